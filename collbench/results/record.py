@@ -1,0 +1,100 @@
+"""The row: what one cell measured, as it stands in cells.jsonl. Names carry units; SI floats; None where nothing is known."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Ceiling:
+    """A rate that the busbw of a row is set against.
+
+    kind          "measured" (a reference, no bound), "network", "given" (--ceiling) or "simulated"
+    bytes_per_s   the rate; None when there is none, and then `limited_by` says why
+    limited_by    the link or the copy that limits, for people: "NIC eth0 1 Gb/s", "memory copy at 1 MiB"
+    model         "ring" or "bound"
+    source        where the figure comes from: "measured before the first cell", "tc qdisc on eth0", "--ceiling"
+    """
+
+    kind: str
+    bytes_per_s: float | None
+    limited_by: str
+    model: str = "ring"
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class Times:
+    """Quantiles of the samples in seconds; a sample is the maximum over ranks of one iteration (or batch), per message."""
+
+    p50: float
+    ci_low: float | None
+    ci_high: float | None
+    min: float
+    p95: float
+    p99: float
+    max: float
+
+
+@dataclass(frozen=True)
+class Row:
+    """One cell's result. A cell that could not be measured has `na` (its reason) and no figures.
+
+    size_bytes is nccl-tests' size (max of send and receive per rank), count the elements per call of the API,
+    group the ranks that took part ("all", or "0-2,1-3" for pairs at once), flags stable words with a meaning in the README.
+    samples maps the name of an array in samples.bin to {"offset", "dtype", "shape"}.
+    """
+
+    operation: str
+    backend: str
+    api: str
+    device: str
+    dtype: str
+    redop: str | None
+    root: int | None
+    mode: str
+    in_place: bool
+    buffers: str
+    group: str
+    window: int | None
+    size_bytes: int
+    count: int
+    ranks: int
+    nodes: int
+    na: str | None = None
+    target: float | None = None
+    reached: bool | None = None
+    n: int = 0
+    n_eff: float | None = None
+    time_s: Times | None = None
+    time_rank_mean_s: float | None = None
+    algbw_bytes_per_s: float | None = None
+    busbw_bytes_per_s: float | None = None
+    ceiling: Ceiling | None = None
+    hard_bound: Ceiling | None = None
+    percent_of_ceiling: float | None = None
+    checked: int = 0
+    wrong: int | None = None
+    wrong_detail: str | None = None
+    flags: tuple[str, ...] = ()
+    evidence: dict[str, Any] = field(default_factory=dict)
+    canary_s: dict[str, float | None] = field(default_factory=dict)
+    slowest_ranks: dict[str, Any] = field(default_factory=dict)
+    samples: dict[str, Any] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        """The row as JSON-ready values (nested dataclasses become objects, tuples lists)."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Row:
+        """The row written by `as_json`; unknown keys of a newer schema are left out. Raises TypeError when a field is missing."""
+        known = {f.name: values[f.name] for f in fields(cls) if f.name in values}
+        for name, kind in (("ceiling", Ceiling), ("hard_bound", Ceiling), ("time_s", Times)):
+            if known.get(name) is not None:
+                known[name] = kind(**known[name])
+        known["flags"] = tuple(known.get("flags", ()))
+        return cls(**known)

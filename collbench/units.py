@@ -1,0 +1,120 @@
+"""Sizes, times and rates as text, both ways. Inside collbench everything is SI floats and bytes; text is made only here."""
+
+from __future__ import annotations
+
+import re
+
+from collbench.errors import UsageError
+
+_POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
+_SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?\s*$", re.IGNORECASE)
+_MAX_SIZES = 100_000
+
+
+def parse_size(text: str) -> int:
+    """Bytes of "8", "1K", "1.5M", "64MiB" (K, M, G and T are powers of 1024, either case).
+
+    Raises UsageError for anything else, and for nothing at all (0 bytes).
+    """
+    match = _SIZE.match(text)
+    if not match:
+        raise UsageError(f"size '{text}' is not a number of bytes: write it like 8, 1K, 64M or 1G (K, M, G = 1024)")
+    value = float(match[1]) * 1024 ** _POWERS[match[2].upper()]
+    if value < 1 or value != int(value):
+        raise UsageError(f"size '{text}' is not a whole, positive number of bytes: the smallest size is 1")
+    return int(value)
+
+
+def parse_sizes(text: str) -> list[int]:
+    """Message sizes in bytes, ascending and unique: "1K-1G", "1K-1G:x4", "1K-64K:+1K", "8,1K,1M", or several by comma.
+
+    Raises UsageError naming the part that cannot be read and its remedy.
+    """
+    sizes: set[int] = set()
+    for part in text.split(","):
+        sizes.update(_range(part.strip(), text) if "-" in part else [parse_size(part)])
+        if len(sizes) > _MAX_SIZES:
+            raise UsageError(f"'{text}' asks for more than {_MAX_SIZES} sizes: take a larger step")
+    return sorted(sizes)
+
+
+def _range(part: str, whole: str) -> list[int]:
+    span, _, step = part.partition(":")
+    low, _, high = span.partition("-")
+    if not low or not high:
+        raise UsageError(f"size range '{part}' in '{whole}' lacks an end: write it like 1K-1G (sizes are positive)")
+    first, last = parse_size(low), parse_size(high)
+    if first > last:
+        raise UsageError(f"size range '{part}' runs downwards: write the smaller size first, {high}-{low}")
+    return size_steps(first, last, step or "x2")
+
+
+def size_steps(first: int, last: int, step: str) -> list[int]:
+    """Sizes from `first` to `last` bytes by factor ("x4") or increment ("+1K"). Raises UsageError on a step that goes nowhere."""
+    kind, amount = step[:1].lower(), step[1:]
+    if kind == "x" and re.fullmatch(r"\d+(\.\d+)?", amount) and float(amount) > 1:
+        return _by_factor(first, last, float(amount))
+    if kind == "+" and amount:
+        increment = parse_size(amount)
+        if (last - first) // increment > _MAX_SIZES:
+            raise UsageError(f"step '{step}' makes more than {_MAX_SIZES} sizes: take a larger one")
+        return list(range(first, last + 1, increment))
+    raise UsageError(f"size step '{step}' goes nowhere: write a factor above 1 like x2, or an increment like +1K")
+
+
+def _by_factor(first: int, last: int, factor: float) -> list[int]:
+    sizes, size = [], float(first)
+    while size <= last:
+        sizes.append(int(size))
+        size = max(size * factor, int(size) + 1)
+        if len(sizes) > _MAX_SIZES:
+            raise UsageError(f"factor x{factor:g} makes more than {_MAX_SIZES} sizes: take a larger one")
+    return sizes
+
+
+def format_size(size_bytes: int) -> str:
+    """Bytes as "8 B", "1 KiB", "1.5 MiB"; sizes that are no round multiple keep their exact bytes ("1000 B")."""
+    for unit, power in (("TiB", 4), ("GiB", 3), ("MiB", 2), ("KiB", 1)):
+        value = size_bytes / 1024**power
+        if value >= 1 and (value * 8).is_integer():
+            return f"{value:g} {unit}"
+    return f"{size_bytes} B"
+
+
+def format_bytes(amount: float) -> str:
+    """An amount of memory, rounded to three digits: "20.9 GiB"."""
+    for unit, power in (("TiB", 4), ("GiB", 3), ("MiB", 2), ("KiB", 1)):
+        if amount >= 1024**power:
+            return f"{amount / 1024**power:.3g} {unit}"
+    return f"{amount:.0f} B"
+
+
+def format_time(seconds: float) -> str:
+    """Seconds as microseconds to four significant digits, without exponent: "0.2345", "12.35", "104912"."""
+    micros = seconds * 1e6
+    digits = max(0, 4 - len(str(int(micros)))) if micros >= 1 else 4
+    return f"{micros:.{digits}f}"
+
+
+def format_rate(bytes_per_s: float) -> str:
+    """Bytes per second as GB/s (1e9, one direction) to three significant digits: "42.0", "0.118", "0.00031"."""
+    rate = bytes_per_s / 1e9
+    if rate >= 100:
+        return f"{rate:.0f}"
+    text = f"{rate:#.3g}"
+    return text if "e" not in text else f"{rate:.5f}"
+
+
+def format_percent(percent: float) -> str:
+    """A percentage: whole from 10 on, one digit below: "84 %", "0.6 %"."""
+    return f"{percent:.0f} %" if percent >= 10 else f"{percent:.1f} %"
+
+
+def format_duration(seconds: float) -> str:
+    """A duration for people: "8 s", "2 min 05 s", "1 h 02 min"."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
