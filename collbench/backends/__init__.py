@@ -1,0 +1,1 @@
+"""Who moves it: one file per backend."""

@@ -1,0 +1,1 @@
+"""Which launcher started this process, and how to start ranks without one."""

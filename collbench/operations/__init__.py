@@ -1,0 +1,1 @@
+"""What is moved and what must arrive: one file per operation."""

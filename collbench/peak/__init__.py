@@ -1,0 +1,1 @@
+"""What it could do: the ceilings that a measured rate is set against."""

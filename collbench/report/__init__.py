@@ -1,0 +1,1 @@
+"""How it is shown: terminal, nccl-tests' text, CSV and JSON."""

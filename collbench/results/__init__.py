@@ -1,0 +1,1 @@
+"""What was measured: the row and the folder it is kept in."""

@@ -1,0 +1,1 @@
+"""Pure numpy: quantiles, intervals, effective sample sizes."""

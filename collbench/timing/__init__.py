@@ -1,0 +1,1 @@
+"""How it is timed: the loops, the synchronisation, warm-up and stop."""

@@ -1,0 +1,1 @@
+"""The ranks together: the control plane, apart from the measured path."""

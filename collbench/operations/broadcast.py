@@ -1,0 +1,27 @@
+"""Broadcast: the root's buffer arrives at every rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from collbench.operations.operation import Binding, Block, Operation, in_place_only
+from collbench.operations.program import Call
+
+
+def _mpi(x: Binding) -> Iterator[Call]:
+    yield x.call("MPI_Bcast", x.recv, x.count, x.type, x.root, x.comm)
+
+
+def _torch(x: Binding) -> Iterator[Call]:
+    yield x.call("broadcast", x.recv, src=x.peer(x.root), group=x.comm)
+
+
+BROADCAST = Operation(
+    name="broadcast",
+    summary="the root's buffer arrives at every rank",
+    rooted=True,
+    bus_factor=lambda n: 1.0 if n > 1 else 0.0,  # nccl-tests doc/PERFORMANCE.md; one rank moves nothing
+    sends=lambda x: x.count if x.rank == x.root else 0,
+    arrives=lambda x: [Block([x.root], at=0, count=x.count)],
+    steps={"mpi": in_place_only(_mpi), "torch": in_place_only(_torch)},
+)

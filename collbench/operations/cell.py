@@ -1,0 +1,44 @@
+"""The cell: one thing to measure, before anything about it is known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from collbench.operations.dtypes import DType
+
+
+@dataclass(frozen=True)
+class Cell:
+    """operation × backend × device × dtype × redop × mode × placing × root × buffers × window × size.
+
+    size_bytes   what the user asked for, rounded down to whole elements (nccl-tests' size)
+    redop, root  None where the operation has none
+    in_place     None: out of place where the library has it, else in place (told on the row)
+    buffers      "fixed" or "rotating"; window: messages in flight (p2p bandwidth), else None
+    flags        words already known before measuring, such as "size_rounded"
+    """
+
+    operation: str
+    backend: str
+    dtype: DType
+    size_bytes: int
+    device: str = "cpu"
+    redop: str | None = None
+    root: int | None = None
+    mode: str = "isolated"
+    in_place: bool | None = None
+    buffers: str = "fixed"
+    window: int | None = None
+    seed: int = 0
+    flags: tuple[str, ...] = field(default=())
+
+    def placed(self, in_place: bool) -> Cell:
+        """The same cell with its placing decided."""
+        return replace(self, in_place=in_place)
+
+    def title(self) -> str:
+        """The cell in a few words, for progress and errors: "allreduce 64 MiB on mpi (float32, sum)"."""
+        from collbench.units import format_size
+
+        words = [self.dtype.name, self.redop, f"root {self.root}" if self.root is not None else None]
+        return f"{self.operation} {format_size(self.size_bytes)} on {self.backend} ({', '.join(w for w in words if w)})"

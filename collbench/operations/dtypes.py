@@ -1,0 +1,87 @@
+"""The element types that collbench moves and reduces, and what each can hold exactly."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from collbench.errors import UsageError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+@dataclass(frozen=True)
+class DType:
+    """One element type.
+
+    name       as users type it and rows print it
+    size       bytes per element
+    kind       "float" or "int"
+    exact      every whole number from 0 to this one is held exactly
+    exponent   2**0 … 2**exponent are held exactly
+    """
+
+    name: str
+    size: int
+    kind: str
+    exact: int
+    exponent: int
+
+    @property
+    def numpy(self) -> np.dtype[Any]:
+        """The numpy type; bfloat16 comes from ml_dtypes, imported only when it is asked for."""
+        import numpy as np
+
+        if self.name == "bfloat16":
+            import ml_dtypes
+
+            custom: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+            return custom
+        return np.dtype(self.name)
+
+
+_ALL = (
+    DType("float64", 8, "float", 2**53, 1023),
+    DType("float32", 4, "float", 2**24, 127),
+    DType("float16", 2, "float", 2**11, 15),
+    DType("bfloat16", 2, "float", 2**8, 127),
+    DType("int8", 1, "int", 2**7 - 1, 6),
+    DType("int32", 4, "int", 2**31 - 1, 30),
+    DType("int64", 8, "int", 2**63 - 1, 62),
+    DType("uint8", 1, "int", 2**8 - 1, 7),
+)
+DTYPES = {dtype.name: dtype for dtype in _ALL}
+# The names nccl-tests uses, and short ones.
+_ALIASES = {
+    "double": "float64", "float": "float32", "half": "float16", "char": "int8", "int": "int32",
+    "f64": "float64", "f32": "float32", "f16": "float16", "fp64": "float64", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16",
+    "i8": "int8", "i32": "int32", "i64": "int64", "u8": "uint8",
+}  # fmt: skip
+
+REDOPS = ("sum", "prod", "min", "max", "avg", "band", "bor", "bxor")
+BITWISE = frozenset({"band", "bor", "bxor"})
+
+
+def dtype_named(name: str) -> DType:
+    """The type called `name` (or by nccl-tests' name for it). Raises UsageError that lists the known ones."""
+    found = DTYPES.get(_ALIASES.get(name.lower(), name.lower()))
+    if found is None:
+        raise UsageError(f"dtype '{name}' is unknown: choose from {', '.join(DTYPES)}")
+    return found
+
+
+def redop_named(name: str) -> str:
+    """The reduction called `name`. Raises UsageError that lists the known ones."""
+    if name.lower() not in REDOPS:
+        raise UsageError(f"redop '{name}' is unknown: choose from {', '.join(REDOPS)}")
+    return name.lower()
+
+
+def redop_misfit(redop: str, dtype: DType) -> str | None:
+    """Why `redop` has no meaning on `dtype`, or None: bitwise on floats, the average of integers."""
+    if redop in BITWISE and dtype.kind != "int":
+        return f"{redop} is defined on integers only"
+    if redop == "avg" and dtype.kind == "int":
+        return "the average of integers is not defined the same way by any two libraries"
+    return None

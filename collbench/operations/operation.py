@@ -1,0 +1,163 @@
+"""What an operation is: its arithmetic, what must arrive where, and its calls per library interface ("api").
+
+An operation is one file beside this one. The file gives generator functions that yield the calls of one iteration, and one
+`Operation`; the registry finds it, `--help` lists it and the contract tests run it over every backend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from collbench.operations.cell import Cell
+from collbench.operations.program import Call
+
+Reason = str
+
+
+@dataclass(frozen=True)
+class Block:
+    """The next `count` received elements are the `sources`' send elements from `at`, reduced if there are several sources.
+
+    `sources` are ranks within the group.
+    """
+
+    sources: Sequence[int]
+    at: int
+    count: int
+
+
+@dataclass(frozen=True)
+class Place:
+    """One rank's view of a cell: what an operation needs to say who gets what. Ranks count within the group."""
+
+    rank: int
+    n: int
+    count: int
+    cell: Cell
+
+    @property
+    def root(self) -> int:
+        """The root within the group (0 where the operation has none)."""
+        return self.cell.root or 0
+
+    @property
+    def ranks(self) -> range:
+        """All ranks of the group."""
+        return range(self.n)
+
+
+class Binding(Protocol):
+    """What step functions see. Addresses (`send`, `recv`, `scratch`) can be sliced in elements: `x.recv[k:]`."""
+
+    rank: int
+    n: int
+    root: int
+    count: int
+    cell: Cell
+    send: Any
+    recv: Any
+    scratch: Any
+    status: Any
+    type: Any
+    byte: Any
+    redop: Any
+    comm: Any
+
+    def call(self, name: str, *words: Any, **named: Any) -> Call:
+        """A call of the library's function `name`."""
+        ...
+
+    def post(self, name: str, *words: Any, **named: Any) -> Call:
+        """Like `call`, for a non-blocking function; its request joins the next `waitall`."""
+        ...
+
+    def waitall(self) -> Call:
+        """Waits for everything posted since the last one."""
+        ...
+
+    def peer(self, rank: int) -> Any:
+        """How the library names rank `rank` of the group."""
+        ...
+
+    def unless_in_place(self, address: Any) -> Any:
+        """`address`, or the library's in-place token when the cell is in place."""
+        ...
+
+    def has(self, name: str) -> bool:
+        """Whether the library has a function `name`."""
+        ...
+
+
+Steps = Callable[[Any], Iterator[Call]]
+
+
+def _no_need(_n: int, _cell: Cell) -> Reason | None:
+    return None
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One collective or point-to-point pattern.
+
+    name        what users type and rows print
+    reduces     whether it has a redop
+    rooted      whether it has a root
+    bus_factor  busbw / algbw for n ranks (nccl-tests doc/PERFORMANCE.md)
+    arrives     per rank, the blocks it must have received after one iteration, in buffer order
+    sends       elements in the rank's send buffer (default: count)
+    parts       size = parts(n)·count·width (default 1)
+    pair        runs in groups of two ranks; only rank 0 of each is timed
+    moves       messages per iteration, by which a sample is divided
+    both_ways   the figure is per direction while both directions are busy
+    windowed    uses the cell's window
+    needs       why it cannot run with n ranks, or None
+    steps       calls of one iteration by api; in_place_apis: apis that know it only in place
+    command     the subcommand that runs it (default: its name)
+    cpu_model   which measured reference fits it on one host: "copy", "sum", "allreduce" (see the room peak)
+    """
+
+    name: str
+    bus_factor: Callable[[int], float]
+    arrives: Callable[[Place], Sequence[Block]]
+    steps: Mapping[str, Steps]
+    reduces: bool = False
+    rooted: bool = False
+    sends: Callable[[Place], int] = lambda x: x.count
+    parts: Callable[[int], int] = lambda n: 1
+    pair: bool = False
+    moves: Callable[[Cell], int] = lambda cell: 1
+    both_ways: bool = False
+    windowed: bool = False
+    needs: Callable[[int, Cell], Reason | None] = _no_need
+    command: str = ""
+    cpu_model: str = "copy"
+    summary: str = ""
+
+    def count(self, cell: Cell, n: int) -> int:
+        """Elements per part for the cell's size; 0 when the size is too small for n parts."""
+        return cell.size_bytes // (self.parts(n) * cell.dtype.size)
+
+    def receives(self, place: Place) -> int:
+        """Elements that arrive at this rank in one iteration."""
+        return sum(block.count for block in self.arrives(place))
+
+    def knows_in_place_only(self, api: str) -> bool:
+        """Whether this api has the operation only in place."""
+        return bool(getattr(self.steps.get(api), "in_place_only", False))
+
+    def in_place_shift(self, place: Place) -> int:
+        """Where a rank's own send elements lie in its receive buffer when in place, in elements (negative: before it)."""
+        offset = 0
+        for block in self.arrives(place):
+            if place.rank in block.sources:
+                return offset - block.at
+            offset += block.count
+        return 0
+
+
+def in_place_only(steps: Steps) -> Steps:
+    """Marks steps of an api that knows the operation in place only (torch's all_reduce, MPI_Bcast)."""
+    steps.in_place_only = True  # type: ignore[attr-defined]
+    return steps
