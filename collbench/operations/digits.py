@@ -8,13 +8,14 @@ All values repeat with the prime period 65,521, so that what 1,024 ranks reduce 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import reduce
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from collbench.operations.cell import Cell
 from collbench.operations.operation import Place
 
 PERIOD = 65521
@@ -91,11 +92,16 @@ def arriving(sources: Sequence[int], sent: int, place: Place) -> Values:
 
     Exact in every type, but for "avg" over a number of ranks that is no power of two (see the room's check).
     """
-    redop, periods = place.cell.redop, (_period(rank, sent, place) for rank in sources)
-    whole = reduce(_REDUCE[redop], periods) if redop else next(periods)
-    if redop == "avg":
-        whole = whole / len(sources)
-    return whole.astype(place.cell.dtype.numpy)
+    periods = (_period(rank, sent, place) for rank in sources)
+    return reduced(periods, len(sources), place.cell).astype(place.cell.dtype.numpy)
+
+
+def reduced(parts: Iterator[Values], n: int, cell: Cell) -> Values:
+    """The n parts reduced by the cell's redop; the only part as it is where the operation has none."""
+    if cell.redop is None:
+        return next(parts)
+    whole = reduce(_REDUCE[cell.redop], parts)
+    return whole / n if cell.redop == "avg" else whole
 
 
 def spread(period: Values, at: int, count: int) -> Values:

@@ -12,13 +12,17 @@ from collbench.errors import UsageError
 from collbench.operations.operation import Operation
 
 
+# The room's own furniture. Everything else in this folder is an operation; only those are imported for `--help`.
+_FURNITURE = frozenset({"__init__", "cell", "check", "digits", "dtypes", "operation", "plan", "program", "registry"})
+
+
 def _in(module: ModuleType) -> Iterator[Operation]:
     return (value for value in vars(module).values() if isinstance(value, Operation))
 
 
 def _own() -> Iterator[Operation]:
     for file in sorted(Path(__file__).parent.glob("*.py")):
-        if file.stem != "__init__":
+        if file.stem not in _FURNITURE:
             yield from _in(import_module(f"collbench.operations.{file.stem}"))
 
 

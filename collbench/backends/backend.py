@@ -1,0 +1,151 @@
+"""What a backend is: the library that carries an operation. One file beside this one each; heavy imports happen in `open`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from collbench.operations.cell import Cell
+from collbench.operations.operation import Operation, Reason, Steps
+from collbench.operations.program import Program
+from collbench.peak.ceiling import Ceiling
+
+if TYPE_CHECKING:
+    from collbench.backends.clock import Clock
+    from collbench.backends.memory import Buffers
+    from collbench.world.world import World
+
+
+@dataclass(frozen=True)
+class Available:
+    """The backend can be opened here; `about` says what would be used ("MPICH 5.0.2")."""
+
+    about: str
+
+
+@dataclass(frozen=True)
+class Unavailable:
+    """The backend cannot be opened here: why, and how to get it."""
+
+    why: str
+    remedy: str
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a user chose that a backend needs before it is opened.
+
+    virtual_ranks   ranks of a backend that only simulates them (None: as many as the world has)
+    asked           whether the user named the backend, or it was only defaulted to
+    timeout_s       deadline for the library's own waits
+    seed            for backends with randomness of their own
+    """
+
+    virtual_ranks: int | None = None
+    asked: bool = True
+    timeout_s: float = 60.0
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Group:
+    """Ranks that an operation runs over, as the library knows them.
+
+    ranks    ranks of the job, in the order of their rank within the group
+    driven   which ranks of the group this process drives
+    handle   the library's communicator or group
+    """
+
+    ranks: tuple[int, ...]
+    driven: tuple[int, ...]
+    handle: Any = field(default=None, compare=False)
+
+    @property
+    def n(self) -> int:
+        """How many ranks."""
+        return len(self.ranks)
+
+
+@runtime_checkable
+class Backend(Protocol):
+    """The library that carries operations. All ranks call every method in the same order.
+
+    name, api, devices   "gloo", "torch", {"cpu"}; `steps` by operation where the api is the backend's own
+    ranks                how many ranks it has, once open: the world's, but for a backend that only simulates them
+    local_path           what carries bytes inside a host: "memory", "loopback" (TCP), or "" when it does not say
+    own_ceiling          a ceiling that only the backend can know (a simulated link), else None
+    """
+
+    name: str
+    api: str
+    devices: frozenset[str]
+    steps: Mapping[str, Steps]
+    ranks: int
+    local_path: str
+    own_ceiling: Ceiling | None
+
+    @classmethod
+    def probe(cls) -> Available | Unavailable:
+        """Whether the backend can be opened here. Never raises, imports as little as possible."""
+        ...
+
+    def open(self, world: World, settings: Settings) -> None:
+        """Imports and starts the library. Raises CollbenchError."""
+        ...
+
+    def group(self, ranks: Sequence[int]) -> Group | None:
+        """A group of the job's ranks; None at ranks outside. All ranks call, in one order."""
+        ...
+
+    def supports(self, operation: Operation, cell: Cell) -> Reason | None:
+        """Why the library cannot do this cell, or None. The same at all ranks."""
+        ...
+
+    def allocate(self, operation: Operation, cell: Cell, group: Group, slots: int) -> Buffers:
+        """Buffers of the ranks this process drives, `slots` of them in turn. Raises MemoryError."""
+        ...
+
+    def bind(self, operation: Operation, cell: Cell, group: Group, buffers: Buffers) -> Program:
+        """One iteration on these buffers, as a program. Raises CollbenchError."""
+        ...
+
+    def sync(self, group: Group) -> Program | None:
+        """The library's own synchronisation before each isolated sample; None: the room timing has a better one."""
+        ...
+
+    def clock(self) -> Clock:
+        """What samples are stamped with."""
+        ...
+
+    def fence(self, deadline_s: float) -> None:
+        """Returns when everything issued so far has completed."""
+        ...
+
+    def abort(self, why: str) -> None:
+        """Ends the library's pending work, best effort."""
+        ...
+
+    def versions(self) -> Mapping[str, str]:
+        """The libraries really loaded and the settings that decide their speed."""
+        ...
+
+    def close(self) -> None:
+        """Leaves the library in order."""
+        ...
+
+
+def can_do(backend: Backend, operation: Operation, cell: Cell) -> Reason | None:
+    """Why this backend cannot do this cell, by what all backends have in common and then by its own word."""
+    if cell.device not in backend.devices:
+        return f"{backend.name} runs on {' and '.join(sorted(backend.devices))} here, not on {cell.device}"
+    if operation.name not in backend.steps and backend.api not in operation.steps:
+        return f"{backend.name} has no {operation.name}"
+    if cell.in_place is False and operation.knows_in_place_only(backend.api) and operation.name not in backend.steps:
+        return f"{backend.name} has {operation.name} in place only"
+    return backend.supports(operation, cell)
+
+
+def steps_of(backend: Backend, operation: Operation) -> Steps:
+    """The calls of one iteration: the backend's own, or the operation's for the backend's api."""
+    return backend.steps.get(operation.name) or operation.steps[backend.api]

@@ -1,0 +1,198 @@
+"""MPI on host memory: the functions of whatever MPI library mpi4py loads, called by pointer. Never imports torch."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, SupportsInt
+
+from collbench.backends.backend import Available, Group, Settings, Unavailable
+from collbench.backends.clock import Clock, MonotonicClock
+from collbench.backends.memory import Buffers
+from collbench.backends.native_binding import Address, NativeBinding
+from collbench.errors import RunFailed
+from collbench.launch.pairing import mpi_mismatch, size_disagrees
+from collbench.operations.cell import Cell
+from collbench.operations.operation import Operation, Reason, Steps
+from collbench.operations.program import NativeCall, Program
+from collbench.peak.ceiling import Ceiling
+
+if TYPE_CHECKING:
+    from collbench.world.world import World
+
+_LARGE = 2**31
+_STATUS_BYTES = 256  # MPI_Status of any library is smaller
+_SAME_WIDTH = {1: "INT8_T", 2: "INT16_T", 4: "INT32_T", 8: "INT64_T"}
+_REDUCED = {
+    "float64": "DOUBLE", "float32": "FLOAT", "float16": "FLOAT16_T", "bfloat16": "BFLOAT16_T",
+    "int8": "INT8_T", "int32": "INT32_T", "int64": "INT64_T", "uint8": "UINT8_T",
+}  # fmt: skip
+_REDOPS = {"sum": "SUM", "prod": "PROD", "min": "MIN", "max": "MAX", "band": "BAND", "bor": "BOR", "bxor": "BXOR"}
+
+
+def load_mpi() -> Any:
+    """mpi4py's MPI module, not initialised, thread level single as in C benchmarks (multiple costs up to 6.4× at 8 B).
+
+    Raises RunFailed naming the extra that brings it.
+    """
+    import mpi4py
+
+    mpi4py.rc(initialize=False, finalize=False, thread_level="single")
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        raise RunFailed(f"mpi4py finds no MPI library ({error}): pip install 'collbench[mpich]', or load your site's MPI module") from error
+    return MPI
+
+
+class MpiBinding(NativeBinding):
+    """x as the operations' "mpi" steps see it."""
+
+    def __init__(self, mpi: Any, library: ctypes.CDLL, buffers: Buffers, group: Group, slot: int) -> None:
+        place, cell, operation = buffers.places[0], buffers.cell, buffers.operation
+        super().__init__(library, cell, place.rank, group.n, place.count)
+        self._mpi, self._posted, self._large = mpi, 0, place.count >= _LARGE
+        self.send = Address(buffers.send(0, slot).ctypes.data, cell.dtype.size)
+        self.recv = Address(buffers.recv(0, slot).ctypes.data, cell.dtype.size)
+        self.comm = mpi._handleof(group.handle)
+        self.type = mpi._handleof(getattr(mpi, _type_name(operation, cell)))
+        self.byte = mpi._handleof(mpi.BYTE)
+        self.redop = mpi._handleof(getattr(mpi, _REDOPS[cell.redop])) if cell.redop else 0
+        window = 2 * (cell.window or 1)
+        self.scratch, self.status = Address(self.room(8), 1), self.room(_STATUS_BYTES)
+        self._request_bytes = mpi._sizeof(mpi.Request)
+        self.requests, self.statuses = self.room(window * 8), self.room(window * _STATUS_BYTES)
+
+    def call(self, name: str, *words: SupportsInt) -> NativeCall:
+        """The function, or its large-count twin where the count needs it."""
+        return super().call(f"{name}_c" if self._large and self.has(f"{name}_c") else name, *words)
+
+    def post(self, name: str, *words: SupportsInt) -> NativeCall:
+        """A non-blocking call; its request takes the next place of the array that `waitall` waits for."""
+        request = self.requests + self._posted * self._request_bytes
+        self._posted += 1
+        return self.call(name, *words, request)
+
+    def waitall(self) -> NativeCall:
+        """MPI_Waitall for everything posted."""
+        posted, self._posted = self._posted, 0
+        return NativeCall("MPI_Waitall", self.pointer("MPI_Waitall"), (posted, self.requests, self.statuses))
+
+    def peer(self, rank: int) -> int:
+        """MPI names ranks by their rank within the communicator."""
+        return rank
+
+    def unless_in_place(self, address: Address) -> SupportsInt:
+        """`address`, or MPI_IN_PLACE as this library defines it."""
+        return int(self._mpi.IN_PLACE) if self.cell.in_place else address
+
+
+class MpiBackend:
+    """The MPI library of this process, on host memory."""
+
+    name, api = "mpi", "mpi"
+    devices = frozenset({"cpu"})
+    local_path = "memory"
+    own_ceiling: Ceiling | None = None
+    steps: Mapping[str, Steps] = {}
+
+    def __init__(self) -> None:
+        self.ranks = 0
+
+    @classmethod
+    def probe(cls) -> Available | Unavailable:
+        """Whether mpi4py and a library are there; loads the library, does not initialise it."""
+        if find_spec("mpi4py") is None:
+            return Unavailable(
+                "mpi4py is not installed", "pip install 'collbench[mpich]' (brings its own MPI) or 'collbench[mpi]' (your site's)"
+            )
+        try:
+            return Available(library_name(load_mpi()))
+        except RunFailed as error:
+            return Unavailable(str(error), "pip install 'collbench[mpich]'")
+
+    def open(self, world: World, settings: Settings) -> None:
+        """MPI_Init, but only where the launcher started a communicator of all ranks. Raises RunFailed with the remedy."""
+        self._mpi = mpi = load_mpi()
+        mismatch = mpi_mismatch(mpi.Get_library_version(), world.info, os.environ)
+        if mismatch:
+            raise RunFailed(mismatch)
+        if not mpi.Is_initialized():
+            mpi.Init_thread(mpi.THREAD_SINGLE)
+        disagrees = size_disagrees(mpi.COMM_WORLD.Get_size(), world.info)
+        if disagrees:
+            raise RunFailed(disagrees)
+        self._library = ctypes.CDLL(mpi.__file__)
+        self._rank, self.ranks = world.rank, world.size
+
+    def group(self, ranks: Sequence[int]) -> Group | None:
+        """COMM_WORLD for all ranks, else a communicator that only its members make."""
+        if self._rank not in ranks:
+            return None
+        world = self._mpi.COMM_WORLD
+        comm = world if len(ranks) == self.ranks else world.Create_group(world.Get_group().Incl(list(ranks)))
+        return Group(tuple(ranks), (list(ranks).index(self._rank),), comm)
+
+    def supports(self, operation: Operation, cell: Cell) -> Reason | None:
+        """No average, no reduction of types the library has no handle for, no counts past 2^31 without the _c functions."""
+        if cell.redop and cell.redop not in _REDOPS:
+            return f"MPI has no {cell.redop}"
+        if getattr(self._mpi, _type_name(operation, cell), self._mpi.DATATYPE_NULL) == self._mpi.DATATYPE_NULL:
+            return f"{library_name(self._mpi)} cannot reduce {cell.dtype.name}"
+        if operation.count(cell, max(self.ranks, 1)) >= _LARGE and not hasattr(self._library, "MPI_Allreduce_c"):
+            return f"{library_name(self._mpi)} lacks the large-count functions that 2^31 elements and more need"
+        return None
+
+    def allocate(self, operation: Operation, cell: Cell, group: Group, slots: int) -> Buffers:
+        """Host memory."""
+        return Buffers(operation, cell, group, slots)
+
+    def bind(self, operation: Operation, cell: Cell, group: Group, buffers: Buffers) -> Program:
+        """The operation's "mpi" steps as C calls, per slot."""
+        bindings = [MpiBinding(self._mpi, self._library, buffers, group, slot) for slot in range(buffers.slots)]
+        slots = tuple(tuple(operation.steps[self.api](binding)) for binding in bindings)
+        return Program(slots, keep=(buffers, bindings))
+
+    def sync(self, group: Group) -> Program | None:
+        """MPI_Barrier on the group."""
+        pointer = ctypes.cast(self._library.MPI_Barrier, ctypes.c_void_p).value or 0
+        return Program(((NativeCall("MPI_Barrier", pointer, (self._mpi._handleof(group.handle),)),),))
+
+    def clock(self) -> Clock:
+        """CLOCK_MONOTONIC."""
+        return MonotonicClock()
+
+    def fence(self, deadline_s: float) -> None:
+        """Nothing is left pending by the operations' steps."""
+
+    def abort(self, why: str) -> None:
+        """MPI_Abort, so that the launcher ends every rank."""
+        if self._mpi.Is_initialized() and not self._mpi.Is_finalized():
+            self._mpi.COMM_WORLD.Abort(4)
+
+    def versions(self) -> Mapping[str, str]:
+        """The library, the thread level it gave, mpi4py."""
+        import mpi4py
+
+        names = ("single", "funneled", "serialized", "multiple")
+        levels = {getattr(self._mpi, f"THREAD_{name.upper()}"): name for name in names}
+        about = {"mpi": library_name(self._mpi), "mpi4py": mpi4py.__version__}
+        return about | {"mpi_thread_level": levels.get(self._mpi.Query_thread(), "unknown")}
+
+    def close(self) -> None:
+        """MPI_Finalize."""
+        if self._mpi.Is_initialized() and not self._mpi.Is_finalized():
+            self._mpi.Finalize()
+
+
+def _type_name(operation: Operation, cell: Cell) -> str:
+    """The MPI type: moving operations carry any type as whole numbers of its width."""
+    return _REDUCED[cell.dtype.name] if operation.reduces else _SAME_WIDTH[cell.dtype.size]
+
+
+def library_name(mpi: Any) -> str:
+    """The library and its version on one line: "MPICH 5.0.2", "Open MPI 5.0.11"."""
+    name, version = mpi.get_vendor()
+    return f"{name} {'.'.join(map(str, version))}"

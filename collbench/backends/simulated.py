@@ -1,0 +1,147 @@
+"""A backend without a network: seeded virtual ranks in one process, for learning, for tests and for reports of any size.
+
+Data is really moved and reduced, so that verification is real; time is made up from a model. Every row says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collbench.backends.backend import Available, Group, Settings, Unavailable
+from collbench.backends.clock import Clock
+from collbench.backends.memory import Buffers
+from collbench.operations.cell import Cell
+from collbench.operations.digits import reduced
+from collbench.operations.operation import Operation, Reason, Steps
+from collbench.operations.program import Program, PythonCall
+from collbench.operations.registry import operations
+from collbench.peak.ceiling import Ceiling
+
+if TYPE_CHECKING:
+    from collbench.world.world import World
+
+ALPHA_S = 5e-6  # made up: the latency of one iteration
+BETA_BYTES_PER_S = 10e9  # made up: the link that every busbw is limited by
+_SPREAD = 0.02  # made up: relative noise of a rank's time
+
+
+class VirtualClock:
+    """One time per virtual rank, moved forward by the programs themselves."""
+
+    native = False
+
+    def __init__(self, ranks: int, seed: int) -> None:
+        self._now = np.zeros(ranks)
+        self._random = np.random.default_rng(seed)
+
+    def advance(self, ranks: Sequence[int], seconds: float) -> None:
+        """Lets an operation of `seconds` pass at these ranks: it starts when the last has come, and ends a little apart."""
+        noise = self._random.lognormal(0, _SPREAD, len(ranks))
+        self._now[list(ranks)] = self._now[list(ranks)].max() + seconds * noise
+
+    def align(self) -> None:
+        """All ranks meet."""
+        self._now[:] = self._now.max(initial=0.0)
+
+    def stamp(self) -> NDArray[np.float64]:
+        """Every rank's time in seconds."""
+        return self._now.copy()
+
+    def elapsed(self, starts: Sequence[Any], ends: Sequence[Any]) -> NDArray[np.float64]:
+        """Seconds, [virtual ranks × samples]."""
+        difference: NDArray[np.float64] = (np.asarray(ends) - np.asarray(starts)).T
+        return difference
+
+
+class SimulatedBackend:
+    """Virtual ranks, all driven by rank 0's process."""
+
+    name, api = "simulated", "simulated"
+    devices = frozenset({"cpu"})
+    local_path = ""
+    own_ceiling: Ceiling | None = Ceiling("simulated", BETA_BYTES_PER_S, "a simulated link", source="made up")
+
+    def __init__(self) -> None:
+        self.ranks = 0
+
+    @property
+    def steps(self) -> Mapping[str, Steps]:
+        """Every operation: what must arrive is all this backend needs to know."""
+        return dict.fromkeys(operations(), _unused)
+
+    @classmethod
+    def probe(cls) -> Available | Unavailable:
+        """Always there."""
+        return Available("made-up times, no network")
+
+    def open(self, world: World, settings: Settings) -> None:
+        """Makes the virtual ranks; processes other than rank 0's drive none."""
+        self.ranks = settings.virtual_ranks or world.size
+        self._drives = world.rank == 0
+        self._clock = VirtualClock(self.ranks if self._drives else 0, settings.seed)
+
+    def group(self, ranks: Sequence[int]) -> Group | None:
+        """Any ranks."""
+        return Group(tuple(ranks), tuple(range(len(ranks)))) if self._drives else None
+
+    def supports(self, operation: Operation, cell: Cell) -> Reason | None:
+        """Everything."""
+        return None
+
+    def allocate(self, operation: Operation, cell: Cell, group: Group, slots: int) -> Buffers:
+        """Host memory for every virtual rank."""
+        return Buffers(operation, cell, group, slots)
+
+    def bind(self, operation: Operation, cell: Cell, group: Group, buffers: Buffers) -> Program:
+        """One call per slot that moves the data and lets time pass."""
+        moved = cell.size_bytes * operation.bus_factor(group.n)
+        seconds = operation.moves(cell) * (ALPHA_S + moved / BETA_BYTES_PER_S)
+
+        def iterate(slot: int) -> PythonCall:
+            def run() -> None:
+                move(operation, buffers, slot)
+                self._clock.advance(group.ranks, seconds)
+
+            return PythonCall("simulate", run)
+
+        return Program(tuple((iterate(slot),) for slot in range(buffers.slots)), keep=buffers)
+
+    def sync(self, group: Group) -> Program | None:
+        """All virtual ranks meet."""
+        return Program(((PythonCall("align", self._clock.align),),))
+
+    def clock(self) -> Clock:
+        """The virtual ranks' own."""
+        return self._clock
+
+    def fence(self, deadline_s: float) -> None:
+        """Nothing is ever pending."""
+
+    def abort(self, why: str) -> None:
+        """Nothing is ever pending."""
+
+    def versions(self) -> Mapping[str, str]:
+        """The model's constants."""
+        return {"simulated": f"alpha {ALPHA_S * 1e6:g} us, beta {BETA_BYTES_PER_S / 1e9:g} GB/s, all made up"}
+
+    def close(self) -> None:
+        """Nothing to leave."""
+
+
+def move(operation: Operation, buffers: Buffers, slot: int) -> None:
+    """Carries one iteration out: reads every rank's send elements before it writes any receive elements."""
+    sends = {place.rank: buffers.send(i, slot).copy() for i, place in enumerate(buffers.places)}
+    for i, place in enumerate(buffers.places):
+        received, offset = buffers.recv(i, slot), 0
+        for block in operation.arrives(place):
+            parts = (sends[source][block.at : block.at + block.count] for source in block.sources)
+            received[offset : offset + block.count] = reduced(parts, len(block.sources), place.cell)
+            offset += block.count
+
+
+def _unused(x: Any) -> Iterator[Any]:
+    return iter(())

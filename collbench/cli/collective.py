@@ -1,0 +1,107 @@
+"""collbench allreduce, broadcast, p2p …: one command per operation, found through the registry."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from collbench.cli.options import add_options, make_request
+from collbench.errors import CollbenchError, PeerFailed, UsageError, WaitExpired
+from collbench.operations.registry import commands as operation_commands
+
+if TYPE_CHECKING:
+    from collbench.launch.info import LaunchInfo
+    from collbench.runner.request import Request
+
+
+def add(commands: Any) -> dict[str, argparse.ArgumentParser]:
+    """Adds one command per operation (the point-to-point ones share `p2p`)."""
+    added = {}
+    for name, operations in sorted(operation_commands().items()):
+        summary = operations[0].summary if len(operations) == 1 else "latency, one-way and two-way bandwidth between pairs of ranks"
+        parser = commands.add_parser(name, help=summary, description=summary)
+        add_options(parser, operations)
+        parser.set_defaults(call=call)
+        added[name] = parser
+    return added
+
+
+def call(arguments: argparse.Namespace, argv: list[str]) -> int:
+    """Measures in the launch this process belongs to, or starts ranks on this host. Returns the exit code."""
+    from collbench.backends.registry import DEFAULTS, backend_class
+    from collbench.launch.detect import LocalRequest, detect
+
+    for name in arguments.backend or ():
+        backend_class(name)
+    backends = tuple(dict.fromkeys(arguments.backend or DEFAULTS))
+    request = make_request(arguments, operation_commands()[arguments.command], backends, argv)
+    info = detect(os.environ, LocalRequest(arguments.ranks, ("collbench", *argv)))
+    if info is None:
+        return _start_here(request, argv)
+    if arguments.ranks_per_node and "worker" not in info.facts:
+        from collbench.launch.spawn import node_workers
+
+        return node_workers(info, arguments.ranks_per_node, argv, os.environ)
+    return _take_part(request, info, arguments)
+
+
+def _start_here(request: Request, argv: Sequence[str]) -> int:
+    """No launcher: checks what can be checked alone, then starts the ranks; virtual ranks need no process of their own."""
+    from collbench.launch.mpiexec import find_mpiexec
+    from collbench.launch.spawn import default_ranks, start_local
+
+    ranks = request.ranks or default_ranks(os.environ)
+    request.sweep.check_ranks(ranks)
+    _check_asked(request)
+    if set(request.backends) == {"simulated"}:
+        virtual = [*argv, *([] if request.ranks else ["--ranks", str(ranks)])]
+        return start_local(virtual, 1, mpi=False, mpiexec=None, env=os.environ)
+    mpiexec = find_mpiexec(os.environ) if "mpi" in request.backends and _has("mpi4py") else None
+    return start_local(argv, ranks, mpi=mpiexec is not None, mpiexec=mpiexec, env=os.environ)
+
+
+def _check_asked(request: Request) -> None:
+    """Raises UsageError for a backend that was asked for and is not installed, before any rank is started."""
+    from collbench.backends.backend import Unavailable
+    from collbench.backends.registry import backend_class
+
+    for name in request.asked - {"mpi"} if _has("mpi4py") else request.asked:
+        answer = backend_class(name).probe()
+        if isinstance(answer, Unavailable):
+            raise UsageError(f"backend {name} is not available: {answer.why}: {answer.remedy}")
+
+
+def _has(module: str) -> bool:
+    from importlib.util import find_spec
+
+    return find_spec(module) is not None
+
+
+def _take_part(request: Request, info: LaunchInfo, arguments: argparse.Namespace) -> int:
+    """This process is a rank: joins the others, measures, and leaves with the same code as they do."""
+    from collbench.launch.spawn import record_exit
+    from collbench.runner.run import run
+    from collbench.world.world import World
+
+    def ended(code: int) -> None:
+        record_exit(code, os.environ)
+
+    world = World(info, request.timeout_s)
+    try:
+        if world.rank:
+            return run(request, world, None, ended)
+        from collbench.cli.listening import Listening
+
+        with Listening(arguments) as listener:
+            return run(request, world, listener, ended)
+    except CollbenchError as error:
+        world.abort(error)
+        # Rank 0 speaks for all; another rank only when rank 0 cannot have heard.
+        error.said = world.rank != 0 and (isinstance(error, PeerFailed) or not isinstance(error, WaitExpired))  # type: ignore[attr-defined]
+        raise
+    finally:
+        world.close()
+        sys.stdout.flush()

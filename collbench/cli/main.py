@@ -1,0 +1,96 @@
+"""The command line's front door: finds the subcommand, calls it, turns what went wrong into one sentence and an exit code."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from types import FrameType
+from typing import NoReturn
+
+from collbench.cli.parser import Parser, from_environment
+from collbench.errors import FAILED, INTERRUPTED, TERMINATED, CollbenchError, UsageError
+
+_EPILOG = """\
+exit codes: 0 fine · 1 negative verdict · 2 bad input, a missing backend, every cell n/a · 3 no verdict ·
+4 wrong data, hang, crash, launcher and communicator disagree · 130/143 signals"""
+
+
+def main() -> NoReturn:
+    """Runs the command line and leaves with its exit code."""
+    code = _guarded(sys.argv[1:])
+    _leave(code)
+
+
+def run(argv: list[str]) -> int:
+    """Runs one command; returns its exit code. Raises CollbenchError."""
+    from collbench.cli import backends, collective, report
+
+    parser = Parser(prog="collbench", description="Is the network as fast as what you paid for, and did the last upgrade make it worse?",
+                    epilog=_EPILOG, formatter_class=_formatter())  # fmt: skip
+    parser.add_argument("--version", action="store_true", help="print the version")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
+    added = {**collective.add(commands), **backends.add(commands), **report.add(commands)}
+    if argv and argv[0] in added:
+        argv = [argv[0], *from_environment(added[argv[0]], argv[1:], os.environ)]
+    arguments = parser.parse_args(argv)
+    if arguments.version:
+        from collbench import __version__
+
+        print(f"collbench {__version__}")
+        return 0
+    if arguments.command is None:
+        raise UsageError("no command: type `collbench allreduce` to measure, `collbench backends` to see with what, or `collbench --help`")
+    code: int = arguments.call(arguments, argv)
+    return code
+
+
+def _formatter() -> type:
+    from argparse import RawDescriptionHelpFormatter
+
+    return RawDescriptionHelpFormatter
+
+
+def _guarded(argv: list[str]) -> int:
+    signal.signal(signal.SIGTERM, _terminated)
+    try:
+        return run(argv)
+    except CollbenchError as error:
+        if not getattr(error, "said", False):
+            sys.stderr.write(f"collbench: {error}\n")
+        return error.exit_code
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except _Terminated:
+        return TERMINATED
+    except BrokenPipeError:
+        return FAILED
+    except SystemExit as leaving:
+        return leaving.code if isinstance(leaving.code, int) else FAILED
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+        sys.stderr.write("collbench: this is a defect of collbench, not of your network: please report the lines above\n")
+        return FAILED
+
+
+class _Terminated(BaseException):
+    """SIGTERM, as an exception, so that what is open gets closed."""
+
+
+def _terminated(_number: int, _frame: FrameType | None) -> None:
+    raise _Terminated
+
+
+def _leave(code: int) -> NoReturn:
+    """Ends at once: threads of libraries that failed must not keep a finished rank alive."""
+    from contextlib import suppress
+
+    from collbench.launch.spawn import record_exit
+
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    record_exit(code, os.environ)
+    os._exit(code)

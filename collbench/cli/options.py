@@ -1,0 +1,120 @@
+"""The options of every measuring command, and the request they make."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from collbench.cli.parser import amount, natural, positive, words
+from collbench.errors import UsageError
+from collbench.operations.dtypes import dtype_named, redop_named
+from collbench.operations.operation import Operation
+from collbench.operations.plan import MODES, Sweep
+from collbench.runner.request import Request
+from collbench.timing.budget import Budget
+from collbench.units import parse_size, parse_sizes, size_steps
+
+DEFAULT_SIZES = "8-64M"
+DEFAULT_TIMEOUT_S = 60.0
+
+
+def add_options(parser: argparse.ArgumentParser, operations: list[Operation]) -> None:
+    """Adds the options that these operations have."""
+    _add_what(parser.add_argument_group("what to measure"), operations)
+    _add_how(parser.add_argument_group("how to measure"), operations)
+    _add_where(parser.add_argument_group("launch and output"))
+
+
+def _add_what(group: argparse._ArgumentGroup, operations: list[Operation]) -> None:
+    group.add_argument("--sizes", metavar="SIZES", help=f"1K-1G, 1K-1G:x4, 1K-64K:+1K or 8,1K,1M; K = 1024 (default: {DEFAULT_SIZES})")
+    group.add_argument("-b", dest="minimum", metavar="MIN", help="smallest size, as in nccl-tests")
+    group.add_argument("-e", dest="maximum", metavar="MAX", help="largest size")
+    step = group.add_mutually_exclusive_group()
+    step.add_argument("-f", dest="factor", metavar="FACTOR", help="factor between sizes (default: 2)")
+    step.add_argument("-i", dest="increment", metavar="STEP", help="increment between sizes")
+    group.add_argument("--backend", metavar="NAMES", type=words, help="mpi, gloo, simulated … (default: every one at hand)")
+    group.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where the buffers lie (default: auto)")
+    group.add_argument("-d", "--dtype", metavar="TYPES", type=words, default=["float32"],
+                       help="float64, float32, float16, bfloat16, int8, int32, int64, uint8 (default: float32)")  # fmt: skip
+    if any(operation.reduces for operation in operations):
+        group.add_argument("-o", "--redop", metavar="OPS", type=words, default=["sum"],
+                           help="sum, prod, min, max, avg, band, bor, bxor (default: sum)")  # fmt: skip
+    if any(operation.rooted for operation in operations):
+        group.add_argument("-r", "--root", metavar="RANKS", type=words, default=["0"], help="root rank, or several (default: 0)")
+
+
+def _add_how(group: argparse._ArgumentGroup, operations: list[Operation]) -> None:
+    group.add_argument("--mode", choices=MODES, default="isolated",
+                       help="isolated: synchronised before each call; pipelined: back to back; batched: synchronised before "
+                            "each 20 (default: isolated)")  # fmt: skip
+    group.add_argument("--buffers", choices=("fixed", "rotating"), default="fixed",
+                       help="the same buffers each time, or 64 MiB of them in turn (default: fixed)")  # fmt: skip
+    place = group.add_mutually_exclusive_group()
+    place.add_argument("--in-place", action="store_true", help="send and receive in one buffer")
+    place.add_argument("--out-of-place", action="store_true", help="in two (default where the library has it)")
+    if any(operation.windowed for operation in operations):
+        group.add_argument("--window", metavar="W", type=positive, default=64, help="messages in flight (default: 64)")
+    group.add_argument("-n", "--iterations", metavar="N", type=positive, help="exactly N samples (default: until precise)")
+    group.add_argument("-w", "--warmup", metavar="N", type=natural, help="exactly N warm-up calls (default: until settled)")
+    group.add_argument("--precision", metavar="PCT", type=amount, help="half-width of the interval aimed at, in percent (default: by size)")
+    group.add_argument("--max-time", metavar="SECONDS", type=amount, default=5.0, help="per cell, before all counts (default: 5)")
+    group.add_argument("-c", "--check", metavar="N", type=natural, default=1, help="verifying calls per cell; 0: off (default: 1)")
+    group.add_argument("--ceiling", metavar="GB/s", type=amount, help="the rate to set the bus bandwidth against (default: probed)")
+    group.add_argument("--seed", metavar="N", type=natural, default=0, help="of the inputs (default: 0)")
+
+
+def _add_where(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--ranks", metavar="N", type=positive, help="ranks to start here when no launcher did (default: 2)")
+    group.add_argument("--ranks-per-node", metavar="K", type=positive, help="under one task per node: ranks that each task starts")
+    group.add_argument("--timeout", metavar="SECONDS", type=amount, default=DEFAULT_TIMEOUT_S,
+                       help=f"deadline of every wait (default: {DEFAULT_TIMEOUT_S:g})")  # fmt: skip
+    group.add_argument("--allocation", metavar="NAME", help="name of the allocation (default: the scheduler's job)")
+    group.add_argument("--out", metavar="DIR", type=Path, help="the run's folder (default: runs/<time>-<operation>-<id>)")
+    group.add_argument("--format", choices=("table", "nccl-tests", "csv", "json"), default="table", help="of stdout (default: table)")
+    group.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="(default: auto)")
+    group.add_argument("--quiet", action="store_true", help="data and errors only")
+
+
+def make_request(arguments: argparse.Namespace, operations: list[Operation], backends: tuple[str, ...], argv: list[str]) -> Request:
+    """The request. Raises UsageError for what cannot be read."""
+    roots = tuple(_root(text) for text in getattr(arguments, "root", ["0"]))
+    sweep = Sweep(
+        operations=tuple(operations),
+        sizes=tuple(_sizes(arguments)),
+        dtypes=tuple(dict.fromkeys(dtype_named(name) for name in arguments.dtype)),
+        redops=tuple(dict.fromkeys(redop_named(name) for name in getattr(arguments, "redop", ["sum"]))),
+        roots=roots,
+        device="cuda" if arguments.device == "cuda" else "cpu",
+        mode=arguments.mode,
+        in_place=True if arguments.in_place else False if arguments.out_of_place else None,
+        buffers=arguments.buffers,
+        window=getattr(arguments, "window", 64),
+        seed=arguments.seed,
+    )
+    precision = arguments.precision / 100 if arguments.precision else None
+    return Request(
+        command=arguments.command, sweep=sweep, backends=backends, asked=frozenset(arguments.backend or ()),
+        budget=Budget(arguments.max_time, arguments.iterations, arguments.warmup, precision), ranks=arguments.ranks,
+        check=arguments.check, ceiling=arguments.ceiling, timeout_s=arguments.timeout, seed=arguments.seed, out=arguments.out,
+        allocation=arguments.allocation, argv=tuple(argv),
+    )  # fmt: skip
+
+
+def _root(text: str) -> int:
+    if not text.isdecimal():
+        raise UsageError(f"root '{text}' is not a rank: write whole numbers from 0 on, like 0 or 0,1")
+    return int(text)
+
+
+def _sizes(arguments: argparse.Namespace) -> list[int]:
+    if not (arguments.minimum or arguments.maximum or arguments.factor or arguments.increment):
+        return parse_sizes(arguments.sizes or DEFAULT_SIZES)
+    if arguments.sizes:
+        raise UsageError("--sizes and -b/-e/-f/-i both give sizes: use one of them")
+    low, _, high = DEFAULT_SIZES.partition("-")
+    first = parse_size(arguments.minimum or low)
+    last = parse_size(arguments.maximum or (high if not arguments.minimum else arguments.minimum))
+    if first > last:
+        raise UsageError(f"-b {arguments.minimum or low} is larger than -e {arguments.maximum or high}: exchange them")
+    step = f"+{arguments.increment}" if arguments.increment else f"x{arguments.factor or 2}"
+    return size_steps(first, last, step)

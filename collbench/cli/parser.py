@@ -1,0 +1,78 @@
+"""argparse with our manners: every error is one sentence and exit code 2, every long option has a COLLBENCH_* twin."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from collbench.errors import UsageError
+
+
+class Parser(argparse.ArgumentParser):
+    """Raises UsageError instead of printing its usage and leaving."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(allow_abbrev=False, **settings)
+
+    def error(self, message: str) -> NoReturn:
+        """One sentence: what, and where to look."""
+        raise UsageError(f"{message} (see `{self.prog} --help`)")
+
+
+def positive(text: str) -> int:
+    """A whole number from 1 on."""
+    return _whole(text, 1)
+
+
+def natural(text: str) -> int:
+    """A whole number from 0 on."""
+    return _whole(text, 0)
+
+
+def _whole(text: str, least: int) -> int:
+    if not text.strip().isdecimal() or int(text) < least:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number from {least} on")
+    return int(text)
+
+
+def amount(text: str) -> float:
+    """A number above 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number above 0")
+    return value
+
+
+def words(text: str) -> list[str]:
+    """Names separated by commas."""
+    found = [word.strip() for word in text.split(",") if word.strip()]
+    if not found:
+        raise argparse.ArgumentTypeError("an empty list; name at least one")
+    return found
+
+
+def from_environment(parser: argparse.ArgumentParser, typed: list[str], env: Mapping[str, str]) -> list[str]:
+    """The options that COLLBENCH_* variables add in front of what was typed; what was typed wins over them."""
+    added: list[str] = []
+    for action in parser._actions:
+        long = next((option for option in action.option_strings if option.startswith("--")), None)
+        value = env.get(_twin(long)) if long and long != "--help" else None
+        if long is None or value is None or _given(action, typed):
+            continue
+        if action.nargs == 0:
+            added += [long] if value.lower() not in ("", "0", "false", "no") else []
+        else:
+            added += [f"{long}={value}"]
+    return [*added, *typed]
+
+
+def _twin(long: str) -> str:
+    return "COLLBENCH_" + long.removeprefix("--").replace("-", "_").upper()
+
+
+def _given(action: argparse.Action, typed: list[str]) -> bool:
+    return any(word == option or word.startswith(f"{option}=") for word in typed for option in action.option_strings)

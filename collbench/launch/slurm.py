@@ -1,0 +1,159 @@
+"""srun: a Slurm step's SLURM_* variables. A batch script or salloc shell is an allocation, not a step: nobody started ranks there."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+
+from collbench.errors import UsageError
+from collbench.launch.info import LaunchInfo
+from collbench.launch.variables import ancestors, master, meeting_at, number, place
+
+SCONTROL_TIMEOUT_S = 10.0
+_FIRST_SPECIAL_STEP = 0xFFFFFFF0  # slurm.h: 4294967290 interactive, …291 batch, …292 extern
+_NODE_NAME = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.-]*")
+_KILL = "if a rank dies, Slurm lets the others wait: start with srun --kill-on-bad-exit=1 (or export SLURM_KILL_BAD_EXIT=1)"
+_ONE_TASK = "this Slurm step has a single task: srun -n N starts N ranks, --ranks N starts them on this host"
+
+
+def detect(env: Mapping[str, str]) -> LaunchInfo | None:
+    """This task of a Slurm step, or None outside of one. Raises UsageError where a variable or the first node's name is broken."""
+    if not in_step(env):
+        return None
+    rank, ranks = place(env, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in env else "SLURM_NTASKS")
+    hosts = _hosts(env)
+    local_rank, local_ranks = _local_place(env, ranks)
+    host, port = master(env)
+    return LaunchInfo(
+        launcher="srun",
+        rank=rank,
+        ranks=ranks,
+        local_rank=local_rank,
+        local_ranks=local_ranks,
+        meeting=meeting_at(host or _first_address(env, hosts, ranks)),
+        token=f"slurm:{env.get('SLURM_CLUSTER_NAME', '')}:{env.get('SLURM_JOB_ID', '')}.{env['SLURM_STEP_ID']}",
+        port=port,
+        mpi=_manager(env),
+        hosts=hosts,
+        advice=_advice(env, ranks),
+        facts={"srun_mpi": env.get("SLURM_MPI_TYPE", "none")},
+    )
+
+
+def in_allocation(env: Mapping[str, str]) -> bool:
+    """Whether this process runs inside a Slurm allocation, in a step or not."""
+    return bool(env.get("SLURM_JOB_ID"))
+
+
+def in_step(env: Mapping[str, str]) -> bool:
+    """Whether srun started this process as a task. Raises UsageError for a step id that is no number."""
+    if not env.get("SLURM_JOB_ID") or not env.get("SLURM_STEP_ID"):
+        return False
+    text = env["SLURM_STEP_ID"].strip()
+    if not (text.isascii() and text.isdigit() and len(text) <= 10):
+        raise UsageError(f"SLURM_STEP_ID={env['SLURM_STEP_ID']!r} is not a step's number: unset it, or put srun in front")
+    if int(text) >= _FIRST_SPECIAL_STEP:
+        return False
+    # sbatch typed inside a step hands that step's variables on to the batch script; slurmstepd's own title is the truth
+    return not re.fullmatch(r"slurmstepd: \[\d+\.(batch|extern|interactive)\]", _stepd_title())
+
+
+def _stepd_title() -> str:
+    for pid, name, _ in ancestors():
+        if name == "slurmstepd":
+            try:
+                return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+            except OSError:
+                return ""
+    return ""
+
+
+def _hosts(env: Mapping[str, str]) -> tuple[str, ...]:
+    import hostlist
+
+    name = "SLURM_STEP_NODELIST" if "SLURM_STEP_NODELIST" in env else "SLURM_JOB_NODELIST"
+    try:
+        hosts = tuple(hostlist.expand_hostlist(env.get(name, "")))
+    except (hostlist.BadHostlist, ValueError, RecursionError) as error:
+        raise UsageError(f"{name}={env.get(name, '')!r} is not a host list ({error}): put srun in front, or unset it") from error
+    if not hosts:
+        raise UsageError(f"{name} names no host inside a Slurm step: put srun in front, or unset SLURM_STEP_ID")
+    return hosts
+
+
+def _local_place(env: Mapping[str, str], ranks: int) -> tuple[int, int]:
+    import hostlist
+
+    name = "SLURM_STEP_TASKS_PER_NODE"
+    local_rank, node = number(env, "SLURM_LOCALID", 0), number(env, "SLURM_NODEID", 0)
+    try:
+        local_ranks = int(hostlist.parse_slurm_tasks_per_node(env[name])[node])
+    except (hostlist.BadHostlist, KeyError, IndexError, ValueError) as error:
+        raise UsageError(f"{name}={env.get(name)!r} does not tell the tasks of node {node}: put srun in front, or unset it") from error
+    if not local_rank < local_ranks <= ranks:
+        raise UsageError(
+            f"SLURM_LOCALID={local_rank} cannot be with {name}={env[name]!r} and {ranks} tasks: put srun in front, or unset it"
+        )
+    return local_rank, local_ranks
+
+
+def _manager(env: Mapping[str, str]) -> str | None:
+    step = f"{env.get('SLURM_JOB_ID', '')}.{env['SLURM_STEP_ID']}"
+    # an outer step's variables reach an inner srun --mpi=none: only this step's own count
+    if env.get("PMIX_NAMESPACE", "").endswith(f".{step}") and "PMIX_RANK" in env:
+        return "pmix"
+    if "PMI_SIZE" in env and env.get("PMI_JOBID", step) == step:
+        return "pmi"
+    return "pmi" if "PMI_CONTROL_PORT" in env else None  # Cray's
+
+
+def _advice(env: Mapping[str, str], ranks: int) -> str:
+    if ranks == 1:
+        return _ONE_TASK
+    return "" if env.get("SLURM_KILL_BAD_EXIT") == "1" else _KILL
+
+
+def _first_address(env: Mapping[str, str], hosts: tuple[str, ...], ranks: int) -> str:
+    if ranks == 1:
+        return "127.0.0.1"
+    if env.get("SLURM_DISTRIBUTION", "").startswith("arbitrary") and len(hosts) > 1:
+        raise UsageError("srun --distribution=arbitrary does not tell which host rank 0 is on: export MASTER_ADDR with that host's name")
+    return address_of(hosts[0])
+
+
+def address_of(node: str) -> str:
+    """The address of a Slurm node: by name, else by the NodeAddr that `scontrol` knows. Raises UsageError if neither resolves."""
+    address = _resolve(node) or _resolve(_node_address(node))
+    if not address:
+        raise UsageError(
+            f"Slurm's first node '{node}' does not resolve to an address on this host ({socket.gethostname()}): "
+            "export MASTER_ADDR=<address of that node>, or mend DNS or /etc/hosts"
+        )
+    return address
+
+
+def _resolve(name: str) -> str:
+    if not name:
+        return ""
+    try:
+        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError, ValueError):
+        return ""
+    return str(min(found, key=lambda entry: entry[0] != socket.AF_INET)[4][0])
+
+
+def _node_address(node: str) -> str:
+    if not _NODE_NAME.fullmatch(node):
+        return ""
+    import subprocess  # 10 ms that only a cluster without names pays
+
+    command = ["scontrol", "show", "node", "-o", node]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=SCONTROL_TIMEOUT_S, check=False, env=dict(os.environ))
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    found = re.search(r"\bNodeAddr=(\S+)", answer.stdout)
+    return found[1] if found else ""

@@ -1,0 +1,200 @@
+"""The start without a launcher: N ranks on this host, as our own children or through mpiexec; and a node's ranks under one task."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from collbench.errors import FAILED, FINE, UsageError
+from collbench.launch import mpiexec as mpi_start
+from collbench.launch.info import LaunchInfo
+from collbench.launch.local import to_variable
+from collbench.launch.supervise import GRACE_S, Child, Supervisor, die_with_parent, say
+from collbench.launch.variables import number, without_manager, without_scheduler
+
+__all__ = ["PROGRAM", "Terminal", "default_ranks", "die_with_parent", "node_workers", "record_exit", "start_local", "terminal"]
+
+PROGRAM = (sys.executable, "-m", "collbench")
+_LONGEST_FOLDER = 80  # a Unix socket's path has at most 107 bytes
+_GPUS = Path("/proc/driver/nvidia/gpus")
+
+
+def start_local(
+    argv: Sequence[str],
+    ranks: int,
+    *,
+    mpi: bool,
+    mpiexec: Path | None,
+    env: Mapping[str, str],
+    program: Sequence[str] = PROGRAM,
+    grace_s: float = GRACE_S,
+) -> int:
+    """Runs `program argv…` as `ranks` ranks on this host and returns the exit code of the whole; with `mpi`, through mpiexec.
+
+    `mpiexec` None means: the one that belongs to this Python. Each rank learns its place from COLLBENCH_LOCAL and
+    COLLBENCH_RANKS, and from COLLBENCH_RANK or its mpiexec. Raises UsageError if there is no mpiexec.
+    """
+    if ranks < 1:
+        raise UsageError(f"--ranks {ranks} starts nobody: give 1 or more")
+    folder = _private_folder()
+    try:
+        shared = {**env, **_terminal_variables(env), "COLLBENCH_LOCAL": str(folder), "COLLBENCH_RANKS": str(ranks)}
+        for stale in ("COLLBENCH_RANK", "COLLBENCH_WORKER"):
+            shared.pop(stale, None)
+        if mpi:
+            command = _mpi_command(mpiexec or mpi_start.find_mpiexec(env), ranks, [*program, *argv])
+            return _through_mpiexec(command, ranks, shared, folder, grace_s)
+        alone = without_manager(shared)
+        children = [Child(f"rank {i}", [*program, *argv], {**alone, "COLLBENCH_RANK": str(i)}) for i in range(ranks)]
+        return Supervisor(children, grace_s=grace_s).run()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def node_workers(
+    info: LaunchInfo,
+    k: int,
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    *,
+    program: Sequence[str] = PROGRAM,
+    grace_s: float = GRACE_S,
+) -> int:
+    """Under one task per node: runs this node's `k` ranks and returns their exit code. Raises UsageError where that cannot be."""
+    if k < 1:
+        raise UsageError(f"--ranks-per-node {k} starts nobody: give 1 or more")
+    if info.local_ranks != 1:
+        raise UsageError(f"--ranks-per-node needs one task per node, but {info.launcher} started {info.local_ranks} here: drop it")
+    if info.meeting == "mpi":
+        raise UsageError("--ranks-per-node under mpirun on several hosts needs to know where rank 0 is: export MASTER_ADDR")
+    shared = {**without_manager(env), **_terminal_variables(env)}
+    children = [
+        Child(f"rank {one.rank}", [*program, *argv], {**shared, "COLLBENCH_WORKER": to_variable(one)})
+        for one in (_worker(info, k, i) for i in range(k))
+    ]
+    return Supervisor(children, grace_s=grace_s).run()
+
+
+def _worker(info: LaunchInfo, k: int, i: int) -> LaunchInfo:
+    facts = {**info.facts, "worker": str(k)}
+    return replace(info, rank=info.rank * k + i, ranks=info.ranks * k, local_rank=i, local_ranks=k, mpi=None, facts=facts)
+
+
+def default_ranks(env: Mapping[str, str], gpus_folder: Path = _GPUS) -> int:
+    """Ranks of a local start that nobody told: one per GPU where there are at least 2, else 2."""
+    visible = env.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return max(2, _visible(visible))
+    return max(2, len(list(gpus_folder.iterdir())) if gpus_folder.is_dir() else 0)
+
+
+def _visible(text: str) -> int:
+    """CUDA counts the entries before the first invalid one ("-1", "")."""
+    count = 0
+    for entry in (part.strip() for part in text.split(",")):
+        if not entry or entry.startswith("-") or entry == "NoDevFiles":
+            break
+        count += 1
+    return count
+
+
+@dataclass(frozen=True)
+class Terminal:
+    """What the user's stdout and stderr are; `columns` None if not known."""
+
+    stdout: bool
+    stderr: bool
+    columns: int | None
+
+
+def terminal(env: Mapping[str, str]) -> Terminal:
+    """What stdout and stderr really are for this rank: the parent's word (COLLBENCH_TTY), else this process's own.
+
+    Under mpiexec a rank cannot see it: hydra pipes all output, and prterun gives each rank a pseudo-terminal even into a file.
+    """
+    told = env.get("COLLBENCH_TTY")
+    columns = number(env, "COLUMNS", 0) if env.get("COLUMNS", "").isdigit() else 0
+    if told is not None:
+        return Terminal("stdout" in told, "stderr" in told, columns or None)
+    if "OMPI_COMM_WORLD_RANK" in env:
+        return Terminal(False, False, columns or None)
+    own = _own_columns()
+    return Terminal(sys.stdout.isatty(), sys.stderr.isatty(), columns or own or None)
+
+
+def _terminal_variables(env: Mapping[str, str]) -> dict[str, str]:
+    here = terminal(env)
+    names = [name for name, there in (("stdout", here.stdout), ("stderr", here.stderr)) if there]
+    told = {"COLLBENCH_TTY": ",".join(names) or "0"}
+    return {**told, "COLUMNS": str(here.columns)} if names and here.columns else told
+
+
+def _own_columns() -> int:
+    for stream in (sys.__stdout__, sys.__stderr__):
+        try:
+            if stream is not None:
+                return os.get_terminal_size(stream.fileno()).columns
+        except (OSError, ValueError):
+            continue  # not a terminal, or closed: the other may be one
+    return 0
+
+
+def record_exit(code: int, env: Mapping[str, str]) -> None:
+    """Leaves this rank's exit code for the parent, because mpiexec does not keep it (hydra ORs codes, or loses them).
+
+    To be called last by each rank; does nothing outside of a local start.
+    """
+    folder, rank = env.get("COLLBENCH_LOCAL"), next((env[n] for n in ("COLLBENCH_RANK", *_MPI_RANKS) if n in env), None)
+    if folder and rank and rank.isdigit() and Path(folder).is_dir():
+        part = Path(folder) / f"part-{rank}"
+        part.write_text(str(code), encoding="ascii")
+        part.rename(Path(folder) / f"exit-{rank}")
+
+
+_MPI_RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK")
+
+
+def _private_folder() -> Path:
+    where = tempfile.gettempdir()
+    return Path(tempfile.mkdtemp(prefix="collbench-", dir=where if len(where) < _LONGEST_FOLDER else "/tmp"))
+
+
+def _mpi_command(mpiexec: Path | None, ranks: int, line: Sequence[str]) -> list[str]:
+    if mpiexec is None:
+        raise UsageError("no mpiexec is there to start MPI ranks: `pip install collbench[mpich]` brings one, or load the site's MPI module")
+    return mpi_start.command(mpiexec, ranks, line)
+
+
+def _through_mpiexec(command: Sequence[str], ranks: int, env: Mapping[str, str], folder: Path, grace_s: float) -> int:
+    # SIGTERM: mpiexec takes its ranks along, which a killed one would leave behind
+    child = Child("mpiexec", command, mpi_start.environment(without_scheduler(env)), on_parent_death=signal.SIGTERM)
+    supervisor = Supervisor([child], grace_s=grace_s, failed_elsewhere=lambda: any(_recorded(folder)))
+    code = supervisor.run()
+    if supervisor.signal is not None:
+        return code
+    return _outcome(code, _recorded(folder), ranks)
+
+
+def _recorded(folder: Path) -> list[int]:
+    """The exit codes that ranks left, in the order of their ends."""
+    found = sorted(folder.glob("exit-*"), key=lambda path: path.stat().st_mtime_ns)
+    return [int(path.read_text(encoding="ascii")) for path in found]
+
+
+def _outcome(code: int, recorded: Sequence[int], ranks: int) -> int:
+    meaning, sentence = mpi_start.exit_meaning(code)
+    failed = next((one for one in recorded if one != FINE), None)
+    if failed is not None:
+        return failed
+    if sentence:
+        say(sentence)
+    elif meaning == FINE and 0 < len(recorded) < ranks:
+        say(f"mpiexec ended with code 0, but only {len(recorded)} of {ranks} ranks reached their end")
+        return FAILED
+    return meaning

@@ -1,0 +1,200 @@
+"""The parent of local ranks: waits for all, ends all when one fails, passes signals on, leaves nobody behind."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from collbench.errors import FAILED, UsageError
+
+GRACE_S = 5.0
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_POLL_S = 0.5
+
+
+def die_with_parent(signal_number: int = signal.SIGKILL, parent: int | None = None) -> None:
+    """Asks the kernel to send `signal_number` to this process when its parent ends; ends at once if `parent` has gone already."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal_number), 0, 0, 0)
+    if parent is not None and os.getppid() != parent:
+        os._exit(FAILED)
+
+
+@dataclass
+class Child:
+    """One process under supervision: `name` for sentences, its command and environment, what it gets when its parent dies."""
+
+    name: str
+    command: Sequence[str]
+    env: Mapping[str, str]
+    on_parent_death: int = signal.SIGKILL
+    process: subprocess.Popen[bytes] | None = field(default=None, init=False)
+
+    def start(self) -> int:
+        """Starts the process and returns a pidfd of it. Raises UsageError if the program cannot be started."""
+        parent = os.getpid()
+
+        def before_exec() -> None:
+            # in the child itself a parent that dies during Python's start-up would go unseen
+            die_with_parent(self.on_parent_death, parent)
+
+        try:
+            # Its own session: the terminal's ^C reaches the parent alone, and each rank gets it exactly once.
+            self.process = subprocess.Popen(
+                list(self.command),
+                env=dict(self.env),
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+                preexec_fn=before_exec,  # noqa: PLW1509 (the parent has no threads)
+            )
+        except OSError as error:
+            raise UsageError(f"{self.name} cannot be started ({error}): is {self.command[0]} there?") from error
+        return os.pidfd_open(self.process.pid)
+
+    @property
+    def alive(self) -> bool:
+        """Whether it was started and has not been waited for."""
+        return self.process is not None and self.process.returncode is None
+
+    def send(self, number: int, *, group: bool = False) -> None:
+        """Sends a signal to the process, or to all of its session's group."""
+        if self.process is None or self.process.returncode is not None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            (os.killpg if group else os.kill)(self.process.pid, number)
+
+
+class Supervisor:
+    """Runs children to their end. `failed_elsewhere` is polled for a failure that the children's exit codes do not show yet."""
+
+    def __init__(self, children: Sequence[Child], *, grace_s: float = GRACE_S, failed_elsewhere: Callable[[], bool] | None = None) -> None:
+        self.children = children
+        self.grace_s = grace_s
+        self.failed_elsewhere = failed_elsewhere
+        self.first_failure: int | None = None
+        self.signal: int | None = None
+        self._deadline: float | None = None
+        self._stage = 0
+
+    def run(self) -> int:
+        """Starts all, waits for all, and returns the first failing exit code, 128 + a signal we were sent, or 0."""
+        with selectors.DefaultSelector() as self._selector, _signals_as_bytes() as signals:
+            self._selector.register(signals, selectors.EVENT_READ, None)
+            try:
+                for child in self.children:
+                    self._selector.register(child.start(), selectors.EVENT_READ, child)
+                self._wait(signals)
+            finally:
+                self._kill()
+                self._close_pidfds()
+        if self.signal is not None:
+            return 128 + self.signal
+        return self.first_failure or 0
+
+    def _wait(self, signals: socket.socket) -> None:
+        while any(child.alive for child in self.children) and self._stage < 3:
+            for key, _ in self._selector.select(self._timeout()):
+                if key.data is None:
+                    self._pass_on(signals.recv(64))
+                else:
+                    self._ended(key)
+            if self.failed_elsewhere and self._deadline is None and self.failed_elsewhere():
+                self._begin_end()
+            self._escalate()
+
+    def _timeout(self) -> float | None:
+        waits = [max(0.0, self._deadline - time.monotonic())] if self._deadline is not None else []
+        return min([*waits, *([_POLL_S] if self.failed_elsewhere else [])], default=None)
+
+    def _pass_on(self, numbers: bytes) -> None:
+        for number in numbers:
+            repeated = self.signal is not None
+            self.signal = self.signal or number
+            for child in self.children:
+                child.send(signal.SIGKILL if repeated else number, group=repeated)
+            self._begin_end()
+
+    def _ended(self, key: selectors.SelectorKey) -> None:
+        child: Child = key.data
+        assert child.process is not None
+        code = child.process.wait()
+        self._selector.unregister(key.fileobj)
+        os.close(key.fd)
+        if code == 0 or self.signal is not None or self._stage > 0:
+            return
+        if code < 0:
+            say(f"{child.name} (pid {child.process.pid}) was killed by signal {-code} ({_name(-code)})")
+        if self.first_failure is None:
+            self.first_failure = code if code > 0 else FAILED
+        self._begin_end()
+
+    def _begin_end(self) -> None:
+        if self._deadline is None:
+            self._deadline = time.monotonic() + self.grace_s
+
+    def _escalate(self) -> None:
+        if self._deadline is None or time.monotonic() < self._deadline:
+            return
+        self._stage += 1
+        self._deadline = time.monotonic() + self.grace_s
+        if self._stage == 1:
+            for child in self.children:
+                child.send(signal.SIGTERM)
+        else:
+            self._kill()
+
+    def _kill(self) -> None:
+        late = [child for child in self.children if child.alive]
+        for child in late:
+            child.send(signal.SIGKILL, group=True)
+        if late and self._stage:
+            say(f"{', '.join(child.name for child in late)} did not end within {2 * self.grace_s:g} s of the first failure: killed")
+
+    def _close_pidfds(self) -> None:
+        for key in list(self._selector.get_map().values()):
+            if key.data is not None:
+                os.close(key.fd)
+        for child in self.children:
+            if child.process is not None:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    child.process.wait(self.grace_s)
+
+
+def say(sentence: str) -> None:
+    """One sentence on stderr, at once."""
+    print(f"collbench: {sentence}", file=sys.stderr, flush=True)
+
+
+def _name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return "a real-time signal"
+
+
+@contextlib.contextmanager
+def _signals_as_bytes() -> Iterator[socket.socket]:
+    """SIGINT and SIGTERM as bytes on a socket while it lasts, so that the wait for them and for children is one."""
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    theirs.setblocking(False)
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    old: dict[int, Any] = {number: signal.signal(number, lambda *_: None) for number in numbers}
+    old_fd = signal.set_wakeup_fd(theirs.fileno())
+    try:
+        yield ours
+    finally:
+        signal.set_wakeup_fd(old_fd)
+        for number, handler in old.items():
+            signal.signal(number, handler)
+        ours.close()
+        theirs.close()

@@ -1,0 +1,33 @@
+"""The ceiling: what a measured busbw is set against, and what limits it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Ceiling:
+    """A rate that the busbw of a row is set against.
+
+    kind          "measured" (a reference, no bound), "network", "given" (--ceiling) or "simulated"
+    bytes_per_s   the rate; None when there is none, and then `limited_by` says why
+    limited_by    the link or the copy that limits, for people: "NIC eth0 1 Gb/s", "memory copy at 1 MiB"
+    model         "ring" or "bound"
+    source        where the figure comes from: "measured before the first cell", "tc qdisc on eth0", "--ceiling"
+    """
+
+    kind: str
+    bytes_per_s: float | None
+    limited_by: str
+    model: str = "ring"
+    source: str = ""
+
+
+def given(gigabytes_per_s: float) -> Ceiling:
+    """The ceiling that the user gave, in GB/s."""
+    return Ceiling("given", gigabytes_per_s * 1e9, "the ceiling given", source="--ceiling")
+
+
+def nothing(why: str) -> Ceiling:
+    """No ceiling, and why."""
+    return Ceiling("none", None, why)

@@ -1,0 +1,215 @@
+"""What a row shows to people: one definition of every column, used by all tables and headlines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from collbench.peak.ceiling import Ceiling
+from collbench.report.flags import printable
+from collbench.report.plan import PlanSummary
+from collbench.results.record import Row
+from collbench.units import format_percent, format_rate, format_size, format_time
+
+NOTHING = "–"
+ONE_RANK = "one rank: no bus"
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of the table.
+
+    width   what figures need (wider text pushes the rest of its line, it is never cut)
+    shown   whether a plan needs the column
+    rank    which columns a narrow terminal drops first (the highest); 0, and what tells rows apart, is never dropped
+    figure  whether an n/a row has nothing to say here
+    """
+
+    title: str
+    text: Callable[[Row], str]
+    width: int = 0
+    right: bool = False
+    shown: Callable[[PlanSummary], bool] = lambda plan: True
+    rank: int = 0
+    figure: bool = False
+
+    def pad(self, text: str, width: int) -> str:
+        """`text` aligned within `width`."""
+        return text.rjust(width) if self.right else text.ljust(width)
+
+
+def placing(row: Row) -> str:
+    """Where the result goes, in words."""
+    return "in place" if row.in_place else "out of place"
+
+
+def rate(bytes_per_s: float | None) -> str:
+    """A rate in GB/s without its unit, or a dash."""
+    return NOTHING if bytes_per_s is None else format_rate(bytes_per_s)
+
+
+def interval(row: Row) -> str:
+    """The interval of the median in µs: "2390–2410"."""
+    times = row.time_s
+    if times is None or times.ci_low is None or times.ci_high is None:
+        return NOTHING
+    return f"{format_time(times.ci_low)}–{format_time(times.ci_high)}"
+
+
+def of_ceiling(row: Row) -> str:
+    """How fast against how fast it could be: "42.0 of 50.0 GB/s (84 %)", or a dash where no percentage is honest."""
+    if row.ranks == 1:
+        return ONE_RANK
+    ceiling, percent = row.ceiling, row.percent_of_ceiling
+    if ceiling is None or ceiling.bytes_per_s is None or percent is None or row.busbw_bytes_per_s is None:
+        return NOTHING
+    return f"{format_rate(row.busbw_bytes_per_s)} of {format_rate(ceiling.bytes_per_s)} GB/s ({_share(percent, ceiling)})"
+
+
+def limited_by(row: Row) -> str:
+    """The link or copy that limits and what kind of figure its rate is; without a rate, the reason why there is none."""
+    ceiling = row.ceiling
+    if ceiling is None or row.ranks == 1:
+        return NOTHING
+    if ceiling.bytes_per_s is None or row.percent_of_ceiling is None:
+        return printable(ceiling.limited_by)
+    return printable(f"{ceiling.limited_by} ({_kind(ceiling)})")
+
+
+def wrong(row: Row) -> str:
+    """Wrong elements: a dash when unchecked, and not to be overlooked when there are any."""
+    if row.wrong is None:
+        return NOTHING
+    return f"WRONG {row.wrong}" if row.wrong else "0"
+
+
+def remarks(row: Row) -> str:
+    """The row's flags, and where the first wrong element was."""
+    words = [*row.flags, *([row.wrong_detail] if row.wrong_detail else [])]
+    return printable(", ".join(words))
+
+
+def not_available(row: Row) -> str:
+    """An n/a row's figures: its reason."""
+    return printable(f"n/a ({row.na})")
+
+
+def headline(row: Row) -> str:
+    """The row as one sentence: "allreduce  64 MiB  nccl  42.0 of 50.0 GB/s (84 %)  limited by NIC 4×100 Gb/s (ring)"."""
+    name = [row.operation, format_size(row.size_bytes), row.backend]
+    if row.na is not None:
+        return printable("  ".join([*name, not_available(row)]))
+    figures = of_ceiling(row)
+    if figures in (NOTHING, ONE_RANK):
+        time = NOTHING if row.time_s is None or row.time_s.p50 is None else f"{format_time(row.time_s.p50)} µs"
+        figures = time if row.busbw_bytes_per_s is None or row.ranks == 1 else f"{rate(row.busbw_bytes_per_s)} GB/s"
+    limit = limited_by(row)
+    parts = [*name, figures, *([f"limited by {limit}"] if row.percent_of_ceiling is not None else []), *_loud(row)]
+    return printable("  ".join(parts))
+
+
+def shown_columns(plan: PlanSummary) -> list[Column]:
+    """The columns that this plan needs, in order."""
+    return [column for column in COLUMNS if column.shown(plan)]
+
+
+def same_for_all(plan: PlanSummary, also: Iterable[Column] = ()) -> str:
+    """What is the same in every row and so has no column: "cpu · isolated · out of place · fixed buffers · 4 ranks · 2 nodes".
+
+    `also` are columns that found no room; they are told here where they have one value.
+    """
+    known = {name: next(iter(values)) for name, values in plan.values.items() if len(values) == 1}
+    facts = [text(known[name]) for name, text in _FACTS.items() if known.get(name) is not None]
+    facts += [f"{column.title} {known[column.title]}" for column in also if known.get(column.title) is not None]
+    return printable(" · ".join(facts))
+
+
+def widths(columns: Iterable[Column], plan: PlanSummary, rows: Iterable[Row] = ()) -> list[int]:
+    """Each column's width, from the plan and the rows that are known already."""
+    known = [row for row in rows if row.na is None]
+    return [max([len(c.title), c.width, *_planned(c, plan), *(len(c.text(row)) for row in known)]) for c in columns]
+
+
+def _share(percent: float, ceiling: Ceiling) -> str:
+    if percent <= 100:
+        return format_percent(percent)
+    if ceiling.kind == "measured":  # a reference, no bound: being above it is news about the library, not an error
+        return f"faster than measured {'copy' if 'copy' in ceiling.limited_by else 'reference'}"
+    if ceiling.model == "bound":
+        return "above the bound: its inputs are doubtful"
+    return format_percent(percent)
+
+
+def _kind(ceiling: Ceiling) -> str:
+    return ceiling.model if ceiling.kind == "network" else ceiling.kind
+
+
+def _loud(row: Row) -> list[str]:
+    return [wrong(row)] if row.wrong else []
+
+
+def _p50(row: Row) -> str:
+    return NOTHING if row.time_s is None or row.time_s.p50 is None else format_time(row.time_s.p50)
+
+
+def _busbw(row: Row) -> str:
+    return NOTHING if row.ranks == 1 else rate(row.busbw_bytes_per_s)
+
+
+def _text_of(name: str) -> Callable[[Row], str]:
+    return lambda row: NOTHING if getattr(row, name) is None else printable(str(getattr(row, name)))
+
+
+def _if_any(name: str) -> Callable[[PlanSummary], bool]:
+    return lambda plan: bool(plan.some(name))
+
+
+def _if_varies(name: str) -> Callable[[PlanSummary], bool]:
+    return lambda plan: plan.varies(name)
+
+
+def _named(name: str, shown: Callable[[PlanSummary], bool], rank: int = 0, right: bool = False) -> Column:
+    return Column(name, _text_of(name), right=right, shown=shown, rank=rank)
+
+
+def _planned(column: Column, plan: PlanSummary) -> list[int]:
+    if column.title == "size":
+        return [len(format_size(size)) for size in plan.sizes]
+    return [len(printable(text)) for text in plan.some(column.title)]
+
+
+_FACTS: dict[str, Callable[[Any], str]] = {
+    "device": str,
+    "mode": str,
+    "in_place": lambda value: "in place" if value else "out of place",
+    "buffers": lambda value: f"{value} buffers",
+    "window": lambda value: f"window {value}",
+    "ranks": lambda value: f"{value} rank" if value == 1 else f"{value} ranks",
+    "nodes": lambda value: f"{value} node" if value == 1 else f"{value} nodes",
+}
+
+COLUMNS = (
+    _named("operation", lambda plan: True),
+    Column("size", lambda row: format_size(row.size_bytes), right=True),
+    _named("backend", lambda plan: True),
+    _named("device", _if_varies("device"), rank=6),
+    _named("dtype", lambda plan: True, rank=6),
+    _named("redop", _if_any("redop"), rank=7),
+    _named("root", _if_any("root"), rank=5, right=True),
+    _named("mode", _if_varies("mode")),
+    Column("placing", placing, width=12, shown=_if_varies("in_place")),
+    _named("buffers", _if_varies("buffers")),
+    _named("window", _if_varies("window"), right=True),
+    _named("group", _if_varies("group")),
+    _named("ranks", _if_varies("ranks"), right=True),
+    _named("nodes", _if_varies("nodes"), right=True),
+    Column("time µs", _p50, width=9, right=True, figure=True),
+    Column("95 % interval", interval, width=17, right=True, rank=8, figure=True),
+    Column("algbw GB/s", lambda row: rate(row.algbw_bytes_per_s), right=True, rank=9, figure=True),
+    Column("busbw GB/s", _busbw, right=True, figure=True),
+    Column("wrong", wrong, right=True, figure=True),
+    Column("of ceiling", of_ceiling, width=26, figure=True),
+    Column("limited by", limited_by, width=24, rank=4, figure=True),
+    Column("flags", remarks, figure=True),
+)

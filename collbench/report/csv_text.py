@@ -1,0 +1,75 @@
+"""Rows as CSV (RFC 4180), every field of a row in a column of its own; units stand in the names."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import Any
+
+from collbench.peak.ceiling import Ceiling
+from collbench.report.flags import printable
+from collbench.report.plan import PlanSummary
+from collbench.report.table import Line
+from collbench.results.jsonl import to_line
+from collbench.results.record import Row, Times
+
+_TIMES = [field.name for field in fields(Times)]
+_CEILING = [field.name for field in fields(Ceiling)]
+# Offsets into samples.bin mean nothing outside the run's folder.
+_LEFT_OUT = {"samples"}
+_FORMULA = ("=", "+", "-", "@")
+
+
+class CsvWriter:
+    """A header and one record per row; the first column names the run, so that several can be put together."""
+
+    def start(self, plan: PlanSummary) -> list[Line]:
+        """The header."""
+        self._run = plan.run
+        return [_record(csv_columns())]
+
+    def row(self, row: Row) -> list[Line]:
+        """One record."""
+        return [_record([_cell(self._run), *(_cell(value) for _, value in _flat(row))])]
+
+    def end(self) -> list[Line]:
+        """Nothing."""
+        return []
+
+
+def csv_columns() -> list[str]:
+    """The header's names."""
+    return ["run", *(name for name, _ in _flat(None))]
+
+
+def _flat(row: Row | None) -> Iterator[tuple[str, Any]]:
+    for field in fields(Row):
+        name, value = field.name, getattr(row, field.name, None)
+        if name == "time_s":
+            yield from ((f"time_{part}_s", getattr(value, part, None)) for part in _TIMES)
+        elif name in ("ceiling", "hard_bound"):
+            yield from ((f"{name}_{part}", getattr(value, part, None)) for part in _CEILING)
+        elif name == "canary_s":
+            yield from ((f"canary_{part}_s", (value or {}).get(part)) for part in ("before", "after"))
+        elif name not in _LEFT_OUT:
+            yield name, value
+
+
+def _cell(value: Any) -> str:
+    if value is None or value in ({}, ()):
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return repr(value)
+    text = to_line(value) if isinstance(value, dict) else " ".join(value) if isinstance(value, tuple) else str(value)
+    # A spreadsheet would run text that begins like a formula.
+    return f"'{printable(text)}" if text.startswith(_FORMULA) else printable(text)
+
+
+def _record(cells: list[str]) -> Line:
+    text = io.StringIO()
+    csv.writer(text).writerow(cells)
+    return Line(text.getvalue().removesuffix("\n"))  # the carriage return stays: RFC 4180 ends records with both

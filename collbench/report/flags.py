@@ -1,0 +1,36 @@
+"""What the words in a row's `flags` mean, once, for every output."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+FLAGS = {
+    "oversubscribed": "more ranks than cores: waiting ranks hold the core that working ones need, so no percentage; use fewer, or Open MPI",
+    "python_loop": "timed by a Python loop, since the native one is not built: small sizes read up to 0.5 µs too slow",
+    "few_samples": "fewer than 60 samples within the time given: the interval is wide; raise --max-time",
+    "target_missed": "the interval is wider than asked for: raise --max-time or -n, or accept a larger --precision",
+    "warmup_unsettled": "warm-up ended at its limit, not because the times had settled: raise -w",
+    "size_rounded": "the size asked for is no multiple of the element size times the parts: rounded down",
+    "simulated": "computed by a seeded model, not measured on this machine",
+    "in_place_only": "the library knows this operation only in place",
+    "drift": "the last third of the samples differs from the first: the machine was changing, trust no single number",
+    "two_modes": "the samples fall into two groups: the median lies in one of them, trust no single number",
+    "skew_limited": "the ranks left the synchronisation at different times: more than a tenth of the time is that",
+    "launch_bound": "the host could not enqueue as fast as the device worked: the time is the host's",
+    "canary": "the machine's state changed while this row was measured (see canary_s in the row)",
+    "few_calls": "only a handful of calls was made, since each takes long here",
+    "virtual_interface": "the interface has no speed of its own: no ceiling; give one with --ceiling",
+    "thread_multiple": "MPI was started with full thread support, which slows small messages",
+    "interrupted": "the run was stopped while this row was measured",
+}
+
+
+def printable(text: str) -> str:
+    """`text` without anything that could move a cursor or reverse a line: such characters become "?"."""
+    return text if text.isprintable() else "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
+def explain(flags: Iterable[str]) -> list[str]:
+    """One line for each flag that occurs and has a meaning here, in the order of FLAGS."""
+    present = set(flags)
+    return [f"{flag}: {meaning}" for flag, meaning in FLAGS.items() if flag in present]

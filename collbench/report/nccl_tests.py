@@ -1,0 +1,175 @@
+"""The text that users of nccl-tests parse: its columns, its comments, its rules for figures (2.19, src/util.cu).
+
+Differences, all in comments or as N/A: the time is the median over iterations of the slowest rank; a placing that was not
+measured is N/A in its four columns; with one rank busbw is N/A.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from collbench import __version__
+from collbench.report.columns import ONE_RANK
+from collbench.report.flags import explain, printable
+from collbench.report.plan import SERIES, PlanSummary
+from collbench.report.table import Line
+from collbench.results.record import Row
+from collbench.units import format_size
+
+_TYPES = {"float64": "double", "float32": "float", "float16": "half"}
+_MISSING = "  {:>7}  {:>6}  {:>6}  {:>6}".format(*["N/A"] * 4)
+_HEADER = [
+    "#",
+    "# {:>10}  {:>12}  {:>8}  {:>6}  {:>6}           out-of-place                       in-place          ".format(*[""] * 5),
+    "# {:>10}  {:>12}  {:>8}  {:>6}  {:>6}  {:>7}  {:>6}  {:>6}  {:>6}  {:>7}  {:>6}  {:>6}  {:>6} ".format(
+        "size", "count", "type", "redop", "root", *["time", "algbw", "busbw", "#wrong"] * 2
+    ),
+    "# {:>10}  {:>12}  {:>8}  {:>6}  {:>6}  {:>7}  {:>6}  {:>6}  {:>6}  {:>7}  {:>6}  {:>6}  {:>6} ".format(
+        "(B)", "(elements)", "", "", "", *["(us)", "(GB/s)", "(GB/s)", ""] * 2
+    ),
+]
+
+
+class NcclTestsWriter:
+    """One block, with its own head and foot, per series of rows that one nccl-tests program would have measured.
+
+    A row that has a partner in the other placing waits for it: both stand on one line.
+    """
+
+    def __init__(self) -> None:
+        self._block: list[Row] = []
+        self._waiting: Row | None = None
+
+    def start(self, plan: PlanSummary) -> list[Line]:
+        """Nothing: each block has its head."""
+        self._plan = plan
+        self._pairs = plan.varies("in_place")
+        return []
+
+    def row(self, row: Row) -> list[Line]:
+        """The row's line, with the head of a new block and the foot of the last one where one begins."""
+        lines: list[str] = []
+        if self._block and _series(row) != _series(self._block[-1]):
+            lines += self._close()
+        if not self._block:
+            lines += self._head(row)
+        self._block.append(row)
+        return [Line(text, "wrong" if row.wrong else "") for text in [*lines, *self._paired(row)]]
+
+    def end(self) -> list[Line]:
+        """The last block's foot."""
+        return [Line(text) for text in self._close()]
+
+    def _paired(self, row: Row) -> Iterator[str]:
+        before, self._waiting = self._waiting, None
+        if before is not None and before.size_bytes == row.size_bytes and before.in_place != row.in_place:
+            yield from _line(before, row)
+            return
+        yield from _line(before)
+        if self._pairs:
+            self._waiting = row
+        else:
+            yield from _line(row)
+
+    def _head(self, row: Row) -> list[str]:
+        sizes = self._plan.sizes or {row.size_bytes}
+        return [
+            f"# collbench version {__version__}, text as nccl-tests 2.19 writes it; time is the median over iterations of the slowest rank",
+            f"# Collective test starting: {_program(row)}",
+            f"# nThread 1 nGpus 1 minBytes {min(sizes)} maxBytes {max(sizes)} warmup iters: adaptive iters: adaptive agg iters: 1 "
+            f"validation: {row.checked} graph: {int(row.mode == 'graph')}",
+            "#",
+            "# Using devices",
+            *(_device(place, row.device) for place in self._plan.rank_map),
+            *_HEADER,
+        ]
+
+    def _close(self) -> list[str]:
+        rows, self._block = self._block, []
+        if not rows:
+            return []
+        waiting, self._waiting = self._waiting, None
+        bad = sum(1 for row in rows if row.wrong)
+        rates = [row.busbw_bytes_per_s / 1e9 for row in rows if row.busbw_bytes_per_s is not None and row.ranks > 1 and row.na is None]
+        average = f"{sum(rates) / len(rates):g}" if rates else "N/A"
+        return [
+            *_line(waiting),
+            f"# {'Out of bounds values':<20} : {bad} {'FAILED' if bad else 'OK'}",
+            f"# {'Avg bus bandwidth':<20} : {average} ",
+            *_remarks(rows),
+            "#",
+            f"# Collective test concluded: {_program(rows[0])}",
+            "#",
+            "",
+        ]
+
+
+def figure(value: float, width: int) -> str:
+    """nccl-tests' rule: two decimals while they fit `width`, then one, then none, then powers of ten."""
+    for form in (f"{width}.2f", f"{width}.1f", f"{width}.0f"):
+        text = format(value, form)
+        if len(text) <= width:
+            return text
+    return format(value, f"{width}.{1 if width >= 7 else 0}e")
+
+
+def _series(row: Row) -> list[Any]:
+    return [getattr(row, name) for name in SERIES if name != "in_place"]
+
+
+def _line(row: Row | None, other: Row | None = None) -> Iterator[str]:
+    rows = [each for each in (row, other) if each is not None]
+    measured = {each.in_place: each for each in rows if each.na is None}
+    for each in rows:
+        if each.na is not None:
+            yield printable(f"# n/a: {_name(each)}: {each.na}")
+    if measured:
+        first = next(iter(measured.values()))
+        yield _preamble(first) + "".join(_body(measured.get(in_place)) for in_place in (False, True))
+
+
+def _name(row: Row) -> str:
+    words = [row.operation, format_size(row.size_bytes), row.backend, row.dtype, row.redop, "in place" if row.in_place else ""]
+    return " ".join(word for word in words if word)
+
+
+def _preamble(row: Row) -> str:
+    kind, redop = printable(_TYPES.get(row.dtype, row.dtype)), printable(row.redop or "none")
+    root = -1 if row.root is None else row.root
+    return f"{row.size_bytes:>12}  {row.count:>12}  {kind:>8}  {redop:>6}  {root:>6}"
+
+
+def _body(row: Row | None) -> str:
+    if row is None:
+        return _MISSING
+    time = row.time_s.p50 if row.time_s else None
+    busbw = row.busbw_bytes_per_s if row.ranks > 1 else None
+    wrong = "N/A" if row.wrong is None else f"{row.wrong:g}"
+    return f"  {_figure(time, 1e6, 7)}  {_figure(row.algbw_bytes_per_s, 1e-9, 6)}  {_figure(busbw, 1e-9, 6)}  {wrong:>6}"
+
+
+def _figure(value: float | None, scale: float, width: int) -> str:
+    return "N/A".rjust(width) if value is None else figure(value * scale, width)
+
+
+def _program(row: Row) -> str:
+    return printable(f"{row.operation} on {row.backend}, {row.mode}, {row.buffers} buffers")
+
+
+def _device(place: Mapping[str, Any], device: str) -> str:
+    rank, pid, local = (_whole(place.get(name)) for name in ("rank", "pid", "local_rank"))
+    return printable(f"#  Rank {rank:2d} Group  0 Pid {pid:6d} on {place.get('host') or '?'!s:>10} device {local:2d} [{device}] {device}")
+
+
+def _whole(value: Any) -> int:
+    return value if isinstance(value, int) else 0
+
+
+def _remarks(rows: list[Row]) -> Iterator[str]:
+    if rows[0].ranks == 1:
+        yield f"# {ONE_RANK}"
+    for flag in sorted({flag for row in rows for flag in row.flags}):
+        sizes = ", ".join(format_size(row.size_bytes) for row in rows if flag in row.flags)
+        meaning = "".join(explain([flag])) or flag
+        yield printable(f"# flag at {sizes}: {meaning}")

@@ -1,0 +1,74 @@
+"""What is about to be printed: enough about all rows to choose columns and widths before the first of them is there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from collbench.results.reader import Run
+from collbench.results.record import Row
+
+# What tells series apart, in the order in which they are sorted; within a series rows differ only in size.
+SERIES = ("operation", "backend", "device", "dtype", "redop", "root", "mode", "in_place", "buffers", "window", "group", "ranks", "nodes")
+
+
+@dataclass(frozen=True)
+class PlanSummary:
+    """The run as its reader needs it.
+
+    cells     how many rows will come
+    values    per field of SERIES the different values that will occur (None among them where some cell has none)
+    sizes     the message sizes in bytes
+    rank_map  per rank {"rank", "host", "local_rank", "pid"}; may be empty
+    run       the name of the run's folder, or ""
+    launches  how many launches the intervals rest on
+    """
+
+    cells: int
+    values: Mapping[str, frozenset[Any]]
+    sizes: frozenset[int]
+    rank_map: tuple[Mapping[str, Any], ...] = ()
+    run: str = ""
+    launches: int = 1
+
+    @classmethod
+    def of(
+        cls, cells: Iterable[Any], rank_map: Iterable[Mapping[str, Any]] = (), run: str = "", launches: int = 1, **known: Any
+    ) -> PlanSummary:
+        """The summary of cells or rows; `known` gives what cells do not say and is the same for all: ranks=4, nodes=1."""
+        each = list(cells)
+        values = {name: frozenset(_value(cell, name, known) for cell in each) for name in SERIES}
+        return cls(len(each), values, frozenset(cell.size_bytes for cell in each), tuple(rank_map), run, launches)
+
+    def varies(self, name: str) -> bool:
+        """Whether more than one value of the field occurs."""
+        return len(self.values.get(name, ())) > 1
+
+    def some(self, name: str) -> list[str]:
+        """The values of the field that occur, as text and sorted, None left out."""
+        return sorted(str(value) for value in self.values.get(name, ()) if value is not None)
+
+
+def plan_of(run: Run) -> PlanSummary:
+    """The summary of a stored run; of its rank map only what is well-formed."""
+    rank_map = run.info.get("rank_map")
+    places = [place for place in rank_map if isinstance(place, dict)] if isinstance(rank_map, list) else []
+    launches = run.info.get("launches", 1)
+    return PlanSummary.of(run.rows, places, run.path.resolve().name, launches if isinstance(launches, int) else 1)
+
+
+def in_print_order(rows: Iterable[Row]) -> list[Row]:
+    """Rows series by series, and within a series ascending in size, whatever the order they were measured in."""
+    return sorted(rows, key=lambda row: [*(_sortable(getattr(row, name)) for name in SERIES), (1, row.size_bytes)])
+
+
+def _value(cell: Any, name: str, known: Mapping[str, Any]) -> Any:
+    value = getattr(cell, name, known.get(name))
+    if name == "in_place":
+        return bool(value)  # undecided becomes out of place where the library has it
+    return getattr(value, "name", value)
+
+
+def _sortable(value: Any) -> tuple[int, Any]:
+    return (0, 0) if value is None else (1, value)

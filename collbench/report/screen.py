@@ -1,0 +1,178 @@
+"""Where lines go: data to stdout, talk to stderr, and on a terminal a live progress line below both. Rank 0 alone has one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Protocol, TextIO
+
+from collbench.errors import UsageError
+from collbench.report.flags import printable
+from collbench.report.table import Line
+from collbench.units import format_duration
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+_CODES = {"head": "1", "foot": "2", "na": "2", "wrong": "1;31"}
+_STYLES = {"head": "bold", "foot": "dim", "na": "dim", "wrong": "bold red"}
+COLORS = ("auto", "always", "never")
+
+
+class Screen(Protocol):
+    """Takes lines and progress; `close` may be called more than once."""
+
+    room: int | None
+
+    def data(self, line: Line) -> None:
+        """A line of the result."""
+        ...
+
+    def talk(self, text: str) -> None:
+        """A line about the run."""
+        ...
+
+    def progress(self, text: str, done: int, total: int, eta_s: float | None) -> None:
+        """What is being done now."""
+        ...
+
+    def close(self) -> None:
+        """Takes the progress line away."""
+        ...
+
+
+def is_terminal(stream: TextIO, environ: Mapping[str, str] | None = None) -> bool:
+    """Whether a person reads the stream. COLLBENCH_TTY=1 or 0 overrides, since mpiexec puts a pipe between us and the terminal."""
+    told = (os.environ if environ is None else environ).get("COLLBENCH_TTY", "")
+    if told in ("0", "1"):
+        return told == "1"
+    return not stream.closed and stream.isatty()
+
+
+def wants_color(stream: TextIO, color: str = "auto", environ: Mapping[str, str] | None = None) -> bool:
+    """Whether to colour: --color first, then NO_COLOR, FORCE_COLOR, TERM=dumb, then whether it is a terminal.
+
+    Raises UsageError for a `color` that is none of COLORS.
+    """
+    if color not in COLORS:
+        raise UsageError(f"--color '{color}' is unknown: choose from {', '.join(COLORS)}")
+    source = os.environ if environ is None else environ
+    if color != "auto":
+        return color == "always"
+    if source.get("NO_COLOR"):
+        return False
+    if source.get("FORCE_COLOR", "0") not in ("", "0"):
+        return True
+    return source.get("TERM") != "dumb" and is_terminal(stream, source)
+
+
+def make_screen(stream: TextIO, err: TextIO, color: str = "auto", quiet: bool = False) -> Screen:
+    """A live screen where somebody watches stdout or stderr, else a plain one; `quiet` keeps data and errors only."""
+    painted, dumb = wants_color(stream, color), os.environ.get("TERM") == "dumb"
+    watched = [each for each in (stream, err) if is_terminal(each) and not dumb]
+    if quiet or not watched:
+        return PlainScreen(stream, err, painted, quiet)
+    return LiveScreen(stream, err, watched[0], painted)
+
+
+class PlainScreen:
+    """One flushed line per call, never cut and without control characters (but for colours, where they were asked for)."""
+
+    room: int | None = None
+
+    def __init__(self, stream: TextIO, err: TextIO, color: bool = False, quiet: bool = False) -> None:
+        self._stream, self._err, self._color, self._quiet = stream, err, color, quiet
+
+    def data(self, line: Line) -> None:
+        """Writes to stdout."""
+        code = _CODES.get(line.style) if self._color else None
+        write_line(self._stream, f"\x1b[{code}m{line.text}\x1b[0m" if code and line.text else line.text)
+
+    def talk(self, text: str) -> None:
+        """Writes to stderr."""
+        if not self._quiet:
+            write_line(self._err, printable(text))
+
+    def progress(self, text: str, done: int, total: int, eta_s: float | None) -> None:
+        """Nothing: the finished lines are the progress."""
+
+    def close(self) -> None:
+        """Nothing to take away."""
+
+
+class LiveScreen:
+    """A terminal: finished lines stay and scroll, only the last line lives.
+
+    `watched` is the stream that is a terminal; the other of the two may be a file and gets plain lines.
+    """
+
+    def __init__(self, stream: TextIO, err: TextIO, watched: TextIO, color: bool) -> None:
+        from rich.live import Live
+
+        self._plain = PlainScreen(stream, err)
+        self._stream_watched, self._err_watched = watched is stream, is_terminal(err)
+        self._console = _console(watched, color)
+        self.room: int | None = self._console.width if self._stream_watched else None
+        # No refresh of its own: a thread that wakes four times a second would be in the measurement.
+        self._live = Live(console=self._console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False)
+        self._live.start()
+
+    def data(self, line: Line) -> None:
+        """Above the progress line, or to the file that stdout is."""
+        if self._stream_watched:
+            self._above(line.text.rstrip("\r"), _STYLES.get(line.style, ""))
+        else:
+            self._plain.data(line)
+
+    def talk(self, text: str) -> None:
+        """Above the progress line, or to the file that stderr is."""
+        if self._err_watched:
+            self._above(printable(text), "")
+        else:
+            self._plain.talk(text)
+
+    def progress(self, text: str, done: int, total: int, eta_s: float | None) -> None:
+        """Redraws the live line."""
+        self._live.update(_progress(printable(text), done, total, eta_s), refresh=True)
+
+    def close(self) -> None:
+        """Takes the live line away and gives the cursor back."""
+        self._live.stop()
+
+    def _above(self, text: str, style: str) -> None:
+        from rich.text import Text
+
+        self._console.print(Text(text, style=style), soft_wrap=True)
+        self._console.file.flush()
+
+
+def write_line(stream: TextIO, text: str) -> None:
+    """Writes and flushes one line; what the stream's encoding lacks becomes "?"."""
+    try:
+        stream.write(f"{text}\n")
+    except UnicodeEncodeError:
+        encoding = stream.encoding or "ascii"
+        stream.write(text.encode(encoding, "replace").decode(encoding) + "\n")
+    stream.flush()
+
+
+def _console(stream: TextIO, color: bool) -> Console:
+    from rich.console import Console
+
+    return Console(
+        file=stream, force_terminal=True, color_system="standard" if color else None, no_color=not color, highlight=False, markup=False
+    )
+
+
+def _progress(text: str, done: int, total: int, eta_s: float | None) -> RenderableType:
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    left = "" if eta_s is None else f"{format_duration(eta_s)} left"
+    line = Table.grid(padding=(0, 2))
+    for width in (20, len(f"{total}/{total}"), len(left)):
+        line.add_column(min_width=width, no_wrap=True)
+    line.add_column(no_wrap=True, overflow="ellipsis")
+    line.add_row(ProgressBar(total=max(total, 1), completed=done, width=20), Text(f"{done}/{total}"), Text(left), Text(text))
+    return line

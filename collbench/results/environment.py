@@ -1,0 +1,76 @@
+"""Under which circumstances a run was made: variables that steer libraries, the host, the libraries really loaded. No secrets."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+# Families of variables that change what is measured, or say who measured it. Everything else stays unrecorded.
+_RECORDED = re.compile(
+    r"SLURM_|SRUN_|OMPI_|PRTE_|PMI_|PMI2_|PMIX_|NCCL_|UCX_|UCC_|GLOO_|MPICH_|MPIR_|HYDRA_|FI_|I_MPI_|MV2_|RDMAV_|MLX5_|SHARP_"
+    r"|OMP_|GOMP_|KMP_|TORCHELASTIC_|TORCH_NCCL_|COLLBENCH_"
+    r"|(?:CUDA_VISIBLE_DEVICES|CUDA_DEVICE_ORDER|CUDA_DEVICE_MAX_CONNECTIONS|NVIDIA_VISIBLE_DEVICES"
+    r"|MASTER_ADDR|MASTER_PORT|RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|GROUP_RANK|NODE_RANK|LD_PRELOAD|LD_LIBRARY_PATH|MALLOC_ARENA_MAX)$"
+)
+# precondition_transports is the job's shared secret on Open MPI, whatever its name says.
+_SECRET = re.compile(
+    r"TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|AUTH|JWT|COOKIE|KEY|MUNGE|PRIVATE|CERT|PRECONDITION_TRANSPORTS",
+    re.IGNORECASE,
+)
+_USER_IN_URL = re.compile(r"://[^/@\s]+@")
+_LIBRARY = re.compile(
+    r"lib(?:\w*mpi\w*|\w*nccl\w*|rccl|cuda\w*|nvidia-ml|torch\w*|c10\w*|gloo\w*|uc[cpst]\w*|fabric|efa|psm2?|sharp\w*|ibverbs|rdmacm|mlx[45]"
+    r"|pmi\w*|pmix|prrte|hwloc|numa|amdhip\w*|hsa-runtime\w*|gomp|iomp5|mpich\w*|MPI|open-(?:pal|rte))(?:[-.][\w.-]*)?\.so(?:\.[\w.]+)*$"
+)
+
+
+def recorded_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The variables worth keeping, sorted by name; none whose name smells of a secret, and no user or password inside a URL."""
+    source = os.environ if environ is None else environ
+    names = sorted(name for name in source if _RECORDED.match(name) and not _SECRET.search(name))
+    return {name: _USER_IN_URL.sub("://…@", source[name]) for name in names}
+
+
+def loaded_libraries(maps: Path = Path("/proc/self/maps")) -> list[str]:
+    """Paths of the communication libraries mapped into this process, sorted; empty where there is no /proc."""
+    try:
+        lines = maps.read_text(errors="replace").splitlines()
+    except OSError:
+        return []
+    paths = {fields[5] for fields in (line.split(maxsplit=5) for line in lines) if len(fields) == 6}
+    return sorted(path for path in paths if _LIBRARY.match(path.rsplit("/", 1)[-1]))
+
+
+def host_facts() -> dict[str, Any]:
+    """This host and interpreter: hostname, system, kernel, machine, C library, CPU model and count, Python."""
+    return {
+        "hostname": platform.node(),
+        "system": _os_name(),
+        "kernel": platform.release(),
+        "machine": platform.machine(),
+        "libc": " ".join(platform.libc_ver()).strip(),
+        "cpu_model": cpu_model(),
+        "cpus_online": os.cpu_count(),
+        "cpus_usable": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "python": platform.python_version(),
+    }
+
+
+def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """The processor's name as the kernel tells it (Arm has none: there the architecture)."""
+    try:
+        found = re.search(r"^model name\s*:\s*(.+)$", cpuinfo.read_text(errors="replace"), re.MULTILINE)
+    except OSError:
+        found = None
+    return found[1].strip() if found else platform.machine()
+
+
+def _os_name() -> str:
+    try:
+        return platform.freedesktop_os_release().get("PRETTY_NAME", platform.system())
+    except OSError:
+        return platform.system()

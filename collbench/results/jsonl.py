@@ -1,0 +1,57 @@
+"""JSON as a run's folder holds it: one object per line, no NaN, no infinity, nothing that only Python understands."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+# Beyond these a number comes from a broken or hostile file; arithmetic on it would overflow far away from here.
+_LARGEST_FLOAT, _LARGEST_INT = 1e100, 2**63
+
+
+def plain(value: Any) -> Any:
+    """`value` as JSON can hold it: NaN and infinity become None, numpy scalars numbers, sequences lists, the rest text."""
+    if value is None or isinstance(value, str | bool):
+        return value
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, Mapping):
+        return {str(key): plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(inner) for inner in value]
+    return plain(value.tolist()) if hasattr(value, "tolist") else str(value)
+
+
+def to_line(values: Mapping[str, Any]) -> str:
+    """One object as one line of ASCII, without the line's end."""
+    return json.dumps(plain(values), allow_nan=False, separators=(",", ":"))
+
+
+def to_page(values: Mapping[str, Any]) -> str:
+    """One object as an indented page, for the files that people open."""
+    return json.dumps(plain(values), allow_nan=False, indent=1) + "\n"
+
+
+def parse_object(text: bytes) -> dict[str, Any]:
+    """The object in `text`; NaN, infinities and numbers beyond any measurement are None. Raises ValueError for all else."""
+    try:
+        value = json.loads(text, parse_constant=lambda _: None, parse_float=_float, parse_int=_int)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"not JSON ({type(error).__name__})") from error
+    if not isinstance(value, dict):
+        raise ValueError("not a JSON object")
+    return value
+
+
+def _float(text: str) -> float | None:
+    value = float(text)
+    return value if abs(value) < _LARGEST_FLOAT else None
+
+
+def _int(text: str) -> int | None:
+    value = int(text) if len(text) <= 20 else _LARGEST_INT
+    return value if abs(value) < _LARGEST_INT else None

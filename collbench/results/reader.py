@@ -1,0 +1,196 @@
+"""Reads a run's folder back. Its files are untrusted: what is not understood becomes a warning, never a traceback."""
+
+from __future__ import annotations
+
+import math
+import re
+import types
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Union, get_args, get_origin, get_type_hints
+
+from collbench.errors import UsageError
+from collbench.peak.ceiling import Ceiling
+from collbench.results.folder import CELLS, EVENTS, RUN, SAMPLES
+from collbench.results.jsonl import parse_object
+from collbench.results.record import SCHEMA, Row, Times
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_LONGEST_LINE = 64 << 20
+_NUMBER_TYPE = re.compile(r"[<>|=]?[biuf](?:1|2|4|8)")
+_NESTED: dict[str, type] = {"time_s": Times, "ceiling": Ceiling, "hard_bound": Ceiling}
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run as stored: run.json, rows in measuring order, events, and what could not be read."""
+
+    path: Path
+    info: dict[str, Any] = field(default_factory=dict)
+    rows: list[Row] = field(default_factory=list)
+    events: list[dict[str, Any]] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run came to its own end."""
+        return "finished_utc" in self.info
+
+    def array(self, row: Row, name: str) -> NDArray[Any]:
+        """One of the row's stored arrays. Raises UsageError when the row has none of that name, or samples.bin does not hold it."""
+        dtype, shape, offset = _checked_place(row.samples.get(name), f"array '{name}' of {row.operation} in {self.path}")
+        length, path = math.prod(shape) * dtype.itemsize, self.path / SAMPLES
+        data = _slice(path, offset, length)
+        if len(data) < length:
+            raise UsageError(f"array '{name}' lies outside {path} (offset {offset}, {length} bytes): the file was cut or is another run's")
+        import numpy as np
+
+        try:
+            return np.frombuffer(data, dtype=dtype).reshape(shape)
+        except ValueError as error:
+            raise UsageError(f"array '{name}' in {path} has no possible shape {shape}: the row was altered") from error
+
+
+def read_run(path: Path) -> Run:
+    """The run stored in `path`, up to its last finished cell. Raises UsageError when there is no run or it cannot be opened."""
+    if not (_is_file(path / RUN) or _is_file(path / CELLS)):
+        raise UsageError(f"{path} is not a run folder (no {RUN}, no {CELLS} in it): name the folder that collbench said it wrote")
+    warnings: list[str] = []
+    info = _read_info(path / RUN, warnings)
+    rows = list(_read_lines(path / CELLS, row_from_json, warnings))
+    events = list(_read_lines(path / EVENTS, lambda values: values, warnings))
+    if not info and not rows:
+        raise UsageError(f"{path} is not a run folder that can be read ({'; '.join(warnings) or 'it is empty'}): name another one")
+    return Run(path, info, rows, events, warnings)
+
+
+def row_from_json(values: dict[str, Any]) -> Row:
+    """The row in `values`, every field checked for its type; unknown keys are left out. Raises ValueError naming the first misfit."""
+    known = dict(values)
+    for name, kind in _NESTED.items():
+        if isinstance(known.get(name), dict):
+            known[name] = {key: inner for key, inner in known[name].items() if key in _hints(kind)}
+    try:
+        row = Row.from_json(known)
+    except TypeError as error:
+        raise ValueError(f"fields are missing or misplaced ({error})") from error
+    _check(row)
+    return row
+
+
+def _check(record: Any) -> None:
+    kind: Any = type(record)
+    for name, hint in _hints(kind).items():
+        value = getattr(record, name)
+        if not _fits(value, hint):
+            raise ValueError(f"'{name}' is {str(value)[:40]!r}")
+        if type(value) in (Times, Ceiling):
+            _check(value)
+
+
+@cache
+def _hints(kind: Any) -> Mapping[str, Any]:
+    hints = get_type_hints(kind)
+    return {each.name: hints[each.name] for each in fields(kind)}
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    if get_origin(hint) in (Union, types.UnionType):
+        return any(_fits(value, choice) for choice in get_args(hint))
+    if hint is float:  # NaN is stored as null
+        return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    if get_origin(hint) is tuple:
+        return isinstance(value, tuple) and all(isinstance(inner, str) for inner in value)
+    return isinstance(value, get_origin(hint) or hint)
+
+
+def _read_info(path: Path, warnings: list[str]) -> dict[str, Any]:
+    try:
+        info = parse_object(_bytes(path))
+    except ValueError as error:
+        warnings.append(f"{path} is {error}: what was run is unknown")
+        return {}
+    schema = info.get("schema")
+    if not isinstance(schema, int):
+        warnings.append(f"{path} names no schema: it is read as schema {SCHEMA}")
+    elif schema > SCHEMA:
+        warnings.append(
+            f"{path} was written by a newer collbench (schema {schema}, this one knows {SCHEMA}): what is unknown here is left out, update"
+        )
+    return info
+
+
+def _read_lines(path: Path, parse: Callable[[dict[str, Any]], Any], warnings: list[str]) -> Iterator[Any]:
+    bad: list[str] = []
+    for number, line in enumerate(_lines(path), start=1):
+        try:
+            yield parse(parse_object(line))
+        except (ValueError, RecursionError) as error:
+            if line.endswith(b"\n"):
+                bad.append(f"line {number}: {error}")
+            else:
+                warnings.append(f"{path} ends in the middle of line {number}: the run was stopped there")
+    if bad:
+        warnings.append(f"{path}: {len(bad)} lines are left out, the first is {bad[0]}")
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    if not _is_file(path):
+        return
+    try:
+        with path.open("rb") as file:
+            yield from iter(lambda: file.readline(_LONGEST_LINE), b"")
+    except OSError as error:
+        raise UsageError(_cannot_read(path, error)) from error
+
+
+def _bytes(path: Path) -> bytes:
+    return _slice(path, 0, _LONGEST_LINE) if _is_file(path) else b""
+
+
+def _slice(path: Path, offset: int, length: int) -> bytes:
+    """At most `length` bytes from `offset`, and never more than the file has, whatever a row claims."""
+    try:
+        if not _is_file(path):
+            return b""
+        with path.open("rb") as file:
+            left = path.stat().st_size - offset
+            if left <= 0:
+                return b""
+            file.seek(offset)
+            return file.read(min(length, left))
+    except OSError as error:
+        raise UsageError(_cannot_read(path, error)) from error
+
+
+def _is_file(path: Path) -> bool:
+    """Whether it is a regular file (a pipe or device put in its place would block us for ever)."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
+def _cannot_read(path: Path, error: OSError) -> str:
+    return f"{path} cannot be read ({error.strerror or error}): check its permissions and its disk"
+
+
+def _checked_place(place: Any, what: str) -> tuple[Any, tuple[int, ...], int]:
+    if not isinstance(place, dict):
+        raise UsageError(f"{what} was not stored: the row names only what it kept")
+    dtype, shape, offset = place.get("dtype"), place.get("shape"), place.get("offset")
+    sound = isinstance(dtype, str) and _NUMBER_TYPE.fullmatch(dtype) and isinstance(shape, list) and len(shape) <= 8
+    if not sound or not all(_fits(number, int) and number >= 0 for number in (offset, *(shape or ()))):
+        raise UsageError(f"{what} is described by {str(place)[:80]}, which is no place in {SAMPLES}: the row was altered")
+    import numpy as np
+
+    try:
+        return np.dtype(str(dtype)), tuple(shape or ()), int(str(offset))
+    except TypeError as error:  # such as a float of one byte
+        raise UsageError(f"{what} has an unknown number type '{dtype}': the row was altered") from error

@@ -1,0 +1,115 @@
+"""Chooses each cell's ceiling: given, simulated, measured on this host, or the network between hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from collbench.backends.backend import Backend
+from collbench.operations.cell import Cell
+from collbench.operations.operation import Operation
+from collbench.peak.ceiling import Ceiling, given, nothing
+from collbench.peak.host import HostRates, memory_ceiling, stream_ceiling
+from collbench.peak.network import Shape, hard_bound, network_ceiling
+from collbench.runner.request import Request
+from collbench.timing.reference import measure_memory, measure_streams
+from collbench.topology.interfaces import Interface, interface_with, read_interface
+from collbench.world.world import World
+
+_INFINIBAND = Path("/sys/class/infiniband")
+
+
+@dataclass
+class Ceilings:
+    """What this launch knows of its hosts' limits. Made by all ranks together; asked by rank 0."""
+
+    request: Request
+    world: World
+    interfaces: list[Interface] = field(default_factory=list)
+    infiniband: bool = False
+    rates: HostRates = field(default_factory=lambda: HostRates({}, {}))
+    _memory: dict[tuple[str, str], HostRates] = field(default_factory=dict)
+
+    def prepare(self, backends: Sequence[Backend], cells: Sequence[tuple[Operation, Cell]]) -> None:
+        """Reads the interfaces and measures the references that the cells will need."""
+        self.interfaces = _everyones_interfaces(self.world)
+        self.infiniband = any(self.world.agree(any(_INFINIBAND.glob("*")), "looking for InfiniBand"))
+        if self.request.ceiling is not None or self.world.size < 2 or self._oversubscribed():
+            return
+        if any(_on_loopback(backend) for backend in backends):
+            one, both = measure_streams(self.world)
+            self.rates = HostRates({}, {}, one, both)
+        if any(_in_memory(backend) for backend in backends):
+            self._measure_memory([(operation, cell) for operation, cell in cells if cell.backend in _names(backends, _in_memory)])
+
+    def _measure_memory(self, cells: Sequence[tuple[Operation, Cell]]) -> None:
+        """Every dtype and buffer reuse once, at all sizes of its cells."""
+        for key in dict.fromkeys((cell.dtype.name, cell.buffers) for _, cell in cells):
+            chosen = {cell.size_bytes: cell for _, cell in cells if (cell.dtype.name, cell.buffers) == key}
+            with_sum = any(operation.reduces for operation, _ in cells)
+            share = self.request.budget.max_time_s / 20
+            with self.world.watchdog.phase("measuring the memory"):
+                self._memory[key] = measure_memory(self.world, list(chosen.values()), with_sum, share)
+
+    def _oversubscribed(self) -> bool:
+        return bool(self.world.oversubscribed)
+
+    def of(self, operation: Operation, cell: Cell, backend: Backend, groups: Sequence[Sequence[int]]) -> tuple[Ceiling, Ceiling | None]:
+        """(the ceiling, the hard bound or None) of a cell that runs over these groups of ranks."""
+        if self.request.ceiling is not None:
+            return given(self.request.ceiling), None
+        if backend.own_ceiling:
+            return backend.own_ceiling, None
+        members = [[self.world.members[rank] for rank in group] for group in groups]
+        crossing = [group for group in members if len({member.host for member in group}) > 1]
+        if crossing and len(crossing) == len(members):
+            return self._between_hosts(operation, backend, len(crossing))
+        if crossing:
+            return nothing("some pairs cross hosts and some do not"), None
+        if len(self.world.hosts) > 1:
+            return nothing("pairs inside hosts: references are measured in jobs of one host"), None
+        return self._inside(operation, cell, backend), None
+
+    def _inside(self, operation: Operation, cell: Cell, backend: Backend) -> Ceiling:
+        if self._oversubscribed():
+            return nothing("more ranks than cores")
+        if _on_loopback(backend):
+            return stream_ceiling(operation.both_ways or operation.cpu_model != "copy", self.rates)
+        if _in_memory(backend):
+            return memory_ceiling(operation.cpu_model, cell.size_bytes, self._memory.get((cell.dtype.name, cell.buffers), self.rates))
+        return nothing(f"{backend.name} does not say which path it takes inside a host")
+
+    def _between_hosts(self, operation: Operation, backend: Backend, crossing: int) -> tuple[Ceiling, Ceiling | None]:
+        if self.infiniband and _in_memory(backend):
+            return nothing("InfiniBand is there and its rate is not probed yet; give one with --ceiling GB/s"), None
+        most = max(len(self.world.on_host(host)) for host in self.world.hosts)
+        shape = Shape(self.world.size, len(self.world.hosts), most, crossing if operation.pair else 0)
+        ceiling = network_ceiling(self.interfaces, shape)
+        return ceiling, hard_bound(ceiling, operation.name, shape)
+
+    def topology(self) -> dict[str, Any]:
+        """What is known of the machines, for topology.json."""
+        members = [asdict(member) for member in self.world.members]
+        return {"schema": 1, "members": members, "interfaces": [asdict(interface) for interface in self.interfaces]}
+
+
+def _everyones_interfaces(world: World) -> list[Interface]:
+    """The interface of every rank that carries its address to the others, one per host."""
+    mine = asdict(read_interface(interface_with(world.me.address)))
+    found = world.agree(mine, "reading the interfaces")
+    by_host = {member.host: found[member.rank] for member in reversed(world.members)}
+    return [Interface(**by_host[host]) for host in world.hosts]
+
+
+def _on_loopback(backend: Backend) -> bool:
+    return backend.local_path == "loopback"
+
+
+def _in_memory(backend: Backend) -> bool:
+    return backend.local_path == "memory"
+
+
+def _names(backends: Sequence[Backend], wanted: Any) -> set[str]:
+    return {backend.name for backend in backends if wanted(backend)}

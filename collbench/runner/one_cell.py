@@ -1,0 +1,131 @@
+"""One cell from allocation to row, on all ranks in step."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from collbench.backends.backend import Backend, Group
+from collbench.backends.memory import Buffers, slots_for
+from collbench.errors import CollbenchError
+from collbench.operations.cell import Cell
+from collbench.operations.check import Mismatch, compare
+from collbench.operations.operation import Operation
+from collbench.operations.program import Program, joined
+from collbench.timing.budget import Budget
+from collbench.timing.loop import Loop, Timed
+from collbench.timing.protocol import Measured, measure, schedule
+from collbench.world.world import World
+
+_MOST_SLOTS_CHECKED = 16
+Syncs = Callable[[Backend], Program | None]
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A cell that every rank can run: its groups, this process's part of them, and the loop over its program."""
+
+    operation: Operation
+    cell: Cell
+    groups: tuple[tuple[int, ...], ...]
+    mine: tuple[Group, ...]
+    buffers: tuple[Buffers, ...]
+    loop: Loop
+
+    @property
+    def timed(self) -> list[int]:
+        """The ranks whose time counts: of a pair the first, else all."""
+        return [group[0] for group in self.groups] if self.operation.pair else list(self.groups[0])
+
+    @property
+    def evidence(self) -> dict[str, Any]:
+        """What this process can say of the cell's circumstances."""
+        pages = {buffers.page_bytes for buffers in self.buffers}
+        return {"page_bytes": max(pages, default=None), "loop": "native" if self.loop.native else "python"}
+
+    @property
+    def fell_back(self) -> bool:
+        """Whether Python times what the C loop could have timed, had it been built."""
+        return not self.loop.native and self.loop.could_be_native
+
+
+def groups_of(operation: Operation, n: int) -> tuple[tuple[int, ...], ...]:
+    """All n ranks, or for pairs (i, i + n/2): across hosts with the usual block placement. The odd rank out rests."""
+    if not operation.pair:
+        return (tuple(range(n)),)
+    return tuple((i, i + n // 2) for i in range(n // 2))
+
+
+def prepare(
+    operation: Operation, cell: Cell, backend: Backend, world: World, members: dict[tuple[int, ...], Group | None], sync: Program | None
+) -> Ready | str:
+    """Allocates and binds on all ranks. A reason of any rank is the answer on all of them."""
+    groups = groups_of(operation, backend.ranks)
+    mine = tuple(group for ranks in groups if (group := members[ranks]))
+    made = _try(lambda: _make(operation, cell, backend, mine))
+    reason = world.first(made if isinstance(made, str) else None, f"{cell.title()}: allocating")
+    if reason or isinstance(made, str):
+        return reason or str(made)
+    buffers, program = made
+    before = sync if cell.mode != "pipelined" else None
+    loop = Loop(Timed(program, before, backend.clock(), world.watchdog.progress))
+    return Ready(operation, cell, groups, mine, buffers, loop)
+
+
+def _make(operation: Operation, cell: Cell, backend: Backend, mine: tuple[Group, ...]) -> tuple[tuple[Buffers, ...], Program]:
+    slots = slots_for(operation, cell, backend.ranks)
+    buffers = tuple(backend.allocate(operation, cell, group, slots) for group in mine)
+    for each in buffers:
+        for slot in range(slots):
+            each.fill(slot, for_check=False)
+    programs = [backend.bind(operation, cell, group, part) for group, part in zip(mine, buffers, strict=True)]
+    return buffers, joined(programs) if programs else Program(((),))
+
+
+def _try(make: Callable[[], tuple[tuple[Buffers, ...], Program]]) -> tuple[tuple[Buffers, ...], Program] | str:
+    try:
+        return make()
+    except (CollbenchError, AttributeError) as error:
+        return str(error)
+    except MemoryError as error:
+        return str(error) or "not enough memory"
+
+
+def time_cell(ready: Ready, world: World, budget: Budget) -> Measured | None:
+    """Runs the protocol on all ranks; the result is at rank 0."""
+    plan = schedule(budget, ready.cell.size_bytes, ready.cell.mode, ready.timed) if world.rank == 0 else None
+    with world.watchdog.phase(f"{ready.cell.title()}: measuring"):
+        return measure(ready.loop, world, plan, ready.cell.title())
+
+
+def verify_cell(ready: Ready, world: World, calls: int) -> list[Mismatch] | None:
+    """Refills the timed buffers, runs the timed program once more per slot and compares; at rank 0 what was found wrong."""
+    found: list[dict[str, Any]] = []
+    with world.watchdog.phase(f"{ready.cell.title()}: verifying"):
+        for _ in range(calls):
+            for slot in _slots_checked(ready):
+                for buffers in ready.buffers:
+                    buffers.fill(slot, for_check=True)
+                ready.loop.run(1, slot=slot)
+                found += _mismatches(ready, slot)
+    everyone = world.gather(found, f"{ready.cell.title()}: verifying")
+    return None if everyone is None else [Mismatch(**one) for part in everyone for one in part]
+
+
+def _mismatches(ready: Ready, slot: int) -> list[dict[str, Any]]:
+    """What this process's ranks received wrong in a slot; ranks are told by their rank in the job."""
+    found: list[dict[str, Any]] = []
+    for group, buffers in zip(ready.mine, ready.buffers, strict=True):
+        wrong = [mismatch for mismatch in buffers.check(slot, compare) if mismatch]
+        found += [replace(mismatch, rank=group.ranks[mismatch.rank]).as_json() for mismatch in wrong]
+    return found
+
+
+def _slots_checked(ready: Ready) -> list[int]:
+    """All slots up to 16, else a sample drawn by the cell's seed: the same on every rank."""
+    slots = slots_for(ready.operation, ready.cell, 1)
+    if slots <= _MOST_SLOTS_CHECKED:
+        return list(range(slots))
+    return sorted(random.Random(ready.cell.seed).sample(range(slots), _MOST_SLOTS_CHECKED))

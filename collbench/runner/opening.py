@@ -1,0 +1,69 @@
+"""Opens the backends on all ranks, before the first cell, and says what is not there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from collbench.backends.backend import Backend, Settings, Unavailable
+from collbench.backends.registry import backend_class
+from collbench.errors import CollbenchError, RunFailed, UsageError
+from collbench.runner.request import Request
+from collbench.world.world import World
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A backend that is open on every rank, or the reason why not (the same on every rank)."""
+
+    name: str
+    backend: Backend | None
+    reason: str | None = None
+
+
+def open_backends(request: Request, world: World, note: Callable[[str], None]) -> list[Opened]:
+    """Every backend of the request. One that was only defaulted to may be missing; a missing one that was asked for ends the run.
+
+    Raises UsageError (exit 2) for a backend that is not installed, RunFailed (exit 4) for one that cannot run in this launch.
+    """
+    found = [_open_one(name, request, world, note) for name in request.backends]
+    opened = [one for one in found if one]
+    if not opened:
+        raise UsageError("no backend is at hand: pip install 'collbench[mpich]' or 'collbench[torch]' ('collbench backends' tells more)")
+    return opened
+
+
+def _open_one(name: str, request: Request, world: World, note: Callable[[str], None]) -> Opened | None:
+    kind, asked = backend_class(name), name in request.asked
+    answer = kind.probe()
+    missing = world.first(f"{answer.why}: {answer.remedy}" if isinstance(answer, Unavailable) else None, f"looking for {name}")
+    if missing and asked:
+        raise UsageError(f"backend {name} is not available: {missing}")
+    if missing:
+        note(f"without {name}: {missing}")
+        return None
+    backend: Backend = kind()
+    settings = Settings(request.ranks, asked, request.timeout_s, request.seed)
+    reason = world.first(_try_open(backend, world, settings), f"opening {name}")
+    if reason and asked:
+        raise RunFailed(reason)
+    return Opened(name, None if reason else backend, reason)
+
+
+def _try_open(backend: Backend, world: World, settings: Settings) -> str | None:
+    try:
+        with world.watchdog.phase(f"opening {backend.name}"):
+            backend.open(world, settings)
+    except CollbenchError as error:
+        return str(error)
+    except Exception as error:
+        return f"{backend.name} does not open: {type(error).__name__}: {error}"
+    return None
+
+
+def close_backends(opened: list[Opened], world: World) -> None:
+    """Leaves every backend in order."""
+    for one in opened:
+        if one.backend:
+            with world.watchdog.phase(f"closing {one.name}"):
+                one.backend.close()

@@ -1,0 +1,40 @@
+"""What a user asked to measure, complete and checked as far as one process can check it alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from collbench.operations.plan import Sweep
+from collbench.timing.budget import Budget
+
+
+@dataclass(frozen=True)
+class Request:
+    """One launch.
+
+    command        the subcommand ("allreduce"), for the folder's name
+    backends       names in the order they are measured; asked: those that the user named (the rest are only defaulted to)
+    ranks          --ranks, which a backend of virtual ranks takes for their number
+    check          verification calls per cell; 0 is off
+    ceiling        GB/s that the user gave, or None
+    timeout_s      deadline of every wait
+    out            the run folder, or None for runs/<time>-<operation>-<id>
+    allocation     name of the allocation, or None
+    argv           what was typed
+    """
+
+    command: str
+    sweep: Sweep
+    backends: tuple[str, ...]
+    asked: frozenset[str] = frozenset()
+    budget: Budget = field(default_factory=Budget)
+    ranks: int | None = None
+    check: int = 1
+    ceiling: float | None = None
+    timeout_s: float = 60.0
+    seed: int = 0
+    out: Path | None = None
+    allocation: str | None = None
+    argv: Sequence[str] = ()

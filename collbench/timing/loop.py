@@ -1,0 +1,125 @@
+"""Runs programs and stamps them: in C where every call is native, else in Python. Both stop at the first error."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collbench.backends.clock import Clock
+from collbench.errors import RunFailed
+from collbench.operations.program import MAX_WORDS, Call, NativeCall, Program
+from collbench.timing.native import FailureStruct, NativeSlots, library
+
+
+class CallFailed(RunFailed):
+    """A call of the library returned an error; the sentence names the call and the iteration."""
+
+
+@dataclass(frozen=True)
+class Timed:
+    """What a loop is to time.
+
+    program    the calls of one iteration, per buffer slot
+    sync       the calls before each sample, or None
+    clock      the backend's clock
+    progress   a word that says how far the loop is, for the watchdog
+    """
+
+    program: Program
+    sync: Program | None
+    clock: Clock
+    progress: ctypes.c_int64
+
+    @property
+    def all_native(self) -> bool:
+        """Whether the C loop can run all of it, where it was built."""
+        return self.clock.native and self.program.native and (self.sync is None or self.sync.native)
+
+
+class Loop:
+    """A program made ready to run again and again. Not for several threads."""
+
+    def __init__(self, timed: Timed) -> None:
+        self._timed = timed
+        self.native = timed.all_native and library() is not None
+        self.could_be_native = timed.all_native
+        self._next = 0
+        if self.native:
+            self._slots = NativeSlots(timed.program)
+            self._sync = NativeSlots(timed.sync) if timed.sync else None
+        else:
+            self._functions = [_functions(slot) for slot in timed.program.slots]
+            self._before = _functions(timed.sync.slots[0]) if timed.sync else []
+
+    def run(self, n: int, batch: int = 1, slot: int | None = None) -> NDArray[np.float64]:
+        """Seconds of n samples of `batch` iterations each, [ranks this process drives × n]; `slot` keeps to one buffer slot's turn.
+
+        Raises CallFailed naming the call, its error code and the iteration.
+        """
+        first = self._next if slot is None else slot
+        samples = self._run_native(n, batch, first) if self.native else self._run_python(n, batch, first)
+        if slot is None:
+            self._next = first + n * batch
+        return samples
+
+    def _run_native(self, n: int, batch: int, first: int) -> NDArray[np.float64]:
+        start, elapsed, failure = np.zeros(n, np.int64), np.zeros(n, np.int64), FailureStruct()
+        native = library()
+        assert native is not None
+        done = native.collbench_run(
+            self._slots.structs, ctypes.c_int64(self._slots.n), self._sync.structs if self._sync else None,
+            ctypes.c_int64(n), ctypes.c_int64(batch), ctypes.c_int64(first),
+            ctypes.c_void_p(start.ctypes.data), ctypes.c_void_p(elapsed.ctypes.data),
+            ctypes.byref(self._timed.progress), ctypes.byref(failure),
+        )  # fmt: skip
+        if done < n:
+            raise self._failed(int(failure.call), int(failure.iteration), f"error code {failure.code}")
+        return np.multiply(elapsed, 1e-9, dtype=np.float64)[np.newaxis, :]
+
+    def _run_python(self, n: int, batch: int, first: int) -> NDArray[np.float64]:
+        clock, progress, slots, starts, ends = self._timed.clock, self._timed.progress, self._functions, [], []
+        turn = first
+        for i in range(n):
+            self._call(self._before, i * batch, in_sync=True)
+            starts.append(clock.stamp())
+            for j in range(batch):
+                self._call(slots[turn % len(slots)], i * batch + j)
+                turn += 1
+                progress.value = i * batch + j
+            ends.append(clock.stamp())
+        return clock.elapsed(starts, ends)
+
+    def _call(self, functions: list[Callable[[], object]], iteration: int, in_sync: bool = False) -> None:
+        done = 0
+        try:
+            for function in functions:
+                function()
+                done += 1
+        except Exception as error:
+            raise self._failed(-1 if in_sync else done, iteration, f"{type(error).__name__}: {error}") from error
+
+    def _failed(self, call: int, iteration: int, why: str) -> CallFailed:
+        names = list(self._timed.program.calls())
+        name = names[call] if 0 <= call < len(names) else "the synchronisation"
+        return CallFailed(f"{name} failed in iteration {iteration}: {why}")
+
+
+def _functions(slot: tuple[Call, ...]) -> list[Callable[[], object]]:
+    return [_from_native(call) if isinstance(call, NativeCall) else call.function for call in slot]
+
+
+def _from_native(call: NativeCall) -> Callable[[], None]:
+    function = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_uint64] * MAX_WORDS)(call.pointer)
+    padded = [*call.words, *[0] * (MAX_WORDS - len(call.words))]
+    words = [ctypes.c_uint64(word % 2**64) for word in padded]
+
+    def run() -> None:
+        code = function(*words)
+        if code:
+            raise OSError(f"error code {code}")
+
+    return run

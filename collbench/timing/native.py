@@ -1,0 +1,81 @@
+"""The C loop, loaded if it was built at install; see loop.c."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from pathlib import Path
+
+from collbench.operations.program import MAX_WORDS, Call, NativeCall, Program
+
+
+class CallStruct(ctypes.Structure):
+    """One call as loop.c reads it."""
+
+    _fields_ = [("call", ctypes.c_void_p), ("words", ctypes.c_uint64 * MAX_WORDS)]
+
+
+class SlotStruct(ctypes.Structure):
+    """The calls of one buffer slot."""
+
+    _fields_ = [("calls", ctypes.POINTER(CallStruct)), ("n", ctypes.c_int64)]
+
+
+class FailureStruct(ctypes.Structure):
+    """Where a program stopped."""
+
+    _fields_ = [("code", ctypes.c_int64), ("call", ctypes.c_int64), ("iteration", ctypes.c_int64)]
+
+
+class BarrierStruct(ctypes.Structure):
+    """What collbench_sync needs; see loop.c."""
+
+    _fields_ = [
+        ("shared", ctypes.c_void_p),
+        ("ranks", ctypes.c_int64),
+        ("leader", ctypes.c_int64),
+        ("yields", ctypes.c_int64),
+        ("rounds", ctypes.c_int64),
+        ("to", ctypes.POINTER(ctypes.c_int32)),
+        ("from_", ctypes.POINTER(ctypes.c_int32)),
+    ]
+
+
+SHARED_BYTES = 128  # at least sizeof(shared_t) in loop.c
+
+
+@cache
+def library() -> ctypes.CDLL | None:
+    """The shared object, or None where none was built (no C compiler at install): then Python times, and rows say so."""
+    for file in sorted(Path(__file__).parent.glob("_loop*.so")):
+        try:
+            return ctypes.CDLL(str(file))
+        except OSError:
+            continue
+    return None
+
+
+def address(name: str) -> int:
+    """The address of a function of the shared object, for a NativeCall. Raises AttributeError where there is none."""
+    return ctypes.cast(getattr(library(), name), ctypes.c_void_p).value or 0
+
+
+class NativeSlots:
+    """A program in the memory layout of loop.c; keeps everything that it points to alive."""
+
+    def __init__(self, program: Program) -> None:
+        self.n = len(program.slots)
+        self.structs = (SlotStruct * self.n)()
+        self._program, self._calls = program, [_calls(slot) for slot in program.slots]
+        for struct, calls in zip(self.structs, self._calls, strict=True):
+            struct.calls, struct.n = ctypes.cast(calls, ctypes.POINTER(CallStruct)), len(calls)
+
+
+def _calls(slot: tuple[Call, ...]) -> ctypes.Array[CallStruct]:
+    calls = (CallStruct * len(slot))()
+    for struct, call in zip(calls, slot, strict=True):
+        if not isinstance(call, NativeCall):
+            raise TypeError(f"{call!r} cannot run in the native loop")
+        struct.call = call.pointer
+        struct.words[: len(call.words)] = [word % 2**64 for word in call.words]
+    return calls

@@ -1,0 +1,36 @@
+"""Builds the native timing loop; everything else about the package is said in pyproject.toml.
+
+The loop is plain C without Python.h, loaded with ctypes: one file named `_loop.so` serves every Python. A machine without a C compiler
+still gets a working install: the loop then runs in Python and says so.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+LOOP = "collbench.timing._loop"
+SOURCES = sorted(str(path) for path in Path("collbench/timing").glob("*.c"))
+
+
+class BuildLoop(build_ext):
+    """Compiles the loop under a name that carries no Python tag."""
+
+    def get_ext_filename(self, fullname: str) -> str:
+        """Return `…/_loop.so`: the interpreter's tag would leave one copy per Python behind, of which the loader could take a stale one."""
+        return str(Path(*fullname.split(".")).with_suffix(".so"))
+
+    def run(self) -> None:
+        """Remove the last build first: a compiler that fails must not leave an old loop beside a new loop.c."""
+        for extension in self.extensions:
+            Path(self.get_ext_fullpath(extension.name)).unlink(missing_ok=True)
+            Path(self.build_lib, self.get_ext_filename(extension.name)).unlink(missing_ok=True)
+        super().run()
+
+
+setup(
+    ext_modules=[Extension(LOOP, SOURCES, extra_compile_args=["-O2"], optional=True)] if SOURCES else [],
+    cmdclass={"build_ext": BuildLoop},
+)

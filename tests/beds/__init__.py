@@ -1,0 +1,11 @@
+"""Real clusters on one machine: hosts are network namespaces with shaped links, Slurm runs across them or on one host.
+
+with Hosts(2, "1gbit") as hosts, SlurmBed(hosts, cpus=2) as slurm:
+    slurm.srun(["-N2"], [sys.executable, "-m", "collbench", "allreduce"])
+"""
+
+from tests.beds.bed import Missing
+from tests.beds.hosts import Hosts
+from tests.beds.slurm import SlurmBed
+
+__all__ = ["Hosts", "Missing", "SlurmBed"]

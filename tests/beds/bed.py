@@ -1,0 +1,196 @@
+"""What beds share: a number of their own, a mark on every process, commands that end in time, and an end that leaves nothing.
+
+The number gives names, addresses and ports, so beds of several test runs live side by side. It is claimed as a folder that names its owner:
+whatever a killed run left behind belongs to a dead owner, and the next claim removes it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Self
+
+ROOT = Path("/run/collbench-beds")
+MARK = "COLLBENCH_TESTBED"
+NUMBERS = range(1, 255)  # the third byte of the bed's network
+
+Finished = subprocess.CompletedProcess[str]
+
+
+class Missing(Exception):
+    """This machine cannot have the bed; says what it lacks."""
+
+
+class Bed:
+    """A claimed number and folder; subclasses build in `up`, and everything they start carries the mark."""
+
+    tools: tuple[str, ...] = ()
+    package = ""
+
+    number: int
+    folder: Path
+    stands = False
+
+    def __enter__(self) -> Self:
+        if os.geteuid() != 0:
+            raise Missing("a bed of namespaces and daemons needs root")
+        if absent := [tool for tool in self.tools if not shutil.which(tool)]:
+            raise Missing(f"{', '.join(absent)} not found: apt-get install {self.package}")
+        self.number = _claim()
+        self.folder = ROOT / str(self.number)
+        self.stands = True
+        try:
+            self.up()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self.stands:  # by now the number may be another's
+            return
+        self.down()
+        with _locked():
+            _remove(self.number)
+        self.stands = False
+
+    def up(self) -> None:
+        """Build the bed."""
+
+    def down(self) -> None:
+        """End what wants to be asked before it is killed."""
+
+    def environment(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
+        """Return the caller's environment without what a launcher left there, with the mark."""
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "PMI", "OMPI_COMM_"))}
+        return {**kept, MARK: str(self.folder), **(more or {})}
+
+    def call(self, command: Sequence[str], timeout: float = 60, env: Mapping[str, str] | None = None) -> Finished:
+        """Run to the end, which comes within `timeout` seconds (return code 124 or 137 then).
+
+        Output goes through files: a process that outlives the command would hold a pipe open, and the reader with it.
+        """
+        limited = ["timeout", "--kill-after=5", str(timeout), *command]
+        with TemporaryFile("w+") as out, TemporaryFile("w+") as err:
+            done = subprocess.run(
+                limited, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=self.environment(env), timeout=timeout + 30, check=False
+            )
+            out.seek(0)
+            err.seek(0)
+            return Finished(list(command), done.returncode, out.read(), err.read())
+
+    def must(self, *command: str, timeout: float = 30, env: Mapping[str, str] | None = None) -> str:
+        """Return the output of a command that has to work for the bed to stand."""
+        done = self.call(command, timeout, env)
+        if done.returncode:
+            raise Missing(f"`{' '.join(command)}` failed here (code {done.returncode}): {(done.stderr or done.stdout).strip()[-500:]}")
+        return done.stdout
+
+
+def processes(folder: Path) -> list[int]:
+    """Return the pids of the living processes that carry this bed's mark or run in a namespace of its."""
+    wanted = f"{MARK}={folder}".encode()
+    marked = {int(path.parent.name) for path in Path("/proc").glob("[0-9]*/environ") if wanted in _environ(path)}
+    inside = {int(pid) for host in namespaces(int(folder.name)) for pid in _ip("netns", "pids", host).split()}
+    return sorted(pid for pid in marked | inside if not _gone(pid) and pid != os.getpid())
+
+
+def namespaces(number: int) -> list[str]:
+    """Return the names of the network namespaces of a bed."""
+    folder = Path("/run/netns")
+    return sorted(path.name for path in folder.glob(f"cb{number}h*")) if folder.is_dir() else []
+
+
+def links(number: int) -> list[str]:
+    """Return the bridge and the machine's ends of the hosts' links."""
+    found = [path.name for path in Path("/sys/class/net").iterdir()]
+    return [name for name in found if name == f"cb{number}br" or (name.startswith(f"cb{number}h") and name.endswith("p"))]
+
+
+def _claim() -> int:
+    ROOT.mkdir(exist_ok=True)
+    with _locked():
+        for left in [int(path.name) for path in ROOT.iterdir() if path.is_dir() and not _owned(path)]:
+            _remove(left)
+        for number in NUMBERS:
+            folder = ROOT / str(number)
+            if not folder.exists():
+                folder.mkdir(mode=0o755)
+                (folder / "owner").write_text(f"{os.getpid()} {_started(os.getpid())}")
+                return number
+    raise Missing(f"all {len(NUMBERS)} bed numbers are taken: see {ROOT}")
+
+
+@contextmanager
+def _locked() -> Iterator[None]:
+    with (ROOT / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _owned(folder: Path) -> bool:
+    """Whether the claiming process lives; a pid alone could be another's by now, a pid with its start time cannot."""
+    try:
+        pid, started = (folder / "owner").read_text().split()
+    except (OSError, ValueError):
+        return False
+    return _started(int(pid)) == started
+
+
+def _remove(number: int) -> None:
+    folder = ROOT / str(number)
+    _end(folder)
+    # The machine's end of a link first: that takes both ends at once, while those of a removed namespace linger and keep their names taken.
+    for link in links(number):
+        _ip("link", "del", link)
+    for host in namespaces(number):
+        _ip("netns", "del", host)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _end(folder: Path) -> None:
+    """End the bed's processes, politely first; again, as a dying one may have started another."""
+    for number, patience in ((signal.SIGTERM, 3.0), (signal.SIGKILL, 3.0), (signal.SIGKILL, 3.0)):
+        pids = processes(folder)
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+        until = time.monotonic() + patience
+        while not all(map(_gone, pids)) and time.monotonic() < until:
+            time.sleep(0.02)
+
+
+def _stat(pid: int) -> list[str]:
+    """Return the words after the command of /proc/PID/stat: state first, start time at 19; none if there is no such process."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def _started(pid: int) -> str:
+    return (_stat(pid) or ["", *[""] * 19])[19]
+
+
+def _gone(pid: int) -> bool:
+    """Whether it ended; a zombie did, and in a container nobody may ever collect it."""
+    return (_stat(pid) or ["Z"])[0] in "ZX"
+
+
+def _environ(path: Path) -> list[bytes]:
+    try:
+        return path.read_bytes().split(b"\0")
+    except OSError:
+        return []
+
+
+def _ip(*words: str) -> str:
+    return subprocess.run(["ip", *words], capture_output=True, text=True, timeout=30, check=False).stdout if shutil.which("ip") else ""

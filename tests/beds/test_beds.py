@@ -1,0 +1,156 @@
+"""The beds themselves: links carry what they were shaped to, Slurm starts what was asked, and nothing stays behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.beds import Hosts, SlurmBed
+from tests.beds.bed import links, namespaces, processes
+
+ROOT = Path(__file__).parents[2]
+
+# The clock starts behind the first 2 MB, as the shapers let their burst pass unshaped.
+RECEIVE = """
+import socket, sys, time
+server = socket.create_server((sys.argv[1], 5000))
+print("listening", flush=True)
+connection = server.accept()[0]
+left, buffer = int(sys.argv[2]), bytearray(1 << 20)
+warm, start = left - 2_000_000, None
+while left > 0:
+    if start is None and left <= warm:
+        start, counted = time.monotonic(), left
+    left -= connection.recv_into(buffer) or exit("the sender left")
+print(counted / (time.monotonic() - start))
+"""
+SEND = "import socket, sys; socket.create_connection((sys.argv[1], 5000), timeout=10).sendall(bytes(int(sys.argv[2])))"
+
+SHOWN = ["SLURM_PROCID", "SLURM_STEP_ID", "SLURM_NTASKS", "SLURMD_NODENAME", "PMI_RANK", "PMI_SIZE", "PMIX_RANK", "PMIX_NAMESPACE"]
+
+KILLED = """
+import sys, time
+from tests.beds import Hosts
+with Hosts(1, None) as hosts:
+    hosts.start(0, ["sleep", "1000"])
+    print(hosts.folder, flush=True)
+    time.sleep(1000)
+"""
+
+
+@pytest.mark.hosts
+def test_a_link_carries_its_rate_less_the_headers(hosts: Callable[..., Hosts]) -> None:
+    bed = hosts(2, "200mbit")
+    size = 8_000_000
+    receiver = bed.start(1, [sys.executable, "-c", RECEIVE, bed.addresses[1], str(size)])
+    assert receiver.stdout is not None
+    assert receiver.stdout.readline() == "listening\n"
+    sent = bed.run(0, [sys.executable, "-c", SEND, bed.addresses[1], str(size)], timeout=20)
+    out, errors = receiver.communicate(timeout=20)
+    assert (sent.returncode, receiver.returncode) == (0, 0), sent.stderr + errors
+    assert 0.90 < float(out) * 8 / 200e6 < 0.97
+
+
+@pytest.mark.hosts
+def test_a_host_has_its_own_name_network_and_hosts_file(hosts: Callable[..., Hosts]) -> None:
+    bed = hosts(2)
+    look = "hostname; ls /sys/class/net; getent hosts " + " ".join(bed.names)
+    for index, name in enumerate(bed.names):
+        own, *rest = bed.run(index, ["sh", "-c", look]).stdout.split()
+        assert own == name
+        assert rest == ["eth0", "lo", *(word for pair in zip(bed.addresses, bed.names, strict=True) for word in pair)]
+
+
+@pytest.mark.hosts
+def test_two_beds_live_side_by_side(hosts: Callable[..., Hosts]) -> None:
+    one, other = hosts(1, None), hosts(1, None)
+    assert not {*one.names, *one.addresses} & {*other.names, *other.addresses}
+
+
+@pytest.mark.hosts
+def test_a_command_ends_at_its_timeout_with_all_its_children(hosts: Callable[..., Hosts]) -> None:
+    start = time.monotonic()
+    assert hosts(1, None).run(0, ["sh", "-c", "sleep 100 & wait"], timeout=0.3).returncode == 124
+    assert time.monotonic() - start < 5
+
+
+@pytest.mark.hosts
+def test_what_a_killed_run_left_is_removed_by_the_next(hosts: Callable[..., Hosts]) -> None:
+    hosts(1, None)  # skips where there are no beds
+    killed = subprocess.Popen([sys.executable, "-c", KILLED], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert killed.stdout is not None
+    folder = Path(killed.stdout.readline().strip())
+    number = int(folder.name)
+    killed.send_signal(signal.SIGKILL)
+    killed.wait(timeout=10)
+    owner = (folder / "owner").read_text()
+    assert namespaces(number)
+    with Hosts(1, None) as bed:
+        assert not (folder / "owner").exists() or (folder / "owner").read_text() != owner
+        assert bed.number == number or not (processes(folder) or namespaces(number) or links(number))
+
+
+@pytest.mark.slurm
+@pytest.mark.parametrize("across", [True, False], ids=["across hosts", "one host"])
+def test_nothing_stays_behind(across: bool, hosts: Callable[..., Hosts], slurm_one_host: SlurmBed) -> None:
+    assert slurm_one_host  # skips where there is no Slurm
+    hosts(1, None)  # and where there are no namespaces
+    with ExitStack() as stack:
+        below = stack.enter_context(Hosts(2, None)) if across else None
+        bed = stack.enter_context(SlurmBed(below, nodes=2))
+        left = bed.call(["sbatch", "--parsable", "-N2", "--export=NONE", "--wrap=srun sleep 1000"], env={"SBATCH_OUTPUT": "/dev/null"})
+        assert left.returncode == 0, left.stderr
+        until = time.monotonic() + 10
+        while "R" not in bed.call(["squeue", "--noheader", "--format=%t"]).stdout and time.monotonic() < until:
+            time.sleep(0.05)
+        assert processes(bed.folder)
+    for ended in (bed, below) if below else (bed,):
+        assert not ended.folder.exists()
+        assert not (processes(ended.folder) or namespaces(ended.number) or links(ended.number))
+
+
+@pytest.mark.slurm
+@pytest.mark.parametrize(
+    ("mpi", "variables"), [("none", []), ("pmi2", ["PMI_RANK", "PMI_SIZE"]), ("pmix", ["PMIX_RANK", "PMIX_NAMESPACE"])]
+)
+@pytest.mark.parametrize("bed", ["slurm_hosts", "slurm_one_host"])
+def test_srun_starts_tasks_with_the_variables_of_its_mpi(bed: str, mpi: str, variables: list[str], request: pytest.FixtureRequest) -> None:
+    slurm: SlurmBed = request.getfixturevalue(bed)
+    # only these: srun passes output on in pieces of 1024 bytes and mixes those of different tasks
+    show = "import json, os, sys; print(json.dumps({name: os.environ[name] for name in sys.argv[1:] if name in os.environ}))"
+    done = slurm.srun(["-N2", "--ntasks-per-node=2", f"--mpi={mpi}"], [sys.executable, "-c", show, *SHOWN], timeout=30)
+    assert done.returncode == 0, done.stderr
+    tasks = sorted((json.loads(line) for line in done.stdout.splitlines()), key=lambda task: int(task["SLURM_PROCID"]))
+    assert [task["SLURMD_NODENAME"] for task in tasks] == [node for node in slurm.nodes for _ in range(2)]
+    assert all({"SLURM_STEP_ID", "SLURM_NTASKS", *variables} <= task.keys() for task in tasks)
+    assert all(("PMI_SIZE" in task, "PMIX_RANK" in task) == (mpi == "pmi2", mpi == "pmix") for task in tasks)
+
+
+@pytest.mark.slurm
+def test_a_batch_script_is_no_step_and_keeps_its_exit_code(slurm_hosts: SlurmBed) -> None:
+    done = slurm_hosts.sbatch("echo $SLURM_PROCID $SLURM_NTASKS ${SLURM_STEP_ID:-none}; srun hostname; exit 3", ["-N2", "-n2"])
+    first, *ran = done.stdout.splitlines()
+    assert (first, sorted(ran), done.returncode) == ("0 2 none", slurm_hosts.nodes, 3)
+
+
+@pytest.mark.slurm
+def test_gpus_are_handed_out(hosts: Callable[..., Hosts], slurm_one_host: SlurmBed) -> None:
+    assert slurm_one_host
+    with SlurmBed(hosts(2, None), gpus=4) as bed:
+        done = bed.srun(["-N2", "--gres=gpu:2"], ["sh", "-c", "echo $CUDA_VISIBLE_DEVICES"], timeout=30)
+    assert done.stdout.split() == ["0,1", "0,1"], done.stderr
+
+
+@pytest.mark.slurm
+def test_srun_passes_the_environment(slurm_hosts: SlurmBed) -> None:
+    done = slurm_hosts.srun(["-N1"], ["sh", "-c", "echo $WORD $PATH"], env={"WORD": "said"})
+    assert done.stdout.split() == ["said", os.environ["PATH"]]

@@ -1,0 +1,106 @@
+"""What all tests share: the sample drawn by the commit, `--long`, and the beds."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from tests.beds import Hosts, Missing, SlurmBed
+from tests.beds.bed import Bed
+
+ROOT = Path(__file__).parent.parent
+LONG = "COLLBENCH_LONG"  # a variable and not only an option: lists are sampled while modules are imported, in child processes too
+REQUIRED = "TESTBEDS_REQUIRED"  # set where a missing bed is a failure and not a reason to skip: in CI
+
+T = TypeVar("T")
+B = TypeVar("B", bound=Bed)
+
+
+def commit_seed() -> int:
+    """Return the commit as a number, 0 outside a repository: every commit draws another sample, and the same one again when repeated."""
+    if not shutil.which("git"):
+        return 0
+    done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
+    return int(done.stdout.strip(), 16) if done.returncode == 0 else 0
+
+
+def sample(items: Sequence[T], k: int) -> list[T]:
+    """Return `k` of the items in their order, drawn by the commit; all of them under `--long`."""
+    if os.environ.get(LONG) == "1" or k >= len(items):
+        return list(items)
+    drawn = random.Random(commit_seed()).sample(range(len(items)), k)
+    return [items[index] for index in sorted(drawn)]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add `--long`."""
+    parser.addoption("--long", action="store_true", help="run every test, the long ones too, and sample nothing")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Tell `sample`, which is called before there are fixtures."""
+    if config.getoption("--long"):
+        os.environ[LONG] = "1"
+
+
+def pytest_report_header() -> str:
+    """Say how to draw this sample again."""
+    return "every test, nothing sampled" if os.environ.get(LONG) == "1" else f"samples drawn by commit {commit_seed():040x}"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the long tests unless they are asked for."""
+    if os.environ.get(LONG) == "1" or "long" in config.getoption("markexpr"):
+        return
+    left_out = [item for item in items if item.get_closest_marker("long")]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in left_out]
+
+
+def enter(stack: ExitStack, bed: B) -> B:
+    """Set a bed up until the stack closes; skip the test with the reason where the machine cannot have it."""
+    try:
+        stack.enter_context(bed)
+    except Missing as why:
+        if os.environ.get(REQUIRED) == "1":
+            pytest.fail(f"this machine must have the bed, and cannot: {why}")
+        pytest.skip(str(why))
+    return bed
+
+
+@pytest.fixture(scope="module")
+def hosts() -> Iterator[Callable[..., Hosts]]:
+    """Makes hosts, `hosts(2, "1gbit")`, which stay up until the module's last test."""
+    with ExitStack() as stack:
+        yield lambda *arguments, **options: enter(stack, Hosts(*arguments, **options))
+
+
+@pytest.fixture(scope="session")
+def slurm_hosts() -> Iterator[SlurmBed]:
+    """Slurm across two hosts joined by 1 Gbit/s, two CPUs each."""
+    with ExitStack() as stack:
+        yield enter(stack, SlurmBed(enter(stack, Hosts(2, "1gbit"))))
+
+
+@pytest.fixture(scope="session")
+def slurm_one_host() -> Iterator[SlurmBed]:
+    """Slurm with two nodes on this machine, two CPUs each; the nodes' names do not resolve."""
+    with ExitStack() as stack:
+        yield enter(stack, SlurmBed(nodes=2))
+
+
+@pytest.fixture(scope="session")
+def openmpi_python() -> str:
+    """The Python of the environment whose MPI is Open MPI."""
+    python = ROOT / ".venv-openmpi/bin/python"
+    if not python.exists():
+        pytest.skip("no Open MPI here: `make openmpi-environment` brings it into .venv-openmpi")
+    return str(python)

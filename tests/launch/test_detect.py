@@ -1,0 +1,208 @@
+"""Which launcher started me: the environments of real launchers, what wins, and what is refused."""
+
+import string
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from collbench.errors import UsageError
+from collbench.launch import slurm
+from collbench.launch.detect import LocalRequest, detect
+from collbench.launch.local import to_variable
+from tests.launch import captured
+
+
+@pytest.fixture(autouse=True)
+def names_resolve(monkeypatch):
+    monkeypatch.setattr(slurm, "_resolve", {"n1": "10.0.0.1", "n2": "10.0.0.2", "6": "fe80::1"}.get)
+    monkeypatch.setattr(slurm, "_node_address", lambda node: "")
+    monkeypatch.setattr(slurm, "_stepd_title", lambda: "")
+
+
+def test_without_a_launcher_nobody_started_ranks():
+    assert detect({}) is None
+    assert detect({"RANK": "0", "MASTER_ADDR": "h"}) is None
+
+
+class TestSrun:
+    @pytest.mark.parametrize(
+        ("env", "manager"),
+        [(captured.SRUN_NONE, None), (captured.SRUN_PMI2, "pmi"), (captured.SRUN_PMIX, "pmix")],
+        ids=["none", "pmi2", "pmix"],
+    )
+    def test_a_task_knows_its_place_and_its_process_manager(self, env, manager):
+        info = detect(env)
+        assert (info.launcher, info.rank, info.ranks, info.local_rank, info.local_ranks) == ("srun", 2, 3, 0, 1)
+        assert (info.meeting, info.port, info.hosts) == ("tcp://10.0.0.1", None, ("n1", "n2"))
+        assert info.token == "slurm:testbed:8.0"
+        assert info.mpi == manager
+
+    def test_an_outer_steps_process_manager_does_not_count(self):
+        assert detect({**captured.SRUN_NONE, "PMI_RANK": "0", "PMI_SIZE": "1", "PMI_JOBID": "7.0", "PMI_FD": "11"}).mpi is None
+
+    def test_master_addr_and_port_win(self):
+        info = detect({**captured.SRUN_NONE, "MASTER_ADDR": "fe80::7", "MASTER_PORT": "29500"})
+        assert (info.meeting, info.port) == ("tcp://[fe80::7]", 29500)
+
+    def test_a_first_node_without_address_is_told_at_once(self):
+        with pytest.raises(UsageError, match=r"Slurm's first node 'm1' does not resolve .*MASTER_ADDR"):
+            detect({**captured.SRUN_NONE, "SLURM_STEP_NODELIST": "m[1-2]"})
+
+    def test_scontrols_address_is_the_second_choice(self, monkeypatch):
+        monkeypatch.setattr(slurm, "_node_address", {"m1": "n2"}.get)
+        assert detect({**captured.SRUN_NONE, "SLURM_STEP_NODELIST": "m[1-2]"}).meeting == "tcp://10.0.0.2"
+
+    def test_an_arbitrary_distribution_hides_rank_0(self):
+        env = {**captured.SRUN_NONE, "SLURM_DISTRIBUTION": "arbitrary"}
+        with pytest.raises(UsageError, match=r"arbitrary.*MASTER_ADDR"):
+            detect(env)
+        assert detect({**env, "MASTER_ADDR": "h"}).meeting == "tcp://h"
+
+    def test_kill_on_bad_exit_is_advised_unless_set(self):
+        assert "--kill-on-bad-exit=1" in detect(captured.SRUN_NONE).advice
+        assert detect({**captured.SRUN_NONE, "SLURM_KILL_BAD_EXIT": "1"}).advice == ""
+
+    def test_a_shell_in_a_step_of_one_task_may_start_ranks_itself(self):
+        assert detect(captured.SRUN_ONE).ranks == 1
+        assert "--ranks N" in detect(captured.SRUN_ONE).advice
+        assert detect(captured.SRUN_ONE, LocalRequest(ranks=4)) is None
+
+
+class TestAllocationWithoutStep:
+    @pytest.mark.parametrize("env", captured.NO_STEP.values(), ids=captured.NO_STEP)
+    def test_srun_is_asked_for_or_ranks(self, env):
+        with pytest.raises(UsageError, match="put srun in front, `srun collbench allreduce --sizes '8,1 K'`, or give --ranks N"):
+            detect(env, LocalRequest(command=("collbench", "allreduce", "--sizes", "8,1 K")))
+        assert detect(env, LocalRequest(ranks=2)) is None
+
+    def test_sbatch_typed_inside_a_step_inherits_its_variables_but_is_no_step(self, monkeypatch):
+        monkeypatch.setattr(slurm, "_stepd_title", lambda: "slurmstepd: [9.batch]")
+        with pytest.raises(UsageError, match="put srun in front"):
+            detect(captured.SRUN_PMI2)
+        monkeypatch.setattr(slurm, "_stepd_title", lambda: "slurmstepd: [9.0]")
+        assert detect(captured.SRUN_PMI2).launcher == "srun"
+
+
+class TestMpirun:
+    @pytest.mark.parametrize(("env", "local_rank", "mpi"), [(captured.HYDRA, 2, "pmi"), (captured.PRTE, 1, "pmix")], ids=["hydra", "prte"])
+    def test_one_host_meets_on_loopback(self, env, local_rank, mpi):
+        info = detect(env)
+        assert (info.launcher, info.rank, info.ranks, info.local_rank, info.local_ranks) == ("mpirun", 2, 3, local_rank, 3)
+        assert (info.meeting, info.port, info.mpi) == ("tcp://127.0.0.1", None, mpi)
+
+    def test_concurrent_jobs_have_tokens_of_their_own(self):
+        assert detect(captured.PRTE).token != detect({**captured.PRTE, "PMIX_NAMESPACE": "prterun-h-5924@1"}).token
+        assert detect(captured.HYDRA).token == detect({**captured.HYDRA, "PMI_RANK": "0", "MPI_LOCALRANKID": "0"}).token
+
+    def test_several_hosts_meet_over_mpi_or_at_master_addr(self):
+        assert detect({**captured.PRTE, "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}).meeting == "mpi"
+        env = {**captured.PRTE, "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "MASTER_ADDR": "h1"}
+        assert detect(env).meeting == "tcp://h1"
+        assert detect(env).token == detect({**env, "OMPI_COMM_WORLD_RANK": "0"}).token
+
+    def test_inside_slurm_the_step_is_that_of_its_daemons(self):
+        info = detect(captured.HYDRA_IN_SLURM)
+        assert (info.launcher, info.rank, info.ranks, info.mpi) == ("mpirun", 1, 2, "pmi")
+
+    def test_pmix_that_tells_no_size_is_refused(self):
+        with pytest.raises(UsageError, match="PMIX_RANK"):
+            detect({"PMIX_RANK": "0", "PMIX_NAMESPACE": "x"})
+
+
+class TestTorchrun:
+    def test_the_agents_store_owns_the_master_port(self):
+        info = detect(captured.TORCHRUN)
+        assert (info.launcher, info.rank, info.ranks, info.local_rank, info.local_ranks) == ("torchrun", 1, 2, 1, 2)
+        assert (info.meeting, info.port, info.mpi) == ("tcp://localhost", None, None)
+
+    def test_the_restart_count_differs_between_ranks_and_is_not_in_the_token(self):
+        assert detect(captured.TORCHRUN).token == detect({**captured.TORCHRUN, "TORCHELASTIC_RESTART_COUNT": "1"}).token
+        assert detect(captured.TORCHRUN).token != detect({**captured.TORCHRUN, "TORCHELASTIC_RUN_ID": "x"}).token
+
+    def test_by_hand_the_master_port_is_ours(self):
+        info = detect(captured.KUBERNETES)
+        assert (info.launcher, info.rank, info.ranks, info.local_rank, info.local_ranks) == ("torchrun", 3, 4, 0, 1)
+        assert (info.meeting, info.port) == ("tcp://job-0.svc", 23456)
+
+    def test_it_wins_over_what_started_it(self):
+        assert detect({**captured.SRUN_PMI2, **captured.TORCHRUN}).launcher == "torchrun"
+        assert detect({**captured.PRTE, **captured.TORCHRUN}).launcher == "torchrun"
+
+    def test_by_hand_on_top_of_srun_keeps_sruns_mpi(self):
+        by_hand = {"RANK": "2", "WORLD_SIZE": "3", "MASTER_ADDR": "n1", "MASTER_PORT": "29500"}
+        info = detect({**captured.SRUN_PMI2, **by_hand})
+        assert (info.launcher, info.mpi, info.hosts) == ("torchrun", "pmi", ("n1", "n2"))
+        assert detect({**captured.SRUN_PMI2, **by_hand, "RANK": "1"}).mpi is None
+
+    def test_two_processes_must_not_both_be_rank_0(self):
+        with pytest.raises(UsageError, match="WORLD_SIZE says 1, but mpirun started 3 ranks"):
+            detect({**captured.PRTE, **captured.KUBERNETES, "RANK": "0", "WORLD_SIZE": "1"})
+
+
+class TestOwnStart:
+    def test_children_meet_in_the_private_folder(self):
+        info = detect({**captured.SBATCH, "COLLBENCH_LOCAL": "/tmp/c", "COLLBENCH_RANKS": "4", "COLLBENCH_RANK": "3"})
+        assert (info.launcher, info.rank, info.ranks, info.local_rank, info.local_ranks) == ("local", 3, 4, 3, 4)
+        assert (info.meeting, info.mpi) == ("ipc:///tmp/c/control", None)
+
+    @pytest.mark.parametrize(("env", "mpi"), [(captured.HYDRA, "pmi"), (captured.PRTE, "pmix")], ids=["hydra", "prte"])
+    def test_mpiexec_gives_the_rank_and_mpi(self, env, mpi):
+        info = detect({**env, "COLLBENCH_LOCAL": "/tmp/c", "COLLBENCH_RANKS": "3"})
+        assert (info.launcher, info.rank, info.mpi) == ("local", 2, mpi)
+
+    def test_a_nodes_worker_reads_back_what_its_task_told(self):
+        info = detect(captured.SRUN_NONE)
+        assert detect({"COLLBENCH_WORKER": to_variable(info)}) == info
+
+    @pytest.mark.parametrize("text", ["", "{}", "[]", "null", '{"launcher": 1}', "[" * 100_000])
+    def test_a_broken_worker_variable_is_refused(self, text):
+        with pytest.raises(UsageError, match="COLLBENCH_WORKER"):
+            detect({"COLLBENCH_WORKER": text})
+
+
+def test_ranks_under_a_launcher_is_refused_unless_it_is_the_same():
+    with pytest.raises(UsageError, match=r"--ranks 2 .*mpirun started 3"):
+        detect(captured.HYDRA, LocalRequest(ranks=2))
+    assert detect(captured.HYDRA, LocalRequest(ranks=3)).ranks == 3
+
+
+@pytest.mark.parametrize(
+    ("env", "name", "value"),
+    [
+        (captured.TORCHRUN, "RANK", "foo"),
+        (captured.TORCHRUN, "RANK", "2"),
+        (captured.TORCHRUN, "WORLD_SIZE", "-1"),
+        (captured.TORCHRUN, "MASTER_PORT", "70000"),
+        (captured.HYDRA, "PMI_SIZE", "two"),
+        (captured.HYDRA, "MPI_LOCALRANKID", "5"),
+        (captured.PRTE, "OMPI_COMM_WORLD_RANK", "3"),
+        (captured.SRUN_NONE, "SLURM_PROCID", "x"),
+        (captured.SRUN_NONE, "SLURM_STEP_ID", "x"),
+        (captured.SRUN_NONE, "SLURM_STEP_NODELIST", "n[1-"),
+        (captured.SRUN_NONE, "SLURM_STEP_TASKS_PER_NODE", "2"),
+        (captured.SRUN_NONE, "SLURM_LOCALID", "7"),
+    ],
+)
+def test_a_variable_that_cannot_be_read_is_named_with_its_value(env, name, value):
+    with pytest.raises(UsageError) as told:
+        detect({**env, name: value})
+    assert name in str(told.value)
+    assert value in str(told.value)
+
+
+NAMES = sorted({name for env in captured.ALL.values() for name in env} | {"COLLBENCH_WORKER", "PMI_LOCAL_RANK", "PMI_LOCAL_SIZE"})
+TEXTS = st.one_of(
+    st.sampled_from(["0", "1", "2", "4294967290", "n[1-2]", "1(x2)"]), st.text(string.printable, max_size=12), st.text(max_size=4)
+)
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(base=st.sampled_from(sorted(captured.ALL)), changes=st.dictionaries(st.sampled_from(NAMES), TEXTS, max_size=4))
+def test_any_environment_gives_a_launch_or_a_usage_error(base, changes):
+    try:
+        info = detect({**captured.ALL[base], **changes})
+    except UsageError as error:
+        assert str(error)
+    else:
+        assert info is None or (0 <= info.rank < info.ranks and 0 <= info.local_rank < info.local_ranks and info.token)

@@ -1,0 +1,88 @@
+"""MPI and launcher must belong together: every pairing as measured, told before MPI_Init."""
+
+from dataclasses import replace
+
+import pytest
+
+from collbench.launch import slurm
+from collbench.launch.detect import detect
+from collbench.launch.pairing import mpi_mismatch, mpi_name, size_disagrees
+from tests.launch import captured
+from tests.launch.captured import MPICH, OPEN_MPI
+
+
+@pytest.fixture(autouse=True)
+def names_resolve(monkeypatch):
+    monkeypatch.setattr(slurm, "_resolve", lambda name: "10.0.0.1")
+
+
+@pytest.mark.parametrize(
+    ("library", "env", "remedy"),
+    [
+        (MPICH, captured.SRUN_NONE, "use srun --mpi=pmi2"),
+        (MPICH, captured.SRUN_PMI2, None),
+        (MPICH, captured.SRUN_PMIX, "use srun --mpi=pmi2"),
+        (MPICH, captured.HYDRA, None),
+        (MPICH, captured.PRTE, "started by Open MPI's mpirun, but mpi4py uses MPICH 5.0.2: use "),
+        (MPICH, captured.TORCHRUN, "torchrun cannot start MPI"),
+        (OPEN_MPI, captured.SRUN_NONE, "use srun --mpi=pmix"),
+        (OPEN_MPI, captured.SRUN_PMI2, "use srun --mpi=pmix"),
+        (OPEN_MPI, captured.SRUN_PMIX, None),
+        (OPEN_MPI, captured.HYDRA, "started by MPICH's mpirun, but mpi4py uses Open MPI 5.0.11: use "),
+        (OPEN_MPI, captured.PRTE, None),
+        (OPEN_MPI, captured.TORCHRUN, "torchrun cannot start MPI"),
+    ],
+)
+def test_each_pairing_as_measured(library, env, remedy):
+    told = mpi_mismatch(library, detect(env), env)
+    assert told is None if remedy is None else remedy in told
+
+
+@pytest.mark.parametrize("library", [MPICH, OPEN_MPI])
+def test_one_rank_alone_is_fine(library):
+    env = {name: value for name, value in captured.SRUN_ONE.items() if not name.startswith("PMI_")}
+    assert mpi_mismatch(library, detect(env), env) is None
+
+
+def test_mpich_aborts_even_alone_where_pmix_is_set():
+    env = {**captured.SRUN_ONE, "PMIX_RANK": "0", "PMIX_NAMESPACE": "slurm.pmix.8.0"}
+    del env["PMI_SIZE"]
+    assert "use srun --mpi=pmi2" in mpi_mismatch(MPICH, detect(env), env)
+    assert mpi_mismatch(OPEN_MPI, detect(env), env) is None
+
+
+def test_mpich_built_with_pmix_accepts_both():
+    env = captured.SRUN_PMIX
+    assert mpi_mismatch(MPICH.replace("--with-pm=", "--with-pmix=/usr --with-pm="), detect(env), env) is None
+
+
+def test_a_size_that_is_another_launchers_is_told():
+    info = replace(detect(captured.SRUN_PMI2), ranks=4)
+    assert "PMI_SIZE=3" in mpi_mismatch(MPICH, info, captured.SRUN_PMI2)
+
+
+def test_ranks_that_the_task_started_have_no_mpi():
+    info = replace(detect(captured.SRUN_PMI2), mpi=None, ranks=6, local_ranks=2, facts={"worker": "2"})
+    assert "needs its own launcher to start each rank" in mpi_mismatch(MPICH, info, {})
+    assert "srun --ntasks-per-node=2 --mpi=pmi2" in mpi_mismatch(MPICH, info, {})
+
+
+def test_after_init_the_communicator_must_have_the_launchers_size():
+    info = detect(captured.SRUN_PMI2)
+    assert size_disagrees(3, info) is None
+    assert size_disagrees(1, info).startswith("MPI_COMM_WORLD has 1 rank, but srun started 3")
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        (MPICH, "MPICH 5.0.2"),
+        (OPEN_MPI, "Open MPI 5.0.11"),
+        ("Intel(R) MPI Library 2021.10 for Linux* OS\n", "Intel MPI 2021.10"),
+        ("MVAPICH2 Version      :\t2.3.7\nMVAPICH2 Release date", "MVAPICH 2.3.7"),
+        ("MPI VERSION    : CRAY MPICH version 8.1.29.8 (ANL base 3.4a2)", "Cray MPICH 8.1.29.8"),
+        ("HPE HMPT 2.30\nmore", "HPE HMPT 2.30"),
+    ],
+)
+def test_libraries_by_their_short_name(text, name):
+    assert mpi_name(text) == name

@@ -1,0 +1,223 @@
+"""The start without a launcher, with real children: exit codes, deaths, signals, nobody left behind."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from collbench.errors import UsageError
+from collbench.launch import mpiexec as mpi_start
+from collbench.launch.info import LaunchInfo
+from collbench.launch.spawn import default_ranks, node_workers, start_local, terminal
+
+MPIEXEC = mpi_start.find_mpiexec({})
+needs_mpiexec = pytest.mark.skipif(MPIEXEC is None, reason="no mpiexec beside this Python: pip install mpich")
+
+# A rank: says where it is, then does what its turn in argv says: exit code, k<signal>, s<seconds>
+RANK = """
+import os, sys, time
+from pathlib import Path
+from collbench.launch.detect import detect
+from collbench.launch.spawn import die_with_parent, record_exit
+die_with_parent()
+info = detect(os.environ)
+folder, todo = Path(sys.argv[1]), sys.argv[2].split(",")[info.rank]
+(folder / f"rank-{info.rank}.new").write_text(f"{os.getpid()} {info}")
+(folder / f"rank-{info.rank}.new").rename(folder / f"rank-{info.rank}")
+if todo.startswith("k"):
+    os.kill(os.getpid(), int(todo[1:]))
+if todo.startswith("s"):
+    time.sleep(float(todo[1:]))
+    todo = "0"
+if len(sys.argv) < 4:
+    record_exit(int(todo), os.environ)
+sys.exit(int(todo))
+"""
+
+
+def start(folder, todo, ranks=2, *, mpi=False, grace_s=0.3, more=()):
+    argv = [str(folder), todo, *more]
+    return start_local(argv, ranks, mpi=mpi, mpiexec=None, env=os.environ, program=[sys.executable, "-c", RANK], grace_s=grace_s)
+
+
+def told(folder, rank):
+    return (folder / f"rank-{rank}").read_text().partition(" ")[2]
+
+
+def alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def wait_for(condition, what, timeout_s=8.0):
+    end = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < end, f"waited {timeout_s} s for {what}"
+        time.sleep(0.02)
+
+
+class TestOwnChildren:
+    def test_each_rank_knows_its_place_and_the_folder_is_gone_after(self, tmp_path):
+        assert start(tmp_path, "0,0,0", 3) == 0
+        info = told(tmp_path, 2)
+        assert "launcher='local', rank=2, ranks=3, local_rank=2, local_ranks=3, meeting='ipc://" in info
+        assert not Path(info.partition("ipc://")[2].partition("/control")[0]).exists()
+
+    @pytest.mark.parametrize(("todo", "code"), [("0,2", 2), ("4,4", 4), ("3,0", 3)])
+    def test_the_first_failing_code_is_the_result(self, tmp_path, todo, code):
+        assert start(tmp_path, todo) == code
+
+    def test_a_killed_rank_is_named_and_the_others_are_ended(self, tmp_path, capfd):
+        began = time.monotonic()
+        assert start(tmp_path, "s60,k9") == 4
+        assert time.monotonic() - began < 5
+        pid = (tmp_path / "rank-1").read_text().split()[0]
+        assert f"rank 1 (pid {pid}) was killed by signal 9 (SIGKILL)" in capfd.readouterr().err
+
+    def test_one_that_ignores_sigterm_is_killed(self, tmp_path, capfd):
+        stubborn = "import signal, time, os, sys\nif os.environ['COLLBENCH_RANK'] == '1': time.sleep(0.4); sys.exit(2)\n"
+        stubborn += "signal.signal(15, signal.SIG_IGN); time.sleep(60)"
+        code = start_local([], 2, mpi=False, mpiexec=None, env=os.environ, program=[sys.executable, "-c", stubborn], grace_s=0.3)
+        assert code == 2
+        assert "rank 0 did not end within 0.6 s of the first failure: killed" in capfd.readouterr().err
+
+    def test_children_have_no_stdin_and_no_process_manager_of_an_outer_launcher(self):
+        program = [sys.executable, "-c", "import os, sys; sys.exit(2 if sys.stdin.read() or 'PMI_FD' in os.environ else 0)"]
+        assert start_local([], 2, mpi=False, mpiexec=None, env={**os.environ, "PMI_FD": "9"}, program=program) == 0
+
+    def test_a_program_that_is_not_there_is_a_usage_error(self):
+        with pytest.raises(UsageError, match="rank 0 cannot be started"):
+            start_local([], 2, mpi=False, mpiexec=None, env=os.environ, program=["/nowhere/python"])
+
+
+PARENT = """
+import os, sys
+from collbench.launch.spawn import start_local
+program = [sys.executable, "-c", sys.argv[4]]
+sys.exit(start_local(sys.argv[1:3], 2, mpi=sys.argv[3] == "mpi", mpiexec=None, env=os.environ, program=program, grace_s=2))
+"""
+
+
+@pytest.fixture
+def parent(tmp_path, request):
+    how = request.param
+    if how == "mpi" and MPIEXEC is None:
+        pytest.skip("no mpiexec beside this Python: pip install mpich")
+    process = subprocess.Popen([sys.executable, "-c", PARENT, str(tmp_path), "s60,s60", how, RANK], stderr=subprocess.DEVNULL)
+    wait_for(lambda: all((tmp_path / f"rank-{i}").exists() for i in range(2)), "two ranks")
+    process.pids = [int((tmp_path / f"rank-{i}").read_text().split()[0]) for i in range(2)]
+    yield process
+    process.kill()
+    process.wait()
+    shutil.rmtree(told(tmp_path, 0).partition("ipc://")[2].partition("/control")[0], ignore_errors=True)  # SIGKILL leaves it
+
+
+@pytest.mark.parametrize("parent", ["own", "mpi"], indirect=True)
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+def test_whatever_ends_the_parent_ends_the_ranks(parent, number, code):
+    parent.send_signal(number)
+    assert parent.wait(8) == code
+    wait_for(lambda: not any(alive(pid) for pid in parent.pids), "the ranks' end")
+
+
+@needs_mpiexec
+class TestMpiexec:
+    def test_ranks_are_mpiexecs(self, tmp_path):
+        assert start(tmp_path, "0,0", mpi=True) == 0
+        assert "launcher='local', rank=1, ranks=2" in told(tmp_path, 1)
+        assert "mpi='pmi" in told(tmp_path, 1)
+
+    @pytest.mark.parametrize(("todo", "code"), [("2,2", 2), ("4,4", 4), ("3,0", 3)])
+    def test_the_ranks_code_is_the_result(self, tmp_path, todo, code):
+        assert start(tmp_path, todo, mpi=True) == code
+
+    def test_codes_that_hydra_would_or_to_6_are_kept_apart(self, tmp_path):
+        assert start(tmp_path, "2,4", mpi=True) in (2, 4)
+
+    def test_without_a_record_mpiexecs_code_counts(self, tmp_path):
+        assert start(tmp_path, "4,4", mpi=True, more=["no record"]) == 4
+
+    def test_one_that_fails_while_another_hangs_ends_both(self, tmp_path):
+        began = time.monotonic()
+        assert start(tmp_path, "s60,2", mpi=True) == 2
+        assert time.monotonic() - began < 6
+
+    def test_a_killed_rank_is_told(self, tmp_path, capfd):
+        assert start(tmp_path, "k9,0", mpi=True, more=["no record"]) == 4
+        assert "a rank was killed by signal 9 (SIGKILL)" in capfd.readouterr().err
+
+
+def test_without_mpiexec_the_remedy_is_told(monkeypatch):
+    monkeypatch.setattr(mpi_start, "find_mpiexec", lambda env: None)
+    with pytest.raises(UsageError, match=r"collbench\[mpich\]"):
+        start_local([], 2, mpi=True, mpiexec=None, env=os.environ)
+
+
+@pytest.mark.parametrize(
+    ("code", "ours"), [(0, 0), (2, 2), (3, 3), (4, 4), (130, 130), (143, 143), (9, 4), (137, 4), (139, 4), (1, 4), (213, 4)]
+)
+def test_what_mpiexecs_code_means(code, ours):
+    assert mpi_start.exit_meaning(code)[0] == ours
+
+
+@pytest.mark.parametrize(
+    ("version", "ranks", "flags"),
+    [
+        ("HYDRA build details:", 9, ["-launcher", "fork", "-host", "localhost"]),
+        ("mpiexec (Open MPI) 5.0.11", 4, []),
+        ("mpiexec (Open MPI) 5.0.11", 5, ["--oversubscribe"]),
+        ("Intel's", 5, []),
+    ],
+)
+def test_mpiexecs_flags(tmp_path, version, ranks, flags):
+    mpiexec = tmp_path / "mpiexec"
+    mpiexec.write_text(f'#!/bin/sh\necho "{version}"\n')
+    mpiexec.chmod(0o755)
+    assert mpi_start.command(mpiexec, ranks, ["x"], cores=4) == [str(mpiexec), *flags, "-n", str(ranks), "x"]
+
+
+class TestNodeWorkers:
+    INFO = LaunchInfo("srun", 1, 3, 0, 1, "tcp://10.0.0.1", "slurm:c:8.0", port=29500, mpi="pmi", hosts=("n1", "n2", "n3"))
+
+    def run(self, folder, info, k, todo="0,0,0,0,0,0"):
+        return node_workers(info, k, [str(folder), todo], os.environ, program=[sys.executable, "-c", RANK], grace_s=0.3)
+
+    def test_ranks_follow_the_tasks(self, tmp_path):
+        assert self.run(tmp_path, self.INFO, 2) == 0
+        assert sorted(p.name for p in tmp_path.iterdir()) == ["rank-2", "rank-3"]
+        assert "rank=3, ranks=6, local_rank=1, local_ranks=2, meeting='tcp://10.0.0.1', token='slurm:c:8.0', port=29500, mpi=None" in told(
+            tmp_path, 3
+        )
+
+    def test_a_failing_worker_gives_its_code(self, tmp_path):
+        assert self.run(tmp_path, self.INFO, 2, "0,0,0,4") == 4
+
+    def test_it_needs_one_task_per_node_and_a_meeting(self, tmp_path):
+        with pytest.raises(UsageError, match="one task per node"):
+            self.run(tmp_path, LaunchInfo("srun", 0, 4, 0, 2, "tcp://h", "t"), 2)
+        with pytest.raises(UsageError, match="MASTER_ADDR"):
+            self.run(tmp_path, LaunchInfo("mpirun", 0, 2, 0, 1, "mpi", "t"), 2)
+
+
+@pytest.mark.parametrize(
+    ("visible", "gpus", "ranks"),
+    [(None, 0, 2), (None, 1, 2), (None, 8, 8), ("", 8, 2), ("0,1,2,3", 8, 4), ("-1", 8, 2), ("0,1,2,-1,5", 8, 3)],
+)
+def test_one_rank_per_gpu_from_two_on(tmp_path, visible, gpus, ranks):
+    for i in range(gpus):
+        (tmp_path / str(i)).touch()
+    assert default_ranks({} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}, tmp_path) == ranks
+
+
+def test_a_rank_believes_its_parent_about_the_terminal():
+    here = terminal({"COLLBENCH_TTY": "stdout", "COLUMNS": "132"})
+    assert (here.stdout, here.stderr, here.columns) == (True, False, 132)
+    assert not terminal({"COLLBENCH_TTY": "0"}).stdout
+    assert not terminal({"OMPI_COMM_WORLD_RANK": "0"}).stdout

@@ -1,0 +1,76 @@
+"""What a row shows, word for word."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from collbench.peak.ceiling import Ceiling, given, nothing
+from collbench.report.columns import headline, interval, limited_by, of_ceiling, remarks, wrong
+from collbench.report.flags import FLAGS, explain, printable
+from tests.results.rows import COPY, NIC, make_row, make_times, not_measured
+
+BOUND = Ceiling("network", 40e9, "NIC 4×100 Gb/s", "bound")
+
+
+def test_the_headline() -> None:
+    assert headline(make_row()) == "allreduce  64 MiB  nccl  42.0 of 50.0 GB/s (84 %)  limited by NIC 4×100 Gb/s (ring)"
+    assert headline(not_measured("no bfloat16 sum", backend="mpi")) == "allreduce  64 MiB  mpi  n/a (no bfloat16 sum)"
+    assert headline(make_row(ceiling=None, percent_of_ceiling=None)) == "allreduce  64 MiB  nccl  42.0 GB/s"
+    assert headline(make_row(8, operation="barrier", busbw_bytes_per_s=None, percent_of_ceiling=None)) == "barrier  8 B  nccl  2399 µs"
+    assert headline(make_row(wrong=3)).endswith("(ring)  WRONG 3")
+
+
+@pytest.mark.parametrize(
+    ("changes", "figures", "limit"),
+    [
+        ({}, "42.0 of 50.0 GB/s (84 %)", "NIC 4×100 Gb/s (ring)"),
+        ({"percent_of_ceiling": 0.62}, "42.0 of 50.0 GB/s (0.6 %)", "NIC 4×100 Gb/s (ring)"),
+        (
+            {"ceiling": COPY, "percent_of_ceiling": 123.5},
+            "42.0 of 34.0 GB/s (faster than measured copy)",
+            "memory copy and sum at 64 MiB (measured)",
+        ),
+        (
+            {"ceiling": Ceiling("measured", 34e9, "one loopback TCP stream"), "percent_of_ceiling": 123.5},
+            "42.0 of 34.0 GB/s (faster than measured reference)",
+            "one loopback TCP stream (measured)",
+        ),
+        ({"ceiling": BOUND, "percent_of_ceiling": 105}, "42.0 of 40.0 GB/s (above the bound: its inputs are doubtful)", None),
+        ({"ceiling": NIC, "percent_of_ceiling": 107}, "42.0 of 50.0 GB/s (107 %)", None),
+        ({"ceiling": given(84), "percent_of_ceiling": 50}, "42.0 of 84.0 GB/s (50 %)", "the ceiling given (given)"),
+        ({"ceiling": nothing("veth has no speed"), "percent_of_ceiling": None}, "–", "veth has no speed"),
+        ({"ceiling": NIC, "percent_of_ceiling": None}, "–", "NIC 4×100 Gb/s"),
+        ({"ceiling": None, "percent_of_ceiling": None}, "–", "–"),
+        ({"ranks": 1, "busbw_bytes_per_s": 0.0, "percent_of_ceiling": None}, "one rank: no bus", "–"),
+    ],
+)
+def test_of_ceiling_and_limited_by(changes: dict[str, Any], figures: str, limit: str | None) -> None:
+    row = make_row(**changes)
+    assert of_ceiling(row) == figures
+    if limit is not None and row.ranks > 1:
+        assert limited_by(row) == limit
+
+
+def test_wrong_elements_cannot_be_overlooked() -> None:
+    assert [wrong(make_row(wrong=count)) for count in (None, 0, 12)] == ["–", "0", "WRONG 12"]
+    assert remarks(make_row(flags=("drift",), wrong_detail="first at 3: wanted 6, got 2")) == "drift, first at 3: wanted 6, got 2"
+
+
+def test_intervals_are_in_microseconds() -> None:
+    assert interval(make_row(time_s=make_times(1e-3))) == "990.0–1010"
+    assert interval(not_measured("x")) == "–"
+
+
+def test_every_flag_is_explained_once_and_unknown_ones_are_not_invented() -> None:
+    assert explain(["simulated", "martian", "oversubscribed", "simulated"]) == [
+        f"oversubscribed: {FLAGS['oversubscribed']}",
+        f"simulated: {FLAGS['simulated']}",
+    ]
+    assert all(flag.islower() and flag.isidentifier() for flag in FLAGS)
+
+
+def test_text_from_files_cannot_steer_a_terminal() -> None:
+    assert printable("a\x1b[2J\n\r\u202eb×µ–") == "a?[2J???b×µ–"
+    assert headline(not_measured("\x1b]0;x\x07")) == "allreduce  64 MiB  nccl  n/a (?]0;x?)"

@@ -1,0 +1,248 @@
+"""The plain table, and where lines go: files, pipes, terminals."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import io
+import os
+import pty
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from collbench.errors import UsageError
+from collbench.report.plan import PlanSummary
+from collbench.report.screen import is_terminal, make_screen, wants_color
+from collbench.report.terminal import make_reporter
+from collbench.results.record import Row
+from tests.report.golden import assert_golden
+from tests.results.rows import COPY, make_row, make_times, not_measured
+
+ROWS = [
+    make_row(8, time_s=make_times(1.234e-5), busbw_bytes_per_s=1.3e6, algbw_bytes_per_s=1e6, percent_of_ceiling=0.0026),
+    make_row(64 << 20),
+    make_row(backend="mpi", device="cpu", ceiling=COPY, percent_of_ceiling=123.5, flags=("target_missed", "martian")),
+    not_measured("MPI has no bfloat16 sum", backend="mpi", device="cpu", dtype="bfloat16"),
+    make_row(1000, operation="broadcast", backend="gloo", device="cpu", redop=None, root=1, percent_of_ceiling=None, wrong=None),
+    make_row(1 << 30, wrong=12, wrong_detail="first at 3: wanted 6, got 2"),
+    make_row(operation="p2p_bandwidth", redop=None, ranks=1, busbw_bytes_per_s=0.0, window=64, time_s=make_times(0.1234567)),
+]
+
+
+@pytest.fixture(autouse=True)
+def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("NO_COLOR", "FORCE_COLOR", "COLLBENCH_TTY", "COLUMNS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+
+
+def printed(rows: Sequence[Row], format: str = "table", **options: str | bool) -> tuple[str, str]:
+    """What a run with these rows prints on stdout and stderr when neither is a terminal."""
+    out, err = io.StringIO(), io.StringIO()
+    with make_reporter(format, out, err, **options) as reporter:  # type: ignore[arg-type]
+        reporter.start(PlanSummary.of(rows))
+        for number, row in enumerate(rows):
+            reporter.progress("measuring", number, len(rows), 9.0)
+            reporter.row(row)
+        reporter.note("careful")
+        reporter.end(["results are in runs/x"])
+    return out.getvalue(), err.getvalue()
+
+
+def test_the_plain_table() -> None:
+    out, err = printed(ROWS)
+    assert_golden("table.txt", out)
+    assert err == "careful\nresults are in runs/x\n"
+
+
+def test_columns_are_aligned_and_only_those_that_say_something() -> None:
+    lines = printed([make_row(1 << power) for power in range(3, 31)])[0].splitlines()
+    assert lines[0] == "cuda · isolated · out of place · fixed buffers · 4 ranks · 1 node"
+    assert lines[1].split() == [
+        "operation", "size", "backend", "dtype", "redop", "time", "µs", "95", "%", "interval", "algbw", "GB/s", "busbw", "GB/s",
+        "wrong", "of", "ceiling", "limited", "by", "flags",
+    ]  # fmt: skip
+    at = lines[1].index("of ceiling")
+    assert {line[at:] for line in lines[2:30]} == {"42.0 of 50.0 GB/s (84 %)    NIC 4×100 Gb/s (ring)"}
+    assert [line.split()[1:3] for line in lines[2:5]] == [["8", "B"], ["16", "B"], ["32", "B"]]
+
+
+def test_nothing_is_cut_and_no_control_character_is_written() -> None:
+    reason = "x" * 500 + "\x1b[31m"
+    out, err = printed([not_measured(reason), make_row(flags=("f" * 300,))])
+    assert f"n/a ({'x' * 500}?[31m)" in out
+    assert "f" * 300 in out
+    assert all(letter.isprintable() or letter == "\n" for letter in out + err)
+
+
+def test_each_line_is_flushed_when_its_cell_is_done() -> None:
+    read, write = os.pipe()
+    with open(read, "rb", buffering=0) as pipe, open(write, "w", encoding="utf-8") as out:  # noqa: PTH123
+        reporter = make_reporter("table", out, io.StringIO())
+        reporter.start(PlanSummary.of([make_row(8)]))
+        assert pipe.read(10_000).count(b"\n") == 2
+        reporter.row(make_row(8))
+        assert pipe.read(10_000).startswith("allreduce   8 B".replace("   ", "   ").encode())
+
+
+def test_an_aborted_run_still_explains_its_rows() -> None:
+    out = io.StringIO()
+    with pytest.raises(KeyboardInterrupt), make_reporter("table", out, io.StringIO()) as reporter:
+        reporter.start(PlanSummary.of([make_row()] * 2))
+        reporter.row(make_row(flags=("simulated",)))
+        raise KeyboardInterrupt
+    assert out.getvalue().splitlines()[-1].startswith("simulated: ")
+
+
+def test_launches_beyond_one_widen_what_the_interval_claims() -> None:
+    out = io.StringIO()
+    reporter = make_reporter("table", out, io.StringIO())
+    reporter.start(PlanSummary.of([make_row()], launches=3))
+    reporter.row(make_row())
+    reporter.end()
+    assert "within one launch" not in out.getvalue()
+    assert "within one launch" in printed([make_row()])[0]
+
+
+def test_letters_that_the_encoding_lacks_do_not_stop_a_run() -> None:
+    raw = io.BytesIO()
+    out = io.TextIOWrapper(raw, encoding="ascii")
+    with make_reporter("table", out, io.StringIO()) as reporter:
+        reporter.start(PlanSummary.of([make_row()]))
+        reporter.row(make_row())
+    assert b"NIC 4?100 Gb/s" in raw.getvalue()
+
+
+def test_quiet_leaves_only_data() -> None:
+    out, err = printed(ROWS, quiet=True)
+    assert (out, err) == (printed(ROWS)[0], "")
+
+
+def test_unknown_formats_and_colours_are_refused() -> None:
+    with pytest.raises(UsageError, match="--format 'xml' is unknown: choose from table, nccl-tests, csv, json"):
+        make_reporter("xml")
+    with pytest.raises(UsageError, match="--color 'red' is unknown: choose from auto, always, never"):
+        make_reporter("table", io.StringIO(), io.StringIO(), "red")
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("environ", "color", "on_terminal", "on_file"),
+    [
+        ({}, "auto", True, False),
+        ({"NO_COLOR": "1"}, "auto", False, False),
+        ({"NO_COLOR": ""}, "auto", True, False),
+        ({"FORCE_COLOR": "1"}, "auto", True, True),
+        ({"FORCE_COLOR": "0"}, "auto", True, False),
+        ({"NO_COLOR": "1", "FORCE_COLOR": "1"}, "auto", False, False),
+        ({"TERM": "dumb"}, "auto", False, False),
+        ({"NO_COLOR": "1"}, "always", True, True),
+        ({"FORCE_COLOR": "1"}, "never", False, False),
+        ({"COLLBENCH_TTY": "0"}, "auto", False, False),
+        ({"COLLBENCH_TTY": "1"}, "auto", True, True),
+    ],
+)
+def test_when_to_colour(environ: dict[str, str], color: str, on_terminal: bool, on_file: bool) -> None:
+    assert wants_color(_Terminal(), color, environ) is on_terminal
+    assert wants_color(io.StringIO(), color, environ) is on_file
+
+
+def test_colour_in_a_file_only_when_forced() -> None:
+    rows = [make_row(wrong=1)]
+    assert "\x1b[1;31mallreduce" in printed(rows, color="always")[0]
+    assert "\x1b" not in printed(rows)[0]
+
+
+def test_the_local_spawner_can_tell_about_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert is_terminal(_Terminal())
+    monkeypatch.setenv("COLLBENCH_TTY", "0")
+    assert not is_terminal(_Terminal())
+    monkeypatch.setenv("COLLBENCH_TTY", "1")
+    assert is_terminal(io.StringIO())
+    monkeypatch.setenv("TERM", "dumb")
+    assert type(make_screen(io.StringIO(), io.StringIO())).__name__ == "PlainScreen"
+
+
+_RUN = """
+import sys
+from collbench.report.plan import PlanSummary
+from collbench.report.terminal import make_reporter
+from tests.results.rows import make_row
+rows = [make_row(1 << power) for power in range(3, 31)] * int(sys.argv[1])
+with make_reporter("table") as reporter:
+    reporter.start(PlanSummary.of(rows))
+    for number, row in enumerate(rows):
+        reporter.progress("allreduce on nccl", number, len(rows), 65.0)
+        reporter.row(row)
+    reporter.end(["results are in runs/x"])
+"""
+
+
+def _on_a_terminal(columns: int, times: int = 1, stdout: Path | None = None) -> str:
+    """What a terminal of this width receives from a run; stdout may be a file instead."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    command = [sys.executable, "-c", _RUN, str(times)]
+    with stdout.open("w") if stdout else os.fdopen(os.dup(theirs), "w") as out:
+        child = subprocess.Popen(command, stdin=theirs, stdout=out, stderr=theirs, close_fds=True)
+    os.close(theirs)
+    received = b""
+    while chunk := _read(ours):
+        received += chunk
+    os.close(ours)
+    assert child.wait() == 0
+    return received.decode().replace("\r\n", "\n")
+
+
+def _read(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, 65536)
+    except OSError as error:
+        assert error.errno == errno.EIO  # how Linux tells that the other side of a terminal was closed
+        return b""
+
+
+def _shown(received: str) -> list[str]:
+    """The lines that remain on the screen: what follows the last erasure of each."""
+    import re
+
+    lines = [re.split(r"\r|\x1b\[2K", line)[-1] for line in received.split("\n")]
+    return [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line) for line in lines]
+
+
+def test_on_a_terminal_every_row_stays_and_the_progress_line_goes() -> None:
+    received = _on_a_terminal(200, times=10)
+    shown = _shown(received)
+    rows = [line for line in shown if line.startswith("allreduce")]
+    assert len(rows) == 280
+    assert rows[0].startswith("allreduce     8 B  nccl")
+    assert all(line.endswith("42.0 of 50.0 GB/s (84 %)    NIC 4×100 Gb/s (ring)") for line in rows)
+    assert "0/280  1 min 05 s left  allreduce on nccl" in received
+    assert shown[-2] == "results are in runs/x"
+    assert received.count("\x1b[?25l") == received.count("\x1b[?25h") == 1  # the cursor comes back
+
+
+def test_a_narrow_terminal_leaves_out_what_it_must_and_says_so() -> None:
+    shown = _shown(_on_a_terminal(80))
+    rows = [line for line in shown if line.startswith("allreduce")]
+    assert all(len(line) <= 80 and "42.0 of 50.0 GB/s (84 %)" in line for line in rows)
+    assert "4 ranks · 1 node · dtype float32 · redop sum" in shown[0]
+    assert "not shown on a terminal this narrow: algbw GB/s, 95 % interval, limited by" in shown
+
+
+def test_data_in_a_file_and_progress_on_the_terminal(tmp_path: Path) -> None:
+    received = _on_a_terminal(80, stdout=tmp_path / "out")
+    text = (tmp_path / "out").read_text()
+    assert "0/28  1 min 05 s left" in received
+    assert "results are in runs/x" in received
+    assert text == printed([make_row(1 << power) for power in range(3, 31)])[0]

