@@ -97,12 +97,14 @@ def format_time(seconds: float) -> str:
 
 
 def format_rate(bytes_per_s: float) -> str:
-    """Bytes per second as GB/s (1e9, one direction) to three significant digits: "42.0", "0.118", "0.00031"."""
+    """Bytes per second as GB/s (1e9, one direction) to three significant digits: "42.0", "0.118", "0.00031", "<0.00001"."""
     rate = bytes_per_s / 1e9
     if rate >= 100:
         return f"{rate:.0f}"
     text = f"{rate:#.3g}"
-    return text if "e" not in text else f"{rate:.5f}"
+    if "e" not in text:
+        return text
+    return f"{rate:.5f}" if rate >= 0.000005 else "<0.00001"
 
 
 def format_percent(percent: float) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from collbench.operations.cell import Cell
+from collbench.operations.dtypes import redop_misfit
 from collbench.operations.operation import Operation, Reason, Steps
 from collbench.operations.program import Program
 from collbench.peak.ceiling import Ceiling
@@ -137,13 +138,19 @@ class Backend(Protocol):
 
 def can_do(backend: Backend, operation: Operation, cell: Cell) -> Reason | None:
     """Why this backend cannot do this cell, by what all backends have in common and then by its own word."""
+    own = operation.name in backend.steps
     if cell.device not in backend.devices:
         return f"{backend.name} runs on {' and '.join(sorted(backend.devices))} here, not on {cell.device}"
-    if operation.name not in backend.steps and backend.api not in operation.steps:
+    if cell.mode == "graph" and cell.device == "cpu":
+        return "graph is a mode of CUDA devices"
+    if not own and backend.api not in operation.steps:
         return f"{backend.name} has no {operation.name}"
-    if cell.in_place is False and operation.knows_in_place_only(backend.api) and operation.name not in backend.steps:
+    if not own and cell.in_place is False and operation.knows_in_place_only(backend.api):
         return f"{backend.name} has {operation.name} in place only"
-    return backend.supports(operation, cell)
+    if cell.in_place and operation.pair:
+        return f"{operation.name} has no in-place form"
+    misfit = redop_misfit(cell.redop, cell.dtype) if cell.redop else None
+    return misfit or operation.needs(backend.ranks, cell) or backend.supports(operation, cell)
 
 
 def steps_of(backend: Backend, operation: Operation) -> Steps:

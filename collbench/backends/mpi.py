@@ -153,7 +153,7 @@ class MpiBackend:
         """The operation's "mpi" steps as C calls, per slot."""
         bindings = [MpiBinding(self._mpi, self._library, buffers, group, slot) for slot in range(buffers.slots)]
         slots = tuple(tuple(operation.steps[self.api](binding)) for binding in bindings)
-        return Program(slots, keep=(buffers, bindings))
+        return Program(slots, keep=(buffers, bindings), explain=self._mpi.Get_error_string)
 
     def sync(self, group: Group) -> Program | None:
         """MPI_Barrier on the group."""

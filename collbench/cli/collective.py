@@ -82,9 +82,12 @@ def _has(module: str) -> bool:
 
 def _take_part(request: Request, info: LaunchInfo, arguments: argparse.Namespace) -> int:
     """This process is a rank: joins the others, measures, and leaves with the same code as they do."""
-    from collbench.launch.spawn import record_exit
+    from collbench.launch.spawn import die_with_parent, record_exit
     from collbench.runner.run import run
     from collbench.world.world import World
+
+    if info.launcher == "local":
+        die_with_parent()
 
     def ended(code: int) -> None:
         record_exit(code, os.environ)

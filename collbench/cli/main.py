@@ -55,24 +55,26 @@ def _guarded(argv: list[str]) -> int:
     signal.signal(signal.SIGTERM, _terminated)
     try:
         return run(argv)
-    except CollbenchError as error:
-        if not getattr(error, "said", False):
-            sys.stderr.write(f"collbench: {error}\n")
-        return error.exit_code
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except _Terminated:
-        return TERMINATED
-    except BrokenPipeError:
-        return FAILED
-    except SystemExit as leaving:
-        return leaving.code if isinstance(leaving.code, int) else FAILED
-    except BaseException:
+    except BaseException as error:
+        return _code_of(error)
+
+
+def _code_of(error: BaseException) -> int:
+    """The exit code for what ended the run; says why unless that was said already."""
+    if isinstance(error, SystemExit):
+        return error.code if isinstance(error.code, int) else FAILED
+    known = {KeyboardInterrupt: INTERRUPTED, _Terminated: TERMINATED, BrokenPipeError: FAILED}
+    if type(error) in known:
+        return known[type(error)]
+    if not isinstance(error, CollbenchError):
         import traceback
 
-        traceback.print_exc()
+        traceback.print_exception(error)
         sys.stderr.write("collbench: this is a defect of collbench, not of your network: please report the lines above\n")
         return FAILED
+    if not getattr(error, "said", False):
+        sys.stderr.write(f"collbench: {error}\n")
+    return error.exit_code
 
 
 class _Terminated(BaseException):

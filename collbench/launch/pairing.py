@@ -21,7 +21,7 @@ from pathlib import Path
 from collbench.launch.info import LaunchInfo
 
 _FLAG = {"pmi": "pmi2", "pmix": "pmix"}
-_SPELT = (
+_LIBRARIES = (
     (re.compile(r"Open MPI v(\S+?),"), "Open MPI", "pmix"),
     (re.compile(r"Spectrum MPI v?(\S+)"), "Spectrum MPI", "pmix"),
     (re.compile(r"Intel\(R\) MPI Library (\S+)"), "Intel MPI", "pmi"),
@@ -33,7 +33,7 @@ _SPELT = (
 
 def mpi_name(library_version: str) -> str:
     """The short name of MPI.Get_library_version()'s text, like "MPICH 5.0.2"; its first line where the library is not known."""
-    for pattern, name, _ in _SPELT:
+    for pattern, name, _ in _LIBRARIES:
         match = pattern.search(library_version)
         if match:
             return f"{name} {match[1]}"
@@ -42,7 +42,7 @@ def mpi_name(library_version: str) -> str:
 
 def managers(library_version: str) -> frozenset[str]:
     """The process managers this library can be started by: "pmi", "pmix", both; all where the library is not known."""
-    for pattern, _, manager in _SPELT:
+    for pattern, _, manager in _LIBRARIES:
         if pattern.search(library_version):
             return frozenset({manager, "pmix"} if "--with-pmix" in library_version else {manager})
     return frozenset(_FLAG)

@@ -35,10 +35,14 @@ Call = NativeCall | PythonCall
 
 @dataclass(frozen=True)
 class Program:
-    """Per buffer slot the calls of one iteration. `keep` holds what the calls point into alive."""
+    """Per buffer slot the calls of one iteration.
+
+    `keep` holds what the calls point into alive; `explain` puts a native call's error code into the library's words.
+    """
 
     slots: tuple[tuple[Call, ...], ...]
     keep: object = None
+    explain: Callable[[int], str] = lambda code: f"error code {code}"
 
     @property
     def native(self) -> bool:
@@ -56,4 +60,4 @@ def joined(programs: list[Program]) -> Program:
         return programs[0]
     columns = zip_longest(*(program.slots for program in programs), fillvalue=())
     slots = tuple(tuple(call for slot in column for call in slot) for column in columns)
-    return Program(slots or ((),), keep=programs)
+    return Program(slots or ((),), keep=programs, explain=programs[0].explain)

@@ -11,7 +11,6 @@ from types import ModuleType
 from collbench.errors import UsageError
 from collbench.operations.operation import Operation
 
-
 # The room's own furniture. Everything else in this folder is an operation; only those are imported for `--help`.
 _FURNITURE = frozenset({"__init__", "cell", "check", "digits", "dtypes", "operation", "plan", "program", "registry"})
 

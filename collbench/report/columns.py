@@ -190,13 +190,13 @@ _FACTS: dict[str, Callable[[Any], str]] = {
 }
 
 COLUMNS = (
-    _named("operation", lambda plan: True),
+    _named("operation", lambda plan: True, rank=5),
     Column("size", lambda row: format_size(row.size_bytes), right=True),
-    _named("backend", lambda plan: True),
-    _named("device", _if_varies("device"), rank=6),
-    _named("dtype", lambda plan: True, rank=6),
-    _named("redop", _if_any("redop"), rank=7),
-    _named("root", _if_any("root"), rank=5, right=True),
+    _named("backend", lambda plan: True, rank=6),
+    _named("device", _if_varies("device")),
+    _named("dtype", lambda plan: True, rank=8),
+    _named("redop", _if_any("redop"), rank=8),
+    _named("root", _if_any("root"), rank=8, right=True),
     _named("mode", _if_varies("mode")),
     Column("placing", placing, width=12, shown=_if_varies("in_place")),
     _named("buffers", _if_varies("buffers")),
@@ -205,7 +205,7 @@ COLUMNS = (
     _named("ranks", _if_varies("ranks"), right=True),
     _named("nodes", _if_varies("nodes"), right=True),
     Column("time µs", _p50, width=9, right=True, figure=True),
-    Column("95 % interval", interval, width=17, right=True, rank=8, figure=True),
+    Column("95 % interval", interval, width=17, right=True, rank=7, figure=True),
     Column("algbw GB/s", lambda row: rate(row.algbw_bytes_per_s), right=True, rank=9, figure=True),
     Column("busbw GB/s", _busbw, right=True, figure=True),
     Column("wrong", wrong, right=True, figure=True),

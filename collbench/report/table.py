@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
-from collbench.report.columns import Column, not_available, same_for_all, shown_columns, widths
+from collbench.report.columns import COLUMNS, Column, not_available, same_for_all, shown_columns, widths
 from collbench.report.flags import explain
 from collbench.report.plan import PlanSummary
 from collbench.results.record import Row
@@ -87,7 +87,7 @@ class TableWriter:
             place = self._columns.index(spare.pop())
             dropped.append(self._columns.pop(place))
             del self._widths[place]
-        return dropped
+        return [column for column in COLUMNS if column in dropped]
 
 
 def _joined(cells: Iterable[str]) -> str:

@@ -15,12 +15,11 @@ from collbench.operations.check import Mismatch, compare
 from collbench.operations.operation import Operation
 from collbench.operations.program import Program, joined
 from collbench.timing.budget import Budget
-from collbench.timing.loop import Loop, Timed
+from collbench.timing.loop import CallFailed, Loop, Timed
 from collbench.timing.protocol import Measured, measure, schedule
 from collbench.world.world import World
 
 _MOST_SLOTS_CHECKED = 16
-Syncs = Callable[[Backend], Program | None]
 
 
 @dataclass(frozen=True)
@@ -58,20 +57,38 @@ def groups_of(operation: Operation, n: int) -> tuple[tuple[int, ...], ...]:
     return tuple((i, i + n // 2) for i in range(n // 2))
 
 
-def prepare(
-    operation: Operation, cell: Cell, backend: Backend, world: World, members: dict[tuple[int, ...], Group | None], sync: Program | None
-) -> Ready | str:
-    """Allocates and binds on all ranks. A reason of any rank is the answer on all of them."""
-    groups = groups_of(operation, backend.ranks)
-    mine = tuple(group for ranks in groups if (group := members[ranks]))
+@dataclass(frozen=True)
+class Stage:
+    """What all cells of a backend have in common: the backend, its groups by their ranks, and how ranks meet before a sample."""
+
+    backend: Backend
+    members: dict[tuple[int, ...], Group | None]
+    sync: Program | None
+
+
+def prepare(operation: Operation, cell: Cell, stage: Stage, world: World) -> Ready | str:
+    """Allocates, binds and tries once on all ranks. A reason of any rank is the answer on all of them."""
+    backend, groups = stage.backend, groups_of(operation, stage.backend.ranks)
+    mine = tuple(group for ranks in groups if (group := stage.members[ranks]))
     made = _try(lambda: _make(operation, cell, backend, mine))
     reason = world.first(made if isinstance(made, str) else None, f"{cell.title()}: allocating")
     if reason or isinstance(made, str):
         return reason or str(made)
     buffers, program = made
-    before = sync if cell.mode != "pipelined" else None
+    before = stage.sync if cell.mode != "pipelined" else None
     loop = Loop(Timed(program, before, backend.clock(), world.watchdog.progress))
-    return Ready(operation, cell, groups, mine, buffers, loop)
+    ready = Ready(operation, cell, groups, mine, buffers, loop)
+    return world.first(_trial(ready, world), f"{cell.title()}: the first call") or ready
+
+
+def _trial(ready: Ready, world: World) -> str | None:
+    """One call that is not timed: what the library refuses at once, it cannot do. Only the library knows every such case."""
+    try:
+        with world.watchdog.phase(f"{ready.cell.title()}: the first call"):
+            ready.loop.run(1, slot=0)
+    except CallFailed as error:
+        return str(error)
+    return None
 
 
 def _make(operation: Operation, cell: Cell, backend: Backend, mine: tuple[Group, ...]) -> tuple[tuple[Buffers, ...], Program]:

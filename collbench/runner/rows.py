@@ -36,15 +36,16 @@ class Circumstances:
     evidence: dict[str, Any] | None = None
 
 
-def row_without(operation: Operation, cell: Cell, backend: Backend | None, ranks: int, nodes: int, reason: str) -> Row:
-    """An n/a row: the cell, and why it was not measured."""
-    n = 2 if operation.pair else ranks
-    return Row(**_identity(operation, cell, backend, "all"), count=operation.count(cell, n), ranks=ranks, nodes=nodes, na=reason)
+def row_without(operation: Operation, cell: Cell, api: str, size: tuple[int, int], reason: str) -> Row:
+    """An n/a row: the cell, (ranks, nodes), and why it was not measured."""
+    ranks, nodes = size
+    count = operation.count(cell, 2 if operation.pair else ranks)
+    return Row(**_identity(cell, api, "all"), count=count, ranks=ranks, nodes=nodes, na=reason)
 
 
-def _identity(operation: Operation, cell: Cell, backend: Backend | None, group: str) -> dict[str, Any]:
+def _identity(cell: Cell, api: str, group: str) -> dict[str, Any]:
     return {
-        "operation": cell.operation, "backend": cell.backend, "api": backend.api if backend else "", "device": cell.device,
+        "operation": cell.operation, "backend": cell.backend, "api": api, "device": cell.device,
         "dtype": cell.dtype.name, "redop": cell.redop, "root": cell.root, "mode": cell.mode, "in_place": bool(cell.in_place),
         "buffers": cell.buffers, "group": group, "window": cell.window, "size_bytes": cell.size_bytes, "flags": cell.flags,
     }  # fmt: skip
@@ -60,7 +61,7 @@ def make_row(ready: Ready, backend: Backend, measured: Measured, around: Circums
     n = len(ready.groups[0])
     factor = operation.bus_factor(n)
     busbw = algbw * factor if algbw and factor else None
-    fixed = _identity(operation, cell, backend, _group_name(ready))
+    fixed = _identity(cell, backend.api, _group_name(ready))
     fixed["flags"] = tuple(dict.fromkeys((*cell.flags, *around.flags, *measured.flags)))
     row = Row(
         **fixed, count=operation.count(cell, n), ranks=backend.ranks, nodes=around.nodes,

@@ -20,7 +20,7 @@ from collbench.results.folder import RunFolder
 from collbench.results.record import Row
 from collbench.runner.ceilings import Ceilings
 from collbench.runner.describe import describe_run, member_places
-from collbench.runner.one_cell import Ready, groups_of, prepare, time_cell, verify_cell
+from collbench.runner.one_cell import Ready, Stage, groups_of, prepare, time_cell, verify_cell
 from collbench.runner.opening import Opened, close_backends, open_backends
 from collbench.runner.request import Request
 from collbench.runner.rows import Circumstances, check_fields, make_row, row_without
@@ -138,7 +138,8 @@ def _backend_rows(launch: Launch, items: list[Work], ceilings: Ceilings, done: i
     opened = items[0][2]
     reasons = _reasons(items, launch.world)
     members = _members(items, opened.backend, launch.world)
-    turn = Turn(launch, opened, ceilings, members, _sync(launch, opened.backend, members))
+    stage = Stage(opened.backend, members, _sync(launch, opened.backend, members)) if opened.backend else None
+    turn = Turn(launch, opened, ceilings, stage)
     for index, ((operation, cell, _), reason) in enumerate(zip(items, reasons, strict=True)):
         if launch.listener:
             launch.listener.progress(cell.title(), done + index, total, None)
@@ -190,20 +191,22 @@ class Turn:
     launch: Launch
     opened: Opened
     ceilings: Ceilings
-    members: dict[tuple[int, ...], Group | None]
-    sync: Program | None
+    stage: Stage | None
 
     def without(self, operation: Operation, cell: Cell, reason: str) -> Row | None:
         """An n/a row, stored; at rank 0."""
         world = self.launch.world
-        row = row_without(operation, cell, self.opened.backend, _ranks(self.opened, world), len(world.hosts), reason)
+        api = self.stage.backend.api if self.stage else ""
+        row = row_without(operation, cell, api, (_ranks(self.opened, world), len(world.hosts)), reason)
         return _finish(self.launch, row, {})
 
     def take(self, operation: Operation, cell: Cell) -> Row | None:
         """Measures one cell on all ranks and stores its row; returns it at rank 0."""
-        request, world, backend = self.launch.request, self.launch.world, self.opened.backend
-        assert backend is not None
-        ready = prepare(operation, _placed(cell, operation, backend), backend, world, self.members, self.sync)
+        request, world, stage = self.launch.request, self.launch.world, self.stage
+        if stage is None:
+            return self.without(operation, cell, f"{self.opened.name} is not open")
+        backend = stage.backend
+        ready = prepare(operation, _placed(cell, operation, backend), stage, world)
         if isinstance(ready, str):
             return self.without(operation, cell, ready)
         measured = time_cell(ready, world, request.budget)

@@ -52,8 +52,8 @@ class Loop:
             self._slots = NativeSlots(timed.program)
             self._sync = NativeSlots(timed.sync) if timed.sync else None
         else:
-            self._functions = [_functions(slot) for slot in timed.program.slots]
-            self._before = _functions(timed.sync.slots[0]) if timed.sync else []
+            self._functions = [_functions(slot, timed.program) for slot in timed.program.slots]
+            self._before = _functions(timed.sync.slots[0], timed.sync) if timed.sync else []
 
     def run(self, n: int, batch: int = 1, slot: int | None = None) -> NDArray[np.float64]:
         """Seconds of n samples of `batch` iterations each, [ranks this process drives × n]; `slot` keeps to one buffer slot's turn.
@@ -77,7 +77,7 @@ class Loop:
             ctypes.byref(self._timed.progress), ctypes.byref(failure),
         )  # fmt: skip
         if done < n:
-            raise self._failed(int(failure.call), int(failure.iteration), f"error code {failure.code}")
+            raise self._failed(int(failure.call), int(failure.iteration), self._timed.program.explain(int(failure.code)))
         return np.multiply(elapsed, 1e-9, dtype=np.float64)[np.newaxis, :]
 
     def _run_python(self, n: int, batch: int, first: int) -> NDArray[np.float64]:
@@ -108,11 +108,11 @@ class Loop:
         return CallFailed(f"{name} failed in iteration {iteration}: {why}")
 
 
-def _functions(slot: tuple[Call, ...]) -> list[Callable[[], object]]:
-    return [_from_native(call) if isinstance(call, NativeCall) else call.function for call in slot]
+def _functions(slot: tuple[Call, ...], program: Program) -> list[Callable[[], object]]:
+    return [_from_native(call, program) if isinstance(call, NativeCall) else call.function for call in slot]
 
 
-def _from_native(call: NativeCall) -> Callable[[], None]:
+def _from_native(call: NativeCall, program: Program) -> Callable[[], None]:
     function = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_uint64] * MAX_WORDS)(call.pointer)
     padded = [*call.words, *[0] * (MAX_WORDS - len(call.words))]
     words = [ctypes.c_uint64(word % 2**64) for word in padded]
@@ -120,6 +120,6 @@ def _from_native(call: NativeCall) -> Callable[[], None]:
     def run() -> None:
         code = function(*words)
         if code:
-            raise OSError(f"error code {code}")
+            raise OSError(program.explain(code))
 
     return run

@@ -42,6 +42,7 @@ class Hub:
         self._socket.setsockopt(zmq.LINGER, 1000)
         self._bind(meeting, port, token)
         self._names: dict[int, bytes] = {}
+        self._early: dict[int, dict[int, tuple[Any, Frames]]] = {}
 
     def _bind(self, meeting: str, port: int | None, token: str) -> None:
         if meeting.startswith("ipc://"):
@@ -84,17 +85,22 @@ class Hub:
 
     def collect(self, step: int, what: str, describe: Sequence[str], deadline_s: float) -> dict[int, tuple[Any, Frames]]:
         """One message of every other rank for this step. Raises WaitExpired or PeerFailed."""
+        came = self._early.pop(step, {})
         by_name = {name: rank for rank, name in self._names.items()}
-        came: dict[int, tuple[Any, Frames]] = {}
         end = time.monotonic() + deadline_s
         while len(came) < len(self._names):
             frames = _receive(self._socket, end)
             if frames is None:
                 missing = ", ".join(describe[rank] for rank in self._names if rank not in came)
                 raise WaitExpired(f"{what}: {missing} did not answer within {deadline_s:g} s")
-            if frames[0] not in by_name or frames[1] == HELLO:
+            rank = by_name.get(frames[0])
+            if rank is None or frames[1] == HELLO:
                 continue
-            came[by_name[frames[0]]] = _open(frames[1:], step, what)
+            said_in = int(frames[2])
+            if frames[1] == SAY and said_in > step:  # a quick rank is ahead of a slow one: keep what it said
+                self._early.setdefault(said_in, {})[rank] = _open(frames[1:], said_in, what)
+            else:
+                came[rank] = _open(frames[1:], step, what)
         return came
 
     def tell(self, step: int, kind: bytes, value: Any) -> None:

@@ -12,9 +12,11 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from collbench.errors import RunFailed, UsageError
 from collbench.results.folder import RunFolder
@@ -47,7 +49,7 @@ def test_run_json_is_complete_before_the_first_cell_and_after_the_last(tmp_path:
 
 def test_rows_and_arrays_read_back_exactly(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "run", "allreduce", {})
-    arrays = {"max_s": np.linspace(1e-6, 2e-6, 5), "slowest_rank": np.array([[0, 1], [2, 3]], dtype=np.int32)}
+    arrays: dict[str, NDArray[Any]] = {"max_s": np.linspace(1e-6, 2e-6, 5), "slowest_rank": np.array([[0, 1], [2, 3]], dtype=np.int32)}
     first = folder.append(make_row(8), {"max_s": np.zeros(3, dtype=np.float32)})
     second = folder.append(make_row(16, flags=("few_samples",)), arrays)
     run = read_run(folder.path)
@@ -112,7 +114,7 @@ def mounted(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
             done = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", point], capture_output=True, check=False)
             if done.returncode:
                 pytest.skip("mounting a small disk needs root")
-            stack.callback(subprocess.run, ["umount", "-l", point], check=True)
+            stack.callback(lambda: subprocess.run(["umount", "-l", point], check=True))
             return point
 
         yield mount
@@ -134,7 +136,9 @@ def test_a_full_disk_is_refused_before_the_start_and_left_clean(mounted: Callabl
 def test_a_disk_that_fills_up_during_the_run_keeps_every_finished_cell(mounted: Callable[[str], Path]) -> None:
     folder = RunFolder.create(mounted("size=2m") / "run", "allreduce", {})
     rows = []
-    with pytest.raises(RunFailed, match=r"can no longer be written to \S+ \(No space left on device\): \d+ finished cells are safe") as told:
+    with pytest.raises(
+        RunFailed, match=r"can no longer be written to \S+ \(No space left on device\): \d+ finished cells are safe"
+    ) as told:
         for _ in range(100):
             rows.append(folder.append(make_row(), {"max_s": np.ones(30_000)}))
     run = read_run(folder.path)

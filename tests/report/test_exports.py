@@ -1,0 +1,134 @@
+"""CSV, JSON and the report of stored runs."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from collbench.errors import UsageError
+from collbench.report.csv_text import csv_columns
+from collbench.report.plan import PlanSummary
+from collbench.report.summary import report_run
+from collbench.report.terminal import make_reporter
+from collbench.results.record import Row
+from tests.report.golden import assert_golden
+from tests.results.rows import make_row, not_measured, store
+
+ROWS = [
+    make_row(64 << 20, flags=("drift", "few_samples"), canary_s={"before": 1e-9, "after": None}, samples={"max_s": {"offset": 0}}),
+    not_measured('no "bfloat16", sorry\nreally', backend="mpi"),
+    make_row(8, backend="mpi", slowest_ranks={"count": 3}),
+]
+
+
+def live(format: str, rows: list[Row]) -> str:
+    """What a run prints on stdout in this format."""
+    out = io.StringIO()
+    reporter = make_reporter(format, out, io.StringIO())
+    reporter.start(PlanSummary.of(rows, run="run-1"))
+    for row in rows:
+        reporter.row(row)
+    reporter.end()
+    return out.getvalue()
+
+
+def report(*paths: Path, file: Path | None = None, format: str = "table") -> tuple[str, str]:
+    """What `collbench report` prints on stdout and stderr."""
+    out, err = io.StringIO(), io.StringIO()
+    assert report_run(paths, file, format, out, err=err) == 0
+    return out.getvalue(), err.getvalue()
+
+
+def records(text: str) -> list[dict[str, str]]:
+    """A CSV text read back."""
+    return list(csv.DictReader(io.StringIO(text, newline="")))
+
+
+def test_csv() -> None:
+    text = live("csv", ROWS)
+    assert_golden("rows.csv", text)
+    assert all(line.endswith("\r") for line in text.removesuffix("\n").split("\n"))
+    first, second, third = records(text)
+    assert list(first) == csv_columns()
+    assert (first["run"], first["size_bytes"], first["time_p50_s"], first["in_place"]) == ("run-1", "67108864", "0.002399", "false")
+    assert (first["ceiling_bytes_per_s"], first["ceiling_limited_by"], first["percent_of_ceiling"]) == (
+        "50000000000.0",
+        "NIC 4×100 Gb/s",
+        "84.0",
+    )
+    assert (first["flags"], first["canary_before_s"], first["canary_after_s"]) == ("drift few_samples", "1e-09", "")
+    assert (second["na"], second["time_p50_s"], second["wrong"]) == ('no "bfloat16", sorry?really', "", "")
+    assert json.loads(third["slowest_ranks"]) == {"count": 3}
+
+
+@pytest.mark.parametrize("text", ["=1+1", "+cmd", "-2", "@SUM(A1)"])
+def test_formulas_are_defused_and_numbers_are_not(text: str) -> None:
+    row = records(live("csv", [not_measured(text, operation=text, n_eff=-1.5)]))[0]
+    assert (row["na"], row["operation"], row["n_eff"]) == (f"'{text}", f"'{text}", "-1.5")
+
+
+def test_json_is_what_cells_jsonl_holds(tmp_path: Path) -> None:
+    path = store(tmp_path / "run", ROWS)
+    assert live("json", [*ROWS[1:]]).splitlines() == (path / "cells.jsonl").read_text().splitlines()[1:]
+    assert live("json", ROWS).isascii()
+
+
+def test_a_report_is_ascending_in_size_whatever_the_order(tmp_path: Path) -> None:
+    rows = [make_row(size, backend=backend) for size in (64, 8, 1024) for backend in ("mpi", "gloo")]
+    out, err = report(store(tmp_path / "run", rows))
+    assert [line.split()[:4] for line in out.splitlines()[3:9]] == [
+        ["allreduce", size, unit, backend] for backend in ("gloo", "mpi") for size, unit in (("8", "B"), ("64", "B"), ("1", "KiB"))
+    ]
+    assert out.splitlines()[0] == "run (6 rows)"
+    assert err == ""
+
+
+def test_a_report_says_what_could_not_be_read(tmp_path: Path) -> None:
+    path = store(tmp_path / "run", [make_row()])
+    with (path / "cells.jsonl").open("a") as file:
+        file.write('{"operation": "all')
+    out, err = report(path)
+    assert err == f"{path}/cells.jsonl ends in the middle of line 2: the run was stopped there\n"
+    assert out.splitlines()[0] == "run (1 rows)"
+
+
+def test_csv_to_a_file_to_stdout_and_of_several_runs(tmp_path: Path) -> None:
+    one, two = store(tmp_path / "one", [make_row(64), make_row(8)]), store(tmp_path / "two", [make_row(16)])
+    out, _ = report(one, two, file=tmp_path / "all.csv")
+    assert "one (2 rows)" in out
+    assert "\ntwo (1 rows)" in out
+    text = (tmp_path / "all.csv").read_bytes().decode()
+    assert [(row["run"], row["size_bytes"]) for row in records(text)] == [("one", "8"), ("one", "64"), ("two", "16")]
+    assert report(one, two, file=Path("-")) == (text, "")
+    assert report(one, two, format="csv") == (text, "")
+
+
+def test_every_format_prints_a_stored_run(tmp_path: Path) -> None:
+    rank_map: list[Any] = [{"rank": 0, "host": "node0", "local_rank": 0, "pid": 77}, "junk"]
+    path = store(tmp_path / "run", [make_row(16), make_row(8)], rank_map=rank_map, launches=3)
+    assert "Pid     77 on      node0" in report(path, format="nccl-tests")[0]
+    assert [json.loads(line)["size_bytes"] for line in report(path, format="json")[0].splitlines()] == [8, 16]
+    assert "within one launch" not in report(path)[0]
+
+
+def test_what_cannot_be_reported_is_refused(tmp_path: Path) -> None:
+    path = store(tmp_path / "run", [make_row()])
+    with pytest.raises(UsageError, match="is not a run folder"):
+        report(tmp_path)
+    with pytest.raises(UsageError, match="--format 'xml' is unknown"):
+        report(path, format="xml")
+    with pytest.raises(UsageError, match=r"--csv \S+ cannot be written \(Is a directory\): choose another file"):
+        report(path, file=tmp_path)
+
+
+def test_an_unfinished_run_is_called_so(tmp_path: Path) -> None:
+    path = store(tmp_path / "run", [make_row()])
+    info = json.loads((path / "run.json").read_text())
+    del info["finished_utc"]
+    (path / "run.json").write_text(json.dumps(info))
+    assert report(path)[0].startswith("run (1 rows, not finished)\n")

@@ -1,0 +1,137 @@
+"""The nccl-tests text: byte for byte, and parsed back the way its users do."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from collbench import __version__
+from collbench.report.nccl_tests import figure
+from collbench.report.plan import PlanSummary
+from collbench.report.terminal import make_reporter
+from collbench.results.record import Row
+from tests.report.golden import assert_golden
+from tests.results.rows import make_row, make_times, not_measured
+
+RANK_MAP = [{"rank": rank, "host": f"node{rank // 2}", "local_rank": rank % 2, "pid": 4000 + rank} for rank in range(4)]
+
+
+def text_of(rows: Sequence[Row]) -> str:
+    """The rows as nccl-tests text, in the order given."""
+    out = io.StringIO()
+    reporter = make_reporter("nccl-tests", out, io.StringIO())
+    reporter.start(PlanSummary.of(rows, RANK_MAP))
+    for row in rows:
+        reporter.row(row)
+    reporter.end()
+    return out.getvalue()
+
+
+def parse(text: str) -> list[list[str]]:
+    """The columns of all lines that are no comment, as awk, SuperBench and others read them."""
+    return [line.split() for line in text.splitlines() if line.strip() and not line.startswith("#")]
+
+
+def test_two_blocks_with_both_placings() -> None:
+    both = [
+        make_row(size, in_place=in_place, time_s=make_times(t))
+        for size, t in ((8, 1.2e-5), (1 << 30, 0.0384))
+        for in_place in (False, True)
+    ]
+    other = [
+        make_row(1024, operation="broadcast", backend="mpi", dtype="float64", redop=None, root=1, in_place=True, wrong=None, count=128),
+        not_measured("no bfloat16 here", operation="broadcast", backend="mpi", dtype="float64", redop=None, root=1, in_place=True),
+    ]
+    text = text_of([*both, *other])
+    assert_golden("nccl-tests.txt", text.replace(__version__, "VERSION"))
+    assert parse(text) == [
+        ["8", "2", "float", "sum", "-1", "12.00", "28.00", "42.00", "0", "12.00", "28.00", "42.00", "0"],
+        ["1073741824", "268435456", "float", "sum", "-1", "38400.0", "28.00", "42.00", "0", "38400.0", "28.00", "42.00", "0"],
+        ["1024", "128", "double", "none", "1", "N/A", "N/A", "N/A", "N/A", "2399.00", "28.00", "42.00", "N/A"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("row", "columns"),
+    [
+        (make_row(dtype="float16", redop="max"), "half max -1 2399.00 28.00 42.00 0 N/A N/A N/A N/A"),
+        (make_row(dtype="bfloat16", redop="avg"), "bfloat16 avg -1 2399.00 28.00 42.00 0 N/A N/A N/A N/A"),
+        (make_row(dtype="uint8", redop=None), "uint8 none -1 2399.00 28.00 42.00 0 N/A N/A N/A N/A"),
+        (make_row(wrong=1234567), "float sum -1 2399.00 28.00 42.00 1.23457e+06 N/A N/A N/A N/A"),
+        (make_row(ranks=1, busbw_bytes_per_s=0.0), "float sum -1 2399.00 28.00 N/A 0 N/A N/A N/A N/A"),
+    ],
+)
+def test_columns_of_one_row(row: Row, columns: str) -> None:
+    assert parse(text_of([row])) == [["67108864", "16777216", *columns.split()]]
+
+
+def test_an_unpaired_row_is_not_lost() -> None:
+    rows = [make_row(8), make_row(8, in_place=True), make_row(16), make_row(32), make_row(32, in_place=True), make_row(64, in_place=True)]
+    assert [(line[0], line[5] == "N/A", line[9] == "N/A") for line in parse(text_of(rows))] == [
+        ("8", False, False),
+        ("16", False, True),
+        ("32", False, False),
+        ("64", True, False),
+    ]
+
+
+def test_a_block_of_rows_without_figures_has_comments_only() -> None:
+    text = text_of([not_measured("no NCCL\nhere")])
+    assert parse(text) == []
+    assert "# n/a: allreduce 64 MiB nccl float32 sum: no NCCL?here\n" in text
+    assert "# Avg bus bandwidth    : N/A \n" in text
+
+
+def test_foot_counts_bad_rows_and_averages_as_nccl_tests_does() -> None:
+    text = text_of([make_row(8, wrong=5, busbw_bytes_per_s=1e9), make_row(16, busbw_bytes_per_s=2.5e9, flags=("few_samples",))])
+    assert "# Out of bounds values : 1 FAILED\n# Avg bus bandwidth    : 1.75 \n# flag at 16 B: few_samples: fewer than 60" in text
+    assert text.endswith("#\n# Collective test concluded: allreduce on nccl, isolated, fixed buffers\n#\n\n")
+
+
+def test_one_rank_has_no_bus() -> None:
+    text = text_of([make_row(ranks=1, busbw_bytes_per_s=0.0)])
+    assert "# one rank: no bus\n" in text
+    assert "# Avg bus bandwidth    : N/A \n" in text
+
+
+VALUES = [
+    0,
+    0.001,
+    0.129,
+    9.999,
+    99.994,
+    99.995,
+    99.999,
+    999.99,
+    1000,
+    9999.96,
+    9999.99,
+    99999.5,
+    123456.7,
+    999999.4,
+    999999.6,
+    1e7,
+    1.25e8,
+    1e12,
+]
+
+
+@pytest.mark.parametrize("width", [6, 7])
+def test_figures_follow_printf(width: int) -> None:
+    """What nccl-tests' rule gives, asked of printf itself: the first form whose text fits."""
+    for value in VALUES:
+        forms = [f"%{width}.2f", f"%{width}.1f", f"%{width}.0f", f"%{width}.{1 if width >= 7 else 0}e"]
+        texts = [_printf(form, value) for form in forms]
+        assert figure(value, width) == next((text for text in texts[:3] if len(text) <= width), texts[3])
+
+
+def _printf(form: str, value: Any) -> str:
+    return subprocess.run(["printf", form, str(value)], capture_output=True, text=True, check=True).stdout
+
+
+def test_heads_name_the_devices() -> None:
+    assert "# Using devices\n#  Rank  0 Group  0 Pid   4000 on      node0 device  0 [cuda] cuda\n" in text_of([make_row()])
