@@ -21,6 +21,9 @@ from collbench.operations.operation import Operation, Place
 
 _HUGE_FROM = 4 * 2**20  # numpy's own threshold: smaller buffers get ordinary pages, as in most programs
 ROTATION_BYTES = 64 * 2**20
+_MOST_SLOTS = 1024
+_LEAST_STRIDE = ROTATION_BYTES // _MOST_SLOTS
+_STAGGER = 4096 + 64  # a power of two between slots would put them all into the same cache sets
 _ALIGN = 4096
 Elements = NDArray[Any]
 
@@ -48,9 +51,16 @@ class Extent:
         return cls(send, recv, send_at, recv_at, max(send_at + send, recv_at + recv))
 
 
-def slots_for(operation: Operation, cell: Cell, n: int) -> int:
-    """How many slots `--buffers rotating` takes turns over: 64 MiB worth of the largest rank's buffers; 1 when fixed."""
-    return max(1, ROTATION_BYTES // max(1, cell.size_bytes)) if cell.buffers == "rotating" else 1
+def slots_for(cell: Cell) -> int:
+    """How many slots `--buffers rotating` takes turns over: as many as fill 64 MiB, 1,024 at most and then further apart."""
+    return min(_MOST_SLOTS, max(1, ROTATION_BYTES // cell.size_bytes)) if cell.buffers == "rotating" else 1
+
+
+def _stride(bytes_per_slot: int, slots: int) -> int:
+    """Bytes from one slot to the next."""
+    if slots == 1:
+        return -(-max(1, bytes_per_slot) // _ALIGN) * _ALIGN
+    return -(-max(_LEAST_STRIDE, bytes_per_slot) // _ALIGN) * _ALIGN + _STAGGER
 
 
 def bytes_needed(operation: Operation, cell: Cell, n: int) -> int:
@@ -58,7 +68,8 @@ def bytes_needed(operation: Operation, cell: Cell, n: int) -> int:
     count = operation.count(cell, n)
     ranks = {0, n - 1, cell.root or 0}
     largest = max(Extent.of(operation, Place(rank, n, count, cell)).total for rank in ranks)
-    return largest * cell.dtype.size * slots_for(operation, cell, n)
+    slots = slots_for(cell)
+    return _stride(largest * cell.dtype.size, slots) * slots
 
 
 class Buffers:
@@ -111,7 +122,7 @@ class Block:
     """One anonymous mapping of `slots` equal parts, page-aligned and touched."""
 
     def __init__(self, bytes_per_slot: int, slots: int) -> None:
-        self._stride = -(-max(1, bytes_per_slot) // _ALIGN) * _ALIGN
+        self._stride = _stride(bytes_per_slot, slots)
         total = self._stride * slots
         self.huge = total >= _HUGE_FROM
         try:

@@ -169,6 +169,11 @@ def _if_varies(name: str) -> Callable[[PlanSummary], bool]:
     return lambda plan: plan.varies(name)
 
 
+def _if_placings_differ(plan: PlanSummary) -> bool:
+    """Also when it is left to the library, which may know only one."""
+    return plan.varies("in_place") or None in plan.values.get("in_place", ())
+
+
 def _named(name: str, shown: Callable[[PlanSummary], bool], rank: int = 0, right: bool = False) -> Column:
     return Column(name, _text_of(name), right=right, shown=shown, rank=rank)
 
@@ -198,7 +203,7 @@ COLUMNS = (
     _named("redop", _if_any("redop"), rank=8),
     _named("root", _if_any("root"), rank=8, right=True),
     _named("mode", _if_varies("mode")),
-    Column("placing", placing, width=12, shown=_if_varies("in_place")),
+    Column("placing", placing, width=12, shown=_if_placings_differ),
     _named("buffers", _if_varies("buffers")),
     _named("window", _if_varies("window"), right=True),
     _named("group", _if_varies("group")),

@@ -6,6 +6,7 @@ import csv
 import io
 from collections.abc import Iterator
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 from collbench.peak.ceiling import Ceiling
@@ -27,7 +28,7 @@ class CsvWriter:
 
     def start(self, plan: PlanSummary) -> list[Line]:
         """The header."""
-        self._run = plan.run
+        self._run = Path(plan.run).name
         return [_record(csv_columns())]
 
     def row(self, row: Row) -> list[Line]:

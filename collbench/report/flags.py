@@ -13,6 +13,7 @@ FLAGS = {
     "size_rounded": "the size asked for is no multiple of the element size times the parts: rounded down",
     "simulated": "computed by a seeded model, not measured on this machine",
     "in_place_only": "the library knows this operation only in place",
+    "pairs_at_once": "all pairs ran at the same time and shared what lies between them",
     "drift": "the last third of the samples differs from the first: the machine was changing, trust no single number",
     "two_modes": "the samples fall into two groups: the median lies in one of them, trust no single number",
     "skew_limited": "the ranks left the synchronisation at different times: more than a tenth of the time is that",

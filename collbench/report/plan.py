@@ -18,10 +18,10 @@ class PlanSummary:
     """The run as its reader needs it.
 
     cells     how many rows will come
-    values    per field of SERIES the different values that will occur (None among them where some cell has none)
+    values    per field of SERIES the different values that will occur (None among them where some cell has none, or is undecided)
     sizes     the message sizes in bytes
     rank_map  per rank {"rank", "host", "local_rank", "pid"}; may be empty
-    run       the name of the run's folder, or ""
+    run       the run's folder or its name, or ""
     launches  how many launches the intervals rest on
     """
 
@@ -65,8 +65,6 @@ def in_print_order(rows: Iterable[Row]) -> list[Row]:
 
 def _value(cell: Any, name: str, known: Mapping[str, Any]) -> Any:
     value = getattr(cell, name, known.get(name))
-    if name == "in_place":
-        return bool(value)  # undecided becomes out of place where the library has it
     return getattr(value, "name", value)
 
 

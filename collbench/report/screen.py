@@ -41,12 +41,16 @@ class Screen(Protocol):
         ...
 
 
-def is_terminal(stream: TextIO, environ: Mapping[str, str] | None = None) -> bool:
-    """Whether a person reads the stream. COLLBENCH_TTY=1 or 0 overrides, since mpiexec puts a pipe between us and the terminal."""
-    told = (os.environ if environ is None else environ).get("COLLBENCH_TTY", "")
-    if told in ("0", "1"):
-        return told == "1"
-    return not stream.closed and stream.isatty()
+def is_terminal(stream: TextIO, name: str = "stdout", environ: Mapping[str, str] | None = None) -> bool:
+    """Whether a person reads the stream. Our own spawner's word goes first: COLLBENCH_TTY is "stdout,stderr", one of them, or "0".
+
+    Under mpiexec a rank cannot see it: MPICH pipes all output, and Open MPI gives each rank a pseudo-terminal even into a file.
+    """
+    source = os.environ if environ is None else environ
+    told = source.get("COLLBENCH_TTY")
+    if told is not None:
+        return told == "1" or name in told.split(",")
+    return "OMPI_COMM_WORLD_RANK" not in source and not stream.closed and stream.isatty()
 
 
 def wants_color(stream: TextIO, color: str = "auto", environ: Mapping[str, str] | None = None) -> bool:
@@ -63,13 +67,13 @@ def wants_color(stream: TextIO, color: str = "auto", environ: Mapping[str, str] 
         return False
     if source.get("FORCE_COLOR", "0") not in ("", "0"):
         return True
-    return source.get("TERM") != "dumb" and is_terminal(stream, source)
+    return source.get("TERM") != "dumb" and is_terminal(stream, "stdout", source)
 
 
 def make_screen(stream: TextIO, err: TextIO, color: str = "auto", quiet: bool = False) -> Screen:
     """A live screen where somebody watches stdout or stderr, else a plain one; `quiet` keeps data and errors only."""
     painted, dumb = wants_color(stream, color), os.environ.get("TERM") == "dumb"
-    watched = [each for each in (stream, err) if is_terminal(each) and not dumb]
+    watched = [each for each, name in ((stream, "stdout"), (err, "stderr")) if is_terminal(each, name) and not dumb]
     if quiet or not watched:
         return PlainScreen(stream, err, painted, quiet)
     return LiveScreen(stream, err, watched[0], painted)
@@ -110,7 +114,7 @@ class LiveScreen:
         from rich.live import Live
 
         self._plain = PlainScreen(stream, err)
-        self._stream_watched, self._err_watched = watched is stream, is_terminal(err)
+        self._stream_watched, self._err_watched = watched is stream, is_terminal(err, "stderr")
         self._console = _console(watched, color)
         self.room: int | None = self._console.width if self._stream_watched else None
         # No refresh of its own: a thread that wakes four times a second would be in the measurement.

@@ -92,7 +92,7 @@ def _trial(ready: Ready, world: World) -> str | None:
 
 
 def _make(operation: Operation, cell: Cell, backend: Backend, mine: tuple[Group, ...]) -> tuple[tuple[Buffers, ...], Program]:
-    slots = slots_for(operation, cell, backend.ranks)
+    slots = slots_for(cell)
     buffers = tuple(backend.allocate(operation, cell, group, slots) for group in mine)
     for each in buffers:
         for slot in range(slots):
@@ -142,7 +142,7 @@ def _mismatches(ready: Ready, slot: int) -> list[dict[str, Any]]:
 
 def _slots_checked(ready: Ready) -> list[int]:
     """All slots up to 16, else a sample drawn by the cell's seed: the same on every rank."""
-    slots = slots_for(ready.operation, ready.cell, 1)
+    slots = slots_for(ready.cell)
     if slots <= _MOST_SLOTS_CHECKED:
         return list(range(slots))
     return sorted(random.Random(ready.cell.seed).sample(range(slots), _MOST_SLOTS_CHECKED))

@@ -49,7 +49,7 @@ def _slowest(world: World, rates: dict[int, float]) -> dict[int, float]:
 
 def _rate(world: World, cell: Cell, kind: str, share: float) -> float:
     alone = Group((world.rank,), (0,))
-    buffers = Buffers(_REFERENCE, cell, alone, slots_for(_REFERENCE, cell, 1))
+    buffers = Buffers(_REFERENCE, cell, alone, slots_for(cell))
     program = Program(tuple((_call(kind, buffers, slot),) for slot in range(buffers.slots)), keep=buffers)
     loop = Loop(Timed(program, None, MonotonicClock(), ctypes.c_int64()))
     world.agree(None, "measuring the memory")

@@ -13,13 +13,14 @@ import subprocess
 import sys
 import termios
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from collbench.errors import UsageError
 from collbench.report.plan import PlanSummary
-from collbench.report.screen import is_terminal, make_screen, wants_color
+from collbench.report.screen import PlainScreen, is_terminal, make_screen, wants_color
 from collbench.report.table import TableWriter
 from collbench.report.terminal import make_reporter
 from collbench.results.record import Row
@@ -151,7 +152,9 @@ class _Terminal(io.StringIO):
         ({"NO_COLOR": "1"}, "always", True, True),
         ({"FORCE_COLOR": "1"}, "never", False, False),
         ({"COLLBENCH_TTY": "0"}, "auto", False, False),
-        ({"COLLBENCH_TTY": "1"}, "auto", True, True),
+        ({"COLLBENCH_TTY": "stdout,stderr"}, "auto", True, True),
+        ({"COLLBENCH_TTY": "stderr"}, "auto", False, False),
+        ({"OMPI_COMM_WORLD_RANK": "0"}, "auto", False, False),
     ],
 )
 def test_when_to_colour(environ: dict[str, str], color: str, on_terminal: bool, on_file: bool) -> None:
@@ -165,14 +168,32 @@ def test_colour_in_a_file_only_when_forced() -> None:
     assert "\x1b" not in printed(rows)[0]
 
 
-def test_the_local_spawner_can_tell_about_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert is_terminal(_Terminal())
-    monkeypatch.setenv("COLLBENCH_TTY", "0")
-    assert not is_terminal(_Terminal())
-    monkeypatch.setenv("COLLBENCH_TTY", "1")
-    assert is_terminal(io.StringIO())
+def test_the_local_spawner_tells_about_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds = {}
+    for told in ("0", "1", "stdout,stderr", "stdout", "stderr"):
+        monkeypatch.setenv("COLLBENCH_TTY", told)
+        kinds[told] = (is_terminal(_Terminal(), "stdout"), is_terminal(io.StringIO(), "stderr"))
+    assert kinds == {
+        "0": (False, False),
+        "1": (True, True),
+        "stdout,stderr": (True, True),
+        "stdout": (True, False),
+        "stderr": (False, True),
+    }
+
+
+def test_a_dumb_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "dumb")
-    assert type(make_screen(io.StringIO(), io.StringIO())).__name__ == "PlainScreen"
+    assert isinstance(make_screen(_Terminal(), _Terminal()), PlainScreen)
+
+
+def test_a_placing_left_to_the_library_is_told_on_each_row() -> None:
+    out = io.StringIO()
+    reporter = make_reporter("table", out, io.StringIO())
+    reporter.start(PlanSummary.of([replace(make_row(), in_place=None)]))  # type: ignore[arg-type]
+    reporter.row(make_row(in_place=True))
+    assert "out of place" not in out.getvalue()
+    assert "sum    in place   " in out.getvalue()
 
 
 _RUN = """
