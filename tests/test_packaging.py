@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import LONG, sample
+
 ROOT = Path(__file__).parent.parent
 
 # Stands for python3: writes down what it is asked, makes environments of its own kind, installs nothing.
@@ -177,6 +179,15 @@ def test_the_loop_is_built_under_one_name(sources: Path) -> None:
 def test_without_a_compiler_there_is_no_loop_and_no_error(sources: Path) -> None:
     (sources / "collbench/timing/_loop.so").write_text("an older build")
     assert build(sources, "false") == []
+
+
+def test_a_sample_is_the_same_again_in_order_and_whole_under_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(LONG, "0")
+    drawn = sample(range(1000), 10)
+    assert drawn == sorted(sample(range(1000), 10))
+    assert len(drawn) == 10
+    monkeypatch.setenv(LONG, "1")
+    assert sample(range(1000), 10) == list(range(1000))
 
 
 @pytest.mark.openmpi

@@ -98,6 +98,7 @@ class GlooBackend:
 
     def open(self, world: World, settings: Settings) -> None:
         """Imports torch and forms its default group over a store that rank 0 opens on a free port."""
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # it warns of every address without a name
         self._chosen = os.environ.setdefault(_INTERFACE, interface_with(world.me.address))
         import torch
         import torch.distributed

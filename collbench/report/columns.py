@@ -74,7 +74,8 @@ def limited_by(row: Row) -> str:
         return NOTHING
     if ceiling.bytes_per_s is None or row.percent_of_ceiling is None:
         return printable(ceiling.limited_by)
-    return printable(f"{ceiling.limited_by} ({_kind(ceiling)})")
+    kind = ceiling.model if ceiling.kind == "network" else ceiling.kind
+    return printable(ceiling.limited_by if kind in ceiling.limited_by.split() else f"{ceiling.limited_by} ({kind})")
 
 
 def wrong(row: Row) -> str:
@@ -133,16 +134,12 @@ def widths(columns: Iterable[Column], plan: PlanSummary, rows: Iterable[Row] = (
 
 def _share(percent: float, ceiling: Ceiling) -> str:
     if percent <= 100:
-        return format_percent(percent)
+        return format_percent(percent) if percent >= 0.05 else "<0.1 %"
     if ceiling.kind == "measured":  # a reference, no bound: being above it is news about the library, not an error
         return f"faster than measured {'copy' if 'copy' in ceiling.limited_by else 'reference'}"
     if ceiling.model == "bound":
         return "above the bound: its inputs are doubtful"
     return format_percent(percent)
-
-
-def _kind(ceiling: Ceiling) -> str:
-    return ceiling.model if ceiling.kind == "network" else ceiling.kind
 
 
 def _loud(row: Row) -> list[str]:
@@ -214,7 +211,7 @@ COLUMNS = (
     Column("algbw GB/s", lambda row: rate(row.algbw_bytes_per_s), right=True, rank=9, figure=True),
     Column("busbw GB/s", _busbw, right=True, figure=True),
     Column("wrong", wrong, right=True, figure=True),
-    Column("of ceiling", of_ceiling, width=26, figure=True),
+    Column("of ceiling", of_ceiling, width=29, figure=True),
     Column("limited by", limited_by, width=24, rank=4, figure=True),
     Column("flags", remarks, figure=True),
 )

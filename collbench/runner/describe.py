@@ -13,11 +13,9 @@ from collbench.world.world import World
 
 
 def member_places(world: World) -> list[dict[str, Any]]:
-    """The rank map: rank, host, local rank, process, cores."""
-    return [
-        {"rank": m.rank, "host": m.host, "local_rank": m.local_rank, "pid": m.pid, "cores": m.cores, "address": m.address}
-        for m in world.members
-    ]
+    """The rank map: rank, host, local rank, process, CPUs it may use, address."""
+    names = ("rank", "host", "local_rank", "pid", "cpus", "address")
+    return [{name: getattr(member, name) for name in names} for member in world.members]
 
 
 def describe_run(request: Request, world: World, opened: list[Opened]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from collbench.timing.protocol import Measured
 
 _WORST = 16
 _WHOLE_ARRAYS_UP_TO = 10**6
+_TOLERANCE = 1.02  # a token bucket's burst and a clock's error; anything above a bound by more is doubtful
 Samples = NDArray[np.float64]
 
 
@@ -62,7 +63,8 @@ def make_row(ready: Ready, backend: Backend, measured: Measured, around: Circums
     factor = operation.bus_factor(n)
     busbw = algbw * factor if algbw and factor else None
     fixed = _identity(cell, backend.api, _group_name(ready))
-    fixed["flags"] = tuple(dict.fromkeys((*cell.flags, *around.flags, *measured.flags)))
+    doubtful = ("above_bound",) if _above_bound(busbw, around) else ()
+    fixed["flags"] = tuple(dict.fromkeys((*cell.flags, *around.flags, *doubtful, *measured.flags)))
     row = Row(
         **fixed, count=operation.count(cell, n), ranks=backend.ranks, nodes=around.nodes,
         target=measured.target, reached=measured.reached, n=known.n, n_eff=known.n_eff,
@@ -93,8 +95,17 @@ def _times(known: Median, slowest: Samples) -> Times:
 
 
 def _percent(busbw: float | None, around: Circumstances) -> float | None:
+    """Percent of the ceiling; None where it would mislead: too many ranks, no ceiling, or more than any algorithm can do."""
     rate = around.ceiling.bytes_per_s if around.ceiling else None
-    return None if around.withheld or not busbw or not rate else 100 * busbw / rate
+    if around.withheld or not busbw or not rate or _above_bound(busbw, around):
+        return None
+    return 100 * busbw / rate
+
+
+def _above_bound(busbw: float | None, around: Circumstances) -> bool:
+    """Faster than the hard bound: the bytes took another path, or the link's rate is not what was read."""
+    bound = around.hard_bound.bytes_per_s if around.hard_bound else None
+    return bool(busbw and bound and busbw > bound * _TOLERANCE)
 
 
 def _slowest_ranks(samples: Samples, timed: list[int]) -> dict[str, Any]:

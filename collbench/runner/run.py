@@ -283,10 +283,10 @@ def _notes(launch: Launch, opened: list[Opened]) -> Iterator[str]:
         yield world.info.advice
     crowded = world.oversubscribed
     if crowded and any(one.backend and one.backend.own_ceiling is None for one in opened):
-        ranks, cores = len(world.on_host(crowded)), max(member.cores for member in world.on_host(crowded))
+        ranks, cores = len(world.on_host(crowded)), world.cores_on(crowded)
         yield (
-            f"{ranks} ranks share {cores} cores on {crowded}: times are those of waiting for a core, so no percentage is given; "
-            f"use at most {cores} ranks there (or Open MPI, which yields: MPICH spins and takes milliseconds for 8 bytes)"
+            f"{ranks} ranks share {cores} {'core' if cores == 1 else 'cores'} on {crowded}: times are those of waiting for a core, "
+            f"so no percentage is given; start at most {cores} there (or use Open MPI, which yields: MPICH spins, and 8 bytes take 10 ms)"
         )
     rounded = rounding_note(request.sweep)
     if rounded:

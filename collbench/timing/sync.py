@@ -38,7 +38,7 @@ class HostSync:
         to, from_ = ([pair[side].fileno() for pair in self._sockets] for side in (0, 1))
         self._struct = BarrierStruct(
             shared=ctypes.addressof(ctypes.c_char.from_buffer(self._map)), ranks=len(mates), leader=leader,
-            yields=_THREADS * len(mates) > world.me.cores, rounds=len(self._sockets),
+            yields=_THREADS * len(mates) > world.cores_on(), rounds=len(self._sockets),
             to=(ctypes.c_int32 * len(to))(*to), from_=(ctypes.c_int32 * len(from_))(*from_),
         )  # fmt: skip
 

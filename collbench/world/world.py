@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Member:
-    """One rank as it presented itself: its host's name, its rank there, its process, the cores it may use.
+    """One rank as it presented itself: its host's name, its rank there, its process, the CPUs it may use (by number).
 
     address      the address at which the ranks of other hosts reach this one (127.0.0.1 when there are none)
     hub_address  rank 0's address as this rank sees it
@@ -33,7 +33,7 @@ class Member:
     host: str
     local_rank: int
     pid: int
-    cores: int
+    cpus: tuple[int, ...]
     address: str = LOOPBACK
     hub_address: str = LOOPBACK
 
@@ -54,7 +54,7 @@ class World:
         self._step = 0
         self._hub: Hub | None = None
         self._spoke: Spoke | None = None
-        me = Member(info.rank, socket.gethostname(), info.local_rank, os.getpid(), len(os.sched_getaffinity(0)))
+        me = Member(info.rank, socket.gethostname(), info.local_rank, os.getpid(), tuple(sorted(os.sched_getaffinity(0))))
         self.members: tuple[Member, ...] = (me,)
         self.watchdog = Watchdog(timeout_s, str(me))
         if self.size > 1:
@@ -99,9 +99,12 @@ class World:
 
     @property
     def oversubscribed(self) -> str | None:
-        """The first host with more ranks than cores they may use, or None."""
-        crowded = (host for host in self.hosts if len(self.on_host(host)) > max(m.cores for m in self.on_host(host)))
-        return next(crowded, None)
+        """The first host with more ranks than cores that any of them may use, or None."""
+        return next((host for host in self.hosts if len(self.on_host(host)) > self.cores_on(host)), None)
+
+    def cores_on(self, host: str | None = None) -> int:
+        """How many cores the ranks of a host (this one by default) may use together: a bound rank adds only its own."""
+        return len({cpu for member in self.on_host(host) for cpu in member.cpus})
 
     def gather(self, value: T, what: str) -> list[T] | None:
         """Every rank's `value` (JSON), by rank, at rank 0; None elsewhere. `what` names the phase in errors."""

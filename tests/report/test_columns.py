@@ -26,6 +26,7 @@ def test_the_headline() -> None:
     ("changes", "figures", "limit"),
     [
         ({}, "42.0 of 50.0 GB/s (84 %)", "NIC 4×100 Gb/s (ring)"),
+        ({"percent_of_ceiling": 0.0026}, "42.0 of 50.0 GB/s (<0.1 %)", None),
         ({"percent_of_ceiling": 0.62}, "42.0 of 50.0 GB/s (0.6 %)", "NIC 4×100 Gb/s (ring)"),
         (
             {"ceiling": COPY, "percent_of_ceiling": 123.5},
@@ -39,7 +40,7 @@ def test_the_headline() -> None:
         ),
         ({"ceiling": BOUND, "percent_of_ceiling": 105}, "42.0 of 40.0 GB/s (above the bound: its inputs are doubtful)", None),
         ({"ceiling": NIC, "percent_of_ceiling": 107}, "42.0 of 50.0 GB/s (107 %)", None),
-        ({"ceiling": given(84), "percent_of_ceiling": 50}, "42.0 of 84.0 GB/s (50 %)", "the ceiling given (given)"),
+        ({"ceiling": given(84), "percent_of_ceiling": 50}, "42.0 of 84.0 GB/s (50 %)", "the ceiling given"),
         ({"ceiling": nothing("veth has no speed"), "percent_of_ceiling": None}, "–", "veth has no speed"),
         ({"ceiling": NIC, "percent_of_ceiling": None}, "–", "NIC 4×100 Gb/s"),
         ({"ceiling": None, "percent_of_ceiling": None}, "–", "–"),

@@ -40,7 +40,7 @@ ROWS = [
 
 @pytest.fixture(autouse=True)
 def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("NO_COLOR", "FORCE_COLOR", "COLLBENCH_TTY", "COLUMNS"):
+    for name in ("NO_COLOR", "FORCE_COLOR", "COLLBENCH_TTY", "COLUMNS", "OMPI_COMM_WORLD_RANK"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TERM", "xterm")
 
@@ -72,7 +72,7 @@ def test_columns_are_aligned_and_only_those_that_say_something() -> None:
         "wrong", "of", "ceiling", "limited", "by", "flags",
     ]  # fmt: skip
     at = lines[1].index("of ceiling")
-    assert {line[at:] for line in lines[2:30]} == {"42.0 of 50.0 GB/s (84 %)    NIC 4×100 Gb/s (ring)"}
+    assert {line[at:] for line in lines[2:30]} == {"42.0 of 50.0 GB/s (84 %)       NIC 4×100 Gb/s (ring)"}
     assert [line.split()[1:3] for line in lines[2:5]] == [["8", "B"], ["16", "B"], ["32", "B"]]
 
 
@@ -250,7 +250,7 @@ def test_on_a_terminal_every_row_stays_and_the_progress_line_goes() -> None:
     rows = [line for line in shown if line.startswith("allreduce")]
     assert len(rows) == 280
     assert rows[0].startswith("allreduce      8 B  nccl")
-    assert all(line.endswith("42.0 of 50.0 GB/s (84 %)    NIC 4×100 Gb/s (ring)") for line in rows)
+    assert all(line.endswith("42.0 of 50.0 GB/s (84 %)       NIC 4×100 Gb/s (ring)") for line in rows)
     assert "0/280  1 min 05 s left  allreduce on nccl" in received
     assert shown[-2] == "results are in runs/x"
     assert received.count("\x1b[?25l") == received.count("\x1b[?25h") == 1  # the cursor comes back
