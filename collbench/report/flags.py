@@ -7,6 +7,7 @@ from collections.abc import Iterable
 FLAGS = {
     "oversubscribed": "more ranks than cores: waiting ranks hold the core that working ones need, so no percentage; use fewer, or Open MPI",
     "python_loop": "timed by a Python loop, since the native one is not built: small sizes read up to 0.5 µs too slow",
+    "above_bound": "faster than the link allows: the bytes took another path (shared memory?), or the link's rate was read wrongly",
     "few_samples": "fewer than 60 samples within the time given: the interval is wide; raise --max-time",
     "target_missed": "the interval is wider than asked for: raise --max-time or -n, or accept a larger --precision",
     "warmup_unsettled": "warm-up ended at its limit, not because the times had settled: raise -w",

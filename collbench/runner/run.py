@@ -108,7 +108,8 @@ def _run_all(launch: Launch, opened: list[Opened], work: list[Work], notes: list
     if launch.listener:
         ranks = max(_ranks(one, world) for one in opened)
         where = str(launch.folder.path) if launch.folder else ""
-        launch.listener.begin([cell for _, cell, _ in work], ranks, len(world.hosts), member_places(world), where)
+        cells = [_placed(cell, operation, one.backend) if one.backend else cell for operation, cell, one in work]
+        launch.listener.begin(cells, ranks, len(world.hosts), member_places(world), where)
     for sentence in (*notes, *_notes(launch, opened)):
         launch.note(sentence)
     rows = list(_rows(launch, work, ceilings))
