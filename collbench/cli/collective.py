@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from collbench.cli.options import add_options, make_request
-from collbench.errors import CollbenchError, PeerFailed, UsageError, WaitExpired
+from collbench.errors import CollbenchError, RunFailed, UsageError, WaitExpired
 from collbench.operations.registry import commands as operation_commands
 
 if TYPE_CHECKING:
@@ -100,10 +100,11 @@ def _take_part(request: Request, info: LaunchInfo, arguments: argparse.Namespace
 
         with Listening(arguments) as listener:
             return run(request, world, listener, ended)
-    except CollbenchError as error:
-        world.abort(error)
-        # Rank 0 speaks for all; another rank only when rank 0 cannot have heard.
-        error.said = world.rank != 0 and (isinstance(error, PeerFailed) or not isinstance(error, WaitExpired))  # type: ignore[attr-defined]
+    except BaseException as error:
+        why = error if isinstance(error, CollbenchError) else RunFailed(f"{type(error).__name__}: {error}")
+        world.abort(why)
+        # Rank 0 speaks for all; another rank only when rank 0 cannot have heard, or when it has a traceback to show.
+        why.said = world.rank != 0 and not isinstance(error, WaitExpired)  # type: ignore[attr-defined]
         raise
     finally:
         world.close()

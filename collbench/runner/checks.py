@@ -1,0 +1,71 @@
+"""What is looked at before the first cell: whether the memory suffices, and what a user should know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from collbench.backends.memory import bytes_needed
+from collbench.errors import UsageError
+from collbench.operations.plan import rounding_note
+from collbench.runner.launch import Launch, Work, ranks_of
+from collbench.runner.opening import Opened
+from collbench.units import format_bytes, format_size
+from collbench.world.world import World
+
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def check_memory(work: list[Work], world: World) -> None:
+    """Raises UsageError on all ranks when the largest cell does not fit some host, before anything is measured."""
+    virtual = max([one.backend.ranks for _, _, one in work if one.backend and one.backend.ranks > world.size], default=0)
+    here = virtual or len(world.on_host())
+    needs = {cell: here * bytes_needed(operation, cell, ranks_of(one, world)) for operation, cell, one in work if one.backend}
+    free = free_memory()
+    too_large = [cell for cell, need in needs.items() if need > free]
+    wrong = None
+    if too_large:
+        worst = max(too_large, key=lambda cell: needs[cell])
+        fits = max((cell.size_bytes for cell, need in needs.items() if need <= free), default=0)
+        remedy = f"the largest of these sizes that fits is {format_size(fits)}" if fits else "choose smaller sizes"
+        wrong = (
+            f"{worst.title()} needs {format_bytes(needs[worst])} on {world.me.host} for its {here} ranks there, "
+            f"and {format_bytes(free)} is free: {remedy}"
+        )
+    wrong = world.first(wrong, "looking at the memory")
+    if wrong:
+        raise UsageError(wrong)
+
+
+def free_memory(cgroup: Path = _CGROUP) -> int:
+    """Bytes that this host, and the container this process may be in, can still give."""
+    import psutil
+
+    free = int(psutil.virtual_memory().available)
+    try:
+        limit, used = (int((cgroup / name).read_text()) for name in ("memory.max", "memory.current"))
+    except (OSError, ValueError):  # no container, or "max"
+        return free
+    return min(free, max(0, limit - used))
+
+
+def notes(launch: Launch, opened: list[Opened]) -> Iterator[str]:
+    """What a user should know before the first row."""
+    request, world = launch.request, launch.world
+    for one in opened:
+        if one.reason:
+            yield f"{one.name} is not measured: {one.reason}"
+    if world.info.advice:
+        yield world.info.advice
+    crowded = world.oversubscribed
+    if crowded and any(one.backend and one.backend.own_ceiling is None for one in opened):
+        ranks, cores = len(world.on_host(crowded)), world.cores_on(crowded)
+        yield (
+            f"{ranks} ranks share {cores} {'core' if cores == 1 else 'cores'} on {crowded}: times are those of waiting for a core, "
+            f"so no percentage is given; start at most {cores} there (or use Open MPI, which yields: MPICH spins, and 8 bytes take 10 ms)"
+        )
+    rounded = rounding_note(request.sweep)
+    if rounded:
+        yield rounded
+    if any(operation.pair for operation in request.sweep.operations) and world.size % 2 and world.size > 1:
+        yield f"point-to-point uses pairs: of {world.size} ranks the last one rests"

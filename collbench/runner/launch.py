@@ -1,0 +1,60 @@
+"""The state of one launch, and who is told what happens in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from collbench.operations.cell import Cell
+from collbench.operations.operation import Operation
+from collbench.results.folder import RunFolder
+from collbench.results.record import Row
+from collbench.runner.opening import Opened
+from collbench.runner.request import Request
+from collbench.timing.sync import HostSync
+from collbench.world.world import World
+
+Work = tuple[Operation, Cell, Opened]
+
+
+class Listener(Protocol):
+    """Who is told what happens, at rank 0; the room report has them."""
+
+    def begin(self, cells: list[Cell], ranks: int, nodes: int, rank_map: list[dict[str, Any]], folder: str) -> None:
+        """Everything that will be measured."""
+        ...
+
+    def progress(self, title: str, done: int, total: int, eta_s: float | None) -> None:
+        """A cell begins."""
+        ...
+
+    def row(self, row: Row) -> None:
+        """A cell has ended."""
+        ...
+
+    def note(self, sentence: str) -> None:
+        """Something worth saying once."""
+        ...
+
+
+@dataclass
+class Launch:
+    """The state of one launch, the same on all ranks but for the folder and the listener, which rank 0 alone has."""
+
+    request: Request
+    world: World
+    listener: Listener | None
+    folder: RunFolder | None = None
+    sync: HostSync | None = None
+
+    def note(self, sentence: str) -> None:
+        """Says something once, and keeps it in events.jsonl."""
+        if self.listener:
+            self.listener.note(sentence)
+        if self.folder:
+            self.folder.event("note", text=sentence)
+
+
+def ranks_of(opened: Opened, world: World) -> int:
+    """How many ranks a backend's cells have: its own number, once open, else the world's."""
+    return opened.backend.ranks if opened.backend else world.size
