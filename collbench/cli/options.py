@@ -15,7 +15,7 @@ from collbench.timing.budget import Budget
 from collbench.units import parse_size, parse_sizes, size_steps
 
 DEFAULT_SIZES = "8-64M"
-DEFAULT_TIMEOUT_S = 60.0
+DEFAULT_TIMEOUT_S = 120.0
 
 
 def add_options(parser: argparse.ArgumentParser, operations: list[Operation]) -> None:

@@ -70,9 +70,14 @@ def from_environment(parser: argparse.ArgumentParser, typed: list[str], env: Map
     return [*added, *typed]
 
 
+# What says the same in other words: typed, these win over the variable, too.
+_INSTEAD = {"sizes": ("-b", "-e", "-f", "-i"), "in_place": ("--out-of-place",), "out_of_place": ("--in-place",)}
+
+
 def _twin(long: str) -> str:
     return "COLLBENCH_" + long.removeprefix("--").replace("-", "_").upper()
 
 
 def _given(action: argparse.Action, typed: list[str]) -> bool:
-    return any(word == option or word.startswith(f"{option}=") for word in typed for option in action.option_strings)
+    options = (*action.option_strings, *_INSTEAD.get(action.dest, ()))
+    return any(word == option or word.startswith(f"{option}=") for word in typed for option in options)

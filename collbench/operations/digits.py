@@ -19,7 +19,8 @@ from collbench.operations.cell import Cell
 from collbench.operations.operation import Place
 
 PERIOD = 65521
-_LARGEST = 251  # the largest prime that fits uint8: neighbours stay different in every type
+_LARGEST = 163  # the largest prime below the byte that poisons buffers (0xA5): no digit that is moved can be taken for it
+_FAR = 2**16  # enough for min and max of any number of ranks that are worth telling apart
 Values = NDArray[Any]
 
 
@@ -31,11 +32,17 @@ def _mix(count: int, seed: int) -> NDArray[np.int64]:
 
 
 def _counted(rank: int, n: int, limit: int, mixed: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Digits whose sum over n ranks never exceeds `limit`; past that, `limit` ranks at a time hold a 1 and the rest a 0."""
+    """Digits whose sum over n ranks never exceeds `limit` and differs from element to element.
+
+    Where there is no room for digits from 1 to 2 and more, every rank holds its share of a total, and past `limit` ranks a 1 or a 0.
+    """
     span = min(limit // n, _LARGEST)
-    if span >= 1:
+    while span > 1 and n % span == 0:  # every element would have the same sum: a shifted block would not show
+        span -= 1
+    if span > 1:
         return 1 + (mixed + rank) % span
-    return ((mixed + rank) % n < limit).astype(np.int64)
+    total = limit - (mixed // n) % (max(limit - n + 1, 2) if n <= limit else limit // 2)
+    return total // n + ((mixed + rank) % n < total % n)
 
 
 def _distinct(rank: int, limit: int, mixed: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -45,25 +52,30 @@ def _distinct(rank: int, limit: int, mixed: NDArray[np.int64]) -> NDArray[np.int
 
 
 def _extreme(rank: int, n: int, limit: int, mixed: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Digits from 1 of which exactly one rank holds the 1 at an element, each rank in turn."""
-    return 1 + np.minimum((mixed + rank) % max(n, 2), limit - 1)
+    """Digits from 1 of which exactly one rank holds the least at an element, each rank in turn; the least differs, too."""
+    levels, turns = min(limit // 2, _LARGEST), max(n, 2)
+    return 1 + (mixed // turns) % levels + np.minimum((mixed + rank) % turns, limit - levels)
 
 
 def _own_bit(rank: int, n: int, bits: int, mixed: NDArray[np.int64]) -> NDArray[np.int64]:
-    """A bit that no other rank holds at this element; past `bits` ranks, in turn."""
-    turn = (mixed + rank) % max(n, bits)
-    return np.where(turn < bits, np.int64(1) << np.minimum(turn, bits - 1), 0)
+    """A bit that no other rank holds at this element; past `bits` ranks, in turn, and one bit is left out at each element."""
+    turns = max(n, bits)
+    turn = (mixed + rank) % turns
+    held = (turn < bits) & (turn != (mixed // turns) % (bits + 1))
+    return np.where(held if n >= bits else turn < bits, np.int64(1) << np.minimum(turn, bits - 1), 0)
 
 
 def _period(rank: int, count: int, place: Place) -> Values:
     n, dtype, redop, mixed = place.n, place.cell.dtype, place.cell.redop, _mix(count, place.cell.seed)
     if redop in ("sum", "avg"):
-        values = _counted(rank, n, dtype.exact, mixed)
+        # An average may be a unit in the last place off (see the room's check): a quarter of the range keeps any share far above that.
+        values = _counted(rank, n, dtype.exact // 4 if redop == "avg" else dtype.exact, mixed)
     elif redop == "prod":
         values = np.int64(1) << _counted(rank, n, min(dtype.exponent, 62), mixed)
     elif redop in ("min", "max"):
-        values = _extreme(rank, n, dtype.exact, mixed)
-        values = values if redop == "min" else min(max(n, 2), dtype.exact) + 1 - values
+        largest = min(dtype.exact, _FAR)
+        values = _extreme(rank, n, largest, mixed)
+        values = values if redop == "min" else largest + 1 - values
     elif redop in ("band", "bor"):
         values = _own_bit(rank, n, dtype.exponent, mixed)
         values = ~values if redop == "band" else values

@@ -33,7 +33,10 @@ def _plugins() -> Iterator[Operation]:
             found = point.load()
         except Exception as error:
             raise UsageError(f"plug-in '{point.name}' ({point.value}) does not load: {error}; mend or uninstall it") from error
-        yield from _in(found) if isinstance(found, ModuleType) else [found]
+        inside = list(_in(found)) if isinstance(found, ModuleType) else [found]
+        if not inside or not all(isinstance(operation, Operation) for operation in inside):
+            raise UsageError(f"plug-in '{point.name}' ({point.value}) holds no Operation: mend or uninstall it")
+        yield from inside
 
 
 @cache
@@ -48,6 +51,6 @@ def operations() -> dict[str, Operation]:
 def commands() -> dict[str, list[Operation]]:
     """Operations by the subcommand that runs them."""
     by_command: dict[str, list[Operation]] = {}
-    for operation in operations().values():
+    for operation in sorted(operations().values(), key=lambda one: one.windowed):  # latency before bandwidth
         by_command.setdefault(operation.command or operation.name, []).append(operation)
     return by_command

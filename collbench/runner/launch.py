@@ -47,6 +47,11 @@ class Launch:
     folder: RunFolder | None = None
     sync: HostSync | None = None
 
+    def hang(self, sentence: str) -> None:
+        """Keeps a hang in events.jsonl; called by the watchdog's thread as the last thing of this process."""
+        if self.folder:
+            self.folder.event("hang", text=sentence)
+
     def note(self, sentence: str) -> None:
         """Says something once, and keeps it in events.jsonl."""
         if self.listener:

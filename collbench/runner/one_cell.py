@@ -113,7 +113,7 @@ def _try(make: Callable[[], tuple[tuple[Buffers, ...], Program]]) -> tuple[tuple
 def time_cell(ready: Ready, world: World, budget: Budget) -> Measured | None:
     """Runs the protocol on all ranks; the result is at rank 0."""
     plan = schedule(budget, ready.cell.size_bytes, ready.cell.mode, ready.timed) if world.rank == 0 else None
-    with world.watchdog.phase(f"{ready.cell.title()}: measuring"):
+    with world.watchdog.phase(f"{ready.cell.title()}: measuring"), world.patient(budget.max_time_s):
         return measure(ready.loop, world, plan, ready.cell.title())
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 
-from collbench.errors import FAILED, FINE, USAGE, CollbenchError, UsageError
+from collbench.errors import FAILED, FINE, INTERRUPTED, USAGE, CollbenchError, UsageError
 from collbench.operations.registry import operations
 from collbench.results.folder import RunFolder
 from collbench.results.record import Row
@@ -33,13 +33,14 @@ def run(request: Request, world: World, listener: Listener | None, ended: Callab
     work = [(operations()[cell.operation], cell, one) for one in opened for cell in request.sweep.cells(one.name, ranks_of(one, world))]
     check_memory(work, world)
     launch.folder = _create_folder(request, world, opened)
+    world.watchdog.witness = launch.hang
     try:
         code = _run_all(launch, opened, work, waiting)
     except BaseException as error:
         if launch.folder:
             with contextlib.suppress(CollbenchError):
                 launch.folder.event("abort", text=str(error))
-                launch.folder.finish(exit_code=getattr(error, "exit_code", FAILED))
+                launch.folder.finish(exit_code=code_of(error))
         raise
     ended(code)
     close_backends(opened, world)
@@ -67,6 +68,11 @@ def _run_all(launch: Launch, opened: list[Opened], work: list[Work], waiting: li
     if launch.folder:
         launch.folder.finish(exit_code=code)
     return code
+
+
+def code_of(error: BaseException) -> int:
+    """The exit code that run.json gets for a run that broke off."""
+    return INTERRUPTED if isinstance(error, KeyboardInterrupt) else getattr(error, "exit_code", FAILED)
 
 
 def exit_code(rows: list[Row]) -> int:

@@ -12,19 +12,24 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
-from collbench.errors import FAILED
+from collbench.errors import FAILED, CollbenchError
 
 _LOOKS_PER_TIMEOUT = 20
 
 
 class Watchdog:
-    """Watches the phase that is running in this process. One per process; `close` ends the thread."""
+    """Watches the phase that is running in this process. One per process; `close` ends the thread.
+
+    progress   a word that the timed loops advance
+    witness    told the sentence before the process ends (rank 0 writes it down)
+    """
 
     def __init__(self, timeout_s: float, whoami: str, end: Callable[[str], None] | None = None) -> None:
         self.progress = ctypes.c_int64(-1)
         self._timeout, self._whoami, self._end = timeout_s, whoami, end or end_process
+        self.witness: Callable[[str], None] | None = None
         self._phase: str | None = None
         self._since = time.monotonic()
         self._stop = threading.Event()
@@ -41,14 +46,29 @@ class Watchdog:
         finally:
             self._since, self._phase = time.monotonic(), before
 
+    @contextmanager
+    def elsewhere(self) -> Iterator[None]:
+        """Inside, something else keeps the deadline: the control plane's waits name who is missing, which this cannot."""
+        before, self._phase = self._phase, None
+        try:
+            yield
+        finally:
+            self._since, self._phase = time.monotonic(), before
+
     def _watch(self) -> None:
         seen = self.progress.value
         while not self._stop.wait(self._timeout / _LOOKS_PER_TIMEOUT):
             if self._phase is None or self.progress.value != seen:
                 seen, self._since = self.progress.value, time.monotonic()
             elif time.monotonic() - self._since > self._timeout:
-                self._end(self.sentence())
+                self._give_up(self.sentence())
                 return
+
+    def _give_up(self, sentence: str) -> None:
+        if self.witness:
+            with suppress(CollbenchError):
+                self.witness(sentence)
+        self._end(sentence)
 
     def sentence(self) -> str:
         """Where this rank stands: "hang: allreduce 64 MiB on mpi: rank 1 (node2, pid 7) has not moved for 60 s in iteration 41"."""

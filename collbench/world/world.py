@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from collbench.errors import CollbenchError, PeerFailed
 from collbench.launch.info import LaunchInfo
 from collbench.world.addresses import LOOPBACK, addresses_towards
 from collbench.world.watchdog import Watchdog
-from collbench.world.wire import ABORT, SAY, Hub, Spoke
+from collbench.world.wire import ABORT, SAY, Frames, Hub, Spoke
 
 if TYPE_CHECKING:
     import numpy as np
@@ -52,6 +53,7 @@ class World:
     def __init__(self, info: LaunchInfo, timeout_s: float) -> None:
         self.info, self.rank, self.size, self.timeout_s = info, info.rank, info.ranks, timeout_s
         self._step = 0
+        self._patience_s = 0.0
         self._hub: Hub | None = None
         self._spoke: Spoke | None = None
         me = Member(info.rank, socket.gethostname(), info.local_rank, os.getpid(), tuple(sorted(os.sched_getaffinity(0))))
@@ -106,11 +108,20 @@ class World:
         """How many cores the ranks of a host (this one by default) may use together: a bound rank adds only its own."""
         return len({cpu for member in self.on_host(host) for cpu in member.cpus})
 
+    @contextmanager
+    def patient(self, seconds: float) -> Iterator[None]:
+        """Inside, every wait allows for so many seconds of honest work at the other ranks on top of the deadline."""
+        self._patience_s = seconds
+        try:
+            yield
+        finally:
+            self._patience_s = 0.0
+
     def gather(self, value: T, what: str) -> list[T] | None:
         """Every rank's `value` (JSON), by rank, at rank 0; None elsewhere. `what` names the phase in errors."""
         self._step += 1
         if self._hub:
-            came = self._hub.collect(self._step, what, [str(m) for m in self.members], self.timeout_s)
+            came = self._collect(self._hub, what)
             return [value, *(came[rank][0] for rank in range(1, self.size))]
         if self._spoke:
             self._spoke.say(self._step, value)
@@ -123,7 +134,7 @@ class World:
 
         self._step += 1
         if self._hub:
-            came = self._hub.collect(self._step, what, [str(m) for m in self.members], self.timeout_s)
+            came = self._collect(self._hub, what)
             rest = (came[rank] for rank in range(1, self.size))
             return [array, *(np.frombuffer(raw[0], np.float64).reshape(shape) for shape, raw in rest)]
         if self._spoke:
@@ -131,13 +142,18 @@ class World:
             return None
         return [array]
 
+    def _collect(self, hub: Hub, what: str) -> dict[int, tuple[Any, Frames]]:
+        with self.watchdog.elsewhere():
+            return hub.collect(self._step, what, [str(m) for m in self.members], self.timeout_s + self._patience_s)
+
     def decide(self, value: T, what: str) -> T:
         """Rank 0's `value` (JSON) at every rank; the others' is ignored."""
         self._step += 1
         if self._hub:
             self._hub.tell(self._step, SAY, value)
         elif self._spoke:
-            heard: T = self._spoke.hear(self._step, what, self.timeout_s)
+            with self.watchdog.elsewhere():
+                heard: T = self._spoke.hear(self._step, what, self.timeout_s + self._patience_s)
             return heard
         return value
 

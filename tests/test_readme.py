@@ -1,0 +1,105 @@
+"""README is the front door: every command in it runs, its table is what a stored run prints, its flags are those that exist."""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from collbench.report.flags import FLAGS
+from tests.beds import SlurmBed
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BIN = Path(sys.executable).parent
+# The commands as they stand, but little to measure: these variables are the options' twins and lose against what is typed.
+BRIEF = {"COLLBENCH_SIZES": "8,1K", "COLLBENCH_MAX_TIME": "0.05", "COLLBENCH_ITERATIONS": "3", "COLLBENCH_WARMUP": "1"}
+
+
+def _commands() -> list[str]:
+    blocks = re.findall(r"```sh\n(.*?)```", README, re.DOTALL)
+    lines = [line.split("  #")[0].strip() for block in blocks for line in block.splitlines()]
+    return [line for line in lines if line]
+
+
+COMMANDS = _commands()
+LOCAL = [c for c in COMMANDS if c.startswith(("collbench ", "mpirun ", "torchrun "))]
+SLURM = [c for c in COMMANDS if c.startswith("srun ")]
+MADE = [c for c in COMMANDS if c.startswith("make ")]
+INSTALLED = [c for c in COMMANDS if c.startswith("pip ")]
+
+
+def test_every_command_is_of_a_kind_that_is_run_here() -> None:
+    assert sorted(LOCAL + SLURM + MADE + INSTALLED) == sorted(COMMANDS)
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("COLLBENCH_", "SLURM_", "PMI_"))}
+    (folder / "reports").symlink_to(ROOT / "reports")
+    return {**kept, **BRIEF, "PATH": f"{BIN}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
+
+
+def _run(command: list[str], folder: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["timeout", "110", *command], cwd=folder, env=env, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("command", LOCAL)
+def test_a_local_command_runs(command: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        shlex.split(command), cwd=tmp_path, env=_environment(tmp_path), capture_output=True, text=True, timeout=110, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() or "--csv" in command
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.slurm
+@pytest.mark.parametrize("command", SLURM)
+def test_a_slurm_command_runs(command: str, tmp_path: Path, slurm_hosts: SlurmBed) -> None:
+    options, _, ours = command.removeprefix("srun ").partition("collbench ")
+    # 1 GiB over the bed's 1 Gbit/s takes a quarter of an hour; the size range is the only thing changed.
+    words = [sys.executable, "-m", "collbench", *shlex.split(ours.replace("--sizes 1K-1G", "--sizes 1K-64K"))]
+    kept = _environment(tmp_path)
+    done = slurm_hosts.srun(shlex.split(options), words, timeout=100, env={**kept, "COLLBENCH_OUT": str(tmp_path / "run")})
+    if "--mpi=pmi2" in command:
+        assert "mpi" in done.stdout
+    assert done.returncode == 0, done.stderr
+    assert "allreduce" in done.stdout
+
+
+def test_make_run_measures_on_every_cpu_backend(tmp_path: Path) -> None:
+    assert "make run" in MADE and "make test" in MADE
+    if not (ROOT / ".venv").exists() or shutil.which("make") is None:
+        pytest.skip("the tests run in another environment than make's own")
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("COLLBENCH_", "MAKE", "MFLAGS"))}
+    environment |= {"COLLBENCH_OUT": str(tmp_path / "run"), "COLLBENCH_ITERATIONS": "3"}
+    done = _run(["make", "run", "SIZES=64"], ROOT, environment)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"allreduce +64 B +mpi ", done.stdout) and re.search(r"allreduce +64 B +gloo ", done.stdout)
+    assert str(tmp_path / "run") in done.stderr
+
+
+def test_the_table_shown_is_what_the_stored_run_prints() -> None:
+    shown = re.search(r"<!-- output of: collbench (.*?) -->\n```\n(.*?)```", README, re.DOTALL)
+    assert shown
+    done = subprocess.run(
+        [sys.executable, "-m", "collbench", *shlex.split(shown[1])], cwd=ROOT, capture_output=True, text=True, timeout=30, check=True
+    )
+    assert shown[2].rstrip() == done.stdout.rstrip()
+    assert (ROOT / "reports" / "first-run.svg").exists()
+
+
+def test_every_flag_that_a_row_can_carry_is_explained() -> None:
+    source = "\n".join(
+        path.read_text(encoding="utf-8") for room in ("runner", "timing", "operations") for path in (ROOT / "collbench" / room).glob("*.py")
+    )
+    from collbench.report.flags import FLAGS
+
+    carried = {flag for flag in FLAGS if f'"{flag}"' in source}
+    assert {"oversubscribed", "above_bound", "few_samples", "simulated"} <= carried
+    missing = {flag for flag in carried if f"`{flag}`" not in README}
+    assert not missing
