@@ -97,7 +97,6 @@ def test_every_flag_that_a_row_can_carry_is_explained() -> None:
     source = "\n".join(
         path.read_text(encoding="utf-8") for room in ("runner", "timing", "operations") for path in (ROOT / "collbench" / room).glob("*.py")
     )
-    from collbench.report.flags import FLAGS
 
     carried = {flag for flag in FLAGS if f'"{flag}"' in source}
     assert {"oversubscribed", "above_bound", "few_samples", "simulated"} <= carried

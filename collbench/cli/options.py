@@ -53,7 +53,7 @@ def _add_how(group: argparse._ArgumentGroup, operations: list[Operation]) -> Non
     place.add_argument("--in-place", action="store_true", help="send and receive in one buffer")
     place.add_argument("--out-of-place", action="store_true", help="in two (default where the library has it)")
     if any(operation.windowed for operation in operations):
-        group.add_argument("--window", metavar="W", type=positive, default=64, help="messages in flight (default: 64)")
+        group.add_argument("--window", metavar="W", type=positive, help="messages in flight (default: 64, at most 256 MiB in all)")
     group.add_argument("-n", "--iterations", metavar="N", type=positive, help="exactly N samples (default: until precise)")
     group.add_argument("-w", "--warmup", metavar="N", type=natural, help="exactly N warm-up calls (default: until settled)")
     group.add_argument("--precision", metavar="PCT", type=amount, help="half-width of the interval aimed at, in percent (default: by size)")
@@ -88,7 +88,7 @@ def make_request(arguments: argparse.Namespace, operations: list[Operation], bac
         mode=arguments.mode,
         in_place=True if arguments.in_place else False if arguments.out_of_place else None,
         buffers=arguments.buffers,
-        window=getattr(arguments, "window", 64),
+        window=getattr(arguments, "window", None),
         seed=arguments.seed,
     )
     precision = arguments.precision / 100 if arguments.precision else None

@@ -11,12 +11,17 @@ from collbench.operations.cell import Cell
 from collbench.operations.dtypes import DType
 from collbench.operations.operation import Operation
 
+_WINDOW = 64  # OSU's and nccl-tests users' habit
+_IN_FLIGHT_BYTES = 256 * 2**20  # a window of 64 messages of 64 MiB would take seconds and say nothing more
 MODES = ("isolated", "batched", "pipelined", "graph")
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """Everything that makes cells, but for the backend. Sizes in bytes, ascending; in_place None: as the library has it."""
+    """Everything that makes cells, but for the backend.
+
+    Sizes in bytes, ascending. in_place None: as the library has it. window None: 64 messages, but at most 256 MiB in flight.
+    """
 
     operations: tuple[Operation, ...]
     sizes: tuple[int, ...]
@@ -27,7 +32,7 @@ class Sweep:
     mode: str = "isolated"
     in_place: bool | None = None
     buffers: str = "fixed"
-    window: int = 64
+    window: int | None = None
     seed: int = 0
 
     def cells(self, backend: str, n: int) -> Iterator[Cell]:
@@ -39,8 +44,11 @@ class Sweep:
                 for size, rounded in _whole(self.sizes, dtype.size * operation.parts(n)):
                     yield Cell(
                         operation.name, backend, dtype, size, self.device, redop, root, self.mode, self.in_place, self.buffers,
-                        self.window if operation.windowed else None, self.seed, ("size_rounded",) if rounded else (),
+                        self._window(size) if operation.windowed else None, self.seed, ("size_rounded",) if rounded else (),
                     )  # fmt: skip
+
+    def _window(self, size: int) -> int:
+        return self.window or max(1, min(_WINDOW, _IN_FLIGHT_BYTES // size))
 
     def check_ranks(self, n: int) -> None:
         """Raises UsageError when a root is not among n ranks."""

@@ -13,17 +13,7 @@ FLAGS = {
     "warmup_unsettled": "warm-up ended at its limit, not because the times had settled: raise -w",
     "size_rounded": "the size asked for is no multiple of the element size times the parts: rounded down",
     "simulated": "computed by a seeded model, not measured on this machine",
-    "in_place_only": "the library knows this operation only in place",
     "pairs_at_once": "all pairs ran at the same time and shared what lies between them",
-    "drift": "the last third of the samples differs from the first: the machine was changing, trust no single number",
-    "two_modes": "the samples fall into two groups: the median lies in one of them, trust no single number",
-    "skew_limited": "the ranks left the synchronisation at different times: more than a tenth of the time is that",
-    "launch_bound": "the host could not enqueue as fast as the device worked: the time is the host's",
-    "canary": "the machine's state changed while this row was measured (see canary_s in the row)",
-    "few_calls": "only a handful of calls was made, since each takes long here",
-    "virtual_interface": "the interface has no speed of its own: no ceiling; give one with --ceiling",
-    "thread_multiple": "MPI was started with full thread support, which slows small messages",
-    "interrupted": "the run was stopped while this row was measured",
 }
 
 

@@ -20,7 +20,7 @@ from tests.report.golden import assert_golden
 from tests.results.rows import make_row, not_measured, store
 
 ROWS = [
-    make_row(64 << 20, flags=("drift", "few_samples"), canary_s={"before": 1e-9, "after": None}, samples={"max_s": {"offset": 0}}),
+    make_row(64 << 20, flags=("target_missed", "few_samples"), canary_s={"before": 1e-9, "after": None}, samples={"max_s": {"offset": 0}}),
     not_measured('no "bfloat16", sorry\nreally', backend="mpi"),
     make_row(8, backend="mpi", slowest_ranks={"count": 3}),
 ]
