@@ -158,7 +158,8 @@ class MpiBackend:
     def sync(self, group: Group) -> Program | None:
         """MPI_Barrier on the group."""
         pointer = ctypes.cast(self._library.MPI_Barrier, ctypes.c_void_p).value or 0
-        return Program(((NativeCall("MPI_Barrier", pointer, (self._mpi._handleof(group.handle),)),),))
+        call = NativeCall("MPI_Barrier", pointer, (self._mpi._handleof(group.handle),))
+        return Program(((call,),), explain=self._mpi.Get_error_string)
 
     def clock(self) -> Clock:
         """CLOCK_MONOTONIC."""

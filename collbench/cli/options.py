@@ -107,9 +107,9 @@ def _root(text: str) -> int:
 
 
 def _sizes(arguments: argparse.Namespace) -> list[int]:
-    if not (arguments.minimum or arguments.maximum or arguments.factor or arguments.increment):
-        return parse_sizes(arguments.sizes or DEFAULT_SIZES)
-    if arguments.sizes:
+    if all(given is None for given in (arguments.minimum, arguments.maximum, arguments.factor, arguments.increment)):
+        return parse_sizes(DEFAULT_SIZES if arguments.sizes is None else arguments.sizes)
+    if arguments.sizes is not None:
         raise UsageError("--sizes and -b/-e/-f/-i both give sizes: use one of them")
     low, _, high = DEFAULT_SIZES.partition("-")
     first = parse_size(arguments.minimum or low)

@@ -56,15 +56,15 @@ def words(text: str) -> list[str]:
 
 
 def from_environment(parser: argparse.ArgumentParser, typed: list[str], env: Mapping[str, str]) -> list[str]:
-    """The options that COLLBENCH_* variables add in front of what was typed; what was typed wins over them."""
+    """The options that COLLBENCH_* variables (empty is unset) add in front of what was typed; what was typed wins over them."""
     added: list[str] = []
     for action in parser._actions:
         long = next((option for option in action.option_strings if option.startswith("--")), None)
         value = env.get(_twin(long)) if long and long != "--help" else None
-        if long is None or value is None or _given(action, typed):
+        if long is None or not value or _given(action, typed):
             continue
         if action.nargs == 0:
-            added += [long] if value.lower() not in ("", "0", "false", "no") else []
+            added += [long] if value.lower() not in ("0", "false", "no") else []
         else:
             added += [f"{long}={value}"]
     return [*added, *typed]

@@ -77,7 +77,8 @@ class Loop:
             ctypes.byref(self._timed.progress), ctypes.byref(failure),
         )  # fmt: skip
         if done < n:
-            raise self._failed(int(failure.call), int(failure.iteration), self._timed.program.explain(int(failure.code)))
+            failed = self._timed.program if failure.call >= 0 or self._timed.sync is None else self._timed.sync
+            raise self._failed(int(failure.call), int(failure.iteration), failed.explain(int(failure.code)))
         return np.multiply(elapsed, 1e-9, dtype=np.float64)[np.newaxis, :]
 
     def _run_python(self, n: int, batch: int, first: int) -> NDArray[np.float64]:

@@ -45,7 +45,7 @@ class HostSync:
     def program(self) -> Program:
         """One call of collbench_sync."""
         call = NativeCall("collbench_sync", address("collbench_sync"), (ctypes.addressof(self._struct),))
-        return Program(((call,),), keep=self)
+        return Program(((call,),), keep=self, explain=os.strerror)
 
     def close(self) -> None:
         """Closes the sockets; the shared page goes with the process."""

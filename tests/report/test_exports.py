@@ -61,7 +61,7 @@ def test_csv() -> None:
         "NIC 4×100 Gb/s",
         "84.0",
     )
-    assert (first["flags"], first["canary_before_s"], first["canary_after_s"]) == ("drift few_samples", "1e-09", "")
+    assert (first["flags"], first["canary_before_s"], first["canary_after_s"]) == ("target_missed few_samples", "1e-09", "")
     assert (second["na"], second["time_p50_s"], second["wrong"]) == ('no "bfloat16", sorry?really', "", "")
     assert json.loads(third["slowest_ranks"]) == {"count": 3}
 
