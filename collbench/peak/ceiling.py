@@ -11,7 +11,7 @@ class Ceiling:
 
     kind          "measured" (a reference, no bound), "network", "given" (--ceiling) or "simulated"
     bytes_per_s   the rate; None when there is none, and then `limited_by` says why
-    limited_by    the link or the copy that limits, for people: "NIC eth0 1 Gb/s", "memory copy at 1 MiB"
+    limited_by    the link or the copy that limits, for people: "NIC eth0 1 Gb/s", "memory copy and sum"
     model         "ring" or "bound"
     source        where the figure comes from: "measured before the first cell", "tc qdisc on eth0", "--ceiling"
     """

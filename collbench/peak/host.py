@@ -8,9 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from collbench.peak.ceiling import Ceiling, nothing
-from collbench.units import format_size
 
-_SOURCE = "measured by all ranks of the host at once, before the first cell"
+_SOURCE = "measured at this size by all ranks of the host at once, before the first cell"
 
 
 @dataclass(frozen=True)
@@ -35,13 +34,12 @@ def memory_ceiling(model: str, size_bytes: int, rates: HostRates) -> Ceiling:
     (n-1)/n·S·(1/sum + 1/copy) and its bus factor is 2(n-1)/n.
     """
     copy, added = rates.copy.get(size_bytes), rates.sum.get(size_bytes)
-    at = f"at {format_size(size_bytes)}"
     if copy and model == "copy":
-        return Ceiling("measured", copy, f"memory copy {at}", source=_SOURCE)
+        return Ceiling("measured", copy, "memory copy", source=_SOURCE)
     if added and model == "sum":
-        return Ceiling("measured", added, f"memory sum {at}", source=_SOURCE)
+        return Ceiling("measured", added, "memory sum", source=_SOURCE)
     if copy and added and model == "allreduce":
-        return Ceiling("measured", 2 / (1 / copy + 1 / added), f"memory copy and sum {at}", source=_SOURCE)
+        return Ceiling("measured", 2 / (1 / copy + 1 / added), "memory copy and sum", source=_SOURCE)
     return nothing("this host's memory was not measured at this size")
 
 
