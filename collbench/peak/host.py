@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from collbench.peak.ceiling import Ceiling, nothing
 
-_SOURCE = "measured at this size by all ranks of the host at once, before the first cell"
+_SOURCE = "measured by all ranks of the host at once, before the first cell"
+_AT_SIZE = "measured at this size by all ranks of the host at once, before the first cell"
 
 
 @dataclass(frozen=True)
@@ -35,11 +36,11 @@ def memory_ceiling(model: str, size_bytes: int, rates: HostRates) -> Ceiling:
     """
     copy, added = rates.copy.get(size_bytes), rates.sum.get(size_bytes)
     if copy and model == "copy":
-        return Ceiling("measured", copy, "memory copy", source=_SOURCE)
+        return Ceiling("measured", copy, "memory copy", source=_AT_SIZE)
     if added and model == "sum":
-        return Ceiling("measured", added, "memory sum", source=_SOURCE)
+        return Ceiling("measured", added, "memory sum", source=_AT_SIZE)
     if copy and added and model == "allreduce":
-        return Ceiling("measured", 2 / (1 / copy + 1 / added), "memory copy and sum", source=_SOURCE)
+        return Ceiling("measured", 2 / (1 / copy + 1 / added), "memory copy and sum", source=_AT_SIZE)
     return nothing("this host's memory was not measured at this size")
 
 
