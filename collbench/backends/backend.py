@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from collbench.backends.group import Group
 from collbench.operations.cell import Cell
 from collbench.operations.dtypes import redop_misfit
 from collbench.operations.operation import Operation, Reason, Steps
@@ -47,25 +48,6 @@ class Settings:
     asked: bool = True
     timeout_s: float = 60.0
     seed: int = 0
-
-
-@dataclass(frozen=True)
-class Group:
-    """Ranks that an operation runs over, as the library knows them.
-
-    ranks    ranks of the job, in the order of their rank within the group
-    driven   which ranks of the group this process drives
-    handle   the library's communicator or group
-    """
-
-    ranks: tuple[int, ...]
-    driven: tuple[int, ...]
-    handle: Any = field(default=None, compare=False)
-
-    @property
-    def n(self) -> int:
-        """How many ranks."""
-        return len(self.ranks)
 
 
 @runtime_checkable

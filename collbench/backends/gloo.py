@@ -10,13 +10,13 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from collbench.backends.backend import Available, Group, Settings, Unavailable
-from collbench.backends.clock import Clock, MonotonicClock
+from collbench.backends.backend import Available, Settings, Unavailable
+from collbench.backends.group import Group
+from collbench.backends.host import HostBackend
 from collbench.backends.memory import Buffers
 from collbench.operations.cell import Cell
-from collbench.operations.operation import Operation, Reason, Steps
+from collbench.operations.operation import Operation, Reason
 from collbench.operations.program import Program, PythonCall
-from collbench.peak.ceiling import Ceiling
 from collbench.topology.interfaces import interface_with
 
 if TYPE_CHECKING:
@@ -77,17 +77,11 @@ class TorchBinding:
         return hasattr(self._torch.distributed, name)
 
 
-class GlooBackend:
+class GlooBackend(HostBackend):
     """torch.distributed with Gloo."""
 
     name, api = "gloo", "torch"
-    devices = frozenset({"cpu"})
     local_path = "loopback"
-    own_ceiling: Ceiling | None = None
-    steps: Mapping[str, Steps] = {}
-
-    def __init__(self) -> None:
-        self.ranks = 0
 
     @classmethod
     def probe(cls) -> Available | Unavailable:
@@ -105,7 +99,7 @@ class GlooBackend:
 
         dist: Any = torch.distributed
         self._torch: Any = torch
-        self._rank, self.ranks = world.rank, world.size
+        self.rank, self.ranks = world.rank, world.size
         torch.set_num_threads(1)
         timeout = timedelta(seconds=settings.timeout_s)
         host, port = world.members[0].address, 0
@@ -117,41 +111,22 @@ class GlooBackend:
             self._store = dist.TCPStore(host, port, None, is_master=False, timeout=timeout)
         dist.init_process_group("gloo", store=self._store, rank=world.rank, world_size=world.size, timeout=timeout)
 
-    def group(self, ranks: Sequence[int]) -> Group | None:
+    def communicator(self, ranks: Sequence[int]) -> Any:
         """The default group for all ranks, else a new one, which torch wants all ranks to make."""
         dist = self._torch.distributed
-        handle = dist.group.WORLD if len(ranks) == self.ranks else dist.new_group(list(ranks))
-        if self._rank not in ranks:
-            return None
-        return Group(tuple(ranks), (list(ranks).index(self._rank),), handle)
+        return dist.group.WORLD if len(ranks) == self.ranks else dist.new_group(list(ranks))
+
+    def binding(self, group: Group, buffers: Buffers, slot: int) -> TorchBinding:
+        """Tensors over the buffers."""
+        return TorchBinding(self._torch, buffers, group, slot)
 
     def supports(self, operation: Operation, cell: Cell) -> Reason | None:
         """Everything the steps can say."""
         return None
 
-    def allocate(self, operation: Operation, cell: Cell, group: Group, slots: int) -> Buffers:
-        """Host memory, the same as for MPI."""
-        return Buffers(operation, cell, group, slots)
-
-    def bind(self, operation: Operation, cell: Cell, group: Group, buffers: Buffers) -> Program:
-        """The operation's "torch" steps as Python calls, per slot."""
-        bindings = [TorchBinding(self._torch, buffers, group, slot) for slot in range(buffers.slots)]
-        slots = tuple(tuple(operation.steps[self.api](binding)) for binding in bindings)
-        return Program(slots, keep=(buffers, bindings))
-
     def sync(self, group: Group) -> Program | None:
         """None: Gloo's barrier leaves ranks far apart, the shared-memory one of the room timing does not."""
         return None
-
-    def clock(self) -> Clock:
-        """CLOCK_MONOTONIC."""
-        return MonotonicClock()
-
-    def fence(self, deadline_s: float) -> None:
-        """Nothing is left pending by the operations' steps."""
-
-    def abort(self, why: str) -> None:
-        """Gloo's own timeout ends what is pending."""
 
     def versions(self) -> Mapping[str, str]:
         """torch, and the interface that Gloo was told to use."""

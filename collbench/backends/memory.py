@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from collbench.backends.backend import Group
+from collbench.backends.group import Group
 from collbench.operations.cell import Cell
 from collbench.operations.check import poison
 from collbench.operations.digits import write_digits

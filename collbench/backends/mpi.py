@@ -8,16 +8,16 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, SupportsInt
 
-from collbench.backends.backend import Available, Group, Settings, Unavailable
-from collbench.backends.clock import Clock, MonotonicClock
+from collbench.backends.backend import Available, Settings, Unavailable
+from collbench.backends.group import Group
+from collbench.backends.host import HostBackend
 from collbench.backends.memory import Buffers
 from collbench.backends.native_binding import Address, NativeBinding
 from collbench.errors import RunFailed
 from collbench.launch.pairing import mpi_mismatch, size_disagrees
 from collbench.operations.cell import Cell
-from collbench.operations.operation import Operation, Reason, Steps
+from collbench.operations.operation import Operation, Reason
 from collbench.operations.program import NativeCall, Program
-from collbench.peak.ceiling import Ceiling
 
 if TYPE_CHECKING:
     from collbench.world.world import World
@@ -89,17 +89,11 @@ class MpiBinding(NativeBinding):
         return int(self._mpi.IN_PLACE) if self.cell.in_place else address
 
 
-class MpiBackend:
+class MpiBackend(HostBackend):
     """The MPI library of this process, on host memory."""
 
     name, api = "mpi", "mpi"
-    devices = frozenset({"cpu"})
     local_path = "memory"
-    own_ceiling: Ceiling | None = None
-    steps: Mapping[str, Steps] = {}
-
-    def __init__(self) -> None:
-        self.ranks = 0
 
     @classmethod
     def probe(cls) -> Available | Unavailable:
@@ -125,15 +119,19 @@ class MpiBackend:
         if disagrees:
             raise RunFailed(disagrees)
         self._library = ctypes.CDLL(mpi.__file__)
-        self._rank, self.ranks = world.rank, world.size
+        self.explain = mpi.Get_error_string
+        self.rank, self.ranks = world.rank, world.size
 
-    def group(self, ranks: Sequence[int]) -> Group | None:
+    def communicator(self, ranks: Sequence[int]) -> Any:
         """COMM_WORLD for all ranks, else a communicator that only its members make."""
-        if self._rank not in ranks:
-            return None
         world = self._mpi.COMM_WORLD
-        comm = world if len(ranks) == self.ranks else world.Create_group(world.Get_group().Incl(list(ranks)))
-        return Group(tuple(ranks), (list(ranks).index(self._rank),), comm)
+        if len(ranks) == self.ranks or self.rank not in ranks:
+            return world
+        return world.Create_group(world.Get_group().Incl(list(ranks)))
+
+    def binding(self, group: Group, buffers: Buffers, slot: int) -> MpiBinding:
+        """Addresses and handles."""
+        return MpiBinding(self._mpi, self._library, buffers, group, slot)
 
     def supports(self, operation: Operation, cell: Cell) -> Reason | None:
         """No average, no reduction of types the library has no handle for, no counts past 2^31 without the _c functions."""
@@ -145,28 +143,11 @@ class MpiBackend:
             return f"{library_name(self._mpi)} lacks the large-count functions that 2^31 elements and more need"
         return None
 
-    def allocate(self, operation: Operation, cell: Cell, group: Group, slots: int) -> Buffers:
-        """Host memory."""
-        return Buffers(operation, cell, group, slots)
-
-    def bind(self, operation: Operation, cell: Cell, group: Group, buffers: Buffers) -> Program:
-        """The operation's "mpi" steps as C calls, per slot."""
-        bindings = [MpiBinding(self._mpi, self._library, buffers, group, slot) for slot in range(buffers.slots)]
-        slots = tuple(tuple(operation.steps[self.api](binding)) for binding in bindings)
-        return Program(slots, keep=(buffers, bindings), explain=self._mpi.Get_error_string)
-
     def sync(self, group: Group) -> Program | None:
         """MPI_Barrier on the group."""
         pointer = ctypes.cast(self._library.MPI_Barrier, ctypes.c_void_p).value or 0
         call = NativeCall("MPI_Barrier", pointer, (self._mpi._handleof(group.handle),))
         return Program(((call,),), explain=self._mpi.Get_error_string)
-
-    def clock(self) -> Clock:
-        """CLOCK_MONOTONIC."""
-        return MonotonicClock()
-
-    def fence(self, deadline_s: float) -> None:
-        """Nothing is left pending by the operations' steps."""
 
     def abort(self, why: str) -> None:
         """MPI_Abort, so that the launcher ends every rank."""

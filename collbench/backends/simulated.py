@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from collbench.backends.backend import Available, Group, Settings, Unavailable
+from collbench.backends.backend import Available, Settings, Unavailable
 from collbench.backends.clock import Clock
+from collbench.backends.group import Group
 from collbench.backends.memory import Buffers
 from collbench.operations.cell import Cell
 from collbench.operations.digits import reduced

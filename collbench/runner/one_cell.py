@@ -7,7 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from collbench.backends.backend import Backend, Group
+from collbench.backends.backend import Backend
+from collbench.backends.group import Group
 from collbench.backends.memory import Buffers, slots_for
 from collbench.errors import CollbenchError
 from collbench.operations.cell import Cell

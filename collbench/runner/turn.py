@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
-from collbench.backends.backend import Backend, Group, can_do
+from collbench.backends.backend import Backend, can_do
+from collbench.backends.group import Group
 from collbench.operations.cell import Cell
 from collbench.operations.operation import Operation
 from collbench.operations.program import Program

@@ -22,6 +22,7 @@ MOST_WARMUPS = 300
 FEW = 60  # fewer samples than these are flagged
 _PIPELINE = 20  # iterations a stamp pair spans when pipelined or batched: nccl-tests' -n 20
 _GROWTH = 1.5
+_FEWEST = 12  # batches that fit into the budget: two windows of 3 and a first look of 6
 Samples = NDArray[np.float64]
 
 
@@ -64,7 +65,7 @@ def schedule(budget: Budget, size_bytes: int, mode: str, timed: list[int], now: 
     began = now()
     first = yield 1, 1
     once = max(float(np.max(first[timed])), now() - began, 1e-7)
-    batch = 1 if mode == "isolated" else max(1, min(_PIPELINE, int(budget.max_time_s / 4 / once)))
+    batch = 1 if mode == "isolated" else max(1, min(_PIPELINE, int(budget.max_time_s / _FEWEST / once)))
     measured = Measured(np.empty((len(first), 0)), budget.target(size_bytes), batch=batch)
     yield from _warm_up(budget, once, batch, timed, measured)
     yield from _sample(budget, began, timed, measured, now)

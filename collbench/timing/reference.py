@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from collbench.backends.backend import Group
 from collbench.backends.clock import MonotonicClock
+from collbench.backends.group import Group
 from collbench.backends.memory import Buffers, slots_for
 from collbench.errors import WaitExpired
 from collbench.operations.cell import Cell

@@ -1,0 +1,60 @@
+"""What backends on host memory have in common: one rank a process, blocking calls, buffers of our own, CLOCK_MONOTONIC."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from collbench.backends.clock import Clock, MonotonicClock
+from collbench.backends.group import Group
+from collbench.backends.memory import Buffers
+from collbench.operations.cell import Cell
+from collbench.operations.operation import Operation, Steps
+from collbench.operations.program import Program
+from collbench.peak.ceiling import Ceiling
+
+
+class HostBackend(ABC):
+    """A backend of this kind says how it opens, what its communicator of some ranks is, and how steps bind to a slot's buffers."""
+
+    api = ""
+    devices = frozenset({"cpu"})
+    steps: Mapping[str, Steps] = {}
+    own_ceiling: Ceiling | None = None
+    rank = 0
+    ranks = 0
+    explain: Callable[[int], str] = staticmethod("error code {}".format)
+
+    @abstractmethod
+    def communicator(self, ranks: Sequence[int]) -> Any:
+        """The library's handle of a group. All ranks call; outside the group the answer is ignored."""
+
+    @abstractmethod
+    def binding(self, group: Group, buffers: Buffers, slot: int) -> Any:
+        """x, as the operation's steps see it, for one slot."""
+
+    def group(self, ranks: Sequence[int]) -> Group | None:
+        """A group of the job's ranks; None at ranks outside."""
+        handle = self.communicator(ranks)
+        return Group(tuple(ranks), (list(ranks).index(self.rank),), handle) if self.rank in ranks else None
+
+    def allocate(self, operation: Operation, cell: Cell, group: Group, slots: int) -> Buffers:
+        """Host memory, the same for every such backend."""
+        return Buffers(operation, cell, group, slots)
+
+    def bind(self, operation: Operation, cell: Cell, group: Group, buffers: Buffers) -> Program:
+        """The operation's steps for this api, per slot."""
+        bindings = [self.binding(group, buffers, slot) for slot in range(buffers.slots)]
+        slots = tuple(tuple(operation.steps[self.api](binding)) for binding in bindings)
+        return Program(slots, keep=(buffers, bindings), explain=self.explain)
+
+    def clock(self) -> Clock:
+        """CLOCK_MONOTONIC."""
+        return MonotonicClock()
+
+    def fence(self, deadline_s: float) -> None:
+        """Nothing is left pending by blocking calls."""
+
+    def abort(self, why: str) -> None:
+        """The library's own timeout ends what is pending."""
