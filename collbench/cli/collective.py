@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from collbench.cli.options import add_options, make_request
-from collbench.errors import CollbenchError, RunFailed, UsageError, WaitExpired
+from collbench.errors import CollbenchError, RunFailed, UsageError
 from collbench.operations.registry import commands as operation_commands
 
 if TYPE_CHECKING:
@@ -82,12 +82,14 @@ def _has(module: str) -> bool:
 
 def _take_part(request: Request, info: LaunchInfo, arguments: argparse.Namespace) -> int:
     """This process is a rank: joins the others, measures, and leaves with the same code as they do."""
-    from collbench.launch.spawn import die_with_parent, record_exit
+    from collbench.launch.spawn import die_with_parent, record_exit, record_start
+    from collbench.launch.supervise import say
     from collbench.runner.run import run
     from collbench.world.world import World
 
     if info.launcher == "local":
         die_with_parent()
+        record_start(os.environ)
 
     def ended(code: int) -> None:
         record_exit(code, os.environ)
@@ -102,9 +104,10 @@ def _take_part(request: Request, info: LaunchInfo, arguments: argparse.Namespace
             return run(request, world, listener, ended)
     except BaseException as error:
         why = error if isinstance(error, CollbenchError) else RunFailed(f"{type(error).__name__}: {error}")
-        world.abort(why)
-        # Rank 0 speaks for all; another rank only when rank 0 cannot have heard, or when it has a traceback to show.
-        why.said = world.rank != 0 and not isinstance(error, WaitExpired)  # type: ignore[attr-defined]
+        if world.rank == 0 and why is error:
+            say(str(why))  # before the others learn of it: mpiexec kills rank 0 as soon as one of them has ended
+        # Rank 0 speaks for all; another rank only when rank 0 does not answer, or when it has a traceback to show.
+        why.said = world.abort(why)  # type: ignore[attr-defined]
         raise
     finally:
         world.close()

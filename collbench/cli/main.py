@@ -63,7 +63,7 @@ def _code_of(error: BaseException) -> int:
     """The exit code for what ended the run; says why unless that was said already."""
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else FAILED
-    known = {KeyboardInterrupt: INTERRUPTED, _Terminated: TERMINATED, BrokenPipeError: FAILED}
+    known = {KeyboardInterrupt: INTERRUPTED, Terminated: TERMINATED, BrokenPipeError: FAILED}
     if type(error) in known:
         return known[type(error)]
     if not isinstance(error, CollbenchError):
@@ -77,12 +77,14 @@ def _code_of(error: BaseException) -> int:
     return error.exit_code
 
 
-class _Terminated(BaseException):
+class Terminated(BaseException):
     """SIGTERM, as an exception, so that what is open gets closed."""
+
+    exit_code = TERMINATED
 
 
 def _terminated(_number: int, _frame: FrameType | None) -> None:
-    raise _Terminated
+    raise Terminated
 
 
 def _leave(code: int) -> NoReturn:

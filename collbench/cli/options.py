@@ -112,9 +112,10 @@ def _sizes(arguments: argparse.Namespace) -> list[int]:
     if arguments.sizes is not None:
         raise UsageError("--sizes and -b/-e/-f/-i both give sizes: use one of them")
     low, _, high = DEFAULT_SIZES.partition("-")
-    first = parse_size(arguments.minimum or low)
-    last = parse_size(arguments.maximum or (high if not arguments.minimum else arguments.minimum))
+    least = low if arguments.minimum is None else arguments.minimum
+    most = arguments.maximum if arguments.maximum is not None else high if arguments.minimum is None else least
+    first, last = parse_size(least), parse_size(most)
     if first > last:
-        raise UsageError(f"-b {arguments.minimum or low} is larger than -e {arguments.maximum or high}: exchange them")
-    step = f"+{arguments.increment}" if arguments.increment else f"x{arguments.factor or 2}"
+        raise UsageError(f"-b {least} is larger than -e {most}: exchange them")
+    step = f"x{2 if arguments.factor is None else arguments.factor}" if arguments.increment is None else f"+{arguments.increment}"
     return size_steps(first, last, step)

@@ -64,8 +64,8 @@ def environment(env: Mapping[str, str]) -> dict[str, str]:
     return {**env, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
-def exit_meaning(code: int) -> tuple[int, str]:
-    """Our exit code, and a sentence if mpiexec's own code tells of a killed rank or of mpiexec failing itself.
+def exit_meaning(code: int, who: str = "a rank") -> tuple[int, str]:
+    """Our exit code, and a sentence if mpiexec's own code tells of a killed rank (`who`) or of mpiexec failing itself.
 
     Hydra gives the signal's number for a killed rank, prterun 128 + the number; hydra ORs the ranks' codes before MPI_Init.
     """
@@ -73,5 +73,5 @@ def exit_meaning(code: int) -> tuple[int, str]:
         return code, ""
     number = -code if code < 0 else code - 128 if code > 128 else code
     if number in (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGTERM):
-        return FAILED, f"mpiexec ended with code {code}: a rank was killed by signal {number} ({signal.Signals(number).name})"
+        return FAILED, f"mpiexec ended with code {code}: {who} was killed by signal {number} ({signal.Signals(number).name})"
     return FAILED, f"mpiexec ended with code {code}: see what it printed above"

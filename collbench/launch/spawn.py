@@ -18,7 +18,17 @@ from collbench.launch.local import to_variable
 from collbench.launch.supervise import GRACE_S, Child, Supervisor, die_with_parent, say
 from collbench.launch.variables import number, without_manager, without_scheduler
 
-__all__ = ["PROGRAM", "Terminal", "default_ranks", "die_with_parent", "node_workers", "record_exit", "start_local", "terminal"]
+__all__ = [
+    "PROGRAM",
+    "Terminal",
+    "default_ranks",
+    "die_with_parent",
+    "node_workers",
+    "record_exit",
+    "record_start",
+    "start_local",
+    "terminal",
+]
 
 PROGRAM = (sys.executable, "-m", "collbench")
 _LONGEST_FOLDER = 80  # a Unix socket's path has at most 107 bytes
@@ -145,16 +155,25 @@ def _own_columns() -> int:
     return 0
 
 
+def record_start(env: Mapping[str, str]) -> None:
+    """Leaves this rank's process number for the parent, which sees only mpiexec; does nothing outside of a local start."""
+    _record("pid", os.getpid(), env)
+
+
 def record_exit(code: int, env: Mapping[str, str]) -> None:
     """Leaves this rank's exit code for the parent, because mpiexec does not keep it (hydra ORs codes, or loses them).
 
     To be called last by each rank; does nothing outside of a local start.
     """
+    _record("exit", code, env)
+
+
+def _record(kind: str, number: int, env: Mapping[str, str]) -> None:
     folder, rank = env.get("COLLBENCH_LOCAL"), next((env[n] for n in ("COLLBENCH_RANK", *_MPI_RANKS) if n in env), None)
     if folder and rank and rank.isdigit() and Path(folder).is_dir():
         part = Path(folder) / f"part-{rank}"
-        part.write_text(str(code), encoding="ascii")
-        part.rename(Path(folder) / f"exit-{rank}")
+        part.write_text(str(number), encoding="ascii")
+        part.rename(Path(folder) / f"{kind}-{rank}")
 
 
 _MPI_RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK")
@@ -174,11 +193,20 @@ def _mpi_command(mpiexec: Path | None, ranks: int, line: Sequence[str]) -> list[
 def _through_mpiexec(command: Sequence[str], ranks: int, env: Mapping[str, str], folder: Path, grace_s: float) -> int:
     # SIGTERM: mpiexec takes its ranks along, which a killed one would leave behind
     child = Child("mpiexec", command, mpi_start.environment(without_scheduler(env)), on_parent_death=signal.SIGTERM)
-    supervisor = Supervisor([child], grace_s=grace_s, failed_elsewhere=lambda: any(_recorded(folder)))
+    seen: set[Path] = set()
+
+    def failed() -> bool:
+        for path in set(folder.glob("pid-*")) - seen:
+            seen.add(path)
+            pid = path.read_text(encoding="ascii")
+            supervisor.watch(f"rank {path.name.removeprefix('pid-')} (pid {pid})", int(pid))
+        return any(_recorded(folder))
+
+    supervisor = Supervisor([child], grace_s=grace_s, failed_elsewhere=failed)
     code = supervisor.run()
     if supervisor.signal is not None:
         return code
-    return _outcome(code, _recorded(folder), ranks)
+    return _outcome(code, _recorded(folder), ranks, next(iter(supervisor.ends), "a rank"))
 
 
 def _recorded(folder: Path) -> list[int]:
@@ -187,8 +215,8 @@ def _recorded(folder: Path) -> list[int]:
     return [int(path.read_text(encoding="ascii")) for path in found]
 
 
-def _outcome(code: int, recorded: Sequence[int], ranks: int) -> int:
-    meaning, sentence = mpi_start.exit_meaning(code)
+def _outcome(code: int, recorded: Sequence[int], ranks: int, first: str) -> int:
+    meaning, sentence = mpi_start.exit_meaning(code, first)
     failed = next((one for one in recorded if one != FINE), None)
     if failed is not None:
         return failed

@@ -82,6 +82,7 @@ class Supervisor:
         self.failed_elsewhere = failed_elsewhere
         self.first_failure: int | None = None
         self.signal: int | None = None
+        self.ends: list[str] = []
         self._deadline: float | None = None
         self._stage = 0
 
@@ -100,11 +101,20 @@ class Supervisor:
             return 128 + self.signal
         return self.first_failure or 0
 
+    def watch(self, name: str, pid: int) -> None:
+        """Puts `name` into `ends` when that process, which is no child of ours, ends. To be called by `failed_elsewhere`."""
+        with contextlib.suppress(ProcessLookupError):
+            self._selector.register(os.pidfd_open(pid), selectors.EVENT_READ, name)
+
     def _wait(self, signals: socket.socket) -> None:
         while any(child.alive for child in self.children) and self._stage < 3:
             for key, _ in self._selector.select(self._timeout()):
                 if key.data is None:
                     self._pass_on(signals.recv(64))
+                elif isinstance(key.data, str):
+                    self.ends.append(key.data)
+                    self._selector.unregister(key.fileobj)
+                    os.close(key.fd)
                 else:
                     self._ended(key)
             if self.failed_elsewhere and self._deadline is None and self.failed_elsewhere():
@@ -131,7 +141,7 @@ class Supervisor:
         os.close(key.fd)
         if code == 0 or self.signal is not None or self._stage > 0:
             return
-        if code < 0:
+        if code < 0 and code != -signal.SIGPIPE:  # whoever read our output (`| head`) has seen enough
             say(f"{child.name} (pid {child.process.pid}) was killed by signal {-code} ({_name(-code)})")
         if self.first_failure is None:
             self.first_failure = code if code > 0 else FAILED

@@ -40,7 +40,7 @@ class Mismatch:
 
 
 def poison(buffer: NDArray[Any]) -> None:
-    """Fills a receive buffer with bytes that no moved digit has (of the types, only uint8 can even sum to them): what never arrived shows."""
+    """Fills a receive buffer with bytes that no moved digit has (only sums of uint8 can reach them): what never arrived shows."""
     buffer.view(np.uint8)[:] = _POISON
 
 

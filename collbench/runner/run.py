@@ -39,7 +39,7 @@ def run(request: Request, world: World, listener: Listener | None, ended: Callab
     except BaseException as error:
         if launch.folder:
             with contextlib.suppress(CollbenchError):
-                launch.folder.event("abort", text=str(error))
+                launch.folder.event("abort", text=str(error) or type(error).__name__)
                 launch.folder.finish(exit_code=code_of(error))
         raise
     ended(code)

@@ -77,7 +77,8 @@ def measure_streams(world: World) -> tuple[float | None, float | None]:
         return None, None
     receiver, sender = _connect_ring(world)
     with receiver, sender:
-        one = _stream(world, sender if world.rank % 2 == 0 else None, receiver if world.rank % 2 == 1 else None)
+        gives, takes = world.rank % 2 == 0 and world.rank + 1 < world.size, world.rank % 2 == 1  # of an odd number the last one rests
+        one = _stream(world, sender if gives else None, receiver if takes else None)
         both = _stream(world, sender, receiver)
     return one, both
 

@@ -24,12 +24,14 @@ class Watchdog:
 
     progress   a word that the timed loops advance
     witness    told the sentence before the process ends (rank 0 writes it down)
+    suspects   names who may be the reason, if anybody can be named
     """
 
     def __init__(self, timeout_s: float, whoami: str, end: Callable[[str], None] | None = None) -> None:
         self.progress = ctypes.c_int64(-1)
         self._timeout, self._whoami, self._end = timeout_s, whoami, end or end_process
         self.witness: Callable[[str], None] | None = None
+        self.suspects: Callable[[], list[str]] | None = None
         self._phase: str | None = None
         self._since = time.monotonic()
         self._stop = threading.Event()
@@ -74,9 +76,10 @@ class Watchdog:
         """Where this rank stands: "hang: allreduce 64 MiB on mpi: rank 1 (node2, pid 7) has not moved for 60 s in iteration 41"."""
         iteration = self.progress.value
         where = f" in iteration {iteration}" if iteration >= 0 else ""
+        named = ", ".join(self.suspects()) if self.suspects else ""
         return (
             f"hang: {self._phase}: {self._whoami} has not moved for {self._timeout:g} s{where}; "
-            "look at the ranks that print no such line, or raise --timeout"
+            f"{named or 'look at the ranks that print no such line'}, or raise --timeout"
         )
 
     def close(self) -> None:

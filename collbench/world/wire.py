@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -18,6 +19,7 @@ from collbench.errors import PeerFailed, RunFailed, UsageError, WaitExpired
 
 HELLO, WELCOME, SAY, ABORT = b"hello", b"welcome", b"say", b"abort"
 _CANDIDATES = 8
+_FAREWELL_S = 2.0  # how long a rank that fails waits for rank 0 to end with it
 _PATIENCE_S = 1.0  # how long a rank waits at one candidate port before it tries the next one as well
 Frames = list[bytes]
 
@@ -40,7 +42,11 @@ class Hub:
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.ROUTER)
         self._socket.setsockopt(zmq.LINGER, 1000)
-        self._bind(meeting, port, token)
+        try:
+            self._bind(meeting, port, token)
+        except UsageError:
+            self.close()
+            raise
         self._names: dict[int, bytes] = {}
         self._early: dict[int, dict[int, tuple[Any, Frames]]] = {}
 
@@ -55,7 +61,7 @@ class Hub:
             except zmq.ZMQError as error:
                 taken = error
         where = f"port {port} is taken" if port else f"ports {candidate_ports(token)} are all taken"
-        raise UsageError(f"rank 0 cannot listen for the other ranks: {where} ({taken.strerror}); set MASTER_PORT to a free one")
+        raise UsageError(f"rank 0 cannot listen for the other ranks: {where} ({os.strerror(taken.errno)}); set MASTER_PORT to a free one")
 
     def admit(self, size: int, token: str, deadline_s: float) -> dict[int, Any]:
         """Waits for the hello of ranks 1 … size-1; returns what each said of itself. Raises WaitExpired naming the missing ones."""
@@ -69,19 +75,23 @@ class Hub:
                     f"{_ranks(missing)} of {size} did not join within {deadline_s:g} s: see whether they started, "
                     "whether they can reach this host, or raise --timeout"
                 )
-            name, kind, _, body = frames[0], frames[1], frames[2], json.loads(frames[3])
-            if kind == HELLO and body.get("token") == token:
-                self._admit_one(name, body, said, size)
+            body = _hello(frames[1:], token)
+            if body:
+                self._admit_one(frames[0], body, said, size)
         return said
 
     def _admit_one(self, name: bytes, body: dict[str, Any], said: dict[int, Any], size: int) -> None:
-        rank = int(body["rank"])
+        rank, about = int(body["rank"]), body["about"]
         if not 0 < rank < size:
-            raise RunFailed(f"a rank {rank} of another launch of {size} ranks tried to join; start one launch at a time")
-        if rank in said and said[rank] != body["about"]:
-            raise RunFailed(f"two processes say they are rank {rank}: {said[rank]} and {body['about']}; the launcher started it twice")
-        said[rank], self._names[rank] = body["about"], name
+            self._refuse(name, f"a rank {rank} of another launch of {size} ranks tried to join; start one launch at a time")
+        if rank in said and said[rank] != about:
+            self._refuse(name, f"two processes say they are rank {rank}: {said[rank]} and {about}; the launcher started it twice")
+        said[rank], self._names[rank] = about, name
         self._socket.send_multipart([name, WELCOME, b"0", pack(None)])
+
+    def _refuse(self, name: bytes, sentence: str) -> None:
+        self._socket.send_multipart([name, ABORT, b"0", pack([sentence, RunFailed.exit_code])])
+        raise RunFailed(sentence)
 
     def collect(self, step: int, what: str, describe: Sequence[str], deadline_s: float) -> dict[int, tuple[Any, Frames]]:
         """One message of every other rank for this step. Raises WaitExpired or PeerFailed."""
@@ -122,6 +132,7 @@ class Spoke:
         self._context = zmq.Context()
         self._sockets: list[zmq.Socket[bytes]] = []
         self._socket: zmq.Socket[bytes]
+        self._joined = False
 
     def join(self, meeting: str, port: int | None, hello: dict[str, Any], deadline_s: float) -> None:
         """Finds rank 0 and says hello. Raises WaitExpired when it does not answer within the deadline."""
@@ -163,15 +174,22 @@ class Spoke:
         for socket in self._sockets:
             if socket is not found:
                 socket.close(linger=0)
-        self._socket, self._sockets = found, [found]
+        self._socket, self._sockets, self._joined = found, [found], True
 
     def say(self, step: int, value: Any, arrays: Sequence[Any] = ()) -> None:
         """Sends rank 0 a value and raw arrays."""
         self._socket.send_multipart([SAY, str(step).encode(), pack(value), *arrays])
 
-    def abort(self, sentence: str, code: int) -> None:
-        """Tells rank 0 why this rank fails."""
+    def abort(self, sentence: str, code: int) -> bool:
+        """Tells rank 0 why this rank fails; returns whether rank 0 ends, too. It may be inside a library, and then does not answer."""
+        if not self._joined:
+            return False
         self._socket.send_multipart([ABORT, b"0", pack([sentence, code])])
+        end = time.monotonic() + _FAREWELL_S
+        while (frames := _receive(self._socket, end)) is not None:
+            if frames[0] == ABORT:
+                return True
+        return False
 
     def hear(self, step: int, what: str, deadline_s: float) -> Any:
         """What rank 0 says in this step. Raises WaitExpired or PeerFailed."""
@@ -192,6 +210,16 @@ class Spoke:
 def _receive(socket: zmq.Socket[bytes], end: float) -> Frames | None:
     remaining = max(0.0, end - time.monotonic())
     return socket.recv_multipart() if socket.poll(int(remaining * 1000) + 1) else None
+
+
+def _hello(frames: Frames, token: str) -> dict[str, Any] | None:
+    """What a rank of this launch says of itself; None for anything else that reaches the port."""
+    try:
+        kind, _, body = frames
+        said = json.loads(body)
+    except ValueError:
+        return None
+    return said if kind == HELLO and isinstance(said, dict) and said.get("token") == token else None
 
 
 def _open(frames: Frames, step: int, what: str) -> tuple[Any, Frames]:

@@ -7,6 +7,7 @@ import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from collbench.errors import CollbenchError, PeerFailed
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 T = TypeVar("T")
+_LONGER = 1.5  # the others wait so much longer than rank 0 does, which alone knows who is missing
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ class World:
     """All ranks of one launch. Every method is called by all ranks, in the same order; every wait has a deadline.
 
     rank, size   this rank and how many there are
-    members      all ranks, by rank
+    members      all ranks, by rank; me: this one
     timeout_s    the deadline of every wait
     """
 
@@ -57,10 +59,17 @@ class World:
         self._hub: Hub | None = None
         self._spoke: Spoke | None = None
         me = Member(info.rank, socket.gethostname(), info.local_rank, os.getpid(), tuple(sorted(os.sched_getaffinity(0))))
+        self.me = me
         self.members: tuple[Member, ...] = (me,)
         self.watchdog = Watchdog(timeout_s, str(me))
-        if self.size > 1:
-            self._join(me)
+        self.watchdog.suspects = self._stopped
+        try:
+            if self.size > 1:
+                self._join(me)
+        except CollbenchError as error:
+            self.abort(error)
+            self.close()
+            raise
 
     def _join(self, me: Member) -> None:
         info = self.info if self.info.meeting != "mpi" else self._meet_over_mpi()
@@ -74,8 +83,13 @@ class World:
             mine, hubs = addresses_towards(info.meeting)
             about = asdict(replace(me, address=mine, hub_address=hubs))
             self._spoke.join(info.meeting, info.port, {"token": info.token, "rank": self.rank, "about": about}, self.timeout_s)
-            members = [Member(**found) for found in self._spoke.hear(0, "joining", self.timeout_s)]
+            members = [Member(**found) for found in self._spoke.hear(0, "joining", _LONGER * self.timeout_s)]
         self.members = tuple(members)
+        self.me = self.members[self.rank]
+
+    def _stopped(self) -> list[str]:
+        """The other ranks of this host that are not allowed to run: "rank 1 (node1, pid 7) is stopped"."""
+        return [f"{member} is stopped" for member in self.on_host() if member != self.me and _is_stopped(member.pid)]
 
     def _meet_over_mpi(self) -> LaunchInfo:
         """mpirun over several hosts names no host for rank 0: the ranks tell one another through MPI itself."""
@@ -84,11 +98,6 @@ class World:
         with self.watchdog.phase("joining over MPI"):
             meeting, token = meeting_of_rank_0(self.info)
         return replace(self.info, meeting=meeting, token=token)
-
-    @property
-    def me(self) -> Member:
-        """This rank."""
-        return self.members[self.rank]
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -153,7 +162,7 @@ class World:
             self._hub.tell(self._step, SAY, value)
         elif self._spoke:
             with self.watchdog.elsewhere():
-                heard: T = self._spoke.hear(self._step, what, self.timeout_s + self._patience_s)
+                heard: T = self._spoke.hear(self._step, what, _LONGER * (self.timeout_s + self._patience_s))
             return heard
         return value
 
@@ -165,13 +174,17 @@ class World:
         """The first reason that any rank has, the same at all ranks; None when no rank has one."""
         return next((found for found in self.agree(reason, what) if found is not None), None)
 
-    def abort(self, error: CollbenchError) -> None:
-        """Tells the other ranks why this one ends, so that they end with the same sentence and code at once."""
+    def abort(self, error: CollbenchError) -> bool:
+        """Tells the other ranks why this one ends, so that they end with the same sentence and code at once.
+
+        Returns whether rank 0 knows: it speaks for all.
+        """
         sentence = str(error) if isinstance(error, PeerFailed) else f"{self.me}: {error}" if self.size > 1 else str(error)
         if self._hub:
             self._hub.tell(self._step, ABORT, [sentence, error.exit_code])
         elif self._spoke and not isinstance(error, PeerFailed):
-            self._spoke.abort(sentence, error.exit_code)
+            return self._spoke.abort(sentence, error.exit_code)
+        return True
 
     def close(self) -> None:
         """Leaves in order: everything sent is on its way, the watchdog is gone."""
@@ -191,3 +204,11 @@ def addressed(members: Sequence[Member]) -> list[Member]:
     home = members[0].host
     seen = next((member.hub_address for member in members if member.host != home), LOOPBACK)
     return [replace(member, address=seen if member.host == home else member.address) for member in members]
+
+
+def _is_stopped(pid: int) -> bool:
+    """Whether SIGSTOP or a debugger holds the process."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0] in "Tt"
+    except OSError:
+        return False
