@@ -220,6 +220,8 @@ def _outcome(code: int, recorded: Sequence[int], ranks: int, first: str) -> int:
     failed = next((one for one in recorded if one != FINE), None)
     if failed is not None:
         return failed
+    if len(recorded) == ranks:
+        return FINE  # every rank has said how it ended; what mpiexec does to one that is still leaving changes nothing
     if sentence:
         say(sentence)
     elif meaning == FINE and 0 < len(recorded) < ranks:

@@ -90,6 +90,7 @@ def _shape(name: str) -> float | None:
     try:
         found = subprocess.run([tc, "-j", "qdisc", "show", "dev", name], capture_output=True, text=True, timeout=5, check=True)
         rates = [q["options"]["rate"] for q in json.loads(found.stdout or "[]") if "rate" in q.get("options", {})]
-    except (OSError, subprocess.SubprocessError, ValueError, KeyError, TypeError):
+        numbers = [rate["rate"] if isinstance(rate, dict) else rate for rate in rates]  # netem says more than the number
+        return min(numbers, default=0) * 8.0 or None
+    except (OSError, subprocess.SubprocessError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    return min(rates) * 8.0 if rates else None

@@ -20,6 +20,7 @@ from collbench.errors import PeerFailed, RunFailed, UsageError, WaitExpired
 HELLO, WELCOME, SAY, ABORT = b"hello", b"welcome", b"say", b"abort"
 _CANDIDATES = 8
 _FAREWELL_S = 2.0  # how long a rank that fails waits for rank 0 to end with it
+_RETRY_MS, _SLOWEST_RETRY_MS = 5, 200
 _PATIENCE_S = 1.0  # how long a rank waits at one candidate port before it tries the next one as well
 Frames = list[bytes]
 
@@ -61,7 +62,7 @@ class Hub:
             except zmq.ZMQError as error:
                 taken = error
         where = f"port {port} is taken" if port else f"ports {candidate_ports(token)} are all taken"
-        raise UsageError(f"rank 0 cannot listen for the other ranks: {where} ({os.strerror(taken.errno)}); set MASTER_PORT to a free one")
+        raise UsageError(f"rank 0 cannot listen for the other ranks: {where} ({os.strerror(taken.errno or 0)}); set MASTER_PORT to a free one")
 
     def admit(self, size: int, token: str, deadline_s: float) -> dict[int, Any]:
         """Waits for the hello of ranks 1 … size-1; returns what each said of itself. Raises WaitExpired naming the missing ones."""
@@ -153,6 +154,8 @@ class Spoke:
     def _knock(self, place: str, hello: dict[str, Any]) -> None:
         socket = self._context.socket(zmq.DEALER)
         socket.setsockopt(zmq.LINGER, 1000)
+        socket.setsockopt(zmq.RECONNECT_IVL, _RETRY_MS)  # the default waits 100 ms and more for a rank 0 that is just starting
+        socket.setsockopt(zmq.RECONNECT_IVL_MAX, _SLOWEST_RETRY_MS)
         socket.connect(place)
         socket.send_multipart([HELLO, b"0", pack(hello)])
         self._sockets.append(socket)

@@ -1,0 +1,96 @@
+"""python -m tests.benchmarks [NAME …] [--write]: measures, prints the tables, and with --write keeps them with the raw figures."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import re
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.benchmarks import against_c, first_number, loop_cost, memory, startup
+from tests.benchmarks.figures import Outcome
+from tests.benchmarks.launches import LaunchFailed, Missing
+
+_HERE = Path(__file__).parent
+_MODULES: tuple[Any, ...] = (startup, first_number, loop_cost, memory, against_c)
+_ALL = {module.__name__.rpartition(".")[2]: module.measure for module in _MODULES}
+
+
+def main() -> int:
+    """Runs the benchmarks named, or all; 1 if any could not be measured, and then nothing is written."""
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description="Measures what collbench promises of itself.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(_ALL)} (default: all)")
+    parser.add_argument("--write", action="store_true", help="all of them, kept in RESULTS.md and raw/")
+    parser.add_argument("--note", default="", help="a sentence for RESULTS.md on what else was running")
+    chosen = parser.parse_args()
+    unknown = sorted(set(chosen.names) - set(_ALL))
+    if unknown or (chosen.write and chosen.names):
+        parser.error(f"no benchmark {unknown[0]}" if unknown else "--write keeps all benchmarks of one time: name none")
+    before = _load()
+    outcomes = [outcome for name in chosen.names or _ALL if (outcome := _measured(name))]
+    complete = len(outcomes) == len(chosen.names or _ALL)
+    if chosen.write and complete:
+        _write(outcomes, before, chosen.note)
+    return 0 if complete else 1
+
+
+def _measured(name: str) -> Outcome | None:
+    try:
+        outcome: Outcome = _ALL[name]()
+    except (Missing, LaunchFailed) as why:
+        print(f"## {name}\n\nnot measured: {why}\n", flush=True)
+        return None
+    print(outcome.markdown(), flush=True)
+    return outcome
+
+
+def _write(outcomes: list[Outcome], before: str, note: str) -> None:
+    (_HERE / "RESULTS.md").write_text("\n".join([_head(before, note), *(outcome.markdown() for outcome in outcomes)]))
+    (_HERE / "raw").mkdir(exist_ok=True)
+    for outcome in outcomes:
+        lines = [json.dumps({name: _short(value) for name, value in one.items()}) for one in outcome.raw]
+        (_HERE / "raw" / f"{outcome.name}.jsonl").write_text("\n".join(lines) + "\n")
+
+
+def _short(value: float) -> float:
+    return value if isinstance(value, int) else float(f"{value:.6g}")
+
+
+def _head(before: str, note: str) -> str:
+    today = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
+    return f"""# Speed and memory of collbench itself
+
+Measured {today} by `python -m tests.benchmarks --write`; raw figures in `raw/`. Medians over launches with rank-based 95 % intervals;
+met: the whole interval is on the right side of the target.
+
+Machine: {os.cpu_count()} virtual cores ({_processor()}), shared with others and noisy; {platform.system()} {platform.release()}, \
+Python {platform.python_version()}, {_mpi()}. Load average (1 min) {before} before and {_load()} after; one run of two \
+MPI ranks is 2. {note}
+"""
+
+
+def _load() -> str:
+    return f"{os.getloadavg()[0]:.2f}"
+
+
+def _processor() -> str:
+    found = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+    return found[1] if found else platform.machine()
+
+
+def _mpi() -> str:
+    try:
+        from collbench.backends.mpi import library_name, load_mpi
+
+        return library_name(load_mpi())
+    except Exception:
+        return "no MPI"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,82 @@
+"""That every benchmark runs and prints what it must. Times are not asserted: this machine may be busy."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+
+import pytest
+
+from tests.benchmarks import against_c, first_number, loop_cost, memory, startup
+from tests.benchmarks.figures import SECONDS, Outcome, counted, timed
+from tests.benchmarks.launches import Missing, c_program, mpiexec, pairs
+
+
+@pytest.fixture
+def mpi() -> None:
+    try:
+        mpiexec()
+        c_program()
+    except Missing as why:
+        pytest.skip(str(why))
+
+
+def lines(outcome: Outcome) -> dict[str, str]:
+    """Value by figure, as printed; the raw values are those of JSON."""
+    assert json.loads(json.dumps(outcome.raw)) == outcome.raw
+    printed = [line.split("|") for line in outcome.markdown().splitlines() if line.startswith("| ")]
+    return {cells[1].strip(): cells[2].strip() for cells in printed[1:]}
+
+
+def test_startup_prints_both_and_imports_nothing_heavy() -> None:
+    shown = lines(startup.measure(1))
+    assert float(shown["collbench --help"].removesuffix(" s")) > 0
+    assert float(shown["python -c pass"].removesuffix(" s")) > 0
+    assert shown["imported of numpy, torch, rich"] == "none"
+
+
+@pytest.mark.usefixtures("mpi")
+def test_first_number_prints_the_difference_and_ranks_import_nothing_heavy() -> None:
+    shown = lines(first_number.measure(1))
+    assert shown["difference within pairs"].endswith(" s")
+    assert shown["imported in the ranks of matplotlib, pandas, torch"] == "none"
+
+
+def test_loop_cost_is_above_nothing() -> None:
+    try:
+        shown = lines(loop_cost.measure(1))
+    except Missing as why:
+        pytest.skip(str(why))
+    assert float(shown["per call"].removesuffix(" ns")) > 0
+
+
+@pytest.mark.usefixtures("mpi")
+def test_memory_is_more_than_the_buffers() -> None:
+    shown = lines(memory.measure(1, ["8"]))
+    assert float(shown["8: collbench beyond its buffers"].removesuffix(" MiB")) > 0
+
+
+@pytest.mark.usefixtures("mpi")
+def test_against_c_prints_a_ratio() -> None:
+    shown = lines(against_c.measure(1, ["8"], iterations=100))
+    assert float(shown["8: ratio within pairs"].removesuffix(" ×")) > 0
+
+
+def test_pairs_take_turns() -> None:
+    order: list[str] = []
+
+    def ran(name: str) -> str:
+        order.append(name)
+        return name
+
+    assert pairs(partial(ran, "a"), partial(ran, "b"), 3) == [("a", "b")] * 3
+    assert "".join(order) == "ab" + "abbaab"
+
+
+def test_a_target_is_met_by_the_whole_interval() -> None:
+    def met(value: float) -> bool | None:
+        return timed("x", [value + i / 1000 for i in (3, 1, 2, 5, 4, 0, 6, 7)], SECONDS, below=0.1).met
+
+    assert (met(0.01), met(0.097), met(0.2)) == (True, None, False)
+    assert timed("x", [0.01], SECONDS, below=0.1).interval == "none; all: 0.010 to 0.010 (n = 1)"
+    assert not counted("x", ["torch"]).met
