@@ -62,7 +62,8 @@ class Hub:
             except zmq.ZMQError as error:
                 taken = error
         where = f"port {port} is taken" if port else f"ports {candidate_ports(token)} are all taken"
-        raise UsageError(f"rank 0 cannot listen for the other ranks: {where} ({os.strerror(taken.errno or 0)}); set MASTER_PORT to a free one")
+        why = os.strerror(taken.errno or 0)
+        raise UsageError(f"rank 0 cannot listen for the other ranks: {where} ({why}); set MASTER_PORT to a free one")
 
     def admit(self, size: int, token: str, deadline_s: float) -> dict[int, Any]:
         """Waits for the hello of ranks 1 … size-1; returns what each said of itself. Raises WaitExpired naming the missing ones."""
