@@ -1,0 +1,73 @@
+"""collbench as users start it: a process of its own, in a folder of its own, that ends in time and leaves nobody behind."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryFile
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = (sys.executable, "-m", "collbench")
+BIN = Path(sys.prefix) / "bin"
+# Little to measure: these lose against what a test types.
+BRIEF = {"COLLBENCH_ITERATIONS": "3", "COLLBENCH_WARMUP": "1"}
+_LAUNCHERS = ("COLLBENCH_", "SLURM_", "PMI", "OMPI_COMM_", "MPI_LOCAL", "TORCHELASTIC_")
+_OTHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "CUDA_VISIBLE_DEVICES")
+
+Finished = subprocess.CompletedProcess[str]
+
+
+def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
+    """This process's, without what a launcher or a user's taste left there; Open MPI may run as root, torchrun has nothing to warn of."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(_LAUNCHERS) and k not in _OTHERS}
+    fixed = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMP_NUM_THREADS": "1", "TERM": "xterm"}
+    return {**kept, **fixed, "PYTHONPATH": str(ROOT), **BRIEF, **(more or {})}
+
+
+def run(folder: Path, *argv: str, program: Sequence[str] = PROGRAM, env: Mapping[str, str] | None = None, timeout: float = 60) -> Finished:
+    """Runs `program argv…` in the folder to its end. Output goes through files: who outlives the command cannot hold the reader."""
+    with TemporaryFile("w+") as out, TemporaryFile("w+") as err:
+        line = ["timeout", "--kill-after=5", str(timeout), *program, *argv]
+        done = subprocess.run(line, cwd=folder, env=environment(env), stdin=subprocess.DEVNULL, stdout=out, stderr=err, check=False)
+        out.seek(0)
+        err.seek(0)
+        return Finished(line, done.returncode, out.read(), err.read())
+
+
+def start(folder: Path, *argv: str, program: Sequence[str] = PROGRAM, env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
+    """Starts it and returns at once; its output goes to the files `stdout` and `stderr` of the folder. It ends after 90 s at the latest."""
+    with (folder / "stdout").open("wb") as out, (folder / "stderr").open("wb") as err:
+        line = ["timeout", "--kill-after=5", "--foreground", "90", *program, *argv]
+        return subprocess.Popen(line, cwd=folder, env=environment(env), stdin=subprocess.DEVNULL, stdout=out, stderr=err)
+
+
+def until(true: Callable[[], object], what: str, patience_s: float = 30) -> None:
+    """Waits for something that will happen."""
+    end = time.monotonic() + patience_s
+    while not true():
+        assert time.monotonic() < end, f"waited {patience_s:g} s in vain for {what}"
+        time.sleep(0.02)
+
+
+def running(folder: Path) -> list[int]:
+    """The processes that work in the folder: whoever a test started there and everybody it started."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            if (path / "cwd").readlink() == folder and (path / "stat").read_text().rpartition(")")[2].split()[0] not in "ZX":
+                found.append(int(path.name))
+        except OSError:
+            continue  # it has ended meanwhile
+    return found
+
+
+def one_sentence(done: Finished) -> str:
+    """What stderr says; fails unless that is a single sentence of ours, stdout is empty and the exit code says bad input."""
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert done.stdout == ""
+    assert done.stderr.startswith("collbench: ") and done.stderr.count("\n") == 1, done.stderr
+    return done.stderr.removeprefix("collbench: ").strip()

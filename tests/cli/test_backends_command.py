@@ -1,0 +1,73 @@
+"""collbench backends: each backend, available, or why not and how to get it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import one_sentence, run
+
+
+@pytest.fixture
+def without(tmp_path: Path) -> dict[str, str]:
+    """Variables under which neither torch nor mpi4py can be imported, as if they were not installed."""
+    hiding = tmp_path / "hiding"
+    hiding.mkdir()
+    (hiding / "sitecustomize.py").write_text("import os, sys\nfor name in os.environ['HIDDEN'].split(): sys.modules[name] = None\n")
+    return {"PYTHONPATH": str(hiding), "HIDDEN": "torch mpi4py"}
+
+
+def test_what_is_there_is_named_with_its_version(tmp_path: Path) -> None:
+    mpi4py, torch = pytest.importorskip("mpi4py"), pytest.importorskip("torch")
+    assert mpi4py
+    done = run(tmp_path, "backends")
+    lines = {line.split()[0]: line for line in done.stdout.splitlines()}
+    assert (done.returncode, done.stderr, sorted(lines)) == (0, "", ["gloo", "mpi", "simulated"])
+    assert "available" in lines["mpi"] and "MPI" in lines["mpi"]
+    assert f"available  Gloo of torch {torch.__version__}" in lines["gloo"]
+
+
+def test_what_is_missing_says_how_to_get_it(tmp_path: Path, without: dict[str, str]) -> None:
+    done = run(tmp_path, "backends", env=without)
+    lines = {line.split()[0]: line for line in done.stdout.splitlines()}
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "n/a" in lines["mpi"] and "mpi4py is not installed: pip install 'collbench[mpich]'" in lines["mpi"]
+    assert "n/a" in lines["gloo"] and "torch is not installed: pip install" in lines["gloo"] and "'collbench[torch]'" in lines["gloo"]
+    assert "available" in lines["simulated"]
+
+
+def test_json(tmp_path: Path, without: dict[str, str]) -> None:
+    done = run(tmp_path, "backends", "--format", "json", env=without)
+    found = {answer["backend"]: answer for answer in map(json.loads, done.stdout.splitlines())}
+    assert {name: answer["available"] for name, answer in found.items()} == {"mpi": False, "gloo": False, "simulated": True}
+    assert found["mpi"]["why"] == "mpi4py is not installed" and "collbench[mpich]" in found["mpi"]["remedy"]
+    assert found["simulated"]["devices"] == ["cpu"]
+
+
+@pytest.mark.parametrize(("backend", "extra"), [("mpi", "collbench[mpich]"), ("gloo", "collbench[torch]")])
+def test_asking_for_what_is_missing_is_refused(backend: str, extra: str, tmp_path: Path, without: dict[str, str]) -> None:
+    said = one_sentence(run(tmp_path, "allreduce", "--backend", backend, "--sizes", "8", env=without))
+    assert said.startswith(f"backend {backend} is not available") and extra in said
+    assert not (tmp_path / "runs").exists()
+
+
+def test_an_mpi4py_without_its_library_is_told(tmp_path: Path) -> None:
+    pytest.importorskip("mpi4py")
+    done = run(tmp_path, "backends", env={"MPI4PY_LIBMPI": "/nowhere/libmpi.so"})
+    assert done.returncode == 0 and "mpi        n/a" in done.stdout
+    assert "mpi4py finds no MPI library" in done.stdout and "collbench[mpich]" in done.stdout
+
+
+def test_nothing_at_hand_is_refused(tmp_path: Path, without: dict[str, str]) -> None:
+    said = one_sentence(run(tmp_path, "allreduce", "--sizes", "8", env=without))
+    assert "no backend is at hand" in said and "collbench[mpich]" in said and "collbench[torch]" in said
+
+
+def test_one_missing_by_default_is_said_and_the_other_measured(tmp_path: Path, without: dict[str, str]) -> None:
+    pytest.importorskip("mpi4py")
+    done = run(tmp_path, "allreduce", "--sizes", "8", "--format", "json", env={**without, "HIDDEN": "torch"})
+    assert done.returncode == 0, done.stderr
+    assert [json.loads(line)["backend"] for line in done.stdout.splitlines()] == ["mpi"]
+    assert "without gloo: torch is not installed" in done.stderr

@@ -1,0 +1,129 @@
+"""Bad input: one sentence that names what, where and the remedy, exit code 2, nothing written."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from collbench.results.reader import read_run
+from tests.cli.command import one_sentence, run
+from tests.conftest import sample
+
+TYPED = [
+    ("", "no command: type `collbench allreduce`"),
+    ("allredcue", "invalid choice: 'allredcue' (choose from 'allreduce', 'broadcast', 'p2p', 'backends', 'report')"),
+    ("allreduce --size 8", "unrecognized arguments: --size 8"),
+    ("allreduce --backend nccl2", "backend 'nccl2' is unknown: choose from mpi, gloo, simulated"),
+    ("allreduce --backend ,", "an empty list; name at least one"),
+    ("allreduce --dtype float12", "dtype 'float12' is unknown: choose from float64, float32, float16, bfloat16, int8, int32, int64, uint8"),
+    ("allreduce --redop mean", "redop 'mean' is unknown: choose from sum, prod, min, max, avg, band, bor, bxor"),
+    ("allreduce --format yaml", "invalid choice: 'yaml' (choose from 'table', 'nccl-tests', 'csv', 'json')"),
+    ("allreduce --sizes 1K-", "size range '1K-' in '1K-' lacks an end: write it like 1K-1G"),
+    ("allreduce --sizes -5", "size range '-5' in '-5' lacks an end"),
+    ("allreduce --sizes=-5", "size range '-5' in '-5' lacks an end"),
+    ("allreduce --sizes 0", "size '0' is not a whole, positive number of bytes"),
+    ("allreduce --sizes 1Q", "size '1Q' is not a number of bytes: write it like 8, 1K, 64M or 1G"),
+    ("allreduce --sizes 1G-1K", "size range '1G-1K' runs downwards: write the smaller size first, 1K-1G"),
+    ("allreduce --sizes 1K:x1", "size '1K:x1' is not a number of bytes"),
+    ("allreduce --sizes 1K-1M:x1", "size step 'x1' goes nowhere: write a factor above 1 like x2, or an increment like +1K"),
+    ("allreduce --sizes ''", "size '' is not a number of bytes"),
+    ("allreduce -b ''", "size '' is not a number of bytes"),
+    ("allreduce -b 2K -e 1K", "-b 2K is larger than -e 1K: exchange them"),
+    ("allreduce -b 8 --sizes 8", "--sizes and -b/-e/-f/-i both give sizes: use one of them"),
+    ("allreduce -f 2 -i 8", "-i: not allowed with argument -f"),
+    ("broadcast --root 2 --ranks 2", "root 2 is not among the 2 ranks: choose one from 0 to 1, or start more ranks"),
+    ("broadcast --root -1", "root '-1' is not a rank: write whole numbers from 0 on"),
+    ("broadcast --root 1 --backend simulated --ranks 1", "root 1 is not among the 1 ranks"),
+    ("allreduce --ranks 0", "argument --ranks: '0' is not a whole number from 1 on"),
+    ("allreduce --max-time 0", "argument --max-time: '0' is not a number above 0"),
+    ("allreduce --max-time inf", "argument --max-time: 'inf' is not a number above 0"),
+    ("allreduce --timeout -1", "argument --timeout: '-1' is not a number above 0"),
+    ("allreduce --precision x", "argument --precision: 'x' is not a number above 0"),
+    ("allreduce -n 0", "argument -n/--iterations: '0' is not a whole number from 1 on"),
+    ("p2p --window 0", "argument --window: '0' is not a whole number from 1 on"),
+    ("report", "the following arguments are required: RUN"),
+    ("report nowhere", "nowhere is not a run folder"),
+    ("report . --format yaml", "--format 'yaml' is unknown: choose from table, nccl-tests, csv, json"),
+    ("allreduce --backend simulated --sizes 1T", "allreduce 1 TiB on simulated"),
+]  # fmt: skip
+ALWAYS = 12
+
+
+@pytest.mark.parametrize(("line", "sentence"), [*TYPED[8:19], *sample([*TYPED[:8], *TYPED[19:]], ALWAYS)], ids=lambda text: text[:40])
+def test_what_was_typed(line: str, sentence: str, tmp_path: Path) -> None:
+    assert sentence in one_sentence(run(tmp_path, *shlex.split(line)))
+    assert not list(tmp_path.iterdir())
+
+
+def test_too_little_memory_is_told_before_the_first_cell(tmp_path: Path) -> None:
+    pytest.importorskip("mpi4py")
+    said = one_sentence(run(tmp_path, "allreduce", "--backend", "mpi", "--sizes", "8,1T"))
+    assert "allreduce 1 TiB on mpi" in said and " is free: " in said
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("backend", ["simulated", "mpi"])
+class TestOut:
+    def refused(self, folder: Path, backend: str, out: str) -> str:
+        if backend == "mpi":
+            pytest.importorskip("mpi4py")
+        return one_sentence(run(folder, "allreduce", "--sizes", "8", "--backend", backend, "--out", out))
+
+    def test_a_file_is_in_the_way(self, backend: str, tmp_path: Path) -> None:
+        (tmp_path / "file").write_text("mine")
+        said = self.refused(tmp_path, backend, "file/run")
+        assert said == "run folder file/run cannot be written (Not a directory): choose another folder with --out DIR"
+        assert [path.name for path in tmp_path.iterdir()] == ["file"] and (tmp_path / "file").read_text() == "mine"
+
+    def test_it_holds_a_run_already(self, backend: str, tmp_path: Path) -> None:
+        assert run(tmp_path, "allreduce", "--sizes", "8", "--backend", "simulated", "--out", "run").returncode == 0
+        before = (tmp_path / "run" / "cells.jsonl").read_bytes()
+        assert "--out run already holds a run" in self.refused(tmp_path, backend, "run")
+        assert (tmp_path / "run" / "cells.jsonl").read_bytes() == before
+
+
+def test_a_folder_that_takes_no_files(tmp_path: Path) -> None:
+    said = one_sentence(run(tmp_path, "allreduce", "--sizes", "8", "--backend", "simulated", "--out", "/proc/run"))
+    assert said.startswith("run folder /proc/run cannot be written")
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk with little more room than a run must find."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1280k", "none", str(disk)]
+    if os.geteuid() or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("mounting a small disk needs root")
+    yield disk
+    subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+def test_a_full_disk(small_disk: Path, tmp_path: Path) -> None:
+    (small_disk / "big").write_bytes(bytes(3 << 18))
+    said = one_sentence(run(tmp_path, "allreduce", "--sizes", "8", "--backend", "simulated", "--out", "disk/run"))
+    assert said.startswith("run folder disk/run cannot be written: its disk has 512 KiB left") and said.endswith("--out DIR")
+    assert [path.name for path in small_disk.iterdir()] == ["big"]
+
+
+def test_a_disk_that_fills_up_keeps_the_finished_cells(small_disk: Path, tmp_path: Path) -> None:
+    done = run(tmp_path, "allreduce", "--sizes", "8-1M", "-n", "8000", "--backend", "simulated", "--out", "disk/run")
+    rows = read_run(small_disk / "run").rows
+    assert done.returncode == 4 and 0 < len(rows) < 18
+    last = done.stderr.splitlines()[-1]
+    assert f"results can no longer be written to disk/run (No space left on device): {len(rows)} finished cells are safe in it" in last
+    assert "Traceback" not in done.stderr
+
+
+def test_the_port_is_taken(tmp_path: Path) -> None:
+    with socket.create_server(("", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        fixed = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        said = one_sentence(run(tmp_path, "allreduce", "--sizes", "8", "--timeout", "5", env=fixed))
+    assert said.startswith(f"rank 0 cannot listen for the other ranks: port {port} is taken") and "MASTER_PORT" in said

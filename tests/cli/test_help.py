@@ -1,0 +1,55 @@
+"""What --help says, byte for byte (written anew with COLLBENCH_GOLDEN=1), and what a start imports."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from collbench import __version__
+from tests.cli.command import BIN, ROOT, run
+
+GOLDEN = ROOT / "tests" / "golden" / "help"
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 13), reason="argparse of Python 3.13 writes options in another way")
+@pytest.mark.parametrize("command", ["", "allreduce", "broadcast", "p2p", "backends", "report"])
+def test_help(command: str, tmp_path: Path) -> None:
+    done = run(tmp_path, *command.split(), "--help", env={"COLUMNS": "100"})
+    golden = GOLDEN / f"{command or 'collbench'}.txt"
+    if os.environ.get("COLLBENCH_GOLDEN") == "1":
+        golden.write_text(done.stdout)
+    assert (done.returncode, done.stdout, done.stderr) == (0, golden.read_text(), "")
+
+
+@pytest.mark.parametrize("program", [(sys.executable, "-m", "collbench"), (str(BIN / "collbench"),)], ids=["python -m", "script"])
+def test_version(program: tuple[str, ...], tmp_path: Path) -> None:
+    done = run(tmp_path, "--version", program=program)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"collbench {__version__}\n", "")
+
+
+def imported(stderr: str) -> set[str]:
+    """The packages in the output of PYTHONPROFILEIMPORTTIME, of all processes together."""
+    return {line.rpartition("|")[2].strip().partition(".")[0] for line in stderr.splitlines() if line.startswith("import time:")}
+
+
+@pytest.mark.parametrize("words", ["--help", "allreduce --help", "--version"])
+def test_a_start_imports_nothing_heavy(words: str, tmp_path: Path) -> None:
+    found = imported(run(tmp_path, *words.split(), env={"PYTHONPROFILEIMPORTTIME": "1"}).stderr)
+    assert {"collbench", "argparse"} <= found
+    assert not found & {"numpy", "torch", "rich", "mpi4py", "zmq", "psutil", "pandas", "matplotlib"}
+
+
+@pytest.mark.parametrize(
+    ("command", "without"),
+    [("allreduce --sizes 8 --backend mpi", {"torch", "pandas", "matplotlib", "rich"}), ("backends", {"torch", "pandas", "rich"})],
+)
+def test_the_mpi_path_imports_no_torch(command: str, without: set[str], tmp_path: Path) -> None:
+    pytest.importorskip("mpi4py")
+    done = run(tmp_path, *command.split(), env={"PYTHONPROFILEIMPORTTIME": "1"})
+    assert done.returncode == 0 and re.search(r"\bmpi\b", done.stdout)
+    assert "mpi4py" in imported(done.stderr)
+    assert not imported(done.stderr) & without

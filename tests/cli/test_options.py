@@ -1,0 +1,112 @@
+"""What was typed becomes the request that was meant; COLLBENCH_* variables stand in for what was not typed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from collbench.cli import collective, main
+from collbench.errors import UsageError
+from collbench.runner.request import Request
+from tests.cli.command import environment
+
+K, M = 1024, 1024**2
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Makes the request of a command line under some variables, without starting anything."""
+    made: list[Request] = []
+    monkeypatch.setattr(collective, "_start_here", lambda request, argv: made.append(request) or 0)
+
+    def ask(line: str, **variables: str) -> Request:
+        plain = {k: v for k, v in environment().items() if not k.startswith("COLLBENCH_")}
+        monkeypatch.setattr("os.environ", {**plain, **variables})
+        assert main.run(line.split()) == 0
+        return made[-1]
+
+    return ask
+
+
+def test_what_is_not_typed(asked: Any) -> None:
+    request = asked("allreduce")
+    sweep = request.sweep
+    assert (sweep.sizes[0], sweep.sizes[-1], len(sweep.sizes)) == (8, 64 * M, 24)
+    assert ([d.name for d in sweep.dtypes], sweep.redops, sweep.roots) == (["float32"], ("sum",), (0,))
+    assert (sweep.mode, sweep.buffers, sweep.in_place) == ("isolated", "fixed", None)
+    assert (request.backends, request.asked, request.check, request.seed) == (("mpi", "gloo"), frozenset(), 1, 0)
+    assert (request.budget.max_time_s, request.budget.iterations, request.budget.warmup) == (5.0, None, None)
+
+
+def test_the_short_forms_of_nccl_tests(asked: Any) -> None:
+    request = asked("allreduce -b 1K -e 16K -f 4 -n 7 -w 2 -c 3 -d float64,int8 -o max,min")
+    assert request.sweep.sizes == (K, 4 * K, 16 * K)
+    assert ([d.name for d in request.sweep.dtypes], request.sweep.redops) == (["float64", "int8"], ("max", "min"))
+    assert (request.budget.iterations, request.budget.warmup, request.check) == (7, 2, 3)
+    assert asked("broadcast -r 0,1").sweep.roots == (0, 1)
+    assert asked("allreduce -b 1K -e 4K -i 1K").sweep.sizes == (K, 2 * K, 3 * K, 4 * K)
+    assert asked("allreduce -b 4K").sweep.sizes == (4 * K,)
+    assert asked("allreduce -e 32").sweep.sizes == (8, 16, 32)
+
+
+def test_the_long_forms(asked: Any) -> None:
+    request = asked(
+        "p2p --sizes 8,1K --backend simulated --dtype bfloat16 --mode pipelined --buffers rotating --out-of-place --window 8 --iterations 4"
+        " --warmup 0 --precision 2 --max-time 0.5 --check 0 --ceiling 12.5 --seed 9 --ranks 6 --timeout 7 --allocation a --out o"
+    )
+    sweep, budget = request.sweep, request.budget
+    assert (sweep.sizes, sweep.mode, sweep.buffers, sweep.in_place, sweep.window) == ((8, K), "pipelined", "rotating", False, 8)
+    assert (budget.iterations, budget.warmup, budget.precision, budget.max_time_s) == (4, 0, 0.02, 0.5)
+    assert (request.check, request.ceiling, request.seed, request.ranks, request.timeout_s) == (0, 12.5, 9, 6, 7.0)
+    assert (request.allocation, request.out, request.asked) == ("a", Path("o"), {"simulated"})
+    assert {operation.command for operation in sweep.operations} == {"p2p"}
+
+
+def test_a_variable_stands_in_for_every_long_option(asked: Any) -> None:
+    request = asked(
+        "broadcast", COLLBENCH_SIZES="64", COLLBENCH_BACKEND="gloo", COLLBENCH_DTYPE="int8", COLLBENCH_ROOT="1", COLLBENCH_IN_PLACE="1",
+        COLLBENCH_MAX_TIME="0.5", COLLBENCH_CHECK="0", COLLBENCH_OUT="o", COLLBENCH_RANKS="3", COLLBENCH_QUIET="no",
+    )  # fmt: skip
+    assert (request.sweep.sizes, request.sweep.roots, request.sweep.in_place) == ((64,), (1,), True)
+    assert (request.asked, request.budget.max_time_s, request.check, request.out, request.ranks) == ({"gloo"}, 0.5, 0, Path("o"), 3)
+
+
+@pytest.mark.parametrize("typed", ["--sizes 8", "--sizes=8", "-b 8"])
+def test_what_is_typed_wins_over_the_variable(typed: str, asked: Any) -> None:
+    assert asked(f"allreduce {typed}", COLLBENCH_SIZES="1K").sweep.sizes == (8,)
+
+
+@pytest.mark.parametrize("typed", ["-n 5", "-n5", "--iterations 5", "--iterations=5"])
+def test_a_short_form_wins_over_the_variable(typed: str, asked: Any) -> None:
+    assert asked(f"allreduce {typed}", COLLBENCH_ITERATIONS="9").budget.iterations == 5
+
+
+def test_placing_typed_wins_over_the_other_ones_variable(asked: Any) -> None:
+    assert asked("allreduce --out-of-place", COLLBENCH_IN_PLACE="1").sweep.in_place is False
+
+
+def test_an_empty_variable_is_none(asked: Any) -> None:
+    assert asked("allreduce", COLLBENCH_OUT="", COLLBENCH_SIZES="", COLLBENCH_IN_PLACE="").out is None
+
+
+def test_a_variable_is_as_strict_as_an_option(asked: Any) -> None:
+    with pytest.raises(UsageError, match="'x' is not a whole number"):
+        asked("allreduce", COLLBENCH_ITERATIONS="x")
+
+
+def test_repeated_names_count_once(asked: Any) -> None:
+    request = asked("allreduce --backend gloo,gloo --dtype int8,int8 --redop max,max --sizes 8,8")
+    assert (request.backends, len(request.sweep.dtypes), request.sweep.redops, request.sweep.sizes) == (("gloo",), 1, ("max",), (8,))
+
+
+@pytest.mark.parametrize(("command", "option"), [("p2p", "--redop sum"), ("allreduce", "--root 0"), ("broadcast", "--window 2")])
+def test_a_command_has_only_the_options_of_its_operations(command: str, option: str, asked: Any) -> None:
+    with pytest.raises(UsageError, match=f"unrecognized arguments: {option}"):
+        asked(f"{command} {option}")
+
+
+def test_options_are_never_abbreviated(asked: Any) -> None:
+    with pytest.raises(UsageError, match="unrecognized"):
+        asked("allreduce --iter 3")

@@ -1,0 +1,187 @@
+"""What is printed where: data to stdout, talk to stderr, colour and a live line only for people."""
+
+from __future__ import annotations
+
+import csv
+import fcntl
+import io
+import json
+import os
+import pty
+import re
+import subprocess
+import termios
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from collbench.results.reader import read_run
+from tests.cli.command import PROGRAM, environment, run, running, until
+
+SHORT = ("allreduce", "--sizes", "8,1K", "--out", "run")
+BACKENDS = ["simulated", pytest.param("mpi", marks=pytest.mark.skipif("not __import__('importlib.util').util.find_spec('mpi4py')"))]
+CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")
+
+
+def test_json_is_what_is_stored(tmp_path: Path) -> None:
+    done = run(tmp_path, *SHORT, "--backend", "simulated", "--format", "json")
+    assert (done.returncode, done.stdout) == (0, (tmp_path / "run" / "cells.jsonl").read_text())
+    assert [json.loads(line)["size_bytes"] for line in done.stdout.splitlines()] == [8, 1024]
+
+
+def test_csv_has_a_line_per_row(tmp_path: Path) -> None:
+    done = run(tmp_path, *SHORT, "--backend", "simulated", "--format", "csv")
+    rows, stored = list(csv.DictReader(io.StringIO(done.stdout))), read_run(tmp_path / "run").rows
+    assert [(row["operation"], int(row["size_bytes"])) for row in rows] == [("allreduce", 8), ("allreduce", 1024)]
+    assert [float(row["busbw_bytes_per_s"]) for row in rows] == [row.busbw_bytes_per_s for row in stored]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_nccl_tests_has_its_columns(backend: str, tmp_path: Path) -> None:
+    done = run(tmp_path, *SHORT, "--backend", backend, "--format", "nccl-tests")
+    lines = [line.split() for line in done.stdout.splitlines() if line and not line.startswith("#")]
+    assert [words[:5] for words in lines] == [["8", "2", "float", "sum", "-1"], ["1024", "256", "float", "sum", "-1"]]
+    assert [len(words) for words in lines] == [13, 13]
+    assert not CONTROL.search(done.stdout + done.stderr)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_table_goes_to_stdout_and_talk_to_stderr(backend: str, tmp_path: Path) -> None:
+    done = run(tmp_path, *SHORT, "--backend", backend)
+    assert re.findall(r"^allreduce +(\S+ \S+) +(\w+) ", done.stdout, re.MULTILINE) == [("8 B", backend), ("1 KiB", backend)]
+    assert done.stderr.splitlines()[-1] == "run folder: run" and "run folder" not in done.stdout
+    assert not CONTROL.search(done.stdout + done.stderr)
+    again = run(tmp_path, "report", "run").stdout.split()  # it knows all rows beforehand, and sets the columns closer
+    assert again == ["run", "(2", "rows)", *done.stdout.split()]
+    assert run(tmp_path, "report", "run", "--format", "json").stdout == (tmp_path / "run" / "cells.jsonl").read_text()
+
+
+def test_quiet_keeps_data_and_errors(tmp_path: Path) -> None:
+    done = run(tmp_path, *SHORT, "--backend", "simulated", "--quiet")
+    assert (done.returncode, done.stderr) == (0, "") and "allreduce" in done.stdout
+    assert "already holds a run" in run(tmp_path, *SHORT, "--backend", "simulated", "--quiet").stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "variables", "colored"),
+    [
+        ([], {"FORCE_COLOR": "1"}, True),
+        ([], {"FORCE_COLOR": "1", "NO_COLOR": "1"}, False),
+        (["--color", "always"], {"NO_COLOR": "1"}, True),
+    ],
+)
+def test_colour_into_a_pipe(options: list[str], variables: dict[str, str], colored: bool, tmp_path: Path) -> None:
+    done = run(tmp_path, "allreduce", "--sizes", "8", "--backend", "simulated", *options, env=variables)
+    assert (done.returncode, "\x1b[1m" in done.stdout) == (0, colored)
+
+
+def test_where_a_run_goes_if_nobody_says(tmp_path: Path) -> None:
+    plain = {"COLLBENCH_ITERATIONS": "", "COLLBENCH_WARMUP": ""}
+    assert run(tmp_path, "p2p", "--sizes", "8", "--backend", "simulated", env=plain).returncode == 0
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert re.fullmatch(r"\d{8}T\d{6}Z-p2p-[0-9a-f]{6}", folder.name)
+    found = read_run(folder)
+    assert (found.finished, found.info["exit_code"], found.info["command"]) == (
+        True, 0, ["collbench", "p2p", "--sizes", "8", "--backend", "simulated", "--ranks", "2"],
+    )  # fmt: skip
+    assert {row.operation for row in found.rows} == {"p2p_latency", "p2p_bandwidth", "p2p_bidirectional"}
+
+
+def test_some_cells_not_available_is_fine_and_all_is_not(tmp_path: Path) -> None:
+    pytest.importorskip("mpi4py")
+    some = run(tmp_path, "allreduce", "--sizes", "8", "--backend", "mpi", "--redop", "sum,avg", "--out", "some")
+    assert (some.returncode, [bool(row.na) for row in read_run(tmp_path / "some").rows]) == (0, [False, True])
+    every = run(tmp_path, "p2p", "--sizes", "8", "--backend", "mpi", "--in-place", "--out", "every")
+    rows = read_run(tmp_path / "every").rows
+    assert every.returncode == 2 and rows and all("in-place" in (row.na or "") for row in rows)
+    assert "n/a" in every.stdout and "Traceback" not in every.stderr
+
+
+def test_sizes_between_elements_are_rounded_and_said(tmp_path: Path) -> None:
+    done = run(tmp_path, "allreduce", "--sizes", "10,1001", "--backend", "simulated", "--out", "run")
+    assert done.returncode == 0 and "sizes are rounded to whole float32 elements of 4 bytes" in done.stderr
+    assert [(row.size_bytes, "size_rounded" in row.flags) for row in read_run(tmp_path / "run").rows] == [(8, True), (1000, True)]
+
+
+class Terminal:
+    """A program with a terminal of its own, which is its controlling one."""
+
+    def __init__(self, folder: Path, *argv: str, **variables: str) -> None:
+        self.seen, (self._ours, theirs) = "", pty.openpty()
+
+        def take_the_terminal() -> None:
+            os.setsid()
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+        self.process = subprocess.Popen(
+            [*PROGRAM, *argv], cwd=folder, env=environment({"COLUMNS": "240", **variables}), stdin=theirs, stdout=theirs, stderr=theirs,
+            preexec_fn=take_the_terminal,  # noqa: PLW1509 (pytest has no threads)
+        )  # fmt: skip
+        os.close(theirs)
+
+    def type(self, text: str) -> None:
+        os.write(self._ours, text.encode())
+
+    def read(self, enough: Callable[[], bool] = lambda: False) -> str:
+        """Reads until enough was seen, or to the end."""
+        while not enough():
+            try:
+                self.seen += os.read(self._ours, 65536).decode()
+            except OSError:  # EIO: the last process has left the terminal
+                break
+        return self.seen
+
+    def end(self) -> int:
+        self.read()
+        os.close(self._ours)
+        return self.process.wait(30)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_terminal_has_a_live_line_and_is_whole_again(backend: str, tmp_path: Path) -> None:
+    terminal = Terminal(tmp_path, *SHORT, "--backend", backend)
+    assert terminal.end() == 0
+    assert re.search(r"2/2|1/2|0/2", terminal.seen) and "\x1b[1m" in terminal.seen
+    assert terminal.seen.rindex("\x1b[?25h") > terminal.seen.rindex("\x1b[?25l")  # the cursor is back
+    assert len(re.findall(r"allreduce +(?:8 B|1 KiB) +" + backend, terminal.seen)) == 2
+    assert "Traceback" not in terminal.seen
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("variables", [{"TERM": "dumb"}, {"NO_COLOR": "1"}])
+def test_a_terminal_that_wants_less(variables: dict[str, str], tmp_path: Path) -> None:
+    terminal = Terminal(tmp_path, *SHORT, "--backend", "simulated", **variables)
+    assert terminal.end() == 0 and "allreduce" in terminal.seen
+    assert "\x1b[1m" not in terminal.seen
+    assert ("\x1b" in terminal.seen) == (variables.get("TERM") != "dumb")
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_control_c_ends_it_and_keeps_what_was_measured(backend: str, tmp_path: Path) -> None:
+    terminal = Terminal(tmp_path, "allreduce", "--sizes", "8-64M", "--backend", backend, "--out", "run", COLLBENCH_ITERATIONS="100")
+    cells = tmp_path / "run" / "cells.jsonl"
+    until(lambda: cells.exists() and cells.stat().st_size, "the first row")
+    terminal.type("\x03")
+    assert terminal.end() == 130
+    assert "Traceback" not in terminal.seen and "defect" not in terminal.seen
+    assert terminal.seen.rindex("\x1b[?25h") > terminal.seen.rindex("\x1b[?25l")
+    found = read_run(tmp_path / "run")
+    assert found.rows[0].size_bytes == 8 and not found.warnings
+    until(lambda: not running(tmp_path), "the ranks' end", 10)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_reader_that_has_seen_enough_hears_no_complaint(backend: str, tmp_path: Path) -> None:
+    with (tmp_path / "stderr").open("wb") as err:
+        program = [*PROGRAM, "allreduce", "--sizes", "8-1M", "--backend", backend, "--out", "run"]
+        process = subprocess.Popen(program, cwd=tmp_path, env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=err)
+    assert process.stdout and process.stdout.readline().startswith(b"cpu ")
+    process.stdout.close()
+    process.wait(30)
+    said = (tmp_path / "stderr").read_text()
+    assert not re.search("Traceback|Broken|SIGPIPE|killed|mpiexec|defect", said), said
+    until(lambda: not running(tmp_path), "the ranks' end", 10)
+    read_run(tmp_path / "run")

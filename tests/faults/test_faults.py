@@ -1,0 +1,220 @@
+"""Ranks that die, stop or never come: the run ends in time, with a sentence and a code, and every finished cell is on the disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from collbench.results.reader import Run, read_run
+from tests.beds import SlurmBed
+from tests.cli.command import BIN, PROGRAM, Finished, environment, run, running, start, until
+from tests.conftest import sample
+
+MPICH = BIN / "mpiexec"
+TIMEOUT_S = 4
+# Far more than any test waits for, so that every fault comes in the middle.
+LONG = ("allreduce", "--sizes", "8,1K,1K-64M", "-n", "20", "--out", "run", "--timeout", str(TIMEOUT_S))
+
+pytestmark = [
+    pytest.mark.timeout(120),
+    pytest.mark.skipif(not MPICH.exists() or not (BIN / "torchrun").exists(), reason="needs the extras torch and mpich beside this Python"),
+]
+
+
+class Launch:
+    """A run in the middle: some cells are stored, more are to come."""
+
+    def __init__(self, folder: Path, *argv: str, program: tuple[str, ...] = PROGRAM, env: dict[str, str] | None = None) -> None:
+        self.folder, self.process = folder, start(folder, *argv, program=program, env=env)
+        self.parent = self.process.pid
+        cells = folder / "run" / "cells.jsonl"
+        until(lambda: self.process.poll() is not None or (cells.exists() and cells.stat().st_size), "the first row", 60)
+        assert self.process.poll() is None, self.said
+        self.pids = [member["pid"] for member in json.loads((folder / "run" / "run.json").read_text())["rank_map"]]
+
+    @property
+    def said(self) -> str:
+        return (self.folder / "stderr").read_text()
+
+    def end(self, within_s: float) -> int:
+        """The exit code, which must come in time."""
+        try:
+            return self.process.wait(within_s)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"still running after {within_s:g} s: {self.said}")
+
+    def everybody_left(self) -> None:
+        until(lambda: not running(self.folder), f"the end of {running(self.folder)}", 10)
+
+    def stored(self) -> Run:
+        """What is on the disk, which must be whole rows from the first on."""
+        found = read_run(self.folder / "run")
+        assert [row.size_bytes for row in found.rows[:2]] == [8, 1024][: len(found.rows)] and found.rows
+        assert not any(row.wrong for row in found.rows)
+        assert not found.warnings
+        return found
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> Iterator[Callable[..., Launch]]:
+    """Starts a run; whatever is left of it when the test ends is killed."""
+    yield lambda *argv, **options: Launch(tmp_path, *argv, **options)
+    for pid in running(tmp_path):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+class TestKilled:
+    @pytest.mark.parametrize("victim", [0, 1])
+    def test_a_rank_of_ours(self, victim: int, launch: Callable[..., Launch]) -> None:
+        one = launch(*LONG, "--backend", "gloo")
+        os.kill(one.pids[victim], signal.SIGKILL)
+        assert one.end(within_s=TIMEOUT_S + 12) == 4
+        assert f"collbench: rank {victim} (pid {one.pids[victim]}) was killed by signal 9 (SIGKILL)" in one.said
+        assert "Traceback" not in one.said
+        assert one.stored().info.get("exit_code", 4) == 4
+        one.everybody_left()
+
+    @pytest.mark.parametrize("victim", [0, 1])
+    def test_a_rank_of_ours_through_mpiexec(self, victim: int, launch: Callable[..., Launch]) -> None:
+        one = launch(*LONG, "--backend", "mpi")
+        os.kill(one.pids[victim], signal.SIGKILL)
+        assert one.end(within_s=TIMEOUT_S + 12) == 4
+        assert f"rank {victim} (pid {one.pids[victim]})" in one.said and "killed by signal 9 (SIGKILL)" in one.said
+        one.stored()
+        one.everybody_left()
+
+    def test_a_rank_of_mpiexec(self, launch: Callable[..., Launch]) -> None:
+        one = launch("-n", "2", *PROGRAM, *LONG, "--backend", "mpi", program=(str(MPICH),))
+        os.kill(one.pids[1], signal.SIGKILL)
+        assert one.end(within_s=TIMEOUT_S + 12) != 0
+        assert one.stored().info["launcher"] == "mpirun"
+        one.everybody_left()
+
+    @pytest.mark.slurm
+    def test_a_rank_of_srun(self, slurm_hosts: SlurmBed, launch: Callable[..., Launch]) -> None:
+        step = ("srun", "-N2", "--mpi=none", "--kill-on-bad-exit=1", *PROGRAM)
+        one = launch(*LONG, "--backend", "gloo", program=step, env=slurm_hosts.environment(environment()))
+        os.kill(one.pids[1], signal.SIGKILL)
+        assert one.end(within_s=TIMEOUT_S + 20) != 0
+        assert re.search(r"srun: error: .*task 1: Killed", one.said)
+        assert one.stored().info["launcher"] == "srun"
+        one.everybody_left()
+
+    @pytest.mark.parametrize("backend", ["gloo", "mpi"])
+    def test_the_parent(self, backend: str, launch: Callable[..., Launch]) -> None:
+        one = launch(*LONG, "--backend", backend)
+        (parent,) = Path(f"/proc/{one.parent}/task/{one.parent}/children").read_text().split()  # of the `timeout` in front
+        os.kill(int(parent), signal.SIGKILL)
+        assert one.end(within_s=5) in (137, -signal.SIGKILL)  # `timeout` repeats the signal on itself
+        one.everybody_left()
+        one.stored()
+
+
+@pytest.mark.parametrize("backend", ["gloo", "mpi"])
+def test_sigterm_is_told_by_the_code(backend: str, launch: Callable[..., Launch]) -> None:
+    one = launch(*LONG, "--backend", backend)
+    (parent,) = Path(f"/proc/{one.parent}/task/{one.parent}/children").read_text().split()
+    os.kill(int(parent), signal.SIGTERM)
+    assert one.end(within_s=15) == 143
+    assert "Traceback" not in one.said and "defect" not in one.said
+    one.stored()
+    one.everybody_left()
+
+
+class TestStopped:
+    """A rank that is alive and does nothing: no library notices."""
+
+    @pytest.mark.parametrize(("backend", "victim"), [("mpi", 1), *sample([("mpi", 0), ("gloo", 0), ("gloo", 1)], 1)])
+    def test_it_is_named_and_the_run_ends(self, backend: str, victim: int, launch: Callable[..., Launch]) -> None:
+        one = launch(*LONG, "--backend", backend)
+        os.kill(one.pids[victim], signal.SIGSTOP)
+        # the deadline of the waits, then the parent's patience with the one that is stopped
+        assert one.end(within_s=2 * TIMEOUT_S + 15) == 4
+        assert re.search(rf"rank {victim}\b.*(did not answer|is stopped)", one.said), one.said
+        assert "Traceback" not in one.said
+        one.stored()
+        one.everybody_left()
+
+    def test_a_pause_shorter_than_the_deadline_does_no_harm(self, launch: Callable[..., Launch]) -> None:
+        one = launch("allreduce", "--sizes", "8,1K,1K-4M", "-n", "20", "--out", "run", "--backend", "mpi")
+        os.kill(one.pids[1], signal.SIGSTOP)
+        with suppress(subprocess.TimeoutExpired):
+            one.process.wait(1)
+        os.kill(one.pids[1], signal.SIGCONT)
+        assert one.end(within_s=60) == 0
+        assert one.stored().finished
+        one.everybody_left()
+
+
+# A rank in whose process something goes wrong at a place that no sentence was prepared for.
+BROKEN = """
+import os, sys
+if os.environ.get("COLLBENCH_RANK", os.environ.get("PMI_RANK")) == {rank!r}:
+    import collbench.runner.{module} as module
+    def broken(*arguments, **named):
+        {action}
+    module.{name} = broken
+sys.argv[0] = "collbench"
+from collbench.cli.main import main
+main()
+"""
+
+
+class TestBroken:
+    @pytest.fixture
+    def broken(self, tmp_path: Path) -> Callable[..., Finished]:
+        """Runs two ranks of which one does `action` instead of a function of the runner."""
+
+        def go(backend: str, rank: int, module: str, name: str, action: str) -> Finished:
+            code = BROKEN.format(rank=str(rank), module=module, name=name, action=action)
+            started = (
+                "import sys; from collbench.launch import spawn; from pathlib import Path; import os\n"
+                f"mpi = {backend == 'mpi'}\n"
+                f"program = [sys.executable, '-c', {code!r}]\n"
+                "sys.exit(spawn.start_local(sys.argv[1:], 2, mpi=mpi, mpiexec=None, env=os.environ, program=program))\n"
+            )
+            words = ("allreduce", "--sizes", "8", "--backend", backend, "--out", "run", "--timeout", "10")
+            return run(tmp_path, *words, program=(PROGRAM[0], "-c", started))
+
+        return go
+
+    @pytest.mark.parametrize("backend", ["mpi", pytest.param("gloo", marks=pytest.mark.long)])
+    @pytest.mark.parametrize("rank", [0, 1])
+    def test_an_exception_nobody_expected(self, backend: str, rank: int, broken: Callable[..., Finished], tmp_path: Path) -> None:
+        done = broken(backend, rank, "turn", "time_cell", "raise ZeroDivisionError('made by the test')")
+        assert done.returncode == 4
+        assert "ZeroDivisionError: made by the test" in done.stderr and "this is a defect of collbench" in done.stderr
+        until(lambda: not running(tmp_path), "the ranks' end", 10)
+        assert read_run(tmp_path / "run").rows == []
+
+    def test_one_that_dies_while_the_others_join(self, broken: Callable[..., Finished], tmp_path: Path) -> None:
+        done = broken("gloo", 1, "opening", "_open_one", "os.kill(os.getpid(), 9)")
+        assert done.returncode == 4 and re.search(r"collbench: rank 1 \(pid \d+\) was killed by signal 9 \(SIGKILL\)", done.stderr)
+        assert "Traceback" not in done.stderr
+        until(lambda: not running(tmp_path), "the ranks' end", 10)
+        assert not (tmp_path / "run").exists()
+
+    def test_ranks_that_were_given_different_arguments(self, broken: Callable[..., Finished]) -> None:
+        done = broken("mpi", 1, "run", "check_memory", "[arguments[1].agree(None, 'x') for _ in range(2)]")
+        assert done.returncode == 4 and "the ranks are not in the same step" in done.stderr
+
+
+def test_a_launcher_that_started_fewer_ranks_than_was_said(tmp_path: Path) -> None:
+    line = " ".join((*PROGRAM, "allreduce --sizes 8 --backend mpi --timeout 2 --out run"))
+    with socket.create_server(("", 0)) as free:
+        port = str(free.getsockname()[1])
+    told = {"WORLD_SIZE": "3", "MASTER_ADDR": "localhost", "MASTER_PORT": port}
+    done = run(tmp_path, "-n", "2", "sh", "-c", f"RANK=$PMI_RANK exec {line}", program=(str(MPICH),), env=told)
+    assert done.returncode == 4 and "Traceback" not in done.stderr
+    assert "rank 2 of 3 did not join within 2 s: see whether they started" in done.stderr
+    assert not (tmp_path / "run").exists()

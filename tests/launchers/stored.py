@@ -1,0 +1,29 @@
+"""What the run that a launcher's command wrote says in short."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from collbench.results.reader import Run, read_run
+from tests.cli.command import Finished
+
+
+def stored(done: Finished, folder: Path) -> Run:
+    """The run in the folder `run`, written by a command that ended well."""
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    found = read_run(folder / "run")
+    assert found.finished and not found.warnings
+    return found
+
+
+def measured(found: Run) -> dict[str, tuple[int, int, int] | str]:
+    """By backend: (ranks, hosts, wrong elements), or why it was not measured."""
+    return {row.backend: row.na or (row.ranks, row.nodes, -1 if row.wrong is None else row.wrong) for row in found.rows}
+
+
+def nic_busbw(found: Run, backend: str, size: int) -> float:
+    """The bus bandwidth in parts of 1 Gbit/s; fails unless the row's ceiling is that NIC."""
+    (row,) = (row for row in found.rows if (row.backend, row.size_bytes) == (backend, size))
+    assert row.ceiling and row.ceiling.limited_by == "NIC eth0 1 Gb/s, TCP" and row.busbw_bytes_per_s
+    return row.busbw_bytes_per_s / 125e6

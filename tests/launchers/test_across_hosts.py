@@ -1,0 +1,73 @@
+"""torchrun and MPICH's mpiexec over two hosts whose link carries 1 Gbit/s."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from collbench.results.reader import read_run
+from tests.beds import Hosts
+from tests.cli.command import BIN, PROGRAM, Finished, environment
+from tests.conftest import sample
+from tests.launchers.stored import measured, stored
+
+pytestmark = pytest.mark.hosts
+
+TORCHRUN, MPICH = BIN / "torchrun", BIN / "mpiexec"
+OVER_THE_LINK = {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "eth0"}
+PORT = "29533"  # the hosts have a network of their own: nobody else listens there
+
+
+@pytest.fixture
+def bed(hosts: Callable[..., Hosts]) -> Hosts:
+    return hosts(2, "1gbit")
+
+
+def short(folder: Path, size: str = "1K") -> list[str]:
+    return [*PROGRAM[1:], "allreduce", "--sizes", size, "--out", str(folder / "run")]
+
+
+@pytest.mark.skipif(not TORCHRUN.exists(), reason="no torch beside this Python")
+@pytest.mark.timeout(150)
+@pytest.mark.parametrize("meeting", sample(["static", "c10d"], 1))
+def test_torchrun(meeting: str, bed: Hosts, tmp_path: Path) -> None:
+    first, places = bed.addresses[0], {"static": "--master-addr {0} --master-port {1} --node-rank {2}", "c10d": "--rdzv-endpoint {0}:{1}"}
+    agents = []
+    for host in range(2):
+        place = places[meeting].format(first, PORT, host).split()
+        line = [str(TORCHRUN), "--nnodes", "2", "--nproc-per-node", "1", "--rdzv-backend", meeting, *place, *short(tmp_path)]
+        agents.append(bed.start(host, ["timeout", "60", *line], environment()))
+    said = [agent.communicate(timeout=70) for agent in agents]
+    assert [agent.returncode for agent in agents] == [0, 0], said
+    assert "allreduce" in "".join(out for out, _ in said)
+    found = read_run(tmp_path / "run")
+    assert (found.info["launcher"], sorted(found.info["hosts"])) == ("torchrun", sorted(bed.names))
+    assert measured(found)["gloo"] == (2, 2, 0) and "torchrun cannot start MPI" in str(measured(found)["mpi"])
+    assert found.rows[-1].ceiling and found.rows[-1].ceiling.limited_by == "NIC eth0 1 Gb/s, TCP"
+
+
+@pytest.mark.skipif(not MPICH.exists(), reason="no MPICH beside this Python: pip install collbench[mpich]")
+class TestMpiexec:
+    def launch(self, bed: Hosts, line: list[str], env: dict[str, str], timeout: float = 60) -> Finished:
+        reach = ["-launcher", "ssh", "-launcher-exec", bed.rsh, "-hosts", ",".join(bed.names), "-ppn", "1", "-iface", "eth0", "-n", "2"]
+        passed = [word for name, value in env.items() for word in ("-genv", name, value)]
+        return bed.run(0, [str(MPICH), *reach, *passed, PROGRAM[0], *line], timeout, environment())
+
+    def test_ranks_meet_over_mpi_itself(self, bed: Hosts, tmp_path: Path) -> None:
+        found = stored(self.launch(bed, short(tmp_path), OVER_THE_LINK), tmp_path)
+        assert measured(found) == {"mpi": (2, 2, 0), "gloo": (2, 2, 0)}
+        assert [member["address"] for member in found.info["rank_map"]] == bed.addresses
+
+    def test_a_master_address_is_used(self, bed: Hosts, tmp_path: Path) -> None:
+        told = {**OVER_THE_LINK, "MASTER_ADDR": bed.addresses[0], "MASTER_PORT": PORT}
+        found = stored(self.launch(bed, [*short(tmp_path), "--backend", "mpi"], told), tmp_path)
+        assert measured(found) == {"mpi": (2, 2, 0)}
+
+    def test_bytes_that_take_another_path_are_no_link(self, bed: Hosts, tmp_path: Path) -> None:
+        """These hosts share a memory, and MPICH finds it: ten and more times the link's rate."""
+        found = stored(self.launch(bed, [*short(tmp_path, "4M"), "--backend", "mpi"], {}), tmp_path)
+        (row,) = found.rows
+        assert row.busbw_bytes_per_s and row.busbw_bytes_per_s > 125e6
+        assert "above_bound" in row.flags and row.percent_of_ceiling is None

@@ -1,0 +1,123 @@
+"""Every way to start ranks on one host: by ourselves, by either MPI's launcher, by torchrun, by hand."""
+
+from __future__ import annotations
+
+import re
+import socket
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import BIN, PROGRAM, run, start
+from tests.conftest import sample
+from tests.launchers.stored import measured, stored
+
+MPICH, TORCHRUN = BIN / "mpiexec", BIN / "torchrun"
+SHORT = ("allreduce", "--sizes", "1K", "--out", "run")
+WRONG = "started by {theirs}'s mpirun, but mpi4py uses {ours}"
+
+pytestmark = [
+    pytest.mark.skipif(not MPICH.exists(), reason="no MPICH beside this Python: pip install collbench[mpich]"),
+    pytest.mark.skipif(not TORCHRUN.exists(), reason="no torch beside this Python"),
+]
+
+
+@pytest.mark.timeout(150)
+class TestByOurselves:
+    def test_two_ranks_on_both_backends(self, tmp_path: Path) -> None:
+        found = stored(run(tmp_path, *SHORT), tmp_path)
+        assert measured(found) == {"mpi": (2, 1, 0), "gloo": (2, 1, 0)}
+        assert [member["rank"] for member in found.info["rank_map"]] == [0, 1] and found.info["launcher"] == "local"
+        assert len({member["pid"] for member in found.info["rank_map"]}) == 2
+        assert all(row.ceiling and row.ceiling.bytes_per_s and row.percent_of_ceiling for row in found.rows)
+
+    def test_four_ranks_of_mpich_spin_and_say_so(self, tmp_path: Path) -> None:
+        done = run(tmp_path, *SHORT, "--ranks", "4", "--backend", "mpi", "-n", "3", "-w", "1")
+        found = stored(done, tmp_path)
+        assert measured(found) == {"mpi": (4, 1, 0)}
+        if len(found.info["rank_map"][0]["cpus"]) < 4:
+            assert "oversubscribed" in found.rows[0].flags and found.rows[0].percent_of_ceiling is None
+            assert "4 ranks share" in done.stderr and "use Open MPI" in done.stderr
+
+    @pytest.mark.openmpi
+    def test_four_ranks_of_open_mpi_and_gloo(self, openmpi_python: str, tmp_path: Path) -> None:
+        found = stored(run(tmp_path, *SHORT, "--ranks", "4", program=(openmpi_python, *PROGRAM[1:]), timeout=100), tmp_path)
+        assert measured(found) == {"mpi": (4, 1, 0), "gloo": (4, 1, 0)}
+        assert found.info["backends"]["mpi"]["mpi"].startswith("Open MPI")
+
+
+class TestMpiexec:
+    def test_mpich(self, tmp_path: Path) -> None:
+        found = stored(run(tmp_path, "-n", "2", *PROGRAM, *SHORT, program=(str(MPICH),)), tmp_path)
+        assert measured(found) == {"mpi": (2, 1, 0), "gloo": (2, 1, 0)}
+        assert (found.info["launcher"], found.info["launcher_facts"]) == ("mpirun", {"mpirun": "MPICH"})
+        assert [member["local_rank"] for member in found.info["rank_map"]] == [0, 1]
+
+    @pytest.mark.openmpi
+    def test_open_mpi(self, openmpi_python: str, tmp_path: Path) -> None:
+        mpirun = Path(openmpi_python).parent / "mpirun"
+        line = ("-n", "2", openmpi_python, *PROGRAM[1:], *SHORT, "--backend", "gloo,mpi")
+        found = stored(run(tmp_path, *line, program=(str(mpirun),)), tmp_path)
+        assert measured(found) == {"mpi": (2, 1, 0), "gloo": (2, 1, 0)}
+        assert found.info["launcher_facts"] == {"mpirun": "Open MPI"}
+
+    @pytest.mark.openmpi
+    @pytest.mark.parametrize(("theirs", "ours"), sample([("Open MPI", "MPICH"), ("MPICH", "Open MPI")], 1))
+    def test_the_other_mpis_launcher(self, theirs: str, ours: str, openmpi_python: str, tmp_path: Path) -> None:
+        openmpi = Path(openmpi_python).parent / "mpirun"
+        launcher, python = (openmpi, PROGRAM[0]) if ours == "MPICH" else (MPICH, openmpi_python)
+        line, why = ("-n", "2", python, *PROGRAM[1:], *SHORT), WRONG.format(theirs=theirs, ours=ours)
+
+        asked = run(tmp_path, *line, "--backend", "mpi", program=(str(launcher),))
+        assert asked.returncode == 4 and asked.stderr.count(f"collbench: {why}") == 1
+        assert not (tmp_path / "run").exists()
+
+        found = stored(run(tmp_path, *line, program=(str(launcher),)), tmp_path)
+        said = measured(found)["mpi"]
+        assert str(said).startswith(why) and "mpiexec -n 2" in str(said)
+        assert measured(found)["gloo"] == (2, 1, 0)
+
+    def test_two_numbers_of_ranks_are_refused(self, tmp_path: Path) -> None:
+        done = run(tmp_path, "-n", "2", *PROGRAM, *SHORT, "--ranks", "3", "--backend", "mpi", program=(str(MPICH),))
+        assert done.returncode == 2 and "--ranks 3 is for a start without a launcher, but mpirun started 2: drop --ranks" in done.stderr
+
+
+class TestTorchrun:
+    def test_one_host(self, tmp_path: Path) -> None:
+        line = ("--nproc-per-node", "2", "--master-port", "0", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", *PROGRAM[1:])
+        found = stored(run(tmp_path, *line, *SHORT, program=(str(TORCHRUN),)), tmp_path)
+        assert measured(found)["gloo"] == (2, 1, 0) and "torchrun cannot start MPI" in str(measured(found)["mpi"])
+        assert found.info["launcher"] == "torchrun"
+
+
+class TestByHand:
+    def variables(self, rank: int) -> dict[str, str]:
+        return {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": str(self.port)}
+
+    @pytest.fixture(autouse=True)
+    def free_port(self) -> None:
+        with socket.create_server(("", 0)) as found:
+            self.port = found.getsockname()[1]
+
+    def test_rank_and_world_size(self, tmp_path: Path) -> None:
+        (tmp_path / "other").mkdir()
+        other = start(tmp_path / "other", *SHORT, env=self.variables(1))
+        found = stored(run(tmp_path, *SHORT, env=self.variables(0)), tmp_path)
+        assert measured(found)["gloo"] == (2, 1, 0) and "RANK and WORLD_SIZE cannot start MPI" in str(measured(found)["mpi"])
+        assert other.wait(30) == 0
+        assert [(tmp_path / "other" / name).read_text() for name in ("stdout", "stderr")] == ["", ""]  # rank 0 alone speaks
+
+    @pytest.mark.parametrize("rank", [0, 1])
+    def test_alone_it_waits_no_longer_than_it_was_told(self, rank: int, tmp_path: Path) -> None:
+        done = run(tmp_path, *SHORT, "--timeout", "1", env=self.variables(rank), timeout=20)
+        assert done.returncode == 4 and done.stderr.count("\n") == 1
+        missing = "rank 1 of 2 did not join within 1 s" if rank == 0 else r"rank 1 on \S+ found no rank 0 at tcp://localhost:\d+ within 1 s"
+        assert re.search(f"{missing}.* or raise --timeout", done.stderr)
+
+    def test_a_rank_beyond_the_size_is_refused(self, tmp_path: Path) -> None:
+        done = run(tmp_path, *SHORT, env={**self.variables(0), "RANK": "2"})
+        assert done.returncode == 2 and "RANK=2 is not below WORLD_SIZE=2" in done.stderr
+
+    def test_a_containers_rank_under_mpirun_is_refused(self, tmp_path: Path) -> None:
+        done = run(tmp_path, "-n", "2", *PROGRAM, *SHORT, program=(str(MPICH),), env={**self.variables(0), "WORLD_SIZE": "1"})
+        assert done.returncode == 2 and "unset RANK and WORLD_SIZE" in done.stderr

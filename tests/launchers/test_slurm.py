@@ -1,0 +1,154 @@
+"""A real Slurm: srun with each of its process managers, batch scripts and allocations, over a link whose rate is known."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from collbench.results.reader import read_run
+from collbench.results.record import Row
+from tests.beds import SlurmBed
+from tests.cli.command import PROGRAM, environment, one_sentence
+from tests.launchers.stored import measured, nic_busbw, stored
+
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(200)]
+
+M = 1024**2
+UNSET = {"COLLBENCH_ITERATIONS": "", "COLLBENCH_WARMUP": ""}
+USE = "which would not see 2 ranks: use srun --mpi="
+PYTHONS = {"none": "", "pmi2": "", "pmix": "openmpi_python"}  # the library that each manager serves
+
+
+@pytest.fixture
+def python(request: pytest.FixtureRequest) -> str:
+    """The Python whose MPI the test's manager serves."""
+    name = PYTHONS[request.getfixturevalue("manager")]
+    return str(request.getfixturevalue(name)) if name else PROGRAM[0]
+
+
+def short(folder: Path, *more: str, sizes: str = "1K") -> list[str]:
+    return [*PROGRAM, "allreduce", "--sizes", sizes, "--out", str(folder / "run"), *more]
+
+
+class TestManagers:
+    def test_none_serves_no_mpi_and_the_rest_goes_on(self, slurm_hosts: SlurmBed, tmp_path: Path) -> None:
+        done = slurm_hosts.srun(["-N2", "--mpi=none"], short(tmp_path), env=environment())
+        found = stored(done, tmp_path)
+        assert measured(found)["gloo"] == (2, 2, 0)
+        assert f"{USE}pmi2" in str(measured(found)["mpi"]) and "srun (--mpi=none)" in str(measured(found)["mpi"])
+        assert "--kill-on-bad-exit=1" in done.stderr
+        assert (found.info["launcher"], found.info["hosts"]) == ("srun", slurm_hosts.nodes)
+        assert found.info["allocation_id"].startswith("testbed-")
+
+    @pytest.mark.parametrize("manager", ["none", "pmix"])
+    def test_mpi_asked_for_with_the_wrong_manager_fails(self, manager: str, slurm_hosts: SlurmBed, tmp_path: Path) -> None:
+        done = slurm_hosts.srun(["-N2", f"--mpi={manager}"], short(tmp_path, "--backend", "mpi"), env=environment())
+        assert done.returncode == 4 and done.stdout == "" and done.stderr.count("collbench: ") == 1
+        assert f"{USE}pmi2" in done.stderr
+        assert not (tmp_path / "run").exists()
+
+    @pytest.mark.parametrize("manager", [pytest.param("pmi2", id="pmi2, MPICH"), pytest.param("pmix", id="pmix, Open MPI")])
+    def test_each_serves_its_mpi(self, manager: str, python: str, slurm_hosts: SlurmBed, tmp_path: Path) -> None:
+        line = [python, *short(tmp_path)[1:]]
+        found = stored(slurm_hosts.srun(["-N2", f"--mpi={manager}", "--kill-on-bad-exit=1"], line, env=environment()), tmp_path)
+        assert measured(found) == {"mpi": (2, 2, 0), "gloo": (2, 2, 0)}
+        assert found.info["launcher_facts"] == {"srun_mpi": manager}
+
+
+class TestKnownTruth:
+    """1448 of the 1514 bytes of a full frame are payload: 0.956 of the link's rate is the most there is."""
+
+    @pytest.mark.parametrize("manager", ["none"])
+    def test_gloo_reads_the_links_rate(self, manager: str, python: str, slurm_hosts: SlurmBed, tmp_path: Path) -> None:
+        less = {"COLLBENCH_ITERATIONS": "5", "COLLBENCH_BACKEND": "gloo"}
+        self.measure(slurm_hosts, manager, [python, *short(tmp_path, sizes="1K,64M")[1:]], less)
+
+    @pytest.mark.long
+    @pytest.mark.timeout(1800)
+    @pytest.mark.parametrize("manager", ["none", "pmi2", "pmix"])
+    def test_the_whole_sweep(self, manager: str, python: str, slurm_hosts: SlurmBed, tmp_path: Path) -> None:
+        rows = self.measure(slurm_hosts, manager, [python, *short(tmp_path, sizes="1K-64M")[1:]], UNSET)
+        assert [row.size_bytes for row in rows if row.backend == "gloo"] == [1024 * 2**k for k in range(17)]
+        assert {row.backend: bool(row.na) for row in rows} == {"mpi": manager == "none", "gloo": False}
+
+    def measure(self, bed: SlurmBed, manager: str, line: list[str], env: dict[str, str]) -> list[Row]:
+        for attempt in range(3):  # a busy machine reads too little; too much would be wrong at once
+            out = Path(line[line.index("--out") + 1]).parent / str(attempt)
+            changed = [*line, "--out", str(out / "run")]
+            found = stored(bed.srun(["-N2", f"--mpi={manager}"], changed, timeout=500, env=environment(env)), out)
+            read = nic_busbw(found, "gloo", 64 * M)
+            assert read < 0.97
+            if read > 0.92:
+                (row,) = (row for row in found.rows if (row.backend, row.size_bytes) == ("gloo", 64 * M))
+                assert row.percent_of_ceiling and 95 < row.percent_of_ceiling < 102 and "above_bound" not in row.flags
+                return found.rows
+        pytest.fail(f"read {read:.3f} of the link's rate in the last of 3 attempts")
+
+
+class TestBatch:
+    def test_with_srun(self, slurm_hosts: SlurmBed, tmp_path: Path) -> None:
+        done = slurm_hosts.sbatch(f"srun {shlex.join(short(tmp_path, '--backend', 'gloo'))}", ["-N2", "-n2"], env=environment())
+        assert measured(stored(done, tmp_path)) == {"gloo": (2, 2, 0)}
+
+    def test_without_srun(self, slurm_hosts: SlurmBed, tmp_path: Path) -> None:
+        done = slurm_hosts.sbatch(shlex.join(short(tmp_path)), ["-N2", "-n2"], env=environment(UNSET))
+        assert done.returncode == 2 and "put srun in front, `srun collbench allreduce --sizes 1K" in done.stdout
+        assert not (tmp_path / "run").exists()
+
+    def test_without_srun_a_local_start_is_asked_for(self, slurm_hosts: SlurmBed, tmp_path: Path) -> None:
+        done = slurm_hosts.sbatch(shlex.join(short(tmp_path, "--ranks", "2")), ["-N2", "-n2"], env=environment())
+        found = stored(done, tmp_path)
+        assert measured(found) == {"mpi": (2, 1, 0), "gloo": (2, 1, 0)}
+        assert found.info["launcher"] == "local" and found.info["allocation_id"].startswith("testbed-")
+
+    def test_salloc(self, slurm_hosts: SlurmBed, tmp_path: Path) -> None:
+        line = short(tmp_path, "--backend", "gloo")
+        found = stored(slurm_hosts.call(["salloc", "-N2", "srun", *line], env=environment()), tmp_path)
+        assert measured(found) == {"gloo": (2, 2, 0)}
+        refused = slurm_hosts.call(["salloc", "-N2", *line], env=environment())
+        assert refused.returncode == 2 and "put srun in front" in refused.stderr
+
+
+class TestRanksPerNode:
+    def test_one_task_starts_its_nodes_ranks(self, slurm_hosts: SlurmBed, tmp_path: Path) -> None:
+        found = stored(slurm_hosts.srun(["-N2"], short(tmp_path, "--ranks-per-node", "2"), env=environment(), timeout=100), tmp_path)
+        assert measured(found)["gloo"] == (4, 2, 0)
+        first, second = slurm_hosts.nodes
+        places = [(member["host"], member["local_rank"]) for member in found.info["rank_map"]]
+        assert places == [(first, 0), (first, 1), (second, 0), (second, 1)]
+        assert "needs its own launcher to start each rank" in str(measured(found)["mpi"])
+
+    def test_mpi_asked_for_needs_its_launcher(self, slurm_hosts: SlurmBed, tmp_path: Path) -> None:
+        line = short(tmp_path, "--ranks-per-node", "2", "--backend", "mpi")
+        done = slurm_hosts.srun(["-N2"], line, env=environment())
+        assert done.returncode == 4 and "use srun --ntasks-per-node=2 --mpi=pmi2" in done.stderr
+
+    def test_more_tasks_than_nodes_are_refused(self, slurm_hosts: SlurmBed, tmp_path: Path) -> None:
+        done = slurm_hosts.srun(["-N2", "--ntasks-per-node=2"], short(tmp_path, "--ranks-per-node", "2"), env=environment())
+        assert done.returncode == 2 and "--ranks-per-node needs one task per node, but srun started 2 here: drop it" in done.stderr
+
+
+class TestNodesWithoutNames:
+    """On this bed the nodes are this machine, and their names are in no DNS."""
+
+    def test_slurm_knows_their_addresses(self, slurm_one_host: SlurmBed, tmp_path: Path) -> None:
+        found = stored(slurm_one_host.srun(["-N2", "--mpi=pmi2"], short(tmp_path), env=environment()), tmp_path)
+        assert measured(found) == {"mpi": (2, 1, 0), "gloo": (2, 1, 0)}
+
+    def test_nobody_knows_them(self, slurm_one_host: SlurmBed, tmp_path: Path) -> None:
+        bare = environment({"PATH": "/nowhere"})  # of the task alone: no scontrol
+        line = ["env", "PATH=/nowhere", *short(tmp_path, "--backend", "gloo")]
+        done = slurm_one_host.srun(["-N2"], line, env={**bare, "PATH": environment()["PATH"]}, timeout=20)
+        assert done.returncode == 2
+        assert f"Slurm's first node '{slurm_one_host.nodes[0]}' does not resolve" in done.stderr and "export MASTER_ADDR=" in done.stderr
+        assert not (tmp_path / "run").exists()
+
+
+def test_bad_input_is_one_sentence_per_task(slurm_hosts: SlurmBed, tmp_path: Path) -> None:
+    done = slurm_hosts.srun(["-N1", "-n1", "--quiet"], short(tmp_path, "--dtype", "float12"), env=environment())
+    done.stderr = "".join(line for line in done.stderr.splitlines(keepends=True) if not line.startswith("srun: "))
+    assert "dtype 'float12' is unknown" in one_sentence(done)
+    with pytest.raises(Exception, match="not a run folder"):
+        read_run(tmp_path / "run")
