@@ -12,6 +12,7 @@ import pytest
 
 from collbench.report.flags import FLAGS
 from tests.beds import SlurmBed
+from tests.beds.sweep import table
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -102,3 +103,10 @@ def test_every_flag_that_a_row_can_carry_is_explained() -> None:
     assert {"oversubscribed", "above_bound", "few_samples", "simulated"} <= carried
     missing = {flag for flag in carried if f"`{flag}`" not in README}
     assert not missing
+
+
+def test_the_gallery_says_what_its_runs_say() -> None:
+    text = (ROOT / "reports" / "README.md").read_text(encoding="utf-8")
+    assert "\n".join(table(ROOT / "reports")) in text
+    shares = [float(share) for share in re.findall(r"gloo \| [\d.]+ MB/s \| ([\d.]+) \|", text)]
+    assert len(shares) == 3 and all(0.92 <= share <= 0.97 for share in shares)

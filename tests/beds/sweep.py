@@ -22,7 +22,7 @@ OVER_THE_LINK = {
 
 
 def sweep(target: Path, root: Path) -> None:
-    """Run the three sweeps and print what each backend read at the largest size."""
+    """Run the three sweeps."""
     pythons = {"none": root / ".venv/bin/python", "pmi2": root / ".venv/bin/python", "pmix": root / ".venv-openmpi/bin/python"}
     with Hosts(2, "1gbit") as hosts, SlurmBed(hosts) as bed:
         for kind, env in OVER_THE_LINK.items():
@@ -30,11 +30,20 @@ def sweep(target: Path, root: Path) -> None:
             words = [str(pythons[kind]), "-m", "collbench", "allreduce", "--sizes", "1K-64M", "--out", str(folder)]
             done = bed.srun(["-N2", f"--mpi={kind}"], words, timeout=600, env=env)
             print(done.stderr, file=sys.stderr)
-            for row in read_run(folder).rows:
-                if row.size_bytes == 64 << 20:
-                    rate = f"{row.busbw_bytes_per_s / LINK_BYTES_PER_S:.3f} of the link" if row.busbw_bytes_per_s else f"n/a ({row.na})"
-                    print(f"| --mpi={kind} | {row.backend} | {rate} | {' '.join(row.flags)} |")
+
+
+def table(target: Path) -> list[str]:
+    """Lines of markdown: per kind of launch and backend the rate at 64 MiB as a share of the link's."""
+    lines = ["| launched by | backend | busbw at 64 MiB | of the link's 125 MB/s |", "|---|---|---|---|"]
+    for kind in OVER_THE_LINK:
+        for row in read_run(target / f"shaped-1gbit-{kind}").rows:
+            if row.size_bytes == 64 << 20:
+                rate = row.busbw_bytes_per_s
+                cells = [f"{rate / 1e6:.1f} MB/s", f"{rate / LINK_BYTES_PER_S:.3f}"] if rate else [f"n/a ({row.na})", "–"]
+                lines.append(f"| srun --mpi={kind} | {' | '.join([row.backend, *cells])} |")
+    return lines
 
 
 if __name__ == "__main__":
     sweep(Path(sys.argv[1]).resolve(), Path(__file__).parents[2])
+    print("\n".join(table(Path(sys.argv[1]))))
