@@ -129,8 +129,8 @@ def can_do(backend: Backend, operation: Operation, cell: Cell) -> Reason | None:
         return f"{backend.name} has no {operation.name}"
     if not own and cell.in_place is False and operation.knows_in_place_only(backend.api):
         return f"{backend.name} has {operation.name} in place only"
-    if cell.in_place and operation.pair:
-        return f"{operation.name} has no in-place form"
+    if operation.pair and (backend.ranks < 2 or cell.in_place):
+        return f"{operation.name} {'needs 2 ranks' if backend.ranks < 2 else 'has no in-place form'}"
     misfit = redop_misfit(cell.redop, cell.dtype) if cell.redop else None
     return misfit or operation.needs(backend.ranks, cell) or backend.supports(operation, cell)
 

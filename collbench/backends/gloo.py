@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collbench.world.world import World
 
 _INTERFACE = "GLOO_SOCKET_IFNAME"
+_REDOPS = {"prod": "PRODUCT"}  # the others have the names they have here
 
 
 class TorchBinding:
@@ -35,7 +36,7 @@ class TorchBinding:
         self.send, self.recv = self._tensor(buffers.send(0, slot)), self._tensor(buffers.recv(0, slot))
         self.scratch = torch.zeros(1, dtype=torch.uint8)
         self.type = self.byte = None
-        self.redop = getattr(torch.distributed.ReduceOp, self.cell.redop.upper()) if self.cell.redop else None
+        self.redop = getattr(torch.distributed.ReduceOp, _REDOPS.get(self.cell.redop, self.cell.redop.upper())) if self.cell.redop else None
         self.comm = group.handle
 
     def _tensor(self, elements: Any) -> Any:

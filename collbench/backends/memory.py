@@ -127,7 +127,7 @@ class Block:
         self.huge = total >= _HUGE_FROM
         try:
             self._map = mmap.mmap(-1, total + (_huge_page() if self.huge else 0), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        except OSError as error:
+        except (OSError, OverflowError) as error:
             raise MemoryError(f"no memory for {total} bytes") from error
         with suppress(OSError):  # a kernel without huge pages says no; page_bytes tells what was really given
             self._map.madvise(mmap.MADV_HUGEPAGE if self.huge else mmap.MADV_NOHUGEPAGE)

@@ -1,0 +1,153 @@
+"""Host buffers: page-aligned, with the page size the kernel really gave, slots that never touch, inputs that do not grow."""
+
+import mmap
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from collbench.backends import memory
+from collbench.backends.group import Group
+from collbench.backends.memory import ROTATION_BYTES, Buffers, bytes_needed, slots_for
+from collbench.operations.allreduce import ALLREDUCE
+from collbench.operations.check import compare
+from collbench.operations.digits import write_digits
+from collbench.operations.p2p_bandwidth import P2P_BANDWIDTH
+from tests.helpers import ALLGATHER, REDUCESCATTER, make_cell, make_place
+
+PAIR = Group((0, 1), (0, 1))
+
+
+def make(operation=ALLREDUCE, group=PAIR, slots=1, **cell):
+    return Buffers(operation, make_cell(**cell), group, slots)
+
+
+def ends(array):
+    return array.ctypes.data, array.ctypes.data + array.nbytes
+
+
+@pytest.mark.parametrize("count", [1, 1000, 1024, 2**21])
+@pytest.mark.parametrize("dtype", ["float32", "int8", "bfloat16"])
+def test_buffers_begin_on_a_page_and_never_overlap(count, dtype):
+    buffers = make(dtype=dtype, count=count)
+    places = [ends(part) for driven in (0, 1) for part in (buffers.send(driven, 0), buffers.recv(driven, 0))]
+    assert all(start % 4096 == 0 for start, _ in places)
+    places.sort()
+    assert all(end <= following for (_, end), (following, _) in pairwise(places))
+    assert buffers.send(0, 0).dtype == buffers.recv(0, 0).dtype == make_cell(dtype).dtype.numpy
+    assert len(buffers.send(0, 0)) == len(buffers.recv(1, 0)) == count
+
+
+def test_in_place_send_and_receive_are_one():
+    buffers = make(in_place=True)
+    assert ends(buffers.send(0, 0)) == ends(buffers.recv(0, 0))
+    gathers = make(ALLGATHER, in_place=True, count=200)
+    assert gathers.send(1, 0).ctypes.data == gathers.recv(1, 0).ctypes.data + 100 * 4
+    scatters = make(REDUCESCATTER, in_place=True, count=200)
+    assert scatters.recv(1, 0).ctypes.data == scatters.send(1, 0).ctypes.data + 100 * 4
+
+
+def test_a_rank_that_only_sends_has_nothing_to_receive():
+    buffers = make(P2P_BANDWIDTH, redop=None)
+    assert [len(buffers.send(0, 0)), len(buffers.recv(0, 0)), len(buffers.send(1, 0)), len(buffers.recv(1, 0))] == [100, 0, 0, 100]
+
+
+def test_small_buffers_get_ordinary_pages_and_large_ones_what_the_kernel_has():
+    assert make(count=1000).page_bytes == mmap.PAGESIZE
+    assert make(count=2**22).page_bytes in (mmap.PAGESIZE, memory._huge_page())
+
+
+def test_where_the_kernel_gives_no_huge_pages_it_is_told(monkeypatch):
+    monkeypatch.setattr(memory, "_huge_bytes_at", lambda address: 0)
+    assert make(count=2**21).page_bytes == mmap.PAGESIZE
+    monkeypatch.setattr(memory, "_huge_bytes_at", lambda address: 2**30)
+    assert make(count=2**21).page_bytes == memory._huge_page()
+
+
+def test_memory_is_touched_before_it_is_used():
+    before = resident()
+    buffers = make(count=2**22)
+    assert resident() - before > 4 * 2**24 * 0.9
+    assert not buffers.recv(0, 0).any()
+
+
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "buffers", "slots"),
+    [
+        (8, "fixed", 1),
+        (8, "rotating", 1024),
+        (2**20, "rotating", 64),
+        (2**26, "rotating", 1),
+        (2**27, "rotating", 1),
+        (3 * 2**20, "rotating", 21),
+    ],
+)
+def test_as_many_slots_as_fill_64_mib(size_bytes, buffers, slots):
+    assert slots_for(make_cell("int8", size_bytes, buffers=buffers)) == slots
+
+
+@pytest.mark.parametrize("count", [2, 5000, 2**18])
+def test_rotating_slots_are_apart_stay_within_bounds_and_cover_the_caches(count):
+    cell = make_cell(count=count, buffers="rotating")
+    slots = slots_for(cell)
+    buffers = Buffers(ALLREDUCE, cell, Group((0, 1), (0,)), slots)
+    places = sorted(ends(part) for slot in range(slots) for part in (buffers.send(0, slot), buffers.recv(0, slot)))
+    assert all(end <= following for (_, end), (following, _) in pairwise(places))
+    assert places[-1][1] - places[0][0] <= bytes_needed(ALLREDUCE, cell, 2)
+    assert places[-1][1] - places[0][0] > 0.9 * ROTATION_BYTES
+    assert buffers.send(0, slots).ctypes.data == buffers.send(0, 0).ctypes.data
+
+
+@pytest.mark.parametrize("operation", [ALLREDUCE, ALLGATHER, REDUCESCATTER], ids=lambda o: o.name)
+@pytest.mark.parametrize("in_place", [True, False])
+def test_bytes_needed_is_what_is_taken(operation, in_place):
+    cell = make_cell(count=30_000, in_place=in_place)
+    buffers = Buffers(operation, cell, Group((0, 1, 2), (0, 1, 2)), 1)
+    taken = max(len(block._bytes) for block in buffers._memory)
+    assert taken == bytes_needed(operation, cell, 3)
+
+
+@pytest.mark.parametrize("count", [2**45, 2**60])
+def test_absurd_sizes_are_a_memory_error(count):
+    with pytest.raises(MemoryError, match="no memory for"):
+        make(count=count)
+
+
+@pytest.mark.parametrize(("redop", "value"), [("sum", 0), ("avg", 0), ("bxor", 0), ("prod", 1)])
+def test_timed_in_place_reductions_that_would_grow_run_on_what_does_not(redop, value):
+    buffers = make(dtype="int8" if redop == "bxor" else "float16", redop=redop, in_place=True)
+    buffers.fill(0, for_check=False)
+    assert set(buffers.send(0, 0).tolist()) == {value}
+
+
+@pytest.mark.parametrize(("redop", "in_place"), [("sum", False), ("prod", False), ("max", True), ("min", True), (None, True)])
+def test_everything_else_is_timed_on_real_digits(redop, in_place):
+    buffers = make(redop=redop, in_place=in_place)
+    buffers.fill(0, for_check=False)
+    wanted = np.zeros(100, np.float32)
+    write_digits(wanted, make_place(1, redop=redop))
+    assert np.array_equal(buffers.send(1, 0), wanted)
+
+
+def test_a_check_poisons_what_has_not_arrived_and_sends_digits_also_in_place():
+    buffers = make(in_place=True)
+    buffers.fill(0, for_check=True)
+    assert buffers.send(0, 0).min() >= 1
+    apart = make()
+    apart.fill(0, for_check=True)
+    assert set(apart.recv(0, 0).view(np.uint8).tolist()) == {0xA5}
+
+
+def test_each_slot_has_digits_of_its_own():
+    buffers = make(slots=3)
+    for slot in range(3):
+        buffers.fill(slot, for_check=True)
+    assert not np.array_equal(buffers.send(0, 0), buffers.send(0, 1))
+    buffers.recv(0, 1)[:] = buffers.send(0, 1) + buffers.send(1, 1)
+    buffers.recv(1, 1)[:] = buffers.send(0, 0) + buffers.send(1, 0)
+    assert [found is None for found in buffers.check(1, compare)] == [True, False]

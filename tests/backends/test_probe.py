@@ -1,0 +1,156 @@
+"""Which backends are at hand: asking never raises and never loads a library; what a backend cannot do has a reason."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from collbench.backends import gloo, mpi, registry
+from collbench.backends.backend import Available, Backend, Unavailable, can_do
+from collbench.backends.gloo import GlooBackend
+from collbench.backends.mpi import MpiBackend, library_name
+from collbench.backends.registry import backend_class, backend_names
+from collbench.backends.simulated import SimulatedBackend
+from collbench.errors import RunFailed, UsageError
+from collbench.operations.allreduce import ALLREDUCE
+from collbench.operations.broadcast import BROADCAST
+from collbench.operations.p2p_latency import P2P_LATENCY
+from tests.helpers import make_cell
+
+
+def test_the_known_ones():
+    assert backend_names()[:3] == ["mpi", "gloo", "simulated"]
+    assert [backend_class(name) for name in ("mpi", "gloo", "simulated")] == [MpiBackend, GlooBackend, SimulatedBackend]
+    assert all(isinstance(backend_class(name)(), Backend) for name in ("mpi", "gloo", "simulated"))
+    assert all(backend_class(name).name == name for name in ("mpi", "gloo", "simulated"))
+
+
+def test_an_unknown_one_lists_the_known_ones():
+    with pytest.raises(UsageError, match=r"backend 'ncll' is unknown: choose from mpi, gloo, simulated"):
+        backend_class("ncll")
+
+
+@pytest.fixture
+def plugins(monkeypatch):
+    def load():
+        raise ImportError("libfast.so not found")
+
+    points = [SimpleNamespace(name="fast", load=load), SimpleNamespace(name="good", load=lambda: SimulatedBackend)]
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: points if group == "collbench.backends" else [])
+    registry._plugins.cache_clear()
+    yield
+    registry._plugins.cache_clear()
+
+
+def test_plug_ins_are_found_and_a_broken_one_is_one_sentence(plugins):
+    assert backend_names()[-2:] == ["fast", "good"]
+    assert backend_class("good") is SimulatedBackend
+    with pytest.raises(UsageError, match=r"backend plug-in 'fast' does not load: libfast\.so not found; mend or uninstall it"):
+        backend_class("fast")
+
+
+@pytest.mark.parametrize(("module", "backend", "missing"), [(gloo, GlooBackend, "torch"), (mpi, MpiBackend, "mpi4py")])
+def test_a_missing_package_is_unavailable_with_its_remedy(monkeypatch, module, backend, missing):
+    monkeypatch.setattr(module, "find_spec", lambda name: None)
+    found = backend.probe()
+    assert isinstance(found, Unavailable)
+    assert found.why == f"{missing} is not installed"
+    assert "pip install" in found.remedy
+
+
+def test_mpi4py_without_a_library_is_unavailable(monkeypatch):
+    def no_library():
+        raise RunFailed("mpi4py finds no MPI library (cannot load libmpi.so)")
+
+    monkeypatch.setattr(mpi, "find_spec", lambda name: True)
+    monkeypatch.setattr(mpi, "load_mpi", no_library)
+    assert MpiBackend.probe() == Unavailable("mpi4py finds no MPI library (cannot load libmpi.so)", "pip install 'collbench[mpich]'")
+
+
+def test_simulated_is_always_there():
+    assert isinstance(SimulatedBackend.probe(), Available)
+
+
+@pytest.mark.parametrize("name", ["gloo", "mpi", "simulated"])
+def test_asking_imports_no_torch_and_starts_no_mpi(name):
+    code = f"""
+import sys
+from collbench.backends.registry import backend_class
+answer = backend_class("{name}").probe()
+started = "mpi4py.MPI" in sys.modules and sys.modules["mpi4py.MPI"].Is_initialized()
+print(type(answer).__name__, "torch" in sys.modules, started)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split()[0] in ("Available", "Unavailable")
+    assert done.stdout.split()[1:] == ["False", "False"]
+
+
+class FakeMpi:
+    """The part of mpi4py.MPI that `supports` looks at: MPICH without bfloat16, with float16."""
+
+    DATATYPE_NULL, FLOAT, FLOAT16_T, BFLOAT16_T, INT8_T, INT16_T = -1, 1, 2, -1, 3, 4
+
+    def get_vendor(self):
+        return "MPICH", (5, 0, 2)
+
+
+def fake_mpi(large_count=False):
+    backend = MpiBackend()
+    backend._mpi, backend.ranks = FakeMpi(), 2
+    backend._library = SimpleNamespace(MPI_Allreduce_c=1) if large_count else SimpleNamespace()
+    return backend
+
+
+@pytest.mark.parametrize(
+    ("cell", "reason"),
+    [
+        (make_cell(), None),
+        (make_cell("float16"), None),
+        (make_cell(redop="avg"), "MPI has no avg"),
+        (make_cell("bfloat16"), "MPICH 5.0.2 cannot reduce bfloat16"),
+        (make_cell("int8", 2**31), "MPICH 5.0.2 lacks the large-count functions that 2^31 elements and more need"),
+        (make_cell("int8", 2**31 - 1), None),
+    ],
+)
+def test_what_mpi_cannot_do(cell, reason):
+    assert fake_mpi().supports(ALLREDUCE, cell) == reason
+
+
+def test_large_counts_are_fine_where_the_library_has_the_functions():
+    assert fake_mpi(large_count=True).supports(ALLREDUCE, make_cell("int8", 2**31)) is None
+
+
+def test_moving_carries_any_type_as_bytes():
+    assert fake_mpi().supports(BROADCAST, make_cell("bfloat16", redop=None, root=0)) is None
+
+
+def test_a_library_is_named_with_its_version():
+    assert library_name(FakeMpi()) == "MPICH 5.0.2"
+
+
+@pytest.mark.parametrize(
+    ("operation", "changes", "reason"),
+    [
+        (ALLREDUCE, {}, None),
+        (ALLREDUCE, {"in_place": False}, "gloo has allreduce in place only"),
+        (BROADCAST, {"in_place": False, "redop": None}, "gloo has broadcast in place only"),
+        (ALLREDUCE, {"device": "cuda"}, "gloo runs on cpu here, not on cuda"),
+        (ALLREDUCE, {"mode": "graph"}, "graph is a mode of CUDA devices"),
+        (ALLREDUCE, {"redop": "band"}, "band is defined on integers only"),
+        (P2P_LATENCY, {"redop": None}, "p2p_latency has no in-place form"),
+        (replace(ALLREDUCE, steps={}), {}, "gloo has no allreduce"),
+        (replace(ALLREDUCE, needs=lambda n, cell: f"needs a power of two, not {n}"), {}, "needs a power of two, not 3"),
+    ],
+)
+def test_what_all_backends_have_in_common(operation, changes, reason):
+    backend = GlooBackend()
+    backend.ranks = 3
+    assert can_do(backend, operation, make_cell(**{"in_place": True, **changes})) == reason
+
+
+def test_pairs_need_two_ranks():
+    backend = SimulatedBackend()
+    backend.ranks = 1
+    assert can_do(backend, P2P_LATENCY, make_cell(redop=None)) == "p2p_latency needs 2 ranks"

@@ -1,0 +1,97 @@
+"""Virtual ranks: times made up from a seed, data really moved."""
+
+import ctypes
+
+import numpy as np
+import pytest
+
+from collbench.backends.backend import Settings
+from collbench.backends.simulated import ALPHA_S, BETA_BYTES_PER_S, SimulatedBackend, VirtualClock
+from collbench.launch.info import LaunchInfo
+from collbench.operations.allreduce import ALLREDUCE
+from collbench.operations.broadcast import BROADCAST
+from collbench.operations.check import compare
+from collbench.operations.p2p_bandwidth import P2P_BANDWIDTH
+from collbench.timing.loop import Loop, Timed
+from collbench.world.world import World
+from tests.helpers import ALLGATHER, ALLTOALL, REDUCESCATTER, SCATTER, make_cell
+
+
+@pytest.fixture
+def world():
+    world = World(LaunchInfo("local", 0, 1, 0, 1, "ipc://", "alone"), 5.0)
+    yield world
+    world.close()
+
+
+def opened(world, ranks, seed=0):
+    backend = SimulatedBackend()
+    backend.open(world, Settings(virtual_ranks=ranks, seed=seed))
+    return backend
+
+
+def loop_of(backend, operation, cell, ranks):
+    group = backend.group(range(ranks))
+    buffers = backend.allocate(operation, cell, group, 2)
+    return buffers, Loop(Timed(backend.bind(operation, cell, group, buffers), backend.sync(group), backend.clock(), ctypes.c_int64()))
+
+
+def test_as_many_virtual_ranks_as_asked_for_or_as_the_world_has(world):
+    assert opened(world, 300).ranks == 300
+    assert opened(world, None).ranks == 1
+
+
+def test_the_same_seed_gives_the_same_samples(world):
+    def samples(seed):
+        return loop_of(opened(world, 4, seed), ALLREDUCE, make_cell(), 4)[1].run(50)
+
+    assert np.array_equal(samples(1), samples(1))
+    assert not np.array_equal(samples(1), samples(2))
+    assert samples(1).shape == (4, 50)
+
+
+def test_time_is_latency_plus_bytes_over_the_link(world):
+    seconds = np.median(loop_of(opened(world, 4), ALLREDUCE, make_cell(count=2**17), 4)[1].run(200))
+    assert seconds == pytest.approx(ALPHA_S + 1.5 * 2**19 / BETA_BYTES_PER_S, rel=0.02)
+    window = np.median(loop_of(opened(world, 2), P2P_BANDWIDTH, make_cell(redop=None, window=10), 2)[1].run(200))
+    assert window == pytest.approx(10 * (ALPHA_S + 400 / BETA_BYTES_PER_S), rel=0.02)
+
+
+@pytest.mark.parametrize("operation", [ALLREDUCE, BROADCAST, ALLGATHER, REDUCESCATTER, ALLTOALL, SCATTER], ids=lambda o: o.name)
+@pytest.mark.parametrize("in_place", [True, False])
+@pytest.mark.parametrize("n", [2, 5])
+def test_data_is_really_moved_and_the_check_is_real(world, operation, in_place, n):
+    cell = make_cell(count=50 * n, in_place=in_place, redop="sum" if operation.reduces else None, root=1)
+    buffers, loop = loop_of(opened(world, n), operation, cell, n)
+    for slot in (0, 1):
+        buffers.fill(slot, for_check=True)
+        if not in_place:
+            assert all(buffers.check(slot, compare))  # before it ran, nothing is right
+        loop.run(1, slot=slot)
+        assert not any(buffers.check(slot, compare))
+    buffers.recv(n - 1, 1)[7] += 1
+    assert [found.index if found else None for found in buffers.check(1, compare)] == [*[None] * (n - 1), 7]
+
+
+def test_it_has_every_operation(world):
+    backend = opened(world, 2)
+    assert {"allreduce", "broadcast", "p2p_latency", "p2p_bandwidth", "p2p_bidirectional"} <= set(backend.steps)
+    assert backend.supports(ALLREDUCE, make_cell("bfloat16", redop="avg")) is None
+
+
+def test_its_ceiling_and_versions_say_that_they_are_made_up(world):
+    backend = opened(world, 2)
+    assert (backend.own_ceiling.kind, backend.own_ceiling.source) == ("simulated", "made up")
+    assert "all made up" in backend.versions()["simulated"]
+
+
+def test_ranks_of_the_clock_meet_and_drift_apart():
+    clock = VirtualClock(3, seed=0)
+    start = clock.stamp()
+    clock.advance([0, 1, 2], 1.0)
+    assert len(set(clock.stamp())) == 3
+    clock.align()
+    assert len(set(clock.stamp())) == 1
+    clock.advance([1], 5.0)
+    assert clock.elapsed([start], [clock.stamp()]).shape == (3, 1)
+    assert clock.stamp()[1] > clock.stamp()[0]

@@ -1,0 +1,40 @@
+"""One launch of everything a contract test wants to know of a backend."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from collbench.results.reader import read_run
+from collbench.results.record import Row
+
+ROOT = Path(__file__).parent.parent.parent
+_DEADLINE_S = "100"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a launch ended: exit code, rows by what they measured, stderr."""
+
+    code: int
+    rows: list[Row]
+    stderr: str
+
+
+def launch(folder: Path, backend: str, ranks: int, sweeps: list[dict[str, Any]], *, python: str = sys.executable, **more: Any) -> Outcome:
+    """Measures the sweeps with `ranks` ranks; the operations of made_up.py are installed as a plug-in's."""
+    plugin = folder / "plugin" / "made_up-1.dist-info"
+    plugin.mkdir(parents=True)
+    (plugin / "METADATA").write_text("Metadata-Version: 2.1\nName: made-up\nVersion: 1\n")
+    (plugin / "entry_points.txt").write_text("[collbench.operations]\nmade_up = tests.contract.made_up\n")
+    asked = {"backend": backend, "ranks": ranks, "out": str(folder / "run"), "sweeps": sweeps, **more}
+    env = {**os.environ, "PYTHONPATH": f"{plugin.parent}:{ROOT}"}
+    line = ["timeout", "-k", "5", _DEADLINE_S, python, str(ROOT / "tests/contract/rank.py"), json.dumps(asked)]
+    done = subprocess.run(line, env=env, capture_output=True, text=True, check=False, cwd=folder)
+    rows = read_run(folder / "run").rows if (folder / "run").exists() else []
+    return Outcome(done.returncode, rows, done.stderr)

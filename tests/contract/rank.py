@@ -1,0 +1,88 @@
+"""A rank of a contract run: measures what the JSON of its command line asks for, through the same runner as the command line's.
+
+Started without a launch around it, it starts the ranks first.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from collbench.errors import CollbenchError
+from collbench.operations.cell import Cell
+from collbench.operations.dtypes import DTYPES
+from collbench.operations.plan import Sweep
+from collbench.operations.registry import operations
+from collbench.runner.request import Request
+from collbench.timing.budget import Budget
+
+
+@dataclass(frozen=True)
+class Several(Sweep):
+    """Several sweeps in one launch."""
+
+    parts: tuple[Sweep, ...] = ()
+
+    def cells(self, backend: str, n: int) -> Iterator[Cell]:
+        """The parts' cells one after another."""
+        for part in self.parts:
+            yield from part.cells(backend, n)
+
+
+def sweep_of(asked: dict[str, Any]) -> Sweep:
+    """A sweep from JSON: names instead of operations and dtypes."""
+    named = {"operations": tuple(operations()[name] for name in asked["operations"]), "dtypes": tuple(DTYPES[d] for d in asked["dtypes"])}
+    return Sweep(**{**{key: tuple(v) if isinstance(v, list) else v for key, v in asked.items()}, **named})
+
+
+def request_of(asked: dict[str, Any]) -> Request:
+    """The request from JSON: backend, ranks, out, check, seed, sweeps."""
+    parts = tuple(sweep_of(part) for part in asked["sweeps"])
+    names = tuple({operation.name: operation for part in parts for operation in part.operations}.values())
+    return Request(
+        command="contract", sweep=Several(names, (), (), parts=parts), backends=(asked["backend"],), asked=frozenset([asked["backend"]]),
+        budget=Budget(0.05, 1, 1), ranks=asked["ranks"] if asked["backend"] == "simulated" else None,
+        check=asked.get("check", 1), timeout_s=30, out=Path(asked["out"]),
+    )  # fmt: skip
+
+
+def take_part(asked: dict[str, Any], info: Any) -> int:
+    """Joins, measures and returns the exit code."""
+    from collbench.launch.spawn import record_exit
+    from collbench.runner.run import run
+    from collbench.world.world import World
+
+    world = World(info, 30)
+    try:
+        return run(request_of(asked), world, None, lambda code: record_exit(code, os.environ))
+    except CollbenchError as error:
+        world.abort(error)
+        print(error, file=sys.stderr)
+        return error.exit_code
+    finally:
+        world.close()
+
+
+def main(argv: list[str]) -> int:
+    """A rank, or the start of all."""
+    from collbench.launch.detect import detect
+    from collbench.launch.info import LaunchInfo
+    from collbench.launch.spawn import start_local
+
+    asked = json.loads(argv[1])
+    if asked["backend"] == "simulated":
+        return take_part(asked, LaunchInfo("local", 0, 1, 0, 1, "ipc://", "alone"))
+    info = detect(os.environ)
+    if info is None:
+        program = [sys.executable, __file__]
+        return start_local(argv[1:], asked["ranks"], mpi=asked["backend"] == "mpi", mpiexec=None, env=os.environ, program=program)
+    return take_part(asked, info)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

@@ -1,0 +1,58 @@
+"""What several tests need: cells, places, made-up operations that later issues will bring for real."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from collbench.operations.cell import Cell
+from collbench.operations.digits import reduced, write_digits
+from collbench.operations.dtypes import DTYPES, redop_misfit
+from collbench.operations.operation import Block, Operation, Place
+
+ALLGATHER = Operation("allgather", lambda n: (n - 1) / n, lambda x: [Block([rank], 0, x.count) for rank in x.ranks], {}, parts=lambda n: n)
+REDUCESCATTER = Operation(
+    "reducescatter", lambda n: (n - 1) / n, lambda x: [Block(x.ranks, x.rank * x.count, x.count)], {},
+    reduces=True, sends=lambda x: x.n * x.count, parts=lambda n: n,
+)  # fmt: skip
+ALLTOALL = Operation(
+    "alltoall", lambda n: (n - 1) / n, lambda x: [Block([rank], x.rank * x.count, x.count) for rank in x.ranks], {},
+    sends=lambda x: x.n * x.count, parts=lambda n: n,
+)  # fmt: skip
+SCATTER = Operation(
+    "scatter", lambda n: (n - 1) / n, lambda x: [Block([x.root], x.rank * x.count, x.count)], {},
+    rooted=True, sends=lambda x: x.n * x.count if x.rank == x.root else 0, parts=lambda n: n,
+)  # fmt: skip
+
+FITTING = [(dtype, redop) for dtype in DTYPES for redop in ("sum", "prod", "min", "max", "avg", "band", "bor", "bxor")
+           if not redop_misfit(redop, DTYPES[dtype])]  # fmt: skip
+
+
+def make_cell(dtype: str = "float32", count: int = 100, **changes: Any) -> Cell:
+    """An all-reduce of `count` elements on the simulated backend."""
+    kind = DTYPES[dtype]
+    return replace(Cell("allreduce", "simulated", kind, count * kind.size, redop="sum", in_place=False), **changes)
+
+
+def make_place(rank: int = 0, n: int = 2, count: int = 100, dtype: str = "float32", **changes: Any) -> Place:
+    """A rank's view of such a cell."""
+    return Place(rank, n, count, make_cell(dtype, count, **changes))
+
+
+def sent(operation: Operation, place: Place) -> np.ndarray:
+    """What the rank of `place` sends."""
+    data = np.zeros(operation.sends(place), place.cell.dtype.numpy)
+    write_digits(data, place)
+    return data
+
+
+def carried_out(operation: Operation, place: Place, sends: list[np.ndarray]) -> np.ndarray:
+    """What the rank of `place` receives when every rank sends what `sends` says, computed in the dtype itself."""
+    blocks = operation.arrives(place)
+    parts = [
+        reduced((sends[source][block.at : block.at + block.count] for source in block.sources), len(block.sources), place.cell)
+        for block in blocks
+    ]
+    return np.concatenate(parts).astype(place.cell.dtype.numpy) if parts else np.zeros(0, place.cell.dtype.numpy)

@@ -1,0 +1,177 @@
+"""Verification finds a dropped rank, a flipped bit, a swapped rank, a shifted block, and what never arrived; and nothing else."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collbench.operations.allreduce import ALLREDUCE
+from collbench.operations.broadcast import BROADCAST
+from collbench.operations.check import Mismatch, compare, poison
+from collbench.operations.digits import PERIOD
+from collbench.operations.dtypes import DTYPES
+from collbench.operations.operation import Place
+from collbench.operations.p2p_bandwidth import P2P_BANDWIDTH
+from tests.helpers import ALLGATHER, ALLTOALL, FITTING, REDUCESCATTER, SCATTER, carried_out, make_cell, make_place, sent
+
+RANKS = (1, 2, 3, 4, 7, 100, 300)
+
+
+def received(operation, rank, n, count=100, dtype="float32", **changes):
+    """(place, what this rank receives when all goes well, what every rank sends)."""
+    places = [make_place(r, n, count, dtype, **changes) for r in range(n)]
+    sends = [sent(operation, place) for place in places]
+    return places[rank], carried_out(operation, places[rank], sends), sends
+
+
+@pytest.mark.parametrize("n", RANKS)
+@pytest.mark.parametrize(("dtype", "redop"), FITTING)
+def test_right_data_is_found_right(dtype, redop, n):
+    place, got, _ = received(ALLREDUCE, n - 1, n, dtype=dtype, redop=redop)
+    assert compare(ALLREDUCE, place, got) is None
+
+
+@pytest.mark.parametrize("operation", [BROADCAST, ALLGATHER, ALLTOALL, SCATTER, REDUCESCATTER], ids=lambda o: o.name)
+@pytest.mark.parametrize("n", [1, 2, 3, 7])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_right_data_of_every_shape_is_found_right(operation, n, dtype):
+    redop = "sum" if operation.reduces else None
+    for rank in range(n):
+        place, got, _ = received(operation, rank, n, dtype=dtype, redop=redop, root=n - 1)
+        assert compare(operation, place, got) is None
+
+
+@pytest.mark.parametrize("n", [n for n in RANKS if n > 1])
+@pytest.mark.parametrize(("dtype", "redop"), FITTING)
+def test_a_dropped_rank_is_found(dtype, redop, n):
+    count = 4 * n + 100  # min, max and the bitwise ones: each rank decides at some elements, in turn
+    place, wanted, sends = received(ALLREDUCE, 0, n, count, dtype, redop=redop)
+    for dropped in {0, 1, n // 2, n - 1}:
+        # a library that skips a rank reduces the rest; its average is still over all
+        rest = carried_out(ALLREDUCE, place, [*sends[:dropped], neutral(sends[0], redop), *sends[dropped + 1 :]])
+        found = compare(ALLREDUCE, place, rest)
+        assert found, f"rank {dropped} dropped"
+        if redop != "avg":
+            wrong = np.flatnonzero(wanted != rest)
+            assert (found.wrong, found.index) == (wrong.size, wrong[0])
+            assert (found.wanted, found.got) == (str(wanted[wrong[0]]), str(rest[wrong[0]]))
+
+
+def neutral(like, redop):
+    integer = like.dtype.kind in "iu"
+    value = {"prod": 1, "min": np.iinfo(like.dtype).max if integer else 250, "band": -1 if like.dtype.kind == "i" else 255}.get(redop, 0)
+    return np.full_like(like, value)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16", "int32"])
+def test_the_rank_whose_share_is_missing_is_named(dtype):
+    place, wanted, sends = received(ALLREDUCE, 0, 4, dtype=dtype)
+    found = compare(ALLREDUCE, place, wanted - sends[2])
+    assert (found.rank, found.wrong, found.index, found.hint) == (0, 100, 0, "rank 2's share is missing")
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 7, 100])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_swapped_rank_is_found_and_named(dtype, n):
+    place, got, sends = received(ALLGATHER, 0, n, 50, dtype, redop=None)
+    got[:50], got[50:100] = sends[1], sends[0]
+    found = compare(ALLGATHER, place, got)
+    assert (found.index, found.wrong) == (0, 100)
+    assert (found.wanted, found.got) == (str(sends[0][0]), str(sends[1][0]))
+    assert found.hint == "that is what rank 1 sends"
+
+
+def test_the_wrong_root_is_named():
+    place, _, _ = received(BROADCAST, 0, 3, redop=None, root=2)
+    others = sent(BROADCAST, make_place(1, 3, redop=None, root=1))
+    assert compare(BROADCAST, place, others).hint == "that is what rank 1 sends"
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 7, 16, 100])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_block_shifted_by_one_element_is_found(dtype, n):
+    place, _, sends = received(REDUCESCATTER, 0, n, 200, dtype)
+    beside = Place(place.rank, n, place.count, place.cell)
+    whole = carried_out(ALLREDUCE, Place(0, n, 200 * n, make_cell(dtype, 200 * n)), sends)
+    assert compare(REDUCESCATTER, beside, whole[:200]) is None
+    assert compare(REDUCESCATTER, beside, whole[1:201]).wrong > 20
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_moved_block_shifted_by_one_element_is_found(dtype):
+    place, got, _ = received(BROADCAST, 1, 2, 1000, dtype, redop=None, root=0)
+    assert compare(BROADCAST, place, np.roll(got, 1)).wrong > 900
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_nothing_arrived_is_found_and_said(dtype):
+    place, got, _ = received(BROADCAST, 1, 2, dtype=dtype, redop=None, root=0)
+    poison(got)
+    found = compare(BROADCAST, place, got)
+    assert (found.wrong, found.index, found.hint) == (100, 0, "nothing arrived there")
+
+
+def test_where_the_rest_of_a_message_did_not_arrive_its_first_element_is_named():
+    place, got, _ = received(BROADCAST, 1, 2, 3000, redop=None, root=0)
+    poison(got[1234:])
+    found = compare(BROADCAST, place, got)
+    assert (found.wrong, found.index, found.hint) == (1766, 1234, "nothing arrived there")
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from([*FITTING, *((dtype, None) for dtype in DTYPES)]), st.integers(1, 9), st.data())
+def test_any_single_bit_of_any_element_that_is_flipped_is_found(kind, n, data):
+    dtype, redop = kind
+    operation = ALLREDUCE if redop else ALLGATHER
+    rank, count = data.draw(st.integers(0, n - 1)), data.draw(st.integers(1, 300))
+    place, got, _ = received(operation, rank, n, count, dtype, redop=redop, seed=data.draw(st.integers(0, 2**31)))
+    index, bit = data.draw(st.integers(0, got.size - 1)), data.draw(st.integers(0, 8 * got.itemsize - 1))
+    if redop == "avg" and n & (n - 1):
+        return  # a unit in the last place is the library's to round
+    wanted = str(got[index])
+    got.view(f"u{got.itemsize}")[index] ^= got.view(f"u{got.itemsize}").dtype.type(1 << bit)
+    found = compare(operation, place, got)
+    assert (found.rank, found.wrong, found.index, found.wanted, found.got) == (rank, 1, index, wanted, str(got[index]))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_long_buffers_are_checked_to_their_last_element(dtype):
+    count = 65 * PERIOD + 3  # more than one chunk of the comparison
+    place = Place(1, 2, count, make_cell(dtype, count, redop=None, root=0))
+    got = sent(BROADCAST, Place(0, 2, count, place.cell))
+    assert compare(BROADCAST, place, got) is None
+    for index in (count - 1, 64 * PERIOD, PERIOD):
+        got[index] += 1
+        assert compare(BROADCAST, place, got).index == index
+    assert compare(BROADCAST, place, got).wrong == 3
+
+
+def test_later_blocks_are_told_by_their_place_in_the_whole_buffer():
+    place, got, _ = received(ALLTOALL, 1, 4, 100, redop=None)
+    got[317] += 1
+    assert compare(ALLTOALL, place, got).index == 317
+
+
+def test_averages_may_round_differently_by_one_unit_in_the_last_place():
+    place, got, _ = received(ALLREDUCE, 0, 3, dtype="float16", redop="avg")
+    got.view(np.uint16)[5] += 1
+    assert compare(ALLREDUCE, place, got) is None
+    got.view(np.uint16)[5] += 3
+    assert compare(ALLREDUCE, place, got).index == 5
+
+
+def test_nan_and_minus_zero_are_wrong():
+    place, got, _ = received(ALLREDUCE, 0, 3, redop="avg")
+    got[7] = np.nan
+    assert compare(ALLREDUCE, place, got).index == 7
+
+
+def test_a_rank_that_receives_nothing_has_nothing_wrong():
+    assert compare(P2P_BANDWIDTH, make_place(0, 2, redop=None), np.zeros(0, np.float32)) is None
+
+
+def test_the_sentence_names_rank_count_index_both_values_and_the_guess():
+    assert Mismatch(1, 5, 17, "3.0", "2.0", "rank 0's share is missing").sentence() == (
+        "rank 1: 5 wrong elements, first at 17: wanted 3.0, got 2.0 (rank 0's share is missing)"
+    )
+    assert Mismatch(0, 1, 2, "3", "2").sentence() == "rank 0: 1 wrong element, first at 2: wanted 3, got 2"

@@ -1,0 +1,86 @@
+"""Operations are found by their files and by entry points; a broken plug-in is one sentence."""
+
+import sys
+from dataclasses import replace
+from types import ModuleType
+
+import pytest
+
+from collbench.errors import UsageError
+from collbench.operations.registry import commands, operations
+from tests.helpers import ALLGATHER, REDUCESCATTER
+
+
+class Point:
+    """An entry point of an installed package."""
+
+    def __init__(self, name, found):
+        self.name, self.value, self._found = name, f"package:{name}", found
+
+    def load(self):
+        if isinstance(self._found, Exception):
+            raise self._found
+        return self._found
+
+
+@pytest.fixture
+def install(monkeypatch):
+    """Installs plug-ins for one test."""
+
+    def these(**found):
+        points = [Point(name, what) for name, what in found.items()]
+        monkeypatch.setattr("importlib.metadata.entry_points", lambda group: points if group == "collbench.operations" else [])
+        operations.cache_clear()
+
+    yield these
+    operations.cache_clear()
+
+
+def test_the_projects_own():
+    assert {"allreduce", "broadcast", "p2p_latency", "p2p_bandwidth", "p2p_bidirectional"} <= set(operations())
+    assert all(name == operation.name for name, operation in operations().items())
+
+
+def test_point_to_point_shares_one_command_latency_first():
+    assert [operation.name for operation in commands()["p2p"]] == ["p2p_latency", "p2p_bandwidth", "p2p_bidirectional"]
+    assert [operation.name for operation in commands()["allreduce"]] == ["allreduce"]
+
+
+def test_a_plug_in_is_found(install):
+    install(gathers=ALLGATHER)
+    assert operations()["allgather"] is ALLGATHER
+    assert commands()["allgather"] == [ALLGATHER]
+
+
+def test_a_plug_in_may_be_a_module_of_several(install):
+    module = ModuleType("several")
+    module.one, module.two, module.other = replace(ALLGATHER, name="one"), replace(REDUCESCATTER, name="two"), 3
+    install(several=module)
+    assert {"one", "two"} <= set(operations())
+
+
+def test_a_plug_in_cannot_replace_one_of_ours(install):
+    install(mine=replace(ALLGATHER, name="allreduce"))
+    assert operations()["allreduce"].reduces
+
+
+@pytest.mark.parametrize("found", [ImportError("no module named 'numpyy'"), ZeroDivisionError("division by zero")], ids=repr)
+def test_a_plug_in_that_does_not_load_is_one_sentence(install, found):
+    install(broken=found)
+    with pytest.raises(UsageError, match=rf"plug-in 'broken' \(package:broken\) does not load: {found}; mend or uninstall it"):
+        operations()
+
+
+@pytest.mark.parametrize("found", [3, "allreduce", ModuleType("empty"), Point], ids=str)
+def test_a_plug_in_that_holds_no_operation_is_one_sentence(install, found):
+    install(empty=found)
+    with pytest.raises(UsageError, match=r"plug-in 'empty' \(package:empty\) holds no Operation"):
+        operations()
+
+
+def test_finding_the_operations_imports_no_numpy_and_no_library():
+    import subprocess
+
+    code = "import sys, collbench.operations.registry as r; r.operations(); print({'numpy', 'torch', 'mpi4py'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "set()\n"

@@ -1,0 +1,250 @@
+"""A launch from request to run folder, on virtual ranks in this process: rows, flags, exit codes, what is told on the way."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from collbench.backends import registry
+from collbench.backends.clock import MonotonicClock
+from collbench.backends.simulated import SimulatedBackend
+from collbench.errors import UsageError
+from collbench.launch.info import LaunchInfo
+from collbench.operations.allreduce import ALLREDUCE
+from collbench.operations.broadcast import BROADCAST
+from collbench.operations.dtypes import DTYPES
+from collbench.operations.p2p_bandwidth import P2P_BANDWIDTH
+from collbench.operations.p2p_latency import P2P_LATENCY
+from collbench.operations.plan import Sweep
+from collbench.operations.program import NativeCall, Program, PythonCall
+from collbench.results.reader import read_run
+from collbench.runner.one_cell import groups_of
+from collbench.runner.request import Request
+from collbench.runner.run import run
+from collbench.timing.budget import Budget
+from collbench.timing.native import address, library
+from collbench.world.world import World
+
+
+class Told:
+    """Everything that a listener heard."""
+
+    def __init__(self):
+        self.began, self.titles, self.rows, self.notes = None, [], [], []
+
+    def begin(self, cells, ranks, nodes, rank_map, folder):
+        self.began = (len(cells), ranks, nodes, len(rank_map), folder)
+
+    def progress(self, title, done, total, eta_s):
+        self.titles.append((title, done, total))
+
+    def row(self, row):
+        self.rows.append(row)
+
+    def note(self, sentence):
+        self.notes.append(sentence)
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Runs a sweep on 4 virtual ranks; returns (exit code, rows as stored, what was told, codes that `ended` heard)."""
+
+    def these(*operations, sizes=(1024,), dtypes=("float32",), backend="simulated", **more):
+        chosen = {key: more.pop(key) for key in ("ranks", "check", "ceiling", "budget", "out", "seed") if key in more}
+        sweep = Sweep(operations, tuple(sizes), tuple(DTYPES[name] for name in dtypes), **more)
+        request = Request(
+            "allreduce", sweep, (backend,), frozenset([backend]),
+            **{"ranks": 4, "budget": Budget(0.2, 20, 2), "out": tmp_path / "run", "timeout_s": 10.0, **chosen},
+        )  # fmt: skip
+        told, codes, world = Told(), [], World(LaunchInfo("local", 0, 1, 0, 1, "ipc://", "alone"), 10.0)
+        try:
+            code = run(request, world, told, codes.append)
+        finally:
+            world.close()
+        return SimpleNamespace(code=code, rows=read_run(tmp_path / "run").rows, told=told, ended=codes, folder=tmp_path / "run")
+
+    return these
+
+
+def test_rows_are_stored_told_and_equal(start):
+    found = start(ALLREDUCE, sizes=(8, 1024, 2**20))
+    assert (found.code, found.ended) == (0, [0])
+    assert [row.size_bytes for row in found.rows] == [8, 1024, 2**20]
+    assert found.told.rows == found.rows
+    assert found.told.began[:4] == (3, 4, 1, 1)
+    assert found.told.titles[1] == ("allreduce 1 KiB on simulated (float32, sum)", 1, 3)
+
+
+def test_a_row_has_every_figure(start):
+    (row,) = start(ALLREDUCE, sizes=(2**20,)).rows
+    assert (row.operation, row.backend, row.api, row.dtype, row.redop, row.root) == (
+        "allreduce",
+        "simulated",
+        "simulated",
+        "float32",
+        "sum",
+        None,
+    )
+    assert (row.size_bytes, row.count, row.ranks, row.nodes, row.group, row.n) == (2**20, 2**18, 4, 1, "all", 20)
+    assert row.time_s.min <= row.time_s.ci_low <= row.time_s.p50 <= row.time_s.ci_high <= row.time_s.max
+    assert row.algbw_bytes_per_s == pytest.approx(2**20 / row.time_s.p50)
+    assert row.busbw_bytes_per_s == pytest.approx(row.algbw_bytes_per_s * 1.5)
+    assert row.percent_of_ceiling == pytest.approx(100 * row.busbw_bytes_per_s / 10e9)
+    assert (row.checked, row.wrong, row.flags) == (1, 0, ("simulated", "few_samples"))
+    assert sum(times for _, times in row.slowest_ranks["worst"]) == 20
+    assert row.time_rank_mean_s < row.time_s.p50
+    assert row.evidence["warmups"] == 2
+
+
+def test_whole_arrays_are_stored(start):
+    found = start(ALLREDUCE)
+    stored = read_run(found.folder)
+    (row,) = stored.rows
+    assert stored.array(row, "all_s").shape == (4, 20)
+    assert stored.array(row, "max_s").tolist() == stored.array(row, "all_s").max(axis=0).tolist()
+    assert set(stored.array(row, "slowest_rank")) <= {0, 1, 2, 3}
+
+
+def test_the_run_is_described(start):
+    found = start(ALLREDUCE)
+    about = json.loads((found.folder / "run.json").read_text())
+    assert about["launcher"] == "local"
+    assert about["backends"]["simulated"]["simulated"].endswith("all made up")
+    assert about["exit_code"] == 0
+    assert json.loads((found.folder / "topology.json").read_text())["schema"] == 1
+
+
+def test_pairs_run_at_once_and_only_their_first_rank_is_timed(start):
+    found = start(P2P_LATENCY, P2P_BANDWIDTH, window=8)
+    latency, bandwidth = found.rows
+    assert (latency.group, bandwidth.group) == ("0-2,1-3", "0-2,1-3")
+    assert "pairs_at_once" in latency.flags
+    assert {rank for rank, _ in latency.slowest_ranks["worst"]} <= {0, 1}
+    assert latency.time_s.p50 == pytest.approx(5e-6 + 1024 / 10e9, rel=0.05)  # half the round trip
+    assert bandwidth.time_s.p50 == pytest.approx(5e-6 + 1024 / 10e9, rel=0.05)  # per message of the window
+
+
+def test_of_an_odd_number_the_last_rank_rests(start):
+    assert start(P2P_LATENCY, ranks=5).rows[0].group == "0-2,1-3"
+
+
+@pytest.mark.parametrize(("n", "pairs"), [(2, ((0, 1),)), (3, ((0, 1),)), (4, ((0, 2), (1, 3))), (8, ((0, 4), (1, 5), (2, 6), (3, 7)))])
+def test_pairs_cross_hosts_under_block_placement(n, pairs):
+    assert groups_of(P2P_LATENCY, n) == pairs
+    assert groups_of(ALLREDUCE, n) == (tuple(range(n)),)
+
+
+def test_some_cells_not_applicable_is_fine_and_all_is_2(start):
+    mixed = start(ALLREDUCE, dtypes=("float32", "int8"), redops=("band",))
+    assert (mixed.code, [row.na is None for row in mixed.rows]) == (0, [False, True])
+    assert mixed.rows[0].time_s is None
+
+
+def test_when_every_cell_is_not_applicable_the_code_is_2(start):
+    found = start(ALLREDUCE, redops=("band",))
+    assert (found.code, found.ended) == (2, [2])
+    assert found.rows[0].na == "band is defined on integers only"
+
+
+def test_without_a_check_nothing_is_claimed(start):
+    (row,) = start(ALLREDUCE, check=0).rows
+    assert (row.checked, row.wrong) == (0, None)
+
+
+def test_several_checks_are_counted(start):
+    (row,) = start(ALLREDUCE, check=3).rows
+    assert (row.checked, row.wrong) == (3, 0)
+
+
+def test_a_ceiling_that_is_given_goes_before_all_others(start):
+    (row,) = start(ALLREDUCE, sizes=(2**20,), ceiling=5.0).rows
+    assert (row.ceiling.kind, row.ceiling.bytes_per_s) == ("given", 5e9)
+    assert row.percent_of_ceiling == pytest.approx(100 * row.busbw_bytes_per_s / 5e9)
+
+
+def test_rotating_buffers_and_modes_are_on_the_row(start):
+    (row,) = start(ALLREDUCE, sizes=(2**20,), mode="pipelined", buffers="rotating", budget=Budget(20.0, 3, 1)).rows
+    assert (row.mode, row.buffers, row.wrong) == ("pipelined", "rotating", 0)
+    assert row.evidence["iterations_per_sample"] > 1
+
+
+def test_roots_are_measured_one_by_one(start):
+    assert [(row.root, row.wrong) for row in start(BROADCAST, roots=(0, 3)).rows] == [(0, 0), (3, 0)]
+
+
+def test_a_root_that_is_no_rank_ends_before_anything_is_made(start, tmp_path):
+    with pytest.raises(UsageError, match="root 4 is not among the 4 ranks"):
+        start(BROADCAST, roots=(4,))
+    assert not (tmp_path / "run").exists()
+
+
+def test_too_little_memory_is_said_before_the_first_cell(start, tmp_path):
+    with pytest.raises(UsageError, match=r"allreduce 1 TiB on simulated .* needs 8 TiB on .* is free"):
+        start(ALLREDUCE, sizes=(8, 2**40))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_that_holds_a_run_is_not_written_over(start):
+    start(ALLREDUCE)
+    with pytest.raises(UsageError):
+        start(ALLREDUCE)
+
+
+def test_rounded_sizes_are_flagged_and_said(start):
+    found = start(ALLREDUCE, sizes=(1023,))
+    assert found.rows[0].size_bytes == 1020
+    assert "size_rounded" in found.rows[0].flags
+    assert any("rounded to whole float32 elements" in note for note in found.told.notes)
+
+
+def test_a_backend_that_is_not_there_is_one_sentence(start, monkeypatch):
+    monkeypatch.setattr("collbench.backends.gloo.find_spec", lambda name: None)
+    with pytest.raises(UsageError, match="backend gloo is not available: torch is not installed: pip install"):
+        start(ALLREDUCE, backend="gloo")
+
+
+class Native(SimulatedBackend):
+    """One rank whose operations are C calls that do nothing."""
+
+    name, own_ceiling = "native", None
+
+    def bind(self, operation, cell, group, buffers):
+        return Program(((NativeCall("nothing", address("collbench_nothing"), ()),),) * buffers.slots, keep=buffers)
+
+    def sync(self, group):
+        return None
+
+    def clock(self):
+        return MonotonicClock()
+
+
+@pytest.mark.skipif(library() is None, reason="the native loop was not built")
+@pytest.mark.parametrize("built", [True, False])
+def test_rows_that_python_timed_for_want_of_the_native_loop_are_flagged(start, monkeypatch, built):
+    monkeypatch.setitem(registry._OWN, "native", f"{__name__}:Native")
+    monkeypatch.setattr(registry, "_load", lambda place: Native)
+    if not built:
+        monkeypatch.setattr("collbench.timing.loop.library", lambda: None)
+    (row,) = start(ALLREDUCE, backend="native", ranks=1, check=0).rows
+    assert ("python_loop" in row.flags) is not built
+    assert row.evidence["loop"] == ("native" if built else "python")
+    assert row.busbw_bytes_per_s is None  # one rank moves nothing
+
+
+def test_what_the_library_refuses_at_its_first_call_is_not_applicable(start, monkeypatch):
+    def refuse():
+        raise RuntimeError("MPI_ERR_OP: invalid reduce operation")
+
+    refused = Program(((PythonCall("MPI_Allreduce", refuse),),))
+    monkeypatch.setattr(SimulatedBackend, "bind", lambda self, operation, cell, group, buffers: refused)
+    found = start(ALLREDUCE)
+    assert found.code == 2
+    assert found.rows[0].na == "MPI_Allreduce failed in iteration 0: RuntimeError: MPI_ERR_OP: invalid reduce operation"
+
+
+def test_memory_that_cannot_be_had_is_not_applicable(start, monkeypatch):
+    def allocate(self, operation, cell, group, slots):
+        raise MemoryError("no memory for 4096 bytes")
+
+    monkeypatch.setattr(SimulatedBackend, "allocate", allocate)
+    assert [row.na for row in start(ALLREDUCE).rows] == ["no memory for 4096 bytes"]

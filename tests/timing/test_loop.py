@@ -1,0 +1,211 @@
+"""The timed loop: the same calls in the same order in C and in Python, stopping at the first error with its place and words."""
+
+import ctypes
+
+import numpy as np
+import pytest
+
+from collbench.backends.clock import MonotonicClock
+from collbench.operations.program import MAX_WORDS, NativeCall, Program, PythonCall
+from collbench.timing import loop as loop_module
+from collbench.timing.loop import CallFailed, Loop, Timed
+from collbench.timing.native import NativeSlots, address, library
+
+FUNCTION = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_uint64] * MAX_WORDS)
+
+
+class Recorder:
+    """Functions that write down their name and the words they got; the `fail_at`th call in all returns `code`."""
+
+    def __init__(self, fail_at=None, code=15):
+        self.seen, self.words, self._keep, self._fail_at, self._code = [], [], [], fail_at, code
+
+    def native(self, name, *words):
+        def function(*got):
+            self.words.append(got)
+            return self._note(name)
+
+        made = FUNCTION(function)
+        self._keep.append(made)
+        return NativeCall(name, ctypes.cast(made, ctypes.c_void_p).value, words)
+
+    def python(self, name):
+        def function():
+            if self._note(name):
+                raise ValueError("no route")
+
+        return PythonCall(name, function)
+
+    def _note(self, name):
+        self.seen.append(name)
+        return self._code if len(self.seen) - 1 == self._fail_at else 0
+
+
+def make(recorder, kind, slots=(("a", "b"),), sync=("s",)):
+    """A loop of native calls, of native calls without the C loop's help, or of Python calls."""
+    call = recorder.python if kind == "python" else recorder.native
+    program = Program(tuple(tuple(call(name) for name in slot) for slot in slots), explain=lambda code: f"MPI_ERR_{code}")
+    before = Program((tuple(call(name) for name in sync),), explain=lambda code: f"errno {code}") if sync else None
+    return Loop(Timed(program, before, MonotonicClock(), ctypes.c_int64(-1)))
+
+
+@pytest.fixture(params=["native", "fallback", "python"])
+def kind(request, monkeypatch):
+    """The three ways a program can run."""
+    if request.param == "fallback":
+        monkeypatch.setattr(loop_module, "library", lambda: None)
+    elif request.param == "native" and library() is None:
+        pytest.skip("the native loop was not built")
+    return request.param
+
+
+def test_native_calls_run_in_the_c_loop_where_it_was_built(kind):
+    loop = make(Recorder(), kind)
+    assert (loop.native, loop.could_be_native) == {"native": (True, True), "fallback": (False, True), "python": (False, False)}[kind]
+
+
+def test_the_synchronisation_comes_before_each_sample(kind):
+    recorder = Recorder()
+    make(recorder, kind).run(3)
+    assert recorder.seen == ["s", "a", "b"] * 3
+
+
+def test_a_batch_is_synchronised_once(kind):
+    recorder = Recorder()
+    samples = make(recorder, kind).run(2, batch=3)
+    assert recorder.seen == ["s", *["a", "b"] * 3] * 2
+    assert samples.shape == (1, 2)
+
+
+def test_without_synchronisation(kind):
+    recorder = Recorder()
+    make(recorder, kind, sync=None).run(2)
+    assert recorder.seen == ["a", "b"] * 2
+
+
+def test_slots_take_turns_and_go_on_where_the_last_run_ended(kind):
+    recorder = Recorder()
+    loop = make(recorder, kind, slots=(("0",), ("1",), ("2",)), sync=None)
+    loop.run(4)
+    loop.run(1, batch=3)
+    loop.run(1)
+    assert recorder.seen == list("0120" + "120" + "1")
+
+
+def test_one_slot_alone_leaves_the_turn_as_it_was(kind):
+    recorder = Recorder()
+    loop = make(recorder, kind, slots=(("0",), ("1",), ("2",)), sync=None)
+    loop.run(1)
+    loop.run(1, slot=2)
+    loop.run(1)
+    assert recorder.seen == ["0", "2", "1"]
+
+
+def test_slots_may_have_different_numbers_of_calls(kind):
+    recorder = Recorder()
+    make(recorder, kind, slots=(("a",), (), ("b", "c")), sync=None).run(4)
+    assert recorder.seen == ["a", "b", "c", "a"]
+
+
+def test_samples_are_seconds_of_this_rank(kind):
+    samples = make(Recorder(), kind).run(5)
+    assert samples.shape == (1, 5)
+    assert samples.dtype == np.float64
+    assert np.all(samples >= 0)
+    assert np.all(samples < 1)
+
+
+def test_the_progress_word_counts_iterations(kind):
+    loop = make(Recorder(), kind)
+    loop.run(4)
+    assert loop._timed.progress.value == 3
+    loop.run(2, batch=5)
+    assert loop._timed.progress.value == 9
+
+
+@pytest.mark.parametrize(("fail_at", "call", "iteration"), [(1, "a", 0), (5, "b", 1), (7, "a", 2)])
+def test_the_first_error_stops_it_and_names_call_and_iteration(kind, fail_at, call, iteration):
+    recorder = Recorder(fail_at)
+    words = {"native": "MPI_ERR_15", "fallback": "OSError: MPI_ERR_15", "python": "ValueError: no route"}[kind]
+    with pytest.raises(CallFailed, match=f"^{call} failed in iteration {iteration}: {words}$"):
+        make(recorder, kind).run(10)
+    assert len(recorder.seen) == fail_at + 1
+
+
+def test_an_error_within_a_batch_names_its_iteration(kind):
+    with pytest.raises(CallFailed, match=r"^b failed in iteration 4: "):
+        make(Recorder(fail_at=11), kind, sync=("s",)).run(4, batch=3)
+
+
+def test_an_error_of_the_synchronisation_is_told_in_its_own_words(kind):
+    words = {"native": "errno 15", "fallback": "OSError: errno 15", "python": "ValueError: no route"}[kind]
+    with pytest.raises(CallFailed, match=f"^the synchronisation failed in iteration 1: {words}$"):
+        make(Recorder(fail_at=3), kind).run(3)
+
+
+def test_all_twelve_words_arrive(kind):
+    if kind == "python":
+        return
+    recorder = Recorder()
+    words = (0, 1, 2**31, 2**63, 2**64 - 1, -1, 7, 8, 9, 10, 11, 12)
+    program = Program(((recorder.native("f", *words),),))
+    Loop(Timed(program, None, MonotonicClock(), ctypes.c_int64())).run(1)
+    assert recorder.words == [tuple(word % 2**64 for word in words)]
+
+
+def test_missing_words_are_zero():
+    recorder = Recorder()
+    Loop(Timed(Program(((recorder.native("f", 5),),)), None, MonotonicClock(), ctypes.c_int64())).run(1)
+    assert recorder.words == [(5, *[0] * 11)]
+
+
+def test_a_mixed_program_runs_in_python():
+    recorder = Recorder()
+    program = Program(((recorder.native("a"), recorder.python("b")),))
+    loop = Loop(Timed(program, None, MonotonicClock(), ctypes.c_int64()))
+    loop.run(2)
+    assert not loop.native
+    assert not loop.could_be_native
+    assert recorder.seen == ["a", "b"] * 2
+
+
+def test_python_calls_cannot_be_laid_out_for_the_c_loop():
+    with pytest.raises(TypeError, match="cannot run in the native loop"):
+        NativeSlots(Program(((PythonCall("f", print),),)))
+
+
+def test_a_clock_that_is_not_the_c_loops_keeps_it_in_python():
+    class Ticks:
+        native = False
+
+        def __init__(self):
+            self.now = 0
+
+        def stamp(self):
+            self.now += 1
+            return self.now
+
+        def elapsed(self, starts, ends):
+            return np.array([np.subtract(ends, starts), np.subtract(ends, starts) * 2.0])
+
+    loop = Loop(Timed(Program(((Recorder().native("a"),),)), None, Ticks(), ctypes.c_int64()))
+    assert not loop.could_be_native
+    assert loop.run(2).tolist() == [[1, 1], [2, 2]]
+
+
+def test_a_million_empty_calls_take_no_time_worth_the_name():
+    if library() is None:
+        pytest.skip("the native loop was not built")
+    nothing = NativeCall("nothing", address("collbench_nothing"), ())
+    loop = Loop(Timed(Program(((nothing,),)), None, MonotonicClock(), ctypes.c_int64()))
+    assert loop.run(1000, batch=1000).shape == (1, 1000)
+    assert np.median(loop.run(100, batch=1000)) / 1000 < 1e-6  # 4 ns; a call through Python takes 500
+
+
+def test_the_library_is_searched_for_only_beside_the_loop(monkeypatch, tmp_path):
+    from collbench.timing import native
+
+    monkeypatch.setattr(native, "__file__", str(tmp_path / "native.py"))
+    assert native.library.__wrapped__() is None
+    (tmp_path / "_loop.so").write_text("not a library")
+    assert native.library.__wrapped__() is None

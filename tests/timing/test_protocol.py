@@ -1,0 +1,193 @@
+"""How often a cell is run: budget before counts, warm-up by a test, stop by the median's interval; with made-up samples and clock."""
+
+import numpy as np
+import pytest
+
+from collbench.launch.info import LaunchInfo
+from collbench.timing.budget import Budget
+from collbench.timing.protocol import FEW, MOST_SAMPLES, MOST_WARMUPS, measure, schedule
+from collbench.world.world import World
+
+
+class Bench:
+    """Runs a plan: `series(i)` is the time of the ith iteration at the slowest rank; the clock moves by what the samples took."""
+
+    def __init__(self, budget, series, *, mode="isolated", size_bytes=8, ranks=2, timed=(0, 1), overhead_s=0.0):
+        self.now, self.looks, self.started, self._i = 0.0, [], [], 0
+        plan = schedule(budget, size_bytes, mode, list(timed), lambda: self.now)
+        look = next(plan)
+        while True:
+            self.looks.append(look)
+            self.started.append(self.now)
+            samples = self._run(*look, series, ranks, overhead_s)
+            try:
+                look = plan.send(samples)
+            except StopIteration as stop:
+                self.measured = stop.value
+                return
+
+    def _run(self, n, batch, series, ranks, overhead_s):
+        values = np.array([[series(self._i + k * batch + j) for j in range(batch)] for k in range(n)]).mean(axis=1)
+        self._i += n * batch
+        self.now += float(values.sum()) * batch + overhead_s * n
+        rows = [values, *[values / 2] * (ranks - 1)]
+        return np.array(rows)
+
+    @property
+    def timed_looks(self):
+        """The looks after the warm-up."""
+        total, n = 0, self.measured.samples.shape[1]
+        for k, look in enumerate(reversed(self.looks)):
+            total += look[0]
+            if total == n:
+                return self.looks[len(self.looks) - 1 - k :]
+        raise AssertionError("samples that belong to no look")
+
+
+def noisy(seconds=1e-3, spread=0.01, seed=1):
+    random = np.random.default_rng(seed)
+    values = seconds * random.normal(1, spread, 100_000)
+    return lambda i: float(values[i])
+
+
+def steady(seconds):
+    return lambda i: seconds
+
+
+def test_a_steady_series_warms_up_in_two_windows_and_stops_at_sixty():
+    bench = Bench(Budget(5.0), steady(1e-3))
+    assert bench.looks == [(1, 1), (20, 1), (20, 1), (6, 1), (54, 1)]
+    assert (bench.measured.warmups, bench.measured.reached, bench.measured.flags) == (40, True, [])
+    assert bench.measured.samples.shape == (2, FEW)
+
+
+def test_all_ranks_samples_are_kept_and_only_timed_ones_decide():
+    bench = Bench(Budget(5.0), noisy(spread=0.5), ranks=4, timed=(1, 2))
+    assert bench.measured.samples.shape[0] == 4
+
+
+def test_a_warm_up_that_settles_late_is_waited_for():
+    bench = Bench(Budget(50.0), lambda i: 1e-3 if i > 100 else 5e-3 * (1 - i / 150))
+    assert 100 < bench.measured.warmups < MOST_WARMUPS
+    assert bench.measured.flags == []
+    assert np.all(bench.measured.samples[0] == pytest.approx(1e-3))
+
+
+def test_a_warm_up_that_never_settles_ends_at_the_cap_and_says_so():
+    bench = Bench(Budget(1000.0), lambda i: 1e-3 * 1.01 ** (i % 2000))
+    assert bench.measured.warmups == MOST_WARMUPS
+    assert "warmup_unsettled" in bench.measured.flags
+
+
+def test_a_warm_up_takes_a_quarter_of_the_budget_at_most():
+    bench = Bench(Budget(1.0), lambda i: 5e-3 * 1.01 ** min(i, 500))
+    warm = sum(n for n, _ in bench.looks) - bench.measured.samples.shape[1]
+    assert warm == bench.measured.warmups + 1
+    assert "warmup_unsettled" in bench.measured.flags
+    assert bench.started[len(bench.looks) - len(bench.timed_looks)] < 0.25 + 0.2 * 1.3  # a quarter, and the window that crossed it
+
+
+def test_windows_are_a_fifth_of_the_budget_between_3_and_20():
+    assert Bench(Budget(5.0), steady(1e-6)).looks[1] == (20, 1)
+    assert Bench(Budget(5.0), steady(0.1)).looks[1] == (10, 1)
+    assert Bench(Budget(5.0), steady(0.5)).looks[1] == (3, 1)
+
+
+@pytest.mark.parametrize(("iterations", "warmup", "looks"), [
+    (100, 10, [(1, 1), (9, 1), (100, 1)]), (7, 1, [(1, 1), (7, 1)]), (1, 0, [(1, 1), (1, 1)]), (5000, 400, [(1, 1), (399, 1), (5000, 1)]),
+])  # fmt: skip
+def test_exactly_as_many_as_asked_for(iterations, warmup, looks):
+    bench = Bench(Budget(1000.0, iterations, warmup), noisy())
+    assert bench.looks == looks
+    assert (bench.measured.warmups, bench.measured.reached) == (warmup, None)
+    assert bench.measured.samples.shape[1] == iterations
+
+
+def test_fewer_than_sixty_samples_are_flagged():
+    assert Bench(Budget(5.0, FEW - 1, 1), noisy()).measured.flags == ["few_samples"]
+    assert Bench(Budget(5.0, FEW, 1), noisy()).measured.flags == []
+
+
+def test_looks_grow_by_half_until_the_target_is_reached():
+    bench = Bench(Budget(100.0), noisy(spread=0.3))
+    sizes = np.cumsum([n for n, _ in bench.timed_looks])
+    assert sizes[:5].tolist() == [6, 60, 91, 137, 206]
+    assert bench.measured.reached
+    assert bench.measured.target == 0.03
+
+
+def test_the_target_depends_on_the_size_or_is_what_was_asked_for():
+    assert [Budget().target(size) for size in (8, 2**14, 2**14 + 1, 2**20, 2**20 + 1)] == [0.03, 0.03, 0.02, 0.02, 0.005]
+    assert Budget(precision=0.001).target(8) == 0.001
+    loose, tight = (Bench(Budget(100.0, precision=p), noisy(spread=0.1)).measured.samples.shape[1] for p in (0.1, 0.005))
+    assert loose == FEW
+    assert tight > 10 * FEW
+
+
+def test_a_missed_target_is_told_and_three_thousand_samples_are_the_most():
+    bench = Bench(Budget(1e6, precision=1e-6), noisy(spread=0.3))
+    assert bench.measured.samples.shape[1] == MOST_SAMPLES
+    assert (bench.measured.reached, bench.measured.flags) == (False, ["target_missed"])
+
+
+@pytest.mark.parametrize("max_time_s", [0.05, 0.3, 1.0, 5.0])
+@pytest.mark.parametrize("each_s", [1e-4, 1e-3, 1e-2])
+@pytest.mark.parametrize("overhead_s", [0.0, 1e-3])
+def test_no_look_is_planned_beyond_the_budget(max_time_s, each_s, overhead_s):
+    bench = Bench(Budget(max_time_s, precision=1e-9), noisy(each_s, 0.001), overhead_s=overhead_s)
+    first = len(bench.looks) - len(bench.timed_looks)
+    for (n, _), started in list(zip(bench.looks, bench.started, strict=True))[first + 1 :]:
+        assert started + n * (each_s + overhead_s) < max_time_s * 1.02 + each_s
+    assert bench.now < max_time_s * 1.05 + 12 * (each_s + overhead_s)
+
+
+def test_iterations_longer_than_the_budget_are_made_six_times_and_not_warmed_up():
+    bench = Bench(Budget(0.5), steady(2.0))
+    assert bench.looks == [(1, 1), (6, 1)]
+    assert bench.measured.warmups == 0
+    assert set(bench.measured.flags) >= {"few_samples", "warmup_unsettled"}
+
+
+def test_when_the_budget_ends_below_sixty_samples_it_says_few():
+    bench = Bench(Budget(1.0), noisy(0.04, 0.001))
+    assert bench.now < 1.1
+    assert "few_samples" in bench.measured.flags
+
+
+@pytest.mark.parametrize("mode", ["pipelined", "batched"])
+def test_twenty_iterations_a_stamp_unless_isolated(mode):
+    bench = Bench(Budget(5.0), steady(1e-3), mode=mode)
+    assert bench.looks[:2] == [(1, 1), (20, 20)]
+    assert bench.measured.batch == 20
+    assert all(batch == 20 for _, batch in bench.timed_looks)
+
+
+def test_long_iterations_are_batched_less():
+    assert Bench(Budget(4.0), steady(0.1), mode="pipelined").measured.batch == 3
+    assert Bench(Budget(1.0), steady(2.0), mode="pipelined").measured.batch == 1
+    assert Bench(Budget(5.0), steady(1e-3)).measured.batch == 1
+
+
+@pytest.mark.parametrize("max_time_s", [0.5, 2.0])
+@pytest.mark.parametrize("each_s", [1e-4, 1e-3, 0.01, 0.05])
+def test_batches_keep_to_the_budget_too(max_time_s, each_s):
+    bench = Bench(Budget(max_time_s, precision=1e-9), noisy(each_s, 0.001), mode="pipelined")
+    assert bench.now < max_time_s * 1.1 + 7 * each_s
+
+
+def test_measure_runs_the_plans_looks_and_divides_by_the_batch():
+    class Stub:
+        def __init__(self):
+            self.looks = []
+
+        def run(self, n, batch):
+            self.looks.append((n, batch))
+            return np.full((1, n), 2e-3 * batch)
+
+    world, stub = World(LaunchInfo("local", 0, 1, 0, 1, "ipc://", "alone"), 5.0), Stub()
+    try:
+        found = measure(stub, world, schedule(Budget(5.0, 3, 2), 8, "pipelined", [0]), "a cell")
+    finally:
+        world.close()
+    assert stub.looks == [(1, 1), (1, 1), (3, 20)]
+    assert found.samples.tolist() == [[2e-3] * 3]

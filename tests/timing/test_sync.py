@@ -1,0 +1,138 @@
+"""The barrier in shared memory: nobody overtakes, over a thousand times; a leader that cannot go on ends everybody."""
+
+import ctypes
+import errno
+import os
+import socket
+import threading
+
+import pytest
+
+from collbench.timing.native import SHARED_BYTES, BarrierStruct, library
+from collbench.timing.sync import host_sync
+from collbench.world.world import World
+from tests.world.together import Meeting, together
+
+pytestmark = pytest.mark.skipif(library() is None, reason="the native loop was not built")
+
+# Every rank writes how many barriers it has passed into a page of its own; after each barrier the others are at most one apart.
+BARRIERS = """
+import ctypes, mmap
+from pathlib import Path
+from collbench.backends.clock import MonotonicClock
+from collbench.operations.program import Program, PythonCall
+from collbench.timing.loop import Loop, Timed
+from collbench.timing.sync import host_sync
+
+def main(world):
+    shared = world.decide("{folder}/counters", "sharing")
+    if world.rank == 0:
+        Path(shared).write_bytes(bytes(8 * world.size))
+    world.agree(None, "sharing")
+    with open(shared, "r+b") as file:
+        passed = np.frombuffer(mmap.mmap(file.fileno(), 8 * world.size), np.int64)
+    sync = host_sync(world)
+    apart = []
+    def arrive():
+        passed[world.rank] += 1
+    def look():
+        apart.extend(passed - passed[world.rank])
+    barrier = sync.program().slots[0][0]
+    loop = Loop(Timed(Program(((PythonCall("arrive", arrive), barrier, PythonCall("look", look), barrier),)), None, MonotonicClock(),
+                      ctypes.c_int64()))
+    loop.run(ROUNDS)
+    native = Loop(Timed(Program(((barrier,),)), None, MonotonicClock(), ctypes.c_int64()))
+    native.run(1000)
+    sync.close()
+    return [int(passed[world.rank]), int(min(apart)), int(max(apart)), native.native]
+"""
+
+
+@pytest.mark.parametrize(("n", "rounds"), [(2, 1000), (3, 300)])
+def test_no_rank_passes_before_all_have_come(tmp_path, n, rounds):
+    body = BARRIERS.replace("{folder}", str(tmp_path)).replace("ROUNDS", str(rounds))
+    found = together(body, n, Meeting("ipc", tmp_path), timeout_s=40)
+    assert [one.code for one in found] == [0] * n, found
+    assert [one.said for one in found] == [[rounds, 0, 0, True]] * n
+
+
+def test_without_a_native_loop_at_some_rank_there_is_no_barrier(tmp_path):
+    body = """
+from collbench.timing import sync
+def main(world):
+    if world.rank == 1:
+        sync.library = lambda: None
+    return sync.host_sync(world) is None
+"""
+    found = together(body, 2, Meeting("ipc", tmp_path))
+    assert [one.said for one in found] == [True, True], found
+
+
+def test_the_shared_page_is_gone_from_the_folder_once_all_have_it(tmp_path):
+    body = """
+from pathlib import Path
+from collbench.timing import sync
+sync._SHARED = Path("{folder}")
+def main(world):
+    made = sync.host_sync(world)
+    world.agree(None, "looking")
+    return sorted(file.name for file in Path("{folder}").glob("collbench-*"))
+"""
+    found = together(body.replace("{folder}", str(tmp_path)), 2, Meeting("ipc", tmp_path))
+    assert [one.said for one in found] == [[], []], found
+
+
+def barrier(shared, leader, ranks=2, to=(), from_=()):
+    """One rank's barrier over memory of this process, in thread."""
+    sockets = [(ctypes.c_int32 * len(some))(*some) for some in (to, from_)]
+    made = BarrierStruct(ctypes.addressof(shared), ranks, leader, True, len(to), *sockets)
+    made.keep = sockets
+    return made
+
+
+def wait_for_both(leader, other):
+    codes = {}
+
+    def wait(name, one):
+        codes[name] = library().collbench_sync(ctypes.byref(one))
+
+    threads = [threading.Thread(target=wait, args=pair) for pair in (("leader", leader), ("other", other))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    return codes["leader"], codes["other"]
+
+
+def test_two_threads_meet_again_and_again():
+    shared = ctypes.create_string_buffer(SHARED_BYTES)
+    pair = barrier(shared, True), barrier(shared, False)
+    assert [wait_for_both(*pair) for _ in range(20)] == [(0, 0)] * 20
+
+
+def test_between_hosts_the_leaders_exchange_a_byte_each_round():
+    mine, theirs = socket.socketpair()
+    shared = ctypes.create_string_buffer(SHARED_BYTES)
+    theirs.send(b"\1\1")
+    assert library().collbench_sync(ctypes.byref(barrier(shared, True, 1, [mine.fileno()] * 2, [mine.fileno()] * 2))) == 0
+    assert theirs.recv(10) == b"\1\1"
+
+
+def test_a_leader_whose_other_host_is_gone_ends_all_ranks_of_its_host():
+    mine, theirs = socket.socketpair()
+    shared = ctypes.create_string_buffer(SHARED_BYTES)
+    theirs.close()
+    leader, other = wait_for_both(barrier(shared, True, 2, [mine.fileno()], [mine.fileno()]), barrier(shared, False))
+    assert leader in (errno.EPIPE, errno.ECONNRESET)
+    assert other == errno.ECONNRESET
+    assert library().collbench_sync(ctypes.byref(barrier(shared, False))) == errno.ECONNRESET  # and every later one
+
+
+def test_its_errors_are_told_in_the_systems_words():
+    from collbench.launch.info import LaunchInfo
+
+    world = World(LaunchInfo("local", 0, 1, 0, 1, "ipc://", "alone"), 5.0)
+    sync = host_sync(world)
+    assert sync.program().explain(errno.ECONNRESET) == os.strerror(errno.ECONNRESET) == "Connection reset by peer"
+    sync.close()
+    world.close()

@@ -1,0 +1,145 @@
+"""Network interfaces from a hand-made /sys/class/net and a stand-in for `tc`: real speed, or why there is none."""
+
+import json
+import stat
+from pathlib import Path
+
+import pytest
+
+from collbench.topology.interfaces import Interface, interface_with, read_interface
+
+
+@pytest.fixture
+def sysfs(tmp_path):
+    """Makes interfaces: `sysfs(name, driver, speed=…, mtu=…, more=("bridge",))`; driver None: no device behind it."""
+
+    def make(name, driver=None, *, speed=None, mtu="1500\n", more=()):
+        folder = tmp_path / "net" / name
+        folder.mkdir(parents=True)
+        for file, text in (("speed", speed), ("mtu", mtu)):
+            if text is not None:
+                (folder / file).write_text(text)
+        for entry in more:
+            (folder / entry).mkdir()
+        if driver is not None:
+            device, drivers = tmp_path / "devices" / name, tmp_path / "drivers" / driver
+            device.mkdir(parents=True)
+            drivers.mkdir(parents=True, exist_ok=True)
+            (folder / "device").symlink_to(device)
+            if driver:
+                (device / "driver").symlink_to(drivers)
+        return read_interface(name, tmp_path / "net")
+
+    return make
+
+
+@pytest.fixture
+def tc(tmp_path, monkeypatch):
+    """Puts a `tc` in front that prints what it is told and notes how it was called."""
+
+    def make(answer, code=0):
+        folder = tmp_path / "bin"
+        folder.mkdir()
+        script = folder / "tc"
+        script.write_text(f"#!/bin/sh\necho \"$@\" > {folder}/called\ncat <<'END'\n{answer}\nEND\nexit {code}\n")
+        script.chmod(script.stat().st_mode | stat.S_IXUSR)
+        monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+        return folder / "called"
+
+    return make
+
+
+@pytest.fixture(autouse=True)
+def no_tc(monkeypatch):
+    """Without the fixture `tc` there is none."""
+    import shutil
+
+    real = shutil.which
+    monkeypatch.setattr("shutil.which", lambda name, path=None: None if name == "tc" and path else real(name, path=path))
+
+
+def test_a_real_nic(sysfs):
+    assert sysfs("eth0", "mlx5_core", speed="100000\n", mtu="9000\n") == Interface("eth0", 9000, 100e9, None, None)
+
+
+@pytest.mark.parametrize("speed", ["-1\n", "0\n", "", "unknown\n", None])
+def test_a_real_nic_that_does_not_tell_its_speed(sysfs, speed):
+    found = sysfs("eth0", "ixgbe", speed=speed)
+    assert (found.speed_bits_per_s, found.virtual) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("driver", "why"), [("virtio_net", "virtio"), ("vmxnet3", "a virtual machine's"), ("hv_netvsc", "a virtual machine's")]
+)
+def test_a_virtual_machines_nic_has_no_speed_whatever_it_says(sysfs, driver, why):
+    found = sysfs("eth0", driver, speed="10000\n")
+    assert (found.speed_bits_per_s, found.virtual) == (None, why)
+
+
+@pytest.mark.parametrize(("more", "why"), [((), "veth or the like"), (("tun_flags",), "tap"), (("bridge",), "bridge")])
+def test_what_has_no_device_behind_it_is_virtual(sysfs, more, why):
+    found = sysfs("x0", speed="10000\n", more=more)  # a veth claims 10 Gb/s
+    assert (found.speed_bits_per_s, found.virtual) == (None, why)
+
+
+def test_a_bond_is_as_real_as_what_it_bonds(sysfs):
+    assert sysfs("bond0", speed="200000\n", more=("bonding",)) == Interface("bond0", 1500, 200e9, None, None)
+
+
+def test_loopback(sysfs):
+    assert sysfs("lo", mtu="65536\n") == Interface("lo", 65536, None, "loopback", None)
+
+
+def test_a_device_without_a_driver_is_taken_for_real(sysfs):
+    assert sysfs("eth0", "", speed="1000\n").speed_bits_per_s == 1e9
+
+
+def test_what_cannot_be_read_is_unknown_and_nothing_raises(tmp_path):
+    assert read_interface("gone0", tmp_path) == Interface("gone0", 1500, None, "veth or the like", None)
+    folder = tmp_path / "eth0"
+    (folder / "speed").mkdir(parents=True)  # a folder where a file is expected
+    (folder / "device").mkdir()
+    assert read_interface("eth0", tmp_path).speed_bits_per_s is None
+
+
+TBF = {"kind": "tbf", "handle": "8001:", "root": True, "options": {"rate": 125000000, "burst": 5000, "lat": 50000}}
+NETEM = {"kind": "netem", "options": {"limit": 1000, "rate": {"rate": 12500000, "packetoverhead": 0}}}
+PLAIN = {"kind": "noqueue", "root": True, "options": {}}
+
+
+@pytest.mark.parametrize(
+    ("qdiscs", "bits"), [([TBF], 1e9), ([PLAIN, TBF], 1e9), ([TBF, NETEM], 1e8), ([PLAIN], None), ([], None), ([{"kind": "fq"}], None)]
+)
+def test_a_shape_on_a_virtual_interface(sysfs, tc, qdiscs, bits):
+    called = tc(json.dumps(qdiscs))
+    assert sysfs("veth0", speed="10000\n").shaped_bits_per_s == bits
+    assert called.read_text() == "-j qdisc show dev veth0\n"
+
+
+@pytest.mark.parametrize(
+    ("answer", "code"), [("[]", 1), ("no json", 0), ("", 0), ('{"a": 1}', 0), ('[{"options": {"rate": "1Gbit"}}]', 0), ("[3]", 0)]
+)
+def test_a_tc_that_answers_something_else_is_no_shape(sysfs, tc, answer, code):
+    tc(answer, code)
+    assert sysfs("veth0").shaped_bits_per_s is None
+
+
+def test_without_tc_there_is_no_shape(sysfs, monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert sysfs("veth0").shaped_bits_per_s is None
+
+
+def test_real_interfaces_are_not_asked_for_a_shape(sysfs, tc):
+    called = tc(json.dumps([TBF]))
+    sysfs("eth0", "mlx5_core", speed="1000\n")
+    assert not called.exists()
+
+
+def test_which_interface_has_an_address():
+    assert interface_with("127.0.0.1") == "lo"
+    assert interface_with("203.0.113.77") == "lo"  # nobody's
+
+
+def test_this_machines_interfaces_can_all_be_read():
+    for folder in Path("/sys/class/net").iterdir():
+        assert read_interface(folder.name).name == folder.name

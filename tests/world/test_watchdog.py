@@ -1,0 +1,103 @@
+"""The watchdog: a library call that never comes back ends in a sentence and exit code 4; whoever moves is left alone."""
+
+import subprocess
+import sys
+import threading
+import time
+
+from collbench.world.watchdog import Watchdog
+
+
+class Ended:
+    """Instead of ending the process: remembers the sentence."""
+
+    def __init__(self):
+        self.sentence, self.at, self._event = None, None, threading.Event()
+
+    def __call__(self, sentence):
+        self.sentence, self.at = sentence, time.monotonic()
+        self._event.set()
+
+    def within(self, seconds):
+        return self._event.wait(seconds)
+
+
+def test_a_phase_that_does_not_move_is_ended_and_told_where_it_stood():
+    ended = Ended()
+    dog = Watchdog(0.2, "rank 1 (node2, pid 7)", ended)
+    began = time.monotonic()
+    with dog.phase("allreduce 64 MiB on mpi: measuring"):
+        dog.progress.value = 41
+        assert ended.within(10)
+    dog.close()
+    assert ended.at - began >= 0.2
+    assert ended.sentence == (
+        "hang: allreduce 64 MiB on mpi: measuring: rank 1 (node2, pid 7) has not moved for 0.2 s in iteration 41; "
+        "look at the ranks that print no such line, or raise --timeout"
+    )
+
+
+def test_outside_loops_there_is_no_iteration_to_name():
+    ended = Ended()
+    dog = Watchdog(0.1, "rank 0", ended)
+    with dog.phase("opening gloo"):
+        assert ended.within(10)
+    dog.close()
+    assert "has not moved for 0.1 s; look" in ended.sentence
+
+
+def test_it_is_quiet_while_progress_moves():
+    ended = Ended()
+    dog = Watchdog(1.0, "rank 0", ended)
+    end = time.monotonic() + 2.5
+    with dog.phase("measuring"):
+        while time.monotonic() < end:
+            dog.progress.value += 1
+            time.sleep(0.02)
+    dog.close()
+    assert ended.sentence is None
+
+
+def test_it_is_quiet_outside_phases_and_while_something_else_keeps_the_deadline():
+    ended = Ended()
+    dog = Watchdog(0.1, "rank 0", ended)
+    time.sleep(0.2)
+    with dog.phase("measuring"), dog.elsewhere():
+        assert not ended.within(0.4)
+    assert not ended.within(0.2)
+    dog.close()
+
+
+def test_after_an_inner_phase_the_outer_one_is_watched_again():
+    ended = Ended()
+    dog = Watchdog(0.1, "rank 0", ended)
+    with dog.phase("outer"):
+        with dog.phase("inner"):
+            pass
+        assert ended.within(10)
+    dog.close()
+    assert ended.sentence.startswith("hang: outer: ")
+
+
+def test_the_witness_hears_it_before_the_end():
+    heard = []
+    dog = Watchdog(0.1, "rank 0", lambda sentence: heard.append(("end", sentence)))
+    dog.witness = lambda sentence: heard.append(("witness", sentence))
+    with dog.phase("measuring"):
+        dog._thread.join(10)
+    dog.close()
+    assert [who for who, _ in heard] == ["witness", "end"]
+    assert heard[0][1] == heard[1][1]
+
+
+def test_a_process_blocked_in_a_library_ends_with_4_and_one_line():
+    code = """
+import ctypes
+from collbench.world.watchdog import Watchdog
+with Watchdog(0.3, "rank 3 (here, pid 1)").phase("broadcast 8 B on mpi: measuring"):
+    ctypes.PyDLL(None).pause()  # holds Python's lock, as a careless library does
+"""
+    blocked = subprocess.run([sys.executable, "-c", code.replace("PyDLL", "CDLL")], capture_output=True, text=True, timeout=30, check=False)
+    assert blocked.returncode == 4
+    assert blocked.stderr.startswith("collbench: hang: broadcast 8 B on mpi: measuring: rank 3 (here, pid 1) has not moved for 0.3 s")
+    assert blocked.stderr.count("\n") == 1

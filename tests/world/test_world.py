@@ -1,0 +1,261 @@
+"""The ranks together, with real processes: who they are, what they say to one another, and what happens when one does not come."""
+
+import os
+import socket
+import threading
+import time
+
+import pytest
+import zmq
+
+from collbench.errors import RunFailed, UsageError, WaitExpired
+from collbench.launch.info import LaunchInfo
+from collbench.world.addresses import addresses_towards
+from collbench.world.wire import Hub, Spoke, candidate_ports
+from collbench.world.world import Member, World, addressed, nodes_of
+from tests.world.together import Meeting, ends, start, together
+
+TALK = """
+def main(world):
+    told = {"members": [m.rank for m in world.members], "me": [world.me.rank, world.me.pid == os.getpid()], "hosts": len(world.hosts),
+            "mates": [m.rank for m in world.on_host()]}
+    told["gather"] = world.gather({"rank": world.rank}, "gathering")
+    told["decide"] = world.decide([world.rank, "said"], "deciding")
+    told["agree"] = world.agree(world.rank * 10, "agreeing")
+    told["first"] = world.first("late" if world.rank == 2 else "early" if world.rank == 1 else None, "asking")
+    told["nobody"] = world.first(None, "asking")
+    arrays = world.gather_array(np.full((world.rank + 1, 3), float(world.rank)), "sending arrays")
+    told["arrays"] = arrays and [a.tolist() for a in arrays]
+    empty = world.gather_array(np.zeros((1, 0)), "sending nothing")
+    told["empty"] = empty and [list(a.shape) for a in empty]
+    return told
+"""
+
+
+@pytest.fixture(params=["ipc", "tcp"])
+def meeting(request, tmp_path):
+    return Meeting(request.param, tmp_path)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0)])
+def test_three_ranks_join_in_any_order_and_talk(meeting, order):
+    found = together(TALK, 3, meeting, order=order)
+    assert [one.code for one in found] == [0, 0, 0], found
+    for rank, one in enumerate(found):
+        said = one.said
+        assert said["members"] == said["mates"] == [0, 1, 2]
+        assert said["me"] == [rank, True]
+        assert said["hosts"] == 1
+        assert said["decide"] == [0, "said"]
+        assert said["agree"] == [0, 10, 20]
+        assert (said["first"], said["nobody"]) == ("early", None)
+        if rank:
+            assert said["gather"] is said["arrays"] is said["empty"] is None
+    assert found[0].said["gather"] == [{"rank": 0}, {"rank": 1}, {"rank": 2}]
+    assert found[0].said["arrays"] == [[[0.0] * 3] * 1, [[1.0] * 3] * 2, [[2.0] * 3] * 3]
+    assert found[0].said["empty"] == [[1, 0]] * 3
+
+
+def test_a_quick_rank_may_be_many_steps_ahead_of_a_slow_one(meeting):
+    body = """
+def main(world):
+    if world.rank == 1:
+        time.sleep(0.2)
+    return [world.gather([world.rank, step], "gathering") for step in range(50)]
+"""
+    found = together(body, 3, meeting)
+    assert found[0].said == [[[rank, step] for rank in range(3)] for step in range(50)]
+    assert [one.code for one in found] == [0, 0, 0]
+
+
+def test_a_rank_that_never_comes_is_named_within_the_deadline(meeting):
+    began = time.monotonic()
+    found = ends([start(TALK, rank, 3, meeting, timeout_s=1.0) for rank in (0, 1)])
+    assert time.monotonic() - began < 15
+    assert found[0].code == 4
+    assert found[0].said[0] == "WaitExpired"
+    assert "rank 2 of 3 did not join within 1 s" in found[0].said[1]
+    assert found[1].code == 4  # told by rank 0, in its words
+    assert "rank 2 of 3 did not join" in found[1].said[1]
+
+
+def test_without_rank_0_the_others_say_whom_they_looked_for(meeting):
+    (found,) = ends([start(TALK, 1, 2, meeting, timeout_s=0.5)])
+    assert found.code == 4
+    assert found.said[0] == "WaitExpired"
+    assert f"found no rank 0 at {meeting.place}" in found.said[1]
+    assert "within 0.5 s" in found.said[1]
+
+
+def test_a_rank_that_does_not_answer_is_named_by_all(meeting):
+    body = """
+def main(world):
+    if world.rank == 2:
+        time.sleep(2)
+        os._exit(0)
+    if world.rank == 0:
+        time.sleep(0.2)  # rank 1 waits first, and must not be the first to give up
+    return world.agree(world.rank, "agreeing")
+"""
+    found = together(body, 3, meeting, timeout_s=0.8)
+    assert found[0].said[0] == "WaitExpired"
+    assert found[0].said[1].startswith("agreeing: rank 2 (")
+    assert found[0].said[1].endswith("did not answer within 0.8 s")
+    assert (found[1].code, found[1].said[0]) == (4, "PeerFailed")
+    assert "agreeing: rank 2 (" in found[1].said[1]
+
+
+@pytest.mark.parametrize("guilty", [0, 1])
+def test_a_rank_that_fails_ends_all_with_its_sentence_and_code(meeting, guilty):
+    body = f"""
+def main(world):
+    if world.rank == {guilty}:
+        raise UsageError("the folder /x cannot be written")
+    return world.agree(world.rank, "agreeing")
+"""
+    found = together(body, 3, meeting)
+    assert [one.code for one in found] == [2, 2, 2], found
+    assert found[guilty].said == ["UsageError", "the folder /x cannot be written"]
+    for rank in {0, 1, 2} - {guilty}:
+        assert found[rank].said[0] == "PeerFailed"
+        assert found[rank].said[1].startswith(f"rank {guilty} (")
+        assert found[rank].said[1].endswith(": the folder /x cannot be written")
+
+
+def test_ranks_in_different_steps_say_so(meeting):
+    body = """
+def main(world):
+    if world.rank == 1:
+        world._step += 1000  # the same as other arguments: this rank asked for other cells
+        world._spoke.say(0, None)
+    return world.agree(world.rank, "agreeing")
+"""
+    found = together(body, 2, meeting)
+    assert [one.code for one in found] == [4, 4]
+    assert "agreeing: the ranks are not in the same step (0 and 1); they were started with different arguments" in found[0].said[1]
+
+
+def test_two_processes_that_say_they_are_one_rank(meeting):
+    found = ends([start(TALK, rank, 3, meeting, timeout_s=10) for rank in (0, 1, 1)])
+    assert [one.code for one in found] == [4, 4, 4], found
+    assert found[0].said[0] == "RunFailed"
+    for one in found:
+        assert "two processes say they are rank 1" in one.said[1]
+        assert "the launcher started it twice" in one.said[1]
+
+
+def test_a_rank_of_another_launch_is_not_heard(meeting):
+    stranger = start(TALK, 1, 2, meeting, timeout_s=1.0, token="another")
+    found = [*ends([start(TALK, rank, 2, meeting) for rank in (0, 1)]), *ends([stranger])]
+    assert [one.code for one in found] == [0, 0, 4]
+    assert found[2].said[0] == "WaitExpired"
+
+
+def test_a_rank_beyond_the_size_of_the_launch(meeting):
+    found = ends([start(TALK, 0, 2, meeting, timeout_s=5), start(TALK, 5, 6, meeting, timeout_s=5)])
+    assert [one.code for one in found] == [4, 4]
+    assert all("a rank 5 of another launch of 2 ranks tried to join" in one.said[1] for one in found)
+
+
+@pytest.mark.parametrize(
+    "frames", [[b""], [b"hello", b"0"], [b"hello", b"0", b"{"], [b"hello", b"0", b"[1]"], [b"hello", b"0", b"{}"], [b"x"] * 9], ids=str
+)
+def test_noise_on_the_port_is_not_heard(tmp_path, frames):
+    place = f"ipc://{tmp_path}/control"
+    hub = Hub(place, None, "token")
+    with zmq.Context() as context, context.socket(zmq.DEALER) as stranger:
+        stranger.connect(place)
+        stranger.send_multipart(frames)
+        assert hub._socket.poll(5000)  # the noise is there first
+        spoke = Spoke()
+        joining = threading.Thread(target=spoke.join, args=(place, None, {"token": "token", "rank": 1, "about": {"host": "a"}}, 10))
+        joining.start()
+        assert hub.admit(2, "token", 10) == {1: {"host": "a"}}
+        joining.join()
+    spoke.close()
+    hub.close()
+
+
+def taken_port(at=0):
+    """A socket that listens where others want to."""
+    taken = socket.socket()
+    taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    taken.bind(("0.0.0.0", at))
+    taken.listen()
+    return taken
+
+
+def test_where_a_candidate_port_is_taken_the_next_one_is_used(tmp_path):
+    meeting = Meeting("tcp", tmp_path)
+    with taken_port(candidate_ports(meeting.token)[0]):
+        found = together(TALK, 2, meeting)
+    assert [one.code for one in found] == [0, 0], found
+
+
+def test_a_master_port_that_is_taken(tmp_path):
+    with taken_port() as taken:
+        port = taken.getsockname()[1]
+        (found,) = ends([start(TALK, 0, 2, Meeting("tcp", tmp_path, port))])
+    assert found.code == 2
+    assert found.said == [
+        "UsageError",
+        f"rank 0 cannot listen for the other ranks: port {port} is taken (Address already in use); set MASTER_PORT to a free one",
+    ]
+
+
+def test_when_all_candidates_are_taken(monkeypatch):
+    with taken_port() as taken:
+        monkeypatch.setattr("collbench.world.wire.candidate_ports", lambda token: [taken.getsockname()[1]])
+        with pytest.raises(UsageError, match=r"ports \[\d+\] are all taken"):
+            Hub("tcp://127.0.0.1", None, "token")
+
+
+def test_candidate_ports_are_the_same_for_all_ranks_and_below_the_kernels_own():
+    assert candidate_ports("token") == candidate_ports("token") != candidate_ports("other")
+    assert len(set(candidate_ports("token"))) == 8
+    assert all(20000 <= port < 32000 for token in "abc" for port in candidate_ports(token))
+
+
+def test_a_host_that_does_not_resolve():
+    with pytest.raises(UsageError, match=r"rank 0's host 'no\.such\.host\.invalid' does not resolve .* set MASTER_ADDR"):
+        addresses_towards("tcp://no.such.host.invalid")
+
+
+def test_addresses_on_one_host_are_loopback():
+    assert addresses_towards("ipc:///x") == addresses_towards("tcp://127.0.0.1") == ("127.0.0.1", "127.0.0.1")
+
+
+@pytest.fixture
+def alone():
+    world = World(LaunchInfo("local", 0, 1, 0, 1, "ipc://nowhere", "alone"), 5.0)
+    yield world
+    world.close()
+
+
+def test_one_rank_alone_needs_no_meeting(alone):
+    import numpy as np
+
+    assert (alone.rank, alone.size, alone.hosts) == (0, 1, (socket.gethostname(),))
+    assert alone.me.pid == os.getpid()
+    assert (alone.gather(1, ""), alone.decide(2, ""), alone.agree(3, ""), alone.first(None, "")) == ([1], 2, [3], None)
+    assert alone.gather_array(np.ones((1, 2)), "")[0].tolist() == [[1.0, 1.0]]
+
+
+def member(rank, host, **more):
+    return Member(rank, host, 0, 100 + rank, (0, 1), **more)
+
+
+def test_rank_0s_address_is_the_one_that_other_hosts_reach_it_by():
+    found = addressed([member(0, "a"), member(1, "a"), member(2, "b", address="10.0.0.2", hub_address="10.0.0.1")])
+    assert [one.address for one in found] == ["10.0.0.1", "10.0.0.1", "10.0.0.2"]
+    assert nodes_of(found) == 2
+    assert str(found[2]) == "rank 2 (b, pid 102)"
+
+
+def test_on_one_host_addresses_stay_loopback():
+    assert [one.address for one in addressed([member(0, "a"), member(1, "a")])] == ["127.0.0.1"] * 2
+
+
+def test_the_errors_are_failures_of_the_run():
+    assert issubclass(WaitExpired, RunFailed)
+    assert WaitExpired.exit_code == 4

@@ -1,0 +1,84 @@
+"""Starts real processes that join one world, and collects what each returned or how it ended."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent.parent
+DEADLINE_S = 60  # of the whole group, far above what any test needs
+
+# One rank: joins, runs main(world), prints what it returned; a failure is told to the others as the command line does.
+RANK = """
+import json, os, sys, time
+import numpy as np
+from collbench.errors import *
+from collbench.launch.info import LaunchInfo
+from collbench.world.world import World
+rank, n, meeting, token, port, timeout_s = json.loads(sys.argv[1])
+{body}
+world = None
+try:
+    time.sleep(globals().get("LATE_S", 0))
+    world = World(LaunchInfo("local", rank, n, rank, n, meeting, token, port), timeout_s)
+    print(json.dumps(main(world)))
+    code = 0
+except CollbenchError as error:
+    if world:
+        world.abort(error)
+    print(json.dumps([type(error).__name__, str(error)]))
+    code = error.exit_code
+if world:
+    world.close()
+sys.exit(code)
+"""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How one rank ended: exit code, what main returned (or [error, sentence]), stderr."""
+
+    code: int
+    said: Any
+    stderr: str
+
+
+class Meeting:
+    """A place to meet: a socket file in `folder`, or loopback TCP on ports that a fresh token chooses."""
+
+    def __init__(self, kind: str, folder: Path, port: int | None = None) -> None:
+        self.token, self.port = secrets.token_hex(8), port
+        self.place = f"ipc://{folder}/control" if kind == "ipc" else "tcp://127.0.0.1"
+
+
+def start(body: str, rank: int, n: int, meeting: Meeting, *, timeout_s: float = 20.0, token: str | None = None) -> subprocess.Popen[str]:
+    """One rank as a process of its own."""
+    told = json.dumps([rank, n, meeting.place, token or meeting.token, meeting.port, timeout_s])
+    line = [sys.executable, "-c", RANK.replace("{body}", body), told]
+    return subprocess.Popen(line, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def ends(processes: Sequence[subprocess.Popen[str]]) -> list[Ended]:
+    """Waits for all of them; kills what is left after the deadline, which fails the test."""
+    try:
+        return [_ended(process) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+
+
+def _ended(process: subprocess.Popen[str]) -> Ended:
+    out, err = process.communicate(timeout=DEADLINE_S)
+    return Ended(process.returncode, json.loads(out.splitlines()[-1]) if out else None, err)
+
+
+def together(body: str, n: int, meeting: Meeting, *, timeout_s: float = 20.0, order: Sequence[int] | None = None) -> list[Ended]:
+    """All ranks at once (started in `order`); how they ended, by rank."""
+    started = {rank: start(body, rank, n, meeting, timeout_s=timeout_s) for rank in order or range(n)}
+    return ends([started[rank] for rank in range(n)])
