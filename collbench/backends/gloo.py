@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collbench.world.world import World
 
 _INTERFACE = "GLOO_SOCKET_IFNAME"
+_LATER = 2  # Gloo gives up later than the watchdog, which can say who is missing; Gloo cannot
 _REDOPS = {"prod": "PRODUCT"}  # the others have the names they have here
 
 
@@ -102,7 +103,7 @@ class GlooBackend(HostBackend):
         self._torch: Any = torch
         self.rank, self.ranks = world.rank, world.size
         torch.set_num_threads(1)
-        timeout = timedelta(seconds=settings.timeout_s)
+        timeout = timedelta(seconds=_LATER * settings.timeout_s)
         host, port = world.members[0].address, 0
         if world.rank == 0:
             self._store = dist.TCPStore(host, 0, None, is_master=True, timeout=timeout, wait_for_workers=False)

@@ -56,7 +56,8 @@ def test_of_ceiling_and_limited_by(changes: dict[str, Any], figures: str, limit:
 
 def test_wrong_elements_cannot_be_overlooked() -> None:
     assert [wrong(make_row(wrong=count)) for count in (None, 0, 12)] == ["–", "0", "WRONG 12"]
-    assert remarks(make_row(flags=("few_samples",), wrong_detail="first at 3: wanted 6, got 2")) == "few_samples, first at 3: wanted 6, got 2"
+    row = make_row(flags=("few_samples",), wrong_detail="first at 3: wanted 6, got 2")
+    assert remarks(row) == "few_samples, first at 3: wanted 6, got 2"
 
 
 def test_intervals_are_in_microseconds() -> None:
