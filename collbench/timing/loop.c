@@ -5,12 +5,14 @@
  */
 #define _GNU_SOURCE
 #include <errno.h>
-#include <sched.h>
+#include <linux/futex.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 #define MAX_WORDS 12
 
@@ -81,7 +83,7 @@ int64_t collbench_run(const slot_t *slots, int64_t n_slots, const slot_t *sync, 
 
 /* --- synchronisation of ranks whose library has no barrier worth the name -------------------------------------------------
  *
- * Inside a host: a sense-reversing barrier in shared memory that spins. Between hosts: the first rank of each host runs a
+ * Inside a host: a sense-reversing barrier in shared memory that spins, or sleeps where cores are too few to spin on. Between hosts: the first rank of each host runs a
  * dissemination barrier over connected TCP sockets, busy-polled; round r goes to the host 2^r further. */
 typedef struct {
     _Atomic int32_t arrived;
@@ -93,7 +95,7 @@ typedef struct {
     shared_t *shared;
     int64_t ranks;   /* on this host */
     int64_t leader;  /* whether this rank speaks for the host */
-    int64_t yields;  /* more ranks than cores: give the core away while waiting */
+    int64_t sleeps;  /* too few cores to spin on: sleep while waiting */
     int64_t rounds;  /* of the dissemination between hosts; 0 on one host */
     const int32_t *to;
     const int32_t *from;
@@ -126,22 +128,34 @@ static int between_hosts(const barrier_t *b) {
     return 0;
 }
 
+/* Waits for the word to change from `seen`: spins, or where cores are too few for that, sleeps. */
+static void wait_while(_Atomic int32_t *at, int32_t seen, int64_t sleeps) {
+    if (sleeps) syscall(SYS_futex, at, FUTEX_WAIT, seen, NULL, NULL, 0);
+}
+
+static void wake(_Atomic int32_t *at, int64_t sleeps) {
+    if (sleeps) syscall(SYS_futex, at, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+}
+
 int collbench_sync(barrier_t *b) {
     int32_t sense = atomic_load_explicit(&b->shared->sense, memory_order_acquire);
     int code = 0;
     if (b->leader) {
-        while (atomic_load_explicit(&b->shared->arrived, memory_order_acquire) != (int32_t)b->ranks - 1)
-            if (b->yields) sched_yield();
+        int32_t here;
+        while ((here = atomic_load_explicit(&b->shared->arrived, memory_order_acquire)) != (int32_t)b->ranks - 1)
+            wait_while(&b->shared->arrived, here, b->sleeps);
         atomic_store_explicit(&b->shared->arrived, 0, memory_order_relaxed);
         code = between_hosts(b);
         atomic_store_explicit(&b->shared->sense, code ? -1 : !sense, memory_order_release);
+        wake(&b->shared->sense, b->sleeps);
         return code;
     }
     if (sense < 0) return ECONNRESET;
     atomic_fetch_add_explicit(&b->shared->arrived, 1, memory_order_acq_rel);
+    wake(&b->shared->arrived, b->sleeps);
     int32_t seen;
     while ((seen = atomic_load_explicit(&b->shared->sense, memory_order_acquire)) == sense)
-        if (b->yields) sched_yield();
+        wait_while(&b->shared->sense, sense, b->sleeps);
     return seen < 0 ? ECONNRESET : 0;
 }
 

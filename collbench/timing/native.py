@@ -34,7 +34,7 @@ class BarrierStruct(ctypes.Structure):
         ("shared", ctypes.c_void_p),
         ("ranks", ctypes.c_int64),
         ("leader", ctypes.c_int64),
-        ("yields", ctypes.c_int64),
+        ("sleeps", ctypes.c_int64),
         ("rounds", ctypes.c_int64),
         ("to", ctypes.POINTER(ctypes.c_int32)),
         ("from_", ctypes.POINTER(ctypes.c_int32)),

@@ -23,7 +23,7 @@ from collbench.world.world import World
 _SHARED = Path("/dev/shm")
 _NUMBER_BYTES = 4
 # Backends that need this barrier move data in a thread of their own beside the caller's. Where cores are too few for both, a
-# rank that spins keeps another's thread from running for a whole time slice: 8 B on Gloo read 4 ms instead of 0.2.
+# rank that spins keeps another's thread from running for a whole time slice of 4 ms: there the ranks sleep instead.
 _THREADS = 2
 
 
@@ -38,7 +38,7 @@ class HostSync:
         to, from_ = ([pair[side].fileno() for pair in self._sockets] for side in (0, 1))
         self._struct = BarrierStruct(
             shared=ctypes.addressof(ctypes.c_char.from_buffer(self._map)), ranks=len(mates), leader=leader,
-            yields=_THREADS * len(mates) > world.cores_on(), rounds=len(self._sockets),
+            sleeps=_THREADS * len(mates) > world.cores_on(), rounds=len(self._sockets),
             to=(ctypes.c_int32 * len(to))(*to), from_=(ctypes.c_int32 * len(from_))(*from_),
         )  # fmt: skip
 
