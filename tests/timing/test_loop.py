@@ -188,7 +188,8 @@ def test_a_clock_that_is_not_the_c_loops_keeps_it_in_python():
         def elapsed(self, starts, ends):
             return np.array([np.subtract(ends, starts), np.subtract(ends, starts) * 2.0])
 
-    loop = Loop(Timed(Program(((Recorder().native("a"),),)), None, Ticks(), ctypes.c_int64()))
+    recorder = Recorder()  # keeps the C function alive
+    loop = Loop(Timed(Program(((recorder.native("a"),),)), None, Ticks(), ctypes.c_int64()))
     assert not loop.could_be_native
     assert loop.run(2).tolist() == [[1, 1], [2, 2]]
 
