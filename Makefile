@@ -14,7 +14,7 @@ export PYTHON
 help:
 	@echo 'make run        install what is missing into .venv, then measure all-reduce on every CPU backend here'
 	@echo 'make test       the same installs and the test tools; lint, types, then the tests (a sample of the long lists, drawn by the commit)'
-	@echo 'make test-long  every test, nothing sampled'
+	@echo 'make test-long  every test, nothing sampled; its table is left in build/LONG.md (committed as tests/LONG.md)'
 	@echo 'make lint       ruff and mypy'
 	@echo 'make clean      remove the environments and everything built'
 
@@ -25,7 +25,8 @@ test: lint openmpi-environment
 	$(PYTEST)
 
 test-long: lint openmpi-environment
-	$(PYTEST) --long
+	mkdir -p build
+	$(PYTEST) --long --junitxml=build/long.xml; code=$$?; scripts/long_table build/long.xml >build/LONG.md; exit $$code
 
 lint: test-environment
 	.venv/bin/ruff check .
