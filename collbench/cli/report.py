@@ -11,7 +11,7 @@ def add(commands: Any) -> dict[str, argparse.ArgumentParser]:
     """Adds the command."""
     parser = commands.add_parser("report", help="print stored runs again, or write them as CSV")
     parser.add_argument("runs", metavar="RUN", nargs="+", type=Path, help="a run's folder")
-    parser.add_argument("--csv", metavar="FILE", type=Path, help="write the rows as CSV ('-': to stdout)")
+    parser.add_argument("--csv", metavar="FILE", type=Path, nargs="?", const=Path("-"), help="write the rows as CSV (no FILE: to stdout)")
     parser.add_argument("--format", default="table", help="table, nccl-tests, csv or json (default: table)")
     parser.add_argument("--color", default="auto", help="auto, always or never (default: auto)")
     parser.set_defaults(call=call)

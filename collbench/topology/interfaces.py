@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _SYSFS = Path("/sys/class/net")
+_LOOPBACK = "lo"
 _VIRTUAL_DRIVERS = {
     "virtio_net": "virtio",
     "vmxnet3": "a virtual machine's",
@@ -54,12 +55,12 @@ def read_interface(name: str, sysfs: Path = _SYSFS) -> Interface:
         mtu=_number(folder / "mtu") or 1500,
         speed_bits_per_s=megabits * 1e6 if real and megabits else None,
         virtual=virtual,
-        shaped_bits_per_s=_shape(name) if virtual else None,
+        shaped_bits_per_s=_shape(name) if name != _LOOPBACK else None,
     )
 
 
 def _why_virtual(folder: Path) -> str | None:
-    if folder.name == "lo":
+    if folder.name == _LOOPBACK:
         return "loopback"
     device = folder / "device"
     if not device.exists():

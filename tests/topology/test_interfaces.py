@@ -129,9 +129,16 @@ def test_without_tc_there_is_no_shape(sysfs, monkeypatch, tmp_path):
     assert sysfs("veth0").shaped_bits_per_s is None
 
 
-def test_real_interfaces_are_not_asked_for_a_shape(sysfs, tc):
+def test_a_real_interface_can_be_shaped_too(sysfs, tc):
+    tc(json.dumps([TBF]))
+    found = sysfs("eth0", "mlx5_core", speed="100000\n")
+    assert found.speed_bits_per_s == 100e9
+    assert found.shaped_bits_per_s == TBF["options"]["rate"] * 8
+
+
+def test_loopback_is_not_asked_for_a_shape(sysfs, tc):
     called = tc(json.dumps([TBF]))
-    sysfs("eth0", "mlx5_core", speed="1000\n")
+    sysfs("lo")
     assert not called.exists()
 
 
