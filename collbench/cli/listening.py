@@ -39,6 +39,13 @@ class Listening:
         """Something worth saying once."""
         self._reporter.note(sentence)
 
+    def end(self) -> None:
+        """Nothing more will come: the foot of the table, and where the run is kept."""
+        self._reporter.close()
+        if self._folder:
+            self._reporter.note(f"run folder: {self._folder}")
+            self._folder = ""
+
     def __enter__(self) -> Listening:
         self._reporter.__enter__()
         return self

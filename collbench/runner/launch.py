@@ -36,6 +36,10 @@ class Listener(Protocol):
         """Something worth saying once."""
         ...
 
+    def end(self) -> None:
+        """Nothing more will come."""
+        ...
+
 
 @dataclass
 class Launch:

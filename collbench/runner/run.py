@@ -42,7 +42,10 @@ def run(request: Request, world: World, listener: Listener | None, ended: Callab
                 launch.folder.event("abort", text=str(error) or type(error).__name__)
                 launch.folder.finish(exit_code=code_of(error))
         raise
+    if listener:
+        listener.end()
     ended(code)
+    world.agree(None, "ending")
     close_backends(opened, world)
     if launch.sync:
         launch.sync.close()

@@ -44,6 +44,9 @@ class Told:
     def note(self, sentence):
         self.notes.append(sentence)
 
+    def end(self):
+        self.ended = True
+
 
 @pytest.fixture
 def start(tmp_path):
