@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -65,6 +66,7 @@ def start_local(
         return Supervisor(children, grace_s=grace_s).run()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        _show_cursor()
 
 
 def node_workers(
@@ -177,6 +179,16 @@ def _record(kind: str, number: int, env: Mapping[str, str]) -> None:
 
 
 _MPI_RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK")
+
+
+def _show_cursor() -> None:
+    """A rank 0 that was killed could not give the terminal its cursor back."""
+    for stream in (sys.stdout, sys.stderr):
+        if stream.isatty() and os.environ.get("TERM", "dumb") != "dumb":
+            with contextlib.suppress(OSError):
+                stream.write("\x1b[?25h")
+                stream.flush()
+            return
 
 
 def _private_folder() -> Path:
