@@ -72,6 +72,14 @@ def test_a_slurm_command_runs(command: str, tmp_path: Path, slurm_hosts: SlurmBe
     assert "allreduce" in done.stdout
 
 
+@pytest.mark.parametrize("command", INSTALLED)
+def test_an_install_command_resolves(command: str) -> None:
+    words = shlex.split(command.replace("pip install", "pip install --dry-run", 1))
+    done = _run([sys.executable, "-m", *words], ROOT, dict(os.environ))
+    assert done.returncode == 0, done.stderr
+    assert "collbench" in done.stdout
+
+
 def test_make_run_measures_on_every_cpu_backend(tmp_path: Path) -> None:
     assert "make run" in MADE and "make test" in MADE
     if not (ROOT / ".venv").exists() or shutil.which("make") is None:

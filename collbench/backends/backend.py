@@ -133,8 +133,3 @@ def can_do(backend: Backend, operation: Operation, cell: Cell) -> Reason | None:
         return f"{operation.name} {'needs 2 ranks' if backend.ranks < 2 else 'has no in-place form'}"
     misfit = redop_misfit(cell.redop, cell.dtype) if cell.redop else None
     return misfit or operation.needs(backend.ranks, cell) or backend.supports(operation, cell)
-
-
-def steps_of(backend: Backend, operation: Operation) -> Steps:
-    """The calls of one iteration: the backend's own, or the operation's for the backend's api."""
-    return backend.steps.get(operation.name) or operation.steps[backend.api]

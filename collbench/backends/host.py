@@ -44,9 +44,10 @@ class HostBackend(ABC):
         return Buffers(operation, cell, group, slots)
 
     def bind(self, operation: Operation, cell: Cell, group: Group, buffers: Buffers) -> Program:
-        """The operation's steps for this api, per slot."""
+        """The backend's own steps, or the operation's for this api, per slot."""
+        steps = self.steps.get(operation.name) or operation.steps[self.api]
         bindings = [self.binding(group, buffers, slot) for slot in range(buffers.slots)]
-        slots = tuple(tuple(operation.steps[self.api](binding)) for binding in bindings)
+        slots = tuple(tuple(steps(binding)) for binding in bindings)
         return Program(slots, keep=(buffers, bindings), explain=self.explain)
 
     def clock(self) -> Clock:

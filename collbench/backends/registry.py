@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
 from importlib import import_module
 from typing import Any
 
 from collbench.errors import UsageError
 
-Maker = Callable[[], type[Any]]
 _OWN = {"mpi": "collbench.backends.mpi:MpiBackend", "gloo": "collbench.backends.gloo:GlooBackend"}
 _OWN |= {"simulated": "collbench.backends.simulated:SimulatedBackend"}
 # Tried without being asked for: real ones only, cheap to start first.

@@ -194,11 +194,6 @@ class World:
         self.watchdog.close()
 
 
-def nodes_of(members: Sequence[Member]) -> int:
-    """How many hosts the ranks are on."""
-    return len({member.host for member in members})
-
-
 def addressed(members: Sequence[Member]) -> list[Member]:
     """The members with addresses that work between hosts: rank 0's own host is known best by the others."""
     home = members[0].host
