@@ -14,6 +14,7 @@ from collbench.errors import FAILED, INTERRUPTED, TERMINATED, CollbenchError, Us
 _EPILOG = """\
 exit codes: 0 fine · 1 negative verdict · 2 bad input, a missing backend, every cell n/a · 3 no verdict ·
 4 wrong data, hang, crash, launcher and communicator disagree · 130/143 signals"""
+_LEAVING_S = 3.0  # for libraries' exit handlers, which may hang where the run failed
 
 
 def main() -> NoReturn:
@@ -88,7 +89,7 @@ def _terminated(_number: int, _frame: FrameType | None) -> None:
 
 
 def _leave(code: int) -> NoReturn:
-    """Ends at once: threads of libraries that failed must not keep a finished rank alive."""
+    """Ends now: neither Python's own clean-up nor threads of libraries that failed keep a finished rank alive."""
     from contextlib import suppress
 
     from collbench.launch.spawn import record_exit
@@ -97,4 +98,20 @@ def _leave(code: int) -> NoReturn:
         with suppress(OSError, ValueError):
             stream.flush()
     record_exit(code, os.environ)
+    if "mpi4py.MPI" in sys.modules:
+        _run_exit_handlers(code)
     os._exit(code)
+
+
+def _run_exit_handlers(code: int) -> None:
+    """Leaves through libc's exit: MPICH takes leave of its launcher there, not in MPI_Finalize.
+
+    To hydra, a rank whose connection closes without that has died, and it kills the ranks that are still leaving.
+    """
+    import ctypes
+    import threading
+
+    late = threading.Timer(_LEAVING_S, os._exit, (code,))
+    late.daemon = True
+    late.start()
+    ctypes.CDLL(None).exit(code)

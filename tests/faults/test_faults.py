@@ -209,6 +209,31 @@ class TestBroken:
         assert done.returncode == 4 and "the ranks are not in the same step" in done.stderr
 
 
+# Rank 0 is the last to leave, long after the other.
+LINGERING = """
+import os, sys, time
+from collbench.launch import spawn
+record_exit = spawn.record_exit
+def lingering(code, env):
+    record_exit(code, env)
+    if env["PMI_RANK"] == "0":
+        time.sleep(0.5)
+        print("still there", file=sys.stderr, flush=True)
+spawn.record_exit = lingering
+sys.argv[0] = "collbench"
+from collbench.cli.main import main
+main()
+"""
+
+
+def test_mpiexec_lets_the_last_rank_leave_in_peace(tmp_path: Path) -> None:
+    line = (*PROGRAM[:1], "-c", LINGERING, "allreduce", "--sizes", "8", "--backend", "mpi", "--out", "run")
+    done = run(tmp_path, "-n", "2", *line, program=(str(MPICH),))
+    # twice: before its libraries are left, and after
+    assert (done.returncode, done.stderr.splitlines()[-2:]) == (0, ["still there", "still there"])
+    assert "BAD TERMINATION" not in done.stdout
+
+
 def test_a_launcher_that_started_fewer_ranks_than_was_said(tmp_path: Path) -> None:
     line = " ".join((*PROGRAM, "allreduce --sizes 8 --backend mpi --timeout 2 --out run"))
     with socket.create_server(("", 0)) as free:
