@@ -30,6 +30,9 @@ class Row:
     size_bytes is nccl-tests' size (max of send and receive per rank), count the elements per call of the API,
     group the ranks that took part ("all", or "0-2,1-3" for pairs at once), flags stable words with a meaning in the README.
     samples maps the name of an array in samples.bin to {"offset", "dtype", "shape"}.
+    stopped says why no more samples were taken: "precision", "max_time", "most_samples" or "iterations" (so many were asked for).
+    modes has the two values that the samples gather around, where one number would mislead: {"time_s", "share"} each.
+    launches counts the launches behind the figures; above 1 (`combined` rows only) the interval is over their medians.
     """
 
     operation: str
@@ -51,9 +54,12 @@ class Row:
     na: str | None = None
     target: float | None = None
     reached: bool | None = None
+    stopped: str | None = None
     n: int = 0
     n_eff: float | None = None
     time_s: Times | None = None
+    modes: list[dict[str, float]] = field(default_factory=list)
+    launches: int = 1
     time_rank_mean_s: float | None = None
     algbw_bytes_per_s: float | None = None
     busbw_bytes_per_s: float | None = None
