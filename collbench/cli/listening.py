@@ -31,9 +31,9 @@ class Listening:
         spent = time.monotonic() - self._began
         self._reporter.progress(title, done, total, eta_s or (spent / done * (total - done) if done else None))
 
-    def row(self, row: Row) -> None:
-        """A cell has ended."""
-        self._reporter.row(row)
+    def row(self, row: Row, place: int) -> None:
+        """A cell has ended; it is printed when all before it are there."""
+        self._reporter.row(row, place)
 
     def note(self, sentence: str) -> None:
         """Something worth saying once."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol, TextIO
 
 from collbench.errors import UsageError
@@ -14,8 +15,9 @@ from collbench.units import format_duration
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-_CODES = {"head": "1", "foot": "2", "na": "2", "wrong": "1;31"}
-_STYLES = {"head": "bold", "foot": "dim", "na": "dim", "wrong": "bold red"}
+_CODES = {"head": "1", "foot": "2", "na": "2", "doubtful": "33", "wrong": "1;31"}
+_STYLES = {"head": "bold", "foot": "dim", "na": "dim", "doubtful": "yellow", "wrong": "bold red"}
+_SILENCE_S = 10.0  # rows wait for those before them; after so long without one a log's reader hears that the run is alive
 COLORS = ("auto", "always", "never")
 
 
@@ -84,11 +86,15 @@ class PlainScreen:
 
     room: int | None = None
 
-    def __init__(self, stream: TextIO, err: TextIO, color: bool = False, quiet: bool = False) -> None:
-        self._stream, self._err, self._color, self._quiet = stream, err, color, quiet
+    def __init__(
+        self, stream: TextIO, err: TextIO, color: bool = False, quiet: bool = False, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._stream, self._err, self._color, self._quiet, self._now = stream, err, color, quiet, now
+        self._last_s = now()
 
     def data(self, line: Line) -> None:
         """Writes to stdout."""
+        self._last_s = self._now()
         code = _CODES.get(line.style) if self._color else None
         write_line(self._stream, f"\x1b[{code}m{line.text}\x1b[0m" if code and line.text else line.text)
 
@@ -98,7 +104,11 @@ class PlainScreen:
             write_line(self._err, printable(text))
 
     def progress(self, text: str, done: int, total: int, eta_s: float | None) -> None:
-        """Nothing: the finished lines are the progress."""
+        """One line to stderr after 10 s without any line; else the finished lines are the progress."""
+        if done and self._now() - self._last_s >= _SILENCE_S:
+            self._last_s = self._now()
+            left = "" if eta_s is None else f", {format_duration(eta_s)} left"
+            self.talk(f"{done} of {total} cells measured{left}: {text}")
 
     def close(self) -> None:
         """Nothing to take away."""

@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 from collbench import __version__
+from collbench.evidence.conditions import binding, settings
 from collbench.results.environment import host_facts, loaded_libraries, recorded_environment
 from collbench.runner.opening import Opened
 from collbench.runner.request import Request
@@ -35,6 +36,15 @@ def describe_run(request: Request, world: World, opened: list[Opened]) -> dict[s
         "environment": recorded_environment(),
         "host": host_facts(),
     }
+
+
+def describe_conditions(world: World) -> dict[str, Any]:
+    """For every row's evidence: governor, boost and huge pages of all ranks (a list where they differ), and how ranks are bound."""
+    everyone = world.agree(settings(), "reading the CPUs' settings")
+    found = {name: sorted({str(one[name]) for one in everyone}) for name in everyone[0]}
+    same = {name: everyone[0][name] if len(values) == 1 else values for name, values in found.items()}
+    cpus = [[f"{member.host} {cpu}" for cpu in member.cpus] for member in world.members]
+    return {**same, "binding": binding(cpus)}
 
 
 def _allocation(request: Request) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from collbench.operations.cell import Cell
@@ -11,6 +11,7 @@ from collbench.results.folder import RunFolder
 from collbench.results.record import Row
 from collbench.runner.opening import Opened
 from collbench.runner.request import Request
+from collbench.timing.canary import Canary
 from collbench.timing.sync import HostSync
 from collbench.world.world import World
 
@@ -28,8 +29,8 @@ class Listener(Protocol):
         """A cell begins."""
         ...
 
-    def row(self, row: Row) -> None:
-        """A cell has ended."""
+    def row(self, row: Row, place: int) -> None:
+        """A cell has ended, the `place`th of those that `begin` named (from 0); cells are measured in shuffled order."""
         ...
 
     def note(self, sentence: str) -> None:
@@ -43,13 +44,20 @@ class Listener(Protocol):
 
 @dataclass
 class Launch:
-    """The state of one launch, the same on all ranks but for the folder and the listener, which rank 0 alone has."""
+    """The state of one launch, the same on all ranks but for the folder and the listener, which rank 0 alone has.
+
+    order_seed: of the order in which the cells are measured.
+    conditions: what does not change from cell to cell on these hosts, for every row's evidence.
+    """
 
     request: Request
     world: World
     listener: Listener | None
+    order_seed: int = 0
     folder: RunFolder | None = None
     sync: HostSync | None = None
+    canary: Canary | None = None
+    conditions: dict[str, Any] = field(default_factory=dict)
 
     def hang(self, sentence: str) -> None:
         """Keeps a hang in events.jsonl; called by the watchdog's thread as the last thing of this process."""

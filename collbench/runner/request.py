@@ -20,6 +20,7 @@ class Request:
     check          verification calls per cell; 0 is off
     ceiling        GB/s that the user gave, or None
     timeout_s      deadline of every wait
+    seed           of the inputs; order_seed: of the order of the cells, None: drawn anew by each launch
     out            the run folder, or None for runs/<time>-<operation>-<id>
     allocation     name of the allocation, or None
     argv           what was typed
@@ -35,6 +36,9 @@ class Request:
     ceiling: float | None = None
     timeout_s: float = 60.0
     seed: int = 0
+    order_seed: int | None = None
     out: Path | None = None
     allocation: str | None = None
+    launch_index: int = 0
+    launches: int = 1
     argv: Sequence[str] = ()

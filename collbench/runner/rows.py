@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,20 +17,25 @@ from collbench.operations.operation import Operation
 from collbench.peak.ceiling import Ceiling
 from collbench.results.record import Row, Times
 from collbench.runner.one_cell import Ready
+from collbench.runner.watched import Watched
+from collbench.stats.drift import drift
 from collbench.stats.median import Median, median, quantiles
-from collbench.timing.protocol import Measured
+from collbench.stats.modes import modes
+from collbench.timing.loop import exit_skew
+from collbench.timing.protocol import Measured, sound
 
 _WORST = 16
 _WHOLE_ARRAYS_UP_TO = 10**6
+_MOST_SKEW = 0.1  # of a sample: more, and it is the synchronisation's skew that is measured
 _TOLERANCE = 1.02  # a token bucket's burst and a clock's error; anything above a bound by more is doubtful
 Samples = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Circumstances:
-    """What a row says beside its figures: how many hosts, the ceilings, flags and evidence."""
+    """What a row says beside its figures: the ranks of each host, the ceilings, flags and evidence."""
 
-    nodes: int
+    hosts: Sequence[Sequence[int]]
     ceiling: Ceiling | None = None
     hard_bound: Ceiling | None = None
     withheld: bool = False
@@ -52,28 +58,75 @@ def _identity(cell: Cell, api: str, group: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def make_row(ready: Ready, backend: Backend, measured: Measured, around: Circumstances) -> tuple[Row, dict[str, NDArray[Any]]]:
+def make_row(ready: Ready, backend: Backend, watched: Watched, around: Circumstances) -> tuple[Row, dict[str, NDArray[Any]]]:
     """(row, arrays for samples.bin). A sample is the maximum over the timed ranks, per message."""
-    operation, cell = ready.operation, ready.cell
-    samples = measured.samples[ready.timed] / operation.moves(cell)
+    operation, cell, measured = ready.operation, ready.cell, watched.measured
+    usable = sound(measured.samples, ready.timed)
+    samples = measured.samples[ready.timed][:, usable] / operation.moves(cell)
+    figures, arrays = _figures(operation, cell, samples, len(ready.groups[0]))
+    skew = _exit_skew(measured, around.hosts) if cell.mode == "isolated" else None
+    flags = dict.fromkeys((
+        *cell.flags, *around.flags, *(["above_bound"] if _above_bound(figures.get("busbw_bytes_per_s"), around) else []),
+        *measured.flags, *watched.flags, *doubts(arrays.get("max_s", np.empty(0)), len(usable), skew, operation.moves(cell)),
+    ))  # fmt: skip
+    row = Row(
+        **{**_identity(cell, backend.api, _group_name(ready)), "flags": tuple(flags)},
+        **figures, count=operation.count(cell, len(ready.groups[0])), ranks=backend.ranks, nodes=len(around.hosts),
+        target=measured.target, reached=measured.reached, stopped=measured.stopped,
+        ceiling=around.ceiling, hard_bound=around.hard_bound, percent_of_ceiling=_percent(figures.get("busbw_bytes_per_s"), around),
+        evidence={**(around.evidence or {}), **_seen(watched, skew, int(np.count_nonzero(~usable)))}, canary_s=watched.canary_s,
+        slowest_ranks=_slowest_ranks(samples, ready.timed),
+    )  # fmt: skip
+    return row, arrays
+
+
+def _figures(operation: Operation, cell: Cell, samples: Samples, n: int) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """A row's times and bandwidths, and its arrays; both empty without a sample."""
+    if samples.shape[1] == 0:
+        return {}, {}
     slowest = samples.max(axis=0)
     known = median(slowest)
     algbw = cell.size_bytes / known.value if known.value > 0 else None
-    n = len(ready.groups[0])
     factor = operation.bus_factor(n)
-    busbw = algbw * factor if algbw and factor else None
-    fixed = _identity(cell, backend.api, _group_name(ready))
-    doubtful = ("above_bound",) if _above_bound(busbw, around) else ()
-    fixed["flags"] = tuple(dict.fromkeys((*cell.flags, *around.flags, *doubtful, *measured.flags)))
-    row = Row(
-        **fixed, count=operation.count(cell, n), ranks=backend.ranks, nodes=around.nodes,
-        target=measured.target, reached=measured.reached, n=known.n, n_eff=known.n_eff,
-        time_s=_times(known, slowest), time_rank_mean_s=float(samples.mean()), algbw_bytes_per_s=algbw, busbw_bytes_per_s=busbw,
-        ceiling=around.ceiling, hard_bound=around.hard_bound, percent_of_ceiling=_percent(busbw, around),
-        evidence={**(around.evidence or {}), "warmups": measured.warmups, "iterations_per_sample": measured.batch},
-        slowest_ranks=_slowest_ranks(samples, ready.timed),
-    )  # fmt: skip
-    return row, _arrays(samples, slowest)
+    return {
+        "n": known.n, "n_eff": known.n_eff, "time_s": _times(known, slowest), "time_rank_mean_s": float(samples.mean()),
+        "modes": [{"time_s": mode.value, "share": mode.share} for mode in modes(slowest) or ()],
+        "algbw_bytes_per_s": algbw, "busbw_bytes_per_s": algbw * factor if algbw and factor else None,
+    }, _arrays(samples, slowest)  # fmt: skip
+
+
+def doubts(series: Samples, taken: int, skew: Samples | None, moves: int) -> Iterator[str]:
+    """The flags that the samples themselves raise: `series` are those that a clock can give, per message, of `taken` in all."""
+    if len(series) < taken:
+        yield "clock_stepped"
+    if len(series) < 2:
+        return
+    known = median(series)
+    if series.min() == series.max():
+        yield "constant"
+    if modes(series):
+        yield "two_modes"
+    if drift(series, known.half_width) is not None:
+        yield "drift"
+    if skew is not None and np.median(skew) > _MOST_SKEW * known.value * moves:
+        yield "skew_limited"
+
+
+def _exit_skew(measured: Measured, hosts: Sequence[Sequence[int]]) -> Samples | None:
+    """Seconds per sample by which ranks of one host left the synchronisation apart, at the worst host; None where no host has two."""
+    starts = measured.starts_ns
+    skews = [exit_skew(starts[list(ranks)]) for ranks in hosts if len(ranks) > 1 and len(starts) > max(ranks)]
+    return np.max(skews, axis=0) if skews and np.isfinite(skews).all() else None
+
+
+def _seen(watched: Watched, skew: Samples | None, unsound: int) -> dict[str, Any]:
+    """What the measurement itself left as evidence."""
+    measured = watched.measured
+    seen = {"warmups": measured.warmups, "iterations_per_sample": measured.batch, "preempted": watched.preempted,
+            "stolen": watched.stolen, "repeats": watched.repeats}  # fmt: skip
+    if skew is not None:
+        seen["exit_skew_s"] = dict(zip(("p50", "p95"), map(float, np.quantile(skew, [0.5, 0.95])), strict=True))
+    return seen | ({"unsound_samples": unsound} if unsound else {})
 
 
 def check_fields(calls: int, mismatches: list[Mismatch]) -> dict[str, Any]:
@@ -91,7 +144,10 @@ def _group_name(ready: Ready) -> str:
 
 
 def _times(known: Median, slowest: Samples) -> Times:
-    return Times(p50=known.value, ci_low=known.ci_low, ci_high=known.ci_high, **quantiles(slowest))
+    """Equal samples have no interval: the clock's step hides how far apart they are."""
+    spread = quantiles(slowest)
+    low, high = (None, None) if spread["min"] == spread["max"] else (known.ci_low, known.ci_high)
+    return Times(p50=known.value, ci_low=low, ci_high=high, **spread)
 
 
 def _percent(busbw: float | None, around: Circumstances) -> float | None:
@@ -110,7 +166,7 @@ def _above_bound(busbw: float | None, around: Circumstances) -> bool:
 
 def _slowest_ranks(samples: Samples, timed: list[int]) -> dict[str, Any]:
     """How often each rank was the slowest: the 16 worst, and how many ranks ever were."""
-    counts = Counter(int(timed[i]) for i in samples.argmax(axis=0))
+    counts = Counter(int(timed[i]) for i in samples.argmax(axis=0)) if samples.size else Counter[int]()
     return {"worst": [[rank, times] for rank, times in counts.most_common(_WORST)], "count": len(counts)}
 
 

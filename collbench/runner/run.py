@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import random
+import secrets
 from collections.abc import Callable
 
 from collbench.errors import FAILED, FINE, INTERRUPTED, USAGE, CollbenchError, UsageError
@@ -11,11 +13,12 @@ from collbench.results.folder import RunFolder
 from collbench.results.record import Row
 from collbench.runner.ceilings import Ceilings
 from collbench.runner.checks import check_memory, notes
-from collbench.runner.describe import describe_run, member_places
+from collbench.runner.describe import describe_conditions, describe_run, member_places
 from collbench.runner.launch import Launch, Listener, Work, ranks_of
 from collbench.runner.opening import Opened, close_backends, open_backends
 from collbench.runner.request import Request
 from collbench.runner.turn import placed, rows_of
+from collbench.timing.canary import canary
 from collbench.world.world import World
 
 
@@ -24,7 +27,8 @@ def run(request: Request, world: World, listener: Listener | None, ended: Callab
 
     `ended` is told the code before the libraries are left: mpiexec may end a rank that is still leaving.
     """
-    launch = Launch(request, world, listener)
+    drawn = secrets.randbits(32) if request.order_seed is None else request.order_seed
+    launch = Launch(request, world, listener, world.decide(drawn, "beginning"))
     waiting: list[str] = []
     opened = open_backends(request, world, waiting.append)
     for one in opened:
@@ -32,7 +36,7 @@ def run(request: Request, world: World, listener: Listener | None, ended: Callab
             request.sweep.check_ranks(one.backend.ranks)
     work = [(operations()[cell.operation], cell, one) for one in opened for cell in request.sweep.cells(one.name, ranks_of(one, world))]
     check_memory(work, world)
-    launch.folder = _create_folder(request, world, opened)
+    launch.folder = _create_folder(launch, opened)
     world.watchdog.witness = launch.hang
     try:
         code = _run_all(launch, opened, work, waiting)
@@ -66,11 +70,20 @@ def _run_all(launch: Launch, opened: list[Opened], work: list[Work], waiting: li
         launch.listener.begin(cells, ranks, len(world.hosts), member_places(world), where)
     for sentence in (*waiting, *notes(launch, opened)):
         launch.note(sentence)
-    rows = list(rows_of(launch, work, ceilings))
+    launch.canary = canary(world)
+    launch.conditions = describe_conditions(world)
+    rows = list(rows_of(launch, work, ceilings, shuffled(len(work), launch.order_seed, request.launch_index)))
     code = world.decide(exit_code(rows), "ending")
     if launch.folder:
         launch.folder.finish(exit_code=code)
     return code
+
+
+def shuffled(cells: int, order_seed: int, launch_index: int) -> list[int]:
+    """The order in which the cells are measured: another one in each launch of a seed, so that no size is always the last."""
+    order = list(range(cells))
+    random.Random(f"{order_seed}, launch {launch_index}").shuffle(order)
+    return order
 
 
 def code_of(error: BaseException) -> int:
@@ -85,12 +98,15 @@ def exit_code(rows: list[Row]) -> int:
     return FINE if any(row.na is None for row in rows) else USAGE
 
 
-def _create_folder(request: Request, world: World, opened: list[Opened]) -> RunFolder | None:
+def _create_folder(launch: Launch, opened: list[Opened]) -> RunFolder | None:
     """The run folder at rank 0; what goes wrong there ends every rank the same way."""
+    request, world = launch.request, launch.world
     folder, wrong = None, None
     if world.rank == 0:
         try:
-            folder = RunFolder.create(request.out, request.command, describe_run(request, world, opened))
+            folder = RunFolder.create(
+                request.out, request.command, {**describe_run(request, world, opened), "order_seed": launch.order_seed}
+            )
         except UsageError as error:
             wrong = str(error)
     wrong = world.decide(wrong, "creating the run folder")

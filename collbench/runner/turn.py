@@ -1,10 +1,9 @@
-"""One backend's turn: its cells one after the other, each measured on all ranks in step and stored at once."""
+"""The cells one after the other, in shuffled order, each measured on all ranks in step and stored at once."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
 from typing import Any
 
 from collbench.backends.backend import Backend, can_do
@@ -15,34 +14,38 @@ from collbench.operations.program import Program
 from collbench.results.record import Row
 from collbench.runner.ceilings import Ceilings
 from collbench.runner.launch import Launch, Work, ranks_of
-from collbench.runner.one_cell import Ready, Stage, groups_of, prepare, time_cell, verify_cell
+from collbench.runner.one_cell import Ready, Stage, groups_of, prepare, verify_cell
 from collbench.runner.opening import Opened
 from collbench.runner.rows import Circumstances, check_fields, make_row, row_without
+from collbench.runner.watched import watch
 from collbench.timing.sync import host_sync
 from collbench.world.world import World
 
 
-def rows_of(launch: Launch, work: list[Work], ceilings: Ceilings) -> Iterator[Row]:
-    """All rows, in the order of the work; at ranks other than 0 nothing is yielded, but all take part."""
-    done = 0
-    for _, part in groupby(work, key=lambda item: item[2].name):
-        items = list(part)
-        yield from _backend_rows(launch, items, ceilings, done, len(work))
-        done += len(items)
-
-
-def _backend_rows(launch: Launch, items: list[Work], ceilings: Ceilings, done: int, total: int) -> Iterator[Row]:
-    opened = items[0][2]
-    reasons = _reasons(items, launch.world)
-    members = _members(items, opened.backend, launch.world)
-    stage = Stage(opened.backend, members, _sync(launch, opened.backend, members)) if opened.backend else None
-    turn = Turn(launch, opened, ceilings, stage)
-    for index, ((operation, cell, _), reason) in enumerate(zip(items, reasons, strict=True)):
+def rows_of(launch: Launch, work: list[Work], ceilings: Ceilings, order: Sequence[int]) -> Iterator[Row]:
+    """All rows, measured in `order` (places in `work`); at ranks other than 0 nothing is yielded, but all take part."""
+    reasons: dict[int, str | None] = {}
+    turns: dict[str, Turn] = {}
+    for name in dict.fromkeys(one.name for _, _, one in work):
+        places = [place for place, item in enumerate(work) if item[2].name == name]
+        items = [work[place] for place in places]
+        reasons |= zip(places, _reasons(items, launch.world), strict=True)
+        turns[name] = _turn(launch, items, ceilings)
+    for done, place in enumerate(order):
+        operation, cell, one = work[place]
         if launch.listener:
-            launch.listener.progress(cell.title(), done + index, total, None)
-        row = turn.without(operation, cell, reason) if reason else turn.take(operation, cell)
+            launch.listener.progress(cell.title(), done, len(work), None)
+        turn, reason = turns[one.name], reasons[place]
+        row = turn.without(operation, cell, reason, place) if reason else turn.take(operation, cell, place)
         if row:
             yield row
+
+
+def _turn(launch: Launch, items: list[Work], ceilings: Ceilings) -> Turn:
+    opened = items[0][2]
+    members = _members(items, opened.backend, launch.world)
+    stage = Stage(opened.backend, members, _sync(launch, opened.backend, members)) if opened.backend else None
+    return Turn(launch, opened, ceilings, stage)
 
 
 def _reasons(items: list[Work], world: World) -> list[str | None]:
@@ -90,28 +93,28 @@ class Turn:
     ceilings: Ceilings
     stage: Stage | None
 
-    def without(self, operation: Operation, cell: Cell, reason: str) -> Row | None:
+    def without(self, operation: Operation, cell: Cell, reason: str, place: int) -> Row | None:
         """An n/a row, stored; at rank 0."""
         world = self.launch.world
         api = self.stage.backend.api if self.stage else ""
         row = row_without(operation, cell, api, (ranks_of(self.opened, world), len(world.hosts)), reason)
-        return _finish(self.launch, row, {})
+        return _finish(self.launch, row, {}, place)
 
-    def take(self, operation: Operation, cell: Cell) -> Row | None:
+    def take(self, operation: Operation, cell: Cell, place: int) -> Row | None:
         """Measures one cell on all ranks and stores its row; returns it at rank 0."""
         request, world, stage = self.launch.request, self.launch.world, self.stage
         if stage is None:
-            return self.without(operation, cell, f"{self.opened.name} is not open")
+            return self.without(operation, cell, f"{self.opened.name} is not open", place)
         backend = stage.backend
         ready = prepare(operation, placed(cell, operation, backend), stage, world)
         if isinstance(ready, str):
-            return self.without(operation, cell, ready)
-        measured = time_cell(ready, world, request.budget)
+            return self.without(operation, cell, ready, place)
+        watched = watch(ready, world, request.budget, self.launch.canary if backend.own_ceiling is None else None)
         mismatches = verify_cell(ready, world, request.check) if request.check else []
-        if measured is None or mismatches is None:
+        if watched is None or mismatches is None:
             return None
-        row, arrays = make_row(ready, backend, measured, self.around(ready, backend))
-        return _finish(self.launch, replace(row, **check_fields(request.check, mismatches)), arrays)
+        row, arrays = make_row(ready, backend, watched, self.around(ready, backend))
+        return _finish(self.launch, replace(row, **check_fields(request.check, mismatches)), arrays, place)
 
     def around(self, ready: Ready, backend: Backend) -> Circumstances:
         """The row's ceilings, flags and evidence."""
@@ -122,15 +125,16 @@ class Turn:
             "oversubscribed": crowded, "python_loop": ready.fell_back, "simulated": backend.name == "simulated",
             "pairs_at_once": len(ready.groups) > 1,
         }  # fmt: skip
-        evidence = ready.evidence | {"libraries": dict(backend.versions())}
-        return Circumstances(len(world.hosts), ceiling, bound, crowded, tuple(flag for flag, on in flags.items() if on), evidence)
+        evidence = ready.evidence | {"libraries": dict(backend.versions()), "conditions": self.launch.conditions}
+        hosts = [[member.rank for member in world.on_host(host)] for host in world.hosts]
+        return Circumstances(hosts, ceiling, bound, crowded, tuple(flag for flag, on in flags.items() if on), evidence)
 
 
-def _finish(launch: Launch, row: Row, arrays: dict[str, Any]) -> Row | None:
+def _finish(launch: Launch, row: Row, arrays: dict[str, Any], place: int) -> Row | None:
     """Stores and shows a row, at rank 0."""
     if launch.folder is None:
         return None
     row = launch.folder.append(row, arrays)
     if launch.listener:
-        launch.listener.row(row)
+        launch.listener.row(row, place)
     return row

@@ -1,23 +1,47 @@
-"""The median and how well it is known. Pure numpy."""
+"""The median and how well it is known. Pure numpy.
+
+The interval is rank-based and widened for what the series remembers. The variance of the sum of sign(x - median) comes from its
+first B cosine coefficients, each of which is an independent look at the slow part of the series, and the quantile is Student's
+with B degrees of freedom: Lazarus, Lewis, Stock and Watson, "HAR Inference: Recommendations for Practice", JBES 2018, with their
+B = 0.4 n^(2/3). It is never narrower than for independent samples.
+
+Simulated coverage of the 95 % interval (Gaussian AR(1), ranks make every monotone marginal the same; 2000-3000 series each):
+
+    ρ      n = 6    8     10    15    20    60    200   600   3000
+    0        97    99    100    98    98    98    96    96    96
+    0.3      91    97     99    97    96    96    96    95    96
+    0.5      84    92     97    95    95    96    95    95    96
+    0.7      71    82     88    91    90    94    95    95    95
+
+With 6 to 10 samples nobody can tell whether they remember one another: refusing those that look so leaves the coverage of the
+others as it was (67 instead of 71 % at n = 6 and ρ = 0.7). So the interval is min-max, the widest that the samples allow, and it
+counts for independent samples only.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil, floor, sqrt
+from math import floor, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
 
+from collbench.stats.student import t_quantile
+
 _Z95 = 1.959963984540054
 _FEWEST = 6  # below, no pair of order statistics covers the median with 95 %
+_TOO_SHORT_TO_TELL = 10  # up to here, a series cannot show what it remembers
 
 
 @dataclass(frozen=True)
 class Median:
-    """A median with its rank-based 95 % interval.
+    """A median with its rank-based 95 % interval, all in the samples' unit.
 
-    n_eff      how many independent samples the series is worth; None when the series is too short or constant
-    ci_low/high  None when there are too few effective samples for any 95 % interval
+    value      0 where there is no sound sample (n = 0)
+    ci_low/high  None with fewer than 6 samples. Both equal the median when all samples are equal: the clock's step, which the
+        series does not tell, hides the rest
+    n          sound samples: finite and not negative
+    n_eff      how many independent samples the series is worth; None when it is too short to tell (up to 10) or constant
     """
 
     value: float
@@ -35,45 +59,90 @@ class Median:
 
 
 def median(samples: NDArray[np.float64]) -> Median:
-    """The median of a series in the order it was measured, its interval widened for autocorrelation of sign(x - median)."""
-    n = len(samples)
-    middle = float(np.median(samples))
-    n_eff = effective_n(samples)
-    low, high = _interval(np.sort(samples), n_eff if n_eff is not None else float(n))
-    return Median(middle, low, high, n, n_eff)
+    """The median of a series in the order it was measured, its interval widened for autocorrelation of sign(x - median).
+
+    Samples that no working clock can give are left out: `unsound` counts them.
+    """
+    series = sound(samples)
+    n = len(series)
+    if n == 0:
+        return Median(0.0, None, None, 0, None)
+    memory, cosines = _memory(series)
+    low, high = _interval(np.sort(series), _reach(n, memory, cosines))
+    return Median(float(np.median(series)), low, high, n, _worth(n, memory))
+
+
+def sound(samples: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The samples that a working clock can give, in their order: finite and not negative."""
+    series = np.asarray(samples, np.float64)
+    return series[np.isfinite(series) & (series >= 0)]
+
+
+def unsound(samples: NDArray[np.float64]) -> int:
+    """How many samples no working clock can give: NaN, infinite or negative."""
+    return len(samples) - len(sound(samples))
 
 
 def effective_n(samples: NDArray[np.float64]) -> float | None:
-    """Independent samples that the series is worth for its median; None for fewer than 6 samples or a constant series.
-
-    n / (1 + 2 Σ ρ_k (1 - k/n)) over the lags up to the first that is not positive: Geyer's initial positive sequence on the
-    signs around the median.
-    """
-    n = len(samples)
-    signs = np.sign(samples - np.median(samples))
-    variance = float(np.dot(signs, signs)) / n if n else 0.0
-    if n < _FEWEST or variance == 0:
-        return None
-    inflation = 1.0
-    for lag in range(1, n // 2):
-        rho = float(np.dot(signs[:-lag], signs[lag:])) / ((n - lag) * variance)
-        if rho <= 0:
-            break
-        inflation += 2 * rho * (1 - lag / n)
-    return n / inflation
-
-
-def _interval(ordered: NDArray[np.float64], n_eff: float) -> tuple[float | None, float | None]:
-    """Order statistics that cover the median with 95 % (normal approximation of the binomial from 6 on: min–max)."""
-    n = len(ordered)
-    if n_eff < _FEWEST:
-        return None, None
-    reach = _Z95 * sqrt(n_eff) / 2 * (n / n_eff)
-    low, high = floor(n / 2 - reach), ceil(n / 2 + reach)
-    return float(ordered[max(0, low)]), float(ordered[min(n - 1, high)])
+    """Independent samples that the series is worth for its median, at most n; None for 10 samples or fewer, or a constant series."""
+    return _worth(len(samples), _memory(samples)[0])
 
 
 def quantiles(samples: NDArray[np.float64]) -> dict[str, float]:
-    """min, p95, p99 and max in the samples' unit."""
-    values = np.quantile(samples, [0, 0.95, 0.99, 1])
+    """min, p95, p99 and max in the samples' unit, of the sound ones; all 0 when there is none."""
+    series = sound(samples)
+    values = np.quantile(series if len(series) else np.zeros(1), [0, 0.95, 0.99, 1])
     return dict(zip(("min", "p95", "p99", "max"), map(float, values), strict=True))
+
+
+def _memory(samples: NDArray[np.float64]) -> tuple[float | None, int]:
+    """(variance of the sum of signs relative to that of independent ones, cosines it was estimated from); (None, 0) where it
+    cannot be told."""
+    n = len(samples)
+    if n <= _TOO_SHORT_TO_TELL:
+        return None, 0
+    signs = np.sign(samples - np.median(samples))
+    signs -= signs.mean()  # with ties at the median, as a clock's ticks make them, the signs do not balance
+    variance = float(signs @ signs) / n
+    if variance == 0:
+        return None, 0
+    cosines = max(int(0.4 * n ** (2 / 3)), min(n // 3, 6))
+    return float(np.mean(_cosine_coefficients(signs, cosines) ** 2)) / variance, cosines
+
+
+def _worth(n: int, memory: float | None) -> float | None:
+    return None if memory is None else n / max(memory, 1.0)
+
+
+def _cosine_coefficients(values: NDArray[np.float64], count: int) -> NDArray[np.float64]:
+    """√(2/n) Σ values[i] cos(π k (i + ½) / n) for k = 1 … count, by one FFT: Makhoul, IEEE Trans. ASSP 28 (1980)."""
+    n = len(values)
+    folded = np.concatenate([values[::2], values[1::2][::-1]])
+    k = np.arange(1, count + 1)
+    turned: NDArray[np.float64] = (np.fft.fft(folded)[1 : count + 1] * np.exp(-0.5j * np.pi * k / n)).real * sqrt(2 / n)
+    return turned
+
+
+def _reach(n: int, memory: float | None, cosines: int) -> float:
+    """How many ranks the interval extends to either side of the middle."""
+    if n <= _TOO_SHORT_TO_TELL:
+        return n / 2
+    widest = _Z95 if memory is None else max(_Z95, t_quantile(0.975, cosines) * sqrt(memory))
+    return widest * sqrt(n) / 2
+
+
+def _interval(ordered: NDArray[np.float64], reach: float) -> tuple[float | None, float | None]:
+    """The order statistics `reach` ranks below and above the middle (normal approximation of the binomial)."""
+    n = len(ordered)
+    if n < _FEWEST:
+        return None, None
+    rank = max(0, floor(n / 2 - reach))
+    low, high = float(ordered[rank]), float(ordered[n - 1 - rank])
+    return (low, high) if low < high else _within_a_tick(ordered, low)
+
+
+def _within_a_tick(ordered: NDArray[np.float64], value: float) -> tuple[float, float]:
+    """Where so many samples share one tick of the clock that the interval is a point, it is as wide as the tick."""
+    steps = np.diff(ordered)
+    half = float(np.min(steps[steps > 0], initial=np.inf)) / 2
+    return (max(0.0, value - half), value + half) if half < np.inf else (value, value)

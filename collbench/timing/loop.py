@@ -40,13 +40,20 @@ class Timed:
         return self.clock.native and self.program.native and (self.sync is None or self.sync.native)
 
 
+_WRAP_NS = 2**40  # start stamps are kept modulo 18 minutes: exact in a float64, and ranks are never so far apart
+
+
 class Loop:
-    """A program made ready to run again and again. Not for several threads."""
+    """A program made ready to run again and again. Not for several threads.
+
+    starts_ns  when each sample of the last run began, [ranks this process drives × n], CLOCK_MONOTONIC modulo 2^40; NaN on other clocks
+    """
 
     def __init__(self, timed: Timed) -> None:
         self._timed = timed
         self.native = timed.all_native and library() is not None
         self.could_be_native = timed.all_native
+        self.starts_ns: NDArray[np.float64] = np.empty((0, 0))
         self._next = 0
         if self.native:
             self._slots = NativeSlots(timed.program)
@@ -79,6 +86,7 @@ class Loop:
         if done < n:
             failed = self._timed.program if failure.call >= 0 or self._timed.sync is None else self._timed.sync
             raise self._failed(int(failure.call), int(failure.iteration), failed.explain(int(failure.code)))
+        self.starts_ns = np.mod(start, _WRAP_NS).astype(np.float64)[np.newaxis, :]
         return np.multiply(elapsed, 1e-9, dtype=np.float64)[np.newaxis, :]
 
     def _run_python(self, n: int, batch: int, first: int) -> NDArray[np.float64]:
@@ -92,7 +100,10 @@ class Loop:
                 turn += 1
                 progress.value = i * batch + j
             ends.append(clock.stamp())
-        return clock.elapsed(starts, ends)
+        samples = clock.elapsed(starts, ends)
+        comparable = clock.native and len(samples) == 1
+        self.starts_ns = np.mod(starts, _WRAP_NS).astype(np.float64)[np.newaxis, :] if comparable else np.full_like(samples, np.nan)
+        return samples
 
     def _call(self, functions: list[Callable[[], object]], iteration: int, in_sync: bool = False) -> None:
         done = 0
@@ -107,6 +118,13 @@ class Loop:
         names = list(self._timed.program.calls())
         name = names[call] if 0 <= call < len(names) else "the synchronisation"
         return CallFailed(f"{name} failed in iteration {iteration}: {why}")
+
+
+def exit_skew(starts_ns: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Seconds between the first and the last rank to begin each sample, [n], from `Loop.starts_ns` of ranks that share a clock."""
+    later = np.mod(starts_ns - starts_ns[0] + _WRAP_NS / 2, _WRAP_NS) - _WRAP_NS / 2
+    skew: NDArray[np.float64] = (later.max(axis=0) - later.min(axis=0)) * 1e-9
+    return skew
 
 
 def _functions(slot: tuple[Call, ...], program: Program) -> list[Callable[[], object]]:

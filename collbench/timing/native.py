@@ -41,6 +41,18 @@ class BarrierStruct(ctypes.Structure):
     ]
 
 
+class CanaryStruct(ctypes.Structure):
+    """What collbench_ping_pong needs; see loop.c."""
+
+    _fields_ = [
+        ("line", ctypes.c_void_p),
+        ("first", ctypes.c_int64),
+        ("base", ctypes.c_int64),
+        ("rounds", ctypes.c_int64),
+        ("deadline_ns", ctypes.c_int64),
+    ]
+
+
 SHARED_BYTES = 128  # at least sizeof(shared_t) in loop.c
 
 

@@ -22,20 +22,27 @@ MOST_WARMUPS = 300
 FEW = 60  # fewer samples than these are flagged
 _PIPELINE = 20  # iterations a stamp pair spans when pipelined or batched: nccl-tests' -n 20
 _GROWTH = 1.5
+_FIRST = 6  # samples of the first look: the fewest that any interval can rest on
 _FEWEST = 12  # batches that fit into the budget: two windows of 3 and a first look of 6
 Samples = NDArray[np.float64]
 
 
 @dataclass
 class Measured:
-    """What rank 0 has of a cell: seconds [timed and untimed ranks × n] per iteration, and how the measurement went."""
+    """What rank 0 has of a cell: seconds [timed and untimed ranks × n] per iteration, and how the measurement went.
+
+    stopped    why no more samples were taken: "precision", "max_time", "most_samples", "iterations"
+    starts_ns  when the samples began, as `Loop.starts_ns`, for all ranks
+    """
 
     samples: Samples
     target: float
     reached: bool | None = None
+    stopped: str | None = None
     warmups: int = 0
     batch: int = 1
     flags: list[str] = field(default_factory=list)
+    starts_ns: Samples = field(default_factory=lambda: np.empty((0, 0)))
 
 
 Look = tuple[int, int]  # samples, iterations per sample
@@ -45,50 +52,75 @@ Plan = Generator[Look, Samples, Measured]
 def measure(loop: Loop, world: World, plan: Plan | None, what: str) -> Measured | None:
     """Runs a plan on all ranks; rank 0 (which has the plan) gets the result, the others None."""
     look: Look | None = next(plan) if plan else None
+    starts: list[Samples] = []
     while True:
         count, batch = world.decide(look or (0, 0), what)
         if count == 0:
             return None
-        arrays = world.gather_array(loop.run(count, batch) / batch, what)
+        seconds = loop.run(count, batch) / batch
+        arrays = world.gather_array(np.concatenate([seconds, loop.starts_ns]), what)
         if plan is None or arrays is None:
             continue
+        taken, began = (np.concatenate(part) for part in zip(*(np.split(array, 2) for array in arrays), strict=True))
+        starts.append(began)
         try:
-            look = plan.send(np.concatenate(arrays))
+            look = plan.send(taken)
         except StopIteration as stop:
             world.decide((0, 0), what)
-            result: Measured = stop.value
-            return result
+            measured: Measured = stop.value
+            measured.starts_ns = np.concatenate(starts, axis=1)[:, -measured.samples.shape[1] :]  # what is kept came last
+            return measured
+
+
+def slowest(samples: Samples, timed: list[int]) -> Samples:
+    """The value of each sample: the maximum over the timed ranks. Samples that no working clock can give are left out."""
+    value: Samples = samples[timed][:, sound(samples, timed)].max(axis=0)
+    return value
+
+
+def sound(samples: Samples, timed: list[int]) -> NDArray[np.bool_]:
+    """Which samples are finite and not negative at every timed rank."""
+    chosen = samples[timed]
+    all_sound: NDArray[np.bool_] = np.all(np.isfinite(chosen) & (chosen >= 0), axis=0)
+    return all_sound
 
 
 def schedule(budget: Budget, size_bytes: int, mode: str, timed: list[int], now: Callable[[], float] = time.monotonic) -> Plan:
     """Rank 0's plan as a generator: yields looks, is sent their samples [ranks × n], returns what was measured."""
     began = now()
     first = yield 1, 1
-    once = max(float(np.max(first[timed])), now() - began, 1e-7)
+    once = max(*slowest(first, timed), now() - began, 1e-7)
     batch = 1 if mode == "isolated" else max(1, min(_PIPELINE, int(budget.max_time_s / _FEWEST / once)))
     measured = Measured(np.empty((len(first), 0)), budget.target(size_bytes), batch=batch)
-    yield from _warm_up(budget, once, batch, timed, measured)
-    yield from _sample(budget, began, timed, measured, now)
+    if once > budget.max_time_s:
+        measured.samples, measured.stopped, measured.flags = first, "max_time", ["budget_exceeded"]
+        measured.reached = None if budget.iterations else False
+    else:
+        yield from _warm_up(budget, once, timed, measured)
+        yield from _sample(budget, (began + budget.max_time_s, once * batch), timed, measured, now)
+    _judge(measured)
     return measured
 
 
-def _warm_up(budget: Budget, once: float, batch: int, timed: list[int], measured: Measured) -> Generator[Look, Samples, None]:
+def _warm_up(budget: Budget, once: float, timed: list[int], measured: Measured) -> Generator[Look, Samples, None]:
     """Windows until two in a row agree (medians within 2 %, quartiles within 5 %), the cap, or a quarter of the budget."""
     if budget.warmup is not None:
         if budget.warmup > 1:  # the first call was one already
             yield budget.warmup - 1, 1
         measured.warmups = budget.warmup
         return
-    spent, before = once, None
-    window = _clamp(budget.max_time_s / (5 * once * batch), 3, 20)
+    spent, before, each = once, None, once * measured.batch
     while measured.warmups < MOST_WARMUPS and spent < budget.max_time_s / 4:
-        series = _slowest((yield window, batch), timed)
+        window = _clamp(budget.max_time_s / (5 * each), 3, 20)
+        if spent + window * each > budget.max_time_s / 2:
+            break
+        series = slowest((yield window, measured.batch), timed)
         measured.warmups += window
-        spent += float(series.sum()) * batch
-        window = _clamp(budget.max_time_s / (5 * float(np.median(series)) * batch), 3, 20)
+        each = max(float(np.median(series)) if len(series) else each, 1e-9) * (measured.batch if len(series) else 1)
+        spent += window * each
         if before is not None and _alike(before, series):
             return
-        before = series
+        before = series if len(series) else None
     measured.flags.append("warmup_unsettled")
 
 
@@ -98,39 +130,50 @@ def _alike(a: Samples, b: Samples) -> bool:
     return bool(abs(a2 - b2) <= middle * b2 and abs(a1 - b1) <= quartiles * b1 and abs(a3 - b3) <= quartiles * b3)
 
 
-def _sample(budget: Budget, began: float, timed: list[int], measured: Measured, now: Callable[[], float]) -> Generator[Look, Samples, None]:
-    """Looks, each half as large again in all, until the interval is narrow enough, the cap, or the budget's end."""
-    look, ending = 6, began + budget.max_time_s
-    look = budget.iterations or look
-    while True:
-        started = now()
+def _sample(
+    budget: Budget, limits: tuple[float, float], timed: list[int], measured: Measured, now: Callable[[], float]
+) -> Generator[Look, Samples, None]:
+    """Looks, each half as large again in all, until the interval is narrow enough, a cap, or the budget's end.
+
+    `limits`: when the budget ends, and the seconds that a sample takes.
+    """
+    ending, each = limits
+    while measured.stopped is None:
+        affordable = max(1, int((ending - now()) / each))
+        look, started = min(_wanted(measured.samples.shape[1], budget), affordable), now()
         part = yield look, measured.batch
         each = max((now() - started) / look, 1e-7)
         measured.samples = np.concatenate([measured.samples, part], axis=1)
-        n = measured.samples.shape[1]
-        if budget.iterations:
-            break
-        known = median(_slowest(measured.samples, timed)).half_width
-        measured.reached = known is not None and known <= measured.target
-        affordable = int((ending - now()) / each)
-        if (measured.reached and n >= FEW) or n >= MOST_SAMPLES or affordable < 1:
-            break
-        wanted = FEW - n if n < FEW else int(n * (_GROWTH - 1)) + 1
-        look = max(1, min(wanted, affordable, MOST_SAMPLES - n))
-    _judge(measured, budget)
+        measured.stopped = _enough(measured, budget, timed) or ("max_time" if ending - now() < each else None)
 
 
-def _judge(measured: Measured, budget: Budget) -> None:
+def _wanted(n: int, budget: Budget) -> int:
+    """How many more samples to look at next, after n."""
+    if budget.iterations:
+        return budget.iterations - n
+    if n < FEW:
+        return FEW - n if n else _FIRST
+    return min(int(n * (_GROWTH - 1)) + 1, MOST_SAMPLES - n)
+
+
+def _enough(measured: Measured, budget: Budget, timed: list[int]) -> str | None:
+    """Why the samples suffice, or None."""
+    n = measured.samples.shape[1]
+    if budget.iterations:
+        return "iterations" if n >= budget.iterations else None
+    series = slowest(measured.samples, timed)
+    known = median(series).half_width if len(series) else None
+    measured.reached = known is not None and known <= measured.target
+    if measured.reached and n >= FEW:
+        return "precision"
+    return "most_samples" if n >= MOST_SAMPLES else None
+
+
+def _judge(measured: Measured) -> None:
     if measured.samples.shape[1] < FEW:
         measured.flags.append("few_samples")
     if measured.reached is False:
         measured.flags.append("target_missed")
-
-
-def _slowest(samples: Samples, timed: list[int]) -> Samples:
-    """The value of a sample: the maximum over the timed ranks."""
-    value: Samples = np.max(samples[timed], axis=0)
-    return value
 
 
 def _clamp(value: float, low: int, high: int) -> int:

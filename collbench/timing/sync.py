@@ -7,20 +7,17 @@ rank of each host. Measured exit skew 0.04 µs in a host, against 50–100 µs o
 from __future__ import annotations
 
 import ctypes
-import mmap
 import os
-import secrets
 import socket
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 from collbench.errors import RunFailed, WaitExpired
 from collbench.operations.program import NativeCall, Program
 from collbench.timing.native import SHARED_BYTES, BarrierStruct, address, library
+from collbench.timing.shared import shared_page
 from collbench.world.world import World
 
-_SHARED = Path("/dev/shm")
 _NUMBER_BYTES = 4
 # Backends that need this barrier move data in a thread of their own beside the caller's. Where cores are too few for both, a
 # rank that spins keeps another's thread from running for a whole time slice of 4 ms: there the ranks sleep instead.
@@ -33,7 +30,7 @@ class HostSync:
     def __init__(self, world: World) -> None:
         mates = world.on_host()
         leader = mates[0].rank == world.rank
-        self._map = _shared_memory(world, leader)
+        self._map = shared_page(world, SHARED_BYTES)
         self._sockets = _between_hosts(world, leader)
         to, from_ = ([pair[side].fileno() for pair in self._sockets] for side in (0, 1))
         self._struct = BarrierStruct(
@@ -58,23 +55,6 @@ def host_sync(world: World) -> HostSync | None:
     """A barrier of all ranks, or None where the native loop was not built at some rank."""
     lacking = world.first(None if library() else "no native loop", "making the barrier")
     return None if lacking else HostSync(world)
-
-
-def _shared_memory(world: World, leader: bool) -> mmap.mmap:
-    """One page that the ranks of a host share. Its file is gone from /dev/shm before the first barrier."""
-    name = _SHARED / f"collbench-{secrets.token_hex(8)}"
-    names = dict(world.agree((world.me.host, str(name)) if leader else ("", ""), "sharing memory"))
-    name = Path(names[world.me.host])
-    if leader:
-        name.write_bytes(bytes(SHARED_BYTES))
-    world.agree(None, "sharing memory")
-    handle = os.open(name, os.O_RDWR)
-    page = mmap.mmap(handle, SHARED_BYTES)
-    os.close(handle)
-    world.agree(None, "sharing memory")
-    if leader:
-        name.unlink()
-    return page
 
 
 def _between_hosts(world: World, leader: bool) -> list[tuple[socket.socket, socket.socket]]:

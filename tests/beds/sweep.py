@@ -1,8 +1,8 @@
 """python -m tests.beds.sweep DIR   the sweep over a link of known rate, through real Slurm, kept as run folders.
 
 Two hosts joined by 1 Gbit/s; `srun -N2 collbench allreduce --sizes 1K-64M` with --mpi=none, pmi2 and pmix (Open MPI's
-environment). MPI is told to stay off shared memory, which the hosts of the bed have in common. Prints a table of the
-rate at 64 MiB against the link's.
+environment). MPI is told to stay off shared memory, which the hosts of the bed have in common. Then large messages over links of
+100 Mbit/s, 1 and 2 Gbit/s. Prints tables of the rates against the links'.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from collbench.report.plan import in_print_order
 from collbench.results.reader import read_run
+from collbench.units import format_size
 from tests.beds import Hosts, SlurmBed
 
 LINK_BYTES_PER_S = 125e6
@@ -19,6 +21,9 @@ OVER_THE_LINK = {
     "pmi2": {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "eth0"},
     "pmix": {"OMPI_MCA_btl": "tcp,self", "OMPI_MCA_btl_tcp_if_include": "eth0", "OMPI_MCA_pml": "ob1"},
 }
+# Rate, and what the shaper lets pass at once: little beside a message, and enough that the link never waits for the shaper.
+LINKS = {"100mbit": (12.5e6, "32kb"), "1gbit": (125e6, "256kb"), "2gbit": (250e6, "512kb")}
+PAYLOAD = 1448 / 1514  # bytes of TCP's payload in a full Ethernet frame, as the shaper counts frames
 
 
 def sweep(target: Path, root: Path) -> None:
@@ -30,6 +35,26 @@ def sweep(target: Path, root: Path) -> None:
             words = [str(pythons[kind]), "-m", "collbench", "allreduce", "--sizes", "1K-64M", "--out", str(folder)]
             done = bed.srun(["-N2", f"--mpi={kind}"], words, timeout=600, env=env)
             print(done.stderr, file=sys.stderr)
+
+
+def links(target: Path, root: Path) -> None:
+    """Large messages through both libraries over each link."""
+    for name, (_, burst) in LINKS.items():
+        with Hosts(2, name, burst) as hosts, SlurmBed(hosts) as bed:
+            words = [str(root / ".venv/bin/python"), "-m", "collbench", "allreduce", "--sizes", "16M,64M", "--max-time", "40"]
+            done = bed.srun(["-N2", "--mpi=pmi2"], [*words, "--out", str(target / f"link-{name}")], timeout=900, env=OVER_THE_LINK["pmi2"])
+            print(done.stderr, file=sys.stderr)
+
+
+def links_table(target: Path) -> list[str]:
+    """Lines of markdown: per link, backend and size the rate as a share of what TCP's payload can have of the link."""
+    lines = ["| link | backend | size | busbw | of the payload's rate |", "|---|---|---|---|---|"]
+    for name, (rate, _) in LINKS.items():
+        for row in in_print_order(read_run(target / f"link-{name}").rows):
+            if row.busbw_bytes_per_s:
+                cells = [f"{row.busbw_bytes_per_s / 1e6:.2f} MB/s", f"{row.busbw_bytes_per_s / rate / PAYLOAD:.3f}"]
+                lines.append(f"| {' | '.join([name, row.backend, format_size(row.size_bytes), *cells])} |")
+    return lines
 
 
 def table(target: Path) -> list[str]:
@@ -46,4 +71,5 @@ def table(target: Path) -> list[str]:
 
 if __name__ == "__main__":
     sweep(Path(sys.argv[1]).resolve(), Path(__file__).parents[2])
-    print("\n".join(table(Path(sys.argv[1]))))
+    links(Path(sys.argv[1]).resolve(), Path(__file__).parents[2])
+    print("\n".join([*table(Path(sys.argv[1])), "", *links_table(Path(sys.argv[1]))]))

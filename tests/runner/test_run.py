@@ -4,6 +4,8 @@ import json
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from collbench.backends import registry
 from collbench.backends.clock import MonotonicClock
@@ -20,7 +22,7 @@ from collbench.operations.program import NativeCall, Program, PythonCall
 from collbench.results.reader import read_run
 from collbench.runner.one_cell import groups_of
 from collbench.runner.request import Request
-from collbench.runner.run import run
+from collbench.runner.run import run, shuffled
 from collbench.timing.budget import Budget
 from collbench.timing.native import address, library
 from collbench.world.world import World
@@ -38,8 +40,8 @@ class Told:
     def progress(self, title, done, total, eta_s):
         self.titles.append((title, done, total))
 
-    def row(self, row):
-        self.rows.append(row)
+    def row(self, row, place):
+        self.rows.append((place, row))
 
     def note(self, sentence):
         self.notes.append(sentence)
@@ -50,10 +52,14 @@ class Told:
 
 @pytest.fixture
 def start(tmp_path):
-    """Runs a sweep on 4 virtual ranks; returns (exit code, rows as stored, what was told, codes that `ended` heard)."""
+    """Runs a sweep on 4 virtual ranks; returns (exit code, rows as planned, what was told, codes that `ended` heard)."""
 
     def these(*operations, sizes=(1024,), dtypes=("float32",), backend="simulated", **more):
-        chosen = {key: more.pop(key) for key in ("ranks", "check", "ceiling", "budget", "out", "seed") if key in more}
+        chosen = {
+            key: more.pop(key)
+            for key in ("ranks", "check", "ceiling", "budget", "out", "seed", "order_seed", "launch_index")
+            if key in more
+        }
         sweep = Sweep(operations, tuple(sizes), tuple(DTYPES[name] for name in dtypes), **more)
         request = Request(
             "allreduce", sweep, (backend,), frozenset([backend]),
@@ -64,18 +70,38 @@ def start(tmp_path):
             code = run(request, world, told, codes.append)
         finally:
             world.close()
-        return SimpleNamespace(code=code, rows=read_run(tmp_path / "run").rows, told=told, ended=codes, folder=tmp_path / "run")
+        rows = [row for _, row in sorted(told.rows, key=lambda pair: pair[0])]  # as planned, whatever the order they were measured in
+        return SimpleNamespace(code=code, rows=rows, told=told, ended=codes, folder=tmp_path / "run")
 
     return these
 
 
 def test_rows_are_stored_told_and_equal(start):
-    found = start(ALLREDUCE, sizes=(8, 1024, 2**20))
+    found = start(ALLREDUCE, sizes=(8, 1024, 2**20), order_seed=1)
     assert (found.code, found.ended) == (0, [0])
     assert [row.size_bytes for row in found.rows] == [8, 1024, 2**20]
-    assert found.told.rows == found.rows
+    assert [row for _, row in found.told.rows] == read_run(found.folder).rows
     assert found.told.began[:4] == (3, 4, 1, 1)
-    assert found.told.titles[1] == ("allreduce 1 KiB on simulated (float32, sum)", 1, 3)
+    assert [done for _, done, total in found.told.titles if total == 3] == [0, 1, 2]
+    assert {title for title, _, _ in found.told.titles} == {
+        f"allreduce {size} on simulated (float32, sum)" for size in ("8 B", "1 KiB", "1 MiB")
+    }
+
+
+@given(st.integers(0, 60), st.integers(0, 2**32), st.integers(0, 50))
+def test_the_order_is_shuffled_anew_by_each_launch_of_a_seed(cells, seed, launch):
+    order = shuffled(cells, seed, launch)
+    assert sorted(order) == list(range(cells))
+    assert order == shuffled(cells, seed, launch)
+    assert cells < 20 or order != shuffled(cells, seed, launch + 1) != shuffled(cells, seed + 1, launch + 1)
+
+
+def test_the_order_is_kept_and_can_be_had_again(start, tmp_path):
+    first = start(ALLREDUCE, sizes=tuple(8 << i for i in range(12)))
+    seed = json.loads((first.folder / "run.json").read_text())["order_seed"]
+    again = start(ALLREDUCE, sizes=tuple(8 << i for i in range(12)), order_seed=seed, out=tmp_path / "again")
+    other = start(ALLREDUCE, sizes=tuple(8 << i for i in range(12)), order_seed=seed, launch_index=1, out=tmp_path / "other")
+    assert [place for place, _ in first.told.rows] == [place for place, _ in again.told.rows] != [place for place, _ in other.told.rows]
 
 
 def test_a_row_has_every_figure(start):

@@ -8,7 +8,7 @@ import pytest
 from collbench.backends.clock import MonotonicClock
 from collbench.operations.program import MAX_WORDS, NativeCall, Program, PythonCall
 from collbench.timing import loop as loop_module
-from collbench.timing.loop import CallFailed, Loop, Timed
+from collbench.timing.loop import CallFailed, Loop, Timed, exit_skew
 from collbench.timing.native import NativeSlots, address, library
 
 FUNCTION = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_uint64] * MAX_WORDS)
@@ -210,3 +210,26 @@ def test_the_library_is_searched_for_only_beside_the_loop(monkeypatch, tmp_path)
     assert native.library.__wrapped__() is None
     (tmp_path / "_loop.so").write_text("not a library")
     assert native.library.__wrapped__() is None
+
+
+def test_when_each_sample_began_is_kept(kind):
+    loop = make(Recorder(), kind)
+    loop.run(4, batch=2)
+    assert loop.starts_ns.shape == (1, 4)
+    assert np.all(np.diff(loop.starts_ns[0]) > 0)
+
+
+def test_stamps_of_other_clocks_are_not_compared(monkeypatch):
+    loop = make(Recorder(), "python")
+    monkeypatch.setattr(MonotonicClock, "native", False)
+    loop.run(2)
+    assert np.isnan(loop.starts_ns).all()
+
+
+@pytest.mark.parametrize(("starts", "skew_s"), [
+    ([[100, 200], [130, 190]], [30e-9, 10e-9]),
+    ([[5], [2**40 - 5], [0]], [10e-9]),  # the stamps wrap between two ranks
+    ([[7, 8]], [0, 0]),
+])  # fmt: skip
+def test_skew_is_the_time_between_the_first_and_the_last_to_begin(starts, skew_s):
+    assert exit_skew(np.array(starts, float)) == pytest.approx(skew_s)

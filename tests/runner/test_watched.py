@@ -1,0 +1,86 @@
+"""A flip of the canary: the cell is measured again while the budget lasts, and the row says so either way."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from collbench.launch.info import LaunchInfo
+from collbench.runner import watched as watched_module
+from collbench.runner.watched import Watched, watch
+from collbench.timing.budget import Budget
+from collbench.timing.protocol import Measured
+from collbench.world.world import World
+
+READY = SimpleNamespace(cell=SimpleNamespace(title=lambda: "a cell"))
+
+
+class Bird:
+    """A canary that sings what it was told, before and after each measurement."""
+
+    def __init__(self, *songs):
+        self.songs = list(songs)
+
+    def sing(self):
+        return self.songs.pop(0)
+
+
+@pytest.fixture
+def seen(monkeypatch):
+    """Watches a cell whose measurement takes no time, or `each` of the budget; returns (what was seen, budgets of the measurements)."""
+
+    def run(*songs, each=0.0, stolen=0):
+        budgets, clock = [], SimpleNamespace(now=0.0)
+
+        def time_cell(ready, world, budget):
+            budgets.append(budget.max_time_s)
+            clock.now += each
+            return Measured(np.ones((1, 3)), 0.03)
+
+        moments = iter([SimpleNamespace(stolen=stolen * k, ticks=1000 * (k + 1), preempted=3 * k) for k in range(9)])
+        monkeypatch.setattr(watched_module, "time_cell", time_cell)
+        monkeypatch.setattr(watched_module, "now", lambda: next(moments))
+        monkeypatch.setattr(watched_module, "time", SimpleNamespace(monotonic=lambda: clock.now))
+        world = World(LaunchInfo("local", 0, 1, 0, 1, "ipc://", "alone"), 5.0)
+        try:
+            return watch(READY, world, Budget(4.0), Bird(*songs) if songs else None), budgets
+        finally:
+            world.close()
+
+    return run
+
+
+def test_in_one_state_a_cell_is_measured_once(seen):
+    found, budgets = seen(65e-9, 66e-9)
+    assert (found.canary_s, found.repeats, found.flags, budgets) == ({"before": 65e-9, "after": 66e-9}, 0, [], [4.0])
+
+
+def test_after_a_flip_it_is_measured_again_with_what_is_left_of_the_budget(seen):
+    found, budgets = seen(65e-9, 260e-9, 261e-9, 259e-9, each=1.5)
+    assert (found.canary_s, found.repeats, found.flags) == ({"before": 261e-9, "after": 259e-9}, 1, ["remeasured"])
+    assert budgets == [4.0, 2.5]
+
+
+def test_a_machine_that_goes_on_flipping_is_told(seen):
+    found, budgets = seen(65e-9, 260e-9, 260e-9, 65e-9, 65e-9, 260e-9, each=0.1)
+    assert (found.repeats, found.flags, len(budgets)) == (2, ["state_flip"], 3)
+
+
+def test_without_time_it_is_not_measured_again(seen):
+    found, budgets = seen(65e-9, 260e-9, each=3.5)
+    assert (found.repeats, found.flags, budgets) == (0, ["state_flip"], [4.0])
+
+
+def test_a_canary_that_could_not_sing_is_unknown_and_no_flip(seen):
+    assert seen(None, 65e-9)[0].canary_s == {"before": None, "after": 65e-9}
+    assert seen(None, None)[0].canary_s == {} == seen()[0].canary_s
+    assert [seen(*songs)[0].flags for songs in ((None, 65e-9), (None, None), ())] == [[], [], []]
+
+
+def test_a_hypervisor_that_took_the_cpu_is_told(seen):
+    found, _ = seen(65e-9, 65e-9, stolen=50)
+    assert (found.stolen, found.preempted, found.flags) == (0.05, 3, ["cpu_shared"])
+
+
+def test_what_is_unknown_raises_no_flag():
+    assert Watched(Measured(np.ones((1, 1)), 0.03), {}, None, 0, 0, False).flags == []

@@ -1,0 +1,81 @@
+"""The canary: made by all ranks, silent where a partner is missing, and a flip is told from noise."""
+
+import ctypes
+import threading
+
+import numpy as np
+import pytest
+
+from collbench.timing import canary as canary_module
+from collbench.timing.canary import FLIP, flipped
+from collbench.timing.native import CanaryStruct, library
+from tests.world.together import Meeting, together
+
+pytestmark = pytest.mark.skipif(library() is None, reason="the native loop was not built")
+
+SINGING = """
+from collbench.timing.canary import canary
+def main(world):
+    made = canary(world)
+    heard = []
+    for _ in range(20):
+        world.agree(None, "singing")
+        heard.append(made.sing())
+    return [made.kind, made._ball is not None, [one for one in heard if one is not None and not 1e-9 < one < 1e-2]]
+"""
+
+
+@pytest.mark.parametrize(("n", "kinds"), [(1, {"work"}), (2, {"cache line", "work"})])
+def test_what_it_hears_is_a_time(tmp_path, n, kinds):
+    found = together(SINGING, n, Meeting("ipc", tmp_path), timeout_s=40)
+    assert [one.code for one in found] == [0] * n, found
+    assert {one.said[0] for one in found} <= kinds and len({one.said[0] for one in found}) == 1
+    assert all(one.said[1] == (one.said[0] == "cache line") and one.said[2] == [] for one in found)
+
+
+def pair(rounds=20, deadline_s=10.0):
+    line = (ctypes.c_int64 * 16)()
+    make = lambda first: CanaryStruct(ctypes.addressof(line), first, 0, rounds, int(deadline_s * 1e9))  # noqa: E731
+    return line, make(1), make(0)
+
+
+def test_the_ball_goes_to_and_fro_as_often_as_said():
+    line, first, second = pair()
+    times = [np.zeros(3, np.int64) for _ in range(2)]
+    players = [
+        threading.Thread(
+            target=library().collbench_ping_pong, args=(ctypes.byref(one), ctypes.c_int64(3), ctypes.c_void_p(out.ctypes.data))
+        )
+        for one, out in zip((first, second), times, strict=True)
+    ]
+    for player in players:
+        player.start()
+    for player in players:
+        player.join()
+    assert line[0] == first.base == second.base == 2 * 20 * (3 + 1)
+    assert all((out > 0).all() for out in times)
+
+
+def test_a_partner_that_does_not_come_is_not_waited_for():
+    _line, first, _second = pair(deadline_s=0.01)
+    out = np.zeros(3, np.int64)
+    assert library().collbench_ping_pong(ctypes.byref(first), ctypes.c_int64(3), ctypes.c_void_p(out.ctypes.data)) != 0
+
+
+def test_without_the_native_loop_there_is_no_canary(tmp_path):
+    body = """
+from collbench.timing import canary
+def main(world):
+    if world.rank == 1:
+        canary.library = lambda: None
+    return canary.canary(world) is None
+"""
+    assert [one.said for one in together(body, 2, Meeting("ipc", tmp_path))] == [True, True]
+
+
+@pytest.mark.parametrize(("before", "after", "said"), [
+    (65e-9, 260e-9, True), (260e-9, 65e-9, True), (80e-9, 91e-9, False), (80e-9, 80e-9 * FLIP, False), (None, 65e-9, False), (65e-9, None, False),
+])  # fmt: skip
+def test_a_flip_is_a_quarter_more_or_less(before, after, said):
+    assert flipped(before, after) is said
+    assert canary_module.FLIP == 1.25
