@@ -60,7 +60,7 @@ def _add_how(group: argparse._ArgumentGroup, operations: list[Operation]) -> Non
     group.add_argument("--max-time", metavar="SECONDS", type=amount, default=5.0, help="per cell, before all counts (default: 5)")
     group.add_argument("-c", "--check", metavar="N", type=natural, default=1, help="verifying calls per cell; 0: off (default: 1)")
     group.add_argument("--ceiling", metavar="GB/s", type=amount, help="the rate to set the bus bandwidth against (default: probed)")
-    group.add_argument("--seed", metavar="N", type=natural, default=0, help="of the inputs (default: 0)")
+    group.add_argument("--seed", metavar="N", type=natural, help="of the inputs and the order of cells (default: 0, and any order)")
 
 
 def _add_where(group: argparse._ArgumentGroup) -> None:
@@ -89,14 +89,14 @@ def make_request(arguments: argparse.Namespace, operations: list[Operation], bac
         in_place=True if arguments.in_place else False if arguments.out_of_place else None,
         buffers=arguments.buffers,
         window=getattr(arguments, "window", None),
-        seed=arguments.seed,
+        seed=arguments.seed or 0,
     )
     precision = arguments.precision / 100 if arguments.precision else None
     return Request(
         command=arguments.command, sweep=sweep, backends=backends, asked=frozenset(arguments.backend or ()),
         budget=Budget(arguments.max_time, arguments.iterations, arguments.warmup, precision), ranks=arguments.ranks,
-        check=arguments.check, ceiling=arguments.ceiling, timeout_s=arguments.timeout, seed=arguments.seed, out=arguments.out,
-        allocation=arguments.allocation, argv=tuple(argv),
+        check=arguments.check, ceiling=arguments.ceiling, timeout_s=arguments.timeout, seed=arguments.seed or 0,
+        order_seed=arguments.seed, out=arguments.out, allocation=arguments.allocation, argv=tuple(argv),
     )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from collbench.peak.ceiling import Ceiling
-from collbench.report.flags import printable
+from collbench.report.flags import DOUBTFUL, WITHIN_A_LAUNCH, printable
 from collbench.report.plan import PlanSummary
 from collbench.results.record import Row
 from collbench.units import format_percent, format_rate, format_size, format_time
@@ -49,12 +49,35 @@ def rate(bytes_per_s: float | None) -> str:
     return NOTHING if bytes_per_s is None else format_rate(bytes_per_s)
 
 
-def interval(row: Row) -> str:
-    """The interval of the median in µs: "2390–2410"."""
-    times = row.time_s
-    if times is None or times.ci_low is None or times.ci_high is None:
+def times(row: Row, unit: str = "") -> str:
+    """The median in µs, or both values where the samples gather around two: "2.345", "2.345 82 % / 10.70 18 %"."""
+    if row.time_s is None or row.time_s.p50 is None:
         return NOTHING
-    return f"{format_time(times.ci_low)}–{format_time(times.ci_high)}"
+    modes = two_modes(row)
+    if not modes:
+        return f"{format_time(row.time_s.p50)}{unit}"
+    return " / ".join(f"{format_time(time_s)}{unit} {format_percent(100 * share)}" for time_s, share in modes)
+
+
+def two_modes(row: Row) -> list[tuple[float, float]]:
+    """The values around which the samples gather, if more than one: (seconds, share) each; nothing where the row's are no numbers."""
+    pairs = [(mode.get("time_s"), mode.get("share")) for mode in row.modes if isinstance(mode, dict)]
+    known = [(time, share) for time, share in pairs if isinstance(time, int | float) and isinstance(share, int | float)]
+    return known if len(known) > 1 else []
+
+
+def doubtful(row: Row) -> list[str]:
+    """The flags of a row whose time or interval is not what it seems; an interval over launches has its own evidence."""
+    doubts = DOUBTFUL - WITHIN_A_LAUNCH if row.launches > 1 else DOUBTFUL
+    return [flag for flag in row.flags if flag in doubts]
+
+
+def interval(row: Row) -> str:
+    """The interval of the median in µs: "2390–2410"; "? 2390–2410" where a flag says that it cannot be taken at its word."""
+    known = row.time_s
+    if known is None or known.ci_low is None or known.ci_high is None:
+        return NOTHING
+    return f"{'? ' if doubtful(row) else ''}{format_time(known.ci_low)}–{format_time(known.ci_high)}"
 
 
 def of_ceiling(row: Row) -> str:
@@ -64,7 +87,18 @@ def of_ceiling(row: Row) -> str:
     ceiling, percent = row.ceiling, row.percent_of_ceiling
     if ceiling is None or ceiling.bytes_per_s is None or percent is None or row.busbw_bytes_per_s is None:
         return NOTHING
-    return f"{format_rate(row.busbw_bytes_per_s)} of {format_rate(ceiling.bytes_per_s)} GB/s ({_share(percent, ceiling)})"
+    return f"{format_rate(row.busbw_bytes_per_s)} of {format_rate(ceiling.bytes_per_s)} GB/s ({share(percent, ceiling)})"
+
+
+def share(percent: float, ceiling: Ceiling) -> str:
+    """A percentage of a ceiling as text; above 100 it says what that means for this kind of ceiling."""
+    if percent <= 100:
+        return format_percent(percent) if percent >= 0.05 else "<0.1 %"
+    if ceiling.kind == "measured":  # a reference, no bound: being above it is news about the library, not an error
+        return f"faster than measured {'copy' if 'copy' in ceiling.limited_by else 'reference'}"
+    if ceiling.model == "bound":
+        return "above the bound: its inputs are doubtful"
+    return format_percent(percent)
 
 
 def limited_by(row: Row) -> str:
@@ -97,17 +131,15 @@ def not_available(row: Row) -> str:
 
 
 def headline(row: Row) -> str:
-    """The row as one sentence: "allreduce  64 MiB  nccl  42.0 of 50.0 GB/s (84 %)  limited by NIC 4×100 Gb/s (ring)"."""
+    """The row as one sentence: "allreduce  64 MiB  nccl  42.0 of 50.0 GB/s (84 %)  limited by NIC 4×100 Gb/s (ring)".
+
+    Where no single figure is honest it shows the two times, and it names what is doubtful.
+    """
     name = [row.operation, format_size(row.size_bytes), row.backend]
     if row.na is not None:
         return printable("  ".join([*name, not_available(row)]))
-    figures = of_ceiling(row)
-    if figures in (NOTHING, ONE_RANK):
-        time = NOTHING if row.time_s is None or row.time_s.p50 is None else f"{format_time(row.time_s.p50)} µs"
-        figures = time if row.busbw_bytes_per_s is None or row.ranks == 1 else f"{rate(row.busbw_bytes_per_s)} GB/s"
-    limit = limited_by(row)
-    parts = [*name, figures, *([f"limited by {limit}"] if row.percent_of_ceiling is not None else []), *_loud(row)]
-    return printable("  ".join(parts))
+    limit = [f"limited by {limited_by(row)}"] if row.percent_of_ceiling is not None and not two_modes(row) else []
+    return printable("  ".join([*name, _figures(row), *limit, *_loud(row)]))
 
 
 def shown_columns(plan: PlanSummary) -> list[Column]:
@@ -132,22 +164,18 @@ def widths(columns: Iterable[Column], plan: PlanSummary, rows: Iterable[Row] = (
     return [max([len(c.title), c.width, *_planned(c, plan), *(len(c.text(row)) for row in known)]) for c in columns]
 
 
-def _share(percent: float, ceiling: Ceiling) -> str:
-    if percent <= 100:
-        return format_percent(percent) if percent >= 0.05 else "<0.1 %"
-    if ceiling.kind == "measured":  # a reference, no bound: being above it is news about the library, not an error
-        return f"faster than measured {'copy' if 'copy' in ceiling.limited_by else 'reference'}"
-    if ceiling.model == "bound":
-        return "above the bound: its inputs are doubtful"
-    return format_percent(percent)
+def _figures(row: Row) -> str:
+    if two_modes(row):
+        return times(row, " µs")
+    figures = of_ceiling(row)
+    if figures not in (NOTHING, ONE_RANK):
+        return figures
+    return times(row, " µs") if row.busbw_bytes_per_s is None or row.ranks == 1 else f"{rate(row.busbw_bytes_per_s)} GB/s"
 
 
 def _loud(row: Row) -> list[str]:
-    return [wrong(row)] if row.wrong else []
-
-
-def _p50(row: Row) -> str:
-    return NOTHING if row.time_s is None or row.time_s.p50 is None else format_time(row.time_s.p50)
+    doubts = doubtful(row)
+    return [*([f"doubtful: {', '.join(doubts)}"] if doubts else []), *([wrong(row)] if row.wrong else [])]
 
 
 def _busbw(row: Row) -> str:
@@ -206,7 +234,7 @@ COLUMNS = (
     _named("group", _if_varies("group")),
     _named("ranks", _if_varies("ranks"), right=True),
     _named("nodes", _if_varies("nodes"), right=True),
-    Column("time µs", _p50, width=9, right=True, figure=True),
+    Column("time µs", times, width=9, right=True, figure=True),
     Column("95 % interval", interval, width=17, right=True, rank=7, figure=True),
     Column("algbw GB/s", lambda row: rate(row.algbw_bytes_per_s), right=True, rank=9, figure=True),
     Column("busbw GB/s", _busbw, right=True, figure=True),

@@ -1,9 +1,10 @@
-"""Rows as CSV (RFC 4180), every field of a row in a column of its own; units stand in the names."""
+"""Rows as CSV (RFC 4180), every field of a row in a column of its own; units stand in the names, lists and objects are JSON."""
 
 from __future__ import annotations
 
 import csv
 import io
+import json
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
@@ -13,7 +14,7 @@ from collbench.peak.ceiling import Ceiling
 from collbench.report.flags import printable
 from collbench.report.plan import PlanSummary
 from collbench.report.table import Line
-from collbench.results.jsonl import to_line
+from collbench.results.jsonl import plain
 from collbench.results.record import Row, Times
 
 _TIMES = [field.name for field in fields(Times)]
@@ -59,15 +60,19 @@ def _flat(row: Row | None) -> Iterator[tuple[str, Any]]:
 
 
 def _cell(value: Any) -> str:
-    if value is None or value in ({}, ()):
+    if value is None or value in ({}, [], ()):
         return ""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int | float):
         return repr(value)
-    text = to_line(value) if isinstance(value, dict) else " ".join(value) if isinstance(value, tuple) else str(value)
+    text = _json(value) if isinstance(value, dict | list) else " ".join(value) if isinstance(value, tuple) else str(value)
     # A spreadsheet would run text that begins like a formula.
     return f"'{printable(text)}" if text.startswith(_FORMULA) else printable(text)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(plain(value), allow_nan=False, separators=(",", ":"))
 
 
 def _record(cells: list[str]) -> Line:

@@ -6,15 +6,36 @@ from collections.abc import Iterable
 
 FLAGS = {
     "oversubscribed": "more ranks than cores: waiting ranks hold the core that working ones need, so no percentage; use fewer, or Open MPI",
+    "cpu_shared": "the hypervisor took more than 2 % of the CPUs' time during the cell (steal): measure on a machine of your own",
     "python_loop": "timed by a Python loop, since the native one is not built: small sizes read up to 0.5 µs too slow",
     "above_bound": "faster than the link allows: the bytes took another path (shared memory?), or the link's rate was read wrongly",
+    "two_modes": "the samples gather around two values, both are shown; busbw and percentage belong to the median: look for what "
+    "changes between them (clocks, neighbours, a switch of algorithm)",
+    "drift": "the median moved from the first to the last third of the samples: no interval holds; raise -w, look for heat and neighbours",
+    "state_flip": "the machine's state changed during the cell (canary), and again when it was measured again: quieten the machine",
+    "remeasured": "the machine's state changed during the cell (canary): the row is from the repeated measurement",
+    "skew_limited": "the ranks left the synchronisation further apart than 10 % of the time shown: it may read too long by as much; "
+    "use --mode batched or larger sizes",
+    "constant": "all samples are equal: the clock is too coarse to see their spread; use --mode batched",
+    "clock_stepped": "samples that no clock can give (NaN, negative) were left out, evidence has their number: look at the clock source",
+    "budget_exceeded": "one iteration takes longer than --max-time: raise it",
     "few_samples": "fewer than 60 samples within the time given: the interval is wide; raise --max-time",
     "target_missed": "the interval is wider than asked for: raise --max-time or -n, or accept a larger --precision",
     "warmup_unsettled": "warm-up ended at its limit, not because the times had settled: raise -w",
+    "missing_launches": "the cell is missing in some of the launches: the interval rests on the others; repeat those that broke off",
     "size_rounded": "the size asked for is no multiple of the element size times the parts: rounded down",
     "simulated": "computed by a seeded model, not measured on this machine",
     "pairs_at_once": "all pairs ran at the same time and shared what lies between them",
 }
+
+# With one of these the time shown is not what an interval of 95 % promises.
+DOUBTFUL = frozenset(
+    {"two_modes", "drift", "state_flip", "skew_limited", "constant", "clock_stepped", "cpu_shared", "target_missed", "warmup_unsettled"}
+)
+
+
+# What one launch leaves open, the spread over several launches tells.
+WITHIN_A_LAUNCH = frozenset({"drift", "target_missed", "warmup_unsettled"})
 
 
 def printable(text: str) -> str:

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from collbench import __version__
-from collbench.report.columns import ONE_RANK
+from collbench.report.columns import ONE_RANK, times, two_modes
 from collbench.report.flags import explain, printable
 from collbench.report.plan import SERIES, PlanSummary
-from collbench.report.table import Line
+from collbench.report.table import Line, stopped_by
 from collbench.results.record import Row
 from collbench.units import format_size
 
@@ -173,3 +173,7 @@ def _remarks(rows: list[Row]) -> Iterator[str]:
         sizes = ", ".join(format_size(row.size_bytes) for row in rows if flag in row.flags)
         meaning = "".join(explain([flag])) or flag
         yield printable(f"# flag at {sizes}: {meaning}")
+    for row in rows:
+        if two_modes(row):
+            yield printable(f"# two values at {format_size(row.size_bytes)}: {times(row, ' us')}")
+    yield from (f"# {line}" for line in stopped_by(rows))

@@ -122,7 +122,7 @@ def _exit_skew(measured: Measured, hosts: Sequence[Sequence[int]]) -> Samples | 
 def _seen(watched: Watched, skew: Samples | None, unsound: int) -> dict[str, Any]:
     """What the measurement itself left as evidence."""
     measured = watched.measured
-    seen = {"warmups": measured.warmups, "iterations_per_sample": measured.batch, "preempted": watched.preempted,
+    seen: dict[str, Any] = {"warmups": measured.warmups, "iterations_per_sample": measured.batch, "preempted": watched.preempted,
             "stolen": watched.stolen, "repeats": watched.repeats}  # fmt: skip
     if skew is not None:
         seen["exit_skew_s"] = dict(zip(("p50", "p95"), map(float, np.quantile(skew, [0.5, 0.95])), strict=True))

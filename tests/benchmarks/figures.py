@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -42,18 +42,24 @@ class Figure:
         return [self.what, self.value, self.interval, self.target, verdict]
 
 
+class Line(Protocol):
+    """A line of a table: one cell for each word of its head."""
+
+    def cells(self) -> list[str]: ...
+
+
 @dataclass(frozen=True)
 class Outcome:
-    """What one benchmark found: how it was measured, its figures, and a dictionary of raw values per launch or pair."""
+    """What one benchmark found: how it was measured, its lines, and a dictionary of raw values per launch or pair."""
 
     name: str
     how: str
-    figures: Sequence[Figure]
+    figures: Sequence[Line]
     raw: Sequence[dict[str, Any]]
+    head: Sequence[str] = ("figure", "median", "95 % interval", "target", "verdict")
 
     def markdown(self) -> str:
-        head = ["figure", "median", "95 % interval", "target", "verdict"]
-        return f"## {self.name}\n\n{self.how}\n\n{table([head, *(figure.cells() for figure in self.figures)])}\n"
+        return f"## {self.name}\n\n{self.how}\n\n{table([list(self.head), *(figure.cells() for figure in self.figures)])}\n"
 
 
 def timed(what: str, values: Iterable[float], unit: Unit, below: float | None = None) -> Figure:

@@ -41,15 +41,19 @@ class Launch:
 
 def launch(command: Sequence[str]) -> Launch:
     """Runs a command in an empty folder. Raises LaunchFailed if it fails or takes longer than two minutes."""
-    env = environment(os.environ)
     with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
         line = ["timeout", _DEADLINE_S, *command]
         start = time.perf_counter()
-        done = subprocess.run(line, capture_output=True, text=True, cwd=folder, env=env, check=False)
+        done = subprocess.run(line, capture_output=True, text=True, cwd=folder, env=environment_of_launch(), check=False)
         wall_s = time.perf_counter() - start
     if done.returncode:
         raise LaunchFailed(f"{' '.join(Path(word).name for word in command)} ended with code {done.returncode}: {done.stderr}")
     return Launch(wall_s, done.stdout)
+
+
+def environment_of_launch() -> dict[str, str]:
+    """The environment that `launch` gives."""
+    return environment(os.environ)
 
 
 def pairs(a: Callable[[], A], b: Callable[[], B], n: int) -> list[tuple[A, B]]:
@@ -92,12 +96,17 @@ def c_program() -> str:
     mpicc = str(beside) if beside.exists() else shutil.which("mpicc")
     if mpicc is None or not shutil.which("cc"):
         raise Missing("no mpicc: pip install 'collbench[mpich]', and a C compiler (apt install gcc libc6-dev)")
-    built = Path(_build_folder().name) / "direct"
-    done = subprocess.run(
-        [mpicc, "-O2", "-o", str(built), str(Path(__file__).with_name("direct.c"))], capture_output=True, text=True, check=False
-    )
+    return compiled(mpicc, Path(__file__).with_name("direct.c"))
+
+
+@cache
+def compiled(compiler: str, source: Path, *flags: str) -> str:
+    """A program of one C file, built once in this process. Raises Missing with the compiler's words."""
+    built = Path(_build_folder().name) / source.stem
+    line = [compiler, "-O2", *flags, "-o", str(built), str(source)]
+    done = subprocess.run(line, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise Missing(f"direct.c does not build: {done.stderr}")
+        raise Missing(f"{source.name} does not build: {done.stderr}")
     return str(built)
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from collbench.peak.ceiling import Ceiling, given, nothing
-from collbench.report.columns import headline, interval, limited_by, of_ceiling, remarks, wrong
-from collbench.report.flags import FLAGS, explain, printable
+from collbench.report.columns import headline, interval, limited_by, of_ceiling, remarks, times, two_modes, wrong
+from collbench.report.flags import DOUBTFUL, FLAGS, explain, printable
 from tests.results.rows import COPY, NIC, make_row, make_times, not_measured
 
 BOUND = Ceiling("network", 40e9, "NIC 4×100 Gb/s", "bound")
@@ -63,6 +63,42 @@ def test_wrong_elements_cannot_be_overlooked() -> None:
 def test_intervals_are_in_microseconds() -> None:
     assert interval(make_row(time_s=make_times(1e-3))) == "990.0–1010"
     assert interval(not_measured("x")) == "–"
+
+
+MODES = [{"time_s": 2.3e-6, "share": 0.82}, {"time_s": 10.7e-6, "share": 0.18}]
+
+
+def test_two_values_are_never_shown_as_one() -> None:
+    row = make_row(8, modes=MODES, flags=("two_modes",))
+    assert times(row) == "2.300 82 % / 10.70 18 %"
+    assert headline(row) == "allreduce  8 B  nccl  2.300 µs 82 % / 10.70 µs 18 %  doubtful: two_modes"
+    assert times(make_row(time_s=make_times(2.3e-6))) == "2.300"
+
+
+@pytest.mark.parametrize("modes", [[], MODES[:1], [1, "x"], [{"time_s": "2"}, {"share": 1.0}], [{"time_s": 1e-6, "share": None}, MODES[0]]])
+def test_modes_that_are_not_two_pairs_of_numbers_are_none(modes: list[Any]) -> None:
+    row = make_row(modes=modes)
+    assert (two_modes(row), times(row)) == ([], "2399")
+
+
+@pytest.mark.parametrize("flag", sorted(DOUBTFUL))
+def test_a_doubtful_interval_does_not_look_like_a_good_one(flag: str) -> None:
+    row = make_row(time_s=make_times(1e-3), flags=("simulated", flag))
+    assert interval(row) == "? 990.0–1010"
+    assert headline(row).endswith(f"(ring)  doubtful: {flag}")
+    assert flag in FLAGS
+
+
+def test_flags_that_leave_the_time_as_it_is_raise_no_doubt() -> None:
+    row = make_row(time_s=make_times(1e-3), flags=("simulated", "remeasured", "python_loop", "missing_launches"))
+    assert interval(row) == "990.0–1010"
+    assert "doubtful" not in headline(row)
+
+
+def test_an_interval_over_launches_has_its_own_evidence() -> None:
+    flags = ("drift", "target_missed", "warmup_unsettled")
+    assert interval(make_row(time_s=make_times(1e-3), flags=flags, launches=5)) == "990.0–1010"
+    assert interval(make_row(time_s=make_times(1e-3), flags=(*flags, "state_flip"), launches=5)) == "? 990.0–1010"
 
 
 def test_every_flag_is_explained_once_and_unknown_ones_are_not_invented() -> None:

@@ -66,6 +66,13 @@ def test_csv() -> None:
     assert json.loads(third["slowest_ranks"]) == {"count": 3}
 
 
+def test_csv_keeps_both_values_and_why_a_cell_stopped() -> None:
+    modes = [{"time_s": 2.3e-06, "share": 0.82}, {"time_s": 1.07e-05, "share": 0.18}]
+    row = records(live("csv", [make_row(modes=modes, stopped="max_time", launches=5)]))[0]
+    assert (json.loads(row["modes"]), row["stopped"], row["launches"]) == (modes, "max_time", "5")
+    assert records(live("csv", [make_row()]))[0]["modes"] == ""
+
+
 @pytest.mark.parametrize("text", ["=1+1", "+cmd", "-2", "@SUM(A1)"])
 def test_formulas_are_defused_and_numbers_are_not(text: str) -> None:
     row = records(live("csv", [not_measured(text, operation=text, n_eff=-1.5)]))[0]

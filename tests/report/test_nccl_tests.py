@@ -92,6 +92,14 @@ def test_foot_counts_bad_rows_and_averages_as_nccl_tests_does() -> None:
     assert text.endswith("#\n# Collective test concluded: allreduce on nccl, isolated, fixed buffers\n#\n\n")
 
 
+def test_two_values_and_why_cells_stopped_stand_in_the_comments() -> None:
+    modes = [{"time_s": 2.3e-6, "share": 0.82}, {"time_s": 10.7e-6, "share": 0.18}]
+    rows = [make_row(8, modes=modes, flags=("two_modes",), stopped="max_time"), make_row(16, stopped="precision")]
+    foot = [line for line in text_of(rows).splitlines() if line.startswith(("# two", "# stopped", "# flag"))]
+    assert foot[0].startswith("# flag at 8 B: two_modes: the samples gather around two values")
+    assert foot[1:] == ["# two values at 8 B: 2.300 us 82 % / 10.70 us 18 %", "# stopped by: precision 1, max-time 1"]
+
+
 def test_one_rank_has_no_bus() -> None:
     text = text_of([make_row(ranks=1, busbw_bytes_per_s=0.0)])
     assert "# one rank: no bus\n" in text

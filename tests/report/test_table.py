@@ -21,7 +21,7 @@ import pytest
 from collbench.errors import UsageError
 from collbench.report.plan import PlanSummary
 from collbench.report.screen import PlainScreen, is_terminal, make_screen, wants_color
-from collbench.report.table import TableWriter
+from collbench.report.table import TableWriter, stopped_by
 from collbench.report.terminal import make_reporter
 from collbench.results.record import Row
 from tests.report.golden import assert_golden
@@ -62,6 +62,32 @@ def test_the_plain_table() -> None:
     out, err = printed(ROWS)
     assert_golden("table.txt", out)
     assert err == "careful\nresults are in runs/x\n"
+
+
+MODES = [{"time_s": 2.3e-6, "share": 0.82}, {"time_s": 10.7e-6, "share": 0.18}]
+DOUBTFUL = [
+    make_row(8, time_s=make_times(2.3e-6), modes=MODES, flags=("two_modes",), stopped="max_time"),
+    make_row(64, time_s=make_times(2.4e-6), flags=("drift", "target_missed"), stopped="max_time"),
+    make_row(512, time_s=make_times(3.5e-6), flags=("remeasured",), stopped="precision"),
+    make_row(4096, time_s=make_times(9.5e-6), stopped="precision"),
+]
+
+
+def test_trouble_is_never_hidden_behind_one_number() -> None:
+    assert_golden("doubtful.txt", printed(DOUBTFUL)[0])
+
+
+def test_doubtful_lines_are_yellow_and_wrong_ones_red() -> None:
+    lines = printed([*DOUBTFUL, make_row(8192, wrong=1, flags=("drift",))], color="always")[0].splitlines()[2:7]
+    assert [line.split("m")[0] for line in lines[:2]] == ["\x1b[33", "\x1b[33"]
+    assert [line[:3] for line in lines[2:4]] == ["all", "all"]
+    assert lines[4].startswith("\x1b[1;31m")
+
+
+def test_why_cells_stopped() -> None:
+    rows = [make_row(stopped=word) for word in ("most_samples", "precision", "luck", "iterations", "precision", "max_time", None)]
+    assert stopped_by(rows) == ["stopped by: precision 2, max-time 1, most samples 1, iterations 1, luck 1"]
+    assert stopped_by([make_row(), not_measured("no")]) == []
 
 
 def test_columns_are_aligned_and_only_those_that_say_something() -> None:
@@ -109,7 +135,7 @@ def test_launches_beyond_one_widen_what_the_interval_claims() -> None:
     reporter.start(PlanSummary.of([make_row()], launches=3))
     reporter.row(make_row())
     reporter.end()
-    assert "within one launch" not in out.getvalue()
+    assert out.getvalue().splitlines()[-1] == "intervals: over the medians of 3 launches"
     assert "within one launch" in printed([make_row()])[0]
 
 
@@ -199,7 +225,7 @@ def test_a_placing_left_to_the_library_is_told_on_each_row() -> None:
 _RUN = """
 import sys
 from collbench.report.plan import PlanSummary
-from collbench.report.table import TableWriter
+from collbench.report.table import TableWriter, stopped_by
 from collbench.report.terminal import make_reporter
 from tests.results.rows import make_row
 rows = [make_row(1 << power) for power in range(3, 31)] * int(sys.argv[1])

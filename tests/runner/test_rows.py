@@ -1,4 +1,4 @@
-"""What a series of samples raises doubts about, and what a row says of them: each doubt is a flag, never a traceback or a false interval."""
+"""The doubts that a series of samples raises: each is a flag on the row, never a traceback or a false interval."""
 
 from types import SimpleNamespace
 
