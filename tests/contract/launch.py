@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from collbench.results.reader import read_run
+from collbench.results.reader import Run, read_run
 from collbench.results.record import Row
+from collbench.runner.run import shuffled
 
 ROOT = Path(__file__).parent.parent.parent
 _DEADLINE_S = "100"
@@ -19,7 +20,7 @@ _DEADLINE_S = "100"
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a launch ended: exit code, rows by what they measured, stderr."""
+    """How a launch ended: exit code, rows as planned, stderr."""
 
     code: int
     rows: list[Row]
@@ -36,5 +37,10 @@ def launch(folder: Path, backend: str, ranks: int, sweeps: list[dict[str, Any]],
     env = {**os.environ, "PYTHONPATH": f"{plugin.parent}:{ROOT}"}
     line = ["timeout", "-k", "5", _DEADLINE_S, python, str(ROOT / "tests/contract/rank.py"), json.dumps(asked)]
     done = subprocess.run(line, env=env, capture_output=True, text=True, check=False, cwd=folder)
-    rows = read_run(folder / "run").rows if (folder / "run").exists() else []
-    return Outcome(done.returncode, rows, done.stderr)
+    return Outcome(done.returncode, _planned(read_run(folder / "run")) if (folder / "run").exists() else [], done.stderr)
+
+
+def _planned(run: Run) -> list[Row]:
+    """The rows in the order of the plan: they were measured, and are stored, in a shuffled one."""
+    order = shuffled(len(run.rows), run.info["order_seed"], run.info["launch_index"])
+    return [row for _, row in sorted(zip(order, run.rows, strict=True), key=lambda pair: pair[0])]
