@@ -1,1 +1,1 @@
-"""Pure numpy: quantiles, intervals, effective sample sizes."""
+"""Pure numpy: medians, launches and ratios with their intervals, drift, modes, segmented fits."""

@@ -117,7 +117,7 @@ def test_csv_to_a_file_to_stdout_and_of_several_runs(tmp_path: Path) -> None:
 
 def test_every_format_prints_a_stored_run(tmp_path: Path) -> None:
     rank_map: list[Any] = [{"rank": 0, "host": "node0", "local_rank": 0, "pid": 77}, "junk"]
-    path = store(tmp_path / "run", [make_row(16), make_row(8)], rank_map=rank_map, launches=3)
+    path = store(tmp_path / "run", [make_row(16, launches=3), make_row(8, launches=3)], rank_map=rank_map)
     assert "Pid     77 on      node0" in report(path, format="nccl-tests")[0]
     assert [json.loads(line)["size_bytes"] for line in report(path, format="json")[0].splitlines()] == [8, 16]
     assert "within one launch" not in report(path)[0]

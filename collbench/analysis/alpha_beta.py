@@ -1,0 +1,125 @@
+"""Latency and bandwidth of a series: t(size) = α + β·size, fitted over its sizes in up to three regimes (protocols).
+
+A series is what differs in size only. Its fit needs at least 4 sizes. Left out, and said, are cells whose time is not one number
+or not the library's: n/a, `oversubscribed` (waiting for a core), `two_modes`, `drift`, `state_flip` and `budget_exceeded`. Kept are
+`target_missed` and `warmup_unsettled`, whose median is known less well but is the best there is, and `skew_limited`, which is usual
+for the smallest sizes: their times read too long by at most the ranks' exit skew, and α with them.
+Over several launches a `drift` within one of them is kept too: their median is one number.
+A series of one rank has no bus, a barrier no bytes: neither has a fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from collbench.analysis.cells import cell_of, time_of
+from collbench.results.record import Row
+from collbench.stats.fit import Bounds, Fit, Regime, fit
+
+_FEWEST = 4
+_NEVER_S = 1e9  # no time beyond it was ever measured: the file is broken or hostile
+_WITHOUT = frozenset({"oversubscribed", "two_modes", "drift", "state_flip", "budget_exceeded"})
+
+
+@dataclass(frozen=True)
+class LineFit:
+    """What one series' times say.
+
+    row        its largest fitted cell: its fields name the series, its ceiling is the one to compare with
+    first      the smallest size fitted, in bytes
+    fit        the regimes, and the sizes that are more than 10 % off: (size_bytes, measured / fitted - 1)
+    busbw      the bus bandwidth that very large messages approach (bus factor / β of the last regime), in bytes per second
+    percent    that of the ceiling, None where the row has no percentage
+    half_size  the bytes at which half of that bandwidth is reached (α / β where there is one regime); None when no regime gets there,
+               or when its α may as well be nothing
+    left_out   the sizes that were not fitted, with the reason: (size_bytes, a flag or "n/a")
+    """
+
+    row: Row
+    first: int
+    fit: Fit
+    busbw: Bounds
+    percent: float | None
+    half_size: float | None
+    left_out: tuple[tuple[int, str], ...]
+
+    @property
+    def alpha_s(self) -> Bounds:
+        """The latency in seconds: that of the smallest sizes' regime."""
+        return self.fit.regimes[0].alpha_s
+
+    @property
+    def switches(self) -> tuple[int, ...]:
+        """The sizes in bytes from which another regime holds."""
+        return tuple(int(regime.first) for regime in self.fit.regimes[1:])
+
+
+def series_of(row: Row) -> tuple[Any, ...]:
+    """What tells the row's series from others: everything but the size."""
+    return cell_of(row)[:-1]
+
+
+def line_fits(rows: Iterable[Row]) -> list[LineFit]:
+    """One fit for each series of `rows` that allows it, in the order in which the series first occur."""
+    series: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        series.setdefault(series_of(row), []).append(row)
+    fits = (_line_fit(members) for members in series.values())
+    return [each for each in fits if each is not None]
+
+
+def _line_fit(members: list[Row]) -> LineFit | None:
+    used = {row.size_bytes: row for row in members if not _reason(row)}  # a size measured again counts once, as it was last
+    rows = [used[size] for size in sorted(used)]
+    factor = _bus_factor(rows[-1]) if len(rows) >= _FEWEST else None
+    if factor is None:
+        return None
+    found = fit([row.size_bytes for row in rows], [time_s for row in rows if (time_s := time_of(row)) is not None])
+    if found is None or not found.regimes or found.regimes[-1].s_per_byte.value <= 0:
+        return None
+    busbw = _rate(factor, found.regimes[-1].s_per_byte)
+    left_out = tuple(sorted((row.size_bytes, reason) for row in members if (reason := _reason(row))))
+    return LineFit(rows[-1], rows[0].size_bytes, found, busbw, _percent(busbw, rows[-1]), _half_size(found.regimes), left_out)
+
+
+def _reason(row: Row) -> str | None:
+    """Why the row is not fitted."""
+    time_s = time_of(row)
+    if time_s is None or time_s > _NEVER_S or row.size_bytes <= 0:
+        return "n/a"
+    without = _WITHOUT - {"drift"} if row.launches > 1 else _WITHOUT
+    return next((flag for flag in row.flags if flag in without), None)
+
+
+def _bus_factor(row: Row) -> float | None:
+    """busbw / algbw; None where there is no bus."""
+    if row.ranks < 2 or not row.busbw_bytes_per_s or not row.algbw_bytes_per_s:
+        return None
+    return row.busbw_bytes_per_s / row.algbw_bytes_per_s
+
+
+def _rate(factor: float, s_per_byte: Bounds) -> Bounds:
+    """Seconds per byte as bus bandwidth: the slow end becomes the low one."""
+    low, high = (factor / end if end > 0 else float("inf") for end in (s_per_byte.high, s_per_byte.low))
+    return Bounds(factor / s_per_byte.value, low, high)
+
+
+def _percent(busbw: Bounds, row: Row) -> float | None:
+    ceiling = row.ceiling.bytes_per_s if row.ceiling else None
+    return None if row.percent_of_ceiling is None or not ceiling else 100 * busbw.value / ceiling
+
+
+def _half_size(regimes: tuple[Regime, ...]) -> float | None:
+    """The first size whose time is twice what it takes at the asymptotic rate: α + β·n = 2·β_last·n, in the regime that has it."""
+    last = regimes[-1].s_per_byte.value
+    ends = [*(regime.first for regime in regimes[1:]), float("inf")]
+    for regime, end in zip(regimes, ends, strict=True):
+        slope = 2 * last - regime.s_per_byte.value
+        if slope <= 0:
+            continue
+        size = max(regime.alpha_s.value / slope, 0.0 if regime is regimes[0] else float(regime.first))
+        if size < end:
+            return size if regime.alpha_s.low > 0 else None
+    return None

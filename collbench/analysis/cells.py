@@ -1,0 +1,33 @@
+"""What makes two rows rows of the same cell, so that they may be put together or compared; all else never is."""
+
+from __future__ import annotations
+
+from math import isfinite
+from typing import Any
+
+from collbench.results.record import Row
+
+# What tells series apart, in the order in which they are sorted; within a series rows differ only in size.
+SERIES = ("operation", "backend", "device", "dtype", "redop", "root", "mode", "in_place", "buffers", "window", "group", "ranks", "nodes")
+_SHORTEST_S, _LONGEST_S = 1e-15, 1e12  # beyond, logarithms and their squares overflow
+
+
+def cell_of(row: Row) -> tuple[Any, ...]:
+    """The cell's identity: its series and its size in bytes."""
+    return (*(getattr(row, name) for name in SERIES), row.size_bytes)
+
+
+def time_of(row: Row) -> float | None:
+    """The median in seconds; None for n/a, and for a stored figure that no clock can give."""
+    value = row.time_s.p50 if row.na is None and row.time_s else None
+    return value if is_time(value) else None
+
+
+def is_time(value: Any) -> bool:
+    """Whether it is a number of seconds that something can have taken: a femtosecond to 30 000 years."""
+    return known(value) and _SHORTEST_S <= value <= _LONGEST_S
+
+
+def known(value: Any) -> bool:
+    """Whether it is a finite number above zero."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value) and value > 0

@@ -1,0 +1,237 @@
+"""Launches put together: the figures over launches, what stays visible, and which launches are kept apart."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collbench.analysis.cells import SERIES
+from collbench.analysis.combine import Launches, combine, combined_rows, read_all, runs_in, together
+from collbench.errors import UsageError
+from collbench.peak.ceiling import Ceiling
+from collbench.results.reader import Run, read_run
+from collbench.results.record import Row, Times
+from collbench.stats.launches import over_launches
+from tests.results.rows import NIC, make_row, make_times, not_measured, store
+
+DONE = {"finished_utc": "2026-11-21T00:00:00Z"}
+OTHER = {
+    "operation": "broadcast", "backend": "gloo", "device": "cpu", "dtype": "int8", "redop": "max", "root": 1, "mode": "batched",
+    "in_place": True, "buffers": "rotating", "window": 8, "group": "0-1", "ranks": 8, "nodes": 2,
+}  # fmt: skip
+
+
+def row_of(p50: float, **changes: Any) -> Row:
+    """1 KiB on four ranks, all of its figures in keeping with the time."""
+    algbw = 1024 / p50
+    known = {
+        "time_s": make_times(p50),
+        "algbw_bytes_per_s": algbw,
+        "busbw_bytes_per_s": 1.5 * algbw,
+        "percent_of_ceiling": 150 * algbw / 50e9,
+    }
+    return make_row(1024, **{**known, **changes})
+
+
+def run_of(rows: list[Row], name: str = "run", **info: Any) -> Run:
+    return Run(Path(name), {"allocation_id": "job-1", **DONE, **info}, rows)
+
+
+def combined(*rows: Row) -> Row:
+    (one,) = combined_rows([run_of([row]) for row in rows])
+    return one
+
+
+class TestFigures:
+    def test_the_time_is_the_median_of_the_medians_and_the_interval_is_over_them(self) -> None:
+        row, spread = combined(row_of(3e-6), row_of(1e-6), row_of(2e-6)), over_launches([3e-6, 1e-6, 2e-6])
+        assert row.time_s == Times(2e-6, spread.low, spread.high, 0.9e-6, 2.4e-6, 3e-6, 6e-6)
+        assert (row.launches, row.n, row.n_eff) == (3, 600, None)
+        assert row.evidence["launch_medians_s"] == [3e-6, 1e-6, 2e-6]
+
+    def test_bandwidths_and_the_percentage_follow_from_it(self) -> None:
+        row = combined(row_of(1e-6), row_of(2e-6), row_of(4e-6))
+        assert row.algbw_bytes_per_s == pytest.approx(1024 / 2e-6)
+        assert row.busbw_bytes_per_s == pytest.approx(1.5 * 1024 / 2e-6)
+        assert row.percent_of_ceiling == pytest.approx(100 * 1.5 * 1024 / 2e-6 / 50e9)
+
+    def test_a_measured_ceiling_is_the_median_of_the_launches(self) -> None:
+        copies = [Ceiling("measured", rate, "memory copy and sum") for rate in (10e9, 30e9, 20e9)]
+        row = combined(*(row_of(1e-6, ceiling=copy) for copy in copies))
+        assert row.ceiling == Ceiling("measured", 20e9, "memory copy and sum")
+        assert row.percent_of_ceiling == pytest.approx(100 * 1.5 * 1024 / 1e-6 / 20e9)
+
+    def test_no_percentage_where_one_launch_withholds_it(self) -> None:
+        assert combined(row_of(1e-6), row_of(1e-6, percent_of_ceiling=None, flags=("oversubscribed",))).percent_of_ceiling is None
+
+    def test_a_barrier_has_no_bandwidth(self) -> None:
+        row = combined(*[row_of(1e-6, algbw_bytes_per_s=None, busbw_bytes_per_s=None)] * 2)
+        assert (row.algbw_bytes_per_s, row.busbw_bytes_per_s, row.percent_of_ceiling) == (None, None, None)
+
+    def test_wrong_data_in_any_launch_stays_visible(self) -> None:
+        row = combined(
+            row_of(1e-6), row_of(1e-6, wrong=3, wrong_detail="first at 1"), row_of(1e-6, wrong=2), row_of(1e-6, wrong=None, checked=0)
+        )
+        assert (row.wrong, row.wrong_detail, row.checked) == (5, "first at 1", 3)
+        assert combined(*[row_of(1e-6, wrong=None, checked=0)] * 2).wrong is None
+
+    def test_flags_are_united_and_doubts_of_one_launch_are_kept(self) -> None:
+        row = combined(row_of(1e-6, flags=("drift",), reached=True), row_of(1e-6, flags=("few_samples", "drift"), reached=False))
+        assert (row.flags, row.reached) == (("drift", "few_samples"), False)
+
+    def test_slowest_ranks_are_summed(self) -> None:
+        counts = [{"worst": [[3, 10], [0, 5]], "count": 2}, {"worst": [[0, 9], [1, 1]], "count": 2}, {"worst": "junk"}]
+        row = combined(*(row_of(1e-6, slowest_ranks=each) for each in counts))
+        assert row.slowest_ranks == {"worst": [[0, 14], [3, 10], [1, 1]], "count": 3}
+
+    def test_canaries_are_the_medians_of_the_launches(self) -> None:
+        row = combined(*(row_of(1e-6, canary_s={"before": ns * 1e-9, "after": None}) for ns in (60, 260, 64)))
+        assert row.canary_s == {"before": pytest.approx(64e-9), "after": None}
+
+    def test_two_modes_are_shown_where_every_launch_has_them(self) -> None:
+        pairs = [[{"time_s": low, "share": 0.8}, {"time_s": 10e-6, "share": 0.2}] for low in (1e-6, 2e-6, 3e-6)]
+        row = combined(*(row_of(2e-6, modes=pair) for pair in pairs))
+        assert row.modes == [{"time_s": 2e-6, "share": pytest.approx(0.8)}, {"time_s": 10e-6, "share": pytest.approx(0.2)}]
+        assert combined(row_of(2e-6, modes=pairs[0]), row_of(2e-6)).modes == []
+
+    def test_why_a_cell_stopped_is_told_by_the_launch_that_lacked_most(self) -> None:
+        assert combined(*(row_of(1e-6, stopped=why) for why in ("precision", "max_time", "precision"))).stopped == "max_time"
+
+    @settings(max_examples=30)
+    @given(st.lists(st.floats(1e-7, 1e-1), min_size=2, max_size=12))
+    def test_the_order_of_the_launches_changes_nothing(self, medians: list[float]) -> None:
+        one, other = (combine([row_of(p50) for p50 in each]) for each in (medians, medians[::-1]))
+        assert one.time_s is not None and one.time_s.ci_low is not None and one.time_s.ci_high is not None
+        assert (one.time_s.p50, one.time_s.min, one.time_s.max) == (
+            other.time_s.p50 if other.time_s else 0, 0.9 * min(medians), 2 * max(medians),
+        )  # fmt: skip
+        assert min(medians) <= one.time_s.p50 <= max(medians)
+        assert one.time_s.ci_high / one.time_s.ci_low >= 1
+
+
+class TestCells:
+    def test_one_launch_is_left_as_it_is(self) -> None:
+        rows = [row_of(1e-6), not_measured("no")]
+        assert combined_rows([run_of(rows)]) is rows
+
+    @pytest.mark.parametrize("name", [*SERIES, "size_bytes"])
+    def test_cells_that_differ_in_anything_never_mix(self, name: str) -> None:
+        other = replace(row_of(2e-6), **{name: OTHER.get(name, 2048)})
+        assert [row.launches for row in combined_rows([run_of([row_of(1e-6)]), run_of([other])])] == [1, 1]
+
+    def test_a_cell_that_is_missing_in_some_launches_is_combined_from_the_others(self) -> None:
+        row = combined(row_of(1e-6), not_measured("no memory", size_bytes=1024), row_of(3e-6))
+        assert (row.na, row.launches, row.flags) == (None, 2, ("missing_launches",))
+        assert row.time_s is not None and row.time_s.p50 == 2e-6
+
+    def test_a_cell_that_a_broken_launch_did_not_reach_says_so(self) -> None:
+        whole, broken = run_of([row_of(1e-6), make_row(8)]), run_of([make_row(8)], finished_utc=None)
+        del broken.info["finished_utc"]
+        assert {row.size_bytes: row.flags for row in combined_rows([whole, broken])} == {1024: ("missing_launches",), 8: ()}
+
+    def test_a_launch_that_never_meant_to_measure_a_cell_misses_nothing(self) -> None:
+        found = combined_rows([run_of([row_of(1e-6)]), run_of([row_of(1e-6, operation="broadcast")])])
+        assert [(row.launches, row.flags) for row in found] == [(1, ()), (1, ())]
+
+    def test_what_no_launch_could_measure_stays_not_available(self) -> None:
+        assert combined(*[not_measured("no memory")] * 3).na == "no memory"
+
+    def test_times_that_no_clock_gives_do_not_count(self) -> None:
+        hostile = [row_of(1e-6, time_s=Times(p50, None, None, p50, p50, p50, p50)) for p50 in (-1.0, 0.0, 1e-320, None)]  # type: ignore[arg-type]
+        row = combined(*hostile, row_of(2e-6), row_of(2e-6))
+        assert row.time_s is not None and (row.time_s.p50, row.launches, row.flags) == (2e-6, 2, ("missing_launches",))
+
+
+class TestTogether:
+    def one(self, *runs: Run) -> Launches:
+        (found,), apart = together(runs)
+        assert apart == []
+        return found
+
+    def test_runs_of_one_allocation_are_one_and_others_are_apart(self) -> None:
+        found, apart = together([run_of([row_of(1e-6)], name, allocation_id=of) for name, of in (("a", "x"), ("b", "y"), ("c", "x"))])
+        assert [(each.name, [run.path.name for run in each.runs]) for each in found] == [("x", ["a", "c"]), ("b", ["b"])]
+        assert apart == []
+
+    @pytest.mark.parametrize("allocation", [None, "", 7])
+    def test_runs_without_an_allocation_have_each_their_own(self, allocation: Any) -> None:
+        assert len(together([run_of([], name, allocation_id=allocation) for name in "ab"])[0]) == 2
+
+    @pytest.mark.parametrize(
+        ("one", "other", "told"),
+        [
+            ({"backends": {"mpi": {"mpi": "MPICH 4"}}}, {"backends": {"mpi": {"mpi": "MPICH 5"}}}, "software mpi mpi: MPICH 4 → MPICH 5"),
+            ({"environment": {}}, {"environment": {"NCCL_ALGO": "Ring"}}, "environment NCCL_ALGO: – → Ring"),
+            ({"hosts": ["n1", "n2"]}, {"hosts": ["n1", "n3"]}, "hosts names: n1, n2 → n1, n3"),
+            ({"collbench": "1"}, {"collbench": "2"}, "software collbench: 1 → 2"),
+        ],
+    )
+    def test_what_was_changed_in_between_keeps_launches_apart(self, one: dict[str, Any], other: dict[str, Any], told: str) -> None:
+        found, apart = together([run_of([row_of(1e-6)], "a", **one), run_of([row_of(1e-6)], "b", **other)])
+        assert len(found) == 2
+        assert apart == [f"b is not combined with a, though of the same allocation: {told}"]
+
+    def test_what_launchers_number_anew_does_not(self) -> None:
+        environments = [
+            {"SLURM_STEP_ID": str(step), "PMI_FD": str(step), "OMPI_MCA_ess_base_jobid": str(step), "COLLBENCH_LOCAL": f"/tmp/{step}",
+             "NCCL_ALGO": "Ring"} for step in range(2)
+        ]  # fmt: skip
+        hosts = (["n1", "n2"], ["n2", "n1"])
+        self.one(*(run_of([row_of(1e-6)], hosts=host, environment=one) for one, host in zip(environments, hosts, strict=True)))
+
+    def test_a_backend_that_only_one_has_contradicts_nothing(self) -> None:
+        self.one(run_of([], backends={"mpi": {"mpi": "5"}}), run_of([], backends={"mpi": {"mpi": "5"}, "gloo": {"torch": "2"}}))
+
+
+class TestFolders:
+    def test_a_run_a_folder_of_launches_or_neither(self, tmp_path: Path) -> None:
+        paths = [store(tmp_path / f"launch-{number}", [row_of(1e-6)]) for number in (10, 2, 1)]
+        (tmp_path / "launch-x").mkdir()
+        (tmp_path / "notes").write_text("mine")
+        assert [run.path for run in runs_in(tmp_path)] == paths[::-1]
+        assert [run.path for run in runs_in(paths[0])] == [paths[0]]
+        with pytest.raises(UsageError, match="is not a run folder"):
+            runs_in(tmp_path / "launch-x")
+
+    def test_a_launch_that_cannot_be_read_is_told_and_the_others_count(self, tmp_path: Path) -> None:
+        store(tmp_path / "launch-2", [row_of(1e-6)])
+        (tmp_path / "launch-1").mkdir()
+        (found,) = runs_in(tmp_path)
+        assert found.path.name == "launch-2" and "launch-1 is not a run folder" in found.warnings[0]
+        shutil.rmtree(tmp_path / "launch-2")
+        with pytest.raises(UsageError, match="launch-1 is not a run folder"):
+            runs_in(tmp_path)
+
+    def test_the_folder_of_all_launches_names_them(self, tmp_path: Path) -> None:
+        for number in (1, 2):
+            store(tmp_path / "before" / f"launch-{number}", [row_of(1e-6)], allocation_id="job")
+        (found,), _ = together(runs_in(tmp_path / "before"))
+        assert (found.name, len(found.runs), found.rows[0].launches) == ("before", 2, 2)
+
+    def test_a_launch_counts_once_under_any_name(self, tmp_path: Path) -> None:
+        one = store(tmp_path / "launch-1", [row_of(1e-6)])
+        shutil.copytree(one, tmp_path / "copy")
+        (tmp_path / "link").symlink_to(one)
+        for other in (one, tmp_path, tmp_path / "copy", tmp_path / "link"):
+            with pytest.raises(UsageError, match=r"is named twice.*: name each launch once, it would count twice"):
+                read_all([one, other])
+
+    def test_junk_in_run_json_is_no_obstacle(self, tmp_path: Path) -> None:
+        paths = [store(tmp_path / name, [row_of(1e-6)], allocation_id="job") for name in "ab"]
+        (paths[0] / "run.json").write_text(
+            json.dumps({**read_run(paths[0]).info, "backends": [[1]], "hosts": {}, "rank_map": "x", "host": 3})
+        )
+        (paths[0] / "topology.json").write_text("[" * 10_000)
+        assert [len(each.runs) for each in together(read_all(paths))[0]] == [2]
+
+
+def test_the_ceiling_of_most_launches_is_taken() -> None:
+    rows = [row_of(1e-6, ceiling=ceiling) for ceiling in (replace(NIC, limited_by="eth0"), NIC, NIC, None)]
+    assert combined(*rows).ceiling == NIC

@@ -1,0 +1,133 @@
+"""Two sides compared: the ratio and its interval, the word for it, what cannot be compared."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from collbench.analysis.compare import CellRatio, Comparison, compare
+from collbench.errors import UsageError
+from collbench.results.record import Times
+from collbench.stats.ratio import ratio_of_launches
+from tests.results.rows import make_row, make_times, not_measured, store
+
+
+def launches(folder: Path, medians: list[float], size_bytes: int = 1024, allocation: str | None = None, **changes: Any) -> Path:
+    """A folder of launches with one cell each."""
+    for number, p50 in enumerate(medians, start=1):
+        rows = [make_row(size_bytes, time_s=make_times(p50), **changes)]
+        store(folder / f"launch-{number}", rows, allocation_id=allocation or folder.name)
+    return folder
+
+
+def only_cell(found: Comparison) -> CellRatio:
+    (cell,) = found.cells
+    return cell
+
+
+BEFORE = [1.00e-6, 1.01e-6, 0.99e-6, 1.00e-6, 1.02e-6]
+
+
+@pytest.mark.parametrize(
+    ("factor", "b_is"), [(1.2, "slower"), (0.8, "faster"), (1.0, "same")],
+)  # fmt: skip
+def test_launches_on_both_sides(factor: float, b_is: str, tmp_path: Path) -> None:
+    after = [factor * p50 for p50 in BEFORE]
+    cell = only_cell(compare(launches(tmp_path / "a", BEFORE), launches(tmp_path / "b", after)))
+    assert cell.time == ratio_of_launches(BEFORE, after)
+    assert cell.time is not None and cell.time.value == pytest.approx(factor)
+    assert (cell.b_is, cell.launches) == (b_is, True)
+    assert cell.bandwidth is not None and cell.bandwidth.value == pytest.approx(1 / factor)
+    assert (cell.bandwidth.low, cell.bandwidth.high) == (1 / (cell.time.high or 0), 1 / (cell.time.low or 0))
+
+
+def test_same_tells_how_far_apart_they_may_be(tmp_path: Path) -> None:
+    cell = only_cell(compare(launches(tmp_path / "a", BEFORE), launches(tmp_path / "b", BEFORE[::-1])))
+    assert cell.time is not None and cell.time.low is not None and cell.time.high is not None
+    assert cell.time.low < 1 < cell.time.high
+    assert cell.within == max(cell.time.high - 1, 1 - cell.time.low)
+    assert 0.005 < cell.within < 0.05
+
+
+@pytest.mark.parametrize(("of_a", "of_b"), [(1, 1), (1, 5), (5, 1)])
+def test_one_launch_on_a_side_leaves_the_interval_within_a_launch(of_a: int, of_b: int, tmp_path: Path) -> None:
+    cell = only_cell(compare(launches(tmp_path / "a", BEFORE[:of_a]), launches(tmp_path / "b", [2e-6] * of_b)))
+    assert (cell.b_is, cell.launches) == ("slower", False)
+
+
+def test_without_an_interval_nothing_is_claimed(tmp_path: Path) -> None:
+    few = Times(2e-6, None, None, 1e-6, 3e-6, 3e-6, 3e-6)
+    a, b = store(tmp_path / "a", [make_row(8)]), store(tmp_path / "b", [make_row(8, time_s=few)])
+    assert (only_cell(compare(a, b)).b_is, only_cell(compare(a, b)).within) == ("unknown", None)
+
+
+@pytest.mark.parametrize("times", [Times(2e-6, 1e-320, 3e-6, 1, 1, 1, 1), Times(2e-6, 3e-6, 1e-6, 1, 1, 1, 1)])
+def test_an_interval_that_no_clock_gives_is_none(times: Times, tmp_path: Path) -> None:
+    a, b = store(tmp_path / "a", [make_row(8)]), store(tmp_path / "b", [make_row(8, time_s=times)])
+    assert only_cell(compare(a, b)).b_is == "unknown"
+
+
+def test_cells_of_one_side_and_not_available_ones_are_kept(tmp_path: Path) -> None:
+    a = store(tmp_path / "a", [make_row(8), make_row(16), make_row(32, dtype="int8"), not_measured("no memory", size_bytes=64)])
+    b = store(tmp_path / "b", [make_row(8), make_row(16, mode="pipelined"), make_row(64)])
+    found = compare(a, b)
+    assert [(cell.a.size_bytes, cell.b_is) for cell in found.cells] == [(8, "same"), (64, "n/a")]
+    assert [row.size_bytes for row in found.only_a] == [16, 32]
+    assert [(row.size_bytes, row.mode) for row in found.only_b] == [(16, "pipelined")]
+
+
+@pytest.mark.parametrize(("of_a", "of_b", "differs"), [(65, 77, False), (65, 79, True), (260, 65, True), (None, 65, False)])
+def test_another_state_of_the_machine_is_flagged(of_a: float | None, of_b: float, differs: bool, tmp_path: Path) -> None:
+    sides = [
+        store(tmp_path / name, [make_row(8, canary_s={"before": ns and ns * 1e-9, "after": ns and ns * 1e-9})])
+        for name, ns in (("a", of_a), ("b", of_b))
+    ]
+    assert only_cell(compare(*sides)).state_differs == differs
+
+
+def test_two_times_the_same_is_refused(tmp_path: Path) -> None:
+    a = launches(tmp_path / "a", BEFORE)
+    with pytest.raises(UsageError, match="are the same folder: name two"):
+        compare(a, a / ".." / "a")
+    with pytest.raises(UsageError, match="named twice"):
+        compare(a, a / "launch-2")
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"ranks": 8}, "ranks 4 → 8"),
+        ({"buffers": "rotating", "mode": "pipelined"}, "mode isolated → pipelined, buffers fixed → rotating"),
+        ({"in_place": True}, "in place no → yes"),
+        ({"size_bytes": 16}, "size bytes 8 → 16"),
+        ({"root": 1}, "root none → 1"),
+    ],
+)
+def test_sides_without_a_common_cell_say_what_differs(changes: dict[str, Any], told: str, tmp_path: Path) -> None:
+    a, b = store(tmp_path / "a", [make_row(8)]), store(tmp_path / "b", [make_row(**{"size_bytes": 8, **changes})])
+    with pytest.raises(UsageError) as refused:
+        compare(a, b)
+    assert str(refused.value) == f"{a} and {b} have no cell in common: {told}"
+
+
+def test_sides_whose_parts_agree_but_never_at_once(tmp_path: Path) -> None:
+    a = store(tmp_path / "a", [make_row(8), make_row(16, dtype="int8")])
+    b = store(tmp_path / "b", [make_row(16), make_row(8, dtype="int8")])
+    with pytest.raises(UsageError, match="their combinations of operation, backend, type and size differ"):
+        compare(a, b)
+    with pytest.raises(UsageError, match="one of them has no finished cell"):
+        compare(a, store(tmp_path / "c", []))
+
+
+def test_a_side_is_one_allocation_under_equal_conditions(tmp_path: Path) -> None:
+    a = launches(tmp_path / "a", BEFORE)
+    mixed = launches(tmp_path / "b", BEFORE[:1])
+    store(mixed / "launch-2", [make_row(1024)], allocation_id="another")
+    with pytest.raises(UsageError, match=r"cannot be one side of a comparison \(they are of different allocations.*--allocation NAME"):
+        compare(a, mixed)
+    store(tmp_path / "c" / "launch-1", [make_row(1024)], allocation_id="c", collbench="1")
+    store(tmp_path / "c" / "launch-2", [make_row(1024)], allocation_id="c", collbench="2")
+    with pytest.raises(UsageError, match="software collbench: 1 → 2"):
+        compare(a, tmp_path / "c")

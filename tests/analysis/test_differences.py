@@ -1,0 +1,94 @@
+"""What differs between two runs: only that, the important first, equal changes once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collbench.analysis.differences import KINDS, Difference, differences
+from collbench.results.reader import Run
+from tests.results.rows import make_row
+
+PLACES = [{"rank": rank, "host": "n1", "local_rank": rank, "pid": 100 + rank, "cpus": [rank]} for rank in range(2)]
+INFO: dict[str, Any] = {
+    "collbench": "0.1", "backends": {"mpi": {"mpi": "MPICH 4.3", "mpi_thread_level": "single"}}, "hosts": ["n1"], "rank_map": PLACES,
+    "environment": {"MPICH_CH4_NETMOD": "ofi", "SLURM_STEP_ID": "1"}, "launcher": "srun", "launcher_facts": {"srun_mpi": "pmi2"},
+    "command": ["collbench", "allreduce", "--sizes=8", "-n", "20", "--out", "a"], "libraries": ["/opt/a/libmpi.so.12", "/lib/libnuma.so.1"],
+    "host": {"hostname": "n1", "kernel": "6.1", "cpu_model": "A", "cpus_usable": 2},
+}  # fmt: skip
+
+
+def run(folder: Path, topology: Any = None, governor: str = "performance", **changes: Any) -> Run:
+    """A run like INFO but for the changes."""
+    if topology is not None:
+        folder.mkdir(exist_ok=True)
+        (folder / "topology.json").write_text(json.dumps(topology))
+    return Run(folder, {**INFO, **changes}, [make_row(evidence={"conditions": {"governor": governor}})])
+
+
+def told(a: Run, b: Run) -> list[tuple[str, str, str, str]]:
+    return [(each.kind, each.what, each.a, each.b) for each in differences(a, b)]
+
+
+def test_what_is_equal_is_not_told_nor_what_is_new_at_each_start(tmp_path: Path) -> None:
+    other = run(
+        tmp_path, environment={"MPICH_CH4_NETMOD": "ofi", "SLURM_STEP_ID": "2", "PMI_FD": "9"}, rank_map=[{**p, "pid": 7} for p in PLACES],
+        command=["collbench", "allreduce", "--sizes", "8", "--iterations", "20", "--out", "b", "--quiet"], started_utc="later",
+    )  # fmt: skip
+    assert told(run(tmp_path), other) == []
+
+
+def test_each_kind_is_told_in_the_order_of_importance(tmp_path: Path) -> None:
+    other = run(
+        tmp_path, governor="powersave", backends={"mpi": {"mpi": "MPICH 5.0", "mpi_thread_level": "single"}}, environment={}, hosts=["n2"],
+        launcher="mpirun", launcher_facts={}, rank_map=PLACES[:1], command=["collbench", "allreduce", "--sizes", "8,16", "-n", "20"],
+        libraries=["/opt/b/libmpi.so.12", "/lib/libucp.so.0"], host={**INFO["host"], "hostname": "n2", "kernel": "6.2"},
+    )  # fmt: skip
+    found = told(run(tmp_path), other)
+    assert found == [
+        ("software", "mpi mpi", "MPICH 4.3", "MPICH 5.0"),
+        ("software", "kernel", "6.1", "6.2"),
+        ("environment", "MPICH_CH4_NETMOD", "ofi", "–"),
+        ("hosts", "names", "n1", "n2"),
+        ("ranks", "number", "2", "1"),
+        ("ranks", "CPUs", "local rank 0 on [0]; local rank 1 on [1]", "local rank 0 on [0]"),
+        ("machine", "governor", "performance", "powersave"),
+        ("launcher", "name", "srun", "mpirun"),
+        ("launcher", "srun_mpi", "pmi2", "–"),
+        ("options", "--sizes", "8", "8,16"),
+        ("libraries", "libmpi", "/opt/a/libmpi.so.12", "/opt/b/libmpi.so.12"),
+        ("libraries", "in one run only", "libnuma", "libucp"),
+    ]
+    assert [KINDS.index(each[0]) for each in found] == sorted(KINDS.index(each[0]) for each in found)
+
+
+def test_the_last_of_an_option_typed_twice_counts(tmp_path: Path) -> None:
+    twice = run(tmp_path, command=["collbench", "allreduce", "--sizes", "4", "--sizes", "8", "-n", "20"])
+    assert told(run(tmp_path), twice) == []
+
+
+def test_equal_changes_of_many_links_are_told_once(tmp_path: Path) -> None:
+    links = [{"schema": 1, "members": [], "interfaces": [{"name": f"eth{n}", "mtu": mtu} for n in range(3)]} for mtu in (1500, 9000)]
+    a, b = run(tmp_path / "a", links[0]), run(tmp_path / "b", links[1])
+    assert told(a, b) == [("topology", "interfaces * mtu (3 times)", "1500", "9000")]
+
+
+def test_long_texts_are_told_from_where_they_part(tmp_path: Path) -> None:
+    names = [f"node{n:03d}" for n in range(200)]
+    found = differences(run(tmp_path, hosts=names[:-1]), run(tmp_path, hosts=names))
+    known, number = ((each.a, each.b) for each in found)
+    assert number == ("199", "200")
+    assert known[0].startswith("…") and known[0].endswith("node198") and known[1].endswith("node199") and len(known[1]) < 40
+
+
+@settings(max_examples=30)
+@given(
+    st.recursive(st.none() | st.booleans() | st.integers() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner))
+)
+def test_no_run_json_is_an_obstacle(junk: Any) -> None:
+    info = dict.fromkeys((*INFO, "anything"), junk)
+    assert all(isinstance(each, Difference) for each in differences(Run(Path("none"), info), Run(Path("none"), INFO)))

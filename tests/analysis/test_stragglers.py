@@ -1,0 +1,197 @@
+"""A rank that holds the others up is named; chance, ties of the clock, exit skew and a root's part are not mistaken for one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from collbench.analysis.stragglers import compared, exit_skew_s, histogram, stragglers
+from collbench.errors import UsageError
+from collbench.results.folder import RunFolder
+from collbench.results.reader import Run, read_run
+from collbench.results.record import Row
+from collbench.stats.median import effective_n
+from tests.results.rows import make_row, not_measured
+
+HOSTS = [{"rank": rank, "host": f"node{rank + 4:02d}"} for rank in range(8)]
+
+
+@dataclass(frozen=True)
+class InMemory(Run):
+    """A run whose arrays need no file."""
+
+    def array(self, row: Row, name: str) -> NDArray[Any]:
+        return np.asarray(self.info["arrays"][row.size_bytes][name])
+
+
+def run_of(times: list[NDArray[np.float64]], **changes: Any) -> Run:
+    """A run with one cell per array of seconds [ranks × samples]."""
+    rows, arrays = [], {}
+    for power, each in enumerate(times, start=3):
+        known = {"ranks": len(each), "n": each.shape[1], "n_eff": effective_n(each.max(axis=0))}
+        rows.append(make_row(1 << power, **{**known, **changes}))
+        arrays[1 << power] = {"slowest_rank": each.argmax(axis=0).astype(np.int32), "rank_p50_s": np.median(each, axis=1)}
+    return InMemory(Path("run"), {"arrays": arrays, "rank_map": HOSTS}, rows)
+
+
+def noisy(rng: np.random.Generator, ranks: int, samples: int = 100, sigma: float = 0.05, rho: float = 0.0) -> NDArray[np.float64]:
+    """Seconds of like ranks around 100 µs: each with noise of its own and noise that all share, both autocorrelated."""
+    fresh = rng.normal(size=(ranks + 1, samples))
+    noise = np.empty_like(fresh)
+    noise[:, 0] = fresh[:, 0]
+    for at in range(1, samples):
+        noise[:, at] = rho * noise[:, at - 1] + np.sqrt(1 - rho**2) * fresh[:, at]
+    return np.asarray(1e-4 * np.exp(sigma * (noise[:-1] + noise[-1])))
+
+
+def test_a_slow_rank_is_named_with_its_host_its_share_and_by_how_much() -> None:
+    cells = [noisy(np.random.default_rng(seed), 4) for seed in range(12)]
+    for cell in cells[3:]:
+        cell[3] *= 1.14
+    run = run_of(cells)
+    found = stragglers(run)
+    assert [(each.rank, each.host, each.cells, each.of_cells, each.expected) for each in found] == [(3, "node07", 9, 12, 0.25)]
+    assert found[0].excess == pytest.approx(0.14, abs=0.01)
+    share = float(np.mean([np.mean(cell.argmax(axis=0) == 3) for cell in cells[3:]]))
+    assert found[0].share == pytest.approx(share)
+    assert replace(found[0], share=0.62, excess=0.14).sentence() == (
+        "rank 3 (node07) was the slowest in 62 % of the samples (its share would be 25 %) in 9 of 12 cells: "
+        "its median there is 14 % above the others'"
+    )
+    assert replace(found[0], host="").sentence().startswith("rank 3 was the slowest")
+
+
+def test_several_slow_ranks_come_worst_first() -> None:
+    cells = [noisy(np.random.default_rng(seed), 8) for seed in range(8)]
+    for even, odd in zip(cells[::2], cells[1::2], strict=True):
+        even[1] *= 1.2
+        odd[6] *= 1.4
+    assert [(each.rank, each.cells) for each in stragglers(run_of(cells))] == [(6, 4), (1, 4)]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"root": 0, "operation": "broadcast"},
+        {"group": "0-2,1-3", "operation": "p2p_latency"},
+        {"flags": ("oversubscribed",)},
+        {"flags": ("skew_limited",)},
+        {"evidence": {"exit_skew_s": {"p50": 1e-6, "p95": 3e-5}}},
+        {"na": "no"},
+        {"ranks": 1},
+        {"n_eff": 19.0},
+    ],
+)
+def test_being_slowest_by_design_or_by_chance_is_no_finding(changes: dict[str, Any]) -> None:
+    cells = [noisy(np.random.default_rng(seed), 2) for seed in range(4)]
+    for cell in cells:
+        cell[1] *= 1.25
+    assert len(stragglers(run_of(cells))) == 1
+    assert stragglers(run_of(cells, **changes)) == []
+
+
+def test_of_two_ranks_one_is_slowest_in_half_the_samples() -> None:
+    cells = [noisy(np.random.default_rng(seed), 2) for seed in range(8)]
+    assert stragglers(run_of(cells)) == []
+    assert [cell.expected for cell in compared(run_of(cells))] == [0.5] * 8
+
+
+def test_a_rank_always_a_hair_behind_is_no_straggler() -> None:
+    """Slowest in every sample, but by 4 %, or by no more than the clock shows."""
+    like = np.full((4, 200), 1e-4) + np.arange(200) % 7 * 1e-6
+    hair, clock = like.copy(), np.full((4, 200), 60e-9)
+    hair[2] *= 1.04
+    clock[2] += 10e-9
+    for cell in (hair, clock):
+        run = run_of([cell] * 4, n_eff=200.0)
+        assert histogram(compared(run)) == [(2, 1.0)]
+        assert stragglers(run) == []
+
+
+def test_ties_of_a_coarse_clock_do_not_blame_the_first_rank() -> None:
+    """argmax gives a tie to the lowest rank, which then seems to be the slowest."""
+    cells = [np.round(noisy(np.random.default_rng(seed), 4, sigma=0.1) * 1e-3 / 2e-8) * 2e-8 for seed in range(6)]
+    run = run_of(cells)
+    assert histogram(compared(run))[0][0] == 0 and histogram(compared(run))[0][1] > 0.4
+    assert stragglers(run) == []
+
+
+def test_what_strikes_a_single_cell_is_not_the_ranks_fault() -> None:
+    cells = [noisy(np.random.default_rng(seed), 4) for seed in range(8)]
+    cells[5][1] *= 1.3
+    assert stragglers(run_of(cells)) == []
+    assert [each.rank for each in stragglers(run_of(cells[5:6]))] == [1]
+
+
+def test_a_rank_may_be_slow_in_one_library_only() -> None:
+    cells = [noisy(np.random.default_rng(seed), 4) for seed in range(10)]
+    for cell in cells[:2]:
+        cell[1] *= 1.3
+    run = run_of(cells)
+    assert stragglers(run) == []
+    rows = [replace(row, backend="mpi" if at < 2 else "gloo") for at, row in enumerate(run.rows)]
+    assert [(each.rank, each.cells, each.of_cells) for each in stragglers(replace(run, rows=rows))] == [(1, 2, 10)]
+
+
+def _rates(runs: int, cells: int, rho: float) -> tuple[float, float]:
+    """(false alarms, 10 % slower rank found) in simulated runs of 4 ranks."""
+    rng = np.random.default_rng(7)
+    alarms = found = 0
+    for _ in range(runs):
+        times = [noisy(rng, 4, int(rng.choice([60, 200])), float(rng.choice([0.2, 0.1, 0.03])), rho) for _ in range(cells)]
+        alarms += bool(stragglers(run_of(times)))
+        for each in times:
+            each[2] *= 1.1
+        found += [each.rank for each in stragglers(run_of(times))] == [2]
+    return alarms / runs, found / runs
+
+
+def test_false_alarms_and_power_in_a_sample() -> None:
+    alarms, found = _rates(20, 12, 0.5)
+    assert alarms == 0
+    assert found >= 0.9
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("cells", "rho"), [(1, 0.0), (1, 0.7), (3, 0.9), (12, 0.5), (12, 0.97)])
+def test_false_alarms_stay_below_one_percent(cells: int, rho: float) -> None:
+    alarms, found = _rates(400, cells, rho)
+    assert alarms < 0.01
+    assert found > 0.93 or rho > 0.5 or cells == 1
+
+
+def test_arrays_that_are_missing_or_senseless_are_left_out(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path / "run", "allreduce", {"rank_map": [{"rank": 0, "host": 3}, "junk"]})
+    good = {"slowest_rank": np.array([0, 1, 1], np.int32), "rank_p50_s": np.array([1e-4, 2e-4])}
+    bad: list[dict[str, Any]] = [
+        {},
+        {**good, "slowest_rank": np.array([0, 2], np.int32)},
+        {**good, "slowest_rank": np.array([-1, 1], np.int32)},
+        {**good, "slowest_rank": np.array([0.0, 1.0])},
+        {**good, "slowest_rank": np.zeros((2, 2), np.int32)},
+        {**good, "slowest_rank": np.zeros(0, np.int32)},
+        {**good, "rank_p50_s": np.array([1e-4, np.nan])},
+        {**good, "rank_p50_s": np.array([1e-4, 0.0])},
+        {**good, "rank_p50_s": np.array([1e-4])},
+    ]
+    for size, arrays in enumerate([good, *bad], start=8):
+        folder.append(make_row(size, n_eff=-3.0), arrays)
+    folder.append(not_measured("no"), {})
+    run = read_run(folder.path)
+    assert [cell.row.size_bytes for cell in compared(run)] == [8]
+    assert histogram(compared(run)) == [(1, pytest.approx(2 / 3)), (0, pytest.approx(1 / 3))]
+    assert stragglers(run) == []
+    with pytest.raises(UsageError):
+        run.array(run.rows[1], "slowest_rank")
+
+
+def test_exit_skew_is_read_as_far_as_it_is_two_numbers() -> None:
+    assert exit_skew_s(make_row(evidence={"exit_skew_s": {"p50": 1e-7, "p95": 3e-7}})) == (1e-7, 3e-7)
+    for known in (None, [], {"p50": 1e-7}, {"p50": "x", "p95": 1}):
+        assert exit_skew_s(make_row(evidence={"exit_skew_s": known})) is None
+    assert exit_skew_s(make_row()) is None

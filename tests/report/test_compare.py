@@ -1,0 +1,148 @@
+"""A comparison as people and programs read it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from collbench.errors import UsageError
+from collbench.report.compare import compare_runs
+from collbench.results.record import Row, Times
+from tests.report.golden import assert_golden
+from tests.results.rows import make_row, make_times, not_measured, store
+
+KINDS = {"backend": "mpi", "device": "cpu", "ranks": 2}
+
+
+def row(size: int, p50: float, **changes: Any) -> Row:
+    return make_row(size, time_s=make_times(p50), **{**KINDS, **changes})
+
+
+def side(folder: Path, factor: float, launches: int, extra: list[Row], **info: Any) -> Path:
+    """Launches of a few cells, all `factor` slower than the first side's; `extra` are rows of every launch."""
+    for number in range(launches):
+        noise = 1 + 0.002 * (number % 3)
+        canary = {"before": 65e-9 * factor, "after": 65e-9 * factor}
+        rows = [
+            row(64 << 20, 2.4e-3 * factor * noise, canary_s={"before": 65e-9, "after": 66e-9}),
+            row(8, 1e-6 * factor * noise, canary_s=canary),
+            row(1024, 2e-6 * noise),
+            row(2048, 2.2e-6 / factor * noise),
+            *extra,
+        ]
+        store(folder / f"launch-{number + 1}", rows, allocation_id=folder.name, **info)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """B: a newer MPI, slower here and faster there, on a machine whose canary flipped at 8 B."""
+    folder = tmp_path_factory.mktemp("both")
+    before = [not_measured("no bfloat16", size_bytes=16, dtype="bfloat16", **KINDS), row(4096, 3e-6, wrong=0), row(32, 1e-6, in_place=True)]
+    after = [row(16, 3e-6, dtype="bfloat16"), row(4096, 3e-6, wrong=7, flags=("simulated",)), row(64, 1e-6)]
+    a = side(folder / "before", 1.0, 5, before, backends={"mpi": {"mpi": "MPICH 4.3"}}, environment={})
+    b = side(folder / "after", 1.3, 5, after, backends={"mpi": {"mpi": "MPICH 5.0"}}, environment={"MPICH_CH4_NETMOD": "u|cx\x1b"})
+    return a, b
+
+
+def printed(a: Path, b: Path, format: str = "table", **options: str) -> tuple[str, str]:
+    out, err = io.StringIO(), io.StringIO()
+    assert compare_runs(a, b, format, out, err=err, **options) == 0
+    return out.getvalue(), err.getvalue()
+
+
+@pytest.mark.parametrize(("format", "golden"), [("table", "compare.txt"), ("markdown", "compare.md")])
+def test_for_people(format: str, golden: str, both: tuple[Path, Path]) -> None:
+    out, err = printed(*both, format)
+    assert_golden(golden, out)
+    assert err == ""
+
+
+def test_each_word(both: tuple[Path, Path]) -> None:
+    lines = {tuple(line.split()[1:3]): line for line in printed(*both)[0].splitlines() if line.startswith("allreduce")}
+    assert "1.300× slower [1.297, 1.303]" in lines["64", "MiB"]
+    assert lines["64", "MiB"].split()[6:10] == ["2405", "3126", "1.300", "0.769"]
+    assert "1.300× slower" in lines["8", "B"] and "machine_state_differs (canary 65 → 85 ns)" in lines["8", "B"]
+    assert "same within 0.2 % [0.998, 1.002]" in lines["1", "KiB"]
+    assert "1.300× faster [1.297, 1.303]" in lines["2", "KiB"]
+    assert "n/a (no bfloat16) in A" in lines["16", "B"]
+    assert "WRONG 35 in B, simulated in B" in lines["4", "KiB"]
+
+
+def test_one_launch_each_says_that_another_may_differ(tmp_path: Path) -> None:
+    a, b = side(tmp_path / "a", 1.0, 1, []), side(tmp_path / "b", 1.0, 1, [])
+    out, _ = printed(a, b)
+    assert "intervals: within one launch each: another launch may differ by more" in out
+    assert "what else differs: nothing that the runs recorded" in out
+
+
+def test_intervals_without_worth_are_not_dressed_up(tmp_path: Path) -> None:
+    wide, few = Times(1e-6, 1e-7, 1e-5, 1e-7, 1e-5, 1e-5, 1e-5), Times(1e-6, None, None, 1e-7, 1e-5, 1e-5, 1e-5)
+    a = store(tmp_path / "a", [make_row(8, time_s=wide, flags=("drift",)), make_row(16, time_s=few)])
+    b = store(tmp_path / "b", [make_row(8, time_s=wide), make_row(16, time_s=few)])
+    out, _ = printed(a, b)
+    assert "  ? same within a factor of 26" in out and "\n?: a flag on the line says why" in out and "drift in A" in out
+    assert "  unknown (no interval)" in out
+
+
+def test_json(both: tuple[Path, Path]) -> None:
+    found = json.loads(printed(*both, "json")[0])
+    assert (found["schema"], found["a"], found["b"]) == (1, {"name": "before", "launches": 5}, {"name": "after", "launches": 5})
+    cells = {(cell["size_bytes"], cell["in_place"]): cell for cell in found["cells"]}
+    assert {key: cell["b_is"] for key, cell in cells.items()} == {
+        (8, False): "slower", (16, False): "n/a", (1024, False): "same", (2048, False): "faster", (4096, False): "same",
+        (64 << 20, False): "slower", (32, True): "only in A", (64, False): "only in B",
+    }  # fmt: skip
+    first = cells[8, False]
+    assert first["time_ratio"]["value"] == pytest.approx(1.3) and first["time_ratio"]["low"] < 1.3 < first["time_ratio"]["high"]
+    assert first["busbw_ratio"]["value"] == pytest.approx(1 / 1.3)
+    assert (first["interval_over_launches"], first["machine_state_differs"], first["time_ratio"]["n"]) == (True, True, 5)
+    assert (first["b"]["launches"], first["b"]["canary_s"]) == (5, pytest.approx(84.5e-9))
+    assert (cells[4096, False]["b"]["wrong"], cells[16, False]["a"]["na"]) == (35, "no bfloat16")
+    assert found["differences"] == [
+        {"kind": "software", "what": "mpi mpi", "a": "MPICH 4.3", "b": "MPICH 5.0"},
+        {"kind": "environment", "what": "MPICH_CH4_NETMOD", "a": "–", "b": "u|cx\x1b"},
+    ]
+
+
+def test_csv(both: tuple[Path, Path]) -> None:
+    rows = list(csv.DictReader(io.StringIO(printed(*both, "csv")[0], newline="")))
+    assert len(rows) == 8
+    first = next(row for row in rows if row["size_bytes"] == "8")
+    assert (first["size_bytes"], first["b_is"], first["a_launches"], first["b_flags"]) == ("8", "slower", "5", "")
+    assert float(first["time_ratio_value"]) == pytest.approx(1.3)
+    assert rows[-2]["b_is"] == "only in A" and rows[-2]["b_p50_s"] == ""
+
+
+def test_formulas_are_defused(tmp_path: Path) -> None:
+    a, b = (store(tmp_path / name, [make_row(8, operation="=1+1", flags=("@x",))]) for name in "ab")
+    rows = list(csv.DictReader(io.StringIO(printed(a, b, "csv")[0], newline="")))
+    assert (rows[0]["operation"], rows[0]["a_flags"]) == ("'=1+1", "'@x")
+
+
+def test_a_hostile_run_moves_no_cursor(tmp_path: Path) -> None:
+    evil = "\x1b[2Jé|<b>"
+    a, b = (store(tmp_path / name, [make_row(8, operation=evil, flags=(evil, name))], backends={evil: name}) for name in "ab")
+    for format in ("table", "markdown", "csv", "json"):
+        out, _ = printed(a, b, format)
+        assert "\x1b" not in out and out.count("\n") > 1
+    assert "<b>" not in printed(a, b, "markdown")[0]
+
+
+def test_what_could_not_be_read_is_said(tmp_path: Path) -> None:
+    a, b = (store(tmp_path / name, [make_row(8)]) for name in "ab")
+    with (b / "cells.jsonl").open("a") as file:
+        file.write("{}\nhalf")
+    assert printed(a, b)[1].startswith(f"{b}/cells.jsonl ends in the middle of line 3")
+
+
+def test_bad_formats(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--format 'xml' is unknown: choose from table, csv, json, markdown"):
+        printed(tmp_path, tmp_path, "xml")
+    with pytest.raises(UsageError, match="--color 'red' is unknown"):
+        printed(store(tmp_path / "a", [make_row(8)]), store(tmp_path / "b", [make_row(8)]), color="red")

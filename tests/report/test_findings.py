@@ -1,0 +1,141 @@
+"""The sections below the rows of `collbench report`: fits and slow ranks, word for word."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collbench.report.columns import times
+from collbench.report.findings import lines
+from collbench.results.folder import RunFolder
+from collbench.results.jsonl import parse_object, to_line
+from collbench.results.reader import Run, read_run, row_from_json
+from collbench.results.record import Row
+from tests.analysis.test_alpha_beta import SIZES, cell
+from tests.report.golden import assert_golden
+from tests.results.rows import make_row, make_times, not_measured
+
+
+def stored(path: Path, ranks: int, cells: int = 12, slow: int | None = None, **changes: Any) -> Run:
+    """A run whose rank `slow` is 20 % above the others in the cells from 1 KiB on."""
+    folder = RunFolder.create(path, "allreduce", {"rank_map": [{"rank": rank, "host": f"node{rank:02d}"} for rank in range(ranks)]})
+    rng = np.random.default_rng(11)
+    for power in range(8, 8 + cells):
+        times = 1e-4 * np.exp(0.05 * rng.normal(size=(ranks, 100)))
+        if slow is not None and power >= 10:
+            times[slow] *= 1.2
+        arrays = {"slowest_rank": times.argmax(axis=0).astype(np.int32), "rank_p50_s": np.median(times, axis=1)}
+        known = {"ranks": ranks, "n": 100, "evidence": {"exit_skew_s": {"p50": 1e-7, "p95": 1e-6 if power > 8 else 2e-6}}}
+        folder.append(make_row(1 << power, **{**known, **changes}), arrays)
+    return read_run(folder.path)
+
+
+def texts(runs: list[Run], rows: list[Row]) -> list[str]:
+    return [line.text for line in lines(runs, rows)]
+
+
+def test_both_sections(tmp_path: Path) -> None:
+    rows = [cell(size, alpha, backend=backend) for backend, alpha in (("nccl", 8e-6), ("mpi", 1e-6)) for size in SIZES]
+    rows += [cell(size, *((2e-6, 1e9) if size < 65536 else (40e-6, 20e9)), backend="gloo") for size in SIZES]
+    rows[20] = cell(SIZES[20], 16e-6, 24e9)
+    rows[3] = cell(SIZES[3], flags=("two_modes",))
+    rows[4] = not_measured("no", size_bytes=SIZES[4])
+    found = lines([stored(tmp_path / "run", 10, slow=3)], rows)
+    assert_golden("findings.txt", "".join(f"{line.text}\n" for line in found))
+    assert [line.text for line in found if line.style == "head"] == ["latency and bandwidth (α–β fit)", "slowest ranks"]
+
+
+def test_nothing_is_said_where_there_is_nothing_to_say() -> None:
+    assert lines([], []) == []
+    assert lines([Run(Path("run"))], [make_row(), not_measured("no")]) == []
+    assert lines([Run(Path("run"), rows=[make_row()])], [make_row()]) == []
+
+
+def test_a_latency_that_large_sizes_cannot_tell_has_an_upper_end_only() -> None:
+    rng = np.random.default_rng(5)
+    rows = [cell(size, 1e-9, 10e9 * (1 + 0.05 * rng.normal())) for size in SIZES[13:]]
+    rows[6] = cell(SIZES[19], 1e-9, 10e9 / 25)
+    figures = re.split("  +", texts([], rows)[3])
+    assert re.fullmatch(r"at most 1\.\d+", figures[3])
+    assert figures[-3:] == ["–", "–", "4 MiB (25 times)"]
+
+
+def test_like_ranks_have_a_histogram_but_no_sentence(tmp_path: Path) -> None:
+    found = texts([stored(tmp_path / "run", 2)], [])
+    assert found[:3] == ["", "slowest ranks", "rank  host    slowest in"]
+    assert [line.split()[:2] for line in found[3:5]] in ([["0", "node00"], ["1", "node01"]], [["1", "node01"], ["0", "node00"]])
+    assert found[5] == "12 cells, each counts alike; 50 % each if the ranks were alike"
+    assert len(found) == 8
+
+
+def test_several_runs_are_told_apart(tmp_path: Path) -> None:
+    found = texts([stored(tmp_path / "one", 2), stored(tmp_path / "two", 2), Run(Path("three"))], [])
+    assert [line for line in found if line.endswith(":")] == ["one:", "two:"]
+
+
+def test_launches_of_one_allocation_are_looked_at_together(tmp_path: Path) -> None:
+    launches = [stored(tmp_path / name, 2, cells=4, slow=1) for name in ("one", "two", "three")]
+    together = [replace(run, info={**run.info, "allocation_id": "job-7"}) for run in launches]
+    found = texts(together, [])
+    assert found[2].startswith("rank 1 (node01) was the slowest in 99 % of the samples")
+    assert "in 6 of 12 cells" in found[2]
+    assert sum(line.startswith("rank ") for line in found) == 2  # one sentence, one title
+    other = replace(together[2], info={"allocation_id": "job-8"})
+    assert [line for line in texts([*together[:2], other], []) if line.endswith(":")] == ["one and 1 more:", "three:"]
+
+
+def test_no_more_than_eight_ranks_have_a_bar(tmp_path: Path) -> None:
+    found = texts([stored(tmp_path / "run", 32, cells=4)], [])
+    assert sum("█" in line for line in found) == 8
+    assert "and 24 more ranks; 4 cells, each counts alike; 3.1 % each if the ranks were alike" in found
+
+
+def test_exit_skew_is_told_without_arrays_too() -> None:
+    row = make_row(64, time_s=make_times(1e-6), evidence={"exit_skew_s": {"p50": 4e-8, "p95": 3e-7}})
+    assert texts([Run(Path("run"), rows=[row])], []) == [
+        "",
+        "slowest ranks",
+        "nccl: the ranks left the synchronisation 0.0400 µs apart (95th percentile 0.3000 µs), at most 4.0 % of the time shown "
+        "(allreduce 64 B)",
+    ]
+
+
+@pytest.mark.parametrize("host", ["\x1b[2J", "a\nb"])
+def test_names_from_files_cannot_steer_a_terminal(tmp_path: Path, host: str) -> None:
+    run = stored(tmp_path / "run", 2, slow=1)
+    shown = "".join(texts([replace(run, info={"rank_map": [{"rank": 1, "host": host}]})], []))
+    assert shown.isprintable()
+    assert "rank 1 (" in shown
+
+
+_JSON = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3) | st.lists(st.integers(), max_size=2)
+_NUMBER = st.floats() | st.integers()
+_TIMES = st.fixed_dictionaries({name: _NUMBER | st.none() for name in ("p50", "ci_low", "ci_high", "min", "p95", "p99", "max")})
+_SKEW = st.fixed_dictionaries({"exit_skew_s": _JSON | st.fixed_dictionaries({"p50": _JSON, "p95": _JSON})})
+_FIELDS = {
+    "size_bytes": st.integers(), "ranks": st.integers(), "time_s": _TIMES, "algbw_bytes_per_s": _NUMBER, "busbw_bytes_per_s": _NUMBER,
+    "evidence": _SKEW, "modes": st.lists(_JSON | st.fixed_dictionaries({"time_s": _JSON, "share": _JSON}), max_size=3),
+    "n_eff": _NUMBER, "flags": st.lists(st.text(max_size=3), max_size=2),
+}  # fmt: skip
+
+
+@settings(max_examples=30, deadline=None)
+@given(data=st.data())
+def test_rows_from_hostile_files_never_raise(data: st.DataObject) -> None:
+    rows = []
+    for size in SIZES[:8]:
+        values = {**cell(size).as_json(), **data.draw(st.fixed_dictionaries({}, optional=_FIELDS))}
+        try:
+            rows.append(row_from_json(parse_object(to_line(values).encode())))
+        except ValueError:
+            continue
+    found = lines([Run(Path("run"), rows=rows)], rows)
+    assert all(line.text.isprintable() for line in found)
+    assert all(times(row).isprintable() for row in rows)

@@ -1,0 +1,139 @@
+"""The reporter: rows measured in any order are read in the planned one, nothing is lost, and a log hears that the run is alive."""
+
+from __future__ import annotations
+
+import io
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collbench.report.plan import PlanSummary
+from collbench.report.screen import PlainScreen
+from collbench.report.table import Line
+from collbench.report.terminal import make_reporter
+from collbench.results.folder import RunFolder
+from tests.results.rows import make_row, not_measured
+
+SIZES = [8, 16, 32, 64]
+ROWS = [make_row(size) for size in SIZES]
+
+
+class Lines(io.StringIO):
+    """stdout that can be asked which sizes it has shown so far."""
+
+    def sizes(self) -> list[int]:
+        return [int(line.split()[1]) for line in self.getvalue().splitlines() if line.startswith("allreduce")]
+
+
+def test_a_row_waits_for_those_before_it() -> None:
+    out = Lines()
+    with make_reporter("table", out, io.StringIO()) as reporter:
+        reporter.start(PlanSummary.of(ROWS))
+        shown = []
+        for place in (2, 0, 3, 1):
+            reporter.row(ROWS[place], place)
+            shown.append(out.sizes())
+    assert shown == [[], [8], [8], SIZES]
+
+
+@settings(max_examples=30, deadline=None)
+@given(order=st.permutations(range(len(ROWS))), measured=st.integers(0, len(ROWS)))
+def test_an_interrupted_run_shows_every_row_it_has_in_order(order: list[int], measured: int) -> None:
+    out = Lines()
+    with pytest.raises(KeyboardInterrupt), make_reporter("table", out, io.StringIO()) as reporter:
+        reporter.start(PlanSummary.of(ROWS))
+        for place in order[:measured]:
+            reporter.row(ROWS[place], place)
+        raise KeyboardInterrupt
+    assert out.sizes() == sorted(SIZES[place] for place in order[:measured])
+    assert out.getvalue().splitlines()[-1].startswith("intervals: " if measured else "operation")
+
+
+def test_a_place_that_comes_twice_loses_no_row() -> None:
+    out = Lines()
+    with make_reporter("table", out, io.StringIO()) as reporter:
+        reporter.start(PlanSummary.of(ROWS))
+        for place in (1, 1, 0, 0):
+            reporter.row(ROWS[place], place)
+    assert sorted(out.sizes()) == [8, 8, 16, 16]
+
+
+def test_without_places_rows_are_printed_at_once() -> None:
+    out = Lines()
+    reporter = make_reporter("table", out, io.StringIO())
+    reporter.start(PlanSummary.of(ROWS))
+    reporter.row(ROWS[3])
+    assert out.sizes() == [64]
+
+
+@pytest.mark.parametrize("format", ["json", "csv"])
+def test_formats_for_programs_print_as_measured(format: str) -> None:
+    out = io.StringIO()
+    reporter = make_reporter(format, out, io.StringIO())
+    reporter.start(PlanSummary.of(ROWS))
+    head = len(out.getvalue().splitlines())
+    for count, place in enumerate((2, 0, 3, 1), start=1):
+        reporter.row(ROWS[place], place)
+        assert len(out.getvalue().splitlines()) == head + count
+
+
+def test_both_placings_meet_on_one_line_of_nccl_tests_whatever_the_order() -> None:
+    rows = [make_row(size, in_place=in_place) for size in (8, 16) for in_place in (False, True)]
+    out = io.StringIO()
+    with make_reporter("nccl-tests", out, io.StringIO()) as reporter:
+        reporter.start(PlanSummary.of(rows))
+        for place in random.Random(1).sample(range(4), 4):
+            reporter.row(rows[place], place)
+    lines = [line.split() for line in out.getvalue().splitlines() if line.strip() and not line.startswith("#")]
+    assert [(line[0], "N/A" in line) for line in lines] == [("8", False), ("16", False)]
+
+
+def test_a_log_hears_from_a_silent_run_every_ten_seconds() -> None:
+    clock = [0.0]
+    out, err = io.StringIO(), io.StringIO()
+    screen = PlainScreen(out, err, now=lambda: clock[0])
+    for second in range(0, 41, 4):
+        clock[0] = float(second)
+        screen.progress("allreduce 1 MiB mpi", second // 4, 34, None if second < 30 else 65.0)
+        if second == 24:
+            screen.data(Line("a row"))
+    assert err.getvalue().splitlines() == [
+        "3 of 34 cells measured: allreduce 1 MiB mpi",  # at 12 s
+        "6 of 34 cells measured: allreduce 1 MiB mpi",  # at 24 s, when a row appears too
+        "9 of 34 cells measured, 1 min 05 s left: allreduce 1 MiB mpi",  # at 36 s
+    ]
+    assert out.getvalue() == "a row\n"
+
+
+def test_a_quiet_run_stays_silent_and_so_does_one_that_shows_rows() -> None:
+    clock = [0.0]
+    err = io.StringIO()
+    for quiet in (True, False):
+        screen = PlainScreen(io.StringIO(), err, quiet=quiet, now=lambda: clock[0])
+        for done in range(5):
+            clock[0] += 60 if quiet else 9
+            screen.progress("x", done, 5, None)
+            screen.data(Line("a row"))
+    assert err.getvalue() == ""
+
+
+def test_the_foot_names_the_rank_that_held_the_others_up(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path / "run", "allreduce", {})
+    rng = np.random.default_rng(3)
+    stored = []
+    for size in SIZES:
+        times = 1e-4 * np.exp(0.05 * rng.normal(size=(2, 100)))
+        times[1] *= 1.2
+        arrays = {"slowest_rank": times.argmax(axis=0).astype(np.int32), "rank_p50_s": np.median(times, axis=1)}
+        stored.append(folder.append(make_row(size, ranks=2, n=100), arrays))
+    out = io.StringIO()
+    with make_reporter("table", out, io.StringIO()) as reporter:
+        reporter.start(PlanSummary.of(stored, [{"rank": 1, "host": "node05"}], str(folder.path)))
+        for row in [*stored, not_measured("no")]:
+            reporter.row(row)
+    last = out.getvalue().splitlines()[-1]
+    assert last.startswith("rank 1 (node05) was the slowest in 99 % of the samples (its share would be 50 %) in 4 of 4 cells: its median")
