@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 _HUBER = 1.345  # standard deviations; 95 % as efficient as least squares under normal noise
 _BAD = 4.0
 _OFF = 0.1
+_MOST_BAD = 6
 _SD_PER_MAD = 1.4826
 _LEAST_NOISE = 1e-9  # relative: below, it is rounding
 _ROUNDS, _LAST_ROUNDS = 30, 5
@@ -89,9 +90,10 @@ def through(data: Points, least: int) -> Lines:
 
 
 def _without_bad(weights: Values, bad: NDArray[np.bool_]) -> Values:
-    """Weights of 0 for the bad points of lines that keep three points."""
+    """Weights of 0 for the bad points, at most one in six: more are no bad points but a line that does not fit."""
     kept = weights * ~bad
-    enough = np.count_nonzero(kept, axis=1) >= 3
+    left, there = np.count_nonzero(kept, axis=1), np.count_nonzero(weights, axis=1)
+    enough = there - left <= np.maximum(1, there // _MOST_BAD)
     return np.where(enough[:, None], kept, weights)
 
 
