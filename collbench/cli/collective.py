@@ -5,14 +5,16 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from collbench.cli.launches import placed, repeat
 from collbench.cli.options import add_options, make_request
 from collbench.errors import CollbenchError, RunFailed, UsageError
 from collbench.operations.registry import commands as operation_commands
 
 if TYPE_CHECKING:
+    from collbench.cli.listening import Listening
     from collbench.launch.info import LaunchInfo
     from collbench.runner.request import Request
 
@@ -40,7 +42,8 @@ def call(arguments: argparse.Namespace, argv: list[str]) -> int:
     request = make_request(arguments, operation_commands()[arguments.command], backends, argv)
     info = detect(os.environ, LocalRequest(arguments.ranks, ("collbench", *argv)))
     if info is None:
-        return _start_here(request, argv)
+        return _start_here(request, arguments, argv)
+    request = placed(request, info, os.environ)
     if arguments.ranks_per_node and "worker" not in info.facts:
         from collbench.launch.spawn import node_workers
 
@@ -48,19 +51,30 @@ def call(arguments: argparse.Namespace, argv: list[str]) -> int:
     return _take_part(request, info, arguments)
 
 
-def _start_here(request: Request, argv: Sequence[str]) -> int:
-    """No launcher: checks what can be checked alone, then starts the ranks; virtual ranks need no process of their own."""
-    from collbench.launch.mpiexec import find_mpiexec
-    from collbench.launch.spawn import default_ranks, start_local
+def _start_here(request: Request, arguments: argparse.Namespace, argv: Sequence[str]) -> int:
+    """No launcher: checks what can be checked alone, then starts the ranks, once or --launches times."""
+    from collbench.launch.spawn import default_ranks
 
     ranks = request.ranks or default_ranks(os.environ)
     request.sweep.check_ranks(ranks)
     _check_asked(request)
+
+    def start(argv: Sequence[str], env: Mapping[str, str]) -> int:
+        return _start(request, ranks, argv, env)
+
+    return start(argv, os.environ) if request.launches == 1 else repeat(request, arguments, argv, os.environ, start)
+
+
+def _start(request: Request, ranks: int, argv: Sequence[str], env: Mapping[str, str]) -> int:
+    """Starts the ranks on this host; virtual ranks need no process of their own."""
+    from collbench.launch.mpiexec import find_mpiexec
+    from collbench.launch.spawn import start_local
+
     if set(request.backends) == {"simulated"}:
         virtual = [*argv, *([] if request.ranks else ["--ranks", str(ranks)])]
-        return start_local(virtual, 1, mpi=False, mpiexec=None, env=os.environ)
-    mpiexec = find_mpiexec(os.environ) if "mpi" in request.backends and _has("mpi4py") else None
-    return start_local(argv, ranks, mpi=mpiexec is not None, mpiexec=mpiexec, env=os.environ)
+        return start_local(virtual, 1, mpi=False, mpiexec=None, env=env)
+    mpiexec = find_mpiexec(env) if "mpi" in request.backends and _has("mpi4py") else None
+    return start_local(argv, ranks, mpi=mpiexec is not None, mpiexec=mpiexec, env=env)
 
 
 def _check_asked(request: Request) -> None:
@@ -98,9 +112,7 @@ def _take_part(request: Request, info: LaunchInfo, arguments: argparse.Namespace
     try:
         if world.rank:
             return run(request, world, None, ended)
-        from collbench.cli.listening import Listening
-
-        with Listening(arguments) as listener:
+        with _listening(request, arguments) as listener:
             return run(request, world, listener, ended)
     except BaseException as error:
         why = error if isinstance(error, CollbenchError) else RunFailed(f"{type(error).__name__}: {error}")
@@ -112,3 +124,10 @@ def _take_part(request: Request, info: LaunchInfo, arguments: argparse.Namespace
     finally:
         world.close()
         sys.stdout.flush()
+
+
+def _listening(request: Request, arguments: argparse.Namespace) -> Listening:
+    from collbench.cli.listening import Listening
+    from collbench.cli.one_of_several import OneOfSeveral
+
+    return Listening(arguments) if request.launches == 1 else OneOfSeveral(arguments, first=request.launch_index == 0)

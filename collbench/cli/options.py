@@ -66,6 +66,8 @@ def _add_how(group: argparse._ArgumentGroup, operations: list[Operation]) -> Non
 def _add_where(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--ranks", metavar="N", type=positive, help="ranks to start here when no launcher did (default: 2)")
     group.add_argument("--ranks-per-node", metavar="K", type=positive, help="under one task per node: ranks that each task starts")
+    group.add_argument("--launches", metavar="N", type=positive, default=1,
+                       help="starts of all ranks on this host; intervals are over their medians (default: 1)")  # fmt: skip
     group.add_argument("--timeout", metavar="SECONDS", type=amount, default=DEFAULT_TIMEOUT_S,
                        help=f"deadline of every wait (default: {DEFAULT_TIMEOUT_S:g})")  # fmt: skip
     group.add_argument("--allocation", metavar="NAME", help="name of the allocation (default: the scheduler's job)")
@@ -96,7 +98,8 @@ def make_request(arguments: argparse.Namespace, operations: list[Operation], bac
         command=arguments.command, sweep=sweep, backends=backends, asked=frozenset(arguments.backend or ()),
         budget=Budget(arguments.max_time, arguments.iterations, arguments.warmup, precision), ranks=arguments.ranks,
         check=arguments.check, ceiling=arguments.ceiling, timeout_s=arguments.timeout, seed=arguments.seed or 0,
-        order_seed=arguments.seed, out=arguments.out, allocation=arguments.allocation, argv=tuple(argv),
+        order_seed=arguments.seed, out=arguments.out, allocation=arguments.allocation,
+        launches=arguments.launches, argv=tuple(argv),
     )  # fmt: skip
 
 

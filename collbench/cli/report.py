@@ -9,8 +9,8 @@ from typing import Any
 
 def add(commands: Any) -> dict[str, argparse.ArgumentParser]:
     """Adds the command."""
-    parser = commands.add_parser("report", help="print stored runs again, or write them as CSV")
-    parser.add_argument("runs", metavar="RUN", nargs="+", type=Path, help="a run's folder")
+    parser = commands.add_parser("report", help="print stored runs again, launches of one allocation together, or write them as CSV")
+    parser.add_argument("runs", metavar="RUN", nargs="+", type=Path, help="a run's folder, or a folder of launches")
     parser.add_argument("--csv", metavar="FILE", type=Path, nargs="?", const=Path("-"), help="write the rows as CSV (no FILE: to stdout)")
     parser.add_argument("--format", default="table", help="table, nccl-tests, csv or json (default: table)")
     parser.add_argument("--color", default="auto", help="auto, always or never (default: auto)")

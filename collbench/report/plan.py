@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from collbench.analysis.cells import SERIES
 from collbench.results.reader import Run
 from collbench.results.record import Row
 
-# What tells series apart, in the order in which they are sorted; within a series rows differ only in size.
-SERIES = ("operation", "backend", "device", "dtype", "redop", "root", "mode", "in_place", "buffers", "window", "group", "ranks", "nodes")
+__all__ = ["SERIES", "PlanSummary", "in_print_order", "plan_of"]
 
 
 @dataclass(frozen=True)
@@ -50,12 +50,13 @@ class PlanSummary:
         return sorted(str(value) for value in self.values.get(name, ()) if value is not None)
 
 
-def plan_of(run: Run) -> PlanSummary:
-    """The summary of a stored run; of its rank map only what is well-formed."""
+def plan_of(run: Run, rows: Iterable[Row] | None = None, name: str | None = None) -> PlanSummary:
+    """The summary of a stored run; of its rank map only what is well-formed. `rows` and `name` are those of several launches like it."""
     rank_map = run.info.get("rank_map")
     places = [place for place in rank_map if isinstance(place, dict)] if isinstance(rank_map, list) else []
-    launches = run.info.get("launches", 1)
-    return PlanSummary.of(run.rows, places, run.path.resolve().name, launches if isinstance(launches, int) else 1)
+    shown = list(run.rows if rows is None else rows)
+    launches = max((row.launches for row in shown), default=1)
+    return PlanSummary.of(shown, places, run.path.resolve().name if name is None else name, launches)
 
 
 def in_print_order(rows: Iterable[Row]) -> list[Row]:

@@ -7,13 +7,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TextIO
 
+from collbench.analysis.combine import Launches, read_all, together
 from collbench.errors import FINE, UsageError
+from collbench.report.findings import lines as findings
 from collbench.report.flags import printable
 from collbench.report.plan import in_print_order, plan_of
 from collbench.report.screen import PlainScreen, is_terminal, wants_color, write_line
 from collbench.report.table import Line, RowWriter, TableWriter
 from collbench.report.terminal import FORMATS
-from collbench.results.reader import Run, read_run
 
 _Print = Callable[[Line], None]
 
@@ -29,46 +30,54 @@ def report_run(
 ) -> int:
     """Prints the runs in `paths` on `stream` and writes their rows to `csv` ("-": to `stream`, and nothing else there).
 
-    What could not be read of a run is said on `err`. Returns the exit code. Raises UsageError for a path that is no run, an unknown
-    format, and a CSV file that cannot be written.
+    Launches of one allocation become one table, unless software, settings, hosts or links differ. What could not be read, or not be
+    put together, is said on `err`. Returns the exit code. Raises UsageError for a path that is no run, a launch that is named twice,
+    an unknown format, and a CSV file that cannot be written.
     """
     if format not in FORMATS:
         raise UsageError(f"--format '{format}' is unknown: choose from {', '.join(FORMATS)}")
-    runs = [read_run(path) for path in paths]
+    runs = read_all(paths)
     for warning in (warning for run in runs for warning in run.warnings):
         write_line(err or sys.stderr, printable(warning))
+    tables, apart = together(runs)
+    for sentence in apart:
+        write_line(err or sys.stderr, printable(sentence))
     screen = PlainScreen(stream, err or sys.stderr, wants_color(stream, color))
     if csv == Path("-"):
-        _print_all(runs, "csv", screen.data)
+        _print_all(tables, "csv", screen.data)
         return FINE
-    _print_all(runs, format, screen.data, _room(stream))
+    _print_all(tables, format, screen.data, _room(stream))
     if csv is not None:
-        _write_csv(runs, csv)
+        _write_csv(tables, csv)
     return FINE
 
 
-def _print_all(runs: Sequence[Run], format: str, print_line: _Print, room: int | None = None) -> None:
-    for number, run in enumerate(runs):
-        rows = in_print_order(run.rows)
+def _print_all(tables: Sequence[Launches], format: str, print_line: _Print, room: int | None = None) -> None:
+    for number, table in enumerate(tables):
+        rows = in_print_order(table.rows)
         writer: RowWriter = TableWriter(room, rows) if format == "table" else FORMATS[format](room)
-        before = writer.start(plan_of(run))
+        before, after = writer.start(plan_of(table.runs[0], rows, table.name)), []
         if format == "table":
-            before = [*_heading(run, first=number == 0), *before]
+            before, after = [*_heading(table, first=number == 0), *before], findings(table.runs, rows)
         elif format == "csv" and number > 0:
-            before = []  # one header for all runs
-        for line in [*before, *(line for row in rows for line in writer.row(row)), *writer.end()]:
+            before = []  # one header for all
+        for line in [*before, *(line for row in rows for line in writer.row(row)), *writer.end(), *after]:
             print_line(line)
 
 
-def _heading(run: Run, first: bool) -> list[Line]:
-    state = "" if run.finished else ", not finished"
-    return [*([] if first else [Line("")]), Line(printable(f"{run.path.resolve().name} ({len(run.rows)} rows{state})"), "head")]
+def _heading(table: Launches, first: bool) -> list[Line]:
+    launches, broken = len(table.runs), sum(not run.finished for run in table.runs)
+    if launches == 1:
+        words = [f"{len(table.rows)} rows", *(["not finished"] if broken else [])]
+    else:
+        words = [f"{launches} launches", f"{len(table.rows)} rows", *([f"{broken} not finished"] if broken else [])]
+    return [*([] if first else [Line("")]), Line(printable(f"{table.name} ({', '.join(words)})"), "head")]
 
 
-def _write_csv(runs: Sequence[Run], path: Path) -> None:
+def _write_csv(tables: Sequence[Launches], path: Path) -> None:
     try:
         with path.open("w", encoding="utf-8", newline="") as file:
-            _print_all(runs, "csv", lambda line: write_line(file, line.text))
+            _print_all(tables, "csv", lambda line: write_line(file, line.text))
     except OSError as error:
         raise UsageError(f"--csv {path} cannot be written ({error.strerror or error}): choose another file") from error
 

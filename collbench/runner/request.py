@@ -23,6 +23,7 @@ class Request:
     seed           of the inputs; order_seed: of the order of the cells, None: drawn anew by each launch
     out            the run folder, or None for runs/<time>-<operation>-<id>
     allocation     name of the allocation, or None
+    launch_index   which one of how many `launches` of the same command this is, from 0
     argv           what was typed
     """
 

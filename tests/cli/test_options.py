@@ -19,7 +19,7 @@ K, M = 1024, 1024**2
 def asked(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Makes the request of a command line under some variables, without starting anything."""
     made: list[Request] = []
-    monkeypatch.setattr(collective, "_start_here", lambda request, argv: made.append(request) or 0)
+    monkeypatch.setattr(collective, "_start_here", lambda request, *_: made.append(request) or 0)
 
     def ask(line: str, **variables: str) -> Request:
         plain = {k: v for k, v in environment().items() if not k.startswith("COLLBENCH_")}
@@ -54,13 +54,14 @@ def test_the_short_forms_of_nccl_tests(asked: Any) -> None:
 def test_the_long_forms(asked: Any) -> None:
     request = asked(
         "p2p --sizes 8,1K --backend simulated --dtype bfloat16 --mode pipelined --buffers rotating --out-of-place --window 8 --iterations 4"
+        " --launches 4"
         " --warmup 0 --precision 2 --max-time 0.5 --check 0 --ceiling 12.5 --seed 9 --ranks 6 --timeout 7 --allocation a --out o"
     )
     sweep, budget = request.sweep, request.budget
     assert (sweep.sizes, sweep.mode, sweep.buffers, sweep.in_place, sweep.window) == ((8, K), "pipelined", "rotating", False, 8)
     assert (budget.iterations, budget.warmup, budget.precision, budget.max_time_s) == (4, 0, 0.02, 0.5)
     assert (request.check, request.ceiling, request.seed, request.ranks, request.timeout_s) == (0, 12.5, 9, 6, 7.0)
-    assert (request.allocation, request.out, request.asked) == ("a", Path("o"), {"simulated"})
+    assert (request.allocation, request.launches, request.out, request.asked) == ("a", 4, Path("o"), {"simulated"})
     assert {operation.command for operation in sweep.operations} == {"p2p"}
 
 

@@ -73,8 +73,12 @@ def test_without_time_it_is_not_measured_again(seen):
 
 def test_a_canary_that_could_not_sing_is_unknown_and_no_flip(seen):
     assert seen(None, 65e-9)[0].canary_s == {"before": None, "after": 65e-9}
-    assert seen(None, None)[0].canary_s == {} == seen()[0].canary_s
-    assert [seen(*songs)[0].flags for songs in ((None, 65e-9), (None, None), ())] == [[], [], []]
+    assert seen()[0].canary_s == {}
+    assert [seen(*songs)[0].repeats for songs in ((None, 65e-9), (None, None), ())] == [0, 0, 0]
+
+
+def test_a_canary_that_could_not_sing_tells_of_others_on_the_cores(seen):
+    assert [seen(*songs)[0].flags for songs in ((None, 65e-9), (None, None), ())] == [["cpu_shared"], ["cpu_shared"], []]
 
 
 def test_a_hypervisor_that_took_the_cpu_is_told(seen):
@@ -83,4 +87,4 @@ def test_a_hypervisor_that_took_the_cpu_is_told(seen):
 
 
 def test_what_is_unknown_raises_no_flag():
-    assert Watched(Measured(np.ones((1, 1)), 0.03), {}, None, 0, 0, False).flags == []
+    assert Watched(Measured(np.ones((1, 1)), 0.03), {}, False, None, 0, 0, False).flags == []

@@ -1,0 +1,245 @@
+"""Launches of one allocation, put together cell by cell: the launch, not the iteration, is the unit of evidence."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from collbench.analysis.cells import cell_of, known, time_of
+from collbench.analysis.differences import apart
+from collbench.errors import UsageError
+from collbench.peak.ceiling import Ceiling
+from collbench.results.reader import Run, read_run
+from collbench.results.record import Row, Times
+
+_LAUNCH = re.compile(r"launch-(\d{1,9})")
+_WORST = 16
+# Of several launches the reason that says most about what is missing.
+_STOPPED = ("max_time", "most_samples", "iterations", "precision")
+
+
+@dataclass(frozen=True)
+class Launches:
+    """Launches of one allocation under equal conditions, in the order they were named; `rows` is what they say together."""
+
+    name: str
+    runs: tuple[Run, ...]
+    rows: list[Row]
+
+
+def runs_in(path: Path) -> list[Run]:
+    """The run in `path`, or all launches in it (launch-1, launch-2, …, as `--launches` writes them).
+
+    A launch that cannot be read becomes a warning of the first one that can. Raises UsageError when there is neither.
+    """
+    folders = [] if (path / "run.json").exists() or (path / "cells.jsonl").exists() else launch_folders(path)
+    if not folders:
+        return [read_run(path)]
+    runs, unreadable = [], []
+    for folder in folders:
+        try:
+            runs.append(read_run(folder))
+        except UsageError as error:
+            unreadable.append(str(error))
+    if not runs:
+        raise UsageError(unreadable[0])
+    return [replace(runs[0], warnings=[*runs[0].warnings, *unreadable]), *runs[1:]]
+
+
+def launch_folders(path: Path) -> list[Path]:
+    """The folders of launches in `path`, by number."""
+    try:
+        named = [(int(match[1]), each) for each in path.iterdir() if (match := _LAUNCH.fullmatch(each.name)) and each.is_dir()]
+    except OSError:
+        return []
+    return [folder for _, folder in sorted(named)]
+
+
+def read_all(paths: Iterable[Path]) -> list[Run]:
+    """The runs in all of `paths`. Raises UsageError for a path that has none, and for a launch that is named twice."""
+    runs = [run for path in paths for run in runs_in(path)]
+    check_once(runs)
+    return runs
+
+
+def check_once(runs: Iterable[Run]) -> None:
+    """Raises UsageError for a launch that is named twice, or is a copy of another: it would count twice."""
+    seen: dict[Any, Path] = {}
+    for run in runs:
+        marks = [run.path.resolve(), *_start_of(run)]
+        twin = next((seen[mark] for mark in marks if mark in seen), None)
+        if twin is not None:
+            raise UsageError(
+                f"{run.path} is named twice{'' if run.path == twin else f', as {twin}, too'}: name each launch once, it would count twice"
+            )
+        seen |= dict.fromkeys(marks, run.path)
+
+
+def together(runs: Sequence[Run]) -> tuple[list[Launches], list[str]]:
+    """Runs of one allocation as one; and a sentence for each that is kept apart although its allocation is the same.
+
+    Apart stay launches whose software, settings, hosts or links differ: they are no repetitions of one another.
+    """
+    groups: list[list[Run]] = []
+    sentences: list[str] = []
+    for run in runs:
+        same = [group for group in groups if allocation_of(run) is not None and allocation_of(group[0]) == allocation_of(run)]
+        fitting = next((group for group in same if not apart(group[0], run)), None)
+        if fitting is not None:
+            fitting.append(run)
+            continue
+        groups.append([run])
+        if same:
+            sentences.append(f"{run.path} is not combined with {same[0][0].path}, though of the same allocation: {_why(same[0][0], run)}")
+    return [Launches(_name(group), tuple(group), combined_rows(group)) for group in groups], sentences
+
+
+def allocation_of(run: Run) -> str | None:
+    """The run's allocation; None: one of its own."""
+    name = run.info.get("allocation_id")
+    return name if isinstance(name, str) and name else None
+
+
+def combined_rows(runs: Sequence[Run]) -> list[Row]:
+    """One row per cell, in the order of first appearance; the rows of a single run as they are."""
+    if len(runs) == 1:
+        return runs[0].rows
+    each = [{cell_of(row): row for row in run.rows} for run in runs]
+    cells = dict.fromkeys(cell for rows in each for cell in rows)
+    return [_combined_cell([rows.get(cell) for rows in each], runs) for cell in cells]
+
+
+def _combined_cell(rows: Sequence[Row | None], runs: Sequence[Run]) -> Row:
+    there = [row for row in rows if row is not None]
+    measured = [row for row in there if time_of(row) is not None]
+    if not measured:
+        return there[0]
+    broke_off = any(row is None and _planned(run, there[0]) for row, run in zip(rows, runs, strict=True))
+    row = combine(measured)
+    return replace(row, flags=(*row.flags, "missing_launches")) if broke_off or len(measured) < len(there) else row
+
+
+def _planned(run: Run, row: Row) -> bool:
+    """Whether a run that lacks the row would have measured it: it did not come to its end, and did the like before."""
+    return not run.finished and (not run.rows or any(each.operation == row.operation for each in run.rows))
+
+
+def combine(rows: Sequence[Row]) -> Row:
+    """One cell's rows of several launches, as one row; every one of them has a time.
+
+    The time is the median of the launches' medians, its interval is over these; min and max are over all, p95 and p99 the median of
+    the launches'; bandwidths follow from the new time. Wrong elements, samples and slowest ranks are summed, flags united.
+    """
+    from collbench.stats.launches import over_launches
+
+    if len(rows) == 1:
+        return rows[0]
+    medians = [time for row in rows if (time := time_of(row)) is not None]
+    spread = over_launches(medians)
+    algbw = rows[0].size_bytes / spread.value if any(row.algbw_bytes_per_s for row in rows) else None
+    factor = next((row.busbw_bytes_per_s / row.algbw_bytes_per_s for row in rows if row.busbw_bytes_per_s and row.algbw_bytes_per_s), None)
+    busbw = algbw * factor if algbw and factor else None
+    ceiling = _ceiling([row.ceiling for row in rows])
+    return replace(
+        rows[0], launches=len(rows), n=sum(row.n for row in rows), n_eff=None, time_s=_times(rows, spread.value, spread.low, spread.high),
+        target=max((row.target for row in rows if row.target), default=None), reached=_all(row.reached for row in rows),
+        stopped=next((why for why in _STOPPED if any(row.stopped == why for row in rows)), None), modes=_modes(rows),
+        time_rank_mean_s=_median(row.time_rank_mean_s for row in rows), algbw_bytes_per_s=algbw, busbw_bytes_per_s=busbw,
+        ceiling=ceiling, hard_bound=_ceiling([row.hard_bound for row in rows]), percent_of_ceiling=_percent(rows, busbw, ceiling),
+        checked=sum(row.checked for row in rows), wrong=_sum(row.wrong for row in rows),
+        wrong_detail=next((row.wrong_detail for row in rows if row.wrong_detail), None),
+        flags=tuple(dict.fromkeys(flag for row in rows for flag in row.flags)), evidence=_evidence(rows, medians),
+        canary_s={when: _median(row.canary_s.get(when) for row in rows) for when in ("before", "after")},
+        slowest_ranks=_slowest_ranks(rows), samples={},
+    )  # fmt: skip
+
+
+def _times(rows: Sequence[Row], p50: float, low: float | None, high: float | None) -> Times:
+    times = [row.time_s for row in rows if row.time_s]
+    least = min([p50, *(each.min for each in times if known(each.min))])
+    most = max([p50, *(each.max for each in times if known(each.max))])
+    return Times(p50, low, high, least, _median(each.p95 for each in times) or p50, _median(each.p99 for each in times) or p50, most)
+
+
+def _modes(rows: Sequence[Row]) -> list[dict[str, float]]:
+    """Two values where every launch has two: the medians of the lower and of the upper ones, and their mean shares."""
+    pairs = [[(mode.get("time_s"), mode.get("share")) for mode in row.modes if isinstance(mode, dict)] for row in rows]
+    if not all(len(pair) == 2 and all(known(time) and known(share) for time, share in pair) for pair in pairs):
+        return []
+    columns = zip(*(sorted(pair) for pair in pairs), strict=True)
+    return [{"time_s": median(t for t, _ in column), "share": sum(s for _, s in column) / len(rows)} for column in columns]
+
+
+def _ceiling(ceilings: Sequence[Ceiling | None]) -> Ceiling | None:
+    """The ceiling that most launches name, its rate the median of theirs."""
+    named = [ceiling for ceiling in ceilings if ceiling]
+    if not named:
+        return None
+    usual = Counter(replace(ceiling, bytes_per_s=None) for ceiling in named).most_common(1)[0][0]
+    return replace(usual, bytes_per_s=_median(ceiling.bytes_per_s for ceiling in named if replace(ceiling, bytes_per_s=None) == usual))
+
+
+def _percent(rows: Sequence[Row], busbw: float | None, ceiling: Ceiling | None) -> float | None:
+    """None where any launch withholds it."""
+    if not busbw or not ceiling or not ceiling.bytes_per_s or any(row.percent_of_ceiling is None for row in rows):
+        return None
+    return 100 * busbw / ceiling.bytes_per_s
+
+
+def _evidence(rows: Sequence[Row], medians: list[float]) -> dict[str, Any]:
+    """What all launches agree on, and the median of each."""
+    agreed = {name: value for name, value in rows[0].evidence.items() if all(row.evidence.get(name) == value for row in rows)}
+    return {**agreed, "launch_medians_s": medians}
+
+
+def _slowest_ranks(rows: Sequence[Row]) -> dict[str, Any]:
+    """The counts of all launches together; ranks beyond a launch's 16 worst are not in its row."""
+    counts: Counter[int] = Counter()
+    for row in rows:
+        worst = row.slowest_ranks.get("worst")
+        for pair in worst if isinstance(worst, list) else ():
+            if isinstance(pair, list) and len(pair) == 2 and all(isinstance(number, int) for number in pair):
+                counts[pair[0]] += pair[1]
+    numbers = [number for row in rows if isinstance(number := row.slowest_ranks.get("count"), int)]
+    if not counts and not numbers:
+        return {}
+    return {"worst": [list(pair) for pair in counts.most_common(_WORST)], "count": max([len(counts), *numbers])}
+
+
+def _median(values: Iterable[Any]) -> float | None:
+    there = [value for value in values if known(value)]
+    return float(median(there)) if there else None
+
+
+def _sum(values: Iterable[int | None]) -> int | None:
+    there = [value for value in values if value is not None]
+    return sum(there) if there else None
+
+
+def _all(values: Iterable[bool | None]) -> bool | None:
+    there = [value for value in values if value is not None]
+    return all(there) if there else None
+
+
+def _start_of(run: Run) -> list[tuple[str, ...]]:
+    """What no two launches have in common, if the run says it."""
+    facts = [run.info.get(name) for name in ("started_utc", "id")]
+    return [(*map(str, facts), str(run.info.get("allocation_id")))] if all(isinstance(fact, str) for fact in facts) else []
+
+
+def _why(one: Run, other: Run) -> str:
+    return "; ".join(difference.sentence() for difference in apart(one, other)[:3])
+
+
+def _name(runs: Sequence[Run]) -> str:
+    """A single run's folder; the folder that holds all launches; else the allocation."""
+    if len(runs) == 1:
+        return runs[0].path.resolve().name
+    parents = {run.path.resolve().parent for run in runs}
+    whole = len(parents) == 1 and all(_LAUNCH.fullmatch(run.path.resolve().name) for run in runs)
+    return parents.pop().name if whole else str(allocation_of(runs[0]))

@@ -1,0 +1,172 @@
+"""Two sets of launches set side by side, cell by cell. A comparison, no gate: it says what is seen, and passes no verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from collbench.analysis.cells import SERIES, cell_of, is_time, known, time_of
+from collbench.analysis.combine import Launches, check_once, runs_in, together
+from collbench.analysis.differences import Difference, differences
+from collbench.errors import UsageError
+from collbench.results.reader import Run
+from collbench.results.record import Row
+from collbench.stats.median import Median
+from collbench.stats.ratio import Ratio, ratio_of_launches, ratio_of_medians
+
+SLOWER, FASTER, SAME, UNKNOWN, NOT_AVAILABLE = "slower", "faster", "same", "unknown", "n/a"
+_STATE = 1.20  # a canary that is further off belongs to another state of the machine (MEASUREMENT.md)
+
+
+@dataclass(frozen=True)
+class CellRatio:
+    """A cell that both sides have.
+
+    time      the time of b / the time of a with its 95 % interval; None where a side has no time
+    launches  whether the interval is over launches of both sides; else it is from within a launch, and another may differ by more
+    canary_s  the canary's median at a and at b in seconds, None where it was not measured
+    """
+
+    a: Row
+    b: Row
+    time: Ratio | None
+    launches: bool
+    canary_s: tuple[float | None, float | None]
+
+    @property
+    def b_is(self) -> str:
+        """ "slower", "faster", "same" (the interval holds 1), "unknown" (no interval), or "n/a"."""
+        if self.time is None:
+            return NOT_AVAILABLE
+        if self.time.low is None or self.time.high is None:
+            return UNKNOWN
+        return SLOWER if self.time.low > 1 else FASTER if self.time.high < 1 else SAME
+
+    @property
+    def within(self) -> float | None:
+        """By how much b may differ from a at most, as far as the interval tells: 0.017 for 1.7 %; None without one."""
+        if self.time is None or self.time.low is None or self.time.high is None:
+            return None
+        return max(self.time.high - 1, 1 - self.time.low)
+
+    @property
+    def bandwidth(self) -> Ratio | None:
+        """The bandwidth of b / that of a: the inverse; None for operations without bandwidth."""
+        if self.time is None or self.a.busbw_bytes_per_s is None or self.b.busbw_bytes_per_s is None:
+            return None
+        return inverse(self.time)
+
+    @property
+    def state_differs(self) -> bool:
+        """Whether the canaries differ by more than 20 %: the machine was in another state, the ratio may be that alone."""
+        a, b = self.canary_s
+        return a is not None and b is not None and max(a, b) > _STATE * min(a, b)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Both sides, the cells that both have, those that only one has, and what else differs."""
+
+    a: Launches
+    b: Launches
+    cells: list[CellRatio]
+    only_a: list[Row]
+    only_b: list[Row]
+    differences: list[Difference]
+    warnings: list[str]
+
+
+def inverse(ratio: Ratio) -> Ratio:
+    """1 / ratio."""
+    return Ratio(1 / ratio.value, ratio.high and 1 / ratio.high, ratio.low and 1 / ratio.low, ratio.n)
+
+
+def compare(a: Path, b: Path) -> Comparison:
+    """B against A, each a run folder or a folder of launches.
+
+    Raises UsageError for a path that is neither, the same launch on both sides, launches of one side that do not belong together,
+    and sides without a common cell.
+    """
+    if a.resolve() == b.resolve():
+        raise UsageError(f"{a} and {b} are the same folder: name two")
+    of_a, of_b = runs_in(a), runs_in(b)
+    check_once([*of_a, *of_b])
+    before, after = _side(of_a, a), _side(of_b, b)
+    rows_a, rows_b = ({cell_of(row): row for row in side.rows} for side in (before, after))
+    common = [cell for cell in rows_a if cell in rows_b]
+    if not common:
+        raise UsageError(f"{a} and {b} have no cell in common: {_what_differs(before.rows, after.rows)}")
+    launches_a, launches_b = _by_cell(before.runs), _by_cell(after.runs)
+    return Comparison(
+        before, after, [_cell(rows_a[cell], rows_b[cell], launches_a[cell], launches_b[cell]) for cell in common],
+        [row for cell, row in rows_a.items() if cell not in rows_b], [row for cell, row in rows_b.items() if cell not in rows_a],
+        differences(before.runs[0], after.runs[0]), [warning for run in (*of_a, *of_b) for warning in run.warnings],
+    )  # fmt: skip
+
+
+def _side(runs: Sequence[Run], path: Path) -> Launches:
+    found, why = together(runs)
+    if len(found) > 1:
+        reason = why[0] if why else "they are of different allocations, which may differ by more than launches do"
+        raise UsageError(f"the launches in {path} cannot be one side of a comparison ({reason}): name a folder of launches that "
+                         "`--launches N` wrote, or give all of them the same --allocation NAME")  # fmt: skip
+    return found[0]
+
+
+def _by_cell(runs: Iterable[Run]) -> dict[tuple[Any, ...], list[Row]]:
+    """Each launch's row of every cell."""
+    found: dict[tuple[Any, ...], list[Row]] = {}
+    for run in runs:
+        for cell, row in {cell_of(row): row for row in run.rows}.items():
+            found.setdefault(cell, []).append(row)
+    return found
+
+
+def _cell(a: Row, b: Row, of_a: Sequence[Row], of_b: Sequence[Row]) -> CellRatio:
+    before, after = ([time for row in rows if (time := time_of(row)) is not None] for rows in (of_a, of_b))
+    canaries = (_canary(of_a), _canary(of_b))
+    if not before or not after:
+        return CellRatio(a, b, None, False, canaries)
+    if min(len(before), len(after)) > 1:
+        return CellRatio(a, b, ratio_of_launches(before, after), True, canaries)
+    return CellRatio(a, b, ratio_of_medians(_median(a), _median(b)), False, canaries)
+
+
+def _median(row: Row) -> Median:
+    times, value = row.time_s, time_of(row)
+    if times is None or value is None:
+        raise ValueError("a row without a time has no median")
+    sound = is_time(times.ci_low) and is_time(times.ci_high) and (times.ci_low or 0) <= value <= (times.ci_high or 0)
+    return Median(value, times.ci_low if sound else None, times.ci_high if sound else None, row.n, row.n_eff)
+
+
+def _canary(rows: Iterable[Row]) -> float | None:
+    values = sorted(value for row in rows for value in row.canary_s.values() if known(value) and value)
+    return (values[(len(values) - 1) // 2] + values[len(values) // 2]) / 2 if values else None
+
+
+def _what_differs(a: Sequence[Row], b: Sequence[Row]) -> str:
+    """The parts of the cells' identity that never agree: "ranks 2 → 4"."""
+    if not a or not b:
+        return "one of them has no finished cell"
+    names = [name for name in (*SERIES, "size_bytes") if not _values(a, name) & _values(b, name)]
+    told = [f"{name.replace('_', ' ')} {_told(_values(a, name))} → {_told(_values(b, name))}" for name in names]
+    return ", ".join(told) or "their combinations of operation, backend, type and size differ"
+
+
+def _values(rows: Iterable[Row], name: str) -> frozenset[str]:
+    return frozenset(_word(name, getattr(row, name)) for row in rows)
+
+
+_WORDS: Mapping[str, tuple[str, str]] = {"in_place": ("no", "yes")}
+
+
+def _word(name: str, value: Any) -> str:
+    return _WORDS[name][bool(value)] if name in _WORDS else "none" if value is None else str(value)
+
+
+def _told(values: frozenset[str]) -> str:
+    shown = sorted(values, key=lambda text: (len(text), text))
+    return "/".join(shown[:4]) + ("/…" if len(shown) > 4 else "")

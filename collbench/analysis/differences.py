@@ -1,0 +1,172 @@
+"""In what two runs differ besides their figures: software, settings, links, machines, ranks, options."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any
+
+from collbench.results.folder import TOPOLOGY
+from collbench.results.jsonl import parse_object
+from collbench.results.reader import Run
+
+KINDS = ("software", "environment", "topology", "hosts", "ranks", "machine", "launcher", "options", "libraries")
+NOTHING = "–"
+# Launches that differ in one of these are no repetitions of one another.
+_APART = ("software", "environment", "topology", "hosts")
+# Variables that steer libraries. What launchers number anew at each start says nothing, and the interface is said by the backend.
+_STEERING = re.compile(
+    r"NCCL_|UCX_|UCC_|GLOO_(?!SOCKET_IFNAME)|MPICH_|MPIR_|FI_|I_MPI_|MV2_|RDMAV_|MLX5_|SHARP_|OMP_|GOMP_|KMP_|TORCH_NCCL_|PMIX_MCA_"
+    r"|OMPI_MCA_(?!ess_|orte_|prte_|pmix_|initial_wdir|mpi_yield|precondition)|CUDA_|NVIDIA_VISIBLE|LD_PRELOAD$|LD_LIBRARY_PATH$|MALLOC_ARENA_MAX$"
+    r"|SLURM_MPI_TYPE$|SLURM_CPU_BIND_TYPE$|SLURM_DISTRIBUTION$|SLURM_CPU_FREQ_REQ$"
+)
+_SOFTWARE_OF_HOST = ("system", "kernel", "libc", "python")
+_NOT_OPTIONS = {"--out", "--allocation", "--launches", "--quiet", "--format", "--color"}
+_LONG = {"-d": "--dtype", "-o": "--redop", "-r": "--root", "-n": "--iterations", "-w": "--warmup", "-c": "--check"}
+_LARGEST_TOPOLOGY = 16 << 20
+_MOST_FACTS, _DEEPEST = 20_000, 8
+_LONGEST, _BEFORE = 200, 20
+Facts = dict[tuple[str, str], str]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One thing that is `a` in one run and `b` in the other; kind is one of KINDS, "–" says that it is not there."""
+
+    kind: str
+    what: str
+    a: str
+    b: str
+
+    def sentence(self) -> str:
+        """ "software mpi: MPICH 4.3 → MPICH 5.0"."""
+        return f"{self.kind} {self.what}: {self.a} → {self.b}"
+
+
+def differences(a: Run, b: Run) -> list[Difference]:
+    """What differs, the most important first; what is equal in many places is told once."""
+    before, after = facts(a), facts(b)
+    found = [
+        Difference(kind, what, *_telling(before.get((kind, what), NOTHING), after.get((kind, what), NOTHING)))
+        for kind, what in dict.fromkeys([*before, *after])
+        if before.get((kind, what)) != after.get((kind, what))
+    ]
+    return sorted(_told_once(found), key=lambda difference: KINDS.index(difference.kind))
+
+
+def apart(a: Run, b: Run) -> list[Difference]:
+    """The differences that keep two launches apart. What only one of them says contradicts nothing, but a variable set or not does."""
+    found = [difference for difference in differences(a, b) if difference.kind in _APART]
+    return [each for each in found if each.kind == "environment" or NOTHING not in (each.a, each.b)]
+
+
+def facts(run: Run) -> Facts:
+    """Everything that is compared, as text by (kind, what)."""
+    info = run.info
+    found: Facts = {("software", "collbench"): info["collbench"]} if isinstance(info.get("collbench"), str) else {}
+    found |= _flat("software", info.get("backends"))
+    environment, host = _object(info.get("environment")), _object(info.get("host"))
+    found |= _flat("environment", {name: value for name, value in environment.items() if _STEERING.match(name)})
+    found |= _flat("topology", {key: value for key, value in _topology(run).items() if key not in ("schema", "members")})
+    found |= _flat("software", {name: host.get(name) for name in _SOFTWARE_OF_HOST})
+    found |= _flat("machine", {name: value for name, value in host.items() if name not in (*_SOFTWARE_OF_HOST, "hostname")})
+    found |= _flat("machine", _conditions(run))
+    found |= _places(info)
+    found |= _flat("launcher", {"name": info.get("launcher"), **_object(info.get("launcher_facts"))})
+    found |= _flat("options", _options(info.get("command")))
+    return found | _flat("libraries", _libraries(info.get("libraries")))
+
+
+def _telling(a: str, b: str) -> tuple[str, str]:
+    """Both texts, if they are long from shortly before the place where they part."""
+    parting = next((place for place, (one, other) in enumerate(zip(a, b, strict=False)) if one != other), min(len(a), len(b)))
+    start = max(0, parting - _BEFORE) if max(len(a), len(b)) > _LONGEST else 0
+    first, second = (f"{'…' * (start > 0)}{text[start : start + _LONGEST]}{'…' * (len(text) > start + _LONGEST)}" for text in (a, b))
+    return first, second
+
+
+def _told_once(found: list[Difference]) -> list[Difference]:
+    """Equal changes of numbered things (the links of many hosts) become one, with their number; so do libraries of one run only."""
+    lonely = [each for each in found if each.kind == "libraries" and NOTHING in (each.a, each.b)]
+    counts: dict[Difference, list[str]] = {}
+    for each in (each for each in found if each not in lonely):
+        what = re.sub(r"\b\d+\b", "*", each.what) if each.kind == "topology" else each.what
+        counts.setdefault(Difference(each.kind, what, each.a, each.b), []).append(each.what)
+    told = [replace(each, what=names[0] if len(names) == 1 else f"{each.what} ({len(names)} times)") for each, names in counts.items()]
+    return [*told, *_of_one_run_only(lonely)]
+
+
+def _of_one_run_only(libraries: list[Difference]) -> list[Difference]:
+    of_a = ", ".join(each.what for each in libraries if each.b == NOTHING)
+    of_b = ", ".join(each.what for each in libraries if each.a == NOTHING)
+    return [Difference("libraries", "in one run only", of_a or NOTHING, of_b or NOTHING)] if libraries else []
+
+
+def _flat(kind: str, value: Any) -> Facts:
+    return {(kind, what): text for what, text in islice(_leaves(value, (), _DEEPEST), _MOST_FACTS)}
+
+
+def _leaves(value: Any, names: tuple[str, ...], depth: int) -> Iterator[tuple[str, str]]:
+    """(name, text) of everything in a JSON value; a list of plain values is one text."""
+    if value is None or depth < 0:
+        return
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _leaves(inner, (*names, str(name)), depth - 1)
+    elif isinstance(value, list) and any(isinstance(inner, dict | list) for inner in value):
+        for place, inner in enumerate(value):
+            yield from _leaves(inner, (*names, str(place)), depth - 1)
+    else:
+        yield " ".join(names), ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _topology(run: Run) -> dict[str, Any]:
+    path = run.path / TOPOLOGY
+    try:
+        if not path.is_file() or path.stat().st_size > _LARGEST_TOPOLOGY:
+            return {}
+        return parse_object(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+
+
+def _conditions(run: Run) -> dict[str, Any]:
+    """Governor and the like: the first row's, they are the same on all."""
+    return next((found for row in run.rows if isinstance(found := row.evidence.get("conditions"), dict)), {})
+
+
+def _places(info: dict[str, Any]) -> Facts:
+    rank_map = info.get("rank_map")
+    places = [place for place in rank_map if isinstance(place, dict)] if isinstance(rank_map, list) else []
+    hosts = info.get("hosts")
+    names = sorted({str(host) for host in hosts}) if isinstance(hosts, list) else []
+    found = _flat("hosts", {"names": ", ".join(names), "number": len(names)} if names else None)
+    cpus = "; ".join(dict.fromkeys(f"local rank {place.get('local_rank')} on {place.get('cpus')}" for place in places))
+    return found | (_flat("ranks", {"number": len(places), "CPUs": cpus}) if places else {})
+
+
+def _options(command: Any) -> dict[str, str]:
+    """What was typed, by option; the last one of a name counts."""
+    words = [word for word in command if isinstance(word, str)][1:] if isinstance(command, list) else []
+    found: dict[str, str] = {}
+    name = "command"
+    for word in words:
+        if word.startswith("-"):
+            short, _, value = word.partition("=")
+            name = _LONG.get(short, short)
+            found[name] = value or "given"
+        else:
+            found[name] = word if found.get(name, "given") == "given" else f"{found[name]} {word}"
+    return {name: value for name, value in found.items() if name not in _NOT_OPTIONS}
+
+
+def _libraries(paths: Any) -> dict[str, str]:
+    """Paths by the library's name without its version."""
+    names = [path for path in paths if isinstance(path, str)] if isinstance(paths, list) else []
+    return {path.rsplit("/", 1)[-1].partition(".so")[0]: path for path in names}
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
