@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import secrets
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,7 +41,9 @@ def repeat(request: Request, arguments: argparse.Namespace, argv: Sequence[str],
     `start(argv, env)` starts all ranks once and returns their exit code. Returns 0, or the code of the launch that failed.
     Raises UsageError when the folder holds a run or launches already.
     """
-    name = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{request.command}-{secrets.token_hex(3)}"
+    from collbench.results.folder import run_name
+
+    name = run_name(request.command)
     folder = request.out or Path("runs") / name
     _refuse_a_used_folder(folder)
     allocation = [] if request.allocation or env.get("SLURM_JOB_ID") else ["--allocation", name]

@@ -53,7 +53,7 @@ class RunFolder:
         `run` is what run.json holds besides schema, id, operation and start. An `out` that exists is used as it is unless it
         holds a run. Raises UsageError when it does, or when the folder cannot be written; nothing is left behind then.
         """
-        path = out if out is not None else Path("runs") / _name(operation)
+        path = out if out is not None else Path("runs") / run_name(operation)
         new: list[Path] = []
         files: dict[str, _Appended] = {}
         try:
@@ -163,7 +163,8 @@ class _Appended:
         self._path.unlink(missing_ok=True)
 
 
-def _name(operation: str) -> str:
+def run_name(operation: str) -> str:
+    """A new run's name: <UTC time>-<operation>-<id>."""
     return f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{operation}-{secrets.token_hex(3)}"
 
 

@@ -40,7 +40,11 @@ class Watched:
     @property
     def flags(self) -> list[str]:
         """What a reader must know."""
-        words = {"remeasured": self.repeats and not self.flipped, "state_flip": self.flipped, "cpu_shared": self.silent or noticeable(self.stolen)}
+        words = {
+            "remeasured": self.repeats and not self.flipped,
+            "state_flip": self.flipped,
+            "cpu_shared": self.silent or noticeable(self.stolen),
+        }
         return [word for word, true in words.items() if true]
 
 

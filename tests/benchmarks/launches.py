@@ -21,6 +21,7 @@ B = TypeVar("B")
 
 _ROOT = Path(__file__).parents[2]
 _DEADLINE_S = "120"
+_BRIEF = 200
 
 
 class Missing(Exception):
@@ -29,6 +30,11 @@ class Missing(Exception):
 
 class LaunchFailed(Exception):
     """A command and its last words."""
+
+    def briefly(self) -> str:
+        """The last line of it that holds words, for a sentence."""
+        said = [line.strip() for line in str(self).splitlines() if any(letter.isalpha() for letter in line)]
+        return said[-1][:_BRIEF] if said else ""
 
 
 @dataclass(frozen=True)
