@@ -109,6 +109,7 @@ class Operation:
     sends       elements in the rank's send buffer (default: count)
     parts       size = parts(n)·count·width (default 1)
     pair        runs in groups of two ranks; only rank 0 of each is timed
+    paces_itself  an iteration ends with an answer to the timed rank, which finds the other one waiting: no barrier before each sample
     moves       messages per iteration, by which a sample is divided
     both_ways   the figure is per direction while both directions are busy
     windowed    uses the cell's window
@@ -127,6 +128,7 @@ class Operation:
     sends: Callable[[Place], int] = lambda x: x.count
     parts: Callable[[int], int] = lambda n: 1
     pair: bool = False
+    paces_itself: bool = False
     moves: Callable[[Cell], int] = lambda cell: 1
     both_ways: bool = False
     windowed: bool = False

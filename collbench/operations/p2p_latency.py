@@ -30,6 +30,7 @@ P2P_LATENCY = Operation(
     summary="ping-pong between pairs of ranks: half the round trip",
     bus_factor=lambda n: 1.0 if n > 1 else 0.0,
     pair=True,
+    paces_itself=True,
     moves=lambda cell: 2,  # one there, one back
     arrives=lambda x: [Block([1 - x.rank], at=0, count=x.count)],
     steps={"mpi": _mpi, "torch": _torch},

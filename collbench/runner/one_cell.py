@@ -25,7 +25,10 @@ _MOST_SLOTS_CHECKED = 16
 
 @dataclass(frozen=True)
 class Ready:
-    """A cell that every rank can run: its groups, this process's part of them, and the loop over its program."""
+    """A cell that every rank can run: its groups, this process's part of them, and the loop over its program.
+
+    synchronised: whether the ranks meet before each sample, not only before the first of a look.
+    """
 
     operation: Operation
     cell: Cell
@@ -33,6 +36,7 @@ class Ready:
     mine: tuple[Group, ...]
     buffers: tuple[Buffers, ...]
     loop: Loop
+    synchronised: bool = True
 
     @property
     def timed(self) -> list[int]:
@@ -43,7 +47,8 @@ class Ready:
     def evidence(self) -> dict[str, Any]:
         """What this process can say of the cell's circumstances."""
         pages = {buffers.page_bytes for buffers in self.buffers}
-        return {"page_bytes": max(pages, default=None), "loop": "native" if self.loop.native else "python"}
+        return {"page_bytes": max(pages, default=None), "loop": "native" if self.loop.native else "python",
+                "synchronised": self.synchronised}  # fmt: skip
 
     @property
     def fell_back(self) -> bool:
@@ -76,9 +81,10 @@ def prepare(operation: Operation, cell: Cell, stage: Stage, world: World) -> Rea
     if reason or isinstance(made, str):
         return reason or str(made)
     buffers, program = made
-    before = stage.sync if cell.mode != "pipelined" else None
-    loop = Loop(Timed(program, before, backend.clock(), world.watchdog.progress))
-    ready = Ready(operation, cell, groups, mine, buffers, loop)
+    each = cell.mode != "pipelined" and not (operation.paces_itself and len(groups) == 1)  # several pairs are to run at once
+    before, meeting = (stage.sync, None) if each else (None, stage.sync)
+    loop = Loop(Timed(program, before, backend.clock(), world.watchdog.progress, meeting))
+    ready = Ready(operation, cell, groups, mine, buffers, loop, synchronised=each)
     return world.first(_trial(ready, world), f"{cell.title()}: the first call") or ready
 
 

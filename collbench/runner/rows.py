@@ -64,7 +64,7 @@ def make_row(ready: Ready, backend: Backend, watched: Watched, around: Circumsta
     usable = sound(measured.samples, ready.timed)
     samples = measured.samples[ready.timed][:, usable] / operation.moves(cell)
     figures, arrays = _figures(operation, cell, samples, len(ready.groups[0]))
-    skew = _exit_skew(measured, around.hosts) if cell.mode == "isolated" else None
+    skew = _exit_skew(measured, around.hosts) if cell.mode == "isolated" and ready.synchronised else None
     flags = dict.fromkeys((
         *cell.flags, *around.flags, *(["above_bound"] if _above_bound(figures.get("busbw_bytes_per_s"), around) else []),
         *measured.flags, *watched.flags, *doubts(arrays.get("max_s", np.empty(0)), len(usable), skew, operation.moves(cell)),

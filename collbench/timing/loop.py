@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ class Timed:
 
     program    the calls of one iteration, per buffer slot
     sync       the calls before each sample, or None
+    meeting    the calls before the first sample of a run, where there are none before each
     clock      the backend's clock
     progress   a word that says how far the loop is, for the watchdog
     """
@@ -33,11 +34,12 @@ class Timed:
     sync: Program | None
     clock: Clock
     progress: ctypes.c_int64
+    meeting: Program | None = None
 
     @property
     def all_native(self) -> bool:
         """Whether the C loop can run all of it, where it was built."""
-        return self.clock.native and self.program.native and (self.sync is None or self.sync.native)
+        return self.clock.native and all(program.native for program in (self.program, self.sync, self.meeting) if program)
 
 
 _WRAP_NS = 2**40  # start stamps are kept modulo 18 minutes: exact in a float64, and ranks are never so far apart
@@ -55,6 +57,7 @@ class Loop:
         self.could_be_native = timed.all_native
         self.starts_ns: NDArray[np.float64] = np.empty((0, 0))
         self._next = 0
+        self._meeting = Loop(replace(timed, program=timed.meeting, sync=None, meeting=None)) if timed.meeting else None
         if self.native:
             self._slots = NativeSlots(timed.program)
             self._sync = NativeSlots(timed.sync) if timed.sync else None
@@ -68,6 +71,8 @@ class Loop:
         Raises CallFailed naming the call, its error code and the iteration.
         """
         first = self._next if slot is None else slot
+        if self._meeting:
+            self._meeting.run(1)
         samples = self._run_native(n, batch, first) if self.native else self._run_python(n, batch, first)
         if slot is None:
             self._next = first + n * batch

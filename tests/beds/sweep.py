@@ -21,9 +21,13 @@ OVER_THE_LINK = {
     "pmi2": {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "eth0"},
     "pmix": {"OMPI_MCA_btl": "tcp,self", "OMPI_MCA_btl_tcp_if_include": "eth0", "OMPI_MCA_pml": "ob1"},
 }
-# Rate, and what the shaper lets pass at once: little beside a message, and enough that the link never waits for the shaper.
-LINKS = {"100mbit": (12.5e6, "32kb"), "1gbit": (125e6, "256kb"), "2gbit": (250e6, "512kb")}
+LINKS = {"100mbit": 12.5e6, "1gbit": 125e6, "2gbit": 250e6}
 PAYLOAD = 1448 / 1514  # bytes of TCP's payload in a full Ethernet frame, as the shaper counts frames
+# A ping-pong is not among them: while one direction rests, the shaper saves up a burst for it.
+LARGE = {
+    "allreduce": ["allreduce", "--backend", "gloo", "--sizes", "16M,64M", "--max-time", "30"],
+    "p2p": ["p2p", "--sizes", "16M", "--window", "1", "--max-time", "10"],
+}
 
 
 def sweep(target: Path, root: Path) -> None:
@@ -38,22 +42,23 @@ def sweep(target: Path, root: Path) -> None:
 
 
 def links(target: Path, root: Path) -> None:
-    """Large messages through both libraries over each link."""
-    for name, (_, burst) in LINKS.items():
-        with Hosts(2, name, burst) as hosts, SlurmBed(hosts) as bed:
-            words = [str(root / ".venv/bin/python"), "-m", "collbench", "allreduce", "--sizes", "16M,64M", "--max-time", "40"]
-            done = bed.srun(["-N2", "--mpi=pmi2"], [*words, "--out", str(target / f"link-{name}")], timeout=900, env=OVER_THE_LINK["pmi2"])
-            print(done.stderr, file=sys.stderr)
+    """Large messages over each link."""
+    for name in LINKS:
+        with Hosts(2, name) as hosts, SlurmBed(hosts) as bed:
+            for what, words in LARGE.items():
+                line = [str(root / ".venv/bin/python"), "-m", "collbench", *words, "--out", str(target / f"link-{name}" / what)]
+                done = bed.srun(["-N2", "--mpi=pmi2"], line, timeout=600, env=OVER_THE_LINK["pmi2"])
+                print(done.stderr, file=sys.stderr)
 
 
 def links_table(target: Path) -> list[str]:
     """Lines of markdown: per link, backend and size the rate as a share of what TCP's payload can have of the link."""
-    lines = ["| link | backend | size | busbw | of the payload's rate |", "|---|---|---|---|---|"]
-    for name, (rate, _) in LINKS.items():
-        for row in in_print_order(read_run(target / f"link-{name}").rows):
-            if row.busbw_bytes_per_s:
-                cells = [f"{row.busbw_bytes_per_s / 1e6:.2f} MB/s", f"{row.busbw_bytes_per_s / rate / PAYLOAD:.3f}"]
-                lines.append(f"| {' | '.join([name, row.backend, format_size(row.size_bytes), *cells])} |")
+    lines = ["| link | operation | backend | size | busbw | of the payload's rate |", "|---|---|---|---|---|---|"]
+    for name, rate in LINKS.items():
+        for row in (row for what in LARGE for row in in_print_order(read_run(target / f"link-{name}" / what).rows)):
+            if row.busbw_bytes_per_s and row.operation != "p2p_latency":
+                shares = [f"{row.busbw_bytes_per_s / 1e6:.2f} MB/s", f"{row.busbw_bytes_per_s / rate / PAYLOAD:.3f}"]
+                lines.append(f"| {' | '.join([name, row.operation, row.backend, format_size(row.size_bytes), *shares])} |")
     return lines
 
 

@@ -153,6 +153,12 @@ def test_pairs_run_at_once_and_only_their_first_rank_is_timed(start):
     assert bandwidth.time_s.p50 == pytest.approx(5e-6 + 1024 / 10e9, rel=0.05)  # per message of the window
 
 
+@pytest.mark.parametrize(("ranks", "operation", "synchronised"), [(2, P2P_LATENCY, False), (2, ALLREDUCE, True), (4, P2P_LATENCY, True)])
+def test_one_pairs_ping_pong_needs_no_barrier_since_its_partner_waits(start, ranks, operation, synchronised):
+    (row,) = start(operation, ranks=ranks).rows
+    assert row.evidence["synchronised"] is synchronised
+
+
 def test_of_an_odd_number_the_last_rank_rests(start):
     assert start(P2P_LATENCY, ranks=5).rows[0].group == "0-2,1-3"
 

@@ -233,3 +233,12 @@ def test_stamps_of_other_clocks_are_not_compared(monkeypatch):
 ])  # fmt: skip
 def test_skew_is_the_time_between_the_first_and_the_last_to_begin(starts, skew_s):
     assert exit_skew(np.array(starts, float)) == pytest.approx(skew_s)
+
+
+def test_a_meeting_comes_before_the_first_sample_of_each_run(kind):
+    recorder = Recorder()
+    call = recorder.python if kind == "python" else recorder.native
+    program, meeting = (Program(((call(name),),)) for name in ("a", "meet"))
+    loop = Loop(Timed(program, None, MonotonicClock(), ctypes.c_int64(-1), meeting))
+    assert [loop.run(n).shape for n in (2, 3)] == [(1, 2), (1, 3)]
+    assert recorder.seen == ["meet", "a", "a", "meet", "a", "a", "a"]
