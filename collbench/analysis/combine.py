@@ -20,7 +20,7 @@ from collbench.results.record import Row, Times
 _LAUNCH = re.compile(r"launch-(\d{1,9})")
 _WORST = 16
 # Of several launches the reason that says most about what is missing.
-_STOPPED = ("max_time", "most_samples", "iterations", "precision")
+_STOPPED = ("max_time", "out_of_reach", "most_samples", "iterations", "precision")
 
 
 @dataclass(frozen=True)

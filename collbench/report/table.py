@@ -13,7 +13,13 @@ from collbench.report.plan import PlanSummary
 from collbench.results.reader import Run
 from collbench.results.record import Row
 
-_STOPPED = {"precision": "precision", "max_time": "max-time", "most_samples": "most samples", "iterations": "iterations"}
+_STOPPED = {
+    "precision": "precision",
+    "out_of_reach": "out of reach",
+    "max_time": "max-time",
+    "most_samples": "most samples",
+    "iterations": "iterations",
+}
 
 
 class Line(NamedTuple):

@@ -30,7 +30,8 @@ class Row:
     size_bytes is nccl-tests' size (max of send and receive per rank), count the elements per call of the API,
     group the ranks that took part ("all", or "0-2,1-3" for pairs at once), flags stable words with a meaning in the README.
     samples maps the name of an array in samples.bin to {"offset", "dtype", "shape"}.
-    stopped says why no more samples were taken: "precision", "max_time", "most_samples" or "iterations" (so many were asked for).
+    stopped says why no more samples were taken: "precision", "out_of_reach" (after half of the time), "max_time", "most_samples"
+    or "iterations" (so many were asked for).
     modes has the two values that the samples gather around, where one number would mislead: {"time_s", "share"} each.
     launches counts the launches behind the figures; above 1 (`combined` rows only) the interval is over their medians.
     """

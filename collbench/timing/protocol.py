@@ -22,6 +22,7 @@ MOST_WARMUPS = 300
 FEW = 60  # fewer samples than these are flagged
 _PIPELINE = 20  # iterations a stamp pair spans when pipelined or batched: nccl-tests' -n 20
 _GROWTH = 1.5
+_HOPELESS = 4  # times as many samples are missing as the time left has room for: the second half of the budget would not help
 _FIRST = 6  # samples of the first look: the fewest that any interval can rest on
 _FEWEST = 12  # batches that fit into the budget: two windows of 3 and a first look of 6
 Samples = NDArray[np.float64]
@@ -31,7 +32,7 @@ Samples = NDArray[np.float64]
 class Measured:
     """What rank 0 has of a cell: seconds [timed and untimed ranks × n] per iteration, and how the measurement went.
 
-    stopped    why no more samples were taken: "precision", "max_time", "most_samples", "iterations"
+    stopped    why no more samples were taken: "precision", "out_of_reach", "max_time", "most_samples", "iterations"
     starts_ns  when the samples began, as `Loop.starts_ns`, for all ranks
     """
 
@@ -144,7 +145,8 @@ def _sample(
         part = yield look, measured.batch
         each = max((now() - started) / look, 1e-7)
         measured.samples = np.concatenate([measured.samples, part], axis=1)
-        measured.stopped = _enough(measured, budget, timed) or ("max_time" if ending - now() < each else None)
+        left_s = ending - now()
+        measured.stopped = _enough(measured, budget, timed, (left_s, each)) or ("max_time" if left_s < each else None)
 
 
 def _wanted(n: int, budget: Budget) -> int:
@@ -156,8 +158,8 @@ def _wanted(n: int, budget: Budget) -> int:
     return min(int(n * (_GROWTH - 1)) + 1, MOST_SAMPLES - n)
 
 
-def _enough(measured: Measured, budget: Budget, timed: list[int]) -> str | None:
-    """Why the samples suffice, or None."""
+def _enough(measured: Measured, budget: Budget, timed: list[int], limits: tuple[float, float]) -> str | None:
+    """Why the samples suffice, or None. `limits`: the seconds left, and the seconds that a sample takes."""
     n = measured.samples.shape[1]
     if budget.iterations:
         return "iterations" if n >= budget.iterations else None
@@ -166,7 +168,12 @@ def _enough(measured: Measured, budget: Budget, timed: list[int]) -> str | None:
     measured.reached = known is not None and known <= measured.target
     if measured.reached and n >= FEW:
         return "precision"
-    return "most_samples" if n >= MOST_SAMPLES else None
+    if n >= MOST_SAMPLES:
+        return "most_samples"
+    missing = n * ((known / measured.target) ** 2 - 1) if known else 0.0  # an interval narrows with the root of the samples
+    left_s, each = limits
+    halfway = left_s < budget.max_time_s / 2 and n >= FEW
+    return "out_of_reach" if halfway and missing > _HOPELESS * left_s / each else None
 
 
 def _judge(measured: Measured) -> None:

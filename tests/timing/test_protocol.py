@@ -165,7 +165,8 @@ def test_the_budget_goes_before_the_number_asked_for():
 
 @pytest.mark.parametrize(("budget", "series", "stopped"), [
     (Budget(5.0), steady(1e-3), "precision"), (Budget(5.0, 7), steady(1e-3), "iterations"),
-    (Budget(0.5), noisy(spread=0.9), "max_time"), (Budget(1e6, precision=1e-6), noisy(spread=0.3), "most_samples"),
+    (Budget(0.3), noisy(0.01, 0.3), "max_time"), (Budget(0.5), noisy(spread=0.9), "out_of_reach"),
+    (Budget(1e6, precision=1e-6), noisy(spread=0.3), "most_samples"),
 ])  # fmt: skip
 def test_why_it_stopped_is_told(budget, series, stopped):
     assert Bench(budget, series).measured.stopped == stopped
@@ -233,3 +234,11 @@ def test_measure_runs_the_plans_looks_and_divides_by_the_batch():
     assert stub.looks == [(1, 1), (1, 1), (3, 20)]
     assert found.samples.tolist() == [[2e-3] * 3]
     assert found.starts_ns.tolist() == [[2000, 2001, 2002]]  # of the samples that are kept
+
+
+def test_the_second_half_of_the_budget_is_not_spent_on_what_it_cannot_reach():
+    two = np.random.default_rng(3).choice([1e-3, 4e-3], 100_000, p=[0.55, 0.45])
+    bench = Bench(Budget(1.0, precision=0.005), lambda i: float(two[i]))
+    assert (bench.measured.stopped, bench.measured.reached, bench.measured.flags[-1]) == ("out_of_reach", False, "target_missed")
+    assert 0.5 <= bench.now < 0.8
+    assert bench.measured.samples.shape[1] >= FEW
