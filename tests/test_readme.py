@@ -12,7 +12,7 @@ import pytest
 
 from collbench.report.flags import FLAGS
 from tests.beds import SlurmBed
-from tests.beds.sweep import table
+from tests.beds.sweep import links_table, table
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -116,5 +116,13 @@ def test_every_flag_that_a_row_can_carry_is_explained() -> None:
 def test_the_gallery_says_what_its_runs_say() -> None:
     text = (ROOT / "reports" / "README.md").read_text(encoding="utf-8")
     assert "\n".join(table(ROOT / "reports")) in text
-    shares = [float(share) for share in re.findall(r"gloo \| [\d.]+ MB/s \| ([\d.]+) \|", text)]
+    shares = [float(share) for share in re.findall(r"--mpi=\w+ \| gloo \| [\d.]+ MB/s \| ([\d.]+) \|", text)]
     assert len(shares) == 3 and all(0.92 <= share <= 0.97 for share in shares)
+
+
+def test_over_links_of_known_rates_the_rate_is_read() -> None:
+    text, lines = (ROOT / "reports" / "README.md").read_text(encoding="utf-8"), links_table(ROOT / "reports")
+    assert "\n".join(lines) in text
+    shares = {line: float(line.split("|")[-2]) for line in lines[2:]}
+    assert len(shares) == 18 and all(0.95 <= share <= 1.01 for share in shares.values())
+    assert [line.split("|")[1:4] for line, share in shares.items() if share < 0.97] == [[" 2gbit ", " p2p_bidirectional ", " gloo "]]
