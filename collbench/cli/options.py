@@ -54,7 +54,7 @@ def _add_how(group: argparse._ArgumentGroup, operations: list[Operation]) -> Non
     place.add_argument("--out-of-place", action="store_true", help="in two (default where the library has it)")
     if any(operation.windowed for operation in operations):
         group.add_argument("--window", metavar="W", type=positive, help="messages in flight (default: 64, at most 256 MiB in all)")
-    group.add_argument("-n", "--iterations", metavar="N", type=positive, help="exactly N samples (default: until precise)")
+    group.add_argument("-n", "--iterations", metavar="N", type=positive, help="N samples, if --max-time allows (default: until precise)")
     group.add_argument("-w", "--warmup", metavar="N", type=natural, help="exactly N warm-up calls (default: until settled)")
     group.add_argument("--precision", metavar="PCT", type=amount, help="half-width of the interval aimed at, in percent (default: by size)")
     group.add_argument("--max-time", metavar="SECONDS", type=amount, default=5.0, help="per cell, before all counts (default: 5)")

@@ -25,7 +25,7 @@ from collbench.world.world import World
 def run(request: Request, world: World, listener: Listener | None, ended: Callable[[int], None]) -> int:
     """Measures the request on all ranks of `world`. Returns the exit code, the same on all ranks. Raises CollbenchError.
 
-    `ended` is told the code before the libraries are left: mpiexec may end a rank that is still leaving.
+    `ended` is told the code before the libraries are left: one that crashes there changes nothing of what was measured.
     """
     drawn = secrets.randbits(32) if request.order_seed is None else request.order_seed
     launch = Launch(request, world, listener, world.decide(drawn, "beginning"))
