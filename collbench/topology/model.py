@@ -1,0 +1,260 @@
+"""What a machine is, as small immutable values.
+
+Unknown is None, never 0, and `Machine.unknown` may say why. A fact has a path, "gpus/0000:19:00.0/numa": the list in the machine,
+the key of the part, the field. Paths index `unknown`, `origins` and `disagreements`. Rates are bytes or bits per second of one
+direction, as their names say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+PciKind = Literal["gpu", "nic", "nvswitch", "switch", "bridge", "root", "other"]
+LinkKind = Literal["nvlink", "xgmi"]
+SWITCH = "switch"  # the far end of a GpuLink that goes to an NVSwitch
+
+
+@dataclass(frozen=True, slots=True)
+class PcieLink:
+    """The link from a device up to the bridge above it: now, and what the device itself could (GT/s per lane, lanes)."""
+
+    speed_gt_per_s: float | None = None
+    width: int | None = None
+    max_speed_gt_per_s: float | None = None
+    max_width: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PciDevice:
+    """A PCI function.
+
+    address     "0000:19:00.0", lower case, with its domain; files with invented ids keep theirs
+    parent      the address of the bridge above it; None at a root, or unknown (then `Machine.unknown` says so)
+    name        as the source prints it
+    acs         the control bits that are on ("SrcValid", "ReqRedir"); None when not read
+    virtual     a virtual function, or a bridge that a hypervisor made up: its link means nothing
+    """
+
+    address: str
+    kind: PciKind = "other"
+    parent: str | None = None
+    vendor_id: int | None = None
+    device_id: int | None = None
+    class_id: int | None = None
+    name: str | None = None
+    numa: int | None = None
+    link: PcieLink = PcieLink()
+    acs: tuple[str, ...] | None = None
+    driver: str | None = None
+    virtual: bool = False
+
+    @property
+    def key(self) -> str:
+        """What names it in fact paths."""
+        return self.address
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A GPU, or one die of a module where the software counts dies.
+
+    key             its PCI address where known, else "gpu0"
+    index           as its driver's tool counts; None when the source does not count
+    architecture    "sm_90", "gfx942"
+    links_off       NVLink or xGMI links that it has and that are not up
+    """
+
+    key: str
+    index: int | None = None
+    address: str | None = None
+    vendor: Literal["nvidia", "amd", "intel"] | None = None
+    model: str | None = None
+    architecture: str | None = None
+    numa: int | None = None
+    memory_bytes: int | None = None
+    links_off: int | None = None
+    uuid: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GpuLink:
+    """`count` links from GPU `a` to `b`, seen from `a` (a pair of GPUs has two of these, one from each end).
+
+    b               key of a GPU, SWITCH, or None when the source tells the count alone
+    bytes_per_s     of one link in one direction, as the source prints it
+    """
+
+    a: str
+    b: str | None
+    count: int
+    kind: LinkKind = "nvlink"
+    bytes_per_s: float | None = None
+
+    @property
+    def key(self) -> str:
+        """What names it in fact paths."""
+        return f"{self.a}>{self.b or '?'}"
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """A port of a NIC.
+
+    rate_bits_per_s    data rate after line coding; None when unknown, and of a port that is down
+    rate_text          as printed, "400 Gb/sec (4X NDR)"
+    state              "active", "down", "init", "armed" (logical); phys_state "linkup", "disabled", "polling"
+    link_layer         "infiniband" or "ethernet"
+    mtu_bytes          the active one: InfiniBand's payload (4096), Ethernet's (9000)
+    shaped_bits_per_s  what a traffic shaper on it lets through
+    counters           error and congestion counters by the kernel's names
+    """
+
+    number: int = 1
+    rate_bits_per_s: float | None = None
+    rate_text: str | None = None
+    state: str | None = None
+    phys_state: str | None = None
+    link_layer: Literal["infiniband", "ethernet"] | None = None
+    mtu_bytes: int | None = None
+    lid: int | None = None
+    sm_lid: int | None = None
+    shaped_bits_per_s: float | None = None
+    counters: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Nic:
+    """A network device: an RDMA device (InfiniBand, RoCE, EFA) or a plain Ethernet interface.
+
+    name           "mlx5_0", "eth0"
+    address        of its PCI function; None for virtual ones
+    rdma           it has verbs
+    interfaces     the kernel's network interfaces on it
+    virtual        why it is no port of the machine ("veth", "scif", "bond"); None for real ones
+    gdr            the source says that GPUs may reach it directly
+    guid           several ports of one device share it
+    """
+
+    name: str
+    address: str | None = None
+    model: str | None = None
+    rdma: bool = False
+    numa: int | None = None
+    ports: tuple[Port, ...] = ()
+    interfaces: tuple[str, ...] = ()
+    virtual: str | None = None
+    firmware: str | None = None
+    gdr: bool | None = None
+    guid: str | None = None
+
+    @property
+    def key(self) -> str:
+        """What names it in fact paths."""
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class NumaNode:
+    """A NUMA node with CPUs, or with memory alone; memory of GPUs is not listed. cpus as the kernel writes lists, "0-31,64-95"."""
+
+    id: int
+    cpus: str | None = None
+    memory_bytes: int | None = None
+
+    @property
+    def key(self) -> str:
+        """What names it in fact paths."""
+        return str(self.id)
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """What is there once per machine.
+
+    peer_memory      modules that let NICs read GPU memory, by name ("nvidia_peermem"); () none; None not looked at
+    dma_buf          the GPU driver can export its memory
+    iommu            "off", "passthrough", "translating"
+    virtualization   "kvm", "xen", "vmware", "microsoft"; "" on bare metal; None unknown
+    container        "docker", "kubernetes", "slurm"…; "" outside; None unknown
+    """
+
+    architecture: str | None = None
+    cpu_model: str | None = None
+    cpu_vendor: str | None = None
+    sockets: int | None = None
+    cores: int | None = None
+    threads: int | None = None
+    memory_bytes: int | None = None
+    kernel: str | None = None
+    command_line: str | None = None
+    driver: str | None = None
+    peer_memory: tuple[str, ...] | None = None
+    dma_buf: bool | None = None
+    iommu: Literal["off", "passthrough", "translating"] | None = None
+    virtualization: str | None = None
+    container: str | None = None
+    shm_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FabricLink:
+    """A cable as a subnet manager's tool lists it: from a host's port to what is at its other end."""
+
+    host: str
+    device: str | None = None
+    port: int | None = None
+    width: int | None = None
+    lane_bits_per_s: float | None = None
+    peer: str | None = None
+    peer_port: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Disagreement:
+    """Two sources that say different things of one fact; the first was taken."""
+
+    path: str
+    taken: str
+    taken_from: str
+    other: str
+    other_from: str
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """One node.
+
+    paths           between parts as a source states them: (key, key) -> "NV12", "PIX", "PXB", "PHB", "NODE", "SYS"; both directions
+    peer_access     (GPU key, GPU key) -> "OK", "NS", "GNS"… of the driver's peer-to-peer matrix
+    unknown         by fact path: why it is None
+    origins         by fact path: which source it came from (merged machines)
+    doubts          sentences about what a source says and should not be relied on
+    """
+
+    hostname: str | None = None
+    sources: tuple[str, ...] = ()
+    system: System = System()
+    numa_nodes: tuple[NumaNode, ...] = ()
+    pci: tuple[PciDevice, ...] = ()
+    gpus: tuple[Gpu, ...] = ()
+    gpu_links: tuple[GpuLink, ...] = ()
+    nics: tuple[Nic, ...] = ()
+    fabric: tuple[FabricLink, ...] = ()
+    paths: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    peer_access: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    unknown: Mapping[str, str] = field(default_factory=dict)
+    origins: Mapping[str, str] = field(default_factory=dict)
+    disagreements: tuple[Disagreement, ...] = ()
+    doubts: tuple[str, ...] = ()
+
+    def links_of(self, gpu: str) -> int | None:
+        """How many NVLink or xGMI links of a GPU are up, over all far ends; None when no source counted this GPU's."""
+        counts = [link.count for link in self.gpu_links if link.a == gpu]
+        return sum(counts) if counts else None
+
+    @property
+    def switched(self) -> bool:
+        """GPU links go to a switch: any GPU reaches any other with all its links."""
+        return any(link.b == SWITCH for link in self.gpu_links)
