@@ -67,9 +67,7 @@ def decoded(data: bytes, name: str) -> str:
     if not data.strip():
         raise Unreadable(f"{printable(name)} is empty: save the tool's output into it again")
     if len(data) > MOST_BYTES:
-        raise Unreadable(
-            f"{printable(name)} has {len(data) >> 20} MiB, more than any topology has ({MOST_BYTES >> 20} MiB): give the file of one machine"
-        )
+        raise Unreadable(f"{printable(name)} has {len(data) >> 20} MiB, the most is {MOST_BYTES >> 20}: give the output for one machine")
     if b"\x00" in data[:65536]:
         raise Unreadable(f"{printable(name)} is binary, not a text collbench knows: see `collbench probe --help` for what can be read")
     return data.decode("utf-8", errors="replace")
