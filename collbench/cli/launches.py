@@ -47,17 +47,17 @@ def repeat(request: Request, arguments: argparse.Namespace, argv: Sequence[str],
     folder = request.out or Path("runs") / name
     _refuse_a_used_folder(folder)
     allocation = [] if request.allocation or env.get("SLURM_JOB_ID") else ["--allocation", name]
-    code = 0
-    for index in range(request.launches):
-        _talk(f"launch {index + 1} of {request.launches}", arguments)
-        own = [*argv, *allocation, "--out", str(folder / f"launch-{index + 1}")]
-        try:
-            code = start(own, {**env, _INDEX: str(index)})
-        except KeyboardInterrupt:  # before the ranks' supervisor took over, or after
-            code = INTERRUPTED
-        if code:
-            say(_why_it_ended(code, index, request.launches))
-            break
+    code, index = 0, 0
+    try:
+        for index in range(request.launches):
+            _talk(f"launch {index + 1} of {request.launches}", arguments)
+            code = start([*argv, *allocation, "--out", str(folder / f"launch-{index + 1}")], {**env, _INDEX: str(index)})
+            if code:
+                break
+    except KeyboardInterrupt:  # while no ranks' supervisor was there to take it
+        code = INTERRUPTED
+    if code:
+        say(_why_it_ended(code, index, request.launches))
     _print_all(folder, arguments)
     return code
 

@@ -88,7 +88,7 @@ class Supervisor:
 
     def run(self) -> int:
         """Starts all, waits for all, and returns the first failing exit code, 128 + a signal we were sent, or 0."""
-        with selectors.DefaultSelector() as self._selector, _signals_as_bytes() as signals:
+        with selectors.DefaultSelector() as self._selector, _signals_as_bytes(self._late) as signals:
             self._selector.register(signals, selectors.EVENT_READ, None)
             try:
                 for child in self.children:
@@ -132,6 +132,10 @@ class Supervisor:
             for child in self.children:
                 child.send(signal.SIGKILL if repeated else number, group=repeated)
             self._begin_end()
+
+    def _late(self, numbers: bytes) -> None:
+        """Signals that came after the last child had ended: they end the command all the same."""
+        self.signal = self.signal or next(iter(numbers), None)
 
     def _ended(self, key: selectors.SelectorKey) -> None:
         child: Child = key.data
@@ -192,19 +196,23 @@ def _name(number: int) -> str:
 
 
 @contextlib.contextmanager
-def _signals_as_bytes() -> Iterator[socket.socket]:
-    """SIGINT and SIGTERM as bytes on a socket while it lasts, so that the wait for them and for children is one."""
+def _signals_as_bytes(late: Callable[[bytes], None]) -> Iterator[socket.socket]:
+    """SIGINT and SIGTERM as bytes on a socket while it lasts, so that the wait for them and for children is one.
+
+    Those that nobody has read by the end are given to `late`; at every moment either we or the old handlers have them.
+    """
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     theirs.setblocking(False)
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    old: dict[int, Any] = {number: signal.signal(number, lambda *_: None) for number in numbers}
     old_fd = signal.set_wakeup_fd(theirs.fileno())
+    old: dict[int, Any] = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield ours
     finally:
-        signal.set_wakeup_fd(old_fd)
         for number, handler in old.items():
             signal.signal(number, handler)
+        signal.set_wakeup_fd(old_fd)
+        with contextlib.suppress(BlockingIOError):
+            late(ours.recv(64))
         ours.close()
         theirs.close()

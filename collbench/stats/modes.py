@@ -23,6 +23,7 @@ _TAILS = (0.02, 0.98)
 _VALLEY, _SIGMAS = 0.5, 2.6
 _WINDOWS = 33  # tried across the valley
 _ROUNDING = 1e-6  # relative; steps below are a double's
+_TICKS = 1e9  # finer ticks change nothing, and their multiples are no whole numbers in a double
 Values = NDArray[np.float64]
 
 
@@ -59,7 +60,7 @@ def _spread_ticks(ordered: Values) -> Values:
     """Equal values spread evenly over the clock's tick, if there is one: the smallest step, when it divides all values."""
     steps = np.diff(ordered)
     tick = float(np.min(steps[steps > _ROUNDING * ordered[1:]], initial=np.inf))
-    if not np.isfinite(tick):
+    if not np.isfinite(tick) or tick * _TICKS < ordered[-1]:
         return ordered
     multiples = ordered / tick
     if np.max(np.abs(multiples - np.round(multiples))) > 1e-3:
