@@ -5,10 +5,8 @@ from __future__ import annotations
 from math import isfinite
 from typing import Any
 
-from collbench.results.record import Row
+from collbench.results.record import SERIES, Row
 
-# What tells series apart, in the order in which they are sorted; within a series rows differ only in size.
-SERIES = ("operation", "backend", "device", "dtype", "redop", "root", "mode", "in_place", "buffers", "window", "group", "ranks", "nodes")
 _SHORTEST_S, _LONGEST_S = 1e-15, 1e12  # beyond, logarithms and their squares overflow
 
 

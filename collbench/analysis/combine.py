@@ -14,6 +14,7 @@ from collbench.analysis.cells import cell_of, known, time_of
 from collbench.analysis.differences import apart
 from collbench.errors import UsageError
 from collbench.peak.ceiling import Ceiling
+from collbench.results.curves import settled
 from collbench.results.reader import Run, read_run
 from collbench.results.record import Row, Times
 
@@ -96,7 +97,7 @@ def together(runs: Sequence[Run]) -> tuple[list[Launches], list[str]]:
         groups.append([run])
         if same:
             sentences.append(f"{run.path} is not combined with {same[0][0].path}, though of the same allocation: {_why(same[0][0], run)}")
-    return [Launches(_name(group), tuple(group), combined_rows(group)) for group in groups], sentences
+    return [Launches(_name(group), tuple(group), settled(combined_rows(group))) for group in groups], sentences
 
 
 def allocation_of(run: Run) -> str | None:

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from collbench.analysis.cells import SERIES, cell_of, is_time, known, time_of
+from collbench.analysis.cells import cell_of, is_time, known, time_of
 from collbench.analysis.combine import Launches, check_once, runs_in, together
 from collbench.analysis.differences import Difference, differences
 from collbench.errors import UsageError
 from collbench.results.reader import Run
-from collbench.results.record import Row
+from collbench.results.record import SERIES, Row
 from collbench.stats.median import Median
 from collbench.stats.ratio import Ratio, ratio_of_launches, ratio_of_medians
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+TOLERANCE = 1.02  # a token bucket's burst and a clock's error; what is above a ceiling by more is really above it
+
 
 @dataclass(frozen=True)
 class Ceiling:

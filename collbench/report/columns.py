@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from collbench.peak.ceiling import Ceiling
+from collbench.peak.ceiling import TOLERANCE, Ceiling
 from collbench.report.flags import DOUBTFUL, WITHIN_A_LAUNCH, printable
 from collbench.report.plan import PlanSummary
 from collbench.results.record import Row
@@ -92,7 +92,7 @@ def of_ceiling(row: Row) -> str:
 
 def share(percent: float, ceiling: Ceiling) -> str:
     """A percentage of a ceiling as text; above 100 it says what that means for this kind of ceiling."""
-    if percent <= 100:
+    if percent <= 100 or (percent <= 100 * TOLERANCE and ceiling.kind != "measured"):
         return format_percent(percent) if percent >= 0.05 else "<0.1 %"
     if ceiling.kind == "measured":  # a reference, no bound: being above it is news about the library, not an error
         return f"faster than measured {'copy' if 'copy' in ceiling.limited_by else 'reference'}"
@@ -108,7 +108,7 @@ def limited_by(row: Row) -> str:
         return NOTHING
     if ceiling.bytes_per_s is None or row.percent_of_ceiling is None:
         return printable(ceiling.limited_by)
-    kind = ceiling.model if ceiling.kind == "network" else ceiling.kind
+    kind = ceiling.model if ceiling.kind in ("network", "topology") else ceiling.kind
     return printable(ceiling.limited_by if kind in ceiling.limited_by.split() else f"{ceiling.limited_by} ({kind})")
 
 

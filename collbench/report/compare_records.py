@@ -7,13 +7,12 @@ import io
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from collbench.analysis.cells import SERIES
 from collbench.analysis.compare import CellRatio, Comparison
 from collbench.report.flags import printable
 from collbench.report.plan import in_print_order
 from collbench.report.table import Line
 from collbench.results.jsonl import to_page
-from collbench.results.record import Row
+from collbench.results.record import SERIES, Row
 from collbench.stats.ratio import Ratio
 
 STATE = "machine_state_differs"

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from collbench.analysis.cells import SERIES
 from collbench.results.reader import Run
-from collbench.results.record import Row
+from collbench.results.record import SERIES, Row
 
 __all__ = ["SERIES", "PlanSummary", "in_print_order", "plan_of"]
 

@@ -8,6 +8,8 @@ from typing import Any
 from collbench.peak.ceiling import Ceiling
 
 SCHEMA = 1
+# What tells series apart, in the order in which they are sorted; within a series rows differ only in size.
+SERIES = ("operation", "backend", "device", "dtype", "redop", "root", "mode", "in_place", "buffers", "window", "group", "ranks", "nodes")
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from collbench.backends.backend import Backend
 from collbench.operations.cell import Cell
 from collbench.operations.check import Mismatch
 from collbench.operations.operation import Operation
-from collbench.peak.ceiling import Ceiling
+from collbench.peak.ceiling import TOLERANCE, Ceiling
 from collbench.results.record import Row, Times
 from collbench.runner.one_cell import Ready
 from collbench.runner.watched import Watched
@@ -27,7 +27,6 @@ from collbench.timing.protocol import Measured, sound
 _WORST = 16
 _WHOLE_ARRAYS_UP_TO = 10**6
 _MOST_SKEW = 0.1  # of a sample: more, and it is the synchronisation's skew that is measured
-_TOLERANCE = 1.02  # a token bucket's burst and a clock's error; anything above a bound by more is doubtful
 Samples = NDArray[np.float64]
 
 
@@ -161,7 +160,7 @@ def _percent(busbw: float | None, around: Circumstances) -> float | None:
 def _above_bound(busbw: float | None, around: Circumstances) -> bool:
     """Faster than the hard bound: the bytes took another path, or the link's rate is not what was read."""
     bound = around.hard_bound.bytes_per_s if around.hard_bound else None
-    return bool(busbw and bound and busbw > bound * _TOLERANCE)
+    return bool(busbw and bound and busbw > bound * TOLERANCE)
 
 
 def _slowest_ranks(samples: Samples, timed: list[int]) -> dict[str, Any]:
