@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "collbench"
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 JOINTS = {"cli", "runner"}
-LIGHT = {"stats", "analysis", "report", "gate", "topology", "peak"}
+LIGHT = {"stats", "analysis", "report", "gate", "topology", "peak", "doctor"}
 HEAVY = {"torch", "mpi4py", "cupy", "pynvml", "pandas", "matplotlib"}
 AT_START = {"numpy", "rich", "torch", "mpi4py", "zmq", "psutil", "hostlist", "ml_dtypes", "pandas"}
 
@@ -67,7 +67,7 @@ def test_the_runner_imports_neither_cli_nor_what_comes_after_results() -> None:
 def test_a_laptop_can_report_and_gate(room: str) -> None:
     for module in (PACKAGE / room).glob("*.py"):
         heavy = {name.split(".")[0] for name in _imports(module)} & HEAVY
-        assert not heavy, f"{module.name} imports {heavy}"
+        assert heavy <= ({"pynvml"} if module.name == "nvml.py" else set()), f"{module.name} imports {heavy}"
 
 
 @pytest.mark.parametrize("module", sorted((PACKAGE / "cli").glob("*.py")), ids=lambda m: m.name)

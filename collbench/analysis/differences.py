@@ -27,6 +27,11 @@ _NOT_OPTIONS = {"--out", "--allocation", "--launches", "--quiet", "--format", "-
 _LONG = {"-d": "--dtype", "-o": "--redop", "-r": "--root", "-n": "--iterations", "-w": "--warmup", "-c": "--check"}
 _LARGEST_TOPOLOGY = 16 << 20
 _MOST_FACTS, _DEEPEST = 20_000, 8
+# Of a machine: how it was read, and what is another thing each time.
+_PASSING = {
+    "hostname", "hostnames", "sources", "unknown", "origins", "disagreements", "doubts", "counters", "lid", "guid", "uuid", "memory_bytes",
+}  # fmt: skip
+_NAMES = ("address", "key", "name", "id", "number")
 _LONGEST, _BEFORE = 200, 20
 Facts = dict[tuple[str, str], str]
 
@@ -69,7 +74,8 @@ def facts(run: Run) -> Facts:
     found |= _flat("software", info.get("backends"))
     environment, host = _object(info.get("environment")), _object(info.get("host"))
     found |= _flat("environment", {name: value for name, value in environment.items() if _STEERING.match(name)})
-    found |= _flat("topology", {key: value for key, value in _topology(run).items() if key not in ("schema", "members")})
+    topology = _topology(run)
+    found |= _flat("topology", {"interfaces": topology.get("interfaces"), "machines": _lasting(topology.get("machines"))})
     found |= _flat("software", {name: host.get(name) for name in _SOFTWARE_OF_HOST})
     found |= _flat("machine", {name: value for name, value in host.items() if name not in (*_SOFTWARE_OF_HOST, "hostname")})
     found |= _flat("machine", _conditions(run))
@@ -130,6 +136,21 @@ def _topology(run: Run) -> dict[str, Any]:
         return parse_object(path.read_bytes())
     except (OSError, ValueError):
         return {}
+
+
+def _lasting(value: Any) -> Any:
+    """Topology without what passes; parts of a machine by their names, so that one lost GPU is one difference."""
+    if isinstance(value, list) and value and all(isinstance(inner, dict) for inner in value):
+        named = {_name_of(inner, str(place)): _lasting(inner) for place, inner in enumerate(value)}
+        return named if len(named) == len(value) else [_lasting(inner) for inner in value]
+    if not isinstance(value, dict):
+        return value
+    idle = {"link"} if value.get("kind") == "gpu" else set()  # a GPU at rest slows its link down
+    return {name: _lasting(inner) for name, inner in value.items() if name not in _PASSING | idle}
+
+
+def _name_of(part: dict[str, Any], place: str) -> str:
+    return next((str(part[name]) for name in _NAMES if isinstance(part.get(name), str | int)), place)
 
 
 def _conditions(run: Run) -> dict[str, Any]:

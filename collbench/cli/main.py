@@ -25,13 +25,14 @@ def main() -> NoReturn:
 
 def run(argv: list[str]) -> int:
     """Runs one command; returns its exit code. Raises CollbenchError."""
-    from collbench.cli import backends, collective, compare, report
+    from collbench.cli import backends, collective, compare, doctor, explain, peak, probe, report
 
     parser = Parser(prog="collbench", description="Is the network as fast as what you paid for, and did the last upgrade make it worse?",
                     epilog=_EPILOG, formatter_class=_formatter())  # fmt: skip
     parser.add_argument("--version", action="store_true", help="print the version")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
-    added = {**collective.add(commands), **backends.add(commands), **report.add(commands), **compare.add(commands)}
+    one_each = (collective, backends, probe, peak, doctor, explain, report, compare)
+    added = {name: parser for each in one_each for name, parser in each.add(commands).items()}
     if argv and argv[0] in added:
         argv = [argv[0], *from_environment(added[argv[0]], argv[1:], os.environ)]
     arguments = parser.parse_args(argv)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from collbench.cli.parser import amount, natural, positive, words
+from collbench.cli.parser import amount, factor, natural, positive, words
 from collbench.errors import UsageError
 from collbench.operations.dtypes import dtype_named, redop_named
 from collbench.operations.operation import Operation
@@ -60,6 +60,9 @@ def _add_how(group: argparse._ArgumentGroup, operations: list[Operation]) -> Non
     group.add_argument("--max-time", metavar="SECONDS", type=amount, default=5.0, help="per cell, before all counts (default: 5)")
     group.add_argument("-c", "--check", metavar="N", type=natural, default=1, help="verifying calls per cell; 0: off (default: 1)")
     group.add_argument("--ceiling", metavar="GB/s", type=amount, help="the rate to set the bus bandwidth against (default: probed)")
+    group.add_argument(
+        "--oversubscription", metavar="X", type=factor, default=1.0, help="the fabric carries a host's rate divided by X (default: 1)"
+    )
     group.add_argument("--seed", metavar="N", type=natural, help="of the inputs and the order of cells (default: 0, and any order)")
 
 
@@ -97,8 +100,8 @@ def make_request(arguments: argparse.Namespace, operations: list[Operation], bac
     return Request(
         command=arguments.command, sweep=sweep, backends=backends, asked=frozenset(arguments.backend or ()),
         budget=Budget(arguments.max_time, arguments.iterations, arguments.warmup, precision), ranks=arguments.ranks,
-        check=arguments.check, ceiling=arguments.ceiling, timeout_s=arguments.timeout, seed=arguments.seed or 0,
-        order_seed=arguments.seed, out=arguments.out, allocation=arguments.allocation,
+        check=arguments.check, ceiling=arguments.ceiling, oversubscription=arguments.oversubscription, timeout_s=arguments.timeout,
+        seed=arguments.seed or 0, order_seed=arguments.seed, out=arguments.out, allocation=arguments.allocation,
         launches=arguments.launches, argv=tuple(argv),
     )  # fmt: skip
 

@@ -47,6 +47,14 @@ def amount(text: str) -> float:
     return value
 
 
+def factor(text: str) -> float:
+    """A fabric's oversubscription, 1 to 1000."""
+    value = amount(text)
+    if not 1 <= value <= 1000:
+        raise argparse.ArgumentTypeError(f"'{text}' is no such factor: write 2 for a fabric with half the hosts' rate (1 to 1000)")
+    return value
+
+
 def words(text: str) -> list[str]:
     """Names separated by commas."""
     found = [word.strip() for word in text.split(",") if word.strip()]

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 TOLERANCE = 1.02  # a token bucket's burst and a clock's error; what is above a ceiling by more is really above it
+
+Model = Literal["ring", "bound", "doubtful"]
 
 
 @dataclass(frozen=True)
@@ -33,3 +37,14 @@ def given(gigabytes_per_s: float) -> Ceiling:
 def nothing(why: str) -> Ceiling:
     """No ceiling, and why."""
     return Ceiling("none", None, why)
+
+
+def model_of(points: Sequence[tuple[float, float | None, float | None]]) -> Model:
+    """Which ceiling a whole curve is set against, by its best point; points are (measured, ring, bound) in one unit.
+
+    Up to the ring reference: "ring". Above it: "bound". Above that, too: "doubtful", some input of the model is wrong.
+    """
+    measured, ring, bound = max(points, key=lambda point: point[0])
+    if ring is not None and (measured <= ring or bound is None):
+        return "ring"
+    return "doubtful" if bound is not None and measured > bound else "bound"

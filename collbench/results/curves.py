@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from collbench.peak.ceiling import TOLERANCE
-from collbench.peak.collective import model_of
+from collbench.peak.ceiling import TOLERANCE, Model, model_of
 from collbench.results.record import SERIES, Row
 
 Curve = tuple[Any, ...]
@@ -18,7 +17,7 @@ def curve_of(row: Row) -> Curve:
     return tuple(getattr(row, name) for name in SERIES)
 
 
-def models(rows: Iterable[Row]) -> dict[Curve, str]:
+def models(rows: Iterable[Row]) -> dict[Curve, Model]:
     """By curve "ring", "bound" or "doubtful", from its best value; curves without two ceilings are left out."""
     points: dict[Curve, list[tuple[float, float, float]]] = {}
     for row in rows:
@@ -33,7 +32,7 @@ def settled(rows: Sequence[Row]) -> list[Row]:
     return [_settle(row, chosen) for row in rows]
 
 
-def _settle(row: Row, chosen: Mapping[Curve, str]) -> Row:
+def _settle(row: Row, chosen: Mapping[Curve, Model]) -> Row:
     """Only rows that may have a percentage at all are touched."""
     bound, rate = row.hard_bound, row.busbw_bytes_per_s
     if chosen.get(curve_of(row), "ring") == "ring" or not bound or not bound.bytes_per_s or not rate or row.percent_of_ceiling is None:

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from collbench.backends.backend import Backend
 from collbench.operations.cell import Cell
 from collbench.operations.operation import Operation
 from collbench.peak.ceiling import Ceiling, given, nothing
+from collbench.peak.collective import OPERATIONS, ceilings
 from collbench.peak.host import HostRates, memory_ceiling, stream_ceiling
-from collbench.peak.network import Shape, hard_bound, network_ceiling
+from collbench.peak.job import Job
+from collbench.peak.link import unknown
+from collbench.peak.network import tcp_link
+from collbench.peak.nics import egress_of
+from collbench.peak.node import Node
+from collbench.peak.pcie import PcieTree
+from collbench.runner.probing import probed
 from collbench.runner.request import Request
 from collbench.timing.reference import measure_memory, measure_streams
 from collbench.topology.interfaces import Interface, interface_with, read_interface
+from collbench.topology.model import Machine
+from collbench.topology.snapshot import topology_json
 from collbench.world.world import World
-
-_INFINIBAND = Path("/sys/class/infiniband")
 
 
 @dataclass
@@ -28,14 +34,14 @@ class Ceilings:
     request: Request
     world: World
     interfaces: list[Interface] = field(default_factory=list)
-    infiniband: bool = False
+    machines: list[Machine] = field(default_factory=list)
     rates: HostRates = field(default_factory=lambda: HostRates({}, {}))
     _memory: dict[tuple[str, str], HostRates] = field(default_factory=dict)
 
     def prepare(self, backends: Sequence[Backend], cells: Sequence[tuple[Operation, Cell]]) -> None:
-        """Reads the interfaces and measures the references that the cells will need."""
+        """Probes the hosts (the machines are rank 0's alone) and measures the references that the cells will need."""
         self.interfaces = _everyones_interfaces(self.world)
-        self.infiniband = any(self.world.agree(any(_INFINIBAND.glob("*")), "looking for InfiniBand"))
+        self.machines = probed(self.world) or []
         if self.request.ceiling is not None or self.world.size < 2 or self._oversubscribed():
             return
         if any(_on_loopback(backend) for backend in backends):
@@ -82,17 +88,32 @@ class Ceilings:
         return nothing(f"{backend.name} does not say which path it takes inside a host")
 
     def _between_hosts(self, operation: Operation, backend: Backend, crossing: int) -> tuple[Ceiling, Ceiling | None]:
-        if self.infiniband and _in_memory(backend):
-            return nothing("InfiniBand is there and its rate is not probed yet; give one with --ceiling GB/s"), None
-        most = max(len(self.world.on_host(host)) for host in self.world.hosts)
-        shape = Shape(self.world.size, len(self.world.hosts), most, crossing if operation.pair else 0)
-        ceiling = network_ceiling(self.interfaces, shape)
-        return ceiling, hard_bound(ceiling, operation.name, shape)
+        name = "p2p" if operation.pair else operation.name
+        if name not in OPERATIONS:
+            return nothing(f"no ceiling is known for {name}"), None
+        pairs = crossing if operation.pair else 1
+        found = ceilings(name, Job(self._nodes(backend), self.request.oversubscription, pairs=pairs, ring_edges=pairs))
+        ceiling, bound = found.ring or found.bound or nothing(f"{name} moves nothing"), found.bound
+        if ceiling.bytes_per_s is None or bound is None or bound.bytes_per_s is None:
+            return ceiling, None
+        return replace(ceiling, kind="network"), replace(bound, kind="network")
+
+    def _nodes(self, backend: Backend) -> tuple[Node, ...]:
+        """The hosts as a backend on host memory uses them: what leaves one goes over its RDMA devices, or over TCP."""
+        inside = unknown("memory that the ranks of a host share")
+        ranks = [len(self.world.on_host(host)) for host in self.world.hosts]
+        if _in_memory(backend) and self.machines and all(_has_rdma(machine) for machine in self.machines):
+            links = [egress_of(machine, PcieTree(machine)).link for machine in self.machines]
+            links = [replace(link, source=f"{link.source}; taken for granted: {backend.name} uses these NICs") for link in links]
+        else:
+            links = [tcp_link(interface) for interface in self.interfaces]
+        return tuple(Node(count, inside, link, host=host) for count, link, host in zip(ranks, links, self.world.hosts, strict=True))
 
     def topology(self) -> dict[str, Any]:
         """What is known of the machines, for topology.json."""
         members = [asdict(member) for member in self.world.members]
-        return {"schema": 1, "members": members, "interfaces": [asdict(interface) for interface in self.interfaces]}
+        interfaces = [asdict(interface) for interface in self.interfaces]
+        return {**topology_json(self.machines), "members": members, "interfaces": interfaces}
 
 
 def _everyones_interfaces(world: World) -> list[Interface]:
@@ -101,6 +122,10 @@ def _everyones_interfaces(world: World) -> list[Interface]:
     found = world.agree(mine, "reading the interfaces")
     by_host = {member.host: found[member.rank] for member in reversed(world.members)}
     return [Interface(**by_host[host]) for host in world.hosts]
+
+
+def _has_rdma(machine: Machine) -> bool:
+    return any(nic.rdma and nic.virtual is None and any(port.rate_bits_per_s for port in nic.ports) for nic in machine.nics)
 
 
 def _on_loopback(backend: Backend) -> bool:

@@ -19,6 +19,7 @@ class Request:
     ranks          --ranks, which a backend of virtual ranks takes for their number
     check          verification calls per cell; 0 is off
     ceiling        GB/s that the user gave, or None
+    oversubscription  the fabric between hosts carries a host's rate divided by this
     timeout_s      deadline of every wait
     seed           of the inputs; order_seed: of the order of the cells, None: drawn anew by each launch
     out            the run folder, or None for runs/<time>-<operation>-<id>
@@ -35,6 +36,7 @@ class Request:
     ranks: int | None = None
     check: int = 1
     ceiling: float | None = None
+    oversubscription: float = 1.0
     timeout_s: float = 60.0
     seed: int = 0
     order_seed: int | None = None

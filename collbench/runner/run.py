@@ -9,8 +9,9 @@ from collections.abc import Callable
 
 from collbench.errors import FAILED, FINE, INTERRUPTED, USAGE, CollbenchError, UsageError
 from collbench.operations.registry import operations
+from collbench.results.curves import models
 from collbench.results.folder import RunFolder
-from collbench.results.record import Row
+from collbench.results.record import SERIES, Row
 from collbench.runner.ceilings import Ceilings
 from collbench.runner.checks import check_memory, notes
 from collbench.runner.describe import describe_conditions, describe_run, member_places
@@ -20,6 +21,11 @@ from collbench.runner.request import Request
 from collbench.runner.turn import placed, rows_of
 from collbench.timing.canary import canary
 from collbench.world.world import World
+
+_PASSED = (
+    "{operation} on {backend} passed its ring reference: `collbench report` sets all of its sizes against the hard bound, "
+    "so that they can be compared"
+)
 
 
 def run(request: Request, world: World, listener: Listener | None, ended: Callable[[int], None]) -> int:
@@ -74,8 +80,12 @@ def _run_all(launch: Launch, opened: list[Opened], work: list[Work], waiting: li
     launch.conditions = describe_conditions(world)
     rows = list(rows_of(launch, work, ceilings, shuffled(len(work), launch.order_seed, request.launch_index)))
     code = world.decide(exit_code(rows), "ending")
+    chosen = [(dict(zip(SERIES, curve, strict=True)), model) for curve, model in models(rows).items()]
+    for curve, model in chosen:
+        if model != "ring":
+            launch.note(_PASSED.format(**curve))
     if launch.folder:
-        launch.folder.finish(exit_code=code)
+        launch.folder.finish(exit_code=code, models=[{**curve, "model": model} for curve, model in chosen])
     return code
 
 

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from collbench.topology.files import Files, Folder
+from collbench.topology.text import whole
 
 _SYSFS = Path("/sys/class/net")
-_LOOPBACK = "lo"
+LOOPBACK = "lo"
+_MOST_MEGABITS = 10_000_000  # of one interface; the fastest there is has 800,000
 _VIRTUAL_DRIVERS = {
     "virtio_net": "virtio",
     "vmxnet3": "a virtual machine's",
@@ -46,52 +53,69 @@ def interface_with(address: str) -> str:
 
 def read_interface(name: str, sysfs: Path = _SYSFS) -> Interface:
     """What the kernel says of an interface. Never raises: what cannot be read is None."""
-    folder = sysfs / name
-    virtual = _why_virtual(folder)
-    megabits = _number(folder / "speed")
-    real = megabits is not None and megabits > 0 and virtual is None
+    files, folder = Folder(Path("/")), f"{sysfs.absolute()}/{name}"
+    virtual = why_virtual(files, folder)
     return Interface(
         name=name,
-        mtu=_number(folder / "mtu") or 1500,
-        speed_bits_per_s=megabits * 1e6 if real and megabits else None,
+        mtu=whole(files.text(f"{folder}/mtu"), 1) or 1500,
+        speed_bits_per_s=None if virtual else speed_of(files, folder),
         virtual=virtual,
-        shaped_bits_per_s=_shape(name) if name != _LOOPBACK else None,
+        shaped_bits_per_s=_shapes("dev", name).get(name) if name != LOOPBACK else None,
     )
 
 
-def _why_virtual(folder: Path) -> str | None:
-    if folder.name == _LOOPBACK:
+def why_virtual(files: Files, folder: str) -> str | None:
+    """Why the speed that an interface tells means nothing. None for hardware, and for a bond or VLAN: as real as what it is made of."""
+    if folder.endswith(f"/{LOOPBACK}"):
         return "loopback"
-    device = folder / "device"
-    if not device.exists():
-        return _kind(folder)
-    driver = (device / "driver").resolve().name if (device / "driver").exists() else ""
-    return _VIRTUAL_DRIVERS.get(driver)
+    if not files.real(f"{folder}/device"):
+        return None if made_of(files, folder) else _kind(files, folder)
+    driver = files.real(f"{folder}/device/driver") or ""
+    return _VIRTUAL_DRIVERS.get(driver.rpartition("/")[2])
 
 
-def _kind(folder: Path) -> str | None:
-    """A bond or VLAN of real interfaces is as real as they are; veth, tap and bridges are not."""
-    if (folder / "bonding").exists() or (Path("/proc/net/vlan") / folder.name).exists():
-        return None
-    return "tap" if (folder / "tun_flags").exists() else "bridge" if (folder / "bridge").exists() else "veth or the like"
+def made_of(files: Files, folder: str) -> str | None:
+    """ "bond" or "VLAN" for an interface that is made of others, else None."""
+    if files.real(f"{folder}/bonding"):
+        return "bond"
+    vlan = "DEVTYPE=vlan" in (files.text(f"{folder}/uevent") or "").split() or files.real(f"/proc/net/vlan/{folder.rpartition('/')[2]}")
+    return "VLAN" if vlan else None
 
 
-def _number(file: Path) -> int | None:
-    try:
-        return int(file.read_text())
-    except (OSError, ValueError):
-        return None
+def speed_of(files: Files, folder: str) -> float | None:
+    """Bits per second that an interface tells; None for the -1 of one that is down or does not know, and for nonsense."""
+    megabits = whole(files.text(f"{folder}/speed"), 1, _MOST_MEGABITS)
+    return megabits * 1e6 if megabits else None
 
 
-def _shape(name: str) -> float | None:
-    """The rate of a token bucket on the interface, from `tc`; None without one, or without tc."""
+def shapes() -> dict[str, float]:
+    """Bits per second that traffic shapers let through on the interfaces of this host that have one."""
+    return _shapes()
+
+
+def _kind(files: Files, folder: str) -> str:
+    return "tap" if files.real(f"{folder}/tun_flags") else "bridge" if files.real(f"{folder}/bridge") else "veth or the like"
+
+
+def _shapes(*which: str) -> dict[str, float]:
+    """The rates of token buckets by interface, from `tc`; none without tc."""
     tc = shutil.which("tc") or shutil.which("tc", path="/sbin:/usr/sbin")
     if not tc:
-        return None
+        return {}
     try:
-        found = subprocess.run([tc, "-j", "qdisc", "show", "dev", name], capture_output=True, text=True, timeout=5, check=True)
-        rates = [q["options"]["rate"] for q in json.loads(found.stdout or "[]") if "rate" in q.get("options", {})]
-        numbers = [rate["rate"] if isinstance(rate, dict) else rate for rate in rates]  # netem says more than the number
-        return min(numbers, default=0) * 8.0 or None
+        found = subprocess.run([tc, "-j", "qdisc", "show", *which], capture_output=True, text=True, timeout=5, check=True)
+        return _slowest(json.loads(found.stdout or "[]"), which[-1] if which else None)
     except (OSError, subprocess.SubprocessError, ValueError, KeyError, TypeError, AttributeError):
-        return None
+        return {}
+
+
+def _slowest(qdiscs: list[Mapping[str, Any]], only: str | None) -> dict[str, float]:
+    """Bits per second by interface; `only` is the one that was asked for, which tc's answer then need not name."""
+    rates: dict[str, float] = {}
+    for qdisc in qdiscs:
+        rate = qdisc.get("options", {}).get("rate")
+        number = rate["rate"] if isinstance(rate, dict) else rate  # netem says more than the number
+        name = only or str(qdisc.get("dev"))
+        if number:
+            rates[name] = min(rates.get(name, math.inf), number * 8.0)
+    return rates

@@ -8,7 +8,7 @@ from collbench.errors import UsageError
 
 MOST_BYTES = 64 << 20  # of one text; the largest real one seen is 3 MB
 _ADDRESS = re.compile(r"^(?:([0-9a-f]{4,8}):)?([0-9a-f]{2,4}):([0-9a-f]{2})(?:\.([0-9a-f]{1,2}))?$", re.IGNORECASE)
-_SPEED = re.compile(r"(\d{1,4}(?:\.\d{1,3})?)\s*GT/s", re.IGNORECASE)
+_SPEED = re.compile(r"(?<![\d.-])(\d{1,4}(?:\.\d{1,3})?)\s*GT/s", re.IGNORECASE)
 _NOT_PRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 _KNOWN_GT = (2.5, 5.0, 8.0, 16.0, 32.0, 64.0, 128.0)
 

@@ -92,3 +92,36 @@ def test_long_texts_are_told_from_where_they_part(tmp_path: Path) -> None:
 def test_no_run_json_is_an_obstacle(junk: Any) -> None:
     info = dict.fromkeys((*INFO, "anything"), junk)
     assert all(isinstance(each, Difference) for each in differences(Run(Path("none"), info), Run(Path("none"), INFO)))
+
+
+def machine(**changes: object) -> dict[str, object]:
+    """A machine of topology.json, much shortened."""
+    gpu = {"address": "0000:19:00.0", "kind": "gpu", "link": {"speed_gt_per_s": 32.0}}
+    nic = {
+        "name": "mlx5_0",
+        "ports": [{"number": 1, "rate_bits_per_s": 4e11, "lid": 7, "counters": {"link_downed": 0}}],
+        "firmware": "28.39",
+    }
+    return {"hostnames": ["node1"], "sources": ["Linux"], "pci": [gpu], "nics": [nic], "unknown": {}, "origins": {}, **changes}
+
+
+def test_a_machine_differs_in_its_parts_by_name_and_not_in_what_passes(tmp_path: Path) -> None:
+    nic = {
+        "name": "mlx5_0",
+        "ports": [{"number": 1, "rate_bits_per_s": 2e11, "lid": 9, "counters": {"link_downed": 3}}],
+        "firmware": "28.40",
+    }
+    idle = {"address": "0000:19:00.0", "kind": "gpu", "link": {"speed_gt_per_s": 2.5}}
+    changed = machine(nics=[nic], pci=[idle], hostnames=["node2"], sources=["lspci"], unknown={"system/driver": "why"})
+    a, b = (run(tmp_path / name, {"schema": 1, "machines": [one]}) for name, one in (("a", machine()), ("b", changed)))
+    assert told(a, b) == [
+        ("topology", "machines 0 nics mlx5_0 ports 1 rate_bits_per_s", "400000000000.0", "200000000000.0"),
+        ("topology", "machines 0 nics mlx5_0 firmware", "28.39", "28.40"),
+    ]
+
+
+def test_one_lost_gpu_is_one_difference(tmp_path: Path) -> None:
+    both = [{"key": f"0000:{bus}:00.0", "index": place} for place, bus in enumerate(("19", "3b"))]
+    a, b = (run(tmp_path / name, {"machines": [machine(gpus=gpus)]}) for name, gpus in (("a", both), ("b", both[:1])))
+    assert told(a, b) == [("topology", "machines 0 gpus 0000:3b:00.0 key", "0000:3b:00.0", "–"),
+                          ("topology", "machines 0 gpus 0000:3b:00.0 index", "1", "–")]  # fmt: skip

@@ -1,9 +1,12 @@
-"""Ceilings between hosts: the slowest host's interface less what TCP's headers take, by hand-computed numbers of PEAK.md."""
+"""What an interface carries of TCP, by hand-computed numbers of PEAK.md, and the ceilings between hosts that follow."""
 
 import pytest
 
-from collbench.peak.ceiling import Ceiling, given
-from collbench.peak.network import Shape, hard_bound, network_ceiling, tcp_efficiency
+from collbench.peak.collective import ceilings
+from collbench.peak.job import Job
+from collbench.peak.link import Link, unknown
+from collbench.peak.network import tcp_efficiency, tcp_link
+from collbench.peak.node import Node
 from collbench.topology.interfaces import Interface
 
 TEN = Interface("eth0", 1500, 10e9, None, None)
@@ -11,68 +14,65 @@ SLOW = Interface("eth1", 1500, 1e9, None, None)
 SHAPED = Interface("veth0", 1500, None, "veth or the like", 1e9)
 VIRTUAL = Interface("eth0", 1500, None, "virtio", None)
 UNKNOWN = Interface("ib0", 1500, None, None, None)
-TWO = Shape(2, 2, 1)
+
+
+def job(*interfaces: Interface, ranks: int = 1, **assumed: float) -> Job:
+    """Hosts whose ranks share memory, so that only the interface limits."""
+    return Job(tuple(Node(ranks, unknown("memory"), tcp_link(each), host=f"h{i}") for i, each in enumerate(interfaces)), **assumed)
 
 
 @pytest.mark.parametrize(
     ("mtu", "shaped", "fraction", "percent"),
     [(1500, False, 1448 / 1538, 94.1), (1500, True, 1448 / 1514, 95.6), (4096, False, 4044 / 4134, 97.8), (9000, False, 8948 / 9038, 99.0)],
 )
-def test_tcp_efficiency(mtu, shaped, fraction, percent):
+def test_tcp_efficiency(mtu: int, shaped: bool, fraction: float, percent: float) -> None:
     assert tcp_efficiency(mtu, shaped) == pytest.approx(fraction)
     assert round(100 * tcp_efficiency(mtu, shaped), 1) == percent
 
 
-def test_a_nic_carries_its_speed_less_the_headers():
-    found = network_ceiling([TEN, TEN], TWO)
-    assert found.bytes_per_s == pytest.approx(1.25e9 * 1448 / 1538)
-    assert (found.kind, found.model, found.limited_by) == ("network", "ring", "NIC eth0 10 Gb/s, TCP")
-    assert found.source == "/sys/class/net/eth0/speed"
+def test_a_nic_carries_its_speed_less_the_headers() -> None:
+    assert tcp_link(TEN) == Link(pytest.approx(1.25e9 * 1448 / 1538), "NIC eth0 10 Gb/s, TCP", "/sys/class/net/eth0/speed")
 
 
-def test_the_slowest_host_limits():
-    assert network_ceiling([TEN, SLOW, TEN], TWO).limited_by == "NIC eth1 1 Gb/s, TCP"
+def test_a_shape_counts_frames_without_the_wires_extras() -> None:
+    assert tcp_link(SHAPED) == Link(pytest.approx(125e6 * 1448 / 1514), "NIC veth0 1 Gb/s, TCP", "tc qdisc on veth0")
 
 
-def test_a_shape_counts_frames_without_the_wires_extras():
-    found = network_ceiling([SHAPED, SHAPED], TWO)
-    assert found.bytes_per_s == pytest.approx(125e6 * 1448 / 1514)
-    assert found.source == "tc qdisc on veth0"
-
-
-def test_a_larger_mtu_can_make_the_same_speed_faster():
-    jumbo = Interface("eth2", 9000, 10e9, None, None)
-    assert network_ceiling([jumbo, TEN], TWO).limited_by.startswith("NIC eth0")
+def test_a_larger_mtu_can_make_the_same_speed_faster() -> None:
+    assert tcp_link(Interface("eth2", 9000, 10e9, None, None)).known > tcp_link(TEN).known
 
 
 @pytest.mark.parametrize(
     ("interface", "why"), [(VIRTUAL, "virtio has no speed of its own"), (UNKNOWN, "the kernel does not tell its speed")]
 )
-def test_no_rate_that_means_anything_is_no_ceiling(interface, why):
-    found = network_ceiling([TEN, interface], TWO)
-    assert (found.kind, found.bytes_per_s) == ("none", None)
-    assert found.limited_by == f"interface {interface.name}: {why}; give one with --ceiling GB/s"
-    assert hard_bound(found, "allreduce", TWO) is None
+def test_no_rate_that_means_anything_is_no_ceiling(interface: Interface, why: str) -> None:
+    found = ceilings("allreduce", job(TEN, interface))
+    sentence = f"interface {interface.name}: {why}; give one with --ceiling GB/s"
+    assert found.ring and (found.ring.kind, found.ring.bytes_per_s) == ("none", None)
+    assert found.ring.limited_by == f"the rate between nodes is unknown: h1: {sentence}"
 
 
-def test_pairs_at_once_share_the_nic():
-    found = network_ceiling([TEN, TEN], Shape(4, 2, 2, pairs=2))
-    assert found.bytes_per_s == pytest.approx(1.25e9 * 1448 / 1538 / 2)
-    assert found.limited_by.endswith("TCP, shared by 2 pairs")
+def test_the_slowest_host_limits_and_is_named() -> None:
+    ring = ceilings("allreduce", job(TEN, SLOW, TEN)).ring
+    assert ring and (ring.model, ring.limited_by) == ("ring", "NIC eth1 1 Gb/s, TCP of h1")
+
+
+def test_pairs_at_once_share_the_nic() -> None:
+    found = ceilings("p2p", job(TEN, TEN, ranks=2, pairs=2))
+    assert found.ring is None and found.bound
+    assert found.bound.bytes_per_s == pytest.approx(1.25e9 * 1448 / 1538 / 2)
+    assert found.bound.limited_by == "NIC eth0 10 Gb/s, TCP shared by 2 pairs"
+
+
+def test_an_oversubscribed_fabric_carries_its_part() -> None:
+    ring = ceilings("broadcast", job(TEN, TEN, oversubscription=2.0)).ring
+    assert ring and ring.bytes_per_s == pytest.approx(1.25e9 * 1448 / 1538 / 2)
+    assert ring.limited_by == "NIC eth0 10 Gb/s, TCP, fabric 2:1"
 
 
 @pytest.mark.parametrize(("hosts", "per_host", "factor"), [(2, 8, 1.875), (3, 8, 1.4375), (4, 8, 1.2917), (12, 8, 1.0795), (2, 1, 1.0)])
-def test_the_hard_bound_of_an_allreduce(hosts, per_host, factor):
+def test_the_hard_bound_of_an_allreduce(hosts: int, per_host: int, factor: float) -> None:
     """(N-1)/(g(n-1)): 1.875 at 2×8, 1.44 at 3×8, 1.29 at 4×8, 1.08 at 12×8."""
-    bound = hard_bound(Ceiling("network", 50e9, "NIC"), "allreduce", Shape(hosts * per_host, hosts, per_host))
-    assert bound.bytes_per_s == pytest.approx(50e9 * factor, rel=1e-4)
-    assert (bound.model, bound.limited_by) == ("bound", "NIC")
-
-
-def test_what_only_moves_is_bound_by_the_nic_itself():
-    assert hard_bound(Ceiling("network", 50e9, "NIC"), "broadcast", Shape(16, 2, 8)).bytes_per_s == 50e9
-
-
-def test_references_are_no_bounds():
-    assert hard_bound(Ceiling("measured", 50e9, "memory copy"), "allreduce", Shape(2, 1, 2)) is None
-    assert hard_bound(given(50), "allreduce", TWO) is None
+    found = ceilings("allreduce", job(*[TEN] * hosts, ranks=per_host))
+    assert found.ring and found.bound and found.ring.bytes_per_s and found.bound.bytes_per_s
+    assert found.bound.bytes_per_s / found.ring.bytes_per_s == pytest.approx(factor, rel=1e-4)

@@ -1,0 +1,129 @@
+"""collbench peak: what an operation could reach, from probed files or from typed figures."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from collbench.cli.parser import factor, positive
+from collbench.errors import UsageError
+
+if TYPE_CHECKING:
+    from collbench.peak.collective import Ceilings
+    from collbench.peak.given import Given
+    from collbench.peak.job import Job
+    from collbench.peak.node import Node
+
+_MOST_NODES = 1_000_000
+_MOST_GPUS = 1024
+
+
+def add(commands: Any) -> dict[str, argparse.ArgumentParser]:
+    """Adds the command."""
+    parser = commands.add_parser("peak", help="what an operation could reach on hardware that is probed, read from files or typed")
+    parser.add_argument("operation", metavar="OPERATION", help="allreduce, broadcast, alltoall, …")
+    parser.add_argument(
+        "--from", dest="sources", nargs="+", type=Path, metavar="PATH", help="read the nodes from these: one machine for all, or one each"
+    )
+    parser.add_argument("--nodes", type=positive, metavar="N", help="nodes (default: 1, or as many as --from has)")
+    parser.add_argument("--gpus-per-node", type=positive, metavar="G", help="GPUs that take part on each node (default: all)")
+    parser.add_argument("--nic", metavar="KxRATE", help="NICs of a node, like 4x100Gb or 8x400Gb")
+    parser.add_argument("--nvlink", metavar="GB/s", help="NVLink or xGMI of one GPU, one direction")
+    parser.add_argument("--pcie", metavar="GENxLANES", help="PCIe link of one GPU, like gen4x16")
+    parser.add_argument("--nvls", action="store_true", help="the NVSwitches add (NVLink SHARP)")
+    parser.add_argument("--sharp", action="store_true", help="the switches between the nodes add (InfiniBand SHARP)")
+    parser.add_argument(
+        "--oversubscription", metavar="X", type=factor, default=1.0, help="the fabric carries a node's rate divided by X (default: 1)"
+    )
+    parser.add_argument("--ceiling", metavar="GB/s", help="take this as the ceiling")
+    parser.add_argument("--measured", metavar="GB/s", help="a busbw to set beside the ceilings")
+    parser.add_argument(
+        "--ring-edges", type=positive, default=1, metavar="N", help="sendrecv: edges that leave the busiest node (default: 1)"
+    )
+    parser.add_argument("--pairs", type=positive, default=1, metavar="N", help="p2p: pairs at once between nodes (default: 1)")
+    parser.add_argument("--format", choices=("text", "json"), default="text", help="(default: text)")
+    parser.set_defaults(call=call)
+    return {"peak": parser}
+
+
+def call(arguments: argparse.Namespace, argv: list[str]) -> int:
+    """Prints the ceilings; 0. Raises UsageError for what cannot be hardware, or cannot be read."""
+    from collbench.peak.collective import ceilings
+    from collbench.peak.given import parse_gigabytes
+    from collbench.peak.line import lines
+
+    job = _job(arguments)
+    measured = parse_gigabytes("--measured", arguments.measured) if arguments.measured is not None else None
+    found = ceilings(arguments.operation, job)
+    if arguments.format == "json":
+        print(_json(arguments.operation, measured, found, job))
+    else:
+        print("\n".join(lines(arguments.operation, measured, found, job)))
+    return 0
+
+
+def _job(arguments: argparse.Namespace) -> Job:
+    from collbench.peak.given import parse_gigabytes
+    from collbench.peak.job import Job
+
+    return Job(
+        _nodes(arguments),
+        oversubscription=arguments.oversubscription,
+        sharp=arguments.sharp,
+        ring_edges=arguments.ring_edges,
+        pairs=arguments.pairs,
+        given=parse_gigabytes("--ceiling", arguments.ceiling) if arguments.ceiling is not None else None,
+    )
+
+
+def _nodes(arguments: argparse.Namespace) -> tuple[Node, ...]:
+    from collbench.peak.given import Given, given_node, parse_gigabytes, parse_nic, parse_pcie, with_given
+
+    if (arguments.nodes or 1) > _MOST_NODES or (arguments.gpus_per_node or 1) > _MOST_GPUS:
+        raise UsageError(f"at most {_MOST_NODES} --nodes of {_MOST_GPUS} --gpus-per-node: ask for fewer")
+    given = Given(
+        nic=parse_nic(arguments.nic) if arguments.nic is not None else None,
+        nvlink=parse_gigabytes("--nvlink", arguments.nvlink) if arguments.nvlink is not None else None,
+        pcie=parse_pcie(arguments.pcie) if arguments.pcie is not None else None,
+        nvls=arguments.nvls,
+    )
+    if not arguments.sources:
+        return (given_node(arguments.gpus_per_node or 1, given),) * (arguments.nodes or 1)
+    return _repeated([with_given(node, given) for node in _read(arguments, given)], arguments.nodes)
+
+
+def _read(arguments: argparse.Namespace, given: Given) -> list[Node]:
+    from collbench.peak.node import node_of
+    from collbench.topology.sources import read_paths
+
+    return [node_of(machine, arguments.gpus_per_node, pcie=given.pcie, nics=given.nics) for machine in read_paths(arguments.sources)]
+
+
+def _repeated(nodes: list[Node], asked: int | None) -> tuple[Node, ...]:
+    if len(nodes) == 1:
+        return (nodes[0],) * (asked or 1)
+    if asked not in (None, len(nodes)):
+        raise UsageError(
+            f"--from tells of {len(nodes)} machines and --nodes asks for {asked}: give one machine for all nodes, or one for each"
+        )
+    return tuple(nodes)
+
+
+def _json(operation: str, measured: float | None, found: Ceilings, job: Job) -> str:
+    import json
+    from dataclasses import asdict
+
+    from collbench.peak.collective import doubtful_input
+    from collbench.peak.line import assumed, chosen, doubts
+
+    model, ceiling = chosen(measured, found)
+    rate = ceiling.bytes_per_s if ceiling else None
+    percent = 100 * measured / rate if measured is not None and rate and model != "doubtful" else None
+    return json.dumps({
+        "operation": operation, "nodes": len(job.nodes), "ranks": job.ranks,
+        **{name: asdict(value) if (value := getattr(found, name)) else None for name in ("ring", "bound", "achievable")},
+        "measured_bytes_per_s": measured, "model": model if rate else None, "percent_of_ceiling": percent,
+        "doubtful_input": doubtful_input(operation, job) if model == "doubtful" else None,
+        "assumed": assumed(operation, job), "doubts": doubts(job),
+    }, ensure_ascii=False)  # fmt: skip

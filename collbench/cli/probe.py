@@ -1,0 +1,68 @@
+"""collbench probe: what this node is, or every node of the launch, or a machine that somebody sent files of."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from collbench.cli.options import DEFAULT_TIMEOUT_S
+from collbench.cli.parser import amount
+
+if TYPE_CHECKING:
+    from collbench.topology.model import Machine
+
+_ABOUT = "what this node is: GPUs, their links, the PCIe tree, NICs, GPUDirect RDMA; under srun or mpirun every node, and how they differ"
+_FROM = (
+    "read these instead and merge what belongs to one host: NCCL topology XML, hwloc XML, the text of `nvidia-smi topo -m`, "
+    "`nvidia-smi nvlink -s`, `lspci -vvv`, `ibstat`, `ibv_devinfo` or `iblinkinfo`, what `probe --format json` printed, a folder of such "
+    "files, a folder with sys and proc, a tarball of one"
+)
+
+
+def add(commands: Any) -> dict[str, argparse.ArgumentParser]:
+    """Adds the command."""
+    parser = commands.add_parser("probe", help="what this node is, or every node of the launch, and how they differ", description=_ABOUT)
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--from", dest="sources", nargs="+", type=Path, metavar="PATH", help=_FROM)
+    what.add_argument("--gather", type=Path, metavar="FILE", help="write what is read of this node into a tarball, with names masked")
+    parser.add_argument("--format", choices=("table", "matrix", "json"), default="table", help="tree, distances, JSON (default: table)")
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="draw the node there, too; of nodes that differ one file each")
+    parser.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="(default: auto)")
+    parser.add_argument("--timeout", metavar="SECONDS", type=amount, default=DEFAULT_TIMEOUT_S,
+                        help=f"deadline of every wait for other nodes (default: {DEFAULT_TIMEOUT_S:g})")  # fmt: skip
+    parser.set_defaults(call=call)
+    return {"probe": parser}
+
+
+def call(arguments: argparse.Namespace, argv: list[str]) -> int:
+    """Probes or reads, prints at rank 0, and returns the exit code. Raises CollbenchError."""
+    import os
+
+    if arguments.gather:
+        from collbench.topology.gather import gather
+
+        return gather(arguments.gather)
+    if arguments.sources:
+        from collbench.topology.sources import read_paths
+
+        return _tell(read_paths(arguments.sources), arguments)
+    from collbench.runner.probing import together
+
+    return together(os.environ, arguments.timeout, lambda machines: _tell(machines, arguments))
+
+
+def _tell(machines: list[Machine], arguments: argparse.Namespace) -> int:
+    """Prints the machines and draws them where that is asked for."""
+    import sys
+
+    from collbench.report.probe import probe_text
+    from collbench.topology.cluster import differences
+
+    probe_text(machines, differences(machines), arguments.format, sys.stdout, arguments.color)
+    if arguments.svg:
+        from collbench.report.probe_files import write_pictures
+
+        for file in write_pictures(machines, arguments.svg):
+            print(f"drawn: {file}", file=sys.stderr)
+    return 0

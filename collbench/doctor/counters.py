@@ -1,0 +1,56 @@
+"""CB2221 to CB2223, counters of NICs: errors, flaps, losses. They count since the driver or the subnet manager last reset them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from collbench.doctor.finding import Finding, Severity, listed
+from collbench.doctor.view import View
+
+_ERRORS = (
+    "symbol_error",
+    "link_error_recovery",
+    "port_rcv_errors",
+    "port_rcv_remote_physical_errors",
+    "local_link_integrity_errors",
+    "excessive_buffer_overrun_errors",
+)
+_FLAPS = ("link_downed",)
+_LOSSES = ("out_of_sequence", "packet_seq_err", "local_ack_timeout_err", "roce_adp_retrans", "retry_exceeded_err", "port_xmit_discards")
+_MANY_ERRORS, _MANY_FLAPS, _MANY_LOSSES = 100, 10, 1000
+_TWICE = "read the counters before and after a run: what grows is what counts"
+
+
+def errors(view: View) -> Iterator[Finding]:
+    """CB2221: bits that arrived wrongly."""
+    remedy = f"clean or change the cable and its ends; {_TWICE}"
+    yield from _counted(view, "CB2221", "warning", what="errors on the wire of", names=_ERRORS, many=_MANY_ERRORS, remedy=remedy)
+
+
+def flaps(view: View) -> Iterator[Finding]:
+    """CB2222: links that went down again and again; the counter stops at 255."""
+    remedy = f"change the cable or transceiver, and look at the switch's log; {_TWICE}"
+    yield from _counted(
+        view, "CB2222", "warning", what="the link went down again and again:", names=_FLAPS, many=_MANY_FLAPS, remedy=remedy
+    )
+
+
+def losses(view: View) -> Iterator[Finding]:
+    """CB2223: packets that were lost and sent again: congestion, above all of RoCE without flow control."""
+    remedy = f"check priority flow control and ECN along the way, on hosts and switches; {_TWICE}"
+    yield from _counted(view, "CB2223", "note", what="packets were lost and sent again on", names=_LOSSES, many=_MANY_LOSSES, remedy=remedy)
+
+
+def _counted(view: View, code: str, severity: Severity, *, what: str, names: Sequence[str], many: int, remedy: str) -> Iterator[Finding]:
+    found: dict[str, list[str]] = {}
+    for nic in view.rdma:
+        for port in nic.ports:
+            high = [f"{name} {port.counters[name]}" for name in names if port.counters.get(name, 0) >= many]
+            if high:
+                found.setdefault(nic.name, []).append(f"{nic.name} port {port.number}: {', '.join(high)}")
+    if found:
+        evidence = listed([text for texts in found.values() for text in texts], 4)
+        yield view.finding(code, severity, f"{what} {listed(list(found))}", evidence, remedy)
+
+
+RULES = (errors, flaps, losses)

@@ -1,0 +1,92 @@
+"""What the rules could look at and what not: no finding about a thing that nobody read proves nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from collbench.doctor.finding import listed, plural
+from collbench.doctor.view import View
+from collbench.evidence.nccl_log import NcclLog
+from collbench.topology.model import Machine
+
+
+def looked_at(machines: Sequence[Machine], logs: Sequence[NcclLog] = ()) -> str:
+    """ "1 machine: 8 GPUs, 10 NICs, 126 PCI devices; 1 NCCL log"."""
+    parts = {
+        "GPU": sum(len(machine.gpus) for machine in machines),
+        "NIC": sum(len(machine.nics) for machine in machines),
+        "PCI device": sum(len(machine.pci) for machine in machines),
+    }
+    counts = ", ".join(plural(count, noun) for noun, count in parts.items())
+    told = [f"{plural(len(machines), 'machine')}: {counts}"] if machines else []
+    return "; ".join([*told, *([plural(len(logs), "NCCL log")] if logs else [])]) or "nothing"
+
+
+def not_looked_at(machines: Sequence[Machine], logs: Sequence[NcclLog] = ()) -> list[str]:
+    """What no source told, each with how to get it; of several machines also on how many."""
+    views = [View(machine) for machine in machines]
+    found: dict[str, int] = {}
+    for view in views:
+        for text in _gaps(view):
+            found[text] = found.get(text, 0) + 1
+    several = len(views) > 1
+    texts = [f"{text}, on {count} of {len(views)} machines" if several and count < len(views) else text for text, count in found.items()]
+    return texts if logs else [*texts, *(["the paths in use (NCCL's log: --log)"] if any(view.machine.gpus for view in views) else [])]
+
+
+def _gaps(view: View) -> Iterator[str]:
+    machine = view.machine
+    if not machine.gpus:
+        yield f"GPUs ({machine.unknown.get('gpus', 'none found')})"
+    if not machine.nics:
+        yield f"NICs ({machine.unknown.get('nics', 'none found')})"
+    for missing, text in _GAPS:
+        if missing(view):
+            yield text
+
+
+def _links_hidden(view: View) -> bool:
+    return not view.virtual_machine and not any(each.link.speed_gt_per_s and each.link.max_speed_gt_per_s for each in view.machine.pci)
+
+
+def _no_counters(view: View) -> bool:
+    return bool(view.rdma) and not any(port.counters for nic in view.rdma for port in nic.ports)
+
+
+def _no_states(view: View) -> bool:
+    return bool(view.rdma) and not any(port.state or port.phys_state for nic in view.rdma for port in nic.ports)
+
+
+def _no_acs(view: View) -> bool:
+    ports = [bridge for endpoint in view.endpoints for bridge in view.path_to(endpoint.address)[1:]]
+    return bool(view.machine.gpus) and not view.virtual_machine and all(port.acs is None for port in ports)
+
+
+def _no_paths(view: View) -> bool:
+    gpus, nics = view.machine.gpus, view.usable
+    return bool(gpus and nics) and not any(view.distances.path(gpus[0].key, nic.key) for nic in nics)
+
+
+def _several(view: View) -> bool:
+    return len(view.machine.gpus) > 1
+
+
+_GAPS: tuple[tuple[Callable[[View], bool], str], ...] = (
+    (lambda view: bool(view.virtual_machine), "PCIe links, ACS and IOMMU (a virtual machine hides them)"),
+    (_links_hidden, "PCIe links' speed and limits (sysfs or `lspci -vvv` has them)"),
+    (_no_acs, "ACS (`lspci -vvv`, as root)"),
+    (lambda view: view.machine.system.iommu is None and not view.virtual_machine, "the IOMMU (sysfs)"),
+    (lambda view: _several(view) and not view.machine.gpu_links, "links between GPUs (NVML, or `nvidia-smi nvlink -s`)"),
+    (lambda view: _several(view) and not view.machine.peer_access, "peer access (`nvidia-smi topo -p2p r`)"),
+    (_no_paths, "distances from GPUs to NICs"),
+    (_no_states, "states of ports (/sys/class/infiniband, ibstat)"),
+    (_no_counters, "error counters (/sys/class/infiniband)"),
+    (lambda view: bool(view.machine.gpus and view.rdma) and view.machine.system.peer_memory is None, "peer-memory modules (sysfs)"),
+    (lambda view: view.machine.system.shm_bytes is None, "/dev/shm (only the machine itself tells)"),
+)
+
+
+def sentence(machines: Sequence[Machine], logs: Sequence[NcclLog] = ()) -> str:
+    """Both in one line."""
+    missing = not_looked_at(machines, logs)
+    return f"looked at {looked_at(machines, logs)}{f'; not looked at: {listed(missing, len(missing))}' if missing else ''}"

@@ -1,0 +1,29 @@
+"""All rules over the machines and logs of a job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from collbench.doctor import between, counters, gpus, host, logs, nics, paths, pcie
+from collbench.doctor.finding import Finding, worst_first
+from collbench.doctor.view import View
+from collbench.evidence.nccl_log import NcclLog
+from collbench.topology.model import Machine
+
+Rule = Callable[[View], Iterator[Finding]]
+JobRule = Callable[[Sequence[View]], Iterator[Finding]]
+LogRule = Callable[[NcclLog, Sequence[View]], Iterator[Finding]]
+
+RULES: Final[tuple[Rule, ...]] = (*pcie.RULES, *nics.RULES, *counters.RULES, *gpus.RULES, *host.RULES, *paths.RULES)
+JOB_RULES: Final[tuple[JobRule, ...]] = (*gpus.JOB_RULES, *between.JOB_RULES)
+LOG_RULES: Final[tuple[LogRule, ...]] = logs.RULES
+
+
+def examine(machines: Sequence[Machine], logs: Sequence[NcclLog] = ()) -> list[Finding]:
+    """What is wrong with the machines of a job, worst first; a rule without the facts it needs accuses nobody."""
+    views = [View(machine) for machine in machines]
+    found = [finding for view in views for rule in RULES for finding in rule(view)]
+    found += [finding for rule in JOB_RULES for finding in rule(views)]
+    found += [finding for log in logs for rule in LOG_RULES for finding in rule(log, views)]
+    return worst_first(found)

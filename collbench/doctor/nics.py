@@ -1,0 +1,181 @@
+"""CB2201 to CB2207, NICs and fabric: slots slower than wires, ports that are down, subnet managers, wrong fabrics, MTU, slow rails."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from collbench.doctor.finding import Finding, Severity, listed, plural
+from collbench.doctor.view import View, bytes_per_s, gigabytes, is_down, slots
+from collbench.topology.distance import CLOSE
+from collbench.topology.model import Nic, Port
+
+_SLACK = 0.95  # QDR in Gen3 x4 loses 1.5 %: nobody changes a slot for that
+_ROCE_MTU = 2048  # what a 1500 byte frame cannot hold
+_ETHERNET_MTU = 1500
+_FAST = 25e9
+_FEWEST_SIBLINGS = 3
+
+
+def slow_slots(view: View) -> Iterator[Finding]:
+    """CB2201: all ports of a card together are faster than its slot at its best."""
+    if view.virtual_machine:
+        return
+    for _, nics in slots(view):
+        wire = sum({(nic.guid or nic.name, port.number): port.rate_bits_per_s or 0.0 for nic in nics for port in nic.ports}.values()) / 8
+        slot = _slot(view, nics[0])
+        if slot and wire and slot < _SLACK * wire:
+            names = listed([nic.name for nic in nics])
+            yield view.finding(
+                "CB2201", "warning", f"{names}: the slot carries {gigabytes(slot)} of the {gigabytes(wire)} of its wire",
+                f"PCIe {_link(view, nics[0])} = {gigabytes(slot)}; ports {listed(_rates(nics))}",
+                "use a slot with more lanes or a newer generation; otherwise expect no more than the slot",
+            )  # fmt: skip
+
+
+def down(view: View) -> Iterator[Finding]:
+    """CB2202: an RDMA device without a port that is up; a second port or function of a card in use may lie idle."""
+    dead = [nic for nic in view.rdma if nic.ports and all(_dead(port) for port in nic.ports)]
+    in_use = {_card(nic) for nic in view.rdma if any(port.state == "active" for port in nic.ports)}
+    for nic in dead:
+        if _card(nic) in in_use:
+            continue
+        port = nic.ports[0]
+        states = ", ".join(word for word in (port.state, port.phys_state) if word)
+        manager = f"; no subnet manager seen (sm_lid {port.sm_lid})" if port.sm_lid == 0 and port.link_layer == "infiniband" else ""
+        others = f"{len(view.usable)} of {len(view.rdma)} RDMA devices are up"
+        yield view.finding(
+            "CB2202", _loss(view, nic), f"{nic.name} is down", f"port {port.number}: {states}{manager}; {others}",
+            "look at the cable, the switch port and `ibstat` or `ip link`; a port that shall be unused: leave it out with NCCL_IB_HCA",
+        )  # fmt: skip
+
+
+def no_subnet_manager(view: View) -> Iterator[Finding]:
+    """CB2203: InfiniBand links that are up and that no subnet manager has set up."""
+    found = [(nic, port) for nic in view.rdma for port in nic.ports if port.link_layer == "infiniband" and _unmanaged(port)]
+    if found:
+        nic, port = found[0]
+        names = listed([f"{nic.name} port {port.number}" for nic, port in found])
+        yield view.finding(
+            "CB2203", "severe", f"no subnet manager has set up {names}",
+            f"{nic.name} port {port.number}: {port.state or 'state unknown'}, {port.phys_state or 'link unknown'}, sm_lid {port.sm_lid}",
+            "start opensm on one host of the fabric, or the subnet manager of a switch; `sminfo` shows whether there is one",
+        )  # fmt: skip
+
+
+def other_fabric(view: View) -> Iterator[Finding]:
+    """CB2204: Ethernet among InfiniBand: often a storage or management port that NCCL would count as a rail."""
+    layers = [(nic, port.link_layer) for nic in view.usable for port in nic.ports if not is_down(port)]
+    odd = list(dict.fromkeys(nic.name for nic, layer in layers if layer == "ethernet"))
+    rails = list(dict.fromkeys(nic.name for nic, layer in layers if layer == "infiniband"))
+    if odd and rails:
+        yield view.finding(
+            "CB2204", "note", f"{listed(odd)} {'is' if len(odd) == 1 else 'are'} Ethernet among {plural(len(rails), 'InfiniBand device')}",
+            f"link_layer of {odd[0]}: Ethernet, of {rails[0]}: InfiniBand",
+            f"name the rails for NCCL: NCCL_IB_HCA=={','.join(rails)}",
+        )  # fmt: skip
+
+
+def not_real(view: View) -> Iterator[Finding]:
+    """CB2205: RDMA devices of software, and virtual interfaces that a file of NCCL counts as networks."""
+    counted = any(source.startswith("NCCL topology") for source in view.machine.sources)
+    found = [nic for nic in view.machine.nics if nic.virtual is not None and (nic.rdma or counted) and nic.virtual != "bond"]
+    if found:
+        names = listed([f"{nic.name} ({nic.virtual})" for nic in found])
+        what = f"{names} {'is' if len(found) == 1 else 'are'} no port of the machine, and would be counted as a network"
+        evidence = f"no PCI device behind {found[0].name}"
+        yield view.finding("CB2205", "note", what, evidence, "leave it out: NCCL_IB_HCA and NCCL_SOCKET_IFNAME name what to use")
+
+
+def small_mtu(view: View) -> Iterator[Finding]:
+    """CB2206: RoCE in 1024 byte packets, since the interface's frames hold 1500 bytes."""
+    found = [(nic, port) for nic in view.rdma for port in nic.ports if port.link_layer == "ethernet" and not is_down(port)]
+    small = [(nic, port) for nic, port in found if port.mtu_bytes and port.mtu_bytes < _ROCE_MTU]
+    if small:
+        nic, port = small[0]
+        yield view.finding(
+            "CB2206", "warning", f"small RoCE packets on {listed([each.name for each, _ in small])}: 92.6 % payload, 98.0 % with 4096",
+            f"{nic.name} port {port.number}: active MTU {port.mtu_bytes}",
+            "set the interfaces, and the switches between them, to frames of 9000 bytes (`ip link set IFACE mtu 9000`)",
+        )  # fmt: skip
+
+
+def small_frames(view: View) -> Iterator[Finding]:
+    """CB2207: fast Ethernet with frames of 1500 bytes where TCP is the only way."""
+    if view.usable:
+        return
+    fast = [(nic, port) for nic in view.machine.nics if nic.virtual is None for port in nic.ports if (port.rate_bits_per_s or 0) >= _FAST]
+    small = [(nic, port) for nic, port in fast if port.mtu_bytes and port.mtu_bytes <= _ETHERNET_MTU and not is_down(port)]
+    if small:
+        nic, port = small[0]
+        yield view.finding(
+            "CB2207", "note", f"TCP in small frames on {listed([each.name for each, _ in small])}: 94.1 % payload, with 9000 bytes 99.0 %",
+            f"{nic.name}: MTU {port.mtu_bytes} at {(port.rate_bits_per_s or 0) / 1e9:g} Gb/s, and no RDMA device",
+            "set the interfaces, and the switches between them, to frames of 9000 bytes (`ip link set IFACE mtu 9000`)",
+        )  # fmt: skip
+
+
+def slow_rails(view: View) -> Iterator[Finding]:
+    """CB2208: a port beside a GPU that is slower than most of its siblings: a wire that lost lanes, or trained low."""
+    rails = [(nic, port) for nic in _rails(view) for port in nic.ports if port.rate_bits_per_s]
+    models = {(nic.model, port.link_layer) for nic, port in rails}
+    for model in sorted(models, key=str):
+        same = [(nic, port) for nic, port in rails if (nic.model, port.link_layer) == model]
+        (usual, many), *_ = Counter(port.rate_bits_per_s or 0.0 for _, port in same).most_common(1)
+        slow = [(nic, port) for nic, port in same if (port.rate_bits_per_s or 0.0) < _SLACK * usual]
+        if slow and len(same) >= _FEWEST_SIBLINGS and 2 * many > len(same):
+            yield view.finding(
+                "CB2208", "warning", f"{listed([nic.name for nic, _ in slow])} at less than the rate of {plural(many, 'sibling')}",
+                f"{listed(_rates([nic for nic, _ in slow]))}; the others {usual / 1e9:g} Gb/s",
+                "look at the cable and its lanes (`mlxlink -d DEVICE`, `iblinkinfo`); change it when it stays so",
+            )  # fmt: skip
+
+
+def _rails(view: View) -> list[Nic]:
+    near = {nic.name for gpu in view.machine.gpus if (best := view.nearest(gpu)) and best[0] in CLOSE for nic in best[1]}
+    return [nic for nic in view.usable if nic.name in near]
+
+
+def _slot(view: View, nic: Nic) -> float | None:
+    """What the card's PCIe link carries at its best; None when unknown."""
+    device = view.pci.get(nic.address or "")
+    if device is None or device.virtual:
+        return None
+    path = view.path_to(device.address)
+    ends = [device.link, *([path[1].link] if len(path) > 1 and not path[1].virtual else [])]
+    best = [bytes_per_s(end.max_speed_gt_per_s, end.max_width) for end in ends]
+    known = [each for each in best if each]
+    return min(known) if known else bytes_per_s(device.link.speed_gt_per_s, device.link.width)
+
+
+def _link(view: View, nic: Nic) -> str:
+    link = view.pci[nic.address or ""].link
+    speed, width = (link.max_speed_gt_per_s or link.speed_gt_per_s), (link.max_width or link.width)
+    return f"{speed or 0:g} GT/s x{width}"
+
+
+def _rates(nics: list[Nic]) -> list[str]:
+    return [f"{nic.name} {port.rate_bits_per_s / 1e9:g} Gb/s" for nic in nics for port in nic.ports if port.rate_bits_per_s]
+
+
+def _card(nic: Nic) -> str:
+    return nic.address.rpartition(".")[0] if nic.address else nic.name
+
+
+def _dead(port: Port) -> bool:
+    return is_down(port) and port.state not in {"init", "armed"}
+
+
+def _unmanaged(port: Port) -> bool:
+    return port.state == "init" or (port.sm_lid == 0 and (port.state in {"active", "armed"} or port.phys_state == "linkup"))
+
+
+def _loss(view: View, nic: Nic) -> Severity:
+    """Severe when nothing is left, or when the rail of a GPU is lost while other GPUs have theirs."""
+    if not view.usable:
+        return "severe"
+    near = [gpu for gpu in view.machine.gpus if view.distances.path(gpu.key, nic.key) in CLOSE]
+    return "severe" if near and any((best := view.nearest(gpu)) and best[0] in CLOSE for gpu in view.machine.gpus) else "warning"
+
+
+RULES = (slow_slots, down, no_subnet_manager, other_fabric, not_real, small_mtu, small_frames, slow_rails)

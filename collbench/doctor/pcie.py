@@ -1,0 +1,199 @@
+"""CB21xx, PCIe: links that run below what both ends can, slots that limit GPUs, ACS, and the IOMMU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from collbench.doctor.finding import Finding, Severity, listed, plural
+from collbench.doctor.view import View, bytes_per_s, gigabytes
+from collbench.topology.model import PciDevice
+
+_IDLE = 2.5  # GT/s to which an idle GPU's link falls
+_REDIRECTS = frozenset({"SrcValid", "ReqRedir"})
+_READ_AGAIN = "read it again while the GPU works (`nvidia-smi -q -d PERFORMANCE` shows the clocks); only then it tells anything"
+_RESEAT = "reseat the card, riser or cable and look at the slot's settings in the firmware; if it stays, change the part"
+
+
+@dataclass(frozen=True)
+class _Wire:
+    """A link that carries a GPU or NIC: from a device up to the port above it."""
+
+    device: PciDevice
+    port: PciDevice | None
+    carries: tuple[PciDevice, ...]
+
+    @property
+    def speed(self) -> tuple[float | None, float | None]:
+        """GT/s now, and what both ends can as far as known."""
+        link, port = self.device.link, self.port.link.max_speed_gt_per_s if self.port else None
+        ends = [each for each in (link.max_speed_gt_per_s, port) if each]
+        return link.speed_gt_per_s, min(ends) if link.max_speed_gt_per_s else None
+
+    @property
+    def width(self) -> tuple[int | None, int | None]:
+        """Lanes now, and what both ends have as far as known."""
+        link, port = self.device.link, self.port.link.max_width if self.port else None
+        ends = [each for each in (link.max_width, port) if each]
+        return link.width, min(ends) if link.max_width else None
+
+    @property
+    def both_ends(self) -> bool:
+        """The port above was read, too: what it allows is known."""
+        return self.port is not None and bool(self.port.link.max_speed_gt_per_s and self.port.link.max_width)
+
+    @property
+    def only_gpus(self) -> bool:
+        """No NIC hangs below."""
+        return all(device.kind == "gpu" for device in self.carries)
+
+
+def narrow(view: View) -> Iterator[Finding]:
+    """CB2101: fewer lanes than both ends have."""
+    for wire in _wires(view):
+        now, could = wire.width
+        if now and could and now < could:
+            what = f"{view.name(wire.device.address)} runs on {now} of {could} lanes"
+            yield view.finding("CB2101", _severity(view, wire), what, _evidence(view, wire), _RESEAT)
+
+
+def slow(view: View) -> Iterator[Finding]:
+    """CB2102: fewer GT/s than both ends can; not of idle GPUs."""
+    for wire in _wires(view):
+        now, could = wire.speed
+        if now and could and now < could and not (now == _IDLE and wire.only_gpus):
+            what = f"{view.name(wire.device.address)} runs at {now:g} of {could:g} GT/s"
+            yield view.finding("CB2102", _severity(view, wire), what, _evidence(view, wire), _RESEAT)
+
+
+def slot_limits(view: View) -> Iterator[Finding]:
+    """CB2103: a GPU in a slot that has less than the GPU. That a slot is slower than a NIC's wire is CB2201."""
+    found = [(wire, less) for wire in _wires(view) if wire.device.kind == "gpu" and wire.port and (less := _less(wire))]
+    if found:
+        wire, less = found[0]
+        names = listed([view.name(each.device.address) for each, _ in found])
+        evidence = f"{view.name(wire.device.address)}: the card has {_most(wire.device)}, the port above it {less}"
+        what = f"{plural(len(found), 'GPU')} in slots that have less than the card: {names}"
+        yield view.finding("CB2103", "note", what, evidence, "move the cards to full slots where the board has any; else expect no more")
+
+
+def idle(view: View) -> Iterator[Finding]:
+    """CB2104: GPUs whose link reads 2.5 GT/s, as it does when they have nothing to do."""
+    wires = [wire for wire in _wires(view) if wire.only_gpus and wire.speed[0] == _IDLE and (wire.speed[1] or 0) > _IDLE]
+    if wires:
+        names = listed([view.name(wire.device.address) for wire in wires])
+        what = f"{plural(len(wires), 'link')} of GPUs at 2.5 GT/s, perhaps only since they are idle: {names}"
+        yield view.finding("CB2104", "note", what, _evidence(view, wires[0]), _READ_AGAIN)
+
+
+def acs(view: View) -> Iterator[Finding]:
+    """CB2105: ACS sends traffic between devices below a switch up to the root complex. In a virtual machine it has to."""
+    if view.virtual_machine:
+        return
+    ports = _redirecting(view)
+    below_switch = [port for port in ports if port.parent]
+    if not ports or not view.machine.gpus:
+        return
+    severity: Severity = "severe" if below_switch and view.virtual_machine is False else "warning"
+    names = listed([f"{port.address} ({' '.join(f'{bit}+' for bit in port.acs or ())})" for port in below_switch or ports])
+    doubt = "" if view.virtual_machine is False else "; no source says whether this is a virtual machine, which needs it"
+    yield view.finding(
+        "CB2105", severity, f"ACS is on at {plural(len(ports), 'PCIe port')} above GPUs or NICs: they reach one another through the CPU",
+        f"ACSCtl of {names}{doubt}",
+        "switch it off in the firmware, or with `setpci -s PORT ECAP_ACS+6.w=0` at each boot; hosts of virtual machines keep it, with ATS",
+    )  # fmt: skip
+
+
+def iommu(view: View) -> Iterator[Finding]:
+    """CB2106: the IOMMU translates each access of devices; not on POWER, where it always does."""
+    system = view.machine.system
+    if system.iommu != "translating" or view.virtual_machine is not False or system.architecture in ("ppc64le", "ppc64"):
+        return
+    if view.machine.gpus or view.rdma:
+        line = f"; /proc/cmdline: {system.command_line}" if system.command_line else ""
+        yield view.finding(
+            "CB2106", "warning", "the IOMMU translates what GPUs and NICs read and write", f"iommu groups are of a translating type{line}",
+            "boot with iommu=pt (x86) or iommu.passthrough=1 (Arm), or switch the IOMMU off where nothing needs it",
+        )  # fmt: skip
+
+
+def slower_above(view: View) -> Iterator[Finding]:
+    """CB2107: a bridge that reads slower than what hangs below it, from a source without the bridge's own limits."""
+    found: dict[str, tuple[PciDevice, PciDevice]] = {}
+    for endpoint in view.endpoints:
+        below = endpoint.link.speed_gt_per_s
+        for bridge in view.path_to(endpoint.address)[1:]:
+            now, known = bridge.link.speed_gt_per_s, bridge.link.max_speed_gt_per_s
+            if below and now and known is None and now < below and not bridge.virtual:
+                found.setdefault(bridge.address, (bridge, endpoint))
+    if found:
+        bridge, endpoint = next(iter(found.values()))
+        what = f"{plural(len(found), 'PCIe bridge')} read slower than the devices below: {listed(list(found))}"
+        speeds = f"{bridge.link.speed_gt_per_s:g} GT/s", f"{endpoint.link.speed_gt_per_s:g} GT/s"
+        evidence = f"{bridge.address} reads {speeds[0]}, {view.name(endpoint.address)} {speeds[1]}"
+        remedy = "the source may have caught the link at rest, or a file is wrong: compare LnkCap and LnkSta of `lspci -vvv` under load"
+        yield view.finding("CB2107", "note", what, evidence, remedy)
+
+
+def _wires(view: View) -> list[_Wire]:
+    """The links that bytes of GPUs and NICs cross, each once. Going up, every second step is a wire, the others lie inside a switch."""
+    if view.virtual_machine:
+        return []
+    found: dict[str, tuple[PciDevice, PciDevice | None, list[PciDevice]]] = {}
+    for endpoint in view.endpoints:
+        path = view.path_to(endpoint.address)
+        for place in range(0, len(path), 2):
+            port = path[place + 1] if place + 1 < len(path) else None
+            found.setdefault(path[place].address, (path[place], port, []))[2].append(endpoint)
+    wires = [_Wire(device, port, tuple(carried)) for device, port, carried in found.values()]
+    return [wire for wire in wires if not wire.device.virtual and not (wire.port and wire.port.virtual)]
+
+
+def _severity(view: View, wire: _Wire) -> Severity:
+    """A NIC whose wire is slower than what is left of its link loses nothing yet; without the port's limits the slot may be the reason."""
+    if not wire.both_ends or (wire.device.kind == "nic" and _enough(view, wire.device)):
+        return "warning"
+    return "severe"
+
+
+def _enough(view: View, device: PciDevice) -> bool:
+    slot = device.address.rpartition(".")[0]
+    nics = [nic for nic in view.machine.nics if nic.address and nic.address.rpartition(".")[0] == slot]
+    rates = [port.rate_bits_per_s for nic in nics for port in nic.ports]
+    left = bytes_per_s(device.link.speed_gt_per_s, device.link.width)
+    known = [rate for rate in rates if rate is not None]
+    return bool(known) and left is not None and sum(known) / 8 <= left
+
+
+def _evidence(view: View, wire: _Wire) -> str:
+    link = wire.device.link
+    left, most = bytes_per_s(link.speed_gt_per_s, link.width), bytes_per_s(wire.speed[1], wire.width[1])
+    rates = f" = {gigabytes(left)} of {gigabytes(most)}" if left and most else ""
+    port = f"the port above it {_most(wire.port)}" if wire.both_ends and wire.port else "what the slot has is not known"
+    now = f"{_figure(link.speed_gt_per_s)} GT/s x{_figure(link.width)}"
+    return f"LnkSta {now}{rates}; {view.name(wire.device.address)} has {_most(wire.device)}, {port}"
+
+
+def _most(device: PciDevice) -> str:
+    return f"{_figure(device.link.max_speed_gt_per_s)} GT/s x{_figure(device.link.max_width)}"
+
+
+def _less(wire: _Wire) -> str | None:
+    """What the port above has, when it is less than the card. A file without links as they are now (NCCL's) leaves such ports out."""
+    card, port = wire.device.link, wire.port.link if wire.port else None
+    if port is None or wire.port is None or card.width is None or port.width is None:
+        return None
+    pairs = ((card.max_speed_gt_per_s, port.max_speed_gt_per_s), (card.max_width, port.max_width))
+    return _most(wire.port) if any(own and slot and slot < own for own, slot in pairs) else None
+
+
+def _figure(value: float | None) -> str:
+    return "?" if value is None else f"{value:g}"
+
+
+def _redirecting(view: View) -> list[PciDevice]:
+    ports = {bridge.address: bridge for endpoint in view.endpoints for bridge in view.path_to(endpoint.address)[1:]}
+    return [port for port in ports.values() if not port.virtual and _REDIRECTS & set(port.acs or ())]
+
+
+RULES = (narrow, slow, slot_limits, idle, acs, iommu, slower_above)

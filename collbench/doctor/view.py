@@ -1,0 +1,112 @@
+"""A machine as the rules look at it: indexed once, with the questions that several of them ask."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+
+from collbench.doctor.finding import Finding, Severity
+from collbench.peak.rates import pcie
+from collbench.topology.distance import Distances, closeness
+from collbench.topology.model import Gpu, Machine, Nic, PciDevice, Port
+
+_LEAST_BYTES_PER_S = 2e9  # gigabit ports of a board sit on less; they carry no collectives
+_INVENTED = frozenset({"switch", "bridge", "root"})
+
+
+class View:
+    """A machine, its devices by address, and its distances."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.pci = {device.address: device for device in machine.pci}
+        self.distances = Distances(machine)
+
+    def finding(self, code: str, severity: Severity, *texts: str) -> Finding:
+        """A finding of this machine; `texts`: what, evidence, remedy."""
+        what, evidence, remedy = texts
+        return Finding(code, severity, self.machine.hostname, what, evidence, remedy)
+
+    @cached_property
+    def virtual_machine(self) -> bool | None:
+        """Whether a hypervisor shows the devices; None when nothing tells."""
+        if self.machine.system.virtualization is not None:
+            return self.machine.system.virtualization != ""
+        return True if any(device.virtual and device.kind in _INVENTED for device in self.machine.pci) else None
+
+    @cached_property
+    def rdma(self) -> tuple[Nic, ...]:
+        """The real RDMA devices."""
+        return tuple(nic for nic in self.machine.nics if nic.rdma and nic.virtual is None)
+
+    @cached_property
+    def usable(self) -> tuple[Nic, ...]:
+        """The real RDMA devices that no source says are down."""
+        return tuple(nic for nic in self.rdma if not nic.ports or any(not is_down(port) for port in nic.ports))
+
+    @cached_property
+    def endpoints(self) -> tuple[PciDevice, ...]:
+        """The PCI functions whose bytes collectives move: GPUs, and NICs faster than a board's gigabit ports."""
+        return tuple(device for device in self.machine.pci if _matters(device))
+
+    def path_to(self, address: str) -> tuple[PciDevice, ...]:
+        """A device and the bridges above it, nearest first."""
+        return (self.pci[address], *self.distances.bridges(address))
+
+    def nearest(self, gpu: Gpu) -> tuple[str, tuple[Nic, ...]] | None:
+        """The shortest known path from a GPU to a usable RDMA device, and the devices at that distance."""
+        known = [(path, nic) for nic in self.usable if (path := self.distances.path(gpu.key, nic.key))]
+        if not known:
+            return None
+        best = min((path for path, _ in known), key=closeness)
+        return best, tuple(nic for path, nic in known if path == best)
+
+    def name(self, address: str) -> str:
+        """ "GPU 0 (0000:19:00.0)", "mlx5_0 (0000:1a:00.0)", "switch 0000:16:00.0"."""
+        gpu = next((each for each in self.machine.gpus if each.address == address), None)
+        if gpu:
+            return gpu_name(gpu)
+        nics = [nic.name for nic in self.machine.nics if nic.address == address and nic.name != address]
+        device = self.pci.get(address)
+        kind = device.kind if device else "device"
+        word = {"gpu": "GPU", "nic": "NIC", "other": "device", "bridge": "PCI bridge", "root": "root port", "switch": "PCIe switch port"}
+        return f"{', '.join(nics)} ({address})" if nics else f"{word.get(kind, kind)} {address}"
+
+
+def gpu_name(gpu: Gpu) -> str:
+    """ "GPU 0 (0000:19:00.0)", or what is known of that."""
+    if gpu.index is None:
+        return f"GPU {gpu.key.removeprefix('gpu')}"
+    return f"GPU {gpu.index} ({gpu.address})" if gpu.address else f"GPU {gpu.index}"
+
+
+def is_down(port: Port) -> bool:
+    """A source says that nothing passes the port; "init" and "armed" wait for a subnet manager and are no use either."""
+    return port.state in {"down", "init", "armed"} or (port.state is None and port.phys_state in {"disabled", "polling", "sleep"})
+
+
+def bytes_per_s(speed: float | None, width: int | None) -> float | None:
+    """What a PCIe link carries in one direction after line coding; None when its speed or width is unknown."""
+    row = pcie(speed)
+    return row.bytes_per_s(width) if row and width else None
+
+
+def gigabytes(bytes_per_second: float) -> str:
+    """ "31.5 GB/s"."""
+    return f"{bytes_per_second / 1e9:.3g} GB/s"
+
+
+def slots(view: View) -> Iterator[tuple[str, list[Nic]]]:
+    """Real NICs that share a slot: functions of one device."""
+    found: dict[str, list[Nic]] = {}
+    for nic in view.machine.nics:
+        if nic.address and nic.virtual is None:
+            found.setdefault(nic.address.rpartition(".")[0], []).append(nic)
+    yield from found.items()
+
+
+def _matters(device: PciDevice) -> bool:
+    if device.virtual or device.kind not in ("gpu", "nic"):
+        return False
+    most = bytes_per_s(device.link.max_speed_gt_per_s, device.link.max_width)
+    return most is None or most >= _LEAST_BYTES_PER_S

@@ -1,0 +1,166 @@
+"""The ceilings of a collective on a job: the ring reference, the hard bound that no algorithm passes, and what NCCL's constants allow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import inf, isinf
+
+from collbench.errors import UsageError
+from collbench.peak.ceiling import Ceiling, given, nothing
+from collbench.peak.cut import BUS_FACTOR, Least, Side, least_time
+from collbench.peak.job import Job
+from collbench.peak.link import Link
+
+KIND = "topology"
+_RINGS = ("allreduce", "allgather", "reducescatter", "hypercube", "broadcast", "reduce")
+_CUT = (*_RINGS, "alltoall", "gather", "scatter")
+OPERATIONS = (*_RINGS, "alltoall", "alltoallv", "barrier", "gather", "scatter", "sendrecv", "p2p")
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """Of the busbw, in bytes per second. None: the operation has none of this kind; a `Ceiling` without a rate says why there is none.
+
+    ring          what a ring on the slowest link reaches
+    bound         what no algorithm can pass
+    achievable    the ring (else the bound) with NCCL's own constants for the links
+    """
+
+    ring: Ceiling | None
+    bound: Ceiling | None
+    achievable: Ceiling | None
+
+
+def ceilings(operation: str, cluster: Job) -> Ceilings:
+    """All three for an operation of OPERATIONS. Raises UsageError for another one."""
+    if operation not in OPERATIONS:
+        raise UsageError(f"no ceiling is known for '{operation}': write one of {', '.join(OPERATIONS)}")
+    if cluster.given is not None:
+        return Ceilings(given(cluster.given / 1e9), None, None)
+    if operation == "barrier":
+        return Ceilings(None, None, None)
+    why = _why_none(cluster)
+    if why:
+        return Ceilings(nothing(why) if operation in _RINGS else None, replace(nothing(why), model="bound"), None)
+    bound = _bound(operation, cluster)
+    ring = _ring(cluster) if operation in _RINGS else None
+    return Ceilings(ring, _no_less(bound, ring), _achievable(operation, cluster))
+
+
+def doubtful_input(operation: str, cluster: Job) -> str:
+    """Which input to look at first when a rate is above the hard bound: what is not counted from hardware comes first."""
+    bound = ceilings(operation, cluster).bound
+    links = [link for node, _ in cluster.kinds for link in (node.egress, node.injection, node.pcie)]
+    limiting = [link for link in links if bound and bound.limited_by.startswith(link.name)]
+    for link in limiting:
+        if link.source.startswith("--"):
+            return f"{link.name} is what {link.source} gave"
+    if operation == "allreduce" and not cluster.several and not any(node.nvls for node, _ in cluster.kinds):
+        return "switches that add (NVLink SHARP) are not counted; say --nvls if NCCL uses them"
+    if operation == "allreduce" and cluster.several and not cluster.sharp and any(link.name.startswith("NIC") for link in limiting):
+        return f"{limiting[0].name} is from {limiting[0].source}, and switches that add are not counted; say --sharp if they are used"
+    doubts = [doubt for node, _ in cluster.kinds for doubt in node.doubts]
+    return next(iter([*doubts, *(f"{link.name} is from {link.source}" for link in limiting)]), "the number of ranks, or the rate measured")
+
+
+def _why_none(job: Job) -> str | None:
+    if job.ranks < 2:
+        return "one rank moves nothing"
+    if job.several:
+        silent = next((node for node, _ in job.kinds if node.egress.bytes_per_s is None), None)
+        return f"the rate between nodes is unknown: {_at(silent.host)}{silent.egress.name}" if silent else None
+    node = job.nodes[0]
+    return f"{_at(node.host)}{node.injection.name}" if node.injection.bytes_per_s is None else None
+
+
+def _no_less(bound: Ceiling, ring: Ceiling | None) -> Ceiling:
+    """The bound without the rounding that would put it a hair below the ring."""
+    if ring and ring.bytes_per_s and bound.bytes_per_s and bound.bytes_per_s < ring.bytes_per_s:
+        return replace(bound, bytes_per_s=ring.bytes_per_s)
+    return bound
+
+
+def _at(host: str | None) -> str:
+    return f"{host}: " if host else ""
+
+
+def _ring(job: Job) -> Ceiling:
+    """The slowest link that a ring has to cross."""
+    sides = [Side(1, node.injection.known, node.injection.name) for node, _ in job.kinds]
+    sides += [side for partition, _ in job.partitions() for side in partition]
+    slowest = min(sides, key=lambda side: side.bytes_per_s)
+    return _ceiling(job, slowest.bytes_per_s, slowest.name, "ring")
+
+
+def _bound(operation: str, job: Job) -> Ceiling:
+    if operation in ("sendrecv", "p2p"):
+        link = _flow(operation, job)
+        return _ceiling(job, link.known, link.name, "bound")
+    if operation == "alltoallv" and job.traffic is not None:
+        from collbench.peak.traffic import uneven
+
+        rate, side = uneven(job)
+        return _ceiling(job, rate, side.name if side else "", "bound")
+    adds = job.sharp or any(node.nvls for node, _ in job.kinds)
+    least = _of_singles(operation, job)
+    for partition, between_nodes in job.partitions():
+        one = least_time(operation, partition, job.sharp if between_nodes else adds)
+        least = max(least, one, key=lambda found: found.seconds_per_byte)
+    rate = BUS_FACTOR[operation](job.ranks) / least.seconds_per_byte if least.seconds_per_byte else inf
+    return _ceiling(job, rate, least.side.name if least.side else "", "bound")
+
+
+def _of_singles(operation: str, job: Job) -> Least:
+    """Every GPU for itself, over its links to the node's others."""
+    if operation in ("alltoall", "alltoallv"):
+        return max((_alltoall_of_one(job, side, node.gpus if node.apart else job.ranks) for node, _ in job.kinds for side in node.singles),
+                   key=lambda least: least.seconds_per_byte)  # fmt: skip
+    plain = least_time(operation, job.singles())
+    if operation != "allreduce" or not any(node.nvls for node, _ in job.kinds):
+        return plain
+    each = [_with_nvls(side, node.gpus if node.nvls else None) for node, _ in job.kinds for side in node.singles]
+    return min(plain, max(each, key=lambda least: least.seconds_per_byte), key=lambda least: least.seconds_per_byte)
+
+
+def _alltoall_of_one(job: Job, side: Side, peers: int) -> Least:
+    """What one GPU sends over its links: to the others of its node where NICs have a way of their own, else to all."""
+    return Least((peers - 1) / job.ranks / side.bytes_per_s if side.bytes_per_s else inf, side)
+
+
+def _with_nvls(side: Side, gpus: int | None) -> Least:
+    """A GPU whose switch adds sends S, and the sum of its part for the multicast: S(1 + 1/g); one without sends S."""
+    return Least((1 + 1 / gpus if gpus else 1.0) / side.bytes_per_s, replace(side, name=f"{side.name} with NVLink SHARP") if gpus else side)
+
+
+def _flow(operation: str, job: Job) -> Link:
+    """Messages between ranks, sent directly: inside a node the pair's way; between nodes the NICs, shared, and the GPU's own PCIe link."""
+    if not job.several:
+        return job.nodes[0].pair if operation == "p2p" else job.nodes[0].neighbours
+    sharing = job.pairs if operation == "p2p" else job.ring_edges
+    words = f" shared by {sharing} {'pairs' if operation == 'p2p' else 'edges of the ring'}" if sharing > 1 else ""
+    links = [job.egress(node).shared(sharing, f"{job.egress(node).name}{words}") for node, _ in job.kinds]
+    links += [link for node, _ in job.kinds for link in (node.injection, node.pcie)]
+    if operation == "sendrecv":
+        links += [node.neighbours for node, _ in job.kinds if node.gpus > 1]
+    return min(links, key=lambda link: link.known)
+
+
+def _achievable(operation: str, job: Job) -> Ceiling | None:
+    """With NCCL's constants, where it has one for every link that is known."""
+    links = [link for node, _ in job.kinds for link in (node.injection, *((node.egress,) if job.several else ()))]
+    if any(link.bytes_per_s is not None and link.nccl_bytes_per_s is None for link in links):
+        return None
+    theirs = job.as_nccl_takes_it()
+    found = _ring(theirs) if operation in _RINGS else _bound(operation, theirs)
+    return replace(found, source="NCCL's constants for these links") if found.bytes_per_s else None
+
+
+def _ceiling(job: Job, rate: float, name: str, model: str) -> Ceiling:
+    if isinf(rate) or not name:
+        return replace(nothing("nothing is known of the links"), model=model)
+    return Ceiling(KIND, rate, f"{name}{job.host_of(name)}", model, _source(job, name))
+
+
+def _source(job: Job, name: str) -> str:
+    links = (link for node, _ in job.kinds for link in (node.injection, node.egress, node.pcie, node.pair))
+    return next((link.source for link in links if name.startswith(link.name)), job.nodes[0].injection.source)

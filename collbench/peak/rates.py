@@ -1,0 +1,222 @@
+"""The table of rates (rates.toml), each row with its source; read when first needed, strict about its keys."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from collbench.errors import UsageError
+
+_FILE = Path(__file__).with_name("rates.toml")
+_CLOSE = 0.005  # tools print raw rates with three digits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NvLink:
+    """An NVLink generation: GB/s of one link in one direction, net; as `nvidia-smi nvlink -s` prints it; as NCCL takes it."""
+
+    generation: int
+    gb_per_s: float
+    nccl_gb_per_s: float
+    architectures: list[str]
+    source: str
+    nccl_source: str
+    verified: bool
+    printed_gb_per_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuModel:
+    """A GPU model: NVLinks at most, the PCIe generation of its own interface, and whether its links lead to one other card."""
+
+    model: str
+    architecture: str
+    links: int
+    pcie_generation: int
+    source: str
+    verified: bool
+    bridge: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Xgmi:
+    """AMD's link between GPUs: GB/s of one link in one direction, and as RCCL takes it."""
+
+    architectures: list[str]
+    gb_per_s: float
+    rccl_gb_per_s: float
+    source: str
+    rccl_source: str
+    verified: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pcie:
+    """A PCIe generation: GT/s of a lane, its coding (payload bits, line bits), and GB/s that NCCL takes sixteen lanes for."""
+
+    generation: int
+    gt_per_s: float
+    coding: list[int]
+    nccl_gb_per_s: float
+    source: str
+    nccl_source: str
+    verified: bool
+
+    def bytes_per_s(self, lanes: int) -> float:
+        """Of one direction, after line coding."""
+        return self.gt_per_s * 1e9 * lanes / 8 * self.coding[0] / self.coding[1]
+
+    def nccl_bytes_per_s(self, lanes: int) -> float:
+        """What NCCL takes it for."""
+        return self.nccl_gb_per_s * 1e9 * lanes / 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PciePayload:
+    """Bytes that each PCIe packet carries beside its payload."""
+
+    overhead_bytes: int
+    source: str
+    verified: bool
+
+    def efficiency(self, payload_bytes: int) -> float:
+        """The part of a link that is payload at this largest payload size."""
+        return payload_bytes / (payload_bytes + self.overhead_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sockets:
+    """What NCCL takes the link between two sockets for, GB/s of one direction."""
+
+    processor: str
+    gb_per_s: float
+    source: str
+    verified: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upi:
+    """Intel's link between sockets, GB/s of one link in one direction."""
+
+    gt_per_s: float
+    gb_per_s: float
+    source: str
+    verified: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InfinibandLane:
+    """An InfiniBand lane: Gb/s as the kernel counts it, and the part of it that is data."""
+
+    name: str
+    gbit_per_s: float
+    data: float
+    source: str
+    verified: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Payload:
+    """The part of a wire's data rate that is payload, by transport and MTU in bytes."""
+
+    transport: str
+    mtu: int
+    fraction: float
+    source: str
+    verified: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """The whole table."""
+
+    nvlink: tuple[NvLink, ...]
+    gpu: tuple[GpuModel, ...]
+    xgmi: tuple[Xgmi, ...]
+    pcie: tuple[Pcie, ...]
+    pcie_payload: tuple[PciePayload, ...]
+    nccl_socket: tuple[Sockets, ...]
+    upi: tuple[Upi, ...]
+    infiniband: tuple[InfinibandLane, ...]
+    payload: tuple[Payload, ...]
+
+
+_ROWS: dict[str, Any] = {
+    "nvlink": NvLink,
+    "gpu": GpuModel,
+    "xgmi": Xgmi,
+    "pcie": Pcie,
+    "pcie_payload": PciePayload,
+    "nccl_socket": Sockets,
+    "upi": Upi,
+    "infiniband": InfinibandLane,
+    "payload": Payload,
+}
+
+
+@cache
+def rates() -> Rates:
+    """The table that the package carries."""
+    return parse(_FILE.read_text(encoding="utf-8"))
+
+
+def parse(text: str) -> Rates:
+    """A table of rates. Raises UsageError for anything but schema 1 with its sections and their keys."""
+    import tomllib
+
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"the table of rates is no TOML: {error}") from None
+    if table.pop("schema", None) != 1 or set(table) != set(_ROWS):
+        raise UsageError(f"the table of rates must have schema = 1 and the sections {', '.join(_ROWS)}, and no others")
+    return Rates(**{section: tuple(_row(section, row) for row in rows) for section, rows in table.items()})
+
+
+def _row(section: str, row: dict[str, Any]) -> Any:
+    try:
+        return _ROWS[section](**row)
+    except TypeError as error:
+        raise UsageError(f"a row of [[{section}]] in the table of rates has wrong keys: {str(error).split('() ')[-1]}") from None
+
+
+@cache
+def gpu_model(name: str | None) -> GpuModel | None:
+    """The row whose model is in the GPU's name, the longest such; None when none is."""
+    rows = [row for row in rates().gpu if row.model in (name or "")]
+    return max(rows, key=lambda row: len(row.model), default=None)
+
+
+@cache
+def nvlink(architecture: str | None, model: str | None, count: int) -> NvLink | None:
+    """The NVLink of a GPU by its architecture, else its model, else by its number of links where only one rate has that many."""
+    row = gpu_model(model)
+    wanted = architecture or (row.architecture if row else None)
+    if wanted:
+        return next((link for link in rates().nvlink if wanted in link.architectures), None)
+    fitting = {known.architecture for known in rates().gpu if known.links == count}
+    found = [link for link in rates().nvlink if fitting & set(link.architectures)]
+    return min(found, key=lambda link: link.nccl_gb_per_s) if len({link.gb_per_s for link in found}) == 1 else None
+
+
+@cache
+def xgmi(architecture: str | None) -> Xgmi | None:
+    """The link between AMD GPUs of this architecture."""
+    return next((row for row in rates().xgmi if architecture in row.architectures), None)
+
+
+@cache
+def pcie(gt_per_s: float | None) -> Pcie | None:
+    """The PCIe generation with this many GT/s a lane."""
+    return next((row for row in rates().pcie if row.gt_per_s == gt_per_s), None)
+
+
+@cache
+def net_of_printed(bytes_per_s: float) -> float:
+    """The net rate of an NVLink of a rate that a tool printed: 26.562 GB/s is a raw 25."""
+    for row in rates().nvlink:
+        if row.printed_gb_per_s and abs(bytes_per_s / 1e9 / row.printed_gb_per_s - 1) < _CLOSE:
+            return row.gb_per_s * 1e9
+    return bytes_per_s

@@ -1,0 +1,65 @@
+"""One probe per host of the launch this process belongs to, or of this host alone; rank 0 has the machines and speaks for all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+from collbench.errors import FINE, CollbenchError, RunFailed, UsageError
+from collbench.launch.detect import LocalRequest, detect
+from collbench.launch.info import LaunchInfo
+from collbench.launch.supervise import say
+from collbench.topology.here import this_machine
+from collbench.topology.model import Machine
+from collbench.world.world import World
+
+
+def together(env: Mapping[str, str], timeout_s: float, tell: Callable[[list[Machine]], int]) -> int:
+    """Calls `tell` with the machines of this launch's hosts, at rank 0 alone, and returns its exit code on all ranks.
+
+    Without a launcher, with this machine alone. All ranks call; every wait ends after `timeout_s`. Raises CollbenchError, on all ranks.
+    """
+    info = _launch(env)
+    if info is None:
+        return tell([this_machine()])
+    with _joined(info, timeout_s) as world:
+        machines = probed(world)
+        code = tell(machines) if machines is not None else FINE
+        return world.decide(code, "telling what was probed")
+
+
+def _launch(env: Mapping[str, str]) -> LaunchInfo | None:
+    """The launch; in a Slurm allocation without srun there is none, and this node alone can be probed."""
+    try:
+        return detect(env, LocalRequest(None, ("collbench", "probe")))
+    except UsageError:
+        if detect(env, LocalRequest(1)) is None:
+            return None
+        raise
+
+
+@contextmanager
+def _joined(info: LaunchInfo, timeout_s: float) -> Iterator[World]:
+    """The ranks together, until all of them leave; what goes wrong at one ends all with the same sentence and code."""
+    world = World(info, timeout_s)
+    try:
+        yield world
+    except BaseException as error:
+        why = error if isinstance(error, CollbenchError) else RunFailed(f"{type(error).__name__}: {error}")
+        if world.rank == 0 and why is error:
+            say(str(why))  # before the others learn of it: a launcher may end rank 0 as soon as one of them has ended
+        why.said = world.abort(why)  # type: ignore[attr-defined]
+        raise
+    finally:
+        world.close()
+
+
+def probed(world: World) -> list[Machine] | None:
+    """The machines of the hosts, in the order of their first ranks, each probed by its first rank; at rank 0, None elsewhere."""
+    from collbench.topology.snapshot import from_json, to_json
+
+    first = world.on_host()[0].rank == world.rank
+    with world.watchdog.phase("probing this host"):
+        mine = to_json(this_machine()) if first else None
+    told = world.gather(mine, "probing the hosts")
+    return None if told is None else [from_json(machine) for machine in told if machine is not None]

@@ -1,0 +1,149 @@
+"""What tells the nodes of a cluster apart: the odd ones by name, against what most of the others have."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from collbench.topology.model import Machine, Nic, Port
+from collbench.topology.text import printable
+
+_MOST_VALUES = 8  # of one fact, told in one sentence
+_MOST_NAMED = 6  # groups of host names in one place
+_MEMORY_TOLERANCE = 0.04  # firmware and kernels keep different shares of equal memory
+_BETWEEN_GROUPS = re.compile(r",(?![^\[]*\])")  # a comma outside of brackets
+
+
+def differences(machines: Sequence[Machine]) -> list[str]:
+    """One sentence per fact in which nodes differ, naming the few: "node07 has 7 GPUs, the other 31 have 8".
+
+    What a node does not know is no difference. Equally frequent values are all told with their nodes. Linear in the number of nodes.
+    """
+    names = _names(machines)
+    columns: dict[str, dict[str, list[str]]] = {}
+    memory = sorted(machine.system.memory_bytes for machine in machines if machine.system.memory_bytes)
+    usual = memory[len(memory) // 2] if memory else 0
+    for name, machine in zip(names, machines, strict=True):
+        for fact, value in _facts(machine, usual).items():
+            columns.setdefault(fact, {}).setdefault(value, []).append(name)
+    return [_sentence(fact, nodes) for fact, nodes in columns.items() if len(nodes) > 1]
+
+
+def _names(machines: Sequence[Machine]) -> list[str]:
+    """Host names; a machine without one is called by its place."""
+    return [printable(machine.hostname or "") or f"machine {place}" for place, machine in enumerate(machines, 1)]
+
+
+def _facts(machine: Machine, usual_memory: int) -> dict[str, str]:
+    """What nodes of one cluster have in common, as the end of a sentence "node1 has …"."""
+    size = machine.system.memory_bytes
+    near = size and abs(size - usual_memory) <= _MEMORY_TOLERANCE * usual_memory
+    facts = {"memory": f"{(usual_memory if near else size) / 2**30:.0f} GiB of memory"} if size else {}
+    for write in (_gpus, _system, _links, _nics):
+        facts.update((fact, text) for fact, text in write(machine) if text)
+    return facts
+
+
+def _gpus(machine: Machine) -> Iterator[tuple[str, str]]:
+    yield "gpus", _counted(machine, "gpus", len(machine.gpus), "GPU")
+    for label, facts in (("model", (gpu.model for gpu in machine.gpus)), ("memory", (_gib(gpu.memory_bytes) for gpu in machine.gpus))):
+        yield f"gpu {label}", _listed(f"GPUs' {label}", facts)
+
+
+def _gib(size: int | None) -> str | None:
+    return f"{size / 2**30:.0f} GiB" if size else None
+
+
+def _system(machine: Machine) -> Iterator[tuple[str, str]]:
+    system = machine.system
+    for label, value in (
+        ("kernel", system.kernel),
+        ("GPU driver", system.driver),
+        ("processor", system.cpu_model),
+        ("IOMMU", system.iommu),
+        ("peer memory", None if system.peer_memory is None else ", ".join(system.peer_memory) or "none"),
+        ("virtualization", "none" if system.virtualization == "" else system.virtualization),
+    ):
+        yield label, f"{label} {value}" if value else ""
+    yield "threads", _number(system.threads, "CPU thread") if system.threads else ""
+    yield "NUMA", _number(len(machine.numa_nodes), "NUMA node") if machine.numa_nodes else ""
+
+
+def _links(machine: Machine) -> Iterator[tuple[str, str]]:
+    """NVLinks and xGMI links of all GPUs, by GPU where they are not alike."""
+    counts: Counter[str] = Counter()
+    for link in machine.gpu_links:
+        counts[link.a] += link.count
+    kind = "xGMI" if any(link.kind == "xgmi" for link in machine.gpu_links) else "NVLink"
+    by_count: dict[int, list[str]] = {}
+    for gpu in machine.gpus:
+        if gpu.key in counts:
+            by_count.setdefault(counts[gpu.key], []).append(str(gpu.index) if gpu.index is not None else gpu.key)
+    if len(by_count) == 1:
+        yield "links", f"{_number(next(iter(by_count)), kind)} per GPU"
+    elif by_count:
+        few = sorted(by_count.items(), key=lambda item: len(item[1]))
+        yield "links", ", ".join(f"{_number(count, kind)} on GPU {', '.join(gpus)}" for count, gpus in few)
+
+
+def _nics(machine: Machine) -> Iterator[tuple[str, str]]:
+    """Real NICs: how many, and per name what a port of that name should have everywhere."""
+    real = [nic for nic in machine.nics if nic.virtual is None]
+    yield "rdma", _counted(machine, "nics", sum(nic.rdma for nic in real), "RDMA device")
+    yield "nics", _counted(machine, "nics", len(real), "NIC")
+    yield "firmware", _listed("NIC firmware", (f"{nic.firmware} ({nic.model})" if nic.model else nic.firmware for nic in real))
+    for nic in machine.nics:
+        for port in nic.ports:
+            yield from _port(nic, port)
+
+
+def _port(nic: Nic, port: Port) -> Iterator[tuple[str, str]]:
+    where = nic.name if len(nic.ports) == 1 else f"{nic.name} port {port.number}"
+    rate = f"{port.rate_bits_per_s / 1e9:g} Gb/s" if port.rate_bits_per_s else None
+    shaped = f"shaped to {port.shaped_bits_per_s / 1e9:g} Gb/s" if port.shaped_bits_per_s else None
+    for label, value in (("state", port.state), ("rate", rate), ("shape", shaped), ("layer", port.link_layer)):
+        yield f"{where} {label}", f"{where} {f'at {value}' if label == 'rate' else value}" if value else ""
+    yield f"{where} mtu", f"{where} with MTU {port.mtu_bytes}" if port.mtu_bytes else ""
+
+
+def _counted(machine: Machine, path: str, count: int, what: str) -> str:
+    """A node that cannot tell differs from one that has some."""
+    return f"no {what}s that it can tell" if not count and path in machine.unknown else _number(count, what)
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count or 'no'} {what}{'' if count == 1 else 's'}"
+
+
+def _listed(what: str, values: Iterable[str | None]) -> str:
+    found = sorted({value for value in values if value})
+    return f"{what} {', '.join(found)}" if found else ""
+
+
+def _sentence(fact: str, nodes: Mapping[str, Sequence[str]]) -> str:
+    """The few first, then what the most have; without a majority every group with its names."""
+    ordered = sorted(nodes.items(), key=lambda item: len(item[1]))
+    *few, (usual, many) = ordered
+    clear = len(many) > len(few[-1][1]) and len(many) > 1
+    told = [f"{_folded(names)} {_have(names)} {value}" for value, names in few[:_MOST_VALUES]]
+    left = len(few) - len(told)
+    more = [f"{_number(sum(len(names) for _, names in few[_MOST_VALUES:]), 'node')} in {left} other ways"] if left else []
+    last = f"the other {len(many)} have {usual}" if clear else f"{_folded(many)} {_have(many)} {usual}"
+    return ", ".join([*told, *more, last])
+
+
+def _have(names: Sequence[str]) -> str:
+    return "has" if len(names) == 1 else "have"
+
+
+def _folded(names: Sequence[str]) -> str:
+    """Host names as Slurm folds them: node[03,07-09]."""
+    from hostlist import collect_hostlist
+
+    try:
+        folded: str = collect_hostlist(list(names))
+    except Exception:  # names with brackets or other letters that no host list has
+        folded = ",".join(names)
+    groups = _BETWEEN_GROUPS.split(folded)
+    return ", ".join(groups[:_MOST_NAMED]) + (f" and {len(groups) - _MOST_NAMED} more" if len(groups) > _MOST_NAMED else "")

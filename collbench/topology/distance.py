@@ -1,0 +1,212 @@
+"""How far two parts of a machine are from each other, in the words of `nvidia-smi topo -m`.
+
+X the part itself · NVk, XGk k NVLink or xGMI links · PIX at most one PCIe switch · PXB several switches · PHB a host bridge ·
+NODE between host bridges of one NUMA node · SYS between NUMA nodes. Source of the words: the legend which `nvidia-smi topo -m` prints.
+A source that leaves root ports out (NCCL's XML) cannot tell PHB from NODE: there PHB stands for both, as in NCCL.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final
+
+from collbench.topology.model import SWITCH, Gpu, Machine, Nic, PciDevice
+
+CLOSE: Final = ("PIX", "PXB")  # the bytes stay below a host bridge
+ORDER: Final = ("X", "NV", "XG", "PIX", "PXB", "PHB", "NODE", "SYS")
+_BRIDGES = frozenset({"switch", "bridge", "root"})
+NAMED_BY_A_FILE: Final = "ffff:ff:"  # clouds' topology files name the switches they tell of so: no real bridge, but a true place
+ROOT_PORTS: Final = "root ports"  # a reason that names them leaves nothing else out above a device
+_DEEPEST = 256  # buses in a PCI domain
+_PREFIX = {"nvlink": "NV", "xgmi": "XG"}
+
+
+def path(machine: Machine, a: str, b: str) -> str | None:
+    """The path between two GPUs or NICs by key; None when unknown. For many pairs make one `Distances`."""
+    return Distances(machine).path(a, b)
+
+
+def why_unknown(machine: Machine, a: str, b: str) -> str | None:
+    """Why `path` is None, in a few words; None when it is known."""
+    return Distances(machine).why_unknown(a, b)
+
+
+def near_nics(machine: Machine, gpu: str) -> tuple[Nic, ...]:
+    """The NICs at the least known distance from a GPU, of several PXB those with the fewest bridges between.
+
+    RDMA devices alone where the machine has any; virtual ones never.
+    """
+    return Distances(machine).near_nics(gpu)
+
+
+def closeness(path: str) -> int:
+    """A sort key: nearer paths first, words that are not in ORDER last."""
+    word = path[:2] if path[:2] in _PREFIX.values() else path
+    return ORDER.index(word) if word in ORDER else len(ORDER)
+
+
+class Distances:
+    """The distances of one machine: built once in linear time, each answer then costs the depth of the PCI tree."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self._pci = {device.address: device for device in machine.pci}
+        self._shortened = _shortened(machine)
+        self._parts: dict[str, Gpu | Nic] = {**{nic.key: nic for nic in machine.nics}, **{gpu.key: gpu for gpu in machine.gpus}}
+        self._links: Counter[tuple[str, str | None, str]] = Counter()
+        for link in machine.gpu_links:
+            self._links[link.a, link.b, link.kind] += max(link.count, 0)
+
+    def path(self, a: str, b: str) -> str | None:
+        """See the module's `path`."""
+        return self._answer(a, b)[0]
+
+    def why_unknown(self, a: str, b: str) -> str | None:
+        """See the module's `why_unknown`."""
+        found, why = self._answer(a, b)
+        return None if found else why
+
+    def near_nics(self, gpu: str) -> tuple[Nic, ...]:
+        """See the module's `near_nics`."""
+        real = [nic for nic in self.machine.nics if nic.virtual is None]
+        nics = [nic for nic in real if nic.rdma] or real
+        known = [((closeness(found), self._bridges_between(gpu, nic.key)), nic) for nic in nics if (found := self.path(gpu, nic.key))]
+        least = min((rank for rank, _ in known), default=None)
+        return tuple(nic for rank, nic in known if rank == least)
+
+    def numa_of(self, key: str) -> int | None:
+        """The NUMA node of a part: its own, its bridges', or the only one that there is; None when unknown."""
+        part = self._parts.get(key)
+        own = [part.numa if part else None, *(self._pci[each].numa for each in self._above(key) if each in self._pci)]
+        nodes = self.machine.numa_nodes
+        return next((numa for numa in own if numa is not None), nodes[0].id if len(nodes) == 1 else None)
+
+    def device(self, address: str | None) -> PciDevice | None:
+        """The PCI device at an address, if a source listed it."""
+        return self._pci.get(address) if address else None
+
+    def bridges(self, address: str) -> tuple[PciDevice, ...]:
+        """The bridges above a device, nearest first, as far as they are known."""
+        chain = self._chain(address)[0][1:]
+        return tuple(self._pci[each] for each in chain if each in self._pci)
+
+    def _answer(self, a: str, b: str) -> tuple[str | None, str]:
+        if a == b:
+            return "X", ""
+        stated = self.machine.paths.get((a, b)) or self.machine.paths.get((b, a))
+        linked = stated or self._linked(a, b)
+        if linked:
+            return linked, ""
+        if self._far_ends_unknown(a) and self._far_ends_unknown(b):
+            return None, "the source counts the GPUs' links and does not say where they go"
+        return self._over_pci(a, b)
+
+    def _linked(self, a: str, b: str) -> str | None:
+        for kind, prefix in _PREFIX.items():
+            direct = max(self._links[a, b, kind], self._links[b, a, kind])
+            count = direct or min(self._links[a, SWITCH, kind], self._links[b, SWITCH, kind])
+            if count:
+                return f"{prefix}{count}"
+        return None
+
+    def _far_ends_unknown(self, gpu: str) -> bool:
+        return any(self._links[gpu, None, kind] for kind in _PREFIX)
+
+    def _over_pci(self, a: str, b: str) -> tuple[str | None, str]:
+        chains: list[list[str]] = []
+        whys: list[str] = []
+        for key in (a, b):
+            part = self._parts.get(key)
+            if part is None or not part.address:
+                return None, f"{key} has no known PCI address" if part else f"{key} is not among the machine's parts"
+            chain, why = self._chain(part.address)
+            chains.append(chain)
+            whys.append(why)
+        return self._between(a, b, chains, " and ".join(dict.fromkeys(why for why in whys if why)))
+
+    def _between(self, a: str, b: str, chains: list[list[str]], broken: str) -> tuple[str | None, str]:
+        first, second = chains
+        places = {address: place for place, address in enumerate(second)}
+        common = next((address for address in first if address in places), None)
+        below = [*first[: first.index(common)], *second[: places[common]]] if common else [*first, *second]
+        if any(self._invented(address) for address in [*below, *([common] if common else [])]):
+            return None, "a hypervisor made up the bridges above them"
+        if common is None:
+            return self._over_host(a, b, (first[-1], second[-1]), broken)
+        return self._below(common, first[: first.index(common)], second[: places[common]]), ""
+
+    def _below(self, common: str, first: list[str], second: list[str]) -> str:
+        """Two parts with a bridge in common; the lists are what lies below it, nearest to the part first."""
+        if not first or not second:
+            return "PIX"
+        device = self._pci.get(common)
+        if device and device.kind == "root" and _slot(first[-1]) != _slot(second[-1]):
+            return "PHB"  # a root port has one slot below it, so this one is a host bridge
+        # All that is below a bridge is on one bus; where it is not, the source shows a switch as one bridge instead of three.
+        whole = _bus(first[-1]) == _bus(second[-1])
+        return "PIX" if max(len(first), len(second)) <= (2 if whole else 1) else "PXB"
+
+    def _over_host(self, a: str, b: str, tops: tuple[str, str], broken: str) -> tuple[str | None, str]:
+        if hypervisor := self.machine.system.virtualization:
+            return None, f"a virtual machine ({hypervisor}) hides the PCIe switches"
+        numa = [self.numa_of(a), self.numa_of(b)]
+        if None not in numa and numa[0] != numa[1]:
+            return "SYS", ""
+        if broken:
+            return None, broken
+        if _bus(tops[0]) == _bus(tops[1]):
+            return "PHB", ""
+        if None in numa:
+            return None, f"the NUMA node of {a if numa[0] is None else b} is unknown"
+        return ("NODE" if all(map(self._is_root_port, tops)) else "PHB"), ""
+
+    def _is_root_port(self, top: str) -> bool:
+        device = self._pci.get(top)
+        told = f"pci/{top}/parent" not in self.machine.unknown and not self._shortened
+        return told and device is not None and device.kind in ("root", "bridge")
+
+    def _bridges_between(self, a: str, b: str) -> int:
+        """How many bridges lie below the one in common; 0 without one in common."""
+        first, second = (self._above(key) for key in (a, b))
+        common = next((address for address in first if address in second), None)
+        return first.index(common) + second.index(common) if common else 0
+
+    def _above(self, key: str) -> list[str]:
+        part = self._parts.get(key)
+        return self._chain(part.address)[0] if part and part.address else []
+
+    def _chain(self, address: str) -> tuple[list[str], str]:
+        """The device and the bridges above it up to the root, and why the root is not reached."""
+        chain: list[str] = []
+        seen: set[str] = set()
+        at: str | None = address
+        while at is not None:
+            if at in seen or len(chain) > _DEEPEST:
+                return chain, f"the bridges above {address} go in circles"
+            chain.append(at)
+            seen.add(at)
+            device = self._pci.get(at)
+            if device is None:
+                return chain, f"PCI device {at} was not read" if self._pci else "no PCI tree was read"
+            at = device.parent
+        why = self.machine.unknown.get(f"pci/{chain[-1]}/parent", "")
+        return chain, "" if ROOT_PORTS in why else why
+
+    def _invented(self, address: str) -> bool:
+        device = self._pci.get(address)
+        named = address.startswith(NAMED_BY_A_FILE)
+        return device is not None and device.virtual and device.kind in _BRIDGES and not named
+
+
+def _shortened(machine: Machine) -> bool:
+    """The source shows a switch as one bridge and leaves root ports out: something below a bridge is on another bus than the rest."""
+    bus: dict[str, str] = {}
+    return any(bus.setdefault(each.parent, _bus(each.address)) != _bus(each.address) for each in machine.pci if each.parent)
+
+
+def _bus(address: str) -> str:
+    return address.rpartition(":")[0]
+
+
+def _slot(address: str) -> str:
+    return address.rpartition(".")[0]

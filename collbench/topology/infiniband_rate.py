@@ -1,0 +1,81 @@
+"""The data rate of an RDMA port out of the text that the kernel prints for it: "400 Gb/sec (4X NDR)"."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+LinkLayer = Literal["infiniband", "ethernet"]
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """One lane's rate in bits/s: as the kernel prints it, and of data after line coding."""
+
+    printed: float
+    data: float
+
+
+# What is printed: rate_show() in Linux drivers/infiniband/core/sysfs.c. Data: SDR, DDR and QDR are 8b10b; FDR is 14.0625 Gb/s at 64b66b,
+# 54.5 Gb/s over four lanes; FDR10 and all later names are net of their coding (https://www.infinibandta.org/infiniband-roadmap/).
+LANES = {
+    "SDR": Lane(2.5e9, 2.0e9),
+    "DDR": Lane(5e9, 4e9),
+    "QDR": Lane(10e9, 8e9),
+    "FDR10": Lane(10e9, 10e9),
+    "FDR": Lane(14e9, 13.625e9),
+    "EDR": Lane(25e9, 25e9),
+    "HDR": Lane(50e9, 50e9),
+    "NDR": Lane(100e9, 100e9),
+    "XDR": Lane(200e9, 200e9),
+}
+WIDTHS = (1, 2, 4, 8, 12)
+_RATE = re.compile(r"^\s*(\d{1,5}(?:\.5)?)\s*Gb/sec\s*\((\d{1,2})X(?:\s+([A-Z]{3}(?:10)?))?\)\s*$", re.ASCII)
+
+
+def port_rate(text: str, link_layer: LinkLayer = "infiniband") -> float | None:
+    """Data bits/s of "56 Gb/sec (4X FDR)" (54.5e9). None for other text, unknown lanes, and figures that contradict each other.
+
+    Ethernet borrows InfiniBand's names (a 10 Gb/s port is "1X QDR", one of 40 "4X QDR") and none of its coding: what is printed counts.
+    SDR is also what the kernel prints for a speed that it does not know: see `falls_back`.
+    """
+    match = _RATE.match(text)
+    lane = LANES.get(match[3] or "SDR") if match else None
+    if not match or not lane or int(match[2]) not in WIDTHS:
+        return None
+    printed = lane.printed * int(match[2])
+    if float(match[1]) * 1e9 != printed:
+        return None
+    return printed if link_layer == "ethernet" else lane.data * int(match[2])
+
+
+def falls_back(text: str) -> bool:
+    """The text names SDR, the speed or the fallback: old kernels print "10 Gb/sec (4X SDR)" for a port at XDR."""
+    match = _RATE.match(text)
+    return match is not None and (match[3] or "SDR") == "SDR"
+
+
+# A lane's signalling rate, as iblinkinfo and ibportstate print it in Gb/s (IBA specification 1.7, PortInfo LinkSpeedActive)
+_SIGNALLING = {
+    2.5: "SDR",
+    5.0: "DDR",
+    10.0: "QDR",
+    10.3125: "FDR10",
+    14.0625: "FDR",
+    25.78125: "EDR",
+    53.125: "HDR",
+    106.25: "NDR",
+    212.5: "XDR",
+}
+
+
+def lane_name(signalling_bits_per_s: float) -> str | None:
+    """ "EDR" of 25.78125e9 bits/s of one lane before line coding; None for a rate that no lane has."""
+    return _SIGNALLING.get(signalling_bits_per_s / 1e9)
+
+
+def fabric_rate(width: int | None, signalling_bits_per_s: float | None) -> float | None:
+    """Data bits/s of a link of `width` lanes: 100e9 for 4 lanes of 25.78125e9; None when either is unknown."""
+    name = lane_name(signalling_bits_per_s) if signalling_bits_per_s else None
+    return LANES[name].data * width if name and width else None

@@ -1,0 +1,247 @@
+"""Which reader reads what: files, folders and tarballs that somebody sent become machines, one per host.
+
+Readings of one host are merged, the most trusted source first: our own snapshot, the kernel's files, then READERS in their order.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from importlib import import_module
+from pathlib import Path
+from typing import Protocol, cast
+
+from collbench.topology.files import Files, Folder
+from collbench.topology.merge import merge
+from collbench.topology.model import Machine, System
+from collbench.topology.source_files import files_in, is_folder, is_root, is_tarball, text_of
+from collbench.topology.text import Unreadable, printable
+
+READERS = ("nvlink_status", "smi_matrix", "ibv_devinfo", "ibstat", "lspci", "hwloc", "nccl_xml", "iblinkinfo")
+TREES = ("linux", "infiniband", "ethernet")
+OUTPUTS = "outputs"  # of tools, beside sys and proc in what `probe --gather` writes
+_SNAPSHOT, _TREE, _TEXT = 0, 1, 2  # trust: lower is merged first
+_HEAD = 1 << 16
+_MOST_NAMED = 4
+
+
+class Reader(Protocol):
+    """A module that reads the text of one kind."""
+
+    KIND: str
+
+    def looks_like(self, text: str, name: str) -> bool:
+        """Whether it is this kind, by its beginning."""
+
+    def read(self, text: str, name: str) -> Machine:
+        """The machine. Raises Unreadable."""
+
+
+class _Unknown(Unreadable):
+    """A text of no kind that is read here: in a folder it is passed over."""
+
+
+class _Log(_Unknown):
+    """A log of NCCL, which another command reads."""
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """What one source says, and how far it is trusted."""
+
+    trust: int
+    machine: Machine
+
+
+@dataclass
+class _Unit:
+    """What belongs together: a folder or a tarball, or all files that were named one by one (name "")."""
+
+    name: str
+    readings: list[_Reading]
+
+    @property
+    def kinds(self) -> set[int]:
+        """Which readers have read it."""
+        return {reading.trust for reading in self.readings if reading.machine.sources}
+
+
+def reader(name: str) -> Reader:
+    """The reader of one kind of text, by its module's name in this room."""
+    return cast(Reader, import_module(f"collbench.topology.{name}"))
+
+
+def read_paths(paths: Sequence[Path]) -> list[Machine]:
+    """The machines that these files, folders and tarballs describe, one per host, in the order in which they were named.
+
+    What names no host belongs together; folders and tarballs without a host name that hold the same kind of source are
+    machines of their own. Raises Unreadable, one sentence, for a path that gives no machine.
+    """
+    units = [_Unit("", [])]
+    for path in paths:
+        if is_folder(path):
+            units.append(_Unit(path.resolve().name, _of_folder(path)))
+        elif is_tarball(path):
+            units.append(_Unit(path.name.partition(".")[0], _of_tarball(path)))
+        else:
+            units[0].readings += _of_file(path)
+    return [_machine(group) for group in _groups([unit for unit in units if unit.readings])]
+
+
+def _machine(group: Iterable[_Reading]) -> Machine:
+    return merge([reading.machine for reading in sorted(group, key=lambda reading: reading.trust)])
+
+
+def _groups(units: Sequence[_Unit]) -> list[list[_Reading]]:
+    """The readings of each machine."""
+    hosts: dict[str, list[_Reading]] = {}
+    nameless: list[_Unit] = []
+    for unit in units:
+        named = dict.fromkeys(_host(reading) for reading in unit.readings if reading.machine.hostname)
+        only = next(iter(named)) if len(named) == 1 else None
+        for reading in unit.readings:
+            if only or reading.machine.hostname:
+                hosts.setdefault(only or _host(reading), []).append(reading)
+        rest = [reading for reading in unit.readings if not (only or reading.machine.hostname)]
+        nameless += [_Unit(unit.name, rest)] if rest else []
+    together = _together(nameless)
+    if len(hosts) == 1 and len(together) == 1:
+        return [[*next(iter(hosts.values())), *together[0]]]
+    return [*hosts.values(), *together]
+
+
+def _host(reading: _Reading) -> str:
+    """The host's name without its domain; an address stays whole."""
+    name = reading.machine.hostname or ""
+    first = name.partition(".")[0]
+    return name if first.isdigit() else first
+
+
+def _together(units: Sequence[_Unit]) -> list[list[_Reading]]:
+    """One machine, unless two folders or tarballs hold the same kind of source: then each is one, called after its folder."""
+    kinds = [kind for unit in units if unit.name for kind in unit.kinds]
+    if len(kinds) == len(set(kinds)):
+        return [[reading for unit in units for reading in unit.readings]] if units else []
+    return [[_called(reading, unit.name) for reading in unit.readings] for unit in units]
+
+
+def _called(reading: _Reading, name: str) -> _Reading:
+    if not name:
+        return reading
+    host = printable(name)
+    doubt = f"no source tells this host's name: it is called {host}, after its folder or tarball"
+    return replace(reading, machine=replace(reading.machine, hostname=host, doubts=(*reading.machine.doubts, doubt)))
+
+
+def _of_folder(folder: Path) -> list[_Reading]:
+    """A machine's root, with tools' outputs beside sys and proc, or a folder of files."""
+    root = is_root(folder)
+    readings = _of_tree(Folder(folder)) if root else []
+    if root and folder.resolve() == Path("/"):
+        return readings
+    outputs = folder / OUTPUTS
+    files = [*files_in(folder), *(files_in(outputs) if root and outputs.is_dir() else [])]
+    found = [*readings, *_of_files(files, told=not root)]
+    if not any(_says_something(reading.machine) for reading in found):
+        told = printable(str(folder))
+        raise Unreadable(
+            f"{told} holds nothing that is read here, in {len(files)} files and {'sys or proc' if root else 'no sys or proc'}: {_remedy()}"
+        )
+    return found
+
+
+def _of_files(files: Sequence[Path], *, told: bool) -> list[_Reading]:
+    """What the readable ones of several files say; with `told`, a doubt names the others."""
+    readings: list[_Reading] = []
+    passed: list[str] = []
+    refused: list[Unreadable] = []
+    for file in files:
+        try:
+            readings += _of_tarball(file) if is_tarball(file) else _of_file(file)
+        except _Unknown as why:
+            passed.append(printable(file.name, 60))
+            refused += [why] if isinstance(why, _Log) else []
+        except Unreadable as why:
+            refused.append(why)
+    if refused and not readings and told:
+        raise next((why for why in refused if isinstance(why, _Log)), refused[0])
+    doubts = [f"left out: {why}" for why in refused if not isinstance(why, _Log)]
+    if passed and told:
+        more = f" and {len(passed) - _MOST_NAMED} more" if len(passed) > _MOST_NAMED else ""
+        doubts.append(f"passed over, of no kind that is read here: {', '.join(passed[:_MOST_NAMED])}{more}")
+    return [*readings, _Reading(_TEXT + len(READERS), Machine(doubts=tuple(doubts)))] if doubts else readings
+
+
+def _of_tarball(path: Path) -> list[_Reading]:
+    """The machine whose files the tarball holds, with the outputs of tools that were gathered."""
+    from collbench.topology.archive import open_archive
+
+    archive = open_archive(path)
+    doubts = [*archive.doubts]
+    readings = [*_of_tree(archive), *_outputs(archive, doubts)]
+    if not any(_says_something(reading.machine) for reading in readings):
+        raise Unreadable(
+            f"{printable(path.name)} holds no machine's files in its sys and proc: gather them with `collbench probe --gather`"
+        )
+    return [*readings, _Reading(_TREE, Machine(doubts=tuple(doubts)))] if doubts else readings
+
+
+def _outputs(files: Files, doubts: list[str]) -> list[_Reading]:
+    """What tools printed beside the kernel's files; one that cannot be read becomes a doubt."""
+    readings = []
+    for name in files.names(f"/{OUTPUTS}"):
+        text = files.text(f"/{OUTPUTS}/{name}") or ""
+        found = _recognised(text, name)
+        try:
+            readings += [_Reading(_TEXT + found, reader(READERS[found]).read(text, name))] if found is not None else []
+        except Unreadable as why:
+            doubts.append(f"left out: {why}")
+    return readings
+
+
+def _of_tree(files: Files) -> list[_Reading]:
+    """What the kernel's files say."""
+    from collbench.topology import ethernet, infiniband, linux
+
+    return [_Reading(_TREE, machine) for machine in (linux.read(files), infiniband.read(files), ethernet.read(files))]
+
+
+def _says_something(machine: Machine) -> bool:
+    """A tree without content gives a machine of which nothing is known."""
+    lists = (machine.numa_nodes, machine.pci, machine.gpus, machine.nics, machine.fabric, machine.gpu_links)
+    return any(lists) or machine.system != System()
+
+
+def _of_file(path: Path) -> list[_Reading]:
+    """What one text says. Raises Unreadable."""
+    text, name = text_of(path), path.name
+    if text.lstrip().startswith("{") and '"machines"' in text:
+        return [_Reading(_SNAPSHOT, machine) for machine in _snapshot(text, name)]
+    found = _recognised(text, name)
+    if found is not None:
+        return [_Reading(_TEXT + found, reader(READERS[found]).read(text, name))]
+    if "NCCL INFO" in text[:_HEAD] or "NCCL WARN" in text[:_HEAD]:
+        raise _Log(
+            f"{printable(name)} is a log of NCCL, which tells what was used and not what is there: `collbench doctor --log` reads it"
+        )
+    raise _Unknown(f"{printable(name)} is of no kind that is read here: {_remedy()}")
+
+
+def _recognised(text: str, name: str) -> int | None:
+    """The place in READERS of the first that knows the text."""
+    return next((place for place, module in enumerate(READERS) if reader(module).looks_like(text, name)), None)
+
+
+def _snapshot(text: str, name: str) -> list[Machine]:
+    from collbench.topology.snapshot import machines_of
+
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        raise Unreadable(f"{printable(name)} is cut off or no JSON: write it again with `collbench probe --format json`") from None
+    return machines_of(document, name)
+
+
+def _remedy() -> str:
+    return f"give {', '.join(reader(module).KIND for module in READERS)}, a tarball of `probe --gather`, or a folder with sys and proc"

@@ -1,0 +1,41 @@
+"""Reading a machine is linear in its links: shown by the reads, which do not depend on how busy this machine is."""
+
+from __future__ import annotations
+
+import pytest
+
+from collbench.topology import linux
+from tests.benchmarks import topology_build
+
+MOST_READS = 7  # of a PCI function: uevent, numa_node, four of its link, and one of its driver's
+MOST_READS_OF_A_LINK = 2  # of an xGMI link: its own, and its part in what its GPU costs
+
+
+def test_the_benchmark_prints_time_per_link_and_the_slope() -> None:
+    outcome = topology_build.measure(1, sizes=(300, 1_500))
+    assert [figure.cells()[0] for figure in outcome.figures][:3] == [
+        "PCIe, 504 links",
+        "PCIe, 1,512 links",
+        "PCIe, slope of time over links",
+    ]
+    assert [(each["kind"], each["links"]) for each in outcome.raw] == [("PCIe", 504), ("PCIe", 1512), ("xGMI", 304), ("xGMI", 1504)]
+    assert "µs per link" in outcome.markdown()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("size", [1_000, 10_000, 100_000])
+def test_files_read_per_pci_function_do_not_grow(size: int) -> None:
+    files = topology_build.pcie(size)
+    machine = linux.read(files)
+    assert len(machine.pci) >= size
+    assert sum(count for path, count in files.reads.items() if "/sys/bus/pci/" in path) <= MOST_READS * len(machine.pci)
+    assert max(files.reads.values()) <= 2
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("size", [1_000, 10_000, 100_000])
+def test_files_read_per_xgmi_link_do_not_grow(size: int) -> None:
+    files = topology_build.xgmi(size)
+    machine = linux.read(files)
+    assert len(machine.gpu_links) >= size
+    assert sum(files.reads.values()) <= MOST_READS_OF_A_LINK * len(machine.gpu_links)

@@ -1,0 +1,98 @@
+"""collbench doctor and collbench explain, from words to exit code."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from collbench.cli import doctor, explain
+from collbench.cli.parser import Parser
+from collbench.errors import UsageError
+from collbench.topology.text import Unreadable
+
+IBV_DOWN = """\
+hca_id: mlx5_0
+        transport:                      InfiniBand (0)
+        fw_ver:                         28.39.2048
+        vendor_id:                      0x02c9
+        vendor_part_id:                 4129
+                port:   1
+                        state:                  PORT_DOWN (1)
+                        sm_lid:                 0
+                        port_lid:               65535
+                        link_layer:             InfiniBand
+"""
+LOG = "node1:1:2 [0] NCCL INFO Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/0\n"
+
+
+def run(*words: str) -> int:
+    """Reads the words and carries them out in this process."""
+    parser = Parser(prog="collbench")
+    commands = parser.add_subparsers(parser_class=Parser)
+    doctor.add(commands)
+    explain.add(commands)
+    arguments = parser.parse_args(list(words))
+    code: int = arguments.call(arguments, list(words))
+    return code
+
+
+@pytest.fixture(autouse=True)
+def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SLURM_JOB_ID", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "RANK"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_files_of_a_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "ibv_devinfo.txt"
+    file.write_text(IBV_DOWN)
+    assert run("doctor", "--from", str(file)) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "severe   CB2202  mlx5_0 is down"
+    assert lines[3] == "1 finding: 1 severe; `collbench explain CB2202` says more"
+
+
+def test_a_log_beside_the_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "up.txt").write_text(IBV_DOWN.replace("PORT_DOWN (1)", "PORT_ACTIVE (4)").replace("sm_lid:                 0", "sm_lid: 1"))
+    (tmp_path / "nccl.log").write_text(LOG)
+    assert run("doctor", "--from", str(tmp_path / "up.txt"), "--log", str(tmp_path / "nccl.log"), "--format", "json") == 1
+    document = json.loads(capsys.readouterr().out)
+    assert [finding["code"] for finding in document["findings"]] == ["CB2512"]
+    assert document["looked_at"] == "1 machine: 0 GPUs, 1 NIC, 0 PCI devices; 1 NCCL log"
+
+
+def test_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
+    code = run("doctor", "--format", "json")
+    document = json.loads(capsys.readouterr().out)
+    assert document["looked_at"].startswith("1 machine: ")
+    assert code == any(finding["severity"] == "severe" for finding in document["findings"])
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(Unreadable):
+        run("doctor", "--from", str(tmp_path / "nothing"))
+    with pytest.raises(Unreadable, match="cannot be read"):
+        run("doctor", "--log", str(tmp_path / "nothing"))
+
+
+def test_an_unknown_format() -> None:
+    with pytest.raises(UsageError, match="--format"):
+        run("doctor", "--format", "xml")
+
+
+def test_explain_a_code(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("explain", "CB2104") == 0
+    assert capsys.readouterr().out.startswith("CB2104  a GPU's PCIe link was read at 2.5 GT/s\n\nwhat it means:\n")
+
+
+def test_explain_alone_lists_all(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("explain") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "CB2101  a PCIe link runs on fewer lanes than both its ends have"
+    assert lines == sorted(lines)
+
+
+def test_explain_a_code_that_is_none() -> None:
+    with pytest.raises(UsageError, match="'CB1' is no code of a finding: .*`collbench explain` lists all"):
+        run("explain", "CB1")

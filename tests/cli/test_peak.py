@@ -1,0 +1,138 @@
+"""collbench peak: typed and read hardware, text and JSON, and bad input in one sentence."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from collbench.cli import peak
+from collbench.cli.parser import Parser
+from collbench.errors import UsageError
+
+HEADLINE = "42.0 of 50.0 GB/s (84 %), ring; hard bound 64.6"
+FOUR = ("--nodes", "4", "--gpus-per-node", "8", "--nic", "4x100Gb", "--nvlink", "150")
+XML = """<system version="1"><cpu numaid="0" affinity="f" arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="85">
+{gpus}<nic><net name="mlx5_0" dev="0" speed="100000" port="1" guid="0x1" maxconn="131072" gdr="1"/></nic></cpu></system>
+"""
+GPU = """<pci busid="0000:{bus}:00.0" class="0x030200" vendor="0x10de" device="0x20b2" link_speed="16.0 GT/s PCIe" link_width="16">
+<gpu dev="{index}" sm="80" rank="{index}" gdr="1"><nvlink target="ffff:ff:ff.f" count="12" tclass="0x068000"/></gpu></pci>
+"""
+
+
+def call(*argv: str) -> int:
+    parser = Parser(prog="collbench")
+    peak.add(parser.add_subparsers(parser_class=Parser))
+    arguments = parser.parse_args(["peak", *argv])
+    code: int = arguments.call(arguments, ["peak", *argv])
+    return code
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "nccl-topo.xml"
+    path.write_text(XML.format(gpus="".join(GPU.format(bus=bus, index=i) for i, bus in enumerate(("10", "11")))))
+    return path
+
+
+def test_the_example_of_the_readme(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("allreduce", *FOUR, "--measured", "42") == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0] == HEADLINE
+    assert "ring limited by NIC 4×100 Gb/s (--nic)" in printed
+    assert "NCCL's own constants allow 50.0 GB/s" in printed
+
+
+def test_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("allreduce", *FOUR, "--measured", "42", "--format", "json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["ring"]["bytes_per_s"], found["ring"]["limited_by"], found["model"]) == (50e9, "NIC 4×100 Gb/s", "ring")
+    assert (found["ranks"], found["percent_of_ceiling"], found["doubtful_input"]) == (32, 84.0, None)
+    assert found["assumed"][0].startswith("a non-blocking fabric")
+
+
+def test_above_the_bound_names_the_input_and_no_percentage(capsys: pytest.CaptureFixture[str]) -> None:
+    call("allreduce", *FOUR, "--measured", "70")
+    assert capsys.readouterr().out.splitlines()[:2] == [
+        "70.0 GB/s is above the hard bound of 64.6 GB/s: model inputs doubtful",
+        "look first at: NIC 4×100 Gb/s is what --nic gave",
+    ]
+    call("allreduce", *FOUR, "--measured", "70", "--format", "json")
+    found = json.loads(capsys.readouterr().out)
+    assert (found["model"], found["percent_of_ceiling"]) == ("doubtful", None)
+
+
+@pytest.mark.parametrize(
+    ("options", "headline"),
+    [
+        (("--oversubscription", "2"), "25.0 GB/s, ring; hard bound 32.3"),
+        (("--sharp",), "50.0 GB/s, ring; hard bound 96.9"),
+        (("--ceiling", "84", "--measured", "42"), "42.0 of 84.0 GB/s (50 %), given"),
+    ],
+)
+def test_options(options: tuple[str, ...], headline: str, capsys: pytest.CaptureFixture[str]) -> None:
+    call("allreduce", *FOUR, *options)
+    assert capsys.readouterr().out.splitlines()[0] == headline
+
+
+def test_nvls_pcie_and_pairs(capsys: pytest.CaptureFixture[str]) -> None:
+    call("allreduce", "--gpus-per-node", "8", "--nvlink", "450", "--nvls", "--measured", "482.3")
+    call("allreduce", "--gpus-per-node", "3", "--pcie", "gen4x16", "--measured", "20")
+    call("p2p", "--nodes", "2", "--gpus-per-node", "8", "--nic", "4x100Gb", "--pairs", "4")
+    printed = capsys.readouterr().out.splitlines()
+    assert "482 of 700 GB/s (69 %), hard bound; ring 450" in printed
+    assert "20.0 of 31.5 GB/s (63 %), ring; hard bound 31.5" in printed
+    assert "12.5 GB/s, hard bound" in printed
+
+
+def test_from_a_file(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("collbench.topology.sources")
+    call("allreduce", "--from", str(file), "--nodes", "2")
+    assert capsys.readouterr().out.splitlines()[:2] == [
+        "12.5 GB/s, ring; hard bound 18.8",
+        "ring limited by NIC 1×100 Gb/s (NCCL topology XML nccl-topo.xml)",
+    ]
+    call("allreduce", "--from", str(file))
+    assert capsys.readouterr().out.splitlines()[0] == "300 GB/s, ring; hard bound 300"
+    call("allreduce", "--from", str(file), "--nodes", "2", "--nic", "8x400Gb")
+    assert "limited by PCIe Gen4 x16 of 2 GPUs" in capsys.readouterr().out
+
+
+def test_several_nodes_without_nics(capsys: pytest.CaptureFixture[str]) -> None:
+    call("allreduce", "--nodes", "2", "--gpus-per-node", "8", "--nvlink", "300")
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first == "no ceiling: the rate between nodes is unknown: the NICs are not given: say --nic like 4x100Gb"
+
+
+@pytest.mark.parametrize(
+    ("argv", "what"),
+    [
+        (("allsum",), "no ceiling is known for 'allsum'"),
+        (("allreduce", "--nic", "-4x100Gb"), "--nic"),
+        (("allreduce", "--nic", "4x1000000000000000000Gb"), "--nic '4x1000000000000000000Gb' is no number of NICs"),
+        (("allreduce", "--nvlink", "1e18"), "--nvlink '1e18' is no rate"),
+        (("allreduce", "--measured", "nan"), "--measured 'nan' is no rate"),
+        (("allreduce", "--ceiling", "0"), "--ceiling '0' is no rate"),
+        (("allreduce", "--nodes", "0"), "'0' is not a whole number from 1 on"),
+        (("allreduce", "--nodes", "1000000000000"), "at most 1000000 --nodes"),
+        (("allreduce", "--pcie", "gen9x16"), "--pcie 'gen9x16' is no PCIe link"),
+        (("allreduce", "--oversubscription", "0.5"), "'0.5' is no such factor"),
+    ],
+)
+def test_bad_input_is_one_sentence(argv: tuple[str, ...], what: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        call(*argv)
+    assert what in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_more_gpus_than_the_file_has(file: Path) -> None:
+    pytest.importorskip("collbench.topology.sources")
+    with pytest.raises(UsageError, match="tells of 2 GPUs, and 8 per node are asked for"):
+        call("allreduce", "--from", str(file), "--gpus-per-node", "8")
+
+
+def test_a_million_nodes_of_one_kind_are_no_more_work(capsys: pytest.CaptureFixture[str]) -> None:
+    call("allreduce", "--nodes", "1000000", "--gpus-per-node", "8", "--nic", "4x100Gb", "--nvlink", "150")
+    assert capsys.readouterr().out.splitlines()[0] == "50.0 GB/s, ring; hard bound 50.0"

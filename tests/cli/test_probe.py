@@ -1,0 +1,121 @@
+"""collbench probe: this machine, machines out of files, one sentence for what cannot be read."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from collbench.topology.model import Gpu, GpuLink, Machine, System
+from collbench.topology.snapshot import topology_json
+from tests.cli.command import one_sentence, run
+
+ALONE = {"SLURM_JOB_ID": ""}
+GPUS = tuple(Gpu(f"gpu{n}", n, vendor="nvidia", model="H100") for n in range(8))
+LINKS = tuple(GpuLink(gpu.key, "switch", 18) for gpu in GPUS)
+
+
+def node(name: str, gpus: int = 8) -> Machine:
+    return Machine(name, ("sysfs",), System(kernel="6.8.0"), gpus=GPUS[:gpus], gpu_links=LINKS[:gpus])
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> str:
+    """A file with four nodes, of which node3 has lost a GPU."""
+    (tmp_path / "cluster.json").write_text(json.dumps(topology_json([node("node1"), node("node2"), node("node3", 7), node("node4")])))
+    return "cluster.json"
+
+
+def test_this_machine(tmp_path: Path) -> None:
+    done = run(tmp_path, "probe", env=ALONE)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(socket.gethostname()) and "NUMA node 0" in done.stdout and "findings: " in done.stdout
+
+
+def test_json_reads_back(tmp_path: Path) -> None:
+    done = run(tmp_path, "probe", "--format", "json", env=ALONE)
+    document = json.loads(done.stdout)
+    (machine,) = document["machines"]
+    assert (document["schema"], document["differences"]) == (1, [])
+    assert {"hostname", "cpus", "numa_nodes", "gpus", "nics", "links", "findings"} <= set(machine)
+    (tmp_path / "probe.json").write_text(done.stdout)
+    again = json.loads(run(tmp_path, "probe", "--from", "probe.json", "--format", "json").stdout)
+    assert again["machines"][0]["system"] == machine["system"] and again["machines"][0]["nics"] == machine["nics"]
+
+
+def test_a_cluster_out_of_a_file(tmp_path: Path, cluster: str) -> None:
+    told = "node3 has 7 GPUs, the other 3 have 8 GPUs"
+    done = run(tmp_path, "probe", "--from", cluster)
+    assert done.returncode == 0 and told in done.stdout and "equal to it: node2, node4" in done.stdout
+    document = json.loads(run(tmp_path, "probe", "--from", cluster, "--format", "json").stdout)
+    assert document["differences"] == [told]
+    assert [machine["hostname"] for machine in document["machines"]] == ["node1", "node2", "node4", "node3"]
+
+
+def test_the_environment_names_a_file_too(tmp_path: Path, cluster: str) -> None:
+    done = run(tmp_path, "probe", env={"COLLBENCH_FROM": cluster, "COLLBENCH_FORMAT": "json"})
+    assert len(json.loads(done.stdout)["machines"]) == 4
+
+
+def test_a_picture_of_every_node_that_differs(tmp_path: Path, cluster: str) -> None:
+    done = run(tmp_path, "probe", "--from", cluster, "--svg", "nodes.svg")
+    assert (done.returncode, done.stderr) == (0, "drawn: nodes-node1.svg\ndrawn: nodes-node3.svg\n")
+    for name in ("nodes-node1.svg", "nodes-node3.svg"):
+        assert ElementTree.parse(tmp_path / name).getroot().tag.endswith("svg")
+
+
+def test_host_names_cannot_lead_pictures_out_of_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "evil.json").write_text(json.dumps(topology_json([node("../../up"), node("b", 3)])))
+    done = run(tmp_path, "probe", "--from", "evil.json", "--svg", "out.svg")
+    assert done.returncode == 0 and (tmp_path / "out-.._.._up.svg").exists()
+
+
+def test_what_is_gathered_reads_back(tmp_path: Path) -> None:
+    done = run(tmp_path, "probe", "--gather", "machine.tar.gz", env=ALONE)
+    assert done.returncode == 0 and done.stdout == "" and "wrote machine.tar.gz" in done.stderr
+    live = json.loads(run(tmp_path, "probe", "--format", "json", env=ALONE).stdout)["machines"][0]
+    sent = json.loads(run(tmp_path, "probe", "--from", "machine.tar.gz", "--format", "json").stdout)["machines"][0]
+    assert sent["hostname"] != live["hostname"]
+    assert [device["address"] for device in sent["pci"]] == [device["address"] for device in live["pci"]]
+    assert [nic["name"] for nic in sent["nics"]] == [nic["name"] for nic in live["nics"]]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("--from nowhere.xml", "nowhere.xml is not there: name a file, a folder or a tarball"),
+        ("--from empty", "empty is empty"),
+        ("--from binary", "binary is binary"),
+        ("--from /dev/zero", "/dev/zero is a device"),
+        ("--from nccl.log", "`collbench doctor --log` reads it"),
+        ("--from", "argument --from: expected at least one argument"),
+        ("--from empty --gather x.tar", "not allowed with argument"),
+        ("--gather machine.zip", "machine.zip"),
+        ("--format yaml", "invalid choice: 'yaml'"),
+        ("--timeout 0", "'0' is not a number above 0"),
+    ],
+)
+def test_bad_input(words: str, told: str, tmp_path: Path) -> None:
+    (tmp_path / "empty").touch()
+    (tmp_path / "binary").write_bytes(b"\x00\x01")
+    (tmp_path / "nccl.log").write_text("node1:7:7 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB\n")
+    assert told in one_sentence(run(tmp_path, "probe", *words.split(), env=ALONE))
+
+
+def test_a_picture_that_cannot_be_written(tmp_path: Path, cluster: str) -> None:
+    done = run(tmp_path, "probe", "--from", cluster, "--svg", "nowhere/x.svg")
+    assert done.returncode == 2 and "--svg nowhere/x-node1.svg cannot be written" in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_an_allocation_without_srun_is_one_node(tmp_path: Path) -> None:
+    done = run(tmp_path, "probe", "--format", "json", env={"SLURM_JOB_ID": "8", "SLURM_JOB_NODELIST": "n[1-2]"})
+    assert done.returncode == 0 and len(json.loads(done.stdout)["machines"]) == 1
+
+
+def test_torch_and_mpi_stay_out(tmp_path: Path) -> None:
+    done = run(tmp_path, "probe", env={**ALONE, "PYTHONPROFILEIMPORTTIME": "1"})
+    imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines()}
+    assert "collbench" in imported and not imported & {"torch", "mpi4py", "numpy", "pandas", "rich"}

@@ -1,0 +1,48 @@
+"""Hand-made machines with one fact changed, and what the doctor says of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from collbench.doctor.examine import examine
+from collbench.doctor.finding import Finding
+from collbench.evidence.nccl_log import NcclLog
+from collbench.topology.model import Machine, PcieLink, System
+
+
+def changed(machine: Machine, part: str, key: str, **facts: Any) -> Machine:
+    """The machine with other facts of one part: `part` is "pci", "gpus" or "nics"."""
+    parts = getattr(machine, part)
+    assert any(each.key == key for each in parts), f"{key} is none of {part}"
+    return replace(machine, **{part: tuple(replace(each, **facts) if each.key == key else each for each in parts)})
+
+
+def with_link(machine: Machine, address: str, link: PcieLink) -> Machine:
+    """The machine with another PCIe link of one device."""
+    return changed(machine, "pci", address, link=link)
+
+
+def with_port(machine: Machine, nic: str, **facts: Any) -> Machine:
+    """The machine with other facts of a NIC's first port."""
+    ports = next(each.ports for each in machine.nics if each.name == nic)
+    return changed(machine, "nics", nic, ports=(replace(ports[0], **facts), *ports[1:]))
+
+
+def with_system(machine: Machine, **facts: Any) -> Machine:
+    """The machine with other facts of its System."""
+    system: System = replace(machine.system, **facts)
+    return replace(machine, system=system)
+
+
+def codes(*machines: Machine, logs: Sequence[NcclLog] = ()) -> list[str]:
+    """The codes of all findings, worst first."""
+    return [finding.code for finding in examine(machines, logs)]
+
+
+def found(machine: Machine, code: str, *others: Machine, logs: Sequence[NcclLog] = ()) -> Finding:
+    """The only finding with this code."""
+    findings = [finding for finding in examine((machine, *others), logs) if finding.code == code]
+    assert len(findings) == 1, findings
+    return findings[0]

@@ -1,0 +1,129 @@
+"""Healthy machines get no finding, public captures get those that their notes expect, and every code has a page."""
+
+from __future__ import annotations
+
+import re
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from collbench.doctor.coverage import looked_at, not_looked_at
+from collbench.doctor.examine import RULES, examine
+from collbench.doctor.finding import Finding, listed, worst_first
+from collbench.doctor.pages import page, pages
+from collbench.errors import UsageError
+from collbench.topology.model import Machine
+from collbench.topology.sources import read_paths
+from tests.doctor.machines import codes, found
+from tests.topology.machines import dgx, laptop, mesh
+
+SHARED = Path(__file__).parents[3] / "shared" / "machines"
+SKIP = pytest.mark.skipif(not SHARED.is_dir(), reason="../shared/machines is not here")
+DOCTOR = Path(__file__).parents[2] / "collbench" / "doctor"
+
+
+@pytest.mark.parametrize("machine", [dgx(), mesh(), laptop(), Machine()], ids=["dgx", "mesh", "laptop", "nothing known"])
+def test_healthy_machines_get_no_finding(machine: Machine) -> None:
+    assert examine([machine]) == []
+
+
+def test_no_machine_and_no_log() -> None:
+    assert examine([]) == []
+
+
+def test_worst_first() -> None:
+    severe, note = Finding("CB2202", "severe", "b", "", "", ""), Finding("CB2104", "note", "a", "", "", "")
+    assert worst_first([note, severe]) == [severe, note]
+
+
+def test_lists_of_names() -> None:
+    assert (listed(["a"]), listed(["a", "b", "c"]), listed([]), listed(list("abcd"), 2)) == ("a", "a, b and c", "", "a, b and 2 more")
+
+
+def public(name: str) -> list[Machine]:
+    """The machines of a capture."""
+    files = [path for path in (SHARED / name).iterdir() if path.name not in ("SOURCE.txt", "EXPECTED.json")]
+    return read_paths(files if all(path.is_file() for path in files) else [SHARED / name])
+
+
+@SKIP
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("gpud-xe9680-h100-lspci", []),
+        ("ibv-devinfo-port-down", ["CB2202"]),
+        ("gpud-h100-8ndr-sysfs", ["CB2222", "CB2204"]),
+        ("rtx5090x2-p2p-gns", ["CB2303"]),
+        ("hwloc-32em64t-2n8c-dax-nvme-mic-dimms", ["CB2205"]),
+        ("iblinkinfo-edr-on-hdr-switch", []),
+        ("a100-container-2of8-8nic", []),
+        ("a100-pcie-bridge-pairs", []),
+        ("juwels-booster-4xa100", []),
+        ("amd-mi300x-8-intel", []),
+    ],
+)
+def test_public_captures(name: str, expected: list[str]) -> None:
+    assert codes(*public(name)) == expected
+
+
+@SKIP
+def test_trap_an_upstream_port_at_5_gt_per_s_is_a_doubt() -> None:
+    findings = examine(public("oci-bm-gpu-h100-8"))
+    assert {finding.severity for finding in findings} == {"note"}
+    assert any("5 GT/s" in finding.what for finding in findings)
+
+
+@SKIP
+@pytest.mark.parametrize("name", ["azure-nd40rs-v2-v100", "v100x8-oneflow-1edr"])
+def test_trap_nics_at_one_socket_alone(name: str) -> None:
+    assert found(public(name)[0], "CB2501").what.startswith("4 GPUs reach a NIC only across sockets")
+
+
+@SKIP
+def test_trap_every_second_gpu_without_a_nic_goes_over_nvlink() -> None:
+    assert found(public("h100-4nic-alternate-partial")[0], "CB2501").severity == "note"
+
+
+@SKIP
+def test_trap_a_veth_in_nccls_file_is_no_network() -> None:
+    assert "(veth)" in found(public("amd-mi100-4-intel")[0], "CB2205").what
+
+
+def test_every_code_has_a_page_and_every_page_a_rule() -> None:
+    texts = "".join(file.read_text(encoding="utf-8") for file in DOCTOR.glob("*.py"))
+    assert set(re.findall(r'"(CB2\d{3})"', texts)) == set(pages())
+
+
+def test_every_page_says_something_and_where_it_stands() -> None:
+    for each in pages().values():
+        assert all(len(text) > 10 for text in (each.title, each.means, each.check, each.remedy)), each.code
+        assert each.sources
+        assert all(url.startswith("https://") for url in each.sources), each.code
+
+
+def test_every_rule_says_which_code_it_is() -> None:
+    for rule in RULES:
+        assert re.match(r"CB2\d{3}", rule.__doc__ or ""), rule
+        assert import_module(rule.__module__).RULES
+
+
+def test_a_page_as_text() -> None:
+    lines = page(" cb2105 ").lines()
+    assert lines[0] == "CB2105  ACS is on above GPUs or NICs"
+    assert [line for line in lines if line.endswith(":") and not line.startswith(" ")] == ["what it means:", "check by hand:", "remedy:"]
+
+
+@pytest.mark.parametrize(("code", "told"), [("CB9999", "'CB9999' is no code"), ("CB21O5", "did you mean CB2105[?]"), ("\x1b[31m", "[?]")])
+def test_a_code_that_is_none(code: str, told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        page(code)
+
+
+def test_what_was_looked_at() -> None:
+    assert looked_at([dgx()]) == "1 machine: 8 GPUs, 8 NICs, 40 PCI devices"
+    assert looked_at([]) == "nothing"
+    missing = not_looked_at([dgx(), laptop()])
+    assert "the IOMMU (sysfs), on 1 of 2 machines" in missing
+    assert "GPUs (no NVIDIA driver: libnvidia-ml.so.1 is not there), on 1 of 2 machines" in missing
+    assert "ACS (`lspci -vvv`, as root)" in not_looked_at([Machine(gpus=dgx().gpus)])

@@ -1,0 +1,189 @@
+"""NCCL's log: only connection lines prove a path; everything else tells what could be used."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collbench.evidence.nccl_log import KIND, NcclLog, looks_like, read, read_file
+from collbench.topology.text import Unreadable
+
+SHARED = Path(__file__).parents[3] / "shared" / "machines"
+FIXTURES = sorted(path.name for path in SHARED.glob("log-*"))
+IB = """\
+node1:11:21 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>
+NCCL version 2.21.5+cuda12.4
+node1:11:21 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB [RO]; OOB eth0:10.0.0.1<0>
+node1:11:21 [0] NCCL INFO Using network IB
+node1:11:21 [0] NCCL INFO ncclCommInitRank comm 0x1 rank 0 nranks 4 cudaDev 0 nvmlDev 0 busId 1000 commId 0x2 - Init START
+node1:11:21 [0] NCCL INFO NET/IB : GPU Direct RDMA Enabled for HCA 0 'mlx5_0'
+node1:11:21 [0] NCCL INFO DMA-BUF is available on GPU device 0
+node1:11:21 [0] NCCL INFO NVLS multicast support is not available on dev 0
+node1:11:21 [0] NCCL INFO Channel 00/0 : 2[0] -> 0[0] [receive] via NET/IB/0/GDRDMA
+node1:11:21 [0] NCCL INFO Channel 00/0 : 0[0] -> 2[0] [send] via NET/IB/0/GDRDMA
+node2:12:22 [1] NCCL INFO Channel 01/0 : 1[1] -> 3[1] [send] via NET/IB/1(0)/GDRDMA(PCI)/Shared
+node2:12:22 [1] NCCL INFO Channel 01/0 : 1[1] -> 0[0] via P2P/CUMEM/read
+"""
+
+
+def log(*lines: str) -> NcclLog:
+    """A log of these messages, each with NCCL's prefix."""
+    return read("\n".join(f"node1:1:2 [0] NCCL INFO {line}" for line in lines), "nccl.log")
+
+
+def test_a_whole_log() -> None:
+    assert read(IB, "nccl.log") == NcclLog(
+        "nccl.log", "2.21.5", "IB", {"NET/IB/0/GDRDMA": 2, "NET/IB/1/GDRDMA": 1, "P2P/CUMEM/read": 1}, ("node1", "node2"),
+        ("mlx5_0:1/IB", "mlx5_1:1/IB"), (), ("mlx5_0",), (), gdr_send=True, gdr_receive=True, dma_buf=True, nvls_available=False,
+        relaxed_ordering=True, ranks=4, ranks_at_least=4,
+    )  # fmt: skip
+
+
+def test_both_directions_prove_gpudirect() -> None:
+    assert read(IB, "nccl.log").gdr_proof == "nccl.log has [send] and [receive] via NET/IB/0/GDRDMA, NET/IB/1/GDRDMA"
+    one = log("Channel 00/0 : 0[0] -> 2[0] [send] via NET/IB/0/GDRDMA", "NET/IB : GPU Direct RDMA Enabled for HCA 0 'mlx5_0'")
+    assert (one.gdr_send, one.gdr_receive, one.gdr_proof) == (True, False, None)
+
+
+def test_the_numbers_of_devices_are_those_of_nccl() -> None:
+    assert read(IB, "nccl.log").indices == (0, 1)
+
+
+def test_rdma_without_the_suffix_is_staged() -> None:
+    found = log("Channel 15/0 : 33[1] -> 41[1] [send] via NET/IBext_v8/4", "Channel 15/0 : 41[1] -> 33[1] [receive] via NET/IBext_v8/4")
+    assert (found.net, found.staged, found.gdr_proof) == ("IBext_v8", 2, None)
+
+
+def test_sockets_are_no_rdma_that_is_staged() -> None:
+    found = log("Channel 00/0 : 0[0] -> 1[0] [send] via NET/Socket/0")
+    assert (found.net, found.staged, found.sockets, found.lines_of("NET/Socket")) == ("Socket", 0, "data", 1)
+
+
+def test_a_hca_that_is_both_enabled_and_disabled_stands_in_both() -> None:
+    found = log("GPU Direct RDMA Enabled for HCA 0 'rocep1s0f0'", "GPU Direct RDMA Disabled for HCA 0 'rocep1s0f0'")
+    assert found.gdr_enabled == found.gdr_disabled == ("rocep1s0f0",)
+    assert log("GPU Direct RDMA Disabled for GPU 0[1b000] / HCA 0 (distance 4 > 2)").gdr_disabled == ("HCA 0",)
+
+
+def test_a_speed_that_nccl_made_up() -> None:
+    text = "Could not get speed from /sys/class/net/eth1/speed. Defaulting to 10 Gbps."
+    assert log(text).default_speed == ("eth1",)
+    assert log("Defaulting to 10 Gbps.").default_speed == ("?",)
+
+
+def test_the_words_of_launchers_and_programs_in_front_do_not_matter() -> None:
+    text = "step 1 loss 3.2\n[1,0]<stdout>:node7:5:6 [0] NCCL INFO Using network IB\n3: node8:5:6 [1] NCCL INFO Connected all rings\n"
+    assert (read(text, "job.out").hosts, read(text, "job.out").net) == (("node7", "node8"), "IB")
+
+
+def test_rccl_is_read_too() -> None:
+    assert read("RCCL version : 2.21.5-HEAD:abc\nn1:1:2 [0] NCCL INFO Using network IB", "rccl.log").version == "2.21.5"
+
+
+def test_a_cut_listing_gives_the_least_number_of_ranks() -> None:
+    found = log("Channel 00/16 :  0 7 6 5 23 22 ...")
+    assert (found.ranks, found.ranks_at_least) == (None, 24)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [("", "x.log has no line of NCCL"), ("no such thing here", "run with NCCL_DEBUG=INFO and save what the ranks print")],
+)
+def test_text_without_nccl(text: str, told: str) -> None:
+    with pytest.raises(Unreadable, match=told):
+        read(text, "x.log")
+
+
+@pytest.mark.parametrize(
+    ("data", "told"), [(b"", "is empty"), (b"\x7fELF\x00\x00NCCL INFO", "is binary"), (None, "cannot be read [(]No such file")]
+)
+def test_files_that_are_no_log(data: bytes | None, told: str, tmp_path: Path) -> None:
+    file = tmp_path / "nccl.log"
+    if data is not None:
+        file.write_bytes(data)
+    with pytest.raises(Unreadable, match=told):
+        read_file(file)
+
+
+def test_control_characters_do_not_come_through() -> None:
+    found = read("n:1:2 [0] NCCL WARN \x1b[31mred\x07", "n\x1b.log")
+    assert (found.warnings, found.name) == (("?[31mred?",), "n?.log")
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.one_of(st.text(max_size=400), st.lists(st.sampled_from(IB.splitlines()), max_size=12).map("\n".join)),
+    st.integers(0, 400),
+    st.text(max_size=20),
+)
+def test_any_text_is_read_or_refused(text: str, place: int, inserted: str) -> None:
+    mutated = text[:place] + inserted + text[place:]
+    try:
+        found = read(mutated, "fuzz.log")
+    except Unreadable:
+        return
+    assert isinstance(found, NcclLog)
+    assert found.gdr_proof is None or ("[send]" in mutated and "[receive]" in mutated)
+
+
+def test_a_line_that_never_ends_is_cut() -> None:
+    assert read("n:1:2 [0] NCCL INFO " + "(1/2.0/" * 100_000, "long.log").paths == {}
+
+
+SKIP = pytest.mark.skipif(not FIXTURES, reason="../shared/machines is not here")
+_NEW_WORDS = {"direct shared memory": "SHM"}
+_OURS: dict[str, Any] = {
+    "net": lambda found: found.net,
+    "iface": lambda found: found.interfaces[0],
+    "ranks": lambda found: found.ranks,
+    "ranks_at_least": lambda found: found.ranks_at_least,
+    "transports": lambda found: dict(found.transports),
+    "hosts": lambda found: sorted(found.hosts),
+    "gdr_send": lambda found: found.gdr_send,
+    "gdr_receive": lambda found: found.gdr_receive,
+    "hca_indices_used": lambda found: list(found.indices),
+    "gdrdma_lines": lambda found: sum(count for key, count in found.transports.items() if "GDRDMA" in key),
+    "gdr_capable": lambda found: {name: name in found.gdr_enabled for name in (*found.gdr_enabled, *found.gdr_disabled)},
+    "relaxed_ordering": lambda found: found.relaxed_ordering,
+    "nvls_available": lambda found: found.nvls_available,
+    "provider": lambda found: found.provider,
+    "nics": lambda found: found.nics,
+    "nic_groups": lambda found: found.nic_groups,
+    "dmabuf": lambda found: found.dma_buf,
+    "warnings": lambda found: len(found.warnings),
+    "graph": lambda found: {kind: widths[0] for kind, widths in found.graph.items()},
+    "link": lambda found: found.hcas[0].rpartition("/")[2],
+}
+
+
+@SKIP
+@pytest.mark.parametrize("name", FIXTURES)
+def test_public_logs(name: str) -> None:
+    expected = json.loads((SHARED / name / "EXPECTED.json").read_text())
+    found = read_file(SHARED / name / "nccl.log")
+    if "transports" in expected:
+        expected["transports"] = {_NEW_WORDS.get(key, key): count for key, count in expected["transports"].items()}
+    wanted = {key: value for key, value in expected.items() if key in _OURS}
+    assert {key: _OURS[key](found) for key in wanted} == wanted
+    assert looks_like((SHARED / name / "nccl.log").read_text(), "nccl.log"), KIND
+
+
+@SKIP
+def test_trap_a_socket_line_beside_infiniband_is_only_where_ranks_meet() -> None:
+    found = read_file(SHARED / "log-ncc247-ib-nogdr" / "nccl.log")
+    assert (found.version, found.net, found.sockets, found.hcas) == ("2.4.7", "IB", "bootstrap", ("mlx5_0:1/IB",))
+
+
+@SKIP
+def test_trap_a_ring_listing_is_no_connection() -> None:
+    assert read_file(SHARED / "log-gcp-a3-tcp" / "nccl.log").transports == {}
+
+
+@SKIP
+def test_trap_paths_below_one_switch_are_phb() -> None:
+    assert set(read_file(SHARED / "log-rtx4090-graph" / "nccl.log").paths) == {"PHB", "SYS"}

@@ -1,0 +1,74 @@
+"""A rate beside its ceilings, as people read it; and what may be typed for hardware."""
+
+from dataclasses import replace
+
+import pytest
+
+from collbench.errors import UsageError
+from collbench.peak.collective import ceilings
+from collbench.peak.given import Given, given_node, parse_gigabytes, parse_nic, parse_pcie
+from collbench.peak.job import Job
+from collbench.peak.line import headline, lines
+
+FOUR = Job((given_node(8, Given((4, 100e9), 150e9)),) * 4)
+
+
+def said(measured, job=FOUR, operation="allreduce"):
+    return headline(measured and measured * 1e9, ceilings(operation, job))
+
+
+def test_the_headline():
+    assert said(42) == "42.0 of 50.0 GB/s (84 %), ring; hard bound 64.6"
+    assert said(60) == "60.0 of 64.6 GB/s (93 %), hard bound; ring 50.0"
+    assert said(70) == "70.0 GB/s is above the hard bound of 64.6 GB/s: model inputs doubtful"
+    assert said(None) == "50.0 GB/s, ring; hard bound 64.6"
+
+
+def test_operations_with_one_ceiling_or_none():
+    assert said(4, operation="alltoall") == "4.00 of 8.07 GB/s (50 %), hard bound"
+    assert said(None, operation="alltoall") == "8.07 GB/s, hard bound"
+    assert said(1, operation="barrier") == "1.00 GB/s, no ceiling: this operation moves no bytes"
+    assert said(42, replace(FOUR, given=84e9)) == "42.0 of 84.0 GB/s (50 %), given"
+
+
+def test_what_stands_below_the_headline():
+    assert lines("allreduce", 42e9, ceilings("allreduce", FOUR), FOUR)[1:] == [
+        "ring limited by NIC 4×100 Gb/s (--nic)",
+        "hard bound limited by NIC 4×100 Gb/s (--nic)",
+        "NCCL's own constants allow 50.0 GB/s",
+        "assumed: a non-blocking fabric between the nodes (else --oversubscription)",
+        "assumed: PCIe links that are no slower than the NICs: the GPUs' PCIe links are not given",
+    ]
+    assert "look first at: NIC 4×100 Gb/s is what --nic gave" in lines("allreduce", 70e9, ceilings("allreduce", FOUR), FOUR)
+
+
+@pytest.mark.parametrize(
+    ("text", "nics"),
+    [("4x100Gb", (4, 100e9)), ("8x400Gb/s", (8, 400e9)), ("2×200G", (2, 200e9)), ("25gbit", (1, 25e9)), (" 1 x 2.5Gb ", (1, 2.5e9))],
+)
+def test_nics_as_typed(text, nics):
+    assert parse_nic(text) == nics
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "4x", "x100Gb", "0x100Gb", "4x0Gb", "-4x100Gb", "4x-100Gb", "4x1000000000000000000Gb", "4x100GB\x1b[31m", "9999x1Gb", "nan"],
+)
+def test_nics_that_are_none(text):
+    with pytest.raises(UsageError, match="write it like 4x100Gb") as refused:
+        parse_nic(text)
+    assert "\x1b" not in str(refused.value)
+
+
+def test_pcie_as_typed():
+    assert parse_pcie("gen4x16").bytes_per_s == pytest.approx(31.5e9, rel=1e-3)
+    assert parse_pcie("PCIe Gen5 x8").name == "PCIe Gen5 x8"
+    for text in ("", "gen7x16", "gen4x3", "16", "gen4"):
+        with pytest.raises(UsageError, match="lanes like gen4x16"):
+            parse_pcie(text)
+
+
+@pytest.mark.parametrize("text", ["-1", "0", "nan", "inf", "1e18", "fast", ""])
+def test_rates_that_no_hardware_has(text):
+    with pytest.raises(UsageError, match=r"--nvlink '.*' is no rate"):
+        parse_gigabytes("--nvlink", text)

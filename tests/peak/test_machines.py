@@ -1,0 +1,117 @@
+"""The public machines beside the project, read by their readers: what each GPU and node can do, as their EXPECTED.json says."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from collbench.peak.collective import ceilings
+from collbench.peak.gpu_links import links_per_gpu
+from collbench.peak.job import Job
+from collbench.peak.node import node_of
+from collbench.peak.pcie import gen
+from collbench.topology import infiniband, nccl_xml, nvlink_status, smi_matrix
+from collbench.topology.files import Folder
+from collbench.topology.model import Machine
+
+MACHINES = Path(__file__).parents[3] / "shared" / "machines"
+READERS = {"nccl-topo.xml": nccl_xml, "nvidia-smi-topo-m.txt": smi_matrix, "nvidia-smi-nvlink-s.txt": nvlink_status}
+# What the page of a capture says and the capture itself does not.
+ARCHITECTURE = {"dgx-h100-12nic-tabs-mangled": "sm_90", "h100-4nic-alternate-partial": "sm_90"}
+FOUND = [(folder.name, name) for folder in sorted(MACHINES.glob("*")) for name in READERS if (folder / name).exists()]
+PER_GPU = ("nvlink_GBps_dir_per_gpu", "xgmi_GBps_dir_per_gpu")
+TOTAL = ("nic_total_GBps_dir", "nic_total_GBps_dir_as_written")
+
+pytestmark = pytest.mark.skipif(not FOUND, reason="the captured machines (../shared/machines) are not here")
+
+
+def read(folder: str, name: str) -> Machine:
+    machine = READERS[name].read((MACHINES / folder / name).read_text(encoding="utf-8"), name)
+    known = ARCHITECTURE.get(folder)
+    return replace(machine, gpus=tuple(replace(gpu, architecture=known) for gpu in machine.gpus)) if known else machine
+
+
+def expected(folder: str) -> dict:
+    return json.loads((MACHINES / folder / "EXPECTED.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(("folder", "name"), [one for one in FOUND if set(PER_GPU) & set(expected(one[0]))])
+def test_links_of_each_gpu(folder, name):
+    wanted = next(expected(folder)[key] for key in PER_GPU if key in expected(folder))
+    found = links_per_gpu(read(folder, name))
+    assert {link.bytes_per_s for link in found.values() if link.bytes_per_s != 0} == {wanted * 1e9}
+
+
+@pytest.mark.parametrize(("folder", "name"), [one for one in FOUND if set(TOTAL) & set(expected(one[0]))])
+def test_all_nics_together(folder, name):
+    wanted = next(expected(folder)[key] for key in TOTAL if key in expected(folder))
+    assert node_of(read(folder, name)).egress.bytes_per_s == pytest.approx(wanted * 1e9)
+
+
+def machine(folder: str, name: str = "nccl-topo.xml") -> Machine:
+    if (folder, name) not in FOUND:
+        pytest.skip(f"{folder} is not here")
+    return read(folder, name)
+
+
+def test_bridged_pairs():
+    found = machine("a100-pcie-bridge-pairs", "nvidia-smi-topo-m.txt")
+    assert ceilings("allreduce", Job((node_of(found, 2),))).bound.bytes_per_s == 300e9
+    for count in range(3, 9):
+        ring = ceilings("allreduce", Job((node_of(found, count, pcie=gen(4, 16, "--pcie")),))).ring
+        assert (ring.limited_by, round(ring.bytes_per_s / 1e9, 1)) == ("PCIe Gen4 x16", 31.5)
+
+
+def test_a_port_above_faster_devices_does_not_cap_the_gpus():
+    node = node_of(machine("oci-bm-gpu-h100-8"))
+    assert (node.pcie.name, node.injection.bytes_per_s) == ("PCIe Gen5 x16", 450e9)
+
+
+def test_two_ports_of_a_function_are_one_slot():
+    node = node_of(machine("oci-bm-gpu-h100-8"))
+    assert (len(node.nics), node.nics[0].port_bits_per_s) == (8, (180e9, 180e9))
+
+
+def test_a_templates_missing_rates_are_unknown():
+    node = node_of(machine("aws-p4d-24xl"))
+    assert (node.egress.bytes_per_s, node.injection.bytes_per_s) == (None, None)
+    assert "rates are in none of the sources" in node.egress.name
+
+
+def test_nvlinks_that_lead_back_to_the_gpu():
+    node = node_of(machine("azure-nc96ads-a100-v4"))
+    assert node.injection.bytes_per_s is None
+    assert any(doubt.startswith("NVLinks are not counted (12 of each GPU)") for doubt in node.doubts)
+
+
+def test_the_virtual_interface_is_no_nic():
+    assert "veth" not in node_of(machine("amd-mi100-4-intel")).egress.name
+
+
+def test_no_links_at_all_leave_the_pcie_tree():
+    assert node_of(machine("amd-mi50-8-pcie-2nic")).injection.name.startswith("PCIe")
+
+
+def test_a_mesh_and_its_pairs():
+    node = node_of(machine("juwels-booster-4xa100", "nvidia-smi-topo-m.txt"))
+    assert (node.injection.bytes_per_s, node.pair.bytes_per_s) == (300e9, 100e9)
+
+
+def test_a_published_h200_is_within_its_bound():
+    """488.81 GB/s on two nodes of eight, each with eight such GPUs and NICs: above the ring, within NVLS."""
+    one = node_of(machine("h200-baremetal-first-gpu"))
+    link = next(iter(links_per_gpu(machine("h200-baremetal-first-gpu")).values()))
+    egress = replace(one.egress, bytes_per_s=8 * one.egress.bytes_per_s, nccl_bytes_per_s=None)
+    node = replace(one, gpus=8, injection=link, apart=True, nvls=True, egress=egress)
+    found = ceilings("allreduce", Job((node,) * 2))
+    assert (found.ring.bytes_per_s, found.bound.bytes_per_s) == (400e9, pytest.approx(750e9))
+
+
+def test_a_management_bond_is_not_added_to_the_compute_fabric():
+    folder = MACHINES / "gpud-h100-8ndr-sysfs"
+    if not (folder / "sys").exists():
+        pytest.skip("gpud-h100-8ndr-sysfs is not here")
+    node = node_of(infiniband.read(Folder(folder)))
+    assert node.egress.bytes_per_s == expected(folder.name)["ib_total_GBps_dir"] * 1e9
+    assert "not counted: mlx5_bond_0 (Ethernet beside InfiniBand)" in node.doubts

@@ -1,0 +1,282 @@
+"""What a node can do, from machines made by hand: counted links, slots, ports, and what is not believed."""
+
+from dataclasses import replace
+
+import pytest
+
+from collbench.errors import UsageError
+from collbench.peak.collective import ceilings
+from collbench.peak.gpu_links import links_per_gpu
+from collbench.peak.job import Job
+from collbench.peak.node import node_of
+from collbench.peak.pcie import gen
+from collbench.topology.model import SWITCH, Gpu, GpuLink, Machine, Nic, PciDevice, PcieLink, Port
+from tests.peak.made import GEN4, GEN5, endpoints, gpus, infiniband, switched, wired
+
+
+def test_a_switch():
+    node = node_of(switched(8, 18, "sm_90", GEN5, infiniband(8, 400)))
+    assert (node.gpus, node.injection.bytes_per_s, node.injection.name) == (8, 450e9, "NVLink 18×25 GB/s")
+    assert node.injection.nccl_bytes_per_s == pytest.approx(370.8e9)
+    assert (node.egress.bytes_per_s, node.egress.name) == (400e9, "NIC 8×400 Gb/s")
+    assert node.pcie.name == "PCIe Gen5 x16"
+    assert (node.nvls, node.apart, node.doubts) == (True, True, ())
+
+
+def test_only_switches_from_sm_90_on_add():
+    assert not node_of(switched(8, 12, "sm_80")).nvls
+    assert not node_of(wired(gpus(4, "sm_90"), {(i, j): 6 for i in range(4) for j in range(i)})).nvls
+
+
+def test_a_printed_raw_rate_is_made_net():
+    machine = switched(2, 18, None)
+    printed = replace(machine, gpu_links=tuple(replace(link, bytes_per_s=26.562e9) for link in machine.gpu_links))
+    assert node_of(printed).injection.bytes_per_s == 450e9
+
+
+def test_a_mesh_counts_links_among_those_that_take_part():
+    """JUWELS Booster: four links to each of three peers; a pair has 100 GB/s."""
+    machine = wired(gpus(4), {(i, j): 4 for i in range(4) for j in range(i)})
+    assert [node_of(machine, count).injection.bytes_per_s for count in (4, 3, 2)] == [300e9, 200e9, 100e9]
+    assert node_of(machine).pair.bytes_per_s == 100e9
+    assert {link.bytes_per_s for link in links_per_gpu(machine).values()} == {300e9}
+
+
+def test_a_matrix_of_a_switch_shows_its_links_once_per_peer():
+    some = gpus(8)
+    links = tuple(GpuLink(a.key, b.key, 12) for a in some for b in some if a != b)
+    node = node_of(Machine(gpus=some, gpu_links=links))
+    assert (node.injection.bytes_per_s, node.injection.name) == (300e9, "NVLink 12×25 GB/s")
+
+
+def test_a_row_that_is_missing_is_seen_from_the_other_end():
+    machine = wired(gpus(3), {(0, 1): 6, (0, 2): 6, (1, 2): 6})
+    half = replace(machine, gpu_links=tuple(link for link in machine.gpu_links if link.a != "0000:12:00.0"))
+    assert node_of(half).injection.bytes_per_s == 300e9
+
+
+def test_bridged_pairs_fall_back_to_pcie_beyond_the_pair():
+    machine = wired(gpus(8), {(i, i + 1): 12 for i in range(0, 8, 2)})
+    pair, box = node_of(machine, 2), node_of(machine)
+    assert (pair.injection.name, pair.apart) == ("NVLink 12×25 GB/s", True)
+    assert (box.injection.name, box.apart) == ("PCIe Gen4 x16", False)
+    assert box.cuts[0][0].bytes_per_s == pytest.approx(331.5e9, rel=1e-3)
+    assert [side.ranks for side in box.cuts[1]] == [2, 2, 2, 2]
+    assert box.cuts[1][0].bytes_per_s == pytest.approx(63e9, rel=1e-3)
+
+
+def test_links_without_a_far_end():
+    """`nvidia-smi nvlink -s` counts: an SXM board's reach every GPU; a PCIe card's one other."""
+    some = gpus(4, "sm_80", "NVIDIA A100-SXM4-80GB")
+    counted = Machine(gpus=some, gpu_links=tuple(GpuLink(gpu.key, None, 12) for gpu in some), pci=endpoints(some))
+    assert node_of(counted).injection.bytes_per_s == 300e9
+    assert node_of(counted).doubts == ("no source tells where the NVLinks lead: taken as reaching every GPU",)
+    cards = tuple(replace(gpu, model="NVIDIA A100 80GB PCIe") for gpu in some)
+    bridged = node_of(replace(counted, gpus=cards))
+    assert bridged.injection.name == "PCIe Gen4 x16"
+    assert "12 of each GPU" in bridged.doubts[-1]
+
+
+def test_links_that_a_file_leads_back_to_the_gpu_are_not_counted():
+    some = gpus(4)
+    machine = Machine(gpus=some, gpu_links=tuple(GpuLink(gpu.key, gpu.key, 12) for gpu in some), pci=endpoints(some))
+    assert node_of(machine).injection.name == "PCIe Gen4 x16"
+    assert "lead back" in node_of(machine).doubts[-1]
+
+
+def test_eighteen_links_of_an_unknown_model_have_no_rate():
+    node = node_of(switched(8, 18, None))
+    assert node.injection.bytes_per_s is None
+    assert node.injection.name == "NVLink ×18: no source tells the GPU's model, so the rate of a link is unknown; give --nvlink"
+
+
+def test_where_no_source_counts_links_pcie_is_no_ceiling():
+    """A vendor's template lists GPUs without NVLinks: they may have some."""
+    some = gpus(8, None, "A100-SXM4-40GB")
+    assert node_of(Machine(gpus=some, pci=endpoints(some))).injection.bytes_per_s is None
+    seen = {(a.key, b.key): "SYS" for a in some for b in some if a != b}
+    assert node_of(Machine(gpus=some, pci=endpoints(some), paths=seen)).injection.name == "PCIe Gen4 x16"
+
+
+def test_one_gpu_sends_over_its_pcie_link_and_no_more_than_it():
+    node = node_of(switched(8, 18, "sm_90", GEN5, infiniband(4, 400)), 1)
+    assert node.injection.name == "PCIe Gen5 x16"
+    assert (round(node.egress.bytes_per_s / 1e9, 1), node.egress.name) == (63.0, "PCIe Gen5 x16")
+
+
+@pytest.mark.parametrize(
+    ("link", "name"),
+    [
+        (PcieLink(16.0, 16), "PCIe Gen4 x16"),
+        (PcieLink(2.5, 16, 16.0, 16), "PCIe Gen4 x16"),  # idle: the speed falls, the width does not
+        (PcieLink(16.0, 8, 16.0, 16), "PCIe Gen4 x8"),  # a slot of eight lanes
+        (PcieLink(5.0, 1, 8.0, 16), "PCIe Gen3 x1"),
+    ],
+)
+def test_pcie_of_a_gpu(link, name):
+    some = gpus(1)
+    assert node_of(Machine(gpus=some, pci=endpoints(some, link))).pcie.name == name
+
+
+@pytest.mark.parametrize("device", [PcieLink(2.5, 16), PcieLink(None, None), PcieLink(16.0, None), PcieLink(7.0, 16)])
+def test_pcie_that_means_nothing_is_unknown(device):
+    some = gpus(1)
+    assert node_of(Machine(gpus=some, pci=endpoints(some, device))).pcie.bytes_per_s is None
+
+
+def test_the_port_above_limits_too():
+    some = gpus(1)
+    slot = PciDevice("0000:00:01.0", "bridge", link=PcieLink(8.0, 16, 8.0, 16))
+    machine = Machine(gpus=some, pci=(*endpoints(some, PcieLink(2.5, 16, 16.0, 16), slot.address), slot))
+    assert node_of(machine).pcie.name == "PCIe Gen3 x16"
+
+
+def test_a_file_that_claims_more_than_the_model_has_is_not_believed():
+    """A V100 is a Gen3 GPU, whatever a template says."""
+    some = gpus(2, "sm_70", "Tesla V100-SXM2-32GB")
+    node = node_of(wired(some, {}, pcie=GEN4))
+    assert node.pcie.name == "PCIe Gen3 x16"
+    assert "Gen4 is said of a Tesla V100-SXM2-32GB, which has Gen3" in node.doubts[0]
+
+
+def _switch_box(upstream: PcieLink) -> Machine:
+    """Two switches with two GPUs each: an upstream port, and a downstream port for each GPU."""
+    some = gpus(4)
+    up = tuple(PciDevice(f"0000:0{i}:00.0", "switch", link=upstream) for i in (1, 2))
+    down = tuple(PciDevice(f"0000:0{3 + i}:00.0", "switch", up[i // 2].address, link=PcieLink(16.0, 16, 16.0, 16)) for i in range(4))
+    ends = tuple(PciDevice(gpu.key, "gpu", port.address, link=GEN4) for gpu, port in zip(some, down, strict=True))
+    return Machine(gpus=some, pci=(*up, *down, *ends))
+
+
+def test_gpus_below_a_switch_share_the_link_above_it():
+    node = node_of(_switch_box(PcieLink(8.0, 16, 8.0, 16)))
+    assert (node.injection.name, node.injection.bytes_per_s) == ("the PCIe link above 0000:01:00.0", pytest.approx(15.75e9, rel=1e-3))
+    assert [(side.ranks, round(side.bytes_per_s / 1e9, 2)) for side in node.cuts[1]] == [(2, 15.75), (2, 15.75)]
+    bound = ceilings("allreduce", Job((node,))).bound
+    assert bound.bytes_per_s == pytest.approx(1.5 * 15.75e9, rel=1e-3)  # 2(N-1)/N at four ranks
+    assert bound.limited_by == "the PCIe link above 0000:01:00.0"
+
+
+def test_a_slow_port_above_faster_devices_is_not_taken_literally():
+    """5 GT/s above 16 GT/s devices, nothing said of what it could do: a misreading, not a limit."""
+    node = node_of(_switch_box(PcieLink(5.0, 8)))
+    assert node.injection.name == "PCIe Gen4 x16"
+    assert "0000:01:00.0: 5 GT/s x8 above faster devices is not taken literally" in node.doubts
+
+
+def test_parents_in_a_circle_end():
+    some = gpus(2)
+    ring = (PciDevice("0000:01:00.0", "switch", "0000:02:00.0"), PciDevice("0000:02:00.0", "switch", "0000:01:00.0"))
+    machine = Machine(gpus=some, pci=(*ring, *endpoints(some, GEN4, "0000:01:00.0")))
+    assert node_of(machine).injection.name == "PCIe Gen4 x16"
+
+
+@pytest.mark.parametrize(
+    ("nics", "slot", "total", "name"),
+    [
+        (infiniband(4, 100), GEN4, 50.0, "NIC 4×100 Gb/s"),
+        (infiniband(1, 200), PcieLink(32.0, 4), 15.75, "NIC 1×200 Gb/s in slots of PCIe Gen5 x4"),
+        (infiniband(2, 100) + infiniband(2, 100, "down", 2), GEN4, 25.0, "NIC 2×100 Gb/s"),
+        (infiniband(2, 400) + infiniband(1, 200, start=2), GEN5, 125.0, "NIC 2×400 + 1×200 Gb/s"),
+    ],
+)
+def test_the_sum_over_slots(nics, slot, total, name):
+    egress = node_of(switched(8, 12, "sm_80", GEN5, nics) if slot is GEN5 else _with_slots(nics, slot)).egress
+    assert (round(egress.bytes_per_s / 1e9, 2), egress.name) == (total, name)
+
+
+def _with_slots(nics: tuple[Nic, ...], slot: PcieLink) -> Machine:
+    machine = switched(8, 12, "sm_80", GEN4)
+    return replace(machine, nics=nics, pci=(*machine.pci, *(PciDevice(str(nic.address), "nic", link=slot) for nic in nics)))
+
+
+def test_two_ports_of_a_card_share_its_slot():
+    port = Port(1, 200e9, state="active", link_layer="infiniband")
+    two = (Nic("mlx5_0", "0000:80:00.0", rdma=True, ports=(port,)), Nic("mlx5_1", "0000:80:00.1", rdma=True, ports=(port,)))
+    node = node_of(_with_slots(two, GEN4))
+    assert round(node.egress.bytes_per_s / 1e9, 1) == 31.5
+    assert [nic.name for nic in node.nics] == ["mlx5_0+mlx5_1"]
+
+
+def _roce(name: str, gbit: float) -> Nic:
+    return Nic(name, rdma=True, ports=(Port(1, gbit * 1e9, state="active", link_layer="ethernet"),))
+
+
+@pytest.mark.parametrize(
+    ("nics", "total", "left"),
+    [
+        ((*infiniband(8, 400), _roce("mlx5_bond_0", 200)), 400, "not counted: mlx5_bond_0 (Ethernet beside InfiniBand)"),
+        ((_roce("a", 400), _roce("b", 400), _roce("c", 100)), 100, "not counted: c (slower, or without RDMA)"),
+        ((_roce("a", 200), Nic("scif0", virtual="scif", rdma=True, ports=(Port(1, 400e9),))), 25, ""),
+    ],
+)
+def test_other_fabrics_and_virtual_nics_do_not_count(nics, total, left):
+    node = node_of(Machine(gpus=gpus(8), nics=nics), 8)
+    assert node.egress.bytes_per_s == total * 1e9
+    assert left in (*node.doubts, "")
+
+
+def test_plain_ethernet_counts_one_interface_less_tcps_headers():
+    one = Nic("eth0", ports=(Port(1, 100e9, state="active", link_layer="ethernet", mtu_bytes=9000),))
+    node = node_of(Machine(nics=(one, replace(one, name="eth1"))), 4)
+    assert (node.gpus, node.egress.name) == (4, "NIC eth0 100 Gb/s, TCP")
+    assert node.egress.bytes_per_s == pytest.approx(12.5e9 * 8948 / 9038)
+
+
+def test_a_shaped_port_lets_through_what_the_shaper_does():
+    port = Port(1, 10e9, state="active", link_layer="ethernet", mtu_bytes=1500, shaped_bits_per_s=1e9)
+    assert node_of(Machine(nics=(Nic("eth0", ports=(port,)),))).egress.bytes_per_s == pytest.approx(125e6 * 1448 / 1514)
+
+
+@pytest.mark.parametrize(
+    ("nics", "why"),
+    [
+        ((), "none of the sources tells of a NIC; give them with --nic"),
+        ((Nic("efa0", rdma=True),), "the NICs' rates are in none of the sources; give them with --nic"),
+        (
+            (Nic("mlx5_0", rdma=True, ports=(Port(1, None, state="active"),)),),
+            "NIC mlx5_0: its rate is in none of the sources; give one with --nic",
+        ),
+        (infiniband(2, 100, "down"), "no port is up: mlx5_0, mlx5_1"),
+        ((Nic("veth0", virtual="veth", ports=(Port(1, 10e9),)),), "NIC veth0 is veth: no rate of its own"),
+    ],
+)
+def test_an_unknown_egress_says_why_and_is_never_nothing(nics, why):
+    egress = node_of(Machine(gpus=gpus(2), nics=nics)).egress
+    assert (egress.bytes_per_s, egress.name) == (None, why)
+
+
+def test_a_nic_without_ports_beside_others_is_told():
+    node = node_of(Machine(gpus=gpus(2), nics=(*infiniband(1, 100), Nic("0000:99:00.0"))))
+    assert "not counted: 0000:99:00.0 (no source tells of their ports)" in node.doubts
+
+
+@pytest.mark.parametrize("asked", [0, 9])
+def test_more_gpus_than_there_are(asked):
+    with pytest.raises(UsageError, match=f"test tells of 8 GPUs, and {asked} per node are asked for"):
+        node_of(switched(8, 12), asked)
+
+
+def test_gpus_by_key():
+    machine = wired(gpus(4), {(0, 1): 12, (2, 3): 12})
+    assert node_of(machine, ["0000:12:00.0", "0000:13:00.0"]).injection.name == "NVLink 12×25 GB/s"
+    with pytest.raises(UsageError, match=r"no GPU 0000:99:00\.0"):
+        node_of(machine, ["0000:99:00.0"])
+
+
+def test_a_typed_pcie_link_is_every_gpus():
+    machine = Machine(gpus=gpus(3), gpu_links=(GpuLink("0000:10:00.0", "0000:11:00.0", 12),))
+    node = node_of(machine, pcie=gen(4, 16, "--pcie"))
+    assert (node.injection.name, node.injection.source) == ("PCIe Gen4 x16", "--pcie")
+
+
+def test_an_empty_machine():
+    node = node_of(Machine())
+    assert (node.gpus, node.injection.bytes_per_s, node.egress.bytes_per_s) == (1, None, None)
+    assert Job((node,)).ranks == 1
+
+
+def test_names_of_gpus_without_addresses_will_do():
+    some = tuple(Gpu(key=f"gpu{i}", index=i) for i in range(4))
+    node = node_of(Machine(gpus=some, gpu_links=tuple(GpuLink(gpu.key, SWITCH, 12) for gpu in some)))
+    assert node.injection.bytes_per_s == 300e9

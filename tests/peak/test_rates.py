@@ -1,0 +1,91 @@
+"""The table of rates: every row has its source, the figures are those of the data sheets, and other keys are refused."""
+
+from dataclasses import fields
+
+import pytest
+
+from collbench.errors import UsageError
+from collbench.peak import rates as module
+from collbench.peak.rates import gpu_model, net_of_printed, nvlink, parse, pcie, rates, xgmi
+
+ROWS = [(field.name, row) for field in fields(rates()) for row in getattr(rates(), field.name)]
+TEXT = module._FILE.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(("section", "row"), ROWS, ids=lambda value: value if isinstance(value, str) else "")
+def test_every_row_has_a_source_and_says_whether_it_was_checked(section, row):
+    assert row.source.startswith("https://")
+    assert isinstance(row.verified, bool)
+    for other in ("nccl_source", "rccl_source"):
+        assert getattr(row, other, "https://").startswith("https://")
+
+
+@pytest.mark.parametrize(
+    ("model", "links", "per_gpu", "nccl"),
+    [("Tesla P100-SXM2-16GB", 4, 80, 72), ("Tesla V100-SXM2-16GB", 6, 150, 120), ("NVIDIA A100-SXM4-80GB", 12, 300, 240),
+     ("NVIDIA A800-SXM4-80GB", 8, 200, 160), ("NVIDIA H100 80GB HBM3", 18, 450, 370.8), ("NVIDIA H100 PCIe", 12, 300, 247.2),
+     ("NVIDIA H200", 18, 450, 370.8), ("NVIDIA B200", 18, 900, 721.8)],
+)  # fmt: skip
+def test_nvlink_of_a_gpu(model, links, per_gpu, nccl):
+    row = nvlink(None, model, links)
+    assert gpu_model(model).links == links
+    assert row.gb_per_s * links == pytest.approx(per_gpu)
+    assert row.nccl_gb_per_s * links == pytest.approx(nccl)
+
+
+@pytest.mark.parametrize(("count", "gb"), [(12, 25.0), (8, 25.0), (6, 25.0), (18, None), (4, 20.0), (5, None)])
+def test_a_number_of_links_tells_the_rate_only_where_one_rate_has_it(count, gb):
+    """18 links are an H100's of 25 GB/s or a B200's of 50."""
+    row = nvlink(None, None, count)
+    assert (row.gb_per_s if row else None) == gb
+
+
+@pytest.mark.parametrize(("printed", "net"), [(26.562, 25), (25.781, 25), (53.125, 50), (25, 25), (50, 50), (14.062, 14.062)])
+def test_raw_rates_that_tools_print_are_made_net(printed, net):
+    assert net_of_printed(printed * 1e9) == net * 1e9
+
+
+@pytest.mark.parametrize(
+    ("speed", "x1", "x16", "nccl"),
+    [
+        (2.5, 0.25, 4, 3),
+        (5.0, 0.5, 8, 6),
+        (8.0, 0.985, 15.754, 12),
+        (16.0, 1.969, 31.508, 24),
+        (32.0, 3.938, 63.015, 48),
+        (64.0, 7.5625, 121, 96),
+    ],
+)
+def test_pcie_after_line_coding(speed, x1, x16, nccl):
+    row = pcie(speed)
+    assert row.bytes_per_s(1) / 1e9 == pytest.approx(x1, rel=1e-3)
+    assert row.bytes_per_s(16) / 1e9 == pytest.approx(x16, rel=1e-3)
+    assert row.nccl_bytes_per_s(16) == nccl * 1e9
+
+
+@pytest.mark.parametrize(("payload", "percent"), [(128, 84.2), (256, 91.4), (512, 95.5)])
+def test_pcie_packets(payload, percent):
+    assert round(100 * rates().pcie_payload[0].efficiency(payload), 1) == percent
+
+
+def test_infiniband_lanes():
+    four = {row.name: 4 * row.gbit_per_s * row.data for row in rates().infiniband}
+    wanted = {"SDR": 8, "DDR": 16, "QDR": 32, "FDR10": 40, "FDR": 54.5, "EDR": 100, "HDR": 200, "NDR": 400, "XDR": 800}
+    assert four == pytest.approx(wanted, abs=0.06)
+
+
+def test_amds_links():
+    assert {name: xgmi(name).gb_per_s for name in ("gfx906", "gfx908", "gfx90a", "gfx942", "gfx950")} == {
+        "gfx906": 46.0, "gfx908": 46.0, "gfx90a": 50.0, "gfx942": 64.0, "gfx950": 76.8}  # fmt: skip
+    assert xgmi("gfx1030") is None and xgmi(None) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [("", "schema = 1"), ("schema = 2", "schema = 1"), ("schema = [", "no TOML"), (TEXT + "\n[[torus]]\nsource = ''", "no others"),
+     (TEXT + "\n[[upi]]\ngt_per_s = 1.0\ncolour = 'red'", "unexpected keyword argument 'colour'"),
+     (TEXT + "\n[[upi]]\ngt_per_s = 1.0\ngb_per_s = 2.0\nverified = true", "missing 1 required keyword-only argument: 'source'")],
+)  # fmt: skip
+def test_another_table_is_refused_in_one_sentence(text, what):
+    with pytest.raises(UsageError, match=what):
+        parse(text)

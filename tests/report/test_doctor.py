@@ -1,0 +1,89 @@
+"""Findings as text and as JSON."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+
+import pytest
+
+from collbench.doctor.finding import Finding
+from collbench.errors import UsageError
+from collbench.report.doctor import tell_findings
+from collbench.topology.model import Machine
+from tests.topology.machines import dgx
+
+SEVERE = Finding("CB2101", "severe", "dgx01", "GPU 0 runs on 8 of 16 lanes", "LnkSta x8", "reseat the card")
+NOTE = Finding("CB2104", "note", "dgx01", "1 link at 2.5 GT/s", "LnkSta 2.5 GT/s", "read it again")
+
+
+def told(*findings: Finding, machines: tuple[Machine, ...] = (dgx(),), format: str = "table", color: str = "never") -> tuple[str, int]:
+    """What is printed, and the exit code."""
+    stream = io.StringIO()
+    code = tell_findings(findings, machines, (), format, stream, color=color)
+    return stream.getvalue(), code
+
+
+def test_a_finding_has_its_evidence_and_remedy() -> None:
+    text, code = told(SEVERE, NOTE)
+    assert text.splitlines()[:-1] == [
+        "severe   CB2101  GPU 0 runs on 8 of 16 lanes",
+        "  evidence: LnkSta x8",
+        "  remedy:   reseat the card",
+        "note     CB2104  1 link at 2.5 GT/s",
+        "  evidence: LnkSta 2.5 GT/s",
+        "  remedy:   read it again",
+        "2 findings: 1 severe, 1 note; `collbench explain CB2101` says more",
+    ]
+    assert code == 1
+
+
+def test_without_a_severe_one_the_exit_code_is_0() -> None:
+    assert told(NOTE)[1] == 0
+
+
+def test_no_findings_says_what_was_looked_at_and_what_not() -> None:
+    text, code = told()
+    first, second = text.splitlines()
+    assert (first, code) == ("no findings", 0)
+    assert second.startswith("looked at 1 machine: 8 GPUs, 8 NICs, 40 PCI devices; not looked at: peer access")
+
+
+def test_the_same_finding_on_several_nodes_is_told_once() -> None:
+    machines = tuple(replace(dgx(), hostname=f"dgx0{number}") for number in (1, 2, 3))
+    text, _ = told(SEVERE, replace(SEVERE, hostname="dgx03"), machines=machines)
+    assert text.splitlines()[0] == "severe   CB2101  dgx01 and dgx03: GPU 0 runs on 8 of 16 lanes"
+    assert "2 findings: 2 severe" in text
+
+
+def test_json_is_one_object() -> None:
+    text, code = told(SEVERE, format="json")
+    document = json.loads(text)
+    assert (document["schema"], document["hostnames"], code) == (1, ["dgx01"], 1)
+    assert document["findings"] == [
+        {
+            "code": "CB2101",
+            "severity": "severe",
+            "hostname": "dgx01",
+            "what": SEVERE.what,
+            "evidence": SEVERE.evidence,
+            "remedy": SEVERE.remedy,
+        }
+    ]
+    assert document["looked_at"] == "1 machine: 8 GPUs, 8 NICs, 40 PCI devices"
+    assert "the paths in use (NCCL's log: --log)" in document["not_looked_at"]
+
+
+def test_colour_marks_severity_where_it_is_asked_for() -> None:
+    assert told(SEVERE, color="always")[0].startswith("\x1b[1;31msevere")
+    assert "\x1b" not in told(SEVERE, color="auto")[0]
+
+
+def test_control_characters_do_not_come_through() -> None:
+    assert "\x1b" not in told(replace(SEVERE, what="\x1b[2J"))[0]
+
+
+def test_an_unknown_format() -> None:
+    with pytest.raises(UsageError, match="--format 'xml' is unknown: choose from table, json"):
+        told(SEVERE, format="xml")

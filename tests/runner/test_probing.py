@@ -1,0 +1,88 @@
+"""One probe per host, gathered at rank 0; all ranks leave with rank 0's code, or with the sentence of the one that failed."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from collbench.errors import UsageError
+from collbench.launch.info import LaunchInfo
+from collbench.launch.local import to_variable
+from collbench.runner.probing import together
+from collbench.topology.here import this_machine
+from collbench.topology.model import Machine
+from tests.cli.command import ROOT, environment
+
+# One rank: tells what it was given, and how it left.
+RANK = """
+import json, os, sys
+from collbench.errors import CollbenchError, UsageError
+from collbench.runner import probing
+told = []
+def tell(machines):
+    told.append([machine.hostname for machine in machines])
+    {then}
+if os.environ.get("BROKEN"):
+    def broken():
+        raise UsageError("sysfs is not mounted")
+    probing.this_machine = broken
+try:
+    code = probing.together(os.environ, 20.0, tell)
+    print(json.dumps([told, code]))
+except CollbenchError as error:
+    print(json.dumps([told, error.exit_code, str(error)]))
+"""
+
+
+def ranks(folder: Path, n: int, then: str = "return 0", broken: int | None = None) -> list[list[object]]:
+    """What `n` ranks of a launch on this host told."""
+    processes = []
+    for rank in range(n):
+        info = LaunchInfo("local", rank, n, rank, n, f"ipc://{folder}/control", token="t")
+        more = {"COLLBENCH_WORKER": to_variable(info), **({"BROKEN": "1"} if rank == broken else {})}
+        line = [sys.executable, "-c", RANK.replace("{then}", then)]
+        processes.append(subprocess.Popen(line, cwd=ROOT, env=environment(more), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+    return [json.loads(process.communicate(timeout=60)[0]) for process in processes]
+
+
+def test_alone_it_is_this_machine() -> None:
+    told: list[list[Machine]] = []
+
+    def tell(machines: list[Machine]) -> int:
+        told.append(machines)
+        return 7
+
+    assert together({}, 5.0, tell) == 7
+    assert [[machine.hostname for machine in machines] for machines in told] == [[socket.gethostname()]]
+
+
+def test_an_allocation_without_srun_is_this_machine() -> None:
+    told: list[Machine] = []
+    assert together({"SLURM_JOB_ID": "8", "SLURM_JOB_NODELIST": "n[1-2]"}, 5.0, lambda machines: told.extend(machines) or 0) == 0
+    assert [machine.system for machine in told] == [this_machine().system]
+
+
+def test_a_broken_launch_is_a_sentence() -> None:
+    with pytest.raises(UsageError, match="COLLBENCH_WORKER does not hold a rank"):
+        together({"COLLBENCH_WORKER": "{}"}, 5.0, lambda machines: 0)
+
+
+def test_three_ranks_of_a_host_are_one_machine_told_once(tmp_path: Path) -> None:
+    first, *others = ranks(tmp_path, 3, "return 1")
+    assert first == [[[socket.gethostname()]], 1]
+    assert others == [[[], 1], [[], 1]]
+
+
+def test_what_goes_wrong_at_rank_0_ends_all_alike(tmp_path: Path) -> None:
+    first, other = ranks(tmp_path, 2, 'raise UsageError("--svg x cannot be written")')
+    assert first[1:] == [2, "--svg x cannot be written"]
+    assert other[1] == 2 and str(other[2]).endswith("--svg x cannot be written")
+
+
+def test_what_goes_wrong_at_a_probe_ends_all_alike(tmp_path: Path) -> None:
+    assert {(tuple(told), code) for told, code, _ in ranks(tmp_path, 2, broken=0)} == {((), 2)}  # type: ignore[arg-type, misc]

@@ -1,0 +1,214 @@
+"""How far parts are from each other: what a source states, links between GPUs, and the PCI tree."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collbench.topology import nccl_xml
+from collbench.topology.distance import ORDER, Distances, closeness, near_nics, path, why_unknown
+from collbench.topology.model import SWITCH, Gpu, GpuLink, Machine, Nic, NumaNode, PciDevice, System
+from tests.topology.machines import bridge, dgx, gpu_device, laptop, mesh, nic_device, pcie_box
+
+GPU, NIC = "0000:18:00.0", "0000:1a:00.0"
+
+
+def parts(*pci: PciDevice, numa: tuple[int | None, int | None] = (0, 0), **changes: Any) -> Machine:
+    """A GPU and a NIC ("nic") on the addresses above, with the bridges given."""
+    facts = {"numa_nodes": (NumaNode(0), NumaNode(1)), **changes}
+    return Machine(pci=pci, gpus=(Gpu(GPU, 0, GPU, numa=numa[0]),), nics=(Nic("nic", NIC, rdma=True, numa=numa[1]),), **facts)
+
+
+@pytest.mark.parametrize(
+    ("machine", "a", "b", "expected"),
+    [
+        (dgx(), "0000:18:00.0", "0000:18:00.0", "X"),
+        (dgx(), "0000:18:00.0", "0000:c4:00.0", "NV18"),  # over the switch
+        (dgx(), "0000:18:00.0", "mlx5_0", "PIX"),  # upstream and downstream ports of one switch
+        (dgx(), "0000:18:00.0", "mlx5_2", "NODE"),
+        (dgx(), "0000:18:00.0", "mlx5_4", "SYS"),
+        (mesh(), "0000:03:00.0", "0000:83:00.0", "NV4"),
+        (mesh(), "0000:03:00.0", "mlx5_1", "SYS"),  # NUMA nodes of one socket
+        (pcie_box(), "0000:03:00.0", "0000:04:00.0", "PIX"),
+        (pcie_box(), "0000:81:00.0", "0000:82:00.0", "PHB"),  # two root ports of one host bridge
+        (pcie_box(), "0000:03:00.0", "mlx5_0", "NODE"),
+        (pcie_box(), "0000:03:00.0", "0000:81:00.0", "SYS"),
+        (pcie_box(), "eno1", "eno2", "PIX"),  # functions of one card
+    ],
+)
+def test_hand_made_machines(machine: Machine, a: str, b: str, expected: str) -> None:
+    assert path(machine, a, b) == expected == path(machine, b, a)
+    assert why_unknown(machine, a, b) is None
+
+
+def test_what_a_source_states_wins() -> None:
+    machine = replace(dgx(), paths={(GPU, "mlx5_4"): "PXB"})
+    assert path(machine, GPU, "mlx5_4") == path(machine, "mlx5_4", GPU) == "PXB"
+
+
+def test_switches_below_switches() -> None:
+    """Two bridges more on one side: a second switch. All its ports are in the tree."""
+    tree = [bridge("0000:10:00.0", None, 0, "bridge"), bridge("0000:11:00.0", "0000:10:00.0", 0)]
+    upper = [bridge("0000:12:00.0", "0000:11:00.0", 0), bridge("0000:12:01.0", "0000:11:00.0", 0)]
+    lower = [bridge("0000:16:00.0", "0000:12:00.0", 0), bridge("0000:17:00.0", "0000:16:00.0", 0)]
+    ends = gpu_device(GPU, "0000:17:00.0", 0), nic_device(NIC, "0000:12:01.0", 0)
+    assert path(parts(*tree, *upper, *lower, *ends), GPU, "nic") == "PXB"
+
+
+def test_a_source_that_shows_a_switch_as_one_bridge() -> None:
+    """NCCL's XML: what hangs below one bridge is on different buses; there every bridge is a switch."""
+    above = bridge("0000:15:00.0", None, 0)
+    assert path(parts(above, gpu_device(GPU, "0000:15:00.0", 0), nic_device(NIC, "0000:15:00.0", 0)), GPU, "nic") == "PIX"
+    second = bridge("0000:16:00.0", "0000:15:00.0", 0)
+    assert path(parts(above, second, gpu_device(GPU, "0000:16:00.0", 0), nic_device(NIC, "0000:15:00.0", 0)), GPU, "nic") == "PXB"
+
+
+def test_without_root_ports_no_difference_between_host_bridges_is_claimed() -> None:
+    assert path(parts(gpu_device(GPU, None, 0), nic_device(NIC, None, 0)), GPU, "nic") == "PHB"  # type: ignore[arg-type]
+
+
+def test_nccls_topology_leaves_out_root_ports_and_nothing_else() -> None:
+    def cpu(numa: int, inner: str) -> str:
+        return f'<cpu numaid="{numa}" arch="x86_64" vendor="GenuineIntel" affinity="00000000,00000001">{inner}</cpu>'
+
+    def gpu(rank: int, bus: str) -> str:
+        place = f'busid="0000:{bus}:00.0" class="0x030200" vendor="0x10de" link_speed="32.0 GT/s PCIe" link_width="16"'
+        return f'<pci {place}><gpu dev="{rank}" sm="90" rank="{rank}" gdr="1"/></pci>'
+
+    text = f'<system version="1">{cpu(0, gpu(0, "18") + gpu(1, "2a"))}{cpu(1, gpu(2, "9a"))}</system>'
+    machine = nccl_xml.read(text, "topo.xml")
+    assert path(machine, "0000:18:00.0", "0000:2a:00.0") == "PHB"
+    assert path(machine, "0000:18:00.0", "0000:9a:00.0") == "SYS"
+
+
+def test_parts_of_two_numa_nodes_are_far_whatever_is_above_them() -> None:
+    why = {f"pci/{GPU}/parent": "NVML does not tell the bridge above a GPU"}
+    machine = parts(gpu_device(GPU, None, 0), nic_device(NIC, None, 1), numa=(0, 1), unknown=why)  # type: ignore[arg-type]
+    assert path(machine, GPU, "nic") == "SYS"
+
+
+def test_a_host_bridge_that_is_listed() -> None:
+    tree = [bridge("0000:10:00.0", None, 0, "root", class_id=0x060000)]
+    tree += [bridge(f"0000:10:0{port}.0", "0000:10:00.0", 0, "bridge") for port in (1, 2)]
+    assert path(parts(*tree, gpu_device(GPU, "0000:10:01.0", 0), nic_device(NIC, "0000:10:02.0", 0)), GPU, "nic") == "PHB"
+
+
+@pytest.mark.parametrize(
+    ("machine", "why"),
+    [
+        (parts(), "no PCI tree was read"),
+        (parts(bridge("0000:10:00.0", None, 0)), f"PCI device {GPU} was not read and PCI device {NIC} was not read"),
+        (replace(parts(), gpus=(Gpu(GPU),)), f"{GPU} has no known PCI address"),
+        (replace(parts(), nics=()), "nic is not among the machine's parts"),
+        (
+            parts(
+                bridge("0000:10:00.0", None, 0, virtual=True), gpu_device(GPU, "0000:10:00.0", 0), nic_device(NIC, "0000:10:00.0", 0)
+            ),
+            "a hypervisor made up the bridges above them",
+        ),
+        (
+            parts(gpu_device(GPU, "0000:10:00.0", 0), bridge("0000:10:00.0", GPU, 0), nic_device(NIC, None, 1)),  # type: ignore[arg-type]
+            f"the bridges above {GPU} go in circles",
+        ),
+        (
+            parts(gpu_device(GPU, None, 0), nic_device(NIC, None, 0), system=System(virtualization="kvm")),  # type: ignore[arg-type]
+            "a virtual machine (kvm) hides the PCIe switches",
+        ),
+        (
+            parts(gpu_device(GPU, None, None), nic_device(NIC, None, 0), numa=(None, 0)),  # type: ignore[arg-type]
+            f"the NUMA node of {GPU} is unknown",
+        ),
+        (
+            parts(gpu_device(GPU, None, 0), nic_device(NIC, None, 0), unknown={f"pci/{GPU}/parent": "the tree was cut"}),  # type: ignore[arg-type]
+            "the tree was cut",
+        ),
+    ],
+)  # fmt: skip
+def test_unknown_has_a_reason(machine: Machine, why: str) -> None:
+    assert path(machine, GPU, "nic") is None
+    assert why_unknown(machine, GPU, "nic") == why
+
+
+def test_switches_that_a_topology_file_names_are_places() -> None:
+    """Azure's files call their switches ffff:ff:01.0: no bridge that one could read, but a statement about who is where."""
+    above = bridge("ffff:ff:01.0", None, 0, virtual=True)
+    assert path(parts(above, gpu_device(GPU, "ffff:ff:01.0", 0), nic_device(NIC, "ffff:ff:01.0", 0)), GPU, "nic") == "PIX"
+
+
+def test_a_virtual_function_is_where_its_bridge_is() -> None:
+    machine = dgx()
+    pci = tuple(replace(device, virtual=device.kind == "nic") for device in machine.pci)
+    assert path(replace(machine, pci=pci), GPU, "mlx5_0") == "PIX"
+
+
+def test_one_numa_node_is_everybodys() -> None:
+    machine = parts(gpu_device(GPU, None, None), nic_device(NIC, None, None), numa=(None, None), numa_nodes=(NumaNode(0),))  # type: ignore[arg-type]
+    assert path(machine, GPU, "nic") == "PHB"
+    assert Distances(machine).numa_of("nic") == 0
+    assert Distances(laptop()).numa_of("docker0") == 0
+
+
+@pytest.mark.parametrize(
+    ("links", "expected"),
+    [
+        ((GpuLink("a", "b", 4), GpuLink("b", "a", 4)), "NV4"),
+        ((GpuLink("a", "b", 2), GpuLink("a", "b", 2)), "NV4"),
+        ((GpuLink("b", "a", 12),), "NV12"),
+        ((GpuLink("a", "b", 1, "xgmi"),), "XG1"),
+        ((GpuLink("a", SWITCH, 18), GpuLink("b", SWITCH, 16)), "NV16"),
+        ((GpuLink("a", SWITCH, 18),), None),
+        ((GpuLink("a", "b", 0), GpuLink("b", "a", -3)), None),
+    ],
+)
+def test_links_between_gpus_are_counted(links: tuple[GpuLink, ...], expected: str | None) -> None:
+    assert path(Machine(gpus=(Gpu("a"), Gpu("b")), gpu_links=links), "a", "b") == expected
+
+
+def test_links_whose_far_end_nobody_told() -> None:
+    machine = dgx()
+    counted = replace(machine, gpu_links=tuple(replace(link, b=None) for link in machine.gpu_links))
+    assert path(counted, GPU, "0000:19:00.0") is None
+    assert why_unknown(counted, GPU, "0000:19:00.0") == "the source counts the GPUs' links and does not say where they go"
+    assert path(counted, GPU, "mlx5_0") == "PIX"
+
+
+def test_near_nics() -> None:
+    assert [nic.name for nic in near_nics(dgx(), GPU)] == ["mlx5_0", "mlx5_1"]
+    assert [nic.name for nic in near_nics(mesh(), "0000:83:00.0")] == ["mlx5_2"]
+    assert [nic.name for nic in near_nics(pcie_box(), "0000:81:00.0")] == ["mlx5_0"]  # eno1 is nearer, and no RDMA device
+    assert near_nics(parts(), GPU) == ()
+
+
+def test_of_several_nics_below_switches_the_one_below_the_gpus_own_switch_is_near() -> None:
+    top, ports = "0000:10:00.0", ["0000:20:00.0", "0000:30:00.0"]
+    pci = [bridge(top, None, 0), *(bridge(port, top, 0) for port in ports), bridge("0000:22:00.0", ports[0], 0)]
+    pci += [gpu_device(GPU, "0000:22:00.0", 0), nic_device(NIC, ports[0], 0), nic_device("0000:31:00.0", ports[1], 0)]
+    machine = parts(*pci)
+    machine = replace(machine, nics=(*machine.nics, Nic("far", "0000:31:00.0", rdma=True, numa=0)))
+    assert path(machine, GPU, "nic") == path(machine, GPU, "far") == "PXB"
+    assert [nic.name for nic in near_nics(machine, GPU)] == ["nic"]
+
+
+def test_near_words_come_first() -> None:
+    words = ["SYS", "NODE", "PHB", "PXB", "PIX", "NV18", "X", "oddity"]
+    assert sorted(words, key=closeness) == ["X", "NV18", "PIX", "PXB", "PHB", "NODE", "SYS", "oddity"]
+
+
+ADDRESSES = [f"0000:{bus:02x}:00.0" for bus in range(6)]
+DEVICES = st.builds(
+    PciDevice, st.sampled_from(ADDRESSES), st.sampled_from(["gpu", "nic", "switch", "bridge", "root"]), st.sampled_from([None, *ADDRESSES]),
+    numa=st.sampled_from([None, 0, 1]), virtual=st.booleans(),
+)  # fmt: skip
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(DEVICES, max_size=8), st.sampled_from([None, *ADDRESSES]), st.sampled_from([None, *ADDRESSES]))
+def test_any_tree_gives_a_word_or_a_reason(devices: list[PciDevice], gpu: str | None, nic: str | None) -> None:
+    machine = Machine(pci=tuple(devices), gpus=(Gpu("gpu0", address=gpu),), nics=(Nic("nic", nic),))
+    found, why = path(machine, "gpu0", "nic"), why_unknown(machine, "gpu0", "nic")
+    assert found in ORDER if found else why
+    assert found == path(machine, "nic", "gpu0")

@@ -1,0 +1,262 @@
+"""`probe --gather`: the archive reads back to the same machine, holds nothing that names it, and never takes a file's place."""
+
+import tarfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from collbench.errors import FINE, UsageError
+from collbench.topology import ethernet, gather, infiniband, linux
+from collbench.topology.archive import open_archive
+from collbench.topology.files import Files, Folder
+from collbench.topology.masking import Mask
+from tests.topology.trees import Tree
+
+PCI = "/sys/devices/pci0000:16/0000:16:01.0"
+GUID = "b8ce:f603:00a1:2b3c"
+SECRETS = (
+    GUID,
+    "b8:ce:f6:a1:2b:3c",
+    "gpu-node-17",
+    "hunter2",
+    "GPU-8a3f1c22-0b1d-4e5f-a6b7-c8d9e0f1a2b3",
+    "10.11.12.13",
+    "MT2334X00112",
+    "nfs.example.org",
+)
+
+HCA = f"{PCI}/0000:19:00.0"
+FILES = {
+    "/proc/cpuinfo": "processor\t: 0\nmodel name\t: A CPU\nphysical id\t: 0\ncore id\t: 0\nflags\t: fpu\n\n",
+    "/proc/cmdline": "BOOT_IMAGE=/vmlinuz root=UUID=0b1d8a3f-1c22-4e5f-a6b7-c8d9e0f1a2b3 quiet iommu=pt intel_iommu=on "
+    "api.token=hunter2 ip=10.11.12.13",
+    "/proc/meminfo": "MemTotal:       1056763084 kB\n",
+    "/proc/mounts": "/dev/sda1 / ext4 rw 0 0\nnfs.example.org:/home /home nfs4 rw,addr=10.11.12.13 0 0\n",
+    "/proc/self/cgroup": "0::/\n",
+    "/proc/self/environ": "PASSWORD=hunter2",
+    "/proc/sys/kernel/hostname": "gpu-node-17",
+    "/proc/sys/kernel/osrelease": "6.1.0-56-amd64",
+    "/etc/hostname": "gpu-node-17",
+    f"{PCI}/class": "0x060400",
+    f"{PCI}/vendor": "0x8086",
+    f"{PCI}/device": "0x352a",
+    f"{HCA}/class": "0x020700",
+    f"{HCA}/vendor": "0x15b3",
+    f"{HCA}/device": "0x1021",
+    f"{HCA}/numa_node": "1",
+    f"{HCA}/current_link_speed": "32.0 GT/s PCIe",
+    f"{HCA}/current_link_width": "16",
+    f"{HCA}/vpd": "MT2334X00112",
+    f"{HCA}/infiniband/mlx5_0/node_guid": GUID,
+    f"{HCA}/infiniband/mlx5_0/fw_ver": "28.41.1000",
+    f"{HCA}/infiniband/mlx5_0/hca_type": "MT4129",
+    f"{HCA}/infiniband/mlx5_0/node_desc": "gpu-node-17 mlx5_0",
+    f"{HCA}/infiniband/mlx5_0/ports/1/rate": "400 Gb/sec (4X NDR)",
+    f"{HCA}/infiniband/mlx5_0/ports/1/state": "4: ACTIVE",
+    f"{HCA}/infiniband/mlx5_0/ports/1/link_layer": "InfiniBand",
+    f"{HCA}/infiniband/mlx5_0/ports/1/lid": "0x12",
+    f"{HCA}/infiniband/mlx5_0/ports/1/counters/symbol_error": "3",
+    f"{HCA}/net/ibs1/mtu": "2044",
+    f"{PCI}/0000:1a:00.0/class": "0x020000",
+    f"{PCI}/0000:1a:00.0/net/enxb8cef6a12b3c/speed": "25000",
+    f"{PCI}/0000:1a:00.0/net/enxb8cef6a12b3c/mtu": "1500",
+    f"{PCI}/0000:1a:00.0/net/enxb8cef6a12b3c/address": "b8:ce:f6:a1:2b:3c",
+    "/proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.129.03\n",
+}
+LINKS = {
+    "/sys/bus/pci/devices/0000:16:01.0": "../../../devices/pci0000:16/0000:16:01.0",
+    "/sys/bus/pci/devices/0000:19:00.0": "../../../devices/pci0000:16/0000:16:01.0/0000:19:00.0",
+    "/sys/bus/pci/devices/0000:1a:00.0": "../../../devices/pci0000:16/0000:16:01.0/0000:1a:00.0",
+    "/sys/class/infiniband/mlx5_0": "../../devices/pci0000:16/0000:16:01.0/0000:19:00.0/infiniband/mlx5_0",
+    "/sys/class/infiniband/scif0": "../../devices/scif_dma_0/infiniband/scif0",
+    "/sys/class/net/ibs1": "../../devices/pci0000:16/0000:16:01.0/0000:19:00.0/net/ibs1",
+    "/sys/class/net/enxb8cef6a12b3c": "../../devices/pci0000:16/0000:16:01.0/0000:1a:00.0/net/enxb8cef6a12b3c",
+    f"{PCI}/0000:1a:00.0/net/enxb8cef6a12b3c/device": "../..",
+}
+READERS = (linux.read, infiniband.read, ethernet.read)
+
+
+def packed(files: Files, to: Path, **options) -> Path:
+    """The archive of a machine made by hand."""
+    with gather._new(to) as stream:
+        gather._write(stream, gather._suffix(to), gather.collect(files, **options))
+    return to
+
+
+def everything(archive: Path) -> str:
+    """All names and contents in it."""
+    with tarfile.open(archive) as tar:
+        return "\n".join(
+            f"{member.name} {member.linkname} {tar.extractfile(member).read().decode() if member.isreg() else ''}" for member in tar
+        )
+
+
+def test_a_machine_reads_back_the_same(tmp_path):
+    tree = Tree(FILES, LINKS)
+    archive = open_archive(packed(tree, tmp_path / "m.tar.zst", keep_names=True))
+    assert [read(archive) for read in READERS] == [read(tree) for read in READERS]
+    assert infiniband.read(archive).nics[0].ports[0].rate_bits_per_s == 400e9
+    assert archive.doubts == ()
+
+
+def test_masked_it_is_the_same_but_for_its_names(tmp_path):
+    tree = Tree(FILES, LINKS)
+    archive = open_archive(packed(tree, tmp_path / "m.tar"))
+    here, there = infiniband.read(tree), infiniband.read(archive)
+    assert [replace(nic, guid=None) for nic in there.nics] == [replace(nic, guid=None) for nic in here.nics]
+    assert there.nics[0].guid not in {None, GUID}
+    here, there = linux.read(tree), linux.read(archive)
+    assert replace(there, hostname=None, system=replace(there.system, command_line=None)) == replace(
+        here, hostname=None, system=replace(here.system, command_line=None)
+    )
+    assert there.system.command_line == ("BOOT_IMAGE=masked root=masked quiet iommu=pt intel_iommu=on api.token=masked ip=masked")
+
+
+def test_this_machine_reads_back_the_same(tmp_path):
+    files = Folder(Path("/"))
+    archive = open_archive(packed(files, tmp_path / "m.tar.gz", keep_names=True))
+    assert linux.read(archive) == linux.read(files)
+    assert infiniband.read(archive) == infiniband.read(files)
+    there, here = ethernet.read(archive), ethernet.read(files)
+    unshaped = [replace(nic, ports=tuple(replace(port, shaped_bits_per_s=None) for port in nic.ports)) for nic in here.nics]
+    assert list(there.nics) == unshaped  # tc is asked on the live machine alone
+
+
+def test_no_secret_is_in_it(tmp_path):
+    commands = {
+        "lspci-vvvnn.txt": (
+            "printf",
+            "Capabilities: [SN] Serial number: MT2334X00112\nGUID 0xb8cef60300a12b3c on gpu-node-17, peer 10.11.12.13\n",
+        )
+    }
+    held = everything(packed(Tree(FILES, LINKS), tmp_path / "m.tar", commands=commands))
+    assert not [secret for secret in (*SECRETS, "b8cef603", "b8cef6a12b3c", "PASSWORD") if secret in held]
+    assert "0000:19:00.0" in held  # PCI addresses are no secret
+
+
+def test_what_was_listed_and_not_read_is_there_without_content(tmp_path):
+    archive = open_archive(packed(Tree(FILES, LINKS), tmp_path / "m.tar", keep_names=True))
+    assert (
+        "node_desc" not in archive.names("/sys/class/infiniband/mlx5_0") or archive.text("/sys/class/infiniband/mlx5_0/node_desc") is None
+    )
+    assert archive.text(f"{HCA}/vpd") is None
+
+
+def test_the_same_thing_has_the_same_stand_in_everywhere_and_another_in_the_next_archive():
+    mask = Mask("gpu-node-17.example.org")
+    assert mask.text("0xb8cef60300a12b3c").removeprefix("0x") == mask.text(GUID).replace(":", "")
+    assert mask.text("ssh gpu-node-17") == f"ssh {mask.file('/etc/hostname', 'gpu-node-17')}"
+    assert mask.text(GUID) != Mask().text(GUID)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "0000:19:00.0",
+        "0000:19:00.0 -> ../../../devices/pci0000:16/0000:16:01.0/0000:19:00.0",
+        "400 Gb/sec (4X NDR)",
+        "0-31,64-95",
+        "00:00:00:00:00:00",
+        "ff:ff:ff:ff:ff:ff",
+        "00000000,0000ff01",
+        "PCI_ID=15B3:1021\nPCI_SUBSYS_ID=15B3:0041",
+        "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.129.03",
+        "LnkSta: Speed 32GT/s, Width x16",
+        "3b:00.0 Infiniband controller [0207]: Mellanox [15b3:1021]",
+        "cap_mask 0xa751e848",
+        "127.0.0.1",
+    ],
+)
+def test_what_names_nobody_stays(text):
+    assert Mask("node1").text(text) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "fe80::ba6f:1cff:fe00:1",
+        "fe80:0000:0000:0000:b8ce:f603:00a1:2b3c",
+        "2001:db8::1",
+        "00-11-22-ff-fe-33-44-55",
+        "192.168.3.4",
+        "root@builder7",
+        "GPU-8a3f1c22-0b1d-4e5f-a6b7-c8d9e0f1a2b3",
+        "pod8a3f1c22_0b1d_4e5f_a6b7_c8d9e0f1a2b3",
+        "docker-" + "8a" * 32,
+        "unique_id 1234567890123",
+    ],
+)
+def test_what_names_somebody_goes(text):
+    assert Mask("node1").text(text) != text
+
+
+@pytest.mark.parametrize("hostname", ["node", "devices", "0000"])
+def test_a_hostname_that_is_a_word_of_the_kernels_breaks_no_path(hostname, tmp_path):
+    tree = Tree({**FILES, "/proc/sys/kernel/hostname": hostname, "/etc/hostname": hostname}, LINKS)
+    archive = open_archive(packed(tree, tmp_path / "m.tar"))
+    assert archive.real("/sys/class/infiniband/mlx5_0") == f"{HCA}/infiniband/mlx5_0"
+    assert linux.read(archive).pci == linux.read(tree).pci
+
+
+@pytest.mark.parametrize("suffix", gather.SUFFIXES)
+def test_the_suffix_says_how_it_is_packed(suffix, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(gather, "COMMANDS", {"echo.txt": ("echo", "NVLink"), "gone.txt": ("no-such-tool",), "fails.txt": ("false",)})
+    target = tmp_path / f"machine{suffix}"
+    assert gather.gather(target) == FINE
+    start = {".tar": b"", ".tar.gz": b"\x1f\x8b", ".tar.xz": b"\xfd7zXZ", ".tar.zst": b"\x28\xb5\x2f\xfd"}[suffix]
+    assert target.read_bytes().startswith(start)
+    archive = open_archive(target)
+    assert archive.names("/outputs") == ("echo.txt",)
+    assert archive.text("/outputs/echo.txt") == "NVLink"
+    manifest = archive.text("/MANIFEST").splitlines()
+    assert {"  echo NVLink: code 0, 7 bytes", "  no-such-tool: not installed", "  false: code 1, 0 bytes", "/outputs/echo.txt"} <= {
+        *manifest
+    }
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith(f"wrote {target}: ")
+    assert [path.name for path in tmp_path.iterdir()] == [target.name]
+    assert target.stat().st_mode & 0o777 == 0o644
+
+
+@pytest.mark.parametrize("name", ["machine.zip", "machine", ".tar", "machine.tar.bz2", "m\x1b[31m.tgz"])
+def test_another_suffix_is_refused(name, tmp_path):
+    with pytest.raises(UsageError, match=r"does not say how to pack: let it end in \.tar, \.tar\.gz, \.tar\.xz or \.tar\.zst") as why:
+        gather.gather(tmp_path / name)
+    assert "\x1b" not in str(why.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_there_is_never_overwritten(tmp_path):
+    target = tmp_path / "machine.tar"
+    target.write_text("precious")
+    with pytest.raises(UsageError, match=r"machine\.tar is there already: remove it, or name another file"):
+        gather.gather(target)
+    with pytest.raises(UsageError, match="is there already"), gather._new(target) as stream:  # made while we gathered
+        stream.write(b"new")
+    assert target.read_text() == "precious"
+    (tmp_path / "dangling.tar").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UsageError, match="is there already"):
+        gather.gather(tmp_path / "dangling.tar")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["dangling.tar", "machine.tar"]
+
+
+def test_a_folder_that_cannot_hold_it(tmp_path):
+    with pytest.raises(UsageError, match="is no folder: make it first"):
+        gather.gather(tmp_path / "gone" / "machine.tar")
+    with pytest.raises(UsageError, match="cannot be written"), gather._new(Path("/proc/machine.tar")):
+        pass
+
+
+def test_an_archive_that_fails_half_way_leaves_nothing(tmp_path):
+    with pytest.raises(KeyboardInterrupt), gather._new(tmp_path / "machine.tar") as stream:
+        stream.write(b"half")
+        raise KeyboardInterrupt
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_archive_is_gathered_again_to_the_same_machine(tmp_path):
+    first = open_archive(packed(Tree(FILES, LINKS), tmp_path / "first.tar", keep_names=True))
+    again = open_archive(packed(first, tmp_path / "again.tar", keep_names=True))
+    assert [read(again) for read in READERS] == [read(first) for read in READERS]

@@ -1,0 +1,94 @@
+"""Whether a NIC could reach a GPU's memory: the state, and the fact that decides."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from collbench.topology.gpudirect import Capability, capability
+from collbench.topology.model import Machine, Nic
+from tests.topology.machines import dgx, mesh, pcie_box
+
+NO_MODULE = "no peer-memory module for this GPU is loaded"
+NO_LOG = "; no log shows it in use"
+
+
+def found(machine: Machine, nic: int = 0, gpu: int = 0, **system: Any) -> Capability:
+    return capability(replace(machine, system=replace(machine.system, **system)), machine.gpus[gpu], machine.nics[nic])
+
+
+def test_a_module_and_a_switch() -> None:
+    assert found(dgx()) == Capability("capable, not used", f"nvidia_peermem is loaded, PIX apart{NO_LOG}")
+
+
+def test_dma_buf_is_the_second_way() -> None:
+    assert found(mesh(), peer_memory=(), dma_buf=True) == Capability("capable, not used", f"the driver exports dma-buf, PIX apart{NO_LOG}")
+    assert found(mesh(), peer_memory=None, dma_buf=True, kernel="5.12.0-rc1").state == "capable, not used"
+
+
+def test_only_a_log_proves_use() -> None:
+    machine = pcie_box()
+    lines = "NCCL: [send] and [receive] via NET/IB/0/GDRDMA"
+    assert capability(machine, machine.gpus[0], machine.nics[0], proof=lines) == Capability("proven used", lines)
+
+
+@pytest.mark.parametrize(("nic", "word"), [(2, "NODE"), (4, "SYS")])
+def test_far_nics_are_staged_through_the_host(nic: int, word: str) -> None:
+    assert found(dgx(), nic) == Capability("not capable", f"{word} apart: staged through the host")
+    assert found(dgx(), nic, container="docker").state == "not capable"
+
+
+def test_a_grace_cpu_may_carry_it() -> None:
+    why = "SYS apart; a Grace CPU could carry it over C2C, which no source tells"
+    assert found(dgx(), 4, architecture="aarch64") == Capability("unknown", why)
+
+
+@pytest.mark.parametrize(
+    ("system", "state", "why"),
+    [
+        ({"dma_buf": False}, "not capable", f"{NO_MODULE}, and the driver exports no dma-buf"),
+        (
+            {"dma_buf": True, "kernel": "5.4.0-150"}, "not capable",
+            f"{NO_MODULE}, and kernel 5.4.0-150 is older than 5.12, which dma-buf needs",
+        ),
+        ({"dma_buf": None}, "unknown", f"{NO_MODULE}, and dma-buf support is unknown"),
+        ({"dma_buf": True, "kernel": None}, "unknown", f"{NO_MODULE}, and the kernel version is unknown"),
+        ({"peer_memory": None, "dma_buf": None}, "unknown", "peer-memory modules were not looked at, and dma-buf support is unknown"),
+        ({"peer_memory": None, "dma_buf": False}, "unknown", "peer-memory modules were not looked at, and the driver exports no dma-buf"),
+        ({"container": "docker"}, "unknown", "inside a container (docker): its view of the host's modules proves nothing"),
+        ({"peer_memory": ("amdkfd",), "dma_buf": False}, "not capable", f"{NO_MODULE}, and the driver exports no dma-buf"),
+    ],
+)  # fmt: skip
+def test_without_peer_memory(system: dict[str, Any], state: str, why: str) -> None:
+    assert found(dgx(), **{"peer_memory": (), **system}) == Capability(state, why)  # type: ignore[arg-type]
+
+
+def test_amd_has_its_own_module() -> None:
+    machine = dgx()
+    machine = replace(machine, gpus=tuple(replace(gpu, vendor="amd") for gpu in machine.gpus))
+    assert found(machine, peer_memory=("amdkfd",)).why == f"amdkfd is loaded, PIX apart{NO_LOG}"
+    assert found(machine, peer_memory=("nvidia_peermem",), dma_buf=False).state == "not capable"
+
+
+def test_the_sources_own_word_is_taken_and_named() -> None:
+    """NCCL's topology file says gdr=0 or 1 for each NIC; the modules of this machine are then not asked."""
+    machine = replace(pcie_box(), sources=("NCCL topology XML topo.xml",), paths={("0000:03:00.0", "mlx5_0"): "PXB"})
+    yes = replace(machine, nics=(replace(machine.nics[0], gdr=True),))
+    assert found(yes) == Capability("capable, not used", f"NCCL topology XML topo.xml says gdr=1, PXB apart{NO_LOG}")
+    no = replace(machine, nics=(replace(machine.nics[0], gdr=False),), origins={"nics/mlx5_0/gdr": "NCCL topology XML b.xml"})
+    assert found(no) == Capability("not capable", "NCCL topology XML b.xml says gdr=0")
+
+
+def test_nics_that_are_none() -> None:
+    assert found(pcie_box(), 1) == Capability("not capable", "the NIC is no RDMA device")
+    bare = replace(dgx(), nics=(Nic("0000:1a:00.0", "0000:1a:00.0"),))
+    assert found(bare) == Capability("unknown", "the source does not say whether the NIC is an RDMA device")
+    bond = replace(dgx(), nics=(Nic("mlx5_bond_0", rdma=True, virtual="bond"),))
+    assert found(bond) == Capability("not capable", "a virtual interface (bond)")
+
+
+def test_an_unknown_path_leaves_it_unknown() -> None:
+    machine = replace(dgx(), pci=())
+    assert found(machine) == Capability("unknown", "the path between them is unknown (no PCI tree was read)")

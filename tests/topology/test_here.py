@@ -1,0 +1,55 @@
+"""This machine, live, against what Python and the kernel say of it by other ways."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from collbench.topology import here
+from collbench.topology.here import this_machine
+
+MEASURED = """
+import re, sys
+from collbench.topology.here import this_machine
+this_machine()
+peak = re.search(r"VmHWM:\\s*(\\d+)", open("/proc/self/status").read())[1]  # getrusage counts what forked it, too
+print(peak, sorted({"torch", "mpi4py", "numpy"} & set(sys.modules)))
+"""
+
+
+def test_it_is_this_machine() -> None:
+    machine = this_machine()
+    system = machine.system
+    assert machine.hostname == socket.gethostname()
+    assert (system.kernel, system.architecture) == (platform.release(), platform.machine())
+    assert system.threads == psutil.cpu_count() and system.memory_bytes == pytest.approx(psutil.virtual_memory().total, rel=0.1)
+    assert sum(node.memory_bytes or 0 for node in machine.numa_nodes) > 0
+    assert set(psutil.net_if_addrs()) - {"lo"} <= {name for nic in machine.nics for name in (nic.name, *nic.interfaces)}
+
+
+def test_what_is_unknown_has_a_reason() -> None:
+    machine = this_machine()
+    assert machine.gpus or "libnvidia-ml" in machine.unknown["gpus"]
+    assert machine.system.dma_buf is not None or "system/dma_buf" in machine.unknown
+
+
+def test_shared_memory_is_measured_where_it_is(tmp_path: Path) -> None:
+    status = os.statvfs(tmp_path)
+    assert here._asked(tmp_path).system.shm_bytes == status.f_blocks * status.f_frsize
+    nowhere = here._asked(tmp_path / "nowhere")
+    assert nowhere.system.shm_bytes is None and nowhere.unknown["system/shm_bytes"].endswith("No such file or directory")
+
+
+def test_a_probe_is_small() -> None:
+    """60 MB without torch; numpy alone would be half of it."""
+    done = subprocess.run([sys.executable, "-c", MEASURED], capture_output=True, text=True, timeout=60, check=True)
+    kilobytes, modules = re.match(r"(\d+) (.*)", done.stdout).groups()  # type: ignore[union-attr]
+    assert int(kilobytes) < 60_000 and modules == "[]"

@@ -1,0 +1,131 @@
+"""A machine goes to JSON and comes back the same; what is no machine is refused in one sentence."""
+
+from __future__ import annotations
+
+import copy
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collbench.topology.model import Disagreement, Gpu, GpuLink, Machine, Nic, PciDevice, PcieLink, Port, System
+from collbench.topology.snapshot import from_json, machines_of, to_json, topology_json
+from collbench.topology.text import Unreadable
+
+NODE = Machine(
+    hostname="node1",
+    sources=("sysfs", "nvml"),
+    system=System(architecture="x86_64", threads=96, peer_memory=("nvidia_peermem",), iommu="passthrough"),
+    pci=(PciDevice("0000:19:00.0", "gpu", "0000:18:00.0", link=PcieLink(32.0, 16, 32.0, 16), acs=()),),
+    gpus=(Gpu("0000:19:00.0", 0, "0000:19:00.0", "nvidia", uuid="GPU-1"),),
+    gpu_links=(GpuLink("0000:19:00.0", "switch", 18, bytes_per_s=25e9),),
+    nics=(Nic("mlx5_0", rdma=True, ports=(Port(rate_bits_per_s=4e11, lid=7, counters={"symbol_error": 3}),), guid="a1"),),
+    paths={("0000:19:00.0", "mlx5_0"): "PIX"},
+    unknown={"system/kernel": "not in this file"},
+    disagreements=(Disagreement("gpus/0000:19:00.0/numa", "0", "sysfs", "1", "nvml"),),
+    doubts=("read in a container",),
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.from_type(Machine).filter(lambda machine: "nan" not in repr(machine) and "inf" not in repr(machine)))
+def test_any_machine_comes_back_the_same(machine: Machine) -> None:
+    assert from_json(json.loads(json.dumps(to_json(machine)))) == machine
+
+
+def test_it_is_plain_json_with_the_models_names() -> None:
+    plain = to_json(NODE)
+    assert plain["gpus"][0] == {
+        "key": "0000:19:00.0", "index": 0, "address": "0000:19:00.0", "vendor": "nvidia", "model": None, "architecture": None,
+        "numa": None, "memory_bytes": None, "links_off": None, "uuid": "GPU-1",
+    }  # fmt: skip
+    assert plain["paths"] == [["0000:19:00.0", "mlx5_0", "PIX"]]
+    assert plain["system"]["kernel"] is None and plain["nics"][0]["ports"][0]["counters"] == {"symbol_error": 3}
+    assert from_json(plain) == NODE
+
+
+def changed(path: str, value: object) -> dict[str, Any]:
+    """NODE's JSON with one value replaced; a path ends in the field's name."""
+    data: Any = copy.deepcopy(to_json(NODE))
+    *way, last = path.split("/")
+    at = data
+    for step in way:
+        at = at[int(step)] if isinstance(at, list) else at[step]
+    at[last] = value
+    return dict(data)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "told"),
+    [
+        ("hostname", 7, "machine/hostname is not a text"),
+        ("system/threads", "96", "machine/system/threads is not a whole number"),
+        ("system/threads", True, "machine/system/threads is not a whole number"),
+        ("system/iommu", "on", "machine/system/iommu is not one of off, passthrough, translating"),
+        ("pci/0/link/speed_gt_per_s", float("nan"), "machine/pci/0/link/speed_gt_per_s is not a number"),
+        ("pci/0/link/speed_gt_per_s", 10**400, "machine/pci/0/link/speed_gt_per_s is not a number"),
+        ("pci/0/virtual", 1, "machine/pci/0/virtual is not true or false"),
+        ("gpus", {"0": 1}, "machine/gpus is not a list"),
+        ("gpus/0/vram", 1, "machine/gpus/0/vram is not known"),
+        ("paths", [["a", "PIX"]], "machine/paths is not a list of [a, b, value]"),
+        ("nics/0/ports/0/counters", [1], "machine/nics/0/ports/0/counters is not an object"),
+        ("nics/0", None, "machine/nics/0 is not an object"),
+    ],
+)
+def test_a_foreign_value_is_named(path: str, value: object, told: str) -> None:
+    data = changed(path, value) if path != "nics/0" else {**to_json(NODE), "nics": [value]}
+    with pytest.raises(Unreadable) as refused:
+        from_json(data)
+    assert str(refused.value) == f"this is no machine of collbench: {told}: write it again with `probe`"
+
+
+def test_a_missing_field_is_named() -> None:
+    data = to_json(NODE)
+    del data["nics"]
+    with pytest.raises(Unreadable, match="machine/nics is not there"):
+        from_json(data)
+
+
+ANY_JSON = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.text() | st.integers(), lambda s: st.lists(s) | st.dictionaries(st.text(), s)
+)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.sampled_from(list(to_json(NODE))), ANY_JSON)
+def test_any_value_in_any_place_is_read_or_refused(name: str, value: Any) -> None:
+    try:
+        assert isinstance(from_json({**to_json(NODE), name: value}), Machine)
+    except Unreadable as refused:
+        assert "\n" not in str(refused)
+
+
+class TestClusters:
+    def test_equal_machines_stand_once_with_their_names(self) -> None:
+        other = replace(NODE, hostname="node2", gpus=(replace(NODE.gpus[0], uuid="GPU-2"),))
+        lesser = replace(NODE, hostname="node3", gpus=())
+        document = topology_json([NODE, lesser, other])
+        assert document["schema"] == 1
+        assert [entry["hostnames"] for entry in document["machines"]] == [["node1", "node2"], ["node3"]]
+
+    def test_what_tells_equal_machines_apart_is_unknown_not_one_of_them(self) -> None:
+        both = topology_json([NODE, replace(NODE, hostname="node2")])["machines"][0]
+        assert both["gpus"][0]["uuid"] is None and both["nics"][0]["guid"] is None
+        assert both["nics"][0]["ports"][0]["lid"] is None and both["nics"][0]["ports"][0]["counters"] == {}
+
+    def test_a_machine_alone_is_kept_whole(self) -> None:
+        assert machines_of(json.loads(json.dumps(topology_json([NODE]))), "topology.json") == [NODE]
+
+    def test_reading_spreads_the_names_again(self) -> None:
+        machines = [replace(NODE, hostname=f"node{n}") for n in range(3)]
+        assert [machine.hostname for machine in machines_of(topology_json(machines), "t")] == ["node0", "node1", "node2"]
+
+    @pytest.mark.parametrize(
+        "document", [None, [], {}, {"schema": 2, "machines": [{}]}, {"schema": 1, "machines": []}, {"schema": 1, "machines": [1]}]
+    )
+    def test_another_document_is_refused(self, document: object) -> None:
+        with pytest.raises(Unreadable, match=r"x\.json is JSON, but no"):
+            machines_of(document, "x.json")

@@ -1,0 +1,266 @@
+"""What somebody sends is recognised by what it holds, merged per host, or refused in one sentence."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import json
+import lzma
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collbench.topology import sources
+from collbench.topology.model import Gpu, Machine, Nic
+from collbench.topology.snapshot import to_json, topology_json
+from collbench.topology.sources import READERS, read_paths
+from collbench.topology.text import Unreadable
+
+A, B = "0000:19:00.0", "0000:3b:00.0"
+MATRIX = """\
+\tGPU0\tGPU1\tNIC0\tCPU Affinity\tNUMA Affinity
+GPU0\t X \tNV12\tPIX\t0-31\t0
+GPU1\tNV12\t X \tSYS\t32-63\t1
+NIC0\tPIX\tSYS\t X \t\t
+
+NIC Legend:
+
+  NIC0: mlx5_0
+"""
+NVLINK = "GPU 0: NVIDIA A100-SXM4-80GB\n" + "".join(f"\t Link {n}: 25 GB/s\n" for n in range(12))
+NVLINK += NVLINK.replace("GPU 0", "GPU 1")
+LSPCI = """\
+19:00.0 3D controller: NVIDIA Corporation GA100 [A100 SXM4 80GB] (rev a1)
+\tLnkCap:\tPort #0, Speed 16GT/s, Width x16, ASPM not supported
+\tLnkSta:\tSpeed 16GT/s (ok), Width x16 (ok)
+
+3b:00.0 3D controller: NVIDIA Corporation GA100 [A100 SXM4 80GB] (rev a1)
+\tLnkCap:\tPort #0, Speed 16GT/s, Width x16, ASPM not supported
+\tLnkSta:\tSpeed 16GT/s (ok), Width x16 (ok)
+"""
+IBSTAT = """\
+CA 'mlx5_0'
+\tCA type: MT4123
+\tNumber of ports: 1
+\tPort 1:
+\t\tState: Active
+\t\tPhysical state: LinkUp
+\t\tRate: 200
+\t\tLink layer: InfiniBand
+"""
+NCCL = f"""\
+<system version="1"><cpu numaid="0" affinity="ffff" arch="x86_64">
+<pci busid="{A}" class="0x030200" link_speed="16.0 GT/s PCIe" link_width="16">
+<gpu dev="0" sm="80" rank="0" gdr="1"/></pci></cpu></system>
+"""
+LOG = "node1:7:7 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB\n"
+
+
+def saved(folder: Path, **texts: str) -> list[Path]:
+    """Files of these names (a_txt is a.txt)."""
+    folder.mkdir(exist_ok=True)
+    files = [folder / name.replace("_", ".") for name in texts]
+    for file, text in zip(files, texts.values(), strict=True):
+        file.write_text(text)
+    return files
+
+
+def root(folder: Path, hostname: str | None = None, device: str = "mlx5_0") -> Path:
+    """A machine's root with an InfiniBand device of 100 Gb/s."""
+    files = {
+        f"sys/class/infiniband/{device}/ports/1/rate": "100 Gb/sec (4X EDR)\n",
+        f"sys/class/infiniband/{device}/ports/1/state": "4: ACTIVE\n",
+    }
+    files |= {f"sys/class/infiniband/{device}/ports/1/link_layer": "InfiniBand\n"}
+    files |= {"proc/sys/kernel/hostname": f"{hostname}\n"} if hostname else {}
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
+
+
+class TestKinds:
+    @pytest.mark.parametrize(
+        ("text", "kind"),
+        [(MATRIX, "smi_matrix"), (NVLINK, "nvlink_status"), (LSPCI, "lspci"), (IBSTAT, "ibstat"), (NCCL, "nccl_xml")],
+    )
+    def test_the_content_tells_the_kind_and_not_the_name(self, text: str, kind: str, tmp_path: Path) -> None:
+        (machine,) = read_paths(saved(tmp_path, output_log=text))
+        assert machine.sources == (f"{sources.reader(kind).KIND} output.log",)
+
+    @pytest.mark.parametrize("module", READERS)
+    def test_every_reader_keeps_the_contract(self, module: str) -> None:
+        reader = sources.reader(module)
+        assert reader.KIND and not reader.looks_like("", "x") and not reader.looks_like("hello\n", "x")
+
+    @pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress, zstandard.compress])
+    def test_compressed_texts(self, pack: object, tmp_path: Path) -> None:
+        file = tmp_path / "lspci-vvv.txt.packed"
+        file.write_bytes(pack(LSPCI.encode()))  # type: ignore[operator]
+        assert [gpu.key for gpu in read_paths([file])[0].gpus] == [A, B]
+
+    def test_what_probe_printed(self, tmp_path: Path) -> None:
+        machines = [Machine(hostname=f"node{n}", sources=("sysfs",), gpus=(Gpu("gpu0", 0),)) for n in range(3)]
+        document = {**topology_json(machines), "differences": []}
+        found = read_paths(saved(tmp_path, cluster_json=json.dumps(document)))
+        assert [(machine.hostname, len(machine.gpus)) for machine in found] == [("node0", 1), ("node1", 1), ("node2", 1)]
+        plain = {"schema": 1, "machines": [{**to_json(machines[0]), "cpus": {}, "links": [], "findings": []}], "differences": []}
+        assert read_paths(saved(tmp_path, one_json=json.dumps(plain)))[0].hostname == "node0"
+
+    def test_a_tarball_with_the_outputs_of_tools(self, tmp_path: Path) -> None:
+        folder = root(tmp_path / "tree", "node1")
+        saved(folder / "outputs", topo_txt=MATRIX, broken_txt=IBSTAT.replace("MT4123", "x") * 2, other_txt="nothing")
+        with tarfile.open(tmp_path / "machine.tar.gz", "w:gz") as tar:
+            tar.add(folder, arcname=".")
+        (machine,) = read_paths([tmp_path / "machine.tar.gz"])
+        assert (machine.hostname, len(machine.gpus), [nic.name for nic in machine.nics]) == ("node1", 2, ["mlx5_0"])
+        assert machine.nics[0].ports[0].rate_bits_per_s == 100e9 and machine.paths["gpu0", "mlx5_0"] == "PIX"
+
+
+class TestTogether:
+    def test_files_without_a_host_are_one_machine(self, tmp_path: Path) -> None:
+        (machine,) = read_paths(saved(tmp_path, a=MATRIX, b=LSPCI, c=IBSTAT, d=NVLINK))
+        assert [(gpu.key, gpu.index) for gpu in machine.gpus] == [(A, 0), (B, 1)]
+        assert machine.links_of(A) == 12 and machine.gpu_links[0].bytes_per_s == 25e9
+        assert machine.paths[A, "mlx5_0"] == "PIX" and machine.nics[0].ports[0].rate_bits_per_s == 200e9
+        assert machine.pci[0].link.max_speed_gt_per_s == 16.0
+
+    def test_the_order_of_typing_does_not_matter(self, tmp_path: Path) -> None:
+        files = saved(tmp_path, a=MATRIX, b=LSPCI, c=IBSTAT, d=NVLINK)
+        assert read_paths(files) == read_paths(files[::-1])
+
+    def test_a_folder_of_files_names_what_it_passed_over(self, tmp_path: Path) -> None:
+        saved(tmp_path, a_txt=MATRIX, notes_txt="remember the milk", nccl_log=LOG, e_txt="")
+        (machine,) = read_paths([tmp_path])
+        assert len(machine.gpus) == 2
+        assert machine.doubts == (
+            "left out: e.txt is empty: save the tool's output into it again",
+            "passed over, of no kind that is read here: nccl.log, notes.txt",
+        )
+
+    def test_a_root_and_a_tools_output_of_one_host(self, tmp_path: Path) -> None:
+        paths = [*saved(tmp_path / "texts", a=IBSTAT), root(tmp_path / "tree", "node1.cluster")]
+        (machine,) = read_paths(paths)
+        assert machine.hostname == "node1.cluster"
+        assert machine.nics[0].ports[0].rate_bits_per_s == 100e9  # the kernel's word first
+        (other,) = (one for one in machine.disagreements if one.path.endswith("rate_bits_per_s"))
+        assert (other.taken, other.other, other.other_from) == ("100 Gb/s", "200 Gb/s", "ibstat a")
+
+    def test_hosts_stay_apart(self, tmp_path: Path) -> None:
+        found = read_paths([root(tmp_path / "a", "node1"), root(tmp_path / "b", "node2"), *saved(tmp_path / "c", m=MATRIX)])
+        assert [(machine.hostname, len(machine.gpus)) for machine in found] == [("node1", 0), ("node2", 0), (None, 2)]
+
+    def test_two_nameless_folders_of_one_kind_are_two_machines(self, tmp_path: Path) -> None:
+        found = read_paths([root(tmp_path / "left"), root(tmp_path / "right", device="mlx5_1")])
+        assert [(machine.hostname, [nic.name for nic in machine.nics]) for machine in found] == [
+            ("left", ["mlx5_0"]),
+            ("right", ["mlx5_1"]),
+        ]
+        assert found[0].doubts[-1] == "no source tells this host's name: it is called left, after its folder or tarball"
+
+    def test_two_nameless_folders_of_other_kinds_are_one(self, tmp_path: Path) -> None:
+        saved(tmp_path / "texts", m=MATRIX)
+        (machine,) = read_paths([root(tmp_path / "tree"), tmp_path / "texts"])
+        assert (machine.hostname, len(machine.gpus), len(machine.nics)) == (None, 2, 1)
+
+
+class TestRefused:
+    @pytest.mark.parametrize(
+        ("data", "told"),
+        [
+            (b"", "is empty"),
+            (b"\n \n", "is empty"),
+            (b"\x7fELF\x00\x00\x01\x02", "is binary"),
+            (b"remember the milk\n", "is of no kind that is read here: give nvidia-smi"),
+            (LOG.encode(), "is a log of NCCL, which tells what was used and not what is there: `collbench doctor --log` reads it"),
+            (b'{"schema": 1, "machines": [', "is cut off or no JSON"),
+            (b'{"schema": 9, "machines": []}', "is JSON, but no"),
+            (b'{"schema": 1, "machines": ' + b"[" * 100_000, "is cut off or no JSON"),
+            (gzip.compress(LSPCI.encode())[:-9], "cannot be read"),
+            (b"\x28\xb5\x2f\xfd" + b"\xff" * 50, "is damaged"),
+            (b"\xfd7zXZ\x00" + b"\xff" * 50, "is damaged"),
+            (NCCL.encode()[:60] + b"</cpu>", ""),
+        ],
+    )
+    def test_one_sentence(self, data: bytes, told: str, tmp_path: Path) -> None:
+        file = tmp_path / "x"
+        file.write_bytes(data)
+        with pytest.raises(Unreadable) as refused:
+            read_paths([file])
+        assert told in str(refused.value) and "\n" not in str(refused.value) and str(refused.value).startswith(("x", f"{tmp_path}/x"))
+
+    def test_what_is_not_there(self, tmp_path: Path) -> None:
+        for path in (tmp_path / "nowhere", tmp_path / "nowhere" / "deep", Path("\n")):
+            with pytest.raises(Unreadable, match="is not there: name a file, a folder or a tarball"):
+                read_paths([path])
+
+    def test_a_path_with_a_null_byte(self) -> None:
+        with pytest.raises(Unreadable, match=r"a\?b cannot be read"):
+            read_paths([Path("a\0b")])
+
+    def test_devices_and_pipes_are_never_opened(self, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / "pipe")
+        for path, kind in ((tmp_path / "pipe", "a pipe"), (Path("/dev/zero"), "a device")):
+            with pytest.raises(Unreadable, match=f"is {kind}: name a file"):
+                read_paths([path])
+
+    def test_a_pipe_in_a_folder_is_not_waited_for(self, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / "pipe")
+        saved(tmp_path, m=MATRIX)
+        assert len(read_paths([tmp_path])[0].gpus) == 2
+
+    def test_folders_with_nothing(self, tmp_path: Path) -> None:
+        with pytest.raises(Unreadable, match="holds nothing that is read here, in 0 files and no sys or proc: give"):
+            read_paths([tmp_path])
+        (tmp_path / "sys").mkdir()
+        with pytest.raises(Unreadable, match="in 0 files and sys or proc"):
+            read_paths([tmp_path])
+
+    def test_a_folder_of_logs_alone_names_the_command(self, tmp_path: Path) -> None:
+        saved(tmp_path, a=LOG, b="")
+        with pytest.raises(Unreadable, match="`collbench doctor --log` reads it"):
+            read_paths([tmp_path])
+
+    def test_a_huge_file_is_not_read_whole(self, tmp_path: Path) -> None:
+        with (tmp_path / "x").open("wb") as file:
+            file.write(MATRIX.encode())
+            file.truncate(100 << 20)
+        with pytest.raises(Unreadable, match="x is larger than 64 MiB"):
+            read_paths([tmp_path / "x"])
+
+    def test_a_compressed_bomb(self, tmp_path: Path) -> None:
+        (tmp_path / "x.gz").write_bytes(gzip.compress(b"a" * (65 << 20), 1))
+        with pytest.raises(Unreadable, match="larger than 64 MiB"):
+            read_paths([tmp_path / "x.gz"])
+
+    def test_unreadable_by_permission(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        def refuse(*_: object) -> int:
+            raise PermissionError(13, "Permission denied")
+
+        (file,) = saved(tmp_path, m=MATRIX)
+        monkeypatch.setattr(os, "open", refuse)  # tests may run as root, whom no mode stops
+        with pytest.raises(Unreadable, match="may not be read by you"):
+            read_paths([file])
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    text=st.sampled_from([MATRIX, NVLINK, LSPCI, IBSTAT, NCCL]),
+    at=st.integers(0, 2000),
+    cut=st.integers(0, 300),
+    put=st.binary(max_size=20),
+)
+def test_damaged_files_are_read_or_refused(text: str, at: int, cut: int, put: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
+    data = text.encode()
+    file = tmp_path_factory.getbasetemp() / "damaged"
+    file.write_bytes(data[: at % len(data)] + put + data[at % len(data) + cut :])
+    try:
+        (machine,) = read_paths([file])
+        assert machine.sources and all(isinstance(nic, Nic) for nic in machine.nics)
+    except Unreadable as refused:
+        assert "\n" not in str(refused)
