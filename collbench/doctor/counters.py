@@ -1,4 +1,4 @@
-"""CB2221 to CB2223, counters of NICs: errors, flaps, losses. They count since the driver or the subnet manager last reset them."""
+"""CB2221 to CB2224, counters of NICs: errors, flaps, losses, congestion. They count since they were last reset, which nobody tells."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ _ERRORS = (
 )
 _FLAPS = ("link_downed",)
 _LOSSES = ("out_of_sequence", "packet_seq_err", "local_ack_timeout_err", "roce_adp_retrans", "retry_exceeded_err", "port_xmit_discards")
-_MANY_ERRORS, _MANY_FLAPS, _MANY_LOSSES = 100, 10, 1000
+_CONGESTION = ("rp_cnp_handled", "np_ecn_marked_roce_packets")
+_MANY_ERRORS, _MANY_FLAPS, _MANY_LOSSES, _MUCH_CONGESTION = 100, 10, 1000, 1_000_000
 _TWICE = "read the counters before and after a run: what grows is what counts"
 
 
@@ -41,6 +42,14 @@ def losses(view: View) -> Iterator[Finding]:
     yield from _counted(view, "CB2223", "note", what="packets were lost and sent again on", names=_LOSSES, many=_MANY_LOSSES, remedy=remedy)
 
 
+def congestion(view: View) -> Iterator[Finding]:
+    """CB2224: RoCE was told to slow down very often. Some of it is how congestion control works."""
+    remedy = f"look for many senders to one receiver, and for ECN thresholds that are too low on the switches; {_TWICE}"
+    yield from _counted(
+        view, "CB2224", "note", what="congestion was signalled very often on", names=_CONGESTION, many=_MUCH_CONGESTION, remedy=remedy
+    )
+
+
 def _counted(view: View, code: str, severity: Severity, *, what: str, names: Sequence[str], many: int, remedy: str) -> Iterator[Finding]:
     found: dict[str, list[str]] = {}
     for nic in view.rdma:
@@ -53,4 +62,4 @@ def _counted(view: View, code: str, severity: Severity, *, what: str, names: Seq
         yield view.finding(code, severity, f"{what} {listed(list(found))}", evidence, remedy)
 
 
-RULES = (errors, flaps, losses)
+RULES = (errors, flaps, losses, congestion)

@@ -60,14 +60,16 @@ def _lost(view: View, gpu: Gpu, links: int, usual: int, others: str) -> Finding:
 
 def _uncounted(places: Sequence[_Place], usual: int, others: str) -> Iterator[Finding]:
     """A source that counts the links of a switched machine's GPUs leaves out the one that has none."""
-    for view in dict.fromkeys(view for view, _ in places):
-        bare = [gpu for each, gpu in places if each is view and view.machine.links_of(gpu.key) is None]
-        if bare and view.machine.switched and usual:
-            names = listed([gpu_name(gpu) for gpu in bare])
-            yield view.finding(
-                "CB2302", "warning", f"no links to other GPUs were counted of {names}", others,
-                "look at `nvidia-smi nvlink -s -i INDEX`: either the GPU lost them all, or the source is of a part of the machine",
-            )  # fmt: skip
+    uncounted: dict[View, list[Gpu]] = {}
+    for view, gpu in places:
+        if usual and view.machine.switched and view.machine.links_of(gpu.key) is None:
+            uncounted.setdefault(view, []).append(gpu)
+    for view, bare in uncounted.items():
+        names = listed([gpu_name(gpu) for gpu in bare])
+        yield view.finding(
+            "CB2302", "warning", f"no links to other GPUs were counted of {names}", others,
+            "look at `nvidia-smi nvlink -s -i INDEX`: either the GPU lost them all, or the source is of a part of the machine",
+        )  # fmt: skip
 
 
 def _more_off(places: Sequence[_Place]) -> Iterator[Finding]:

@@ -21,6 +21,7 @@ class View:
         self.machine = machine
         self.pci = {device.address: device for device in machine.pci}
         self.distances = Distances(machine)
+        self._nearest: dict[str, tuple[str, tuple[Nic, ...]] | None] = {}
 
     def finding(self, code: str, severity: Severity, *texts: str) -> Finding:
         """A finding of this machine; `texts`: what, evidence, remedy."""
@@ -55,6 +56,11 @@ class View:
 
     def nearest(self, gpu: Gpu) -> tuple[str, tuple[Nic, ...]] | None:
         """The shortest known path from a GPU to a usable RDMA device, and the devices at that distance."""
+        if gpu.key not in self._nearest:
+            self._nearest[gpu.key] = self._look_around(gpu)
+        return self._nearest[gpu.key]
+
+    def _look_around(self, gpu: Gpu) -> tuple[str, tuple[Nic, ...]] | None:
         known = [(path, nic) for nic in self.usable if (path := self.distances.path(gpu.key, nic.key))]
         if not known:
             return None

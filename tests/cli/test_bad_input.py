@@ -17,7 +17,7 @@ from tests.conftest import sample
 
 TYPED = [
     ("", "no command: type `collbench allreduce`"),
-    ("allredcue", "invalid choice: 'allredcue' (choose from 'allreduce', 'broadcast', 'p2p', 'backends', 'report', 'compare')"),
+    ("allredcue", "invalid choice: 'allredcue' (choose from 'allreduce', 'broadcast', 'p2p', 'backends', 'probe', 'peak', "),
     ("allreduce --size 8", "unrecognized arguments: --size 8"),
     ("allreduce --backend nccl2", "backend 'nccl2' is unknown: choose from mpi, gloo, simulated"),
     ("allreduce --backend ,", "an empty list; name at least one"),

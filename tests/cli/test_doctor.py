@@ -94,5 +94,5 @@ def test_explain_alone_lists_all(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_explain_a_code_that_is_none() -> None:
-    with pytest.raises(UsageError, match="'CB1' is no code of a finding: .*`collbench explain` lists all"):
+    with pytest.raises(UsageError, match=r"'CB1' is no code of a finding: .*`collbench explain` lists all"):
         run("explain", "CB1")

@@ -132,6 +132,7 @@ def test_a_storage_port_of_another_rate_is_no_rail() -> None:
         ("CB2221", {"link_error_recovery": 100}),
         ("CB2222", {"link_downed": 255}),
         ("CB2223", {"out_of_sequence": 1000}),
+        ("CB2224", {"rp_cnp_handled": 5_000_000}),
     ],
 )
 def test_counters_that_tell(code: str, counters: dict[str, int]) -> None:
@@ -141,7 +142,14 @@ def test_counters_that_tell(code: str, counters: dict[str, int]) -> None:
 
 
 def test_counters_of_a_healthy_port() -> None:
-    counters = {"symbol_error": 3, "link_downed": 1, "port_rcv_errors": 14, "out_of_sequence": 20, "port_xmit_wait": 2_489_603_687}
+    counters = {
+        "symbol_error": 3,
+        "link_downed": 1,
+        "port_rcv_errors": 14,
+        "out_of_sequence": 20,
+        "rp_cnp_handled": 9000,
+        "port_xmit_wait": 2_489_603_687,
+    }
     assert not codes(with_port(dgx(), "mlx5_2", counters=counters))
 
 
