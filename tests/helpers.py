@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,8 @@ from collbench.operations.digits import reduced, write_digits
 from collbench.operations.dtypes import DTYPES, redop_misfit
 from collbench.operations.operation import Block, Operation, Place
 
+# Public captures of real machines beside this checkout; what reads them is skipped where they are not.
+CAPTURED_MACHINES = Path(__file__).parents[2] / "shared" / "machines"
 ALLGATHER = Operation("allgather", lambda n: (n - 1) / n, lambda x: [Block([rank], 0, x.count) for rank in x.ranks], {}, parts=lambda n: n)
 REDUCESCATTER = Operation(
     "reducescatter", lambda n: (n - 1) / n, lambda x: [Block(x.ranks, x.rank * x.count, x.count)], {},

@@ -65,7 +65,7 @@ def test_the_runner_imports_neither_cli_nor_what_comes_after_results() -> None:
 
 @pytest.mark.parametrize("room", sorted(LIGHT & set(ROOMS)))
 def test_a_laptop_can_report_and_gate(room: str) -> None:
-    for module in (PACKAGE / room).glob("*.py"):
+    for module in (PACKAGE / room).rglob("*.py"):
         heavy = {name.split(".")[0] for name in _imports(module)} & HEAVY
         assert heavy <= ({"pynvml"} if module.name == "nvml.py" else set()), f"{module.name} imports {heavy}"
 

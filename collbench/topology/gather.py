@@ -18,9 +18,9 @@ from typing import IO, cast
 
 from collbench import __version__
 from collbench.errors import FINE, UsageError
-from collbench.topology import ethernet, infiniband, linux
 from collbench.topology.files import Files, Folder
 from collbench.topology.masking import Mask, unmasked
+from collbench.topology.readers import ethernet, infiniband, linux
 from collbench.topology.recorded import Recorded
 from collbench.topology.text import printable
 from collbench.units import format_bytes

@@ -6,10 +6,10 @@ import os
 import socket
 from pathlib import Path
 
-from collbench.topology import ethernet, infiniband, linux
 from collbench.topology.files import Files, Folder
 from collbench.topology.merge import merge
 from collbench.topology.model import Machine, System
+from collbench.topology.readers import ethernet, infiniband, linux
 from collbench.topology.text import printable
 
 _SHARED_MEMORY = Path("/dev/shm")
@@ -17,7 +17,7 @@ _SHARED_MEMORY = Path("/dev/shm")
 
 def this_machine() -> Machine:
     """The machine that this process runs on, as it may see it. Never raises; what is unknown has its reason in `unknown`."""
-    from collbench.topology import nvml
+    from collbench.topology.readers import nvml
 
     return merge([_asked(_SHARED_MEMORY), nvml.read(), *_read(Folder(Path("/")))])
 

@@ -69,7 +69,7 @@ class _Unit:
 
 def reader(name: str) -> Reader:
     """The reader of one kind of text, by its module's name in this room."""
-    return cast(Reader, import_module(f"collbench.topology.{name}"))
+    return cast(Reader, import_module(f"collbench.topology.readers.{name}"))
 
 
 def read_paths(paths: Sequence[Path]) -> list[Machine]:
@@ -202,7 +202,7 @@ def _outputs(files: Files, doubts: list[str]) -> list[_Reading]:
 
 def _of_tree(files: Files) -> list[_Reading]:
     """What the kernel's files say."""
-    from collbench.topology import ethernet, infiniband, linux
+    from collbench.topology.readers import ethernet, infiniband, linux
 
     return [_Reading(_TREE, machine) for machine in (linux.read(files), infiniband.read(files), ethernet.read(files))]
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from collbench.topology import ibv_devinfo, infiniband
 from collbench.topology.archive import Archive, open_archive
+from collbench.topology.readers import ibv_devinfo, infiniband
 from tests.beds.bed import processes
 from tests.beds.rdma import RdmaVm
 from tests.conftest import enter
@@ -24,7 +24,7 @@ import json, sys
 from dataclasses import asdict
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-from collbench.topology import ethernet, infiniband
+from collbench.topology.readers import ethernet, infiniband
 from collbench.topology.files import Folder
 from collbench.topology.gather import gather
 live = Folder(Path("/"))

@@ -16,9 +16,10 @@ from collbench.errors import UsageError
 from collbench.topology.model import Machine
 from collbench.topology.sources import read_paths
 from tests.doctor.machines import codes, found
+from tests.helpers import CAPTURED_MACHINES
 from tests.topology.machines import dgx, laptop, mesh
 
-SHARED = Path(__file__).parents[3] / "shared" / "machines"
+SHARED = CAPTURED_MACHINES
 SKIP = pytest.mark.skipif(not SHARED.is_dir(), reason="../shared/machines is not here")
 DOCTOR = Path(__file__).parents[2] / "collbench" / "doctor"
 

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from collbench.evidence.nccl_log import KIND, NcclLog, looks_like, read, read_file
 from collbench.topology.text import Unreadable
+from tests.helpers import CAPTURED_MACHINES
 
-SHARED = Path(__file__).parents[3] / "shared" / "machines"
+SHARED = CAPTURED_MACHINES
 FIXTURES = sorted(path.name for path in SHARED.glob("log-*"))
 IB = """\
 node1:11:21 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>

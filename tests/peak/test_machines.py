@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -11,11 +10,12 @@ from collbench.peak.gpu_links import links_per_gpu
 from collbench.peak.job import Job
 from collbench.peak.node import node_of
 from collbench.peak.pcie import gen
-from collbench.topology import infiniband, nccl_xml, nvlink_status, smi_matrix
 from collbench.topology.files import Folder
 from collbench.topology.model import Machine
+from collbench.topology.readers import infiniband, nccl_xml, nvlink_status, smi_matrix
+from tests.helpers import CAPTURED_MACHINES
 
-MACHINES = Path(__file__).parents[3] / "shared" / "machines"
+MACHINES = CAPTURED_MACHINES
 READERS = {"nccl-topo.xml": nccl_xml, "nvidia-smi-topo-m.txt": smi_matrix, "nvidia-smi-nvlink-s.txt": nvlink_status}
 # What the page of a capture says and the capture itself does not.
 ARCHITECTURE = {"dgx-h100-12nic-tabs-mangled": "sm_90", "h100-4nic-alternate-partial": "sm_90"}

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from collbench.errors import FINE, UsageError
-from collbench.topology import ethernet, gather, infiniband, linux
+from collbench.topology import gather
 from collbench.topology.archive import open_archive
 from collbench.topology.files import Files, Folder
 from collbench.topology.masking import Mask
+from collbench.topology.readers import ethernet, infiniband, linux
 from tests.topology.trees import Tree
 
 PCI = "/sys/devices/pci0000:16/0000:16:01.0"

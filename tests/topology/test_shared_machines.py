@@ -12,8 +12,9 @@ from collbench.topology.merge import merge
 from collbench.topology.snapshot import from_json, to_json
 from collbench.topology.sources import read_paths
 from collbench.topology.text import Unreadable
+from tests.helpers import CAPTURED_MACHINES
 
-FOLDER = Path(__file__).parents[3] / "shared/machines"
+FOLDER = CAPTURED_MACHINES
 KINDS = {"nccl-topo-xml", "hwloc-xml", "nvidia-smi-topo-m", "nvidia-smi-nvlink-s", "lspci-nn", "lspci-vvv", "sysfs-infiniband", "sysfs-tar"}
 KINDS |= {"ibv_devinfo", "iblinkinfo"}
 FRAGMENT = "lspci-downtrained"  # lines out of two listings, without the devices they belong to

@@ -1,0 +1,214 @@
+"""What one element of NCCL's topology XML says: a PCI function, a GPU, its links, a port.
+
+NCCL writes the attributes in src/graph/xml.cc and reads them in src/graph/topo.cc (https://github.com/NVIDIA/nccl).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from collbench.topology.model import SWITCH, Gpu, GpuLink, LinkKind, Nic, PciDevice, PcieLink, Port
+from collbench.topology.readers.part_names import AMD, INTEL, MELLANOX, NVIDIA, has_verbs, is_virtual_function, part_name
+from collbench.topology.text import Unreadable, gigatransfers, lanes, pci_address, printable, whole
+
+if TYPE_CHECKING:
+    from xml.etree.ElementTree import Element
+
+BRIDGE_CLASS, NVSWITCH_CLASS, INFINIBAND_CLASS = 0x0604, 0x0680, 0x0207
+GPU_CLASSES = {0x0300, 0x0302, 0x0380, 0x1200}
+_NO_GPU_VENDORS = {0x1A03, 0x102B}  # ASPEED and Matrox: the screens of server boards
+_QEMU, _TEXAS = 0x1B36, 0x104C
+_QEMU_SWITCH_PORTS = {0x8232, 0x8233}  # of TI's XIO3130, which QEMU plays
+_VENDORS: dict[int, Literal["nvidia", "amd", "intel"]] = {NVIDIA: "nvidia", AMD: "amd", INTEL: "intel"}
+_LINKS: dict[str, LinkKind] = {"nvlink": "nvlink", "xgmi": "xgmi"}
+_MADE_UP_NETS = re.compile(r"^(veth|docker|br-|virbr|tap|tun|cali|cni|flannel|vxlan|dummy|scif)|^lo$")
+_MOST_MEGABITS = 3_200_000  # eight lanes at 400 Gb/s: twice the fastest port that is sold
+_RATES = {1000, 2500, 5000, 10000, 20000, 25000, 40000, 50000, 56000, 100000, 200000, 400000, 800000}  # Mb/s
+# InfiniBand's data rate where it is less than what is printed: 8b10b up to QDR, and FDR (see infiniband_rate).
+_INFINIBAND_DATA = {20000: 16e9, 40000: 32e9, 56000: 54.5e9}
+
+
+@dataclass
+class Notes:
+    """What could not be known, by fact path, and what should not be relied on."""
+
+    unknown: dict[str, str] = field(default_factory=dict)
+    _doubts: dict[str, list[str]] = field(default_factory=dict)
+
+    def doubt(self, part: str, why: str) -> None:
+        """Say why what the file says of a part should not be relied on."""
+        self._doubts.setdefault(why, []).append(part)
+
+    def doubts(self) -> list[str]:
+        """A sentence for each reason, with the parts that it holds for."""
+        return [f"{_several(parts)}: {why}" for why, parts in self._doubts.items()]
+
+
+def _several(parts: list[str]) -> str:
+    more = f" and {len(parts) - 4} more" if len(parts) > 4 else ""
+    return ", ".join(parts[:4]) + more
+
+
+def pci_device(element: Element, parent: str | None, numa: int | None) -> PciDevice:
+    """A <pci> element, its kind by its PCI class. NCCL writes what a link could do at most at both ends: speeds of now are None.
+
+    Raises Unreadable for one without an address.
+    """
+    address = pci_address(element.get("busid", ""))
+    if not address:
+        raise Unreadable(f"a <pci> element has the busid '{printable(element.get('busid', ''), 40)}', which is no PCI address")
+    vendor, device = (whole(element.get(name), 0, 0xFFFE) for name in ("vendor", "device"))
+    kind = _kind(whole(element.get("class"), 0, 0xFFFFFF), vendor)
+    return PciDevice(
+        address=address,
+        kind=kind,
+        parent=parent,
+        vendor_id=vendor,
+        device_id=device,
+        class_id=whole(element.get("class"), 0, 0xFFFFFF),
+        name=part_name(vendor, device),
+        numa=numa,
+        link=PcieLink(max_speed_gt_per_s=gigatransfers(element.get("link_speed", "")), max_width=lanes(element.get("link_width", ""))),
+        virtual=_made_up(address, vendor, device),
+    )
+
+
+def _kind(class_id: int | None, vendor: int | None) -> Literal["gpu", "nic", "nvswitch", "bridge", "other"]:
+    number = (class_id or 0) >> 8
+    if number in GPU_CLASSES and vendor not in _NO_GPU_VENDORS:
+        return "gpu"
+    return "nic" if number >> 8 == 0x02 else "nvswitch" if number == NVSWITCH_CLASS else "bridge" if number == BRIDGE_CLASS else "other"
+
+
+def _made_up(address: str, vendor: int | None, device: int | None) -> bool:
+    """ffff:ff:xx.x groups devices in vendors' files; QEMU's bridges show a link that is not there."""
+    emulated = vendor == _QEMU or (vendor == _TEXAS and device in _QEMU_SWITCH_PORTS)
+    return address.startswith("ffff:ff:") or emulated or is_virtual_function(vendor, device)
+
+
+def gpu(element: Element | None, device: PciDevice) -> Gpu:
+    """A <gpu> element, or none, on its PCI function. NVIDIA's sm is the compute capability, AMD's counts compute units."""
+    attributes = element.attrib if element is not None else {}
+    gcn = attributes.get("gcn")
+    sm = whole(attributes.get("sm"), 10, 999)
+    vendor = _VENDORS.get(device.vendor_id or 0) or ("amd" if gcn else "nvidia" if sm else None)
+    nvidia = f"sm_{sm}" if sm and vendor == "nvidia" else None
+    return Gpu(
+        key=device.address,
+        index=whole(attributes.get("dev"), 0, 4095),
+        address=device.address,
+        vendor=vendor,
+        model=device.name,
+        architecture=_gfx(gcn) if gcn else nvidia,
+        numa=device.numa,
+    )
+
+
+def _gfx(gcn: str) -> str | None:
+    """ "gfx942" of "gfx942", "gfx906" of "906"; 910 is how old releases numbered gfx90a."""
+    match = re.fullmatch(r"(?:gfx)?([0-9a-f]{3,5})", gcn.strip().lower())
+    return f"gfx{'90a' if match[1] == '910' else match[1]}" if match else None
+
+
+def gpu_links(element: Element, key: str, known: set[str], notes: Notes) -> list[GpuLink]:
+    """The <nvlink> and <xgmi> elements of a GPU, summed by far end. Links to CPUs (class 0x068001) are no links between GPUs."""
+    counts: dict[tuple[str | None, LinkKind], int] = {}
+    for link in element:
+        kind, count = _LINKS.get(link.tag), whole(link.get("count"), 1, 1000)
+        if kind is None or link.get("tclass") == "0x068001":
+            continue
+        if count is None:
+            notes.doubt(f"GPU {key}", f"the count of one of its links is '{printable(link.get('count', ''), 40)}', which was left out")
+            continue
+        end = _far_end(link, key, known, notes)
+        counts[end, kind] = counts.get((end, kind), 0) + count
+    return [GpuLink(key, end, count, kind) for (end, kind), count in counts.items()]
+
+
+def _far_end(link: Element, key: str, known: set[str], notes: Notes) -> str | None:
+    if is_nvswitch(link):
+        return SWITCH
+    target = pci_address(link.get("target", ""))
+    if target == key:
+        notes.doubt(f"GPU {key}", f"its {link.tag} leads to itself in the file, and only the count was taken")
+    elif target not in known:
+        notes.doubt(f"GPU {key}", f"its {link.tag} leads to {target or 'no address'}, no GPU of the file, and only the count was taken")
+    return target if target in known and target != key else None
+
+
+def is_nvswitch(link: Element) -> bool:
+    """The far end is an NVSwitch; where a virtual machine hides it, NCCL writes this class with the target fffffff:ffff:ff."""
+    return link.get("tclass", "").lower() == "0x068000"
+
+
+def nic(element: Element, device: PciDevice | None, numa: int | None, notes: Notes) -> Nic:
+    """A <net> element: one port. On a PCI function or, a virtual network or one that NCCL found no function for, on none.
+
+    NCCL writes port 0 for sockets and the verbs port, from 1, for RDMA; names like "mlx5_0" and interfaces like "eth0".
+    """
+    name = printable(element.get("name", ""), 64) or f"net{printable(element.get('dev', ''), 8)}"
+    rdma = (whole(element.get("port"), 0, 255) or 0) > 0
+    made_up = _MADE_UP_NETS.match(name) if not rdma else None
+    virtual = made_up[0].rstrip("-") if made_up else None
+    return Nic(
+        name=name,
+        address=device.address if device else None,
+        model=device.name if device else None,
+        rdma=rdma,
+        numa=device.numa if device else numa,
+        ports=(_port(element, name, device, virtual, notes),),
+        interfaces=() if rdma else (name,),
+        virtual=virtual,
+        gdr={"0": False, "1": True}.get(element.get("gdr", "")),
+        guid=_guid(element.get("guid", ""), device) if rdma else None,
+    )
+
+
+def bare_nic(device: PciDevice) -> Nic:
+    """A network card of which the file says nothing but that it is there; it is named by its address."""
+    rdma = (device.class_id or 0) >> 8 == INFINIBAND_CLASS or has_verbs(device.vendor_id, device.device_id)
+    return Nic(name=device.address, address=device.address, model=device.name, rdma=rdma, numa=device.numa)
+
+
+def _port(element: Element, name: str, device: PciDevice | None, virtual: str | None, notes: Notes) -> Port:
+    number = whole(element.get("port"), 1, 255) or 1
+    speed = printable(element.get("speed", ""), 40)
+    infiniband = ((device.class_id if device else None) or 0) >> 8 == INFINIBAND_CLASS
+    ethernet = device is not None and (device.class_id or 0) >> 8 == 0x0200 and device.vendor_id in {MELLANOX, INTEL}
+    rate, why = (None, f"the speed of a {virtual} is made up") if virtual else _rate(speed, infiniband)
+    if rate is None:
+        notes.unknown[f"nics/{name}/ports/{number}/rate_bits_per_s"] = why
+    elif why:
+        notes.doubt(f"{name} port {number}", why)
+    layer: Literal["infiniband", "ethernet"] | None = "infiniband" if infiniband else "ethernet" if ethernet else None
+    return Port(number=number, rate_bits_per_s=rate, rate_text=f"{speed} Mb/s" if speed else None, link_layer=layer)
+
+
+def _rate(speed: str, infiniband: bool) -> tuple[float | None, str]:
+    """Data bits/s of NCCL's speed in Mb/s, and why it is None or doubtful ("" for neither)."""
+    megabits = whole(speed, 1, _MOST_MEGABITS)
+    if megabits is None:
+        return None, f"the file gives the speed as '{speed}' Mb/s, which no port has"
+    if megabits == 10000:
+        return (None if infiniband else 10e9), "10000 Mb/s is also what NCCL writes for a speed that it could not read"
+    if infiniband and megabits == 40000:
+        return 32e9, "40000 Mb/s was taken as QDR, 32 Gb/s of data; FDR10 would carry 40"
+    unusual = f"{megabits} Mb/s is no speed that ports have: set by hand, or several ports in one"
+    return (_INFINIBAND_DATA.get(megabits, megabits * 1e6) if infiniband else megabits * 1e6), "" if megabits in _RATES else unusual
+
+
+def _guid(text: str, device: PciDevice | None) -> str | None:
+    """ "58a2:e103:00b1:7ca8" of 0xa87cb10003e1a258.
+
+    NCCL prints the number with its bytes in memory order; other releases turn it first. Mellanox's fourth byte is 03, which tells.
+    """
+    value = whole(text, 1, (1 << 64) - 1)
+    if value is None or value < 1 << 32:
+        return None
+    data = value.to_bytes(8)
+    mellanox = device is None or device.vendor_id in {None, MELLANOX}
+    if mellanox and data[4] == 3 and data[3] != 3:
+        data = data[::-1]
+    return ":".join(data.hex()[at : at + 4] for at in range(0, 16, 4))

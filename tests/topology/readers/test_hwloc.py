@@ -1,0 +1,300 @@
+"""hwloc's XML, versions 1 to 3: nodes, processors, the PCI tree, NVLinks counted, NICs; hostile XML is refused."""
+
+import json
+import random
+import shutil
+import subprocess
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collbench.topology.model import SWITCH, GpuLink, Machine, NumaNode, PciDevice, PcieLink, Port
+from collbench.topology.readers import hwloc
+from collbench.topology.text import Unreadable
+from tests.helpers import CAPTURED_MACHINES
+
+CAPTURED = CAPTURED_MACHINES / "hwloc-dgx2-xml"
+PROLOGUE = '<?xml version="1.0" encoding="UTF-8"?>\n<!DOCTYPE topology SYSTEM "hwloc2.dtd">\n'
+
+
+def core(first: int) -> str:
+    return f'<object type="Core"><object type="PU" os_index="{first}"/><object type="PU" os_index="{first + 1}"/></object>'
+
+
+def socket(number: int, children: str = "") -> str:
+    """A package with a NUMA node of 1 GiB and two cores with two threads."""
+    cpus, node = f"0x000000{'f0' if number else '0f'}", f"0x0000000{1 << number}"
+    return (
+        f'<object type="Package" os_index="{number}" cpuset="{cpus}" nodeset="{node}">'
+        '<info name="CPUVendor" value="GenuineIntel"/><info name="CPUModel" value="A processor"/>'
+        f'<object type="NUMANode" os_index="{number}" cpuset="{cpus}" nodeset="{node}" local_memory="1073741824"/>'
+        f"{core(4 * number)}{core(4 * number + 2)}{children}</object>"
+    )
+
+
+def gpu(address: str, index: int, model: str = "NVIDIA H100 80GB HBM3", speed: str = "63.015385") -> str:
+    return (
+        f'<object type="PCIDev" gp_index="{100 + index}" pci_busid="{address}" pci_type="0302 [10de:2330] [10de:16c1] a1 00" '
+        f'pci_link_speed="{speed}"><object type="OSDev" gp_index="{200 + index}" name="nvml{index}" osdev_type="12">'
+        f'<info name="GPUModel" value="{model}"/><info name="NVIDIAUUID" value="GPU-{index}"/></object></object>'
+    )
+
+
+def bridge(address: str, children: str, gp_index: int = 300) -> str:
+    return (
+        f'<object type="Bridge" gp_index="{gp_index}" bridge_type="1-1" depth="1" bridge_pci="0000:[01-0f]" pci_busid="{address}" '
+        f'pci_type="0604 [1000:c030] [1000:c030] b0 00" pci_link_speed="63.015385">{children}</object>'
+    )
+
+
+NIC = (
+    '<object type="PCIDev" gp_index="110" pci_busid="0000:05:00.0" pci_type="0207 [15b3:101b] [15b3:0007] 00 00">'
+    '<info name="PCIVendor" value="Mellanox Technologies"/><info name="PCIDevice" value="MT28908 Family [ConnectX-6]"/>'
+    '<object type="OSDev" name="ib0" osdev_type="16"/>'
+    '<object type="OSDev" name="mlx5_0" osdev_type="48"><info name="NodeGUID" value="0002:c903:00f9:bfa0"/>'
+    '<info name="Port1State" value="4"/><info name="Port1LID" value="0x3a4"/><info name="Port2State" value="1"/>'
+    '<info name="Port2LID" value="0x0"/></object></object>'
+)
+ETHERNET = (
+    '<object type="PCIDev" gp_index="111" pci_busid="0000:06:00.0" pci_type="0200 [8086:1521] [8086:0001] 01 00" pci_link_speed="2.000000">'
+    '<object type="OSDev" name="eth0" osdev_type="16"/></object>'
+)
+SWITCHES = "".join(
+    f'<object type="PCIDev" gp_index="{120 + at}" subtype="NVSwitch" pci_busid="0000:0{7 + at}:00.0" '
+    f'pci_type="{kind}" pci_link_speed="1.000000"/>'
+    for at, kind in enumerate(("0680 [10de:22a3] [0000:0000] a1 00", "0000 [0000:0000] [0000:0000] 00 00"))
+)
+
+
+def matrix(names: str, values: str, name: str = "NVLinkBandwidth") -> str:
+    count = len(names.split())
+    return (
+        f'<distances2hetero nbobjs="{count}" kind="25" name="{name}"><indexes length="9">{names} </indexes>'
+        f'<u64values length="9">{values} </u64values></distances2hetero>'
+    )
+
+
+def topology(inside: str, after: str = "", version: str = ' version="3.0"') -> str:
+    return (
+        f'{PROLOGUE}<topology{version}><object type="Machine" os_index="0" cpuset="0x000000ff" nodeset="0x00000003">'
+        '<info name="HostName" value="node7"/><info name="OSRelease" value="6.8.0"/><info name="Architecture" value="x86_64"/>'
+        f"{inside}</object>{after}</topology>\n"
+    )
+
+
+IO = (
+    '<object type="Bridge" bridge_type="0-1" depth="0" bridge_pci="0000:[00-0f]">'
+    + bridge("0000:00:01.0", bridge("0000:01:00.0", bridge("0000:02:00.0", gpu("0000:03:00.0", 0), 302) + NIC, 301) + SWITCHES)
+    + bridge("0000:00:02.0", gpu("0000:04:00.0", 1) + ETHERNET, 303)
+    + "</object>"
+)
+NVLINKS = matrix(
+    "OSDev:200 OSDev:201 PCIDev:120 PCIDev:121", "1000000 0 225000 225000 0 1000000 225000 225000 225000 225000 0 0 225000 225000 0 0"
+)
+WHOLE = topology(socket(0, IO) + socket(1), NVLINKS)
+
+
+def at(machine: Machine, address: str) -> PciDevice:
+    return next(device for device in machine.pci if device.address == address)
+
+
+def test_nodes_and_processors() -> None:
+    machine = hwloc.read(WHOLE, "hwloc.xml")
+    assert machine.hostname == "node7" and machine.sources == ("hwloc XML hwloc.xml",) and machine.doubts == ()
+    assert machine.numa_nodes == (NumaNode(0, "0-3", 1 << 30), NumaNode(1, "4-7", 1 << 30))
+    told = machine.system
+    assert (told.sockets, told.cores, told.threads, told.memory_bytes) == (2, 4, 8, 2 << 30)
+    assert (told.architecture, told.cpu_model, told.cpu_vendor, told.kernel) == ("x86_64", "A processor", "GenuineIntel", "6.8.0")
+
+
+def test_the_pci_tree_and_its_kinds() -> None:
+    machine = hwloc.read(WHOLE, "m")
+    found = {device.address: (device.kind, device.parent, device.numa) for device in machine.pci}
+    assert found["0000:00:01.0"] == ("bridge", None, 0) and found["0000:01:00.0"] == ("switch", "0000:00:01.0", 0)
+    assert found["0000:03:00.0"] == ("gpu", "0000:02:00.0", 0) and found["0000:05:00.0"] == ("nic", "0000:01:00.0", 0)
+    assert found["0000:07:00.0"] == found["0000:08:00.0"] == ("nvswitch", "0000:00:01.0", 0)
+    assert at(machine, "0000:08:00.0").vendor_id is None  # hwloc could not read its ids
+    assert (at(machine, "0000:03:00.0").vendor_id, at(machine, "0000:03:00.0").class_id) == (0x10DE, 0x030200)
+
+
+def test_gpus_have_what_the_driver_says() -> None:
+    first = hwloc.read(WHOLE, "m").gpus[0]
+    assert (first.key, first.index, first.address, first.vendor) == ("0000:03:00.0", 0, "0000:03:00.0", "nvidia")
+    assert (first.model, first.numa, first.uuid) == ("NVIDIA H100 80GB HBM3", 0, "GPU-0")
+
+
+def test_nics_have_their_ports_and_interfaces() -> None:
+    rdma, plain = hwloc.read(WHOLE, "m").nics
+    assert (rdma.name, rdma.address, rdma.model, rdma.rdma) == ("mlx5_0", "0000:05:00.0", "ConnectX-6", True)
+    assert (rdma.interfaces, rdma.guid, rdma.numa) == (("ib0",), "0002:c903:00f9:bfa0", 0)
+    assert rdma.ports == (Port(1, state="active", link_layer="infiniband", lid=0x3A4), Port(2, state="down"))
+    assert (plain.name, plain.rdma, plain.interfaces, plain.ports) == ("eth0", False, ("eth0",), ())
+
+
+@pytest.mark.parametrize("version", ["", ' version="2.0"'])
+def test_older_formats_number_devices_otherwise(version: str) -> None:
+    older = (
+        WHOLE.replace(' version="3.0"', version).replace('osdev_type="48"', 'osdev_type="3"').replace('osdev_type="16"', 'osdev_type="2"')
+    )
+    assert hwloc.read(older, "m").nics == hwloc.read(WHOLE, "m").nics
+
+
+def test_version_1_has_sockets_and_nodes_around_them() -> None:
+    text = (
+        '<?xml version="1.0"?><!DOCTYPE topology SYSTEM "hwloc.dtd"><topology><object type="Machine" os_index="0" cpuset="0x0000000f">'
+        '<object type="NUMANode" os_index="0" cpuset="0x00000003" nodeset="0x00000001" local_memory="1024"><object type="Socket"/></object>'
+        '<object type="NUMANode" os_index="1" cpuset="0x0000000c" nodeset="0x00000002" local_memory="1024"><object type="Socket">'
+        '<object type="PCIDev" pci_busid="0000:03:00.0" pci_type="0200 [15b3:1013] [15b3:0020] 00" name="MT27700"'
+        ' pci_link_speed="15.753846"/>'
+        "</object></object></object></topology>"
+    )
+    machine = hwloc.read(text, "m")
+    assert machine.numa_nodes == (NumaNode(0, "0-1", 1024), NumaNode(1, "2-3", 1024)) and machine.system.sockets == 2
+    assert machine.pci[0].numa == 1 and machine.pci[0].name == "MT27700" and machine.pci[0].link == PcieLink(8.0, 16)
+
+
+def test_version_1_writes_no_node_for_a_machine_with_one() -> None:
+    machine = hwloc.read('<topology><object type="Machine" cpuset="0x0000000f" local_memory="4096"/></topology>', "m")
+    assert machine.numa_nodes == (NumaNode(0, "0-3", 4096),) and machine.system.sockets is None
+
+
+def test_memory_of_gpus_is_no_numa_node() -> None:
+    memory = '<object type="NUMANode" os_index="255" subtype="GPUMemory" nodeset="0x1" local_memory="17179869184"/>'
+    machine = hwloc.read(topology(socket(0, memory) + socket(1)), "m")
+    assert [node.id for node in machine.numa_nodes] == [0, 1] and machine.system.memory_bytes == 2 << 30
+
+
+def test_a_device_near_several_nodes_has_no_node() -> None:
+    machine = hwloc.read(topology(socket(0) + socket(1) + ETHERNET), "m")
+    assert machine.pci[0].numa is None
+
+
+def test_nvlinks_to_switches_are_counted() -> None:
+    machine = hwloc.read(WHOLE, "m")
+    assert machine.gpu_links == tuple(GpuLink(f"0000:0{bus}:00.0", SWITCH, 18, bytes_per_s=25e9) for bus in (3, 4))
+
+
+def test_nvlinks_between_gpus_are_counted_and_those_to_processors_left_out() -> None:
+    pascal = WHOLE.replace("NVIDIA H100 80GB HBM3", "Tesla P100-SXM2-16GB").replace(NVLINKS, "")
+    between = matrix("OSDev:200 OSDev:201 Package:3", "1000000 40000 40000 40000 1000000 40000 40000 40000 1000000")
+    machine = hwloc.read(pascal.replace("</topology>", f"{between}</topology>"), "m")
+    assert {(link.a, link.b, link.count, link.bytes_per_s) for link in machine.gpu_links} == {
+        ("0000:03:00.0", "0000:04:00.0", 2, 20e9), ("0000:04:00.0", "0000:03:00.0", 2, 20e9),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("bent", "doubt"),
+    [
+        (NVLINKS.replace("225000", "225001"), "no whole number of its links: not counted"),
+        (NVLINKS.replace("225000", "999975000"), "no whole number of its links: not counted"),
+        (NVLINKS.replace("225000", "-25000"), "is damaged: not read"),
+        (NVLINKS.replace("225000 225000", "225000"), "has 12 values for 4 objects"),
+        (NVLINKS.replace("OSDev:201", "OSDev:200"), "is damaged: not read"),
+    ],
+)
+def test_nvlink_figures_that_cannot_be_are_doubted_and_not_counted(bent: str, doubt: str) -> None:
+    machine = hwloc.read(WHOLE.replace(NVLINKS, bent), "m")
+    assert machine.gpu_links == () and doubt in machine.doubts[0]
+
+
+def test_nvlinks_of_a_gpu_without_a_known_model_are_not_counted() -> None:
+    machine = hwloc.read(WHOLE.replace("NVIDIA H100 80GB HBM3", "A new one"), "m")
+    assert machine.gpu_links == () and len(machine.doubts) == 2
+
+
+def test_amd_pairs_are_named_but_their_links_not_counted() -> None:
+    xgmi = matrix("OSDev:200 OSDev:201", "1000000 100000 100000 1000000", "XGMIBandwidth")
+    machine = hwloc.read(WHOLE.replace(NVLINKS, xgmi), "m")
+    assert machine.paths["0000:03:00.0", "0000:04:00.0"] == "XGMI" and machine.gpu_links == ()
+    assert "not by how many links" in machine.unknown["gpu_links"]
+
+
+def test_a_part_of_a_machine_is_doubted() -> None:
+    doubts = hwloc.read(WHOLE.replace('type="PU" os_index="2"', 'type="PU" os_index="64"'), "m").doubts
+    assert doubts and doubts[0].startswith("hwloc lists the CPUs 0-1,3-7,64 alone")
+
+
+def test_a_function_listed_twice_is_doubted_and_the_first_taken() -> None:
+    machine = hwloc.read(WHOLE.replace("0000:06:00.0", "0000:03:00.0"), "m")
+    assert machine.doubts == ("hwloc lists 0000:03:00.0 twice: the first is taken",) and at(machine, "0000:03:00.0").kind == "gpu"
+
+
+BOMB = '<!DOCTYPE t [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;&a;&a;&a;&a;">]><topology><object type="&b;"/></topology>'
+OUTSIDE = '<!DOCTYPE t [<!ENTITY a SYSTEM "file:///etc/passwd">]><topology><object type="&a;"/></topology>'
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (BOMB, "cannot be read"), (OUTSIDE, "cannot be read"), (WHOLE[: len(WHOLE) // 2], "cannot be read"), ("", "cannot be read"),
+        ("\x00\x01", "cannot be read"), ("<system/>", "no <topology>"), ("<topology/>", "0 objects of type Machine"),
+        (topology("").replace("</topology>", topology("").partition("3.0\">")[2]), "2 objects of type Machine"),
+        ("<topology a='" + "0x1," * (1 << 19) + "'/>", "a tag longer than 1 Mi characters"),
+        ("<topology>" + "<object>" * 300 + "</object>" * 300 + "</topology>", "nests deeper"),
+    ],
+)  # fmt: skip
+def test_other_broken_and_hostile_xml_is_refused(text: str, why: str) -> None:
+    with pytest.raises(Unreadable, match=f"^m .*{why}"):
+        hwloc.read(text, "m")
+
+
+def test_a_huge_text_is_refused_at_once() -> None:
+    with pytest.raises(Unreadable, match="more than a machine's hwloc XML"):
+        hwloc.read(" " * (33 << 20), "m")
+
+
+def test_what_it_looks_like() -> None:
+    assert hwloc.looks_like(WHOLE, "m")
+    assert not hwloc.looks_like('<system version="1"><cpu/></system>', "m") and not hwloc.looks_like("", "m")
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.text(max_size=60), st.randoms(use_true_random=False))
+def test_any_text_is_a_machine_or_a_sentence(text: str, chance: random.Random) -> None:
+    place, digit = chance.randrange(len(WHOLE)), chance.choice("0123456789abf:x-[]")
+    for each in (text, WHOLE[:place] + digit + WHOLE[place + 1 :], WHOLE[:place] + text[:3] + WHOLE[place:]):
+        hwloc.looks_like(each, "m")
+        try:
+            assert isinstance(hwloc.read(each, "m"), Machine)
+        except Unreadable as sentence:
+            assert "\n" not in str(sentence)
+
+
+def test_this_machine_by_lstopo() -> None:
+    if not shutil.which("lstopo"):
+        pytest.skip("lstopo is not installed: apt-get install hwloc-nox")
+    text = subprocess.run(["lstopo", "--of", "xml"], capture_output=True, text=True, timeout=30, check=True).stdout
+    machine = hwloc.read(text, "lstopo")
+    assert machine.system.threads == text.count('type="PU"') and len(machine.numa_nodes) == text.count('type="NUMANode"')
+    assert len(machine.pci) == text.count("pci_busid=")
+
+
+def captured() -> tuple[Machine, dict]:
+    if not CAPTURED.exists():
+        pytest.skip("the captured machines are not here: ../shared/machines")
+    return hwloc.read((CAPTURED / "hwloc.xml").read_text(), "captured"), json.loads((CAPTURED / "EXPECTED.json").read_text())
+
+
+def test_captured_machine() -> None:
+    machine, expected = captured()
+    switches = [device for device in machine.pci if device.kind == "nvswitch"]
+    assert (len(machine.gpus), len(switches), len(machine.nics)) == (expected["gpus"], expected["nvswitches"], expected["ib_hcas_in_file"])
+    assert {f"{at(machine, gpu.key).vendor_id:x}:{at(machine, gpu.key).device_id:x}" for gpu in machine.gpus} == {expected["gpu_device"]}
+    assert {gpu.model for gpu in machine.gpus} == {f"Tesla {expected['gpu_model']}-H"} and [gpu.index for gpu in machine.gpus] == list(
+        range(16)
+    )
+    assert sum(switch.vendor_id == 0x10DE for switch in switches) == expected["nvswitch_pciid_readable"]
+
+
+def test_captured_links() -> None:
+    machine, expected = captured()
+    assert {at(machine, gpu.key).link for gpu in machine.gpus} == {PcieLink(8.0, 16)} and expected["pcie_gen"] == "3 x16"
+    assert round(8.0 * 16 / 8 * 128 / 130, 6) == expected["pcie_link_GBps_dir"]
+    assert {(link.b, link.count, link.bytes_per_s) for link in machine.gpu_links} == {
+        (SWITCH, expected["nvlinks_per_gpu"], expected["nvlink_MBps_per_link_dir"] * 1e6)
+    }
+    assert len(machine.gpu_links) == 16 and expected["nvlink_GBps_dir_per_gpu"] == 6 * 25
+    assert {device.link for device in machine.pci if device.kind == "nvswitch"} == {PcieLink()}  # 1 GB/s is their management, not NVLink
+    assert "0-1,24-25 alone" in machine.doubts[0]

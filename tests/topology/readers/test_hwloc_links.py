@@ -1,0 +1,40 @@
+"""hwloc's GB/s of a PCIe link: turned back into speed and width where one answer fits the figure and the part."""
+
+import pytest
+
+from collbench.topology.model import PcieLink
+from collbench.topology.readers.hwloc_links import pcie
+
+
+@pytest.mark.parametrize(
+    ("told", "part", "link"),
+    [
+        ("63.015385", None, PcieLink(32.0, 16)),  # nothing else has as much
+        ("0.250000", None, PcieLink(2.5, 1)),
+        ("0.984615", None, PcieLink(8.0, 1)),
+        ("15.753846", "Tesla V100-SXM3-32GB-H", PcieLink(8.0, 16)),
+        ("15.753846", "ConnectX-5", PcieLink(8.0, 16)),
+        ("31.507692", "NVIDIA A100-SXM4-80GB", PcieLink(16.0, 16)),
+        ("121.000000", "ConnectX-8", PcieLink(64.0, 16)),
+    ],
+)
+def test_a_links_speed_and_width_where_one_answer_fits(told: str, part: str | None, link: PcieLink) -> None:
+    assert pcie(told, part) == (link, None)
+
+
+@pytest.mark.parametrize(
+    ("told", "part", "why"),
+    [
+        ("15.753846", None, "hwloc tells 15.7538 GB/s, which is 8 GT/s x16 or 16 GT/s x8 or 32 GT/s x4"),
+        ("15.753846", "NVIDIA A100-SXM4-80GB", "hwloc tells 15.7538 GB/s, which is 8 GT/s x16 or 16 GT/s x8"),
+        ("12.345000", None, "hwloc tells 12.345 GB/s, which is no PCIe link"),
+        ("0.000000", None, "hwloc tells no speed"),
+        (None, None, "hwloc tells no speed"),
+        ("-4", None, "hwloc tells no speed"),
+        ("1e18", None, "hwloc tells no speed"),
+        ("nan", None, "hwloc tells no speed"),
+        ("fast", None, "hwloc's figure is no number"),
+    ],
+)
+def test_a_link_is_unknown_with_its_reason_where_several_fit_or_none(told: str | None, part: str | None, why: str) -> None:
+    assert pcie(told, part) == (PcieLink(), why)

@@ -1,0 +1,139 @@
+"""iblinkinfo's text -> the hosts' cables: adapters and not what only answers as one, lanes as they signal."""
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collbench.topology.model import FabricLink, Machine
+from collbench.topology.readers import iblinkinfo
+from collbench.topology.readers.infiniband_rate import fabric_rate, lane_name
+from collbench.topology.text import Unreadable
+from tests.helpers import CAPTURED_MACHINES
+
+CAPTURED = CAPTURED_MACHINES / "iblinkinfo-edr-on-hdr-switch"
+SWITCH = "MF0;leaf1:MQM9700/U1"
+ADAPTERS = f"""\
+CA: node1 mlx5_0:
+      0x0c42a10300000001      6    1[  ] ==( 4X        106.25 Gbps Active/  LinkUp)==>       3    7[  ] "{SWITCH}" ( )
+CA: node2 mlx5_0:
+      0x0c42a10300000002      9    1[  ] ==( 4X      25.78125 Gbps Active/  LinkUp)==>       3    8[  ] "{SWITCH}" ( Could be 106.25 Gbps)
+CA: node2 mlx5_1:
+      0x0c42a10300000003      9    2[  ] ==(                Down/ Polling)==>             [  ] "" ( )
+CA: Mellanox Technologies Aggregation Node:
+      0x0c42a10300000004      4    1[  ] ==( 4X        106.25 Gbps Active/  LinkUp)==>       3   65[  ] "{SWITCH}" ( )
+"""
+SWITCHES = f"""\
+Switch: 0x248a070300000001 {SWITCH}:
+           3    7[  ] ==( 4X        106.25 Gbps Active/  LinkUp)==>       6    1[  ] "node1 mlx5_0" ( )
+           3    9[  ] ==(                Down/ Polling)==>             [  ] "" ( )
+           3   10[  ] ==( 4X        106.25 Gbps Active/  LinkUp)==>       5   11[  ] "MF0;spine1:MQM9700/U1" ( )
+           3   65[  ] ==( 4X        106.25 Gbps Active/  LinkUp)==>       4    1[  ] "Mellanox Technologies Aggregation Node" ( )
+Switch: 0x248a070300000002 MF0;spine1:MQM9700/U1:
+           5   11[  ] ==( 4X        106.25 Gbps Active/  LinkUp)==>       3   10[  ] "{SWITCH}" ( )
+"""
+NODE1 = FabricLink("node1", "mlx5_0", 1, 4, 106.25e9, SWITCH, 7)
+
+
+def test_every_adapters_cable():
+    machine = iblinkinfo.read(ADAPTERS, "links.txt")
+    assert machine.sources == ("iblinkinfo links.txt",)
+    assert machine.fabric == (
+        NODE1,
+        FabricLink("node2", "mlx5_0", 1, 4, 25.78125e9, SWITCH, 8),
+        FabricLink("node2", "mlx5_1", 2, None, None, None, None),  # no cable
+    )
+
+
+def test_a_link_below_what_both_ends_could_is_told():
+    (doubt,) = iblinkinfo.read(ADAPTERS, "links.txt").doubts
+    assert doubt == "node2 mlx5_0 port 1: iblinkinfo notes 'Could be 106.25 Gbps', both ends could do better"
+
+
+def test_a_list_of_switches_alone_is_turned_round():
+    assert iblinkinfo.read(SWITCHES, "links.txt").fabric == (NODE1,)
+
+
+def test_where_both_are_listed_each_cable_counts_once():
+    assert iblinkinfo.read(ADAPTERS + SWITCHES, "links.txt").fabric == iblinkinfo.read(ADAPTERS, "links.txt").fabric
+
+
+def test_an_adapter_without_its_hosts_name_goes_by_its_guid():
+    text = ADAPTERS.replace("CA: node1 mlx5_0:", "CA: 0x0c42a10300000001 MT4129 ConnectX7   Mellanox Technologies:")
+    assert iblinkinfo.read(text, "x").fabric[0].host == "0x0c42a10300000001"
+
+
+@pytest.mark.parametrize(
+    ("lane", "name"), [(25.78125e9, "EDR"), (53.125e9, "HDR"), (106.25e9, "NDR"), (10.0e9, "QDR"), (26e9, None), (-1.0, None)]
+)
+def test_a_lanes_signalling_rate_names_it(lane, name):
+    assert lane_name(lane) == name
+
+
+@pytest.mark.parametrize(
+    ("width", "lane", "bits"),
+    [(4, 25.78125e9, 100e9), (4, 106.25e9, 400e9), (4, 10e9, 32e9), (4, 14.0625e9, 54.5e9), (None, 10e9, None), (4, None, None)],
+)
+def test_data_rate_of_a_cable(width, lane, bits):
+    assert fabric_rate(width, lane) == bits
+
+
+@pytest.mark.parametrize("speed", ["4X -25.78125 Gbps ", "4X 1000000000000000000 Gbps ", "3X 25.78125 Gbps ", "4X 17 Gbps "])
+def test_a_rate_that_no_link_has_is_unknown_with_a_doubt(speed):
+    machine = iblinkinfo.read(ADAPTERS.replace("4X        106.25 Gbps ", speed, 1), "x")
+    assert (machine.fabric[0].width, machine.fabric[0].lane_bits_per_s) == (None, None)
+    assert machine.doubts[0] == "iblinkinfo: 1 links could not be read whole"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "no links", "CA: node1 mlx5_0:\n", '0x1 6 1[  ] ==( 4X 25.78125 Gbps Active/ LinkUp)==> 3 3[  ] "s" ( )']
+)
+def test_other_text_is_refused_in_one_sentence(text):
+    with pytest.raises(Unreadable, match=r"^notes\.txt holds no link of iblinkinfo below"):
+        iblinkinfo.read(text, "notes.txt")
+
+
+def test_it_is_recognised_by_its_arrows():
+    assert iblinkinfo.looks_like(ADAPTERS, "a")
+    assert iblinkinfo.looks_like(SWITCHES, "a")
+    assert not iblinkinfo.looks_like("CA 'mlx5_0'\n\tCA type: MT4129\n", "ibstat.txt")
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.text(max_size=300)
+    | st.builds(lambda at, more: ADAPTERS[:at] + more + ADAPTERS[at + len(more) :], st.integers(0, len(ADAPTERS)), st.text(max_size=9))
+)
+def test_any_text_gives_a_machine_or_a_sentence(text):
+    try:
+        assert isinstance(iblinkinfo.read(text, "x"), Machine)
+    except Unreadable as why:
+        assert str(why).startswith("x ")
+
+
+@pytest.fixture
+def captured():
+    if not CAPTURED.exists():
+        pytest.skip("the captured machines are not here: ../shared/machines")
+    machine = iblinkinfo.read((CAPTURED / "iblinkinfo.txt").read_text(), "iblinkinfo.txt")
+    return machine, json.loads((CAPTURED / "EXPECTED.json").read_text())
+
+
+def test_captured_edr_hosts_on_an_hdr_switch(captured):
+    machine, expected = captured
+    assert sorted(link.host for link in machine.fabric) == expected["hosts"]
+    assert {link.lane_bits_per_s for link in machine.fabric} == {expected["host_lane_Gbps"] * 1e9}
+    assert {f"{link.width}X" for link in machine.fabric} == {expected["host_width"]}
+    assert {
+        f"{lane_name(link.lane_bits_per_s)} {fabric_rate(link.width, link.lane_bits_per_s) / 1e9:g} Gb/s" for link in machine.fabric
+    } == {expected["host_link"]}
+    assert all(expected["switch"].split()[0] in link.peer for link in machine.fabric)
+
+
+def test_adapters_slower_than_their_switch_are_not_accused(captured):
+    assert captured[0].doubts == ()
+
+
+def test_sharps_aggregation_node_is_no_host(captured):
+    assert not [link for link in captured[0].fabric if "Aggregation" in f"{link.host} {link.device}"]

@@ -1,0 +1,229 @@
+"""RDMA devices out of /sys/class/infiniband: what a port carries, where its device is, and what is no port of the machine."""
+
+import json
+from functools import cache
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collbench.topology.archive import open_archive
+from collbench.topology.files import Folder
+from collbench.topology.model import Machine
+from collbench.topology.readers import infiniband
+from tests.helpers import CAPTURED_MACHINES
+from tests.topology.trees import Tree
+
+MACHINES = CAPTURED_MACHINES
+BRIDGE = "/sys/devices/pci0000:16/0000:16:01.0"
+PORT = {
+    "rate": "400 Gb/sec (4X NDR)\n",
+    "state": "4: ACTIVE\n",
+    "phys_state": "5: LinkUp\n",
+    "link_layer": "InfiniBand\n",
+    "lid": "0x3a4\n",
+    "sm_lid": "0x1\n",
+}
+
+
+def tree(*, name="mlx5_0", function="0000:19:00.0", port=PORT, ports=(1,), device=None, interfaces=None, more=None, links=None):
+    """One RDMA device on a PCI function, with the interfaces {name: {file: text}} beside it."""
+    pci = f"{BRIDGE}/{function}" if function else "/sys/devices/virtual"
+    folder = f"{pci}/infiniband/{name}"
+    facts = {"hca_type": "MT4129", "fw_ver": "28.41.1000", "node_guid": "b8ce:f603:00a1:2b3c"} if device is None else device
+    files = {f"{folder}/{file}": text for file, text in facts.items()}
+    files |= {f"{folder}/ports/{number}/{file}": text for number in ports for file, text in port.items()}
+    files |= {f"{pci}/net/{net}/{file}": text for net, holds in (interfaces or {}).items() for file, text in {"type": "1", **holds}.items()}
+    files |= {f"{pci}/numa_node": "1\n"} if function else {}
+    nets = {f"/sys/class/net/{net}": f"../../..{pci}/net/{net}" for net in interfaces or {}}
+    return Tree(files | (more or {}), {f"/sys/class/infiniband/{name}": f"../../..{folder}", **nets, **(links or {})})
+
+
+def only(files) -> tuple[Machine, object]:
+    machine = infiniband.read(files)
+    assert len(machine.nics) == 1
+    return machine, machine.nics[0]
+
+
+def test_an_infiniband_device():
+    machine, nic = only(tree(interfaces={"ibs1": {}}))
+    assert machine.sources == ("InfiniBand sysfs",)
+    assert (nic.name, nic.address, nic.model, nic.firmware) == ("mlx5_0", "0000:19:00.0", "MT4129", "28.41.1000")
+    assert (nic.rdma, nic.virtual, nic.numa, nic.guid, nic.interfaces) == (True, None, 1, "b8ce:f603:00a1:2b3c", ("ibs1",))
+    (port,) = nic.ports
+    assert (port.number, port.rate_bits_per_s, port.rate_text) == (1, 400e9, "400 Gb/sec (4X NDR)")
+    assert (port.state, port.phys_state, port.link_layer, port.lid, port.sm_lid) == ("active", "linkup", "infiniband", 0x3A4, 1)
+    assert port.mtu_bytes is None
+    assert machine.unknown == {"nics/mlx5_0/ports/1/mtu_bytes": "sysfs does not hold it: give the output of ibv_devinfo"}
+    assert machine.doubts == ()
+
+
+def test_no_devices_is_an_empty_machine():
+    assert infiniband.read(Tree({"/sys/class/net/lo/mtu": "65536"})) == Machine()
+
+
+@pytest.mark.parametrize(("state", "phys_state"), [("1: DOWN", "3: Disabled"), ("1: DOWN", "2: Polling"), ("", "3: Disabled")])
+def test_a_port_that_is_down_has_no_rate_whatever_it_prints(state, phys_state):
+    machine, nic = only(tree(port={**PORT, "state": state, "phys_state": phys_state}))
+    assert (nic.ports[0].rate_bits_per_s, nic.ports[0].rate_text) == (None, "400 Gb/sec (4X NDR)")
+    assert machine.unknown["nics/mlx5_0/ports/1/rate_bits_per_s"] == "the port is down: what is printed for it is not in use"
+
+
+def test_a_port_without_subnet_manager_keeps_its_rate_and_shows_it():
+    machine, nic = only(tree(port={**PORT, "state": "2: INIT", "sm_lid": "0x0", "lid": "0xffff"}))
+    (port,) = nic.ports
+    assert (port.state, port.rate_bits_per_s, port.sm_lid, port.lid) == ("init", 400e9, 0, None)
+    assert machine.unknown["nics/mlx5_0/ports/1/lid"] == "no subnet manager has given it a LID"
+
+
+def test_roces_mtu_of_a_port_that_is_down_is_not_in_use():
+    port = only(tree(port={**ROCE, "state": "1: DOWN"}, interfaces={"eth2": {"mtu": "9000"}}))[1].ports[0]
+    assert (port.mtu_bytes, port.rate_bits_per_s) == (None, None)
+
+
+def test_two_ports_in_the_order_of_their_numbers():
+    assert [port.number for port in only(tree(ports=(2, 10, 1)))[1].ports] == [1, 2, 10]
+
+
+def test_sdr_of_an_adapter_that_does_not_run_at_it_is_not_believed():
+    machine, nic = only(tree(port={**PORT, "rate": "10 Gb/sec (4X SDR)"}, device={"hca_type": "MT4131"}))
+    assert nic.ports[0].rate_bits_per_s is None
+    assert "MT4131 does not run at SDR" in machine.unknown["nics/mlx5_0/ports/1/rate_bits_per_s"]
+
+
+def test_sdr_of_an_old_adapter_is_believed_with_a_doubt():
+    machine, nic = only(tree(name="mthca0", port={**PORT, "rate": "10 Gb/sec (4X SDR)"}, device={"hca_type": "MT25208"}))
+    assert nic.ports[0].rate_bits_per_s == 8e9
+    assert machine.doubts == ("mthca0 port 1 is read at SDR, which the kernel also prints for speeds it does not know",)
+
+
+@pytest.mark.parametrize("rate", ["", "fast", "-400 Gb/sec (4X NDR)", "1000000000000000000 Gb/sec (4X NDR)", "\x1b[31m400 Gb/sec (4X NDR)"])
+def test_a_rate_that_is_none_is_unknown_and_says_why(rate):
+    machine, nic = only(tree(port={**PORT, "rate": rate}))
+    assert nic.ports[0].rate_bits_per_s is None
+    assert "\x1b" not in (nic.ports[0].rate_text or "")
+    assert machine.unknown["nics/mlx5_0/ports/1/rate_bits_per_s"]
+
+
+ROCE = {**PORT, "link_layer": "Ethernet", "rate": "100 Gb/sec (4X EDR)", "lid": "0x0", "sm_lid": "0x0"}
+
+
+@pytest.mark.parametrize(("mtu", "payload"), [("1500", 1024), ("9000", 4096), ("4200", 4096), ("2200", 2048), ("600", 256), ("-1", None)])
+def test_roce_takes_the_largest_mtu_that_fits_into_the_interfaces(mtu, payload):
+    port = only(tree(port=ROCE, interfaces={"eth2": {"mtu": mtu, "dev_port": "0"}}))[1].ports[0]
+    assert (port.mtu_bytes, port.rate_bits_per_s, port.link_layer) == (payload, 100e9, "ethernet")
+
+
+def test_roce_has_neither_lids_nor_a_subnet_manager():
+    port = only(tree(port=ROCE))[1].ports[0]
+    assert (port.lid, port.sm_lid) == (None, None)
+
+
+@pytest.mark.parametrize(("rate", "bits"), [("10 Gb/sec (1X QDR)", 10e9), ("40 Gb/sec (4X QDR)", 40e9), ("200 Gb/sec (2X NDR)", 200e9)])
+def test_ethernet_has_no_line_coding_to_take_off(rate, bits):
+    assert only(tree(port={**ROCE, "rate": rate}))[1].ports[0].rate_bits_per_s == bits
+
+
+def test_one_gigabit_ethernet_is_printed_as_sdr_and_read_from_its_interface():
+    slow = {**ROCE, "rate": "2.5 Gb/sec (1X SDR)"}
+    assert only(tree(port=slow, interfaces={"eth2": {"speed": "1000"}}))[1].ports[0].rate_bits_per_s == 1e9
+    machine, nic = only(tree(port=slow, interfaces={"eth2": {"speed": "-1"}}))
+    assert nic.ports[0].rate_bits_per_s is None
+    assert "cannot name" in machine.unknown["nics/mlx5_0/ports/1/rate_bits_per_s"]
+
+
+def test_each_port_of_a_two_port_device_has_its_own_interface():
+    interfaces = {"eth2": {"mtu": "1500", "dev_port": "0"}, "eth3": {"mtu": "9000", "dev_port": "1"}}
+    nic = only(tree(port=ROCE, ports=(1, 2), interfaces=interfaces))[1]
+    assert [port.mtu_bytes for port in nic.ports] == [1024, 4096]
+    assert nic.interfaces == ("eth2", "eth3")
+
+
+def test_a_bond_shows_in_the_table_of_addresses_only():
+    bond = {"/sys/class/net/bond0/mtu": "9000"}
+    files = tree(name="mlx5_bond_0", port={**ROCE, "gid_attrs/ndevs/0": "bond0", "gid_attrs/ndevs/1": "bond0"}, more=bond)
+    nic = only(files)[1]
+    assert (nic.virtual, nic.interfaces, nic.ports[0].mtu_bytes) == (None, ("bond0",), 4096)
+
+
+def test_software_rdma_is_virtual_even_below_a_pci_device():
+    machine, nic = only(tree(name="rxe0", port=ROCE, device={"parent": "eth0\n"}))
+    assert (nic.virtual, nic.address, nic.interfaces, nic.numa) == ("software RDMA (rxe) over eth0", None, ("eth0",), None)
+    assert "nics/rxe0/address" not in machine.unknown
+    assert only(tree(name="siw0", device={}))[1].virtual == "software RDMA (siw)"
+    assert only(tree(name="other0", function=None, device={}))[1].virtual == "no hardware behind it"
+
+
+def test_the_link_of_a_xeon_phi_is_no_network_port():
+    files = Tree({}, {"/sys/class/infiniband/scif0": "../../devices/scif_dma_0/infiniband/scif0"})
+    nic = only(files)[1]
+    assert (nic.name, nic.virtual, nic.ports) == ("scif0", "scif", ())
+
+
+def test_counters_are_the_errors_and_congestion_the_kernel_tells():
+    counters = {"counters/symbol_error": "3", "counters/port_xmit_wait": "2489603687", "counters/link_downed": "N/A (no PMA)"}
+    hardware = {"hw_counters/out_of_sequence": "7", "hw_counters/lifespan": "12", "counters/port_xmit_data": "9"}
+    port = only(tree(port={**PORT, **counters, **hardware}))[1].ports[0]
+    assert port.counters == {"symbol_error": 3, "port_xmit_wait": 2489603687, "out_of_sequence": 7}
+
+
+def test_a_missing_device_link_is_told():
+    files = Tree({"/sys/class/infiniband/mlx5_0/ports/1/rate": "400 Gb/sec (4X NDR)"})
+    machine, nic = only(files)
+    assert nic.address is None
+    assert machine.unknown["nics/mlx5_0/address"] == "the files do not say which PCI device it is on"
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.dictionaries(st.sampled_from([*PORT, "counters/symbol_error", "gid_attrs/ndevs/0"]), st.text(max_size=30)), st.text(max_size=20))
+def test_no_files_make_it_raise_or_invent_a_rate(port, model):
+    files = tree(port={**PORT, **port}, device={"hca_type": model, "node_guid": model, "parent": model})
+    for found in only(files)[1].ports:
+        assert found.rate_bits_per_s is None or 2e9 <= found.rate_bits_per_s <= 12 * 200e9
+
+
+# Captured machines, where they are at hand.
+
+
+@cache
+def captured(name: str) -> tuple[Machine, dict]:
+    folder = MACHINES / name
+    if not folder.exists():
+        pytest.skip("the captured machines are not here: ../shared/machines")
+    tarball = folder / "fsroot.tar.bz2"
+    files = open_archive(tarball) if tarball.exists() else Folder(folder)
+    return infiniband.read(files), json.loads((folder / "EXPECTED.json").read_text())
+
+
+@pytest.mark.parametrize(
+    "name", ["gpud-h100-8ndr-sysfs", "hwloc-32em64t-2n8c-dax-nvme-mic-dimms", "hwloc-fakepcilocalities", "hwloc-power9-6gpu"]
+)
+def test_a_captured_machines_devices_are_the_expected_ones(name):
+    machine, expected = captured(name)
+    assert [nic.name for nic in machine.nics] == expected.get("hca_names", expected.get("hca", []))
+
+
+def test_eight_ndr_ports_and_a_bond_that_is_no_part_of_their_fabric():
+    machine, expected = captured("gpud-h100-8ndr-sysfs")
+    assert len(machine.nics) == expected["hcas"]
+    assert sum(port.state == "active" for nic in machine.nics for port in nic.ports) == expected["ports_active"]
+    fabric = [port for nic in machine.nics for port in nic.ports if port.link_layer == "infiniband"]
+    assert len(fabric) == expected["ib_ndr_ports"]
+    assert {port.rate_bits_per_s for port in fabric} == {expected["ib_port_rate_Gbps"] * 1e9}
+    assert sum(port.rate_bits_per_s for port in fabric) / 8 == expected["ib_total_GBps_dir"] * 1e9
+    models = {nic.name: nic.model for nic in machine.nics}
+    assert {name: models[name] for name in expected["hca_type"]} == expected["hca_type"]
+
+
+def test_the_ninth_device_is_an_ethernet_bond_at_2x_ndr():
+    machine, expected = captured("gpud-h100-8ndr-sysfs")
+    bond = next(nic for nic in machine.nics if nic.name == expected["bond"]["name"])
+    port = bond.ports[0]
+    assert (port.rate_text, port.rate_bits_per_s) == (expected["bond"]["rate"], expected["bond"]["Gbps"] * 1e9)
+    assert (bond.virtual, port.link_layer) == (None, expected["bond"]["link_layer"].lower())
+
+
+def test_scif0_is_marked_virtual_and_mlx4_0_is_not():
+    machine, _ = captured("hwloc-32em64t-2n8c-dax-nvme-mic-dimms")
+    assert {nic.name: nic.virtual for nic in machine.nics} == {"mlx4_0": None, "scif0": "scif"}
+    assert (machine.nics[0].address, machine.nics[0].ports[0].rate_bits_per_s) == ("0000:82:00.0", 54.5e9)

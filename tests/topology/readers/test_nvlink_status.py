@@ -1,0 +1,110 @@
+"""`nvidia-smi nvlink -s`: links that are up with their printed speed, links that are not, and lists that cannot be right."""
+
+import json
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collbench.topology.model import Gpu, GpuLink, Machine
+from collbench.topology.readers import nvlink_status
+from collbench.topology.text import Unreadable
+from tests.helpers import CAPTURED_MACHINES
+
+CAPTURED = CAPTURED_MACHINES / "gpud-azure-a100-nvlink"
+UUID = "GPU-0123abcd-0000-1111-2222-333344445555"
+
+
+def status(links: int = 12, off: tuple[int, ...] = (), index: int = 0, speed: str = "25") -> str:
+    """One GPU's part of the output."""
+    lines = [f"\t Link {link}: " + ("<inactive>" if link in off else f"{speed} GB/s") for link in range(links)]
+    return "\n".join([f"GPU {index}: NVIDIA A100-SXM4-80GB (UUID: {UUID})", *lines]) + "\n"
+
+
+def test_links_are_counted_with_their_speed() -> None:
+    machine = nvlink_status.read(status() + status(index=1), "nvlink.txt")
+    assert machine.sources == ("nvidia-smi nvlink -s nvlink.txt",)
+    assert machine.gpus[0] == Gpu("gpu0", index=0, vendor="nvidia", model="NVIDIA A100-SXM4-80GB", links_off=0, uuid=UUID)
+    assert machine.gpu_links == (GpuLink("gpu0", None, 12, bytes_per_s=25e9), GpuLink("gpu1", None, 12, bytes_per_s=25e9))
+    assert machine.doubts == () and machine.unknown == {}
+
+
+@pytest.mark.parametrize(("printed", "bytes_per_s"), [("26.562", 26.562e9), ("25.781", 25.781e9), ("53.125", 53.125e9)])
+def test_speeds_are_kept_as_printed(printed: str, bytes_per_s: float) -> None:
+    assert nvlink_status.read(status(18, speed=printed), "m").gpu_links[0].bytes_per_s == pytest.approx(bytes_per_s)
+
+
+def test_inactive_links_are_counted_apart() -> None:
+    machine = nvlink_status.read(status(18, off=(12, 13, 14, 15, 16, 17), speed="26.562"), "m")
+    assert machine.links_of("gpu0") == 12 and machine.gpus[0].links_off == 6
+
+
+@pytest.mark.parametrize(
+    "text", [status(12, off=tuple(range(12))), status(0) + "NVML: Unable to retrieve NVLink information as all links are inActive\n"]
+)
+def test_a_gpu_whose_links_are_all_off_has_none_which_is_known(text: str) -> None:
+    assert nvlink_status.read(text, "m").links_of("gpu0") == 0
+
+
+def test_a_gpu_without_any_link_lines_is_unknown() -> None:
+    machine = nvlink_status.read("GPU 0: NVIDIA A10 (UUID: GPU-00000000-aaaa)\n", "m")
+    assert machine.links_of("gpu0") is None and machine.gpus[0].links_off is None
+    assert machine.unknown == {"gpus/gpu0/links_off": "the file lists no links of it"}
+
+
+def test_different_speeds_of_one_gpu_are_doubted_and_none_is_taken() -> None:
+    machine = nvlink_status.read(status().replace("Link 3: 25 GB/s", "Link 3: 12.5 GB/s"), "m")
+    assert machine.gpu_links == (GpuLink("gpu0", None, 12),)
+    assert machine.doubts == ("the links of gpu0 run at different speeds, 12.5 to 25 GB/s",)
+
+
+@pytest.mark.parametrize("text", [status() + status(3, index=1), status() + status(index=1).replace("\t Link 4: 25 GB/s\n", "")])
+def test_a_list_that_is_cut_is_doubted(text: str) -> None:
+    assert "the file may be cut" in nvlink_status.read(text, "m").doubts[0]
+
+
+@pytest.mark.parametrize(
+    "line", ["\t Link 0: -25 GB/s", "\t Link 0: 1000000000000000000 GB/s", "\t Link 0: 0 GB/s", "\t Link 0: GB/s", "\t Link 5: 25 GB/s"]
+)
+def test_lines_that_cannot_be_are_refused(line: str) -> None:
+    with pytest.raises(Unreadable, match="is no NVLink's status: save `nvidia-smi nvlink -s` again"):
+        nvlink_status.read(status(6, off=(0,)).replace("\t Link 0: <inactive>", line), "m")
+
+
+@pytest.mark.parametrize(
+    ("text", "why"), [("", "lists no GPU"), ("\t Link 0: 25 GB/s\n", "is no NVLink's status"), (status() * 2, "lists GPU 0 twice")]
+)
+def test_other_text_is_refused(text: str, why: str) -> None:
+    with pytest.raises(Unreadable, match=why):
+        nvlink_status.read(text, "m")
+
+
+def test_what_it_looks_like() -> None:
+    assert nvlink_status.looks_like(status(), "m") and not nvlink_status.looks_like(status(0), "m")
+    assert not nvlink_status.looks_like("\tGPU0\tGPU1\nGPU0\t X \tNV12\n", "m")
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.text(max_size=200) | st.text(alphabet="GPU Link0123:<>inactve/sB\t\n().", max_size=200), st.randoms(use_true_random=False))
+def test_any_text_is_a_machine_or_a_sentence(text: str, chance: random.Random) -> None:
+    whole = status(4) + status(4, index=1)
+    at = chance.randrange(len(whole))
+    for each in (text, whole[:at] + text[:3] + whole[at + chance.randrange(3) :]):
+        nvlink_status.looks_like(each, "m")
+        try:
+            assert isinstance(nvlink_status.read(each, "m"), Machine)
+        except Unreadable as sentence:
+            assert "\n" not in str(sentence)
+
+
+def test_captured_machine() -> None:
+    if not CAPTURED.exists():
+        pytest.skip("the captured machines are not here: ../shared/machines")
+    expected = json.loads((CAPTURED / "EXPECTED.json").read_text())
+    machine = nvlink_status.read((CAPTURED / "nvidia-smi-nvlink-s.txt").read_text(), "captured")
+    assert len(machine.gpus) == expected["gpus"] and {gpu.model for gpu in machine.gpus} == {"NVIDIA " + expected["gpu_model"]}
+    assert {machine.links_of(gpu.key) for gpu in machine.gpus} == {expected["nvlinks_per_gpu"]}
+    assert {link.bytes_per_s for link in machine.gpu_links} == {expected["nvlink_GBps_dir_per_link_as_printed"] * 1e9}
+    assert {link.count * (link.bytes_per_s or 0) for link in machine.gpu_links} == {expected["nvlink_GBps_dir_per_gpu"] * 1e9}
+    assert sum(gpu.links_off or 0 for gpu in machine.gpus) == expected["inactive_links"]

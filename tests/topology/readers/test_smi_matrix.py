@@ -1,0 +1,236 @@
+"""`nvidia-smi topo -m` and `-p2p`, `rocm-smi --showtopo`: paths, counted NVLinks, NICs by name; glued columns come apart or are refused."""
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collbench.topology.model import SWITCH, Machine
+from collbench.topology.readers import smi_matrix
+from collbench.topology.text import Unreadable
+
+BRIDGED = """\
+\tGPU0\tGPU1\tGPU2\tGPU3\tNIC0\tNIC1\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID
+GPU0\t X \tNV12\tNODE\tSYS\tPXB\tSYS\t0-31\t0\t\tN/A
+GPU1\tNV12\t X \tNODE\tSYS\tPXB\tSYS\t0-31\t0\t\tN/A
+GPU2\tNODE\tNODE\t X \tSYS\tNODE\tSYS\t0-31\t0\t\tN/A
+GPU3\tSYS\tSYS\tSYS\t X \tSYS\tPIX\t32-63\t1\t\tN/A
+NIC0\tPXB\tPXB\tNODE\tSYS\t X \tSYS
+NIC1\tSYS\tSYS\tSYS\tPIX\tSYS\t X
+
+Legend:
+
+  X    = Self
+  NV#  = Connection traversing a bonded set of # NVLinks
+
+NIC Legend:
+
+  NIC0: mlx5_0
+  NIC1: mlx5_bond_0
+"""
+ACCESS = " \tGPU0\tGPU1\tGPU2\tGPU3\t\n GPU0\tX\tOK\tNS\tGNS\n GPU1\tOK\tX\tNS\tCNS\n GPU2\tNS\tNS\tX\tTNS\n GPU3\tGNS\tCNS\tTNS\tX\n"
+ROCM = """\
+============================ ROCm System Management Interface ============================
+================================ Weight between two GPUs =================================
+       GPU0         GPU1         GPU2
+GPU0   0            15           40
+GPU1   15           0            40
+GPU2   40           40           0
+=============================== Link Type between two GPUs ===============================
+       GPU0         GPU1         GPU2
+GPU0   0            XGMI         PCIE
+GPU1   XGMI         0            PCIE
+GPU2   PCIE         PCIE         0
+======================================= Numa Nodes =======================================
+GPU[0]\t\t: (Topology) Numa Node: 0
+GPU[0]\t\t: (Topology) Numa Affinity: 0
+GPU[1]\t\t: (Topology) Numa Node: 0
+GPU[1]\t\t: (Topology) Numa Affinity: -1
+GPU[2]\t\t: (Topology) Numa Node: 1
+GPU[2]\t\t: (Topology) Numa Affinity: 1
+================================== End of ROCm SMI Log ===================================
+"""
+
+
+def matrix(gpus: int, cell) -> str:
+    """A matrix of GPUs alone; `cell(a, b)` gives what stands between two."""
+    lines = ["\t" + "\t".join(f"GPU{b}" for b in range(gpus)) + "\tCPU Affinity\tNUMA Affinity"]
+    lines += [f"GPU{a}\t" + "\t".join(" X " if a == b else cell(a, b) for b in range(gpus)) + "\t0-31\t0" for a in range(gpus)]
+    return "\n".join(lines) + "\n"
+
+
+def links(machine: Machine) -> dict:
+    return {(link.a, link.b): link.count for link in machine.gpu_links}
+
+
+def test_a_matrix_gives_gpus_nics_paths_and_links() -> None:
+    machine = smi_matrix.read(BRIDGED, "topo.txt")
+    assert machine.sources == ("nvidia-smi topo -m topo.txt",)
+    assert [(gpu.key, gpu.index, gpu.vendor, gpu.numa) for gpu in machine.gpus] == [
+        ("gpu0", 0, "nvidia", 0), ("gpu1", 1, "nvidia", 0), ("gpu2", 2, "nvidia", 0), ("gpu3", 3, "nvidia", 1),
+    ]  # fmt: skip
+    assert [(nic.name, nic.rdma, nic.address) for nic in machine.nics] == [("mlx5_0", True, None), ("mlx5_bond_0", True, None)]
+    assert machine.paths["gpu3", "mlx5_bond_0"] == machine.paths["mlx5_bond_0", "gpu3"] == "PIX"
+    assert machine.paths["gpu0", "gpu1"] == "NV12" and machine.paths["gpu2", "mlx5_0"] == "NODE"
+    assert len(machine.paths) == 6 * 5 and machine.doubts == ()
+
+
+def test_links_between_a_bridged_pair_are_counted_and_gpus_without_have_none_which_is_known() -> None:
+    machine = smi_matrix.read(BRIDGED, "topo.txt")
+    assert links(machine) == {("gpu0", "gpu1"): 12, ("gpu1", "gpu0"): 12, ("gpu2", None): 0, ("gpu3", None): 0}
+    assert [machine.links_of(gpu.key) for gpu in machine.gpus] == [12, 12, 0, 0] and not machine.switched
+
+
+@pytest.mark.parametrize(
+    ("gpus", "count", "switched", "per_gpu"), [(8, 18, True, 18), (4, 12, True, 12), (4, 4, False, 12), (2, 18, False, 18)]
+)
+def test_equal_counts_to_every_peer_are_a_switch_when_no_gpu_has_as_many_links(gpus, count, switched, per_gpu) -> None:
+    machine = smi_matrix.read(matrix(gpus, lambda a, b: f"NV{count}"), "m")
+    assert machine.switched is switched and machine.links_of("gpu0") == per_gpu
+    assert (("gpu0", SWITCH) in links(machine)) is switched
+
+
+def test_a_gpu_that_lost_its_links_has_none_while_the_others_keep_the_switch() -> None:
+    machine = smi_matrix.read(matrix(8, lambda a, b: "SYS" if 3 in (a, b) else "NV18"), "m")
+    assert [machine.links_of(f"gpu{place}") for place in range(8)] == [18, 18, 18, 0, 18, 18, 18, 18]
+
+
+def test_more_links_than_a_gpu_has_are_doubted() -> None:
+    assert smi_matrix.read(matrix(2, lambda a, b: "NV99"), "m").doubts == ("the matrix has NV99: no GPU has more than 18 links",)
+
+
+def test_peer_access_below_the_matrix_and_alone() -> None:
+    both, alone = smi_matrix.read(BRIDGED + "\n" + ACCESS, "m"), smi_matrix.read(ACCESS, "m")
+    assert both.peer_access == alone.peer_access
+    assert both.peer_access["gpu0", "gpu1"] == "OK" and both.peer_access["gpu1", "gpu3"] == "CNS" and len(both.peer_access) == 12
+    assert [gpu.key for gpu in alone.gpus] == ["gpu0", "gpu1", "gpu2", "gpu3"] and not alone.paths and alone.links_of("gpu0") is None
+
+
+def test_peer_matrices_that_differ_are_doubted_and_the_first_is_taken() -> None:
+    machine = smi_matrix.read(ACCESS + "\n" + ACCESS.replace("OK", "DR"), "m")
+    assert machine.peer_access["gpu0", "gpu1"] == "OK"
+    assert machine.doubts[0] == "the peer-to-peer matrices differ from gpu0 to gpu1: OK, then DR"
+
+
+def test_underlined_headings_of_terminals_are_read() -> None:
+    heading, rest = BRIDGED.split("\n", 1)
+    assert smi_matrix.read(f"\x1b[4m{heading}\x1b[0m\n{rest}", "m").paths == smi_matrix.read(BRIDGED, "m").paths
+    assert smi_matrix.read(f"[4m{heading}[0m\n{rest}", "m").paths == smi_matrix.read(BRIDGED, "m").paths
+
+
+@pytest.mark.parametrize(
+    ("whole", "glued"),
+    [
+        ("\tSYS\tPXB\tSYS\t", "\tSYSPXB\tSYS\t"), (" X \tNV12\t", " X NV12\t"), ("NV12\t X ", "NV12X "), ("GPU3\tNIC0", "GPU3NIC0"),
+        ("NIC1\tCPU", "NIC1CPU"), ("\tPIX\tSYS\t X", "\tPIXSYSX"), ("\t", "    "),
+    ],
+)  # fmt: skip
+def test_glued_columns_come_apart(whole: str, glued: str) -> None:
+    assert whole in BRIDGED
+    bent, straight = smi_matrix.read(BRIDGED.replace(whole, glued), "m"), smi_matrix.read(BRIDGED, "m")
+    assert (bent.paths, bent.gpus, bent.gpu_links, bent.nics) == (straight.paths, straight.gpus, straight.gpu_links, straight.nics)
+
+
+@pytest.mark.parametrize(
+    ("whole", "bent"),
+    [
+        ("NODE\tSYS\tPXB\tSYS\t0-31", "NODE\tPXB\tSYS\t0-31"),  # a cell is missing
+        ("NODE\tSYS\tPXB\tSYS\t0-31", "NODE\tSYS\tPXB\tSYS\tSYS\t0-31"),  # one too many
+        ("GPU1\tNV12\t X \t", "GPU1\t X \tNV12\t"),  # shifted against its own column
+        ("\tNIC0\tNIC1\tCPU", "\tNIC0\tCPU"),  # the heading lacks a column
+        ("GPU2\tNODE\tNODE", "GPU2\tNODE\tN0DE"),  # no word of the tool's
+    ],
+)  # fmt: skip
+def test_a_row_that_does_not_fit_is_refused_never_shifted(whole: str, bent: str) -> None:
+    assert whole in BRIDGED
+    with pytest.raises(Unreadable, match=r"^m: row (GPU|NIC)\d does not fit the \d columns .* again$"):
+        smi_matrix.read(BRIDGED.replace(whole, bent), "m")
+
+
+def test_halves_that_contradict_each_other_are_doubted() -> None:
+    machine = smi_matrix.read(BRIDGED.replace("GPU3\tSYS", "GPU3\tNODE"), "m")
+    assert machine.doubts == ("the matrix says SYS from gpu0 to gpu3 and NODE back",)
+
+
+def test_missing_rows_come_from_the_other_half_with_a_doubt() -> None:
+    machine = smi_matrix.read("\n".join(line for line in BRIDGED.splitlines() if not line.startswith(("GPU3", "NIC"))), "m")
+    assert machine.paths["gpu3", "gpu0"] == "SYS" and machine.paths["mlx5_0", "gpu1"] == "PXB" and ("gpu3", "mlx5_0") not in machine.paths
+    assert machine.gpus[3].numa is None and machine.unknown["gpus/gpu3/numa"] == "its row is missing"
+    assert machine.doubts == ("the matrix lacks the rows of GPU3, NIC0, NIC1: taken from the other half where it is there",)
+
+
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        ("\t\t\t\tN/A", "its NUMA Affinity is empty, as in a container"),
+        ("                             N/A", "its NUMA Affinity is empty, as in a container"),
+        ("\t0-63\t0-1\t\tN/A", "its NUMA Affinity is 0-1"),
+        ("\t0-63\tN/A\t\tN/A", "its NUMA Affinity is N/A"),
+    ],
+)
+def test_an_affinity_that_names_no_node_is_unknown_with_its_reason(row: str, why: str) -> None:
+    machine = smi_matrix.read(f"\tGPU0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\nGPU0\t X {row}\n", "m")
+    assert machine.gpus[0].numa is None and machine.unknown["gpus/gpu0/numa"] == why
+
+
+def test_words_of_old_tools_have_their_present_names() -> None:
+    machine = smi_matrix.read(
+        "\tGPU0\tGPU1\tGPU2\tCPU Affinity\nGPU0\t X \tPSB\tSOC\t0-7\nGPU1\tPSB\t X \tSOC\t0-7\nGPU2\tSOC\tSOC\t X \t8-15\n", "m"
+    )
+    assert machine.paths["gpu0", "gpu1"] == "PIX" and machine.paths["gpu0", "gpu2"] == "SYS"
+
+
+def test_two_machines_in_one_file_are_refused() -> None:
+    with pytest.raises(Unreadable, match="2 topology matrices: give the output for one machine"):
+        smi_matrix.read(BRIDGED + BRIDGED, "m")
+    with pytest.raises(Unreadable, match="two rows GPU0"):
+        smi_matrix.read(BRIDGED + "\n".join(BRIDGED.splitlines()[1:]), "m")
+
+
+@pytest.mark.parametrize("text", ["", "hello", "GPU0", "\tGPU0\tGPU1\n", "GPU 0: NVIDIA A100\n\t Link 0: 25 GB/s\n"])
+def test_other_text_is_no_matrix(text: str) -> None:
+    with pytest.raises(Unreadable, match="save the output of `nvidia-smi topo -m` into it"):
+        smi_matrix.read(text, "m")
+
+
+def test_what_it_looks_like() -> None:
+    assert smi_matrix.looks_like(BRIDGED, "m") and smi_matrix.looks_like(ACCESS, "m") and smi_matrix.looks_like(ROCM, "m")
+    assert not smi_matrix.looks_like("GPU 0: NVIDIA A100\n\t Link 0: 25 GB/s\n", "m") and not smi_matrix.looks_like("<system/>", "m")
+
+
+def test_amd_gpus_have_their_nodes_and_xgmi_is_named_but_not_counted() -> None:
+    machine = smi_matrix.read(ROCM, "m")
+    assert [(gpu.key, gpu.vendor, gpu.numa) for gpu in machine.gpus] == [("gpu0", "amd", 0), ("gpu1", "amd", 0), ("gpu2", "amd", 1)]
+    assert machine.paths == {("gpu0", "gpu1"): "XGMI", ("gpu1", "gpu0"): "XGMI"}
+    assert machine.gpu_links == () and "not by how many links" in machine.unknown["gpu_links"]
+
+
+def test_a_shifted_row_of_amd_is_refused() -> None:
+    with pytest.raises(Unreadable, match="row GPU1 does not fit its heading"):
+        smi_matrix.read(ROCM.replace("GPU1   XGMI         0 ", "GPU1   0            XGMI "), "m")
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.text(alphabet="GPUNICXSYODEVB0123456789 \t\n:-=[]mlx_", max_size=300))
+def test_any_text_is_a_machine_or_a_sentence(text: str) -> None:
+    _machine_or_sentence(text)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.sampled_from([BRIDGED, BRIDGED + ACCESS, ROCM]), st.randoms(use_true_random=False))
+def test_any_damage_is_a_machine_or_a_sentence_and_a_wrong_path_is_never_without_a_doubt(text: str, chance: random.Random) -> None:
+    at = chance.randrange(len(text))
+    damaged = text[:at] + chance.choice(["", "\t", " ", "X", "SYS", "\x00", "\n", "NV4"]) + text[at + chance.randrange(4) :]
+    machine, whole = _machine_or_sentence(damaged), smi_matrix.read(text, "m")
+    if machine and not machine.doubts:
+        assert {pair: whole.paths.get(pair, word) for pair, word in machine.paths.items()} == machine.paths
+
+
+def _machine_or_sentence(text: str) -> Machine | None:
+    smi_matrix.looks_like(text, "m")
+    try:
+        return smi_matrix.read(text, "m")
+    except Unreadable as sentence:
+        assert "\n" not in str(sentence) and str(sentence)
+        return None
