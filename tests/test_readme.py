@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from collbench.report.flags import FLAGS
+from collbench.report.probe_picture import picture
+from collbench.topology.sources import read_paths
 from tests.beds import SlurmBed
 from tests.beds.sweep import links_table, table
 
@@ -53,8 +55,8 @@ def test_a_local_command_runs(command: str, tmp_path: Path) -> None:
     done = subprocess.run(
         shlex.split(command), cwd=tmp_path, env=_environment(tmp_path), capture_output=True, text=True, timeout=110, check=False
     )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() or "--csv" in command
+    assert done.returncode in ((0, 1) if command == "collbench doctor" else (0,)), done.stderr  # this machine may be ill
+    assert done.stdout.strip() or "--csv" in command or "--gather" in command
     assert "Traceback" not in done.stderr
 
 
@@ -69,7 +71,7 @@ def test_a_slurm_command_runs(command: str, tmp_path: Path, slurm_hosts: SlurmBe
     if "--mpi=pmi2" in command:
         assert "mpi" in done.stdout
     assert done.returncode == 0, done.stderr
-    assert "allreduce" in done.stdout
+    assert ("allreduce" if "allreduce" in command else '"machines"') in done.stdout
 
 
 @pytest.mark.parametrize("command", INSTALLED)
@@ -92,14 +94,18 @@ def test_make_run_measures_on_every_cpu_backend(tmp_path: Path) -> None:
     assert str(tmp_path / "run") in done.stderr
 
 
-def test_the_table_shown_is_what_the_stored_run_prints() -> None:
-    shown = re.search(r"<!-- output of: collbench (.*?) -->\n```\n(.*?)```", README, re.DOTALL)
-    assert shown
-    done = subprocess.run(
-        [sys.executable, "-m", "collbench", *shlex.split(shown[1])], cwd=ROOT, capture_output=True, text=True, timeout=30, check=True
-    )
-    assert shown[2].rstrip() == done.stdout.rstrip()
-    assert (ROOT / "reports" / "first-run.svg").exists()
+@pytest.mark.parametrize(("command", "output"), re.findall(r"<!-- output of: collbench (.*?) -->\n```\n(.*?)```", README, re.DOTALL))
+def test_what_is_shown_is_what_the_command_prints(command: str, output: str) -> None:
+    words = [sys.executable, "-m", "collbench", *shlex.split(command)]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=30, check=True)
+    assert output.rstrip() == done.stdout.rstrip()
+
+
+def test_the_pictures_shown_are_there_and_the_node_is_drawn_as_it_stands() -> None:
+    pictures = re.findall(r"!\[[^]]+\]\(([^)]+\.svg)\)", README)
+    assert pictures == ["reports/first-run.svg", "reports/example-node.svg"]
+    (machine,) = read_paths([ROOT / "reports" / "example-node"])
+    assert (ROOT / "reports" / "example-node.svg").read_text(encoding="utf-8").strip() == picture(machine).strip()
 
 
 def test_every_flag_that_a_row_can_carry_is_explained() -> None:
