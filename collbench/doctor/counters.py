@@ -1,8 +1,9 @@
-"""CB2221 to CB2224, counters of NICs: errors, flaps, losses, congestion. They count since they were last reset, which nobody tells."""
+"""CB2221 to CB2225, counters of NICs: errors, flaps, losses, congestion. They count since they were last reset, which nobody tells."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from statistics import median
 
 from collbench.doctor.finding import Finding, Severity, listed
 from collbench.doctor.view import View
@@ -18,6 +19,8 @@ _ERRORS = (
 _FLAPS = ("link_downed",)
 _LOSSES = ("out_of_sequence", "packet_seq_err", "local_ack_timeout_err", "roce_adp_retrans", "retry_exceeded_err", "port_xmit_discards")
 _CONGESTION = ("rp_cnp_handled", "np_ecn_marked_roce_packets")
+_WAIT = "port_xmit_wait"
+_FEWEST_SIBLINGS, _TIMES, _LONG_WAIT = 3, 10, 1_000_000_000
 _MANY_ERRORS, _MANY_FLAPS, _MANY_LOSSES, _MUCH_CONGESTION = 100, 10, 1000, 1_000_000
 _TWICE = "read the counters before and after a run: what grows is what counts"
 
@@ -37,9 +40,10 @@ def flaps(view: View) -> Iterator[Finding]:
 
 
 def losses(view: View) -> Iterator[Finding]:
-    """CB2223: packets that were lost and sent again: congestion, above all of RoCE without flow control."""
+    """CB2223: packets that were lost or overtaken: congestion, above all of RoCE without flow control; adaptive routing overtakes, too."""
     remedy = f"check priority flow control and ECN along the way, on hosts and switches; {_TWICE}"
-    yield from _counted(view, "CB2223", "note", what="packets were lost and sent again on", names=_LOSSES, many=_MANY_LOSSES, remedy=remedy)
+    what = "packets were lost, or came out of order, on"
+    yield from _counted(view, "CB2223", "note", what=what, names=_LOSSES, many=_MANY_LOSSES, remedy=remedy)
 
 
 def congestion(view: View) -> Iterator[Finding]:
@@ -48,6 +52,21 @@ def congestion(view: View) -> Iterator[Finding]:
     yield from _counted(
         view, "CB2224", "note", what="congestion was signalled very often on", names=_CONGESTION, many=_MUCH_CONGESTION, remedy=remedy
     )
+
+
+def waits(view: View) -> Iterator[Finding]:
+    """CB2225: an InfiniBand port that waited far longer for credits than its siblings; all of them wait somewhat."""
+    ports = [(nic, port) for nic in view.rdma for port in nic.ports if port.link_layer == "infiniband" and _WAIT in port.counters]
+    if len(ports) < _FEWEST_SIBLINGS:
+        return
+    usual = median(port.counters[_WAIT] for _, port in ports)
+    long = [(nic, port) for nic, port in ports if port.counters[_WAIT] >= max(_TIMES * usual, _LONG_WAIT)]
+    if long:
+        evidence = listed([f"{nic.name} port {port.number}: {_WAIT} {port.counters[_WAIT]}" for nic, port in long], 4)
+        yield view.finding(
+            "CB2225", "note", f"waited far longer to send than {len(ports) - len(long)} siblings: {listed([nic.name for nic, _ in long])}",
+            f"{evidence}; the median of all is {usual:g}", f"look at the switch port, and at who receives from this rail; {_TWICE}",
+        )  # fmt: skip
 
 
 def _counted(view: View, code: str, severity: Severity, *, what: str, names: Sequence[str], many: int, remedy: str) -> Iterator[Finding]:
@@ -62,4 +81,4 @@ def _counted(view: View, code: str, severity: Severity, *, what: str, names: Seq
         yield view.finding(code, severity, f"{what} {listed(list(found))}", evidence, remedy)
 
 
-RULES = (errors, flaps, losses, congestion)
+RULES = (errors, flaps, losses, congestion, waits)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from collbench.doctor.finding import Finding, Severity, listed, plural
+from collbench.doctor.finding import Finding, listed, plural
 from collbench.doctor.view import View, gpu_name
 from collbench.topology.model import Gpu
 
@@ -16,6 +16,7 @@ _NO_PEER = {
     "TNS": "the topology does not support it",
     "DR": "disabled by a registry key",
 }
+_BY_DESIGN = "GNS"
 _Place = tuple[View, Gpu]
 
 
@@ -50,12 +51,12 @@ def _fewer(places: Sequence[_Place]) -> Iterator[Finding]:
 
 def _lost(view: View, gpu: Gpu, links: int, usual: int, others: str) -> Finding:
     """A GPU without any link may be a card without a bridge."""
-    severity: Severity = "severe" if links or view.machine.switched else "warning"
+    bare = not links and not view.machine.switched
     off = f", {gpu.links_off} off" if gpu.links_off else ""
-    return view.finding(
-        "CB2301", severity, f"{gpu_name(gpu)} has {links} of {usual} links to other GPUs", f"{links} up{off}; {others}",
-        "look at `nvidia-smi nvlink -s` and -e, the kernel's log (Xid 74) and the fabric manager's; reset the GPU, then have it changed",
-    )  # fmt: skip
+    look = "look at `nvidia-smi nvlink -s` and -e, the kernel's log (Xid 74) and the fabric manager's; reset the GPU, then have it changed"
+    remedy = f"nothing, if it is a card without a bridge (or join it to another); else {look}" if bare else look
+    what = f"{gpu_name(gpu)} has {links} of {usual} links to other GPUs"
+    return view.finding("CB2301", "warning" if bare else "severe", what, f"{links} up{off}; {others}", remedy)
 
 
 def _uncounted(places: Sequence[_Place], usual: int, others: str) -> Iterator[Finding]:
@@ -93,17 +94,19 @@ def _usual(numbers: Sequence[int]) -> int:
 
 
 def no_peer_access(view: View) -> Iterator[Finding]:
-    """CB2303: pairs of GPUs of which the driver says that they cannot reach one another."""
+    """CB2303: pairs of GPUs of which the driver says that they cannot reach one another; a note where the GPU is made so."""
     found = {tuple(sorted(pair)): word for pair, word in view.machine.peer_access.items() if word in _NO_PEER and pair[0] != pair[1]}
     if found:
         names = {gpu.key: gpu_name(gpu) for gpu in view.machine.gpus}
-        (a, b), word = min(found.items())
+        word, (a, b) = min((word == _BY_DESIGN, word, pair) for pair, word in found.items())[1:]
+        design = word == _BY_DESIGN
         all_pairs = len({gpu for pair in found for gpu in pair})
         yield view.finding(
-            "CB2303", "warning",
+            "CB2303", "note" if design else "warning",
             f"{plural(len(found), 'pair')} of {all_pairs} GPUs without peer-to-peer: NCCL stages their bytes through the host's memory",
-            f"peer matrix of the driver: {names.get(a, a)} and {names.get(b, b)}: {word} ({_NO_PEER[word]})",
-            "server GPUs: look at ACS, the IOMMU and the firmware's settings; consumer cards lack it by design",
+            f"peer matrix of the driver (`nvidia-smi topo -p2p r`): {names.get(a, a)} and {names.get(b, b)}: {word} ({_NO_PEER[word]})",
+            "nothing: the driver withholds it from this kind of card; expect the speed of the host's memory" if design
+            else "look at ACS (CB2105), the IOMMU (CB2106) and the firmware's settings of the PCIe slots",
         )  # fmt: skip
 
 
@@ -113,7 +116,8 @@ def memory_nodes(view: View) -> Iterator[Finding]:
     if bare and view.machine.gpus and len(bare) < len(view.machine.numa_nodes):
         yield view.finding(
             "CB2304", "note", f"NUMA node{'' if len(bare) == 1 else 's'} {listed(bare)} without processors: perhaps the memory of GPUs",
-            "cpulist is empty", "bind ranks and buffers to the others; /proc/driver/nvidia/gpus/*/numa_status names the GPUs'",
+            f"cpulist of node {bare[0]} is empty",
+            "bind ranks and buffers to the others; /proc/driver/nvidia/gpus/*/numa_status names the GPUs'",
         )  # fmt: skip
 
 

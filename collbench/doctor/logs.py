@@ -32,10 +32,8 @@ def staged(log: NcclLog, views: Sequence[View]) -> Iterator[Finding]:
         names = [key for key in log.transports if key.startswith("NET/") and not key.endswith(GDR)]
         evidence = f"via {listed(names)}, without {GDR}"
         yield _finding(log, "CB2512", severity, f"{part} are staged through the host's memory", evidence, _GDR_REMEDY)
-    elif log.gdr_disabled and not direct and log.net != "Socket":
-        both = set(log.gdr_disabled) & set(log.gdr_enabled)
-        also = f"; {listed(sorted(both))} also as enabled" if both else ""
-        evidence = f"GPU Direct RDMA Disabled for {listed(log.gdr_disabled)}{also}; no connection line proves it in use"
+    elif (refused := log.gdr_refused) and not direct and log.net != "Socket":
+        evidence = f"GPU Direct RDMA Disabled for {listed(refused)}; no connection line proves it in use"
         yield _finding(log, "CB2512", "warning", "NCCL says that GPUDirect RDMA is disabled", evidence, _GDR_REMEDY)
 
 
@@ -75,9 +73,7 @@ def warnings(log: NcclLog, views: Sequence[View]) -> Iterator[Finding]:
         yield _finding(log, "CB2516", "note", what, evidence, "search NCCL's issues and documentation for the sentence")
 
 
-_GDR_REMEDY = (
-    "a log's GPU Direct lines tell for which HCA; see CB2503 (`collbench explain CB2503`), and NCCL_NET_GDR_LEVEL for the distance"
-)
+_GDR_REMEDY = "`lsmod | grep peermem` and `nvidia-smi topo -m`; see `collbench explain CB2503`, and NCCL_NET_GDR_LEVEL for the distance"
 
 
 def _finding(log: NcclLog, code: str, severity: Severity, *texts: str) -> Finding:

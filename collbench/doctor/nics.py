@@ -1,4 +1,4 @@
-"""CB2201 to CB2207, NICs and fabric: slots slower than wires, ports that are down, subnet managers, wrong fabrics, MTU, slow rails."""
+"""CB2201 to CB2208, NICs and fabric: slots slower than wires, ports that are down, subnet managers, wrong fabrics, MTU, slow rails."""
 
 from __future__ import annotations
 
@@ -84,7 +84,9 @@ def not_real(view: View) -> Iterator[Finding]:
         names = listed([f"{nic.name} ({nic.virtual})" for nic in found])
         what = f"{names} {'is' if len(found) == 1 else 'are'} no port of the machine, and would be counted as a network"
         evidence = f"no PCI device behind {found[0].name}"
-        yield view.finding("CB2205", "note", what, evidence, "leave it out: NCCL_IB_HCA and NCCL_SOCKET_IFNAME name what to use")
+        verbs, plain = [nic.name for nic in found if nic.rdma], [nic.name for nic in found if not nic.rdma]
+        ways = [f"{name}=^={','.join(nics)}" for name, nics in (("NCCL_IB_HCA", verbs), ("NCCL_SOCKET_IFNAME", plain)) if nics]
+        yield view.finding("CB2205", "note", what, evidence, f"leave {'it' if len(found) == 1 else 'them'} out: {' '.join(ways)}")
 
 
 def small_mtu(view: View) -> Iterator[Finding]:
@@ -94,7 +96,8 @@ def small_mtu(view: View) -> Iterator[Finding]:
     if small:
         nic, port = small[0]
         yield view.finding(
-            "CB2206", "warning", f"small RoCE packets on {listed([each.name for each, _ in small])}: 92.6 % payload, 98.0 % with 4096",
+            "CB2206", "warning",
+            f"small RoCE packets on {listed([each.name for each, _ in small])}: 1024 bytes are 92.6 % payload, 4096 bytes 98.0 %",
             f"{nic.name} port {port.number}: active MTU {port.mtu_bytes}",
             "set the interfaces, and the switches between them, to frames of 9000 bytes (`ip link set IFACE mtu 9000`)",
         )  # fmt: skip

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from collbench.doctor.finding import Finding, listed, plural
 from collbench.doctor.view import View, gpu_name
 from collbench.topology.distance import CLOSE
-from collbench.topology.gpudirect import capability
+from collbench.topology.gpudirect import capability, may_use_c2c
 from collbench.topology.model import Gpu
 
 _FAR = "SYS"
@@ -32,7 +32,7 @@ def far(view: View) -> Iterator[Finding]:
 
 def beside_others(view: View) -> Iterator[Finding]:
     """CB2502: GPUs without a NIC below their PCIe switch while others have one."""
-    without, near = _with_nearest(view, _HOST), _with_nearest(view, CLOSE)
+    without, near = _staged(view), _with_nearest(view, CLOSE)
     if without and near:
         yield view.finding(
             "CB2502", "note", f"{plural(len(without), 'GPU')} without a NIC below the same PCIe switch: {_names(without)}",
@@ -51,16 +51,18 @@ def not_capable(view: View) -> Iterator[Finding]:
         answers = [capability(view.machine, gpu, nic, distances=view.distances) for nic in best[1]]
         if all(answer.state == "not capable" for answer in answers):
             why.setdefault(answers[0].why, []).append(gpu_name(gpu))
+    amd = any(gpu.vendor == "amd" for gpu in view.machine.gpus)
     for reason, names in why.items():
         yield view.finding(
             "CB2503", "severe", f"NICs cannot reach the memory of {listed(names)}: bytes are staged through the host", reason,
-            "load nvidia_peermem, on AMD amdgpu with peer memory; or use the open kernel module with kernel 5.12 or later",
+            "AMD: install amdgpu of ROCm's DKMS package beside the NIC vendor's driver" if amd
+            else "`modprobe nvidia_peermem`, or NVIDIA's open kernel module with kernel 5.12 or later",
         )  # fmt: skip
 
 
 def all_at_host(view: View) -> Iterator[Finding]:
     """CB2504: no GPU has a NIC below its switch, so NCCL stages all bytes by default."""
-    at_host = _with_nearest(view, _HOST)
+    at_host = _staged(view)
     if at_host and not _with_nearest(view, CLOSE):
         yield view.finding(
             "CB2504", "note", "NCCL does not use GPUDirect RDMA here by default: GPUs and NICs meet only at a host bridge",
@@ -71,6 +73,11 @@ def all_at_host(view: View) -> Iterator[Finding]:
 
 def _with_nearest(view: View, paths: tuple[str, ...]) -> list[Gpu]:
     return [gpu for gpu in view.machine.gpus if _path(view, gpu) in paths]
+
+
+def _staged(view: View) -> list[Gpu]:
+    """GPUs whose nearest NIC is beyond a host bridge; not those of Grace, which reach it over C2C."""
+    return [gpu for gpu in _with_nearest(view, _HOST) if not may_use_c2c(view.machine.system, gpu)]
 
 
 def _path(view: View, gpu: Gpu) -> str | None:

@@ -88,20 +88,25 @@ def idle(view: View) -> Iterator[Finding]:
 
 def acs(view: View) -> Iterator[Finding]:
     """CB2105: ACS sends traffic between devices below a switch up to the root complex. In a virtual machine it has to."""
-    if view.virtual_machine:
+    if view.virtual_machine or not view.machine.gpus:
         return
-    ports = _redirecting(view)
-    below_switch = [port for port in ports if port.parent]
-    if not ports or not view.machine.gpus:
-        return
-    severity: Severity = "severe" if below_switch and view.virtual_machine is False else "warning"
-    names = listed([f"{port.address} ({' '.join(f'{bit}+' for bit in port.acs or ())})" for port in below_switch or ports])
+    known = view.virtual_machine is False
+    found = _redirecting(view)
+    in_switches, roots = [port for port in found if port.parent], [port for port in found if not port.parent]
+    if in_switches:
+        what = f"ACS is on at {plural(len(in_switches), 'switch port')} above GPUs or NICs: they reach one another through the CPU"
+        yield _acs(view, "severe" if known else "warning", what, in_switches)
+    elif roots:
+        what = f"ACS is on at {plural(len(roots), 'root port')} above GPUs or NICs: the CPU checks what they send one another"
+        yield _acs(view, "note" if known else "warning", what, roots)
+
+
+def _acs(view: View, severity: Severity, what: str, ports: list[PciDevice]) -> Finding:
+    names = listed([f"{port.address} ({' '.join(f'{bit}+' for bit in port.acs or ())})" for port in ports])
     doubt = "" if view.virtual_machine is False else "; no source says whether this is a virtual machine, which needs it"
-    yield view.finding(
-        "CB2105", severity, f"ACS is on at {plural(len(ports), 'PCIe port')} above GPUs or NICs: they reach one another through the CPU",
-        f"ACSCtl of {names}{doubt}",
-        "switch it off in the firmware, or with `setpci -s PORT ECAP_ACS+6.w=0` at each boot; hosts of virtual machines keep it, with ATS",
-    )  # fmt: skip
+    each = f"`setpci -s {ports[0].address} ECAP_ACS+0x6.w=0000` (as root{', for each of them' if len(ports) > 1 else ''})"
+    remedy = f"switch it off in the firmware, or with {each} at each boot; hosts of virtual machines keep it, with ATS"
+    return view.finding("CB2105", severity, what, f"ACSCtl of {names}{doubt}", remedy)
 
 
 def iommu(view: View) -> Iterator[Finding]:
@@ -109,7 +114,7 @@ def iommu(view: View) -> Iterator[Finding]:
     system = view.machine.system
     if system.iommu != "translating" or view.virtual_machine is not False or system.architecture in ("ppc64le", "ppc64"):
         return
-    if view.machine.gpus or view.rdma:
+    if len(view.machine.gpus) > 1 or view.rdma:
         line = f"; /proc/cmdline: {system.command_line}" if system.command_line else ""
         yield view.finding(
             "CB2106", "warning", "the IOMMU translates what GPUs and NICs read and write", f"iommu groups are of a translating type{line}",
@@ -150,8 +155,12 @@ def _wires(view: View) -> list[_Wire]:
 
 
 def _severity(view: View, wire: _Wire) -> Severity:
-    """A NIC whose wire is slower than what is left of its link loses nothing yet; without the port's limits the slot may be the reason."""
-    if not wire.both_ends or (wire.device.kind == "nic" and _enough(view, wire.device)):
+    """A NIC whose wire is slower than what is left of its link loses nothing yet; without the port's limits the slot may be the reason.
+
+    Beside the only GPU of a machine there is no sibling to compare: laptops and small boards wire fewer lanes than both ends claim.
+    """
+    lone = wire.only_gpus and sum(each.kind == "gpu" for each in view.endpoints) == 1
+    if lone or not wire.both_ends or (wire.device.kind == "nic" and _enough(view, wire.device)):
         return "warning"
     return "severe"
 
@@ -192,8 +201,21 @@ def _figure(value: float | None) -> str:
 
 
 def _redirecting(view: View) -> list[PciDevice]:
-    ports = {bridge.address: bridge for endpoint in view.endpoints for bridge in view.path_to(endpoint.address)[1:]}
-    return [port for port in ports.values() if not port.virtual and _REDIRECTS & set(port.acs or ())]
+    """Ports with ACS on that stand between two cards, one of them with a GPU. Inside an AMD card is a switch with nothing else below."""
+    below: dict[str | None, set[str]] = {}  # bridge -> cards; None: all of the machine
+    ports: dict[str, PciDevice] = {}
+    for endpoint in view.endpoints:
+        for bridge in view.path_to(endpoint.address)[1:]:
+            ports[bridge.address] = bridge
+            below.setdefault(bridge.address, set()).add(_card(endpoint))
+        below.setdefault(None, set()).add(_card(endpoint))
+    gpus = {_card(endpoint) for endpoint in view.endpoints if endpoint.kind == "gpu"}
+    on = [port for port in ports.values() if not port.virtual and _REDIRECTS & set(port.acs or ())]
+    return [port for port in on if below[port.address] < (beside := below.get(port.parent, set())) and gpus & beside]
+
+
+def _card(device: PciDevice) -> str:
+    return device.address.rpartition(".")[0]
 
 
 RULES = (narrow, slow, slot_limits, idle, acs, iommu, slower_above)

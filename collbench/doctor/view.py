@@ -38,7 +38,15 @@ class View:
     @cached_property
     def rdma(self) -> tuple[Nic, ...]:
         """The real RDMA devices."""
-        return tuple(nic for nic in self.machine.nics if nic.rdma and nic.virtual is None)
+        return tuple(nic for nic in self.real_nics if nic.rdma)
+
+    @cached_property
+    def real_nics(self) -> tuple[Nic, ...]:
+        """Without interfaces of software, and without virtual functions of a card that is here itself: they are shares of its port."""
+        real = [nic for nic in self.machine.nics if nic.virtual is None]
+        shares = [nic for nic in real if nic.address in self.pci and self.pci[nic.address or ""].virtual]
+        whole = {_bus(nic.address) for nic in real if nic not in shares}
+        return tuple(nic for nic in real if nic not in shares or _bus(nic.address) not in whole)
 
     @cached_property
     def usable(self) -> tuple[Nic, ...]:
@@ -105,10 +113,14 @@ def gigabytes(bytes_per_second: float) -> str:
 def slots(view: View) -> Iterator[tuple[str, list[Nic]]]:
     """Real NICs that share a slot: functions of one device."""
     found: dict[str, list[Nic]] = {}
-    for nic in view.machine.nics:
-        if nic.address and nic.virtual is None:
+    for nic in view.real_nics:
+        if nic.address:
             found.setdefault(nic.address.rpartition(".")[0], []).append(nic)
     yield from found.items()
+
+
+def _bus(address: str | None) -> str | None:
+    return address.rpartition(":")[0] if address else None
 
 
 def _matters(device: PciDevice) -> bool:

@@ -20,18 +20,21 @@ GDR = "/GDRDMA"
 SHARED_MEMORY = "SHM"
 
 _HEAD = 64 << 10
+_LONGEST_INDEX = 3  # of GPUs; addresses have four digits or more
 _LONGEST = 4096  # of a line; ring listings of thousands of ranks are cut
 _MOST_WARNINGS = 100
 _OURS = re.compile(r"\b[NR]CCL (?:INFO|WARN|TRACE)\b|\b[NR]CCL version\b")
 _HOST = re.compile(r"(?:^|[\s>:])([A-Za-z0-9][\w.-]{0,252}):\d{1,10}:\d{1,10} \[-?\d{1,4}\] ")
-_VIA = re.compile(r"(?:\[(send|receive)\] )?via (direct shared memory|P2P/direct pointer|[A-Z][\w./()\[\]-]{1,100})")
+_PLUGIN = r"NET/(?:[A-Za-z0-9_.-]{1,40} ){1,3}[A-Za-z0-9_.-]{1,40}/[\w./()\[\]-]{1,60}"  # "NET/AWS Libfabric/0/GDRDMA"
+_VIA = re.compile(rf"(?:\[(send|receive)\] )?via (direct shared memory|P2P/direct pointer|{_PLUGIN}|[A-Z][\w./()\[\]-]{{1,100}})")
+_ENDS = re.compile(r" : \d{1,7}\[([0-9a-f]{1,8})\] -> \d{1,7}\[([0-9a-f]{1,8})\]")
 _PROXY = re.compile(r"\([^()]{0,40}\)")
 _NET = re.compile(r"^NET/([^/]+)(?:/(\d{1,4}))?")
 _VERSION = re.compile(r"\b[NR]CCL version\s*:?\s*(\d{1,3}\.\d{1,3}(?:\.\d{1,3})?)")
 _NETWORK = re.compile(r"Using network (\S[\w .-]{0,60})")
 _DEVICES = re.compile(r"NET/(IB|Socket) ?: Using (.*)$")
 _DEVICE = re.compile(r"\[\d{1,4}\]([\w.-]{1,64}(?::\d{1,3}/\w{1,10})?)")
-_GDR = re.compile(r"GPU Direct RDMA (Enabled|Disabled) for (?:GPU \S+ / )?HCA (\d{1,4})(?: '([^']{1,64})')?")
+_GDR = re.compile(r"GPU Direct RDMA (Enabled|Disabled) for (?:GPU \S+ / )?HCA ([0-9a-f]{1,16})\b(?: '([^']{1,64})')?")
 _DMA_BUF = re.compile(r"DMA-BUF (?:is (not )?available|registrations: (true|false))")
 _NVLS = re.compile(r"NVLS multicast support is (not )?available")
 _SPEED = re.compile(r"[Dd]efaulting to 10 Gbps")
@@ -55,6 +58,8 @@ class NcclLog:
     hosts           that wrote lines, in order of appearance
     hcas            "mlx5_0:1/RoCE" as NCCL uses them; interfaces those of its sockets
     gdr_enabled     HCAs that NCCL says GPUs may reach (capability, no proof); gdr_disabled: may not; one may stand in both
+    gdr_gpus        of which both directions are shown: (host, "3") by the driver's number, (host, "0000:1b:00.0") in older logs; the
+                    host is "" where the lines name none; staged_gpus: those with lines of RDMA without GDRDMA
     gdr_send        a [send] line with GDRDMA is there; gdr_receive a [receive] line; staged: NET lines of RDMA without it
     sockets         "data" where bytes go over TCP, "bootstrap" where only ranks meet there
     dma_buf         NCCL's plugin registers memory through dma-buf; False does not exclude a peer-memory module
@@ -89,6 +94,14 @@ class NcclLog:
     provider: str | None = None
     nics: int | None = None
     nic_groups: int | None = None
+    gdr_gpus: tuple[tuple[str, str], ...] = ()
+    staged_gpus: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def gdr_refused(self) -> tuple[str, ...]:
+        """HCAs that NCCL says it cannot use so. A distance ("HCA 3") that is too far from one GPU and not from all refuses nothing."""
+        near = any(_is_distance(name) for name in self.gdr_enabled)
+        return tuple(name for name in self.gdr_disabled if name not in self.gdr_enabled and not (near and _is_distance(name)))
 
     @property
     def gdr_proof(self) -> str | None:
@@ -142,6 +155,7 @@ class _Facts:
         self.hosts: dict[str, None] = {}
         self.transports: Counter[str] = Counter()
         self.ways: Counter[tuple[str, str]] = Counter()
+        self.local: dict[tuple[str, str], set[str]] = {}
         self.networks: list[str] = []
         self.devices: dict[str, dict[str, None]] = {"IB": {}, "Socket": {}}
         self.gdr: dict[str, dict[str, None]] = {"Enabled": {}, "Disabled": {}}
@@ -178,10 +192,18 @@ class _Facts:
             transport = _transport(match[2])
             self.transports[transport] += 1
             self.ways[match[1] or "", "gdr" if transport.endswith(GDR) else "other"] += 1
+            self._local(line, match[1], transport)
         elif match := _LISTING.search(line):
             self.listed.append((max(map(int, match[1].split())) + 1, bool(match[2])))
         if match := _RANKS.search(line):
             self.ranks.append(int(match[1]))
+
+    def _local(self, line: str, way: str | None, transport: str) -> None:
+        """A [send] line is written by the GPU that sends, a [receive] line by the one that receives."""
+        ends, host = _ENDS.search(line), _HOST.search(line)
+        if way and ends and (transport.endswith(GDR) or _staged(transport)):
+            gpu = (host[1] if host else "", _gpu(ends[1] if way == "send" else ends[2]))
+            self.local.setdefault(gpu, set()).add(way if transport.endswith(GDR) else "staged")
 
     def _network(self, line: str) -> None:
         if match := _NETWORK.search(line):
@@ -223,6 +245,8 @@ class _Facts:
             _all(self.ordering), ranks, max((most for most, _ in self.listed), default=ranks),
             {kind: tuple(sorted(widths)) for kind, widths in self.graph.items()}, dict(self.paths), tuple(self.warnings),
             tuple(self.speeds), self.provider[0], self.provider[1], max(self.groups) + 1 if self.groups else None,
+            tuple(gpu for gpu, ways in self.local.items() if ways == {"send", "receive"}),
+            tuple(gpu for gpu, ways in self.local.items() if "staged" in ways),
         )  # fmt: skip
 
     def _net(self) -> str | None:
@@ -246,7 +270,19 @@ def _transport(text: str) -> str:
 
 def _staged(transport: str) -> bool:
     match = _NET.match(transport)
-    return bool(match) and not transport.endswith(GDR) and not transport.startswith("NET/Socket")
+    return bool(match) and not transport.endswith(GDR) and not transport.startswith("NET/Socket") and "tcp" not in transport.lower()
+
+
+def _gpu(text: str) -> str:
+    """The driver's number, or the PCI address that older logs print as one hexadecimal number ("1b000")."""
+    if len(text) <= _LONGEST_INDEX:
+        return text
+    number = int(text, 16)
+    return f"{number >> 20:04x}:{number >> 12 & 0xFF:02x}:{number >> 4 & 0xFF:02x}.{number & 0xF:x}"
+
+
+def _is_distance(name: str) -> bool:
+    return name.startswith("HCA ")
 
 
 def _all(answers: Iterable[bool]) -> bool | None:

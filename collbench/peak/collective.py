@@ -43,6 +43,8 @@ def ceilings(operation: str, cluster: Job) -> Ceilings:
     if why:
         return Ceilings(nothing(why) if operation in _RINGS else None, replace(nothing(why), model="bound"), None)
     bound = _bound(operation, cluster)
+    if bound.bytes_per_s is None:
+        return Ceilings(replace(bound, model="ring") if operation in _RINGS else None, bound, None)
     ring = _ring(cluster) if operation in _RINGS else None
     return Ceilings(ring, _no_less(bound, ring), _achievable(operation, cluster))
 
@@ -52,6 +54,8 @@ def doubtful_input(operation: str, cluster: Job) -> str:
     bound = ceilings(operation, cluster).bound
     links = [link for node, _ in cluster.kinds for link in (node.egress, node.injection, node.pcie)]
     limiting = [link for link in links if bound and bound.limited_by.startswith(link.name)]
+    if bound and ", fabric " in bound.limited_by:
+        return f"a fabric of {cluster.oversubscription:g}:1 is what --oversubscription gave"
     for link in limiting:
         if link.source.startswith("--"):
             return f"{link.name} is what {link.source} gave"
@@ -111,36 +115,35 @@ def _bound(operation: str, job: Job) -> Ceiling:
 
 
 def _of_singles(operation: str, job: Job) -> Least:
-    """Every GPU for itself, over its links to the node's others."""
-    if operation in ("alltoall", "alltoallv"):
-        return max((_alltoall_of_one(job, side, node.gpus if node.apart else job.ranks) for node, _ in job.kinds for side in node.singles),
-                   key=lambda least: least.seconds_per_byte)  # fmt: skip
+    """Every GPU for itself: over its links to the node's others, and over the NICs where these have a way of their own."""
     plain = least_time(operation, job.singles())
     if operation != "allreduce" or not any(node.nvls for node, _ in job.kinds):
         return plain
-    each = [_with_nvls(side, node.gpus if node.nvls else None) for node, _ in job.kinds for side in node.singles]
+    each = [_with_nvls(job, node, side) for node, _ in job.kinds for side in node.singles]
     return min(plain, max(each, key=lambda least: least.seconds_per_byte), key=lambda least: least.seconds_per_byte)
 
 
-def _alltoall_of_one(job: Job, side: Side, peers: int) -> Least:
-    """What one GPU sends over its links: to the others of its node where NICs have a way of their own, else to all."""
-    return Least((peers - 1) / job.ranks / side.bytes_per_s if side.bytes_per_s else inf, side)
-
-
-def _with_nvls(side: Side, gpus: int | None) -> Least:
-    """A GPU whose switch adds sends S, and the sum of its part for the multicast: S(1 + 1/g); one without sends S."""
-    return Least((1 + 1 / gpus if gpus else 1.0) / side.bytes_per_s, replace(side, name=f"{side.name} with NVLink SHARP") if gpus else side)
+def _with_nvls(job: Job, node: Node, side: Side) -> Least:
+    """A GPU whose switch adds sends S, and the sum of its part for the multicast: S(1 + 1/g); one without sends S. NICs carry theirs."""
+    nics = job.egress(node).known / node.gpus if job.several and node.apart else 0.0
+    inside = side.bytes_per_s * node.gpus / (node.gpus + 1) if node.nvls else side.bytes_per_s
+    return Least(1 / (inside + nics), replace(side, name=f"{side.name} with NVLink SHARP") if node.nvls else side)
 
 
 def _flow(operation: str, job: Job) -> Link:
-    """Messages between ranks, sent directly: inside a node the pair's way; between nodes the NICs, shared, and the GPU's own PCIe link."""
+    """Messages between ranks, sent directly: inside a node the pair's way; between nodes the NICs, shared, and the GPU's own PCIe link.
+
+    Pairs alone leave a fabric idle enough to carry them at the NICs' rate, however thin it is for all nodes at once.
+    """
     if not job.several:
         return job.nodes[0].pair if operation == "p2p" else job.nodes[0].neighbours
-    sharing = job.pairs if operation == "p2p" else job.ring_edges
-    words = f" shared by {sharing} {'pairs' if operation == 'p2p' else 'edges of the ring'}" if sharing > 1 else ""
-    links = [job.egress(node).shared(sharing, f"{job.egress(node).name}{words}") for node, _ in job.kinds]
-    links += [link for node, _ in job.kinds for link in (node.injection, node.pcie)]
-    if operation == "sendrecv":
+    pairs = operation == "p2p"
+    sharing = job.pairs if pairs else job.ring_edges
+    words = f" shared by {sharing} {'pairs' if pairs else 'edges of the ring'}" if sharing > 1 else ""
+    leaving = [node.egress if pairs else job.egress(node) for node, _ in job.kinds]
+    links = [link.shared(sharing, f"{link.name}{words}") for link in leaving]
+    links += [node.pcie for node, _ in job.kinds]
+    if not pairs:
         links += [node.neighbours for node, _ in job.kinds if node.gpus > 1]
     return min(links, key=lambda link: link.known)
 

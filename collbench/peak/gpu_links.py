@@ -19,7 +19,7 @@ class Wires:
     """Bytes per second of one direction: `mesh[a][b]` between GPUs of the job, `switch[a]` into a switch that all of them are on.
 
     one         of one link, for each GPU that has any; `Link` with NCCL's constant beside it
-    count       links of each GPU that lead to others of the job
+    count       links of each GPU that lead to others of the job; `into_switch` those of them that lead to the switch
     doubts      what was read and not believed
     """
 
@@ -27,6 +27,7 @@ class Wires:
     switch: dict[str, float] = field(default_factory=dict)
     one: dict[str, Link] = field(default_factory=dict)
     count: dict[str, int] = field(default_factory=dict)
+    into_switch: dict[str, int] = field(default_factory=dict)
     kind: str = "NVLink"
     doubts: list[str] = field(default_factory=list)
 
@@ -46,6 +47,10 @@ class Wires:
         if a in self.switch and b in self.switch:
             return min(self.switch[a], self.switch[b])
         return self.mesh.get(a, {}).get(b, 0.0)
+
+    def around(self, a: str, b: str) -> float:
+        """From a to b through any one GPU that both have links to, all such ways together."""
+        return sum(min(rate, self.mesh[c].get(b, 0.0)) for c, rate in self.mesh.get(a, {}).items() if c in self.mesh)
 
     def groups(self, keys: Sequence[str]) -> list[list[str]]:
         """The GPUs that reach each other over these links, in the order of `keys`."""
@@ -83,15 +88,23 @@ def links_per_gpu(machine: Machine) -> dict[str, Link]:
 
 def uncounted(machine: Machine, keys: Sequence[str]) -> str | None:
     """Why nobody knows whether these GPUs have links among them; None when a source that would have counted them was read."""
-    if machine.gpu_links:
-        return None
     chosen = set(keys)
     between = any(a in chosen and b in chosen and a != b for a, b in machine.paths)
+    if machine.gpu_links:
+        missing = [] if between else _left_out(machine, keys)
+        return f"no source counts the links of {missing[0]}, and those of others lead to a switch; give --nvlink" if missing else None
     looked = all(gpu.architecture for gpu in machine.gpus if gpu.key in chosen)
     if "gpu_links" in machine.unknown or not (between or looked):
         why = machine.unknown.get("gpu_links", "none of the sources counts the links between the GPUs")
         return f"{why}; add the output of `nvidia-smi topo -m`, or give --nvlink or --pcie"
     return None
+
+
+def _left_out(machine: Machine, keys: Sequence[str]) -> list[str]:
+    """The GPUs that no source counts links of, when others have a switch or far ends that nobody told."""
+    told = {end for link in machine.gpu_links for end in (link.a, link.b)}
+    elsewhere = any(link.count > 0 and link.b in (SWITCH, None) and link.a in keys for link in machine.gpu_links)
+    return [key for key in keys if key not in told] if elsewhere else []
 
 
 def wires_of(machine: Machine, keys: Sequence[str]) -> Wires:
@@ -104,6 +117,8 @@ def wires_of(machine: Machine, keys: Sequence[str]) -> Wires:
             wires.one[key] = _one(machine, gpus[key], row, _distinct(row))
             _place(wires, machine, gpus[key], row, chosen)
     _mirror(wires)
+    if len(wires.switch) == 1:
+        _alone(wires, *wires.switch)
     return wires
 
 
@@ -153,7 +168,7 @@ def _place(wires: Wires, machine: Machine, gpu: Gpu, row: Sequence[GpuLink], cho
         to_switch += nowhere if _reaches_all(wires, gpu, nowhere, own, max(len(machine.gpus), len(chosen))) else 0
     if to_switch:
         wires.switch[gpu.key] = to_switch * rate
-        wires.count[gpu.key] = to_switch
+        wires.count[gpu.key] = wires.into_switch[gpu.key] = to_switch
     for link in peers:
         if link.b in chosen:
             to = wires.mesh.setdefault(gpu.key, {})
@@ -174,6 +189,12 @@ def _reaches_all(wires: Wires, gpu: Gpu, count: int, own: bool, gpus: int) -> bo
     return True
 
 
+def _alone(wires: Wires, gpu: str) -> None:
+    """Links into a switch that no other GPU of the job is on lead nowhere."""
+    del wires.switch[gpu]
+    wires.count[gpu] -= wires.into_switch.pop(gpu)
+
+
 def _mirror(wires: Wires) -> None:
     """A link that only one end tells of (a matrix with a row missing) has two ends all the same."""
     for a, peers in list(wires.mesh.items()):
@@ -182,5 +203,5 @@ def _mirror(wires: Wires) -> None:
             if a not in back:
                 back[a] = rate
                 wires.one.setdefault(b, wires.one[a])
-                one = wires.one[b].bytes_per_s or 0.0
-                wires.count[b] = wires.count.get(b, 0) + (round(rate / one) if one else 0)
+                one = wires.one[b].bytes_per_s
+                wires.count[b] = wires.count.get(b, 0) + (round(rate / one) if one else 1)

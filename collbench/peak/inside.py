@@ -30,7 +30,8 @@ def mesh_cuts(wires: Wires, keys: Sequence[str]) -> list[Partition]:
 
 def _halves(wires: Wires, side: Sequence[str], keys: Sequence[str], rate: float) -> Partition:
     name = f"{wires.kind} between {len(side)} and {len(keys) - len(side)} GPUs, {rate / 1e9:g} GB/s"
-    return Side(len(side), rate, name), Side(len(keys) - len(side), rate, name)
+    halves = Side(len(side), rate, name), Side(len(keys) - len(side), rate, name)
+    return halves if keys[0] in side else halves[::-1]  # the root is on the first GPU
 
 
 def _phase_cuts(mesh: Mapping[str, Mapping[str, float]], keys: Sequence[str]) -> list[tuple[list[str], float]]:

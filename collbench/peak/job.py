@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import isinf
 
 from collbench.peak.cut import Side
 from collbench.peak.inside import Partition
@@ -20,7 +21,7 @@ class Job:
     oversubscription    the fabric carries a node's rate divided by this; 1: non-blocking
     sharp               the fabric's switches add (InfiniBand SHARP)
     ring_edges          edges of the sendrecv ring that leave the busiest node
-    pairs               point-to-point pairs at once between nodes
+    pairs               point-to-point pairs at once that send over the busiest node's NICs in the same direction
     given               a ceiling that the user gave, bytes per second
     traffic             alltoallv: bytes from rank (row) to rank (column), ranks in the nodes' order; None: even
     """
@@ -58,7 +59,11 @@ class Job:
 
     def singles(self) -> Partition:
         """Every GPU for itself."""
-        return tuple(_times(side, times) for node, times in self.kinds for side in node.singles)
+        return tuple(_times(self._with_nics(node, side), times) for node, times in self.kinds for side in node.singles)
+
+    def of_gpus(self, node: Node) -> Partition:
+        """Every GPU of one node, in the order of its ranks."""
+        return tuple(replace(self._with_nics(node, side), times=1) for side in node.singles for _ in range(side.times))
 
     def partitions(self) -> Iterator[tuple[Partition, bool]]:
         """The nodes if there are several (True), then the cuts inside them (False; single GPUs are `singles`)."""
@@ -68,11 +73,15 @@ class Job:
             yield tuple(_times(side, times) for node, times in self.kinds for side in self._cut(node, level)), False
 
     def _cut(self, node: Node, level: int) -> Partition:
-        if level >= len(node.cuts):
-            return node.singles
-        if not (self.several and node.apart):
-            return node.cuts[level]
-        return tuple(replace(side, bytes_per_s=side.bytes_per_s + node.egress.known) for side in node.cuts[level])
+        return tuple(self._with_nics(node, side) for side in (node.cuts[level] if level < len(node.cuts) else node.singles))
+
+    def _with_nics(self, node: Node, side: Side) -> Side:
+        """Some GPUs of a node of several: where NICs have a way of their own, bytes leave by these as well as by the links inside."""
+        nics = self.egress(node)
+        if not (self.several and node.apart) or isinf(side.bytes_per_s):
+            return side
+        alone, shared = side.bytes_per_s + nics.known, side.bytes_per_s + nics.known * side.ranks / node.gpus
+        return replace(side, bytes_per_s=alone, at_once=shared, name=f"{side.name} and {nics.name}")
 
     def as_nccl_takes_it(self) -> Job:
         """The same job with NCCL's constants."""
@@ -89,7 +98,9 @@ class Job:
 
 
 def _names(job: Job, node: Node) -> set[str]:
-    return {node.injection.name, job.egress(node).name, node.pcie.name, *(side.name for cut in node.cuts for side in cut)}
+    inside = {node.injection.name, *(side.name for cut in node.cuts for side in cut)}
+    nics = job.egress(node).name
+    return {nics, node.pcie.name, *inside, *(f"{name} and {nics}" for name in inside)}
 
 
 def _times(side: Side, times: int) -> Side:

@@ -55,6 +55,8 @@ def assumed(operation: str, job: Job) -> list[str]:
     found = []
     if job.several and job.oversubscription == 1:
         found.append("a non-blocking fabric between the nodes (else --oversubscription)")
+    if job.several and job.oversubscription != 1 and operation != "p2p":
+        found.append(f"every node gets 1/{job.oversubscription:g} of its rate from the fabric, wherever it is (--oversubscription)")
     if job.several and any(node.injection.bytes_per_s is None for node in nodes):
         found.append(
             "links inside the nodes that are no slower than the NICs: "
@@ -64,6 +66,8 @@ def assumed(operation: str, job: Job) -> list[str]:
         found.append("PCIe links that are no slower than the NICs: " + next(n.pcie.name for n in nodes if n.pcie.bytes_per_s is None))
     if operation == "alltoallv" and job.traffic is None:
         found.append("the same number of bytes between all ranks")
+    if operation == "sendrecv" and any(node.neighbours.known < node.injection.known for node in nodes):
+        found.append("ranks in the order of the GPUs")
     if operation == "sendrecv" and job.several and job.ring_edges == 1:
         found.append("ranks in blocks, so that one edge of the ring leaves a node (else --ring-edges)")
     return found

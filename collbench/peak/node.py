@@ -13,6 +13,7 @@ from collbench.peak.inside import Partition, box_cuts, mesh_cuts
 from collbench.peak.link import Link, unknown
 from collbench.peak.nics import Egress, NicRate, egress_of
 from collbench.peak.pcie import PcieTree, narrowest
+from collbench.peak.rates import gpu_model
 from collbench.topology.model import Gpu, Machine
 
 NOT_GIVEN = unknown("the GPUs' PCIe links are not given")
@@ -67,7 +68,7 @@ def node_of(machine: Machine, gpus: int | Sequence[str] | None = None, *, pcie: 
     """
     chosen = _chosen(machine, gpus)
     tree = PcieTree(machine)
-    egress = Egress(nics) if nics else egress_of(machine, tree)
+    egress = Egress(nics) if nics else _beyond(machine, chosen) or egress_of(machine, tree)
     if not chosen:
         count = gpus if isinstance(gpus, int) else 1
         none = unknown("none of the sources tells of a GPU; give --nvlink or --pcie")
@@ -98,6 +99,15 @@ def _chosen(machine: Machine, gpus: int | Sequence[str] | None) -> list[Gpu]:
     if missing:
         raise UsageError(f"no GPU {missing[0]} on {machine.hostname or 'this machine'}: it has {', '.join(by_key) or 'none'}")
     return [by_key[key] for key in gpus]
+
+
+def _beyond(machine: Machine, chosen: Sequence[Gpu]) -> Egress | None:
+    """Where NVLink may join nodes (NVL72), the NICs are no bound of what leaves one."""
+    name = next((gpu.model for gpu in chosen if (row := gpu_model(gpu.model)) and row.c2c), None)
+    if not name or not machine.switched:
+        return None
+    why = f"the NVLinks of {name} may lead to other nodes as well (NVL72), and no source tells; where NICs are the way, give --nic"
+    return Egress(unknown(why))
 
 
 def _silent(why: str, own: dict[str, Link]) -> Node:
@@ -137,18 +147,27 @@ def _box(gpus: Sequence[Gpu], wires: Wires, tree: PcieTree, own: dict[str, Link]
 
 def _ways(wires: Wires, keys: Sequence[str], own: dict[str, Link]) -> tuple[Link, Link]:
     """The fastest direct way between two GPUs, and the slowest between neighbours in their order."""
-    if wires.switch and not wires.mesh:
-        one = narrowest([wires.out_of(key) for key in keys])
-        return max((wires.out_of(key) for key in keys), key=lambda link: link.known), one
     hops = [_way(wires, a, b, own) for a, b in pairwise(keys)]
-    fastest = [_way(wires, a, max(peers, key=peers.__getitem__), own) for a, peers in wires.mesh.items() if peers]
-    return max([*fastest, *hops], key=lambda link: link.bytes_per_s or 0.0), narrowest(hops)
+    switched = sorted((key for key in keys if key in wires.switch), key=lambda key: -wires.switch[key])[:2]
+    fastest = [_way(wires, *switched, own)] if len(switched) == 2 else []
+    fastest += [_way(wires, a, max(peers, key=peers.__getitem__), own) for a, peers in wires.mesh.items() if peers]
+    return max([*fastest, *hops], key=lambda link: link.known), narrowest(hops)
 
 
 def _way(wires: Wires, a: str, b: str, own: dict[str, Link]) -> Link:
+    """From GPU to GPU: over the switch, their own links, or PCIe; over a third GPU where that is faster than PCIe."""
+    if a in wires.switch and b in wires.switch:
+        return narrowest([wires.out_of(a), wires.out_of(b)])
     rate, one = wires.between(a, b), wires.one.get(a)
-    if not rate or one is None or not one.bytes_per_s:
-        return narrowest([own[a], own[b]])
+    if one and b in wires.mesh.get(a, {}):
+        return _of_pair(wires, rate, one)
+    direct, around = narrowest([own[a], own[b]]), wires.around(a, b)
+    return Link(around, f"{wires.kind} over a third GPU", one.source) if one and around > direct.known else direct
+
+
+def _of_pair(wires: Wires, rate: float, one: Link) -> Link:
+    if not rate or not one.bytes_per_s:
+        return unknown(one.name)
     count = round(rate / one.bytes_per_s)
     nccl = None if one.nccl_bytes_per_s is None else count * one.nccl_bytes_per_s
     return Link(rate, f"{wires.kind} {count}×{one.bytes_per_s / 1e9:g} GB/s of a pair", one.source, nccl)

@@ -53,6 +53,8 @@ class PcieTree:
     def of_gpu(self, gpu: Gpu) -> Link:
         """A GPU's own link; a file that claims more than the model can do is not believed."""
         link, model = self.own(gpu.address), gpu_model(gpu.model)
+        if model and model.c2c:
+            return unknown(f"a {model.model} reaches its CPU and the NICs over NVLink-C2C, which no source counts")
         device = self.devices.get(gpu.address or "")
         row = pcie(self._speed(device)) if device else None
         if link.bytes_per_s is None or model is None or row is None or device is None:
@@ -68,7 +70,7 @@ class PcieTree:
         device = self.devices[bridge]
         speed = device.link.max_speed_gt_per_s or device.link.speed_gt_per_s
         rate = _rate(speed, _width(device))
-        if rate is None or device.virtual:
+        if rate is None or device.virtual or (speed == _IDLE and device.link.max_speed_gt_per_s is None):
             return float("inf")
         below = self._fastest_below.get(bridge, 0.0)
         if rate < below and (device.link.max_speed_gt_per_s is None or speed == _IDLE):

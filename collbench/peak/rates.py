@@ -29,7 +29,11 @@ class NvLink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuModel:
-    """A GPU model: NVLinks at most, the PCIe generation of its own interface, and whether its links lead to one other card."""
+    """A GPU model: NVLinks at most, the PCIe generation of its own interface, and where its links lead.
+
+    bridge    to one other card
+    c2c       it is on a module with its CPU: NVLink-C2C, not PCIe, carries what it sends to NICs, and a switch may join several nodes
+    """
 
     model: str
     architecture: str
@@ -38,6 +42,7 @@ class GpuModel:
     source: str
     verified: bool
     bridge: bool = False
+    c2c: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import inf
 
 import numpy as np
@@ -18,18 +19,21 @@ def uneven(job: Job) -> tuple[float, Side | None]:
     """
     bytes_between = _matrix(job)
     node_of = np.repeat(np.arange(len(job.nodes)), [node.gpus for node in job.nodes])
-    same = node_of[:, None] == node_of[None, :]
     needs = []
     for index, node in enumerate(job.nodes):
         mine = node_of == index
         if job.several:
             crossing = max(bytes_between[mine][:, ~mine].sum(), bytes_between[~mine][:, mine].sum())
             needs.append((crossing / job.egress(node).known, Side(node.gpus, job.egress(node).known, job.egress(node).name)))
-        counted = np.where(same, bytes_between, 0) if node.apart else bytes_between
-        busiest = max(counted[mine].sum(axis=1).max(), counted[:, mine].sum(axis=0).max())
-        needs.append((busiest / node.injection.known, Side(1, node.injection.known, node.injection.name)))
+        needs += _of_gpus(job.of_gpus(node), bytes_between[mine].sum(axis=1), bytes_between[:, mine].sum(axis=0))
     time, side = max(needs, key=lambda need: need[0])
     return (float(bytes_between.sum() / job.ranks / time), side) if time > 0 else (inf, None)
+
+
+def _of_gpus(sides: Sequence[Side], sent: np.ndarray, received: np.ndarray) -> list[tuple[float, Side]]:
+    """The busiest of a node's GPUs, and all of them together, in seconds; `sides` in the order of the ranks."""
+    busiest = [(max(one, other) / side.bytes_per_s, side) for side, one, other in zip(sides, sent, received, strict=True)]
+    return [*busiest, (max(sent.sum(), received.sum()) / sum(side.all_at_once for side in sides), sides[0])]
 
 
 def _matrix(job: Job) -> np.ndarray:

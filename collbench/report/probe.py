@@ -10,9 +10,10 @@ from typing import Any, TextIO
 
 from collbench.doctor.finding import SEVERITIES, Finding
 from collbench.errors import UsageError
+from collbench.report.probe_cluster import cluster_lines
 from collbench.report.probe_matrix import MOST_PARTS, matrix_lines
 from collbench.report.probe_tree import tree_lines
-from collbench.report.probe_words import listed, safe
+from collbench.report.probe_wrap import width_of, wrapped
 from collbench.report.screen import PlainScreen, wants_color
 from collbench.report.table import Line
 from collbench.topology.distance import Distances
@@ -34,13 +35,13 @@ def probe_text(
 ) -> None:
     """Prints machines in one of FORMATS on `stream`; `color` is auto, always or never, `findings` the doctor's where they are known.
 
-    Nothing is cut: what is wider than a terminal wraps there. Raises UsageError for an unknown format or colour.
+    Nothing is cut: on a terminal that is narrower a line goes on below its beginning, but for matrices. Raises UsageError for an unknown format or colour.
     """
     if format not in FORMATS:
         raise UsageError(f"--format '{format}' is unknown: choose from {', '.join(FORMATS)}")
     screen = PlainScreen(stream, stream, wants_color(stream, color))
     found = _examined(machines) if findings is None and format != "matrix" else list(findings or ())
-    for line in _lines(machines, differences, format, found):
+    for line in wrapped(_lines(machines, differences, format, found), width_of(stream) if format == "table" else None):
         screen.data(line)
 
 
@@ -62,31 +63,13 @@ def _lines(machines: Sequence[Machine], differences: Sequence[str], format: str,
     if format == "json":
         yield Line(json.dumps(document(machines, differences, findings), indent=2, allow_nan=False))
         return
-    for place, (machine, equal) in enumerate(_once(machines)):
-        yield from [Line("")] if place else []
-        if format == "matrix" and len(machines) > 1:
-            yield Line(safe(machine.hostname or "host name unknown"), "head")
-        yield from tree_lines(machine) if format == "table" else matrix_lines(machine)
-        if equal:
-            yield Line(f"equal to it: {listed(map(safe, equal), 1000)}")
-    if differences:
-        yield from (Line(""), Line("differences between nodes:", "head"))
-        yield from (Line(f"  {safe(each, 1000)}") for each in differences)
-    if format == "table":
+    matrix = format == "matrix"
+    if len(machines) > 1:
+        yield from cluster_lines(machines, differences, matrix)
+    else:
+        yield from (line for machine in machines for line in (matrix_lines(machine) if matrix else tree_lines(machine)))
+    if not matrix:
         yield from (Line(""), _counts(findings))
-
-
-def _once(machines: Sequence[Machine]) -> Iterator[tuple[Machine, list[str]]]:
-    """Machines that only their names tell apart once, with the names of the others."""
-    from collbench.topology.snapshot import topology_json
-
-    by_name = {machine.hostname: machine for machine in machines}
-    if len(by_name) < len(machines):
-        yield from ((machine, []) for machine in machines)
-        return
-    for entry in topology_json(machines)["machines"]:
-        first, *others = entry["hostnames"]
-        yield by_name[first], [other or "host name unknown" for other in others]
 
 
 def _counts(findings: Sequence[Finding]) -> Line:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from collbench.report.probe_words import listed, nic_name, safe
+from collbench.report.probe_words import gpus_text, listed, nic_name, nics_text, safe
 from collbench.report.table import Line
 from collbench.topology.distance import Distances
 from collbench.topology.model import Gpu, Machine, Nic
@@ -29,7 +29,7 @@ def matrix_lines(machine: Machine) -> Iterator[Line]:
     everything: list[Gpu | Nic] = [*machine.gpus, *(nic for nic in machine.nics if nic.virtual is None)]
     parts = everything[:MOST_PARTS]
     if not parts:
-        yield Line("no GPU and no NIC: there are no distances")
+        yield Line(f"{gpus_text(machine)}, {nics_text(machine)}: there are no distances")
         return
     distances = Distances(machine)
     names = _names(parts)

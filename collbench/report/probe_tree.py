@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from itertools import groupby
 
 from collbench.report.probe_layout import Domain, Part, Switch, arrange
+from collbench.report.probe_unknown import disagreement_lines, unknown_lines
 from collbench.report.probe_words import (
+    gigabits,
     gpu_model,
     gpu_name,
+    gpus_text,
     links_text,
     listed,
     memory,
     nic_name,
+    nics_text,
     numa_text,
     pcie,
     port_text,
@@ -27,27 +32,28 @@ from collbench.topology.gpudirect import Capability, capability
 from collbench.topology.model import Gpu, Machine, Nic
 
 _MOST_VIRTUAL = 12
+_MOST_ALIKE = 16
 
 
 def tree_lines(machine: Machine) -> Iterator[Line]:
     """The machine, line by line, never cut. Names from outside are made printable; figures keep their units."""
     distances = Distances(machine)
-    yield Line(_title(machine), "head")
+    yield Line(title(machine), "head")
+    yield from (Line(f"  {', '.join(text)}") for text in [system_text(machine.system)] if text)
     domains = arrange(machine, distances)
     for place, domain in enumerate(domains):
         yield from _domain(machine, domain, distances, last=place == len(domains) - 1)
     yield from (Line(text) for text in _virtual(machine))
     yield from _section("GPUDirect RDMA (a GPU and its nearest NICs)", _gpudirect(machine, distances))
-    yield from _section("unknown", _reasons(machine))
+    yield from _section("unknown", unknown_lines(machine))
     yield from _section("doubts", [safe(doubt, 1000) for doubt in machine.doubts])
-    yield from _section("sources disagree", _disagreements(machine))
+    yield from _section("sources disagree", disagreement_lines(machine))
     yield Line(f"read from: {'; '.join(map(safe, machine.sources)) or 'nothing'}", "foot")
 
 
-def _title(machine: Machine) -> str:
-    name = safe(machine.hostname) if machine.hostname else "host name unknown"
-    none = [] if machine.gpus else [f"GPUs {unknown(machine, 'gpus')}" if "gpus" in machine.unknown else "no GPU"]
-    return " · ".join([name, *system_text(machine.system), *none])
+def title(machine: Machine, name: str | None = None) -> str:
+    """What somebody wants to know first: "node1: 8 × H100 80GB HBM3, 8 NICs at 400 Gb/s InfiniBand"; `name` in place of its own."""
+    return f"{name or safe(machine.hostname or 'host name unknown')}: {gpus_text(machine)}, {nics_text(machine)}"
 
 
 def _domain(machine: Machine, domain: Domain, distances: Distances, last: bool) -> Iterator[Line]:
@@ -55,15 +61,39 @@ def _domain(machine: Machine, domain: Domain, distances: Distances, last: bool) 
     yield from (Line(text) for text in _branches(machine, domain.below, distances, "   " if last else "│  "))
 
 
+def part_texts(machine: Machine) -> dict[str, str]:
+    """Each GPU, NIC and its ports in one line, by key, as the tree tells them: to find what tells two machines apart."""
+    distances = Distances(machine)
+    parts: list[Part] = [*machine.gpus, *(nic for nic in machine.nics if nic.virtual is None)]
+    return {part.key: "; ".join(_lines_of(machine, part, distances)) for part in parts}
+
+
 def _branches(machine: Machine, below: tuple[Switch | Part, ...], distances: Distances, indent: str) -> Iterator[str]:
-    for place, each in enumerate(below):
-        last = place == len(below) - 1
+    told = list(_alike(machine, below, distances))
+    for place, (each, lines) in enumerate(told):
+        last = place == len(told) - 1
         inner = indent + ("   " if last else "│  ")
-        first, *more = _lines_of(machine, each, distances)
+        first, *more = lines
         yield f"{indent}{'└─' if last else '├─'} {first}"
         yield from (f"{inner}   {text}" for text in more)
         if isinstance(each, Switch):
             yield from _branches(machine, each.below, distances, inner)
+
+
+def _alike(machine: Machine, below: tuple[Switch | Part, ...], distances: Distances) -> Iterator[tuple[Switch | Part, list[str]]]:
+    """Each with its lines; parts without an address of which the same is known (often next to nothing) once, with all their names."""
+    told = [(each, _lines_of(machine, each, distances)) for each in below]
+    for _, group in groupby(told, lambda one: _but_its_name(*one)):
+        (each, (first, *more)), *others = group
+        name, _, rest = first.partition("  ")
+        kind = name.partition(" ")[0]
+        names = listed([name, *(lines[0].partition("  ")[0].removeprefix(f"{kind} ") for _, lines in others)], _MOST_ALIKE)
+        yield each, [f"{names}  {rest}" if others else first, *more]
+
+
+def _but_its_name(each: Switch | Part, lines: list[str]) -> object:
+    """What parts must share to be told as one."""
+    return id(each) if isinstance(each, Switch) or each.address else (type(each), lines[0].partition("  ")[2], *lines[1:])
 
 
 def _lines_of(machine: Machine, each: Switch | Part, distances: Distances) -> list[str]:
@@ -82,8 +112,8 @@ def _nic(machine: Machine, nic: Nic, distances: Distances) -> list[str]:
     address = [safe(nic.address)] if nic.address and nic.address != nic.name else []
     verbs = "RDMA" if nic.rdma else "no RDMA" if nic.model or nic.ports else "RDMA unknown"
     kind = f"{safe(nic.model or 'model unknown')}, {verbs}"
-    interfaces = [f"interfaces {listed(map(safe, nic.interfaces))}"] if nic.interfaces not in ((), (nic.name,)) else []
-    head = "  ".join([f"NIC {nic_name(nic)}", *address, kind, _slot(machine, nic, distances), *interfaces])
+    interfaces = f" ({listed(map(safe, nic.interfaces))})" if nic.interfaces not in ((), (nic.name,)) else ""
+    head = "  ".join([f"NIC {nic_name(nic)}{interfaces}", *address, kind, _slot(machine, nic, distances)])
     return [head, *([port_text(port) for port in nic.ports] or [f"ports {unknown(machine, f'nics/{nic.key}/ports')}"])]
 
 
@@ -98,8 +128,15 @@ def _slot(machine: Machine, part: Part, distances: Distances) -> str:
 
 
 def _virtual(machine: Machine) -> list[str]:
-    names = [f"{nic_name(nic)} ({safe(nic.virtual)})" for nic in machine.nics if nic.virtual is not None]
-    return [f"virtual interfaces: {listed(names, _MOST_VIRTUAL)}"] if names else []
+    """Interfaces that are no port of the machine: those whose speed is nobody's, and those that other ports carry."""
+    kinds: dict[bool, defaultdict[str, list[str]]] = {False: defaultdict(list), True: defaultdict(list)}
+    for nic in (nic for nic in machine.nics if nic.virtual is not None):
+        known = [gigabits(port.rate_bits_per_s) for port in nic.ports if port.rate_bits_per_s is not None]
+        shaped = [f"shaped to {gigabits(port.shaped_bits_per_s)}" for port in nic.ports if port.shaped_bits_per_s is not None]
+        kinds[bool(known)][", ".join([safe(nic.virtual or ""), *known, *shaped])].append(nic_name(nic))
+    titles = {False: "interfaces that tell no speed", True: "interfaces made of others"}
+    told = {known: [f"{listed(names, _MOST_VIRTUAL)} ({kind})" for kind, names in found.items()] for known, found in kinds.items()}
+    return [f"{titles[known]}: {', '.join(texts)}" for known, texts in told.items() if texts]
 
 
 def _gpudirect(machine: Machine, distances: Distances) -> list[str]:
@@ -130,23 +167,6 @@ def _pairs(nics: str, gpus: list[str]) -> str:
 def _no_near(machine: Machine, gpu: Gpu, distances: Distances) -> Capability:
     nic = next(nic for nic in machine.nics if nic.virtual is None)
     return Capability("unknown", f"no path to a NIC is known ({distances.why_unknown(gpu.key, nic.key)})")
-
-
-def _reasons(machine: Machine) -> list[str]:
-    """Each reason once, with the facts it holds for; not those that the tree tells where they are missing."""
-    told = {"gpus" if not machine.gpus else "", *(f"nics/{nic.key}/ports" for nic in machine.nics if not nic.ports)}
-    paths: defaultdict[str, list[str]] = defaultdict(list)
-    for path, why in machine.unknown.items():
-        if path not in told:
-            paths[why].append(safe(path))
-    return [f"{listed(facts, 8)}: {safe(why)}" for why, facts in paths.items()]
-
-
-def _disagreements(machine: Machine) -> list[str]:
-    return [
-        f"{safe(each.path)}: {safe(each.taken)} ({safe(each.taken_from)}) taken, not {safe(each.other)} ({safe(each.other_from)})"
-        for each in machine.disagreements
-    ]
 
 
 def _section(title: str, texts: Iterable[str]) -> list[Line]:

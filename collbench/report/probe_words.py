@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterable
 
 from collbench.report.flags import printable as clean
@@ -14,6 +16,7 @@ _GENERATIONS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6, 128.0: 7}
 _LAYERS = {"infiniband": "InfiniBand", "ethernet": "Ethernet"}
 LINK_NAMES = {"nvlink": "NVLink", "xgmi": "xGMI"}
 _VENDORS = {"nvidia": "NVIDIA", "amd": "AMD", "intel": "Intel"}
+_PRINTED_RATE = re.compile(r"(\d{1,6}(?:\.\d{1,3})?) Gb/sec \((.*)\)")
 _IDLE_GT = 2.5  # what GPUs fall back to while they have nothing to do
 
 
@@ -91,11 +94,43 @@ def port_rate(port: Port) -> str:
 
 
 def port_text(port: Port) -> str:
-    """ "port 1: 400 Gb/s InfiniBand, active, MTU 4096 [400 Gb/sec (4X NDR)]"."""
+    """ "port 1: 400 Gb/s InfiniBand, active, MTU 4096 [4X NDR]"; the rate as it was printed only where that says another number."""
     mtu = f", MTU {port.mtu_bytes}" if port.mtu_bytes is not None else ""
-    printed = f" [{safe(port.rate_text)}]" if port.rate_text else ""
+    printed = f" [{_printed(port)}]" if port.rate_text else ""
     manager = ", no subnet manager" if port.link_layer == "infiniband" and port.sm_lid == 0 else ""
     return f"port {port.number}: {port_rate(port)}, {port_state(port)}{mtu}{manager}{printed}"
+
+
+def _printed(port: Port) -> str:
+    match = _PRINTED_RATE.fullmatch(port.rate_text or "")
+    same = match and port.rate_bits_per_s is not None and float(match[1]) * 1e9 == port.rate_bits_per_s
+    return safe(match[2] if match and same else port.rate_text or "")
+
+
+def gpus_text(machine: Machine) -> str:
+    """ "8 × H100 80GB HBM3", of several models each; without a GPU how sure that is."""
+    models = Counter(gpu_model(gpu) for gpu in machine.gpus)
+    if models:
+        return " + ".join(f"{count} × {model}" for model, count in models.items())
+    return "no GPU on the PCI bus" if machine.pci else f"GPUs {unknown(machine, 'gpus')}"
+
+
+def nics_text(machine: Machine) -> str:
+    """ "8 NICs at 400 Gb/s InfiniBand, 1 down"; a NIC with several ports counts by its fastest."""
+    speeds = Counter(_nic_speed(nic) for nic in machine.nics if nic.virtual is None)
+    told = [f"{count} {'' if place else 'NIC ' if count == 1 else 'NICs '}{speed}" for place, (speed, count) in enumerate(speeds.items())]
+    if told:
+        return ", ".join(told)
+    return "no NIC but virtual ones" if machine.nics else "no NIC" if machine.pci else f"NICs {unknown(machine, 'nics')}"
+
+
+def _nic_speed(nic: Nic) -> str:
+    up = [port for port in nic.ports if port.state != "down"]
+    fastest = max(up, key=lambda port: port.rate_bits_per_s or 0, default=None)
+    if fastest is None:
+        return "down" if nic.ports else "of unknown speed"
+    layer = f" {_LAYERS[fastest.link_layer]}" if fastest.link_layer else ""
+    return f"at {gigabits(fastest.rate_bits_per_s)}{layer}" if fastest.rate_bits_per_s is not None else f"of unknown speed{layer}"
 
 
 def links_text(machine: Machine, gpu: Gpu) -> str:

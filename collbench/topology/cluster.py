@@ -126,10 +126,10 @@ def _sentence(fact: str, nodes: Mapping[str, Sequence[str]]) -> str:
     ordered = sorted(nodes.items(), key=lambda item: len(item[1]))
     *few, (usual, many) = ordered
     clear = len(many) > len(few[-1][1]) and len(many) > 1
-    told = [f"{_folded(names)} {_have(names)} {value}" for value, names in few[:_MOST_VALUES]]
+    told = [f"{folded(names)} {_have(names)} {value}" for value, names in few[:_MOST_VALUES]]
     left = len(few) - len(told)
     more = [f"{_number(sum(len(names) for _, names in few[_MOST_VALUES:]), 'node')} in {left} other ways"] if left else []
-    last = f"the other {len(many)} have {usual}" if clear else f"{_folded(many)} {_have(many)} {usual}"
+    last = f"the other {len(many)} have {usual}" if clear else f"{folded(many)} {_have(many)} {usual}"
     return ", ".join([*told, *more, last])
 
 
@@ -137,8 +137,8 @@ def _have(names: Sequence[str]) -> str:
     return "has" if len(names) == 1 else "have"
 
 
-def _folded(names: Sequence[str]) -> str:
-    """Host names as Slurm folds them: node[03,07-09]."""
+def folded(names: Sequence[str]) -> str:
+    """Host names as Slurm folds them: "node[03,07-09]", and how many more groups of them there are."""
     from hostlist import collect_hostlist
 
     try:

@@ -32,13 +32,18 @@ class Capability:
     why: str
 
 
-def capability(machine: Machine, gpu: Gpu, nic: Nic, proof: str | None = None, distances: Distances | None = None) -> Capability:
+def capability(
+    machine: Machine, gpu: Gpu, nic: Nic, *, proof: str | None = None, refusal: str | None = None, distances: Distances | None = None
+) -> Capability:
     """What is known of GPUDirect RDMA between a GPU and a NIC.
 
-    `proof` is what shows it in use (NCCL's lines), if anything does; `distances` spares building them again for every pair.
+    `proof` is what shows it in use (NCCL's lines), `refusal` what says that NCCL found it impossible, whatever modules are loaded;
+    `distances` spares building them again for every pair.
     """
     if proof:
         return Capability("proven used", proof)
+    if refusal:
+        return Capability("not capable", refusal)
     apart = _distance(distances or Distances(machine), gpu, nic)
     memory = _memory(machine, gpu, nic)
     facts = (_device(nic), memory, apart)
@@ -46,6 +51,11 @@ def capability(machine: Machine, gpu: Gpu, nic: Nic, proof: str | None = None, d
         if decisive := next((fact for fact in facts if fact.state == state), None):
             return decisive
     return Capability("capable, not used", f"{memory.why}, {apart.why}; no log shows it in use")
+
+
+def may_use_c2c(system: System, gpu: Gpu) -> bool:
+    """The GPU may be joined to a Grace CPU by C2C, over which NCCL reaches NICs of that CPU directly; no source tells whether it is."""
+    return gpu.vendor in (None, "nvidia") and system.architecture == "aarch64"
 
 
 def _device(nic: Nic) -> Capability:
@@ -64,7 +74,7 @@ def _distance(distances: Distances, gpu: Gpu, nic: Nic) -> Capability:
         return Capability("unknown", f"the path between them is unknown ({distances.why_unknown(gpu.key, nic.key)})")
     if found in CLOSE:
         return Capability("capable, not used", f"{found} apart")
-    if gpu.vendor in (None, "nvidia") and distances.machine.system.architecture == "aarch64":
+    if may_use_c2c(distances.machine.system, gpu):
         return Capability("unknown", f"{found} apart; a Grace CPU could carry it over C2C, which no source tells")
     return Capability("not capable", f"{found} apart: staged through the host")
 

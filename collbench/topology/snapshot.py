@@ -10,7 +10,7 @@ import functools
 import math
 import types
 import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Union, get_args, get_origin
 
 from collbench.topology.model import Gpu, Machine, Nic, Port
@@ -20,8 +20,21 @@ SCHEMA = 1
 ADDED = ("cpus", "links", "findings", "hostnames")  # what a document of machines says beyond the machine itself
 
 
+_Reader = Callable[[object], Any]
+
+
 class _Foreign(Exception):
-    """A value that no machine has: (where, what was expected)."""
+    """A value that no machine has: what was expected, and where, the innermost step first."""
+
+    def __init__(self, expected: str) -> None:
+        super().__init__(expected)
+        self.expected = expected
+        self.way: list[str] = []
+
+    def below(self, step: str) -> _Foreign:
+        """The same, as its parent sees it."""
+        self.way.append(step)
+        return self
 
 
 def to_json(machine: Machine) -> dict[str, Any]:
@@ -33,10 +46,10 @@ def to_json(machine: Machine) -> dict[str, Any]:
 def from_json(data: object) -> Machine:
     """The machine that `to_json` was given. Raises Unreadable, one sentence, for anything else."""
     try:
-        machine: Machine = _built(Machine, data, "machine")
+        machine: Machine = _part_reader(Machine)(data)
     except _Foreign as foreign:
-        where, expected = foreign.args
-        raise Unreadable(f"this is no machine of collbench: {printable(where)} is not {expected}: write it again with `probe`") from None
+        where = printable("/".join(["machine", *reversed(foreign.way)]))
+        raise Unreadable(f"this is no machine of collbench: {where} is not {foreign.expected}: write it again with `probe`") from None
     return machine
 
 
@@ -114,65 +127,114 @@ def _fields(kind: Any) -> dict[str, Any]:
     return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
 
 
-def _built(kind: Any, data: object, where: str) -> Any:
-    """A value of the model's dataclass `kind` out of an object that has all of its fields and no others."""
-    if not isinstance(data, dict):
-        raise _Foreign(where, "an object")
-    fields = _fields(kind)
-    odd = next((name for name in (*fields, *data) if (name in fields) != (name in data)), None)
-    if odd is not None:
-        raise _Foreign(f"{where}/{odd}", "there" if odd in fields else "known")
-    return kind(**{name: _value(hint, data[name], f"{where}/{name}") for name, hint in fields.items()})
-
-
-def _value(hint: Any, data: object, where: str) -> Any:
+def _reader(hint: Any) -> _Reader:
+    """What reads a value of a type of the model."""
     if dataclasses.is_dataclass(hint):
-        return _built(hint, data, where)
+        return _part_reader(typing.cast(type, hint))
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
-        return None if data is None else _value(next(one for one in inner if one is not type(None)), data, where)
+        return _optional(_reader(next(one for one in inner if one is not type(None))))
     if origin is typing.Literal:
-        return _one_of(inner, data, where)
+        return functools.partial(_one_of, inner)
     if origin is tuple:
-        return tuple(_value(inner[0], item, f"{where}/{place}") for place, item in enumerate(_list(data, where)))
+        return functools.partial(_list_of, _reader(inner[0]))
     if origin is Mapping:
-        return _mapping(inner, data, where)
-    return _scalar(hint, data, where)
+        return _paired if get_origin(inner[0]) is tuple else functools.partial(_mapping_of, _reader(inner[1]))
+    return _number if hint is float else functools.partial(_exactly, hint)
 
 
-def _one_of(allowed: Iterable[Any], data: object, where: str) -> object:
-    if not isinstance(data, str) or data not in allowed:
-        raise _Foreign(where, f"one of {', '.join(map(str, allowed))}")
-    return data
+def _as_they_are(hint: Any) -> frozenset[type]:
+    """The types of JSON values that need no further look: most values, so that no call is spent on them."""
+    kinds = frozenset(get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,))
+    return kinds & {str, int, bool, type(None)}
 
 
-def _list(data: object, where: str) -> list[Any]:
-    if not isinstance(data, list):
-        raise _Foreign(where, "a list")
-    return data
+@functools.cache
+def _part_reader(kind: type) -> _Reader:
+    """What reads an object that has all fields of a dataclass of the model and no others. Built once: reading is the cost of a cluster."""
+    readers = [(name, _as_they_are(hint), _reader(hint)) for name, hint in _fields(kind).items()]
+    names = frozenset(_fields(kind))
+
+    def read(data: object) -> Any:
+        if not isinstance(data, dict) or data.keys() != names:
+            raise _not_the_fields(data, names)
+        name = ""
+        try:
+            values = []
+            for name, taken, one in readers:
+                value = data[name]
+                values.append(value if type(value) in taken else one(value))
+        except _Foreign as foreign:
+            raise foreign.below(name) from None
+        return kind(*values)
+
+    return read
 
 
-def _mapping(inner: tuple[Any, ...], data: object, where: str) -> dict[Any, Any]:
-    key, value = inner
-    if get_origin(key) is tuple:
-        if data == {}:  # an empty mapping does not show what its keys would be
-            return {}
-        rows = [_list(row, where) for row in _list(data, where)]
-        if not all(len(row) == 3 and all(isinstance(cell, str) for cell in row) for row in rows):
-            raise _Foreign(where, "a list of [a, b, value]")
-        return {(a, b): text for a, b, text in rows}
+def _not_the_fields(data: object, names: frozenset[str]) -> _Foreign:
     if not isinstance(data, dict):
-        raise _Foreign(where, "an object")
-    return {name: _value(value, item, f"{where}/{name}") for name, item in data.items()}
+        return _Foreign("an object")
+    missing, odd = sorted(names - data.keys()), sorted(map(str, data.keys() - names))
+    return _Foreign("there").below(missing[0]) if missing else _Foreign("known").below(odd[0])
 
 
-def _scalar(kind: type, data: object, where: str) -> object:
-    if kind is float and isinstance(data, int) and not isinstance(data, bool):
-        return float(data) if abs(data) < 1 << 64 else _refuse(where, "a number")
-    if type(data) is not kind or (isinstance(data, float) and not math.isfinite(data)):
-        return _refuse(where, {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}[kind])
+def _optional(read: _Reader) -> _Reader:
+    return lambda data: None if data is None else read(data)
+
+
+def _one_of(allowed: tuple[str, ...], data: object) -> object:
+    if not isinstance(data, str) or data not in allowed:
+        raise _Foreign(f"one of {', '.join(allowed)}")
     return data
 
 
-def _refuse(where: str, expected: str) -> object:
-    raise _Foreign(where, expected)
+def _list_of(read: _Reader, data: object) -> tuple[Any, ...]:
+    values: list[Any] = []
+    items = _list(data)
+    try:
+        for item in items:
+            values.append(read(item))
+    except _Foreign as foreign:
+        raise foreign.below(str(len(values))) from None
+    return tuple(values)
+
+
+def _list(data: object) -> list[Any]:
+    if not isinstance(data, list):
+        raise _Foreign("a list")
+    return data
+
+
+def _paired(data: object) -> dict[tuple[str, str], str]:
+    if data == {}:  # an empty mapping does not show what its keys would be
+        return {}
+    rows = _list(data)
+    if not all(isinstance(row, list) and len(row) == 3 and all(isinstance(cell, str) for cell in row) for row in rows):
+        raise _Foreign("a list of [a, b, value]")
+    return {(a, b): text for a, b, text in rows}
+
+
+def _mapping_of(read: _Reader, data: object) -> dict[str, Any]:
+    if not isinstance(data, dict):
+        raise _Foreign("an object")
+    found = {}
+    for name, item in data.items():
+        try:
+            found[name] = read(item)
+        except _Foreign as foreign:
+            raise foreign.below(name) from None
+    return found
+
+
+def _number(data: object) -> float:
+    if type(data) is float and math.isfinite(data):
+        return data
+    if type(data) is int and abs(data) < 1 << 64:
+        return float(data)
+    raise _Foreign("a number")
+
+
+def _exactly(kind: type, data: object) -> object:
+    if type(data) is not kind:
+        raise _Foreign({str: "a text", int: "a whole number", bool: "true or false"}[kind])
+    return data

@@ -37,12 +37,20 @@ def files_in(folder: Path) -> list[Path]:
     """The files of a folder by name, hidden ones and what is no regular file aside. Raises Unreadable when it cannot be listed."""
     try:
         with os.scandir(folder) as entries:
-            names = sorted(entry.name for entry in entries if not entry.name.startswith(".") and entry.is_file())
+            names = sorted(entry.name for entry in entries if not entry.name.startswith(".") and _is_file(entry))
     except OSError as why:
         raise _unreachable(folder, why) from None
     if len(names) > MOST_ENTRIES:
         raise Unreadable(f"{_told(folder)} holds {len(names)} files, the most is {MOST_ENTRIES}: give one folder per machine")
     return [folder / name for name in names]
+
+
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    """Whether it is a regular file, or a link to one; a link in circles is none."""
+    try:
+        return entry.is_file()
+    except OSError:
+        return False
 
 
 def is_tarball(path: Path) -> bool:

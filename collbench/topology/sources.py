@@ -6,7 +6,7 @@ Readings of one host are merged, the most trusted source first: our own snapshot
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -72,16 +72,18 @@ def reader(name: str) -> Reader:
     return cast(Reader, import_module(f"collbench.topology.readers.{name}"))
 
 
-def read_paths(paths: Sequence[Path]) -> list[Machine]:
+def read_paths(paths: Sequence[Path], tell: Callable[[str], None] | None = None) -> list[Machine]:
     """The machines that these files, folders and tarballs describe, one per host, in the order in which they were named.
 
     What names no host belongs together; folders and tarballs without a host name that hold the same kind of source are
-    machines of their own. Raises Unreadable, one sentence, for a path that gives no machine.
+    machines of their own. `tell` hears which files of a folder are of no kind that is read here. Raises Unreadable, one
+    sentence, for a path that gives no machine.
     """
+    tell = tell or _silent
     units = [_Unit("", [])]
     for path in paths:
         if is_folder(path):
-            units.append(_Unit(path.resolve().name, _of_folder(path)))
+            units.append(_Unit(path.resolve().name, _of_folder(path, tell)))
         elif is_tarball(path):
             units.append(_Unit(path.name.partition(".")[0], _of_tarball(path)))
         else:
@@ -134,7 +136,7 @@ def _called(reading: _Reading, name: str) -> _Reading:
     return replace(reading, machine=replace(reading.machine, hostname=host, doubts=(*reading.machine.doubts, doubt)))
 
 
-def _of_folder(folder: Path) -> list[_Reading]:
+def _of_folder(folder: Path, tell: Callable[[str], None]) -> list[_Reading]:
     """A machine's root, with tools' outputs beside sys and proc, or a folder of files."""
     root = is_root(folder)
     readings = _of_tree(Folder(folder)) if root else []
@@ -142,7 +144,7 @@ def _of_folder(folder: Path) -> list[_Reading]:
         return readings
     outputs = folder / OUTPUTS
     files = [*files_in(folder), *(files_in(outputs) if root and outputs.is_dir() else [])]
-    found = [*readings, *_of_files(files, told=not root)]
+    found = [*readings, *_of_files(files, tell, alone=not root)]
     if not any(_says_something(reading.machine) for reading in found):
         told = printable(str(folder))
         raise Unreadable(
@@ -151,8 +153,8 @@ def _of_folder(folder: Path) -> list[_Reading]:
     return found
 
 
-def _of_files(files: Sequence[Path], *, told: bool) -> list[_Reading]:
-    """What the readable ones of several files say; with `told`, a doubt names the others."""
+def _of_files(files: Sequence[Path], tell: Callable[[str], None], *, alone: bool) -> list[_Reading]:
+    """What the readable ones of several files say; damaged ones are a doubt. `alone`: nothing else describes the machine."""
     readings: list[_Reading] = []
     passed: list[str] = []
     refused: list[Unreadable] = []
@@ -164,13 +166,17 @@ def _of_files(files: Sequence[Path], *, told: bool) -> list[_Reading]:
             refused += [why] if isinstance(why, _Log) else []
         except Unreadable as why:
             refused.append(why)
-    if refused and not readings and told:
+    if refused and not readings and alone:
         raise next((why for why in refused if isinstance(why, _Log)), refused[0])
-    doubts = [f"left out: {why}" for why in refused if not isinstance(why, _Log)]
-    if passed and told:
+    if passed and readings and alone:
         more = f" and {len(passed) - _MOST_NAMED} more" if len(passed) > _MOST_NAMED else ""
-        doubts.append(f"passed over, of no kind that is read here: {', '.join(passed[:_MOST_NAMED])}{more}")
-    return [*readings, _Reading(_TEXT + len(READERS), Machine(doubts=tuple(doubts)))] if doubts else readings
+        tell(f"passed over, of no kind that is read here: {', '.join(passed[:_MOST_NAMED])}{more}")
+    doubts = tuple(f"left out: {why}" for why in refused if not isinstance(why, _Log))
+    return [*readings, _Reading(_TEXT + len(READERS), Machine(doubts=doubts))] if doubts else readings
+
+
+def _silent(sentence: str) -> None:
+    """Nobody listens."""
 
 
 def _of_tarball(path: Path) -> list[_Reading]:
@@ -220,12 +226,20 @@ def _of_file(path: Path) -> list[_Reading]:
         return [_Reading(_SNAPSHOT, machine) for machine in _snapshot(text, name)]
     found = _recognised(text, name)
     if found is not None:
-        return [_Reading(_TEXT + found, reader(READERS[found]).read(text, name))]
+        return [_Reading(_TEXT + found, _told_by(reader(READERS[found]), text, name))]
     if "NCCL INFO" in text[:_HEAD] or "NCCL WARN" in text[:_HEAD]:
         raise _Log(
             f"{printable(name)} is a log of NCCL, which tells what was used and not what is there: `collbench doctor --log` reads it"
         )
     raise _Unknown(f"{printable(name)} is of no kind that is read here: {_remedy()}")
+
+
+def _told_by(kind: Reader, text: str, name: str) -> Machine:
+    """What a reader makes of a text. Raises Unreadable, also where it makes nothing of it: that would read as a machine without GPUs."""
+    machine = kind.read(text, name)
+    if not _says_something(machine):
+        raise Unreadable(f"{printable(name)} is {kind.KIND}, but names no part of a machine: save the whole output again")
+    return machine
 
 
 def _recognised(text: str, name: str) -> int | None:
@@ -234,13 +248,17 @@ def _recognised(text: str, name: str) -> int | None:
 
 
 def _snapshot(text: str, name: str) -> list[Machine]:
+    from collbench.topology.plausible import impossible
     from collbench.topology.snapshot import machines_of
 
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):
         raise Unreadable(f"{printable(name)} is cut off or no JSON: write it again with `collbench probe --format json`") from None
-    return machines_of(document, name)
+    machines = machines_of(document, name)
+    if wrong := next((each for machine in machines for each in impossible(machine)), None):
+        raise Unreadable(f"{printable(name)} tells what no machine has, {wrong}: write it again with `collbench probe --format json`")
+    return machines
 
 
 def _remedy() -> str:

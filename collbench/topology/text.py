@@ -6,6 +6,7 @@ import re
 
 from collbench.errors import UsageError
 
+HEAD = 64 << 10  # characters at the start of a text by which a reader knows its kind
 MOST_BYTES = 64 << 20  # of one text; the largest real one seen is 3 MB
 _ADDRESS = re.compile(r"^(?:([0-9a-f]{4,8}):)?([0-9a-f]{2,4}):([0-9a-f]{2})(?:\.([0-9a-f]{1,2}))?$", re.IGNORECASE)
 _SPEED = re.compile(r"(?<![\d.-])(\d{1,4}(?:\.\d{1,3})?)\s*GT/s", re.IGNORECASE)
@@ -62,12 +63,19 @@ def printable(text: str, most: int = 200) -> str:
     return _NOT_PRINTABLE.sub("?", text)[:most].strip()
 
 
+def bounded(text: str, name: str, most: int, what: str, again: str) -> str:
+    """The text. Raises Unreadable for more than `most` characters, more than `what` ("a machine's topology") has; `again` is the remedy."""
+    if len(text) > most:
+        raise Unreadable(f"{printable(name)} has {len(text) >> 20} Mi characters, more than {what}: {again}")
+    return text
+
+
 def decoded(data: bytes, name: str) -> str:
     """Text of a file's bytes. Raises Unreadable when it is empty, huge or binary."""
     if not data.strip():
         raise Unreadable(f"{printable(name)} is empty: save the tool's output into it again")
     if len(data) > MOST_BYTES:
         raise Unreadable(f"{printable(name)} has {len(data) >> 20} MiB, the most is {MOST_BYTES >> 20}: give the output for one machine")
-    if b"\x00" in data[:65536]:
+    if b"\x00" in data[:HEAD]:
         raise Unreadable(f"{printable(name)} is binary, not a text collbench knows: see `collbench probe --help` for what can be read")
     return data.decode("utf-8", errors="replace")

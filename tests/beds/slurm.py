@@ -70,8 +70,13 @@ class SlurmBed(Bed):
         return self.hosts.names if self.hosts else [f"cb{self.number}n{index}" for index in range(1, self.count + 1)]
 
     def environment(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
-        """Return the environment in which Slurm's commands find this cluster."""
-        return super().environment({"SLURM_CONF": str(self.folder / "slurm.conf"), **(more or {})})
+        """Return the environment in which Slurm's commands find this cluster.
+
+        MPICH's address of a process gets short enough for one line of Slurm's pmi2, which has been seen to cut the longer ones; and
+        between hosts, which here share a memory, it goes over the link.
+        """
+        link = {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "eth0"} if self.hosts else {}
+        return super().environment({**link, "SLURM_CONF": str(self.folder / "slurm.conf"), **(more or {})})
 
     def srun(self, arguments: Sequence[str], command: Sequence[str], timeout: float = 60, env: Mapping[str, str] | None = None) -> Finished:
         """Run `srun ARGUMENTS COMMAND`; tasks see the caller's environment."""

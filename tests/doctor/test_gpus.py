@@ -47,7 +47,8 @@ def test_a_card_without_a_bridge_is_a_warning() -> None:
     gpus = tuple(Gpu(f"gpu{index}", index, model="A100-PCIE-40GB") for index in range(3))
     pair = (GpuLink("gpu0", "gpu1", 12), GpuLink("gpu1", "gpu0", 12))
     assert not codes(Machine(gpus=gpus, gpu_links=pair))
-    assert found(Machine(gpus=gpus, gpu_links=(*pair, GpuLink("gpu2", None, 0))), "CB2301").severity == "warning"
+    finding = found(Machine(gpus=gpus, gpu_links=(*pair, GpuLink("gpu2", None, 0))), "CB2301")
+    assert (finding.severity, finding.remedy.partition(",")[0]) == ("warning", "nothing")
 
 
 def test_boards_whose_gpus_have_different_numbers_of_neighbours() -> None:
@@ -65,10 +66,20 @@ def test_a_gpu_that_no_source_counted_beside_a_switch() -> None:
 
 def test_gpus_without_peer_access() -> None:
     gpus = (Gpu("gpu0", 0), Gpu("gpu1", 1))
-    finding = found(Machine(gpus=gpus, peer_access={("gpu0", "gpu1"): "GNS", ("gpu1", "gpu0"): "GNS"}), "CB2303")
-    assert finding.what.startswith("1 pair of 2 GPUs without peer-to-peer")
-    assert finding.evidence == "peer matrix of the driver: GPU 0 and GPU 1: GNS (the GPU does not support it)"
+    finding = found(Machine(gpus=gpus, peer_access={("gpu0", "gpu1"): "CNS", ("gpu1", "gpu0"): "CNS"}), "CB2303")
+    assert (finding.severity, finding.what.partition(":")[0]) == ("warning", "1 pair of 2 GPUs without peer-to-peer")
+    matrix = "peer matrix of the driver (`nvidia-smi topo -p2p r`)"
+    assert finding.evidence == f"{matrix}: GPU 0 and GPU 1: CNS (the chipset does not support it)"
     assert not codes(Machine(gpus=gpus, peer_access={("gpu0", "gpu1"): "OK", ("gpu1", "gpu0"): "U"}))
+
+
+def test_gpus_that_are_made_without_peer_access_are_a_note() -> None:
+    gpus = tuple(Gpu(f"gpu{index}", index, model="GeForce RTX 5090") for index in range(3))
+    made = {("gpu0", "gpu1"): "GNS"}
+    finding = found(Machine(gpus=gpus, peer_access=made), "CB2303")
+    assert (finding.severity, finding.remedy.partition(":")[0]) == ("note", "nothing")
+    assert finding.evidence.endswith("GPU 0 and GPU 1: GNS (the GPU does not support it)")
+    assert found(Machine(gpus=gpus, peer_access={**made, ("gpu1", "gpu2"): "TNS"}), "CB2303").severity == "warning"
 
 
 def test_memory_of_gpus_as_numa_nodes() -> None:

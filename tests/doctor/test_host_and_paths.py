@@ -83,6 +83,26 @@ def test_gpus_and_nics_that_meet_at_the_host() -> None:
     assert not {"CB2501", "CB2502", "CB2504"} & set(codes(dgx(), mesh(), laptop()))
 
 
+def test_grace_reaches_nics_of_its_cpu_over_c2c() -> None:
+    """A GB200 tray: GPUs and NICs at root ports of their own, which `topo -m` calls NODE; NCCL uses GPUDirect RDMA there."""
+    gpus, nics = dgx().gpus[:2], dgx().nics[:2]
+    tray = Machine("gb200", gpus=gpus, nics=nics, paths={(gpu.key, nic.key): "NODE" for gpu in gpus for nic in nics})
+    assert codes(tray) == ["CB2504"]
+    assert not codes(with_system(tray, architecture="aarch64"))
+
+
+def test_the_remedy_for_amd_names_no_module_of_nvidia() -> None:
+    amd = replace(dgx(), gpus=tuple(replace(gpu, vendor="amd", model="MI300X") for gpu in dgx().gpus), gpu_links=())
+    assert "amdgpu" in found(with_system(amd, peer_memory=(), dma_buf=False), "CB2503").remedy
+    assert "`modprobe nvidia_peermem`" in found(with_system(dgx(), peer_memory=(), dma_buf=False), "CB2503").remedy
+
+
+def test_an_iommu_before_a_single_gpu_without_rdma_is_no_matter() -> None:
+    lone = Machine("desk", gpus=dgx().gpus[:1])
+    assert not codes(with_system(lone, iommu="translating", virtualization=""))
+    assert codes(with_system(replace(lone, nics=dgx().nics[:1]), iommu="translating", virtualization="")) == ["CB2106"]
+
+
 def test_a_nic_that_is_down_is_no_near_one() -> None:
     down = changed(dgx(), "nics", "mlx5_0", ports=(replace(dgx().nics[0].ports[0], state="down"),))
     down = changed(down, "nics", "mlx5_1", ports=(replace(dgx().nics[1].ports[0], state="down"),))

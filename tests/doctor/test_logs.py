@@ -53,6 +53,35 @@ def test_a_hca_disabled_and_yet_proven_is_no_finding() -> None:
     assert not codes(logs=(log("GPU Direct RDMA Disabled for HCA 1 'mlx5_1'", f"{SEND}NET/IB/0/GDRDMA", f"{RECEIVE}NET/IB/0/GDRDMA"),))
 
 
+def test_nics_that_are_far_from_one_gpu_are_no_finding() -> None:
+    """NCCL prints a line for each pair; "Disabled" with a distance is normal while other pairs are enabled."""
+    far = "GPU Direct RDMA Disabled for GPU 0 / HCA {} (distance 5 > 4)"
+    near = "GPU Direct RDMA Enabled for GPU 0 / HCA 0 (distance 3 <= 4), read 1"
+    assert not codes(dgx(), logs=(log("Using network IB", near, far.format(4), far.format(5)),))
+    assert found(dgx(), "CB2512", logs=(log("Using network IB", far.format(4)),)).severity == "warning"
+
+
+def test_an_hca_both_enabled_and_disabled_accuses_nobody() -> None:
+    """As one log of a GB10 says."""
+    lines = ("GPU Direct RDMA Enabled for HCA 0 'rocep1s0f0'", "GPU Direct RDMA Disabled for HCA 0 'rocep1s0f0'")
+    assert not codes(logs=(log("Using network IB", *lines),))
+
+
+def test_a_plugin_with_a_space_in_its_name() -> None:
+    assert not codes(logs=(log(f"{SEND}NET/AWS Libfabric/0/GDRDMA", f"{RECEIVE}NET/AWS Libfabric/0/GDRDMA"),))
+    finding = found(dgx(), "CB2512", logs=(log(f"{SEND}NET/AWS Libfabric/0"),))
+    assert finding.evidence == "nccl.log: via NET/AWS Libfabric/0, without /GDRDMA"
+
+
+def test_without_dma_buf_there_may_be_a_module() -> None:
+    """A log of EFA: "DMA-BUF registrations: false" beside efa_nv_peermem."""
+    assert not codes(logs=(log("NET/OFI Support for DMA-BUF registrations: false", "Using network Libfabric"),))
+
+
+def test_tcp_with_direct_access_is_no_rdma_that_is_staged() -> None:
+    assert "CB2512" not in codes(dgx(), logs=(log(f"{SEND}NET/GPUDirectTCPX_v7/0"),))
+
+
 def test_one_direction_is_half_a_proof() -> None:
     assert found(dgx(), "CB2513", logs=(log(f"{SEND}NET/IB/0/GDRDMA"),)).what == "GPUDirect RDMA is shown for [send] alone"
 

@@ -40,6 +40,18 @@ def test_a_slot_that_suffices_or_is_unknown(link: PcieLink, port: Port) -> None:
     assert "CB2201" not in codes(one_nic(link, port))
 
 
+def test_virtual_functions_are_shares_of_their_card() -> None:
+    """A host that made virtual functions for its guests: they add nothing to the wire, and are down while no guest has them."""
+    machine = dgx()
+    shares = [nic_device(f"0000:1a:00.{function}", "0000:17:02.0", 0, PcieLink(), virtual=True) for function in (1, 2)]
+    up, down = infiniband(400, "NDR"), infiniband(400, "NDR", state="down", rate_bits_per_s=None)
+    nics = [Nic(f"mlx5_{8 + place}", each.address, "ConnectX-7 VF", True, 0, (port,)) for place, (each, port) in
+            enumerate(zip(shares, (up, down), strict=True))]  # fmt: skip
+    assert not codes(replace(machine, pci=(*machine.pci, *shares), nics=(*machine.nics, *nics)))
+    guest = replace(machine, system=replace(machine.system, virtualization="kvm"), pci=tuple(shares), nics=(nics[1],))
+    assert found(guest, "CB2202").what == "mlx5_9 is down"
+
+
 def test_two_ports_share_a_slot() -> None:
     machine = one_nic(PcieLink(16.0, 16, 16.0, 16), infiniband(200, "HDR"))
     second = replace(machine.nics[0], name="mlx5_1", address="0000:01:00.1")
@@ -96,7 +108,9 @@ def test_ethernet_among_infiniband() -> None:
 
 def test_networks_that_are_none() -> None:
     scif = Nic("scif0", None, None, True, virtual="scif")
-    assert found(replace(dgx(), nics=(*dgx().nics, scif)), "CB2205").what.startswith("scif0 (scif) is no port of the machine")
+    finding = found(replace(dgx(), nics=(*dgx().nics, scif)), "CB2205")
+    assert finding.what.startswith("scif0 (scif) is no port of the machine")
+    assert finding.remedy == "leave it out: NCCL_IB_HCA=^=scif0"
     veth = Nic("veth0", None, ports=(Port(rate_bits_per_s=10e9),), virtual="veth")
     assert found(Machine(sources=("NCCL topology XML topo.xml",), nics=(veth,)), "CB2205").severity == "note"
     assert not codes(replace(dgx(), nics=(*dgx().nics, veth)))
@@ -151,6 +165,19 @@ def test_counters_of_a_healthy_port() -> None:
         "port_xmit_wait": 2_489_603_687,
     }
     assert not codes(with_port(dgx(), "mlx5_2", counters=counters))
+
+
+def test_a_port_that_waited_far_longer_than_its_siblings() -> None:
+    wait = 2_000_000_000
+    alike = replace(
+        dgx(), nics=tuple(replace(nic, ports=(replace(nic.ports[0], counters={"port_xmit_wait": wait}),)) for nic in dgx().nics)
+    )
+    assert not codes(alike)
+    finding = found(with_port(alike, "mlx5_3", counters={"port_xmit_wait": 10 * wait}), "CB2225")
+    assert (finding.severity, finding.what) == ("note", "waited far longer to send than 7 siblings: mlx5_3")
+    assert finding.evidence == "mlx5_3 port 1: port_xmit_wait 20000000000; the median of all is 2e+09"
+    assert not codes(with_port(dgx(), "mlx5_3", counters={"port_xmit_wait": 10 * wait}))
+    assert not codes(with_port(alike, "mlx5_3", counters={"port_xmit_wait": 9 * wait}))
 
 
 def test_nics_in_a_virtual_machine_show_no_slot() -> None:

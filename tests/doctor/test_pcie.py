@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from collbench.topology.model import Machine, PciDevice, PcieLink
+from collbench.topology.model import Gpu, Machine, PciDevice, PcieLink, System
 from tests.doctor.machines import changed, codes, found, with_link
 from tests.topology.machines import GEN4_X16, GEN5_X16, bridge, dgx, gpu_device, laptop, nic_device
 
@@ -101,10 +101,41 @@ def test_links_in_a_virtual_machine_mean_nothing(virtual: str | None) -> None:
 def test_acs_above_gpus_on_bare_metal_is_severe() -> None:
     finding = found(changed(dgx(), "pci", GPU_PORT, acs=("SrcValid", "ReqRedir")), "CB2105")
     assert (finding.severity, finding.evidence) == ("severe", f"ACSCtl of {GPU_PORT} (SrcValid+ ReqRedir+)")
+    assert finding.remedy.startswith(f"switch it off in the firmware, or with `setpci -s {GPU_PORT} ECAP_ACS+0x6.w=0000`")
 
 
-def test_acs_of_a_root_port_alone_is_a_warning() -> None:
-    assert found(changed(dgx(), "pci", ROOT, acs=("SrcValid",)), "CB2105").severity == "warning"
+def test_acs_of_a_root_port_alone_is_a_note() -> None:
+    """What meets at root ports goes through the CPU anyway; Linux switches their ACS on with the IOMMU."""
+    finding = found(changed(dgx(), "pci", ROOT, acs=("SrcValid",)), "CB2105")
+    assert (finding.severity, finding.what.partition(":")[0]) == ("note", "ACS is on at 1 root port above GPUs or NICs")
+
+
+def test_acs_inside_an_amd_card_harms_nobody() -> None:
+    """Such a card is a switch with the GPU alone below; the kernel switches its ACS on with the IOMMU."""
+    card = (
+        bridge("0000:01:00.0", "0000:00:01.0", 0, link=GEN4_X16),
+        bridge("0000:02:00.0", "0000:01:00.0", 0, link=GEN4_X16, acs=("SrcValid", "ReqRedir")),
+        gpu_device("0000:03:00.0", "0000:02:00.0", 0, GEN4_X16, vendor_id=0x1002, driver="amdgpu"),
+    )
+    gpu = Gpu("0000:03:00.0", 0, "0000:03:00.0", "amd")
+    nic = nic_device("0000:04:00.0", "0000:00:02.0", 0, GEN4_X16)
+    roots = bridge("0000:00:01.0", None, 0, "root", GEN4_X16), bridge("0000:00:02.0", None, 0, "root", GEN4_X16)
+    assert not codes(Machine("amd", system=System(virtualization=""), pci=(*roots, *card, nic), gpus=(gpu,)))
+
+
+def test_acs_above_the_only_card_harms_nobody() -> None:
+    pci = (bridge("0000:00:01.0", None, 0, "root", acs=("SrcValid", "ReqRedir")), gpu_device("0000:01:00.0", "0000:00:01.0", 0))
+    gpu = Gpu("0000:01:00.0", 0, "0000:01:00.0", "nvidia")
+    assert not codes(Machine("desk", system=System(virtualization="", iommu="translating"), pci=pci, gpus=(gpu,)))
+
+
+def test_the_only_gpu_on_half_its_lanes_is_a_warning() -> None:
+    """A laptop wires eight lanes between two ends that claim sixteen; nobody reseats that."""
+    half = PcieLink(16.0, 8, 16.0, 16)
+    pci = (bridge("0000:00:01.0", None, 0, "root", half), gpu_device("0000:01:00.0", "0000:00:01.0", 0, half))
+    gpu = Gpu("0000:01:00.0", 0, "0000:01:00.0", "nvidia", "RTX 4070 Laptop")
+    finding = found(Machine("laptop", system=System(virtualization=""), pci=pci, gpus=(gpu,)), "CB2101")
+    assert (finding.severity, finding.what) == ("warning", "GPU 0 (0000:01:00.0) runs on 8 of 16 lanes")
 
 
 def test_where_nobody_says_whether_it_is_virtual_acs_is_a_warning() -> None:

@@ -41,7 +41,7 @@ def test_a_whole_log() -> None:
     assert read(IB, "nccl.log") == NcclLog(
         "nccl.log", "2.21.5", "IB", {"NET/IB/0/GDRDMA": 2, "NET/IB/1/GDRDMA": 1, "P2P/CUMEM/read": 1}, ("node1", "node2"),
         ("mlx5_0:1/IB", "mlx5_1:1/IB"), (), ("mlx5_0",), (), gdr_send=True, gdr_receive=True, dma_buf=True, nvls_available=False,
-        relaxed_ordering=True, ranks=4, ranks_at_least=4,
+        relaxed_ordering=True, ranks=4, ranks_at_least=4, gdr_gpus=(("node1", "0"),),
     )  # fmt: skip
 
 
@@ -49,6 +49,27 @@ def test_both_directions_prove_gpudirect() -> None:
     assert read(IB, "nccl.log").gdr_proof == "nccl.log has [send] and [receive] via NET/IB/0/GDRDMA, NET/IB/1/GDRDMA"
     one = log("Channel 00/0 : 0[0] -> 2[0] [send] via NET/IB/0/GDRDMA", "NET/IB : GPU Direct RDMA Enabled for HCA 0 'mlx5_0'")
     assert (one.gdr_send, one.gdr_receive, one.gdr_proof) == (True, False, None)
+
+
+def test_which_gpus_are_proven() -> None:
+    """A [send] line is written by the GPU that sends, a [receive] line by the one that receives."""
+    found = read(
+        "n1:1:2 [3] NCCL INFO Channel 00/0 : 3[3] -> 11[3] [send] via NET/IB/3/GDRDMA\n"
+        "n1:1:2 [3] NCCL INFO Channel 00/0 : 11[3] -> 3[3] [receive] via NET/IB/3/GDRDMA\n"
+        "n1:1:3 [4] NCCL INFO Channel 00/0 : 4[4] -> 12[4] [send] via NET/IB/4\n"
+        "n1:1:3 [4] NCCL INFO Channel 00/0 : 12[4] -> 4[4] [receive] via NET/IB/4/GDRDMA\n"
+        "n2:1:3 [5] NCCL INFO Channel 00/0 : 13[5] -> 5[5] [send] via NET/IB/4/GDRDMA\n",
+        "x.log",
+    )
+    assert (found.gdr_gpus, found.staged_gpus) == ((("n1", "3"),), (("n1", "4"),))
+
+
+def test_older_logs_name_gpus_by_their_place_on_the_bus() -> None:
+    found = log(
+        "Channel 00 : 0[1b000] -> 8[1b000] [send] via NET/IB/0/GDRDMA", "Channel 00 : 8[1b000] -> 0[8051d000] [receive] via NET/IB/0"
+    )
+    assert found.staged_gpus == (("node1", "0805:1d:00.0"),)
+    assert log("Channel 00 : 0[1b000] -> 8[1c000] [send] via NET/IB/0").staged_gpus == (("node1", "0000:1b:00.0"),)
 
 
 def test_the_numbers_of_devices_are_those_of_nccl() -> None:

@@ -65,6 +65,21 @@ def test_without_peer_memory(system: dict[str, Any], state: str, why: str) -> No
     assert found(dgx(), **{"peer_memory": (), **system}) == Capability(state, why)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("module", ["nvidia_peermem", "nv_mem", "nv_mem_nc", "nv_peer_mem", "efa_nv_peermem"])
+def test_each_module_for_nvidia_counts(module: str) -> None:
+    assert found(dgx(), peer_memory=("x", module), dma_buf=False) == Capability(
+        "capable, not used", f"{module} is loaded, PIX apart{NO_LOG}"
+    )
+
+
+def test_a_loaded_module_is_no_proof_against_nccls_word() -> None:
+    """nccl#1537: nvidia_peermem is loaded, and NCCL says "GPU Direct RDMA Disabled"."""
+    machine = dgx()
+    words = "nccl.log: GPU Direct RDMA Disabled for mlx5_0"
+    assert capability(machine, machine.gpus[0], machine.nics[0], refusal=words) == Capability("not capable", words)
+    assert capability(machine, machine.gpus[0], machine.nics[0], refusal=words, proof="lines").state == "proven used"
+
+
 def test_amd_has_its_own_module() -> None:
     machine = dgx()
     machine = replace(machine, gpus=tuple(replace(gpu, vendor="amd") for gpu in machine.gpus))

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.topology import sources
-from collbench.topology.model import Gpu, Machine, Nic
+from collbench.topology.model import Gpu, Machine, Nic, PciDevice, Port
 from collbench.topology.snapshot import to_json, topology_json
 from collbench.topology.sources import READERS, read_paths
 from collbench.topology.text import Unreadable
@@ -136,12 +136,11 @@ class TestTogether:
 
     def test_a_folder_of_files_names_what_it_passed_over(self, tmp_path: Path) -> None:
         saved(tmp_path, a_txt=MATRIX, notes_txt="remember the milk", nccl_log=LOG, e_txt="")
-        (machine,) = read_paths([tmp_path])
+        told: list[str] = []
+        (machine,) = read_paths([tmp_path], told.append)
         assert len(machine.gpus) == 2
-        assert machine.doubts == (
-            "left out: e.txt is empty: save the tool's output into it again",
-            "passed over, of no kind that is read here: nccl.log, notes.txt",
-        )
+        assert machine.doubts == ("left out: e.txt is empty: save the tool's output into it again",)
+        assert told == ["passed over, of no kind that is read here: nccl.log, notes.txt"]
 
     def test_a_root_and_a_tools_output_of_one_host(self, tmp_path: Path) -> None:
         paths = [*saved(tmp_path / "texts", a=IBSTAT), root(tmp_path / "tree", "node1.cluster")]
@@ -213,6 +212,27 @@ class TestRefused:
         os.mkfifo(tmp_path / "pipe")
         saved(tmp_path, m=MATRIX)
         assert len(read_paths([tmp_path])[0].gpus) == 2
+
+    def test_a_link_in_circles_is_passed_over(self, tmp_path: Path) -> None:
+        (tmp_path / "loop").symlink_to("loop")
+        (tmp_path / "up").symlink_to("..")
+        saved(tmp_path, m=MATRIX)
+        assert len(read_paths([tmp_path])[0].gpus) == 2
+
+    def test_a_text_of_a_known_kind_that_names_nothing(self, tmp_path: Path) -> None:
+        with pytest.raises(Unreadable, match="x is hwloc XML, but names no part of a machine: save the whole output again"):
+            read_paths(saved(tmp_path, x='<topology version="2.0"><object type="Machine"/></topology>'))
+
+    @pytest.mark.parametrize("rate", [-5.0, 1e18])
+    def test_a_speed_that_no_machine_has(self, rate: float, tmp_path: Path) -> None:
+        machine = Machine("node1", nics=(Nic("mlx5_0", ports=(Port(rate_bits_per_s=rate),)),))
+        with pytest.raises(Unreadable, match=r"x\.json tells what no machine has, a speed of (-5|1e\+18) at nics/mlx5_0: write it again"):
+            read_paths(saved(tmp_path, x_json=json.dumps(topology_json([machine]))))
+
+    def test_parents_in_a_circle_end_the_tree_with_a_doubt(self, tmp_path: Path) -> None:
+        machine = Machine("node1", ("x",), pci=(PciDevice(A, "gpu", B), PciDevice(B, "switch", A)))
+        (found,) = read_paths(saved(tmp_path, x_json=json.dumps(topology_json([machine]))))
+        assert found.doubts == (f"PCI device {A} is above itself when the sources are put together: its parent is not believed",)
 
     def test_folders_with_nothing(self, tmp_path: Path) -> None:
         with pytest.raises(Unreadable, match="holds nothing that is read here, in 0 files and no sys or proc: give"):

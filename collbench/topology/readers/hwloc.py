@@ -6,11 +6,12 @@ import re
 from collections.abc import Mapping, Sequence
 
 from collbench.topology.model import Machine, NumaNode, System
+from collbench.topology.readers.cpu_sets import cpu_mask, written
 from collbench.topology.readers.doubts import few
 from collbench.topology.readers.hwloc_devices import devices
 from collbench.topology.readers.hwloc_links import nvlinks
-from collbench.topology.readers.hwloc_xml import Thing, bits, infos, number_of, ranges, root, things
-from collbench.topology.text import Unreadable, printable
+from collbench.topology.readers.hwloc_xml import Thing, infos, number_of, root, things
+from collbench.topology.text import HEAD, Unreadable, printable
 
 KIND = "hwloc XML"
 _TOPOLOGY = re.compile(r"<topology[\s>]")
@@ -18,7 +19,7 @@ _TOPOLOGY = re.compile(r"<topology[\s>]")
 
 def looks_like(text: str, name: str) -> bool:
     """A <topology> of hwloc's near the beginning."""
-    start = text[:65536]
+    start = text[:HEAD]
     return bool(_TOPOLOGY.search(start)) and "<object" in start
 
 
@@ -55,7 +56,7 @@ def _restricted(found: Sequence[Thing], architecture: str | None) -> list[str]:
     if architecture not in ("x86_64", "aarch64") or len(cpus) == max(cpus, default=-1) + 1:
         return []
     return [
-        f"hwloc lists the CPUs {ranges(cpus)} alone: of a part of the machine (a job's), or others are offline; there may be more cores"
+        f"hwloc lists the CPUs {written(cpus)} alone: of a part of the machine (a job's), or others are offline; there may be more cores"
     ]
 
 
@@ -65,12 +66,16 @@ def _numa_nodes(found: Sequence[Thing], machine: Thing) -> tuple[NumaNode, ...]:
     for thing in (thing for thing in found if thing.type == "NUMANode" and thing.element.get("subtype") != "GPUMemory"):
         number = number_of(thing, "os_index")
         if number is not None and number < 4096:
-            cpus = ranges(bits(thing.element.get("cpuset")))
+            cpus = _cpus(thing)
             nodes.setdefault(number, NumaNode(number, cpus, number_of(thing, "local_memory")))
     memory = number_of(machine, "local_memory")
     if not nodes and memory:
-        return (NumaNode(0, ranges(bits(machine.element.get("cpuset"))), memory),)
+        return (NumaNode(0, _cpus(machine), memory),)
     return tuple(nodes[number] for number in sorted(nodes))
+
+
+def _cpus(thing: Thing) -> str | None:
+    return written(cpu_mask(thing.element.get("cpuset")) or ()) or None
 
 
 def _system(found: Sequence[Thing], told: Mapping[str, str], nodes: Sequence[NumaNode]) -> System:

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, replace
 
 from collbench.topology.model import SWITCH, Gpu, Nic, PciDevice, PcieLink, Port
 from collbench.topology.readers import pci_parts
+from collbench.topology.readers.cpu_sets import cpu_mask
 from collbench.topology.readers.hwloc_links import pcie
-from collbench.topology.readers.hwloc_xml import Thing, bits, number_of
+from collbench.topology.readers.hwloc_xml import Thing, number_of
 from collbench.topology.readers.part_names import part_name
 from collbench.topology.readers.rdma_words import guid, lid
 from collbench.topology.text import printable
@@ -68,9 +69,9 @@ def _pci(thing: Thing, address: str, model: str | None, numa_ids: frozenset[int]
     kind = "nvswitch" if thing.element.get("subtype") == "NVSwitch" else "bridge" if thing.type == "Bridge" else kind
     name = _name(thing)
     link, why = pcie(thing.element.get("pci_link_speed"), model or part_name(vendor, device_id))
-    virtual = pci_parts.is_virtual(kind, vendor, device_id, name)
+    virtual = pci_parts.is_virtual(address, vendor, device_id, class_id, name)
     if kind != "other" and (why or virtual):
-        unknown[f"pci/{address}/link"] = why or "a virtual function's or a hypervisor's bridge's link says nothing"
+        unknown[f"pci/{address}/link"] = why or pci_parts.VIRTUAL_LINK
     parent = next((above.address for above in thing.up() if above.address), None)
     link = PcieLink() if virtual else link
     numa = _numa(thing, numa_ids)
@@ -96,7 +97,7 @@ def _name(thing: Thing) -> str | None:
 def _numa(thing: Thing, numa_ids: frozenset[int]) -> int | None:
     """The node near to it: of the first thing above that has a node set, if that has one node with CPUs."""
     near = next((above.element.get("nodeset") for above in thing.up() if above.element.get("nodeset")), None)
-    nodes = (bits(near) or frozenset()) & numa_ids
+    nodes = (cpu_mask(near) or frozenset()) & numa_ids
     return next(iter(nodes)) if len(nodes) == 1 else None
 
 
@@ -140,11 +141,10 @@ def _is(thing: Thing, numbers: Mapping[int, int], version: int) -> bool:
 def _nic(thing: Thing, device: PciDevice | None, nets: Sequence[Thing], rdma: bool) -> Nic:
     infos = thing.infos
     numbers = sorted({int(match[1]) for word in infos if (match := _PORT.match(word))})
-    model = pci_parts.bracketed(device.name) or part_name(device.vendor_id, device.device_id) if device else None
     return Nic(
         name=printable(thing.element.get("name", ""), 64),
         address=device.address if device else None,
-        model=model,
+        model=pci_parts.model_of(device) if device else None,
         rdma=rdma and thing.element.get("subtype") != "BXI",
         numa=device.numa if device else None,
         ports=tuple(_port(number, infos) for number in numbers if number),

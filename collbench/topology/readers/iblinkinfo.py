@@ -9,7 +9,7 @@ from typing import Literal
 
 from collbench.topology.model import FabricLink, Machine
 from collbench.topology.readers.infiniband_rate import WIDTHS, lane_name
-from collbench.topology.text import Unreadable, printable, whole
+from collbench.topology.text import HEAD, Unreadable, printable, whole
 
 KIND = "iblinkinfo"
 
@@ -39,7 +39,7 @@ class _Row:
 
 def looks_like(text: str, name: str) -> bool:
     """Whether the start of a text is iblinkinfo's."""
-    return "==>" in text[:65536] and any(_ARROW.search(line[:_LONGEST_LINE]) for line in text[:65536].splitlines())
+    return "==>" in text[:HEAD] and any(_ARROW.search(line[:_LONGEST_LINE]) for line in text[:HEAD].splitlines())
 
 
 def read(text: str, name: str) -> Machine:

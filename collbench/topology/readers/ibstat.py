@@ -10,14 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from collbench.topology.model import Machine, Nic, Port
-from collbench.topology.readers.infiniband_rate import port_rate
-from collbench.topology.readers.part_names import MELLANOX, part_name
-from collbench.topology.readers.rdma_words import IS_DOWN, NO_LID, LinkLayer, guid, lid, lines_of, link_layer, state, why_software
-from collbench.topology.text import Unreadable, printable, whole
+from collbench.topology.readers.doubts import few
+from collbench.topology.readers.infiniband_rate import LinkLayer, port_rate
+from collbench.topology.readers.part_names import adapter_name
+from collbench.topology.readers.rdma_words import IS_DOWN, NO_LID, guid, lid, lines_of, link_layer, state, why_software
+from collbench.topology.text import HEAD, Unreadable, printable, whole
 
 KIND = "ibstat"
 
-_HEAD = 64 << 10
 _DEVICE = re.compile(r"^CA:? '([^']*)'$")
 _STATUS = re.compile(r"^Infiniband device '([^']*)' port (\d{1,3}) status:$")
 _PORT = re.compile(r"^Port (\d{1,3}):$")
@@ -49,7 +49,7 @@ class _Device:
 
 def looks_like(text: str, name: str) -> bool:
     """It has a line like "CA 'mlx5_0'" or "Infiniband device 'mlx5_0' port 1 status:"."""
-    return bool(_HEADS.search(text[:_HEAD]))
+    return bool(_HEADS.search(text[:HEAD]))
 
 
 def read(text: str, name: str) -> Machine:
@@ -66,7 +66,7 @@ def read(text: str, name: str) -> Machine:
     unknown: dict[str, str] = {}
     doubts: list[str] = []
     nics = tuple(_nic(device, unknown, doubts) for device in devices)
-    return Machine(sources=(f"{KIND} {called}",), nics=nics, unknown=unknown, doubts=tuple(doubts))
+    return Machine(sources=(f"{KIND} {called}",), nics=nics, unknown=unknown, doubts=few(doubts))
 
 
 def _devices(text: str, name: str) -> list[_Device]:
@@ -93,19 +93,13 @@ def _nic(device: _Device, unknown: dict[str, str], doubts: list[str]) -> Nic:
         unknown[f"nics/{device.name}/ports"] = "ibstat lists no port of it"
     return Nic(
         name=device.name,
-        model=_model(device.facts.get("ca type", "")),
+        model=adapter_name(device.facts.get("ca type")),
         rdma=True,
         ports=ports,
         virtual=why_software(device.name),
         firmware=printable(device.facts.get("firmware version", ""), 60) or None,
         guid=guid(device.facts.get("node guid")),
     )
-
-
-def _model(text: str) -> str | None:
-    """ "ConnectX-7" of "MT4129", whose digits are the PCI device id; other names as they are."""
-    part = part_name(MELLANOX, whole(text.removeprefix("MT"), 0, 0xFFFF)) if text.startswith("MT") else None
-    return part or printable(text, 60) or None
 
 
 def _port(number: int, lines: Mapping[str, str], name: str, unknown: dict[str, str], doubts: list[str]) -> Port:

@@ -10,18 +10,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from collbench.topology.model import Machine, Nic, Port
+from collbench.topology.readers.doubts import few
 from collbench.topology.readers.infiniband_rate import LANES, port_rate
 from collbench.topology.readers.part_names import AMAZON, MELLANOX, part_name
-from collbench.topology.readers.rdma_words import IS_DOWN, NO_LID, guid, lid, lines_of, link_layer, state, why_software
-from collbench.topology.text import Unreadable, printable, whole
+from collbench.topology.readers.rdma_words import IS_DOWN, MTUS, NO_LID, guid, lid, lines_of, link_layer, state, why_software
+from collbench.topology.text import HEAD, Unreadable, printable, whole
 
 KIND = "ibv_devinfo"
 
-_HEAD = 64 << 10
 _DEVICE = re.compile(r"^[ \t]*hca_id:", re.MULTILINE)
 _NONE = "No IB devices found"
 _LINE = re.compile(r"^([a-z_]+):\s*(\S.*)$")
-_MTUS = {256, 512, 1024, 2048, 4096}
 _SPEEDS = {1: "SDR", 2: "DDR", 4: "QDR", 8: "FDR10", 16: "FDR", 32: "EDR", 64: "HDR", 128: "NDR", 256: "XDR"}
 _PCI_VENDORS = {0x02C9: MELLANOX, 0x15B3: MELLANOX, 0x1D0F: AMAZON}  # Mellanox is printed by its Ethernet prefix
 _MOST_DEVICES = 1024
@@ -37,7 +36,7 @@ class _Device:
 
 def looks_like(text: str, name: str) -> bool:
     """It has an hca_id line, or says that there is no device."""
-    head = text[:_HEAD]
+    head = text[:HEAD]
     return bool(_DEVICE.search(head)) or head.strip().startswith(_NONE)
 
 
@@ -62,7 +61,7 @@ def read(text: str, name: str) -> Machine:
         if nic.name in nics:
             doubts.append(f"{nic.name} is listed twice in {printable(name)}: the first was taken")
         nics.setdefault(nic.name, nic)
-    return Machine(sources=source, nics=tuple(nics.values()), unknown=unknown, doubts=tuple(dict.fromkeys(doubts)))
+    return Machine(sources=source, nics=tuple(nics.values()), unknown=unknown, doubts=few(list(dict.fromkeys(doubts))))
 
 
 def _devices(text: str, name: str) -> list[_Device]:
@@ -108,7 +107,7 @@ def _port(number: int, lines: Mapping[str, str], path: str, unknown: dict[str, s
     logical, physical = state(lines.get("state")), state(lines.get("phys_state"))
     reasons: dict[str, str | None] = {}
     mtu = whole((lines.get("active_mtu") or "").split(" ")[0])
-    mtu, reasons["mtu_bytes"] = (mtu, None) if mtu in _MTUS else (None, "ibv_devinfo prints no active_mtu that ports have")
+    mtu, reasons["mtu_bytes"] = (mtu, None) if mtu in MTUS else (None, "ibv_devinfo prints no active_mtu that ports have")
     text = _rate_text(lines)
     rate = port_rate(text, layer or "infiniband") if text else None
     reasons["rate_bits_per_s"] = None if rate else _why_no_rate(lines)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collbench.topology.files import Files
 from collbench.topology.model import Machine, Nic
+from collbench.topology.readers.doubts import few
 from collbench.topology.readers.infiniband_port import Notes, Place, interfaces_of_port, read_port
-from collbench.topology.readers.rdma_words import guid
+from collbench.topology.readers.part_names import adapter_name
+from collbench.topology.readers.rdma_words import guid, why_software
 from collbench.topology.text import numa_of, pci_address, printable, whole
 
 KIND = "InfiniBand sysfs"
@@ -16,7 +18,7 @@ def read(files: Files) -> Machine:
     """The RDMA devices with their ports, in the order of their names; an empty machine where there are none. Never raises."""
     notes = Notes()
     nics = tuple(_device(files, name, notes) for name in files.names(CLASS))
-    return Machine(sources=(KIND,), nics=nics, unknown=notes.unknown, doubts=tuple(notes.doubts)) if nics else Machine()
+    return Machine(sources=(KIND,), nics=nics, unknown=notes.unknown, doubts=few(notes.doubts)) if nics else Machine()
 
 
 def interfaces_of(files: Files, device: str) -> tuple[str, ...]:
@@ -46,15 +48,15 @@ def _device(files: Files, name: str, notes: Notes) -> Nic:
     function = "" if virtual else _function(files, name)
     if not virtual and not function:
         notes.unknown[f"nics/{key}/address"] = "the files do not say which PCI device it is on"
-    model, interfaces = _word(files, f"{folder}/hca_type"), interfaces_of(files, name)
+    kind, interfaces = _word(files, f"{folder}/hca_type"), interfaces_of(files, name)
     ports = (
-        read_port(Place(files, f"{folder}/ports/{number}", key, model, virtual, interfaces), number, notes)
+        read_port(Place(files, f"{folder}/ports/{number}", key, kind, virtual, interfaces), number, notes)
         for number in sorted(int(port) for port in files.names(f"{folder}/ports") if port.isdecimal() and whole(port, 1, 255))
     )
     return Nic(
         name=key,
         address=pci_address(function.rpartition("/")[2]),
-        model=model,
+        model=adapter_name(kind),
         rdma=True,
         numa=numa_of(files.text(f"{function}/numa_node")) if function else None,
         ports=tuple(ports),
@@ -72,13 +74,10 @@ def _function(files: Files, name: str) -> str:
 
 def _why_virtual(files: Files, name: str) -> str | None:
     """Software devices may hang below the PCI device that carries their interface: names and files of their own tell them."""
-    if name.startswith("scif"):
-        return "scif"
-    below = _word(files, f"{CLASS}/{name}/parent")
-    if below or name.startswith("rxe"):
-        return f"software RDMA (rxe) over {below}" if below else "software RDMA (rxe)"
-    if name.startswith("siw"):
-        return "software RDMA (siw)"
+    below = _word(files, f"{CLASS}/{name}/parent")  # rxe alone has it
+    software = why_software("rxe" if below else name)
+    if software:
+        return f"{software} over {below}" if below else software
     return "no hardware behind it" if (files.real(f"{CLASS}/{name}") or "").startswith("/sys/devices/virtual/") else None
 
 

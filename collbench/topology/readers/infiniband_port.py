@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from collbench.topology.files import Files
 from collbench.topology.model import Port
 from collbench.topology.readers.infiniband_rate import falls_back, port_rate
-from collbench.topology.readers.rdma_words import IS_DOWN, NO_LID, lid, link_layer, state
+from collbench.topology.readers.rdma_words import IS_DOWN, MTUS, NO_LID, lid, link_layer, state
 from collbench.topology.text import printable, whole
 
 # Errors and signs of congestion, among some hundred counters.
@@ -55,7 +55,6 @@ HW_COUNTERS = (
 )
 
 _NEVER_AT_SDR = re.compile(r"^MT41[1-9]")  # ConnectX-4 (MT4115) and later, BlueField (MT416xx)
-_MTUS = (4096, 2048, 1024, 512, 256)
 _ROCE_HEADERS = 96  # bytes; iboe_get_mtu() in Linux include/rdma/ib_addr.h
 _ADDRESSES = 8  # looked at, of up to 256: the first ones are in use
 _MOST_SPEED = 10_000_000  # Mb/s
@@ -71,12 +70,12 @@ class Notes:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a port is read from, and what its device is: `key` names the device in sentences and fact paths."""
+    """Where a port is read from, and what its device is: `key` names the device in sentences and fact paths, `type` is "MT4129"."""
 
     files: Files
     folder: str
     key: str
-    model: str | None
+    type: str | None
     virtual: str | None
     interfaces: Sequence[str]
 
@@ -135,8 +134,8 @@ def _rate_or_why(place: Place, port: Port) -> tuple[float | None, str | None]:
     if falls_back(text) and port.link_layer == "ethernet":
         speed = _speed(place, port.number)
         return speed, None if speed else f"the kernel prints '{text}' for speeds it cannot name, and the interface tells none"
-    if falls_back(text) and _NEVER_AT_SDR.match(place.model or ""):
-        return None, f"the kernel prints '{text}' for speeds it does not know, and {place.model} does not run at SDR: ask the switch"
+    if falls_back(text) and _NEVER_AT_SDR.match(place.type or ""):
+        return None, f"the kernel prints '{text}' for speeds it does not know, and {place.type} does not run at SDR: ask the switch"
     rate = port_rate(text, port.link_layer or "infiniband")
     return rate, None if rate else f"'{text}' is no rate that a port has"
 
@@ -155,7 +154,7 @@ def _mtu(place: Place, port: Port, notes: Notes) -> int | None:
     """RoCE takes the largest of InfiniBand's MTUs that fits into the interface's beside its headers."""
     name = _interface(place, port.number) if port.link_layer == "ethernet" else None
     mtu = whole(place.files.text(f"/sys/class/net/{name}/mtu"), 1, 1 << 20) if name else None
-    found = next((size for size in _MTUS if mtu and size <= mtu - _ROCE_HEADERS and not _is_down(port)), None)
+    found = next((size for size in MTUS if mtu and size <= mtu - _ROCE_HEADERS and not _is_down(port)), None)
     if found is None:
         why = IS_DOWN if _is_down(port) else "sysfs does not hold it: give the output of ibv_devinfo"
         notes.unknown[f"nics/{place.key}/ports/{port.number}/mtu_bytes"] = why

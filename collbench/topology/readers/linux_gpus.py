@@ -5,16 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 from collbench.topology.files import Files
 from collbench.topology.model import Gpu, GpuLink, PciDevice
 from collbench.topology.readers import kfd, pci_sysfs
+from collbench.topology.readers.doubts import few
+from collbench.topology.readers.pci_parts import VENDORS, Vendor
 from collbench.topology.text import pci_address, printable, whole
 
-Vendor = Literal["nvidia", "amd", "intel"]
 _NVIDIA_GPUS = "/proc/driver/nvidia/gpus"
-_VENDORS: Mapping[int, Vendor] = {pci_sysfs.NVIDIA: "nvidia", pci_sysfs.AMD: "amd", pci_sysfs.INTEL: "intel"}
 _DISPLAY = 0x03  # base class; a capture may tell the class alone
 _UUID = re.compile(r"GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
@@ -37,7 +36,7 @@ def read(files: Files, devices: Sequence[PciDevice]) -> Found:
     kinds = tuple(_told_by_driver(device, listed) for device in devices)
     by_vendor: dict[Vendor, list[PciDevice]] = {"nvidia": [], "amd": [], "intel": []}
     for device in kinds:
-        vendor = "nvidia" if device.address in listed else _VENDORS.get(device.vendor_id or 0)
+        vendor = "nvidia" if device.address in listed else VENDORS.get(device.vendor_id or 0)
         if device.kind == "gpu" and not device.virtual and vendor:
             by_vendor[vendor].append(device)
     doubts = list(amd.doubts)
@@ -49,7 +48,7 @@ def read(files: Files, devices: Sequence[PciDevice]) -> Found:
         + [_amd(files, known_amd.get(gpu.key), gpu) for gpu in of_amd]
         + _numbered("intel", by_vendor["intel"])
     )
-    return Found(tuple(gpus), amd.links, kinds, _reasons(gpus, devices), tuple(doubts))
+    return Found(tuple(gpus), amd.links, kinds, _reasons(gpus, devices), few(doubts))
 
 
 def _nvidia_listed(files: Files) -> dict[str, str]:

@@ -9,7 +9,7 @@ from collbench.topology.model import Machine, PciDevice, PcieLink
 from collbench.topology.readers import pci_parts
 from collbench.topology.readers.doubts import few
 from collbench.topology.readers.lspci_text import Function, functions, is_head
-from collbench.topology.text import Unreadable, printable
+from collbench.topology.text import HEAD, Unreadable, printable
 
 KIND = "lspci"
 _PORTS = {"Upstream Port", "Downstream Port"}
@@ -17,12 +17,11 @@ _NEVER_AT_A_ROOT = {*_PORTS, "Endpoint", "Legacy Endpoint"}
 _NO_TREE = "this output of lspci has no bridges' buses: save `lspci -vvv`, run by root"
 _NO_BRIDGE = "the bridge above it is not in the text"
 _DENIED = "lspci ran without root and could not read it"
-_VIRTUAL = "a virtual function's or a hypervisor's bridge's link says nothing"
 
 
 def looks_like(text: str, name: str) -> bool:
     """A line like "19:00.0 3D controller: NVIDIA Corporation …"."""
-    return any(is_head(line) for line in text[:65536].splitlines())
+    return any(is_head(line) for line in text[:HEAD].splitlines())
 
 
 def read(text: str, name: str) -> Machine:
@@ -32,7 +31,7 @@ def read(text: str, name: str) -> Machine:
     """
     found = list(functions(text, name))
     if not found:
-        alone = "link lines without the devices they belong to" if "LnkSta:" in text[:65536] else "no PCI functions"
+        alone = "link lines without the devices they belong to" if "LnkSta:" in text[:HEAD] else "no PCI functions"
         raise Unreadable(f"{printable(name)} has {alone}: save the whole output of `lspci -vvv`, run by root")
     doubts: list[str] = []
     parents = _parents(found, doubts)
@@ -44,14 +43,14 @@ def read(text: str, name: str) -> Machine:
         gpus=tuple(pci_parts.gpu(device) for device in devices if device.kind == "gpu"),
         nics=tuple(pci_parts.nic(device, physical) for device in devices if device.kind == "nic"),
         unknown=_unknown(found, devices),
-        doubts=(*few(doubts), *few(_impossible(devices))),
+        doubts=(*few(doubts), *few([doubt for device in devices if (doubt := pci_parts.link_doubt(device))])),
     )
 
 
 def _device(function: Function, parent: str | None) -> PciDevice:
     """One function; a port of a switch says itself that it is one, where capabilities are printed."""
     kind = pci_parts.kind_of(function.address, function.vendor_id, function.class_id)
-    virtual = pci_parts.is_virtual(kind, function.vendor_id, function.device_id, function.name)
+    virtual = pci_parts.is_virtual(function.address, function.vendor_id, function.device_id, function.class_id, function.name)
     return PciDevice(
         function.address,
         "switch" if kind == "bridge" and function.port_type in _PORTS else kind,
@@ -101,17 +100,9 @@ def _unknown(found: Sequence[Function], devices: Sequence[PciDevice]) -> dict[st
         if device.parent is None and (not tree or function.port_type in _NEVER_AT_A_ROOT):
             unknown[f"{path}/parent"] = _NO_BRIDGE if tree else _NO_TREE
         if device.kind != "other" and (device.virtual or device.link == PcieLink()):
-            unknown[f"{path}/link"] = _VIRTUAL if device.virtual else _DENIED if function.denied else "lspci does not print it"
+            unknown[f"{path}/link"] = (
+                pci_parts.VIRTUAL_LINK if device.virtual else _DENIED if function.denied else "lspci does not print it"
+            )
         if function.denied:
             unknown[f"{path}/acs"] = _DENIED
     return unknown
-
-
-def _impossible(devices: Sequence[PciDevice]) -> list[str]:
-    """Links that run faster or wider than they can."""
-    doubts: list[str] = []
-    for device in devices:
-        link = device.link
-        if (link.width or 0) > (link.max_width or 32) or (link.speed_gt_per_s or 0) > (link.max_speed_gt_per_s or 128):
-            doubts.append(f"{device.address}: its link is said to run at more than it can: LnkSta and LnkCap contradict each other")
-    return doubts

@@ -5,29 +5,28 @@ A template lists PCI functions without <gpu> and <net>; its link speeds are what
 
 from __future__ import annotations
 
-import io
 import re
 from typing import TYPE_CHECKING
 
 from collbench.topology.model import Machine, System
+from collbench.topology.readers.doubts import few
 from collbench.topology.readers.nccl_xml_tree import Found, walk
-from collbench.topology.text import Unreadable, printable
+from collbench.topology.readers.safe_xml import Limits, top_element
+from collbench.topology.text import HEAD, Unreadable, printable
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
 KIND = "NCCL topology XML"
 
-_HEAD = 64 << 10
-_DEEPEST, _MOST_ELEMENTS = 64, 200_000
-_MOST_CHARACTERS = 8 << 20  # the largest real one has 100,000; expat's time for a token without an end grows with the square
 _AGAIN = "have NCCL write it with NCCL_TOPO_DUMP_FILE"
+_LIMITS = Limits("a machine's topology", _AGAIN, 8 << 20, depth=64, elements=200_000)  # the largest real one has 100,000 characters
 _NICS_ALONE = "GPUs are not reported in this file"  # a comment in Amazon's templates; their PCI functions have no class
 
 
 def looks_like(text: str, name: str) -> bool:
     """It has NCCL's <system> with <cpu> in it, or NCCL's <graphs>, of which `read` says what to give instead."""
-    head = text[:_HEAD]
+    head = text[:HEAD]
     return bool(re.search(r"<system\b", head) and re.search(r"<cpu\b", head)) or bool(re.search(r"<graphs\b", head))
 
 
@@ -52,33 +51,12 @@ def read(text: str, name: str) -> Machine:
 
 
 def _root(text: str, name: str) -> Element:
-    """The top element. Entities, depth and number are bounded."""
-    top = _bounded(text, name)
+    """NCCL's <system>."""
+    top = top_element(text, name, _LIMITS)
     if top.tag == "graphs":
         raise Unreadable(f"{name} holds the rings and trees that NCCL chose (NCCL_GRAPH_DUMP_FILE), no topology: {_AGAIN}")
     if top.tag != "system":
         raise Unreadable(f"{name} begins with <{printable(top.tag, 40)}>, not with NCCL's <system>: {_AGAIN}")
-    return top
-
-
-def _bounded(text: str, name: str) -> Element:
-    from defusedxml.ElementTree import iterparse
-
-    if len(text) > _MOST_CHARACTERS:
-        raise Unreadable(f"{name} has {len(text) >> 20} Mi characters, more than a machine's topology: {_AGAIN}")
-    depth = count = 0
-    top: Element | None = None
-    try:
-        for event, element in iterparse(io.StringIO(text.lstrip("\ufeff \t\r\n")), events=("start", "end"), forbid_dtd=True):
-            top = element if top is None else top
-            depth += 1 if event == "start" else -1
-            count += event == "start"
-            if depth > _DEEPEST or count > _MOST_ELEMENTS:
-                raise Unreadable(f"{name} nests deeper or has more elements than a machine does: {_AGAIN}")
-    except (SyntaxError, ValueError, LookupError) as why:
-        raise Unreadable(f"{name} is broken XML ({printable(str(why) or type(why).__name__, 120)}): {_AGAIN}") from None
-    if top is None:
-        raise Unreadable(f"{name} holds no XML: {_AGAIN}")
     return top
 
 
@@ -94,7 +72,7 @@ def _machine(found: Found, name: str, cpu: Element) -> Machine:
         gpu_links=tuple(found.links),
         nics=tuple(found.nics.values()),
         unknown=found.notes.unknown,
-        doubts=tuple(found.notes.doubts()),
+        doubts=few(found.notes.doubts()),
     )
 
 

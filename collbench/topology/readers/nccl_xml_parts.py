@@ -6,28 +6,25 @@ NCCL writes the attributes in src/graph/xml.cc and reads them in src/graph/topo.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 from collbench.topology.model import SWITCH, Gpu, GpuLink, LinkKind, Nic, PciDevice, PcieLink, Port
-from collbench.topology.readers.part_names import AMD, INTEL, MELLANOX, NVIDIA, has_verbs, is_virtual_function, part_name
+from collbench.topology.readers import pci_parts
+from collbench.topology.readers.infiniband_rate import LANES
+from collbench.topology.readers.part_names import INTEL, MELLANOX, part_name
+from collbench.topology.readers.rdma_words import guid as guid_of
 from collbench.topology.text import Unreadable, gigatransfers, lanes, pci_address, printable, whole
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
-BRIDGE_CLASS, NVSWITCH_CLASS, INFINIBAND_CLASS = 0x0604, 0x0680, 0x0207
-GPU_CLASSES = {0x0300, 0x0302, 0x0380, 0x1200}
-_NO_GPU_VENDORS = {0x1A03, 0x102B}  # ASPEED and Matrox: the screens of server boards
-_QEMU, _TEXAS = 0x1B36, 0x104C
-_QEMU_SWITCH_PORTS = {0x8232, 0x8233}  # of TI's XIO3130, which QEMU plays
-_VENDORS: dict[int, Literal["nvidia", "amd", "intel"]] = {NVIDIA: "nvidia", AMD: "amd", INTEL: "intel"}
 _LINKS: dict[str, LinkKind] = {"nvlink": "nvlink", "xgmi": "xgmi"}
 _MADE_UP_NETS = re.compile(r"^(veth|docker|br-|virbr|tap|tun|cali|cni|flannel|vxlan|dummy|scif)|^lo$")
 _MOST_MEGABITS = 3_200_000  # eight lanes at 400 Gb/s: twice the fastest port that is sold
 _RATES = {1000, 2500, 5000, 10000, 20000, 25000, 40000, 50000, 56000, 100000, 200000, 400000, 800000}  # Mb/s
 # InfiniBand's data rate where it is less than what is printed: 8b10b up to QDR, and FDR (see infiniband_rate).
-_INFINIBAND_DATA = {20000: 16e9, 40000: 32e9, 56000: 54.5e9}
+_INFINIBAND_DATA = {round(lane.printed * 4 / 1e6): lane.data * 4 for lane in (LANES["DDR"], LANES["QDR"], LANES["FDR"])}
 
 
 @dataclass
@@ -60,32 +57,19 @@ def pci_device(element: Element, parent: str | None, numa: int | None) -> PciDev
     if not address:
         raise Unreadable(f"a <pci> element has the busid '{printable(element.get('busid', ''), 40)}', which is no PCI address")
     vendor, device = (whole(element.get(name), 0, 0xFFFE) for name in ("vendor", "device"))
-    kind = _kind(whole(element.get("class"), 0, 0xFFFFFF), vendor)
+    class_id = whole(element.get("class"), 0, 0xFFFFFF)
     return PciDevice(
         address=address,
-        kind=kind,
+        kind=pci_parts.kind_of(address, vendor, class_id, pci_parts.MAKERS_OR_UNNAMED),
         parent=parent,
         vendor_id=vendor,
         device_id=device,
-        class_id=whole(element.get("class"), 0, 0xFFFFFF),
+        class_id=class_id,
         name=part_name(vendor, device),
         numa=numa,
         link=PcieLink(max_speed_gt_per_s=gigatransfers(element.get("link_speed", "")), max_width=lanes(element.get("link_width", ""))),
-        virtual=_made_up(address, vendor, device),
+        virtual=pci_parts.is_virtual(address, vendor, device, class_id),
     )
-
-
-def _kind(class_id: int | None, vendor: int | None) -> Literal["gpu", "nic", "nvswitch", "bridge", "other"]:
-    number = (class_id or 0) >> 8
-    if number in GPU_CLASSES and vendor not in _NO_GPU_VENDORS:
-        return "gpu"
-    return "nic" if number >> 8 == 0x02 else "nvswitch" if number == NVSWITCH_CLASS else "bridge" if number == BRIDGE_CLASS else "other"
-
-
-def _made_up(address: str, vendor: int | None, device: int | None) -> bool:
-    """ffff:ff:xx.x groups devices in vendors' files; QEMU's bridges show a link that is not there."""
-    emulated = vendor == _QEMU or (vendor == _TEXAS and device in _QEMU_SWITCH_PORTS)
-    return address.startswith("ffff:ff:") or emulated or is_virtual_function(vendor, device)
 
 
 def gpu(element: Element | None, device: PciDevice) -> Gpu:
@@ -93,17 +77,10 @@ def gpu(element: Element | None, device: PciDevice) -> Gpu:
     attributes = element.attrib if element is not None else {}
     gcn = attributes.get("gcn")
     sm = whole(attributes.get("sm"), 10, 999)
-    vendor = _VENDORS.get(device.vendor_id or 0) or ("amd" if gcn else "nvidia" if sm else None)
+    found = pci_parts.gpu(device, whole(attributes.get("dev"), 0, 4095))
+    vendor = found.vendor or ("amd" if gcn else "nvidia" if sm else None)
     nvidia = f"sm_{sm}" if sm and vendor == "nvidia" else None
-    return Gpu(
-        key=device.address,
-        index=whole(attributes.get("dev"), 0, 4095),
-        address=device.address,
-        vendor=vendor,
-        model=device.name,
-        architecture=_gfx(gcn) if gcn else nvidia,
-        numa=device.numa,
-    )
+    return replace(found, vendor=vendor, architecture=_gfx(gcn) if gcn else nvidia)
 
 
 def _gfx(gcn: str) -> str | None:
@@ -166,17 +143,11 @@ def nic(element: Element, device: PciDevice | None, numa: int | None, notes: Not
     )
 
 
-def bare_nic(device: PciDevice) -> Nic:
-    """A network card of which the file says nothing but that it is there; it is named by its address."""
-    rdma = (device.class_id or 0) >> 8 == INFINIBAND_CLASS or has_verbs(device.vendor_id, device.device_id)
-    return Nic(name=device.address, address=device.address, model=device.name, rdma=rdma, numa=device.numa)
-
-
 def _port(element: Element, name: str, device: PciDevice | None, virtual: str | None, notes: Notes) -> Port:
     number = whole(element.get("port"), 1, 255) or 1
     speed = printable(element.get("speed", ""), 40)
-    infiniband = ((device.class_id if device else None) or 0) >> 8 == INFINIBAND_CLASS
-    ethernet = device is not None and (device.class_id or 0) >> 8 == 0x0200 and device.vendor_id in {MELLANOX, INTEL}
+    infiniband = ((device.class_id if device else None) or 0) >> 8 == pci_parts.INFINIBAND
+    ethernet = device is not None and (device.class_id or 0) >> 8 == pci_parts.ETHERNET and device.vendor_id in {MELLANOX, INTEL}
     rate, why = (None, f"the speed of a {virtual} is made up") if virtual else _rate(speed, infiniband)
     if rate is None:
         notes.unknown[f"nics/{name}/ports/{number}/rate_bits_per_s"] = why
@@ -211,4 +182,4 @@ def _guid(text: str, device: PciDevice | None) -> str | None:
     mellanox = device is None or device.vendor_id in {None, MELLANOX}
     if mellanox and data[4] == 3 and data[3] != 3:
         data = data[::-1]
-    return ":".join(data.hex()[at : at + 4] for at in range(0, 16, 4))
+    return guid_of(data.hex())

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from collbench.topology.model import Gpu, GpuLink, Nic, NumaNode, PciDevice, PcieLink
 from collbench.topology.readers import nccl_xml_parts as parts
+from collbench.topology.readers import pci_parts
+from collbench.topology.readers.cpu_sets import cpu_mask, written
 from collbench.topology.text import Unreadable, numa_of, pci_address
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
-
-_LONGEST_MASK = 8192
 
 
 @dataclass
@@ -44,7 +43,7 @@ def walk(cpus: Sequence[Element], nics_alone: bool) -> Found:
     for cpu in cpus:
         numa = numa_of(cpu.get("numaid"))
         if numa is not None:
-            found.numa.setdefault(numa, NumaNode(numa, cpus=_cpu_list(cpu.get("affinity", ""))))
+            found.numa.setdefault(numa, NumaNode(numa, cpus=written(cpu_mask(cpu.get("affinity")) or ()) or None))
         for element, parent in _elements(cpu, found):
             _take(element, parent, numa, found)
     _link(found)
@@ -53,17 +52,6 @@ def walk(cpus: Sequence[Element], nics_alone: bool) -> Found:
     _add_bare_nics(found)
     _mark_unions(found)
     return found
-
-
-def _cpu_list(mask: str) -> str | None:
-    """ "0-23,96-119" of words of 32 bits in hexadecimal, the highest first: "00000000,00ffffff"; None for other text and for no CPU."""
-    words = mask.split(",")
-    try:
-        value = int("".join(word.strip().zfill(8) for word in words), 16) if len(mask) <= _LONGEST_MASK else 0
-    except ValueError:
-        return None
-    runs = [match.span() for match in re.finditer("1+", f"{max(value, 0):b}"[::-1])]
-    return ",".join(str(start) if end - start == 1 else f"{start}-{end - 1}" for start, end in runs) or None
 
 
 def _elements(cpu: Element, found: Found) -> Iterator[tuple[Element, PciDevice | None]]:
@@ -168,9 +156,10 @@ def _why_impossible(device: PciDevice, below: Sequence[PciDevice], rate: float |
 def _add_bare_nics(found: Found) -> None:
     """Network cards of which the file names no port."""
     ported = {nic.address for nic in found.nics.values()}
+    physical = pci_parts.physical_nics(found.pci.values())
     for device in found.pci.values():
         if device.kind == "nic" and device.address not in ported:
-            found.nics[device.address] = parts.bare_nic(device)
+            found.nics[device.address] = pci_parts.nic(device, physical)
             found.notes.unknown[f"nics/{device.address}/ports"] = "the file names no port of it, and so no rate"
 
 

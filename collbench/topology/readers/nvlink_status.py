@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from collbench.topology.model import Gpu, GpuLink, Machine
 from collbench.topology.readers.doubts import few
-from collbench.topology.text import Unreadable, printable
+from collbench.topology.text import HEAD, Unreadable, bounded, printable
 
 KIND = "nvidia-smi nvlink -s"
 _GPU = re.compile(r"^\s*GPU (\d{1,3}): (.{1,200}?)(?: \(UUID: (GPU-[0-9a-fA-F-]{8,64})\))?\s*$")
@@ -30,7 +30,7 @@ class _Status:
 
 def looks_like(text: str, name: str) -> bool:
     """Lines "GPU 0: …" with lines "Link 0: …" under them."""
-    lines = text[:65536].splitlines()
+    lines = text[:HEAD].splitlines()
     return any(_GPU.match(line) for line in lines) and any(_LINK.match(line) or _ALL_INACTIVE.search(line) for line in lines)
 
 
@@ -54,8 +54,7 @@ def read(text: str, name: str) -> Machine:
 
 
 def _statuses(text: str, name: str) -> dict[int, _Status]:
-    if len(text) > _MOST_CHARACTERS:
-        raise Unreadable(f"{printable(name)} has {len(text) >> 20} Mi characters, more than a machine's NVLinks: give one machine's output")
+    bounded(text, name, _MOST_CHARACTERS, "a machine's NVLinks", "give one machine's output")
     found: dict[int, _Status] = {}
     current: _Status | None = None
     for line in text.splitlines():

@@ -13,12 +13,11 @@ from typing import Any
 from collbench.topology.model import Gpu, GpuLink, Machine, PciDevice, PcieLink, System
 from collbench.topology.readers.nvml_links import Session, nvlinks, peer_access
 from collbench.topology.readers.part_names import NVIDIA
-from collbench.topology.text import pci_address, printable
+from collbench.topology.text import lanes, pci_address, printable
 
 KIND = "NVML"
 
 _GT_PER_S = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0, 7: 128.0}  # per lane, by PCIe generation
-_WIDTHS = {1, 2, 4, 8, 12, 16, 32}
 _MOST_MEMORY = 1 << 50
 
 
@@ -128,7 +127,7 @@ def _pcie_link(session: Session, address: str, handle: Any) -> PcieLink:
         return known(session.ask(f"pci/{address}/link.{field}", function, handle))
 
     def width(value: Any) -> int | None:
-        return value if value in _WIDTHS else None
+        return lanes(str(value))
 
     return PcieLink(
         speed_gt_per_s=told("speed_gt_per_s", "nvmlDeviceGetCurrPcieLinkGeneration", _GT_PER_S.get),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collbench.topology.text import printable, whole
+
 NVIDIA, AMD, INTEL, MELLANOX, AMAZON = 0x10DE, 0x1002, 0x8086, 0x15B3, 0x1D0F
 
 _NAMES = {
@@ -51,7 +53,6 @@ _NAMES = {
     (AMAZON, 0xEFA1): "Elastic Fabric Adapter",
     (AMAZON, 0xEFA2): "Elastic Fabric Adapter",
 }
-_VIRTUAL_FUNCTIONS = {(MELLANOX, device) for device in (0x1004, 0x1014, 0x1016, 0x1018, 0x101A, 0x101C, 0x101E)}
 
 
 def part_name(vendor_id: int | None, device_id: int | None) -> str | None:
@@ -59,9 +60,10 @@ def part_name(vendor_id: int | None, device_id: int | None) -> str | None:
     return _NAMES.get((vendor_id, device_id)) if vendor_id is not None and device_id is not None else None
 
 
-def is_virtual_function(vendor_id: int | None, device_id: int | None) -> bool:
-    """Mellanox gives virtual functions ids of their own."""
-    return (vendor_id, device_id) in _VIRTUAL_FUNCTIONS
+def adapter_name(type_name: str | None) -> str | None:
+    """ "ConnectX-7" of "MT4129", as Mellanox's driver names the type: its digits are the PCI device id. Other names as they are."""
+    text = printable(type_name or "", 60)
+    return part_name(MELLANOX, whole(text[2:], 0, 0xFFFF) if text.startswith("MT") else None) or text or None
 
 
 def has_verbs(vendor_id: int | None, device_id: int | None) -> bool:

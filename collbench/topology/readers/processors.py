@@ -5,19 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from itertools import count, groupby
 
 from collbench.topology.files import Files
 from collbench.topology.model import NumaNode
+from collbench.topology.readers.cpu_sets import cpu_list, cpu_mask, written
 from collbench.topology.text import printable, whole
 
 KIND = "Linux sysfs processors"
 _CPUS = "/sys/devices/system/cpu"
 _NODES = "/sys/devices/system/node"
 _NVIDIA_GPUS = "/proc/driver/nvidia/gpus"
-_MOST_CPUS = 1 << 16
 _CUT = 1_000_000  # Files.text stops at 1 MiB: a longer /proc/cpuinfo is not whole
-_RANGE = re.compile(r"^(\d{1,6})(?:-(\d{1,6}))?$")
 # ARM's designers of cores, as Linux names them: arch/arm64/include/asm/cputype.h.
 _ARM_DESIGNERS = {0x41: "ARM", 0x46: "Fujitsu", 0x48: "HiSilicon", 0x4E: "NVIDIA", 0x51: "Qualcomm", 0xC0: "Ampere"}
 
@@ -57,33 +55,6 @@ def read(files: Files) -> Found:
     )  # fmt: skip
 
 
-def cpu_list(text: str | None) -> frozenset[int]:
-    """The CPUs of "0-3,8"; empty for other text and for numbers no machine has."""
-    found: set[int] = set()
-    for part in (text or "").strip().split(","):
-        match = _RANGE.match(part.strip())
-        first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, -1)
-        if last < first or last >= _MOST_CPUS:
-            return frozenset()
-        found.update(range(first, last + 1))
-    return frozenset(found)
-
-
-def cpu_mask(text: str | None) -> frozenset[int]:
-    """The CPUs of "00000000,0000ff01", words of 32 bits, the last one first."""
-    words = (text or "").strip().split(",")
-    if len(words) * 32 > _MOST_CPUS or not all(re.fullmatch("[0-9a-fA-F]{1,8}", word) for word in words):
-        return frozenset()
-    return frozenset(bit + 32 * place for place, word in enumerate(reversed(words)) for bit in range(32) if int(word, 16) >> bit & 1)
-
-
-def written(cpus: Iterable[int]) -> str:
-    """CPUs as the kernel writes lists: "0-3,8"."""
-    counter = count()
-    runs = [list(run) for _, run in groupby(sorted(cpus), key=lambda cpu: cpu - next(counter))]
-    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
-
-
 def node_of(files: Files, folder: str, nodes: Iterable[NumaNode]) -> int | None:
     """The one NUMA node whose CPUs are exactly those local to a device; None when it is as near to several, or there is just one."""
     several = [node for node in nodes if node.cpus]
@@ -111,7 +82,7 @@ def _packages_and_cores(files: Files, online: frozenset[int]) -> tuple[int | Non
         cpu = min(left) if len(left) == len(online) else next(iter(left))
         folder = f"{_CPUS}/cpu{cpu}/topology"
         siblings = cpu_list(files.text(f"{folder}/thread_siblings_list")) or cpu_mask(files.text(f"{folder}/thread_siblings"))
-        if cpu not in siblings:
+        if not siblings or cpu not in siblings:
             return None, None
         packages.add(whole(files.text(f"{folder}/physical_package_id")))
         left -= siblings
@@ -138,7 +109,7 @@ def _numa_nodes(files: Files, online: frozenset[int]) -> tuple[tuple[NumaNode, .
 def _node(files: Files, number: int, online: frozenset[int]) -> NumaNode:
     folder = f"{_NODES}/node{number}"
     listed = files.text(f"{folder}/cpulist")
-    cpus = cpu_list(listed) if listed else cpu_mask(files.text(f"{folder}/cpumap"))
+    cpus = cpu_list(listed) if listed else cpu_mask(files.text(f"{folder}/cpumap")) or frozenset()
     known = listed is not None or bool(cpus)
     return NumaNode(number, written(cpus & online if online else cpus) if known else None, _kilobytes(files.text(f"{folder}/meminfo")))
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Iterator
-from typing import Literal
 
-from collbench.topology.text import Unreadable, printable, whole
+from collbench.topology.readers.infiniband_rate import LinkLayer
+from collbench.topology.text import bounded, printable, whole
 
-LinkLayer = Literal["infiniband", "ethernet"]
+MTUS = (4096, 2048, 1024, 512, 256)  # InfiniBand's, bytes of payload
 IS_DOWN = "the port is down: what is printed for it is not in use"
 NO_LID = "no subnet manager has given it a LID"
 
@@ -22,10 +22,8 @@ _GUID = re.compile(r"^[0-9a-f]{16}$")
 
 def lines_of(text: str, name: str) -> Iterator[str]:
     """The lines of a tool's output, without the space around them. Raises Unreadable for more than a machine's tools print."""
-    if len(text) > _MOST_CHARACTERS:
-        size = f"{len(text) >> 20} Mi characters"
-        raise Unreadable(f"{printable(name)} has {size}, more than a machine's ports fill: give one machine's output")
-    return (line.strip()[:_LONGEST_LINE] for line in io.StringIO(text))
+    whole_text = bounded(text, name, _MOST_CHARACTERS, "a machine's ports fill", "give one machine's output")
+    return (line.strip()[:_LONGEST_LINE] for line in io.StringIO(whole_text))
 
 
 def link_layer(text: str | None) -> LinkLayer | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from collbench.topology.model import Gpu, Machine
-from collbench.topology.text import Unreadable, numa_of, printable
+from collbench.topology.text import HEAD, Unreadable, numa_of, printable
 
 KIND = "rocm-smi --showtopo"
 _SECTION = re.compile(r"^=+\s*(.*?)\s*=+\s*$")
@@ -19,7 +19,7 @@ _UNCOUNTED = "rocm-smi tells which GPUs xGMI joins, not by how many links: read 
 
 def looks_like(text: str, name: str) -> bool:
     """A heading of rocm-smi's with a topology table."""
-    start = text[:65536]
+    start = text[:HEAD]
     return "Link Type between two GPUs" in start or "(Topology) Numa" in start
 
 

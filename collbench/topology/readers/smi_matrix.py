@@ -12,7 +12,7 @@ from collbench.topology.model import SWITCH, Gpu, GpuLink, Machine, Nic
 from collbench.topology.readers import rocm_smi
 from collbench.topology.readers.doubts import few
 from collbench.topology.readers.smi_table import Table, header, legend, tables
-from collbench.topology.text import Unreadable, numa_of, printable
+from collbench.topology.text import HEAD, Unreadable, numa_of, printable
 
 KIND = "nvidia-smi topo -m"
 _OLD_WORDS = {"SOC": "SYS", "PSB": "PIX"}  # of nvidia-smi before CUDA 9, and for two GPUs of one board
@@ -22,7 +22,7 @@ _CPUS = re.compile(r"\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*")
 
 def looks_like(text: str, name: str) -> bool:
     """A heading of GPU columns with a row under it, or the tables of rocm-smi."""
-    start = text[:65536]
+    start = text[:HEAD]
     if rocm_smi.looks_like(start, name):
         return True
     return "GPU0" in start and any(header(line) for line in re.sub(r"\x1b?\[[0-9;]*m", "", start).splitlines())
@@ -33,7 +33,7 @@ def read(text: str, name: str) -> Machine:
 
     Raises Unreadable when no table is there, when two machines are, or when a row's cells do not fit its heading.
     """
-    if rocm_smi.looks_like(text[:65536], name):
+    if rocm_smi.looks_like(text[:HEAD], name):
         return rocm_smi.read(text, name)
     found = tables(text, name)
     matrices = [table for table in found if not table.is_access]

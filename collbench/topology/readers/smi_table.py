@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from collbench.topology.text import Unreadable, printable
+from collbench.topology.text import Unreadable, bounded, printable
 
 _MOST_COLUMNS, _MOST_CHARACTERS = 256, 2 << 20
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|\[[0-9]{1,2}m(?=\s*GPU|\s*$)")
@@ -69,10 +69,7 @@ class _Header:
 
 def tables(text: str, name: str) -> list[Table]:
     """Every table of the text, in its order. Raises Unreadable for a row that does not fit its header."""
-    if len(text) > _MOST_CHARACTERS:
-        raise Unreadable(
-            f"{printable(name)} has {len(text) >> 20} Mi characters, more than a machine's matrices: give one machine's output"
-        )
+    bounded(text, name, _MOST_CHARACTERS, "a machine's matrices", "give one machine's output")
     headers: list[_Header] = []
     for line in _plain(text):
         columns = header(line)

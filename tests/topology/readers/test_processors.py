@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from collbench.topology.model import NumaNode
 from collbench.topology.readers import processors
+from collbench.topology.readers.cpu_sets import written
 from tests.topology.trees import Tree
 
 KIB = 1024
@@ -22,11 +23,11 @@ GRACE = "processor\t: 0\nFeatures\t: fp asimd sve\nCPU implementer\t: 0x41\nCPU 
 
 def cpus(*cores: tuple[int, Sequence[int]]) -> dict[str, str]:
     """Files of cores: (socket, its threads)."""
-    files = {f"{CPU}/online": processors.written(cpu for _, threads in cores for cpu in threads)}
+    files = {f"{CPU}/online": written(cpu for _, threads in cores for cpu in threads)}
     for socket, threads in cores:
         for cpu in threads:
             files[f"{CPU}/cpu{cpu}/topology/physical_package_id"] = str(socket)
-            files[f"{CPU}/cpu{cpu}/topology/thread_siblings_list"] = processors.written(threads)
+            files[f"{CPU}/cpu{cpu}/topology/thread_siblings_list"] = written(threads)
     return files
 
 
@@ -119,28 +120,6 @@ def test_a_node_with_cpus_is_never_taken_for_a_gpus() -> None:
     gpus = {"/proc/driver/nvidia/gpus/0004:05:00.0/numa_status": "Node: 0\nStatus: offline"}
     found = read({"/proc/meminfo": "MemTotal: 100 kB"}, gpus, node(0, "0-3", 90))
     assert ([each.id for each in found.numa_nodes], found.memory_bytes) == ([0], 100 * KIB)
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [("0-3,8", {0, 1, 2, 3, 8}), ("", set()), ("0-99999999999", set()), ("0-999999", set()), ("3-1", set()), ("a", set()), ("0,,1", set())],
-)
-def test_cpu_lists(text: str, expected: set[int]) -> None:
-    assert processors.cpu_list(text) == expected
-
-
-@pytest.mark.parametrize(("text", "expected"), [("3", {0, 1}), ("00000001,80000000", {31, 32}), ("0,", set()), ("xyz", set()), ("", set())])
-def test_cpu_masks(text: str, expected: set[int]) -> None:
-    assert processors.cpu_mask(text) == expected
-    assert processors.cpu_mask("f," * 3000 + "f") == set()
-
-
-@given(st.frozensets(st.integers(0, 300)))
-def test_lists_are_written_as_the_kernel_writes_them(numbers: frozenset[int]) -> None:
-    assert processors.cpu_list(processors.written(numbers)) == numbers
-
-
-NODES = (NumaNode(0, "0-3"), NumaNode(8, "4-7"), NumaNode(9, ""))
 
 
 @pytest.mark.parametrize(
