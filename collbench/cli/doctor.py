@@ -10,9 +10,15 @@ from collbench.cli.options import DEFAULT_TIMEOUT_S
 from collbench.cli.parser import amount
 
 if TYPE_CHECKING:
+    from collbench.evidence.nccl_log import NcclLog
     from collbench.topology.model import Machine
 
 _ABOUT = "what is wrong with this node, or under srun or mpirun with every node, worst first, with evidence and remedy; exit 1 if severe"
+
+_LOG = (
+    "logs of NCCL or RCCL (NCCL_DEBUG=INFO), plain or compressed; without a launcher and --from, a log that other hosts wrote is examined "
+    "alone, without this machine"
+)
 
 
 def add(commands: Any) -> dict[str, argparse.ArgumentParser]:
@@ -21,7 +27,7 @@ def add(commands: Any) -> dict[str, argparse.ArgumentParser]:
     parser.add_argument(
         "--from", dest="sources", nargs="+", type=Path, metavar="PATH", help="read these instead, as `collbench probe` does"
     )
-    parser.add_argument("--log", nargs="+", type=Path, default=[], metavar="FILE", help="logs of NCCL or RCCL (NCCL_DEBUG=INFO)")
+    parser.add_argument("--log", nargs="+", type=Path, default=[], metavar="FILE", help=_LOG)
     parser.add_argument("--format", choices=("table", "json"), default="table", help="text, or one JSON object (default: table)")
     parser.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="(default: auto)")
     parser.add_argument("--timeout", metavar="SECONDS", type=amount, default=DEFAULT_TIMEOUT_S,
@@ -34,22 +40,50 @@ def call(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Probes or reads, prints the findings at rank 0, and returns the exit code. Raises CollbenchError."""
     import os
 
+    from collbench.runner.probing import at_rank_0, launched, together
+
     if arguments.sources:
-        from collbench.topology.sources import read_paths
+        return at_rank_0(os.environ, arguments.timeout, lambda: _sent(arguments))
+    if arguments.log and not launched(os.environ):
+        logs = _logs(arguments)
+        if not _of_here(logs):
+            return _tell([], logs, arguments)
+    return together(os.environ, arguments.timeout, lambda machines: _tell(machines, _logs(arguments), arguments))
 
-        return _tell(read_paths(arguments.sources), arguments)
-    from collbench.runner.probing import together
 
-    return together(os.environ, arguments.timeout, lambda machines: _tell(machines, arguments))
+def _sent(arguments: argparse.Namespace) -> int:
+    """Machines that somebody sent files of."""
+    from collbench.launch.supervise import say
+    from collbench.topology.sources import read_paths
+
+    return _tell(read_paths(arguments.sources, say), _logs(arguments), arguments)
 
 
-def _tell(machines: list[Machine], arguments: argparse.Namespace) -> int:
+def _logs(arguments: argparse.Namespace) -> list[NcclLog]:
+    """The logs that are named. Raises Unreadable for what is no file, too large, or no log."""
+    from collbench.evidence.nccl_log import read
+    from collbench.topology.source_files import is_folder, text_of
+    from collbench.topology.text import Unreadable, printable
+
+    for file in arguments.log:
+        if is_folder(file):
+            raise Unreadable(f"{printable(str(file))} is a folder: name the file that holds NCCL's log")
+    return [read(text_of(file), file.name) for file in arguments.log]
+
+
+def _of_here(logs: list[NcclLog]) -> bool:
+    """Whether this host wrote one of the logs: beside a foreign one, its NICs would be taken for those of the job."""
+    import socket
+
+    here = socket.gethostname().partition(".")[0].lower()
+    return any(host.partition(".")[0].lower() == here for log in logs for host in log.hosts)
+
+
+def _tell(machines: list[Machine], logs: list[NcclLog], arguments: argparse.Namespace) -> int:
     """Examines the machines and the logs, and prints."""
     import sys
 
     from collbench.doctor.examine import examine
-    from collbench.evidence.nccl_log import read_file
     from collbench.report.doctor import tell_findings
 
-    logs = [read_file(file) for file in arguments.log]
     return tell_findings(examine(machines, logs), machines, logs, arguments.format, sys.stdout, color=arguments.color)

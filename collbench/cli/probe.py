@@ -25,7 +25,9 @@ def add(commands: Any) -> dict[str, argparse.ArgumentParser]:
     parser = commands.add_parser("probe", help="what this node is, or every node of the launch, and how they differ", description=_ABOUT)
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--from", dest="sources", nargs="+", type=Path, metavar="PATH", help=_FROM)
-    what.add_argument("--gather", type=Path, metavar="FILE", help="write what is read of this node into a tarball, with names masked")
+    what.add_argument(
+        "--gather", type=Path, metavar="FILE", help="write what is read of this node (of rank 0's) into a tarball, names masked"
+    )
     parser.add_argument("--format", choices=("table", "matrix", "json"), default="table", help="tree, distances, JSON (default: table)")
     parser.add_argument("--svg", type=Path, metavar="FILE", help="draw the node there, too; of nodes that differ one file each")
     parser.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="(default: auto)")
@@ -39,17 +41,23 @@ def call(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Probes or reads, prints at rank 0, and returns the exit code. Raises CollbenchError."""
     import os
 
+    from collbench.runner.probing import at_rank_0, together
+
+    if arguments.gather or arguments.sources:
+        return at_rank_0(os.environ, arguments.timeout, lambda: _alone(arguments))
+    return together(os.environ, arguments.timeout, lambda machines: _tell(machines, arguments))
+
+
+def _alone(arguments: argparse.Namespace) -> int:
+    """What concerns files, and no other node."""
     if arguments.gather:
         from collbench.topology.gather import gather
 
         return gather(arguments.gather)
-    if arguments.sources:
-        from collbench.topology.sources import read_paths
+    from collbench.launch.supervise import say
+    from collbench.topology.sources import read_paths
 
-        return _tell(read_paths(arguments.sources), arguments)
-    from collbench.runner.probing import together
-
-    return together(os.environ, arguments.timeout, lambda machines: _tell(machines, arguments))
+    return _tell(read_paths(arguments.sources, say), arguments)
 
 
 def _tell(machines: list[Machine], arguments: argparse.Namespace) -> int:

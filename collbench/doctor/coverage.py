@@ -88,7 +88,7 @@ _GAPS: tuple[tuple[Callable[[View], bool], str], ...] = (
 
 
 def sentence(machines: Sequence[Machine], logs: Sequence[NcclLog] = ()) -> str:
-    """Both, and the states of GPUDirect RDMA between them, in one line."""
+    """Both, and the states of GPUDirect RDMA, in one line."""
     missing = not_looked_at(machines, logs)
     gaps = [f"not looked at: {listed(missing, len(missing))}"] if missing else []
-    return "; ".join([f"looked at {looked_at(machines, logs)}", *states(machines, logs), *gaps])
+    return "; ".join([f"looked at {looked_at(machines, logs)}", *gaps, *states(machines, logs)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from collbench.doctor.finding import listed, plural
-from collbench.doctor.view import View, gpu_name
+from collbench.doctor.view import View, gpu_name, same_host
 from collbench.evidence.nccl_log import NcclLog
 from collbench.topology.gpudirect import STATES, Capability, capability
 from collbench.topology.model import Gpu, Machine, Nic
@@ -58,16 +58,11 @@ def _state(view: View, gpu: Gpu, nic: Nic, logs: Sequence[NcclLog]) -> Capabilit
 
 def _named(gpus: Sequence[tuple[str, str]], view: View, gpu: Gpu) -> bool:
     names = {str(gpu.index), gpu.address}
-    return any(name in names and _same(host, view.machine.hostname) for host, name in gpus)
-
-
-def _same(host: str, hostname: str | None) -> bool:
-    """Lines without a host, and machines without a name, are paired when there is but one (see `_is_of`)."""
-    return not host or hostname is None or host.partition(".")[0] == hostname.partition(".")[0]
+    return any(name in names and same_host(host, view.machine.hostname) for host, name in gpus)
 
 
 def _is_of(log: NcclLog, machine: Machine, machines: int) -> bool:
     """A log of several hosts, or none, proves nothing of a machine without a name, nor of one of several."""
     if machine.hostname is None or not log.hosts:
         return machines == 1 and len(log.hosts) <= 1
-    return any(_same(host, machine.hostname) for host in log.hosts)
+    return any(same_host(host, machine.hostname) for host in log.hosts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from collbench.doctor.finding import Finding, Severity, listed, plural
-from collbench.doctor.view import View
+from collbench.doctor.view import View, same_host
 from collbench.evidence.nccl_log import GDR, SHARED_MEMORY, NcclLog
 
 
@@ -13,7 +13,8 @@ def over_tcp(log: NcclLog, views: Sequence[View]) -> Iterator[Finding]:
     """CB2511: bytes between hosts go over TCP sockets."""
     if log.net != "Socket":
         return
-    rdma = [nic.name for view in views for nic in view.usable]
+    wrote = [view for view in views if any(same_host(host, view.machine.hostname) for host in log.hosts or ("",))]
+    rdma = [nic.name for view in wrote for nic in view.usable]
     count = log.lines_of("NET/Socket")
     evidence = plural(count, "connection") + " via NET/Socket" if count else f"sockets on {listed(log.interfaces) or '?'}, no other network"
     yield _finding(

@@ -94,6 +94,11 @@ def gpu_name(gpu: Gpu) -> str:
     return f"GPU {gpu.index} ({gpu.address})" if gpu.address else f"GPU {gpu.index}"
 
 
+def same_host(host: str, hostname: str | None) -> bool:
+    """A log's host and a machine's name are one, with or without the domain; also where either is unknown."""
+    return not host or hostname is None or host.partition(".")[0].lower() == hostname.partition(".")[0].lower()
+
+
 def is_down(port: Port) -> bool:
     """A source says that nothing passes the port; "init" and "armed" wait for a subnet manager and are no use either."""
     return port.state in {"down", "init", "armed"} or (port.state is None and port.phys_state in {"disabled", "polling", "sleep"})

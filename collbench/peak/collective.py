@@ -10,6 +10,7 @@ from collbench.peak.ceiling import Ceiling, given, nothing
 from collbench.peak.cut import BUS_FACTOR, Least, Side, least_time
 from collbench.peak.job import Job
 from collbench.peak.link import Link
+from collbench.peak.node import Node
 
 KIND = "topology"
 _RINGS = ("allreduce", "allgather", "reducescatter", "hypercube", "broadcast", "reduce")
@@ -91,7 +92,7 @@ def _at(host: str | None) -> str:
 def _ring(job: Job) -> Ceiling:
     """The slowest link that a ring has to cross."""
     sides = [Side(1, node.injection.known, node.injection.name) for node, _ in job.kinds]
-    sides += [side for partition, _ in job.partitions() for side in partition]
+    sides += [side for partition, _ in job.partitions for side in partition]
     slowest = min(sides, key=lambda side: side.bytes_per_s)
     return _ceiling(job, slowest.bytes_per_s, slowest.name, "ring")
 
@@ -99,6 +100,8 @@ def _ring(job: Job) -> Ceiling:
 def _bound(operation: str, job: Job) -> Ceiling:
     if operation in ("sendrecv", "p2p"):
         link = _flow(operation, job)
+        if link.bytes_per_s is None:
+            return replace(nothing(link.name), model="bound")
         return _ceiling(job, link.known, link.name, "bound")
     if operation == "alltoallv" and job.traffic is not None:
         from collbench.peak.traffic import uneven
@@ -107,7 +110,7 @@ def _bound(operation: str, job: Job) -> Ceiling:
         return _ceiling(job, rate, side.name if side else "", "bound")
     adds = job.sharp or any(node.nvls for node, _ in job.kinds)
     least = _of_singles(operation, job)
-    for partition, between_nodes in job.partitions():
+    for partition, between_nodes in job.partitions:
         one = least_time(operation, partition, job.sharp if between_nodes else adds)
         least = max(least, one, key=lambda found: found.seconds_per_byte)
     rate = BUS_FACTOR[operation](job.ranks) / least.seconds_per_byte if least.seconds_per_byte else inf
@@ -116,7 +119,7 @@ def _bound(operation: str, job: Job) -> Ceiling:
 
 def _of_singles(operation: str, job: Job) -> Least:
     """Every GPU for itself: over its links to the node's others, and over the NICs where these have a way of their own."""
-    plain = least_time(operation, job.singles())
+    plain = least_time(operation, job.singles)
     if operation != "allreduce" or not any(node.nvls for node, _ in job.kinds):
         return plain
     each = [_with_nvls(job, node, side) for node, _ in job.kinds for side in node.singles]

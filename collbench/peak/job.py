@@ -57,6 +57,7 @@ class Job:
         by = self.oversubscription
         return node.egress if by == 1 else node.egress.shared(by, f"{node.egress.name}, fabric {by:g}:1")
 
+    @cached_property
     def singles(self) -> Partition:
         """Every GPU for itself."""
         return tuple(_times(self._with_nics(node, side), times) for node, times in self.kinds for side in node.singles)
@@ -65,8 +66,12 @@ class Job:
         """Every GPU of one node, in the order of its ranks."""
         return tuple(replace(self._with_nics(node, side), times=1) for side in node.singles for _ in range(side.times))
 
-    def partitions(self) -> Iterator[tuple[Partition, bool]]:
+    @cached_property
+    def partitions(self) -> tuple[tuple[Partition, bool], ...]:
         """The nodes if there are several (True), then the cuts inside them (False; single GPUs are `singles`)."""
+        return tuple(self._partitions())
+
+    def _partitions(self) -> Iterator[tuple[Partition, bool]]:
         if self.several:
             yield tuple(Side(node.gpus, self.egress(node).known, self.egress(node).name, times) for node, times in self.kinds), True
         for level in range(1, max(len(node.cuts) for node, _ in self.kinds)):
@@ -77,11 +82,11 @@ class Job:
 
     def _with_nics(self, node: Node, side: Side) -> Side:
         """Some GPUs of a node of several: where NICs have a way of their own, bytes leave by these as well as by the links inside."""
-        nics = self.egress(node)
         if not (self.several and node.apart) or isinf(side.bytes_per_s):
             return side
+        nics = self.egress(node)
         alone, shared = side.bytes_per_s + nics.known, side.bytes_per_s + nics.known * side.ranks / node.gpus
-        return replace(side, bytes_per_s=alone, at_once=shared, name=f"{side.name} and {nics.name}")
+        return Side(side.ranks, alone, f"{side.name} and {nics.name}", side.times, shared)
 
     def as_nccl_takes_it(self) -> Job:
         """The same job with NCCL's constants."""

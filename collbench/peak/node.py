@@ -82,7 +82,7 @@ def node_of(machine: Machine, gpus: int | Sequence[str] | None = None, *, pcie: 
         egress=capped(egress.link, list(own.values())),
         nics=egress.nics,
         host=machine.hostname,
-        doubts=tuple(dict.fromkeys([*inside.doubts, *wires.doubts, *tree.doubts, *egress.doubts])),
+        doubts=tuple(dict.fromkeys([*inside.doubts, *wires.doubts, *tree.doubts, *egress.doubts, *machine.doubts])),
     )
 
 
@@ -149,9 +149,9 @@ def _ways(wires: Wires, keys: Sequence[str], own: dict[str, Link]) -> tuple[Link
     """The fastest direct way between two GPUs, and the slowest between neighbours in their order."""
     hops = [_way(wires, a, b, own) for a, b in pairwise(keys)]
     switched = sorted((key for key in keys if key in wires.switch), key=lambda key: -wires.switch[key])[:2]
-    fastest = [_way(wires, *switched, own)] if len(switched) == 2 else []
+    fastest = [_way(wires, switched[0], switched[1], own)] if len(switched) == 2 else []
     fastest += [_way(wires, a, max(peers, key=peers.__getitem__), own) for a, peers in wires.mesh.items() if peers]
-    return max([*fastest, *hops], key=lambda link: link.known), narrowest(hops)
+    return max([*fastest, *hops], key=lambda link: link.bytes_per_s or 0.0), narrowest(hops)
 
 
 def _way(wires: Wires, a: str, b: str, own: dict[str, Link]) -> Link:

@@ -13,6 +13,7 @@ from collbench.doctor.finding import SEVERITIES, Finding, listed, plural
 from collbench.errors import FINE, NEGATIVE, UsageError
 from collbench.evidence.nccl_log import NcclLog
 from collbench.report.flags import printable
+from collbench.report.probe_wrap import width_of, wrapped
 from collbench.report.screen import PlainScreen, wants_color
 from collbench.report.table import Line
 from collbench.topology.model import Machine
@@ -30,8 +31,9 @@ def tell_findings(
     if format not in FORMATS:
         raise UsageError(f"--format '{format}' is unknown: choose from {', '.join(FORMATS)}")
     screen = PlainScreen(stream, sys.stderr, wants_color(stream, color))
-    lines = json_lines if format == "json" else table_lines
-    for line in lines(findings, machines, logs):
+    as_json = format == "json"
+    lines = json_lines(findings, machines, logs) if as_json else table_lines(findings, machines, logs)
+    for line in wrapped(lines, None if as_json else width_of(stream)):
         screen.data(line)
     return NEGATIVE if any(finding.severity == "severe" for finding in findings) else FINE
 
@@ -46,6 +48,8 @@ def table_lines(findings: Sequence[Finding], machines: Sequence[Machine], logs: 
         yield Line(printable(f"  remedy:   {finding.remedy}"))
     yield Line(printable(_summary(findings)), "head")
     yield Line(printable(sentence(machines, logs)), "foot")
+    if not machines:
+        yield Line(printable(f"no machine was looked at, as {_wrote(logs)}: --from adds its files"), "foot")
 
 
 def json_lines(findings: Sequence[Finding], machines: Sequence[Machine], logs: Sequence[NcclLog]) -> Iterator[Line]:
@@ -58,6 +62,11 @@ def json_lines(findings: Sequence[Finding], machines: Sequence[Machine], logs: S
         "not_looked_at": not_looked_at(machines, logs),
     }
     yield Line(json.dumps(document))
+
+
+def _wrote(logs: Sequence[NcclLog]) -> str:
+    hosts = listed(list(dict.fromkeys(host for log in logs for host in log.hosts)), _MOST_HOSTS)
+    return f"this one did not write the log ({hosts} did)" if hosts else "the log does not say which host wrote it"
 
 
 def _together(findings: Sequence[Finding]) -> list[tuple[Finding, list[str | None]]]:

@@ -35,7 +35,8 @@ def probe_text(
 ) -> None:
     """Prints machines in one of FORMATS on `stream`; `color` is auto, always or never, `findings` the doctor's where they are known.
 
-    Nothing is cut: on a terminal that is narrower a line goes on below its beginning, but for matrices. Raises UsageError for an unknown format or colour.
+    Nothing is cut: on a terminal that is narrower a line goes on below its beginning, but for matrices. Raises UsageError
+    for an unknown format or colour.
     """
     if format not in FORMATS:
         raise UsageError(f"--format '{format}' is unknown: choose from {', '.join(FORMATS)}")

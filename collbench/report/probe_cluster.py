@@ -36,7 +36,7 @@ def cluster_lines(machines: Sequence[Machine], differences: Sequence[str], matri
     """Several machines; with `matrix` their distances and not their trees. Never cut."""
     kinds = _kinds(machines, matrix_lines if matrix else tree_lines)
     drawn = _drawn(kinds, len(machines))
-    yield Line(_summary(kinds, len(machines)), "head")
+    yield Line(_summary(kinds, len(machines), told=bool(differences)), "head")
     if differences:
         yield Line("differences between nodes:", "head")
         yield from (Line(f"  {safe(each, 1000)}") for each in differences)
@@ -46,7 +46,7 @@ def cluster_lines(machines: Sequence[Machine], differences: Sequence[str], matri
     if len(odd) > _MOST_ODD:
         yield Line(f"{sum(len(kind.machines) for kind in odd[_MOST_ODD:])} more nodes differ: `collbench probe --format json` has them all")
     for kind in drawn:
-        yield from (Line(""), Line(title(kind.machines[0], kind.names), "head"), *kind.lines)
+        yield from (Line(""), Line(kind.names if matrix else title(kind.machines[0], kind.names), "head"), *kind.lines)
 
 
 def _kinds(machines: Sequence[Machine], draw: Callable[[Machine], Iterable[Line]]) -> list[_Kind]:
@@ -70,12 +70,12 @@ def _drawn(kinds: Sequence[_Kind], in_all: int) -> list[_Kind]:
     return [kinds[0], *(kind for kind in kinds[1:_MOST_TREES] if len(kind.machines) >= _COMMON * in_all)]
 
 
-def _summary(kinds: Sequence[_Kind], in_all: int) -> str:
+def _summary(kinds: Sequence[_Kind], in_all: int, *, told: bool) -> str:
     alike = len(kinds[0].machines)
     if len(kinds) == 1:
-        return f"{in_all} nodes, all alike"
+        return f"{in_all} nodes with the same parts" if told else f"{in_all} nodes, all alike"
     if alike == 1:
-        return f"{in_all} nodes, each another"
+        return f"{in_all} nodes, no two alike"
     return f"{in_all} nodes: {alike} alike, {in_all - alike} {'differs' if in_all - alike == 1 else 'differ'}"
 
 

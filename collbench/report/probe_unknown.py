@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
 from collbench.report.probe_words import gpu_name, listed, safe
-from collbench.topology.model import Gpu, Machine
+from collbench.topology.model import Gpu, Machine, Nic
 
 _MOST_PARTS = 8
 _FACTS = {
@@ -91,9 +91,13 @@ def disagreement_lines(machine: Machine) -> Iterator[str]:
 
 def _names(machine: Machine) -> dict[str, str]:
     """What people call a part, by its key. A PCI device is called after the GPU or NIC on it."""
-    parts = {part.address: part for part in (*machine.nics, *machine.gpus) if part.address}
+    parts = {part.address: part for part in _parts(machine) if part.address}
     names = {str(address): gpu_name(part) if isinstance(part, Gpu) else part.name for address, part in parts.items()}
     return {**names, **{gpu.key: gpu_name(gpu) for gpu in machine.gpus}}
+
+
+def _parts(machine: Machine) -> list[Gpu | Nic]:
+    return [*machine.nics, *machine.gpus]
 
 
 def _split(path: str, names: Mapping[str, str]) -> tuple[str, str]:
@@ -128,7 +132,7 @@ def _matters(machine: Machine, path: str) -> bool:
     if path in _OF_GPUS or (head == "gpus" and not rest):
         return bool(machine.gpus) and path in _OF_GPUS
     if head == "pci" and path.endswith("/numa"):
-        return len(machine.numa_nodes) > 1 and any(part.address == key for part in (*machine.gpus, *machine.nics))
+        return len(machine.numa_nodes) > 1 and any(part.address == key for part in _parts(machine))
     if head != "nics" or not rest:
         return True
     nic = next((nic for nic in machine.nics if nic.key == key), None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -71,7 +72,7 @@ class Ceilings:
         members = [[self.world.members[rank] for rank in group] for group in groups]
         crossing = [group for group in members if len({member.host for member in group}) > 1]
         if crossing and len(crossing) == len(members):
-            return self._between_hosts(operation, backend, len(crossing))
+            return self._between_hosts(operation, backend, [[member.host for member in group] for group in crossing])
         if crossing:
             return nothing("some pairs cross hosts and some do not"), None
         if len(self.world.hosts) > 1:
@@ -87,12 +88,12 @@ class Ceilings:
             return memory_ceiling(operation.cpu_model, cell.size_bytes, self._memory.get((cell.dtype.name, cell.buffers), self.rates))
         return nothing(f"{backend.name} does not say which path it takes inside a host")
 
-    def _between_hosts(self, operation: Operation, backend: Backend, crossing: int) -> tuple[Ceiling, Ceiling | None]:
+    def _between_hosts(self, operation: Operation, backend: Backend, hosts: Sequence[Sequence[str]]) -> tuple[Ceiling, Ceiling | None]:
         name = "p2p" if operation.pair else operation.name
         if name not in OPERATIONS:
             return nothing(f"no ceiling is known for {name}"), None
-        pairs = crossing if operation.pair else 1
-        found = ceilings(name, Job(self._nodes(backend), self.request.oversubscription, pairs=pairs, ring_edges=pairs))
+        pairs = _sharing(operation, hosts) if operation.pair else 1
+        found = ceilings(name, Job(self._nodes(backend), self.request.oversubscription, pairs=pairs))
         ceiling, bound = found.ring or found.bound or nothing(f"{name} moves nothing"), found.bound
         if ceiling.bytes_per_s is None or bound is None or bound.bytes_per_s is None:
             return ceiling, None
@@ -122,6 +123,15 @@ def _everyones_interfaces(world: World) -> list[Interface]:
     found = world.agree(mine, "reading the interfaces")
     by_host = {member.host: found[member.rank] for member in reversed(world.members)}
     return [Interface(**by_host[host]) for host in world.hosts]
+
+
+def _sharing(operation: Operation, hosts: Sequence[Sequence[str]]) -> int:
+    """How many pairs, given by their hosts, share one direction of the busiest host's NICs."""
+    senders, receivers = Counter(pair[0] for pair in hosts), Counter(pair[-1] for pair in hosts)
+    if operation.both_ways:
+        return max((senders + receivers).values())
+    most = max(*senders.values(), *receivers.values())
+    return max(1, most // 2) if operation.paces_itself else most  # ping-pongs may take turns: one sends while the other answers
 
 
 def _has_rdma(machine: Machine) -> bool:

@@ -28,6 +28,23 @@ def together(env: Mapping[str, str], timeout_s: float, tell: Callable[[list[Mach
         return world.decide(code, "telling what was probed")
 
 
+def at_rank_0(env: Mapping[str, str], timeout_s: float, call: Callable[[], int]) -> int:
+    """Calls at rank 0 alone, or here without a launcher, and returns its exit code on all ranks: files are read and written once.
+
+    All ranks call. Raises CollbenchError, on all ranks.
+    """
+    info = _launch(env)
+    if info is None:
+        return call()
+    with _joined(info, timeout_s) as world:
+        return world.decide(call() if world.rank == 0 else FINE, "what rank 0 reads")
+
+
+def launched(env: Mapping[str, str]) -> bool:
+    """Whether a launcher started this process. Raises UsageError where it says so in words that nobody understands."""
+    return _launch(env) is not None
+
+
 def _launch(env: Mapping[str, str]) -> LaunchInfo | None:
     """The launch; in a Slurm allocation without srun there is none, and this node alone can be probed."""
     try:

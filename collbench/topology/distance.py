@@ -18,6 +18,7 @@ _BRIDGES = frozenset({"switch", "bridge", "root"})
 NAMED_BY_A_FILE: Final = "ffff:ff:"  # clouds' topology files name the switches they tell of so: no real bridge, but a true place
 ROOT_PORTS: Final = "root ports"  # a reason that names them leaves nothing else out above a device
 _DEEPEST = 256  # buses in a PCI domain
+_CIRCLES = "go in circles"
 _PREFIX = {"nvlink": "NV", "xgmi": "XG"}
 
 
@@ -120,6 +121,8 @@ class Distances:
             if part is None or not part.address:
                 return None, f"{key} has no known PCI address" if part else f"{key} is not among the machine's parts"
             chain, why = self._chain(part.address)
+            if why.endswith(_CIRCLES):
+                return None, why  # what is above what depends on where one starts
             chains.append(chain)
             whys.append(why)
         return self._between(a, b, chains, " and ".join(dict.fromkeys(why for why in whys if why)))
@@ -182,7 +185,7 @@ class Distances:
         at: str | None = address
         while at is not None:
             if at in seen or len(chain) > _DEEPEST:
-                return chain, f"the bridges above {address} go in circles"
+                return chain, f"the bridges above {address} {_CIRCLES}"
             chain.append(at)
             seen.add(at)
             device = self._pci.get(at)

@@ -19,7 +19,7 @@ from typing import IO, cast
 from collbench import __version__
 from collbench.errors import FINE, UsageError
 from collbench.topology.files import Files, Folder
-from collbench.topology.masking import Mask, unmasked
+from collbench.topology.masking import Mask
 from collbench.topology.readers import ethernet, infiniband, linux
 from collbench.topology.recorded import Recorded
 from collbench.topology.text import printable
@@ -38,19 +38,18 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
 }
 _PATIENCE_S = 20.0
 _MOST_OUTPUT = 8 << 20
-_MASKED = (
-    "Masked, alike everywhere in it: host names, GUIDs, UUIDs, MAC and IP addresses, serial numbers, what start parameters were set to."
-)
-_OPEN = "Nothing is masked: it holds host names, GUIDs, UUIDs, addresses and serial numbers."
+_MASKED = """\
+Masked, alike everywhere in it: host names, GUIDs, UUIDs, MAC and IP addresses, serial numbers, what start parameters were set to,
+mounts, and the control groups of jobs and users. Not masked: names of interfaces, kernel modules, models and firmware."""
 
 
-def gather(target: Path, *, keep_names: bool = False) -> int:
-    """Writes the archive and says so on stderr; returns the exit code. `keep_names`: nothing is masked.
+def gather(target: Path) -> int:
+    """Writes the archive and says so on stderr; returns the exit code.
 
     Raises UsageError for a suffix that is not one of SUFFIXES, a file that is there already, and a folder that cannot be written to.
     """
     _checked(target)
-    parts = collect(Folder(Path("/")), keep_names=keep_names, commands=COMMANDS)
+    parts = collect(Folder(Path("/")), COMMANDS)
     with _new(target) as stream:
         _write(stream, _suffix(target) or "", parts)
     size = format_bytes(target.stat().st_size)
@@ -65,21 +64,21 @@ class Parts:
         self.texts, self.links, self.folders = texts, links, folders
 
 
-def collect(files: Files, *, keep_names: bool = False, commands: Mapping[str, tuple[str, ...]] | None = None) -> Parts:
-    """What the readers of sysfs and procfs read of `files`, and what these commands print here; masked unless `keep_names`."""
+def collect(files: Files, commands: Mapping[str, tuple[str, ...]]) -> Parts:
+    """What the readers of sysfs and procfs read of `files`, and what these commands print here, masked."""
     recorded = Recorded(files)
     host = linux.read(recorded).hostname or ""
     infiniband.read(recorded)
     ethernet.read(recorded)
-    mask = unmasked() if keep_names else Mask(host)
+    mask = Mask(host)
     texts, links, folders = recorded.renamed(mask.path, mask.file)
     ran = []
-    for name, command in (commands or {}).items():
+    for name, command in commands.items():
         output, how = _ran(command)
-        ran.append(f"{' '.join(command)}: {how}")
+        ran.append(mask.text(f"{' '.join(command)}: {how}"))
         if output:
             texts[f"/{OUTPUTS}/{name}"] = mask.text(output)
-    texts[f"/{MANIFEST}"] = mask.text(_manifest(sorted(texts), ran, keep_names))
+    texts[f"/{MANIFEST}"] = _manifest(sorted(texts), ran)
     return Parts(texts, links, folders)
 
 
@@ -102,11 +101,11 @@ def _ran(command: tuple[str, ...]) -> tuple[str, str]:
     return done.stdout[:_MOST_OUTPUT].decode("utf-8", errors="replace"), f"code {done.returncode}, {len(done.stdout)} bytes"
 
 
-def _manifest(paths: list[str], ran: list[str], keep_names: bool) -> str:
+def _manifest(paths: list[str], ran: list[str]) -> str:
     """What is in the archive, for the eyes of whoever sends it."""
     head = f"collbench {__version__}, Python {platform.python_version()}, {time.strftime('%Y-%m-%d', time.gmtime())}"
     about = "Files of /sys and /proc that `collbench probe` reads, and what these commands print:"
-    return "\n".join([head, about, *(f"  {line}" for line in ran), _OPEN if keep_names else _MASKED, "", *paths, ""])
+    return "\n".join([head, about, *(f"  {line}" for line in ran), _MASKED, "", *paths, ""])
 
 
 def _suffix(target: Path) -> str | None:

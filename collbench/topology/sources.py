@@ -124,8 +124,15 @@ def _together(units: Sequence[_Unit]) -> list[list[_Reading]]:
     """One machine, unless two folders or tarballs hold the same kind of source: then each is one, called after its folder."""
     kinds = [kind for unit in units if unit.name for kind in unit.kinds]
     if len(kinds) == len(set(kinds)):
-        return [[reading for unit in units for reading in unit.readings]] if units else []
+        return [[*(reading for unit in units for reading in unit.readings), *_taken_for_one(units)]] if units else []
     return [[_called(reading, unit.name) for reading in unit.readings] for unit in units]
+
+
+def _taken_for_one(units: Sequence[_Unit]) -> list[_Reading]:
+    """A doubt where several folders or tarballs are put together that might be of other machines."""
+    names = [printable(unit.name) for unit in units if unit.name]
+    doubt = f"{', '.join(names)} name no host: they are taken for one machine"
+    return [_Reading(_TEXT + len(READERS), Machine(doubts=(doubt,)))] if len(names) > 1 else []
 
 
 def _called(reading: _Reading, name: str) -> _Reading:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -72,8 +75,46 @@ def test_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(Unreadable):
         run("doctor", "--from", str(tmp_path / "nothing"))
-    with pytest.raises(Unreadable, match="cannot be read"):
+    with pytest.raises(Unreadable, match="nothing is not there"):
         run("doctor", "--log", str(tmp_path / "nothing"))
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (b"", "log is empty"),
+        (b"\x7fELF\x00" + b"\x01" * 99, "log is binary"),
+        (LOG.encode() * (1 << 20), "log is larger than 64 MiB"),
+        (b"remember the milk\n", "log has no line of NCCL"),
+        (None, "log is a pipe"),
+        ("folder", "log is a folder: name the file that holds NCCL's log"),
+    ],
+)
+def test_a_log_that_is_none(data: bytes | str | None, told: str, tmp_path: Path) -> None:
+    file = tmp_path / "log"
+    if isinstance(data, bytes):
+        file.write_bytes(data)
+    else:
+        os.mkfifo(file) if data is None else file.mkdir()
+    with pytest.raises(Unreadable, match=told):
+        run("doctor", "--log", str(file))
+
+
+def test_a_foreign_log_is_examined_without_this_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "nccl.log.gz").write_bytes(gzip.compress(LOG.encode()))
+    assert run("doctor", "--log", str(tmp_path / "nccl.log.gz")) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].endswith("CB2512  all RDMA connections are staged through the host's memory")
+    assert lines[-2:] == [
+        "looked at 1 NCCL log",
+        "no machine was looked at, as this one did not write the log (node1 did): --from adds its files",
+    ]
+
+
+def test_a_log_of_this_host_is_examined_beside_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "nccl.log").write_text(LOG.replace("node1", socket.gethostname()))
+    run("doctor", "--log", str(tmp_path / "nccl.log"), "--format", "json")
+    assert json.loads(capsys.readouterr().out)["hostnames"] == [socket.gethostname()]
 
 
 def test_an_unknown_format() -> None:

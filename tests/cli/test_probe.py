@@ -49,10 +49,19 @@ def test_json_reads_back(tmp_path: Path) -> None:
 def test_a_cluster_out_of_a_file(tmp_path: Path, cluster: str) -> None:
     told = "node3 has 7 GPUs, the other 3 have 8 GPUs"
     done = run(tmp_path, "probe", "--from", cluster)
-    assert done.returncode == 0 and told in done.stdout and "equal to it: node2, node4" in done.stdout
+    assert done.returncode == 0 and done.stdout.startswith(f"4 nodes: 3 alike, 1 differs\ndifferences between nodes:\n  {told}\n\n")
+    assert "\nnode[1-2,4]: 8 × H100, NICs unknown\n" in done.stdout and "\nnode3: 7 × H100, NICs unknown\n" in done.stdout
     document = json.loads(run(tmp_path, "probe", "--from", cluster, "--format", "json").stdout)
     assert document["differences"] == [told]
     assert [machine["hostname"] for machine in document["machines"]] == ["node1", "node2", "node4", "node3"]
+
+
+def test_what_is_passed_over_is_talk_and_no_doubt(tmp_path: Path, cluster: str) -> None:
+    (tmp_path / "sent").mkdir()
+    (tmp_path / cluster).rename(tmp_path / "sent" / cluster)
+    (tmp_path / "sent" / "notes.txt").write_text("remember the milk")
+    done = run(tmp_path, "probe", "--from", "sent")
+    assert done.stderr == "collbench: passed over, of no kind that is read here: notes.txt\n" and "notes.txt" not in done.stdout
 
 
 def test_the_environment_names_a_file_too(tmp_path: Path, cluster: str) -> None:

@@ -35,6 +35,12 @@ def test_tcp_without_rdma_is_a_warning() -> None:
     assert found(laptop(), "CB2511", logs=(log("NET/Socket : Using [0]eth0:10.0.0.1<0>", "Using network Socket"),)).severity == "warning"
 
 
+def test_the_rdma_of_a_machine_that_wrote_no_line_is_no_reproach() -> None:
+    foreign = read("cloud7:1:2 [0] NCCL INFO Using network Socket", "nccl.log")
+    finding = found(dgx(), "CB2511", logs=(foreign,))
+    assert (finding.severity, finding.hostname) == ("warning", "cloud7")
+
+
 @pytest.mark.parametrize(
     ("lines", "severity", "told"),
     [

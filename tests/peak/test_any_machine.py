@@ -1,5 +1,6 @@
 """Whatever a machine says of itself, a node comes out of it, and ceilings above 0 or a reason."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -39,9 +40,7 @@ MACHINE = st.builds(
 )  # fmt: skip
 
 
-@given(machine=MACHINE, nodes=st.integers(1, 3), operation=st.sampled_from(OPERATIONS))
-@settings(max_examples=150, deadline=None)
-def test_ceilings_are_above_0_or_say_why_not(machine, nodes, operation):
+def _check(machine, nodes, operation):
     job = Job((node_of(machine),) * nodes)
     found = ceilings(operation, job)
     for one in (found.ring, found.bound, found.achievable):
@@ -51,6 +50,40 @@ def test_ceilings_are_above_0_or_say_why_not(machine, nodes, operation):
         assert found.bound.bytes_per_s >= found.ring.bytes_per_s
     assert "\n" not in headline(1e9, found)
     assert all(lines(operation, 1e12, found, job))
+
+
+@given(machine=MACHINE, nodes=st.integers(1, 3), operation=st.sampled_from(OPERATIONS))
+@settings(max_examples=50, deadline=None)
+def test_ceilings_are_above_0_or_say_why_not(machine, nodes, operation):
+    _check(machine, nodes, operation)
+
+
+@pytest.mark.long
+@given(machine=MACHINE, nodes=st.integers(1, 3), operation=st.sampled_from(OPERATIONS))
+@settings(max_examples=5000, deadline=None)
+def test_ceilings_of_many_machines_are_above_0_or_say_why_not(machine, nodes, operation):
+    _check(machine, nodes, operation)
+
+
+COUNTED_NONE, INTO_NOTHING = GpuLink(KEYS[0], None, 0), GpuLink(KEYS[1], None, 1)
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("nodes", [1, 2])
+@pytest.mark.parametrize(
+    "machine",
+    [
+        Machine(gpus=(Gpu(KEYS[0]), Gpu(KEYS[1])), gpu_links=(COUNTED_NONE, INTO_NOTHING), nics=(Nic("n", ports=(Port(1, 1e9),)),)),
+        Machine(
+            gpus=(Gpu(KEYS[0]), Gpu(KEYS[1], address=KEYS[1])), gpu_links=(COUNTED_NONE, INTO_NOTHING),
+            pci=(PciDevice(KEYS[1], "gpu", link=PcieLink(None, None, 8.0, 16)),),
+        ),
+        Machine(gpus=(Gpu(KEYS[0]), Gpu(KEYS[1])), gpu_links=(GpuLink(KEYS[0], KEYS[1], 1),)),  # an unknown rate, told by one end
+        Machine(gpus=(Gpu(KEYS[0]), Gpu(KEYS[1])), gpu_links=(GpuLink(KEYS[0], SWITCH, 0), GpuLink(KEYS[1], SWITCH, -1))),
+    ],
+)  # fmt: skip
+def test_links_that_lead_nowhere_are_no_ceiling_of_0(machine, nodes, operation):
+    _check(machine, nodes, operation)
 
 
 def test_a_hundred_thousand_links_of_one_gpu_are_added_up():

@@ -69,10 +69,10 @@ def test_one_gpu_a_node_is_limited_by_the_nic(operation):
     assert found.bound.limited_by == "NIC 1×100 Gb/s"
 
 
-def test_alltoall_inside_the_node_sends_only_to_the_others():
-    """min(Bg·(N-1)/(g-1), (Bn/g)·(N-1)/(N-g)): with fast NICs NVLink carries 7 of 15 parts."""
-    assert rates("alltoall", Job((typed("8x400Gb", 50.0),) * 2)) == (None, round(min(50 * 15 / 7, 400 / 8 * 15 / 8), 2))
-    assert rates("alltoall", Job((typed("32x400Gb", 50.0),) * 2)) == (None, round(50 * 15 / 7, 2))
+def test_alltoall_leaves_a_gpu_by_nvlink_and_by_nics():
+    """min(Bg + Bn/g, (Bn/g)·(N-1)/(N-g)): with NICs faster than NVLink a GPU's neighbours are reached over these as well."""
+    assert rates("alltoall", Job((typed("8x400Gb", 50.0),) * 2)) == (None, round(min(50 + 400 / 8, 400 / 8 * 15 / 8), 2))
+    assert rates("alltoall", Job((typed("32x400Gb", 50.0),) * 2)) == (None, 50 + 1600 / 8)
 
 
 def test_nvls_lets_one_node_pass_its_links_sum():

@@ -139,7 +139,7 @@ def test_a_file_that_claims_more_than_the_model_has_is_not_believed():
     assert "Gen4 is said of a Tesla V100-SXM2-32GB, which has Gen3" in node.doubts[0]
 
 
-def _switch_box(upstream: PcieLink) -> Machine:
+def switch_box(upstream: PcieLink) -> Machine:
     """Two switches with two GPUs each: an upstream port, and a downstream port for each GPU."""
     some = gpus(4)
     up = tuple(PciDevice(f"0000:0{i}:00.0", "switch", link=upstream) for i in (1, 2))
@@ -149,7 +149,7 @@ def _switch_box(upstream: PcieLink) -> Machine:
 
 
 def test_gpus_below_a_switch_share_the_link_above_it():
-    node = node_of(_switch_box(PcieLink(8.0, 16, 8.0, 16)))
+    node = node_of(switch_box(PcieLink(8.0, 16, 8.0, 16)))
     assert (node.injection.name, node.injection.bytes_per_s) == ("the PCIe link above 0000:01:00.0", pytest.approx(15.75e9, rel=1e-3))
     assert [(side.ranks, round(side.bytes_per_s / 1e9, 2)) for side in node.cuts[1]] == [(2, 15.75), (2, 15.75)]
     bound = ceilings("allreduce", Job((node,))).bound
@@ -159,7 +159,7 @@ def test_gpus_below_a_switch_share_the_link_above_it():
 
 def test_a_slow_port_above_faster_devices_is_not_taken_literally():
     """5 GT/s above 16 GT/s devices, nothing said of what it could do: a misreading, not a limit."""
-    node = node_of(_switch_box(PcieLink(5.0, 8)))
+    node = node_of(switch_box(PcieLink(5.0, 8)))
     assert node.injection.name == "PCIe Gen4 x16"
     assert "0000:01:00.0: 5 GT/s x8 above faster devices is not taken literally" in node.doubts
 

@@ -11,9 +11,11 @@ import pytest
 from collbench.doctor.finding import Finding
 from collbench.errors import UsageError
 from collbench.report.probe import document, probe_text
+from collbench.report.probe_wrap import wrapped
+from collbench.report.table import Line
 from collbench.topology.model import GpuLink, Machine, Nic
 from collbench.topology.snapshot import machines_of
-from tests.topology.machines import MACHINES, dgx, laptop, mesh, pcie_box
+from tests.topology.machines import MACHINES, dgx, infiniband, laptop, mesh, pcie_box
 
 SLOW = Finding("CB2101", "severe", "box", "GPU 3 has half its lanes", "Gen4 x8 of Gen4 x16", "reseat it")
 OLD = Finding("CB2102", "note", "laptop", "an old kernel", "6.8", "update it")
@@ -30,7 +32,8 @@ def printed(*machines: Machine, format: str = "table", differences: tuple[str, .
 
 def test_a_table_is_the_tree_and_how_many_findings_there_are() -> None:
     lines = printed(pcie_box(), findings=[SLOW, OLD, SLOW]).splitlines()
-    assert lines[0] == "box · AMD EPYC 7402 24-Core Processor · 2 sockets, 48 cores, 96 threads, 512 GiB, kernel 5.4.0-150-generic"
+    assert lines[0] == "box: 4 × A100-PCIE-40GB, 1 NIC at 100 Gb/s InfiniBand, 1 at 25 Gb/s Ethernet, 1 down"
+    assert lines[1] == "  AMD EPYC 7402 24-Core Processor, 2 sockets, 48 cores, 96 threads, 512 GiB, kernel 5.4.0-150-generic"
     assert lines[-1] == "findings: 2 severe, 1 note; `collbench doctor` tells them"
     assert printed(laptop()).splitlines()[-1] == "findings: none"
 
@@ -39,13 +42,67 @@ def test_equal_machines_once() -> None:
     nodes = [replace(dgx(), hostname=f"dgx0{number}") for number in range(1, 4)]
     text = printed(*nodes, laptop(), differences=("laptop has no GPU, dgx01 has 8",))
     assert text.count("NVLink: 18") == 8
-    assert "equal to it: dgx02, dgx03\n\nlaptop ·" in text
-    assert "differences between nodes:\n  laptop has no GPU, dgx01 has 8\n" in text
+    assert text.startswith(
+        "4 nodes: 3 alike, 1 differs\ndifferences between nodes:\n  laptop has no GPU, dgx01 has 8\n\ndgx[01-03]: 8 × H100"
+    )
+    assert "\n\nlaptop: no GPU on the PCI bus, 1 NIC at 1 Gb/s Ethernet\n" in text
+
+
+def test_the_odd_ones_of_a_cluster_on_one_screen() -> None:
+    nodes = [replace(dgx(), hostname=f"n{number:03}") for number in range(64)]
+    system = replace(nodes[9].system, memory_bytes=nodes[9].system.memory_bytes + 4096)  # type: ignore[operator]
+    nodes[9] = replace(nodes[9], system=system)  # every node of a real cluster has a few KiB more or less
+    nodes[13] = replace(nodes[13], gpus=nodes[13].gpus[:7])
+    slow = replace(nodes[30].nics[3], ports=(infiniband(200, "HDR", lid=23),))
+    nodes[30] = replace(nodes[30], nics=(*nodes[30].nics[:3], slow, *nodes[30].nics[4:]))
+    lines = printed(*nodes).splitlines()
+    assert len(lines) <= 52
+    assert lines[:7] == [
+        "64 nodes: 62 alike, 2 differ",
+        "n013, unlike n000:",
+        "  without GPU 7  0000:c4:00.0  H100 80GB HBM3, 80 GiB  PCIe Gen5 x16; NVLink: 18 to a switch, each 26.6 GB/s",
+        "n030, unlike n000:",
+        "  NIC mlx5_3 (ib3)  0000:3e:00.0  ConnectX-7, RDMA  PCIe Gen5 x16; port 1: 200 Gb/s InfiniBand, active, MTU 4096 [4X HDR]",
+        "",
+        "n[000-012,014-029,031-063]: 8 × H100 80GB HBM3, 8 NICs at 400 Gb/s InfiniBand",
+    ]
+
+
+def test_many_odd_ones_are_counted() -> None:
+    nodes = [replace(dgx(), hostname=f"n{number:03}") for number in range(200)]
+    for number in range(12):
+        nodes[number] = replace(nodes[number], nics=nodes[number].nics[: number % 8], gpus=nodes[number].gpus[: 1 + number // 8])
+    lines = printed(*nodes).splitlines()
+    assert lines[0] == "200 nodes: 188 alike, 12 differ" and len(lines) < 100
+    assert "4 more nodes differ: `collbench probe --format json` has them all" in lines
+
+
+def test_alike_or_with_the_same_parts() -> None:
+    nodes = [replace(dgx(), hostname=name) for name in "ab"]
+    assert printed(*nodes).startswith("2 nodes, all alike\n")
+    assert printed(*nodes, differences=("a has kernel 5, b has kernel 6",)).startswith("2 nodes with the same parts\ndifferences")
+    assert printed(dgx(), mesh()).startswith("2 nodes, no two alike\n")
+
+
+def test_on_a_narrow_terminal_lines_go_on_below_their_beginning() -> None:
+    lines = [
+        Line("│  └─ GPU 0  H100 80GB HBM3, 80 GiB  PCIe Gen5 x16"),
+        Line("  MTU of mlx5_0: sysfs does not hold it, ask", "foot"),
+        Line("short"),
+    ]
+    assert [line.text for line in wrapped(lines, 40)] == [
+        "│  └─ GPU 0  H100 80GB HBM3, 80 GiB",
+        "│       PCIe Gen5 x16",
+        "  MTU of mlx5_0: sysfs does not hold it,",
+        "    ask",
+        "short",
+    ]
+    assert list(wrapped(lines, None)) == lines
 
 
 def test_matrices_of_several_machines_have_their_names() -> None:
     lines = printed(mesh(), laptop(), format="matrix").splitlines()
-    assert lines[:2] == ["jwb0001", "      GPU0  GPU1  GPU2  GPU3  NIC0  NIC1  NIC2  NIC3  CPU affinity  NUMA"]
+    assert lines[:4] == ["2 nodes, no two alike", "", "jwb0001", "      GPU0  GPU1  GPU2  GPU3  NIC0  NIC1  NIC2  NIC3  CPU affinity  NUMA"]
     assert "laptop" in lines
     assert printed(mesh(), format="matrix").startswith("      GPU0")
 

@@ -21,28 +21,28 @@ def line(machine: Machine, word: str) -> str:
 
 def test_a_small_machine_whole() -> None:
     assert tree(laptop()) == [
-        "laptop · Intel(R) Core(TM) i5-8250U CPU @ 1.60GHz · 1 socket, 4 cores, 8 threads, 16 GiB, kernel 6.8.0-45-generic · "
-        "GPUs unknown (no NVIDIA driver: libnvidia-ml.so.1 is not there)",
+        "laptop: no GPU on the PCI bus, 1 NIC at 1 Gb/s Ethernet",
+        "  Intel(R) Core(TM) i5-8250U CPU @ 1.60GHz, 1 socket, 4 cores, 8 threads, 16 GiB, kernel 6.8.0-45-generic",
         "└─ NUMA node 0: CPUs 0-7, 16 GiB",
         "   └─ NIC enp2s0  0000:02:00.0  RTL8111, no RDMA  PCIe Gen1 x1",
         "         port 1: 1 Gb/s Ethernet, active, MTU 1500",
-        "virtual interfaces: docker0 (bridge)",
+        "interfaces that tell no speed: docker0 (bridge)",
         "read from: hand-made",
     ]
 
 
 def test_a_switch_with_what_is_below_it() -> None:
-    assert tree(dgx())[1:11] == [
+    assert tree(dgx())[2:12] == [
         "├─ NUMA node 0: CPUs 0-55,112-167, 1 TiB",
         "│  ├─ PCIe switch 0000:16:00.0, Gen5 x16 up",
         "│  │  ├─ GPU 0  0000:18:00.0  H100 80GB HBM3, 80 GiB  PCIe Gen5 x16",
         "│  │  │     NVLink: 18 to a switch, each 26.6 GB/s",
         "│  │  ├─ GPU 1  0000:19:00.0  H100 80GB HBM3, 80 GiB  PCIe Gen5 x16",
         "│  │  │     NVLink: 18 to a switch, each 26.6 GB/s",
-        "│  │  ├─ NIC mlx5_0  0000:1a:00.0  ConnectX-7, RDMA  PCIe Gen5 x16  interfaces ib0",
-        "│  │  │     port 1: 400 Gb/s InfiniBand, active, MTU 4096 [400 Gb/sec (4X NDR)]",
-        "│  │  └─ NIC mlx5_1  0000:1b:00.0  ConnectX-7, RDMA  PCIe Gen5 x16  interfaces ib1",
-        "│  │        port 1: 400 Gb/s InfiniBand, active, MTU 4096 [400 Gb/sec (4X NDR)]",
+        "│  │  ├─ NIC mlx5_0 (ib0)  0000:1a:00.0  ConnectX-7, RDMA  PCIe Gen5 x16",
+        "│  │  │     port 1: 400 Gb/s InfiniBand, active, MTU 4096 [4X NDR]",
+        "│  │  └─ NIC mlx5_1 (ib1)  0000:1b:00.0  ConnectX-7, RDMA  PCIe Gen5 x16",
+        "│  │        port 1: 400 Gb/s InfiniBand, active, MTU 4096 [4X NDR]",
     ]
 
 
@@ -74,7 +74,11 @@ def test_a_slow_link_says_what_it_could_be() -> None:
     [
         (Port(), "port 1: rate unknown, link layer unknown, state unknown"),
         (Port(2, state="down", phys_state="polling", link_layer="infiniband"), "port 2: InfiniBand, down (polling)"),
-        (infiniband(100, "EDR", sm_lid=0), "port 1: 100 Gb/s InfiniBand, active, MTU 4096, no subnet manager [100 Gb/sec (4X EDR)]"),
+        (infiniband(100, "EDR", sm_lid=0), "port 1: 100 Gb/s InfiniBand, active, MTU 4096, no subnet manager [4X EDR]"),
+        (
+            Port(rate_bits_per_s=100e9, rate_text="200 Gb/sec (4X HDR)"),
+            "port 1: 100 Gb/s, link layer unknown, state unknown [200 Gb/sec (4X HDR)]",
+        ),
         (
             Port(rate_bits_per_s=54.5e9, state="init", link_layer="ethernet", shaped_bits_per_s=1e9),
             "port 1: 54.5 Gb/s Ethernet, shaped to 1 Gb/s, init",
@@ -93,7 +97,7 @@ def test_a_machine_that_is_known_by_its_matrix_alone() -> None:
         paths={("gpu0", "mlx5_0"): "PXB", ("gpu1", "mlx5_0"): "SYS"}, sources=("matrix",),
     )  # fmt: skip
     assert tree(machine) == [
-        "host name unknown",
+        "host name unknown: 2 × NVIDIA GPU, 1 NIC of unknown speed",
         "├─ NUMA node 0: CPUs unknown",
         "│  └─ GPU 0  NVIDIA GPU, memory unknown  PCIe unknown (no PCI address)",
         "│        NVLink: 4 to GPU 1",
@@ -113,27 +117,72 @@ def test_a_machine_that_is_known_by_its_matrix_alone() -> None:
 def test_sixteen_gpus() -> None:
     gpus = tuple(Gpu(f"gpu{index}", index, numa=index // 8) for index in range(16))
     found = tree(Machine(gpus=gpus, gpu_links=tuple(GpuLink(gpu.key, SWITCH, 6) for gpu in gpus)))
-    assert [text.split("GPU ")[1].split()[0] for text in found if "─ GPU " in text] == [str(index) for index in range(16)]
+    assert [text.split("─ ")[1].split("  ")[0] for text in found if "─ GPU " in text] == [
+        "GPU 0, 1, 2, 3, 4, 5, 6, 7",
+        "GPU 8, 9, 10, 11, 12, 13, 14, 15",
+    ]
+
+
+def test_parts_that_are_told_apart_are_not_told_as_one() -> None:
+    gpus = tuple(Gpu(f"gpu{index}", index, numa=0, model="H100") for index in range(4))
+    links = tuple(GpuLink(gpu.key, SWITCH, 18 if gpu.index != 2 else 17) for gpu in gpus)
+    found = [text.strip("│├└─ ") for text in tree(Machine(gpus=gpus, gpu_links=links))[2:8]]
+    assert [text.split("  ")[0] for text in found] == [
+        "GPU 0, 1", "NVLink: 18 to a switch", "GPU 2", "NVLink: 17 to a switch", "GPU 3", "NVLink: 18 to a switch",
+    ]  # fmt: skip
+
+
+def test_interfaces_of_software() -> None:
+    nics = (
+        Nic("bond0", ports=(Port(rate_bits_per_s=2e11),), virtual="bond"),
+        Nic("eth0", ports=(Port(shaped_bits_per_s=1e9),), virtual="veth"),
+        Nic("eth1", ports=(Port(),), virtual="virtio"),
+        Nic("eth2", virtual="virtio"),
+    )
+    machine = Machine(nics=nics, unknown={"nics/eth1/ports/1/rate_bits_per_s": "virtual (virtio): the speed it tells means nothing"})
+    assert tree(machine)[0] == "host name unknown: GPUs unknown, no NIC but virtual ones"
+    assert tree(machine)[2:4] == [
+        "interfaces that tell no speed: eth0 (veth, shaped to 1 Gb/s), eth1, eth2 (virtio)",
+        "interfaces made of others: bond0 (bond, 200 Gb/s)",
+    ]
+    assert not [text for text in tree(machine) if "means nothing" in text]
 
 
 def test_nothing_known() -> None:
-    assert tree(Machine()) == ["host name unknown · no GPU", "└─ NUMA nodes unknown", "read from: nothing"]
+    assert tree(Machine()) == ["host name unknown: GPUs unknown, NICs unknown", "└─ NUMA nodes unknown", "read from: nothing"]
 
 
 def test_reasons_doubts_and_disagreements_are_told() -> None:
     machine = replace(
         laptop(),
-        unknown={"gpus": "no driver", "nics/enp2s0/numa": "the kernel says -1", "pci/0000:02:00.0/numa": "the kernel says -1"},
+        unknown={
+            "gpus": "no driver",
+            "system/driver": "no driver",
+            "system/dma_buf": "no driver",
+            "nics/enp2s0/ports/1/mtu_bytes": "cut off",
+            "nics/enp2s0/ports/2/lid": "cut off",
+            "nics/enp2s0/address": "cut off",
+            "pci/0000:02:00.0/link": "not read",
+            "pci/0000:00:1c.0/parent": "not read",
+            "system/peer_memory": "no driver",
+            "pci/0000:02:00.0/numa": "the kernel says -1",
+            "system/shm_bytes": "not asked",
+            "gpu_links/gpu0>switch/bytes_per_s": "not printed",
+            "new/fact_s": "not printed",
+        },
         doubts=("a veth says 10000 Mb/s",),
         disagreements=(Disagreement("system/cores", "4", "sysfs", "8", "hwloc"),),
     )
-    assert tree(machine)[-7:-1] == [
+    assert tree(machine)[-10:-1] == [
         "unknown:",
-        "  nics/enp2s0/numa, pci/0000:02:00.0/numa: the kernel says -1",
+        "  MTU of enp2s0; LID of enp2s0 port 2; PCI address of enp2s0: cut off",
+        "  PCIe link of enp2s0; bridge above of device 0000:00:1c.0: not read",
+        "  size of /dev/shm: not asked",
+        "  speed of a link of gpu0 to a switch; new of fact_s: not printed",
         "doubts:",
         "  a veth says 10000 Mb/s",
         "sources disagree:",
-        "  system/cores: 4 (sysfs) taken, not 8 (hwloc)",
+        "  number of cores: 4 (sysfs) taken, not 8 (hwloc)",
     ]
 
 

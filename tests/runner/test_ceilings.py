@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from collbench.operations.registry import operations
-from collbench.runner.ceilings import Ceilings
+from collbench.runner.ceilings import Ceilings, _sharing
 from collbench.topology.interfaces import Interface
 from collbench.topology.model import Machine, Nic, Port
 from collbench.world.world import Member
@@ -77,6 +77,21 @@ def test_pairs_at_once_share_the_ports() -> None:
     ceiling, bound = of([node(), node()], operation="p2p_bandwidth", per_host=4)
     assert ceiling == bound
     assert (ceiling.model, ceiling.bytes_per_s, ceiling.limited_by) == ("bound", 25e9, "NIC 2×400 Gb/s shared by 4 pairs")
+
+
+PAIRS = {"p2p_latency": 50e9, "p2p_bandwidth": 25e9, "p2p_bidirectional": 25e9}
+
+
+@pytest.mark.parametrize(("operation", "rate"), PAIRS.items())
+def test_what_shares_a_port_is_counted_in_one_direction(operation: str, rate: float) -> None:
+    """Four pairs between two hosts; ping-pongs may take turns in sending and answering."""
+    assert of([node(), node()], operation=operation, per_host=4)[0].bytes_per_s == rate
+
+
+@pytest.mark.parametrize(("operation", "share"), [("p2p_bandwidth", 1), ("p2p_bidirectional", 2), ("p2p_latency", 1)])
+def test_only_the_busiest_hosts_pairs_share(operation: str, share: int) -> None:
+    """A ring of three hosts: each sends to the next, and hears from the one before."""
+    assert _sharing(operations()[operation], [("h0", "h1"), ("h1", "h2"), ("h2", "h0")]) == share
 
 
 def test_an_oversubscribed_fabric_is_told() -> None:

@@ -13,7 +13,7 @@ import pytest
 from collbench.errors import UsageError
 from collbench.launch.info import LaunchInfo
 from collbench.launch.local import to_variable
-from collbench.runner.probing import together
+from collbench.runner.probing import at_rank_0, launched, together
 from collbench.topology.here import this_machine
 from collbench.topology.model import Machine
 from tests.cli.command import ROOT, environment
@@ -32,20 +32,22 @@ if os.environ.get("BROKEN"):
         raise UsageError("sysfs is not mounted")
     probing.this_machine = broken
 try:
-    code = probing.together(os.environ, 20.0, tell)
+    code = probing.{how}(os.environ, 20.0, {told})
     print(json.dumps([told, code]))
 except CollbenchError as error:
     print(json.dumps([told, error.exit_code, str(error)]))
 """
 
 
-def ranks(folder: Path, n: int, then: str = "return 0", broken: int | None = None) -> list[list[object]]:
-    """What `n` ranks of a launch on this host told."""
+def ranks(folder: Path, n: int, then: str = "return 0", broken: int | None = None, *, files: bool = False) -> list[list[object]]:
+    """What `n` ranks of a launch on this host told, of their machines or of files."""
+    how, told = ("at_rank_0", "lambda: tell([])") if files else ("together", "tell")
+    text = RANK.replace("{then}", then).replace("{how}", how).replace("{told}", told)
     processes = []
     for rank in range(n):
         info = LaunchInfo("local", rank, n, rank, n, f"ipc://{folder}/control", token="t")
         more = {"COLLBENCH_WORKER": to_variable(info), **({"BROKEN": "1"} if rank == broken else {})}
-        line = [sys.executable, "-c", RANK.replace("{then}", then)]
+        line = [sys.executable, "-c", text]
         processes.append(subprocess.Popen(line, cwd=ROOT, env=environment(more), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
     return [json.loads(process.communicate(timeout=60)[0]) for process in processes]
 
@@ -76,6 +78,20 @@ def test_three_ranks_of_a_host_are_one_machine_told_once(tmp_path: Path) -> None
     first, *others = ranks(tmp_path, 3, "return 1")
     assert first == [[[socket.gethostname()]], 1]
     assert others == [[[], 1], [[], 1]]
+
+
+def test_files_are_read_once_and_all_ranks_leave_with_that_code(tmp_path: Path) -> None:
+    assert ranks(tmp_path, 2, "return 1", files=True) == [[[[]], 1], [[], 1]]
+
+
+def test_a_file_that_cannot_be_read_ends_all_alike(tmp_path: Path) -> None:
+    first, other = ranks(tmp_path, 2, 'raise UsageError("x is empty")', files=True)
+    assert first[1:] == [2, "x is empty"] and other[1] == 2
+
+
+def test_files_need_no_launcher() -> None:
+    assert at_rank_0({}, 5.0, lambda: 7) == 7
+    assert not launched({}) and not launched({"SLURM_JOB_ID": "8", "SLURM_JOB_NODELIST": "n[1-2]"})
 
 
 def test_what_goes_wrong_at_rank_0_ends_all_alike(tmp_path: Path) -> None:

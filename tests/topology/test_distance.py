@@ -198,6 +198,13 @@ def test_near_words_come_first() -> None:
     assert sorted(words, key=closeness) == ["X", "NV18", "PIX", "PXB", "PHB", "NODE", "SYS", "oddity"]
 
 
+def test_parts_in_one_circle_of_bridges_have_no_distance_from_either_end() -> None:
+    """The GPU is above the NIC, and the NIC above the GPU: which bridge they have in common depends on where one starts."""
+    tree = (PciDevice(GPU, "gpu", "0000:05:00.0"), PciDevice("0000:05:00.0", "switch", NIC, virtual=True), PciDevice(NIC, "nic", GPU))
+    assert path(parts(*tree), GPU, "nic") is path(parts(*tree), "nic", GPU) is None
+    assert why_unknown(parts(*tree), GPU, "nic") == f"the bridges above {GPU} go in circles"
+
+
 ADDRESSES = [f"0000:{bus:02x}:00.0" for bus in range(6)]
 DEVICES = st.builds(
     PciDevice, st.sampled_from(ADDRESSES), st.sampled_from(["gpu", "nic", "switch", "bridge", "root"]), st.sampled_from([None, *ADDRESSES]),

@@ -10,8 +10,8 @@ from collbench.errors import FINE, UsageError
 from collbench.topology import gather
 from collbench.topology.archive import open_archive
 from collbench.topology.files import Files, Folder
-from collbench.topology.masking import Mask
 from collbench.topology.readers import ethernet, infiniband, linux
+from collbench.topology.recorded import Recorded
 from tests.topology.trees import Tree
 
 PCI = "/sys/devices/pci0000:16/0000:16:01.0"
@@ -25,16 +25,23 @@ SECRETS = (
     "10.11.12.13",
     "MT2334X00112",
     "nfs.example.org",
+    "alice",
+    "uid_1000",
+    "4711",
+    "swordfish",
+    "acme.example",
+    "AST-77",
 )
 
 HCA = f"{PCI}/0000:19:00.0"
 FILES = {
     "/proc/cpuinfo": "processor\t: 0\nmodel name\t: A CPU\nphysical id\t: 0\ncore id\t: 0\nflags\t: fpu\n\n",
     "/proc/cmdline": "BOOT_IMAGE=/vmlinuz root=UUID=0b1d8a3f-1c22-4e5f-a6b7-c8d9e0f1a2b3 quiet iommu=pt intel_iommu=on "
-    "api.token=hunter2 ip=10.11.12.13",
+    "api.token=hunter2 ip=10.11.12.13 https://nfs.example.org/ks?a=1 swordfish -- --user alice",
     "/proc/meminfo": "MemTotal:       1056763084 kB\n",
     "/proc/mounts": "/dev/sda1 / ext4 rw 0 0\nnfs.example.org:/home /home nfs4 rw,addr=10.11.12.13 0 0\n",
-    "/proc/self/cgroup": "0::/\n",
+    "/proc/self/cgroup": "1:cpu:/slurm/uid_1000/job_4711/step_0\n0::/system.slice/slurmstepd.scope/alice\n",
+    "/proc/version": "Linux version 6.1.0-56-amd64 (alice@build.acme.example) (gcc 12) #1 SMP",
     "/proc/self/environ": "PASSWORD=hunter2",
     "/proc/sys/kernel/hostname": "gpu-node-17",
     "/proc/sys/kernel/osrelease": "6.1.0-56-amd64",
@@ -78,10 +85,22 @@ LINKS = {
 READERS = (linux.read, infiniband.read, ethernet.read)
 
 
-def packed(files: Files, to: Path, **options) -> Path:
-    """The archive of a machine made by hand."""
+def packed(files: Files, to: Path, commands=None) -> Path:
+    """The archive of a machine, as it is given to others."""
+    return written(to, gather.collect(files, commands or {}))
+
+
+def open_packed(files: Files, to: Path) -> Path:
+    """What the readers read, with nothing masked."""
+    recorded = Recorded(files)
+    for read in READERS:
+        read(recorded)
+    return written(to, gather.Parts(*recorded.renamed(lambda path: path, lambda _, text: text)))
+
+
+def written(to: Path, parts: gather.Parts) -> Path:
     with gather._new(to) as stream:
-        gather._write(stream, gather._suffix(to), gather.collect(files, **options))
+        gather._write(stream, gather._suffix(to), parts)
     return to
 
 
@@ -95,7 +114,7 @@ def everything(archive: Path) -> str:
 
 def test_a_machine_reads_back_the_same(tmp_path):
     tree = Tree(FILES, LINKS)
-    archive = open_archive(packed(tree, tmp_path / "m.tar.zst", keep_names=True))
+    archive = open_archive(open_packed(tree, tmp_path / "m.tar.zst"))
     assert [read(archive) for read in READERS] == [read(tree) for read in READERS]
     assert infiniband.read(archive).nics[0].ports[0].rate_bits_per_s == 400e9
     assert archive.doubts == ()
@@ -111,12 +130,14 @@ def test_masked_it_is_the_same_but_for_its_names(tmp_path):
     assert replace(there, hostname=None, system=replace(there.system, command_line=None)) == replace(
         here, hostname=None, system=replace(here.system, command_line=None)
     )
-    assert there.system.command_line == ("BOOT_IMAGE=masked root=masked quiet iommu=pt intel_iommu=on api.token=masked ip=masked")
+    assert there.system.command_line == (
+        "BOOT_IMAGE=masked root=masked quiet iommu=pt intel_iommu=on api.token=masked ip=masked masked masked -- masked"
+    )
 
 
 def test_this_machine_reads_back_the_same(tmp_path):
     files = Folder(Path("/"))
-    archive = open_archive(packed(files, tmp_path / "m.tar.gz", keep_names=True))
+    archive = open_archive(open_packed(files, tmp_path / "m.tar.gz"))
     assert linux.read(archive) == linux.read(files)
     assert infiniband.read(archive) == infiniband.read(files)
     there, here = ethernet.read(archive), ethernet.read(files)
@@ -137,59 +158,45 @@ def test_no_secret_is_in_it(tmp_path):
 
 
 def test_what_was_listed_and_not_read_is_there_without_content(tmp_path):
-    archive = open_archive(packed(Tree(FILES, LINKS), tmp_path / "m.tar", keep_names=True))
+    archive = open_archive(open_packed(Tree(FILES, LINKS), tmp_path / "m.tar"))
     assert (
         "node_desc" not in archive.names("/sys/class/infiniband/mlx5_0") or archive.text("/sys/class/infiniband/mlx5_0/node_desc") is None
     )
     assert archive.text(f"{HCA}/vpd") is None
 
 
-def test_the_same_thing_has_the_same_stand_in_everywhere_and_another_in_the_next_archive():
-    mask = Mask("gpu-node-17.example.org")
-    assert mask.text("0xb8cef60300a12b3c").removeprefix("0x") == mask.text(GUID).replace(":", "")
-    assert mask.text("ssh gpu-node-17") == f"ssh {mask.file('/etc/hostname', 'gpu-node-17')}"
-    assert mask.text(GUID) != Mask().text(GUID)
+def test_its_manifest_names_the_files_that_are_in_it(tmp_path):
+    archive = packed(Tree(FILES, LINKS), tmp_path / "m.tar")
+    with tarfile.open(archive) as tar:
+        manifest = tar.extractfile("MANIFEST").read().decode()
+        files = [f"/{member.name}" for member in tar if member.isreg() and member.name != "MANIFEST"]
+    assert [line for line in manifest.splitlines() if line.startswith("/")] == files
+    assert any("/net/enx" in file for file in files)
+
+
+def test_a_job_stays_a_job_and_names_nobody(tmp_path):
+    archive = open_archive(packed(Tree(FILES, LINKS), tmp_path / "m.tar"))
+    assert archive.text("/proc/self/cgroup") == "1:cpu:/slurm/masked/job_0/masked\n0::/masked/slurm/masked"
+    assert linux.read(archive).system.container == linux.read(Tree(FILES, LINKS)).system.container == "slurm"
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("group", "container"),
     [
-        "0000:19:00.0",
-        "0000:19:00.0 -> ../../../devices/pci0000:16/0000:16:01.0/0000:19:00.0",
-        "400 Gb/sec (4X NDR)",
-        "0-31,64-95",
-        "00:00:00:00:00:00",
-        "ff:ff:ff:ff:ff:ff",
-        "00000000,0000ff01",
-        "PCI_ID=15B3:1021\nPCI_SUBSYS_ID=15B3:0041",
-        "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.129.03",
-        "LnkSta: Speed 32GT/s, Width x16",
-        "3b:00.0 Infiniband controller [0207]: Mellanox [15b3:1021]",
-        "cap_mask 0xa751e848",
-        "127.0.0.1",
+        ("0::/kubepods.slice/kubepods-burstable.slice/kubepods-pod8a3f.slice/cri-containerd-8a3f.scope", "kubernetes"),
+        ("0::/machine.slice/libpod-8a3f.scope/alice", "podman"),
+        ("0::/docker/8a3f", "docker"),
+        ("0::/system.slice/docker-8a3f.scope", "docker"),
+        ("0::/lxc.payload.alice/init.scope", "lxc"),
+        ("0::/user.slice/user-1000.slice/session-3.scope", ""),
+        ("0::/", ""),
     ],
 )
-def test_what_names_nobody_stays(text):
-    assert Mask("node1").text(text) == text
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "fe80::ba6f:1cff:fe00:1",
-        "fe80:0000:0000:0000:b8ce:f603:00a1:2b3c",
-        "2001:db8::1",
-        "00-11-22-ff-fe-33-44-55",
-        "192.168.3.4",
-        "root@builder7",
-        "GPU-8a3f1c22-0b1d-4e5f-a6b7-c8d9e0f1a2b3",
-        "pod8a3f1c22_0b1d_4e5f_a6b7_c8d9e0f1a2b3",
-        "docker-" + "8a" * 32,
-        "unique_id 1234567890123",
-    ],
-)
-def test_what_names_somebody_goes(text):
-    assert Mask("node1").text(text) != text
+def test_what_encloses_it_is_read_from_what_is_left_of_its_groups(group, container, tmp_path):
+    tree = Tree({**FILES, "/proc/self/cgroup": group}, LINKS)
+    archive = open_archive(packed(tree, tmp_path / "m.tar"))
+    assert linux.read(archive).system.container == linux.read(tree).system.container == container
+    assert not [word for word in ("8a3f", "alice", "1000") if word in archive.text("/proc/self/cgroup")]
 
 
 @pytest.mark.parametrize("hostname", ["node", "devices", "0000"])
@@ -258,6 +265,6 @@ def test_an_archive_that_fails_half_way_leaves_nothing(tmp_path):
 
 
 def test_an_archive_is_gathered_again_to_the_same_machine(tmp_path):
-    first = open_archive(packed(Tree(FILES, LINKS), tmp_path / "first.tar", keep_names=True))
-    again = open_archive(packed(first, tmp_path / "again.tar", keep_names=True))
+    first = open_archive(open_packed(Tree(FILES, LINKS), tmp_path / "first.tar"))
+    again = open_archive(open_packed(first, tmp_path / "again.tar"))
     assert [read(again) for read in READERS] == [read(first) for read in READERS]

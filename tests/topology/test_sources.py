@@ -166,6 +166,7 @@ class TestTogether:
         saved(tmp_path / "texts", m=MATRIX)
         (machine,) = read_paths([root(tmp_path / "tree"), tmp_path / "texts"])
         assert (machine.hostname, len(machine.gpus), len(machine.nics)) == (None, 2, 1)
+        assert "tree, texts name no host: they are taken for one machine" in machine.doubts
 
 
 class TestRefused:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from collbench.topology.model import FabricLink, Machine
+from collbench.topology.readers.doubts import few, several
 from collbench.topology.readers.infiniband_rate import WIDTHS, lane_name
 from collbench.topology.text import HEAD, Unreadable, printable, whole
 
@@ -54,8 +55,11 @@ def read(text: str, name: str) -> Machine:
     switches = {row.node for row in rows if row.kind == "Switch"}
     ends = adapters or [turned for row in rows if row.kind == "Switch" and row.peer not in switches for turned in _turned(row)]
     hosts = [row for row in ends if _NO_HOST not in row.node.lower()]
-    doubts += [f"{row.node} port {row.port}: {KIND} notes '{row.note}', both ends could do better" for row in hosts if row.note]
-    return Machine(sources=(f"{KIND} {printable(name)}",), fabric=tuple(_link(row) for row in hosts), doubts=tuple(doubts))
+    notes: dict[str, list[str]] = {}
+    for row in hosts:
+        notes.setdefault(row.note, []).append(f"{row.node} port {row.port}")
+    noted = [f"{several(ports)}: {KIND} notes '{note}', both ends could do better" for note, ports in notes.items() if note]
+    return Machine(sources=(f"{KIND} {printable(name)}",), fabric=tuple(_link(row) for row in hosts), doubts=(*doubts, *few(noted)))
 
 
 def _rows(text: str, doubts: list[str]) -> Iterator[_Row]:

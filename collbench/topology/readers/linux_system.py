@@ -7,11 +7,11 @@ import re
 from collbench.topology.files import Files
 from collbench.topology.model import System
 from collbench.topology.readers.processors import Found
+from collbench.topology.start_parameters import shown
 from collbench.topology.text import printable
 
 _MOST_COMMAND_LINE = 4096  # COMMAND_LINE_SIZE of the larger architectures
 _NVIDIA_VERSION = re.compile(r"Kernel Module(?:\s+for\s+\S+)?\s+(\d{2,4}(?:\.\d{1,4}){1,3})\b")
-_SECRETS = re.compile(r"((?:passw|secret|token|key|credential)[^\s=]*=|://)(?:(?<==)\S+|[^\s/@]+(?=@))", re.IGNORECASE)
 _ARCHITECTURES = ("x86_64", "aarch64", "ppc64le", "ppc64", "riscv64", "s390x", "i686")
 _HWLOC_NOTE = "/proc/hwloc-nofile-info"  # what hwloc-gather-topology notes down of uname
 
@@ -67,9 +67,9 @@ def hostname(files: Files) -> str | None:
 
 
 def command_line(files: Files) -> str | None:
-    """What the kernel was started with; what looks like a secret is left out, since this ends up in reports."""
+    """What the kernel was started with, without what nobody else may know: this ends up in reports and tickets."""
     text = files.text("/proc/cmdline")
-    return printable(_SECRETS.sub(r"\1***", text), _MOST_COMMAND_LINE) if text else None
+    return printable(shown(text), _MOST_COMMAND_LINE) if text else None
 
 
 def _kernel(files: Files) -> str | None:

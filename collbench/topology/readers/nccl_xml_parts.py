@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from collbench.topology.model import SWITCH, Gpu, GpuLink, LinkKind, Nic, PciDevice, PcieLink, Port
 from collbench.topology.readers import pci_parts
+from collbench.topology.readers.doubts import several
 from collbench.topology.readers.infiniband_rate import LANES
 from collbench.topology.readers.part_names import INTEL, MELLANOX, part_name
 from collbench.topology.readers.rdma_words import guid as guid_of
@@ -40,12 +41,7 @@ class Notes:
 
     def doubts(self) -> list[str]:
         """A sentence for each reason, with the parts that it holds for."""
-        return [f"{_several(parts)}: {why}" for why, parts in self._doubts.items()]
-
-
-def _several(parts: list[str]) -> str:
-    more = f" and {len(parts) - 4} more" if len(parts) > 4 else ""
-    return ", ".join(parts[:4]) + more
+        return [f"{several(parts)}: {why}" for why, parts in self._doubts.items()]
 
 
 def pci_device(element: Element, parent: str | None, numa: int | None) -> PciDevice:
@@ -58,6 +54,7 @@ def pci_device(element: Element, parent: str | None, numa: int | None) -> PciDev
         raise Unreadable(f"a <pci> element has the busid '{printable(element.get('busid', ''), 40)}', which is no PCI address")
     vendor, device = (whole(element.get(name), 0, 0xFFFE) for name in ("vendor", "device"))
     class_id = whole(element.get("class"), 0, 0xFFFFFF)
+    virtual = pci_parts.is_virtual(address, vendor, device, class_id)
     return PciDevice(
         address=address,
         kind=pci_parts.kind_of(address, vendor, class_id, pci_parts.MAKERS_OR_UNNAMED),
@@ -67,9 +64,13 @@ def pci_device(element: Element, parent: str | None, numa: int | None) -> PciDev
         class_id=class_id,
         name=part_name(vendor, device),
         numa=numa,
-        link=PcieLink(max_speed_gt_per_s=gigatransfers(element.get("link_speed", "")), max_width=lanes(element.get("link_width", ""))),
-        virtual=pci_parts.is_virtual(address, vendor, device, class_id),
+        link=PcieLink() if virtual else _link(element),
+        virtual=virtual,
     )
+
+
+def _link(element: Element) -> PcieLink:
+    return PcieLink(max_speed_gt_per_s=gigatransfers(element.get("link_speed", "")), max_width=lanes(element.get("link_width", "")))
 
 
 def gpu(element: Element | None, device: PciDevice) -> Gpu:

@@ -78,6 +78,8 @@ def _take(element: Element, parent: PciDevice | None, numa: int | None, found: F
         found.children.setdefault(parent.address, []).append(device.address)
     else:
         found.notes.unknown[f"pci/{device.address}/parent"] = "NCCL's topology leaves out the root ports"
+    if device.virtual:
+        found.notes.unknown[f"pci/{device.address}/link"] = pci_parts.VIRTUAL_LINK
     if device.kind == "gpu":
         found.gpus[device.address] = (parts.gpu(gpu, device), gpu)
 

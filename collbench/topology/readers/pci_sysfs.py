@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from collbench.topology.files import Files
 from collbench.topology.model import PciDevice, PcieLink
 from collbench.topology.readers.doubts import few
-from collbench.topology.readers.pci_parts import is_virtual, kind_of, link_doubt, with_switches
+from collbench.topology.readers.pci_parts import VIRTUAL_LINK, is_virtual, kind_of, link_doubt, with_switches
 from collbench.topology.text import gigatransfers, lanes, numa_of, pci_address, printable, whole
 
 KIND = "Linux sysfs PCI"
@@ -40,6 +40,7 @@ def read(files: Files) -> Found:
     above = {device.address: _parent(device, seen, doubts) for device in seen.values()}
     devices = with_switches([replace(device, parent=above[device.address] or None) for device in seen.values()])
     lost = {f"pci/{address}/parent": "the tree does not show what it hangs from" for address, parent in above.items() if parent is None}
+    lost |= {f"pci/{device.address}/link": VIRTUAL_LINK for device in devices if device.virtual and device.kind != "other"}
     impossible = [doubt for device in devices if (doubt := link_doubt(device))]
     return Found(devices, lost, (*few(doubts), *few(impossible)))
 

@@ -1,6 +1,5 @@
 """Network interfaces out of /sys/class/net: what is a port of the machine, how fast, and what only looks like one."""
 
-import json
 import shutil
 from pathlib import Path
 
@@ -8,14 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.topology.archive import open_archive
 from collbench.topology.files import Folder
 from collbench.topology.model import Machine
 from collbench.topology.readers import ethernet
-from tests.helpers import CAPTURED_MACHINES
+from tests.topology.readers.captured import captured_files, expected_of
 from tests.topology.trees import Tree
 
-MACHINES = CAPTURED_MACHINES
 UP = {"speed": "100000\n", "mtu": "9000\n", "operstate": "up\n", "carrier": "1\n", "type": "1\n"}
 
 
@@ -169,11 +166,8 @@ def test_no_files_make_it_raise_or_invent_a_rate(facts, numa):
     [("hwloc-32em64t-2n8c-dax-nvme-mic-dimms", {"eth0": 1e9, "eth1": None}), ("hwloc-fakepcilocalities", {"eth0": 1e9, "eth1": None})],
 )
 def test_a_captured_machine(name, real):
-    folder = MACHINES / name
-    if not folder.exists():
-        pytest.skip("the captured machines are not here: ../shared/machines")
-    assert not set(json.loads((folder / "EXPECTED.json").read_text())["hca"]) & set(real)
-    nics = {nic.name: nic for nic in ethernet.read(open_archive(folder / "fsroot.tar.bz2")).nics}
+    nics = {nic.name: nic for nic in ethernet.read(captured_files(name)).nics}
+    assert not set(expected_of(name)["hca"]) & set(real)
     assert {name: nics[name].ports[0].rate_bits_per_s for name in real} == real
     assert "ib0" not in nics
     assert all(nic.virtual is None for name, nic in nics.items() if name.startswith("eth") and "." not in name)

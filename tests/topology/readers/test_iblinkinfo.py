@@ -51,6 +51,14 @@ def test_a_link_below_what_both_ends_could_is_told():
     assert doubt == "node2 mlx5_0 port 1: iblinkinfo notes 'Could be 106.25 Gbps', both ends could do better"
 
 
+def test_cables_with_one_note_share_a_doubt() -> None:
+    row = ADAPTERS.splitlines()[2:4]
+    text = "\n".join(line.replace("node2", f"node{number}") for number in range(2, 102) for line in row)
+    (doubt,) = iblinkinfo.read(text, "x").doubts
+    assert doubt.startswith("node2 mlx5_0 port 1, node3 mlx5_0 port 1, ")
+    assert doubt.endswith(" and 96 more: iblinkinfo notes 'Could be 106.25 Gbps', both ends could do better")
+
+
 def test_a_list_of_switches_alone_is_turned_round():
     assert iblinkinfo.read(SWITCHES, "links.txt").fabric == (NODE1,)
 

@@ -1,20 +1,17 @@
 """RDMA devices out of /sys/class/infiniband: what a port carries, where its device is, and what is no port of the machine."""
 
-import json
 from functools import cache
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.topology.archive import open_archive
-from collbench.topology.files import Folder
 from collbench.topology.model import Machine
 from collbench.topology.readers import infiniband
-from tests.helpers import CAPTURED_MACHINES
+from collbench.topology.readers.part_names import adapter_name
+from tests.topology.readers.captured import captured_files, expected_of
 from tests.topology.trees import Tree
 
-MACHINES = CAPTURED_MACHINES
 BRIDGE = "/sys/devices/pci0000:16/0000:16:01.0"
 PORT = {
     "rate": "400 Gb/sec (4X NDR)\n",
@@ -48,7 +45,7 @@ def only(files) -> tuple[Machine, object]:
 def test_an_infiniband_device():
     machine, nic = only(tree(interfaces={"ibs1": {}}))
     assert machine.sources == ("InfiniBand sysfs",)
-    assert (nic.name, nic.address, nic.model, nic.firmware) == ("mlx5_0", "0000:19:00.0", "MT4129", "28.41.1000")
+    assert (nic.name, nic.address, nic.model, nic.firmware) == ("mlx5_0", "0000:19:00.0", "ConnectX-7", "28.41.1000")
     assert (nic.rdma, nic.virtual, nic.numa, nic.guid, nic.interfaces) == (True, None, 1, "b8ce:f603:00a1:2b3c", ("ibs1",))
     (port,) = nic.ports
     assert (port.number, port.rate_bits_per_s, port.rate_text) == (1, 400e9, "400 Gb/sec (4X NDR)")
@@ -56,6 +53,13 @@ def test_an_infiniband_device():
     assert port.mtu_bytes is None
     assert machine.unknown == {"nics/mlx5_0/ports/1/mtu_bytes": "sysfs does not hold it: give the output of ibv_devinfo"}
     assert machine.doubts == ()
+
+
+@pytest.mark.parametrize(
+    ("kind", "model"), [("MT41692", "BlueField-3"), ("MT4099", "ConnectX-3"), ("MT25208", "MT25208"), ("MTx", "MTx"), ("", None)]
+)
+def test_its_model_has_the_name_that_other_sources_give_it(kind, model):
+    assert only(tree(device={"hca_type": kind}))[1].model == model
 
 
 def test_no_devices_is_an_empty_machine():
@@ -187,12 +191,7 @@ def test_no_files_make_it_raise_or_invent_a_rate(port, model):
 
 @cache
 def captured(name: str) -> tuple[Machine, dict]:
-    folder = MACHINES / name
-    if not folder.exists():
-        pytest.skip("the captured machines are not here: ../shared/machines")
-    tarball = folder / "fsroot.tar.bz2"
-    files = open_archive(tarball) if tarball.exists() else Folder(folder)
-    return infiniband.read(files), json.loads((folder / "EXPECTED.json").read_text())
+    return infiniband.read(captured_files(name)), expected_of(name)
 
 
 @pytest.mark.parametrize(
@@ -212,7 +211,8 @@ def test_eight_ndr_ports_and_a_bond_that_is_no_part_of_their_fabric():
     assert {port.rate_bits_per_s for port in fabric} == {expected["ib_port_rate_Gbps"] * 1e9}
     assert sum(port.rate_bits_per_s for port in fabric) / 8 == expected["ib_total_GBps_dir"] * 1e9
     models = {nic.name: nic.model for nic in machine.nics}
-    assert {name: models[name] for name in expected["hca_type"]} == expected["hca_type"]
+    assert {name: models[name] for name in expected["hca_type"]} == {"mlx5_0": "ConnectX-7", "mlx5_bond_0": "BlueField-3"}
+    assert models == models | {name: adapter_name(number) for name, number in expected["hca_type"].items()}
 
 
 def test_the_ninth_device_is_an_ethernet_bond_at_2x_ndr():

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from collbench.topology.archive import open_archive
 from collbench.topology.files import Folder
 from collbench.topology.model import GpuLink, Machine, System
 from collbench.topology.readers import linux
 from tests.helpers import CAPTURED_MACHINES
+from tests.topology.readers.captured import captured_files, expected_of
 from tests.topology.trees import Tree, pci, tree
 
-MACHINES = CAPTURED_MACHINES
 SYSFS_TARBALLS = ("hwloc-32em64t-2n8c-dax-nvme-mic-dimms", "hwloc-fakepcilocalities", "hwloc-power9-6gpu")
 NVIDIA, AMD = "0x10de", "0x1002"
 GPUS = "/proc/driver/nvidia/gpus"
@@ -27,11 +26,9 @@ def gpu(bus: str, vendor: str = NVIDIA, **facts: str) -> tuple[dict[str, str], d
     return pci(f"pci0000:{bus}/0000:{bus}:00.0", **{"class": "0x030200"}, vendor=vendor, **facts)
 
 
+@cache
 def captured(name: str) -> tuple[Machine, dict[str, Any]]:
-    folder = MACHINES / name
-    if not folder.exists():
-        pytest.skip("the captured machines are not here: ../shared/machines")
-    return linux.read(open_archive(folder / "fsroot.tar.bz2")), json.loads((folder / "EXPECTED.json").read_text())
+    return linux.read(captured_files(name)), expected_of(name)
 
 
 def test_an_nvidia_gpu_has_its_name_of_the_driver_and_its_place_of_the_bus() -> None:
@@ -133,7 +130,7 @@ def test_a_xeon_phi_and_a_boards_vga_are_no_gpus() -> None:
 
 
 def test_a_capture_of_infiniband_alone_has_no_pci_bus_and_says_so() -> None:
-    folder = MACHINES / "gpud-h100-8ndr-sysfs"
+    folder = CAPTURED_MACHINES / "gpud-h100-8ndr-sysfs"
     if not folder.exists():
         pytest.skip("the captured machines are not here: ../shared/machines")
     machine = linux.read(Folder(folder))

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from collbench.topology.model import Machine, PcieLink
 from collbench.topology.readers.nccl_xml import looks_like, read
 from collbench.topology.text import Unreadable
-from tests.topology.readers.nccl_files import ADDRESS, NVSWITCHES, WHOLE, by_address, gpu, net, nic, pci, system, topology
+from tests.topology.readers.nccl_files import ADDRESS, GEN5, NVSWITCHES, WHOLE, by_address, gpu, net, nic, pci, system, topology
 
 
 class TestPci:
@@ -56,7 +56,9 @@ class TestPci:
         ],
     )
     def test_bridges_that_somebody_made_up_are_virtual(self, address, ids):
-        assert by_address(topology(pci(address, gpu(ADDRESS), more=ids)))[address].virtual
+        machine = topology(pci(address, gpu(ADDRESS), more=f"{ids} {GEN5}"))
+        assert (by_address(machine)[address].virtual, by_address(machine)[address].link) == (True, PcieLink())
+        assert machine.unknown[f"pci/{address}/link"] == "a virtual function's or a hypervisor's bridge's link says nothing"
 
     def test_a_virtual_function_is_virtual_and_its_nic_real(self):
         machine = topology(nic("0101:00:02.0", net("mlx5_0"), more='vendor="0x15b3" device="0x101e"'))

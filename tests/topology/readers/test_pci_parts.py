@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from collbench.topology.model import Machine, PciDevice, PcieLink
@@ -90,16 +92,18 @@ def _of_nccl(vendor: int, device: int, class_id: int) -> Machine:
 
 @pytest.mark.parametrize("read", [_of_sysfs, _of_lspci, _of_hwloc, _of_nccl])
 @pytest.mark.parametrize(
-    ("vendor", "device", "class_id", "kind", "virtual"),
+    ("ids", "kind", "virtual"),
     [
-        (NVIDIA, 0x2330, 0x030200, "gpu", False), (ASPEED, 0x2000, 0x030000, "other", False), (INTEL, 0x0BD5, 0x038000, "gpu", False),
-        (NVIDIA, 0x22A3, 0x068000, "nvswitch", False), (INTEL, 0x24F0, 0x020800, "nic", False), (MELLANOX, 0x101E, 0x020000, "nic", True),
-        (VMWARE, 0x07A0, 0x060400, "bridge", True), (TEXAS, 0x8232, 0x060400, "bridge", True), (PLX, 0xC030, 0x060400, "bridge", False),
+        ((NVIDIA, 0x2330, 0x030200), "gpu", False), ((ASPEED, 0x2000, 0x030000), "other", False), ((INTEL, 0x0BD5, 0x038000), "gpu", False),
+        ((NVIDIA, 0x22A3, 0x068000), "nvswitch", False), ((INTEL, 0x24F0, 0x020800), "nic", False),
+        ((MELLANOX, 0x101E, 0x020000), "nic", True),
+        ((VMWARE, 0x07A0, 0x060400), "bridge", True), ((TEXAS, 0x8232, 0x060400), "bridge", True),
+        ((PLX, 0xC030, 0x060400), "bridge", False),
     ],
 )  # fmt: skip
-def test_every_reader_says_the_same(read, vendor: int, device: int, class_id: int, kind: str, virtual: bool) -> None:
-    (found,) = read(vendor, device, class_id).pci
-    assert (found.kind, found.virtual, found.vendor_id, found.device_id) == (kind, virtual, vendor, device)
+def test_every_reader_says_the_same(read: Callable[..., Machine], ids: tuple[int, int, int], kind: str, virtual: bool) -> None:
+    (found,) = read(*ids).pci
+    assert (found.kind, found.virtual, (found.vendor_id, found.device_id, found.class_id)) == (kind, virtual, ids)
 
 
 @pytest.mark.parametrize(

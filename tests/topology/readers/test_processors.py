@@ -122,6 +122,9 @@ def test_a_node_with_cpus_is_never_taken_for_a_gpus() -> None:
     assert ([each.id for each in found.numa_nodes], found.memory_bytes) == ([0], 100 * KIB)
 
 
+NODES = (NumaNode(0, "0-3"), NumaNode(8, "4-7"), NumaNode(9, ""))
+
+
 @pytest.mark.parametrize(
     ("files", "expected"),
     [
