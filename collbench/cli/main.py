@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -14,6 +15,7 @@ from collbench.errors import FAILED, INTERRUPTED, TERMINATED, CollbenchError, Us
 _EPILOG = """\
 exit codes: 0 fine · 1 negative verdict · 2 bad input, a missing backend, every cell n/a · 3 no verdict ·
 4 wrong data, hang, crash, launcher and communicator disagree · 130/143 signals"""
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 _LEAVING_S = 3.0  # for libraries' exit handlers, which may hang where the run failed
 
 
@@ -68,6 +70,9 @@ def _code_of(error: BaseException) -> int:
     known = {KeyboardInterrupt: INTERRUPTED, Terminated: TERMINATED, BrokenPipeError: FAILED}
     if type(error) in known:
         return known[type(error)]
+    if isinstance(error, OSError) and error.filename is None and error.errno in _NO_ROOM:  # a stream: files of ours have names
+        sys.stderr.write(f"collbench: the output cannot be written ({error.strerror}): make room where it goes, or send it elsewhere\n")
+        return FAILED
     if not isinstance(error, CollbenchError):
         import traceback
 

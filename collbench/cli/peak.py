@@ -94,10 +94,11 @@ def _nodes(arguments: argparse.Namespace) -> tuple[Node, ...]:
 
 
 def _read(arguments: argparse.Namespace, given: Given) -> list[Node]:
+    from collbench.launch.supervise import say
     from collbench.peak.node import node_of
     from collbench.topology.sources import read_paths
 
-    return [node_of(machine, arguments.gpus_per_node, pcie=given.pcie, nics=given.nics) for machine in read_paths(arguments.sources)]
+    return [node_of(machine, arguments.gpus_per_node, pcie=given.pcie, nics=given.nics) for machine in read_paths(arguments.sources, say)]
 
 
 def _repeated(nodes: list[Node], asked: int | None) -> tuple[Node, ...]:

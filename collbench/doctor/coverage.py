@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from collbench.doctor.finding import listed, plural
-from collbench.doctor.gpudirect import states
 from collbench.doctor.view import View
 from collbench.evidence.nccl_log import NcclLog
 from collbench.topology.model import Machine
@@ -88,7 +87,7 @@ _GAPS: tuple[tuple[Callable[[View], bool], str], ...] = (
 
 
 def sentence(machines: Sequence[Machine], logs: Sequence[NcclLog] = ()) -> str:
-    """Both, and the states of GPUDirect RDMA, in one line."""
+    """Both in one line."""
     missing = not_looked_at(machines, logs)
     gaps = [f"not looked at: {listed(missing, len(missing))}"] if missing else []
-    return "; ".join([f"looked at {looked_at(machines, logs)}", *gaps, *states(machines, logs)])
+    return "; ".join([f"looked at {looked_at(machines, logs)}", *gaps])

@@ -10,6 +10,7 @@ from typing import TextIO
 
 from collbench.doctor.coverage import looked_at, not_looked_at, sentence
 from collbench.doctor.finding import SEVERITIES, Finding, listed, plural
+from collbench.doctor.gpudirect import states
 from collbench.errors import FINE, NEGATIVE, UsageError
 from collbench.evidence.nccl_log import NcclLog
 from collbench.report.flags import printable
@@ -39,7 +40,7 @@ def tell_findings(
 
 
 def table_lines(findings: Sequence[Finding], machines: Sequence[Machine], logs: Sequence[NcclLog]) -> Iterator[Line]:
-    """Three lines per finding, what there is in all, and one line on what was looked at."""
+    """Three lines per finding, what there is in all, a line per state of GPUDirect RDMA, and one on what was looked at."""
     several = len({machine.hostname for machine in machines}) > 1
     for finding, hosts in _together(findings):
         where = f"{listed([host or 'unnamed host' for host in hosts], _MOST_HOSTS)}: " if several and hosts != [None] else ""
@@ -47,19 +48,21 @@ def table_lines(findings: Sequence[Finding], machines: Sequence[Machine], logs: 
         yield Line(printable(f"  evidence: {finding.evidence}"))
         yield Line(printable(f"  remedy:   {finding.remedy}"))
     yield Line(printable(_summary(findings)), "head")
-    yield Line(printable(sentence(machines, logs)), "foot")
+    for text in (*states(machines, logs), sentence(machines, logs)):
+        yield Line(printable(text), "foot")
     if not machines:
         yield Line(printable(f"no machine was looked at, as {_wrote(logs)}: --from adds its files"), "foot")
 
 
 def json_lines(findings: Sequence[Finding], machines: Sequence[Machine], logs: Sequence[NcclLog]) -> Iterator[Line]:
-    """One object: schema, findings (worst first), hosts, what was looked at and what not."""
+    """One object: schema, findings (worst first), hosts, what was looked at and what not, the states of GPUDirect RDMA."""
     document = {
         "schema": SCHEMA,
         "findings": [asdict(finding) for finding in findings],
         "hostnames": [machine.hostname for machine in machines],
         "looked_at": looked_at(machines, logs),
         "not_looked_at": not_looked_at(machines, logs),
+        "gpudirect": states(machines, logs),
     }
     yield Line(json.dumps(document))
 

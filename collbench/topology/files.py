@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Protocol
@@ -34,9 +35,8 @@ class Folder:
         """See Files."""
         file = self._file(path)
         try:
-            with file.open("rb") as stream:  # type: ignore[union-attr]
-                return stream.read(_MOST).decode("utf-8", errors="replace").strip()
-        except (OSError, AttributeError):
+            return _content(file) if file else None
+        except OSError:
             return None
 
     def names(self, path: str) -> tuple[str, ...]:
@@ -66,6 +66,14 @@ class Folder:
             return os.readlink(self._inside(path))  # noqa: PTH115 - as text
         except (OSError, ValueError):
             return None
+
+
+def _content(file: Path) -> str | None:
+    """Of regular files only: opened without waiting, since a pipe put in a file's place would have us wait for ever."""
+    with os.fdopen(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
+        if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+            return None
+        return stream.read(_MOST).decode("utf-8", errors="replace").strip()
 
 
 def resolve(path: str, target: Callable[[str], str | None]) -> str | None:

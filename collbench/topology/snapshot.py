@@ -57,11 +57,12 @@ def topology_json(machines: Sequence[Machine]) -> dict[str, Any]:
     """A cluster, equal machines once: `{"schema": 1, "machines": [{"hostnames": [...], …machine}]}`.
 
     Machines are equal when only what no two machines share tells them apart: host name, serial numbers, addresses in the
-    fabric and error counters. Those are null where one entry stands for several machines.
+    fabric and error counters. Those are null where one entry stands for several machines; its amounts of memory are the first one's,
+    of which the others have some KiB more or less.
     """
     groups: dict[str, list[Machine]] = {}
     for machine in machines:
-        groups.setdefault(repr(_without_identity(machine)), []).append(machine)
+        groups.setdefault(repr(_rounded(_without_identity(machine))), []).append(machine)
     return {"schema": SCHEMA, "machines": [_entry(group) for group in groups.values()]}
 
 
@@ -96,6 +97,17 @@ def _without_identity(machine: Machine) -> Machine:
         gpus=tuple(_anonymous_gpu(gpu) for gpu in machine.gpus),
         nics=tuple(_anonymous_nic(nic) for nic in machine.nics),
     )
+
+
+def _rounded(machine: Machine) -> Machine:
+    """Amounts of memory in steps of 4 %: kernels of equal nodes keep some KiB more or less for themselves."""
+    system = dataclasses.replace(machine.system, memory_bytes=_step(machine.system.memory_bytes), shm_bytes=_step(machine.system.shm_bytes))
+    nodes = tuple(dataclasses.replace(node, memory_bytes=_step(node.memory_bytes)) for node in machine.numa_nodes)
+    return dataclasses.replace(machine, system=system, numa_nodes=nodes)
+
+
+def _step(amount: int | None) -> int | None:
+    return round(math.log(amount) / 0.04) if amount else amount
 
 
 def _anonymous_gpu(gpu: Gpu) -> Gpu:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from collbench.results.reader import read_run
-from tests.cli.command import one_sentence, run
+from tests.cli.command import PROGRAM, one_sentence, run
 from tests.conftest import sample
 
 TYPED = [
@@ -127,3 +127,13 @@ def test_the_port_is_taken(tmp_path: Path) -> None:
         fixed = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
         said = one_sentence(run(tmp_path, "allreduce", "--sizes", "8", "--timeout", "5", env=fixed))
     assert said.startswith(f"rank 0 cannot listen for the other ranks: port {port} is taken") and "MASTER_PORT" in said
+
+
+@pytest.mark.parametrize("line", ["backends", "probe", "explain", "peak allreduce --nvlink 450 --gpus-per-node 8"])
+def test_no_room_for_the_output_is_one_sentence(line: str) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run([*PROGRAM, *shlex.split(line)], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert done.returncode == 4
+    assert done.stderr == (
+        "collbench: the output cannot be written (No space left on device): make room where it goes, or send it elsewhere\n"
+    )

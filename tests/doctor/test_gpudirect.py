@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from collbench.doctor.coverage import sentence
 from collbench.doctor.gpudirect import states
 from collbench.evidence.nccl_log import NcclLog, read
 from collbench.topology.model import Machine
@@ -27,7 +26,6 @@ def connected(*gpus: int, suffix: str = "/GDRDMA") -> list[str]:
 
 def test_capable() -> None:
     assert states([dgx()]) == [f"GPUDirect RDMA capable, not used: 8 of 8 GPUs ({CAPABLE})"]
-    assert sentence([dgx()]).endswith(f"; GPUDirect RDMA capable, not used: 8 of 8 GPUs ({CAPABLE})")
 
 
 def test_proven_of_each_gpu_by_its_own_lines() -> None:

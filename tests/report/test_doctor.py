@@ -27,7 +27,7 @@ def told(*findings: Finding, machines: tuple[Machine, ...] = (dgx(),), format: s
 
 def test_a_finding_has_its_evidence_and_remedy() -> None:
     text, code = told(SEVERE, NOTE)
-    assert text.splitlines()[:-1] == [
+    assert text.splitlines()[:-2] == [
         "severe   CB2101  GPU 0 runs on 8 of 16 lanes",
         "  evidence: LnkSta x8",
         "  remedy:   reseat the card",
@@ -45,8 +45,9 @@ def test_without_a_severe_one_the_exit_code_is_0() -> None:
 
 def test_no_findings_says_what_was_looked_at_and_what_not() -> None:
     text, code = told()
-    first, second = text.splitlines()
+    first, state, second = text.splitlines()
     assert (first, code) == ("no findings", 0)
+    assert state.startswith("GPUDirect RDMA capable, not used: 8 of 8 GPUs (nvidia_peermem is loaded")
     assert second.startswith("looked at 1 machine: 8 GPUs, 8 NICs, 40 PCI devices; ") and "; not looked at: peer access" in second
 
 
@@ -73,6 +74,7 @@ def test_json_is_one_object() -> None:
     ]
     assert document["looked_at"] == "1 machine: 8 GPUs, 8 NICs, 40 PCI devices"
     assert "the paths in use (NCCL's log: --log)" in document["not_looked_at"]
+    assert [state.partition(":")[0] for state in document["gpudirect"]] == ["GPUDirect RDMA capable, not used"]
 
 
 def test_colour_marks_severity_where_it_is_asked_for() -> None:

@@ -129,3 +129,13 @@ class TestClusters:
     def test_another_document_is_refused(self, document: object) -> None:
         with pytest.raises(Unreadable, match=r"x\.json is JSON, but no"):
             machines_of(document, "x.json")
+
+
+def test_nodes_whose_kernels_keep_some_more_memory_are_equal_and_one_that_lost_a_module_is_not() -> None:
+    sizes = [2_113_000_000_000, 2_112_999_500_000, 1_980_000_000_000]
+    nodes = [replace(NODE, hostname=f"node{i}", system=replace(NODE.system, memory_bytes=size)) for i, size in enumerate(sizes)]
+    entries = topology_json(nodes)["machines"]
+    assert [(entry["hostnames"], entry["system"]["memory_bytes"]) for entry in entries] == [
+        (["node0", "node1"], sizes[0]),
+        (["node2"], sizes[2]),
+    ]
