@@ -12,6 +12,7 @@ from collbench.topology.text import printable
 _MOST_VALUES = 8  # of one fact, told in one sentence
 _MOST_NAMED = 6  # groups of host names in one place
 _MEMORY_TOLERANCE = 0.04  # firmware and kernels keep different shares of equal memory
+_LONGEST = 4000  # of a sentence
 _BETWEEN_GROUPS = re.compile(r",(?![^\[]*\])")  # a comma outside of brackets
 
 
@@ -27,7 +28,7 @@ def differences(machines: Sequence[Machine]) -> list[str]:
     for name, machine in zip(names, machines, strict=True):
         for fact, value in _facts(machine, usual).items():
             columns.setdefault(fact, {}).setdefault(value, []).append(name)
-    return [_sentence(fact, nodes) for fact, nodes in columns.items() if len(nodes) > 1]
+    return [printable(_sentence(fact, nodes), _LONGEST) for fact, nodes in columns.items() if len(nodes) > 1]
 
 
 def _names(machines: Sequence[Machine]) -> list[str]:
