@@ -57,12 +57,25 @@ def pytest_report_header() -> str:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the long tests unless they are asked for."""
+    """Leave out the long tests, and those whose turn comes with another commit, unless everything is asked for."""
     if os.environ.get(LONG) == "1" or "long" in config.getoption("markexpr"):
         return
-    left_out = [item for item in items if item.get_closest_marker("long")]
-    config.hook.pytest_deselected(items=left_out)
+    left_out = {item for item in items if item.get_closest_marker("long")}
+    if not any("::" in argument for argument in config.args):  # named by the user: run
+        left_out |= _another_time(items)
+    config.hook.pytest_deselected(items=[item for item in items if item in left_out])
     items[:] = [item for item in items if item not in left_out]
+
+
+def _another_time(items: Sequence[pytest.Item]) -> set[pytest.Item]:
+    """Of those marked `in_turn` the half that this commit does not draw; tests that share an expensive set-up name it, and go together."""
+    groups: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if marker := item.get_closest_marker("in_turn"):
+            groups.setdefault(str(marker.args[0]) if marker.args else item.nodeid, []).append(item)
+    seed = commit_seed()
+    drawn = sorted(groups, key=lambda name: random.Random(f"{seed} {name}").random())
+    return {item for name in drawn[(len(drawn) + 1) // 2 :] for item in groups[name]}
 
 
 def enter(stack: ExitStack, bed: B) -> B:

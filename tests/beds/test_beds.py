@@ -100,6 +100,7 @@ def test_what_a_killed_run_left_is_removed_by_the_next(hosts: Callable[..., Host
 
 
 @pytest.mark.slurm
+@pytest.mark.in_turn
 @pytest.mark.parametrize("across", [True, False], ids=["across hosts", "one host"])
 def test_nothing_stays_behind(across: bool, hosts: Callable[..., Hosts], slurm_one_host: SlurmBed) -> None:
     assert slurm_one_host  # skips where there is no Slurm

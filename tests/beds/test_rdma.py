@@ -19,6 +19,7 @@ from tests.beds.rdma import RdmaVm
 from tests.conftest import enter
 
 ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.in_turn("one boot of the virtual machine")
 READ = """
 import json, sys
 from dataclasses import asdict

@@ -19,6 +19,8 @@ import pytest
 from collbench.results.reader import read_run
 from tests.cli.command import PROGRAM, environment, run, running, until
 
+pytestmark = pytest.mark.in_turn
+
 SHORT = ("allreduce", "--sizes", "8,1K", "--out", "run")
 BACKENDS = ["simulated", pytest.param("mpi", marks=pytest.mark.skipif("not __import__('importlib.util').util.find_spec('mpi4py')"))]
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")

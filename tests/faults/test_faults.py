@@ -25,6 +25,7 @@ TIMEOUT_S = 4
 LONG = ("allreduce", "--sizes", "8,1K,1K-64M", "-n", "20", "--out", "run", "--timeout", str(TIMEOUT_S))
 
 pytestmark = [
+    pytest.mark.in_turn,
     pytest.mark.timeout(120),
     pytest.mark.skipif(not MPICH.exists() or not (BIN / "torchrun").exists(), reason="needs the extras torch and mpich beside this Python"),
 ]

@@ -13,7 +13,7 @@ from tests.cli.command import BIN, PROGRAM, Finished, environment
 from tests.conftest import sample
 from tests.launchers.stored import measured, stored
 
-pytestmark = pytest.mark.hosts
+pytestmark = [pytest.mark.hosts, pytest.mark.in_turn]
 
 TORCHRUN, MPICH = BIN / "torchrun", BIN / "mpiexec"
 OVER_THE_LINK = {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "eth0"}

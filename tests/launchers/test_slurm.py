@@ -13,7 +13,7 @@ from tests.beds import SlurmBed
 from tests.cli.command import PROGRAM, environment, one_sentence
 from tests.launchers.stored import measured, nic_busbw, stored
 
-pytestmark = [pytest.mark.slurm, pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.in_turn, pytest.mark.slurm, pytest.mark.timeout(200)]
 
 M = 1024**2
 UNSET = {"COLLBENCH_ITERATIONS": "", "COLLBENCH_WARMUP": ""}

@@ -15,6 +15,8 @@ from collbench.world.wire import Hub, Spoke, candidate_ports
 from collbench.world.world import Member, World, addressed
 from tests.world.together import Meeting, ends, start, together
 
+pytestmark = pytest.mark.in_turn
+
 TALK = """
 def main(world):
     told = {"members": [m.rank for m in world.members], "me": [world.me.rank, world.me.pid == os.getpid()], "hosts": len(world.hosts),
