@@ -50,6 +50,8 @@ JobCompType=jobcomp/none
 
 RUNNING = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING")
 
+_CUT = "mpi/pmi2: value not properly terminated in client request"
+
 
 class SlurmBed(Bed):
     """`nodes` nodes with `cpus` each and, if wanted, `gpus` that are only device files (`--gres=gpu:2` sets CUDA_VISIBLE_DEVICES).
@@ -70,17 +72,22 @@ class SlurmBed(Bed):
         return self.hosts.names if self.hosts else [f"cb{self.number}n{index}" for index in range(1, self.count + 1)]
 
     def environment(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
-        """Return the environment in which Slurm's commands find this cluster.
-
-        MPICH's address of a process gets short enough for one line of Slurm's pmi2, which has been seen to cut the longer ones; and
-        between hosts, which here share a memory, it goes over the link.
-        """
+        """Return the environment in which Slurm's commands find this cluster; hosts here share a memory, and MPICH is to use the link."""
         link = {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "eth0"} if self.hosts else {}
         return super().environment({**link, "SLURM_CONF": str(self.folder / "slurm.conf"), **(more or {})})
 
     def srun(self, arguments: Sequence[str], command: Sequence[str], timeout: float = 60, env: Mapping[str, str] | None = None) -> Finished:
-        """Run `srun ARGUMENTS COMMAND`; tasks see the caller's environment."""
-        return self.call(["srun", *arguments, *command], timeout, env)
+        """Run `srun ARGUMENTS COMMAND`; tasks see the caller's environment.
+
+        MPICH tells the others 4096 bytes of which its address is the first part and the rest what happens to lie behind it. In hex a
+        piece of that may be longer than a line that Slurm's pmi2 can read; then MPI_Init fails, and the step is started again.
+        """
+        done = self.call(["srun", *arguments, *command], timeout, env)
+        for _ in range(3):
+            if _CUT not in done.stderr:
+                break
+            done = self.call(["srun", *arguments, *command], timeout, env)
+        return done
 
     def sbatch(self, script: str, arguments: Sequence[str] = (), timeout: float = 60, env: Mapping[str, str] | None = None) -> Finished:
         """Submit a batch script and wait for its end; the result has its output and its exit code, 124 if it took too long."""
