@@ -84,7 +84,7 @@ class SlurmBed(Bed):
         """
         done = self.call(["srun", *arguments, *command], timeout, env)
         for _ in range(3):
-            if _CUT not in done.stderr:
+            if done.returncode == 0 or _CUT not in done.stderr:
                 break
             done = self.call(["srun", *arguments, *command], timeout, env)
         return done
