@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from tests.benchmarks import against_c, first_number, loop_cost, memory, startup
+from tests.benchmarks import against_c, ceilings_1024, first_number, loop_cost, memory, probe, startup
 from tests.benchmarks.figures import SECONDS, Outcome, counted, timed
 from tests.benchmarks.launches import Missing, c_program, mpiexec, pairs
 
@@ -33,6 +33,16 @@ def test_startup_prints_both_and_imports_nothing_heavy() -> None:
     assert float(shown["collbench --help"].removesuffix(" s")) > 0
     assert float(shown["python -c pass"].removesuffix(" s")) > 0
     assert shown["imported of numpy, torch, rich"] == "none"
+
+
+def test_a_probe_prints_its_time_and_memory_and_imports_no_torch() -> None:
+    shown = lines(probe.measure(1))
+    assert float(shown["wall time"].removesuffix(" s")) > 0 and float(shown["peak memory"].removesuffix(" MiB")) > 0
+    assert shown["imported of torch"] == "none"
+
+
+def test_the_ceilings_of_many_nodes_print_their_seconds() -> None:
+    assert float(lines(ceilings_1024.measure(1))["seconds"].removesuffix(" s")) > 0
 
 
 @pytest.mark.usefixtures("mpi")
