@@ -79,7 +79,7 @@ class Bed:
         Output goes through files: a process that outlives the command would hold a pipe open, and the reader with it.
         """
         limited = ["timeout", "--kill-after=5", str(timeout), *command]
-        with TemporaryFile("w+") as out, TemporaryFile("w+") as err:
+        with TemporaryFile("w+", errors="replace") as out, TemporaryFile("w+", errors="replace") as err:
             done = subprocess.run(
                 limited, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=self.environment(env), timeout=timeout + 30, check=False
             )

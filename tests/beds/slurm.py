@@ -51,6 +51,7 @@ JobCompType=jobcomp/none
 RUNNING = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING")
 
 _CUT = "mpi/pmi2: value not properly terminated in client request"
+_SHORT_ADDRESSES = {"MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "tcp"}
 
 
 class SlurmBed(Bed):
@@ -72,15 +73,16 @@ class SlurmBed(Bed):
         return self.hosts.names if self.hosts else [f"cb{self.number}n{index}" for index in range(1, self.count + 1)]
 
     def environment(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
-        """Return the environment in which Slurm's commands find this cluster; hosts here share a memory, and MPICH is to use the link."""
-        link = {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "eth0"} if self.hosts else {}
-        return super().environment({**link, "SLURM_CONF": str(self.folder / "slurm.conf"), **(more or {})})
+        """Return the environment in which Slurm's commands find this cluster; there MPICH goes over TCP by libfabric (see `srun`)."""
+        link = {"FI_TCP_IFACE": "eth0"} if self.hosts else {}
+        return super().environment({**_SHORT_ADDRESSES, **link, "SLURM_CONF": str(self.folder / "slurm.conf"), **(more or {})})
 
     def srun(self, arguments: Sequence[str], command: Sequence[str], timeout: float = 60, env: Mapping[str, str] | None = None) -> Finished:
         """Run `srun ARGUMENTS COMMAND`; tasks see the caller's environment.
 
-        MPICH tells the others 4096 bytes of which its address is the first part and the rest what happens to lie behind it. In hex a
-        piece of that may be longer than a line that Slurm's pmi2 can read; then MPI_Init fails, and the step is started again.
+        With UCX, MPICH tells the others 4096 bytes, of which its address is the first part and the rest what happens to lie behind it.
+        In hex a piece of that may be longer than a line that Slurm's pmi2 can read; then MPI_Init fails, and the step is started again.
+        With libfabric it is the address alone.
         """
         done = self.call(["srun", *arguments, *command], timeout, env)
         for _ in range(3):

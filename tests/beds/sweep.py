@@ -18,7 +18,7 @@ from tests.beds import Hosts, SlurmBed
 LINK_BYTES_PER_S = 125e6
 OVER_THE_LINK = {
     "none": {},
-    "pmi2": {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "eth0"},
+    "pmi2": {"MPIR_CVAR_CH4_NETMOD": "ucx", "UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "eth0"},
     "pmix": {"OMPI_MCA_btl": "tcp,self", "OMPI_MCA_btl_tcp_if_include": "eth0", "OMPI_MCA_pml": "ob1"},
 }
 LINKS = {"100mbit": 12.5e6, "1gbit": 125e6, "2gbit": 250e6}
