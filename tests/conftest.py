@@ -61,7 +61,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if os.environ.get(LONG) == "1" or "long" in config.getoption("markexpr"):
         return
     left_out = {item for item in items if item.get_closest_marker("long")}
-    if not any("::" in argument for argument in config.args):  # named by the user: run
+    if not config.getoption("keyword") and not any("::" in argument for argument in config.args):  # what the user names runs
         left_out |= _another_time(items)
     config.hook.pytest_deselected(items=[item for item in items if item in left_out])
     items[:] = [item for item in items if item not in left_out]
