@@ -57,8 +57,8 @@ def _write(outcomes: list[Outcome], before: str, note: str) -> None:
         (_HERE / "raw" / f"{outcome.name}.jsonl").write_text("\n".join(lines) + "\n")
 
 
-def _short(value: float) -> float:
-    return value if isinstance(value, int) else float(f"{value:.6g}")
+def _short(value: Any) -> Any:
+    return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
 def _head(before: str, note: str) -> str:
