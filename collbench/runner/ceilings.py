@@ -5,27 +5,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from collbench.backends.backend import Backend
 from collbench.operations.cell import Cell
 from collbench.operations.operation import Operation
 from collbench.peak.ceiling import Ceiling, given, nothing
-from collbench.peak.collective import OPERATIONS, ceilings
 from collbench.peak.host import HostRates, memory_ceiling, stream_ceiling
-from collbench.peak.job import Job
-from collbench.peak.link import unknown
-from collbench.peak.network import tcp_link
-from collbench.peak.nics import egress_of
-from collbench.peak.node import Node
-from collbench.peak.pcie import PcieTree
 from collbench.runner.probing import probed
 from collbench.runner.request import Request
 from collbench.timing.reference import measure_memory, measure_streams
 from collbench.topology.interfaces import Interface, interface_with, read_interface
-from collbench.topology.model import Machine
-from collbench.topology.snapshot import topology_json
 from collbench.world.world import World
+
+if TYPE_CHECKING:
+    from collbench.peak.node import Node
+    from collbench.topology.model import Machine
 
 
 @dataclass
@@ -89,6 +84,9 @@ class Ceilings:
         return nothing(f"{backend.name} does not say which path it takes inside a host")
 
     def _between_hosts(self, operation: Operation, backend: Backend, hosts: Sequence[Sequence[str]]) -> tuple[Ceiling, Ceiling | None]:
+        from collbench.peak.collective import OPERATIONS, ceilings  # here, since most launches are of one host and every rank pays
+        from collbench.peak.job import Job
+
         name = "p2p" if operation.pair else operation.name
         if name not in OPERATIONS:
             return nothing(f"no ceiling is known for {name}"), None
@@ -101,6 +99,12 @@ class Ceilings:
 
     def _nodes(self, backend: Backend) -> tuple[Node, ...]:
         """The hosts as a backend on host memory uses them: what leaves one goes over its RDMA devices, or over TCP."""
+        from collbench.peak.link import unknown
+        from collbench.peak.network import tcp_link
+        from collbench.peak.nics import egress_of
+        from collbench.peak.node import Node
+        from collbench.peak.pcie import PcieTree
+
         inside = unknown("memory that the ranks of a host share")
         ranks = [len(self.world.on_host(host)) for host in self.world.hosts]
         if _in_memory(backend) and self.machines and all(_has_rdma(machine) for machine in self.machines):
@@ -112,6 +116,8 @@ class Ceilings:
 
     def topology(self) -> dict[str, Any]:
         """What is known of the machines, for topology.json."""
+        from collbench.topology.snapshot import topology_json
+
         members = [asdict(member) for member in self.world.members]
         interfaces = [asdict(interface) for interface in self.interfaces]
         return {**topology_json(self.machines), "members": members, "interfaces": interfaces}

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from collbench.errors import FINE, CollbenchError, RunFailed, UsageError
 from collbench.launch.detect import LocalRequest, detect
 from collbench.launch.info import LaunchInfo
 from collbench.launch.supervise import say
-from collbench.topology.here import this_machine
-from collbench.topology.model import Machine
 from collbench.world.world import World
+
+if TYPE_CHECKING:
+    from collbench.topology.model import Machine
 
 
 def together(env: Mapping[str, str], timeout_s: float, tell: Callable[[list[Machine]], int]) -> int:
@@ -21,7 +23,7 @@ def together(env: Mapping[str, str], timeout_s: float, tell: Callable[[list[Mach
     """
     info = _launch(env)
     if info is None:
-        return tell([this_machine()])
+        return tell([_this_machine()])
     with _joined(info, timeout_s) as world:
         machines = probed(world)
         code = tell(machines) if machines is not None else FINE
@@ -73,10 +75,23 @@ def _joined(info: LaunchInfo, timeout_s: float) -> Iterator[World]:
 
 def probed(world: World) -> list[Machine] | None:
     """The machines of the hosts, in the order of their first ranks, each probed by its first rank; at rank 0, None elsewhere."""
+    mine = None
+    if world.on_host()[0].rank == world.rank:
+        with world.watchdog.phase("probing this host"):
+            mine = _this_machine()
+    if len(world.hosts) == 1:
+        return [mine] if mine else None
+    return _gathered(world, mine)
+
+
+def _this_machine() -> Machine:
+    from collbench.topology.here import this_machine  # what reads a machine is not for the other ranks to import
+
+    return this_machine()
+
+
+def _gathered(world: World, mine: Machine | None) -> list[Machine] | None:
     from collbench.topology.snapshot import from_json, to_json
 
-    first = world.on_host()[0].rank == world.rank
-    with world.watchdog.phase("probing this host"):
-        mine = to_json(this_machine()) if first else None
-    told = world.gather(mine, "probing the hosts")
+    told = world.gather(to_json(mine) if mine else None, "probing the hosts")
     return None if told is None else [from_json(machine) for machine in told if machine is not None]

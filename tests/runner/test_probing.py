@@ -23,6 +23,7 @@ RANK = """
 import json, os, sys
 from collbench.errors import CollbenchError, UsageError
 from collbench.runner import probing
+from collbench.topology import here
 told = []
 def tell(machines):
     told.append([machine.hostname for machine in machines])
@@ -30,7 +31,7 @@ def tell(machines):
 if os.environ.get("BROKEN"):
     def broken():
         raise UsageError("sysfs is not mounted")
-    probing.this_machine = broken
+    here.this_machine = broken
 try:
     code = probing.{how}(os.environ, 20.0, {told})
     print(json.dumps([told, code]))
