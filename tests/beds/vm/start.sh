@@ -2,9 +2,8 @@
 # start.sh   the VM's second and last stage: lays software RDMA over its network card, runs the command it was started for, turns itself off.
 #
 # /mnt is the bed's shared folder, the only place that can be written to: `command` lies there; `stdout`, `stderr` and `code` are left there.
-export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/run PYTHONDONTWRITEBYTECODE=1
+export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/run TMPDIR=/run PYTHONDONTWRITEBYTECODE=1
 mount -t tmpfs none /run
-mount -t tmpfs none /tmp
 mount -t 9p -o trans=virtio,version=9p2000.L,msize=262144 share /mnt
 
 {
