@@ -6,8 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from collbench.cli.options import DEFAULT_TIMEOUT_S
-from collbench.cli.parser import amount
+from collbench.cli.options import add_color_and_timeout
 
 if TYPE_CHECKING:
     from collbench.evidence.nccl_log import NcclLog
@@ -29,9 +28,7 @@ def add(commands: Any) -> dict[str, argparse.ArgumentParser]:
     )
     parser.add_argument("--log", nargs="+", type=Path, default=[], metavar="FILE", help=_LOG)
     parser.add_argument("--format", choices=("table", "json"), default="table", help="text, or one JSON object (default: table)")
-    parser.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="(default: auto)")
-    parser.add_argument("--timeout", metavar="SECONDS", type=amount, default=DEFAULT_TIMEOUT_S,
-                        help=f"deadline of every wait for other nodes (default: {DEFAULT_TIMEOUT_S:g})")  # fmt: skip
+    add_color_and_timeout(parser)
     parser.set_defaults(call=call)
     return {"doctor": parser}
 

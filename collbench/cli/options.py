@@ -25,6 +25,13 @@ def add_options(parser: argparse.ArgumentParser, operations: list[Operation]) ->
     _add_where(parser.add_argument_group("launch and output"))
 
 
+def add_color_and_timeout(parser: argparse.ArgumentParser) -> None:
+    """Adds what the commands that look at nodes without measuring have in common."""
+    parser.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="(default: auto)")
+    parser.add_argument("--timeout", metavar="SECONDS", type=amount, default=DEFAULT_TIMEOUT_S,
+                        help=f"deadline of every wait for other nodes (default: {DEFAULT_TIMEOUT_S:g})")  # fmt: skip
+
+
 def _add_what(group: argparse._ArgumentGroup, operations: list[Operation]) -> None:
     group.add_argument("--sizes", metavar="SIZES", help=f"1K-1G, 1K-1G:x4, 1K-64K:+1K or 8,1K,1M; K = 1024 (default: {DEFAULT_SIZES})")
     group.add_argument("-b", dest="minimum", metavar="MIN", help="smallest size, as in nccl-tests")

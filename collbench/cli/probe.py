@@ -6,8 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from collbench.cli.options import DEFAULT_TIMEOUT_S
-from collbench.cli.parser import amount
+from collbench.cli.options import add_color_and_timeout
 
 if TYPE_CHECKING:
     from collbench.topology.model import Machine
@@ -30,9 +29,7 @@ def add(commands: Any) -> dict[str, argparse.ArgumentParser]:
     )
     parser.add_argument("--format", choices=("table", "matrix", "json"), default="table", help="tree, distances, JSON (default: table)")
     parser.add_argument("--svg", type=Path, metavar="FILE", help="draw the node there, too; of nodes that differ one file each")
-    parser.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="(default: auto)")
-    parser.add_argument("--timeout", metavar="SECONDS", type=amount, default=DEFAULT_TIMEOUT_S,
-                        help=f"deadline of every wait for other nodes (default: {DEFAULT_TIMEOUT_S:g})")  # fmt: skip
+    add_color_and_timeout(parser)
     parser.set_defaults(call=call)
     return {"probe": parser}
 

@@ -168,6 +168,7 @@ def _part_reader(kind: type) -> _Reader:
     names = frozenset(_fields(kind))
 
     def read(data: object) -> Any:
+        """One part. Raises _Foreign, which knows the way to what does not fit."""
         if not isinstance(data, dict) or data.keys() != names:
             raise _not_the_fields(data, names)
         name = ""

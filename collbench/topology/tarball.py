@@ -129,6 +129,7 @@ class _Bounded:
         self._source, self._name, self._left = source, name, MOST_STREAM
 
     def read(self, size: int) -> bytes:
+        """At most `size` bytes unpacked, b"" at the end. Raises EOFError when the file stops early, lzma.LZMAError when it is damaged."""
         data = self._source.read(size)
         self._left -= len(data)
         if self._left < 0:
