@@ -14,7 +14,7 @@ from collbench.operations.program import Program
 from collbench.peak.ceiling import Ceiling
 
 if TYPE_CHECKING:
-    from collbench.backends.clock import Clock
+    from collbench.backends.clock import Clock, DeviceClock
     from collbench.backends.memory import Buffers
     from collbench.world.world import World
 
@@ -42,12 +42,22 @@ class Settings:
     asked           whether the user named the backend, or it was only defaulted to
     timeout_s       deadline for the library's own waits
     seed            for backends with randomness of their own
+    gpus_per_process   how many GPUs, and so ranks, each process drives
     """
 
     virtual_ranks: int | None = None
     asked: bool = True
     timeout_s: float = 60.0
     seed: int = 0
+    gpus_per_process: int = 1
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What a communicator is made to use: an algorithm ("ring") and a protocol ("simple"), None for the library's choice."""
+
+    algorithm: str | None = None
+    protocol: str | None = None
 
 
 @runtime_checkable
@@ -57,6 +67,10 @@ class Backend(Protocol):
     name, api, devices   "gloo", "torch", {"cpu"}; `steps` by operation where the api is the backend's own
     ranks                how many ranks it has, once open: the world's, but for a backend that only simulates them
     local_path           what carries bytes inside a host: "memory", "loopback" (TCP), or "" when it does not say
+    takes_tuning         whether groups can be made under a `Tuning`
+    gpus                 the PCI address of each rank's GPU ("0000:1b:00.0"), once open; () on CPUs
+    flags                words that hold for every row that it carries ("simulated")
+    no_cuda              why the opened library takes no CUDA memory, where it might have; else ""
     own_ceiling          a ceiling that only the backend can know (a simulated link), else None
     """
 
@@ -66,6 +80,10 @@ class Backend(Protocol):
     steps: Mapping[str, Steps]
     ranks: int
     local_path: str
+    takes_tuning: bool
+    gpus: tuple[str, ...]
+    flags: tuple[str, ...]
+    no_cuda: str
     own_ceiling: Ceiling | None
 
     @classmethod
@@ -77,8 +95,16 @@ class Backend(Protocol):
         """Imports and starts the library. Raises CollbenchError."""
         ...
 
-    def group(self, ranks: Sequence[int]) -> Group | None:
-        """A group of the job's ranks; None at ranks outside. All ranks call, in one order."""
+    def group(self, ranks: Sequence[int], tuning: Tuning | None = None) -> Group | None:
+        """A group of the job's ranks, under a tuning where the library takes one; None at ranks outside. All ranks call, in one order."""
+        ...
+
+    def release(self, group: Group) -> None:
+        """Frees a group that no further cell needs. Its ranks call, in one order."""
+        ...
+
+    def free_bytes(self, cell: Cell) -> int | None:
+        """Bytes that each rank of this process can still allocate where the cell's buffers lie; None: the host's memory."""
         ...
 
     def supports(self, operation: Operation, cell: Cell) -> Reason | None:
@@ -97,8 +123,8 @@ class Backend(Protocol):
         """The library's own synchronisation before each isolated sample; None: the room timing has a better one."""
         ...
 
-    def clock(self) -> Clock:
-        """What samples are stamped with."""
+    def clock(self) -> Clock | DeviceClock:
+        """What samples are stamped with: a clock where calls return when they are done, events where they are only enqueued."""
         ...
 
     def fence(self, deadline_s: float) -> None:
@@ -122,9 +148,7 @@ def can_do(backend: Backend, operation: Operation, cell: Cell) -> Reason | None:
     """Why this backend cannot do this cell, by what all backends have in common and then by its own word."""
     own = operation.name in backend.steps
     if cell.device not in backend.devices:
-        return f"{backend.name} runs on {' and '.join(sorted(backend.devices))} here, not on {cell.device}"
-    if cell.mode == "graph" and cell.device == "cpu":
-        return "graph is a mode of CUDA devices"
+        return backend.no_cuda or f"{backend.name} runs on {' and '.join(sorted(backend.devices))} here, not on {cell.device}"
     if not own and backend.api not in operation.steps:
         return f"{backend.name} has no {operation.name}"
     if not own and cell.in_place is False and operation.knows_in_place_only(backend.api):
@@ -132,4 +156,13 @@ def can_do(backend: Backend, operation: Operation, cell: Cell) -> Reason | None:
     if operation.pair and (backend.ranks < 2 or cell.in_place):
         return f"{operation.name} {'needs 2 ranks' if backend.ranks < 2 else 'has no in-place form'}"
     misfit = redop_misfit(cell.redop, cell.dtype) if cell.redop else None
-    return misfit or operation.needs(backend.ranks, cell) or backend.supports(operation, cell)
+    return misfit or _no_way(backend, cell) or operation.needs(backend.ranks, cell) or backend.supports(operation, cell)
+
+
+def _no_way(backend: Backend, cell: Cell) -> Reason | None:
+    """Why a backend cannot carry a cell out in the way that it names."""
+    if cell.mode == "graph" and cell.device == "cpu":
+        return "graph is a mode of CUDA devices"
+    if (cell.algorithm or cell.protocol) and not backend.takes_tuning:
+        return f"{backend.name} chooses its algorithms itself: --algorithms and --protocols are for nccl"
+    return None

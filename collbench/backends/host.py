@@ -6,9 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from collbench.backends.clock import Clock, MonotonicClock
+from collbench.backends.backend import Tuning
+from collbench.backends.clock import Clock, DeviceClock, MonotonicClock
 from collbench.backends.group import Group
-from collbench.backends.memory import Buffers
+from collbench.backends.memory import AnyBuffers, Buffers
 from collbench.operations.cell import Cell
 from collbench.operations.operation import Operation, Steps
 from collbench.operations.program import Program
@@ -21,6 +22,10 @@ class HostBackend(ABC):
     api = ""
     devices = frozenset({"cpu"})
     steps: Mapping[str, Steps] = {}
+    takes_tuning = False
+    gpus: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
+    no_cuda = ""
     own_ceiling: Ceiling | None = None
     rank = 0
     ranks = 0
@@ -31,26 +36,33 @@ class HostBackend(ABC):
         """The library's handle of a group. All ranks call; outside the group the answer is ignored."""
 
     @abstractmethod
-    def binding(self, group: Group, buffers: Buffers, slot: int) -> Any:
+    def binding(self, group: Group, buffers: AnyBuffers, slot: int) -> Any:
         """x, as the operation's steps see it, for one slot."""
 
-    def group(self, ranks: Sequence[int]) -> Group | None:
-        """A group of the job's ranks; None at ranks outside."""
+    def group(self, ranks: Sequence[int], tuning: Tuning | None = None) -> Group | None:
+        """A group of the job's ranks; None at ranks outside. No library of this kind takes a tuning, see `can_do`."""
         handle = self.communicator(ranks)
         return Group(tuple(ranks), (list(ranks).index(self.rank),), handle) if self.rank in ranks else None
 
-    def allocate(self, operation: Operation, cell: Cell, group: Group, slots: int) -> Buffers:
+    def release(self, group: Group) -> None:  # noqa: B027 - groups live as long as the library does
+        """Nothing to free before the end."""
+
+    def free_bytes(self, cell: Cell) -> int | None:
+        """The host's memory."""
+        return None
+
+    def allocate(self, operation: Operation, cell: Cell, group: Group, slots: int) -> AnyBuffers:
         """Host memory, the same for every such backend."""
         return Buffers(operation, cell, group, slots)
 
-    def bind(self, operation: Operation, cell: Cell, group: Group, buffers: Buffers) -> Program:
+    def bind(self, operation: Operation, cell: Cell, group: Group, buffers: AnyBuffers) -> Program:
         """The backend's own steps, or the operation's for this api, per slot."""
         steps = self.steps.get(operation.name) or operation.steps[self.api]
         bindings = [self.binding(group, buffers, slot) for slot in range(buffers.slots)]
         slots = tuple(tuple(steps(binding)) for binding in bindings)
         return Program(slots, keep=(buffers, bindings), explain=self.explain)
 
-    def clock(self) -> Clock:
+    def clock(self) -> Clock | DeviceClock:
         """CLOCK_MONOTONIC."""
         return MonotonicClock()
 

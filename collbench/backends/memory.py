@@ -4,72 +4,47 @@ from __future__ import annotations
 
 import mmap
 import re
-from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from collbench.backends.group import Group
 from collbench.operations.cell import Cell
-from collbench.operations.check import poison
+from collbench.operations.check import Mismatch, compare, poison
 from collbench.operations.digits import write_digits
+from collbench.operations.layout import Extent, bytes_needed, grows, seeded, slots_for, stride_of
 from collbench.operations.operation import Operation, Place
 
 _HUGE_FROM = 4 * 2**20  # numpy's own threshold: smaller buffers get ordinary pages, as in most programs
-ROTATION_BYTES = 64 * 2**20
-_MOST_SLOTS = 1024
-_LEAST_STRIDE = ROTATION_BYTES // _MOST_SLOTS
-_STAGGER = 4096 + 64  # a power of two between slots would put them all into the same cache sets
-_ALIGN = 4096
 Elements = NDArray[Any]
+__all__ = ["AnyBuffers", "Block", "Buffers", "bytes_needed", "slots_for"]
 
 
-@dataclass(frozen=True)
-class Extent:
-    """Elements of one rank's buffers in one slot; in place, send lies inside the same block as recv."""
+class AnyBuffers(Protocol):
+    """What a measurement needs of buffers, wherever they lie: these, or those of the room device.
 
-    send: int
-    recv: int
-    send_at: int
-    recv_at: int
-    total: int
+    operation, cell   what they are for
+    places      the views of the ranks this process drives, in the group's order of `driven`
+    slots       how many buffers each has, used in turn
+    page_bytes  the size of the host's pages that hold them; None on a GPU
+    """
 
-    @classmethod
-    def of(cls, operation: Operation, place: Place) -> Extent:
-        """Where send and receive elements lie. Out of place they are apart; in place they overlap as the blocks demand."""
-        send, recv = operation.sends(place), operation.receives(place)
-        if not place.cell.in_place:
-            width = place.cell.dtype.size
-            gap = -(-recv * width // _ALIGN) * _ALIGN // width
-            return cls(send, recv, gap, 0, gap + send)
-        shift = operation.in_place_shift(place)
-        send_at, recv_at = max(shift, 0), max(-shift, 0)
-        return cls(send, recv, send_at, recv_at, max(send_at + send, recv_at + recv))
+    operation: Operation
+    cell: Cell
+    places: list[Place]
+    slots: int
+    page_bytes: int | None
 
+    def fill(self, slot: int, for_check: bool) -> None:
+        """Writes the inputs of every driven rank into a slot; for a check, what has not arrived yet is poisoned first."""
+        ...
 
-def slots_for(cell: Cell) -> int:
-    """How many slots `--buffers rotating` takes turns over: as many as fill 64 MiB, 1,024 at most and then further apart."""
-    return min(_MOST_SLOTS, max(1, ROTATION_BYTES // cell.size_bytes)) if cell.buffers == "rotating" else 1
-
-
-def _stride(bytes_per_slot: int, slots: int) -> int:
-    """Bytes from one slot to the next."""
-    if slots == 1:
-        return -(-max(1, bytes_per_slot) // _ALIGN) * _ALIGN
-    return -(-max(_LEAST_STRIDE, bytes_per_slot) // _ALIGN) * _ALIGN + _STAGGER
-
-
-def bytes_needed(operation: Operation, cell: Cell, n: int) -> int:
-    """Bytes that one rank of n needs for this cell, the largest rank counted."""
-    count = operation.count(cell, n)
-    ranks = {0, n - 1, cell.root or 0}
-    largest = max(Extent.of(operation, Place(rank, n, count, cell)).total for rank in ranks)
-    slots = slots_for(cell)
-    return _stride(largest * cell.dtype.size, slots) * slots
+    def check(self, slot: int) -> list[Mismatch | None]:
+        """What is wrong with every driven rank's received elements in a slot, or None."""
+        ...
 
 
 class Buffers:
@@ -81,7 +56,7 @@ class Buffers:
         self.places = [Place(rank, group.n, count, cell) for rank in group.driven]
         self._extents = [Extent.of(operation, place) for place in self.places]
         self._memory = [Block(extent.total * cell.dtype.size, slots) for extent in self._extents]
-        self.page_bytes = max((memory.page_bytes for memory in self._memory), default=0)
+        self.page_bytes: int | None = max((memory.page_bytes for memory in self._memory), default=0)
 
     def send(self, driven: int, slot: int) -> Elements:
         """The send elements of the `driven`th rank in a slot, as the cell's dtype."""
@@ -105,24 +80,21 @@ class Buffers:
             if for_check:
                 poison(self._memory[driven].slot(slot))
             send = self.send(driven, slot)
-            if not for_check and place.cell.in_place and place.cell.redop in ("sum", "prod", "avg", "bxor"):
+            if not for_check and grows(place.cell):
                 send[:] = 1 if place.cell.redop == "prod" else 0
             else:
-                write_digits(send, self._seeded(place, slot))
+                write_digits(send, seeded(place, slot))
 
-    def check(self, slot: int, compare: Callable[[Operation, Place, Elements], Any]) -> list[Any]:
-        """What `compare` says of every driven rank's received elements in a slot."""
-        return [compare(self.operation, self._seeded(place, slot), self.recv(driven, slot)) for driven, place in enumerate(self.places)]
-
-    def _seeded(self, place: Place, slot: int) -> Place:
-        return replace(place, cell=replace(place.cell, seed=place.cell.seed + slot))
+    def check(self, slot: int) -> list[Mismatch | None]:
+        """What is wrong with every driven rank's received elements in a slot, or None."""
+        return [compare(self.operation, seeded(place, slot), self.recv(driven, slot)) for driven, place in enumerate(self.places)]
 
 
 class Block:
     """One anonymous mapping of `slots` equal parts, page-aligned and touched."""
 
     def __init__(self, bytes_per_slot: int, slots: int) -> None:
-        self._stride = _stride(bytes_per_slot, slots)
+        self._stride = stride_of(bytes_per_slot, slots, "cpu")
         total = self._stride * slots
         self.huge = total >= _HUGE_FROM
         try:

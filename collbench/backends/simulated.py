@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from collbench.backends.backend import Available, Settings, Unavailable
+from collbench.backends.backend import Available, Settings, Tuning, Unavailable
 from collbench.backends.clock import Clock
 from collbench.backends.group import Group
 from collbench.backends.memory import Buffers
@@ -63,7 +63,10 @@ class SimulatedBackend:
 
     name, api = "simulated", "simulated"
     devices = frozenset({"cpu"})
-    local_path = ""
+    local_path = no_cuda = ""
+    takes_tuning = False
+    gpus: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ("simulated",)
     own_ceiling: Ceiling | None = Ceiling("simulated", BETA_BYTES_PER_S, "a simulated link", source="made up")
 
     def __init__(self) -> None:
@@ -85,9 +88,16 @@ class SimulatedBackend:
         self._drives = world.rank == 0
         self._clock = VirtualClock(self.ranks if self._drives else 0, settings.seed)
 
-    def group(self, ranks: Sequence[int]) -> Group | None:
+    def group(self, ranks: Sequence[int], tuning: Tuning | None = None) -> Group | None:
         """Any ranks."""
         return Group(tuple(ranks), tuple(range(len(ranks)))) if self._drives else None
+
+    def release(self, group: Group) -> None:
+        """Nothing is held."""
+
+    def free_bytes(self, cell: Cell) -> int | None:
+        """The host's memory."""
+        return None
 
     def supports(self, operation: Operation, cell: Cell) -> Reason | None:
         """Everything."""

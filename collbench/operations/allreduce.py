@@ -12,6 +12,10 @@ def _mpi(x: Binding) -> Iterator[Call]:
     yield x.call("MPI_Allreduce", x.unless_in_place(x.send), x.recv, x.count, x.type, x.redop, x.comm)
 
 
+def _nccl(x: Binding) -> Iterator[Call]:
+    yield x.call("ncclAllReduce", x.send, x.recv, x.count, x.type, x.redop, x.comm, x.stream)
+
+
 def _torch(x: Binding) -> Iterator[Call]:
     yield x.call("all_reduce", x.recv, op=x.redop, group=x.comm)
 
@@ -22,6 +26,6 @@ ALLREDUCE = Operation(
     reduces=True,
     bus_factor=lambda n: 2 * (n - 1) / n,  # nccl-tests doc/PERFORMANCE.md
     arrives=lambda x: [Block(x.ranks, at=0, count=x.count)],
-    steps={"mpi": _mpi, "torch": in_place_only(_torch)},
+    steps={"mpi": _mpi, "nccl": _nccl, "torch": in_place_only(_torch)},
     cpu_model="allreduce",
 )

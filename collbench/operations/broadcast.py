@@ -12,6 +12,10 @@ def _mpi(x: Binding) -> Iterator[Call]:
     yield x.call("MPI_Bcast", x.recv, x.count, x.type, x.root, x.comm)
 
 
+def _nccl(x: Binding) -> Iterator[Call]:
+    yield x.call("ncclBroadcast", x.send, x.recv, x.count, x.type, x.root, x.comm, x.stream)
+
+
 def _torch(x: Binding) -> Iterator[Call]:
     yield x.call("broadcast", x.recv, src=x.peer(x.root), group=x.comm)
 
@@ -23,5 +27,5 @@ BROADCAST = Operation(
     bus_factor=lambda n: 1.0 if n > 1 else 0.0,  # nccl-tests doc/PERFORMANCE.md; one rank moves nothing
     sends=lambda x: x.count if x.rank == x.root else 0,
     arrives=lambda x: [Block([x.root], at=0, count=x.count)],
-    steps={"mpi": in_place_only(_mpi), "torch": in_place_only(_torch)},
+    steps={"mpi": in_place_only(_mpi), "nccl": _nccl, "torch": in_place_only(_torch)},
 )

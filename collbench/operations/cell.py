@@ -15,6 +15,8 @@ class Cell:
     redop, root  None where the operation has none
     in_place     None: out of place where the library has it, else in place (told on the row)
     buffers      "fixed" or "rotating"; window: messages in flight (p2p bandwidth), else None
+    registration how the library knows the buffers: "none", "registered", "symmetric"; None where it has no such thing
+    algorithm, protocol   what the library is told to use; None: its own choice
     flags        words already known before measuring, such as "size_rounded"
     """
 
@@ -31,6 +33,9 @@ class Cell:
     window: int | None = None
     seed: int = 0
     flags: tuple[str, ...] = field(default=())
+    registration: str | None = None
+    algorithm: str | None = None
+    protocol: str | None = None
 
     def placed(self, in_place: bool) -> Cell:
         """The same cell with its placing decided."""
@@ -40,5 +45,5 @@ class Cell:
         """The cell in a few words, for progress and errors: "allreduce 64 MiB on mpi (float32, sum)"."""
         from collbench.units import format_size
 
-        words = [self.dtype.name, self.redop, f"root {self.root}" if self.root is not None else None]
+        words = [self.dtype.name, self.redop, f"root {self.root}" if self.root is not None else None, self.algorithm, self.protocol]
         return f"{self.operation} {format_size(self.size_bytes)} on {self.backend} ({', '.join(w for w in words if w)})"

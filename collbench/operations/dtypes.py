@@ -20,6 +20,7 @@ class DType:
     kind       "float" or "int"
     exact      every whole number from 0 to this one is held exactly
     exponent   2**0 … 2**exponent are held exactly
+    patterns   the bit patterns 1 … patterns, read as whole numbers, are finite numbers of the type, in ascending order
     """
 
     name: str
@@ -27,36 +28,45 @@ class DType:
     kind: str
     exact: int
     exponent: int
+    patterns: int
 
     @property
     def numpy(self) -> np.dtype[Any]:
-        """The numpy type; bfloat16 comes from ml_dtypes, imported only when it is asked for."""
+        """The numpy type; bfloat16 and those of 8 bits come from ml_dtypes, imported only when they are asked for."""
         import numpy as np
 
-        if self.name == "bfloat16":
+        if self.name in _OF_ML_DTYPES:
             import ml_dtypes
 
-            custom: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+            custom: np.dtype[Any] = np.dtype(getattr(ml_dtypes, self.name))
             return custom
         return np.dtype(self.name)
 
 
+_OF_ML_DTYPES = frozenset({"bfloat16", "float8_e4m3fn", "float8_e5m2"})
 _ALL = (
-    DType("float64", 8, "float", 2**53, 1023),
-    DType("float32", 4, "float", 2**24, 127),
-    DType("float16", 2, "float", 2**11, 15),
-    DType("bfloat16", 2, "float", 2**8, 127),
-    DType("int8", 1, "int", 2**7 - 1, 6),
-    DType("int32", 4, "int", 2**31 - 1, 30),
-    DType("int64", 8, "int", 2**63 - 1, 62),
-    DType("uint8", 1, "int", 2**8 - 1, 7),
+    DType("float64", 8, "float", 2**53, 1023, 0x7FEFFFFFFFFFFFFF),
+    DType("float32", 4, "float", 2**24, 127, 0x7F7FFFFF),
+    DType("float16", 2, "float", 2**11, 15, 0x7BFF),
+    DType("bfloat16", 2, "float", 2**8, 127, 0x7F7F),
+    # OCP's 8-bit floats: e4m3fn has no infinity and ends at 448, e5m2 at 57,344.
+    DType("float8_e4m3fn", 1, "float", 2**4, 8, 0x7E),
+    DType("float8_e5m2", 1, "float", 2**3, 15, 0x7B),
+    DType("int8", 1, "int", 2**7 - 1, 6, 2**7 - 1),
+    DType("int32", 4, "int", 2**31 - 1, 30, 2**31 - 1),
+    DType("int64", 8, "int", 2**63 - 1, 62, 2**63 - 1),
+    DType("uint8", 1, "int", 2**8 - 1, 7, 2**8 - 1),
+    DType("uint32", 4, "int", 2**32 - 1, 31, 2**32 - 1),
+    DType("uint64", 8, "int", 2**64 - 1, 63, 2**64 - 1),
 )
 DTYPES = {dtype.name: dtype for dtype in _ALL}
 # The names nccl-tests uses, and short ones.
 _ALIASES = {
     "double": "float64", "float": "float32", "half": "float16", "char": "int8", "int": "int32",
     "f64": "float64", "f32": "float32", "f16": "float16", "fp64": "float64", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16",
-    "i8": "int8", "i32": "int32", "i64": "int64", "u8": "uint8",
+    "i8": "int8", "i32": "int32", "i64": "int64", "u8": "uint8", "u32": "uint32", "u64": "uint64",
+    "f8e4m3": "float8_e4m3fn", "float8_e4m3": "float8_e4m3fn", "fp8_e4m3": "float8_e4m3fn", "e4m3": "float8_e4m3fn",
+    "f8e5m2": "float8_e5m2", "fp8_e5m2": "float8_e5m2", "e5m2": "float8_e5m2",
 }  # fmt: skip
 
 REDOPS = ("sum", "prod", "min", "max", "avg", "band", "bor", "bxor")
@@ -85,3 +95,11 @@ def redop_misfit(redop: str, dtype: DType) -> str | None:
     if redop == "avg" and dtype.kind == "int":
         return "the average of integers is not defined the same way by any two libraries"
     return None
+
+
+def average_misfit(dtype: DType, n: int) -> str | None:
+    """Why a library that multiplies by 1/n, kept in the type itself, cannot average over n ranks (NCCL does so for floats), or None."""
+    import numpy as np
+
+    least = float(np.array([1], f"u{dtype.size}").view(dtype.numpy)[0])
+    return f"{dtype.name} holds nothing between 0 and 1/{1 / least:.0f}: no 1/{n} to average {n} ranks by" if 1 / n < least else None

@@ -49,7 +49,10 @@ class Place:
 
 
 class Binding(Protocol):
-    """What step functions see. Addresses (`send`, `recv`, `scratch`) can be sliced in elements: `x.recv[k:]`."""
+    """What step functions see. Addresses (`send`, `recv`, `scratch`) can be sliced in elements: `x.recv[k:]`.
+
+    stream: what calls are enqueued on, where the library takes one (NCCL).
+    """
 
     rank: int
     n: int
@@ -64,6 +67,7 @@ class Binding(Protocol):
     byte: Any
     redop: Any
     comm: Any
+    stream: Any
 
     def call(self, name: str, *words: Any, **named: Any) -> Call:
         """A call of the library's function `name`."""

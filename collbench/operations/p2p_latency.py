@@ -17,6 +17,13 @@ def _mpi(x: Binding) -> Iterator[Call]:
     yield from (send, receive) if x.rank == 0 else (receive, send)
 
 
+def _nccl(x: Binding) -> Iterator[Call]:
+    other = x.peer(1 - x.rank)
+    send = x.call("ncclSend", x.send, x.count, x.type, other, x.comm, x.stream)
+    receive = x.call("ncclRecv", x.recv, x.count, x.type, other, x.comm, x.stream)
+    yield from (send, receive) if x.rank == 0 else (receive, send)
+
+
 def _torch(x: Binding) -> Iterator[Call]:
     other = x.peer(1 - x.rank)
     send = x.call("send", x.send, dst=other, group=x.comm)
@@ -33,5 +40,5 @@ P2P_LATENCY = Operation(
     paces_itself=True,
     moves=lambda cell: 2,  # one there, one back
     arrives=lambda x: [Block([1 - x.rank], at=0, count=x.count)],
-    steps={"mpi": _mpi, "torch": _torch},
+    steps={"mpi": _mpi, "nccl": _nccl, "torch": _torch},
 )

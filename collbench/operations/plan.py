@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -10,42 +10,97 @@ from collbench.errors import UsageError
 from collbench.operations.cell import Cell
 from collbench.operations.dtypes import DType
 from collbench.operations.operation import Operation
+from collbench.units import size_steps
 
 _WINDOW = 64  # OSU's and nccl-tests users' habit
 _IN_FLIGHT_BYTES = 256 * 2**20  # a window of 64 messages of 64 MiB would take seconds and say nothing more
 MODES = ("isolated", "batched", "pipelined", "graph")
+SMALLEST = 8
+# What NCCL_ALGO and NCCL_PROTO take (NCCL user guide, environment variables), in small letters.
+ALGORITHMS = ("ring", "tree", "collnetdirect", "collnetchain", "nvls", "nvlstree", "pat")
+PROTOCOLS = ("simple", "ll", "ll128")
+REGISTRATIONS = ("none", "registered", "symmetric")
+_Tuning = tuple[str | None, str | None, str | None]
+
+
+@dataclass(frozen=True)
+class Habits:
+    """What a backend's cells have where the user asked for nothing.
+
+    device, mode, buffers   as in a cell; largest: the largest size in bytes, from 8 on
+    tuned                   whether algorithms, protocols and registrations can be asked for
+    """
+
+    device: str = "cpu"
+    mode: str = "isolated"
+    buffers: str = "fixed"
+    largest: int = 64 * 2**20
+    tuned: bool = False
+
+
+CPU = Habits()
+CUDA = Habits("cuda", "pipelined", "rotating", 2**30)  # nccl-tests' meaning of a result
+
+
+def on_cpu(backend: str) -> Habits:
+    """Those of a CPU backend, whatever its name."""
+    return CPU
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """Everything that makes cells, but for the backend.
+    """Everything that makes cells, but for the backend; what is None, empty or "auto" is left to the backend's habits.
 
-    Sizes in bytes, ascending. in_place None: as the library has it. window None: 64 messages, but at most 256 MiB in flight.
+    sizes       in bytes, ascending; None: from 8 to the habit's largest, by `step` ("x2", "+1K")
+    in_place    None: as the library has it
+    window      None: 64 messages, but at most 256 MiB in flight
+    algorithms, protocols   all combinations, and the library's own choice beside them
+    habits      those of the backend with a given name
     """
 
     operations: tuple[Operation, ...]
-    sizes: tuple[int, ...]
+    sizes: tuple[int, ...] | None
     dtypes: tuple[DType, ...]
     redops: tuple[str, ...] = ("sum",)
     roots: tuple[int, ...] = (0,)
-    device: str = "cpu"
-    mode: str = "isolated"
+    device: str = "auto"
+    mode: str | None = None
     in_place: bool | None = None
-    buffers: str = "fixed"
+    buffers: str | None = None
     window: int | None = None
     seed: int = 0
+    step: str = "x2"
+    algorithms: tuple[str, ...] = ()
+    protocols: tuple[str, ...] = ()
+    registrations: tuple[str, ...] = ()
+    habits: Callable[[str], Habits] = on_cpu
 
     def cells(self, backend: str, n: int) -> Iterator[Cell]:
-        """The cells of one backend with n ranks: by operation, dtype, redop and root, sizes ascending."""
+        """The cells of one backend with n ranks: by operation, dtype, redop, root and tuning, sizes ascending."""
+        usual = self.habits(backend)
+        device = usual.device if self.device == "auto" else self.device
         for operation in self.operations:
             redops = self.redops if operation.reduces else (None,)
             roots = self.roots if operation.rooted else (None,)
-            for dtype, redop, root in product(self.dtypes, redops, roots):
-                for size, rounded in _whole(self.sizes, dtype.size * operation.parts(n)):
+            for dtype, redop, root, tuning in product(self.dtypes, redops, roots, self._tunings(usual)):
+                for size, rounded in _whole(self.sizes_for(backend), dtype.size * operation.parts(n)):
                     yield Cell(
-                        operation.name, backend, dtype, size, self.device, redop, root, self.mode, self.in_place, self.buffers,
-                        self._window(size) if operation.windowed else None, self.seed, ("size_rounded",) if rounded else (),
+                        operation.name, backend, dtype, size, device, redop, root, self.mode or usual.mode, self.in_place,
+                        self.buffers or usual.buffers, self._window(size) if operation.windowed else None, self.seed,
+                        ("size_rounded",) if rounded else (), *tuning,
                     )  # fmt: skip
+
+    def sizes_for(self, backend: str) -> Sequence[int]:
+        """The sizes asked for, else those that are usual on this backend."""
+        return size_steps(SMALLEST, self.habits(backend).largest, self.step) if self.sizes is None else self.sizes
+
+    def _tunings(self, usual: Habits) -> list[_Tuning]:
+        """(registration, algorithm, protocol), the library's own choice of the last two first."""
+        if not usual.tuned:
+            return [(None, None, None)]
+        forced = product(self.algorithms or (None,), self.protocols or (None,))
+        chosen: list[tuple[str | None, str | None]] = list(dict.fromkeys([(None, None), *forced]))
+        return [(registration, *choice) for registration in self.registrations or REGISTRATIONS[:1] for choice in chosen]
 
     def _window(self, size: int) -> int:
         return self.window or max(1, min(_WINDOW, _IN_FLIGHT_BYTES // size))
@@ -69,8 +124,22 @@ def _whole(sizes: Sequence[int], unit: int) -> Iterator[tuple[int, bool]]:
 
 def rounding_note(sweep: Sweep) -> str | None:
     """A sentence when sizes are no multiple of the element size, else None."""
+    sizes = size_steps(SMALLEST, CPU.largest, sweep.step) if sweep.sizes is None else sweep.sizes
     for dtype in sweep.dtypes:
-        for size, rounded in _whole(sweep.sizes, dtype.size):
+        for size, rounded in _whole(sizes, dtype.size):
             if rounded:
                 return f"sizes are rounded to whole {dtype.name} elements of {dtype.size} bytes (for example to {size} bytes)"
     return None
+
+
+def tuning_note(sweep: Sweep, backends: Sequence[str]) -> str | None:
+    """A sentence when some of the backends do not take the algorithms, protocols or registrations that were asked for, else None."""
+    if not (sweep.algorithms or sweep.protocols or sweep.registrations):
+        return None
+    plain = [name for name in backends if not sweep.habits(name).tuned]
+    if not plain:
+        return None
+    each = "each as it chooses itself" if len(plain) > 1 else "as it chooses itself"
+    return (
+        f"--algorithms, --protocols and --registration concern nccl: {', '.join(plain)} {'are' if len(plain) > 1 else 'is'} measured {each}"
+    )

@@ -38,11 +38,15 @@ class Program:
     """Per buffer slot the calls of one iteration.
 
     `keep` holds what the calls point into alive; `explain` puts a native call's error code into the library's words.
+    iterations   how many iterations one run of a slot holds (graphs hold several)
+    once         a program of a single iteration, for verification, where a slot holds several
     """
 
     slots: tuple[tuple[Call, ...], ...]
     keep: object = None
     explain: Callable[[int], str] = lambda code: f"error code {code}"
+    iterations: int = 1
+    once: Program | None = None
 
     @property
     def native(self) -> bool:
@@ -60,4 +64,5 @@ def joined(programs: list[Program]) -> Program:
         return programs[0]
     columns = zip_longest(*(program.slots for program in programs), fillvalue=())
     slots = tuple(tuple(call for slot in column for call in slot) for column in columns)
-    return Program(slots or ((),), keep=programs, explain=programs[0].explain)
+    once = joined([program.once or program for program in programs]) if any(program.once for program in programs) else None
+    return Program(slots or ((),), keep=programs, explain=programs[0].explain, iterations=programs[0].iterations, once=once)

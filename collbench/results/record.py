@@ -9,7 +9,10 @@ from collbench.peak.ceiling import Ceiling
 
 SCHEMA = 1
 # What tells series apart, in the order in which they are sorted; within a series rows differ only in size.
-SERIES = ("operation", "backend", "device", "dtype", "redop", "root", "mode", "in_place", "buffers", "window", "group", "ranks", "nodes")
+SERIES = (
+    "operation", "backend", "device", "dtype", "redop", "root", "mode", "in_place", "buffers", "window", "group", "ranks", "nodes",
+    "registration", "algorithm", "protocol",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,7 @@ class Row:
     stopped says why no more samples were taken: "precision", "out_of_reach" (after half of the time), "max_time", "most_samples"
     or "iterations" (so many were asked for).
     modes has the two values that the samples gather around, where one number would mislead: {"time_s", "share"} each.
+    registration, algorithm and protocol are the cell's: what the library was told to use, None for its own choice.
     launches counts the launches behind the figures; above 1 (`combined` rows only) the interval is over their medians.
     """
 
@@ -54,6 +58,9 @@ class Row:
     count: int
     ranks: int
     nodes: int
+    registration: str | None = None
+    algorithm: str | None = None
+    protocol: str | None = None
     na: str | None = None
     target: float | None = None
     reached: bool | None = None

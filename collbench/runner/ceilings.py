@@ -12,6 +12,7 @@ from collbench.operations.cell import Cell
 from collbench.operations.operation import Operation
 from collbench.peak.ceiling import Ceiling, given, nothing
 from collbench.peak.host import HostRates, memory_ceiling, stream_ceiling
+from collbench.runner.launch import members_of, ranks_by_host
 from collbench.runner.probing import probed
 from collbench.runner.request import Request
 from collbench.timing.reference import measure_memory, measure_streams
@@ -64,15 +65,21 @@ class Ceilings:
             return given(self.request.ceiling), None
         if backend.own_ceiling:
             return backend.own_ceiling, None
-        members = [[self.world.members[rank] for rank in group] for group in groups]
-        crossing = [group for group in members if len({member.host for member in group}) > 1]
-        if crossing and len(crossing) == len(members):
-            return self._between_hosts(operation, backend, [[member.host for member in group] for group in crossing])
-        if crossing:
-            return nothing("some pairs cross hosts and some do not"), None
+        members = members_of(backend, self.world)
+        hosts = [[members[rank].host for rank in group] for group in groups]
+        if cell.device == "cuda":
+            return self._of_gpus(operation, backend, hosts)
+        crossing = [each for each in hosts if len(set(each)) > 1]
+        if crossing and len(crossing) == len(hosts):
+            return self._between_hosts(operation, backend, crossing)
+        return self._not_between(operation, cell, backend, bool(crossing)), None
+
+    def _not_between(self, operation: Operation, cell: Cell, backend: Backend, some_cross: bool) -> Ceiling:
+        if some_cross:
+            return nothing("some pairs cross hosts and some do not")
         if len(self.world.hosts) > 1:
-            return nothing("pairs inside hosts: references are measured in jobs of one host"), None
-        return self._inside(operation, cell, backend), None
+            return nothing("pairs inside hosts: references are measured in jobs of one host")
+        return self._inside(operation, cell, backend)
 
     def _inside(self, operation: Operation, cell: Cell, backend: Backend) -> Ceiling:
         if self._oversubscribed():
@@ -96,6 +103,15 @@ class Ceilings:
         if ceiling.bytes_per_s is None or bound is None or bound.bytes_per_s is None:
             return ceiling, None
         return replace(ceiling, kind="network"), replace(bound, kind="network")
+
+    def _of_gpus(self, operation: Operation, backend: Backend, hosts: Sequence[Sequence[str]]) -> tuple[Ceiling, Ceiling | None]:
+        from collbench.runner.gpu_ceilings import ceiling_of_gpus, nodes_of
+
+        nodes = nodes_of(self.machines, backend.gpus, ranks_by_host(backend, self.world))
+        if isinstance(nodes, Ceiling):
+            return nodes, None
+        pairs = _sharing(operation, hosts) if operation.pair else 1
+        return ceiling_of_gpus(operation, nodes, self.request.oversubscription, pairs)
 
     def _nodes(self, backend: Backend) -> tuple[Node, ...]:
         """The hosts as a backend on host memory uses them: what leaves one goes over its RDMA devices, or over TCP."""

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from collbench.backends.memory import bytes_needed
 from collbench.errors import UsageError
-from collbench.operations.plan import rounding_note
+from collbench.operations.cell import Cell
+from collbench.operations.plan import rounding_note, tuning_note
 from collbench.runner.launch import Launch, Work, ranks_of
 from collbench.runner.opening import Opened
 from collbench.units import format_bytes, format_size
@@ -17,24 +18,33 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 def check_memory(work: list[Work], world: World) -> None:
-    """Raises UsageError on all ranks when the largest cell does not fit some host, before anything is measured."""
-    virtual = max([one.backend.ranks for _, _, one in work if one.backend and one.backend.ranks > world.size], default=0)
-    here = virtual or len(world.on_host())
-    needs = {cell: here * bytes_needed(operation, cell, ranks_of(one, world)) for operation, cell, one in work if one.backend}
-    free = free_memory()
-    too_large = [cell for cell, need in needs.items() if need > free]
-    wrong = None
-    if too_large:
-        worst = max(too_large, key=lambda cell: needs[cell])
-        fits = max((cell.size_bytes for cell, need in needs.items() if need <= free), default=0)
-        remedy = f"the largest of these sizes that fits is {format_size(fits)}" if fits else "choose smaller sizes"
-        wrong = (
-            f"{worst.title()} needs {format_bytes(needs[worst])} on {world.me.host} for its {here} ranks there, "
-            f"and {format_bytes(free)} is free: {remedy}"
-        )
-    wrong = world.first(wrong, "looking at the memory")
+    """Raises UsageError on all ranks when the largest cell does not fit some host or GPU, before anything is measured."""
+    wrong = world.first(_too_large(work, world), "looking at the memory")
     if wrong:
         raise UsageError(wrong)
+
+
+def _too_large(work: list[Work], world: World) -> str | None:
+    """A sentence about the cell that exceeds what is free here the most, or None when all fit."""
+    virtual = max([one.backend.ranks for _, _, one in work if one.backend and one.backend.own_ceiling], default=0)
+    here, host = virtual or len(world.on_host()), free_memory()
+    missing: list[tuple[int, Cell, str]] = []
+    fits = 0
+    for operation, cell, one in work:
+        if one.backend is None:
+            continue
+        device, need = one.backend.free_bytes(cell), bytes_needed(operation, cell, ranks_of(one, world))
+        need, free = (here * need, host) if device is None else (need, device)
+        if need <= free:
+            fits = max(fits, cell.size_bytes)
+        else:
+            whose = f"for its {here} ranks there" if device is None else "on each GPU"
+            missing.append((need - free, cell, f"{format_bytes(need)} on {world.me.host} {whose}, and {format_bytes(free)} is free"))
+    if not missing:
+        return None
+    _, cell, why = max(missing, key=lambda one: one[0])
+    remedy = f"the largest of these sizes that fits is {format_size(fits)}" if fits else "choose smaller sizes"
+    return f"{cell.title()} needs {why}: {remedy}"
 
 
 def free_memory(cgroup: Path = _CGROUP) -> int:
@@ -58,14 +68,12 @@ def notes(launch: Launch, opened: list[Opened]) -> Iterator[str]:
     if world.info.advice:
         yield world.info.advice
     crowded = world.oversubscribed
-    if crowded and any(one.backend and one.backend.own_ceiling is None for one in opened):
+    if crowded and any(one.backend and one.backend.own_ceiling is None and "cpu" in one.backend.devices for one in opened):
         ranks, cores = len(world.on_host(crowded)), world.cores_on(crowded)
         yield (
             f"{ranks} ranks share {cores} {'core' if cores == 1 else 'cores'} on {crowded}: times are those of waiting for a core, "
             f"so no percentage is given; start at most {cores} there (or use Open MPI, which yields: MPICH spins, and 8 bytes take 10 ms)"
         )
-    rounded = rounding_note(request.sweep)
-    if rounded:
-        yield rounded
+    yield from filter(None, (rounding_note(request.sweep), tuning_note(request.sweep, [one.name for one in opened])))
     if any(operation.pair for operation in request.sweep.operations) and world.size % 2 and world.size > 1:
         yield f"point-to-point uses pairs: of {world.size} ranks the last one rests"

@@ -5,15 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from collbench.backends.backend import Backend
 from collbench.operations.cell import Cell
 from collbench.operations.operation import Operation
 from collbench.results.folder import RunFolder
 from collbench.results.record import Row
+from collbench.runner.instruments import Instruments
 from collbench.runner.opening import Opened
 from collbench.runner.request import Request
 from collbench.timing.canary import Canary
 from collbench.timing.sync import HostSync
-from collbench.world.world import World
+from collbench.world.world import Member, World
 
 Work = tuple[Operation, Cell, Opened]
 
@@ -32,6 +34,12 @@ class Listener(Protocol):
     def row(self, row: Row, place: int) -> None:
         """A cell has ended, the `place`th of those that `begin` named (from 0); cells are measured in shuffled order."""
         ...
+
+    def note_once(self, about: str, sentence: str) -> None:
+        """Says something of this kind about a subject only the first time; the rows tell the others."""
+        if about not in self._noted:
+            self._noted.add(about)
+            self.note(sentence)
 
     def note(self, sentence: str) -> None:
         """Something worth saying once."""
@@ -57,7 +65,9 @@ class Launch:
     folder: RunFolder | None = None
     sync: HostSync | None = None
     canary: Canary | None = None
+    instruments: Instruments | None = None
     conditions: dict[str, Any] = field(default_factory=dict)
+    _noted: set[str] = field(default_factory=set)
 
     def hang(self, sentence: str) -> None:
         """Keeps a hang in events.jsonl; called by the watchdog's thread as the last thing of this process."""
@@ -75,3 +85,15 @@ class Launch:
 def ranks_of(opened: Opened, world: World) -> int:
     """How many ranks a backend's cells have: its own number, once open, else the world's."""
     return opened.backend.ranks if opened.backend else world.size
+
+
+def members_of(backend: Backend, world: World) -> list[Member]:
+    """The process that drives each of a backend's ranks: its own, or where a process drives several the one of its share."""
+    each = max(1, backend.ranks // world.size)
+    return [world.members[min(rank // each, world.size - 1)] for rank in range(backend.ranks)]
+
+
+def ranks_by_host(backend: Backend, world: World) -> list[list[int]]:
+    """The backend's ranks on each host, in the order of the hosts."""
+    members = members_of(backend, world)
+    return [[rank for rank, member in enumerate(members) if member.host == host] for host in world.hosts]

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
-from collbench.backends.backend import Backend
+from collbench.backends.backend import Backend, Tuning
 from collbench.backends.group import Group
 from collbench.backends.memory import Buffers, slots_for
 from collbench.errors import CollbenchError
 from collbench.operations.cell import Cell
-from collbench.operations.check import Mismatch, compare
+from collbench.operations.check import Mismatch
 from collbench.operations.operation import Operation
 from collbench.operations.program import Program, joined
 from collbench.timing.budget import Budget
@@ -21,12 +21,14 @@ from collbench.timing.protocol import Measured, measure, schedule
 from collbench.world.world import World
 
 _MOST_SLOTS_CHECKED = 16
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Ready:
     """A cell that every rank can run: its groups, this process's part of them, and the loop over its program.
 
+    checking: the loop that is verified: `loop`, but where one turn of that is several iterations.
     synchronised: whether the ranks meet before each sample, not only before the first of a look.
     """
 
@@ -36,6 +38,7 @@ class Ready:
     mine: tuple[Group, ...]
     buffers: tuple[Buffers, ...]
     loop: Loop
+    checking: Loop
     synchronised: bool = True
 
     @property
@@ -46,7 +49,7 @@ class Ready:
     @property
     def evidence(self) -> dict[str, Any]:
         """What this process can say of the cell's circumstances."""
-        pages = {buffers.page_bytes for buffers in self.buffers}
+        pages = {buffers.page_bytes for buffers in self.buffers if buffers.page_bytes}
         return {"page_bytes": max(pages, default=None), "loop": "native" if self.loop.native else "python",
                 "synchronised": self.synchronised}  # fmt: skip
 
@@ -73,26 +76,73 @@ class Stage:
 
 
 def prepare(operation: Operation, cell: Cell, stage: Stage, world: World) -> Ready | str:
-    """Allocates, binds and tries once on all ranks. A reason of any rank is the answer on all of them."""
+    """Allocates, binds and tries once on all ranks. A reason of any rank is the answer on all of them.
+
+    A cell with a tuning gets groups of its own, made here and to be released with the cell.
+    """
     backend, groups = stage.backend, groups_of(operation, stage.backend.ranks)
-    mine = tuple(group for ranks in groups if (group := stage.members[ranks]))
-    made = _try(lambda: _make(operation, cell, backend, mine))
+    mine = _tuned(cell, backend, groups) if _is_tuned(cell) else tuple(_members(stage, groups))
+    reason = world.first(mine if isinstance(mine, str) else None, f"{cell.title()}: making its groups")
+    if reason or isinstance(mine, str):
+        return reason or str(mine)
+    ready = _bound(operation, cell, stage, mine, world)
+    if isinstance(ready, str):
+        _release(cell, backend, mine)
+    return ready
+
+
+def _bound(operation: Operation, cell: Cell, stage: Stage, mine: tuple[Group, ...], world: World) -> Ready | str:
+    made = _try(lambda: _make(operation, cell, stage.backend, mine))
     reason = world.first(made if isinstance(made, str) else None, f"{cell.title()}: allocating")
     if reason or isinstance(made, str):
         return reason or str(made)
-    buffers, program = made
+    ready = _looped(operation, cell, stage, (mine, *made), world)
+    return world.first(_trial(ready, world), f"{cell.title()}: the first call") or ready
+
+
+def _is_tuned(cell: Cell) -> bool:
+    return bool(cell.algorithm or cell.protocol)
+
+
+def _members(stage: Stage, groups: Sequence[tuple[int, ...]]) -> Iterator[Group]:
+    return (group for ranks in groups if (group := stage.members[ranks]))
+
+
+def _tuned(cell: Cell, backend: Backend, groups: Sequence[tuple[int, ...]]) -> tuple[Group, ...] | str:
+    """This process's groups, made under the cell's tuning; or why the library refuses it. All ranks call."""
+    tuning = Tuning(cell.algorithm, cell.protocol)
+    made = _try(lambda: [backend.group(ranks, tuning) for ranks in groups])
+    return made if isinstance(made, str) else tuple(group for group in made if group)
+
+
+def _looped(
+    operation: Operation, cell: Cell, stage: Stage, made: tuple[tuple[Group, ...], tuple[Buffers, ...], Program], world: World
+) -> Ready:
+    """The loops over a program."""
+    (mine, buffers, program), groups = made, groups_of(operation, stage.backend.ranks)
     each = cell.mode != "pipelined" and not (operation.paces_itself and len(groups) == 1)  # several pairs are to run at once
     before, meeting = (stage.sync, None) if each else (None, stage.sync)
-    loop = Loop(Timed(program, before, backend.clock(), world.watchdog.progress, meeting))
-    ready = Ready(operation, cell, groups, mine, buffers, loop, synchronised=each)
-    return world.first(_trial(ready, world), f"{cell.title()}: the first call") or ready
+    timed = Timed(program, before, stage.backend.clock(), world.watchdog.progress, meeting)
+    loop = Loop(timed)
+    checking = Loop(replace(timed, program=program.once)) if program.once else loop
+    return Ready(operation, cell, groups, mine, buffers, loop, checking, synchronised=each)
+
+
+def release(ready: Ready, backend: Backend) -> None:
+    """Frees the groups that were made for this cell alone."""
+    _release(ready.cell, backend, ready.mine)
+
+
+def _release(cell: Cell, backend: Backend, mine: Sequence[Group]) -> None:
+    for group in mine if _is_tuned(cell) else ():
+        backend.release(group)
 
 
 def _trial(ready: Ready, world: World) -> str | None:
     """One call that is not timed: what the library refuses at once, it cannot do. Only the library knows every such case."""
     try:
         with world.watchdog.phase(f"{ready.cell.title()}: the first call"):
-            ready.loop.run(1, slot=0)
+            ready.checking.run(1, slot=0)
     except CallFailed as error:
         return str(error)
     return None
@@ -108,7 +158,7 @@ def _make(operation: Operation, cell: Cell, backend: Backend, mine: tuple[Group,
     return buffers, joined(programs) if programs else Program(((),))
 
 
-def _try(make: Callable[[], tuple[tuple[Buffers, ...], Program]]) -> tuple[tuple[Buffers, ...], Program] | str:
+def _try(make: Callable[[], T]) -> T | str:
     try:
         return make()
     except (CollbenchError, AttributeError) as error:
@@ -132,7 +182,7 @@ def verify_cell(ready: Ready, world: World, calls: int) -> list[Mismatch] | None
             for slot in _slots_checked(ready):
                 for buffers in ready.buffers:
                     buffers.fill(slot, for_check=True)
-                ready.loop.run(1, slot=slot)
+                ready.checking.run(1, slot=slot)
                 found += _mismatches(ready, slot)
     everyone = world.gather(found, f"{ready.cell.title()}: verifying")
     return None if everyone is None else [Mismatch(**one) for part in everyone for one in part]
@@ -142,7 +192,7 @@ def _mismatches(ready: Ready, slot: int) -> list[dict[str, Any]]:
     """What this process's ranks received wrong in a slot; ranks are told by their rank in the job."""
     found: list[dict[str, Any]] = []
     for group, buffers in zip(ready.mine, ready.buffers, strict=True):
-        wrong = [mismatch for mismatch in buffers.check(slot, compare) if mismatch]
+        wrong = [mismatch for mismatch in buffers.check(slot) if mismatch]
         found += [replace(mismatch, rank=group.ranks[mismatch.rank]).as_json() for mismatch in wrong]
     return found
 

@@ -43,7 +43,7 @@ def _open_one(name: str, request: Request, world: World, note: Callable[[str], N
         note(f"without {name}: {missing}")
         return None
     backend: Backend = kind()
-    settings = Settings(request.ranks, asked, request.timeout_s, request.seed)
+    settings = Settings(request.ranks, asked, request.timeout_s, request.seed, request.gpus_per_process)
     reason = world.first(_try_open(backend, world, settings), f"opening {name}")
     if reason and asked:
         raise RunFailed(reason)

@@ -58,6 +58,13 @@ def _launch(env: Mapping[str, str]) -> LaunchInfo | None:
 
 
 @contextmanager
+def together_or_alone(env: Mapping[str, str], timeout_s: float) -> Iterator[World]:
+    """The ranks of this launch, or this process alone without a launcher. Raises CollbenchError, on all ranks."""
+    with _joined(_launch(env) or LaunchInfo("local", 0, 1, 0, 1, "ipc://alone", ""), timeout_s) as world:
+        yield world
+
+
+@contextmanager
 def _joined(info: LaunchInfo, timeout_s: float) -> Iterator[World]:
     """The ranks together, until all of them leave; what goes wrong at one ends all with the same sentence and code."""
     world = World(info, timeout_s)

@@ -25,6 +25,9 @@ class Request:
     out            the run folder, or None for runs/<time>-<operation>-<id>
     allocation     name of the allocation, or None
     launch_index   which one of how many `launches` of the same command this is, from 0
+    gpus_per_process  how many GPUs, and so ranks, each process drives
+    evidence       whether counters and logs are read around each cell
+    telemetry_hz   how often clocks, power and temperatures are read meanwhile; 0: never
     argv           what was typed
     """
 
@@ -44,4 +47,7 @@ class Request:
     allocation: str | None = None
     launch_index: int = 0
     launches: int = 1
+    gpus_per_process: int = 1
+    evidence: bool = True
+    telemetry_hz: float = 0.0
     argv: Sequence[str] = ()

@@ -54,6 +54,7 @@ def _identity(cell: Cell, api: str, group: str) -> dict[str, Any]:
         "operation": cell.operation, "backend": cell.backend, "api": api, "device": cell.device,
         "dtype": cell.dtype.name, "redop": cell.redop, "root": cell.root, "mode": cell.mode, "in_place": bool(cell.in_place),
         "buffers": cell.buffers, "group": group, "window": cell.window, "size_bytes": cell.size_bytes, "flags": cell.flags,
+        "registration": cell.registration, "algorithm": cell.algorithm, "protocol": cell.protocol,
     }  # fmt: skip
 
 
@@ -73,8 +74,8 @@ def make_row(ready: Ready, backend: Backend, watched: Watched, around: Circumsta
         **figures, count=operation.count(cell, len(ready.groups[0])), ranks=backend.ranks, nodes=len(around.hosts),
         target=measured.target, reached=measured.reached, stopped=measured.stopped,
         ceiling=around.ceiling, hard_bound=around.hard_bound, percent_of_ceiling=_percent(figures.get("busbw_bytes_per_s"), around),
-        evidence={**(around.evidence or {}), **_seen(watched, skew, int(np.count_nonzero(~usable)))}, canary_s=watched.canary_s,
-        slowest_ranks=_slowest_ranks(samples, ready.timed),
+        evidence={**(around.evidence or {}), **_seen(watched, skew, int(np.count_nonzero(~usable)), ready.loop.iterations)},
+        canary_s=watched.canary_s, slowest_ranks=_slowest_ranks(samples, ready.timed),
     )  # fmt: skip
     return row, arrays
 
@@ -118,11 +119,11 @@ def _exit_skew(measured: Measured, hosts: Sequence[Sequence[int]]) -> Samples | 
     return np.max(skews, axis=0) if skews and np.isfinite(skews).all() else None
 
 
-def _seen(watched: Watched, skew: Samples | None, unsound: int) -> dict[str, Any]:
-    """What the measurement itself left as evidence."""
+def _seen(watched: Watched, skew: Samples | None, unsound: int, iterations: int) -> dict[str, Any]:
+    """What the measurement itself left as evidence; one turn of the loop is so many `iterations`."""
     measured = watched.measured
-    seen: dict[str, Any] = {"warmups": measured.warmups, "iterations_per_sample": measured.batch, "preempted": watched.preempted,
-            "stolen": watched.stolen, "repeats": watched.repeats}  # fmt: skip
+    seen: dict[str, Any] = {"warmups": measured.warmups, "iterations_per_sample": measured.batch * iterations,
+            "preempted": watched.preempted, "stolen": watched.stolen, "repeats": watched.repeats}  # fmt: skip
     if skew is not None:
         seen["exit_skew_s"] = dict(zip(("p50", "p95"), map(float, np.quantile(skew, [0.5, 0.95])), strict=True))
     return seen | ({"unsound_samples": unsound} if unsound else {})

@@ -15,6 +15,7 @@ from collbench.results.record import SERIES, Row
 from collbench.runner.ceilings import Ceilings
 from collbench.runner.checks import check_memory, notes
 from collbench.runner.describe import describe_conditions, describe_run, member_places
+from collbench.runner.instruments import Instruments
 from collbench.runner.launch import Launch, Listener, Work, ranks_of
 from collbench.runner.opening import Opened, close_backends, open_backends
 from collbench.runner.request import Request
@@ -77,8 +78,13 @@ def _run_all(launch: Launch, opened: list[Opened], work: list[Work], waiting: li
     for sentence in (*waiting, *notes(launch, opened)):
         launch.note(sentence)
     launch.canary = canary(world)
+    launch.instruments = _instruments(launch, work)
     launch.conditions = describe_conditions(world)
-    rows = list(rows_of(launch, work, ceilings, shuffled(len(work), launch.order_seed, request.launch_index)))
+    try:
+        rows = list(rows_of(launch, work, ceilings, shuffled(len(work), launch.order_seed, request.launch_index)))
+    finally:
+        if launch.instruments:
+            launch.instruments.close()
     code = world.decide(exit_code(rows), "ending")
     chosen = [(dict(zip(SERIES, curve, strict=True)), model) for curve, model in models(rows).items()]
     for curve, model in chosen:
@@ -87,6 +93,14 @@ def _run_all(launch: Launch, opened: list[Opened], work: list[Work], waiting: li
     if launch.folder:
         launch.folder.finish(exit_code=code, models=[{**curve, "model": model} for curve, model in chosen])
     return code
+
+
+def _instruments(launch: Launch, work: list[Work]) -> Instruments | None:
+    """What reads this host's counters around each cell, unless the user wants none of it."""
+    if not launch.request.evidence:
+        return None
+    cuda = any(one.backend and cell.device == "cuda" for _, cell, one in work)
+    return Instruments.ready(launch.world, cuda, launch.request.telemetry_hz)
 
 
 def shuffled(cells: int, order_seed: int, launch_index: int) -> list[int]:

@@ -13,11 +13,11 @@ from collbench.operations.operation import Operation
 from collbench.operations.program import Program
 from collbench.results.record import Row
 from collbench.runner.ceilings import Ceilings
-from collbench.runner.launch import Launch, Work, ranks_of
-from collbench.runner.one_cell import Ready, Stage, groups_of, prepare, verify_cell
+from collbench.runner.launch import Launch, Work, ranks_by_host, ranks_of
+from collbench.runner.one_cell import Ready, Stage, groups_of, prepare, release, verify_cell
 from collbench.runner.opening import Opened
 from collbench.runner.rows import Circumstances, check_fields, make_row, row_without
-from collbench.runner.watched import watch
+from collbench.runner.watched import Watched, watch
 from collbench.timing.sync import host_sync
 from collbench.world.world import World
 
@@ -109,25 +109,34 @@ class Turn:
         ready = prepare(operation, placed(cell, operation, backend), stage, world)
         if isinstance(ready, str):
             return self.without(operation, cell, ready, place)
-        watched = watch(ready, world, request.budget, self.launch.canary if backend.own_ceiling is None else None)
+        on_host = backend.own_ceiling is None and ready.cell.device == "cpu"
+        instruments = self.launch.instruments if backend.own_ceiling is None else None
+        watched = watch(ready, world, request.budget, self.launch.canary if on_host else None, instruments)
         mismatches = verify_cell(ready, world, request.check) if request.check else []
+        release(ready, backend)
         if watched is None or mismatches is None:
             return None
-        row, arrays = make_row(ready, backend, watched, self.around(ready, backend))
+        row, arrays = make_row(ready, backend, watched, self.around(ready, backend, watched))
+        self._keep(watched, place)
         return _finish(self.launch, replace(row, **check_fields(request.check, mismatches)), arrays, place)
 
-    def around(self, ready: Ready, backend: Backend) -> Circumstances:
+    def _keep(self, watched: Watched, place: int) -> None:
+        """What does not go onto the row: telemetry, and the sentence about a path that the bytes did not take."""
+        if self.launch.folder and watched.telemetry:
+            self.launch.folder.event("telemetry", cell=place, hosts=watched.telemetry)
+        if watched.other_path:
+            self.launch.note_once(f"other path of {self.opened.name}", watched.other_path)
+
+    def around(self, ready: Ready, backend: Backend, watched: Watched) -> Circumstances:
         """The row's ceilings, flags and evidence."""
         world = self.launch.world
-        crowded = bool(world.oversubscribed) and backend.own_ceiling is None
+        crowded = bool(world.oversubscribed) and backend.own_ceiling is None and ready.cell.device == "cpu"
         ceiling, bound = self.ceilings.of(ready.operation, ready.cell, backend, ready.groups)
-        flags = {
-            "oversubscribed": crowded, "python_loop": ready.fell_back, "simulated": backend.name == "simulated",
-            "pairs_at_once": len(ready.groups) > 1,
-        }  # fmt: skip
-        evidence = ready.evidence | {"libraries": dict(backend.versions()), "conditions": self.launch.conditions}
-        hosts = [[member.rank for member in world.on_host(host)] for host in world.hosts]
-        return Circumstances(hosts, ceiling, bound, crowded, tuple(flag for flag, on in flags.items() if on), evidence)
+        flags = {"oversubscribed": crowded, "python_loop": ready.fell_back, "pairs_at_once": len(ready.groups) > 1}
+        evidence = ready.evidence | {"libraries": dict(backend.versions()), "conditions": self.launch.conditions} | watched.evidence
+        on = (*backend.flags, *(flag for flag, true in flags.items() if true))
+        withheld = crowded or watched.other_path is not None
+        return Circumstances(ranks_by_host(backend, world), ceiling, bound, withheld, on, evidence)
 
 
 def _finish(launch: Launch, row: Row, arrays: dict[str, Any], place: int) -> Row | None:

@@ -1,21 +1,26 @@
-"""A cell measured under watch: the canary and the CPUs' counters before and after, and again when the machine changed its state."""
+"""A cell measured under watch: canary, CPUs and the hosts' counters before and after; again when the machine changed its state."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from collbench.evidence.conditions import between, noticeable, now
+from collbench.evidence.moved import bypassed
+from collbench.runner.instruments import Instruments, told
 from collbench.runner.one_cell import Ready, time_cell
 from collbench.timing.budget import Budget
 from collbench.timing.canary import Canary, flipped
-from collbench.timing.protocol import Measured
+from collbench.timing.protocol import Measured, slowest
 from collbench.world.world import World
 
 _MOST_REPEATS = 2
 _LEAST_LEFT = 0.2  # of the budget: with less a repetition would know less than what it replaces
+_LAUNCH_BOUND = 0.8  # of the device's time: with so much host time per call it is the calls that are timed
 
 
 @dataclass(frozen=True)
@@ -27,6 +32,9 @@ class Watched:
     stolen     the largest share of CPU time that a hypervisor took at any rank; None unknown
     preempted  how often the rank that fared worst lost its core
     repeats    how often the cell was measured again because the canary had flipped; flipped: it did again the last time
+    evidence   for the row: what the counters say ("moved"), and the host's seconds per call ("enqueue_s") where calls only enqueue
+    launch_bound   whether these seconds, not the device's work, were timed
+    telemetry  by host the samples taken meanwhile
     """
 
     measured: Measured
@@ -36,6 +44,9 @@ class Watched:
     preempted: int
     repeats: int
     flipped: bool
+    evidence: dict[str, Any] = field(default_factory=dict)
+    launch_bound: bool = False
+    telemetry: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
 
     @property
     def flags(self) -> list[str]:
@@ -44,24 +55,38 @@ class Watched:
             "remeasured": self.repeats and not self.flipped,
             "state_flip": self.flipped,
             "cpu_shared": self.silent or noticeable(self.stolen),
+            "other_path": self.other_path,
+            "launch_bound": self.launch_bound,
         }
         return [word for word, true in words.items() if true]
 
+    @property
+    def other_path(self) -> str | None:
+        """How the bytes went past the network, one sentence: no percentage of the network's ceiling then. None when they did not."""
+        return bypassed(self.evidence)
 
-def watch(ready: Ready, world: World, budget: Budget, canary: Canary | None) -> Watched | None:
-    """Runs the protocol on all ranks, again while the canary flips and the budget allows; the result is at rank 0."""
-    ending, repeats = time.monotonic() + budget.max_time_s, 0
+
+def watch(ready: Ready, world: World, budget: Budget, canary: Canary | None, instruments: Instruments | None = None) -> Watched | None:
+    """Runs the protocol on all ranks, again while the canary flips and the budget allows; the result is at rank 0.
+
+    Without `instruments` no counter is read.
+    """
+    ending, repeats, what = time.monotonic() + budget.max_time_s, 0, f"{ready.cell.title()}: looking at the machine"
     while True:
-        before, began = canary.sing() if canary else None, now()
+        before = canary.sing() if canary else None
+        if instruments:
+            instruments.begin(ready, world)
+        began = now()
         measured = time_cell(ready, world, budget)
-        span, after = between(began, now()), canary.sing() if canary else None
-        everyone = world.gather({"before": before, "after": after, **span.as_json()}, f"{ready.cell.title()}: looking at the machine")
+        span, seen = between(began, now()), instruments.end(ready) if instruments else {}
+        mine = {"before": before, "after": canary.sing() if canary else None, **span.as_json(), "enqueue_s": ready.loop.enqueue_s}
+        everyone = world.gather({**mine, **seen}, what)
         left = ending - time.monotonic()
         found = _result(measured, everyone, canary is not None, repeats) if measured and everyone else None
         again = bool(found and found.flipped and repeats < _MOST_REPEATS and left > _LEAST_LEFT * budget.max_time_s)
-        left = world.decide(left if again else 0.0, f"{ready.cell.title()}: looking at the machine")
+        left = world.decide(left if again else 0.0, what)
         if not left:
-            return found
+            return _with_evidence(found, ready, world, everyone, instruments) if found and everyone else None
         repeats, budget = repeats + 1, replace(budget, max_time_s=left)
 
 
@@ -71,6 +96,23 @@ def _result(measured: Measured, everyone: Sequence[dict[str, Any]], listening: b
     stolen = _largest(one["stolen"] for one in everyone)
     silent = listening and None in canaries.values()
     return Watched(measured, canaries if listening else {}, silent, stolen, max(one["preempted"] for one in everyone), repeats, changed)
+
+
+def _with_evidence(found: Watched, ready: Ready, world: World, everyone: list[dict[str, Any]], instruments: Instruments | None) -> Watched:
+    """What the hosts' counters and the host's share of the time say; reckoned when the ranks no longer wait for it."""
+    evidence: dict[str, Any] = {"moved": told(ready, world, everyone)} if instruments else {}
+    enqueue_s = _largest(one["enqueue_s"] for one in everyone)
+    if enqueue_s is not None:
+        evidence["enqueue_s"] = enqueue_s
+    hosts = (member.host for member in world.members)
+    telemetry = {host: one["telemetry"] for host, one in zip(hosts, everyone, strict=True) if one.get("telemetry")}
+    bound = enqueue_s is not None and _is_launch_bound(enqueue_s, found.measured, ready.timed)
+    return replace(found, evidence=evidence, launch_bound=bound, telemetry=telemetry)
+
+
+def _is_launch_bound(enqueue_s: float, measured: Measured, timed: list[int]) -> bool:
+    series = slowest(measured.samples, timed)
+    return len(series) > 0 and enqueue_s >= _LAUNCH_BOUND * float(np.median(series))
 
 
 def _largest(values: Any) -> float | None:

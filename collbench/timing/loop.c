@@ -1,4 +1,4 @@
-/* The timed loop, and what must not cost Python anything: the synchronisation before a sample and the reference copies.
+/* The timed loops, and the synchronisation before a sample, which must not cost Python anything either.
  *
  * Plain C without Python.h or mpi.h: programs are lists of function pointers with word-sized arguments, so one loop drives
  * MPI, NCCL and anything else whose functions return 0 for success. Called through ctypes, which lets go of Python's lock.
@@ -6,9 +6,9 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <linux/futex.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdint.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -77,6 +77,112 @@ int64_t collbench_run(const slot_t *slots, int64_t n_slots, const slot_t *sync, 
         }
         start_ns[i] = start;
         elapsed_ns[i] = now_ns() - start;
+    }
+    return n;
+}
+
+/* --- calls that only enqueue work on streams --------------------------------------------------------------------------------
+ *
+ * A sample is the time between two events on a stream. Its start and end are recorded around `batch` iterations; then every stream is
+ * polled until it is empty, and every communicator for errors that came after its call had returned. */
+typedef struct {
+    int64_t n;           /* streams, one per rank of this process */
+    const word *streams;
+    const word *starts;  /* events */
+    const word *ends;
+    const word *comms;   /* n_comms of them */
+    int64_t n_comms;
+    int (*record)(word event, word stream);
+    int (*query)(word stream);
+    int (*elapsed)(float *ms, word start, word end);
+    int (*async_error)(word comm, int *error);
+    int64_t deadline_ns;
+} device_t;
+
+enum { NOT_READY = 600, IN_PROGRESS = 7 };          /* cuda.h, nccl.h */
+enum { IN_DEVICE = -2, IN_LIBRARY = -3, LATE = -4 }; /* failure_t.call: what was waiting when it failed */
+
+static int record_all(const device_t *d, const word *events) {
+    int code = 0;
+    for (int64_t i = 0; i < d->n && code == 0; i++) code = d->record(events[i], d->streams[i]);
+    return code;
+}
+
+static int async_error(const device_t *d) {
+    int error = 0, code = 0;
+    for (int64_t i = 0; i < d->n_comms && code == 0; i++) {
+        code = d->async_error(d->comms[i], &error);
+        if (code == 0 && error != IN_PROGRESS) code = error;
+    }
+    return code;
+}
+
+/* Waits for all streams. Returns whether they are empty; else tells why not. */
+static int finished(const device_t *d, failure_t *failure) {
+    int64_t end = now_ns() + d->deadline_ns;
+    for (int64_t i = 0; i < d->n; i++) {
+        int code;
+        while ((code = d->query(d->streams[i])) == NOT_READY) {
+            if ((code = async_error(d)) != 0) {
+                *failure = (failure_t){code, IN_LIBRARY, 0};
+                return 0;
+            }
+            if (now_ns() > end) {
+                *failure = (failure_t){0, LATE, 0};
+                return 0;
+            }
+            sched_yield(); /* the events keep the time: whoever needs this core may have it */
+        }
+        if (code != 0) {
+            *failure = (failure_t){code, IN_DEVICE, 0};
+            return 0;
+        }
+    }
+    return 1;
+}
+
+static int read_events(const device_t *d, double *ns, int64_t stride) {
+    for (int64_t i = 0; i < d->n; i++) {
+        float ms = 0;
+        int code = d->elapsed(&ms, d->starts[i], d->ends[i]);
+        if (code != 0) return code;
+        ns[i * stride] = (double)ms * 1e6;
+    }
+    return 0;
+}
+
+/* As collbench_run, for such calls. enqueue_ns has n entries: the host's time for the calls of a sample; device_ns n per stream. */
+int64_t collbench_run_on_device(const device_t *d, const slot_t *slots, int64_t n_slots, const slot_t *sync, int64_t n, int64_t batch,
+                                int64_t first, int64_t *enqueue_ns, double *device_ns, volatile int64_t *progress, failure_t *failure) {
+    int64_t k = first;
+    for (int64_t i = 0; i < n; i++) {
+        int64_t failed = -1;
+        int code = sync ? run_slot(sync, &failed) : 0;
+        if (code != 0) {
+            *failure = (failure_t){code, -1, i * batch};
+            return i;
+        }
+        if ((code = record_all(d, d->starts)) != 0) {
+            *failure = (failure_t){code, IN_DEVICE, i * batch};
+            return i;
+        }
+        int64_t start = now_ns();
+        for (int64_t j = 0; j < batch; j++, k++) {
+            code = run_slot(&slots[k % n_slots], &failed);
+            if (code != 0) {
+                *failure = (failure_t){code, failed, i * batch + j};
+                return i;
+            }
+        }
+        enqueue_ns[i] = now_ns() - start;
+        if ((code = record_all(d, d->ends)) != 0) *failure = (failure_t){code, IN_DEVICE, 0};
+        int done = code == 0 && finished(d, failure);
+        if (done && (code = read_events(d, device_ns + i, n)) != 0) *failure = (failure_t){code, IN_DEVICE, 0};
+        if (!done || code != 0) {
+            failure->iteration = i * batch;
+            return i;
+        }
+        *progress = (i + 1) * batch - 1;
     }
     return n;
 }
@@ -158,77 +264,3 @@ int collbench_sync(barrier_t *b) {
         wait_while(&b->shared->sense, sense, b->sleeps);
     return seen < 0 ? ECONNRESET : 0;
 }
-
-/* --- canaries: has the machine itself changed while a cell was measured? ----------------------------------------------------- */
-typedef struct {
-    _Atomic int64_t *line; /* shared by the two ranks of a pair, on a cache line of its own */
-    int64_t first;         /* whether this rank serves */
-    int64_t base;          /* what the line holds when both are ready; moves on with every call */
-    int64_t rounds;        /* round trips per block */
-    int64_t deadline_ns;   /* for all of it: a partner that does not run must not hold this rank for ever */
-} canary_t;
-
-static int wait_for(_Atomic int64_t *line, int64_t value, int64_t end) {
-    for (int64_t spins = 1; atomic_load_explicit(line, memory_order_acquire) < value; spins++)
-        if (spins % 4096 == 0 && now_ns() > end) return ETIMEDOUT;
-    return 0;
-}
-
-static int round_trips(const canary_t *c, int64_t from, int64_t rounds, int64_t end) {
-    for (int64_t i = 0; i < rounds; i++) {
-        int64_t ball = from + 2 * i + 1;
-        if (c->first) atomic_store_explicit(c->line, ball, memory_order_release);
-        int code = wait_for(c->line, c->first ? ball + 1 : ball, end);
-        if (code != 0) return code;
-        if (!c->first) atomic_store_explicit(c->line, ball + 1, memory_order_release);
-    }
-    return 0;
-}
-
-/* Blocks of round trips of a cache line between two ranks; a first one, not timed, lets the partner arrive. */
-int collbench_ping_pong(canary_t *c, int64_t blocks, int64_t *elapsed_ns) {
-    int64_t end = now_ns() + c->deadline_ns, base = c->base;
-    c->base += 2 * c->rounds * (blocks + 1);
-    int code = round_trips(c, base, c->rounds, end);
-    for (int64_t b = 0; b < blocks && code == 0; b++) {
-        base += 2 * c->rounds;
-        int64_t start = now_ns();
-        code = round_trips(c, base, c->rounds, end);
-        elapsed_ns[b] = now_ns() - start;
-    }
-    return code;
-}
-
-/* Blocks of a chain of multiplications, each of which needs the one before: what one core gives this process. */
-int collbench_work(int64_t blocks, int64_t steps, int64_t *elapsed_ns) {
-    volatile uint64_t sink;
-    for (int64_t b = 0; b < blocks; b++) {
-        int64_t start = now_ns();
-        uint64_t x = (uint64_t)start | 1;
-        for (int64_t i = 0; i < steps; i++) x = x * 6364136223846793005u + 1442695040888963407u;
-        sink = x;
-        elapsed_ns[b] = now_ns() - start;
-    }
-    (void)sink;
-    return 0;
-}
-
-/* --- references: what the memory of this host can do ----------------------------------------------------------------------- */
-int collbench_nothing(void) { return 0; }
-
-int collbench_copy(void *to, const void *from, uint64_t bytes) {
-    memcpy(to, from, bytes);
-    return 0;
-}
-
-#define SUM(name, type)                                                  \
-    int name(type *restrict to, const type *restrict from, uint64_t n) { \
-        for (uint64_t i = 0; i < n; i++) to[i] = (type)(to[i] + from[i]); \
-        return 0;                                                        \
-    }
-SUM(collbench_sum_float64, double)
-SUM(collbench_sum_float32, float)
-SUM(collbench_sum_int64, int64_t)
-SUM(collbench_sum_int32, int32_t)
-SUM(collbench_sum_int8, int8_t)
-SUM(collbench_sum_uint8, uint8_t)

@@ -9,14 +9,19 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from collbench.backends.clock import Clock
+from collbench.backends.clock import Clock, DeviceClock
 from collbench.errors import RunFailed
 from collbench.operations.program import MAX_WORDS, Call, NativeCall, Program
+from collbench.timing.device import Broken, OnDevice
 from collbench.timing.native import FailureStruct, NativeSlots, library
 
 
 class CallFailed(RunFailed):
     """A call of the library returned an error; the sentence names the call and the iteration."""
+
+
+class Unfinished(RunFailed):
+    """Work that a call had enqueued failed, or has not ended within its deadline: the library cannot be used any more."""
 
 
 @dataclass(frozen=True)
@@ -32,14 +37,15 @@ class Timed:
 
     program: Program
     sync: Program | None
-    clock: Clock
+    clock: Clock | DeviceClock
     progress: ctypes.c_int64
     meeting: Program | None = None
 
     @property
     def all_native(self) -> bool:
         """Whether the C loop can run all of it, where it was built."""
-        return self.clock.native and all(program.native for program in (self.program, self.sync, self.meeting) if program)
+        stamps = isinstance(self.clock, DeviceClock) or self.clock.native
+        return stamps and all(program.native for program in (self.program, self.sync, self.meeting) if program)
 
 
 _WRAP_NS = 2**40  # start stamps are kept modulo 18 minutes: exact in a float64, and ranks are never so far apart
@@ -48,35 +54,72 @@ _WRAP_NS = 2**40  # start stamps are kept modulo 18 minutes: exact in a float64,
 class Loop:
     """A program made ready to run again and again. Not for several threads.
 
-    starts_ns  when each sample of the last run began, [ranks this process drives × n], CLOCK_MONOTONIC modulo 2^40; NaN on other clocks
+    starts_ns       when each sample of the last run began, [ranks driven here × n], CLOCK_MONOTONIC modulo 2^40; NaN on other clocks
+    enqueue_s       the host's median seconds per iteration of the last run, where calls only enqueue work; else None
+    iterations_run  iterations since the loop was made
     """
 
     def __init__(self, timed: Timed) -> None:
         self._timed = timed
         self.native = timed.all_native and library() is not None
         self.could_be_native = timed.all_native
+        self.iterations = timed.program.iterations
         self.starts_ns: NDArray[np.float64] = np.empty((0, 0))
+        self.enqueue_s: float | None = None
+        self.iterations_run = 0
         self._next = 0
         self._meeting = Loop(replace(timed, program=timed.meeting, sync=None, meeting=None)) if timed.meeting else None
+        self._prepare()
+
+    def _prepare(self) -> None:
+        timed = self._timed
+        self._device = OnDevice(timed.clock, timed.program, timed.sync, timed.progress) if isinstance(timed.clock, DeviceClock) else None
+        if self._device:
+            return
         if self.native:
-            self._slots = NativeSlots(timed.program)
-            self._sync = NativeSlots(timed.sync) if timed.sync else None
+            self._slots, self._sync = NativeSlots(timed.program), NativeSlots(timed.sync) if timed.sync else None
         else:
             self._functions = [_functions(slot, timed.program) for slot in timed.program.slots]
             self._before = _functions(timed.sync.slots[0], timed.sync) if timed.sync else []
 
     def run(self, n: int, batch: int = 1, slot: int | None = None) -> NDArray[np.float64]:
-        """Seconds of n samples of `batch` iterations each, [ranks this process drives × n]; `slot` keeps to one buffer slot's turn.
+        """Seconds of n samples of `batch` turns of a slot each, [ranks this process drives × n]; `slot` keeps to one buffer slot's turn.
 
-        Raises CallFailed naming the call, its error code and the iteration.
+        Raises CallFailed naming the call, its error code and the iteration; Unfinished for work that a call had enqueued.
         """
         first = self._next if slot is None else slot
         if self._meeting:
             self._meeting.run(1)
-        samples = self._run_native(n, batch, first) if self.native else self._run_python(n, batch, first)
+        samples = self._run_once(n, batch, first)
+        self.iterations_run += n * batch * self.iterations
         if slot is None:
             self._next = first + n * batch
         return samples
+
+    def _run_once(self, n: int, batch: int, first: int) -> NDArray[np.float64]:
+        if self._device:
+            return self._run_on_device(self._device, n, batch, first)
+        return self._run_native(n, batch, first) if self.native else self._run_python(n, batch, first)
+
+    def _run_on_device(self, device: OnDevice, n: int, batch: int, first: int) -> NDArray[np.float64]:
+        clock = self._timed.clock
+        assert isinstance(clock, DeviceClock)
+        try:
+            samples = device.run(n, batch, first)
+        except Broken as broken:
+            failure, why = broken.failure, device.explain(broken.failure)
+            if why:
+                names = " and ".join(dict.fromkeys(self._timed.program.calls()))
+                raise Unfinished(clock.stuck(f"{names} {why} (iteration {failure.iteration})")) from None
+            raise self._failed(failure.call, failure.iteration, self._explained(failure.call, failure.code)) from None
+        self.enqueue_s = float(np.median(device.enqueue_s)) / (batch * self.iterations) if n else None
+        self.starts_ns = np.full_like(samples, np.nan)
+        return samples
+
+    def _explained(self, call: int, code: int) -> str:
+        """An error code in the words of the library whose call failed."""
+        failed = self._timed.program if call >= 0 or self._timed.sync is None else self._timed.sync
+        return failed.explain(code)
 
     def _run_native(self, n: int, batch: int, first: int) -> NDArray[np.float64]:
         start, elapsed, failure = np.zeros(n, np.int64), np.zeros(n, np.int64), FailureStruct()
@@ -89,13 +132,13 @@ class Loop:
             ctypes.byref(self._timed.progress), ctypes.byref(failure),
         )  # fmt: skip
         if done < n:
-            failed = self._timed.program if failure.call >= 0 or self._timed.sync is None else self._timed.sync
-            raise self._failed(int(failure.call), int(failure.iteration), failed.explain(int(failure.code)))
+            raise self._failed(int(failure.call), int(failure.iteration), self._explained(int(failure.call), int(failure.code)))
         self.starts_ns = np.mod(start, _WRAP_NS).astype(np.float64)[np.newaxis, :]
         return np.multiply(elapsed, 1e-9, dtype=np.float64)[np.newaxis, :]
 
     def _run_python(self, n: int, batch: int, first: int) -> NDArray[np.float64]:
         clock, progress, slots, starts, ends = self._timed.clock, self._timed.progress, self._functions, [], []
+        assert not isinstance(clock, DeviceClock)
         turn = first
         for i in range(n):
             self._call(self._before, i * batch, in_sync=True)

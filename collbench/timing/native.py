@@ -27,6 +27,24 @@ class FailureStruct(ctypes.Structure):
     _fields_ = [("code", ctypes.c_int64), ("call", ctypes.c_int64), ("iteration", ctypes.c_int64)]
 
 
+class DeviceStruct(ctypes.Structure):
+    """The streams and events that collbench_run_on_device times, and the functions it asks; see loop.c."""
+
+    _fields_ = [
+        ("n", ctypes.c_int64),
+        ("streams", ctypes.POINTER(ctypes.c_uint64)),
+        ("starts", ctypes.POINTER(ctypes.c_uint64)),
+        ("ends", ctypes.POINTER(ctypes.c_uint64)),
+        ("comms", ctypes.POINTER(ctypes.c_uint64)),
+        ("n_comms", ctypes.c_int64),
+        ("record", ctypes.c_void_p),
+        ("query", ctypes.c_void_p),
+        ("elapsed", ctypes.c_void_p),
+        ("async_error", ctypes.c_void_p),
+        ("deadline_ns", ctypes.c_int64),
+    ]
+
+
 class BarrierStruct(ctypes.Structure):
     """What collbench_sync needs; see loop.c."""
 
@@ -42,7 +60,7 @@ class BarrierStruct(ctypes.Structure):
 
 
 class CanaryStruct(ctypes.Structure):
-    """What collbench_ping_pong needs; see loop.c."""
+    """What collbench_ping_pong needs; see reference.c."""
 
     _fields_ = [
         ("line", ctypes.c_void_p),

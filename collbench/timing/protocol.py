@@ -58,7 +58,7 @@ def measure(loop: Loop, world: World, plan: Plan | None, what: str) -> Measured 
         count, batch = world.decide(look or (0, 0), what)
         if count == 0:
             return None
-        seconds = loop.run(count, batch) / batch
+        seconds = loop.run(count, batch) / (batch * loop.iterations)
         arrays = world.gather_array(np.concatenate([seconds, loop.starts_ns]), what)
         if plan is None or arrays is None:
             continue
@@ -91,7 +91,7 @@ def schedule(budget: Budget, size_bytes: int, mode: str, timed: list[int], now: 
     began = now()
     first = yield 1, 1
     once = max(*slowest(first, timed), now() - began, 1e-7)
-    batch = 1 if mode == "isolated" else max(1, min(_PIPELINE, int(budget.max_time_s / _FEWEST / once)))
+    batch = 1 if mode in ("isolated", "graph") else max(1, min(_PIPELINE, int(budget.max_time_s / _FEWEST / once)))
     measured = Measured(np.empty((len(first), 0)), budget.target(size_bytes), batch=batch)
     if once > budget.max_time_s:
         measured.samples, measured.stopped, measured.flags = first, "max_time", ["budget_exceeded"]

@@ -9,10 +9,10 @@ import pytest
 
 from collbench.backends import memory
 from collbench.backends.group import Group
-from collbench.backends.memory import ROTATION_BYTES, Buffers, bytes_needed, slots_for
+from collbench.backends.memory import Buffers
 from collbench.operations.allreduce import ALLREDUCE
-from collbench.operations.check import compare
 from collbench.operations.digits import write_digits
+from collbench.operations.layout import ROTATION_BYTES, bytes_needed, slots_for
 from collbench.operations.p2p_bandwidth import P2P_BANDWIDTH
 from tests.helpers import ALLGATHER, REDUCESCATTER, make_cell, make_place
 
@@ -91,6 +91,13 @@ def test_as_many_slots_as_fill_64_mib(size_bytes, buffers, slots):
     assert slots_for(make_cell("int8", size_bytes, buffers=buffers)) == slots
 
 
+@pytest.mark.parametrize(("size_bytes", "buffers", "slots"), [(8, "fixed", 1), (8, "rotating", 1024), (2**23, "rotating", 32)])
+def test_on_a_gpu_as_many_as_fill_several_times_its_l2(size_bytes, buffers, slots):
+    cell = make_cell("int8", size_bytes, buffers=buffers, device="cuda")
+    assert slots_for(cell) == slots
+    assert buffers == "fixed" or bytes_needed(ALLREDUCE, cell, 2) >= 2**28
+
+
 @pytest.mark.parametrize("count", [2, 5000, 2**18])
 def test_rotating_slots_are_apart_stay_within_bounds_and_cover_the_caches(count):
     cell = make_cell(count=count, buffers="rotating")
@@ -99,7 +106,7 @@ def test_rotating_slots_are_apart_stay_within_bounds_and_cover_the_caches(count)
     places = sorted(ends(part) for slot in range(slots) for part in (buffers.send(0, slot), buffers.recv(0, slot)))
     assert all(end <= following for (_, end), (following, _) in pairwise(places))
     assert places[-1][1] - places[0][0] <= bytes_needed(ALLREDUCE, cell, 2)
-    assert places[-1][1] - places[0][0] > 0.9 * ROTATION_BYTES
+    assert places[-1][1] - places[0][0] > 0.9 * ROTATION_BYTES["cpu"]
     assert buffers.send(0, slots).ctypes.data == buffers.send(0, 0).ctypes.data
 
 
@@ -150,4 +157,4 @@ def test_each_slot_has_digits_of_its_own():
     assert not np.array_equal(buffers.send(0, 0), buffers.send(0, 1))
     buffers.recv(0, 1)[:] = buffers.send(0, 1) + buffers.send(1, 1)
     buffers.recv(1, 1)[:] = buffers.send(0, 0) + buffers.send(1, 0)
-    assert [found is None for found in buffers.check(1, compare)] == [True, False]
+    assert [found is None for found in buffers.check(1)] == [True, False]

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from collbench.operations.allreduce import ALLREDUCE
 from collbench.operations.broadcast import BROADCAST
-from collbench.operations.check import Mismatch, compare, poison
+from collbench.operations.check import Mismatch, compare, poison, tolerance_of
 from collbench.operations.digits import PERIOD
-from collbench.operations.dtypes import DTYPES
+from collbench.operations.dtypes import DTYPES, average_misfit
 from collbench.operations.operation import Place
 from collbench.operations.p2p_bandwidth import P2P_BANDWIDTH
 from tests.helpers import ALLGATHER, ALLTOALL, FITTING, REDUCESCATTER, SCATTER, carried_out, make_cell, make_place, sent
@@ -59,7 +59,8 @@ def test_a_dropped_rank_is_found(dtype, redop, n):
 
 def neutral(like, redop):
     integer = like.dtype.kind in "iu"
-    value = {"prod": 1, "min": np.iinfo(like.dtype).max if integer else 250, "band": -1 if like.dtype.kind == "i" else 255}.get(redop, 0)
+    largest = np.iinfo(like.dtype).max if integer else 250
+    value = {"prod": 1, "min": largest, "band": -1 if like.dtype.kind == "i" else largest}.get(redop, 0)
     return np.full_like(like, value)
 
 
@@ -152,12 +153,47 @@ def test_later_blocks_are_told_by_their_place_in_the_whole_buffer():
     assert compare(ALLTOALL, place, got).index == 317
 
 
-def test_averages_may_round_differently_by_one_unit_in_the_last_place():
+FLOATS = [dtype for dtype in DTYPES if DTYPES[dtype].kind == "float"]
+
+
+@pytest.mark.parametrize("n", [2, 3, 5, 6, 7, 8, 12, 100, 300])
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_an_average_that_multiplies_by_one_nth_first_is_right_in_any_order(dtype, n):
+    """As NCCL averages: 1/n, every product and every sum are rounded to the type."""
+    place, _, sends = received(ALLREDUCE, 0, n, 300, dtype, redop="avg")
+    share = np.array(1 / n).astype(sends[0].dtype)
+    for order in (sends, sends[::-1], [sends[i] for i in np.random.default_rng(n).permutation(n)]):
+        whole = order[0] * share
+        for one in order[1:]:
+            whole = whole + one * share
+        assert whole.dtype == place.cell.dtype.numpy
+        assert compare(ALLREDUCE, place, whole) is None
+
+
+@pytest.mark.parametrize("n", [2, 3, 7, 8, 100, 300])
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_a_rank_that_keeps_its_own_or_has_the_sum_has_no_average(dtype, n):
+    place, _, sends = received(ALLREDUCE, n - 1, n, 1000, dtype, redop="avg")
+    for got in (sends[-1], carried_out(ALLREDUCE, make_place(0, n, 1000, dtype), sends)):
+        assert compare(ALLREDUCE, place, got).wrong > 900
+
+
+def test_averages_over_a_power_of_two_are_exact_and_others_a_few_units_off():
+    assert [tolerance_of(make_place(0, n, redop="avg")) for n in (1, 2, 3, 8, 9, 100)] == [0, 0, 3, 0, 6, 52]
+    assert [tolerance_of(make_place(0, 300, dtype=dtype, redop="avg")) for dtype in FLOATS] == [152, 152, 17, 7, 5, 3]
+    assert tolerance_of(make_place(0, 3, redop="sum")) == 0
     place, got, _ = received(ALLREDUCE, 0, 3, dtype="float16", redop="avg")
-    got.view(np.uint16)[5] += 1
-    assert compare(ALLREDUCE, place, got) is None
     got.view(np.uint16)[5] += 3
+    assert compare(ALLREDUCE, place, got) is None
+    got.view(np.uint16)[5] += 1
     assert compare(ALLREDUCE, place, got).index == 5
+
+
+def test_an_average_that_the_type_has_no_share_for_is_told():
+    wanted = "float8_e4m3fn holds nothing between 0 and 1/512: no 1/513 to average 513 ranks by"
+    assert average_misfit(DTYPES["float8_e4m3fn"], 513) == wanted
+    for dtype, n in (("float8_e4m3fn", 512), ("float8_e5m2", 2**16), ("float16", 5000)):
+        assert average_misfit(DTYPES[dtype], n) is None
 
 
 def test_nan_and_minus_zero_are_wrong():

@@ -7,7 +7,8 @@ from collbench.operations.allreduce import ALLREDUCE
 from collbench.operations.broadcast import BROADCAST
 from collbench.operations.dtypes import DTYPES, dtype_named, redop_misfit, redop_named
 from collbench.operations.operation import in_place_only
-from collbench.operations.p2p_bandwidth import P2P_BANDWIDTH, P2P_BIDIRECTIONAL
+from collbench.operations.p2p_bandwidth import P2P_BANDWIDTH
+from collbench.operations.p2p_bidirectional import P2P_BIDIRECTIONAL
 from collbench.operations.p2p_latency import P2P_LATENCY
 from tests.helpers import ALLGATHER, make_cell, make_place
 

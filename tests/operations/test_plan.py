@@ -7,7 +7,7 @@ from collbench.operations.allreduce import ALLREDUCE
 from collbench.operations.broadcast import BROADCAST
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.p2p_bandwidth import P2P_BANDWIDTH
-from collbench.operations.plan import Sweep, rounding_note
+from collbench.operations.plan import CPU, CUDA, Habits, Sweep, rounding_note, tuning_note
 from tests.helpers import ALLGATHER
 
 F32, F64, I8 = (DTYPES[name] for name in ("float32", "float64", "int8"))
@@ -73,3 +73,76 @@ def test_rounding_is_said_in_one_sentence():
     note = rounding_note(sweep(ALLREDUCE, sizes=(16, 21), dtypes=(F32,)))
     assert note == "sizes are rounded to whole float32 elements of 4 bytes (for example to 20 bytes)"
     assert rounding_note(sweep(ALLREDUCE, sizes=(8, 16), dtypes=(F32, F64, I8))) is None
+    assert rounding_note(Sweep((ALLREDUCE,), None, (F64,))) is None
+    assert rounding_note(Sweep((ALLREDUCE,), None, (F64,), step="x1.5")) == (
+        "sizes are rounded to whole float64 elements of 8 bytes (for example to 16 bytes)"
+    )
+
+
+NCCL = Habits("cuda", "pipelined", "rotating", 1024, tuned=True)
+
+
+def habits(backend):
+    return {"nccl": NCCL, "torch-nccl": CUDA}.get(backend, CPU)
+
+
+def tunings_of(cells):
+    return [(cell.registration, cell.algorithm, cell.protocol) for cell in cells]
+
+
+@pytest.mark.parametrize(
+    ("backend", "device", "mode", "buffers", "largest"),
+    [
+        ("mpi", "cpu", "isolated", "fixed", 64 * 2**20),
+        ("torch-nccl", "cuda", "pipelined", "rotating", 2**30),
+        ("nccl", "cuda", "pipelined", "rotating", 1024),
+    ],
+)
+def test_what_was_not_asked_for_is_the_backends_habit(backend, device, mode, buffers, largest):
+    cells = list(sweep(ALLREDUCE, habits=habits).cells(backend, 2))
+    assert {(cell.device, cell.mode, cell.buffers) for cell in cells} == {(device, mode, buffers)}
+    usual = list(Sweep((ALLREDUCE,), None, (F32,), habits=habits).cells(backend, 2))
+    assert (usual[0].size_bytes, usual[1].size_bytes, usual[-1].size_bytes) == (8, 16, largest)
+
+
+def test_what_was_asked_for_holds_for_every_backend():
+    asked = sweep(ALLREDUCE, device="cuda", mode="batched", buffers="fixed", habits=habits)
+    for backend in ("mpi", "nccl"):
+        (cell,) = asked.cells(backend, 2)
+        assert (cell.size_bytes, cell.device, cell.mode, cell.buffers) == (8, "cuda", "batched", "fixed")
+
+
+def test_the_step_between_the_usual_sizes():
+    assert [c.size_bytes for c in Sweep((ALLREDUCE,), None, (F32,), step="x4", habits=habits).cells("nccl", 2)] == [8, 32, 128, 512]
+
+
+def test_all_combinations_stand_beside_the_automatic_choice_sizes_ascending_in_each():
+    asked = sweep(ALLREDUCE, sizes=(8, 16), algorithms=("ring", "tree"), protocols=("ll", "ll128"), habits=habits)
+    cells = list(asked.cells("nccl", 2))
+    assert tunings_of(cells)[::2] == tunings_of(cells)[1::2] == [
+        ("none", None, None), ("none", "ring", "ll"), ("none", "ring", "ll128"), ("none", "tree", "ll"), ("none", "tree", "ll128"),
+    ]  # fmt: skip
+    assert [cell.size_bytes for cell in cells] == [8, 16] * 5
+
+
+@pytest.mark.parametrize(
+    ("asked", "tunings"),
+    [
+        ({}, [("none", None, None)]),
+        ({"algorithms": ("nvls",)}, [("none", None, None), ("none", "nvls", None)]),
+        ({"protocols": ("simple",)}, [("none", None, None), ("none", None, "simple")]),
+        ({"registrations": ("registered", "symmetric")}, [("registered", None, None), ("symmetric", None, None)]),
+    ],
+)
+def test_what_is_not_named_is_left_to_the_library(asked, tunings):
+    assert tunings_of(sweep(ALLREDUCE, habits=habits, **asked).cells("nccl", 2)) == tunings
+
+
+def test_other_backends_have_one_plain_cell_and_a_note_says_so():
+    asked = sweep(ALLREDUCE, algorithms=("ring", "tree"), registrations=("none", "symmetric"), habits=habits)
+    assert tunings_of(asked.cells("mpi", 2)) == tunings_of(asked.cells("torch-nccl", 2)) == [(None, None, None)]
+    begin = "--algorithms, --protocols and --registration concern nccl:"
+    assert tuning_note(asked, ["nccl", "mpi"]) == f"{begin} mpi is measured as it chooses itself"
+    assert tuning_note(asked, ["nccl", "mpi", "gloo"]) == f"{begin} mpi, gloo are measured each as it chooses itself"
+    assert tuning_note(asked, ["nccl"]) is None
+    assert tuning_note(sweep(ALLREDUCE, habits=habits), ["nccl", "mpi"]) is None

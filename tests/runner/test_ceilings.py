@@ -26,7 +26,7 @@ class FakeWorld:
 
     def __post_init__(self) -> None:
         self.members = [Member(rank, f"h{rank // self.per_host}", rank % self.per_host, 1, (0,)) for rank in range(2 * self.per_host)]
-        self.hosts = ("h0", "h1")
+        self.hosts, self.size = ("h0", "h1"), len(self.members)
 
     def on_host(self, host: str) -> list[Member]:
         return [member for member in self.members if member.host == host]
@@ -42,10 +42,10 @@ def of(machines: list[Machine], path: str = "memory", operation: str = "allreduc
     known = SimpleNamespace(**{"ceiling": None, "oversubscription": 1.0, **request})
     world = FakeWorld(per_host)
     known_ceilings = Ceilings(cast(Any, known), cast(Any, world), [ETHERNET, ETHERNET], machines)
-    backend = SimpleNamespace(name="mpi", local_path=path, own_ceiling=None)
+    backend = SimpleNamespace(name="mpi", local_path=path, own_ceiling=None, ranks=2 * per_host)
     one = operations()[operation]
     groups = [[rank, rank + per_host] for rank in range(per_host)] if one.pair else [list(range(2 * per_host))]
-    return known_ceilings.of(one, cast(Any, SimpleNamespace()), cast(Any, backend), groups)
+    return known_ceilings.of(one, cast(Any, SimpleNamespace(device="cpu")), cast(Any, backend), groups)
 
 
 def test_mpi_on_hosts_with_infiniband_is_set_against_their_ports() -> None:

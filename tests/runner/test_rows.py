@@ -22,7 +22,12 @@ def row_of(samples, starts=None, flags=(), mode="isolated", **seen):
     measured.starts_ns = np.zeros_like(measured.samples) if starts is None else np.array(starts, float)
     known = {"canary_s": {}, "silent": False, "stolen": None, "preempted": 0, "repeats": 0, "flipped": False}
     ready = SimpleNamespace(
-        operation=ALLREDUCE, cell=make_cell(backend="mpi", mode=mode), groups=((0, 1),), timed=[0, 1], synchronised=True
+        operation=ALLREDUCE,
+        cell=make_cell(backend="mpi", mode=mode),
+        groups=((0, 1),),
+        timed=[0, 1],
+        synchronised=True,
+        loop=SimpleNamespace(iterations=1),
     )
     return make_row(ready, BACKEND, Watched(measured, **{**known, **seen}), Circumstances([[0, 1]]))[0]
 

@@ -12,7 +12,7 @@ from collbench.timing.budget import Budget
 from collbench.timing.protocol import Measured
 from collbench.world.world import World
 
-READY = SimpleNamespace(cell=SimpleNamespace(title=lambda: "a cell"))
+READY = SimpleNamespace(cell=SimpleNamespace(title=lambda: "a cell"), timed=[0], loop=SimpleNamespace(enqueue_s=None))
 
 
 class Bird:
@@ -29,7 +29,7 @@ class Bird:
 def seen(monkeypatch):
     """Watches a cell whose measurement takes no time, or `each` of the budget; returns (what was seen, budgets of the measurements)."""
 
-    def run(*songs, each=0.0, stolen=0):
+    def run(*songs, each=0.0, stolen=0, ready=READY, **more):
         budgets, clock = [], SimpleNamespace(now=0.0)
 
         def time_cell(ready, world, budget):
@@ -43,7 +43,7 @@ def seen(monkeypatch):
         monkeypatch.setattr(watched_module, "time", SimpleNamespace(monotonic=lambda: clock.now))
         world = World(LaunchInfo("local", 0, 1, 0, 1, "ipc://", "alone"), 5.0)
         try:
-            return watch(READY, world, Budget(4.0), Bird(*songs) if songs else None), budgets
+            return watch(ready, world, Budget(4.0), Bird(*songs) if songs else None, **more), budgets
         finally:
             world.close()
 
@@ -84,6 +84,21 @@ def test_a_canary_that_could_not_sing_tells_of_others_on_the_cores(seen):
 def test_a_hypervisor_that_took_the_cpu_is_told(seen):
     found, _ = seen(65e-9, 65e-9, stolen=50)
     assert (found.stolen, found.preempted, found.flags) == (0.05, 3, ["cpu_shared"])
+
+
+@pytest.mark.parametrize(("enqueue_s", "bound"), [(None, False), (0.79, False), (0.8, True), (3.0, True)])
+def test_a_device_that_waits_for_its_host_is_told(seen, enqueue_s, bound):
+    """Each sample took 1 s."""
+    ready = SimpleNamespace(cell=READY.cell, timed=[0], loop=SimpleNamespace(enqueue_s=enqueue_s))
+    found, _ = seen(ready=ready)
+    assert (found.launch_bound, found.flags) == (bound, ["launch_bound"] if bound else [])
+    assert found.evidence == ({} if enqueue_s is None else {"enqueue_s": enqueue_s})
+
+
+def test_counters_that_show_another_path_withhold_the_percentage():
+    sentence = "mpi moved 1 B of at least 2 GiB out of h1"
+    found = Watched(Measured(np.ones((1, 1)), 0.03), {}, False, None, 0, 0, False, {"moved": {"other_path": sentence}})
+    assert (found.flags, found.other_path) == (["other_path"], sentence)
 
 
 def test_what_is_unknown_raises_no_flag():

@@ -1,6 +1,7 @@
 """The timed loop: the same calls in the same order in C and in Python, stopping at the first error with its place and words."""
 
 import ctypes
+import weakref
 
 import numpy as np
 import pytest
@@ -41,10 +42,10 @@ class Recorder:
         return self._code if len(self.seen) - 1 == self._fail_at else 0
 
 
-def make(recorder, kind, slots=(("a", "b"),), sync=("s",)):
+def make(recorder, kind, slots=(("a", "b"),), sync=("s",), keep=None):
     """A loop of native calls, of native calls without the C loop's help, or of Python calls."""
     call = recorder.python if kind == "python" else recorder.native
-    program = Program(tuple(tuple(call(name) for name in slot) for slot in slots), explain=lambda code: f"MPI_ERR_{code}")
+    program = Program(tuple(tuple(call(name) for name in slot) for slot in slots), keep, lambda code: f"MPI_ERR_{code}")
     before = Program((tuple(call(name) for name in sync),), explain=lambda code: f"errno {code}") if sync else None
     return Loop(Timed(program, before, MonotonicClock(), ctypes.c_int64(-1)))
 
@@ -242,3 +243,14 @@ def test_a_meeting_comes_before_the_first_sample_of_each_run(kind):
     loop = Loop(Timed(program, None, MonotonicClock(), ctypes.c_int64(-1), meeting))
     assert [loop.run(n).shape for n in (2, 3)] == [(1, 2), (1, 3)]
     assert recorder.seen == ["meet", "a", "a", "meet", "a", "a", "a"]
+
+
+def test_what_a_program_keeps_is_let_go_with_its_loop(kind):
+    class Kept:
+        pass
+
+    kept = Kept()
+    alive, loop = weakref.ref(kept), make(Recorder(), kind, keep=kept)
+    loop.run(2)
+    del kept, loop
+    assert alive() is None  # and not only at the next garbage collection: the next cell's buffers need the room

@@ -218,19 +218,21 @@ def test_batches_keep_to_the_budget_too(max_time_s, each_s):
 
 def test_measure_runs_the_plans_looks_and_divides_by_the_batch():
     class Stub:
-        def __init__(self):
-            self.looks = []
+        def __init__(self, iterations=1):
+            self.looks, self.iterations = [], iterations
 
         def run(self, n, batch):
             self.starts_ns = np.full((1, n), 1000.0 * len(self.looks)) + np.arange(n)
             self.looks.append((n, batch))
-            return np.full((1, n), 2e-3 * batch)
+            return np.full((1, n), 2e-3 * batch * self.iterations)
 
-    world, stub = World(LaunchInfo("local", 0, 1, 0, 1, "ipc://", "alone"), 5.0), Stub()
+    world, stub, graph = World(LaunchInfo("local", 0, 1, 0, 1, "ipc://", "alone"), 5.0), Stub(), Stub(iterations=20)
     try:
         found = measure(stub, world, schedule(Budget(5.0, 3, 2), 8, "pipelined", [0]), "a cell")
+        of_graph = measure(graph, world, schedule(Budget(5.0, 3, 2), 8, "graph", [0]), "a cell of a graph that holds 20 iterations")
     finally:
         world.close()
+    assert (graph.looks, of_graph.samples.tolist()) == ([(1, 1), (1, 1), (3, 1)], [[2e-3] * 3])
     assert stub.looks == [(1, 1), (1, 1), (3, 20)]
     assert found.samples.tolist() == [[2e-3] * 3]
     assert found.starts_ns.tolist() == [[2000, 2001, 2002]]  # of the samples that are kept

@@ -2,9 +2,9 @@
 
 import pytest
 
-from collbench.backends.memory import Extent
 from collbench.operations.allreduce import ALLREDUCE
 from collbench.operations.broadcast import BROADCAST
+from collbench.operations.layout import Extent
 from collbench.operations.p2p_bandwidth import P2P_BANDWIDTH
 from tests.helpers import ALLGATHER, ALLTOALL, REDUCESCATTER, SCATTER, make_place
 

@@ -1,0 +1,69 @@
+"""Where a cell's elements lie in a rank's memory: send and receive elements of each slot, and how many slots take turns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from collbench.operations.cell import Cell
+from collbench.operations.operation import Operation, Place
+
+# nccl-tests' users know 64 MiB; on a GPU it must be several times the L2, and today's largest has 126 MB.
+ROTATION_BYTES = {"cpu": 64 * 2**20, "cuda": 256 * 2**20}
+_MOST_SLOTS = 1024
+_STAGGER = 4096 + 64  # a power of two between slots would put them all into the same cache sets
+_ALIGN = 4096
+
+
+@dataclass(frozen=True)
+class Extent:
+    """Elements of one rank's buffers in one slot; in place, send lies inside the same block as recv."""
+
+    send: int
+    recv: int
+    send_at: int
+    recv_at: int
+    total: int
+
+    @classmethod
+    def of(cls, operation: Operation, place: Place) -> Extent:
+        """Where send and receive elements lie. Out of place they are apart; in place they overlap as the blocks demand."""
+        send, recv = operation.sends(place), operation.receives(place)
+        if not place.cell.in_place:
+            width = place.cell.dtype.size
+            gap = -(-recv * width // _ALIGN) * _ALIGN // width
+            return cls(send, recv, gap, 0, gap + send)
+        shift = operation.in_place_shift(place)
+        send_at, recv_at = max(shift, 0), max(-shift, 0)
+        return cls(send, recv, send_at, recv_at, max(send_at + send, recv_at + recv))
+
+
+def slots_for(cell: Cell) -> int:
+    """How many slots `--buffers rotating` takes turns over: as many as defeat the caches, 1,024 at most and then further apart."""
+    return min(_MOST_SLOTS, max(1, ROTATION_BYTES[cell.device] // cell.size_bytes)) if cell.buffers == "rotating" else 1
+
+
+def stride_of(bytes_per_slot: int, slots: int, device: str) -> int:
+    """Bytes from one slot to the next."""
+    if slots == 1:
+        return -(-max(1, bytes_per_slot) // _ALIGN) * _ALIGN
+    least = ROTATION_BYTES[device] // _MOST_SLOTS
+    return -(-max(least, bytes_per_slot) // _ALIGN) * _ALIGN + _STAGGER
+
+
+def bytes_needed(operation: Operation, cell: Cell, n: int) -> int:
+    """Bytes that one rank of n needs for this cell, the largest rank counted."""
+    count = operation.count(cell, n)
+    ranks = {0, n - 1, cell.root or 0}
+    largest = max(Extent.of(operation, Place(rank, n, count, cell)).total for rank in ranks)
+    slots = slots_for(cell)
+    return stride_of(largest * cell.dtype.size, slots, cell.device) * slots
+
+
+def seeded(place: Place, slot: int) -> Place:
+    """The place with the digits of a slot: each has its own, so that a slot taken for another shows."""
+    return replace(place, cell=replace(place.cell, seed=place.cell.seed + slot))
+
+
+def grows(cell: Cell) -> bool:
+    """Whether timed calls would change what the next one starts from, so that they run on zeros (products: ones) instead of digits."""
+    return bool(cell.in_place) and cell.redop in ("sum", "prod", "avg", "bxor")

@@ -1,0 +1,134 @@
+"""What `collbench kernels` does: opens the GPUs, runs the kernels on each and between neighbours, and adds what their links could carry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Protocol
+
+from collbench.device.arrays import Arrays, fitting_size
+from collbench.device.bandwidth import memory_figures
+from collbench.device.cuda import why_unavailable
+from collbench.device.figure import Figure
+from collbench.device.gpu import Gpu, gpu_count
+from collbench.device.peers import peer_figures, pingpong, without_peer
+from collbench.errors import FINE, RunFailed, UsageError
+from collbench.peak.ceiling import Ceiling, nothing
+from collbench.peak.collective import ceilings
+from collbench.peak.job import Job
+from collbench.runner.gpu_ceilings import nodes_of
+from collbench.runner.probing import together_or_alone
+from collbench.world.world import World
+
+if TYPE_CHECKING:
+    from collbench.topology.model import Machine
+
+_TIMEOUT_S = 300.0  # of the other ranks of a launch, for one kernel of rank 0
+_GOING_ON = -1
+_WHAT = "the kernels of rank 0"
+_NOT_OVER_LINKS = frozenset({"pingpong", "pointer_chase"})
+
+
+class Show(Protocol):
+    """Takes what is measured, as it comes."""
+
+    def start(self, gpus: Sequence[Gpu], size: int) -> None:
+        """Before the first figure: the GPUs, and the size of each array in bytes."""
+        ...
+
+    def figure(self, figure: Figure) -> None:
+        """A kernel's."""
+        ...
+
+    def end(self) -> None:
+        """After the last one."""
+        ...
+
+
+def measure_kernels(env: Mapping[str, str], size: int | None, show: Show) -> int:
+    """Measures on this host's GPUs, at rank 0 where a launcher started several; 0. All ranks return together.
+
+    size: bytes of each array; None: as the kernels' room decides. Raises UsageError where there is no GPU, or the size does not fit;
+    RunFailed where a kernel did not do what it had to.
+    """
+    with together_or_alone(env, _TIMEOUT_S) as world:
+        if world.rank:
+            return _wait(world)
+        try:
+            wrong = _measured(_open(env), size, show, world)
+        except MemoryError as error:
+            raise UsageError(f"{error}: say a smaller --size, or end what fills it") from error
+        if wrong:
+            raise RunFailed(_wrong(wrong[0]))
+        return world.decide(FINE, _WHAT)
+
+
+def _measured(gpus: Sequence[Gpu], size: int | None, show: Show, world: World) -> list[Figure]:
+    """Shows all figures; returns those that are wrong."""
+    wrong, fitting = [], fitting_size(gpus, size)
+    show.start(gpus, fitting)
+    for figure in figures(gpus, fitting):
+        show.figure(figure)
+        wrong += [figure] if figure.wrong else []
+        world.decide(_GOING_ON, _WHAT)
+    show.end()
+    return wrong
+
+
+def _wait(world: World) -> int:
+    """What the other ranks do: the GPUs are not theirs to disturb."""
+    while (code := world.decide(FINE, _WHAT)) == _GOING_ON:
+        pass
+    return code
+
+
+def _open(env: Mapping[str, str]) -> list[Gpu]:
+    if (reason := why_unavailable(env)) is not None:
+        raise UsageError(f"no GPU to run kernels on: {reason[0]}: {reason[1]}")
+    return [Gpu(index) for index in range(gpu_count())]
+
+
+def figures(gpus: Sequence[Gpu], size: int) -> Iterator[Figure]:
+    """Every kernel on every GPU, then between each GPU and the next, in a ring."""
+    arrays = [Arrays(gpu, size) for gpu in gpus]
+    for each in arrays:
+        yield from memory_figures(each)
+        yield pingpong(each, each)
+    if len(arrays) < 2:
+        yield from without_peer("one GPU is visible, and a peer is another one", (gpus[0].index,))
+        return
+    link = _links()
+    for x, y in zip(arrays, arrays[1:] + arrays[:1] * (len(arrays) > 2), strict=False):
+        between = link(x.gpu, y.gpu)
+        for figure in peer_figures(x, y):
+            yield figure if figure.kernel in _NOT_OVER_LINKS else _against(figure, between)
+
+
+def _links() -> Callable[[Gpu, Gpu], Ceiling]:
+    """Asks this machine, probed once, what lies between two of its GPUs."""
+    from collbench.topology.here import this_machine
+
+    machine = this_machine()
+    return lambda x, y: _between(machine, x, y)
+
+
+def _between(machine: Machine, x: Gpu, y: Gpu) -> Ceiling:
+    """The rate between two GPUs in one direction, or why none is known."""
+    nodes = nodes_of([machine], [x.bus_id, y.bus_id], [[0, 1]])
+    if isinstance(nodes, Ceiling):
+        return nodes
+    found = ceilings("p2p", Job(nodes))
+    return found.bound or found.ring or nothing("no link between them is known")
+
+
+def _against(figure: Figure, link: Ceiling) -> Figure:
+    words = f"{link.limited_by} ({link.source})" if link.source else link.limited_by
+    return replace(figure, floor_bytes_per_s=link.bytes_per_s, floor=words)
+
+
+def _wrong(figure: Figure) -> str:
+    where = " and ".join(map(str, figure.gpus))
+    return (
+        f"{figure.kernel} on GPU {where}: {figure.wrong} elements are not what they have to be: the GPU, its memory or the link is faulty "
+        "('nvidia-smi -q' tells of ECC errors, 'dmesg' of Xid)"
+    )

@@ -1,0 +1,170 @@
+"""TCP streams between two hosts: one pours a known pattern, the other compares it, then counts what arrives."""
+
+from __future__ import annotations
+
+import hmac
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+KEY_BYTES = 16
+_CHUNK = 1 << 20
+_PERIOD = 65521  # prime: bytes that are lost, doubled or shifted by any round number show
+_WARM = 0.2  # of the time: windows grow and shapers spend their burst; what arrives then is compared byte by byte
+_WINDOWS = 24
+_PATTERN = np.resize((np.arange(_PERIOD, dtype=np.uint32) * 40503 >> 7).astype(np.uint8), _PERIOD + _CHUNK)
+
+
+@dataclass
+class _Arrivals:
+    """What one stream brought: seconds and bytes so far at each receive; `wrong` is the first byte that was another."""
+
+    times: list[float] = field(default_factory=list)
+    totals: list[int] = field(default_factory=list)
+    wrong: int | None = None
+
+    def add(self, total: int) -> float:
+        """Notes how many bytes are there now, and returns when that was."""
+        self.times.append(time.monotonic())
+        self.totals.append(total)
+        return self.times[-1]
+
+
+@dataclass(frozen=True)
+class Streamed:
+    """Bytes per second of all streams together in equal windows of time, in their order; `wrong` names a byte that arrived wrongly."""
+
+    rates: NDArray[np.float64]
+    wrong: str | None = None
+
+
+def listen(address: str) -> socket.socket:
+    """A socket that waits for streams at this address of the host, on a free port."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    return socket.create_server((address, 0), family=family)
+
+
+def receive(listener: socket.socket, key: bytes, streams: int, seconds: float, patience_s: float) -> Streamed:
+    """Takes `streams` streams that say the key for so many seconds.
+
+    Raises OSError when they do not come within `patience_s`, or end early. A stream that stalls is counted as it stands.
+    """
+    with ExitStack() as stack:
+        connections = [stack.enter_context(each) for each in _accepted(listener, key, streams, patience_s)]
+        arrivals = [_Arrivals() for _ in connections]
+        _at_once([partial(_drain, each, into, (seconds, patience_s)) for each, into in zip(connections, arrivals, strict=True)])
+    return Streamed(_rates(arrivals), _wrong(arrivals))
+
+
+def send(place: tuple[str, int], key: bytes, streams: int, seconds: float, patience_s: float) -> None:
+    """Pours into that many streams until the receiver closes them, or `patience_s` after the time is over.
+
+    Raises OSError when the place cannot be reached.
+    """
+    with ExitStack() as stack:
+        connections = [stack.enter_context(socket.create_connection(place, timeout=patience_s)) for _ in range(streams)]
+        for connection in connections:
+            connection.sendall(key)
+        end = time.monotonic() + seconds + patience_s
+        _at_once([partial(_pour, each, end) for each in connections])
+
+
+def _accepted(listener: socket.socket, key: bytes, streams: int, patience_s: float) -> list[socket.socket]:
+    """The connections that say the key; others are turned away."""
+    found: list[socket.socket] = []
+    end = time.monotonic() + patience_s
+    while len(found) < streams:
+        listener.settimeout(max(0.001, end - time.monotonic()))
+        connection, _ = listener.accept()
+        connection.settimeout(max(0.001, end - time.monotonic()))
+        if hmac.compare_digest(connection.recv(KEY_BYTES, socket.MSG_WAITALL), key):
+            found.append(connection)
+        else:
+            connection.close()
+    return found
+
+
+def _pour(connection: socket.socket, end: float) -> None:
+    """The pattern, over and over. The receiver ends it by closing."""
+    pattern, sent = _PATTERN.data, 0
+    with suppress(OSError):
+        while time.monotonic() < end:
+            at = sent % _PERIOD
+            sent += connection.send(pattern[at : at + _CHUNK])
+
+
+def _drain(connection: socket.socket, into: _Arrivals, times: tuple[float, float]) -> None:
+    """Receives for so many seconds from the first byte on, which may take the patience: at first, and last, what arrived is compared."""
+    seconds, patience_s = times
+    buffer = np.empty(_CHUNK, np.uint8)
+    connection.settimeout(patience_s)
+    total, got, start = 0, 0, 0.0
+    while not start or time.monotonic() < start + seconds:
+        try:
+            got = connection.recv_into(buffer.data)
+        except TimeoutError:  # a stream that stalls carries nothing: that, too, is its rate
+            into.add(total)
+            break
+        if not got:
+            raise ConnectionError("the sending host closed the stream")
+        total += got
+        now = into.add(total)
+        if not start:
+            start = now
+            connection.settimeout(seconds)
+        if now < start + _WARM * seconds:
+            _compare(buffer[:got], total - got, into)
+    _compare(buffer[:got], total - got, into)
+
+
+def _compare(arrived: NDArray[np.uint8], at: int, into: _Arrivals) -> None:
+    if into.wrong is not None:
+        return
+    place = at % _PERIOD
+    differ = arrived != _PATTERN[place : place + len(arrived)]
+    if differ.any():
+        into.wrong = at + int(np.argmax(differ))
+
+
+def _wrong(arrivals: Sequence[_Arrivals]) -> str | None:
+    at = next((each.wrong for each in arrivals if each.wrong is not None), None)
+    return None if at is None else f"byte {at} of a TCP stream is not the one that was sent"
+
+
+def _rates(arrivals: Sequence[_Arrivals]) -> NDArray[np.float64]:
+    """Windows from the end of warm-up of the last stream to the end of the first one; bytes between two receives count evenly."""
+    if any(len(each.times) < 2 for each in arrivals):
+        return np.empty(0)
+    first, last = max(each.times[0] for each in arrivals), min(each.times[-1] for each in arrivals)
+    edges = np.linspace(first + _WARM * (last - first), last, _WINDOWS + 1)
+    if edges[-1] <= edges[0]:
+        return np.empty(0)
+    so_far = sum(np.interp(edges, each.times, each.totals) for each in arrivals)
+    rates: NDArray[np.float64] = np.diff(so_far) / np.diff(edges)
+    return rates
+
+
+def _at_once(tasks: Sequence[Callable[[], None]]) -> None:
+    """Runs each in a thread of its own to the end. Raises the first error."""
+    errors: list[OSError] = []
+
+    def run(task: Callable[[], None]) -> None:
+        try:
+            task()
+        except OSError as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(task,), daemon=True) for task in tasks]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]

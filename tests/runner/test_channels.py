@@ -1,0 +1,212 @@
+"""The channels of hosts and between them: rates against the right link, reasons where there is none, real links of known rate."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+from collbench.cli.main import run as command
+from collbench.errors import RunFailed, UsageError
+from collbench.peak.link import Link, unknown
+from collbench.results.channel import Channel
+from collbench.runner.channel_figures import Job, against, from_rates, from_times
+from collbench.runner.channels import exit_code
+from collbench.runner.channels_between import Pair, attempt
+from collbench.runner.channels_host import memory_jobs
+from collbench.runner.channels_mpi import Way, _way
+from collbench.runner.channels_nic import Device, _rails, devices_of
+from collbench.topology.model import Machine, Nic, NumaNode, Port
+from collbench.world.world import Member
+from tests.beds import SlurmBed
+from tests.cli.command import ROOT, environment
+from tests.fake_gpu import double
+
+ROW = Channel("tcp_1", "a", "b")
+SLOT = Link(31.5e9, "PCIe Gen4 x16", "sysfs")
+ALONE = {"SLURM_JOB_ID": ""}
+CPUS = sorted(os.sched_getaffinity(0))
+STEADY = np.full(30, 2e-3) + np.linspace(0, 1e-5, 30)[np.random.default_rng(1).permutation(30)]
+
+
+def measured(env: dict[str, str], *words: str, seconds: str = "0.05") -> dict[str, list[dict[str, Any]]]:
+    """What a process says of this host, by channel."""
+    line = [sys.executable, "-m", "collbench", "probe", "--measure", "--max-time", seconds, "--format", "json", *words]
+    done = subprocess.run(line, cwd=ROOT, env=env, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    return by_channel(done.stdout)
+
+
+def by_channel(text: str) -> dict[str, list[dict[str, Any]]]:
+    found: dict[str, list[dict[str, Any]]] = {}
+    for row in json.loads(text)["channels"]:
+        found.setdefault(row["channel"], []).append(row)
+    return found
+
+
+class TestFigures:
+    def test_the_median_time_is_the_rate_and_its_interval_turns_over(self) -> None:
+        row = from_times(against(ROW, SLOT), STEADY, 50e6)
+        assert row.bytes_per_s == pytest.approx(50e6 / 2.005e-3)
+        assert row.ci_low is not None and row.ci_high is not None and row.ci_low < (row.bytes_per_s or 0) < row.ci_high
+        assert (row.percent, row.limited_by) == (pytest.approx(79.2, abs=0.1), "PCIe Gen4 x16 (sysfs)")
+
+    def test_few_samples_have_no_interval(self) -> None:
+        row = from_rates(ROW, np.array([1e9, 1.1e9, 1.2e9]))
+        assert (row.bytes_per_s, row.ci_low, row.flags) == (1.1e9, None, ("no_interval",))
+
+    def test_a_link_that_nobody_knows_says_why(self) -> None:
+        row = from_rates(against(ROW, unknown("interface eth0: veth has no speed of its own")), np.full(10, 1e9))
+        assert (row.of_bytes_per_s, row.percent, row.limited_by) == (None, None, "interface eth0: veth has no speed of its own")
+
+    def test_faster_than_the_link_is_a_doubt(self) -> None:
+        row = from_times(against(ROW, SLOT), STEADY, 100e6)
+        assert "above_bound" in row.flags and row.percent is None
+
+    def test_wrong_data_has_no_rate(self) -> None:
+        row = from_rates(ROW, np.full(10, 1e9), "byte 3 differs")
+        assert (row.bytes_per_s, row.na, row.flags) == (None, "WRONG: byte 3 differs", ("wrong_data",))
+
+    @pytest.mark.parametrize("rates", [np.empty(0), np.zeros(10)])
+    def test_nothing_arrived(self, rates: Any) -> None:
+        assert from_rates(ROW, rates).na == "too little arrived within the time given to tell a rate: raise --max-time"
+
+    def test_exit_codes(self) -> None:
+        good, none, wrong = from_rates(ROW, np.full(10, 1e9)), Job(ROW).run(), from_rates(ROW, np.full(10, 1e9), "x")
+        assert [exit_code(rows) for rows in ([none, good], [none], [good, wrong], [])] == [0, 2, 4, 2]
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (RunFailed("GPU 0 failed"), "GPU 0 failed"),
+        (MemoryError(), "not enough memory"),
+        (ValueError("odd"), "ValueError: odd"),
+    ],
+)
+def test_a_channel_that_fails_is_a_reason(error: Exception, why: str) -> None:
+    def fail() -> Channel:
+        raise error
+
+    assert Job(ROW, fail).run().na == why
+
+
+def test_what_goes_wrong_at_one_end_is_told() -> None:
+    def refused() -> None:
+        raise ConnectionRefusedError(111, "Connection refused")
+
+    assert attempt(refused) == {"why": "Connection refused"}
+    assert attempt(lambda: 7) == {"value": 7}
+
+
+def test_memory_has_a_row_per_numa_node_and_one_for_all() -> None:
+    machine = Machine("h", numa_nodes=(NumaNode(0, str(CPUS[0])), NumaNode(1, "4000-4001")))
+    jobs = memory_jobs("h", machine, CPUS, 0.1, 20)
+    assert [(job.channel.source, job.measure is not None) for job in jobs] == [("h/numa0", True), ("h/numa1", False), ("h", True)]
+    assert jobs[1].channel.na == "the launcher gave the ranks of this host no CPU of this NUMA node: ask it for all of them"
+    assert jobs[0].channel.limited_by.startswith("memory copy by 1 CPU, ")
+
+
+def test_rdma_devices_that_are_up_with_their_links() -> None:
+    def nic(name: str, state: str = "active", virtual: str | None = None, rdma: bool = True) -> Nic:
+        return Nic(name, rdma=rdma, ports=(Port(2, 400e9, state=state, link_layer="infiniband"),), virtual=virtual)
+
+    made = (nic("mlx5_0"), nic("mlx5_1", "down"), nic("rxe0", virtual="software RDMA (rxe) over eth0"), nic("eth0", rdma=False))
+    found = devices_of(Machine("h", ("made",), nics=made), {})
+    assert [(device.name, device.port, device.link.bytes_per_s, device.software, device.gpu) for device in found] == [
+        ("mlx5_0", 2, 50e9, False, None), ("rxe0", 2, None, True, None),
+    ]  # fmt: skip
+    assert found[0].writes(3).iterations > found[1].writes().iterations
+
+
+def test_rails_go_by_name_else_by_order() -> None:
+    a, b, c = (Device(name, 1, SLOT) for name in "abc")
+    assert _rails([a, b], [b, a]) == [(a, a), (b, b)]
+    assert _rails([a, b], [c]) == [(a, c)]
+
+
+@pytest.mark.parametrize(
+    ("ports", "interfaces", "way"),
+    [
+        ({"mlx5_0/1": {"tx_bytes": 99}}, {}, Way(99, 0, 100)),
+        ({}, {"eth0": {"tx_bytes": 104}, "lo": {"tx_bytes": 9}}, Way(None, 104, 100)),
+        ({"mlx5_0/1": {"tx_bytes": None}}, {"eth0": {"tx_bytes": None}}, Way(None, None, 100)),
+    ],
+)
+def test_the_way_that_mpi_took_is_what_the_counters_say(ports: Any, interfaces: Any, way: Way) -> None:
+    assert _way({"ports": ports, "interfaces": interfaces, "leaving": ["eth0"], "silent": []}, 100) == way
+
+
+def test_both_ends_of_the_only_host_are_one() -> None:
+    here = Member(0, "h", 0, 1, (0,))
+    assert Pair(here, here).inside and not Pair(here, Member(1, "k", 0, 2, (0,))).inside
+
+
+def test_this_host() -> None:
+    found = measured(environment(ALONE))
+    host = socket.gethostname()
+    assert [row["from"] for row in found["host_memory"]][-1] == host and all(row["bytes_per_s"] > 1e8 for row in found["host_memory"])
+    for channel in ("tcp_1", "tcp_8"):
+        (row,) = found[channel]
+        assert row["bytes_per_s"] > 0 and row["limited_by"] == "loopback: no link in it, the CPUs limit it"
+    assert found["nic_host_memory_mpi"][0]["na"].startswith("one host: MPI passes bytes through its memory")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("--measure --from x.xml", "argument --from: not allowed with argument --measure"),
+        ("--measure --gather x.tar.gz", "argument --gather: not allowed with argument --measure"),
+        ("--measure --format matrix", "--measure prints a table or JSON: leave out --format matrix and --svg"),
+        ("--measure --max-time 9 --timeout 10", "--max-time 9 leaves no room below --timeout 10"),
+    ],
+)
+def test_bad_input(words: str, told: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(told)):
+        command(["probe", *words.split()])
+
+
+@pytest.mark.in_turn
+class TestOnTheDouble:
+    """GPUs that are none: the calls, the reasons and the comparison are real, the rates mean nothing."""
+
+    def test_every_channel_of_two_gpus(self) -> None:
+        found = measured(double.environment(2, inherit=environment(ALONE)))
+        ends = {(row["from"].partition("/")[2], row["to"].partition("/")[2]) for row in found["gpu_peer"]}
+        assert ends == {("gpu0", "gpu1"), ("gpu1", "gpu0")}
+        assert [row["to"].partition("/")[2] for row in found["h2d"]][-1] == "gpu1" and len(found["d2h"]) == len(found["h2d_d2h"])
+        assert all(row["na"] is None and row["bytes_per_s"] > 0 for name in ("h2d", "d2h", "h2d_d2h", "gpu_peer") for row in found[name])
+        assert all("FAKE GPU" in row["limited_by"] for row in found["h2d"])
+
+    def test_without_peer_access_it_says_so(self) -> None:
+        found = measured(double.environment(2, inherit=environment(ALONE), peer=0))
+        assert {row["limited_by"] for row in found["gpu_peer"]} == {"through host memory: the driver refuses peer access"}
+
+    def test_without_memory_for_it_the_channel_is_not_measured(self) -> None:
+        found = measured(double.environment(1, inherit=environment(ALONE), memory=8 << 20))
+        assert "GPU 0" in found["h2d"][0]["na"] and found["gpu_peer"][0]["na"] == "CUDA shows one GPU here"
+
+
+@pytest.mark.slurm
+@pytest.mark.in_turn
+def test_shaped_links_read_their_rate(slurm_hosts: SlurmBed) -> None:
+    """1 Gbit/s by the shaper: TCP and MPI reach it, and the counters show that MPI took the interface."""
+    words = ["-m", "collbench", "probe", "--measure", "--max-time", "0.5", "--format", "json"]
+    fabric = {"MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "tcp"}
+    done = slurm_hosts.srun(["-N2", "--mpi=pmi2"], [sys.executable, *words], env=environment(fabric), timeout=100)
+    assert done.returncode == 0, done.stderr
+    found, (one, two) = by_channel(done.stdout), slurm_hosts.nodes
+    assert [(row["from"], row["to"]) for row in found["tcp_1"]] == [(one, two), (two, one)]
+    for row in (*found["tcp_1"], *found["tcp_8"], *found["nic_host_memory_mpi"]):
+        assert row["limited_by"] == "NIC eth0 1 Gb/s, TCP (tc qdisc on eth0)"
+        assert row["of_bytes_per_s"] == pytest.approx(125e6 * 1448 / 1514, rel=1e-6)
+        assert 90 < row["percent"] < 103
+    assert [row["from"] for row in found["host_memory"]] == [one, two]
+    assert found["nic_gpu_memory_mpi"][0]["na"]

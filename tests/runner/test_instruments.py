@@ -1,0 +1,106 @@
+"""What is read around a cell: whose bytes count, how many iterations they were, and what the row is told."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from collbench.backends.group import Group
+from collbench.evidence import counters
+from collbench.evidence.counters import Counters
+from collbench.launch.info import LaunchInfo
+from collbench.operations.registry import operations
+from collbench.runner.instruments import Instruments, told
+from collbench.world.world import World
+from tests.helpers import make_cell
+
+
+@pytest.fixture
+def world():
+    found = World(LaunchInfo("local", 0, 1, 0, 1, "ipc://", "alone"), 5.0)
+    yield found
+    found.close()
+
+
+def ready(device="cpu", size=8, driven=(0, 1)):
+    """An all-reduce of two ranks, both driven by this process."""
+    cell = make_cell(count=size // 4, device=device)
+    return SimpleNamespace(
+        operation=operations()["allreduce"],
+        cell=cell,
+        groups=((0, 1),),
+        mine=(Group((0, 1), driven),),
+        loop=SimpleNamespace(iterations_run=40),
+    )
+
+
+class FAKETelemetry:
+    """Remembers what it was told."""
+
+    def __init__(self):
+        self.told = []
+
+    def switch(self, on):
+        self.told.append(on)
+
+    def taken(self):
+        return [{"monotonic_s": len(self.told)}]
+
+    def close(self):
+        self.told.append("closed")
+
+
+@pytest.fixture
+def readings(monkeypatch):
+    """Readings of a loopback that carries 1000 bytes between any two; tells with which GPUs each was made."""
+    asked = []
+
+    def read(gpus=None):
+        asked.append(gpus)
+        return Counters(interfaces={"lo": {"tx_bytes": 1000 * len(asked), "tx_packets": len(asked)}})
+
+    monkeypatch.setattr(counters, "read", read)
+    return asked
+
+
+def test_iterations_are_those_between_the_readings(world, readings):
+    instruments, cell = Instruments.ready(world, cuda=False, telemetry_hz=0), ready()
+    instruments.begin(cell, world)
+    cell.loop.iterations_run += 25
+    found = instruments.end(cell)
+    assert found == {
+        "moved": {**counters.moved(Counters(), Counters()), "interfaces": {"lo": {"tx_bytes": 1000, "tx_packets": 1}}},
+        "iterations": 25, "driven": [0, 1], "telemetry": [],
+    }  # fmt: skip
+    moved = told(cell, world, [found])
+    assert (moved["iterations"], moved["other_path"], list(moved["hosts"])) == (25, None, [world.me.host])
+    assert moved["inside"]["at_least_bytes"] == 2 * 8 * 25 and moved["inside"]["loopback_bytes"] == 1000 - 66
+    instruments.close()
+
+
+def test_a_rank_that_is_not_its_hosts_first_reads_nothing(world, readings):
+    instruments = Instruments(reads=False)
+    instruments.begin(ready(), world)
+    assert instruments.end(ready())["moved"] is None and readings == []
+
+
+def test_gpus_are_read_for_cells_of_gpus_only(world, readings):
+    instruments = Instruments(reads=True, gpus="FAKE GPUs")
+    for device in ("cpu", "cuda"):
+        instruments.begin(ready(device), world)
+    assert readings == [None, "FAKE GPUs"]
+
+
+@pytest.mark.parametrize(("size", "on"), [(1 << 19, False), (1 << 20, True)])
+def test_telemetry_is_off_for_small_messages(world, readings, size, on):
+    telemetry = FAKETelemetry()
+    instruments = Instruments(reads=True, telemetry=telemetry)
+    instruments.begin(ready(size=size), world)
+    assert instruments.end(ready())["telemetry"] == [{"monotonic_s": 2}]
+    instruments.close()
+    assert telemetry.told == [on, False, "closed"]
+
+
+def test_without_nvml_no_process_is_started(world):
+    instruments = Instruments.ready(world, cuda=True, telemetry_hz=5.0)
+    assert (instruments.reads, instruments.telemetry is None) == (True, instruments.gpus is None)
+    instruments.close()

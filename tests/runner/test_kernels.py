@@ -1,0 +1,63 @@
+"""`collbench kernels` tells wrong data apart from slow kernels, and a missing GPU from both."""
+
+from __future__ import annotations
+
+import pytest
+
+from collbench.device.figure import Figure
+from collbench.errors import RunFailed, UsageError
+from collbench.runner import kernels
+from collbench.runner.kernels import measure_kernels
+
+
+class Shown(list[str]):
+    """Takes what is measured."""
+
+    def start(self, gpus: object, size: int) -> None:
+        self.append(f"{size} bytes")
+
+    def figure(self, figure: Figure) -> None:
+        self.append(figure.kernel)
+
+    def end(self) -> None:
+        self.append("end")
+
+
+@pytest.fixture
+def found(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
+    """The figures that will be measured."""
+    figures: list[Figure] = []
+    monkeypatch.setattr(kernels, "_open", lambda env: [])
+    monkeypatch.setattr(kernels, "fitting_size", lambda gpus, asked: asked)
+    monkeypatch.setattr(kernels, "figures", lambda gpus, size: iter(figures))
+    return figures
+
+
+def test_figures_are_shown_as_they_come(found: list[Figure]) -> None:
+    found += [Figure("copy", (0,), wrong=0), Figure("peer_read", (0,), why="one GPU is visible")]
+    shown = Shown()
+    assert measure_kernels({}, 4096, shown) == 0
+    assert shown == ["4096 bytes", "copy", "peer_read", "end"]
+
+
+def test_wrong_data_fails_the_run_after_all_was_shown(found: list[Figure]) -> None:
+    found += [Figure("peer_write", (0, 3), wrong=5), Figure("copy", (1,), wrong=0)]
+    shown = Shown()
+    with pytest.raises(RunFailed, match=r"^peer_write on GPU 0 and 3: 5 elements are not what they have to be: .*Xid"):
+        measure_kernels({}, 4096, shown)
+    assert shown[-1] == "end"
+
+
+def test_memory_that_ends_meanwhile_is_one_sentence(monkeypatch: pytest.MonkeyPatch, found: list[Figure]) -> None:
+    def ended(gpus: object, size: int) -> None:
+        raise MemoryError("GPU 0 cannot give 1 GiB: 2 MiB of 80 GiB is free")
+
+    monkeypatch.setattr(kernels, "figures", ended)
+    with pytest.raises(UsageError, match=r"GPU 0 cannot give 1 GiB: .* free: say a smaller --size"):
+        measure_kernels({}, 4096, Shown())
+
+
+def test_without_a_gpu_the_reason_and_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "why_unavailable", lambda env: ("there is no NVIDIA driver here", "install it"))
+    with pytest.raises(UsageError, match=r"^no GPU to run kernels on: there is no NVIDIA driver here: install it$"):
+        measure_kernels({}, None, Shown())

@@ -1,0 +1,101 @@
+"""perftest's ib_write_bw: the figures in its output, its complaints, and both ends on the software RDMA device of the virtual machine."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collbench.errors import RunFailed
+from collbench.timing import perftest
+from collbench.timing.perftest import Server, Writes, complaint, free_port, rate_in, why_not, write_to
+from tests.beds.rdma import RdmaVm
+from tests.conftest import enter
+
+ROOT = Path(__file__).parents[2]
+MEASURE = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+from collbench.results.channel import document
+from collbench.runner.channels_nic import nic_channels
+from collbench.runner.probing import together_or_alone
+from collbench.topology.here import this_machine
+with together_or_alone({}, 60) as world:
+    print(json.dumps(document(nic_channels(world, this_machine(), {}, 0.3))))
+"""
+# What 4.5 prints in the virtual machine, shortened.
+PRINTED = """
+---------------------------------------------------------------------------------------
+                    RDMA_Write BW Test
+ Dual-port       : OFF\t\tDevice         : rxe0
+---------------------------------------------------------------------------------------
+ #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]
+ 65536      20               0.63               0.51   \t\t   0.000967
+---------------------------------------------------------------------------------------
+"""
+
+
+def test_the_average_rate_is_read() -> None:
+    assert rate_in(PRINTED) == pytest.approx(0.51e9 / 8)
+
+
+@pytest.mark.parametrize("text", ["", "Couldn't connect to 10.5.0.1:18601\n", PRINTED.replace("0.51", "nan"), " 65536 20 0.63\n"])
+def test_no_figure_is_none(text: str) -> None:
+    assert rate_in(text) is None
+
+
+@settings(max_examples=100)
+@given(st.text(alphabet=st.sampled_from(" \n\t.-#0123456789eXnan"), max_size=200))
+def test_any_text_gives_a_rate_or_none(text: str) -> None:
+    rate = rate_in(text)
+    assert rate is None or rate >= 0
+
+
+def test_its_own_words_are_told() -> None:
+    assert complaint("ib_write_bw: unrecognized option\n Parser function exited with Error\n----\n") == (
+        "perftest: Parser function exited with Error"
+    )
+    assert complaint("\n---\n") == "perftest failed and did not say why"
+
+
+def test_what_is_asked_of_it() -> None:
+    words = " ".join(Writes("mlx5_0", 1, 3, 100).command(18600))
+    assert words.endswith("ib_write_bw -d mlx5_0 -i 1 -s 65536 -n 100 -p 18600 -F --report_gbits --use_cuda=3")
+    assert Writes("mlx5_0", iterations=100).n_bytes == 6_553_600
+
+
+def test_it_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert why_not() == "perftest (ib_write_bw) is not installed: apt-get install perftest, or your distribution's"
+
+
+@pytest.mark.skipif(shutil.which("ib_write_bw") is None, reason="perftest is not installed: apt-get install perftest")
+def test_a_device_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(perftest, "_PAUSE_S", 0.01)
+    writes, port = Writes("none7"), free_port()
+    with Server(writes, port), pytest.raises(RunFailed, match=r"^perftest: .+"):
+        write_to("127.0.0.1", writes, port, 0.1, 1)
+
+
+@pytest.mark.in_turn("perftest in the virtual machine")
+def test_its_channels_are_measured_on_software_rdma() -> None:
+    if shutil.which("ib_write_bw") is None:
+        pytest.skip("perftest is not installed: apt-get install perftest")
+    with ExitStack() as stack:
+        bed = enter(stack, RdmaVm())
+        (bed.share / "measure.py").write_text(MEASURE)
+        done = bed.run([sys.executable, "-I", "/mnt/measure.py", str(ROOT)], timeout=110)
+    assert done.returncode == 0, done.stderr
+    rows = {row["channel"]: row for row in json.loads(done.stdout)["channels"]}
+    nic = rows["nic_host_memory_perftest"]
+    assert nic["na"] is None and nic["bytes_per_s"] > 0 and "unverified" in nic["flags"]
+    assert nic["from"].endswith("/rxe0") and nic["of_bytes_per_s"] is None
+    assert re.match(r"NIC rxe0 is software RDMA \(rxe\) over eth0: no rate of its own", nic["limited_by"])
+    assert rows["nic_gpu_memory_gdr_on"]["na"] == "CUDA shows no GPU near this NIC"

@@ -1,0 +1,105 @@
+"""TCP streams: what arrives is compared and counted, and every way to fail ends within the patience given."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+from collbench.timing import streams
+from collbench.timing.streams import listen, receive, send
+
+KEY = b"0123456789abcdef"
+PATTERN = streams._PATTERN.tobytes()
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    with listen("127.0.0.1") as made:
+        yield made
+
+
+def beside(task: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=task, daemon=True)
+    thread.start()
+    return thread
+
+
+@contextmanager
+def poured(listener: socket.socket, *pieces: bytes) -> Iterator[None]:
+    """A sender of its own making: the key and these pieces; it stays until the end."""
+    with socket.create_connection(listener.getsockname()) as made:
+        made.sendall(KEY + b"".join(pieces))
+        yield
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_the_rate_of_all_streams_together(count: int, listener: socket.socket) -> None:
+    sender = beside(lambda: send(listener.getsockname(), KEY, count, 0.2, 5))
+    arrived = receive(listener, KEY, count, 0.2, 5)
+    sender.join(5)
+    assert not sender.is_alive() and arrived.wrong is None
+    assert len(arrived.rates) == 24 and np.all(arrived.rates >= 0) and 1e6 < np.median(arrived.rates) < 1e12
+
+
+def test_rates_are_those_of_equal_windows_behind_the_warm_up() -> None:
+    """Two streams of 1000 and 500 bytes per second, of which the second begins later and the first stops half-way."""
+    one = streams._Arrivals([0.0, 5.0, 10.0], [0, 5000, 5000])
+    two = streams._Arrivals([2.0, 12.0], [0, 5000])
+    rates = streams._rates([one, two])
+    assert len(rates) == 24
+    assert rates[0] == pytest.approx(1500) and rates[-1] == pytest.approx(500)
+
+
+@pytest.mark.parametrize("times", [[], [1.0], [1.0, 1.0]])
+def test_too_little_is_no_rate(times: list[float]) -> None:
+    assert len(streams._rates([streams._Arrivals(times, [0] * len(times))])) == 0
+
+
+def test_a_stream_that_stalls_carries_nothing(listener: socket.socket) -> None:
+    with poured(listener, PATTERN[:100]):
+        arrived = receive(listener, KEY, 1, 0.1, 5)
+    assert arrived.wrong is None and np.median(arrived.rates) == 0
+
+
+def test_a_byte_that_is_another_is_named(listener: socket.socket) -> None:
+    sent = bytearray(PATTERN[:70_000])
+    sent[66_000] ^= 1
+    with poured(listener, sent):
+        assert receive(listener, KEY, 1, 0.1, 5).wrong == "byte 66000 of a TCP stream is not the one that was sent"
+
+
+def test_a_byte_that_is_lost_shows(listener: socket.socket) -> None:
+    with poured(listener, PATTERN[:1000], PATTERN[1001:5000]):
+        assert receive(listener, KEY, 1, 0.1, 5).wrong == "byte 1000 of a TCP stream is not the one that was sent"
+
+
+def test_who_does_not_know_the_key_is_turned_away(listener: socket.socket) -> None:
+    with socket.create_connection(listener.getsockname()) as stranger:
+        stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        sender = beside(lambda: send(listener.getsockname(), KEY, 1, 0.1, 5))
+        assert receive(listener, KEY, 1, 0.1, 5).wrong is None
+    sender.join(5)
+
+
+def test_nobody_comes(listener: socket.socket) -> None:
+    with pytest.raises(TimeoutError):
+        receive(listener, KEY, 1, 0.1, 0.05)
+
+
+def test_the_sender_leaves_early(listener: socket.socket) -> None:
+    with poured(listener, PATTERN[:100]):
+        pass
+    with pytest.raises(ConnectionError, match="the sending host closed the stream"):
+        receive(listener, KEY, 1, 5, 5)
+
+
+def test_nobody_listens() -> None:
+    with listen("127.0.0.1") as gone:
+        place = gone.getsockname()
+    with pytest.raises(ConnectionRefusedError):
+        send(place, KEY, 1, 0.1, 1)
