@@ -1,4 +1,4 @@
-"""Builds the native timing loop; everything else about the package is said in pyproject.toml.
+"""Builds the native timing loop and ships the CUDA kernels; everything else about the package is said in pyproject.toml.
 
 The loop is plain C without Python.h, loaded with ctypes: one file named `_loop.so` serves every Python. A machine without a C compiler
 still gets a working install: the loop then runs in Python and says so.
@@ -6,12 +6,15 @@ still gets a working install: the loop then runs in Python and says so.
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
 
 LOOP = "collbench.timing._loop"
+KERNELS = Path("cuda_kernels")  # compiled at run time, so their sources are installed: collbench/device/compile.py looks for them
 SOURCES = sorted(str(path) for path in Path("collbench/timing").glob("*.c"))
 
 
@@ -30,7 +33,17 @@ class BuildLoop(build_ext):
         super().run()
 
 
+class ShipKernels(build_py):
+    """Puts the kernels into the package of a wheel; an editable install finds them beside it."""
+
+    def run(self) -> None:
+        """Copy them after the package's own files."""
+        super().run()
+        if not self.editable_mode and KERNELS.is_dir():
+            shutil.copytree(KERNELS, Path(self.build_lib, "collbench", KERNELS), dirs_exist_ok=True)
+
+
 setup(
     ext_modules=[Extension(LOOP, SOURCES, extra_compile_args=["-O2"], optional=True)] if SOURCES else [],
-    cmdclass={"build_ext": BuildLoop},
+    cmdclass={"build_ext": BuildLoop, "build_py": ShipKernels},
 )

@@ -1,0 +1,131 @@
+"""Whether CUDA can be used here, cheapest questions first, and one clear sentence where it cannot."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from typing import Any
+
+from collbench.device.visible import VARIABLE
+
+UNAVAILABLE = 46  # cudaErrorDevicesUnavailable
+COMPUTE_MODE, PROHIBITED = 20, 2  # cudaDevAttrComputeMode, cudaComputeModeProhibited
+PROHIBITED_REMEDY = "'nvidia-smi -c DEFAULT' lets programs use it again"
+_TOO_OLD, _NO_DEVICE, _NOT_READY = 35, 100, 802  # cudaErrorInsufficientDriver, cudaErrorNoDevice, cudaErrorSystemNotReady
+_EXTRA = "pip install 'collbench[cuda13]' (or 'collbench[cuda12]' for drivers before 580)"
+Why = tuple[str, str]
+
+
+def cupy_runtime() -> Any:
+    """cupy's CUDA runtime."""
+    from cupy.cuda import runtime
+
+    return runtime
+
+
+def why_unavailable(env: Mapping[str, str]) -> Why | None:
+    """(why no GPU can be used in this process, the remedy), or None where one can. Never raises; cupy is imported only with a driver."""
+    try:
+        return _no_driver() or _no_cupy() or _hidden(env) or _not_started(env)
+    except Exception as error:
+        return f"CUDA does not start ({type(error).__name__}: {error})", "'nvidia-smi' tells whether the driver works"
+
+
+def _no_driver() -> Why | None:
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return "there is no NVIDIA driver here (libcuda.so.1 does not load)", "install it, or start the container with its GPUs"
+    return None
+
+
+def _no_cupy() -> Why | None:
+    if find_spec("cupy") is None:
+        return "cupy is not installed", _EXTRA
+    both = [name for name in ("cupy-cuda12x", "cupy-cuda13x") if _installed(name)]
+    if len(both) > 1:
+        return (
+            f"{' and '.join(both)} are both installed and overwrite each other",
+            f"pip uninstall -y {' '.join(both)}, then {_EXTRA}",
+        )
+    return None
+
+
+def _installed(name: str) -> bool:
+    try:
+        version(name)
+    except PackageNotFoundError:
+        return False
+    return True
+
+
+def _hidden(env: Mapping[str, str]) -> Why | None:
+    entries = _entries(env)
+    if entries == []:
+        return f"{VARIABLE} is empty, which hides every GPU", "unset it, or name the GPUs to use in it"
+    if entries == ["NoDevFiles"]:
+        return f"Slurm gave this task no GPU ({VARIABLE} is NoDevFiles)", "ask for some: --gpus-per-node or --gpus-per-task"
+    return None
+
+
+def _entries(env: Mapping[str, str]) -> list[str] | None:
+    """The entries of CUDA_VISIBLE_DEVICES up to a negative one, which is the usual way to end it; None when it is not set."""
+    if VARIABLE not in env:
+        return None
+    entries = [entry.strip() for entry in env[VARIABLE].split(",")] if env[VARIABLE].strip() else []
+    negative = next((i for i, entry in enumerate(entries) if entry.startswith("-")), len(entries))
+    return entries[:negative]
+
+
+def _not_started(env: Mapping[str, str]) -> Why | None:
+    runtime = cupy_runtime()
+    driver, needed = int(runtime.driverGetVersion()), int(runtime.runtimeGetVersion())
+    if driver and driver // 1000 < needed // 1000:
+        return _too_old(driver, needed)
+    try:
+        count = int(runtime.getDeviceCount())
+    except runtime.CUDARuntimeError as error:
+        return _refused(error, driver, needed) if error.status != _NO_DEVICE else _none_there(env, 0)
+    return _none_there(env, count) or _prohibited(runtime, count)
+
+
+def _too_old(driver: int, needed: int) -> Why:
+    return (
+        f"the driver knows CUDA {_dotted(driver)} and cupy is made for {_dotted(needed)}",
+        f"pip install 'collbench[cuda{driver // 1000}]' in its place, or bring the driver up to date" if driver >= 12000
+        else "bring the driver up to date: CUDA 12 is the oldest that is supported",
+    )  # fmt: skip
+
+
+def _dotted(number: int) -> str:
+    """13020 is CUDA 13.2."""
+    return f"{number // 1000}.{number % 1000 // 10}"
+
+
+def _refused(error: Any, driver: int, needed: int) -> Why:
+    if error.status == _TOO_OLD:
+        return _too_old(driver, needed)
+    if error.status == _NOT_READY:
+        return "the GPUs are not ready: NVSwitch machines need the fabric manager", "systemctl start nvidia-fabricmanager"
+    return f"CUDA does not start ({error})", "'nvidia-smi' tells whether the driver works"
+
+
+def _none_there(env: Mapping[str, str], count: int) -> Why | None:
+    """Of what CUDA_VISIBLE_DEVICES names, CUDA shows the first `count`: it stops at what is not there, and shows none named twice."""
+    entries = _entries(env)
+    if not entries or entries[0].startswith("MIG-"):
+        return None if count else ("CUDA shows no GPU here", f"'nvidia-smi' lists them; in a container, start it with them; see {VARIABLE}")
+    if len(set(entries)) < len(entries):
+        return f"{VARIABLE}={env[VARIABLE]} names a GPU twice, so CUDA shows none", "name each GPU once"
+    if count < len(entries):
+        return f"{VARIABLE}={env[VARIABLE]} names '{entries[count]}', and there is no such GPU", "'nvidia-smi -L' lists those that are"
+    return None
+
+
+def _prohibited(runtime: Any, count: int) -> Why | None:
+    """Where some GPU may be used, each rank finds out about its own."""
+    if any(runtime.deviceGetAttribute(COMPUTE_MODE, index) != PROHIBITED for index in range(count)):
+        return None
+    return "every GPU that CUDA shows is in prohibited mode", PROHIBITED_REMEDY

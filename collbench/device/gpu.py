@@ -1,0 +1,248 @@
+"""The seam over cupy: memory, streams, events, graphs and copies of one GPU. Nothing else in the project imports cupy's runtime.
+
+cupy gives what NCCL does not (GPU.md). Everything here is by address, so that the native loop and C libraries can use it too.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collbench.device.cuda import COMPUTE_MODE, PROHIBITED, PROHIBITED_REMEDY, UNAVAILABLE, cupy_runtime
+from collbench.errors import RunFailed, UsageError
+from collbench.units import format_bytes
+
+_TO_DEVICE, _TO_HOST = 1, 2  # cudaMemcpyKind
+_OUT_OF_MEMORY = 2  # cudaError_t
+# cudaDeviceAttr; by number, since cudaDeviceProp lost its clocks and the compute mode in CUDA 13.
+_MEMORY_CLOCK_KHZ, _MEMORY_BUS_BITS, _L2_BYTES, _MAJOR, _MINOR = 36, 37, 38, 75, 76
+_MODES = {0: "default", PROHIBITED: "prohibited", 3: "exclusive"}
+
+
+class Stream:
+    """A stream of work that runs in order, apart from the default stream. `cupy` is what cupy launches kernels on."""
+
+    def __init__(self) -> None:
+        from cupy.cuda import Stream as CupyStream
+
+        self.cupy: Any = CupyStream(non_blocking=True)
+        self.address = int(self.cupy.ptr)
+
+    def synchronize(self) -> None:
+        """Waits until everything enqueued has run, however long that takes."""
+        self.cupy.synchronize()
+
+
+class Event:
+    """A moment of a stream, with its time."""
+
+    def __init__(self) -> None:
+        from cupy.cuda import Event as CupyEvent
+
+        self.cupy: Any = CupyEvent()
+        self.address = int(self.cupy.ptr)
+
+
+class Graph:
+    """What was captured from a stream, ready to be launched as a whole: `address` is for cuGraphLaunch once the capture has ended."""
+
+    cupy: Any = None
+
+    @property
+    def address(self) -> int:
+        """The executable graph."""
+        return int(self.cupy.graphExec)
+
+
+class Memory:
+    """`n_bytes` of a GPU's memory at `address`, freed with this object; at the end of the process the driver frees it.
+
+    (Freeing waits for all work of the GPU, so that at an exit after a hang it would never return.)
+    """
+
+    def __init__(self, gpu: Gpu, n_bytes: int) -> None:
+        with gpu.use():
+            self.address = int(cupy_runtime().malloc(n_bytes))
+        self.n_bytes = n_bytes
+        weakref.finalize(self, _free, gpu, self.address).atexit = False
+
+
+def _free(gpu: Gpu, address: int) -> None:
+    with suppress(RunFailed), gpu.use():  # of a GPU that has failed nothing can be freed
+        cupy_runtime().free(address)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a GPU says of itself; None for what it does not say.
+
+    memory_clock_hz, memory_bus_bits   what the data sheet's memory rate is made of: two transfers per clock
+    """
+
+    name: str
+    bus_id: str
+    arch: str
+    memory_bytes: int
+    l2_bytes: int
+    compute_mode: str
+    memory_clock_hz: int | None
+    memory_bus_bits: int | None
+
+
+class Gpu:
+    """The GPU that CUDA shows this process at `index`. Raises UsageError, one sentence, for one that cannot be used."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        runtime = cupy_runtime()
+        if index >= gpu_count():
+            raise UsageError(f"GPU {index} is not there: CUDA shows this process {gpu_count()}")
+        self.facts = _facts(runtime, index)
+        self.name, self.bus_id, self.arch = self.facts.name, self.facts.bus_id, self.facts.arch
+        self.memory_bytes, self.l2_bytes = self.facts.memory_bytes, self.facts.l2_bytes
+        self.compute_mode = self.facts.compute_mode
+        self._claim()
+
+    @property
+    def memory_rate(self) -> float | None:
+        """Bytes per second of the GPU's memory by its clock and width; None where the driver does not tell them."""
+        clock, bits = self.facts.memory_clock_hz, self.facts.memory_bus_bits
+        return 2.0 * clock * bits / 8 if clock and bits else None
+
+    def _claim(self) -> None:
+        """Makes this process's context on the GPU, and says why there is none."""
+        if self.compute_mode == "prohibited":
+            raise UsageError(f"GPU {self.index} ({self.name}) is in prohibited mode: {PROHIBITED_REMEDY}")
+        runtime = cupy_runtime()
+        try:
+            runtime.setDevice(self.index)
+            runtime.memGetInfo()
+        except runtime.CUDARuntimeError as error:
+            raise UsageError(self._refusal(error)) from error
+
+    def _refusal(self, error: Any) -> str:
+        about = f"GPU {self.index} ({self.name})"
+        if error.status == UNAVAILABLE:
+            mode = "is in exclusive mode and another process has it" if self.compute_mode == "exclusive" else "is busy or cannot be used"
+            return f"{about} {mode}: end that process ('nvidia-smi' names it), or 'nvidia-smi -c DEFAULT' lets several share it"
+        if error.status == _OUT_OF_MEMORY:
+            return f"{about} has no memory left even to start on: end the processes that fill it ('nvidia-smi' names them)"
+        return f"{about} cannot be used ({error}): 'nvidia-smi' and 'dmesg' tell more"
+
+    @contextmanager
+    def use(self) -> Iterator[None]:
+        """Makes this the current GPU. CUDA's errors inside become a RunFailed that names the GPU."""
+        from cupy.cuda import Device
+
+        try:
+            with Device(self.index):
+                yield
+        except cupy_runtime().CUDARuntimeError as error:
+            raise RunFailed(f"GPU {self.index} ({self.name}) failed: {error}") from error
+
+    def stream(self) -> Stream:
+        """A new stream, which does not wait for the default one."""
+        with self.use():
+            return Stream()
+
+    def event(self) -> Event:
+        """A new event that keeps its time."""
+        with self.use():
+            return Event()
+
+    def allocate(self, n_bytes: int) -> Memory:
+        """Memory straight from the driver: no pool keeps it later. Raises MemoryError, one sentence."""
+        try:
+            return Memory(self, n_bytes)
+        except RunFailed as error:
+            if getattr(error.__cause__, "status", None) != _OUT_OF_MEMORY:
+                raise
+            free = format_bytes(self.free_bytes())
+            raise MemoryError(
+                f"GPU {self.index} ({self.name}) cannot give {format_bytes(n_bytes)}: {free} of {format_bytes(self.memory_bytes)} is free"
+            ) from error
+
+    def free_bytes(self) -> int:
+        """What can still be allocated."""
+        with self.use():
+            return int(cupy_runtime().memGetInfo()[0])
+
+    def pinned(self, n_bytes: int) -> NDArray[np.uint8]:
+        """Host memory that the GPU reads and writes by itself."""
+        from cupy.cuda import alloc_pinned_memory
+
+        with self.use():
+            return np.frombuffer(alloc_pinned_memory(n_bytes), np.uint8, n_bytes)
+
+    def upload(self, address: int, array: NDArray[Any], stream: Stream) -> None:
+        """Copies an array to `address` in the order of `stream`, and waits: the array may change afterwards."""
+        whole = np.ascontiguousarray(array)
+        with self.use():
+            cupy_runtime().memcpyAsync(address, whole.ctypes.data, whole.nbytes, _TO_DEVICE, stream.address)
+            stream.synchronize()
+
+    def download(self, address: int, n_bytes: int) -> NDArray[np.uint8]:
+        """Copies memory to the host. What other streams still write there is not waited for."""
+        found = np.empty(n_bytes, np.uint8)
+        with self.use():
+            cupy_runtime().memcpy(found.ctypes.data, address, n_bytes, _TO_HOST)
+        return found
+
+    @contextmanager
+    def capture(self, stream: Stream) -> Iterator[Graph]:
+        """What is enqueued on `stream` inside does not run but becomes the graph."""
+        graph = Graph()
+        with self.use():
+            stream.cupy.begin_capture()
+            try:
+                yield graph
+            except BaseException:
+                with suppress(Exception):  # the capture is broken already; only the first error matters
+                    stream.cupy.end_capture()
+                raise
+            graph.cupy = stream.cupy.end_capture()
+
+
+def _facts(runtime: Any, index: int) -> Facts:
+    properties = runtime.getDeviceProperties(index)
+    name = properties["name"]
+
+    def asked(attribute: int) -> int:
+        return int(runtime.deviceGetAttribute(attribute, index))
+
+    return Facts(
+        name=name.decode(errors="replace") if isinstance(name, bytes) else str(name),
+        bus_id=str(runtime.deviceGetPCIBusId(index)).lower(), arch=f"sm_{asked(_MAJOR)}{asked(_MINOR)}",
+        memory_bytes=int(properties["totalGlobalMem"]), l2_bytes=asked(_L2_BYTES), compute_mode=_MODES.get(asked(COMPUTE_MODE), "unknown"),
+        memory_clock_hz=1000 * asked(_MEMORY_CLOCK_KHZ) or None, memory_bus_bits=asked(_MEMORY_BUS_BITS) or None,
+    )  # fmt: skip
+
+
+def gpu_count() -> int:
+    """How many GPUs CUDA shows this process; 0 where it shows none or does not start."""
+    runtime = cupy_runtime()
+    try:
+        return int(runtime.getDeviceCount())
+    except runtime.CUDARuntimeError:
+        return 0
+
+
+def driver_address(name: str) -> int:
+    """The address of a function of the driver's library (cuStreamQuery, cuEventRecord …). Raises AttributeError where it has none."""
+    return ctypes.cast(getattr(ctypes.CDLL("libcuda.so.1"), name), ctypes.c_void_p).value or 0
+
+
+def driver_error(code: int) -> str:
+    """The driver's words for one of its error codes."""
+    text = ctypes.c_char_p()
+    with suppress(OSError, AttributeError):
+        if ctypes.CDLL("libcuda.so.1").cuGetErrorString(code, ctypes.byref(text)) == 0 and text.value:
+            return f"CUDA error {code}: {text.value.decode(errors='replace')}"
+    return f"CUDA error {code}"

@@ -1,0 +1,155 @@
+"""The kernels of cuda_kernels/, ready to be launched on one GPU. Launches are enqueued and not waited for; sizes are in bytes."""
+
+from __future__ import annotations
+
+import struct
+from math import ceil
+from typing import Any
+
+import numpy as np
+
+from collbench.device.compile import cubin
+from collbench.device.cuda import cupy_runtime
+from collbench.device.gpu import Gpu, Stream
+
+THREADS = 256  # of a block, as in vectors.h
+VECTOR = 16  # bytes of one load
+NONE = 2**64 - 1  # the index of the first wrong element where none is wrong
+_BLOCKS_AT_ONCE = 4  # of a multiprocessor, as in vectors.h
+_UNROLLED = 4  # vectors of a thread, in the kernels that take one tile per block
+_MULTIPROCESSORS = 16  # cudaDevAttrMultiProcessorCount
+_WIDTHS = (1, 2, 4, 8)
+_NAMES = (
+    "fill", "verify", "no_errors", "corrupt", "read_memory", "write_memory", "copy", "triad", "reduce_copy",
+    "peer_read", "peer_write", "peer_both", "pingpong", "pointer_chase", "hold", "flush", "delay",
+)  # fmt: skip
+
+
+class Kernels:
+    """The kernels of one GPU. Addresses are those of its memory, or of memory mapped into its address space.
+
+    Raises what `cubin` raises.
+    """
+
+    def __init__(self, gpu: Gpu) -> None:
+        from cupy import RawModule
+
+        self._gpu = gpu
+        with gpu.use():
+            module = RawModule(path=str(cubin(gpu.arch)))
+            self._functions = {name: module.get_function(name) for name in _NAMES}
+            self._at_once = _BLOCKS_AT_ONCE * int(cupy_runtime().deviceGetAttribute(_MULTIPROCESSORS, gpu.index))
+
+    def fill(self, stream: Stream, address: int, n_bytes: int, table_address: int, table_bytes: int) -> None:
+        """Repeats a table of bytes over memory; the first byte of the memory is the first of the table."""
+        _not_empty(table_bytes)
+        self._launch("fill", stream, self._resident(n_bytes), address, n_bytes, table_address, table_bytes)
+
+    def verify(self, stream: Stream, address: int, n_bytes: int, table_address: int, table_bytes: int,
+               *, width: int, tolerance: int, result_address: int) -> None:  # fmt: skip
+        """Compares elements of `width` bytes with the repeated table.
+
+        result_address: two words, the count of wrong elements and the index of the first one (NONE: none).
+        tolerance: steps of the bit pattern, as those of floating-point numbers are ordered, by which an element may be off; 0: exact.
+        What is wanted must be farther than that from infinity and NaN.
+        """
+        _not_empty(table_bytes)
+        if width not in _WIDTHS or address % width or n_bytes % width:
+            raise ValueError(f"elements of {width} bytes at {address:#x}, {n_bytes} bytes in all: sizes and addresses do not fit")
+        self._launch("no_errors", stream, 1, result_address)
+        words = (address, n_bytes, table_address, table_bytes, width, tolerance, result_address)
+        self._launch("verify", stream, self._resident(n_bytes), *words)
+
+    def corrupt(self, stream: Stream, address: int, offset: int, mask: int) -> None:
+        """Flips the bits of `mask` (1 to 255) in the byte at `offset`."""
+        self._launch("corrupt", stream, 1, address, offset, mask)
+
+    @property
+    def sums_bytes(self) -> int:
+        """Memory that `read` needs for its sums."""
+        return self._at_once * THREADS * 8
+
+    def read(self, stream: Stream, address: int, n_bytes: int, sums: int) -> None:
+        """Reads memory. The words at `sums` then add up (modulo 2^64) to the sum of its 64-bit words."""
+        self._launch("read_memory", stream, self._at_once, address, _vectors(n_bytes), sums)
+
+    def write(self, stream: Stream, address: int, n_bytes: int, value: int) -> None:
+        """Writes a word of 64 bits and its complement, in turn."""
+        self._launch("write_memory", stream, _tiles(n_bytes), address, _vectors(n_bytes), value)
+
+    def copy(self, stream: Stream, to: int, source: int, n_bytes: int) -> None:
+        """Copies memory of this GPU."""
+        self._launch("copy", stream, _tiles(n_bytes), to, source, _vectors(n_bytes))
+
+    def triad(self, stream: Stream, a: int, b: int, c: int, n_bytes: int, *, scale: float) -> None:
+        """a = b + scale · c in float64, each of n_bytes."""
+        bits = struct.unpack("<Q", struct.pack("<d", scale))[0]
+        self._launch("triad", stream, _tiles(n_bytes), a, b, c, _vectors(n_bytes), bits)
+
+    def reduce_copy(self, stream: Stream, out: int, a: int, b: int, n_bytes: int) -> None:
+        """out = a + b in float32, each of n_bytes: one step of a ring."""
+        self._launch("reduce_copy", stream, _tiles(n_bytes), out, a, b, _vectors(n_bytes))
+
+    def peer_read(self, stream: Stream, here: int, there: int, n_bytes: int) -> None:
+        """Copies a peer's memory here, by loads."""
+        self._launch("peer_read", stream, _tiles(n_bytes), here, there, _vectors(n_bytes))
+
+    def peer_write(self, stream: Stream, there: int, here: int, n_bytes: int) -> None:
+        """Copies memory of this GPU to a peer's, by stores."""
+        self._launch("peer_write", stream, _tiles(n_bytes), there, here, _vectors(n_bytes))
+
+    def peer_both(self, stream: Stream, here_out: int, there_in: int, there_out: int, here_in: int, *, n_bytes: int) -> None:
+        """Both at once, n_bytes in each direction: here_out = there_in, there_out = here_in."""
+        self._launch("peer_both", stream, 2 * _tiles(n_bytes), here_out, there_in, there_out, here_in, _vectors(n_bytes))
+
+    def pingpong(self, stream: Stream, mine: int, theirs: int, *, rounds: int, starts: bool, timeout_ns: int, result: int) -> None:
+        """A word to and fro between two launches, one of which `starts`; both words are 0 before.
+
+        result: two words, the round trips made (fewer than `rounds`: timed out) and their nanoseconds.
+        """
+        self._launch("pingpong", stream, 1, mine, theirs, rounds, int(starts), timeout_ns, result)
+
+    def pointer_chase(self, stream: Stream, chain: int, start: int, steps: int, result: int) -> None:
+        """Follows a chain of indices (64 bits each); result: two words, the index it ends at and the nanoseconds it took."""
+        self._launch("pointer_chase", stream, 1, chain, start, steps, result)
+
+    def hold(self, stream: Stream, latch: int, timeout_ns: int, result: int) -> None:
+        """Keeps the stream waiting until the host writes the word at `latch`; result: one word, 1 released, 2 timed out.
+
+        Every kernel that is enqueued meanwhile must have run before: CUDA loads a kernel at its first launch, and may wait to do so.
+        """
+        self._launch("hold", stream, 1, latch, timeout_ns, result)
+
+    def flush(self, stream: Stream, address: int, n_bytes: int) -> None:
+        """Reads and writes memory of the level-2 cache's size, so that nothing else stays in it."""
+        self._launch("flush", stream, _tiles(n_bytes), address, _vectors(n_bytes))
+
+    def delay(self, stream: Stream, wait_ns: int) -> None:
+        """Keeps the stream busy for so long."""
+        self._launch("delay", stream, 1, wait_ns)
+
+    def _resident(self, n_bytes: int) -> int:
+        """Blocks that are all on the GPU at once, and no more than have something to do."""
+        return max(1, min(self._at_once, ceil(n_bytes / (VECTOR * THREADS))))
+
+    def _launch(self, name: str, stream: Stream, blocks: int, *arguments: int) -> None:
+        """Every argument is a word of 64 bits; one thread is enough for one block of what is no sweep, and the others leave at once."""
+        words: tuple[Any, ...] = tuple(np.uint64(word) for word in arguments)
+        with self._gpu.use():
+            self._functions[name]((blocks,), (THREADS,), words, stream=stream.cupy)
+
+
+def _vectors(n_bytes: int) -> int:
+    """n_bytes, which these kernels move in whole vectors. Raises ValueError for others."""
+    if n_bytes % VECTOR:
+        raise ValueError(f"{n_bytes} bytes are no multiple of {VECTOR}")
+    return n_bytes
+
+
+def _tiles(n_bytes: int) -> int:
+    return max(1, ceil(n_bytes / (VECTOR * THREADS * _UNROLLED)))
+
+
+def _not_empty(table_bytes: int) -> None:
+    if table_bytes <= 0:
+        raise ValueError("an empty table says nothing")

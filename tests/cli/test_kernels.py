@@ -1,0 +1,66 @@
+"""`collbench kernels` on the fake GPU (a test double: its rates say nothing), from the command line to the last check."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import Finished, environment, one_sentence, run
+from tests.fake_gpu import Missing
+from tests.fake_gpu import environment as fake
+
+OF_ONE = ["fill", "verify", "read_memory", "write_memory", "copy", "triad", "reduce_copy", "flush", "pointer_chase", "delay", "pingpong"]
+OF_TWO = ["peer_read", "peer_write", "peer_both", "reduce_copy", "copy_engine", "pingpong", "pointer_chase"]
+UNCHECKED = {"flush", "delay"}
+
+
+def kernels(folder: Path, *argv: str, gpus: int = 2, **told: object) -> Finished:
+    try:
+        return run(folder, "kernels", *argv, env=fake(gpus, inherit=environment(), **told))
+    except Missing as why:
+        pytest.skip(str(why))
+
+
+def test_every_kernel_of_every_gpu_and_between_them_is_measured_and_right(tmp_path: Path) -> None:
+    done = kernels(tmp_path, "--size", "4K", "--format", "json")
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    expected = [(kernel, [gpu]) for gpu in (0, 1) for kernel in OF_ONE] + [(kernel, [0, 1]) for kernel in OF_TWO]
+    assert [(row["kernel"], row["gpus"]) for row in rows] == expected
+    for row in rows:
+        assert set(row["gpu_names"]) == {"FAKE GPU (test double)"}
+        assert row["n"] >= 6, row
+        assert row["wrong"] == (None if row["kernel"] in UNCHECKED else 0), row
+        assert row["percent_of_floor"] is None, row  # 4 KiB lie in the cache, and what joins the fake GPUs nobody knows
+
+
+@pytest.mark.in_turn
+def test_gpus_that_cannot_reach_each_other_are_said_to(tmp_path: Path) -> None:
+    done = kernels(tmp_path, "--size", "4K", peer=0)
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[:2] for line in done.stdout.splitlines() if "n/a (GPUs 0 and 1 cannot reach each other's memory" in line] == [
+        ["0→1", kernel] for kernel in OF_TWO
+    ]
+
+
+@pytest.mark.in_turn
+def test_one_gpu_has_no_peer(tmp_path: Path) -> None:
+    done = kernels(tmp_path, "--size", "4M", gpus=1)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0] == "GPU 0: FAKE GPU (test double) (sm_90, memory 16.0 GB/s, level-2 cache 1 MiB)"
+    assert [line.split()[1] for line in lines if "n/a (one GPU is visible" in line] == OF_TWO
+    (copy,) = (line for line in lines if line.split()[1] == "copy")
+    assert " of 16.0 GB/s " in copy and copy.endswith("0      memory clock × width × 2")
+
+
+def test_without_a_gpu_it_says_so_in_one_sentence(tmp_path: Path) -> None:
+    assert one_sentence(kernels(tmp_path, gpus=0)).startswith("no GPU to run kernels on: ")
+
+
+@pytest.mark.in_turn
+def test_a_size_that_does_not_fit_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    said = one_sentence(kernels(tmp_path, "--size", "1G", memory=512 << 20))
+    assert "3 arrays of 1 GiB do not fit in GPU 0 (FAKE GPU (test double)), where 512 MiB is free" in said

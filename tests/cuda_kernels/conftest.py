@@ -1,0 +1,16 @@
+"""The kernels, compiled once for all tests of the folder."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cuda_kernels.serial import Serial, build
+
+
+@pytest.fixture(scope="session")
+def serial(tmp_path_factory: pytest.TempPathFactory) -> Serial:
+    """The kernels as g++ compiles them."""
+    library = build(tmp_path_factory.mktemp("kernels"))
+    if library is None:
+        pytest.skip("no g++: apt-get install g++")
+    return Serial(library)

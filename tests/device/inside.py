@@ -1,0 +1,253 @@
+"""What the room does with memory, streams, graphs and kernels, on the double: pytest is started anew for this file (test_gpu.py)."""
+
+import ctypes
+import gc
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from collbench.backends.group import Group
+from collbench.backends.memory import Buffers
+from collbench.device import checker as checker_room
+from collbench.device.buffers import DeviceBuffers
+from collbench.device.checker import checker_of, prove
+from collbench.device.cuda import cupy_runtime
+from collbench.device.gpu import Gpu, driver_address, driver_error, gpu_count
+from collbench.errors import RunFailed, UsageError
+from collbench.operations.allreduce import ALLREDUCE
+from collbench.operations.check import poison
+from collbench.operations.digits import PERIOD
+from collbench.operations.dtypes import DTYPES
+from collbench.operations.layout import bytes_needed
+from collbench.operations.operation import Operation
+from collbench.operations.p2p_bandwidth import P2P_BANDWIDTH
+from tests.helpers import ALLGATHER, ALLTOALL, REDUCESCATTER, SCATTER, carried_out, make_cell
+
+PAIR = Group((0, 1), (0, 1))
+
+
+@pytest.fixture(scope="module")
+def gpus():
+    return [Gpu(0), Gpu(1)]
+
+
+@pytest.fixture(scope="module")
+def streams(gpus):
+    return [gpu.stream() for gpu in gpus]
+
+
+@pytest.fixture
+def make(gpus, streams):
+    def make(operation: Operation = ALLREDUCE, slots: int = 1, **cell) -> DeviceBuffers:
+        return DeviceBuffers(operation, make_cell(device="cuda", **cell), PAIR, slots, gpus, streams)
+
+    return make
+
+
+def test_a_gpu_says_what_it_is(gpus):
+    assert gpu_count() == 2
+    assert [gpu.name for gpu in gpus] == ["FAKE GPU (test double)"] * 2
+    assert gpus[0].bus_id != gpus[1].bus_id == gpus[1].bus_id.lower()
+    assert (gpus[0].arch, gpus[0].compute_mode) == ("sm_90", "default")
+    assert gpus[0].memory_rate == 2 * gpus[0].facts.memory_clock_hz * gpus[0].facts.memory_bus_bits / 8
+
+
+def test_a_gpu_that_is_not_there_is_one_sentence():
+    with pytest.raises(UsageError, match=r"^GPU 2 is not there: CUDA shows this process 2$"):
+        Gpu(2)
+
+
+def test_memory_is_the_drivers_and_goes_back_with_its_last_reference(gpus):
+    before = gpus[0].free_bytes()
+    held = gpus[0].allocate(1 << 20)
+    assert (held.n_bytes, before - gpus[0].free_bytes()) == (1 << 20, 1 << 20)
+    del held
+    gc.collect()
+    assert gpus[0].free_bytes() == before
+
+
+def test_too_much_is_a_memory_error_that_says_what_is_free(gpus):
+    with pytest.raises(MemoryError, match=r"^GPU 1 \(FAKE GPU \(test double\)\) cannot give 3 GiB: .* of 1 GiB is free$"):
+        gpus[1].allocate(3 << 30)
+
+
+def test_other_errors_of_cuda_name_the_gpu(gpus):
+    held = gpus[0].allocate(16)
+    with pytest.raises(RunFailed, match=r"^GPU 0 \(FAKE GPU \(test double\)\) failed: cudaErrorInvalidValue"), gpus[0].use():
+        cupy_runtime().memset(held.address, 0, 17)
+
+
+def test_arrays_go_there_and_back(gpus, streams):
+    array = np.arange(100, dtype=np.float32)
+    held = gpus[1].allocate(400)
+    gpus[1].upload(held.address, array[::-1], streams[1])
+    assert gpus[1].download(held.address, 400).view(np.float32).tolist() == array[::-1].tolist()
+
+
+def test_pinned_memory_is_an_array_of_bytes(gpus):
+    pinned = gpus[0].pinned(4096)
+    pinned[:] = 7
+    assert (pinned.dtype, pinned.size, int(pinned.sum())) == (np.uint8, 4096, 7 * 4096)
+
+
+def test_what_is_captured_runs_when_the_graph_is_launched(gpus, streams):
+    checker, held = checker_of(gpus[0], streams[0]), gpus[0].allocate(16)
+    table = np.full(16, 3, np.uint8)
+    checker.fill(held.address, 16, table)
+    with gpus[0].capture(streams[0]) as graph:
+        checker.corrupt(held.address, 5, 0xFF)
+    assert checker.verify(held.address, 16, table, 0) == (0, 2**64 - 1)
+    launch = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64)(driver_address("cuGraphLaunch"))
+    assert launch(graph.address, streams[0].address) == 0
+    assert checker.verify(held.address, 16, table, 0) == (1, 5)
+
+
+def test_a_broken_capture_leaves_the_stream_usable(gpus, streams):
+    with pytest.raises(ZeroDivisionError), gpus[0].capture(streams[0]):
+        _ = 1 // 0
+    checker_of(gpus[0], streams[0]).settle()
+
+
+def test_the_drivers_words_for_a_code():
+    assert driver_error(600) == "CUDA error 600: device not ready"
+    assert driver_error(12345) == "CUDA error 12345"
+    with pytest.raises(AttributeError):
+        driver_address("cuFrobnicate")
+
+
+def test_the_checker_proves_itself(gpus, streams):
+    prove(gpus[0], streams[0])
+
+
+@pytest.mark.parametrize("blind", ["sees nothing", "sees errors everywhere", "misplaces them"])
+def test_a_blind_checker_is_caught(gpus, streams, monkeypatch, blind):
+    real = checker_room.Checker.verify
+
+    def verify(self, address, n_bytes, table, tolerance):
+        wrong, first = real(self, address, n_bytes, table, tolerance)
+        return {"sees nothing": (0, 2**64 - 1), "sees errors everywhere": (1, 0), "misplaces them": (wrong, first + (wrong > 0))}[blind]
+
+    monkeypatch.setattr(checker_room.Checker, "verify", verify)
+    with pytest.raises(RunFailed, match=r"^the checker of GPU 0 .* does not see a flipped bit at byte 0 of elements of 1 bytes"):
+        prove(gpus[0], streams[0])
+
+
+def downloaded(buffers, gpus, driven, slot, which):
+    count = buffers.elements(driven)[which == "recv"]
+    at = getattr(buffers, which)(driven, slot)
+    return gpus[driven].download(at, count * buffers.cell.dtype.size).view(buffers.cell.dtype.numpy)
+
+
+def on_the_host(buffers, slots=1):
+    return Buffers(buffers.operation, replace(buffers.cell, device="cpu"), PAIR, slots)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("redop", ["sum", None])
+def test_inputs_are_those_of_the_host(make, gpus, dtype, redop):
+    buffers = make(ALLREDUCE if redop else ALLGATHER, slots=2, dtype=dtype, redop=redop, count=1001)
+    host = on_the_host(buffers, 2)
+    for each in (buffers, host):
+        each.fill(1, for_check=True)
+    for driven in (0, 1):
+        assert np.array_equal(downloaded(buffers, gpus, driven, 1, "send").view(np.uint8), host.send(driven, 1).view(np.uint8))
+        assert set(downloaded(buffers, gpus, driven, 1, "recv").view(np.uint8).tolist()) == {0xA5}
+
+
+@pytest.mark.parametrize(("redop", "value"), [("sum", 0), ("prod", 1)])
+def test_timed_in_place_reductions_run_on_what_does_not_grow(make, gpus, redop, value):
+    buffers = make(dtype="bfloat16", redop=redop, in_place=True, count=77)
+    buffers.fill(0, for_check=False)
+    assert set(downloaded(buffers, gpus, 1, 0, "send").astype(float).tolist()) == {value}
+
+
+def test_timed_slots_share_their_digits_and_checked_ones_do_not(make, gpus):
+    buffers = make(slots=3)
+    for for_check, same in ((False, True), (True, False)):
+        for slot in range(3):
+            buffers.fill(slot, for_check)
+        sends = [downloaded(buffers, gpus, 0, slot, "send").tolist() for slot in range(3)]
+        assert (sends[0] == sends[1] == sends[2]) is same
+
+
+def carry_out(buffers, gpus, streams, slot=0):
+    """Everything arrives as promised."""
+    sends = [downloaded(buffers, gpus, driven, slot, "send").copy() for driven in (0, 1)]
+    for driven, place in enumerate(buffers.places):
+        got = carried_out(buffers.operation, place, sends)
+        if got.size:
+            gpus[driven].upload(buffers.recv(driven, slot), got, streams[driven])
+    return sends
+
+
+@pytest.mark.parametrize("operation", [ALLREDUCE, ALLGATHER, ALLTOALL, REDUCESCATTER, SCATTER, P2P_BANDWIDTH], ids=lambda one: one.name)
+@pytest.mark.parametrize("dtype", ["float32", "int8", "bfloat16", "float8_e5m2", "uint64"])
+def test_right_data_is_found_right_and_one_flip_at_its_index(make, gpus, streams, operation, dtype):
+    buffers = make(operation, dtype=dtype, count=2 * 1001, redop="sum" if operation.reduces else None, root=0)
+    buffers.fill(0, for_check=True)
+    carry_out(buffers, gpus, streams)
+    assert buffers.check(0) == [None, None]
+    width, received = buffers.cell.dtype.size, buffers.elements(1)[1]
+    checker_of(gpus[1], streams[1]).corrupt(buffers.recv(1, 0), (received - 1) * width, 0x01)
+    found = buffers.check(0)
+    assert (found[0], found[1].rank, found[1].wrong, found[1].index) == (None, 1, 1, received - 1)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_type_is_told_in_the_words_of_the_host(make, gpus, streams, dtype):
+    """A dropped rank, an element here and there, what never arrived: the sentence is the same."""
+    buffers = make(dtype=dtype, count=3001)
+    host = on_the_host(buffers)
+    for spoil in (lambda got, sends: got - sends[1], lambda got, sends: np.roll(got, 1), lambda got, sends: poison(got[2000:]) or got):
+        for each in (buffers, host):
+            each.fill(0, for_check=True)
+        sends = carry_out(buffers, gpus, streams)
+        spoilt = spoil(downloaded(buffers, gpus, 0, 0, "recv"), sends).astype(buffers.cell.dtype.numpy)
+        gpus[0].upload(buffers.recv(0, 0), spoilt, streams[0])
+        host.recv(0, 0)[:] = spoilt
+        found = buffers.check(0)[0]
+        assert found == host.check(0)[0]
+        assert found.wrong > 0
+
+
+@pytest.mark.parametrize("dtype", [name for name, kind in DTYPES.items() if kind.kind == "float"])
+def test_an_average_may_be_as_far_off_as_on_the_host(gpus, streams, dtype):
+    three = Group((0, 1, 2), (0, 1))
+    buffers = DeviceBuffers(ALLREDUCE, make_cell(dtype, 500, device="cuda", redop="avg"), three, 1, gpus, streams)
+    host = Buffers(ALLREDUCE, replace(buffers.cell, device="cpu"), Group((0, 1, 2), (0, 1, 2)), 1)
+    host.fill(0, for_check=True)
+    right = carried_out(ALLREDUCE, host.places[0], [host.send(rank, 0) for rank in range(3)])
+    for units in (0, 1, 2, 3, 4, 5, 6, 7):
+        got = right.copy()
+        got.view(f"u{got.itemsize}")[7] += units
+        gpus[0].upload(buffers.recv(0, 0), got, streams[0])
+        host.recv(0, 0)[:] = got
+        assert buffers.check(0)[0] == host.check(0)[0]
+
+
+def test_long_buffers_are_compared_to_their_last_element(make, gpus, streams):
+    count = 3 * PERIOD + 5
+    buffers = make(P2P_BANDWIDTH, dtype="int8", count=count, redop=None)
+    buffers.fill(0, for_check=True)
+    carry_out(buffers, gpus, streams)
+    assert buffers.check(0) == [None, None]
+    checker_of(gpus[1], streams[1]).corrupt(buffers.recv(1, 0), count - 1, 0x80)
+    assert buffers.check(0)[1].index == count - 1
+
+
+def test_every_rank_has_the_bytes_that_were_announced(make):
+    buffers = make(SCATTER, redop=None, root=0, count=1000)
+    assert [memory.n_bytes for memory in buffers.memory] == [bytes_needed(SCATTER, buffers.cell, 2)] * 2
+    assert buffers.page_bytes is None
+
+
+def test_memory_of_another_allocator_is_used_as_it_is(gpus, streams):
+    taken = []
+
+    def allocate(gpu, n_bytes):
+        taken.append(gpu.allocate(n_bytes))
+        return taken[-1]
+
+    buffers = DeviceBuffers(ALLREDUCE, make_cell(device="cuda"), PAIR, 1, gpus, streams, allocate)
+    assert [buffers.recv(driven, 0) for driven in (0, 1)] == [held.address for held in taken]

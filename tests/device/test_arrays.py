@@ -1,0 +1,41 @@
+"""How large the arrays are that the kernels' speed is measured on."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from collbench.device.arrays import fitting_size
+from collbench.errors import UsageError
+
+MIB = 1 << 20
+
+
+def gpus(*free_mib: int) -> list[Any]:
+    return [
+        SimpleNamespace(index=i, name="FAKE GPU (test double)", free_bytes=lambda free=free: free * MIB) for i, free in enumerate(free_mib)
+    ]
+
+
+@pytest.mark.parametrize(("free_mib", "size_mib"), [((80_000,), 512), ((80_000, 900), 256), ((1600,), 512), ((1599,), 256), ((70,), 2)])
+def test_usually_512_mib_and_halved_until_three_fit_into_every_gpu(free_mib: tuple[int, ...], size_mib: int) -> None:
+    assert fitting_size(gpus(*free_mib), None) == size_mib * MIB
+
+
+def test_what_is_asked_for_is_taken_as_it_is() -> None:
+    assert fitting_size(gpus(80_000), 1040) == 1040
+
+
+def test_what_does_not_fit_is_said_before_it_is_tried() -> None:
+    with pytest.raises(UsageError, match=r"3 arrays of 1 GiB do not fit in GPU 1 \(FAKE GPU \(test double\)\), where 3 GiB is free: say a"):
+        fitting_size(gpus(80_000, 3072), 1024 * MIB)
+    with pytest.raises(UsageError, match=r"3 arrays of 1 MiB do not fit in GPU 0"):
+        fitting_size(gpus(60), None)
+
+
+@pytest.mark.parametrize("size", [16, 1000, 1025])
+def test_a_size_that_no_kernel_takes_is_refused(size: int) -> None:
+    with pytest.raises(UsageError, match=rf"--size {size}: a size is a multiple of 16 bytes.*, and 1024 or more"):
+        fitting_size(gpus(80_000), size)

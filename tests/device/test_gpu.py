@@ -1,0 +1,143 @@
+"""Whether a GPU can be used, in one sentence where not; and the room's work, on the double of driver and cupy."""
+
+import ctypes
+import os
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError
+from types import SimpleNamespace
+
+import pytest
+
+from collbench.device import cuda
+from collbench.device.cuda import why_unavailable
+from tests.conftest import REQUIRED
+from tests.fake_gpu import ROOT, Missing, environment
+
+
+def on_the_double(*command, **told):
+    try:
+        env = environment(2, **told)
+    except Missing as why:
+        if os.environ.get(REQUIRED) == "1":
+            pytest.fail(str(why))
+        pytest.skip(str(why))
+    return subprocess.run([sys.executable, *command], env=env, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
+
+
+def test_everything_inside():
+    done = on_the_double("-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/device/inside.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("told", "sentence"),
+    [
+        ({"compute_mode": "exclusive", "busy": "1"}, "GPU 1 (FAKE GPU (test double)) is in exclusive mode and another process has it: "),
+        ({"compute_mode": "prohibited"}, "GPU 1 (FAKE GPU (test double)) is in prohibited mode: 'nvidia-smi -c DEFAULT' lets "),
+    ],
+    ids=["exclusive", "prohibited"],
+)
+def test_a_gpu_that_refuses_is_one_sentence(told, sentence):
+    code = "from collbench.device.gpu import Gpu\nfrom collbench.errors import UsageError\ntry: Gpu(1)\nexcept UsageError as e: print(e)"
+    done = on_the_double("-c", code, **told)
+    assert done.stdout.startswith(sentence), done.stderr
+
+
+class CudaError(Exception):
+    def __init__(self, status):
+        super().__init__(f"cudaError{status}")
+        self.status = status
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """A machine whose driver, cupy and GPUs are told."""
+
+    def machine(*, gpus=2, driver=13020, needed=13020, library=True, cupy=True, installed=("cupy-cuda13x",), error=None, mode=0):
+        def load(name):
+            if not library:
+                raise OSError(name)
+
+        def count():
+            if error or not gpus:
+                raise CudaError(error or 100)
+            return gpus
+
+        def version(name):
+            if name not in installed:
+                raise PackageNotFoundError(name)
+            return "14.2.0"
+
+        runtime = SimpleNamespace(
+            driverGetVersion=lambda: driver, runtimeGetVersion=lambda: needed, getDeviceCount=count, CUDARuntimeError=CudaError,
+            deviceGetAttribute=lambda attribute, index: mode,
+        )  # fmt: skip
+        monkeypatch.setattr(ctypes, "CDLL", load)
+        monkeypatch.setattr(cuda, "find_spec", lambda name: name if cupy else None)
+        monkeypatch.setattr(cuda, "version", version)
+        monkeypatch.setattr(cuda, "cupy_runtime", lambda: runtime)
+
+    return machine
+
+
+@pytest.mark.parametrize(
+    ("told", "why", "remedy"),
+    [
+        ({"library": False}, "there is no NVIDIA driver here (libcuda.so.1 does not load)", "install it"),
+        ({"cupy": False}, "cupy is not installed", "pip install 'collbench[cuda13]'"),
+        (
+            {"installed": ("cupy-cuda12x", "cupy-cuda13x")},
+            "cupy-cuda12x and cupy-cuda13x are both installed and overwrite each other",
+            "pip uninstall -y cupy-cuda12x cupy-cuda13x, then pip install 'collbench[cuda13]'",
+        ),
+        ({"driver": 12040}, "the driver knows CUDA 12.4 and cupy is made for 13.2", "pip install 'collbench[cuda12]' in its place"),
+        ({"driver": 11080}, "the driver knows CUDA 11.8 and cupy is made for 13.2", "bring the driver up to date: CUDA 12 is the oldest"),
+        ({"error": 35}, "the driver knows CUDA 13.2 and cupy is made for 13.2", "pip install 'collbench[cuda13]' in its place"),
+        ({"error": 802}, "the GPUs are not ready: NVSwitch machines need the fabric manager", "systemctl start nvidia-fabricmanager"),
+        ({"error": 3}, "CUDA does not start (cudaError3)", "'nvidia-smi' tells whether the driver works"),
+        ({"gpus": 0}, "CUDA shows no GPU here", "'nvidia-smi' lists them"),
+        ({"mode": 2}, "every GPU that CUDA shows is in prohibited mode", "'nvidia-smi -c DEFAULT'"),
+    ],
+)
+def test_why_no_gpu_can_be_used(machine, told, why, remedy):
+    machine(**told)
+    found = why_unavailable({})
+    assert found[0] == why
+    assert found[1].startswith(remedy)
+
+
+@pytest.mark.parametrize(
+    ("variable", "gpus", "why"),
+    [
+        ("", 2, "CUDA_VISIBLE_DEVICES is empty, which hides every GPU"),
+        (" ", 2, "CUDA_VISIBLE_DEVICES is empty, which hides every GPU"),
+        ("-1", 2, "CUDA_VISIBLE_DEVICES is empty, which hides every GPU"),
+        ("NoDevFiles", 2, "Slurm gave this task no GPU (CUDA_VISIBLE_DEVICES is NoDevFiles)"),
+        ("7", 0, "CUDA_VISIBLE_DEVICES=7 names '7', and there is no such GPU"),
+        ("0,7,1", 1, "CUDA_VISIBLE_DEVICES=0,7,1 names '7', and there is no such GPU"),
+        ("0,0", 0, "CUDA_VISIBLE_DEVICES=0,0 names a GPU twice, so CUDA shows none"),
+        ("0,1", 2, None),
+        ("1, -1, 0", 1, None),
+        ("MIG-GPU-8932/1/2,MIG-2", 1, None),
+        ("MIG-GPU-8932/1/2", 0, "CUDA shows no GPU here"),
+        ("GPU-8932", 1, None),
+    ],
+)
+def test_what_hides_a_gpu_is_named(machine, variable, gpus, why):
+    machine(gpus=gpus)
+    found = why_unavailable({"CUDA_VISIBLE_DEVICES": variable})
+    assert (found[0] if found else None) == why
+
+
+def test_a_machine_with_gpus_is_fine(machine):
+    machine()
+    assert why_unavailable({}) is None
+
+
+def test_asking_never_raises(machine, monkeypatch):
+    machine()
+    monkeypatch.setattr(cuda, "cupy_runtime", lambda: 1 // 0)
+    assert why_unavailable({}) == (
+        "CUDA does not start (ZeroDivisionError: integer division or modulo by zero)", "'nvidia-smi' tells whether the driver works"
+    )  # fmt: skip

@@ -1,0 +1,96 @@
+"""How many GPUs CUDA would show, from device nodes, the driver's pages and CUDA_VISIBLE_DEVICES."""
+
+import sys
+from subprocess import run
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collbench.device.visible import Chosen, chosen, present_gpus, visible_gpus
+
+UUIDS = ["GPU-8932f937-d72c-4106-c12f-20bd9faed9f6", "GPU-8932ab00-0000-0000-0000-000000000001", "GPU-77777777-1111-2222-3333-444444444444"]
+
+
+@pytest.fixture
+def machine(tmp_path):
+    """/dev and /proc of a machine with three GPUs, the second of which this container may not use."""
+    (tmp_path / "dev").mkdir()
+    for name in ("nvidia0", "nvidia2", "nvidia10", "nvidiactl", "nvidia-uvm", "nvidia-caps", "null"):
+        (tmp_path / "dev" / name).touch()
+    for minor, (bus, uuid) in {2: ("0000:1b:00.0", UUIDS[1]), 0: ("0000:43:00.0", UUIDS[0]), 1: ("0000:52:00.0", UUIDS[2])}.items():
+        folder = tmp_path / "proc/driver/nvidia/gpus" / bus
+        folder.mkdir(parents=True)
+        (folder / "information").write_text(
+            f"Model: \t\t NVIDIA H100 80GB HBM3\nIRQ:   \t\t 18\nGPU UUID: \t {uuid}\nBus Location: \t {bus}\nDevice Minor: \t {minor}\n"
+            "GPU Firmware: \t 535.129.03\nGPU Excluded:\t No\n"
+        )
+    return tmp_path
+
+
+def test_a_gpu_counts_where_it_has_a_device_node(machine):
+    assert present_gpus(machine) == [UUIDS[0], UUIDS[1], ""]
+    assert visible_gpus({}, machine) == 3
+    assert visible_gpus({"CUDA_VISIBLE_DEVICES": "2"}, machine) == 1
+    assert visible_gpus({"CUDA_VISIBLE_DEVICES": UUIDS[1]}, machine) == 1
+    assert visible_gpus({"CUDA_VISIBLE_DEVICES": UUIDS[2]}, machine) == 0
+    assert visible_gpus({"CUDA_VISIBLE_DEVICES": ""}, machine) == 0
+
+
+def test_a_machine_without_a_driver_has_none(tmp_path):
+    assert visible_gpus({}, tmp_path) == 0
+    assert visible_gpus({"CUDA_VISIBLE_DEVICES": "0,1"}, tmp_path) == 0
+
+
+def test_what_cannot_be_read_is_a_gpu_without_a_uuid(machine):
+    page = machine / "proc/driver/nvidia/gpus/0000:43:00.0/information"
+    page.write_bytes(b"\xff\xfe\x00")
+    assert present_gpus(machine) == ["", UUIDS[1], ""]
+    page.unlink()
+    assert visible_gpus({"CUDA_VISIBLE_DEVICES": "0"}, machine) == 1
+
+
+@pytest.mark.parametrize(
+    ("variable", "wanted"),
+    [
+        (None, Chosen((0, 1, 2))),
+        ("", Chosen(())),
+        ("  ", Chosen(())),
+        ("1", Chosen((1,))),
+        ("2,0", Chosen((2, 0))),
+        (" 2 , 0 ", Chosen((2, 0))),
+        ("+1", Chosen((1,))),
+        ("0,2,-1,1", Chosen((0, 2), "-1")),
+        ("-1", Chosen((), "-1")),
+        ("0,3,1", Chosen((0,), "3")),
+        ("7", Chosen((), "7")),
+        ("1gpu2,2ampere", Chosen((1, 2))),
+        ("none", Chosen((), "none")),
+        ("NoDevFiles", Chosen((), "NoDevFiles")),
+        ("0,,1", Chosen((0,), "")),
+        ("0,0", Chosen((), "0")),
+        (UUIDS[2], Chosen((2,))),
+        ("GPU-7", Chosen((2,))),
+        ("gpu-7", Chosen((), "gpu-7")),
+        ("GPU-8932F9,GPU-77777777", Chosen((0, 2))),
+        ("GPU-8932", Chosen((), "GPU-8932")),
+        ("GPU-0,1", Chosen((), "GPU-0")),
+        ("MIG-1234", Chosen(("MIG-1234",))),
+        ("MIG-GPU-8932f937-d72c-4106-c12f-20bd9faed9f6/1/2,MIG-5", Chosen(("MIG-GPU-8932f937-d72c-4106-c12f-20bd9faed9f6/1/2",))),
+    ],
+)
+def test_the_variable_is_read_as_cuda_reads_it(variable, wanted):
+    assert chosen(variable, UUIDS) == wanted
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.text(st.sampled_from("0123456789,+- GPUMIGgpu-ａ٣"), max_size=30), st.integers(0, 3))
+def test_any_text_is_read_and_names_each_gpu_once(variable, n):
+    found = chosen(variable, UUIDS[:n])
+    assert len(set(found.gpus)) == len(found.gpus) <= n
+    assert found.wrong is None or found.wrong in variable
+
+
+def test_asking_imports_nothing_heavy():
+    code = "import sys, collbench.device.visible as v; v.visible_gpus({}); print({'cupy', 'numpy', 'torch', 'ctypes'} & set(sys.modules))"
+    assert run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True).stdout == "set()\n"
