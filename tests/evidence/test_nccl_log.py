@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import os
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from collbench.evidence import nccl_facts
 from collbench.evidence.nccl_log import KIND, NcclLog, looks_like, read, read_file
+from collbench.evidence.nccl_words import Choice, Connection
 from collbench.topology.text import Unreadable
+from tests.benchmarks.nccl_log import KINDS
 from tests.helpers import CAPTURED_MACHINES
 
 SHARED = CAPTURED_MACHINES
@@ -30,6 +36,12 @@ node1:11:21 [0] NCCL INFO Channel 00/0 : 0[0] -> 2[0] [send] via NET/IB/0/GDRDMA
 node2:12:22 [1] NCCL INFO Channel 01/0 : 1[1] -> 3[1] [send] via NET/IB/1(0)/GDRDMA(PCI)/Shared
 node2:12:22 [1] NCCL INFO Channel 01/0 : 1[1] -> 0[0] via P2P/CUMEM/read
 """
+MORE = [
+    "n1:1:2 [0] NCCL INFO AllReduce: 1024 Bytes -> Algo RING proto LL128 channel{Lo..Hi}={0..7}",
+    "n1:1:2 [0] NCCL INFO Channel 00/16 :  0 7 6 5 4 3 2 1 ...",
+    "n1:1:2 [0] NCCL INFO               + PCI[24.0] - GPU/0-cf000 (5)",
+    "n1:1:2 [0] NCCL INFO NET/IB : Using [0]={[0] mlx5_0:1/IB, [1] mlx5_1:1/IB} [2]mlx5_2:1/IB ; OOB eth0:1<0>",
+]
 
 
 def log(*lines: str) -> NcclLog:
@@ -42,6 +54,11 @@ def test_a_whole_log() -> None:
         "nccl.log", "2.21.5", "IB", {"NET/IB/0/GDRDMA": 2, "NET/IB/1/GDRDMA": 1, "P2P/CUMEM/read": 1}, ("node1", "node2"),
         ("mlx5_0:1/IB", "mlx5_1:1/IB"), (), ("mlx5_0",), (), gdr_send=True, gdr_receive=True, dma_buf=True, nvls_available=False,
         relaxed_ordering=True, ranks=4, ranks_at_least=4, gdr_gpus=(("node1", "0"),),
+        channels=(
+            ("node1", Connection(0, 2, 0, "receive", "NET/IB/0/GDRDMA", "0")),
+            ("node1", Connection(0, 0, 2, "send", "NET/IB/0/GDRDMA", "0")),
+            ("node2", Connection(1, 1, 3, "send", "NET/IB/1/GDRDMA", "1")), ("node2", Connection(1, 1, 0, "", "P2P/CUMEM/read", None)),
+        ), names={("node1", 0): "mlx5_0:1/IB", ("node1", 1): "mlx5_1:1/IB"},
     )  # fmt: skip
 
 
@@ -121,15 +138,123 @@ def test_text_without_nccl(text: str, told: str) -> None:
         read(text, "x.log")
 
 
-@pytest.mark.parametrize(
-    ("data", "told"), [(b"", "is empty"), (b"\x7fELF\x00\x00NCCL INFO", "is binary"), (None, "cannot be read [(]No such file")]
-)
+@pytest.mark.parametrize(("data", "told"), [(b"", "is empty"), (b"\x7fELF\x00\x00NCCL INFO", "is binary"), (None, "nccl.log is not there")])
 def test_files_that_are_no_log(data: bytes | None, told: str, tmp_path: Path) -> None:
     file = tmp_path / "nccl.log"
     if data is not None:
         file.write_bytes(data)
     with pytest.raises(Unreadable, match=told):
         read_file(file)
+
+
+@pytest.mark.parametrize(("kind", "told"), [("folder", "is a folder: name the file"), ("pipe", "is a pipe"), ("device", "is a device")])
+def test_what_is_no_file_is_refused_and_never_waited_for(kind: str, told: str, tmp_path: Path) -> None:
+    file = Path("/dev/zero") if kind == "device" else tmp_path / "nccl.log"
+    if kind != "device":
+        file.mkdir() if kind == "folder" else os.mkfifo(file)
+    with pytest.raises(Unreadable, match=told):
+        read_file(file)
+
+
+def test_a_compressed_log(tmp_path: Path) -> None:
+    (tmp_path / "nccl.log.gz").write_bytes(gzip.compress(IB.encode()))
+    assert read_file(tmp_path / "nccl.log.gz").transports == read(IB, "x").transports
+
+
+def test_lines_of_windows_and_a_last_line_that_is_cut(tmp_path: Path) -> None:
+    (tmp_path / "nccl.log").write_bytes(
+        IB.replace("\n", "\r\n").encode() + b"node1:11:21 [0] NCCL INFO Channel 02/0 : 0[0] -> 2[0] [send] via NET/I"
+    )
+    found = read_file(tmp_path / "nccl.log")
+    assert found.transports == {**read(IB, "x").transports, "NET/I": 1}
+    assert (found.hosts, found.version, found.net, found.hcas) == (("node1", "node2"), "2.21.5", "IB", ("mlx5_0:1/IB", "mlx5_1:1/IB"))
+
+
+def test_a_log_of_many_blocks_is_read_as_one(tmp_path: Path) -> None:
+    lines = 30_000
+    (tmp_path / "nccl.log").write_text(
+        "".join(f"n1:1:2 [0] NCCL INFO Channel {i % 32:02d}/0 : {i}[0] -> 7[7] via P2P/CUMEM\n" for i in range(lines))
+    )
+    found = read_file(tmp_path / "nccl.log")
+    assert (found.transports, found.hosts) == ({"P2P/CUMEM": lines}, ("n1",))
+    assert (len(found.channels), found.channels_left_out) == (nccl_facts.MOST_CHANNELS, lines - nccl_facts.MOST_CHANNELS)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_memory_does_not_grow_with_the_log(kind: str, tmp_path: Path) -> None:
+    """Three MiB more of log take less than one MiB more: it is read in blocks, and what it says is bounded."""
+    peaks = []
+    for size in (2 << 20, 5 << 20):
+        KINDS[kind].write(tmp_path / "nccl.log", size, ranks=16)
+        tracemalloc.start()
+        read_file(tmp_path / "nccl.log")
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < peaks[0] + (1 << 20)
+
+
+@pytest.mark.parametrize(
+    ("line", "key", "choice"),
+    [
+        ("1048576 Bytes -> Algo 1 proto 2 time 34.1", (None, 1048576), Choice("RING", "SIMPLE", None)),  # 2.20 to 2.22
+        ("AllReduce: 8 Bytes -> Algo 0 proto 0 time 9.5", ("AllReduce", 8), Choice("TREE", "LL", None)),  # 2.23
+        ("AllReduce: 64 Bytes -> Algo NVLS_TREE proto LL128 channel{Lo..Hi}={0..7}", ("AllReduce", 64), Choice("NVLS_TREE", "LL128", 8)),
+        (
+            "Broadcast: 64 Bytes -> Algo RING proto LL channel{Lo..Hi}={3..3} cgaClusterSize 4",  # 2.32
+            ("Broadcast", 64), Choice("RING", "LL", 1),
+        ),
+        (
+            "AllReduce [Symmetric]: 4096 Bytes -> Kernel AllReduce_AGxLL_R nchannels 8 nthreads 512 nWorks 1",
+            ("AllReduce", 4096), Choice("Symmetric AllReduce_AGxLL_R", None, 8),
+        ),
+        ("AllGather [Copy Engine]: 32 Bytes -> cudaMemcpy; CE sync", ("AllGather", 32), Choice("Copy Engine", None, None)),
+        ("AllGather [Hierarchical CE]: 32 Bytes -> RMA proxy + CE", ("AllGather", 32), Choice("Hierarchical CE", None, None)),
+    ],
+)  # fmt: skip
+def test_what_nccl_chose_for_a_call(line: str, key: tuple[str | None, int], choice: Choice) -> None:
+    assert log(line, line).choices == {key: {choice: 2}}
+
+
+def test_a_size_with_two_choices_has_the_usual_one_first() -> None:
+    lines = [f"AllReduce: 8 Bytes -> Algo {name} proto LL channel{{Lo..Hi}}={{0..0}}" for name in ("TREE", "RING", "RING")]
+    assert list(log(*lines).choices["AllReduce", 8].items()) == [(Choice("RING", "LL", 1), 2), (Choice("TREE", "LL", 1), 1)]
+
+
+@pytest.mark.parametrize(
+    ("line", "names"),
+    [
+        ("NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_3:1/RoCE [RO]; OOB eth0:10.0.0.1<0>", {0: "mlx5_0:1/IB", 1: "mlx5_3:1/RoCE"}),
+        ("NET/IB : Using [0]mlx5_0:1:4:2/IB [1]mlx5_1:1::2/IB ; OOB eth0:10.0.0.1<0>", {0: "mlx5_0:1:4:2/IB", 1: "mlx5_1:1::2/IB"}),
+        (
+            "NET/IB : Using [0]={[0] mlx5_0:1/IB, [1] mlx5_1:1/IB} [2]mlx5_2:1/IB ; OOB e:1<0>",
+            {0: "mlx5_0:1/IB+mlx5_1:1/IB", 2: "mlx5_2:1/IB"},
+        ),
+        ("NET/IB : Made virtual device [8] name=mlx5_0+mlx5_1 speed=400000 ndevs=2 rail=0 plane=0", {8: "mlx5_0+mlx5_1"}),
+        ("NET/Libfabric : GPU Direct RDMA Enabled for HCA 3 'rdmap79s0'", {3: "rdmap79s0"}),
+    ],
+)
+def test_the_names_of_the_devices(line: str, names: dict[int, str]) -> None:
+    assert log(line).names == {("node1", number): name for number, name in names.items()}
+
+
+def test_the_number_that_nccl_gives_at_last_is_the_one_of_its_connections() -> None:
+    found = log("NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB ; OOB e:1<0>", "NET/IB : GPU Direct RDMA Enabled for HCA 0 'mlx5_1'")
+    assert found.names["node1", 0] == "mlx5_1"
+
+
+def test_how_many_channels_there_are() -> None:
+    said = "24 coll channels, 24 collnet channels, 16 nvls channels, 32 p2p channels, 2 p2p channels per peer"
+    assert log(said).stated == {"coll": 24, "collnet": 24, "nvls": 16, "p2p": 32}
+
+
+def test_words_behind_gdrdma_do_not_hide_it() -> None:
+    found = log("Channel 00/0 : 2[0] -> 0[0] [receive] via NET/IB/0/GDRDMA(PCI)/Shared/New")
+    assert (found.transports, found.staged, found.gdr_receive) == ({"NET/IB/0/GDRDMA": 1}, 0, True)
+
+
+def test_a_word_in_a_sentence_is_no_connection() -> None:
+    found = log("NET/OFI Selected Provider is efa (found 16 nics) via 8 groups", "Using network AWS Libfabric via plugin")
+    assert (found.transports, found.provider, found.nics) == ({}, "efa", 16)
 
 
 def test_control_characters_do_not_come_through() -> None:
@@ -139,7 +264,7 @@ def test_control_characters_do_not_come_through() -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(
-    st.one_of(st.text(max_size=400), st.lists(st.sampled_from(IB.splitlines()), max_size=12).map("\n".join)),
+    st.one_of(st.text(max_size=400), st.lists(st.sampled_from([*IB.splitlines(), *MORE]), max_size=12).map("\n".join)),
     st.integers(0, 400),
     st.text(max_size=20),
 )

@@ -1,0 +1,97 @@
+"""Clocks, power, temperature and slow-downs of this host's GPUs, sampled a few times a second by a process of its own.
+
+    python -m collbench.evidence.telemetry HZ
+
+samples while the last byte that came to its standard input is "1", writes one line of JSON a sample, and ends with that input: so it
+dies with its parent, however that ends. NVML's answers may take milliseconds, which must not be the measured process's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from typing import Any, Protocol
+
+FASTEST_HZ = 5.0
+_ON, _OFF = b"1", b"0"
+_PATIENCE_S = 2.0
+
+
+class Gauges(Protocol):
+    """What is sampled."""
+
+    def clocks(self) -> dict[str, dict[str, Any]]:
+        """By GPU its clocks, power, temperature and slow-downs."""
+
+
+class Telemetry:
+    """The sampling process, as its parent holds it. It is off until it is switched on; a process that died samples nothing."""
+
+    def __init__(self, hz: float) -> None:
+        self._lines = tempfile.TemporaryFile()  # noqa: SIM115 - not a pipe: nobody may have to wait until we read
+        self._seen = 0
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", __name__, f"{hz:g}"],
+            stdin=subprocess.PIPE, stdout=self._lines, stderr=subprocess.DEVNULL, bufsize=0,
+        )  # fmt: skip
+
+    def switch(self, on: bool) -> None:
+        """Begins to sample, or stops."""
+        if self._process.stdin:
+            with suppress(OSError):
+                self._process.stdin.write(_ON if on else _OFF)
+
+    def taken(self) -> list[dict[str, Any]]:
+        """The samples since the last call: {"monotonic_s", "gpus": by PCI address}."""
+        text = os.pread(self._lines.fileno(), os.fstat(self._lines.fileno()).st_size - self._seen, self._seen)
+        whole = text[: text.rfind(b"\n") + 1]
+        self._seen += len(whole)
+        return [json.loads(line) for line in whole.splitlines()]
+
+    def close(self) -> None:
+        """Ends the process."""
+        if self._process.stdin:
+            self._process.stdin.close()
+        try:
+            self._process.wait(_PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._lines.close()
+
+
+def sample(gauges: Gauges, hz: float, commands: int, lines: int) -> None:
+    """Samples `hz` times a second while switched on; returns when `commands`, a descriptor, ends. Lines go to the descriptor `lines`."""
+    on = False
+    while True:
+        ready, _, _ = select.select([commands], [], [], 1 / hz if on else None)
+        if ready:
+            told = os.read(commands, 64)
+            if not told:
+                return
+            on = told.endswith(_ON)
+        if on:
+            line = {"monotonic_s": time.monotonic(), "gpus": gauges.clocks()}
+            os.write(lines, json.dumps(line, separators=(",", ":")).encode() + b"\n")
+
+
+def main() -> int:
+    """The sampling process; 1 where there is no NVML."""
+    from collbench.evidence.nvml_counters import Gpus
+
+    gpus = Gpus.open()
+    if gpus is None:
+        return 1
+    sample(gpus, min(float(sys.argv[1]), FASTEST_HZ), sys.stdin.fileno(), sys.stdout.fileno())
+    gpus.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

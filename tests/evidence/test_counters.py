@@ -1,0 +1,131 @@
+"""Counters of a host at two moments: what grew, what is unknown, and whose bytes leave the host."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collbench.evidence import ethernet_counters
+from collbench.evidence.counters import Counters, grown, moved, read
+from tests.evidence.hosts import interface, port
+
+NOTHING = {"interfaces": {}, "ports": {}, "gpus": {}, "leaving": [], "came_or_went": [], "silent": [], "states": {}}
+
+
+def between(tmp_path, before, after):
+    """What moved between two states of a tree, each written by a function."""
+    before(tmp_path)
+    first = read(str(tmp_path))
+    after(tmp_path)
+    return moved(first, read(str(tmp_path)))
+
+
+def test_an_interface_tells_what_grew_and_only_that(tmp_path):
+    found = between(
+        tmp_path,
+        lambda root: interface(root, tx_bytes=1000, rx_bytes=500, tx_packets=10, rx_packets=5, tx_errors=3, rx_dropped=1),
+        lambda root: interface(root, tx_bytes=9000, rx_bytes=500, tx_packets=14, rx_packets=5, tx_errors=3, rx_dropped=2),
+    )
+    assert found == {**NOTHING, "interfaces": {"eth0": {"tx_bytes": 8000, "tx_packets": 4, "rx_dropped": 1}}, "leaving": ["eth0"]}
+
+
+def test_a_counter_that_went_back_is_unknown(tmp_path):
+    found = between(tmp_path, lambda root: interface(root, tx_bytes=2**32 - 5), lambda root: interface(root, tx_bytes=100))
+    assert found["interfaces"] == {"eth0": {"tx_bytes": None}}
+
+
+def test_an_interface_that_comes_meanwhile_is_told_and_not_counted(tmp_path):
+    found = between(tmp_path, lambda root: interface(root, tx_bytes=1), lambda root: interface(root, "eth1", tx_bytes=10**9))
+    assert (found["interfaces"], found["came_or_went"], found["leaving"]) == ({}, ["eth1"], ["eth0"])
+
+
+@pytest.mark.parametrize(("name", "beside", "kind", "leaves"), [
+    ("eth0", ("device",), "1", True), ("eth0", (), "1", True),  # a card; a container's end of a veth
+    ("lo", (), "772", False), ("bond0", ("lower_eth0",), "1", False), ("docker0", ("lower_veth1",), "1", False),
+    ("veth1", ("master",), "1", False),  # the host's end of a container's link
+    ("eth0", ("device", "master"), "1", True),  # a card in a bond: its bytes leave, the bond repeats them
+    ("ib0", ("device",), "32", False),  # IP over InfiniBand: the port counts it
+])  # fmt: skip
+def test_bytes_that_leave_the_host_are_counted_once(tmp_path, name, beside, kind, leaves):
+    interface(tmp_path, name, *beside, type=kind, tx_bytes=1)
+    found = read(str(tmp_path))
+    assert list(found.interfaces) == [name]
+    assert found.leaving == (frozenset({name}) if leaves else frozenset())
+
+
+def test_infiniband_counts_in_words_of_four_bytes(tmp_path):
+    found = between(
+        tmp_path,
+        lambda root: port(root, port_xmit_data=100, port_rcv_data=0, port_xmit_packets=1, port_xmit_wait=5, symbol_error=0),
+        lambda root: port(
+            root, port_xmit_data=350, port_rcv_data=25, port_xmit_packets=3, port_xmit_wait=9, symbol_error=2, hw={"out_of_sequence": 0}
+        ),
+    )
+    assert found["ports"] == {"mlx5_0/1": {"tx_bytes": 1000, "rx_bytes": 100, "tx_packets": 2, "port_xmit_wait": 4, "symbol_error": 2}}
+
+
+def test_rxe_has_packets_of_its_own(tmp_path):
+    found = between(
+        tmp_path, lambda root: port(root, "rxe0/1", hw={"sent_pkts": 7, "rcvd_pkts": 7, "link_speed": 3}),
+        lambda root: port(root, "rxe0/1", hw={"sent_pkts": 263, "rcvd_pkts": 263, "link_speed": 3}),
+    )  # fmt: skip
+    assert (found["ports"], found["silent"]) == ({"rxe0/1": {"sent_pkts": 256, "rcvd_pkts": 256}}, [])
+
+
+def test_a_counter_of_32_bits_that_stands_at_its_end_is_unknown(tmp_path):
+    found = between(
+        tmp_path, lambda root: port(root, port_xmit_data=2**32 - 9, port_rcv_data=1), lambda root: port(root, port_xmit_data=2**32 - 1)
+    )
+    assert found["ports"] == {"mlx5_0/1": {"tx_bytes": None}} and found["silent"] == ["mlx5_0/1"]
+
+
+def test_a_port_that_is_down_is_not_read_and_one_without_bytes_is_silent(tmp_path):
+    port(tmp_path, "mlx5_1/1", state="1: DOWN", port_xmit_data=1)
+    port(tmp_path, "irdma0/1", hw={"rx_drops": 1})
+    found = read(str(tmp_path))
+    assert list(found.ports) == ["irdma0/1"] and moved(found, found)["silent"] == ["irdma0/1"]
+
+
+def test_a_network_without_counters_here_is_silent(tmp_path):
+    (tmp_path / "sys/class/cxi/cxi0").mkdir(parents=True)
+    found = read(str(tmp_path))
+    assert moved(found, found)["silent"] == ["cxi0"]
+
+
+def test_a_host_without_these_files_says_nothing(tmp_path):
+    assert read(str(tmp_path)) == Counters() and moved(Counters(), Counters()) == NOTHING
+
+
+def test_this_host_has_a_loopback():
+    assert {"tx_bytes", "rx_bytes", "tx_packets", "rx_packets"} <= set(read().interfaces["lo"])
+
+
+@pytest.mark.parametrize(("counts", "payload"), [
+    ({"tx_bytes": 83972520, "tx_packets": 1298}, 83972520 - 66 * 1298), ({}, 0), ({"tx_bytes": 60, "tx_packets": 1}, 0),
+    ({"tx_bytes": None, "tx_packets": 1}, None), ({"tx_bytes": 100, "tx_packets": None}, None), ({"rx_bytes": 100}, 0),
+])  # fmt: skip
+def test_payload_is_what_the_headers_leave(counts, payload):
+    assert ethernet_counters.payload(counts, "tx") == payload
+
+
+COUNTS = st.dictionaries(st.sampled_from(["tx_bytes", "rx_bytes", "tx_packets"]), st.integers(0, 2**64), max_size=3)
+PLACES = st.dictionaries(st.sampled_from(["eth0", "eth1", "lo"]), COUNTS, max_size=3)
+
+
+@settings(max_examples=100, deadline=None)
+@given(PLACES, PLACES)
+def test_a_change_is_never_negative_and_never_made_up(before, after):
+    for place, changes in grown(before, after).items():
+        for name, change in changes.items():
+            then, now = before[place][name], after[place].get(name)
+            assert change == (now - then if now is not None and now > then else None)
+            assert change != 0
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.binary(max_size=80))
+def test_no_content_of_a_file_is_an_error(tmp_path_factory, content):
+    root = tmp_path_factory.mktemp("sys")
+    interface(root, tx_bytes=1)
+    (root / "sys/class/net/eth0/statistics/rx_bytes").write_bytes(content)
+    counts = read(str(root)).interfaces["eth0"]
+    assert counts["tx_bytes"] == 1 and counts.get("rx_bytes", 0) >= 0

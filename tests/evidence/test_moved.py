@@ -1,0 +1,146 @@
+"""What counters say of a cell: ratios, unknowns, and rows whose bytes did not take the network."""
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collbench.evidence.moved import Ran, bypassed, evidence
+from collbench.operations.registry import operations
+from tests.helpers import make_cell
+
+MIB = 1 << 20
+TWO = {0: "h1", 1: "h2"}
+STOOD = "no interface counted the packets in which the ranks talked meanwhile: its counters are not kept up, or not shown here"
+
+
+def ran(size=MIB, iterations=100, host_of=TWO, operation="allreduce", **changes):
+    cell = make_cell(count=size // 4, backend="mpi", operation=operation, **changes)
+    return Ran(operations()[operation], cell, (tuple(host_of),), host_of, iterations)
+
+
+def seen(tx=0, rx=0, packets=0, interface="eth0", **changes):
+    """One host's counters, as bytes of payload over an interface."""
+    counts = {"tx_bytes": tx + 66 * packets, "rx_bytes": rx + 66 * packets, "tx_packets": packets, "rx_packets": packets}
+    found = {"interfaces": {interface: {name: value for name, value in counts.items() if value}}, "leaving": ["eth0"]}
+    return {"ports": {}, "gpus": {}, "came_or_went": [], "silent": [], "states": {}, **found, **changes}
+
+
+def told(counts, **changes):
+    """The row's evidence when both hosts counted the same."""
+    return {"moved": evidence(ran(**changes), {"h1": counts, "h2": counts})}
+
+
+def test_bytes_are_set_against_what_must_cross():
+    moved = told(seen(100 * MIB, 100 * MIB, 3500))["moved"]
+    host = moved["hosts"]["h1"]
+    assert host["out"] == host["in"] == {"bytes": 100 * MIB, "at_least_bytes": 100 * MIB, "ratio": 1.0}
+    assert (moved["iterations"], moved["at_least_bytes"], moved["other_path"], moved["inside"]) == (100, 200 * MIB, None, None)
+    assert host["interfaces"]["eth0"]["tx_bytes"] == 100 * MIB + 66 * 3500
+    assert json.loads(json.dumps(moved)) == moved
+
+
+def test_ranks_that_share_a_memory_are_called_out():
+    found = told(seen(100_000, 100_000, 60), size=512 * MIB, iterations=1)
+    assert bypassed(found) == (
+        "mpi moved 97.7 KiB of at least 512 MiB out of h1 and 1 more host: the bytes took another path, such as memory that the ranks share"
+    )
+
+
+def test_bytes_over_nvlink_are_called_so():
+    gpus = {"0000:19:00.0": {"nvlink_tx_bytes": 100 * MIB}}
+    assert str(bypassed(told(seen(1000, 1000, 5, gpus=gpus)))).endswith("the bytes took another path, over NVLink")
+
+
+def test_a_loopback_does_not_leave_the_host():
+    counts = seen(1000, 1000, 5)
+    counts["interfaces"]["lo"] = {"tx_bytes": 100 * MIB, "rx_bytes": 100 * MIB, "tx_packets": 9000, "rx_packets": 9000}
+    found = told(counts)
+    assert bypassed(found) and found["moved"]["hosts"]["h1"]["out"]["bytes"] == 1000
+
+
+def test_rdma_ports_count_too():
+    ports = {
+        "mlx5_0/1": {"tx_bytes": 60 * MIB, "rx_bytes": 60 * MIB},
+        "efa_0/1": {"rdma_write_bytes": 40 * MIB, "rdma_read_bytes": 40 * MIB},
+    }
+    found = told(seen(0, 0, 200, ports=ports))
+    assert bypassed(found) is None
+    assert found["moved"]["hosts"]["h1"]["out"]["ratio"] == found["moved"]["hosts"]["h1"]["in"]["ratio"] == 1.0
+
+
+@pytest.mark.parametrize(("changes", "why"), [
+    ({"silent": ["cxi0"]}, "cxi0 has no counter of what it moves"),
+    ({"came_or_went": ["eth1"]}, "eth1 came or went meanwhile"),
+    ({"interfaces": {"eth0": {"tx_bytes": None}}}, "the counters of eth0 went back: they wrapped, or were reset"),
+    ({"ports": {"mlx5_0/1": {"rx_bytes": None}}}, "the counters of mlx5_0/1 went back: they wrapped, or were reset"),
+    ({"leaving": []}, STOOD), ({"interfaces": {"eth0": {"rx_packets": 4}}}, STOOD),
+])  # fmt: skip
+def test_what_is_unknown_raises_no_alarm_and_has_its_reason(changes, why):
+    found = told(seen(**changes))
+    host = found["moved"]["hosts"]["h1"]
+    assert (bypassed(found), host["unknown"], host["out"]["bytes"], host["out"]["ratio"]) == (None, why, None, None)
+
+
+@pytest.mark.parametrize(("packets", "mode", "alarm"), [
+    (1000, "isolated", False), (499, "isolated", True), (499, "pipelined", False), (499, "batched", False),
+])  # fmt: skip
+def test_small_messages_are_told_by_their_packets(packets, mode, alarm):
+    """8 KB in all: the samples that the ranks gather are more. Without synchronisation one packet may hold many messages."""
+    found = bypassed(told(seen(20_000, 20_000, packets), size=8, iterations=1000, mode=mode))
+    assert (found is not None) == alarm
+    if alarm:
+        assert f"mpi moved {packets} packets in 1000 iterations out of h1" in str(found)
+
+
+def test_one_way_is_enough():
+    """The root's host sends, the other one receives."""
+    found = {
+        "moved": evidence(ran(operation="broadcast", redop=None, root=0), {"h1": seen(100 * MIB, 0, 900), "h2": seen(0, 100 * MIB, 900)})
+    }
+    assert bypassed(found) is None
+    assert found["moved"]["hosts"]["h1"]["in"] == {"bytes": 0, "at_least_bytes": 0, "ratio": None}
+
+
+def test_ranks_of_one_host_cross_nothing_and_loopback_tells_their_way():
+    one = {0: "h1", 1: "h1"}
+    over_tcp = evidence(ran(host_of=one), {"h1": seen(200 * MIB, 200 * MIB, 40, interface="lo")})
+    assert over_tcp["inside"] == {"loopback_bytes": 200 * MIB, "at_least_bytes": 200 * MIB, "ratio": 1.0}
+    in_memory = evidence(ran(host_of=one), {"h1": seen()})
+    assert (in_memory["inside"]["loopback_bytes"], in_memory["other_path"], in_memory["hosts"]) == (
+        0,
+        None,
+        {"h1": {"interfaces": {"eth0": {}}}},
+    )
+
+
+def test_of_many_hosts_those_that_fared_worst_are_told():
+    hosts = {rank: f"h{rank:02}" for rank in range(40)}
+    counts = {host: seen((100 + int(host[1:]) - 20 * (host == "h39")) * MIB, 200 * MIB, 9) for host in hosts.values()}
+    moved = evidence(ran(host_of=hosts), counts)
+    assert (len(moved["hosts"]), moved["hosts_left_out"]) == (16, 24)
+    assert "h00" in moved["hosts"] and "h38" not in moved["hosts"]
+
+
+def test_rows_without_counters_are_not_bypassed():
+    assert bypassed({}) is None and bypassed({"moved": None}) is None
+
+
+VALUES = st.one_of(st.none(), st.integers(0, 2**40))
+COUNTS = st.dictionaries(st.sampled_from(["tx_bytes", "rx_bytes", "tx_packets", "rx_packets", "sent_pkts", "rx_errors"]), VALUES)
+HOST = st.fixed_dictionaries({
+    "interfaces": st.dictionaries(st.sampled_from(["eth0", "lo"]), COUNTS), "ports": st.dictionaries(st.just("mlx5_0/1"), COUNTS),
+    "gpus": st.dictionaries(st.just("0000:19:00.0"), st.dictionaries(st.just("nvlink_tx_bytes"), VALUES)),
+    "leaving": st.lists(st.sampled_from(["eth0", "eth1"]), unique=True), "came_or_went": st.lists(st.just("eth2"), max_size=1),
+    "silent": st.lists(st.just("cxi0"), max_size=1), "states": st.just({}),
+})  # fmt: skip
+
+
+@settings(max_examples=100, deadline=None)
+@given(HOST, HOST, st.sampled_from([8, MIB]))
+def test_an_alarm_needs_counters_that_are_known(first, second, size):
+    moved = evidence(ran(size=size), {"h1": first, "h2": second})
+    assert json.loads(json.dumps(moved, allow_nan=False)) == moved
+    if moved["other_path"]:
+        assert any("unknown" not in host for host in moved["hosts"].values())

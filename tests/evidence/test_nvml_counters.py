@@ -1,0 +1,126 @@
+# ruff: noqa: N802 - the stand-in has the functions' names
+"""GPUs' counters through a stand-in for pynvml: units, which of two fields is taken, and that what a driver lacks is left out."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from collbench.evidence import counters
+from collbench.evidence.nvml_counters import Gpus
+
+THROUGHPUT_TX, THROUGHPUT_RX, XMIT_BYTES, RCV_BYTES, PCIE_TX, REPLAYS, ECC = 138, 139, 202, 204, 197, 94, 3
+ALL = 2**32 - 1
+
+
+class FAKEError(Exception):
+    """What the stand-in raises."""
+
+
+class FAKEPynvml:
+    """A stand-in for pynvml. `values` are those of its one GPU by (field, scope); what is not there is not supported."""
+
+    NVMLError = FAKEError
+    NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX = THROUGHPUT_TX, THROUGHPUT_RX
+    NVML_FI_DEV_NVLINK_COUNT_XMIT_BYTES, NVML_FI_DEV_NVLINK_COUNT_RCV_BYTES = XMIT_BYTES, RCV_BYTES
+    NVML_FI_DEV_PCIE_COUNT_TX_BYTES, NVML_FI_DEV_PCIE_REPLAY_COUNTER, NVML_FI_DEV_ECC_SBE_VOL_TOTAL = PCIE_TX, REPLAYS, ECC
+
+    def __init__(self, values, reasons=0, start=""):
+        self.values, self.reasons, self.start, self.open, self.asked = values, reasons, start, 0, []
+
+    def nvmlInit(self):
+        if self.start:
+            raise FAKEError(self.start)
+        self.open += 1
+
+    def nvmlShutdown(self):
+        self.open -= 1
+
+    def nvmlDeviceGetCount(self):
+        return 1
+
+    def nvmlDeviceGetHandleByIndex(self, index):
+        return "FAKE GPU"
+
+    def nvmlDeviceGetPciInfo(self, gpu):
+        return SimpleNamespace(busId=b"00000000:19:00.0")
+
+    def nvmlDeviceGetFieldValues(self, gpu, ids):
+        self.asked.append(len(ids))
+        values = [self.values.get(one) for one in ids]
+        return [SimpleNamespace(valueType=3, nvmlReturn=3 if v is None else 0, value=SimpleNamespace(ullVal=v or 0)) for v in values]
+
+    def nvmlDeviceGetTemperature(self, gpu, sensor):
+        return 61
+
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, gpu):  # the newer name is not there
+        return self.reasons
+
+    def nvmlDeviceGetPowerUsage(self, gpu):
+        return 412_500
+
+    def nvmlDeviceGetClockInfo(self, gpu, kind):
+        return {1: 1980, 2: 2619}[kind]
+
+
+BUS = "0000:19:00.0"
+
+
+def test_nvlink_counts_in_kibibytes_over_all_links_and_pcie_in_bytes():
+    library = FAKEPynvml({(THROUGHPUT_TX, ALL): 100, (THROUGHPUT_RX, ALL): 50, (PCIE_TX, 0): 7, (REPLAYS, 0): 0, (ECC, 0): 2})
+    gpus = Gpus.open(library)
+    before = counters.read("/nowhere", gpus)
+    library.values |= {(THROUGHPUT_TX, ALL): 1124, (PCIE_TX, 0): 3, (REPLAYS, 0): 4}
+    found = counters.moved(before, counters.read("/nowhere", gpus))
+    assert found["gpus"] == {BUS: {"nvlink_tx_bytes": 1 << 20, "pcie_tx_bytes": None, "pcie_replays": 4}}
+    assert found["states"][BUS]["after"] == {"temperature_c": 61, "slowed_by": []}
+
+
+def test_where_links_count_for_themselves_they_are_added():
+    library = FAKEPynvml({(XMIT_BYTES, 0): 100, (XMIT_BYTES, 1): 200, (RCV_BYTES, 0): 1})
+    gpus = Gpus.open(library)
+    assert gpus.read()[0][BUS] == {"nvlink_tx_bytes": 300, "nvlink_rx_bytes": 1}
+    del library.values[XMIT_BYTES, 1]
+    assert gpus.read()[0][BUS] == {"nvlink_rx_bytes": 1}  # a link that is gone is no smaller sum
+
+
+def test_only_fields_that_the_driver_answers_are_asked_again():
+    library = FAKEPynvml({(PCIE_TX, 0): 7})
+    gpus = Gpus.open(library)
+    gpus.read()
+    assert library.asked[0] > 30 and library.asked[1:] == [1]
+
+
+@pytest.mark.parametrize(("bits", "words"), [
+    (0, []), (1, []), (0x4, ["power cap"]), (0x40 | 0x80, ["hardware thermal", "power brake"]), (0x2, []),
+])  # fmt: skip
+def test_what_slows_clocks_down_is_told_in_words(bits, words):
+    assert Gpus.open(FAKEPynvml({}, bits)).read()[1][BUS]["slowed_by"] == words
+
+
+def test_clocks_have_their_units():
+    gauges = Gpus.open(FAKEPynvml({})).clocks()[BUS]
+    assert gauges == {"temperature_c": 61, "slowed_by": [], "power_w": 412.5, "sm_mhz": 1980, "memory_mhz": 2619}
+
+
+def test_nvml_is_held_open_until_it_is_closed():
+    library = FAKEPynvml({})
+    gpus = Gpus.open(library)
+    gpus.read()
+    assert library.open == 1
+    gpus.close()
+    assert library.open == 0
+
+
+def test_without_a_driver_there_are_no_gpus():
+    assert Gpus.open(FAKEPynvml({}, start="Driver Not Loaded")) is None
+
+
+def test_every_field_has_a_name_in_the_real_package():
+    pynvml = pytest.importorskip("pynvml")
+    from collbench.evidence import nvml_counters
+
+    assert all(hasattr(pynvml, nvml_counters._constant(one)) for one in nvml_counters._FIELDS)
+    values = {
+        getattr(pynvml, f"NVML_FI_DEV_{name}") for name in ("NVLINK_THROUGHPUT_DATA_TX", "PCIE_COUNT_TX_BYTES", "PCIE_REPLAY_COUNTER")
+    }
+    assert values == {THROUGHPUT_TX, PCIE_TX, REPLAYS}

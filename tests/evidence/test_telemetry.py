@@ -1,0 +1,71 @@
+"""The sampling process: samples while it is told to, ends with its input, and costs nothing where there is nothing to sample."""
+
+import json
+import os
+import threading
+
+from collbench.evidence.telemetry import Telemetry, sample
+
+HZ = 500.0  # faster than users may ask for: the tests need not wait
+
+
+class FAKEGauges:
+    """Counts how often it was read."""
+
+    def __init__(self):
+        self.reads = 0
+
+    def clocks(self):
+        self.reads += 1
+        return {"0000:19:00.0": {"power_w": self.reads}}
+
+
+def sampled(commands):
+    """The lines of a sampler that is told `commands`, each after as many lines as the one before asked for."""
+    (theirs, ours), (out, into), gauges = os.pipe(), os.pipe(), FAKEGauges()
+    sampler = threading.Thread(target=sample, args=(gauges, HZ, theirs, into))
+    sampler.start()
+    lines = []
+    with os.fdopen(out) as told:
+        for command, wanted in commands:
+            os.write(ours, command)
+            lines += [json.loads(told.readline()) for _ in range(wanted)]
+        os.close(ours)
+        sampler.join(10)
+        ended = not sampler.is_alive()
+        os.close(into)
+        rest = told.read()
+    os.close(theirs)
+    return lines, rest, ended, gauges
+
+
+def test_it_samples_while_switched_on_and_ends_with_its_input():
+    lines, _, ended, _ = sampled([(b"1", 3)])
+    assert [line["gpus"]["0000:19:00.0"]["power_w"] for line in lines] == [1, 2, 3] and ended
+    assert lines[0]["monotonic_s"] < lines[2]["monotonic_s"]
+
+
+def test_switched_off_it_reads_nothing():
+    lines, rest, ended, gauges = sampled([(b"0", 0), (b"10", 0)])
+    assert (lines, rest, ended, gauges.reads) == ([], "", True, 0)
+
+
+def test_a_process_without_nvml_samples_nothing_and_disturbs_nobody():
+    telemetry = Telemetry(1.0)
+    telemetry._process.wait(30)
+    telemetry.switch(True)
+    assert telemetry.taken() == []
+    telemetry.close()
+    assert telemetry._process.returncode == 1
+
+
+def test_only_whole_lines_are_taken_and_each_once():
+    telemetry = Telemetry(1.0)
+    telemetry._process.wait(30)
+    telemetry._lines.write(b'{"monotonic_s":1}\n{"mono')
+    telemetry._lines.flush()
+    assert (telemetry.taken(), telemetry.taken()) == ([{"monotonic_s": 1}], [])
+    telemetry._lines.write(b'tonic_s":2}\n')
+    telemetry._lines.flush()
+    assert telemetry.taken() == [{"monotonic_s": 2}]
+    telemetry.close()
