@@ -71,7 +71,7 @@ def line_fits(rows: Iterable[Row]) -> list[LineFit]:
 
 
 def _line_fit(members: list[Row]) -> LineFit | None:
-    used = {row.size_bytes: row for row in members if not _reason(row)}  # a size measured again counts once, as it was last
+    used = {row.size_bytes: row for row in members if not reason(row)}  # a size measured again counts once, as it was last
     rows = [used[size] for size in sorted(used)]
     factor = _bus_factor(rows[-1]) if len(rows) >= _FEWEST else None
     if factor is None:
@@ -80,12 +80,12 @@ def _line_fit(members: list[Row]) -> LineFit | None:
     if found is None or not found.regimes or found.regimes[-1].s_per_byte.value <= 0:
         return None
     busbw = _rate(factor, found.regimes[-1].s_per_byte)
-    left_out = tuple(sorted((row.size_bytes, reason) for row in members if (reason := _reason(row))))
+    left_out = tuple(sorted((row.size_bytes, why) for row in members if (why := reason(row))))
     return LineFit(rows[-1], rows[0].size_bytes, found, busbw, _percent(busbw, rows[-1]), _half_size(found.regimes), left_out)
 
 
-def _reason(row: Row) -> str | None:
-    """Why the row is not fitted."""
+def reason(row: Row) -> str | None:
+    """Why the row's time is not one number, or not the library's: a flag, or "n/a"; None: it is."""
     time_s = time_of(row)
     if time_s is None or time_s > _NEVER_S or row.size_bytes <= 0:
         return "n/a"

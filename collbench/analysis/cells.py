@@ -7,12 +7,18 @@ from typing import Any
 
 from collbench.results.record import SERIES, Row
 
+WHERE_NONE = {"algorithm": "auto", "protocol": "auto"}  # what None means in these fields; in all others it is nothing
 _SHORTEST_S, _LONGEST_S = 1e-15, 1e12  # beyond, logarithms and their squares overflow
 
 
 def cell_of(row: Row) -> tuple[Any, ...]:
     """The cell's identity: its series and its size in bytes."""
     return (*(getattr(row, name) for name in SERIES), row.size_bytes)
+
+
+def forced(row: Row) -> str:
+    """What the library was made to use: "tree/ll128", "tree", "ll128"; "" where the choice was its own."""
+    return "/".join(word for word in (row.algorithm, row.protocol) if word)
 
 
 def time_of(row: Row) -> float | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from collbench.analysis.cells import cell_of, is_time, known, time_of
+from collbench.analysis.cells import WHERE_NONE, cell_of, is_time, known, time_of
 from collbench.analysis.combine import Launches, check_once, runs_in, together
 from collbench.analysis.differences import Difference, differences
 from collbench.errors import UsageError
@@ -131,10 +131,11 @@ def _cell(a: Row, b: Row, of_a: Sequence[Row], of_b: Sequence[Row]) -> CellRatio
         return CellRatio(a, b, None, False, canaries)
     if min(len(before), len(after)) > 1:
         return CellRatio(a, b, ratio_of_launches(before, after), True, canaries)
-    return CellRatio(a, b, ratio_of_medians(_median(a), _median(b)), False, canaries)
+    return CellRatio(a, b, ratio_of_medians(median_of(a), median_of(b)), False, canaries)
 
 
-def _median(row: Row) -> Median:
+def median_of(row: Row) -> Median:
+    """The row's median with its interval, None where it is not sound. Raises ValueError for a row without a time."""
     times, value = row.time_s, time_of(row)
     if times is None or value is None:
         raise ValueError("a row without a time has no median")
@@ -164,7 +165,7 @@ _WORDS: Mapping[str, tuple[str, str]] = {"in_place": ("no", "yes")}
 
 
 def _word(name: str, value: Any) -> str:
-    return _WORDS[name][bool(value)] if name in _WORDS else "none" if value is None else str(value)
+    return _WORDS[name][bool(value)] if name in _WORDS else WHERE_NONE.get(name, "none") if value is None else str(value)
 
 
 def _told(values: frozenset[str]) -> str:

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from collbench.cli import gdr_check
+from collbench.cli.gpus import agreed, check_options, default_backends, local_ranks, node_ranks, said
 from collbench.cli.launches import placed, repeat
 from collbench.cli.options import add_options, make_request
 from collbench.errors import CollbenchError, RunFailed, UsageError
@@ -33,35 +35,44 @@ def add(commands: Any) -> dict[str, argparse.ArgumentParser]:
 
 def call(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Measures in the launch this process belongs to, or starts ranks on this host. Returns the exit code."""
-    from collbench.backends.registry import DEFAULTS, backend_class
+    from collbench.backends.registry import backend_class
     from collbench.launch.detect import LocalRequest, detect
 
     for name in arguments.backend or ():
         backend_class(name)
-    backends = tuple(dict.fromkeys(arguments.backend or DEFAULTS))
+    if arguments.gdr_check:
+        arguments.launches = gdr_check.pairs(arguments.launches, os.environ)
+    backends = tuple(dict.fromkeys(arguments.backend or default_backends(os.environ)))
     request = make_request(arguments, operation_commands()[arguments.command], backends, argv)
+    check_options(request, arguments.gdr_check)
     info = detect(os.environ, LocalRequest(arguments.ranks, ("collbench", *argv)))
     if info is None:
         return _start_here(request, arguments, argv)
-    request = placed(request, info, os.environ)
-    if arguments.ranks_per_node and "worker" not in info.facts:
-        from collbench.launch.spawn import node_workers
+    request = placed(request, info, os.environ, gdr_check.BY_HAND if arguments.gdr_check else "")
+    return _under_launcher(request, info, arguments, argv)
 
+
+def _under_launcher(request: Request, info: LaunchInfo, arguments: argparse.Namespace, argv: Sequence[str]) -> int:
+    """This process is a rank, or becomes all ranks of its node."""
+    from collbench.launch.spawn import node_workers
+
+    if arguments.ranks_per_node and "worker" not in info.facts:
         return node_workers(info, arguments.ranks_per_node, argv, os.environ)
-    return _take_part(request, info, arguments)
+    ranks = 1 if arguments.ranks_per_node else node_ranks(request, info, os.environ)
+    return node_workers(said(info, ranks), ranks, argv, os.environ) if ranks > 1 else _take_part(request, info, arguments)
 
 
 def _start_here(request: Request, arguments: argparse.Namespace, argv: Sequence[str]) -> int:
     """No launcher: checks what can be checked alone, then starts the ranks, once or --launches times."""
-    from collbench.launch.spawn import default_ranks
-
-    ranks = request.ranks or default_ranks(os.environ)
-    request.sweep.check_ranks(ranks)
+    ranks = local_ranks(request, os.environ)
+    request.sweep.check_ranks(ranks * request.gpus_per_process)
     _check_asked(request)
 
     def start(argv: Sequence[str], env: Mapping[str, str]) -> int:
         return _start(request, ranks, argv, env)
 
+    if arguments.gdr_check:
+        return gdr_check.check(request, arguments, argv, os.environ, start)
     return start(argv, os.environ) if request.launches == 1 else repeat(request, arguments, argv, os.environ, start)
 
 
@@ -110,6 +121,7 @@ def _take_part(request: Request, info: LaunchInfo, arguments: argparse.Namespace
 
     world = World(info, request.timeout_s)
     try:
+        request = agreed(request, world)
         if world.rank:
             return run(request, world, None, ended)
         with _listening(request, arguments) as listener:

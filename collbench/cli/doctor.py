@@ -57,15 +57,10 @@ def _sent(arguments: argparse.Namespace) -> int:
 
 
 def _logs(arguments: argparse.Namespace) -> list[NcclLog]:
-    """The logs that are named. Raises Unreadable for what is no file, too large, or no log."""
-    from collbench.evidence.nccl_log import read
-    from collbench.topology.source_files import is_folder, text_of
-    from collbench.topology.text import Unreadable, printable
+    """The logs that are named. Raises Unreadable for what is no file, or no log."""
+    from collbench.evidence.nccl_log import read_file
 
-    for file in arguments.log:
-        if is_folder(file):
-            raise Unreadable(f"{printable(str(file))} is a folder: name the file that holds NCCL's log")
-    return [read(text_of(file), file.name) for file in arguments.log]
+    return [read_file(file) for file in arguments.log]
 
 
 def _of_here(logs: list[NcclLog]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,14 +21,28 @@ _INDEX = "COLLBENCH_LAUNCH_INDEX"  # from 0; set for the ranks that `repeat` sta
 Start = Callable[[Sequence[str], Mapping[str, str]], int]
 
 
-def placed(request: Request, info: LaunchInfo, env: Mapping[str, str]) -> Request:
-    """The request with this launch's index. Raises UsageError for several launches under a launcher: it has started one only."""
+@dataclass(frozen=True)
+class One:
+    """One launch of several: how it is called, its folder, its number (from 0), and the variables that it has beside the others'."""
+
+    title: str
+    folder: Path
+    index: int
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+def placed(request: Request, info: LaunchInfo, env: Mapping[str, str], instead: str = "") -> Request:
+    """The request with this launch's index. Raises UsageError for several launches under a launcher: it has started one only.
+
+    `instead` says what to do where it was not --launches that asked for several.
+    """
     if request.launches == 1:
         return request
     if info.launcher == "local" and _INDEX in env:
         return replace(request, launch_index=number(env, _INDEX))
     refusal = UsageError(
-        f"--launches {request.launches} is for a start without a launcher, but {info.launcher} has started the ranks once: start the "
+        instead.format(launcher=info.launcher)
+        or f"--launches {request.launches} is for a start without a launcher, but {info.launcher} has started the ranks once: start the "
         f"command {request.launches} times in the allocation, with the same --allocation NAME, then `collbench report RUN…`"
     )
     refusal.said = info.rank > 0  # type: ignore[attr-defined]  # rank 0 speaks for all
@@ -41,28 +55,43 @@ def repeat(request: Request, arguments: argparse.Namespace, argv: Sequence[str],
     `start(argv, env)` starts all ranks once and returns their exit code. Returns 0, or the code of the launch that failed.
     Raises UsageError when the folder holds a run or launches already.
     """
+    folder, allocation = new_folder(request, env)
+    numbers = range(request.launches)
+    launches = [One(f"launch {index + 1} of {request.launches}", folder / f"launch-{index + 1}", index) for index in numbers]
+    code = in_turn(launches, arguments, [*argv, *allocation], env, start)
+    _print_all(folder, arguments)
+    return code
+
+
+def new_folder(request: Request, env: Mapping[str, str]) -> tuple[Path, list[str]]:
+    """The folder for all launches of a command, and the words that give them one allocation. Raises UsageError for a used folder."""
     from collbench.results.folder import run_name
 
     name = run_name(request.command)
     folder = request.out or Path("runs") / name
-    _refuse_a_used_folder(folder)
-    allocation = [] if request.allocation or env.get("SLURM_JOB_ID") else ["--allocation", name]
-    code, index = 0, 0
+    refuse_a_used(folder)
+    return folder, [] if request.allocation or env.get("SLURM_JOB_ID") else ["--allocation", name]
+
+
+def in_turn(launches: Sequence[One], arguments: argparse.Namespace, argv: Sequence[str], env: Mapping[str, str], start: Start) -> int:
+    """Starts them one after the other, up to the first failure. Returns 0, or its code."""
+    code, one, left = 0, launches[0], len(launches)
     try:
-        for index in range(request.launches):
-            _talk(f"launch {index + 1} of {request.launches}", arguments)
-            code = start([*argv, *allocation, "--out", str(folder / f"launch-{index + 1}")], {**env, _INDEX: str(index)})
+        for one in launches:
+            talk(one.title, arguments)
+            left -= 1
+            code = start([*argv, "--out", str(one.folder)], {**env, _INDEX: str(one.index), **one.env})
             if code:
                 break
     except KeyboardInterrupt:  # while no ranks' supervisor was there to take it
         code = INTERRUPTED
     if code:
-        say(_why_it_ended(code, index, request.launches))
-    _print_all(folder, arguments)
+        say(_why_it_ended(code, one.title, left))
     return code
 
 
-def _refuse_a_used_folder(folder: Path) -> None:
+def refuse_a_used(folder: Path) -> None:
+    """Raises UsageError for a folder that holds a run or launches already."""
     from collbench.analysis.combine import launch_folders
 
     held = [name for name in ("run.json", "cells.jsonl") if (folder / name).exists()] or [path.name for path in launch_folders(folder)]
@@ -70,10 +99,9 @@ def _refuse_a_used_folder(folder: Path) -> None:
         raise UsageError(f"--out {folder} already holds a run ({held[0]}): choose a new folder, so that nothing is lost")
 
 
-def _why_it_ended(code: int, index: int, launches: int) -> str:
+def _why_it_ended(code: int, title: str, rest: int) -> str:
     how = {INTERRUPTED: "was interrupted", TERMINATED: "was terminated"}.get(code, f"failed with exit code {code}")
-    rest = launches - index - 1
-    return f"launch {index + 1} of {launches} {how}{f', {rest} more not started' if rest else ''}"
+    return f"{title} {how}{f', {rest} more not started' if rest else ''}"
 
 
 def _print_all(folder: Path, arguments: argparse.Namespace) -> None:
@@ -84,9 +112,10 @@ def _print_all(folder: Path, arguments: argparse.Namespace) -> None:
     if not launch_folders(folder):
         return
     report_run([folder], None, arguments.format, sys.stdout, color=arguments.color)
-    _talk(f"folder of the launches: {folder}", arguments)
+    talk(f"folder of the launches: {folder}", arguments)
 
 
-def _talk(sentence: str, arguments: argparse.Namespace) -> None:
+def talk(sentence: str, arguments: argparse.Namespace) -> None:
+    """Says something on stderr, unless --quiet."""
     if not arguments.quiet:
         print(sentence, file=sys.stderr, flush=True)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from collbench.cli.parser import amount, factor, natural, positive, words
+from collbench.backends.habits import habits
+from collbench.cli.parser import amount, factor, hertz, natural, positive, words
 from collbench.errors import UsageError
 from collbench.operations.dtypes import dtype_named, redop_named
 from collbench.operations.operation import Operation
-from collbench.operations.plan import MODES, Sweep
+from collbench.operations.plan import ALGORITHMS, CPU, MODES, PROTOCOLS, REGISTRATIONS, SMALLEST, Sweep
 from collbench.runner.request import Request
 from collbench.timing.budget import Budget
 from collbench.units import parse_size, parse_sizes, size_steps
 
-DEFAULT_SIZES = "8-64M"
 DEFAULT_TIMEOUT_S = 120.0
 
 
@@ -33,16 +33,25 @@ def add_color_and_timeout(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_what(group: argparse._ArgumentGroup, operations: list[Operation]) -> None:
-    group.add_argument("--sizes", metavar="SIZES", help=f"1K-1G, 1K-1G:x4, 1K-64K:+1K or 8,1K,1M; K = 1024 (default: {DEFAULT_SIZES})")
+    group.add_argument(
+        "--sizes", metavar="SIZES", help="1K-1G, 1K-1G:x4, 1K-64K:+1K or 8,1K,1M; K = 1024 (default: 8-64M on CPUs, 8-1G on NCCL)"
+    )
     group.add_argument("-b", dest="minimum", metavar="MIN", help="smallest size, as in nccl-tests")
     group.add_argument("-e", dest="maximum", metavar="MAX", help="largest size")
     step = group.add_mutually_exclusive_group()
     step.add_argument("-f", dest="factor", metavar="FACTOR", help="factor between sizes (default: 2)")
     step.add_argument("-i", dest="increment", metavar="STEP", help="increment between sizes")
-    group.add_argument("--backend", metavar="NAMES", type=words, help="mpi, gloo, simulated … (default: every one at hand)")
-    group.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where the buffers lie (default: auto)")
+    group.add_argument(
+        "--backend",
+        metavar="NAMES",
+        type=words,
+        help="nccl, torch-nccl, mpi, gloo, simulated … (default: nccl where there are GPUs, else every CPU backend at hand)",
+    )
+    group.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto",
+                       help="where the buffers lie (default: auto, cuda for nccl and torch-nccl, cpu for the others)")  # fmt: skip
     group.add_argument("-d", "--dtype", metavar="TYPES", type=words, default=["float32"],
-                       help="float64, float32, float16, bfloat16, int8, int32, int64, uint8 (default: float32)")  # fmt: skip
+                       help="float64, float32, float16, bfloat16, float8_e4m3fn, float8_e5m2, int8, int32, int64, uint8, uint32, uint64 "
+                            "(default: float32)")  # fmt: skip
     if any(operation.reduces for operation in operations):
         group.add_argument("-o", "--redop", metavar="OPS", type=words, default=["sum"],
                            help="sum, prod, min, max, avg, band, bor, bxor (default: sum)")  # fmt: skip
@@ -51,16 +60,23 @@ def _add_what(group: argparse._ArgumentGroup, operations: list[Operation]) -> No
 
 
 def _add_how(group: argparse._ArgumentGroup, operations: list[Operation]) -> None:
-    group.add_argument("--mode", choices=MODES, default="isolated",
+    group.add_argument("--mode", choices=MODES,
                        help="isolated: synchronised before each call; pipelined: back to back; batched: synchronised before "
-                            "each 20 (default: isolated)")  # fmt: skip
-    group.add_argument("--buffers", choices=("fixed", "rotating"), default="fixed",
-                       help="the same buffers each time, or 64 MiB of them in turn (default: fixed)")  # fmt: skip
+                            "each 20; graph: a CUDA graph (default: isolated on CPUs, pipelined on NCCL)")  # fmt: skip
+    group.add_argument("--buffers", choices=("fixed", "rotating"),
+                       help="the same buffers each time, or 64 MiB of them in turn (default: fixed on CPUs, rotating on NCCL)")  # fmt: skip
     place = group.add_mutually_exclusive_group()
     place.add_argument("--in-place", action="store_true", help="send and receive in one buffer")
     place.add_argument("--out-of-place", action="store_true", help="in two (default where the library has it)")
     if any(operation.windowed for operation in operations):
         group.add_argument("--window", metavar="W", type=positive, help="messages in flight (default: 64, at most 256 MiB in all)")
+    if any(not operation.pair for operation in operations):
+        group.add_argument("--algorithms", metavar="NAMES", type=words, default=[],
+                           help=f"NCCL: force each of these beside its own choice: {', '.join(ALGORITHMS)}")  # fmt: skip
+        group.add_argument("--protocols", metavar="NAMES", type=words, default=[],
+                           help=f"NCCL: likewise, with each algorithm: {', '.join(PROTOCOLS)}")  # fmt: skip
+    group.add_argument("--registration", metavar="WORDS", type=words, default=[],
+                       help=f"NCCL: how it knows the buffers: {', '.join(REGISTRATIONS)}, or several (default: none)")  # fmt: skip
     group.add_argument("-n", "--iterations", metavar="N", type=positive, help="N samples, if --max-time allows (default: until precise)")
     group.add_argument("-w", "--warmup", metavar="N", type=natural, help="exactly N warm-up calls (default: until settled)")
     group.add_argument("--precision", metavar="PCT", type=amount, help="half-width of the interval aimed at, in percent (default: by size)")
@@ -71,13 +87,23 @@ def _add_how(group: argparse._ArgumentGroup, operations: list[Operation]) -> Non
         "--oversubscription", metavar="X", type=factor, default=1.0, help="the fabric carries a host's rate divided by X (default: 1)"
     )
     group.add_argument("--seed", metavar="N", type=natural, help="of the inputs and the order of cells (default: 0, and any order)")
+    group.add_argument("--evidence", choices=("on", "off"), default="on",
+                       help="counters and logs that prove which path the bytes took (default: on)")  # fmt: skip
+    group.add_argument("--telemetry", metavar="HZ", type=hertz, default=1.0,
+                       help="read the GPUs' clocks, power and temperatures so often, up to 5 times a second; 0: never (default: 1, on GPUs)")  # fmt: skip
 
 
 def _add_where(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--ranks", metavar="N", type=positive, help="ranks to start here when no launcher did (default: 2)")
+    group.add_argument(
+        "--ranks", metavar="N", type=positive, help="processes to start here when no launcher did (default: 2; NCCL: one per GPU)"
+    )
+    group.add_argument("-g", "--gpus-per-process", metavar="K", type=positive, default=1,
+                       help="NCCL: GPUs, and so ranks, that each process drives, as in nccl-tests (default: 1)")  # fmt: skip
     group.add_argument("--ranks-per-node", metavar="K", type=positive, help="under one task per node: ranks that each task starts")
     group.add_argument("--launches", metavar="N", type=positive, default=1,
                        help="starts of all ranks on this host; intervals are over their medians (default: 1)")  # fmt: skip
+    group.add_argument("--gdr-check", action="store_true",
+                       help="NCCL: launches with and without GPUDirect RDMA in turns, set against each other")  # fmt: skip
     group.add_argument("--timeout", metavar="SECONDS", type=amount, default=DEFAULT_TIMEOUT_S,
                        help=f"deadline of every wait (default: {DEFAULT_TIMEOUT_S:g})")  # fmt: skip
     group.add_argument("--allocation", metavar="NAME", help="name of the allocation (default: the scheduler's job)")
@@ -89,19 +115,24 @@ def _add_where(group: argparse._ArgumentGroup) -> None:
 
 def make_request(arguments: argparse.Namespace, operations: list[Operation], backends: tuple[str, ...], argv: list[str]) -> Request:
     """The request. Raises UsageError for what cannot be read."""
-    roots = tuple(_root(text) for text in getattr(arguments, "root", ["0"]))
+    sizes, step = _sizes(arguments)
     sweep = Sweep(
         operations=tuple(operations),
-        sizes=tuple(_sizes(arguments)),
+        sizes=sizes,
         dtypes=tuple(dict.fromkeys(dtype_named(name) for name in arguments.dtype)),
         redops=tuple(dict.fromkeys(redop_named(name) for name in getattr(arguments, "redop", ["sum"]))),
-        roots=roots,
-        device="cuda" if arguments.device == "cuda" else "cpu",
+        roots=tuple(_root(text) for text in getattr(arguments, "root", ["0"])),
+        device=arguments.device,
         mode=arguments.mode,
         in_place=True if arguments.in_place else False if arguments.out_of_place else None,
         buffers=arguments.buffers,
         window=getattr(arguments, "window", None),
         seed=arguments.seed or 0,
+        step=step,
+        algorithms=_known("algorithm", getattr(arguments, "algorithms", []), ALGORITHMS),
+        protocols=_known("protocol", getattr(arguments, "protocols", []), PROTOCOLS),
+        registrations=_known("registration", arguments.registration, REGISTRATIONS),
+        habits=habits,
     )
     precision = arguments.precision / 100 if arguments.precision else None
     return Request(
@@ -109,8 +140,16 @@ def make_request(arguments: argparse.Namespace, operations: list[Operation], bac
         budget=Budget(arguments.max_time, arguments.iterations, arguments.warmup, precision), ranks=arguments.ranks,
         check=arguments.check, ceiling=arguments.ceiling, oversubscription=arguments.oversubscription, timeout_s=arguments.timeout,
         seed=arguments.seed or 0, order_seed=arguments.seed, out=arguments.out, allocation=arguments.allocation,
-        launches=arguments.launches, argv=tuple(argv),
+        launches=arguments.launches, gpus_per_process=arguments.gpus_per_process, evidence=arguments.evidence == "on",
+        telemetry_hz=arguments.telemetry, argv=tuple(argv),
     )  # fmt: skip
+
+
+def _known(what: str, names: list[str], known: tuple[str, ...]) -> tuple[str, ...]:
+    for name in names:
+        if name.lower() not in known:
+            raise UsageError(f"{what} '{name}' is unknown: choose from {', '.join(known)}")
+    return tuple(dict.fromkeys(name.lower() for name in names))
 
 
 def _root(text: str) -> int:
@@ -119,16 +158,20 @@ def _root(text: str) -> int:
     return int(text)
 
 
-def _sizes(arguments: argparse.Namespace) -> list[int]:
-    if all(given is None for given in (arguments.minimum, arguments.maximum, arguments.factor, arguments.increment)):
-        return parse_sizes(DEFAULT_SIZES if arguments.sizes is None else arguments.sizes)
-    if arguments.sizes is not None:
+def _sizes(arguments: argparse.Namespace) -> tuple[tuple[int, ...] | None, str]:
+    """The sizes, None where each backend has its own, and the step between those."""
+    short = (arguments.minimum, arguments.maximum, arguments.factor, arguments.increment)
+    if arguments.sizes is not None and any(given is not None for given in short):
         raise UsageError("--sizes and -b/-e/-f/-i both give sizes: use one of them")
-    low, _, high = DEFAULT_SIZES.partition("-")
-    least = low if arguments.minimum is None else arguments.minimum
-    most = arguments.maximum if arguments.maximum is not None else high if arguments.minimum is None else least
+    if arguments.sizes is not None:
+        return tuple(parse_sizes(arguments.sizes)), "x2"
+    step = f"x{2 if arguments.factor is None else arguments.factor}" if arguments.increment is None else f"+{arguments.increment}"
+    if arguments.minimum is None and arguments.maximum is None:
+        size_steps(SMALLEST, CPU.largest, step)  # refuses a bad step before anything is started
+        return None, step
+    least = str(SMALLEST) if arguments.minimum is None else arguments.minimum
+    most = least if arguments.maximum is None else arguments.maximum
     first, last = parse_size(least), parse_size(most)
     if first > last:
         raise UsageError(f"-b {least} is larger than -e {most}: exchange them")
-    step = f"x{2 if arguments.factor is None else arguments.factor}" if arguments.increment is None else f"+{arguments.increment}"
-    return size_steps(first, last, step)
+    return tuple(size_steps(first, last, step)), step

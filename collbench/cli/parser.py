@@ -47,6 +47,14 @@ def amount(text: str) -> float:
     return value
 
 
+def hertz(text: str) -> float:
+    """How often NVML is read: up to 5 times a second, since reading disturbs what is measured."""
+    value = amount(text)
+    if value > 5:
+        raise argparse.ArgumentTypeError(f"'{text}' would disturb what is measured: write 1 to 5 (times a second)")
+    return value
+
+
 def factor(text: str) -> float:
     """A fabric's oversubscription, 1 to 1000."""
     value = amount(text)

@@ -7,8 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collbench.cli.options import add_color_and_timeout
+from collbench.cli.parser import amount
+from collbench.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from collbench.results.channel import Channel
     from collbench.topology.model import Machine
 
 _ABOUT = "what this node is: GPUs, their links, the PCIe tree, NICs, GPUDirect RDMA; under srun or mpirun every node, and how they differ"
@@ -16,6 +21,11 @@ _FROM = (
     "read these instead and merge what belongs to one host: NCCL topology XML, hwloc XML, the text of `nvidia-smi topo -m`, "
     "`nvidia-smi nvlink -s`, `lspci -vvv`, `ibstat`, `ibv_devinfo` or `iblinkinfo`, what `probe --format json` printed, a folder of such "
     "files, a folder with sys and proc, a tarball of one"
+)
+
+_MEASURE = (
+    "measure the channels of this node, or of every node of the launch and between them: memory, GPUs, NICs, TCP; each against what it "
+    "could carry"
 )
 
 
@@ -27,6 +37,8 @@ def add(commands: Any) -> dict[str, argparse.ArgumentParser]:
     what.add_argument(
         "--gather", type=Path, metavar="FILE", help="write what is read of this node (of rank 0's) into a tarball, names masked"
     )
+    what.add_argument("--measure", action="store_true", help=_MEASURE)
+    parser.add_argument("--max-time", metavar="SECONDS", type=amount, default=1.0, help="per channel of --measure (default: 1)")
     parser.add_argument("--format", choices=("table", "matrix", "json"), default="table", help="tree, distances, JSON (default: table)")
     parser.add_argument("--svg", type=Path, metavar="FILE", help="draw the node there, too; of nodes that differ one file each")
     add_color_and_timeout(parser)
@@ -40,9 +52,34 @@ def call(arguments: argparse.Namespace, argv: list[str]) -> int:
 
     from collbench.runner.probing import at_rank_0, together
 
+    if arguments.measure:
+        return _measure(arguments)
     if arguments.gather or arguments.sources:
         return at_rank_0(os.environ, arguments.timeout, lambda: _alone(arguments))
     return together(os.environ, arguments.timeout, lambda machines: _tell(machines, arguments))
+
+
+def _measure(arguments: argparse.Namespace) -> int:
+    """Measures the channels."""
+    import os
+    import sys
+
+    from collbench.runner.channels import measure_channels
+
+    seconds = arguments.max_time
+    if arguments.format == "matrix" or arguments.svg:
+        raise UsageError("--measure prints a table or JSON: leave out --format matrix and --svg")
+    if 2 * seconds > arguments.timeout:
+        raise UsageError(
+            f"--max-time {seconds:g} leaves no room below --timeout {arguments.timeout:g}: give twice as much time to --timeout"
+        )
+
+    def tell(channels: Sequence[Channel]) -> None:
+        from collbench.report.channels import channels_text
+
+        channels_text(channels, arguments.format, sys.stdout, arguments.color)
+
+    return measure_channels(os.environ, arguments.timeout, seconds, tell)
 
 
 def _alone(arguments: argparse.Namespace) -> int:

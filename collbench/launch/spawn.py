@@ -33,7 +33,6 @@ __all__ = [
 
 PROGRAM = (sys.executable, "-m", "collbench")
 _LONGEST_FOLDER = 80  # a Unix socket's path has at most 107 bytes
-_GPUS = Path("/proc/driver/nvidia/gpus")
 
 
 def start_local(
@@ -98,22 +97,25 @@ def _worker(info: LaunchInfo, k: int, i: int) -> LaunchInfo:
     return replace(info, rank=info.rank * k + i, ranks=info.ranks * k, local_rank=i, local_ranks=k, mpi=None, facts=facts)
 
 
-def default_ranks(env: Mapping[str, str], gpus_folder: Path = _GPUS) -> int:
-    """Ranks of a local start that nobody told: one per GPU where there are at least 2, else 2."""
-    visible = env.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return max(2, _visible(visible))
-    return max(2, len(list(gpus_folder.iterdir())) if gpus_folder.is_dir() else 0)
+def default_ranks(gpus: int, per_process: int | None = None) -> int:
+    """Ranks of a local start that nobody told: one per visible GPU where there are at least 2, else 2.
+
+    `per_process`: how many GPUs each process drives, where it drives any: then no GPU is shared, and none is left out.
+    Raises UsageError where the GPUs cannot be dealt out so.
+    """
+    if per_process is None:
+        return max(2, gpus)
+    if gpus < per_process:
+        raise UsageError(
+            f"-g {per_process} needs {per_process} GPUs for each process, but {gpus} {_are(gpus)} visible: choose a smaller one"
+        )
+    if gpus % per_process:
+        raise UsageError(f"-g {per_process} leaves {gpus % per_process} of {gpus} GPUs idle: choose a divisor of {gpus}, or say --ranks N")
+    return gpus // per_process
 
 
-def _visible(text: str) -> int:
-    """CUDA counts the entries before the first invalid one ("-1", "")."""
-    count = 0
-    for entry in (part.strip() for part in text.split(",")):
-        if not entry or entry.startswith("-") or entry == "NoDevFiles":
-            break
-        count += 1
-    return count
+def _are(number: int) -> str:
+    return "is" if number == 1 else "are"
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from collbench.analysis.cells import WHERE_NONE, forced
 from collbench.peak.ceiling import TOLERANCE, Ceiling
 from collbench.report.flags import DOUBTFUL, WITHIN_A_LAUNCH, printable
 from collbench.report.plan import PlanSummary
@@ -42,6 +43,14 @@ class Column:
 def placing(row: Row) -> str:
     """Where the result goes, in words."""
     return "in place" if row.in_place else "out of place"
+
+
+def value_of(row: Row, name: str) -> str:
+    """One of the fields that tell series apart, in words."""
+    value = getattr(row, name)
+    if name == "in_place":
+        return placing(row)
+    return WHERE_NONE.get(name, NOTHING) if value is None else printable(str(value))
 
 
 def rate(bytes_per_s: float | None) -> str:
@@ -135,7 +144,7 @@ def headline(row: Row) -> str:
 
     Where no single figure is honest it shows the two times, and it names what is doubtful.
     """
-    name = [row.operation, format_size(row.size_bytes), row.backend]
+    name = [row.operation, format_size(row.size_bytes), row.backend, *([forced(row)] if forced(row) else [])]
     if row.na is not None:
         return printable("  ".join([*name, not_available(row)]))
     limit = [f"limited by {limited_by(row)}"] if row.percent_of_ceiling is not None and not two_modes(row) else []
@@ -153,7 +162,7 @@ def same_for_all(plan: PlanSummary, also: Iterable[Column] = ()) -> str:
     `also` are columns that found no room; they are told here where they have one value.
     """
     known = {name: next(iter(values)) for name, values in plan.values.items() if len(values) == 1}
-    facts = [text(known[name]) for name, text in _FACTS.items() if known.get(name) is not None]
+    facts = [fact for name, text in _FACTS.items() if known.get(name) is not None and (fact := text(known[name]))]
     facts += [f"{column.title} {known[column.title]}" for column in also if known.get(column.title) is not None]
     return printable(" · ".join(facts))
 
@@ -183,7 +192,7 @@ def _busbw(row: Row) -> str:
 
 
 def _text_of(name: str) -> Callable[[Row], str]:
-    return lambda row: NOTHING if getattr(row, name) is None else printable(str(getattr(row, name)))
+    return lambda row: value_of(row, name)
 
 
 def _if_any(name: str) -> Callable[[PlanSummary], bool]:
@@ -192,6 +201,11 @@ def _if_any(name: str) -> Callable[[PlanSummary], bool]:
 
 def _if_varies(name: str) -> Callable[[PlanSummary], bool]:
     return lambda plan: plan.varies(name)
+
+
+def _if_registered(plan: PlanSummary) -> bool:
+    """Libraries without registration have None, which is no other way than none."""
+    return plan.varies("registration") and plan.some("registration") != ["none"]
 
 
 def _if_placings_differ(plan: PlanSummary) -> bool:
@@ -209,11 +223,13 @@ def _planned(column: Column, plan: PlanSummary) -> list[int]:
     return [len(printable(text)) for text in plan.some(column.title)]
 
 
+_REGISTRATIONS = {"registered": "buffers registered", "symmetric": "buffers in a symmetric window"}
 _FACTS: dict[str, Callable[[Any], str]] = {
     "device": str,
     "mode": str,
     "in_place": lambda value: "in place" if value else "out of place",
     "buffers": lambda value: f"{value} buffers",
+    "registration": lambda value: _REGISTRATIONS.get(value, ""),
     "window": lambda value: f"window {value}",
     "ranks": lambda value: f"{value} rank" if value == 1 else f"{value} ranks",
     "nodes": lambda value: f"{value} node" if value == 1 else f"{value} nodes",
@@ -234,6 +250,9 @@ COLUMNS = (
     _named("group", _if_varies("group")),
     _named("ranks", _if_varies("ranks"), right=True),
     _named("nodes", _if_varies("nodes"), right=True),
+    _named("registration", _if_registered),
+    _named("algorithm", _if_any("algorithm")),
+    _named("protocol", _if_any("protocol")),
     Column("time µs", times, width=9, right=True, figure=True),
     Column("95 % interval", interval, width=17, right=True, rank=7, figure=True),
     Column("algbw GB/s", lambda row: rate(row.algbw_bytes_per_s), right=True, rank=9, figure=True),

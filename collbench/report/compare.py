@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
+from collbench.analysis.cells import forced
 from collbench.analysis.combine import Launches
 from collbench.analysis.compare import FASTER, NOT_AVAILABLE, SAME, UNKNOWN, CellRatio, Comparison, compare, inverse
 from collbench.errors import FINE, UsageError
@@ -161,7 +162,7 @@ def _only(side: str, rows: Sequence[Row]) -> list[str]:
 
 
 def _name(row: Row) -> str:
-    words = [row.operation, format_size(row.size_bytes), row.backend, row.dtype, row.redop, row.mode, row.buffers]
+    words = [row.operation, format_size(row.size_bytes), row.backend, row.dtype, row.redop, row.mode, row.buffers, forced(row)]
     return " ".join([*(word for word in words if word), f"{row.ranks} ranks"])
 
 

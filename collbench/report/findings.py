@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from collbench.report.columns import NOTHING, placing, share
+from collbench.analysis.cells import forced
+from collbench.report import tuning
+from collbench.report.columns import NOTHING, share, value_of
 from collbench.report.flags import printable
 from collbench.report.plan import SERIES
 from collbench.report.table import Line
@@ -30,7 +32,11 @@ def lines(runs: Sequence[Run], rows: Sequence[Row]) -> list[Line]:
 
     `rows` are the ones shown (of several launches the combined ones): they are fitted. Slow ranks are those of the runs.
     """
-    return [*_section("latency and bandwidth (α–β fit)", _fits(rows)), *_section("slowest ranks", _slowest(runs))]
+    return [
+        *_section(tuning.TITLE, tuning.sentences(rows)),
+        *_section("latency and bandwidth (α–β fit)", _fits(rows)),
+        *_section("slowest ranks", _slowest(runs)),
+    ]
 
 
 def _section(title: str, texts: list[str]) -> list[Line]:
@@ -62,7 +68,7 @@ def _fit_cells(fit: LineFit, telling: Iterable[str]) -> list[str]:
     row = fit.row
     percent = NOTHING if fit.percent is None or row.ceiling is None else share(fit.percent, row.ceiling)
     return [
-        *(_value(row, name) for name in telling),
+        *(value_of(row, name) for name in telling),
         f"{format_size(fit.first)}–{format_size(row.size_bytes)}",
         _latency(fit.alpha_s),
         _bounds(fit.busbw, format_rate),
@@ -71,11 +77,6 @@ def _fit_cells(fit: LineFit, telling: Iterable[str]) -> list[str]:
         ", ".join(map(format_size, fit.switches)) or NOTHING,
         ", ".join(f"{format_size(int(size))} ({_off(residual)})" for size, residual in fit.fit.off) or NOTHING,
     ]
-
-
-def _value(row: Row, name: str) -> str:
-    value: Any = getattr(row, name)
-    return placing(row) if name == "in_place" else NOTHING if value is None else str(value)
 
 
 def _bounds(bounds: Bounds, text: Callable[[float], str]) -> str:
@@ -99,7 +100,8 @@ def _left_out(fits: Iterable[LineFit]) -> list[str]:
     names: dict[str, list[str]] = {}
     for fit in fits:
         for size, reason in fit.left_out:
-            names.setdefault(reason, []).append(f"{fit.row.operation} {format_size(size)} {fit.row.backend}")
+            words = (fit.row.operation, format_size(size), fit.row.backend, forced(fit.row))
+            names.setdefault(reason, []).append(" ".join(word for word in words if word))
     return [f"not fitted, {reason}: {', '.join(cells)}" for reason, cells in names.items()]
 
 

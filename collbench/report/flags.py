@@ -25,6 +25,14 @@ FLAGS = {
     "missing_launches": "the cell is missing in some of the launches: the interval rests on the others; repeat those that broke off",
     "size_rounded": "the size asked for is no multiple of the element size times the parts: rounded down",
     "simulated": "computed by a seeded model, not measured on this machine",
+    "other_path": "bytes that had to cross between hosts are on none of their NICs: no percentage, evidence has the counts; "
+    "an MPI may share memory between hosts that are namespaces or containers of one machine",
+    "launch_bound": "the host needs 80 % or more of the device's time to enqueue the calls: it is them that are timed; --mode graph",
+    "shared_gpu": "several ranks drive one GPU: results are right, rates say nothing of the machine",
+    "no_interval": "fewer than 6 samples within the time given: the median has no interval; raise --max-time",
+    "unverified": "the tool that moved the bytes does not compare what arrived",
+    "path_unproven": "no counter shows which link carried the bytes, so there is no percentage",
+    "wrong_data": "what arrived is not what was sent",
     "pairs_at_once": "all pairs ran at the same time and shared what lies between them",
 }
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from collbench import __version__
+from collbench.analysis.cells import forced
 from collbench.report.columns import ONE_RANK, times, two_modes
 from collbench.report.flags import explain, printable
 from collbench.report.plan import SERIES, PlanSummary
@@ -130,7 +131,7 @@ def _line(row: Row | None, other: Row | None = None) -> Iterator[str]:
 
 
 def _name(row: Row) -> str:
-    words = [row.operation, format_size(row.size_bytes), row.backend, row.dtype, row.redop, "in place" if row.in_place else ""]
+    words = [row.operation, format_size(row.size_bytes), row.backend, row.dtype, row.redop, "in place" if row.in_place else "", *_told(row)]
     return " ".join(word for word in words if word)
 
 
@@ -154,7 +155,13 @@ def _figure(value: float | None, scale: float, width: int) -> str:
 
 
 def _program(row: Row) -> str:
-    return printable(f"{row.operation} on {row.backend}, {row.mode}, {row.buffers} buffers")
+    return printable(", ".join([f"{row.operation} on {row.backend}", row.mode, f"{row.buffers} buffers", *_told(row)]))
+
+
+def _told(row: Row) -> list[str]:
+    """What the library was told beyond the call: the buffers' registration, algorithm and protocol."""
+    registration = f"registration {row.registration}" if row.registration not in (None, "none") else ""
+    return [words for words in (registration, forced(row)) if words]
 
 
 def _device(place: Mapping[str, Any], device: str) -> str:

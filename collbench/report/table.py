@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 from collbench.report.columns import COLUMNS, Column, doubtful, not_available, same_for_all, shown_columns, widths
 from collbench.report.flags import explain, printable
 from collbench.report.plan import PlanSummary
+from collbench.report.tuning import sentences as choices
 from collbench.results.reader import Run
 from collbench.results.record import Row
 
@@ -49,7 +50,7 @@ class TableWriter:
     """The table for people. `room` is a terminal's width, to which columns are dropped; None: all columns, whatever the width.
 
     `rows`, where they are known beforehand, make the widths exact. Without them the foot names ranks that held the others up, from
-    the folder that the plan names; of stored runs `findings` says more.
+    the folder that the plan names, and where the library's own choice of algorithm loses; of stored runs `findings` says more.
     """
 
     def __init__(self, room: int | None = None, rows: Sequence[Row] = ()) -> None:
@@ -82,7 +83,7 @@ class TableWriter:
         """What the reader should know about the rows above."""
         lines = [*self._intervals(), *stopped_by(self._printed), *explain(flag for row in self._printed for flag in row.flags)]
         if not self._rows:
-            lines += self._stragglers()
+            lines += [*map(printable, choices(self._printed)), *self._stragglers()]
         if self._unsaid:
             lines.append(f"not shown on a terminal this narrow: {', '.join(self._unsaid)}")
         return [Line(line, "foot") for line in lines]

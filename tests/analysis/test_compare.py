@@ -103,6 +103,8 @@ def test_two_times_the_same_is_refused(tmp_path: Path) -> None:
         ({"in_place": True}, "in place no → yes"),
         ({"size_bytes": 16}, "size bytes 8 → 16"),
         ({"root": 1}, "root none → 1"),
+        ({"algorithm": "tree"}, "algorithm auto → tree"),
+        ({"registration": "symmetric", "protocol": "ll"}, "registration none → symmetric, protocol auto → ll"),
     ],
 )
 def test_sides_without_a_common_cell_say_what_differs(changes: dict[str, Any], told: str, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ TYPED = [
     ("allreduce --size 8", "unrecognized arguments: --size 8"),
     ("allreduce --backend nccl2", "backend 'nccl2' is unknown: choose from mpi, gloo, simulated"),
     ("allreduce --backend ,", "an empty list; name at least one"),
-    ("allreduce --dtype float12", "dtype 'float12' is unknown: choose from float64, float32, float16, bfloat16, int8, int32, int64, uint8"),
+    ("allreduce --dtype float12", "dtype 'float12' is unknown: choose from float64, float32, float16, bfloat16, "),
     ("allreduce --redop mean", "redop 'mean' is unknown: choose from sum, prod, min, max, avg, band, bor, bxor"),
     ("allreduce --format yaml", "invalid choice: 'yaml' (choose from 'table', 'nccl-tests', 'csv', 'json')"),
     ("allreduce --sizes 1K-", "size range '1K-' in '1K-' lacks an end: write it like 1K-1G"),
@@ -51,6 +51,17 @@ TYPED = [
     ("report nowhere", "nowhere is not a run folder"),
     ("report . --format yaml", "--format 'yaml' is unknown: choose from table, nccl-tests, csv, json"),
     ("allreduce --backend simulated --sizes 1T", "allreduce 1 TiB on simulated"),
+    ("allreduce -f 1", "size step 'x1' goes nowhere"),
+    ("allreduce --algorithms rong", "algorithm 'rong' is unknown: choose from ring, tree, collnetdirect, collnetchain, nvls,"),
+    ("allreduce --protocols ll256", "protocol 'll256' is unknown: choose from simple, ll, ll128"),
+    ("allreduce --registration yes", "registration 'yes' is unknown: choose from none, registered, symmetric"),
+    ("allreduce --backend mpi --algorithms ring", "--algorithms concerns nccl, which is not among the backends (mpi): add --backend nccl"),
+    ("p2p --backend simulated --registration none", "--registration concerns nccl, which is not among the backends (simulated)"),
+    ("allreduce --backend mpi,gloo -g 2", "-g concerns nccl, which is not among the backends (mpi, gloo)"),
+    ("allreduce --backend gloo --gdr-check", "--gdr-check concerns nccl, which is not among the backends (gloo)"),
+    ("allreduce -g 0", "argument -g/--gpus-per-process: '0' is not a whole number from 1 on"),
+    ("allreduce --telemetry 50", "argument --telemetry: '50' would disturb what is measured: write 1 to 5 (times a second)"),
+    ("allreduce --evidence maybe", "argument --evidence: invalid choice: 'maybe' (choose from 'on', 'off')"),
 ]  # fmt: skip
 ALWAYS = 12
 

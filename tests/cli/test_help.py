@@ -13,13 +13,11 @@ from collbench import __version__
 from tests.cli.command import BIN, ROOT, run
 
 GOLDEN = ROOT / "tests" / "golden" / "help"
-COMMANDS = ("", "allreduce", "broadcast", "p2p", "backends", "probe", "peak", "doctor", "explain", "report", "compare")
+COMMANDS = ("", "allreduce", "broadcast", "p2p", "backends", "kernels", "probe", "peak", "doctor", "explain", "report", "compare")
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 13), reason="argparse of Python 3.13 writes options in another way")
-@pytest.mark.parametrize(
-    "command", ["", "allreduce", "broadcast", "p2p", "backends", "probe", "peak", "doctor", "explain", "report", "compare"]
-)
+@pytest.mark.parametrize("command", COMMANDS)
 def test_help(command: str, tmp_path: Path) -> None:
     done = run(tmp_path, *command.split(), "--help", env={"COLUMNS": "100"})
     golden = GOLDEN / f"{command or 'collbench'}.txt"

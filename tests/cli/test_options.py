@@ -33,11 +33,16 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_what_is_not_typed(asked: Any) -> None:
     request = asked("allreduce")
     sweep = request.sweep
-    assert (sweep.sizes[0], sweep.sizes[-1], len(sweep.sizes)) == (8, 64 * M, 24)
+    assert (sweep.sizes, sweep.step, sweep.device, sweep.mode, sweep.buffers, sweep.in_place) == (None, "x2", "auto", None, None, None)
+    cells = list(sweep.cells("simulated", 2))
+    assert (cells[0].size_bytes, cells[-1].size_bytes, len(cells)) == (8, 64 * M, 24)
+    assert {(cell.device, cell.mode, cell.buffers, cell.registration, cell.algorithm) for cell in cells} == {
+        ("cpu", "isolated", "fixed", None, None),
+    }  # fmt: skip
     assert ([d.name for d in sweep.dtypes], sweep.redops, sweep.roots) == (["float32"], ("sum",), (0,))
-    assert (sweep.mode, sweep.buffers, sweep.in_place) == ("isolated", "fixed", None)
     assert (request.backends, request.asked, request.check, request.seed) == (("mpi", "gloo"), frozenset(), 1, 0)
     assert (request.budget.max_time_s, request.budget.iterations, request.budget.warmup) == (5.0, None, None)
+    assert (request.gpus_per_process, request.evidence, request.telemetry_hz) == (1, True, 0.0)
 
 
 def test_the_short_forms_of_nccl_tests(asked: Any) -> None:
@@ -49,12 +54,15 @@ def test_the_short_forms_of_nccl_tests(asked: Any) -> None:
     assert asked("allreduce -b 1K -e 4K -i 1K").sweep.sizes == (K, 2 * K, 3 * K, 4 * K)
     assert asked("allreduce -b 4K").sweep.sizes == (4 * K,)
     assert asked("allreduce -e 32").sweep.sizes == (8, 16, 32)
+    assert (asked("allreduce -f 4").sweep.sizes, asked("allreduce -f 4").sweep.step) == (None, "x4")
+    assert (asked("allreduce -i 1K").sweep.sizes, asked("allreduce -i 1K").sweep.step) == (None, "+1K")
 
 
 def test_the_long_forms(asked: Any) -> None:
     request = asked(
         "p2p --sizes 8,1K --backend simulated --dtype bfloat16 --mode pipelined --buffers rotating --out-of-place --window 8 --iterations 4"
         " --launches 4"
+        " --device cuda --telemetry 2.5 --evidence off"
         " --warmup 0 --precision 2 --max-time 0.5 --check 0 --ceiling 12.5 --seed 9 --ranks 6 --timeout 7 --allocation a --out o"
     )
     sweep, budget = request.sweep, request.budget
@@ -63,6 +71,7 @@ def test_the_long_forms(asked: Any) -> None:
     assert (request.check, request.ceiling, request.seed, request.ranks, request.timeout_s) == (0, 12.5, 9, 6, 7.0)
     assert (request.allocation, request.launches, request.out, request.asked) == ("a", 4, Path("o"), {"simulated"})
     assert {operation.command for operation in sweep.operations} == {"p2p"}
+    assert (sweep.device, request.telemetry_hz, request.evidence) == ("cuda", 2.5, False)
 
 
 def test_a_variable_stands_in_for_every_long_option(asked: Any) -> None:
@@ -92,6 +101,32 @@ def test_an_empty_variable_is_none(asked: Any) -> None:
     assert asked("allreduce", COLLBENCH_OUT="", COLLBENCH_SIZES="", COLLBENCH_IN_PLACE="").out is None
 
 
+def test_what_only_nccl_has(asked: Any) -> None:
+    request = asked("broadcast --backend nccl,gloo --algorithms Ring,tree,ring --protocols LL128 --registration none,symmetric -g 4")
+    sweep = request.sweep
+    assert (sweep.algorithms, sweep.protocols, sweep.registrations) == (("ring", "tree"), ("ll128",), ("none", "symmetric"))
+    assert (request.gpus_per_process, request.backends) == (4, ("nccl", "gloo"))
+    (plain,) = {(cell.registration, cell.algorithm, cell.protocol) for cell in sweep.cells("gloo", 4)}
+    assert plain == (None, None, None)
+    tuned = list(dict.fromkeys((cell.registration, cell.algorithm, cell.protocol) for cell in sweep.cells("nccl", 4)))
+    assert tuned == [
+        ("none", None, None), ("none", "ring", "ll128"), ("none", "tree", "ll128"),
+        ("symmetric", None, None), ("symmetric", "ring", "ll128"), ("symmetric", "tree", "ll128"),
+    ]  # fmt: skip
+
+
+def test_nccl_is_measured_as_nccl_tests_does(asked: Any) -> None:
+    cells = list(asked("allreduce --backend nccl").sweep.cells("nccl", 2))
+    assert (cells[0].size_bytes, cells[-1].size_bytes, len(cells)) == (8, 1024 * M, 28)
+    (habit,) = {(cell.device, cell.mode, cell.buffers, cell.registration, cell.algorithm, cell.protocol) for cell in cells}
+    assert habit == ("cuda", "pipelined", "rotating", "none", None, None)
+
+
+def test_the_gdr_check_is_of_two_launches_a_side_at_least(asked: Any) -> None:
+    assert asked("allreduce --backend nccl --gdr-check").launches == 2
+    assert asked("allreduce --backend nccl --gdr-check --launches 5").launches == 5
+
+
 def test_a_variable_is_as_strict_as_an_option(asked: Any) -> None:
     with pytest.raises(UsageError, match="'x' is not a whole number"):
         asked("allreduce", COLLBENCH_ITERATIONS="x")
@@ -102,7 +137,9 @@ def test_repeated_names_count_once(asked: Any) -> None:
     assert (request.backends, len(request.sweep.dtypes), request.sweep.redops, request.sweep.sizes) == (("gloo",), 1, ("max",), (8,))
 
 
-@pytest.mark.parametrize(("command", "option"), [("p2p", "--redop sum"), ("allreduce", "--root 0"), ("broadcast", "--window 2")])
+@pytest.mark.parametrize(
+    ("command", "option"), [("p2p", "--redop sum"), ("allreduce", "--root 0"), ("broadcast", "--window 2"), ("p2p", "--protocols ll")]
+)
 def test_a_command_has_only_the_options_of_its_operations(command: str, option: str, asked: Any) -> None:
     with pytest.raises(UsageError, match=f"unrecognized arguments: {option}"):
         asked(f"{command} {option}")

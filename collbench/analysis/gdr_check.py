@@ -1,0 +1,149 @@
+"""Does GPUDirect RDMA carry the bytes? The same cells with it and without it (NCCL_NET_GDR_LEVEL=LOC), launches in turns, in one verdict.
+
+No log proves what this shows: how much faster the way is on which the bytes go. Interleaved launches are pairs: what drifts hits both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from collbench.analysis.cells import cell_of, time_of
+from collbench.results.reader import read_run
+from collbench.results.record import Row
+from collbench.stats.median import Median
+from collbench.stats.ratio import Ratio, ratio_of_medians, ratio_of_pairs
+from collbench.units import format_bytes
+
+_NOTICEABLE = 1.05  # within 5 % there is no difference that a user would pay for
+FASTER, SLOWER, SAME, UNKNOWN = "faster", "slower", "same", "unknown"
+
+
+@dataclass(frozen=True)
+class Effect:
+    """One cell: `speed` is its time without / its time with GPUDirect RDMA, above 1 where that makes it faster.
+
+    over_launches   whether the interval is over pairs of launches, else within one launch each
+    """
+
+    row: Row
+    speed: Ratio
+    over_launches: bool
+
+    @property
+    def verdict(self) -> str:
+        """FASTER or SLOWER where the whole interval is beyond 5 %, SAME where it is within, else UNKNOWN."""
+        low, high = self.speed.low, self.speed.high
+        if low is None or high is None:
+            return UNKNOWN
+        if low > _NOTICEABLE or high < 1 / _NOTICEABLE:
+            return FASTER if low > 1 else SLOWER
+        return SAME if high < _NOTICEABLE and low > 1 / _NOTICEABLE else UNKNOWN
+
+
+def verdict(with_gdr: Sequence[Path], without: Sequence[Path]) -> list[str]:
+    """The sentences for the folders of both sides' launches, the first of one being the pair of the first of the other.
+
+    Raises UsageError for a folder that is no run.
+    """
+    a, b = ([read_run(path).rows for path in paths] for paths in (with_gdr, without))
+    return sentences(effects(a, b), _direct(a), _direct(b))
+
+
+def effects(with_gdr: Sequence[Sequence[Row]], without: Sequence[Sequence[Row]]) -> list[Effect]:
+    """Every cell that has a time in all launches of both sides, by size."""
+    a, b = ([{cell_of(row): row for row in rows if _has_time(row)} for rows in side] for side in (with_gdr, without))
+    common = [cell for cell in (a[0] if a else {}) if all(cell in rows for rows in (*a, *b))]
+    found = [_effect([rows[cell] for rows in a], [rows[cell] for rows in b]) for cell in common] if len(a) == len(b) else []
+    return sorted(found, key=lambda each: each.row.size_bytes)
+
+
+def sentences(found: Sequence[Effect], used: bool | None, used_without: bool | None) -> list[str]:
+    """The verdict, and what puts it in doubt. `used`: whether NCCL's log shows GPUDirect RDMA on that side; None unknown."""
+    if not found:
+        return ["GPUDirect RDMA: no verdict, as no cell was measured in all launches with and without it"]
+    if used_without:
+        return ["GPUDirect RDMA: no verdict, as NCCL's log shows it in use without it, too: NCCL_NET_GDR_LEVEL=LOC was not heeded"]
+    within = [] if all(each.over_launches for each in found) else ["the intervals are from within one launch: --launches 3 tells more"]
+    told = [line for kind in (FASTER, SLOWER) if (line := _of_kind([each for each in found if each.verdict == kind], kind))]
+    return [*(told or [_no_difference(found, used)]), *_doubts(found, used, bool(told)), *within]
+
+
+def _no_difference(found: Sequence[Effect], used: bool | None) -> str:
+    if any(each.verdict == UNKNOWN for each in found):
+        return "GPUDirect RDMA: no verdict, as the intervals are too wide to tell: raise --launches or --max-time"
+    why = {True: "it is in use, but does not matter here", False: "it is not in use (NCCL's log)"}
+    reason = "it is not in use, or does not matter" if used is None else why[used]
+    return f"GPUDirect RDMA makes no difference beyond 5 %: {reason}"
+
+
+def _of_kind(alike: Sequence[Effect], kind: str) -> str | None:
+    if not alike:
+        return None
+    sizes = _sizes(alike)
+    if kind == FASTER:
+        return f"GPUDirect RDMA carries the bytes: {sizes} {_are(alike)} {_range(alike)} as fast as without it"
+    return f"GPUDirect RDMA slows them down: {sizes} {_are(alike)} {_range(alike)} as fast as without it"
+
+
+def _doubts(found: Sequence[Effect], used: bool | None, differs: bool) -> list[str]:
+    others = [each for each in found if each.verdict in (SAME, UNKNOWN)] if differs else []
+    lines = []
+    if differs and used is False:
+        lines.append("yet NCCL's log of the side with it shows no connection that uses it: look for another cause of the difference")
+    for kind, words in ((SAME, "no difference beyond 5 %"), (UNKNOWN, "the intervals are too wide to tell")):
+        if alike := [each for each in others if each.verdict == kind]:
+            lines.append(f"{_sizes(alike)}: {words}")
+    return lines
+
+
+def _sizes(alike: Sequence[Effect]) -> str:
+    """ "4 MiB-1 GiB": from the least to the most, and how many where the list has holes."""
+    sizes = sorted({each.row.size_bytes for each in alike})
+    least, most = format_bytes(sizes[0]), format_bytes(sizes[-1])
+    return least if len(sizes) == 1 else f"{least}-{most} ({len(sizes)} sizes)"
+
+
+def _are(alike: Sequence[Effect]) -> str:
+    return "is" if len({each.row.size_bytes for each in alike}) == 1 else "are"
+
+
+def _range(alike: Sequence[Effect]) -> str:
+    """The median of the ratios, and from the lowest to the highest end of their intervals."""
+    low, high = min(each.speed.low or 0.0 for each in alike), max(each.speed.high or 0.0 for each in alike)
+    digits = 2 if high < 10 else 1
+    middle = median(each.speed.value for each in alike)
+    return f"{middle:.{digits}f}x ({low:.{digits}f} to {high:.{digits}f})"
+
+
+def _effect(a: Sequence[Row], b: Sequence[Row]) -> Effect:
+    if len(a) > 1:
+        return Effect(a[0], ratio_of_pairs(_times(a), _times(b)), True)
+    return Effect(a[0], ratio_of_medians(_median(a[0]), _median(b[0])), False)
+
+
+def _times(rows: Iterable[Row]) -> list[float]:
+    return [time for row in rows if (time := time_of(row)) is not None]
+
+
+def _median(row: Row) -> Median:
+    times = row.time_s
+    return Median(_times([row])[0], times.ci_low if times else None, times.ci_high if times else None, row.n, row.n_eff)
+
+
+def _has_time(row: Row) -> bool:
+    return time_of(row) is not None
+
+
+def _direct(side: Iterable[Sequence[Row]]) -> bool | None:
+    """What the rows' evidence says of GPUDirect RDMA; None where it says nothing certain."""
+    states = {state for rows in side for row in rows if (state := _state(row.evidence))}
+    return True if "proven used" in states else False if states & {"capable, not used", "not capable"} else None
+
+
+def _state(evidence: dict[str, Any]) -> str | None:
+    told = evidence.get("gpudirect")
+    return told.get("state") if isinstance(told, dict) else None

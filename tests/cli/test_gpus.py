@@ -1,0 +1,135 @@
+"""What a command line means where there are GPUs; none is needed to tell."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from collbench.backends import registry
+from collbench.backends.backend import Available, Unavailable
+from collbench.cli import gpus
+from collbench.errors import UsageError
+from collbench.launch.info import LaunchInfo
+from collbench.operations.allreduce import ALLREDUCE
+from collbench.operations.plan import CPU, CUDA, Habits, Sweep
+from collbench.runner.request import Request
+
+NCCL = Habits("cuda", "pipelined", "rotating", 1024, tuned=True)
+ALONE = LaunchInfo("srun", 0, 2, 0, 1, "tcp://10.0.0.1", "t", advice="start with --kill-on-bad-exit=1")
+
+
+def request(*backends: str, default: bool = False, **more: Any) -> Request:
+    sweep = {key: more.pop(key) for key in ("algorithms", "registrations") if key in more}
+    of = {"nccl": NCCL, "torch-nccl": CUDA}
+    plan = Sweep((ALLREDUCE,), None, (), habits=lambda name: of.get(name, CPU), **sweep)
+    return Request("allreduce", plan, backends, frozenset() if default else frozenset(backends), **more)
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Says how many GPUs are visible, and whether nccl can be opened on them."""
+
+    def set_to(number: int, answer: Available | Unavailable | None = None) -> None:
+        monkeypatch.setattr(gpus, "visible_gpus", lambda env: number)
+        monkeypatch.setattr(registry, "backend_class", lambda name: SimpleNamespace(probe=lambda: answer))
+
+    return set_to
+
+
+@pytest.mark.parametrize(
+    ("number", "answer", "backends"),
+    [
+        (0, None, registry.DEFAULTS),
+        (8, Available("NCCL 2.27"), ("nccl",)),
+        (8, Unavailable("cupy is not installed", "pip install it"), ("nccl", *registry.DEFAULTS)),
+    ],
+)
+def test_nccl_is_the_default_where_it_can_run_and_else_says_why_not(number: int, answer: Any, backends: tuple[str, ...], seen: Any) -> None:
+    seen(number, answer)
+    assert gpus.default_backends({}) == backends
+
+
+@pytest.mark.parametrize(
+    ("views", "agreed"),
+    [
+        ([["mpi", "gloo"], ["mpi", "gloo"]], ("mpi", "gloo")),
+        ([["nccl"], ["nccl"]], ("nccl",)),
+        ([["mpi", "gloo"], ["nccl"]], ("mpi", "gloo", "nccl")),
+        ([["nccl"], ["nccl", "mpi", "gloo"]], ("nccl", "mpi", "gloo")),
+    ],
+)
+def test_hosts_that_differ_measure_the_same(views: list[list[str]], agreed: tuple[str, ...]) -> None:
+    world = cast(Any, SimpleNamespace(info=ALONE, agree=lambda mine, what: views))
+    assert gpus.agreed(request(*views[0], default=True), world).backends == agreed
+    assert gpus.agreed(request("mpi"), world).backends == ("mpi",)
+
+
+def test_on_one_host_nothing_has_to_be_agreed() -> None:
+    world = cast(Any, SimpleNamespace(info=LaunchInfo("local", 0, 2, 0, 2, "ipc://", "t")))
+    assert gpus.agreed(request("mpi", default=True), world).backends == ("mpi",)
+
+
+@pytest.mark.parametrize(
+    ("asked", "number", "ranks"),
+    [
+        (request("nccl"), 8, 8),
+        (request("nccl", default=True), 1, 1),
+        (request("torch-nccl", "mpi"), 4, 4),
+        (request("nccl", gpus_per_process=4), 8, 2),
+        (request("nccl", ranks=3), 8, 3),
+        (request("nccl"), 0, 2),
+        (request("mpi"), 1, 2),
+        (request("mpi"), 4, 4),
+        (request("nccl", "mpi", "gloo", default=True), 1, 2),
+    ],
+)
+def test_processes_of_a_local_start(asked: Request, number: int, ranks: int, seen: Any) -> None:
+    seen(number)
+    assert gpus.local_ranks(asked, {}) == ranks
+
+
+@pytest.mark.parametrize(
+    ("asked", "number", "info", "ranks"),
+    [
+        (request("nccl"), 8, ALONE, 8),
+        (request("nccl", gpus_per_process=2), 8, ALONE, 4),
+        (request("nccl", gpus_per_process=8), 8, ALONE, 1),
+        (request("nccl"), 1, ALONE, 1),
+        (request("mpi"), 8, ALONE, 1),
+        (request("nccl"), 8, LaunchInfo("srun", 0, 16, 0, 8, "tcp://h", "t"), 1),
+        (request("nccl"), 8, LaunchInfo("torchrun", 0, 2, 0, 1, "tcp://h", "t"), 1),
+        (request("nccl"), 8, LaunchInfo("srun", 0, 2, 0, 1, "tcp://h", "t", facts={"worker": "1"}), 1),
+    ],
+)
+def test_a_task_that_is_alone_on_its_node_uses_all_its_gpus(asked: Request, number: int, info: LaunchInfo, ranks: int, seen: Any) -> None:
+    seen(number)
+    assert gpus.node_ranks(asked, info, {}) == ranks
+
+
+def test_it_says_so() -> None:
+    why = "each task of srun is alone on its node and becomes 8 processes, so that all its GPUs take part (else: --ranks-per-node 1)"
+    assert gpus.said(ALONE, 8).advice == f"{why}; start with --kill-on-bad-exit=1"
+    assert gpus.said(LaunchInfo("srun", 0, 1, 0, 1, "tcp://h", "t", advice="a single task: srun -n N"), 8).advice == why
+
+
+@pytest.mark.parametrize(
+    ("asked", "gdr_check", "option"),
+    [
+        (request("mpi", algorithms=("ring",)), False, "--algorithms"),
+        (request("torch-nccl", registrations=("none",)), False, "--registration"),
+        (request("torch-nccl", gpus_per_process=2), False, "-g"),
+        (request("mpi", "gloo", default=True), True, "--gdr-check"),
+    ],
+)
+def test_what_only_nccl_has_is_refused_for_others(asked: Request, gdr_check: bool, option: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        gpus.check_options(asked, gdr_check)
+    listed = ", ".join(asked.backends)
+    assert str(refused.value) == f"{option} concerns nccl, which is not among the backends ({listed}): add --backend nccl, or drop {option}"
+
+
+def test_with_nccl_among_the_backends_they_are_taken() -> None:
+    gpus.check_options(request("mpi", "nccl", algorithms=("ring",), registrations=("symmetric",), gpus_per_process=2), True)
+    gpus.check_options(request("torch-nccl"), True)

@@ -1,0 +1,90 @@
+"""What probe --measure prints: "x of y (z %)" or n/a and why, one row a channel, and the same as JSON."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+
+import pytest
+
+from collbench.errors import UsageError
+from collbench.report.channels import channels_text, interval, name, rate, table_lines
+from collbench.results.channel import Channel
+
+NIC = Channel("tcp_1", "node1", "node2", 1.1e9, 1.09e9, 1.12e9, 1.177e9, "NIC eth0 10 Gb/s, TCP (sysfs)")
+GPU = Channel("h2d", "node1/numa0", "node1/gpu3", 25.2e9, 25.1e9, 25.4e9, 31.5e9, "PCIe Gen4 x16 (sysfs)")
+MEMORY = Channel("host_memory", "node1/numa1", "node1/numa1", 88e9, limited_by="memory copy by 32 CPUs", flags=("no_interval",))
+NONE = Channel("gpu_peer", "node1", "node1", na="CUDA shows one GPU here")
+WRONG = Channel("tcp_8", "node1", "node2", na="WRONG: byte 7 of a TCP stream is not the one that was sent", flags=("wrong_data",))
+
+
+def printed(*channels: Channel, format: str = "table") -> str:
+    stream = io.StringIO()
+    channels_text(channels, format, stream)
+    return stream.getvalue()
+
+
+def test_a_page_of_one_host() -> None:
+    assert printed(MEMORY, GPU, NONE).splitlines() == [
+        "channel            from   to                    GB/s  95 % interval  limited by",
+        "host memory, copy  numa1  numa1                 88.0              –  memory copy by 32 CPUs · no_interval",
+        "host to GPU        numa0  gpu3   25.2 of 31.5 (80 %)      25.1–25.4  PCIe Gen4 x16 (sysfs)",
+        "GPU to GPU         node1  node1  n/a (CUDA shows one GPU here)",
+        "GB/s: 1e9 bytes per second in one direction; medians of one launch, and intervals of the median",
+        "no_interval: fewer than 6 samples within the time given: the median has no interval; raise --max-time",
+    ]
+
+
+def test_several_hosts_are_named() -> None:
+    lines = [line.text for line in table_lines([GPU, NIC])]
+    assert lines[1].startswith("host to GPU    node1 numa0  node1 gpu3  ")
+    assert lines[2].startswith("TCP, 1 stream  node1        node2       1.10 of 1.18 (93 %)      1.09–1.12  NIC eth0")
+
+
+def test_wrong_data_is_not_to_be_overlooked() -> None:
+    line = list(table_lines([WRONG]))[1]
+    assert line.style == "wrong" and line.text.endswith("  WRONG: byte 7 of a TCP stream is not the one that was sent")
+
+
+def test_above_the_link_there_is_no_percentage() -> None:
+    above = replace(NIC, bytes_per_s=1.5e9, flags=("above_bound",))
+    assert (rate(above), above.percent) == ("1.50 of 1.18", None)
+    assert list(table_lines([above]))[1].style == "doubtful"
+
+
+def test_a_doubtful_interval_is_marked() -> None:
+    assert interval(replace(NIC, flags=("drift",))) == "? 1.09–1.12"
+    assert interval(NONE) == "–"
+
+
+def test_names() -> None:
+    assert [name(replace(NIC, channel=word)) for word in ("tcp_8", "h2d_d2h", "nic_gpu_memory_gdr_off")] == [
+        "TCP, 8 streams", "host and GPU, both ways", "NIC from GPU memory, GPUDirect RDMA off",
+    ]  # fmt: skip
+
+
+def test_a_reason_cannot_move_the_cursor() -> None:
+    assert "\x1b" not in printed(replace(NONE, na="\x1b[2J"))
+
+
+def test_json_has_the_documented_shape() -> None:
+    document = json.loads(printed(NIC, NONE, format="json"))
+    assert document["schema"] == 1
+    measured, none = document["channels"]
+    assert measured == {
+        "channel": "tcp_1", "from": "node1", "to": "node2", "bytes_per_s": 1.1e9, "ci_low": 1.09e9, "ci_high": 1.12e9,
+        "of_bytes_per_s": 1.177e9, "percent": pytest.approx(93.46, abs=0.01), "limited_by": "NIC eth0 10 Gb/s, TCP (sysfs)", "na": None,
+        "flags": [],
+    }  # fmt: skip
+    assert none["na"] == "CUDA shows one GPU here"
+    assert {none[key] for key in ("bytes_per_s", "ci_low", "ci_high", "of_bytes_per_s", "percent", "limited_by")} == {None}
+
+
+def test_what_is_no_finite_number_is_null() -> None:
+    assert json.loads(printed(replace(NIC, of_bytes_per_s=float("inf")), format="json"))["channels"][0]["of_bytes_per_s"] is None
+
+
+def test_another_format() -> None:
+    with pytest.raises(UsageError, match="--format 'csv' is unknown: choose from table, json"):
+        printed(NIC, format="csv")

@@ -1,0 +1,127 @@
+"""Rows of a sweep over algorithms and protocols: how they are told apart, and what is said below them."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+from collbench.report.columns import headline
+from collbench.report.findings import lines as findings
+from collbench.report.plan import PlanSummary
+from collbench.report.terminal import make_reporter
+from collbench.report.tuning import TITLE, sentences
+from collbench.results.reader import Run
+from collbench.results.record import Row
+from tests.report.golden import assert_golden
+from tests.results.rows import make_row, make_times, not_measured
+
+K, M = 1024, 1024**2
+
+
+def row(size: int, p50: float, algorithm: str | None = None, protocol: str | None = None, **changes: Any) -> Row:
+    values = {"time_s": make_times(p50), "registration": "none", "algorithm": algorithm, "protocol": protocol, **changes}
+    return make_row(size, **values)
+
+
+SWEEP = [
+    *(row(size, p50) for size, p50 in ((8, 20e-6), (4 * K, 24e-6), (4 * M, 150e-6))),
+    *(row(size, p50, "ring", "simple") for size, p50 in ((8, 30e-6), (4 * K, 36e-6), (4 * M, 149e-6))),
+    *(row(size, p50, "tree", "ll128") for size, p50 in ((8, 20.1e-6), (4 * K, 24e-6), (4 * M, 132e-6))),
+    *(not_measured("no NVLS here", size_bytes=size, registration="none", algorithm="nvls", protocol="ll") for size in (8, 4 * K, 4 * M)),
+]
+LOSES = "allreduce nccl: automatic choice loses 12 % (11 to 13) at 4 MiB: tree/ll128 is faster"
+OTHERS = "allreduce nccl: at 2 other sizes the automatic choice is the best, or as good within 1.4 %"
+
+
+def printed(rows: list[Row], format: str = "table") -> str:
+    """What a run with these rows prints on stdout."""
+    out = io.StringIO()
+    with make_reporter(format, out, io.StringIO()) as reporter:
+        reporter.start(PlanSummary.of(rows))
+        for each in rows:
+            reporter.row(each)
+    return out.getvalue()
+
+
+def titles(rows: list[Row]) -> list[str]:
+    return printed(rows).splitlines()[1].split()
+
+
+def test_the_table_of_a_sweep() -> None:
+    assert_golden("tuning.txt", printed(SWEEP))
+
+
+def test_columns_are_there_only_where_some_row_needs_them() -> None:
+    assert not {"registration", "algorithm", "protocol"} & set(titles([row(8, 1e-6), make_row(8, backend="mpi")]))
+    assert not {"registration", "protocol"} & set(titles([row(8, 1e-6), row(8, 1e-6, "tree")]))
+    assert "algorithm" in titles([row(8, 1e-6, "tree"), row(16, 1e-6, "tree")])
+    assert "registration" in titles([row(8, 1e-6), row(8, 1e-6, registration="symmetric")])
+    assert "registration" in titles([row(8, 1e-6, registration="symmetric"), make_row(8, backend="mpi")])
+
+
+def test_a_registration_that_all_rows_share_is_told_above_them() -> None:
+    first = [printed([row(8, 1e-6, registration=word)]).splitlines()[0] for word in ("none", "registered", "symmetric")]
+    assert ["buffers" in line.split(" · ")[-3] for line in first] == [True] * 3
+    assert [line.split(" · ")[4] for line in first] == ["4 ranks", "buffers registered", "buffers in a symmetric window"]
+
+
+def test_where_the_automatic_choice_loses() -> None:
+    assert sentences(SWEEP) == [LOSES, OTHERS]
+
+
+def test_where_it_does_not() -> None:
+    assert sentences(SWEEP[:2] + SWEEP[3:5]) == ["allreduce nccl: the automatic choice is the best at all 2 sizes"]
+    assert sentences([SWEEP[0], SWEEP[3]]) == ["allreduce nccl: the automatic choice is the best at 1 size"]
+
+
+def test_sizes_that_cannot_be_judged_are_named() -> None:
+    refused = [each for each in SWEEP if each.algorithm == "nvls"]
+    assert sentences([*SWEEP[:3], *refused]) == [
+        "allreduce nccl: 3 sizes cannot be judged (8 B, 4 KiB, 4 MiB): no sound times with intervals to compare"
+    ]
+    assert sentences([*SWEEP[:2], SWEEP[3]]) == [
+        "allreduce nccl: the automatic choice is the best at 1 size",
+        "allreduce nccl: 1 size cannot be judged (4 KiB): no sound times with intervals to compare",
+    ]
+
+
+def test_series_are_told_apart_by_what_differs() -> None:
+    both = [row(8, p50, algorithm, dtype=dtype) for dtype in ("float32", "int8") for algorithm, p50 in ((None, 10e-6), ("ring", 9e-6))]
+    assert [sentence.partition(":")[0] for sentence in sentences(both)] == ["allreduce nccl float32", "allreduce nccl int8"]
+    both = [row(8, 1e-5, algorithm, registration=word) for word in ("none", "symmetric") for algorithm in (None, "ring")]
+    assert [sentence.partition(":")[0] for sentence in sentences(both)] == [
+        "allreduce nccl registration none", "allreduce nccl registration symmetric",
+    ]  # fmt: skip
+
+
+def test_small_losses_keep_a_digit() -> None:
+    both = [row(8, 10e-6), row(8, 9e-6, "ring")]
+    assert sentences(both)[0].endswith("automatic choice loses 10 % (8.7 to 11) at 8 B: ring is faster")
+
+
+def test_nothing_is_said_where_nothing_was_forced() -> None:
+    assert sentences([make_row(8), row(8, 1e-6), not_measured("no")]) == []
+
+
+def test_reports_of_stored_runs_have_it_as_a_section() -> None:
+    found = [line.text for line in findings([Run(Path("run"), rows=SWEEP)], SWEEP)]
+    assert found[:4] == ["", TITLE, LOSES, OTHERS]
+
+
+def test_a_forced_choice_is_named_in_headlines_and_in_nccl_tests_text() -> None:
+    assert headline(SWEEP[8]).startswith("allreduce  4 MiB  nccl  tree/ll128  42.0 of 50.0 GB/s (84 %)")
+    text = printed([SWEEP[0], SWEEP[3], row(8, 1e-6, None, "ll", registration="symmetric"), SWEEP[9]], "nccl-tests")
+    assert [line.partition(": ")[2] for line in text.splitlines() if "starting" in line] == [
+        "allreduce on nccl, isolated, fixed buffers",
+        "allreduce on nccl, isolated, fixed buffers, ring/simple",
+        "allreduce on nccl, isolated, fixed buffers, registration symmetric, ll",
+        "allreduce on nccl, isolated, fixed buffers, nvls/ll",
+    ]
+    assert "# n/a: allreduce 8 B nccl float32 sum nvls/ll: no NVLS here\n" in text
+
+
+def test_text_from_files_cannot_steer_a_terminal() -> None:
+    hostile = [row(8, 1e-5), row(8, 9e-6, "\x1b[2J")]
+    assert all(line.isprintable() for line in printed(hostile).splitlines())
+    assert all(line.text.isprintable() for line in findings([], hostile))
