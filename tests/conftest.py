@@ -119,6 +119,15 @@ def openmpi_python() -> str:
     return str(python)
 
 
+@pytest.fixture(scope="session")
+def cuda_python() -> str:
+    """The Python of the environment with the real cupy and NVIDIA's libraries."""
+    python = ROOT / ".venv-cuda/bin/python"
+    if not python.exists():
+        pytest.skip("no cupy here: `make cuda-environment` brings it into .venv-cuda")
+    return str(python)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def shared_memory_is_left_as_it_was() -> Iterator[None]:
     """A killed MPI rank leaves its segments in /dev/shm: what this session's tests left and nobody maps is removed."""

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -179,6 +180,20 @@ def test_the_loop_is_built_under_one_name(sources: Path) -> None:
 def test_without_a_compiler_there_is_no_loop_and_no_error(sources: Path) -> None:
     (sources / "collbench/timing/_loop.so").write_text("an older build")
     assert build(sources, "false") == []
+
+
+def test_a_wheel_and_a_source_archive_hold_the_cuda_kernels(sources: Path) -> None:
+    shutil.copytree(ROOT / "cuda_kernels", sources / "cuda_kernels")
+    for name in ("pyproject.toml", "MANIFEST.in", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, sources)
+    command = [sys.executable, "setup.py", "-q", "bdist_wheel", "sdist", "--formats", "zip"]
+    environment = {**os.environ, "CC": "false"}
+    done = subprocess.run(command, cwd=sources, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    wanted = {path.name for path in (ROOT / "cuda_kernels").iterdir()}
+    for file, inside in (("*.whl", "collbench/cuda_kernels"), ("*.zip", "cuda_kernels")):
+        names = [Path(name) for name in zipfile.ZipFile(next((sources / "dist").glob(file))).namelist()]
+        assert {name.name for name in names if str(name.parent).endswith(inside) and name.suffix} == wanted, file
 
 
 def test_a_sample_is_the_same_again_in_order_and_whole_under_long(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from collbench.backends.group import Group
 from collbench.operations.cell import Cell
@@ -69,6 +69,8 @@ class Backend(Protocol):
     local_path           what carries bytes inside a host: "memory", "loopback" (TCP), or "" when it does not say
     takes_tuning         whether groups can be made under a `Tuning`
     gpus                 the PCI address of each rank's GPU ("0000:1b:00.0"), once open; () on CPUs
+    uses_nccl            whether it loads NCCL, whose log then tells the paths; ask_ras says which of its ranks lag, set by who opened it
+    nccl                 (library, version as ncclGetVersion gives it), once open; None where the backend has no hold of it
     flags                words that hold for every row that it carries ("simulated")
     no_cuda              why the opened library takes no CUDA memory, where it might have; else ""
     own_ceiling          a ceiling that only the backend can know (a simulated link), else None
@@ -83,6 +85,9 @@ class Backend(Protocol):
     takes_tuning: bool
     gpus: tuple[str, ...]
     flags: tuple[str, ...]
+    uses_nccl: bool
+    nccl: tuple[Any, int] | None
+    ask_ras: Callable[[], str | None]
     no_cuda: str
     own_ceiling: Ceiling | None
 

@@ -1,10 +1,10 @@
-"""Gloo through torch.distributed, on host memory: what training on CPUs sees."""
+"""Gloo through torch.distributed, on host memory and where torch has CUDA on GPU memory, too: what training sees with Gloo."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 from collbench.backends.backend import Available, Settings, Unavailable
 from collbench.backends.group import Group
 from collbench.backends.host import HostBackend
-from collbench.backends.memory import Buffers
+from collbench.backends.memory import AnyBuffers
+from collbench.backends.on_gpu import OneGpu, no_gpu
+from collbench.backends.torch_binding import TorchBinding, TorchMemory, join, no_cuda_build
 from collbench.operations.cell import Cell
 from collbench.operations.operation import Operation, Reason
 from collbench.operations.program import Program, PythonCall
@@ -23,60 +25,7 @@ if TYPE_CHECKING:
     from collbench.world.world import World
 
 _INTERFACE = "GLOO_SOCKET_IFNAME"
-_LATER = 2  # Gloo gives up later than the watchdog, which can say who is missing; Gloo cannot
-_REDOPS = {"prod": "PRODUCT"}  # the others have the names they have here
-
-
-class TorchBinding:
-    """x as the operations' "torch" steps see it: tensors instead of addresses, functions of torch.distributed by name."""
-
-    def __init__(self, torch: Any, buffers: Buffers, group: Group, slot: int) -> None:
-        place, self.cell = buffers.places[0], buffers.cell
-        self._torch, self._group, self._works = torch, group, list[Any]()
-        self.rank, self.n, self.count, self.root = place.rank, group.n, place.count, place.root
-        self.send, self.recv = self._tensor(buffers.send(0, slot)), self._tensor(buffers.recv(0, slot))
-        self.scratch = torch.zeros(1, dtype=torch.uint8)
-        self.type = self.byte = None
-        self.redop = getattr(torch.distributed.ReduceOp, _REDOPS.get(self.cell.redop, self.cell.redop.upper())) if self.cell.redop else None
-        self.comm = group.handle
-
-    def _tensor(self, elements: Any) -> Any:
-        import numpy as np
-
-        as_bytes = self._torch.from_numpy(elements.view(np.uint8))
-        return as_bytes.view(getattr(self._torch, self.cell.dtype.name))
-
-    def call(self, name: str, *words: Any, **named: Any) -> PythonCall:
-        """A function of torch.distributed; it blocks until the operation is done."""
-        return PythonCall(name, partial(getattr(self._torch.distributed, name), *words, **named))
-
-    def post(self, name: str, *words: Any, **named: Any) -> PythonCall:
-        """A function that returns a Work; `waitall` waits for it."""
-        function, works = partial(getattr(self._torch.distributed, name), *words, **named), self._works
-        return PythonCall(name, lambda: works.append(function()))
-
-    def waitall(self) -> PythonCall:
-        """Waits for every Work posted."""
-        works = self._works
-
-        def wait() -> None:
-            for work in works:
-                work.wait()
-            works.clear()
-
-        return PythonCall("wait", wait)
-
-    def peer(self, rank: int) -> int:
-        """torch names ranks by their rank in the job."""
-        return self._group.ranks[rank]
-
-    def unless_in_place(self, address: Any) -> Any:
-        """torch has no in-place token."""
-        return address
-
-    def has(self, name: str) -> bool:
-        """Whether torch.distributed has a function `name`."""
-        return hasattr(self._torch.distributed, name)
+_UNREDUCED = frozenset({"uint32", "uint64", "float8_e4m3fn", "float8_e5m2"})  # "Invalid scalar type", torch 2.13
 
 
 class GlooBackend(HostBackend):
@@ -84,6 +33,7 @@ class GlooBackend(HostBackend):
 
     name, api = "gloo", "torch"
     local_path = "loopback"
+    _gpu: OneGpu | None = None
 
     @classmethod
     def probe(cls) -> Available | Unavailable:
@@ -97,34 +47,52 @@ class GlooBackend(HostBackend):
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # it warns of every address without a name
         self._chosen = os.environ.setdefault(_INTERFACE, interface_with(world.me.address))
         import torch
-        import torch.distributed
 
-        dist: Any = torch.distributed
         self._torch: Any = torch
         self.rank, self.ranks = world.rank, world.size
         torch.set_num_threads(1)
-        timeout = timedelta(seconds=_LATER * settings.timeout_s)
-        host, port = world.members[0].address, 0
-        if world.rank == 0:
-            self._store = dist.TCPStore(host, 0, None, is_master=True, timeout=timeout, wait_for_workers=False)
-            port = self._store.port
-        port = world.decide(port, "opening gloo: the store's port")
-        if world.rank:
-            self._store = dist.TCPStore(host, port, None, is_master=False, timeout=timeout)
-        dist.init_process_group("gloo", store=self._store, rank=world.rank, world_size=world.size, timeout=timeout)
+        self._look_for_gpus(world)
+        self._store = join("gloo", world, settings)
+
+    def _look_for_gpus(self, world: World) -> None:
+        """Gloo takes CUDA tensors where torch does: told in `devices` and `gpus`, or in `no_cuda` why not."""
+        missing = world.first(no_cuda_build(self._torch) or no_gpu(), "opening gloo: looking for GPUs")
+        if missing:
+            self.no_cuda = f"gloo has no GPU here: {missing}"
+            return
+        self._gpu = OneGpu(world)
+        self.devices, self.gpus = frozenset({"cpu", "cuda"}), self._gpu.bus_ids
 
     def communicator(self, ranks: Sequence[int]) -> Any:
         """The default group for all ranks, else a new one, which torch wants all ranks to make."""
         dist = self._torch.distributed
         return dist.group.WORLD if len(ranks) == self.ranks else dist.new_group(list(ranks))
 
-    def binding(self, group: Group, buffers: Buffers, slot: int) -> TorchBinding:
+    def allocate(self, operation: Operation, cell: Cell, group: Group, slots: int) -> AnyBuffers:
+        """Host memory, or torch's own on the GPU. Raises MemoryError."""
+        if self._gpu is None or cell.device == "cpu":
+            return super().allocate(operation, cell, group, slots)
+        return self._gpu.buffers(operation, cell, group, slots, lambda gpu, n_bytes: TorchMemory(self._torch, gpu.index, n_bytes))
+
+    def free_bytes(self, cell: Cell) -> int | None:
+        """The GPU's, or the host's memory."""
+        return self._gpu.free_bytes() if self._gpu and cell.device == "cuda" else None
+
+    def binding(self, group: Group, buffers: AnyBuffers, slot: int) -> TorchBinding:
         """Tensors over the buffers."""
         return TorchBinding(self._torch, buffers, group, slot)
 
+    def bind(self, operation: Operation, cell: Cell, group: Group, buffers: AnyBuffers) -> Program:
+        """On a GPU a call returns before the data is there: an iteration ends when the GPU has it."""
+        program = super().bind(operation, cell, group, buffers)
+        if self._gpu is None or cell.device == "cpu":
+            return program
+        settle = PythonCall("synchronize", partial(self._torch.cuda.synchronize, self._gpu.index))
+        return replace(program, slots=tuple((*slot, settle) for slot in program.slots))
+
     def supports(self, operation: Operation, cell: Cell) -> Reason | None:
-        """Everything the steps can say."""
-        return None
+        """Everything the steps can say, but for the types that Gloo does not reduce."""
+        return f"gloo reduces no {cell.dtype.name} tensors" if operation.reduces and cell.dtype.name in _UNREDUCED else None
 
     def sync(self, group: Group) -> Program | None:
         """None: Gloo's barrier leaves ranks far apart, the shared-memory one of the room timing does not."""

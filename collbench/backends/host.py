@@ -24,6 +24,9 @@ class HostBackend(ABC):
     steps: Mapping[str, Steps] = {}
     takes_tuning = False
     gpus: tuple[str, ...] = ()
+    uses_nccl = False
+    nccl: tuple[Any, int] | None = None
+    ask_ras: Callable[[], str | None] = staticmethod(lambda: None)
     flags: tuple[str, ...] = ()
     no_cuda = ""
     own_ceiling: Ceiling | None = None

@@ -1,4 +1,4 @@
-"""MPI on host memory: the functions of whatever MPI library mpi4py loads, called by pointer. Never imports torch."""
+"""MPI on host memory, and on CUDA memory where the library says it takes it: its functions called by pointer. Never imports torch."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any, SupportsInt
 from collbench.backends.backend import Available, Settings, Unavailable
 from collbench.backends.group import Group
 from collbench.backends.host import HostBackend
-from collbench.backends.memory import Buffers
+from collbench.backends.memory import AnyBuffers, Buffers
+from collbench.backends.mpi_cuda import why_not_cuda
 from collbench.backends.native_binding import Address, NativeBinding
+from collbench.backends.on_gpu import OneGpu, no_gpu
 from collbench.errors import RunFailed
 from collbench.launch.pairing import mpi_mismatch, size_disagrees
 from collbench.operations.cell import Cell
@@ -27,7 +29,7 @@ _STATUS_BYTES = 256  # MPI_Status of any library is smaller
 _SAME_WIDTH = {1: "INT8_T", 2: "INT16_T", 4: "INT32_T", 8: "INT64_T"}
 _REDUCED = {
     "float64": "DOUBLE", "float32": "FLOAT", "float16": "FLOAT16_T", "bfloat16": "BFLOAT16_T",
-    "int8": "INT8_T", "int32": "INT32_T", "int64": "INT64_T", "uint8": "UINT8_T",
+    "int8": "INT8_T", "int32": "INT32_T", "int64": "INT64_T", "uint8": "UINT8_T", "uint32": "UINT32_T", "uint64": "UINT64_T",
 }  # fmt: skip
 _REDOPS = {"sum": "SUM", "prod": "PROD", "min": "MIN", "max": "MAX", "band": "BAND", "bor": "BOR", "bxor": "BXOR"}
 
@@ -50,12 +52,12 @@ def load_mpi() -> Any:
 class MpiBinding(NativeBinding):
     """x as the operations' "mpi" steps see it."""
 
-    def __init__(self, mpi: Any, library: ctypes.CDLL, buffers: Buffers, group: Group, slot: int) -> None:
+    def __init__(self, mpi: Any, library: ctypes.CDLL, buffers: AnyBuffers, group: Group, slot: int) -> None:
         place, cell, operation = buffers.places[0], buffers.cell, buffers.operation
         super().__init__(library, cell, place.rank, group.n, place.count)
         self._mpi, self._posted, self._large = mpi, 0, place.count >= _LARGE
-        self.send = Address(buffers.send(0, slot).ctypes.data, cell.dtype.size)
-        self.recv = Address(buffers.recv(0, slot).ctypes.data, cell.dtype.size)
+        send, recv = _addresses(buffers, slot)
+        self.send, self.recv = Address(send, cell.dtype.size), Address(recv, cell.dtype.size)
         self.comm = mpi._handleof(group.handle)
         self.type = mpi._handleof(getattr(mpi, _type_name(operation, cell)))
         self.byte = mpi._handleof(mpi.BYTE)
@@ -94,6 +96,7 @@ class MpiBackend(HostBackend):
 
     name, api = "mpi", "mpi"
     local_path = "memory"
+    _gpu: OneGpu | None = None
 
     @classmethod
     def probe(cls) -> Available | Unavailable:
@@ -121,6 +124,16 @@ class MpiBackend(HostBackend):
         self._library = ctypes.CDLL(mpi.__file__)
         self.explain = mpi.Get_error_string
         self.rank, self.ranks = world.rank, world.size
+        self._look_for_gpus(world)
+
+    def _look_for_gpus(self, world: World) -> None:
+        """Whether every rank has a GPU and a library that takes its memory: told in `devices` and `gpus`, or in `no_cuda` why not."""
+        missing = world.first(no_gpu() or why_not_cuda(self._library, library_name(self._mpi)), "opening mpi: looking for GPUs")
+        if missing:
+            self.no_cuda = f"mpi has no GPU here: {missing}"
+            return
+        self._gpu = OneGpu(world)
+        self.devices, self.gpus = frozenset({"cpu", "cuda"}), self._gpu.bus_ids
 
     def communicator(self, ranks: Sequence[int]) -> Any:
         """COMM_WORLD for all ranks, else a communicator that only its members make."""
@@ -129,7 +142,17 @@ class MpiBackend(HostBackend):
             return world
         return world.Create_group(world.Get_group().Incl(list(ranks)))
 
-    def binding(self, group: Group, buffers: Buffers, slot: int) -> MpiBinding:
+    def allocate(self, operation: Operation, cell: Cell, group: Group, slots: int) -> AnyBuffers:
+        """Memory of the host or of the GPU. Raises MemoryError."""
+        if self._gpu is None or cell.device == "cpu":
+            return super().allocate(operation, cell, group, slots)
+        return self._gpu.buffers(operation, cell, group, slots)
+
+    def free_bytes(self, cell: Cell) -> int | None:
+        """The GPU's, or the host's memory."""
+        return self._gpu.free_bytes() if self._gpu and cell.device == "cuda" else None
+
+    def binding(self, group: Group, buffers: AnyBuffers, slot: int) -> MpiBinding:
         """Addresses and handles."""
         return MpiBinding(self._mpi, self._library, buffers, group, slot)
 
@@ -137,6 +160,8 @@ class MpiBackend(HostBackend):
         """No average, no reduction of types the library has no handle for, no counts past 2^31 without the _c functions."""
         if cell.redop and cell.redop not in _REDOPS:
             return f"MPI has no {cell.redop}"
+        if operation.reduces and cell.dtype.name not in _REDUCED:
+            return f"MPI has no type for {cell.dtype.name}"
         if getattr(self._mpi, _type_name(operation, cell), self._mpi.DATATYPE_NULL) == self._mpi.DATATYPE_NULL:
             return f"{library_name(self._mpi)} cannot reduce {cell.dtype.name}"
         if operation.count(cell, max(self.ranks, 1)) >= _LARGE and not hasattr(self._library, "MPI_Allreduce_c"):
@@ -172,6 +197,16 @@ class MpiBackend(HostBackend):
 def _type_name(operation: Operation, cell: Cell) -> str:
     """The MPI type: moving operations carry any type as whole numbers of its width."""
     return _REDUCED[cell.dtype.name] if operation.reduces else _SAME_WIDTH[cell.dtype.size]
+
+
+def _addresses(buffers: AnyBuffers, slot: int) -> tuple[int, int]:
+    """Where the send and the receive elements lie, on the host or on a GPU."""
+    if isinstance(buffers, Buffers):
+        return int(buffers.send(0, slot).ctypes.data), int(buffers.recv(0, slot).ctypes.data)
+    from collbench.device.buffers import DeviceBuffers
+
+    assert isinstance(buffers, DeviceBuffers)
+    return buffers.send(0, slot), buffers.recv(0, slot)
 
 
 def library_name(mpi: Any) -> str:

@@ -5,7 +5,7 @@ Data is really moved and reduced, so that verification is real; time is made up 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -66,6 +66,9 @@ class SimulatedBackend:
     local_path = no_cuda = ""
     takes_tuning = False
     gpus: tuple[str, ...] = ()
+    uses_nccl = False
+    nccl: tuple[Any, int] | None = None
+    ask_ras: Callable[[], str | None] = staticmethod(lambda: None)
     flags: tuple[str, ...] = ("simulated",)
     own_ceiling: Ceiling | None = Ceiling("simulated", BETA_BYTES_PER_S, "a simulated link", source="made up")
 

@@ -87,10 +87,11 @@ def _add_how(group: argparse._ArgumentGroup, operations: list[Operation]) -> Non
         "--oversubscription", metavar="X", type=factor, default=1.0, help="the fabric carries a host's rate divided by X (default: 1)"
     )
     group.add_argument("--seed", metavar="N", type=natural, help="of the inputs and the order of cells (default: 0, and any order)")
-    group.add_argument("--evidence", choices=("on", "off"), default="on",
-                       help="counters and logs that prove which path the bytes took (default: on)")  # fmt: skip
-    group.add_argument("--telemetry", metavar="HZ", type=hertz, default=1.0,
-                       help="read the GPUs' clocks, power and temperatures so often, up to 5 times a second; 0: never (default: 1, on GPUs)")  # fmt: skip
+    group.add_argument("--evidence", choices=("on", "off", "tuning"), default="on",
+                       help="counters and logs that prove which path the bytes took; tuning: NCCL older than 2.27 tells its choices, "
+                            "too, at the cost of a line per call (default: on)")  # fmt: skip
+    group.add_argument("--telemetry", metavar="N", type=hertz, default=1.0,
+                       help="read the GPUs' clocks, power and heat N times a second, at most 5 (default: 1; 0: never)")  # fmt: skip
 
 
 def _add_where(group: argparse._ArgumentGroup) -> None:
@@ -140,7 +141,7 @@ def make_request(arguments: argparse.Namespace, operations: list[Operation], bac
         budget=Budget(arguments.max_time, arguments.iterations, arguments.warmup, precision), ranks=arguments.ranks,
         check=arguments.check, ceiling=arguments.ceiling, oversubscription=arguments.oversubscription, timeout_s=arguments.timeout,
         seed=arguments.seed or 0, order_seed=arguments.seed, out=arguments.out, allocation=arguments.allocation,
-        launches=arguments.launches, gpus_per_process=arguments.gpus_per_process, evidence=arguments.evidence == "on",
+        launches=arguments.launches, gpus_per_process=arguments.gpus_per_process, evidence=arguments.evidence,
         telemetry_hz=arguments.telemetry, argv=tuple(argv),
     )  # fmt: skip
 

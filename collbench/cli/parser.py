@@ -48,10 +48,10 @@ def amount(text: str) -> float:
 
 
 def hertz(text: str) -> float:
-    """How often NVML is read: up to 5 times a second, since reading disturbs what is measured."""
-    value = amount(text)
+    """How often NVML is read: up to 5 times a second, since reading disturbs what is measured; 0: never."""
+    value = 0.0 if text.strip() == "0" else amount(text)
     if value > 5:
-        raise argparse.ArgumentTypeError(f"'{text}' would disturb what is measured: write 1 to 5 (times a second)")
+        raise argparse.ArgumentTypeError(f"'{text}' would disturb what is measured: write 1 to 5 (times a second), or 0 for never")
     return value
 
 

@@ -14,7 +14,7 @@ from collbench.device.gpu import Gpu, Stream
 from collbench.operations.cell import Cell
 from collbench.operations.check import WINDOW, Mismatch, Wanted, explained, tolerance_of, wanted_of
 from collbench.operations.digits import PERIOD, write_digits
-from collbench.operations.layout import Extent, bytes_needed, grows, seeded
+from collbench.operations.layout import Extent, grows, largest_stride, seeded
 from collbench.operations.operation import Operation, Place
 
 
@@ -52,9 +52,8 @@ class DeviceBuffers:
         self.operation, self.cell, self.slots = operation, cell, slots
         self.places = [Place(rank, group.n, count, cell) for rank in group.driven]
         self._extents = [Extent.of(operation, place) for place in self.places]
-        total = bytes_needed(operation, cell, group.n)
-        self.memory = [allocate(gpu, total) for gpu in gpus]
-        self._stride = total // slots
+        self._stride = largest_stride(operation, cell, group.n, slots)
+        self.memory = [allocate(gpu, self._stride * slots) for gpu in gpus]
         self._checkers = [checker_of(gpu, stream) for gpu, stream in zip(gpus, streams, strict=True)]
         self._timed: list[NDArray[Any] | None] = [None] * len(self.places)
 
@@ -76,8 +75,8 @@ class DeviceBuffers:
     def fill(self, slot: int, for_check: bool) -> None:
         """Writes the inputs of every driven rank into a slot; for a check, what has not arrived yet is poisoned first.
 
-        They are there when it returns: not every library waits for our streams. Slots that are only timed share their digits, since each table that a GPU gets costs a copy. As on the host, timed in-place
-        sums run on zeros and products on ones.
+        They are there when it returns: not every library waits for our streams. Slots that are only timed share their digits, since
+        each table that a GPU gets costs a copy. As on the host, timed in-place sums run on zeros and products on ones.
         """
         for driven, (checker, place) in enumerate(zip(self._checkers, self.places, strict=True)):
             extent, width = self._extents[driven], self.cell.dtype.size

@@ -50,13 +50,18 @@ def stride_of(bytes_per_slot: int, slots: int, device: str) -> int:
     return -(-max(least, bytes_per_slot) // _ALIGN) * _ALIGN + _STAGGER
 
 
-def bytes_needed(operation: Operation, cell: Cell, n: int) -> int:
-    """Bytes that one rank of n needs for this cell, the largest rank counted."""
+def largest_stride(operation: Operation, cell: Cell, n: int, slots: int) -> int:
+    """Bytes from one slot to the next for the rank of n that needs most."""
     count = operation.count(cell, n)
     ranks = {0, n - 1, cell.root or 0}
     largest = max(Extent.of(operation, Place(rank, n, count, cell)).total for rank in ranks)
+    return stride_of(largest * cell.dtype.size, slots, cell.device)
+
+
+def bytes_needed(operation: Operation, cell: Cell, n: int) -> int:
+    """Bytes that one rank of n needs for this cell, the largest rank counted."""
     slots = slots_for(cell)
-    return stride_of(largest * cell.dtype.size, slots, cell.device) * slots
+    return largest_stride(operation, cell, n, slots) * slots
 
 
 def seeded(place: Place, slot: int) -> Place:

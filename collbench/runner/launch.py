@@ -35,12 +35,6 @@ class Listener(Protocol):
         """A cell has ended, the `place`th of those that `begin` named (from 0); cells are measured in shuffled order."""
         ...
 
-    def note_once(self, about: str, sentence: str) -> None:
-        """Says something of this kind about a subject only the first time; the rows tell the others."""
-        if about not in self._noted:
-            self._noted.add(about)
-            self.note(sentence)
-
     def note(self, sentence: str) -> None:
         """Something worth saying once."""
         ...
@@ -73,6 +67,12 @@ class Launch:
         """Keeps a hang in events.jsonl; called by the watchdog's thread as the last thing of this process."""
         if self.folder:
             self.folder.event("hang", text=sentence)
+
+    def note_once(self, about: str, sentence: str) -> None:
+        """Says something of this kind about a subject only the first time; the rows tell the others."""
+        if about not in self._noted:
+            self._noted.add(about)
+            self.note(sentence)
 
     def note(self, sentence: str) -> None:
         """Says something once, and keeps it in events.jsonl."""

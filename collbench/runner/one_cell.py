@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -16,7 +17,7 @@ from collbench.operations.check import Mismatch
 from collbench.operations.operation import Operation
 from collbench.operations.program import Program, joined
 from collbench.timing.budget import Budget
-from collbench.timing.loop import CallFailed, Loop, Timed
+from collbench.timing.loop import CallFailed, Loop, Timed, Unfinished
 from collbench.timing.protocol import Measured, measure, schedule
 from collbench.world.world import World
 
@@ -138,10 +139,20 @@ def _release(cell: Cell, backend: Backend, mine: Sequence[Group]) -> None:
         backend.release(group)
 
 
+@contextmanager
+def _phase(ready: Ready, world: World, what: str) -> Iterator[None]:
+    """Under the watchdog's eyes; work that does not end is told with its cell."""
+    try:
+        with world.watchdog.phase(f"{ready.cell.title()}: {what}"):
+            yield
+    except Unfinished as error:
+        raise Unfinished(f"{ready.cell.title()}: {error}") from None
+
+
 def _trial(ready: Ready, world: World) -> str | None:
     """One call that is not timed: what the library refuses at once, it cannot do. Only the library knows every such case."""
     try:
-        with world.watchdog.phase(f"{ready.cell.title()}: the first call"):
+        with _phase(ready, world, "the first call"):
             ready.checking.run(1, slot=0)
     except CallFailed as error:
         return str(error)
@@ -170,14 +181,14 @@ def _try(make: Callable[[], T]) -> T | str:
 def time_cell(ready: Ready, world: World, budget: Budget) -> Measured | None:
     """Runs the protocol on all ranks; the result is at rank 0."""
     plan = schedule(budget, ready.cell.size_bytes, ready.cell.mode, ready.timed) if world.rank == 0 else None
-    with world.watchdog.phase(f"{ready.cell.title()}: measuring"), world.patient(budget.max_time_s):
+    with _phase(ready, world, "measuring"), world.patient(budget.max_time_s):
         return measure(ready.loop, world, plan, ready.cell.title())
 
 
 def verify_cell(ready: Ready, world: World, calls: int) -> list[Mismatch] | None:
     """Refills the timed buffers, runs the timed program once more per slot and compares; at rank 0 what was found wrong."""
     found: list[dict[str, Any]] = []
-    with world.watchdog.phase(f"{ready.cell.title()}: verifying"):
+    with _phase(ready, world, "verifying"):
         for _ in range(calls):
             for slot in _slots_checked(ready):
                 for buffers in ready.buffers:

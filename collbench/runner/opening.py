@@ -8,17 +8,19 @@ from dataclasses import dataclass
 from collbench.backends.backend import Backend, Settings, Unavailable
 from collbench.backends.registry import backend_class
 from collbench.errors import CollbenchError, RunFailed, UsageError
+from collbench.runner.nccl_paths import NcclPaths, ask_ras
 from collbench.runner.request import Request
 from collbench.world.world import World
 
 
 @dataclass(frozen=True)
 class Opened:
-    """A backend that is open on every rank, or the reason why not (the same on every rank)."""
+    """A backend that is open on every rank, or the reason why not (the same on every rank); NCCL's log where it writes one."""
 
     name: str
     backend: Backend | None
     reason: str | None = None
+    paths: NcclPaths | None = None
 
 
 def open_backends(request: Request, world: World, note: Callable[[str], None]) -> list[Opened]:
@@ -35,29 +37,43 @@ def open_backends(request: Request, world: World, note: Callable[[str], None]) -
 
 def _open_one(name: str, request: Request, world: World, note: Callable[[str], None]) -> Opened | None:
     kind, asked = backend_class(name), name in request.asked
+    if not _is_there(name, kind, asked, world, note):
+        return None
+    paths = NcclPaths.begin(request.evidence == "tuning") if kind.uses_nccl and request.evidence != "off" else None
+    backend: Backend = kind()
+    settings = Settings(request.ranks, asked, request.timeout_s, request.seed, request.gpus_per_process)
+    wrong = world.first(_try_open(backend, world, settings), f"opening {name}")
+    if wrong is None:
+        return Opened(name, backend, paths=paths)
+    if paths:
+        paths.close()
+    reason, of_the_user = wrong
+    if asked:
+        raise UsageError(reason) if of_the_user else RunFailed(reason)
+    return Opened(name, None, reason)
+
+
+def _is_there(name: str, kind: type[Backend], asked: bool, world: World, note: Callable[[str], None]) -> bool:
+    """Whether the backend is installed at all ranks. Raises UsageError where it is not, but was asked for."""
     answer = kind.probe()
     missing = world.first(f"{answer.why}: {answer.remedy}" if isinstance(answer, Unavailable) else None, f"looking for {name}")
     if missing and asked:
         raise UsageError(f"backend {name} is not available: {missing}")
     if missing:
         note(f"without {name}: {missing}")
-        return None
-    backend: Backend = kind()
-    settings = Settings(request.ranks, asked, request.timeout_s, request.seed, request.gpus_per_process)
-    reason = world.first(_try_open(backend, world, settings), f"opening {name}")
-    if reason and asked:
-        raise RunFailed(reason)
-    return Opened(name, None if reason else backend, reason)
+    return not missing
 
 
-def _try_open(backend: Backend, world: World, settings: Settings) -> str | None:
+def _try_open(backend: Backend, world: World, settings: Settings) -> tuple[str, bool] | None:
+    """Why it does not open here, and whether that is for the user to mend."""
     try:
         with world.watchdog.phase(f"opening {backend.name}"):
             backend.open(world, settings)
+            backend.ask_ras = ask_ras
     except CollbenchError as error:
-        return str(error)
+        return str(error), isinstance(error, UsageError)
     except Exception as error:
-        return f"{backend.name} does not open: {type(error).__name__}: {error}"
+        return f"{backend.name} does not open: {type(error).__name__}: {error}", False
     return None
 
 
@@ -67,3 +83,5 @@ def close_backends(opened: list[Opened], world: World) -> None:
         if one.backend:
             with world.watchdog.phase(f"closing {one.name}"):
                 one.backend.close()
+        if one.paths:
+            one.paths.close()

@@ -26,7 +26,7 @@ class Request:
     allocation     name of the allocation, or None
     launch_index   which one of how many `launches` of the same command this is, from 0
     gpus_per_process  how many GPUs, and so ranks, each process drives
-    evidence       whether counters and logs are read around each cell
+    evidence       "on": counters and logs are read around each cell; "off": not; "tuning": NCCL writes a line per call, too
     telemetry_hz   how often clocks, power and temperatures are read meanwhile; 0: never
     argv           what was typed
     """
@@ -48,6 +48,6 @@ class Request:
     launch_index: int = 0
     launches: int = 1
     gpus_per_process: int = 1
-    evidence: bool = True
+    evidence: str = "on"
     telemetry_hz: float = 0.0
     argv: Sequence[str] = ()

@@ -6,6 +6,7 @@ import contextlib
 import random
 import secrets
 from collections.abc import Callable
+from typing import Any
 
 from collbench.errors import FAILED, FINE, INTERRUPTED, USAGE, CollbenchError, UsageError
 from collbench.operations.registry import operations
@@ -91,16 +92,22 @@ def _run_all(launch: Launch, opened: list[Opened], work: list[Work], waiting: li
         if model != "ring":
             launch.note(_PASSED.format(**curve))
     if launch.folder:
-        launch.folder.finish(exit_code=code, models=[{**curve, "model": model} for curve, model in chosen])
+        launch.folder.finish(exit_code=code, models=[{**curve, "model": model} for curve, model in chosen], **_paths(opened))
     return code
 
 
 def _instruments(launch: Launch, work: list[Work]) -> Instruments | None:
     """What reads this host's counters around each cell, unless the user wants none of it."""
-    if not launch.request.evidence:
+    if launch.request.evidence == "off":
         return None
     cuda = any(one.backend and cell.device == "cuda" for _, cell, one in work)
     return Instruments.ready(launch.world, cuda, launch.request.telemetry_hz)
+
+
+def _paths(opened: list[Opened]) -> dict[str, Any]:
+    """What NCCL's logs say of the launch, by backend; nothing where none is measured."""
+    facts = {one.name: one.paths.facts for one in opened if one.paths and one.paths.facts}
+    return {"nccl_log": facts} if facts else {}
 
 
 def shuffled(cells: int, order_seed: int, launch_index: int) -> list[int]:

@@ -9,6 +9,7 @@ from typing import Any
 from collbench.backends.backend import Backend, can_do
 from collbench.backends.group import Group
 from collbench.operations.cell import Cell
+from collbench.operations.check import Mismatch
 from collbench.operations.operation import Operation
 from collbench.operations.program import Program
 from collbench.results.record import Row
@@ -112,13 +113,27 @@ class Turn:
         on_host = backend.own_ceiling is None and ready.cell.device == "cpu"
         instruments = self.launch.instruments if backend.own_ceiling is None else None
         watched = watch(ready, world, request.budget, self.launch.canary if on_host else None, instruments)
-        mismatches = verify_cell(ready, world, request.check) if request.check else []
+        mismatches, choices = self._verified(ready)
         release(ready, backend)
+        moved = watched.evidence.get("moved", {}) if watched else {}
+        evidence = self.opened.paths.evidence(world, choices, self.ceilings.machines, moved) if self.opened.paths else {}
         if watched is None or mismatches is None:
             return None
         row, arrays = make_row(ready, backend, watched, self.around(ready, backend, watched))
         self._keep(watched, place)
-        return _finish(self.launch, replace(row, **check_fields(request.check, mismatches)), arrays, place)
+        row = replace(row, **check_fields(request.check, mismatches), evidence=row.evidence | evidence)
+        return _finish(self.launch, row, arrays, place)
+
+    def _verified(self, ready: Ready) -> tuple[list[Mismatch] | None, list[dict[str, Any]]]:
+        """What arrived wrongly, at rank 0; and what NCCL chose meanwhile, on this rank."""
+        request, paths = self.launch.request, self.opened.paths
+        if not request.check:
+            return [], []
+        if not (paths and self.opened.backend):
+            return verify_cell(ready, self.launch.world, request.check), []
+        with paths.witness(self.opened.backend) as choices:
+            mismatches = verify_cell(ready, self.launch.world, request.check)
+        return mismatches, choices
 
     def _keep(self, watched: Watched, place: int) -> None:
         """What does not go onto the row: telemetry, and the sentence about a path that the bytes did not take."""

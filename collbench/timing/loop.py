@@ -109,7 +109,7 @@ class Loop:
         except Broken as broken:
             failure, why = broken.failure, device.explain(broken.failure)
             if why:
-                names = " and ".join(dict.fromkeys(self._timed.program.calls()))
+                names = " and ".join(dict.fromkeys(name for name in self._timed.program.calls() if not name.startswith("ncclGroup")))
                 raise Unfinished(clock.stuck(f"{names} {why} (iteration {failure.iteration})")) from None
             raise self._failed(failure.call, failure.iteration, self._explained(failure.call, failure.code)) from None
         self.enqueue_s = float(np.median(device.enqueue_s)) / (batch * self.iterations) if n else None

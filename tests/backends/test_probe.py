@@ -11,24 +11,28 @@ from collbench.backends import gloo, mpi, registry
 from collbench.backends.backend import Available, Backend, Unavailable, can_do
 from collbench.backends.gloo import GlooBackend
 from collbench.backends.mpi import MpiBackend, library_name
+from collbench.backends.nccl import NcclBackend
 from collbench.backends.registry import backend_class, backend_names
 from collbench.backends.simulated import SimulatedBackend
+from collbench.backends.torch_nccl import TorchNcclBackend
 from collbench.errors import RunFailed, UsageError
 from collbench.operations.allreduce import ALLREDUCE
 from collbench.operations.broadcast import BROADCAST
 from collbench.operations.p2p_latency import P2P_LATENCY
 from tests.helpers import make_cell
 
+OWN = {"mpi": MpiBackend, "gloo": GlooBackend, "nccl": NcclBackend, "torch-nccl": TorchNcclBackend, "simulated": SimulatedBackend}
+
 
 def test_the_known_ones():
-    assert backend_names()[:3] == ["mpi", "gloo", "simulated"]
-    assert [backend_class(name) for name in ("mpi", "gloo", "simulated")] == [MpiBackend, GlooBackend, SimulatedBackend]
-    assert all(isinstance(backend_class(name)(), Backend) for name in ("mpi", "gloo", "simulated"))
-    assert all(backend_class(name).name == name for name in ("mpi", "gloo", "simulated"))
+    assert backend_names()[:5] == list(OWN)
+    assert [backend_class(name) for name in OWN] == list(OWN.values())
+    assert all(isinstance(kind(), Backend) for kind in OWN.values())
+    assert all(kind.name == name for name, kind in OWN.items())
 
 
 def test_an_unknown_one_lists_the_known_ones():
-    with pytest.raises(UsageError, match=r"backend 'ncll' is unknown: choose from mpi, gloo, simulated"):
+    with pytest.raises(UsageError, match=r"backend 'ncll' is unknown: choose from mpi, gloo, nccl, torch-nccl, simulated "):
         backend_class("ncll")
 
 
@@ -73,7 +77,7 @@ def test_simulated_is_always_there():
     assert isinstance(SimulatedBackend.probe(), Available)
 
 
-@pytest.mark.parametrize("name", ["gloo", "mpi", "simulated"])
+@pytest.mark.parametrize("name", OWN)
 def test_asking_imports_no_torch_and_starts_no_mpi(name):
     code = f"""
 import sys

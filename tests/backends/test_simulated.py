@@ -10,7 +10,6 @@ from collbench.backends.simulated import ALPHA_S, BETA_BYTES_PER_S, SimulatedBac
 from collbench.launch.info import LaunchInfo
 from collbench.operations.allreduce import ALLREDUCE
 from collbench.operations.broadcast import BROADCAST
-from collbench.operations.check import compare
 from collbench.operations.p2p_bandwidth import P2P_BANDWIDTH
 from collbench.timing.loop import Loop, Timed
 from collbench.world.world import World
@@ -66,11 +65,11 @@ def test_data_is_really_moved_and_the_check_is_real(world, operation, in_place, 
     for slot in (0, 1):
         buffers.fill(slot, for_check=True)
         if not in_place:
-            assert all(buffers.check(slot, compare))  # before it ran, nothing is right
+            assert all(buffers.check(slot))  # before it ran, nothing is right
         loop.run(1, slot=slot)
-        assert not any(buffers.check(slot, compare))
+        assert not any(buffers.check(slot))
     buffers.recv(n - 1, 1)[7] += 1
-    assert [found.index if found else None for found in buffers.check(1, compare)] == [*[None] * (n - 1), 7]
+    assert [found.index if found else None for found in buffers.check(1)] == [*[None] * (n - 1), 7]
 
 
 def test_it_has_every_operation(world):

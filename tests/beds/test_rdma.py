@@ -1,4 +1,7 @@
-"""Our own readers inside a machine with real InfiniBand verbs: what they say of rxe0 is what the kernel and libibverbs say."""
+"""Our own readers inside a machine with real InfiniBand verbs: what they say of rxe0 is what the kernel and libibverbs say.
+
+And its counters: what a ping-pong of libibverbs sends through rxe0, and what a whole run over MPI leaves as evidence on its row.
+"""
 
 from __future__ import annotations
 
@@ -20,27 +23,43 @@ from tests.conftest import enter
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.in_turn("one boot of the virtual machine")
+MTU, MIB = 4096, 1 << 20
+ROUNDS = 5
 READ = """
-import json, sys
+import json, subprocess, sys, time
 from dataclasses import asdict
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
+from collbench.evidence import counters
 from collbench.topology.readers import ethernet, infiniband
 from collbench.topology.files import Folder
 from collbench.topology.gather import gather
 live = Folder(Path("/"))
-print(json.dumps({"rdma": asdict(infiniband.read(live)), "ethernet": asdict(ethernet.read(live))}))
+pingpong = ["ibv_rc_pingpong", "-d", "rxe0", "-g", "1", "-m", sys.argv[2], "-s", sys.argv[3], "-n", sys.argv[4]]
+before = counters.read()
+with subprocess.Popen(pingpong, stdout=subprocess.DEVNULL) as server:
+    while subprocess.run([*pingpong, "127.0.0.1"], capture_output=True).returncode and server.poll() is None:
+        time.sleep(0.05)  # it does not listen yet
+moved = counters.moved(before, counters.read())
+print(json.dumps({"rdma": asdict(infiniband.read(live)), "ethernet": asdict(ethernet.read(live)), "moved": moved}))
 sys.exit(gather(Path("/mnt/machine.tar.gz")))
+"""
+# The two ranks share the VM: MPICH is told to use the network between them nevertheless.
+RUN = """
+mkdir /dev/shm && mount -t tmpfs none /dev/shm
+export UCX_TLS=rc,ud,self UCX_NET_DEVICES=rxe0:1 MPIR_CVAR_CH4_NETMOD=ucx MPIR_CVAR_NOLOCAL=1 PYTHONPATH="$1" HOME=/mnt
+exec timeout 90 "$2" -n 2 "$3" -m collbench allreduce --backend mpi --sizes 1M -n 6 -w 1 --timeout 80 --out /mnt/run
 """
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What one boot brought: the readers' answers inside, and what was gathered there, ibv_devinfo's text with it."""
+    """What one boot brought: the readers' answers, what was gathered there (ibv_devinfo's text with it), what a ping-pong moved."""
 
     rdma: dict[str, Any]
     ethernet: dict[str, Any]
     archive: Archive
+    moved: dict[str, Any]
 
 
 @pytest.fixture(scope="module")
@@ -49,14 +68,15 @@ def seen() -> Iterator[Seen]:
     with ExitStack() as stack:
         bed = enter(stack, RdmaVm(speed=100_000, mtu=9000))
         (bed.share / "read.py").write_text(READ)
-        inside = '"$1" -I /mnt/read.py "$2" && cat /sys/class/infiniband/rxe0/ports/1/rate'
-        done = bed.run(["sh", "-c", inside, "sh", sys.executable, str(ROOT)])
+        inside = '"$@" && cat /sys/class/infiniband/rxe0/ports/1/rate'
+        read = [sys.executable, "-I", "/mnt/read.py", str(ROOT), str(MTU), str(MIB), str(ROUNDS)]
+        done = bed.run(["sh", "-c", inside, "sh", *read])
         assert done.returncode == 0, done.stderr
         answer, rate = done.stdout.splitlines()
         assert rate == "100 Gb/sec (4X EDR)"
         assert not processes(bed.folder)
         machine = json.loads(answer)
-        yield Seen(machine["rdma"], machine["ethernet"], open_archive(bed.share / "machine.tar.gz"))
+        yield Seen(machine["rdma"], machine["ethernet"], open_archive(bed.share / "machine.tar.gz"), machine["moved"])
 
 
 def test_rxe0_is_read_live(seen: Seen) -> None:
@@ -92,3 +112,30 @@ def test_what_was_gathered_there_reads_the_same_here(seen: Seen) -> None:
     (ours,) = seen.rdma["nics"]
     assert (nic.name, nic.virtual, nic.ports[0].rate_bits_per_s) == (ours["name"], ours["virtual"], 100e9)
     assert nic.guid not in {None, ours["guid"]}  # masked
+
+
+def test_packets_are_counted_as_they_are_sent(seen: Seen) -> None:
+    """The payload in packets of 4 KiB, and the answers: an acknowledgement each now and then, a repetition."""
+    port, least = seen.moved["ports"]["rxe0/1"], 2 * ROUNDS * MIB // MTU
+    assert least <= port["sent_pkts"] <= 1.2 * least
+    assert least <= port["rcvd_pkts"] <= 1.2 * least
+    assert (seen.moved["silent"], seen.moved["leaving"]) == ([], ["eth0"])
+
+
+@pytest.mark.long
+@pytest.mark.timeout(200)
+def test_a_run_over_mpi_leaves_its_packets_on_the_row() -> None:
+    mpiexec = Path(sys.prefix) / "bin/mpiexec"
+    if not mpiexec.exists():
+        pytest.skip("no MPICH beside this Python: pip install collbench[mpich]")
+    with ExitStack() as stack:
+        bed = enter(stack, RdmaVm(speed=100_000, mtu=9000))
+        done = bed.run(["sh", "-c", RUN, "sh", str(ROOT), str(mpiexec), sys.executable], timeout=150)
+        cells = bed.share / "run/cells.jsonl"  # what counts is on disk: MPICH over rxe now and then does not come back from MPI_Finalize
+        (row,) = [json.loads(line) for line in cells.read_text().splitlines()] if cells.exists() else pytest.fail(done.stdout + done.stderr)
+    moved = row["evidence"]["moved"]
+    (host,) = moved["hosts"].values()
+    least = moved["inside"]["at_least_bytes"]
+    assert (moved["iterations"], least, row["wrong"]) == (7, 7 * 2 * MIB, 0)
+    assert least / MTU <= host["ports"]["rxe0/1"]["sent_pkts"] <= 1.2 * least / MTU
+    assert moved["inside"]["loopback_bytes"] < 0.01 * least

@@ -12,12 +12,34 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks import against_c, ceilings_1024, first_number, loop_cost, memory, probe, startup, topology_build
+from tests.benchmarks import (
+    against_c,
+    ceilings_1024,
+    evidence_cost,
+    first_number,
+    loop_cost,
+    memory,
+    nccl_log,
+    probe,
+    startup,
+    topology_build,
+)
 from tests.benchmarks.figures import Outcome
 from tests.benchmarks.launches import LaunchFailed, Missing
 
 _HERE = Path(__file__).parent
-_MODULES: tuple[Any, ...] = (startup, first_number, loop_cost, memory, probe, ceilings_1024, topology_build, against_c)
+_MODULES: tuple[Any, ...] = (
+    startup,
+    first_number,
+    loop_cost,
+    memory,
+    probe,
+    ceilings_1024,
+    topology_build,
+    nccl_log,
+    evidence_cost,
+    against_c,
+)
 _ALL = {module.__name__.rpartition(".")[2]: module.measure for module in _MODULES}
 
 

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from tests.benchmarks import against_c, ceilings_1024, first_number, loop_cost, memory, probe, startup
+from tests.benchmarks import against_c, ceilings_1024, evidence_cost, first_number, loop_cost, memory, nccl_log, probe, startup
 from tests.benchmarks.figures import SECONDS, Outcome, counted, timed
 from tests.benchmarks.launches import Missing, c_program, mpiexec, pairs
 
@@ -45,6 +45,12 @@ def test_the_ceilings_of_many_nodes_print_their_seconds() -> None:
     assert float(lines(ceilings_1024.measure(1))["seconds"].removesuffix(" s")) > 0
 
 
+def test_a_log_is_read_at_a_rate_in_bounded_memory() -> None:
+    shown = lines(nccl_log.measure(1, size=1 << 20))
+    assert list(shown) == ["starting: speed", "starting: peak memory", "calling: speed", "calling: peak memory"]
+    assert float(shown["starting: speed"].removesuffix(" MB/s")) > 0
+
+
 @pytest.mark.usefixtures("mpi")
 def test_first_number_prints_the_difference_and_ranks_import_nothing_heavy() -> None:
     shown = lines(first_number.measure(1))
@@ -64,6 +70,13 @@ def test_loop_cost_is_above_nothing() -> None:
 def test_memory_is_more_than_the_buffers() -> None:
     shown = lines(memory.measure(1, ["8"]))
     assert float(shown["8: collbench beyond its buffers"].removesuffix(" MiB")) > 0
+
+
+@pytest.mark.usefixtures("mpi")
+def test_evidence_shows_its_cost_beside_none() -> None:
+    shown = lines(evidence_cost.measure(1, "8,16", iterations=20))
+    assert shown["p50 at 8 B, ratio within pairs"].endswith(" ×")
+    assert shown["time per cell, difference within pairs"].endswith(" ms")
 
 
 @pytest.mark.usefixtures("mpi")

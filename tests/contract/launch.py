@@ -13,6 +13,7 @@ from typing import Any
 from collbench.results.reader import Run, read_run
 from collbench.results.record import Row
 from collbench.runner.run import shuffled
+from tests.fake_gpu import environment
 
 ROOT = Path(__file__).parent.parent.parent
 _DEADLINE_S = "100"
@@ -34,7 +35,8 @@ def launch(folder: Path, backend: str, ranks: int, sweeps: list[dict[str, Any]],
     (plugin / "METADATA").write_text("Metadata-Version: 2.1\nName: made-up\nVersion: 1\n")
     (plugin / "entry_points.txt").write_text("[collbench.operations]\nmade_up = tests.contract.made_up\n")
     asked = {"backend": backend, "ranks": ranks, "out": str(folder / "run"), "sweeps": sweeps, **more}
-    env = {**os.environ, "PYTHONPATH": f"{plugin.parent}:{ROOT}"}
+    base = environment(ranks) if backend == "nccl" else os.environ
+    env = {**base, "PYTHONPATH": os.pathsep.join([str(plugin.parent), str(ROOT), *filter(None, [base.get("PYTHONPATH")])])}
     line = ["timeout", "-k", "5", _DEADLINE_S, python, str(ROOT / "tests/contract/rank.py"), json.dumps(asked)]
     done = subprocess.run(line, env=env, capture_output=True, text=True, check=False, cwd=folder)
     return Outcome(done.returncode, _planned(read_run(folder / "run")) if (folder / "run").exists() else [], done.stderr)

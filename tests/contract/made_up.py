@@ -58,6 +58,31 @@ def _swapped_torch(x):
     yield x.call("all_gather", [second, first, *rest], x.send, group=x.comm)
 
 
+def _gather_nccl(x):
+    """Sends and receives of one group."""
+    yield x.call("ncclGroupStart")
+    for rank in range(x.n):
+        yield x.call("ncclSend", x.send, x.count, x.type, x.peer(rank), x.comm, x.stream)
+        yield x.call("ncclRecv", x.recv[rank * x.count :], x.count, x.type, x.peer(rank), x.comm, x.stream)
+    yield x.call("ncclGroupEnd")
+
+
+def _swapped_nccl(x):
+    yield x.call("ncclGroupStart")
+    for rank, place in enumerate([1, 0, *range(2, x.n)]):
+        yield x.call("ncclSend", x.send, x.count, x.type, x.peer(rank), x.comm, x.stream)
+        yield x.call("ncclRecv", x.recv[place * x.count :], x.count, x.type, x.peer(rank), x.comm, x.stream)
+    yield x.call("ncclGroupEnd")
+
+
+def _dropped_nccl(x):
+    yield x.call("ncclBroadcast", x.send, x.recv, x.count, x.type, 0, x.comm, x.stream)
+
+
+def _scatter_nccl(x):
+    yield x.call("ncclReduceScatter", x.send, x.recv, x.count, x.type, x.redop, x.comm, x.stream)
+
+
 def _scatter_mpi(x):
     yield x.call("MPI_Reduce_scatter_block", x.unless_in_place(x.send), x.recv, x.count, x.type, x.redop, x.comm)
 
@@ -68,13 +93,17 @@ def _silent(x):
 
 ALLGATHER = Operation(
     "test_allgather", lambda n: (n - 1) / n, lambda x: [Block([rank], 0, x.count) for rank in x.ranks],
-    {"mpi": _gather_mpi, "torch": _gather_torch}, parts=lambda n: n,
+    {"mpi": _gather_mpi, "nccl": _gather_nccl, "torch": _gather_torch}, parts=lambda n: n,
 )  # fmt: skip
 REDUCESCATTER = Operation(
     "test_reducescatter", lambda n: (n - 1) / n, lambda x: [Block(x.ranks, x.rank * x.count, x.count)],
-    {"mpi": _scatter_mpi}, reduces=True, sends=lambda x: x.n * x.count, parts=lambda n: n,
+    {"mpi": _scatter_mpi, "nccl": _scatter_nccl}, reduces=True, sends=lambda x: x.n * x.count, parts=lambda n: n,
 )  # fmt: skip
-DROPPED = replace(ALLREDUCE, name="dropped", steps={"mpi": _dropped_mpi, "torch": in_place_only(_dropped_torch)}, command="faulty")
+DROPPED = replace(
+    ALLREDUCE, name="dropped", steps={"mpi": _dropped_mpi, "nccl": _dropped_nccl, "torch": in_place_only(_dropped_torch)}, command="faulty"
+)
 FLIPPED = replace(ALLREDUCE, name="flipped", steps={"mpi": _flipped_mpi, "torch": in_place_only(_flipped_torch)}, command="faulty")
-SWAPPED = replace(ALLGATHER, name="swapped", steps={"mpi": _swapped_mpi, "torch": _swapped_torch}, command="faulty")
-SILENT = replace(ALLREDUCE, name="silent", steps={"mpi": _silent, "torch": in_place_only(lambda x: iter(()))}, command="faulty")
+SWAPPED = replace(ALLGATHER, name="swapped", steps={"mpi": _swapped_mpi, "nccl": _swapped_nccl, "torch": _swapped_torch}, command="faulty")
+SILENT = replace(
+    ALLREDUCE, name="silent", steps={"mpi": _silent, "nccl": _silent, "torch": in_place_only(lambda x: iter(()))}, command="faulty"
+)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from collbench.backends.habits import habits
 from collbench.errors import CollbenchError
 from collbench.operations.cell import Cell
 from collbench.operations.dtypes import DTYPES
@@ -37,7 +38,7 @@ class Several(Sweep):
 def sweep_of(asked: dict[str, Any]) -> Sweep:
     """A sweep from JSON: names instead of operations and dtypes."""
     named = {"operations": tuple(operations()[name] for name in asked["operations"]), "dtypes": tuple(DTYPES[d] for d in asked["dtypes"])}
-    return Sweep(**{**{key: tuple(v) if isinstance(v, list) else v for key, v in asked.items()}, **named})
+    return Sweep(**{**{key: tuple(v) if isinstance(v, list) else v for key, v in asked.items()}, **named}, habits=habits)
 
 
 def request_of(asked: dict[str, Any]) -> Request:

@@ -1,6 +1,7 @@
 """Every operation on every backend, every type, reduction, root and placing: right to the last element, or n/a with the reason."""
 
 import functools
+import os
 import re
 import shutil
 import sys
@@ -10,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from collbench.operations.dtypes import DTYPES, REDOPS, redop_misfit
-from tests.conftest import sample
+from collbench.operations.dtypes import BITWISE, DTYPES, REDOPS, redop_misfit
+from tests.conftest import REQUIRED, sample
 from tests.contract.launch import launch
 from tests.contract.rank import sweep_of
+from tests.fake_gpu import Missing, environment
 from tests.helpers import FITTING
 
-needs = {"simulated": "numpy", "gloo": "torch", "mpi": "mpi4py"}
+needs = {"gloo": "torch", "mpi": "mpi4py"}
 LAUNCHES = [
     ("simulated", 1),
     ("simulated", 2),
@@ -24,7 +26,8 @@ LAUNCHES = [
     ("simulated", 4),
     ("gloo", 2),
     ("mpi", 2),
-    *sample([("gloo", 3), ("gloo", 4), ("mpi", 3)], 1),  # slow: more ranks than cores
+    ("nccl", 2),  # the double of tests/fake_gpu: results are right, times mean nothing
+    *sample([("gloo", 3), ("gloo", 4), ("mpi", 3), ("nccl", 3), ("nccl", 4)], 1),  # slow: more ranks than cores
 ]
 
 
@@ -53,14 +56,26 @@ def asked_for(n, few):
     ]
 
 
+def fake_gpus():
+    """Skips, or fails where beds must be had, on a machine that cannot build the double."""
+    try:
+        environment()
+    except Missing as why:
+        (pytest.fail if os.environ.get(REQUIRED) == "1" else pytest.skip)(str(why))
+
+
 @functools.cache
 def launched(backend, n, python=sys.executable):
     """(sweeps, outcome), launched once."""
-    if backend != "simulated" and python == sys.executable and not find_spec(needs[backend]):
+    if backend in needs and python == sys.executable and not find_spec(needs[backend]):
         pytest.skip(f"{needs[backend]} is not installed")
+    if backend == "nccl":
+        fake_gpus()
     folder = Path(tempfile.mkdtemp())
     try:
         asked = asked_for(n, few=n > 2 and backend != "simulated")
+        if backend == "nccl":  # whose habit is 1,024 slots of so small buffers
+            asked = [{"buffers": "fixed", **part} for part in asked]
         return asked, launch(folder, backend, n, asked, python=python)
     finally:
         shutil.rmtree(folder)
@@ -77,6 +92,7 @@ def reason(cell, backend, n):
         f"{operation} has no in-place form": pair and cell.in_place,
         (reduces and redop_misfit(cell.redop, cell.dtype)) or "": reduces and redop_misfit(cell.redop, cell.dtype),
         "MPI has no avg": backend == "mpi" and cell.redop == "avg",
+        f"NCCL has no {cell.redop}": backend == "nccl" and cell.redop in BITWISE,
         ".*MPI.* cannot reduce bfloat16": backend == "mpi" and reduces and cell.dtype.name == "bfloat16",
     }
     return next((why for why, holds in reasons.items() if holds), None)

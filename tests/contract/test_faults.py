@@ -1,6 +1,7 @@
 """A library that leaves a rank out, flips a bit, swaps two ranks or moves nothing is caught, on the timed buffers and program."""
 
 import re
+import shutil
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,12 +19,18 @@ from tests.contract.launch import launch
 from tests.contract.made_up import BAD_ELEMENT, TOP_BIT
 from tests.contract.rank import take_part
 
-FAULTY = {"operations": ["allreduce", "dropped", "flipped", "silent"], "sizes": [400], "dtypes": ["float32"], "redops": ["sum"]}
-SWAPPED = {"operations": ["test_allgather", "swapped"], "sizes": [400], "dtypes": ["float32"]}
+FAULTY = {
+    "operations": ["allreduce", "dropped", "flipped", "silent"],
+    "sizes": [400],
+    "dtypes": ["float32"],
+    "redops": ["sum"],
+    "buffers": "fixed",
+}
+SWAPPED = {"operations": ["test_allgather", "swapped"], "sizes": [400], "dtypes": ["float32"], "buffers": "fixed"}
 BACKENDS = [
     pytest.param(name, marks=pytest.mark.skipif(not find_spec(module), reason=f"{module} is not installed"))
     for name, module in (("mpi", "mpi4py"), ("gloo", "torch"))
-]
+] + [pytest.param("nccl", marks=pytest.mark.skipif(not shutil.which("g++"), reason="the double of NCCL is built with g++"))]
 
 
 @cache
@@ -52,6 +59,8 @@ def test_a_rank_left_out_is_named(backend):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_flipped_bit_is_found_at_its_element(backend):
+    if backend == "nccl":
+        pytest.skip("a call of NCCL flips no single bit; its own check is proved on one when it is opened")
     row = row_of(backend, "flipped")
     assert row.wrong == 1
     assert row.wrong_detail.startswith(f"rank 0: 1 wrong element, first at {BAD_ELEMENT}: wanted ")

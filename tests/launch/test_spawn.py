@@ -207,14 +207,27 @@ class TestNodeWorkers:
             self.run(tmp_path, LaunchInfo("mpirun", 0, 2, 0, 1, "mpi", "t"), 2)
 
 
+@pytest.mark.parametrize(("gpus", "ranks"), [(0, 2), (1, 2), (2, 2), (8, 8)])
+def test_without_nccl_one_rank_per_gpu_from_two_on(gpus, ranks):
+    assert default_ranks(gpus) == ranks
+
+
+@pytest.mark.parametrize(("gpus", "per_process", "ranks"), [(1, 1, 1), (8, 1, 8), (8, 4, 2), (8, 8, 1)])
+def test_processes_that_drive_gpus_share_none_and_leave_none_out(gpus, per_process, ranks):
+    assert default_ranks(gpus, per_process) == ranks
+
+
 @pytest.mark.parametrize(
-    ("visible", "gpus", "ranks"),
-    [(None, 0, 2), (None, 1, 2), (None, 8, 8), ("", 8, 2), ("0,1,2,3", 8, 4), ("-1", 8, 2), ("0,1,2,-1,5", 8, 3)],
+    ("gpus", "per_process", "sentence"),
+    [
+        (1, 2, "-g 2 needs 2 GPUs for each process, but 1 is visible: choose a smaller one"),
+        (8, 3, "-g 3 leaves 2 of 8 GPUs idle: choose a divisor of 8, or say --ranks N"),
+    ],
 )
-def test_one_rank_per_gpu_from_two_on(tmp_path, visible, gpus, ranks):
-    for i in range(gpus):
-        (tmp_path / str(i)).touch()
-    assert default_ranks({} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}, tmp_path) == ranks
+def test_gpus_that_cannot_be_dealt_out(gpus, per_process, sentence):
+    with pytest.raises(UsageError) as refused:
+        default_ranks(gpus, per_process)
+    assert str(refused.value) == sentence
 
 
 def test_a_rank_believes_its_parent_about_the_terminal():

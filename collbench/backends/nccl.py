@@ -1,0 +1,282 @@
+"""NCCL: its functions by pointer on streams of ours, one rank per GPU, one or several GPUs per process. What nccl-tests measures."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from collbench.backends.backend import Available, Settings, Tuning, Unavailable
+from collbench.backends.clock import DeviceClock
+from collbench.backends.group import Group
+from collbench.backends.nccl_binding import GRAPH_ITERATIONS, Graphs, NcclBinding, rotation, together
+from collbench.backends.nccl_communicators import Communicators, tuned
+from collbench.backends.nccl_limits import limits
+from collbench.backends.nccl_memory import NcclMemory, forget, register
+from collbench.backends.nccl_open import Driven, open_nccl, probe
+from collbench.backends.nccl_table import DATATYPES, REDOPS, REGISTRATIONS, REMOTE_ERROR, code_of, dotted
+from collbench.device.buffers import DeviceBuffers
+from collbench.device.gpu import Gpu, driver_address, driver_error
+from collbench.errors import CollbenchError, RunFailed
+from collbench.operations.cell import Cell
+from collbench.operations.layout import bytes_needed
+from collbench.operations.operation import Operation, Reason, Steps
+from collbench.operations.program import Call, NativeCall, Program
+from collbench.peak.ceiling import Ceiling
+from collbench.units import format_bytes
+
+if TYPE_CHECKING:
+    from collbench.world.world import World
+
+_NOT_READY = 600  # CUDA_ERROR_NOT_READY
+_LOOK_S = 0.001
+
+
+class NcclBackend:
+    """NCCL, on GPU memory.
+
+    flags     "shared_gpu" where some ranks drive one GPU, as the user allowed: results are right, rates say nothing of the machine
+    ask_ras   which ranks lag, as NCCL's own service says when work does not end; whoever opens this backend sets it
+    """
+
+    name, api = "nccl", "nccl"
+    devices = frozenset({"cuda"})
+    steps: Mapping[str, Steps] = {}
+    local_path = ""
+    takes_tuning = uses_nccl = True
+    nccl: tuple[Any, int] | None = None
+    no_cuda = ""
+    own_ceiling: Ceiling | None = None
+    ranks = 0
+    gpus: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
+    ask_ras: Callable[[], str | None] = staticmethod(lambda: None)
+
+    @classmethod
+    def probe(cls) -> Available | Unavailable:
+        """Whether CUDA shows a GPU and NCCL loads."""
+        return probe(os.environ)
+
+    def open(self, world: World, settings: Settings) -> None:
+        """Finds library and GPUs; no communicator yet. Raises UsageError where the ranks' GPUs do not fit together."""
+        k = settings.gpus_per_process
+        opened = open_nccl(world, k)
+        self._world, self._timeout_s, self._library = world, settings.timeout_s, opened.library
+        self._driven, self._drivers, self._first = opened.driven, opened.drivers, world.rank * k
+        self.ranks, self.gpus, self.flags = world.size * k, opened.gpus, ("shared_gpu",) if opened.shared else ()
+        self.nccl = (opened.library.handle, code_of(opened.library.version))
+        self._communicators = Communicators(opened.library)
+        self._memories, self._graphs = weakref.WeakSet[NcclMemory](), weakref.WeakSet[Graphs]()
+        names = ("cuEventRecord", "cuStreamQuery", "cuEventElapsedTime", "cuGraphLaunch")
+        self._driver = {name: driver_address(name) for name in names}
+
+    def group(self, ranks: Sequence[int], tuning: Tuning | None = None) -> Group | None:
+        """A communicator of these ranks. Raises RunFailed, the same at all ranks; a tuning that NCCL refuses is one of the reasons.
+
+        The process of the first rank makes what the others find it by.
+        """
+        mine = [place for place, rank in enumerate(ranks) if rank in self._ours]
+        what = f"making a communicator of {len(ranks)} ranks"
+        with self._world.watchdog.phase(what):
+            identity = self._identity(ranks[0], what)
+            comms, wrong, code = self._made(ranks, mine, identity, tuning)
+            self._agree(comms, wrong, code, what)
+        return Group(tuple(ranks), tuple(mine), comms) if mine else None
+
+    def _made(self, ranks: Sequence[int], mine: Sequence[int], identity: str, tuning: Tuning | None) -> tuple[tuple[int, ...], str, int]:
+        """This process's part of a communicator, what is wrong with it ("": nothing), and NCCL's code for that."""
+        gpus = [self._rank(ranks[place]).gpu for place in mine]
+        try:
+            with tuned(tuning):
+                return self._communicators.make(gpus, mine, len(ranks), identity) if mine else (), "", 0
+        except RunFailed as error:
+            return (), f"{self._world.me}: {error}", getattr(error, "code", 0)
+
+    def _agree(self, comms: Sequence[int], wrong: str, code: int, what: str) -> None:
+        """Raises RunFailed at all ranks if any has failed, with the words of one that knows why; some know only that another one has."""
+        try:
+            everyone = self._world.agree([wrong, code], what)
+        except CollbenchError:
+            if wrong:
+                raise RunFailed(wrong) from None
+            raise
+        failed = sorted((said for said in everyone if said[0]), key=lambda said: said[1] == REMOTE_ERROR)
+        if failed:
+            self._communicators.abort(comms)
+            raise RunFailed(str(failed[0][0]))
+
+    @property
+    def _ours(self) -> range:
+        """The job's ranks that this process drives."""
+        return range(self._first, self._first + len(self._driven))
+
+    def _rank(self, rank: int) -> Driven:
+        return self._driven[rank - self._first]
+
+    def _ranks_of(self, group: Group) -> list[Driven]:
+        return [self._rank(group.ranks[place]) for place in group.driven]
+
+    def _identity(self, first: int, what: str) -> str:
+        """The unique id, or the same error at all ranks."""
+        said: list[str | None] = [None, None]
+        if first in self._ours:
+            try:
+                said = [self._library.unique_id(), None]
+            except CollbenchError as error:
+                said = [None, str(error)]
+        identity, wrong = self._world.agree(said, what)[first // len(self._driven)]
+        if wrong or not identity:
+            raise RunFailed(wrong or "NCCL gave no identity for a communicator")
+        return identity
+
+    def release(self, group: Group) -> None:
+        """ncclCommDestroy, after all that holds on to the communicators."""
+        self._forget(group.handle)
+
+    def _forget(self, comms: Sequence[int]) -> None:
+        """Graphs first: ncclCommDestroy waits for those that are left, for ever."""
+        for graphs in self._graphs:
+            graphs.free(comms)
+        for memory in self._memories:
+            forget(self._library, memory.known, comms)
+        self._communicators.destroy(comms)
+
+    def supports(self, operation: Operation, cell: Cell) -> Reason | None:
+        """By the table of what each version brought."""
+        return limits(operation, cell, self._library, [rank.gpu.arch for rank in self._driven])
+
+    def free_bytes(self, cell: Cell) -> int | None:
+        """The GPU's, divided by the ranks that drive it."""
+        return min(rank.gpu.free_bytes() // self._drivers[rank.gpu.bus_id] for rank in self._driven)
+
+    def versions(self) -> Mapping[str, str]:
+        """NCCL as it was really loaded, CUDA, and the GPUs of this process."""
+        from collbench.device.identity import cuda_versions
+
+        names = dict.fromkeys(rank.gpu.name for rank in self._driven)
+        return {"nccl": dotted(self._library.version), "nccl_path": self._library.path, **cuda_versions(), "gpus": ", ".join(names)}
+
+    def allocate(self, operation: Operation, cell: Cell, group: Group, slots: int) -> DeviceBuffers:
+        """GPU memory of ours, or of NCCL's own allocator where NCCL is to know it. Raises MemoryError, RunFailed."""
+        known = cell.registration in REGISTRATIONS
+        needed, ranks = bytes_needed(operation, cell, group.n), self._ranks_of(group)
+        gpus, streams, take = [rank.gpu for rank in ranks], [rank.stream for rank in ranks], self._of_nccl if known else Gpu.allocate
+
+        def make() -> DeviceBuffers:
+            for gpu in gpus:
+                self._ask_room(gpu, needed)
+            return DeviceBuffers(operation, cell, group, slots, gpus, streams, take)
+
+        made = self._in_step(cell, make) if cell.registration == "symmetric" else make()
+        if known:
+            with self._world.watchdog.phase(f"{cell.title()}: registering its buffers"):
+                register(
+                    self._library, [held for held in made.memory if isinstance(held, NcclMemory)], group.handle, str(cell.registration)
+                )
+        return made
+
+    def _of_nccl(self, gpu: Gpu, n_bytes: int) -> NcclMemory:
+        memory = NcclMemory(self._library, self._communicators, gpu, n_bytes)
+        self._memories.add(memory)
+        return memory
+
+    def _ask_room(self, gpu: Gpu, needed: int) -> None:
+        """Raises MemoryError where the GPU has less left than a rank needs: asked before CUDA is, which fails in many ways."""
+        free = gpu.free_bytes() // self._drivers[gpu.bus_id]
+        if needed > free:
+            about = f"GPU {gpu.index} ({gpu.name}) of {self._world.me.host}"
+            raise MemoryError(f"{about} has {format_bytes(free)} left for a rank, and {format_bytes(needed)} are needed")
+
+    def _in_step(self, cell: Cell, make: Callable[[], DeviceBuffers]) -> DeviceBuffers:
+        """Symmetric windows are made by all ranks together: one that has no memory must not leave the others waiting."""
+        made: DeviceBuffers | str
+        try:
+            made = make()
+        except (MemoryError, CollbenchError) as error:
+            made = str(error)
+        reason = self._world.first(made if isinstance(made, str) else None, f"{cell.title()}: allocating")
+        if reason or isinstance(made, str):
+            raise MemoryError(reason or made)
+        return made
+
+    def bind(self, operation: Operation, cell: Cell, group: Group, buffers: DeviceBuffers) -> Program:
+        """One program for all ranks of the group that this process drives; in graph mode the launch of its graph."""
+        ranks, bindings, slots = self._ranks_of(group), list[NcclBinding](), list[tuple[Call, ...]]()
+        for slot in range(buffers.slots):
+            bound = [NcclBinding(self._library, buffers, group, rank, (place, slot)) for place, rank in enumerate(ranks)]
+            slots.append(together([list(operation.steps[self.api](binding)) for binding in bound], self._library))
+            bindings += bound
+        program = Program(tuple(slots), keep=(buffers, bindings), explain=self._library.given_up)
+        return self._captured(program, group) if cell.mode == "graph" else program
+
+    def _captured(self, program: Program, group: Group) -> Program:
+        """Graphs of 20 iterations, over the buffer slots in turn; and of one iteration per slot, to verify each slot by."""
+        graphs, ranks, slots, launch = (
+            Graphs(group.handle, program.explain),
+            self._ranks_of(group),
+            program.slots,
+            self._driver["cuGraphLaunch"],
+        )
+        self._graphs.add(graphs)
+        timed = [
+            graphs.capture(ranks, [call for slot in rotation(len(slots), graph) for call in slots[slot]], launch)
+            for graph in range(-(-len(slots) // GRAPH_ITERATIONS))
+        ]
+        single = tuple(graphs.capture(ranks, slot, launch) for slot in slots)
+        once = Program(single, keep=(program.keep, graphs), explain=driver_error)
+        return Program(tuple(timed), keep=once.keep, explain=driver_error, iterations=GRAPH_ITERATIONS, once=once)
+
+    def sync(self, group: Group) -> Program | None:
+        """An all-reduce of one element on the same streams: no sample begins before every rank has come."""
+        words = (1, DATATYPES["int32"].number, REDOPS["sum"].number)
+        function, calls = self._library.address("ncclAllReduce"), list[list[Call]]()
+        for comm, rank in zip(group.handle, self._ranks_of(group), strict=True):
+            scratch = rank.scratch.address
+            calls.append([NativeCall("ncclAllReduce", function, (scratch, scratch, *words, comm, rank.stream.address))])
+        return Program((together(calls, self._library),), explain=self._library.given_up)
+
+    def clock(self) -> DeviceClock:
+        """Events on the stream of each rank that this process drives."""
+        return DeviceClock(
+            streams=tuple(rank.stream.address for rank in self._driven), starts=tuple(rank.start.address for rank in self._driven),
+            ends=tuple(rank.end.address for rank in self._driven), record=self._driver["cuEventRecord"],
+            query=self._driver["cuStreamQuery"], elapsed=self._driver["cuEventElapsedTime"], comms=tuple(self._communicators.alive),
+            async_error=self._library.address("ncclCommGetAsyncError"), deadline_s=self._timeout_s, device_error=driver_error,
+            library_error=self._library.explain, stuck=self._stuck,
+        )  # fmt: skip
+
+    def _stuck(self, sentence: str) -> str:
+        """Asks who lags while there is somebody to ask, then gives the communicators up."""
+        gpus = ", ".join(f"rank {rank} on GPU {driven.gpu.bus_id}" for rank, driven in zip(self._ours, self._driven, strict=True))
+        said = [f"{sentence}, as seen by {gpus} of {self._world.me.host}"]
+        with suppress(Exception):  # the sentence must come out whatever happens here
+            said += self._world.watchdog.suspects() if self._world.watchdog.suspects else []
+            said += [answer] if (answer := self.ask_ras()) else []
+        self.abort(sentence)
+        return "; ".join(said)
+
+    def fence(self, deadline_s: float) -> None:
+        """Waits until the streams are empty. Raises RunFailed at the deadline, or for an error of the GPU."""
+        query, end = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64)(self._driver["cuStreamQuery"]), time.monotonic() + deadline_s
+        for rank in self._driven:
+            while code := query(rank.stream.address):
+                if code != _NOT_READY:
+                    raise RunFailed(f"GPU {rank.gpu.index} ({rank.gpu.name}) failed: {driver_error(code)}")
+                if time.monotonic() > end:
+                    raise RunFailed(
+                        self._stuck(f"work on GPU {rank.gpu.index} ({rank.gpu.name}) has not completed within {deadline_s:g} s")
+                    )
+                time.sleep(_LOOK_S)
+
+    def abort(self, why: str) -> None:
+        """ncclCommAbort of every communicator."""
+        self._communicators.abort(self._communicators.alive)
+
+    def close(self) -> None:
+        """Waits for what is pending, then frees graphs, registrations and communicators, in this order."""
+        self.fence(self._timeout_s)
+        self._forget(self._communicators.alive)

@@ -1,0 +1,122 @@
+"""Which GPUs the ranks of a process drive, and whether NCCL can take them: one GPU is one rank, unless the user says otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+_SHARES = "NCCL_MULTI_RANK_GPU_ENABLE"
+_HOST_ID = "NCCL_HOSTID"
+
+
+@dataclass(frozen=True)
+class Place:
+    """One process as the others know it.
+
+    host      its host's name
+    visible   PCI addresses of the GPUs it sees
+    driven    PCI addresses of the GPUs its ranks drive, in their order
+    alone     those of `driven` that take one process only (compute mode exclusive)
+    shares    NCCL_MULTI_RANK_GPU_ENABLE is on: NCCL 2.30 and newer let ranks share a GPU
+    host_id   NCCL_HOSTID or "": ranks with different ones stand on different hosts to NCCL, even on one GPU
+    """
+
+    host: str
+    visible: tuple[str, ...]
+    driven: tuple[str, ...]
+    alone: tuple[str, ...] = ()
+    shares: bool = False
+    host_id: str = ""
+
+    @classmethod
+    def from_json(cls, said: Mapping[str, object]) -> Place:
+        """What another process said over the control plane, where tuples become lists."""
+        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in said.items()})  # type: ignore[arg-type]
+
+
+def may_share(env: Mapping[str, str]) -> tuple[bool, str]:
+    """`shares` and `host_id` of a Place, as this process's environment has them."""
+    return env.get(_SHARES, "0") not in ("", "0"), env.get(_HOST_ID, "")
+
+
+def chosen_gpus(local_rank: int, local_ranks: int, k: int, visible: int, sharing: bool) -> list[int]:
+    """The numbers of the k GPUs that a process drives, fewer where it sees fewer.
+
+    One that sees enough for all processes of its host takes its own part; else what it sees is taken to be its own (as Slurm binds).
+    """
+    first = local_rank * k if visible >= local_ranks * k or sharing else 0
+    return [(first + i) % visible for i in range(k)] if sharing and visible else [first + i for i in range(k) if first + i < visible]
+
+
+def trouble(places: Sequence[Place], k: int) -> str | None:
+    """Why NCCL cannot take these processes' GPUs, k each: the same sentence at all ranks; None when it can."""
+    return _too_few(places, k) or next(_doubles(places, k), None)
+
+
+def shared(places: Sequence[Place]) -> bool:
+    """Whether any two ranks drive one GPU: their rates say nothing of the machine."""
+    return any(len(ranks) > 1 for ranks in _drivers(places).values())
+
+
+def _drivers(places: Sequence[Place]) -> dict[tuple[str, str], list[int]]:
+    """By host and GPU the processes that drive it, once per rank."""
+    found: dict[tuple[str, str], list[int]] = {}
+    for number, place in enumerate(places):
+        for gpu in place.driven:
+            found.setdefault((place.host, gpu), []).append(number)
+    return found
+
+
+def _too_few(places: Sequence[Place], k: int) -> str | None:
+    for host in dict.fromkeys(place.host for place in places):
+        here = [place for place in places if place.host == host]
+        gpus = {gpu for place in here for gpu in place.visible}
+        if len(gpus) < k * len(here) and not all(place.shares or place.host_id for place in here):
+            ranks = _counted(k * len(here), "rank")
+            return (
+                f"more ranks than GPUs: {ranks} on host {host}, which shows them {_counted(len(gpus), 'GPU')}: start one rank per GPU "
+                "(--ranks, or the launcher's tasks per node), or let all of them see more (CUDA_VISIBLE_DEVICES)"
+            )
+        short = next((place for place in here if len(place.driven) < k), None)
+        if short:
+            return (
+                f"a process on host {host} drives {_counted(k, 'rank')} and sees {_counted(len(short.visible), 'GPU')}: "
+                "let it see as many (CUDA_VISIBLE_DEVICES, srun --gpus-per-task)"
+            )
+    return None
+
+
+def _doubles(places: Sequence[Place], k: int) -> Iterator[str]:
+    for (host, gpu), processes in _drivers(places).items():
+        if len(processes) < 2:
+            continue
+        ranks = _listed([rank for number in dict.fromkeys(processes) for rank in _ranks_on(places[number], number, gpu, k)])
+        if not _agreed([places[number] for number in processes]):
+            yield (
+                f"ranks {ranks} drive the same GPU, {gpu} of host {host}, and NCCL takes one rank per GPU: let each process see its own "
+                "(srun --gpus-per-task=1, or CUDA_VISIBLE_DEVICES per rank), or all of them see all GPUs"
+            )
+        elif len(set(processes)) > 1 and any(gpu in places[number].alone for number in processes):
+            yield (
+                f"ranks {ranks} share GPU {gpu} of host {host}, which is in exclusive mode and takes one process only: "
+                f"set it to the default mode (nvidia-smi -i {gpu} -c 0), or give each rank a GPU of its own"
+            )
+
+
+def _agreed(drivers: Sequence[Place]) -> bool:
+    """Whether the user lets these share one GPU: by NCCL's own switch, or by telling NCCL that they are on different hosts."""
+    names = [place.host_id for place in drivers]
+    return all(place.shares for place in drivers) or (all(names) and len(set(names)) == len(names))
+
+
+def _ranks_on(place: Place, number: int, gpu: str, k: int) -> list[int]:
+    return [number * k + i for i, driven in enumerate(place.driven) if driven == gpu]
+
+
+def _counted(n: int, noun: str) -> str:
+    return f"{n or 'no'} {noun}{'' if n == 1 else 's'}"
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    *most, last = map(str, ranks)
+    return f"{', '.join(most)} and {last}" if most else last

@@ -1,0 +1,193 @@
+"""NCCL through torch.distributed, on torch's own GPU memory: what training sees, torch's overhead and all; the backend nccl is without."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from importlib.metadata import version
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collbench.backends.backend import Available, Settings, Unavailable
+from collbench.backends.clock import Clock
+from collbench.backends.group import Group
+from collbench.backends.host import HostBackend
+from collbench.backends.memory import AnyBuffers
+from collbench.backends.nccl_places import Place, trouble
+from collbench.backends.on_gpu import OneGpu, no_gpu
+from collbench.backends.torch_binding import TorchBinding, TorchMemory, join, no_cuda_build
+from collbench.errors import RunFailed, UsageError
+from collbench.operations.cell import Cell
+from collbench.operations.dtypes import average_misfit
+from collbench.operations.operation import Operation, Reason
+from collbench.operations.program import Program, PythonCall
+
+if TYPE_CHECKING:
+    from collbench.world.world import World
+
+_REMEDY = "install the torch for CUDA (pytorch.org tells how) and collbench[cuda13] or [cuda12], as torch.version.cuda says"
+_UNKNOWN_TYPES = frozenset({"uint32", "uint64"})  # torch's own table of NCCL's types lacks them
+_LOOK_S = 20e-6
+_SHARE = 0.75  # of the deadline: there must be time to ask who lags before the watchdog ends the process
+
+
+class EventClock:
+    """torch's events on the current stream, on which its NCCL calls wait for one another; one rank a process."""
+
+    native = False
+
+    def __init__(self, torch: Any, deadline_s: float, ask: Callable[[], str | None]) -> None:
+        """`ask` says which ranks lag, once work has not ended within the deadline."""
+        self._torch, self._deadline_s, self._ask = torch, deadline_s, ask
+
+    def stamp(self) -> Any:
+        """An event that the stream reaches after everything enqueued so far."""
+        event = self._torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def elapsed(self, starts: Sequence[Any], ends: Sequence[Any]) -> NDArray[np.float64]:
+        """Seconds, [1 × samples], once the last event has been reached. Raises RunFailed when that takes too long."""
+        if ends:
+            self.wait(ends[-1])
+        return np.array([[1e-3 * start.elapsed_time(end) for start, end in zip(starts, ends, strict=True)]])
+
+    def wait(self, event: Any) -> None:
+        """Returns when the stream has reached an event. Raises RunFailed when that takes too long."""
+        end = time.monotonic() + self._deadline_s
+        while not event.query():
+            if time.monotonic() > end:
+                told = self._ask()
+                raise RunFailed(f"what torch gave to NCCL has not completed within {self._deadline_s:g} s" + (f"; {told}" if told else ""))
+            time.sleep(_LOOK_S)
+
+
+class BatchedBinding(TorchBinding):
+    """NCCL carries messages between two ranks one after the other, unless they go out together: as one batch, in `waitall`."""
+
+    def post(self, name: str, *words: Any, **named: Any) -> PythonCall:
+        """A message for the next batch; NCCL has no tags."""
+        dist, works = self._torch.distributed, self._works
+        peer = named["src"] if "src" in named else named["dst"]
+        message = dist.P2POp(getattr(dist, name), words[0], peer, named.get("group"))
+        return PythonCall(name, partial(works.append, message))
+
+    def waitall(self) -> PythonCall:
+        """Sends the batch; the current stream waits for it."""
+        messages, send = self._works, self._torch.distributed.batch_isend_irecv
+
+        def batch() -> None:
+            for work in send(messages):
+                work.wait()
+            messages.clear()
+
+        return PythonCall("batch_isend_irecv", batch)
+
+
+class TorchNcclBackend(HostBackend):
+    """torch.distributed with NCCL, one GPU a process."""
+
+    name, api = "torch-nccl", "torch"
+    devices = frozenset({"cuda"})
+    local_path = ""
+    uses_nccl = True
+
+    @classmethod
+    def probe(cls) -> Available | Unavailable:
+        """Whether there are a GPU and a torch that is built for CUDA. Does not import torch: its version tells the build."""
+        missing = no_gpu()
+        if missing:
+            why, _, remedy = missing.partition(": ")
+            return Unavailable(why, remedy)
+        if find_spec("torch") is None:
+            return Unavailable("torch is not installed", _REMEDY)
+        if "+cpu" in version("torch"):
+            return Unavailable(f"torch {version('torch')} is a build for CPUs", _REMEDY)
+        return Available(f"NCCL of torch {version('torch')}, as training sees it")
+
+    def open(self, world: World, settings: Settings) -> None:
+        """Imports torch, takes a GPU and forms the default group. Raises UsageError, RunFailed."""
+        import torch
+
+        self._torch: Any = torch
+        cuda: Any = torch.cuda
+        self.rank, self.ranks = world.rank, world.size
+        if settings.gpus_per_process > 1:
+            raise UsageError("torch-nccl drives one GPU per process: start one rank per GPU (--ranks), or measure nccl")
+        missing = world.first(no_cuda_build(torch), "opening torch-nccl: looking for GPUs")
+        if missing:
+            raise UsageError(missing)
+        self._gpu = OneGpu(world)
+        self._refuse_shared(world)
+        self.gpus = self._gpu.bus_ids
+        _, stream = self._gpu.claimed()
+        device = torch.device("cuda", self._gpu.index)
+        cuda.set_device(device)
+        cuda.set_stream(cuda.ExternalStream(stream.address, device))
+        self._clock = EventClock(torch, _SHARE * settings.timeout_s, self._lagging)
+        self._store = join("nccl", world, settings, device_id=device)
+
+    def _refuse_shared(self, world: World) -> None:
+        """One GPU is one rank to NCCL, which would say "Duplicate GPU"."""
+        ranks = [(member.host, gpu) for member, gpu in zip(world.members, self._gpu.bus_ids, strict=True)]
+        visible = {host: tuple(dict.fromkeys(gpu for where, gpu in ranks if where == host)) for host, _ in ranks}
+        misfit = trouble([Place(host, visible[host], (gpu,)) for host, gpu in ranks], 1)
+        if misfit:
+            raise UsageError(misfit)
+
+    def _lagging(self) -> str | None:
+        """Asked for when it is needed: `ask_ras` is set after opening."""
+        return self.ask_ras()
+
+    def communicator(self, ranks: Sequence[int]) -> Any:
+        """The default group for all ranks, else a new one, which torch wants all ranks to make."""
+        dist = self._torch.distributed
+        return dist.group.WORLD if len(ranks) == self.ranks else dist.new_group(list(ranks))
+
+    def allocate(self, operation: Operation, cell: Cell, group: Group, slots: int) -> AnyBuffers:
+        """torch's own GPU memory. Raises MemoryError."""
+        return self._gpu.buffers(operation, cell, group, slots, lambda gpu, n_bytes: TorchMemory(self._torch, gpu.index, n_bytes))
+
+    def free_bytes(self, cell: Cell) -> int | None:
+        """The GPU's."""
+        return self._gpu.free_bytes()
+
+    def binding(self, group: Group, buffers: AnyBuffers, slot: int) -> BatchedBinding:
+        """Tensors over the buffers."""
+        return BatchedBinding(self._torch, buffers, group, slot)
+
+    def supports(self, operation: Operation, cell: Cell) -> Reason | None:
+        """No graphs, no unsigned types that torch does not hand to NCCL, no bitwise reductions (torch refuses them itself)."""
+        if cell.mode == "graph":
+            return "torch-nccl measures the calls that training makes one by one: graphs are for nccl"
+        if operation.reduces and cell.dtype.name in _UNKNOWN_TYPES:
+            return f"torch hands no {cell.dtype.name} tensors to NCCL"
+        return average_misfit(cell.dtype, self.ranks) if cell.redop == "avg" else None
+
+    def sync(self, group: Group) -> Program | None:
+        """The sample before is waited for, then an all-reduce of one element on the same stream: none begins before every rank has come."""
+        one = self._torch.zeros(1, device=f"cuda:{self._gpu.index}")
+        all_reduce = partial(self._torch.distributed.all_reduce, one, group=group.handle)
+        return Program(((PythonCall("wait", lambda: self._clock.wait(self._clock.stamp())), PythonCall("all_reduce", all_reduce)),))
+
+    def clock(self) -> Clock:
+        """torch's events."""
+        return self._clock
+
+    def fence(self, deadline_s: float) -> None:
+        """Waits for the current stream. Raises RunFailed."""
+        EventClock(self._torch, deadline_s, self._lagging).wait(self._clock.stamp())
+
+    def versions(self) -> Mapping[str, str]:
+        """torch, its CUDA and its NCCL, which need not be the one that the backend nccl loads."""
+        nccl = ".".join(str(part) for part in self._torch.cuda.nccl.version())
+        return {"torch": self._torch.__version__, "torch_cuda": str(self._torch.version.cuda), "torch_nccl": nccl}
+
+    def close(self) -> None:
+        """Leaves the process group."""
+        if self._torch.distributed.is_initialized():
+            self._torch.distributed.destroy_process_group()

@@ -1,0 +1,72 @@
+"""What NCCL says of the paths it takes: its log on each rank, what it chose for a cell in an untimed call, RAS when nothing moves."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from collbench.backends.backend import Backend
+from collbench.evidence import nccl_ras
+from collbench.evidence.gpudirect import state_of_run
+from collbench.evidence.nccl_debug import DebugLog, prepare, resetter
+from collbench.evidence.nccl_summary import together
+from collbench.topology.model import Machine
+from collbench.world.world import World
+
+_SHOWN = ("sentence", "transports", "nics", "gdr", "hosts_without_gdr", "why")
+_WHAT = "reading NCCL's log"
+Choices = list[dict[str, Any]]
+
+
+@dataclass
+class NcclPaths:
+    """One backend's log on this rank. `facts`: of all ranks together after the last cell, at rank 0.
+
+    tuning   whether NCCL writes a line per call all the time, as `--evidence tuning` asks
+    """
+
+    log: DebugLog
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def begin(cls, tuning: bool) -> NcclPaths:
+        """Asks NCCL for its log; before it is loaded. To be closed."""
+        return cls(prepare(os.environ, tuning=tuning))
+
+    @contextmanager
+    def witness(self, backend: Backend) -> Iterator[Choices]:
+        """Around untimed calls: the list holds afterwards which algorithms and protocols NCCL chose for them."""
+        reset = resetter(*backend.nccl) if backend.nccl else None
+        with self.log.witness(reset) as choices:
+            yield choices
+
+    def evidence(self, world: World, choices: Choices, machines: Sequence[Machine], moved: dict[str, Any]) -> dict[str, Any]:
+        """For the row, at rank 0: the paths of all ranks so far, what was chosen for this cell, the state of GPUDirect. All ranks call."""
+        mine: dict[str, Any] = {"facts": self.log.facts(), "choices": choices}
+        everyone = world.gather(mine, _WHAT)
+        if everyone is None:
+            return {}
+        self.facts = together([said["facts"] for said in everyone])
+        first: Choices = next((said["choices"] for said in everyone if said["choices"]), [])
+        state = state_of_run(self.facts, machines, rdma_bytes(moved))
+        return {"nccl": {name: self.facts[name] for name in _SHOWN} | {"choices": first}, "gpudirect": asdict(state)}
+
+    def close(self) -> None:
+        """Removes the log, and takes back what was set."""
+        self.log.close()
+
+
+def rdma_bytes(moved: dict[str, Any]) -> int | None:
+    """Bytes that the RDMA ports sent, by a row's evidence "moved"; None where no port counted."""
+    counts = [count.get("tx_bytes") for told in moved.get("hosts", {}).values() for count in told.get("ports", {}).values()]
+    known = [count for count in counts if count is not None]
+    return sum(known) if known else None
+
+
+def ask_ras() -> str:
+    """What NCCL's RAS says about ranks that lag or are gone, or why it does not."""
+    answer = nccl_ras.ask(os.environ)
+    return answer.sentence or answer.why or "NCCL's RAS says nothing"

@@ -1,0 +1,134 @@
+"""MPI on the double's GPU memory, which is the host's: pytest is started anew for this file (test_on_gpu.py)."""
+
+import ctypes
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from collbench.backends import mpi
+from collbench.backends.backend import Settings, can_do
+from collbench.backends.mpi import MpiBackend
+from collbench.backends.on_gpu import OneGpu, no_gpu
+from collbench.backends.torch_binding import TorchBinding, TorchMemory
+from collbench.device.buffers import DeviceBuffers
+from collbench.device.gpu import Gpu
+from collbench.launch.info import LaunchInfo
+from collbench.operations.allreduce import ALLREDUCE
+from collbench.timing.loop import Loop, Timed
+from collbench.world.world import World
+from tests.helpers import make_cell
+
+
+@pytest.fixture(scope="module")
+def world():
+    alone = World(LaunchInfo("local", 0, 1, 0, 1, "ipc://", "alone"), 5.0)
+    yield alone
+    alone.close()
+
+
+@pytest.fixture
+def aware(world, monkeypatch):
+    """An MPI that says it takes CUDA memory."""
+    monkeypatch.setattr(mpi, "why_not_cuda", lambda library, name: None)
+    backend = MpiBackend()
+    backend.open(world, Settings())
+    return backend
+
+
+def on_gpu(**cell):
+    return make_cell(device="cuda", **cell)
+
+
+def test_a_library_that_says_no_has_none_and_says_so(world):
+    backend = MpiBackend()
+    backend.open(world, Settings())
+    assert (backend.devices, backend.gpus) == (frozenset({"cpu"}), ())
+    assert can_do(backend, ALLREDUCE, on_gpu()).startswith("mpi has no GPU here: MPICH ")
+
+
+def test_one_that_says_yes_has_a_gpu_per_rank(aware):
+    assert aware.devices == {"cpu", "cuda"}
+    assert aware.gpus == (Gpu(0).bus_id,)
+    assert can_do(aware, ALLREDUCE, on_gpu()) is None
+    assert aware.free_bytes(on_gpu()) == Gpu(0).free_bytes()
+    assert aware.free_bytes(make_cell()) is None
+
+
+@pytest.mark.parametrize("dtype", ["float32", "uint64", "int8"])
+def test_mpi_moves_the_gpus_bytes(aware, world, dtype):
+    cell = replace(on_gpu(dtype=dtype, count=1001), buffers="rotating")
+    group = aware.group([0])
+    buffers = aware.allocate(ALLREDUCE, cell, group, 3)
+    assert isinstance(buffers, DeviceBuffers)
+    loop = Loop(Timed(aware.bind(ALLREDUCE, cell, group, buffers), None, aware.clock(), ctypes.c_int64()))
+    for slot in range(3):
+        buffers.fill(slot, for_check=True)
+        assert buffers.check(slot)[0].hint == "nothing arrived there"
+        loop.run(1, slot=slot)
+        assert buffers.check(slot) == [None]
+
+
+def test_on_the_host_it_is_as_before(aware):
+    buffers = aware.allocate(ALLREDUCE, make_cell(), aware.group([0]), 1)
+    assert buffers.page_bytes
+
+
+def test_ranks_take_the_gpus_in_turn(world, monkeypatch):
+    assert no_gpu() is None
+    found = []
+    for local_rank in range(4):
+        monkeypatch.setattr(world, "info", replace(world.info, local_rank=local_rank, local_ranks=4))
+        found.append(OneGpu(world).index)
+    assert found == [0, 1, 2, 0]
+
+
+class HostTensor:
+    """What a tensor on a GPU is to us: bytes that can be sliced and seen as a type, and where they lie."""
+
+    device = "cuda:0"
+
+    def __init__(self, array):
+        self.array = array
+
+    def __getitem__(self, part):
+        return HostTensor(self.array[part])
+
+    def view(self, kind):
+        return HostTensor(self.array.view(kind))
+
+
+class FakeTorch:
+    """torch with tensors in the double's memory."""
+
+    uint8, float32 = np.uint8, np.float32
+
+    class distributed:  # noqa: N801
+        """Its reductions."""
+
+        class ReduceOp:
+            """Only one."""
+
+            SUM = "sum"
+
+    @staticmethod
+    def zeros(n, dtype, device):
+        return HostTensor(np.zeros(n, dtype))
+
+
+def test_tensors_lie_where_the_buffers_are(world):
+    def allocate(gpu, n_bytes):
+        memory = TorchMemory.__new__(TorchMemory)
+        memory.held = gpu.allocate(n_bytes)
+        memory.address, memory.n_bytes = memory.held.address, n_bytes
+        memory.tensor = HostTensor(np.frombuffer((ctypes.c_uint8 * n_bytes).from_address(memory.address), np.uint8))
+        return memory
+
+    gpu, group = OneGpu(world), mpi.Group((0,), (0,))
+    buffers = gpu.buffers(ALLREDUCE, on_gpu(count=1001), group, 2, allocate)
+    x = TorchBinding(FakeTorch, buffers, group, 1)
+    assert (x.send.array.dtype, x.send.array.size, x.recv.array.size) == (np.float32, 1001, 1001)
+    assert [tensor.array.ctypes.data for tensor in (x.send, x.recv)] == [buffers.send(0, 1), buffers.recv(0, 1)]
+    buffers.fill(1, for_check=True)
+    x.recv.array[:] = x.send.array
+    assert buffers.check(1) == [None]

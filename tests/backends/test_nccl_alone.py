@@ -1,0 +1,218 @@
+"""NCCL in one process that drives several GPUs, on the test double: right results, and one clear sentence for what goes wrong."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from collbench.operations.dtypes import BITWISE
+from collbench.results.reader import read_run
+from tests.backends import nccl_alone
+from tests.fake_gpu import Missing, environment
+from tests.helpers import FITTING
+
+EVERY = {"operations": ["allreduce"], "sizes": [1003], "dtypes": ["float32"], "buffers": "fixed"}
+TYPES = list(dict.fromkeys(dtype for dtype, _ in FITTING))
+REDOPS = list(dict.fromkeys(redop for _, redop in FITTING))
+MOVED = {**EVERY, "operations": ["broadcast"], "roots": [0, 2], "dtypes": ["bfloat16"]}
+P2P = {
+    "operations": ["p2p_latency", "p2p_bandwidth", "p2p_bidirectional"],
+    "sizes": [1003],
+    "dtypes": ["float8_e5m2"],
+    "window": 3,
+    "buffers": "fixed",
+}
+KINDS = ["none", "registered", "symmetric"]
+MEASURED = {
+    "reductions": (3, [{**EVERY, "dtypes": TYPES, "redops": REDOPS}]),
+    "modes": (2, [{**EVERY, "mode": mode, "in_place": place} for mode in ("isolated", "batched", "graph") for place in (False, True)]),
+    "rotation": (1, [{**EVERY, "mode": mode, "buffers": "rotating"} for mode in ("graph", "pipelined")]),
+    "registrations": (2, [{**EVERY, "registrations": KINDS, "mode": mode} for mode in ("pipelined", "graph")]),
+    "moves": (
+        3,
+        [{**EVERY, "operations": ["broadcast"], "roots": [0, 2], "in_place": place, "dtypes": ["bfloat16"]} for place in (False, True)],
+    ),
+    "pairs": (4, [P2P, {**P2P, "mode": "graph"}, {**P2P, "mode": "isolated"}]),
+    "tunings": (2, [{**EVERY, "algorithms": ["ring", "tree", "nvls"], "protocols": ["simple", "ll"]}, {**P2P, "algorithms": ["ring"]}]),
+}  # by case how many GPUs, and what is measured there
+CASES = {
+    "hang": {"do": "measure", "k": 2, "sweeps": [EVERY], "timeout": 3, "env": {"FAKE_NCCL_HANG": "1:3"}},
+    "async": {"do": "measure", "k": 2, "sweeps": [EVERY], "env": {"FAKE_NCCL_ASYNC_ERROR": "1:3:6"}},
+    **{name: {"do": "measure", "k": k, "sweeps": sweeps} for name, (k, sweeps) in MEASURED.items()},
+    "dropped": {"do": "measure", "k": 3, "sweeps": [EVERY, {**EVERY, "mode": "graph"}], "env": {"FAKE_NCCL_DROP_RANK": "1"}},
+    "old": {"do": "measure", "k": 2, "sweeps": [{**EVERY, "dtypes": ["float32", "float8_e4m3fn"], "registrations": ["none", "symmetric"]}],
+            "env": {"FAKE_NCCL_VERSION": "22304"}},
+    "open": {"do": "open", "k": 3, "proves": True},
+    "tuned": {"do": "open", "k": 2, "tuning": ["tree", "ll"]},
+    "refused": {"do": "open", "k": 2, "tuning": ["triangle", None]},
+    "shared": {"do": "open", "k": 2, "env": {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "CUDA_VISIBLE_DEVICES": "2"}},
+    "too many": {"do": "open", "k": 5},
+    "init": {"do": "open", "k": 2, "env": {"FAKE_NCCL_INIT_ERROR": "1:2"}},
+    "load": {"do": "load"},
+    "too old": {"do": "load", "env": {"FAKE_NCCL_VERSION": "2604"}},
+    "wrong path": {"do": "load", "env": {"COLLBENCH_NCCL": "/nowhere/libnccl.so.2"}},
+    "no nccl": {"do": "load", "env": {"COLLBENCH_NCCL": "libm.so.6"}},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """By case what came of it, and the rows that it measured."""
+    folder = tmp_path_factory.mktemp("alone")
+    try:
+        env = environment(4)
+    except Missing as missing:
+        pytest.skip(str(missing))
+    program = ["timeout", "-k", "5", "100", sys.executable, "-m", nccl_alone.__name__, str(folder)]
+    done = subprocess.run(program, env=env, input=json.dumps(CASES), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    answers = json.loads(done.stdout)
+    return lambda name: (answers[name], read_run(folder / name / "run").rows if (folder / name / "run").exists() else [])
+
+
+def measured(run, name):
+    """The rows of a case in which everything went well, but for what is n/a."""
+    answer, rows = run(name)
+    assert answer == {"code": 0}
+    assert [row for row in rows if row.na is None and (row.wrong or not row.checked)] == []
+    return rows
+
+
+def test_every_type_and_reduction_is_right_to_the_last_element(run):
+    rows = {(row.dtype, row.redop): row.na for row in measured(run, "reductions")}
+    assert {pair for pair, na in rows.items() if na is None} == {(dtype, redop) for dtype, redop in FITTING if redop not in BITWISE}
+    assert {na for (dtype, redop), na in rows.items() if (dtype, redop) in FITTING and redop in BITWISE} == {
+        "NCCL has no band", "NCCL has no bor", "NCCL has no bxor"
+    }  # fmt: skip
+
+
+def test_all_modes_give_the_same_right_results_in_and_out_of_place(run):
+    rows = measured(run, "modes")
+    assert sorted((row.mode, row.in_place) for row in rows) == [
+        (mode, in_place) for mode in ("batched", "graph", "isolated") for in_place in (False, True)
+    ]
+    assert [row.na for row in rows] == [None] * 6
+
+
+def test_buffers_rotate_within_graphs_too(run):
+    assert {(row.mode, row.buffers, row.na) for row in measured(run, "rotation")} == {
+        (mode, "rotating", None) for mode in ("graph", "pipelined")
+    }
+
+
+def test_buffers_are_right_however_nccl_knows_them(run):
+    rows = measured(run, "registrations")
+    assert sorted((row.mode, row.registration, row.na) for row in rows) == [
+        (mode, registration, None) for mode in ("graph", "pipelined") for registration in KINDS
+    ]
+
+
+def test_moving_is_right_from_every_root(run):
+    rows = measured(run, "moves")
+    assert sorted((row.in_place, row.root, row.na) for row in rows) == [(place, root, None) for place in (False, True) for root in (0, 2)]
+
+
+def test_pairs_of_one_process_are_right_in_every_mode(run):
+    rows = measured(run, "pairs")
+    assert {row.group for row in rows} == {"0-2,1-3"}
+    assert sorted((row.operation, row.mode, row.na) for row in rows) == [
+        (operation, mode, None) for operation in sorted(P2P["operations"]) for mode in ("graph", "isolated", "pipelined")
+    ]
+
+
+def test_a_choice_that_nccl_cannot_follow_is_a_row_with_its_reason(run):
+    rows = measured(run, "tunings")
+    reasons = {(row.algorithm, row.protocol): row.na for row in rows if row.operation == "allreduce"}
+    assert [choice for choice, na in reasons.items() if na is None and choice[0] != "nvls"] == [
+        choice for choice in reasons if choice[0] != "nvls"
+    ]
+    assert "No algorithm/protocol available for function AllReduce" in reasons["nvls", "ll"]
+    assert {row.na for row in rows if row.operation != "allreduce" and row.algorithm} == {
+        "NCCL takes no algorithm and no protocol for send and receive"
+    }
+
+
+def test_a_dropped_rank_is_caught_at_its_index_and_named(run):
+    answer, rows = run("dropped")
+    assert answer == {"code": 4}
+    assert [row.wrong for row in rows] == [rows[0].count * 3] * 2
+    assert all(row.wrong_detail.startswith("rank 0: 250 wrong elements, first at 0: wanted ") for row in rows)
+    assert all(row.wrong_detail.count("(rank 1's share is missing)") == 3 for row in rows)
+
+
+def test_a_hang_is_aborted_and_named(run):
+    answer, rows = run("hang")
+    assert (answer["code"], rows) == (4, [])
+    assert answer["error"].startswith("allreduce 1000 B on nccl (float32, sum): ncclAllReduce has not completed within 2.25 s (iteration ")
+    assert "as seen by rank 0 on GPU 0000:10:00.0, rank 1 on GPU 0000:20:00.0 of " in answer["error"]
+
+
+def test_an_asynchronous_error_is_told_in_nccl_s_words(run):
+    answer, rows = run("async")
+    assert (answer["code"], rows) == (4, [])
+    assert "failed after it had been enqueued: ncclRemoteError (6): " in answer["error"]
+
+
+def test_what_an_older_nccl_lacks_is_a_row_with_its_reason(run):
+    reasons = {(row.dtype, row.registration): row.na for row in measured(run, "old")}
+    assert reasons == {
+        ("float32", "none"): None,
+        ("float32", "symmetric"): "symmetric memory (ncclCommWindowRegister) needs NCCL 2.27, 2.23.4 is loaded",
+        ("float8_e4m3fn", "none"): "float8_e4m3fn needs NCCL 2.24, 2.23.4 is loaded",
+        ("float8_e4m3fn", "symmetric"): "float8_e4m3fn needs NCCL 2.24, 2.23.4 is loaded",
+    }
+
+
+def test_a_process_drives_as_many_ranks_as_it_is_told(run):
+    answer, _ = run("open")
+    assert (answer["ranks"], answer["driven"], answer["flags"]) == (3, [0, 1, 2], [])
+    assert answer["gpus"] == [f"0000:{bus}:00.0" for bus in ("10", "20", "30")]
+    assert answer["versions"]["nccl"] == "2.32.3"
+    assert answer["versions"]["nccl_path"].endswith("libnccl.so.2")
+    assert answer["versions"]["gpus"] == "FAKE GPU (test double)"
+
+
+def test_communicators_are_freed_when_they_are_released_and_at_the_end(run):
+    answer, _ = run("open")
+    assert (answer["comms"], answer["comms after"]) == ([6, 3], 0)
+
+
+def test_a_tuning_is_forgotten_once_its_communicator_is_made(run):
+    assert run("tuned")[0]["tuning left"] == []
+
+
+def test_a_tuning_that_nccl_refuses_is_said(run):
+    answer, _ = run("refused")
+    assert answer["error"].startswith("rank 0 (")
+    assert "ncclInvalidUsage (5)" in answer["error"]
+
+
+def test_ranks_share_gpus_only_where_the_user_says_so(run):
+    answer, _ = run("shared")
+    assert (answer["flags"], answer["gpus"]) == (["shared_gpu"], ["0000:30:00.0"] * 2)
+    assert run("too many")[0]["error"].startswith("more ranks than GPUs: 5 ranks on host ")
+    assert run("too many")[0]["code"] == 2
+
+
+def test_a_communicator_that_cannot_be_made_is_said_with_the_remedy(run):
+    error = run("init")[0]["error"]
+    assert error.startswith("rank 0 (")
+    assert error.endswith("run again with NCCL_DEBUG=INFO to see what it tried, and `collbench doctor` for what is wrong with the machine")
+
+
+def test_the_library_is_told_with_its_path_version_and_errors(run):
+    answer, _ = run("load")
+    assert answer["path"].endswith("/nccl/libnccl.so.2")
+    assert answer["version"] == [2, 32, 3]
+    assert answer["explained"].startswith("ncclInvalidUsage (5): invalid usage")
+    assert answer["unknown"].startswith("a code that nccl.h 2.32 does not have (77)")
+
+
+def test_a_library_that_is_too_old_wrong_or_none_is_one_sentence(run):
+    assert "is too old, 2.7 is needed for send and receive: pip install" in run("too old")[0]["error"]
+    assert run("wrong path")[0]["error"] == (
+        "COLLBENCH_NCCL=/nowhere/libnccl.so.2 does not load (/nowhere/libnccl.so.2: cannot open shared object file: No such file or "
+        "directory): correct it, or unset it to take the installed one"
+    )
+    assert "libm.so.6 has no ncclGetVersion, so it is no NCCL" in run("no nccl")[0]["error"]

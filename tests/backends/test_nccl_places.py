@@ -1,0 +1,142 @@
+"""Which GPUs a process drives, and what is said of ranks and GPUs that do not fit together."""
+
+import pytest
+
+from collbench.backends.nccl_places import Place, chosen_gpus, may_share, shared, trouble
+
+A, B, C, D = (f"0000:{bus}:00.0" for bus in ("1b", "43", "52", "9d"))
+
+
+def place(driven, visible=(A, B), host="node1", **more):
+    return Place(host, tuple(visible), tuple(driven), **more)
+
+
+@pytest.mark.parametrize(
+    ("local_rank", "local_ranks", "k", "visible", "chosen"),
+    [
+        (0, 2, 1, 2, [0]),
+        (1, 2, 1, 2, [1]),
+        (3, 4, 1, 8, [3]),
+        (1, 2, 4, 8, [4, 5, 6, 7]),
+        (0, 1, 4, 8, [0, 1, 2, 3]),
+        (5, 8, 1, 1, [0]),  # bound: each process sees its own
+        (1, 2, 2, 2, [0, 1]),
+        (1, 2, 2, 3, [0, 1]),
+        (0, 1, 2, 1, [0]),  # too few: said in `trouble`
+        (0, 1, 1, 0, []),
+    ],
+)
+def test_a_process_takes_its_part_of_what_all_see_or_all_of_its_own(local_rank, local_ranks, k, visible, chosen):
+    assert chosen_gpus(local_rank, local_ranks, k, visible, sharing=False) == chosen
+
+
+@pytest.mark.parametrize(("local_rank", "k", "visible", "chosen"), [(3, 1, 2, [1]), (1, 1, 1, [0]), (0, 2, 1, [0, 0]), (0, 1, 0, [])])
+def test_ranks_that_may_share_go_round(local_rank, k, visible, chosen):
+    assert chosen_gpus(local_rank, 4, k, visible, sharing=True) == chosen
+
+
+@pytest.mark.parametrize(
+    ("env", "answer"),
+    [
+        ({}, (False, "")),
+        ({"NCCL_MULTI_RANK_GPU_ENABLE": "1"}, (True, "")),
+        ({"NCCL_MULTI_RANK_GPU_ENABLE": "0"}, (False, "")),
+        ({"NCCL_HOSTID": "a"}, (False, "a")),
+    ],
+)
+def test_what_lets_ranks_share_is_in_the_environment(env, answer):
+    assert may_share(env) == answer
+
+
+@pytest.mark.parametrize(
+    ("places", "k"),
+    [
+        ([place([A]), place([B])], 1),
+        ([place([A, B])], 2),
+        ([place([A], [A]), place([B], [B])], 1),
+        ([place([A]), place([A], host="node2")], 1),
+        ([place([A]), place([B]), place([A], host="node2")], 1),
+        ([place([A], alone=(A,)), place([B], alone=(B,))], 1),
+    ],
+)
+def test_one_rank_per_gpu_is_fine(places, k):
+    assert trouble(places, k) is None
+    assert not shared(places)
+
+
+def test_more_ranks_than_gpus_is_said_as_that():
+    assert trouble([place([A]), place([A]), place([A])], 1) == (
+        "more ranks than GPUs: 3 ranks on host node1, which shows them 2 GPUs: start one rank per GPU (--ranks, or the launcher's "
+        "tasks per node), or let all of them see more (CUDA_VISIBLE_DEVICES)"
+    )
+
+
+def test_the_host_with_too_few_is_named():
+    there = [place([A], host="node2"), place([A], [A], host="node2"), place([A], host="node2")]
+    assert trouble([place([A]), place([B]), *there], 1).startswith("more ranks than GPUs: 3 ranks on host node2, which shows them 2 GPUs")
+
+
+def test_a_process_that_sees_fewer_than_it_drives_is_said():
+    assert trouble([place([A], [A]), place([B, C], [B, C, D])], 2) == (
+        "a process on host node1 drives 2 ranks and sees 1 GPU: let it see as many (CUDA_VISIBLE_DEVICES, srun --gpus-per-task)"
+    )
+
+
+def test_two_ranks_on_one_gpu_are_named_with_host_gpu_and_remedy():
+    places = [place([B], [B], host="node0"), place([A]), place([A])]
+    assert trouble(places, 1) == (
+        f"ranks 1 and 2 drive the same GPU, {A} of host node1, and NCCL takes one rank per GPU: let each process see its own "
+        "(srun --gpus-per-task=1, or CUDA_VISIBLE_DEVICES per rank), or all of them see all GPUs"
+    )
+
+
+def test_ranks_are_those_of_the_job_where_processes_drive_several():
+    places = [
+        place([A, B], [A, B, C]),
+        place([C, D], [C, D]),
+        place([B, A], [A, B, C, D], host="node2"),
+        place([D, A], [A, D], host="node2"),
+    ]
+    assert trouble(places, 2).startswith(f"ranks 5 and 7 drive the same GPU, {A} of host node2")
+
+
+@pytest.mark.parametrize(
+    "places",
+    [
+        [place([A], [A], shares=True), place([A], [A], shares=True)],
+        [place([A, A], [A], shares=True)],
+        [place([A], [A], host_id="one"), place([A], [A], host_id="two")],
+    ],
+)
+def test_ranks_share_a_gpu_where_the_user_lets_them(places):
+    assert trouble(places, len(places[0].driven)) is None
+    assert shared(places)
+
+
+@pytest.mark.parametrize(
+    ("places", "k"),
+    [
+        ([place([A], shares=True), place([A])], 1),
+        ([place([A], [A], host_id="same"), place([A], [A], host_id="same")], 1),
+        ([place([A, A], [A], host_id="one")], 2),
+    ],
+)
+def test_half_an_agreement_is_none(places, k):
+    assert "drive the same GPU" in trouble(places, k)
+
+
+def test_an_exclusive_gpu_takes_one_process():
+    places = [place([A], [A], shares=True, alone=(A,)), place([A], [A], shares=True, alone=(A,))]
+    assert trouble(places, 1) == (
+        f"ranks 0 and 1 share GPU {A} of host node1, which is in exclusive mode and takes one process only: set it to the default mode "
+        f"(nvidia-smi -i {A} -c 0), or give each rank a GPU of its own"
+    )
+
+
+def test_an_exclusive_gpu_takes_several_ranks_of_one_process():
+    assert trouble([place([A, A], [A], shares=True, alone=(A,))], 2) is None
+
+
+def test_a_place_survives_the_control_plane():
+    there = place([A], alone=(A,), host_id="x")
+    assert Place.from_json({"host": "node1", "visible": [A, B], "driven": [A], "alone": [A], "shares": False, "host_id": "x"}) == there

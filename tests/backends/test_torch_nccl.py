@@ -1,0 +1,191 @@
+"""torch with NCCL where there is no GPU: why it is not at hand, its clock of events, its batches of messages, what it cannot do."""
+
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from collbench.backends import torch_nccl
+from collbench.backends.backend import Available, Backend, Unavailable, can_do
+from collbench.backends.group import Group
+from collbench.backends.memory import Buffers
+from collbench.backends.torch_binding import no_cuda_build, torch_type
+from collbench.backends.torch_nccl import BatchedBinding, EventClock, TorchNcclBackend
+from collbench.errors import RunFailed
+from collbench.operations.allreduce import ALLREDUCE
+from collbench.operations.dtypes import DTYPES
+from collbench.operations.p2p_bidirectional import P2P_BIDIRECTIONAL
+from tests.helpers import make_cell
+
+NO_DRIVER = "there is no NVIDIA driver here (libcuda.so.1 does not load): install it"
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """Whether there is a GPU, a torch, and of which version."""
+
+    def machine(no_gpu=None, torch="2.13.0+cu130"):
+        monkeypatch.setattr(torch_nccl, "no_gpu", lambda: no_gpu)
+        monkeypatch.setattr(torch_nccl, "find_spec", lambda name: torch)
+        monkeypatch.setattr(torch_nccl, "version", lambda name: torch)
+
+    return machine
+
+
+@pytest.mark.parametrize(
+    ("told", "wanted"),
+    [
+        ({"no_gpu": NO_DRIVER}, Unavailable("there is no NVIDIA driver here (libcuda.so.1 does not load)", "install it")),
+        ({"torch": None}, Unavailable("torch is not installed", torch_nccl._REMEDY)),
+        ({"torch": "2.13.0+cpu"}, Unavailable("torch 2.13.0+cpu is a build for CPUs", torch_nccl._REMEDY)),
+        ({}, Available("NCCL of torch 2.13.0+cu130, as training sees it")),
+    ],
+)
+def test_whether_it_is_at_hand(machine, told, wanted):
+    machine(**told)
+    assert TorchNcclBackend.probe() == wanted
+
+
+def test_asking_imports_no_torch():
+    code = "import sys, collbench.backends.torch_nccl as t; t.TorchNcclBackend.probe(); print({'torch', 'cupy'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "set()\n"
+
+
+def test_a_torch_without_cuda_says_which_one_it_is():
+    cpu = SimpleNamespace(version=SimpleNamespace(cuda=None), __version__="2.13.0+cpu")
+    assert no_cuda_build(cpu) == "torch 2.13.0+cpu is a build for CPUs: install the one for CUDA (pytorch.org tells how)"
+    blind = SimpleNamespace(version=SimpleNamespace(cuda="13.0"), __version__="2.13.0", cuda=SimpleNamespace(is_available=lambda: False))
+    assert no_cuda_build(blind).startswith("torch 2.13.0 finds no GPU")
+    blind.cuda.is_available = lambda: True
+    assert no_cuda_build(blind) is None
+
+
+@pytest.mark.parametrize(
+    ("cell", "reason"),
+    [
+        ({}, None),
+        ({"dtype": "float8_e5m2"}, None),
+        ({"dtype": "uint32"}, "torch hands no uint32 tensors to NCCL"),
+        ({"mode": "graph"}, "torch-nccl measures the calls that training makes one by one: graphs are for nccl"),
+        ({"device": "cpu"}, "torch-nccl runs on cuda here, not on cpu"),
+        ({"algorithm": "ring"}, "torch-nccl chooses its algorithms itself: --algorithms and --protocols are for nccl"),
+        ({"in_place": False}, "torch-nccl has allreduce in place only"),
+    ],
+)
+def test_what_it_cannot_do(cell, reason):
+    backend = TorchNcclBackend()
+    backend.ranks = 4
+    assert isinstance(backend, Backend)
+    assert can_do(backend, ALLREDUCE, make_cell(**{"device": "cuda", "in_place": True, **cell})) == reason
+
+
+def test_an_average_without_a_share_is_not_asked_for():
+    backend = TorchNcclBackend()
+    backend.ranks = 1024
+    reason = backend.supports(ALLREDUCE, make_cell("float8_e4m3fn", redop="avg"))
+    assert reason == "float8_e4m3fn holds nothing between 0 and 1/512: no 1/1024 to average 1024 ranks by"
+
+
+def test_what_is_only_moved_goes_as_a_type_that_is_known_everywhere():
+    assert {name: torch_type(name, reduces=False) for name in ("uint64", "uint32", "float8_e5m2", "bfloat16")} == {
+        "uint64": "int64", "uint32": "int32", "float8_e5m2": "uint8", "bfloat16": "bfloat16",
+    }  # fmt: skip
+    assert all(torch_type(name, reduces=True) == name for name in DTYPES)
+
+
+class FakeEvent:
+    """An event of a stream that comes to rest after some looks."""
+
+    looks = 0
+
+    def __init__(self, enable_timing):
+        assert enable_timing
+
+    def record(self):
+        self.at_ms = 2.5 * len(recorded)
+        recorded.append(self)
+
+    def query(self):
+        FakeEvent.looks -= 1
+        return FakeEvent.looks < 0
+
+    def elapsed_time(self, other):
+        return other.at_ms - self.at_ms
+
+
+recorded: list[FakeEvent] = []
+FAKE_TORCH = SimpleNamespace(cuda=SimpleNamespace(Event=FakeEvent))
+
+
+def test_samples_are_the_time_between_events():
+    clock, FakeEvent.looks = EventClock(FAKE_TORCH, 1, lambda: None), 3
+    stamps = [clock.stamp() for _ in range(4)]
+    assert clock.elapsed(stamps[::2], stamps[1::2]) == pytest.approx(np.array([[0.0025, 0.0025]]))
+    assert clock.elapsed([], []).shape == (1, 0)
+    assert not clock.native
+
+
+@pytest.mark.parametrize(("told", "tail"), [(None, ""), ("rank 3 lags", "; rank 3 lags")])
+def test_what_does_not_end_is_told_with_who_lags(told, tail):
+    clock, FakeEvent.looks = EventClock(FAKE_TORCH, 0.01, lambda: told), 10**9
+    stamp = clock.stamp()
+    with pytest.raises(RunFailed) as error:
+        clock.elapsed([stamp], [stamp])
+    assert str(error.value) == f"what torch gave to NCCL has not completed within 0.01 s{tail}"
+
+
+class FakeDist:
+    """torch.distributed as far as it is asked for messages."""
+
+    ReduceOp = SimpleNamespace(SUM="sum")
+
+    def __init__(self):
+        self.batches = []
+
+    isend, irecv = "isend", "irecv"
+
+    @staticmethod
+    def P2POp(op, tensor, peer, group):  # noqa: N802
+        return (op, tensor.numel(), peer, group)
+
+    def send(self, tensor, **named):
+        self.batches.append(("send", tensor.numel()))
+
+    recv = send
+
+    def batch_isend_irecv(self, messages):
+        self.batches.append(list(messages))
+        return [SimpleNamespace(wait=lambda: self.batches.append("waited"))]
+
+
+class FakeTensor:
+    """Bytes seen as elements of a width."""
+
+    device = "cpu"
+
+    def __init__(self, array):
+        self._array = array
+
+    def view(self, kind):
+        return FakeTensor(self._array.view(kind))
+
+    def numel(self):
+        return self._array.size
+
+
+def test_messages_go_out_as_one_batch():
+    """Both directions of a window at once: one after the other they would wait for each other."""
+    dist = FakeDist()
+    zeros = lambda n, **_: FakeTensor(np.zeros(n, np.uint8))  # noqa: E731
+    fake = SimpleNamespace(from_numpy=FakeTensor, zeros=zeros, uint8=np.uint8, float32=np.float32, distributed=dist)
+    group = Group((4, 7), (0,), "the group")
+    buffers = Buffers(P2P_BIDIRECTIONAL, make_cell(redop=None, window=2, count=10), group, 1)
+    calls = list(P2P_BIDIRECTIONAL.steps["torch"](BatchedBinding(fake, buffers, group, 0)))
+    for _ in range(2):
+        for call in calls:
+            call.function()
+    assert [call.name for call in calls] == ["irecv", "isend", "irecv", "isend", "batch_isend_irecv", "recv"]
+    assert dist.batches == [[("irecv", 10, 7, "the group"), ("isend", 10, 7, "the group")] * 2, "waited", ("send", 1)] * 2

@@ -1,0 +1,94 @@
+"""Builds the fake libcuda.so.1 and libnccl.so.2 with g++, once for what their sources say: build/fake-gpu/<checksum>/{cuda,nccl}/."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+BUILD = ROOT / "build/fake-gpu"
+PYTHON = HERE / "python"  # where the fake cupy lies
+_COMPILE = ("g++", "-std=c++17", "-O1", "-Wall", "-Wextra", "-fPIC", "-fvisibility=hidden", "-pthread", "-c")
+_LINK = ("g++", "-shared", "-pthread", "-Wl,-z,defs")
+_SONAMES = {"cuda": "libcuda.so.1", "nccl": "libnccl.so.2"}
+
+
+class Missing(Exception):
+    """There is no g++ here."""
+
+
+@cache
+def libraries() -> Path:
+    """The folder with cuda/libcuda.so.1 and nccl/libnccl.so.2. Raises Missing."""
+    return _made(BUILD / _checksum(), _build_all)
+
+
+@cache
+def nccl_without(functions: tuple[str, ...]) -> Path:
+    """A folder with a libnccl.so.2 that has not these functions, as older versions have not. Raises Missing."""
+    whole = libraries()
+    if not functions:
+        return whole / "nccl"
+
+    def link(folder: Path) -> None:
+        script = folder / "exported.map"
+        script.write_text(f"{{ global: *; local: {' '.join(f'{name};' for name in functions)} }};\n")
+        _link("nccl", whole / "nccl/nccl.o", folder, f"-Wl,--version-script={script}")
+
+    return _made(whole.parent / "-".join((whole.name, *functions)), link)
+
+
+def _checksum() -> str:
+    files = sorted(file for kind in _SONAMES for file in (HERE / kind).iterdir())
+    text = b"".join(file.name.encode() + file.read_bytes() for file in files)
+    return sha256(text + repr((_COMPILE, _LINK)).encode()).hexdigest()[:16]
+
+
+def _made(folder: Path, build: Callable[[Path], object]) -> Path:
+    """The folder, whole: it is built beside its place, and whoever comes second takes the first one's."""
+    if folder.exists():
+        return folder
+    if not shutil.which("g++"):
+        raise Missing("the fake GPU is compiled by g++: apt-get install g++")
+    BUILD.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=BUILD, prefix="part-") as part:
+        made = Path(part) / "made"
+        made.mkdir()
+        build(made)
+        try:
+            made.rename(folder)
+        except OSError:
+            if not folder.exists():
+                raise
+    return folder
+
+
+def _build_all(folder: Path) -> None:
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda kind: _build(kind, folder / kind), _SONAMES))
+
+
+def _build(kind: str, folder: Path) -> None:
+    """All files as one text: most of the time goes into the headers of C++."""
+    folder.mkdir()
+    text, compiled = folder / f"{kind}.cpp", folder / f"{kind}.o"
+    text.write_text("".join(f'#include "{source}"\n' for source in sorted((HERE / kind).glob("*.cpp"))))
+    _run([*_COMPILE, text, "-o", compiled])
+    _link(kind, compiled, folder)
+
+
+def _link(kind: str, compiled: Path, folder: Path, *options: str) -> None:
+    _run([*_LINK, f"-Wl,-soname,{_SONAMES[kind]}", *options, compiled, "-o", folder / _SONAMES[kind], "-ldl"])
+
+
+def _run(command: Sequence[str | Path]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(map(str, command))}\n{done.stderr}")

@@ -1,0 +1,150 @@
+/* Communicators: made, asked, ended. */
+#include "api.hpp"
+#include "driver.hpp"
+
+#include <climits>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+
+using namespace fake;
+
+namespace {
+
+unsigned long bus_number(const char *bus) { // "0000:10:00.0" is 0x10000 in NCCL's log
+    unsigned long domain = 0, number = 0, device = 0, function = 0;
+    sscanf(bus, "%lx:%lx:%lx.%lx", &domain, &number, &device, &function);
+    return domain << 20 | number << 12 | device << 4 | function;
+}
+
+void say(const Comm &comm, const std::string &bus, const char *end) {
+    info(comm.device, kInit, "ncclCommInitRankConfig comm %p rank %d nranks %d cudaDev %d nvmlDev %d busId %lx commId 0x%lx - Init %s",
+         static_cast<const void *>(&comm), comm.rank, comm.ranks, comm.device, comm.device, bus_number(bus.c_str()), comm.hash, end);
+}
+
+/* Meets the other ranks: in the caller's thread, or beside it where the communicator does not block. */
+ncclResult_t join(const CommPtr &comm, const std::string &bus) {
+    std::string why;
+    say(*comm, bus, "START");
+    ncclResult_t result = attach(*comm, bus, &why);
+    if (result) warn(comm->device, "%s", why.c_str());
+    else if (!choose(*comm)) result = ncclInvalidUsage;
+    if (!result) {
+        info(comm->device, kInit, "Using network Socket");
+        start_ras(comm);
+        say(*comm, bus, "COMPLETE");
+    }
+    comm->async_error = result;
+    return result;
+}
+
+ncclResult_t make(ncclComm_t *handle, int ranks, const ncclUniqueId &id, int rank, bool blocking) {
+    if (!handle || ranks < 1 || ranks > kMaxRanks || rank < 0 || rank >= ranks || memchr(id.internal, 0, sizeof id.internal) == nullptr) {
+        warn(-1, "Invalid rank requested : %d/%d", rank, ranks);
+        return ncclInvalidArgument;
+    }
+    int device;
+    char bus[16] = "";
+    if (driver().current(&device) || driver().bus(bus, sizeof bus, device)) {
+        warn(-1, "Cuda failure 'no CUDA-capable device is detected'");
+        return ncclUnhandledCudaError;
+    }
+    auto comm = std::make_shared<Comm>();
+    comm->name = id.internal;
+    comm->hash = strtoul(id.internal + strlen(id.internal) - 16, nullptr, 16);
+    comm->rank = rank;
+    comm->ranks = ranks;
+    comm->device = device;
+    comm->blocking = blocking;
+    comm->async_error = ncclInProgress;
+    *handle = new ncclComm;
+    (*handle)->comm = comm;
+    return together(blocking, [comm, text = std::string(bus)] { return join(comm, text); });
+}
+
+ncclResult_t end(ncclComm_t handle, const char *where, bool abort) {
+    auto comm = comm_of(handle, where);
+    if (!comm) return ncclInvalidArgument;
+    handle->magic = 0;
+    handle->comm.reset();
+    if (abort) comm->aborted = true;
+    if (comm->shared) ring(comm->mine());
+    timespec moment{0, 200000};
+    // What is on a stream ends first, or was just aborted. Graphs must be gone before: NCCL waits for them, too.
+    while (comm->running || (!abort && comm->held)) nanosleep(&moment, nullptr);
+    info(comm->device, kInit, "comm %p rank %d nranks %d cudaDev %d busId %lx - %s COMPLETE", static_cast<void *>(comm.get()), comm->rank,
+         comm->ranks, comm->device, bus_number(comm->shared ? comm->mine().bus : ""), abort ? "Abort" : "Destroy");
+    return ncclSuccess;
+}
+
+} // namespace
+
+EXPORTED ncclResult_t ncclGetVersion(int *number) {
+    if (!number) return ncclInvalidArgument;
+    *number = version();
+    return ncclSuccess;
+}
+
+EXPORTED ncclResult_t ncclGetUniqueId(ncclUniqueId *id) {
+    if (!id) return ncclInvalidArgument;
+    memset(id, 0, sizeof *id);
+    strcpy(id->internal, new_name().c_str());
+    return ncclSuccess;
+}
+
+EXPORTED ncclResult_t ncclCommInitRank(ncclComm_t *comm, int ranks, ncclUniqueId id, int rank) { return make(comm, ranks, id, rank, true); }
+
+EXPORTED ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int ranks, ncclUniqueId id, int rank, ncclConfig_t *config) {
+    if (config && config->magic != NCCL_API_MAGIC) {
+        warn(-1, "ncclConfig_t argument not initialized via NCCL_CONFIG_INITIALIZER");
+        return ncclInvalidArgument;
+    }
+    return make(comm, ranks, id, rank, !config || config->blocking != 0);
+}
+
+EXPORTED ncclResult_t ncclCommFinalize(ncclComm_t comm) { return comm_of(comm, "CommFinalize") ? ncclSuccess : ncclInvalidArgument; }
+
+EXPORTED ncclResult_t ncclCommDestroy(ncclComm_t comm) { return end(comm, "CommDestroy", false); }
+
+EXPORTED ncclResult_t ncclCommAbort(ncclComm_t comm) { return end(comm, "CommAbort", true); }
+
+EXPORTED ncclResult_t ncclCommCount(ncclComm_t handle, int *count) {
+    auto comm = comm_of(handle, "CommCount");
+    if (comm) *count = comm->ranks;
+    return comm ? ncclSuccess : ncclInvalidArgument;
+}
+
+EXPORTED ncclResult_t ncclCommUserRank(ncclComm_t handle, int *rank) {
+    auto comm = comm_of(handle, "CommUserRank");
+    if (comm) *rank = comm->rank;
+    return comm ? ncclSuccess : ncclInvalidArgument;
+}
+
+EXPORTED ncclResult_t ncclCommCuDevice(ncclComm_t handle, int *device) {
+    auto comm = comm_of(handle, "CommCuDevice");
+    if (comm) *device = comm->device;
+    return comm ? ncclSuccess : ncclInvalidArgument;
+}
+
+EXPORTED ncclResult_t ncclCommGetAsyncError(ncclComm_t handle, int *error) {
+    auto comm = comm_of(handle, "CommGetAsyncError");
+    if (comm) *error = comm->async_error;
+    return comm ? ncclSuccess : ncclInvalidArgument;
+}
+
+EXPORTED const char *ncclGetErrorString(int code) {
+    constexpr const char *kTexts[] = {
+        "no error",
+        "unhandled cuda error (run with NCCL_DEBUG=INFO for details)",
+        "unhandled system error (run with NCCL_DEBUG=INFO for details)",
+        "internal error - please report this issue to the NCCL developers",
+        "invalid argument (run with NCCL_DEBUG=WARN for details)",
+        "invalid usage (run with NCCL_DEBUG=WARN for details)",
+        "remote process exited or there was a network error",
+        "NCCL operation in progress",
+        "NCCL timeout",
+    };
+    return code >= 0 && code < ncclNumResults ? kTexts[code] : "unknown result code";
+}
+
+EXPORTED const char *ncclGetLastError(ncclComm_t) { return last_warning(); }

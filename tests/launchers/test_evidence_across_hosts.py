@@ -1,0 +1,66 @@
+"""Evidence on the counters of real interfaces: two hosts, a link of 1 Gbit/s, and an MPI that finds the memory they share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from collbench.results.reader import Run
+from collbench.results.record import Row
+from tests.beds import Hosts
+from tests.cli.command import BIN, PROGRAM, environment
+from tests.launchers.stored import stored
+
+MPICH = BIN / "mpiexec"
+OVER_THE_LINK = {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "eth0"}
+NEAR = 0.02
+
+pytestmark = [
+    pytest.mark.hosts,
+    pytest.mark.in_turn("evidence across hosts"),
+    pytest.mark.skipif(not MPICH.exists(), reason="no MPICH beside this Python: pip install collbench[mpich]"),
+]
+
+
+@pytest.fixture
+def bed(hosts: Callable[..., Hosts]) -> Hosts:
+    return hosts(2, "1gbit")
+
+
+def launched(bed: Hosts, folder: Path, words: list[str], env: dict[str, str]) -> Run:
+    reach = ["-launcher", "ssh", "-launcher-exec", bed.rsh, "-hosts", ",".join(bed.names), "-ppn", "1", "-iface", "eth0", "-n", "2"]
+    passed = [word for name, value in env.items() for word in ("-genv", name, value)]
+    line = [str(MPICH), *reach, *passed, *PROGRAM, *words, "--out", str(folder / "run")]
+    return stored(bed.run(0, line, 60, environment()), folder)
+
+
+def ratios(row: Row) -> list[float]:
+    """What left and entered each host, in parts of what must have."""
+    hosts = row.evidence["moved"]["hosts"].values()
+    return [host[way]["ratio"] for host in hosts for way in ("out", "in") if host[way]["at_least_bytes"]]
+
+
+@pytest.mark.parametrize("backend", ["mpi", pytest.param("gloo", marks=pytest.mark.long)])
+@pytest.mark.parametrize(("words", "directions"), [
+    (["allreduce"], {"allreduce": 4}), (["p2p", "--window", "2"], {"p2p_latency": 4, "p2p_bandwidth": 2, "p2p_bidirectional": 4}),
+], ids=["allreduce", "p2p"])  # fmt: skip
+def test_interfaces_counted_what_was_moved(words: list[str], directions: dict[str, int], backend: str, bed: Hosts, tmp_path: Path) -> None:
+    found = launched(bed, tmp_path, [*words, "--backend", backend, "--sizes", "4M"], OVER_THE_LINK)
+    assert {row.operation: row.na for row in found.rows} == dict.fromkeys(directions)
+    for row in found.rows:
+        assert ratios(row) == pytest.approx([1.0] * directions[row.operation], abs=NEAR), row.operation
+        assert "other_path" not in row.flags and row.evidence["moved"]["iterations"] > row.n
+        assert all("eth0" in host["interfaces"] for host in row.evidence["moved"]["hosts"].values())
+
+
+def test_an_mpi_that_shares_memory_is_called_out(bed: Hosts, tmp_path: Path) -> None:
+    """At 8 bytes the ranks' own talk hides the bytes: packets tell."""
+    words = ["allreduce", "--backend", "mpi", "--sizes", "8,4M", "-n", "100", "--max-time", "5"]
+    found = launched(bed, tmp_path, words, {})
+    assert sorted(row.size_bytes for row in found.rows) == [8, 4 << 20]
+    for row in found.rows:
+        assert "other_path" in row.flags and row.percent_of_ceiling is None
+        said = row.evidence["moved"]["other_path"]
+        assert said.startswith("mpi moved ") and said.endswith("the bytes took another path, such as memory that the ranks share")
