@@ -149,6 +149,29 @@ class Backend(Protocol):
         ...
 
 
+class Usual:
+    """What holds for most backends; one that differs says so."""
+
+    steps: Mapping[str, Steps] = {}
+    ranks = 0
+    local_path = ""
+    takes_tuning = False
+    gpus: tuple[str, ...] = ()
+    uses_nccl = False
+    nccl: tuple[Any, int] | None = None
+    ask_ras: Callable[[], str | None] = staticmethod(lambda: None)
+    flags: tuple[str, ...] = ()
+    no_cuda = ""
+    own_ceiling: Ceiling | None = None
+
+    def release(self, group: Group) -> None:
+        """Nothing to free before the end: groups live as long as the library does."""
+
+    def free_bytes(self, cell: Cell) -> int | None:
+        """The host's memory."""
+        return None
+
+
 def can_do(backend: Backend, operation: Operation, cell: Cell) -> Reason | None:
     """Why this backend cannot do this cell, by what all backends have in common and then by its own word."""
     own = operation.name in backend.steps

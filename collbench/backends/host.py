@@ -3,35 +3,24 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from collbench.backends.backend import Tuning
+from collbench.backends.backend import Tuning, Usual
 from collbench.backends.clock import Clock, DeviceClock, MonotonicClock
 from collbench.backends.group import Group
 from collbench.backends.memory import AnyBuffers, Buffers
 from collbench.operations.cell import Cell
-from collbench.operations.operation import Operation, Steps
+from collbench.operations.operation import Operation
 from collbench.operations.program import Program
-from collbench.peak.ceiling import Ceiling
 
 
-class HostBackend(ABC):
+class HostBackend(Usual, ABC):
     """A backend of this kind says how it opens, what its communicator of some ranks is, and how steps bind to a slot's buffers."""
 
     api = ""
     devices = frozenset({"cpu"})
-    steps: Mapping[str, Steps] = {}
-    takes_tuning = False
-    gpus: tuple[str, ...] = ()
-    uses_nccl = False
-    nccl: tuple[Any, int] | None = None
-    ask_ras: Callable[[], str | None] = staticmethod(lambda: None)
-    flags: tuple[str, ...] = ()
-    no_cuda = ""
-    own_ceiling: Ceiling | None = None
     rank = 0
-    ranks = 0
     explain: Callable[[int], str] = staticmethod("error code {}".format)
 
     @abstractmethod
@@ -46,13 +35,6 @@ class HostBackend(ABC):
         """A group of the job's ranks; None at ranks outside. No library of this kind takes a tuning, see `can_do`."""
         handle = self.communicator(ranks)
         return Group(tuple(ranks), (list(ranks).index(self.rank),), handle) if self.rank in ranks else None
-
-    def release(self, group: Group) -> None:  # noqa: B027 - groups live as long as the library does
-        """Nothing to free before the end."""
-
-    def free_bytes(self, cell: Cell) -> int | None:
-        """The host's memory."""
-        return None
 
     def allocate(self, operation: Operation, cell: Cell, group: Group, slots: int) -> AnyBuffers:
         """Host memory, the same for every such backend."""
@@ -69,8 +51,8 @@ class HostBackend(ABC):
         """CLOCK_MONOTONIC."""
         return MonotonicClock()
 
-    def fence(self, deadline_s: float) -> None:  # noqa: B027 - doing nothing is the whole of it
+    def fence(self, deadline_s: float) -> None:
         """Nothing is left pending by blocking calls."""
 
-    def abort(self, why: str) -> None:  # noqa: B027
+    def abort(self, why: str) -> None:
         """The library's own timeout ends what is pending."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from collbench.backends.group import Group
-from collbench.backends.nccl_places import chosen_gpus
+from collbench.backends.places import chosen_gpus
 from collbench.operations.cell import Cell
 from collbench.operations.operation import Operation
 

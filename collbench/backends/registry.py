@@ -9,7 +9,7 @@ from typing import Any
 from collbench.errors import UsageError
 
 _OWN = {"mpi": "collbench.backends.mpi:MpiBackend", "gloo": "collbench.backends.gloo:GlooBackend"}
-_OWN |= {"nccl": "collbench.backends.nccl:NcclBackend", "torch-nccl": "collbench.backends.torch_nccl:TorchNcclBackend"}
+_OWN |= {"nccl": "collbench.backends.nccl.backend:NcclBackend", "torch-nccl": "collbench.backends.torch_nccl:TorchNcclBackend"}
 _OWN |= {"simulated": "collbench.backends.simulated:SimulatedBackend"}
 # Tried without being asked for: real ones only, cheap to start first.
 DEFAULTS = ("mpi", "gloo")

@@ -5,19 +5,19 @@ Data is really moved and reduced, so that verification is real; time is made up 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from collbench.backends.backend import Available, Settings, Tuning, Unavailable
+from collbench.backends.backend import Available, Settings, Tuning, Unavailable, Usual
 from collbench.backends.clock import Clock
 from collbench.backends.group import Group
 from collbench.backends.memory import Buffers
 from collbench.operations.cell import Cell
 from collbench.operations.digits import reduced
-from collbench.operations.operation import Operation, Reason, Steps
+from collbench.operations.operation import Operation, Reason
 from collbench.operations.program import Program, PythonCall
 from collbench.operations.registry import operations
 from collbench.peak.ceiling import Ceiling
@@ -58,27 +58,16 @@ class VirtualClock:
         return difference
 
 
-class SimulatedBackend:
+class SimulatedBackend(Usual):
     """Virtual ranks, all driven by rank 0's process."""
 
     name, api = "simulated", "simulated"
     devices = frozenset({"cpu"})
-    local_path = no_cuda = ""
-    takes_tuning = False
-    gpus: tuple[str, ...] = ()
-    uses_nccl = False
-    nccl: tuple[Any, int] | None = None
-    ask_ras: Callable[[], str | None] = staticmethod(lambda: None)
-    flags: tuple[str, ...] = ("simulated",)
-    own_ceiling: Ceiling | None = Ceiling("simulated", BETA_BYTES_PER_S, "a simulated link", source="made up")
+    flags = ("simulated",)
+    own_ceiling = Ceiling("simulated", BETA_BYTES_PER_S, "a simulated link", source="made up")
 
     def __init__(self) -> None:
-        self.ranks = 0
-
-    @property
-    def steps(self) -> Mapping[str, Steps]:
-        """Every operation: what must arrive is all this backend needs to know."""
-        return dict.fromkeys(operations(), _unused)
+        self.steps = dict.fromkeys(operations(), _unused)  # what must arrive is all this backend needs to know
 
     @classmethod
     def probe(cls) -> Available | Unavailable:
@@ -94,13 +83,6 @@ class SimulatedBackend:
     def group(self, ranks: Sequence[int], tuning: Tuning | None = None) -> Group | None:
         """Any ranks."""
         return Group(tuple(ranks), tuple(range(len(ranks)))) if self._drives else None
-
-    def release(self, group: Group) -> None:
-        """Nothing is held."""
-
-    def free_bytes(self, cell: Cell) -> int | None:
-        """The host's memory."""
-        return None
 
     def supports(self, operation: Operation, cell: Cell) -> Reason | None:
         """Everything."""

@@ -17,8 +17,8 @@ from collbench.backends.clock import Clock
 from collbench.backends.group import Group
 from collbench.backends.host import HostBackend
 from collbench.backends.memory import AnyBuffers
-from collbench.backends.nccl_places import Place, trouble
 from collbench.backends.on_gpu import OneGpu, no_gpu
+from collbench.backends.places import Place, trouble
 from collbench.backends.torch_binding import TorchBinding, TorchMemory, join, no_cuda_build
 from collbench.errors import RunFailed, UsageError
 from collbench.operations.cell import Cell
@@ -93,7 +93,6 @@ class TorchNcclBackend(HostBackend):
 
     name, api = "torch-nccl", "torch"
     devices = frozenset({"cuda"})
-    local_path = ""
     uses_nccl = True
 
     @classmethod

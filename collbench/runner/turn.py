@@ -79,7 +79,7 @@ def _sync(launch: Launch, backend: Backend | None, members: dict[tuple[int, ...]
         return None
     whole = members[tuple(range(backend.ranks))]
     program = backend.sync(whole) if whole else None
-    if program is None and launch.world.size > 1 and backend.ranks == launch.world.size:
+    if program is None and launch.world.size > 1 and backend.own_ceiling is None and backend.ranks == launch.world.size:
         launch.sync = launch.sync or host_sync(launch.world)
         program = launch.sync.program() if launch.sync else None
     return program

@@ -11,7 +11,7 @@ from collbench.backends import gloo, mpi, registry
 from collbench.backends.backend import Available, Backend, Unavailable, can_do
 from collbench.backends.gloo import GlooBackend
 from collbench.backends.mpi import MpiBackend, library_name
-from collbench.backends.nccl import NcclBackend
+from collbench.backends.nccl.backend import NcclBackend
 from collbench.backends.registry import backend_class, backend_names
 from collbench.backends.simulated import SimulatedBackend
 from collbench.backends.torch_nccl import TorchNcclBackend

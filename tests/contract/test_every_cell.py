@@ -18,6 +18,7 @@ from tests.contract.rank import sweep_of
 from tests.fake_gpu import Missing, environment
 from tests.helpers import FITTING
 
+NOT_IN_TORCH = ("uint32", "uint64", "float8_e4m3fn", "float8_e5m2")
 needs = {"gloo": "torch", "mpi": "mpi4py"}
 LAUNCHES = [
     ("simulated", 1),
@@ -93,6 +94,8 @@ def reason(cell, backend, n):
         (reduces and redop_misfit(cell.redop, cell.dtype)) or "": reduces and redop_misfit(cell.redop, cell.dtype),
         "MPI has no avg": backend == "mpi" and cell.redop == "avg",
         f"NCCL has no {cell.redop}": backend == "nccl" and cell.redop in BITWISE,
+        f"gloo reduces no {cell.dtype.name} tensors.*": backend == "gloo" and reduces and cell.dtype.name in NOT_IN_TORCH,
+        f"MPI has no type for {cell.dtype.name}.*": backend == "mpi" and reduces and cell.dtype.name.startswith("float8"),
         ".*MPI.* cannot reduce bfloat16": backend == "mpi" and reduces and cell.dtype.name == "bfloat16",
     }
     return next((why for why, holds in reasons.items() if holds), None)
@@ -145,12 +148,12 @@ def placings(backend, operation, n=2):
     cells = [cell for part in asked for cell in sweep_of(with_our_operations(part)).cells(backend, n)]
     pairs = zip(cells, outcome.rows, strict=True)
     return {
-        (c.in_place, r.in_place, r.na is None) for c, r in pairs if c.operation == operation and c.mode == "isolated" and not no_such(c)
+        (c.in_place, r.in_place, r.na is None) for c, r in pairs if c.operation == operation and c.buffers == "fixed" and not no_such(c)
     }
 
 
 def no_such(cell):
-    return cell.redop not in (None, "sum") or (cell.redop and cell.dtype.name == "bfloat16")
+    return cell.redop not in (None, "sum") or (cell.redop and cell.dtype.name in ("bfloat16", *NOT_IN_TORCH))
 
 
 def test_mpi_has_allreduce_in_both_placings_and_takes_out_of_place():
@@ -159,6 +162,11 @@ def test_mpi_has_allreduce_in_both_placings_and_takes_out_of_place():
 
 def test_torch_has_allreduce_in_place_only_and_the_row_says_so():
     assert placings("gloo", "allreduce") == {(None, True, True), (True, True, True), (False, False, False)}
+
+
+@pytest.mark.parametrize("operation", ["allreduce", "broadcast"])
+def test_nccl_has_both_placings_and_takes_out_of_place(operation):
+    assert placings("nccl", operation) == {(None, False, True), (True, True, True), (False, False, True)}
 
 
 @pytest.mark.parametrize("backend", ["mpi", "gloo"])

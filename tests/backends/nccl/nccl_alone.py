@@ -18,8 +18,8 @@ from typing import Any
 
 from collbench.backends.backend import Settings, Tuning
 from collbench.backends.habits import habits
-from collbench.backends.nccl import NcclBackend
-from collbench.backends.nccl_library import load_nccl
+from collbench.backends.nccl.backend import NcclBackend
+from collbench.backends.nccl.library import load_nccl
 from collbench.device import checker
 from collbench.errors import CollbenchError
 from collbench.launch.info import LaunchInfo

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from collbench.backends.nccl_binding import GRAPH_ITERATIONS, Graphs, rotation, together
-from collbench.backends.nccl_library import NcclFailed
+from collbench.backends.nccl.binding import GRAPH_ITERATIONS, Graphs, rotation, together
+from collbench.backends.nccl.library import NcclFailed
 from collbench.operations.program import NativeCall, PythonCall
 
 LIBRARY = SimpleNamespace(address=lambda name: 7)

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from collbench.backends.group import Group
 from collbench.backends.native_binding import Address, NativeBinding
-from collbench.backends.nccl_library import NcclFailed, NcclLibrary
-from collbench.backends.nccl_table import REDOPS, datatype
+from collbench.backends.nccl.library import NcclFailed, NcclLibrary
+from collbench.backends.nccl.table import REDOPS, datatype
 from collbench.operations.program import Call, NativeCall, PythonCall
 
 if TYPE_CHECKING:
-    from collbench.backends.nccl_open import Driven
+    from collbench.backends.nccl.opening import Driven
     from collbench.device.buffers import DeviceBuffers
     from collbench.device.gpu import Graph
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from collbench.backends.backend import Tuning
-from collbench.backends.nccl_library import NcclFailed, NcclLibrary, UniqueId
+from collbench.backends.nccl.library import NcclFailed, NcclLibrary, UniqueId
 
 if TYPE_CHECKING:
     from collbench.device.gpu import Gpu

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from collbench.backends.nccl_table import (
+from collbench.backends.nccl.table import (
     DATATYPES,
     REDOPS,
     RESULTS,
@@ -19,7 +19,7 @@ from collbench.backends.nccl_table import (
 )
 from collbench.operations.dtypes import DTYPES
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 HEADER = next(ROOT.glob(".venv-cuda/lib/python3*/site-packages/nvidia/nccl/include/nccl.h"), None)
 
 

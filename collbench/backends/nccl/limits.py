@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from collbench.backends.nccl_library import NcclLibrary
-from collbench.backends.nccl_table import (
+from collbench.backends.nccl.library import NcclLibrary
+from collbench.backends.nccl.table import (
     ALGORITHM_SINCE,
     DATATYPES,
     FP8_REDUCES_FROM,

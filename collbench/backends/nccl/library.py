@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from collbench.backends.nccl_table import OLDEST, RESULTS, SAYS_WHY, UNIQUE_ID_BYTES, Version, dotted, version_of
+from collbench.backends.nccl.table import OLDEST, RESULTS, SAYS_WHY, UNIQUE_ID_BYTES, Version, dotted, version_of
 from collbench.errors import RunFailed
 
 SONAME = "libnccl.so.2"

@@ -8,25 +8,24 @@ import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from collbench.backends.backend import Available, Settings, Tuning, Unavailable
+from collbench.backends.backend import Available, Settings, Tuning, Unavailable, Usual
 from collbench.backends.clock import DeviceClock
 from collbench.backends.group import Group
-from collbench.backends.nccl_binding import GRAPH_ITERATIONS, Graphs, NcclBinding, rotation, together
-from collbench.backends.nccl_communicators import Communicators, tuned
-from collbench.backends.nccl_limits import limits
-from collbench.backends.nccl_memory import NcclMemory, forget, register
-from collbench.backends.nccl_open import Driven, open_nccl, probe
-from collbench.backends.nccl_table import DATATYPES, REDOPS, REGISTRATIONS, REMOTE_ERROR, code_of, dotted
+from collbench.backends.nccl.binding import GRAPH_ITERATIONS, Graphs, NcclBinding, rotation, together
+from collbench.backends.nccl.communicators import Communicators, tuned
+from collbench.backends.nccl.limits import limits
+from collbench.backends.nccl.memory import NcclMemory, forget, register
+from collbench.backends.nccl.opening import Driven, open_nccl, probe
+from collbench.backends.nccl.table import DATATYPES, REDOPS, REGISTRATIONS, REMOTE_ERROR, code_of, dotted
 from collbench.device.buffers import DeviceBuffers
 from collbench.device.gpu import Gpu, driver_address, driver_error
 from collbench.errors import CollbenchError, RunFailed
 from collbench.operations.cell import Cell
 from collbench.operations.layout import bytes_needed
-from collbench.operations.operation import Operation, Reason, Steps
+from collbench.operations.operation import Operation, Reason
 from collbench.operations.program import Call, NativeCall, Program
-from collbench.peak.ceiling import Ceiling
 from collbench.units import format_bytes
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ _NOT_READY = 600  # CUDA_ERROR_NOT_READY
 _LOOK_S = 0.001
 
 
-class NcclBackend:
+class NcclBackend(Usual):
     """NCCL, on GPU memory.
 
     flags     "shared_gpu" where some ranks drive one GPU, as the user allowed: results are right, rates say nothing of the machine
@@ -45,16 +44,7 @@ class NcclBackend:
 
     name, api = "nccl", "nccl"
     devices = frozenset({"cuda"})
-    steps: Mapping[str, Steps] = {}
-    local_path = ""
     takes_tuning = uses_nccl = True
-    nccl: tuple[Any, int] | None = None
-    no_cuda = ""
-    own_ceiling: Ceiling | None = None
-    ranks = 0
-    gpus: tuple[str, ...] = ()
-    flags: tuple[str, ...] = ()
-    ask_ras: Callable[[], str | None] = staticmethod(lambda: None)
 
     @classmethod
     def probe(cls) -> Available | Unavailable:

@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from collbench.backends.backend import Available, Unavailable
-from collbench.backends.nccl_library import NcclLibrary, load_nccl
-from collbench.backends.nccl_places import Place, chosen_gpus, may_share, shared, trouble
-from collbench.backends.nccl_table import dotted
+from collbench.backends.nccl.library import NcclLibrary, load_nccl
+from collbench.backends.nccl.table import dotted
+from collbench.backends.places import Place, chosen_gpus, may_share, shared, trouble
 from collbench.errors import CollbenchError, UsageError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import pytest
 
 from collbench.operations.dtypes import BITWISE
 from collbench.results.reader import read_run
-from tests.backends import nccl_alone
+from tests.backends.nccl import nccl_alone
 from tests.fake_gpu import Missing, environment
 from tests.helpers import FITTING
 

@@ -7,9 +7,9 @@ import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from collbench.backends.nccl_communicators import Communicators, grouped
-from collbench.backends.nccl_library import NcclFailed, NcclLibrary
-from collbench.backends.nccl_table import REGISTRATIONS, SYMMETRIC_FLAG
+from collbench.backends.nccl.communicators import Communicators, grouped
+from collbench.backends.nccl.library import NcclFailed, NcclLibrary
+from collbench.backends.nccl.table import REGISTRATIONS, SYMMETRIC_FLAG
 from collbench.units import format_size
 
 if TYPE_CHECKING:
