@@ -6,15 +6,16 @@ import os
 import random
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 import pytest
 
 from tests.beds import Hosts, Missing, SlurmBed
 from tests.beds.bed import Bed
+from tests.fake_gpu import Missing as NoDouble
 
 ROOT = Path(__file__).parent.parent
 LONG = "COLLBENCH_LONG"  # a variable and not only an option: lists are sampled while modules are imported, in child processes too
@@ -78,14 +79,37 @@ def _another_time(items: Sequence[pytest.Item]) -> set[pytest.Item]:
     return {item for name in drawn[(len(drawn) + 1) // 2 :] for item in groups[name]}
 
 
+def cannot(why: object) -> NoReturn:
+    """Skip the test with the reason why this machine cannot run it; fail it where it must."""
+    if os.environ.get(REQUIRED) == "1":
+        pytest.fail(f"this machine must have it, and cannot: {why}")
+    pytest.skip(str(why))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup() -> Generator[None]:
+    """Fixtures may take it for granted that the double of driver and NCCL is built."""
+    try:
+        return (yield)
+    except NoDouble as why:
+        cannot(why)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None]:
+    """And so may tests."""
+    try:
+        return (yield)
+    except NoDouble as why:
+        cannot(why)
+
+
 def enter(stack: ExitStack, bed: B) -> B:
     """Set a bed up until the stack closes; skip the test with the reason where the machine cannot have it."""
     try:
         stack.enter_context(bed)
     except Missing as why:
-        if os.environ.get(REQUIRED) == "1":
-            pytest.fail(f"this machine must have the bed, and cannot: {why}")
-        pytest.skip(str(why))
+        cannot(why)
     return bed
 
 
@@ -115,7 +139,7 @@ def openmpi_python() -> str:
     """The Python of the environment whose MPI is Open MPI."""
     python = ROOT / ".venv-openmpi/bin/python"
     if not python.exists():
-        pytest.skip("no Open MPI here: `make openmpi-environment` brings it into .venv-openmpi")
+        cannot("no Open MPI here: `make openmpi-environment` brings it into .venv-openmpi")
     return str(python)
 
 
@@ -124,7 +148,7 @@ def cuda_python() -> str:
     """The Python of the environment with the real cupy and NVIDIA's libraries."""
     python = ROOT / ".venv-cuda/bin/python"
     if not python.exists():
-        pytest.skip("no cupy here: `make cuda-environment` brings it into .venv-cuda")
+        cannot("no cupy here: `make cuda-environment` brings it into .venv-cuda")
     return str(python)
 
 

@@ -78,8 +78,13 @@ def test_the_command_line_imports_nothing_heavy_at_start(module: Path) -> None:
 
 
 def test_backends_import_their_libraries_only_in_functions() -> None:
-    for module in (PACKAGE / "backends").glob("*.py"):
+    for module in (*(PACKAGE / "backends").rglob("*.py"), *(PACKAGE / "device").rglob("*.py")):
         assert not {name.split(".")[0] for name in _imports(module, at_import_only=True)} & HEAVY, module.name
+
+
+def test_the_room_device_alone_imports_cupy() -> None:
+    others = [module for module in MODULES if _room(module) != "device"]
+    assert not [module for module in others if "cupy" in {name.split(".")[0] for name in _imports(module)}]
 
 
 def test_the_mpi_path_never_imports_torch() -> None:

@@ -15,6 +15,7 @@ from collbench.report.probe_picture import picture
 from collbench.topology.sources import read_paths
 from tests.beds import SlurmBed
 from tests.beds.sweep import links_table, table
+from tests.fake_gpu import environment
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -31,6 +32,7 @@ def _commands() -> list[str]:
 
 COMMANDS = _commands()
 LOCAL = [c for c in COMMANDS if c.startswith(("collbench ", "mpirun ", "torchrun "))]
+GPU = [c for c in LOCAL if "nccl" in c.split() or c.startswith("collbench kernels")]  # they run on the double of tests/fake_gpu
 SLURM = [c for c in COMMANDS if c.startswith("srun ")]
 MADE = [c for c in COMMANDS if c.startswith("make ")]
 INSTALLED = [c for c in COMMANDS if c.startswith("pip ")]
@@ -50,7 +52,7 @@ def _run(command: list[str], folder: Path, env: dict[str, str]) -> subprocess.Co
     return subprocess.run(["timeout", "110", *command], cwd=folder, env=env, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("command", LOCAL)
+@pytest.mark.parametrize("command", [command for command in LOCAL if command not in GPU])
 def test_a_local_command_runs(command: str, tmp_path: Path) -> None:
     done = subprocess.run(
         shlex.split(command), cwd=tmp_path, env=_environment(tmp_path), capture_output=True, text=True, timeout=110, check=False
@@ -58,6 +60,15 @@ def test_a_local_command_runs(command: str, tmp_path: Path) -> None:
     assert done.returncode in ((0, 1) if command == "collbench doctor" else (0,)), done.stderr  # this machine may be ill
     assert done.stdout.strip() or "--csv" in command or "--gather" in command
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.in_turn
+@pytest.mark.parametrize("command", GPU)
+def test_a_command_for_gpus_runs_on_the_double(command: str, tmp_path: Path) -> None:
+    env = environment(4, inherit=_environment(tmp_path)) | {"COLLBENCH_RANKS": "2", "COLLBENCH_SIZE": "1M", "COLLBENCH_BUFFERS": "fixed"}
+    done = _run(shlex.split(command), tmp_path, env)
+    assert done.returncode == 0, done.stderr
+    assert ("FAKE GPU" if "kernels" in command else "nccl") in done.stdout
 
 
 @pytest.mark.slurm
@@ -108,15 +119,9 @@ def test_the_pictures_shown_are_there_and_the_node_is_drawn_as_it_stands() -> No
     assert (ROOT / "reports" / "example-node.svg").read_text(encoding="utf-8").strip() == picture(machine).strip()
 
 
-def test_every_flag_that_a_row_can_carry_is_explained() -> None:
-    source = "\n".join(
-        path.read_text(encoding="utf-8") for room in ("runner", "timing", "operations") for path in (ROOT / "collbench" / room).glob("*.py")
-    )
-
-    carried = {flag for flag in FLAGS if f'"{flag}"' in source}
-    assert {"oversubscribed", "above_bound", "few_samples", "simulated"} <= carried
-    missing = {flag for flag in carried if f"`{flag}`" not in README}
-    assert not missing
+def test_every_flag_is_explained_and_no_other() -> None:
+    rows = re.findall(r"^\| (`.*?`) \|", README, re.MULTILINE)
+    assert sorted(re.findall(r"`(\w+)`", " ".join(rows))) == sorted(FLAGS)
 
 
 def test_the_gallery_says_what_its_runs_say() -> None:

@@ -54,8 +54,8 @@ def verdict(with_gdr: Sequence[Path], without: Sequence[Path]) -> list[str]:
 
 
 def effects(with_gdr: Sequence[Sequence[Row]], without: Sequence[Sequence[Row]]) -> list[Effect]:
-    """Every cell that has a time in all launches of both sides, by size."""
-    a, b = ([{cell_of(row): row for row in rows if _has_time(row)} for rows in side] for side in (with_gdr, without))
+    """Every cell that has a time and right data in all launches of both sides, by size."""
+    a, b = ([{cell_of(row): row for row in rows if _sound(row)} for rows in side] for side in (with_gdr, without))
     common = [cell for cell in (a[0] if a else {}) if all(cell in rows for rows in (*a, *b))]
     found = [_effect([rows[cell] for rows in a], [rows[cell] for rows in b]) for cell in common] if len(a) == len(b) else []
     return sorted(found, key=lambda each: each.row.size_bytes)
@@ -134,8 +134,9 @@ def _median(row: Row) -> Median:
     return Median(_times([row])[0], times.ci_low if times else None, times.ci_high if times else None, row.n, row.n_eff)
 
 
-def _has_time(row: Row) -> bool:
-    return time_of(row) is not None
+def _sound(row: Row) -> bool:
+    """What arrives wrongly is fast for nothing."""
+    return time_of(row) is not None and not row.wrong
 
 
 def _direct(side: Iterable[Sequence[Row]]) -> bool | None:

@@ -15,7 +15,7 @@ from collbench.peak.ceiling import Ceiling
 
 if TYPE_CHECKING:
     from collbench.backends.clock import Clock, DeviceClock
-    from collbench.backends.memory import Buffers
+    from collbench.backends.memory import AnyBuffers
     from collbench.world.world import World
 
 
@@ -33,20 +33,21 @@ class Unavailable:
     why: str
     remedy: str
 
+    def __str__(self) -> str:
+        return f"{self.why}: {self.remedy}"
+
 
 @dataclass(frozen=True)
 class Settings:
     """What a user chose that a backend needs before it is opened.
 
     virtual_ranks   ranks of a backend that only simulates them (None: as many as the world has)
-    asked           whether the user named the backend, or it was only defaulted to
     timeout_s       deadline for the library's own waits
     seed            for backends with randomness of their own
     gpus_per_process   how many GPUs, and so ranks, each process drives
     """
 
     virtual_ranks: int | None = None
-    asked: bool = True
     timeout_s: float = 60.0
     seed: int = 0
     gpus_per_process: int = 1
@@ -73,6 +74,7 @@ class Backend(Protocol):
     nccl                 (library, version as ncclGetVersion gives it), once open; None where the backend has no hold of it
     flags                words that hold for every row that it carries ("simulated")
     no_cuda              why the opened library takes no CUDA memory, where it might have; else ""
+    virtual              whether its ranks are made up: no CPU, counter or link of the hosts has a part in its times
     own_ceiling          a ceiling that only the backend can know (a simulated link), else None
     """
 
@@ -89,6 +91,7 @@ class Backend(Protocol):
     nccl: tuple[Any, int] | None
     ask_ras: Callable[[], str | None]
     no_cuda: str
+    virtual: bool
     own_ceiling: Ceiling | None
 
     @classmethod
@@ -116,12 +119,12 @@ class Backend(Protocol):
         """Why the library cannot do this cell, or None. The same at all ranks."""
         ...
 
-    def allocate(self, operation: Operation, cell: Cell, group: Group, slots: int) -> Buffers:
+    def allocate(self, operation: Operation, cell: Cell, group: Group, slots: int) -> AnyBuffers:
         """Buffers of the ranks this process drives, `slots` of them in turn. Raises MemoryError."""
         ...
 
-    def bind(self, operation: Operation, cell: Cell, group: Group, buffers: Buffers) -> Program:
-        """One iteration on these buffers, as a program. Raises CollbenchError."""
+    def bind(self, operation: Operation, cell: Cell, group: Group, buffers: AnyBuffers) -> Program:
+        """One iteration on these buffers, which `allocate` gave, as a program. Raises CollbenchError."""
         ...
 
     def sync(self, group: Group) -> Program | None:
@@ -162,6 +165,7 @@ class Usual:
     ask_ras: Callable[[], str | None] = staticmethod(lambda: None)
     flags: tuple[str, ...] = ()
     no_cuda = ""
+    virtual = False
     own_ceiling: Ceiling | None = None
 
     def release(self, group: Group) -> None:

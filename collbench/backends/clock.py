@@ -15,9 +15,11 @@ class Clock(Protocol):
     """A clock that a loop stamps before and after each sample, for calls that return when they are done.
 
     native   whether it is CLOCK_MONOTONIC, so that the C loop may read it by itself
+    queued   whether calls only enqueue work, so that the host's time for them is another one than the clock's
     """
 
     native: bool
+    queued: bool
 
     def stamp(self) -> Any:
         """A moment, as cheap to take as the clock allows (a number, or an event recorded on a stream)."""
@@ -31,7 +33,7 @@ class Clock(Protocol):
 class MonotonicClock:
     """CLOCK_MONOTONIC, one rank a process."""
 
-    native = True
+    native, queued = True, False
 
     def stamp(self) -> int:
         """Nanoseconds."""

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from collbench.backends.backend import Available, Settings, Unavailable
 from collbench.backends.group import Group
-from collbench.backends.host import HostBackend
 from collbench.backends.memory import AnyBuffers
-from collbench.backends.on_gpu import OneGpu, no_gpu
-from collbench.backends.torch_binding import TorchBinding, TorchMemory, join, no_cuda_build
+from collbench.backends.on_torch import TorchBackend, join, no_cuda_build
+from collbench.backends.torch_binding import TorchBinding
 from collbench.operations.cell import Cell
 from collbench.operations.operation import Operation, Reason
 from collbench.operations.program import Program, PythonCall
@@ -28,12 +27,10 @@ _INTERFACE = "GLOO_SOCKET_IFNAME"
 _UNREDUCED = frozenset({"uint32", "uint64", "float8_e4m3fn", "float8_e5m2"})  # "Invalid scalar type", torch 2.13
 
 
-class GlooBackend(HostBackend):
+class GlooBackend(TorchBackend):
     """torch.distributed with Gloo."""
 
-    name, api = "gloo", "torch"
-    local_path = "loopback"
-    _gpu: OneGpu | None = None
+    name, local_path = "gloo", "loopback"
 
     @classmethod
     def probe(cls) -> Available | Unavailable:
@@ -48,35 +45,11 @@ class GlooBackend(HostBackend):
         self._chosen = os.environ.setdefault(_INTERFACE, interface_with(world.me.address))
         import torch
 
-        self._torch: Any = torch
+        self._torch = torch
         self.rank, self.ranks = world.rank, world.size
         torch.set_num_threads(1)
-        self._look_for_gpus(world)
+        self.look_for_gpus(world, lambda: no_cuda_build(torch))
         self._store = join("gloo", world, settings)
-
-    def _look_for_gpus(self, world: World) -> None:
-        """Gloo takes CUDA tensors where torch does: told in `devices` and `gpus`, or in `no_cuda` why not."""
-        missing = world.first(no_cuda_build(self._torch) or no_gpu(), "opening gloo: looking for GPUs")
-        if missing:
-            self.no_cuda = f"gloo has no GPU here: {missing}"
-            return
-        self._gpu = OneGpu(world)
-        self.devices, self.gpus = frozenset({"cpu", "cuda"}), self._gpu.bus_ids
-
-    def communicator(self, ranks: Sequence[int]) -> Any:
-        """The default group for all ranks, else a new one, which torch wants all ranks to make."""
-        dist = self._torch.distributed
-        return dist.group.WORLD if len(ranks) == self.ranks else dist.new_group(list(ranks))
-
-    def allocate(self, operation: Operation, cell: Cell, group: Group, slots: int) -> AnyBuffers:
-        """Host memory, or torch's own on the GPU. Raises MemoryError."""
-        if self._gpu is None or cell.device == "cpu":
-            return super().allocate(operation, cell, group, slots)
-        return self._gpu.buffers(operation, cell, group, slots, lambda gpu, n_bytes: TorchMemory(self._torch, gpu.index, n_bytes))
-
-    def free_bytes(self, cell: Cell) -> int | None:
-        """The GPU's, or the host's memory."""
-        return self._gpu.free_bytes() if self._gpu and cell.device == "cuda" else None
 
     def binding(self, group: Group, buffers: AnyBuffers, slot: int) -> TorchBinding:
         """Tensors over the buffers."""
@@ -101,8 +74,3 @@ class GlooBackend(HostBackend):
     def versions(self) -> Mapping[str, str]:
         """torch, and the interface that Gloo was told to use."""
         return {"torch": self._torch.__version__, "gloo_interface": self._chosen}
-
-    def close(self) -> None:
-        """Leaves the process group."""
-        if self._torch.distributed.is_initialized():
-            self._torch.distributed.destroy_process_group()

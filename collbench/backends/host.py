@@ -18,7 +18,7 @@ from collbench.operations.program import Program
 class HostBackend(Usual, ABC):
     """A backend of this kind says how it opens, what its communicator of some ranks is, and how steps bind to a slot's buffers."""
 
-    api = ""
+    name = api = ""
     devices = frozenset({"cpu"})
     rank = 0
     explain: Callable[[int], str] = staticmethod("error code {}".format)

@@ -15,12 +15,11 @@ from collbench.backends.group import Group
 from collbench.operations.cell import Cell
 from collbench.operations.check import Mismatch, compare, poison
 from collbench.operations.digits import write_digits
-from collbench.operations.layout import Extent, bytes_needed, grows, seeded, slots_for, stride_of
+from collbench.operations.layout import Extent, grows, seeded, stride_of
 from collbench.operations.operation import Operation, Place
 
 _HUGE_FROM = 4 * 2**20  # numpy's own threshold: smaller buffers get ordinary pages, as in most programs
 Elements = NDArray[Any]
-__all__ = ["AnyBuffers", "Block", "Buffers", "bytes_needed", "slots_for"]
 
 
 class AnyBuffers(Protocol):
@@ -37,6 +36,14 @@ class AnyBuffers(Protocol):
     places: list[Place]
     slots: int
     page_bytes: int | None
+
+    def send_at(self, driven: int, slot: int) -> int:
+        """The address of the send elements of the `driven`th rank in a slot."""
+        ...
+
+    def recv_at(self, driven: int, slot: int) -> int:
+        """The address of the receive elements."""
+        ...
 
     def fill(self, slot: int, for_check: bool) -> None:
         """Writes the inputs of every driven rank into a slot; for a check, what has not arrived yet is poisoned first."""
@@ -65,6 +72,14 @@ class Buffers:
     def recv(self, driven: int, slot: int) -> Elements:
         """The receive elements."""
         return self._part(driven, slot, self._extents[driven].recv_at, self._extents[driven].recv)
+
+    def send_at(self, driven: int, slot: int) -> int:
+        """The address of the send elements."""
+        return int(self.send(driven, slot).ctypes.data)
+
+    def recv_at(self, driven: int, slot: int) -> int:
+        """The address of the receive elements."""
+        return int(self.recv(driven, slot).ctypes.data)
 
     def _part(self, driven: int, slot: int, at: int, count: int) -> Elements:
         width = self.cell.dtype.size

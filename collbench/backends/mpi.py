@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any, SupportsInt
 
 from collbench.backends.backend import Available, Settings, Unavailable
 from collbench.backends.group import Group
-from collbench.backends.host import HostBackend
-from collbench.backends.memory import AnyBuffers, Buffers
+from collbench.backends.memory import AnyBuffers
 from collbench.backends.mpi_cuda import why_not_cuda
 from collbench.backends.native_binding import Address, NativeBinding
-from collbench.backends.on_gpu import OneGpu, no_gpu
+from collbench.backends.on_gpu import HostOrGpuBackend
 from collbench.errors import RunFailed
 from collbench.launch.pairing import mpi_mismatch, size_disagrees
 from collbench.operations.cell import Cell
@@ -56,8 +55,8 @@ class MpiBinding(NativeBinding):
         place, cell, operation = buffers.places[0], buffers.cell, buffers.operation
         super().__init__(library, cell, place.rank, group.n, place.count)
         self._mpi, self._posted, self._large = mpi, 0, place.count >= _LARGE
-        send, recv = _addresses(buffers, slot)
-        self.send, self.recv = Address(send, cell.dtype.size), Address(recv, cell.dtype.size)
+        width = cell.dtype.size
+        self.send, self.recv = Address(buffers.send_at(0, slot), width), Address(buffers.recv_at(0, slot), width)
         self.comm = mpi._handleof(group.handle)
         self.type = mpi._handleof(getattr(mpi, _type_name(operation, cell)))
         self.byte = mpi._handleof(mpi.BYTE)
@@ -91,12 +90,11 @@ class MpiBinding(NativeBinding):
         return int(self._mpi.IN_PLACE) if self.cell.in_place else address
 
 
-class MpiBackend(HostBackend):
-    """The MPI library of this process, on host memory."""
+class MpiBackend(HostOrGpuBackend):
+    """The MPI library of this process."""
 
     name, api = "mpi", "mpi"
     local_path = "memory"
-    _gpu: OneGpu | None = None
 
     @classmethod
     def probe(cls) -> Available | Unavailable:
@@ -124,16 +122,7 @@ class MpiBackend(HostBackend):
         self._library = ctypes.CDLL(mpi.__file__)
         self.explain = mpi.Get_error_string
         self.rank, self.ranks = world.rank, world.size
-        self._look_for_gpus(world)
-
-    def _look_for_gpus(self, world: World) -> None:
-        """Whether every rank has a GPU and a library that takes its memory: told in `devices` and `gpus`, or in `no_cuda` why not."""
-        missing = world.first(no_gpu() or why_not_cuda(self._library, library_name(self._mpi)), "opening mpi: looking for GPUs")
-        if missing:
-            self.no_cuda = f"mpi has no GPU here: {missing}"
-            return
-        self._gpu = OneGpu(world)
-        self.devices, self.gpus = frozenset({"cpu", "cuda"}), self._gpu.bus_ids
+        self.look_for_gpus(world, lambda: why_not_cuda(self._library, library_name(mpi)))
 
     def communicator(self, ranks: Sequence[int]) -> Any:
         """COMM_WORLD for all ranks, else a communicator that only its members make."""
@@ -141,16 +130,6 @@ class MpiBackend(HostBackend):
         if len(ranks) == self.ranks or self.rank not in ranks:
             return world
         return world.Create_group(world.Get_group().Incl(list(ranks)))
-
-    def allocate(self, operation: Operation, cell: Cell, group: Group, slots: int) -> AnyBuffers:
-        """Memory of the host or of the GPU. Raises MemoryError."""
-        if self._gpu is None or cell.device == "cpu":
-            return super().allocate(operation, cell, group, slots)
-        return self._gpu.buffers(operation, cell, group, slots)
-
-    def free_bytes(self, cell: Cell) -> int | None:
-        """The GPU's, or the host's memory."""
-        return self._gpu.free_bytes() if self._gpu and cell.device == "cuda" else None
 
     def binding(self, group: Group, buffers: AnyBuffers, slot: int) -> MpiBinding:
         """Addresses and handles."""
@@ -197,16 +176,6 @@ class MpiBackend(HostBackend):
 def _type_name(operation: Operation, cell: Cell) -> str:
     """The MPI type: moving operations carry any type as whole numbers of its width."""
     return _REDUCED[cell.dtype.name] if operation.reduces else _SAME_WIDTH[cell.dtype.size]
-
-
-def _addresses(buffers: AnyBuffers, slot: int) -> tuple[int, int]:
-    """Where the send and the receive elements lie, on the host or on a GPU."""
-    if isinstance(buffers, Buffers):
-        return int(buffers.send(0, slot).ctypes.data), int(buffers.recv(0, slot).ctypes.data)
-    from collbench.device.buffers import DeviceBuffers
-
-    assert isinstance(buffers, DeviceBuffers)
-    return buffers.send(0, slot), buffers.recv(0, slot)
 
 
 def library_name(mpi: Any) -> str:

@@ -1,4 +1,4 @@
-"""CUDA memory for libraries that know MPI's or torch's ways: one GPU a process, and buffers that such a library can be given."""
+"""CUDA memory for libraries of the host, such as MPI's and torch's: one GPU a process, and buffers that such a library can be given."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from collbench.backends.backend import Unavailable
 from collbench.backends.group import Group
+from collbench.backends.host import HostBackend
+from collbench.backends.memory import AnyBuffers
 from collbench.backends.places import chosen_gpus
 from collbench.operations.cell import Cell
 from collbench.operations.operation import Operation
@@ -17,12 +20,12 @@ if TYPE_CHECKING:
     from collbench.world.world import World
 
 
-def no_gpu() -> str | None:
+def no_gpu() -> Unavailable | None:
     """Why this process can have no GPU, with the remedy, or None."""
     from collbench.device.cuda import why_unavailable
 
     found = why_unavailable(os.environ)
-    return f"{found[0]}: {found[1]}" if found else None
+    return Unavailable(*found) if found else None
 
 
 class OneGpu:
@@ -33,7 +36,7 @@ class OneGpu:
 
     def __init__(self, world: World) -> None:
         """All ranks call."""
-        from collbench.device.identity import identities
+        from collbench.device.cuda import identities
 
         found = identities()
         (self.index,) = chosen_gpus(world.info.local_rank, world.info.local_ranks, 1, len(found), sharing=True)
@@ -58,12 +61,42 @@ class OneGpu:
         """What each of the ranks that share the GPU can still allocate."""
         return self.claimed()[0].free_bytes() // self.sharing
 
-    def buffers(
-        self, operation: Operation, cell: Cell, group: Group, slots: int, allocate: Callable[[Gpu, int], Held] | None = None
-    ) -> DeviceBuffers:
-        """Buffers in plain memory, or in what `allocate` gives. Raises MemoryError."""
+    def buffers(self, operation: Operation, cell: Cell, group: Group, slots: int, allocate: Callable[[Gpu, int], Held]) -> DeviceBuffers:
+        """Buffers in the memory that `allocate` gives. Raises MemoryError."""
         from collbench.device.buffers import DeviceBuffers
-        from collbench.device.gpu import Gpu
 
         gpu, stream = self.claimed()
-        return DeviceBuffers(operation, cell, group, slots, [gpu], [stream], allocate or Gpu.allocate)
+        return DeviceBuffers(operation, cell, group, slots, [gpu], [stream], allocate)
+
+
+class HostOrGpuBackend(HostBackend):
+    """A backend on host memory, whose library may take the memory of one GPU per process, too: told in `devices` and `gpus`."""
+
+    _gpu: OneGpu | None = None
+
+    def look_for_gpus(self, world: World, refusal: Callable[[], str | None]) -> None:
+        """Takes a GPU where every rank has one and a library that takes its memory; `no_cuda` says why not. All ranks call.
+
+        refusal: why the library takes no such memory; asked only where there is a GPU.
+        """
+        none = no_gpu()
+        missing = world.first(str(none) if none else refusal(), f"opening {self.name}: looking for GPUs")
+        if missing:
+            self.no_cuda = f"{self.name} has no GPU here: {missing}"
+            return
+        self._gpu = OneGpu(world)
+        self.devices, self.gpus = frozenset({"cpu", "cuda"}), self._gpu.bus_ids
+
+    def gpu_memory(self, gpu: Gpu, n_bytes: int) -> Held:
+        """Memory of a GPU as the library's users have it: CUDA's own, unless a library has an allocator. Raises MemoryError."""
+        return gpu.allocate(n_bytes)
+
+    def allocate(self, operation: Operation, cell: Cell, group: Group, slots: int) -> AnyBuffers:
+        """Memory of the host or of the GPU. Raises MemoryError."""
+        if self._gpu is None or cell.device == "cpu":
+            return super().allocate(operation, cell, group, slots)
+        return self._gpu.buffers(operation, cell, group, slots, self.gpu_memory)
+
+    def free_bytes(self, cell: Cell) -> int | None:
+        """The GPU's, or the host's memory."""
+        return self._gpu.free_bytes() if self._gpu and cell.device == "cuda" else None

@@ -33,7 +33,7 @@ _SPREAD = 0.02  # made up: relative noise of a rank's time
 class VirtualClock:
     """One time per virtual rank, moved forward by the programs themselves."""
 
-    native = False
+    native = queued = False
 
     def __init__(self, ranks: int, seed: int) -> None:
         self._now = np.zeros(ranks)
@@ -64,6 +64,7 @@ class SimulatedBackend(Usual):
     name, api = "simulated", "simulated"
     devices = frozenset({"cpu"})
     flags = ("simulated",)
+    virtual = True
     own_ceiling = Ceiling("simulated", BETA_BYTES_PER_S, "a simulated link", source="made up")
 
     def __init__(self) -> None:

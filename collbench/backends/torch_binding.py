@@ -2,59 +2,19 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from collbench.backends.backend import Settings
 from collbench.backends.group import Group
 from collbench.backends.memory import AnyBuffers, Buffers
+from collbench.backends.on_torch import TorchMemory
 from collbench.operations.program import PythonCall
 
-if TYPE_CHECKING:
-    from collbench.world.world import World
-
-_LATER = 2  # the library gives up later than the watchdog, which can say who is missing; the library cannot
 _REDOPS = {"prod": "PRODUCT"}  # the others have the names they have here
 # torch.distributed knows neither these unsigned types nor those of 8 bits everywhere; what is only moved goes as what it knows.
 _MOVED_AS = {"uint32": "int32", "uint64": "int64", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
-
-
-def join(name: str, world: World, settings: Settings, **more: Any) -> Any:
-    """Forms torch's default group over a store that rank 0 opens on a free port; the store, which must live as long as the group."""
-    import torch
-
-    dist: Any = torch.distributed
-    timeout = timedelta(seconds=_LATER * settings.timeout_s)
-    host, port, store = world.members[0].address, 0, None
-    if world.rank == 0:
-        store = dist.TCPStore(host, 0, None, is_master=True, timeout=timeout, wait_for_workers=False)
-        port = store.port
-    port = world.decide(port, f"opening {name}: the store's port")
-    store = store or dist.TCPStore(host, port, None, is_master=False, timeout=timeout)
-    dist.init_process_group(name, store=store, rank=world.rank, world_size=world.size, timeout=timeout, **more)
-    return store
-
-
-def no_cuda_build(torch: Any) -> str | None:
-    """Why this torch has no CUDA, with the remedy, or None."""
-    if torch.version.cuda is None:
-        return f"torch {torch.__version__} is a build for CPUs: install the one for CUDA (pytorch.org tells how)"
-    return None if torch.cuda.is_available() else f"torch {torch.__version__} finds no GPU: see python -c 'import torch; torch.cuda.init()'"
-
-
-class TorchMemory:
-    """GPU memory of torch's own allocator, as its users have it."""
-
-    def __init__(self, torch: Any, index: int, n_bytes: int) -> None:
-        """Raises MemoryError, one sentence."""
-        try:
-            self.tensor = torch.empty(n_bytes, dtype=torch.uint8, device=f"cuda:{index}")
-        except torch.cuda.OutOfMemoryError as error:
-            raise MemoryError(f"torch allocates no {n_bytes} bytes on GPU {index}: {str(error).splitlines()[0]}") from error
-        self.address, self.n_bytes = int(self.tensor.data_ptr()), n_bytes
 
 
 class TorchBinding:
@@ -122,5 +82,5 @@ def _send_and_receive(torch: Any, buffers: AnyBuffers, slot: int) -> tuple[Any, 
     (held,), width = buffers.memory, buffers.cell.dtype.size
     assert isinstance(held, TorchMemory)
     sent, received = buffers.elements(0)
-    send_at, recv_at = buffers.send(0, slot) - held.address, buffers.recv(0, slot) - held.address
+    send_at, recv_at = buffers.send_at(0, slot) - held.address, buffers.recv_at(0, slot) - held.address
     return held.tensor[send_at : send_at + sent * width], held.tensor[recv_at : recv_at + received * width]

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from collbench.backends.backend import Available, Settings, Unavailable
 from collbench.backends.clock import Clock
 from collbench.backends.group import Group
-from collbench.backends.host import HostBackend
 from collbench.backends.memory import AnyBuffers
 from collbench.backends.on_gpu import OneGpu, no_gpu
+from collbench.backends.on_torch import TorchBackend, join, no_cuda_build
 from collbench.backends.places import Place, trouble
-from collbench.backends.torch_binding import TorchBinding, TorchMemory, join, no_cuda_build
+from collbench.backends.torch_binding import TorchBinding
 from collbench.errors import RunFailed, UsageError
 from collbench.operations.cell import Cell
 from collbench.operations.dtypes import average_misfit
@@ -38,7 +38,7 @@ _SHARE = 0.75  # of the deadline: there must be time to ask who lags before the 
 class EventClock:
     """torch's events on the current stream, on which its NCCL calls wait for one another; one rank a process."""
 
-    native = False
+    native, queued = False, True
 
     def __init__(self, torch: Any, deadline_s: float, ask: Callable[[], str | None]) -> None:
         """`ask` says which ranks lag, once work has not ended within the deadline."""
@@ -88,10 +88,10 @@ class BatchedBinding(TorchBinding):
         return PythonCall("batch_isend_irecv", batch)
 
 
-class TorchNcclBackend(HostBackend):
+class TorchNcclBackend(TorchBackend):
     """torch.distributed with NCCL, one GPU a process."""
 
-    name, api = "torch-nccl", "torch"
+    name = "torch-nccl"
     devices = frozenset({"cuda"})
     uses_nccl = True
 
@@ -100,8 +100,7 @@ class TorchNcclBackend(HostBackend):
         """Whether there are a GPU and a torch that is built for CUDA. Does not import torch: its version tells the build."""
         missing = no_gpu()
         if missing:
-            why, _, remedy = missing.partition(": ")
-            return Unavailable(why, remedy)
+            return missing
         if find_spec("torch") is None:
             return Unavailable("torch is not installed", _REMEDY)
         if "+cpu" in version("torch"):
@@ -112,7 +111,7 @@ class TorchNcclBackend(HostBackend):
         """Imports torch, takes a GPU and forms the default group. Raises UsageError, RunFailed."""
         import torch
 
-        self._torch: Any = torch
+        self._torch = torch
         cuda: Any = torch.cuda
         self.rank, self.ranks = world.rank, world.size
         if settings.gpus_per_process > 1:
@@ -121,39 +120,18 @@ class TorchNcclBackend(HostBackend):
         if missing:
             raise UsageError(missing)
         self._gpu = OneGpu(world)
-        self._refuse_shared(world)
         self.gpus = self._gpu.bus_ids
-        _, stream = self._gpu.claimed()
-        device = torch.device("cuda", self._gpu.index)
+        _refuse_shared(world, self.gpus)
+        gpu, stream = self._gpu.claimed()
+        self._device = device = torch.device("cuda", gpu.index)
         cuda.set_device(device)
         cuda.set_stream(cuda.ExternalStream(stream.address, device))
         self._clock = EventClock(torch, _SHARE * settings.timeout_s, self._lagging)
         self._store = join("nccl", world, settings, device_id=device)
 
-    def _refuse_shared(self, world: World) -> None:
-        """One GPU is one rank to NCCL, which would say "Duplicate GPU"."""
-        ranks = [(member.host, gpu) for member, gpu in zip(world.members, self._gpu.bus_ids, strict=True)]
-        visible = {host: tuple(dict.fromkeys(gpu for where, gpu in ranks if where == host)) for host, _ in ranks}
-        misfit = trouble([Place(host, visible[host], (gpu,)) for host, gpu in ranks], 1)
-        if misfit:
-            raise UsageError(misfit)
-
     def _lagging(self) -> str | None:
         """Asked for when it is needed: `ask_ras` is set after opening."""
         return self.ask_ras()
-
-    def communicator(self, ranks: Sequence[int]) -> Any:
-        """The default group for all ranks, else a new one, which torch wants all ranks to make."""
-        dist = self._torch.distributed
-        return dist.group.WORLD if len(ranks) == self.ranks else dist.new_group(list(ranks))
-
-    def allocate(self, operation: Operation, cell: Cell, group: Group, slots: int) -> AnyBuffers:
-        """torch's own GPU memory. Raises MemoryError."""
-        return self._gpu.buffers(operation, cell, group, slots, lambda gpu, n_bytes: TorchMemory(self._torch, gpu.index, n_bytes))
-
-    def free_bytes(self, cell: Cell) -> int | None:
-        """The GPU's."""
-        return self._gpu.free_bytes()
 
     def binding(self, group: Group, buffers: AnyBuffers, slot: int) -> BatchedBinding:
         """Tensors over the buffers."""
@@ -169,7 +147,7 @@ class TorchNcclBackend(HostBackend):
 
     def sync(self, group: Group) -> Program | None:
         """The sample before is waited for, then an all-reduce of one element on the same stream: none begins before every rank has come."""
-        one = self._torch.zeros(1, device=f"cuda:{self._gpu.index}")
+        one = self._torch.zeros(1, device=self._device)
         all_reduce = partial(self._torch.distributed.all_reduce, one, group=group.handle)
         return Program(((PythonCall("wait", lambda: self._clock.wait(self._clock.stamp())), PythonCall("all_reduce", all_reduce)),))
 
@@ -186,7 +164,11 @@ class TorchNcclBackend(HostBackend):
         nccl = ".".join(str(part) for part in self._torch.cuda.nccl.version())
         return {"torch": self._torch.__version__, "torch_cuda": str(self._torch.version.cuda), "torch_nccl": nccl}
 
-    def close(self) -> None:
-        """Leaves the process group."""
-        if self._torch.distributed.is_initialized():
-            self._torch.distributed.destroy_process_group()
+
+def _refuse_shared(world: World, gpus: Sequence[str]) -> None:
+    """One GPU is one rank to NCCL, which would say "Duplicate GPU". `gpus`: each rank's. Raises UsageError."""
+    ranks = [(member.host, gpu) for member, gpu in zip(world.members, gpus, strict=True)]
+    visible = {host: tuple(dict.fromkeys(gpu for where, gpu in ranks if where == host)) for host, _ in ranks}
+    misfit = trouble([Place(host, visible[host], (gpu,)) for host, gpu in ranks], 1)
+    if misfit:
+        raise UsageError(misfit)

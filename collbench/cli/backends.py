@@ -29,7 +29,7 @@ def call(arguments: argparse.Namespace, argv: list[str]) -> int:
             available = not isinstance(answer, Unavailable)
             print(json.dumps({"backend": name, "available": available, "devices": sorted(kind.devices), **asdict(answer)}))
         elif isinstance(answer, Unavailable):
-            print(f"{name:<10} n/a        {answer.why}: {answer.remedy}")
+            print(f"{name:<10} n/a        {answer}")
         else:
             print(f"{name:<10} available  {answer.about} ({', '.join(sorted(kind.devices))})")
     return 0

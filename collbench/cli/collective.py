@@ -96,7 +96,7 @@ def _check_asked(request: Request) -> None:
     for name in request.asked - {"mpi"} if _has("mpi4py") else request.asked:
         answer = backend_class(name).probe()
         if isinstance(answer, Unavailable):
-            raise UsageError(f"backend {name} is not available: {answer.why}: {answer.remedy}")
+            raise UsageError(f"backend {name} is not available: {answer}")
 
 
 def _has(module: str) -> bool:

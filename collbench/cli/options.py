@@ -64,7 +64,8 @@ def _add_how(group: argparse._ArgumentGroup, operations: list[Operation]) -> Non
                        help="isolated: synchronised before each call; pipelined: back to back; batched: synchronised before "
                             "each 20; graph: a CUDA graph (default: isolated on CPUs, pipelined on NCCL)")  # fmt: skip
     group.add_argument("--buffers", choices=("fixed", "rotating"),
-                       help="the same buffers each time, or 64 MiB of them in turn (default: fixed on CPUs, rotating on NCCL)")  # fmt: skip
+                       help="the same buffers each time, or 64 MiB of them in turn, on GPUs 256 MiB (default: fixed on CPUs, "
+                            "rotating on NCCL)")  # fmt: skip
     place = group.add_mutually_exclusive_group()
     place.add_argument("--in-place", action="store_true", help="send and receive in one buffer")
     place.add_argument("--out-of-place", action="store_true", help="in two (default where the library has it)")
@@ -91,20 +92,26 @@ def _add_how(group: argparse._ArgumentGroup, operations: list[Operation]) -> Non
                        help="counters and logs that prove which path the bytes took; tuning: NCCL older than 2.27 tells its choices, "
                             "too, at the cost of a line per call (default: on)")  # fmt: skip
     group.add_argument("--telemetry", metavar="N", type=hertz, default=1.0,
-                       help="read the GPUs' clocks, power and heat N times a second, at most 5 (default: 1; 0: never)")  # fmt: skip
+                       help="read the GPUs' clocks, power and heat N times a second, at most 5, while 1 MiB or more is sent "
+                            "(default: 1; 0: never)")  # fmt: skip
 
 
 def _add_where(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
-        "--ranks", metavar="N", type=positive, help="processes to start here when no launcher did (default: 2; NCCL: one per GPU)"
+        "--ranks",
+        metavar="N",
+        type=positive,
+        help="processes to start here when no launcher did (default: one per GPU, or per K of -g; on CPUs 2 at least)",
     )
     group.add_argument("-g", "--gpus-per-process", metavar="K", type=positive, default=1,
                        help="NCCL: GPUs, and so ranks, that each process drives, as in nccl-tests (default: 1)")  # fmt: skip
-    group.add_argument("--ranks-per-node", metavar="K", type=positive, help="under one task per node: ranks that each task starts")
+    group.add_argument("--ranks-per-node", metavar="K", type=positive,
+                       help="under one task per node: ranks that each task starts (default: 1; NCCL under srun: one per GPU)")  # fmt: skip
     group.add_argument("--launches", metavar="N", type=positive, default=1,
                        help="starts of all ranks on this host; intervals are over their medians (default: 1)")  # fmt: skip
     group.add_argument("--gdr-check", action="store_true",
-                       help="NCCL: launches with and without GPUDirect RDMA in turns, set against each other")  # fmt: skip
+                       help="NCCL: launches with and without GPUDirect RDMA in turns, --launches of each and 2 at least, set against "
+                            "each other")  # fmt: skip
     group.add_argument("--timeout", metavar="SECONDS", type=amount, default=DEFAULT_TIMEOUT_S,
                        help=f"deadline of every wait (default: {DEFAULT_TIMEOUT_S:g})")  # fmt: skip
     group.add_argument("--allocation", metavar="NAME", help="name of the allocation (default: the scheduler's job)")

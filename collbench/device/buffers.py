@@ -57,11 +57,11 @@ class DeviceBuffers:
         self._checkers = [checker_of(gpu, stream) for gpu, stream in zip(gpus, streams, strict=True)]
         self._timed: list[NDArray[Any] | None] = [None] * len(self.places)
 
-    def send(self, driven: int, slot: int) -> int:
+    def send_at(self, driven: int, slot: int) -> int:
         """The address of the send elements of the `driven`th rank in a slot."""
         return self._at(driven, slot, self._extents[driven].send_at)
 
-    def recv(self, driven: int, slot: int) -> int:
+    def recv_at(self, driven: int, slot: int) -> int:
         """The address of the receive elements."""
         return self._at(driven, slot, self._extents[driven].recv_at)
 
@@ -83,7 +83,7 @@ class DeviceBuffers:
             if for_check:
                 checker.poison(self._at(driven, slot, 0), extent.total * width)
             table = _digits(seeded(place, slot), extent.send) if for_check else self._timed_table(driven, place, extent.send)
-            checker.fill(self.send(driven, slot), extent.send * width, table)
+            checker.fill(self.send_at(driven, slot), extent.send * width, table)
         for checker in self._checkers:
             checker.settle()
 
@@ -101,7 +101,7 @@ class DeviceBuffers:
     def _check(self, driven: int, checker: Checker, slot: int) -> Mismatch | None:
         place, wrong, found = seeded(self.places[driven], slot), 0, None
         for wanted in wanted_of(self.operation, place):
-            address, width = self.recv(driven, slot) + wanted.offset * self.cell.dtype.size, self.cell.dtype.size
+            address, width = self.recv_at(driven, slot) + wanted.offset * self.cell.dtype.size, self.cell.dtype.size
             table = wanted.elements(0, min(len(wanted.period), wanted.block.count))
             count, first = checker.verify(address, wanted.block.count * width, table, tolerance_of(place))
             if count and found is None:

@@ -1,9 +1,13 @@
-"""Whether CUDA can be used here, cheapest questions first, and one clear sentence where it cannot."""
+"""What CUDA is and shows here, or in one clear sentence why it cannot be used: asked without claiming a GPU, cheapest questions first.
+
+A context on each GPU would take memory there, and time.
+"""
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import Any
@@ -11,7 +15,7 @@ from typing import Any
 from collbench.device.visible import VARIABLE
 
 UNAVAILABLE = 46  # cudaErrorDevicesUnavailable
-COMPUTE_MODE, PROHIBITED = 20, 2  # cudaDevAttrComputeMode, cudaComputeModeProhibited
+COMPUTE_MODE, PROHIBITED, EXCLUSIVE = 20, 2, 3  # cudaDevAttrComputeMode, cudaComputeModeProhibited and …ExclusiveProcess
 PROHIBITED_REMEDY = "'nvidia-smi -c DEFAULT' lets programs use it again"
 _TOO_OLD, _NO_DEVICE, _NOT_READY = 35, 100, 802  # cudaErrorInsufficientDriver, cudaErrorNoDevice, cudaErrorSystemNotReady
 _EXTRA = "pip install 'collbench[cuda13]' (or 'collbench[cuda12]' for drivers before 580)"
@@ -23,6 +27,42 @@ def cupy_runtime() -> Any:
     from cupy.cuda import runtime
 
     return runtime
+
+
+def cuda_errors() -> tuple[type[Exception], type[Exception]]:
+    """What cupy raises for CUDA's errors: the runtime's, and for modules and kernels the driver's. Both have the number as `status`."""
+    from cupy.cuda import driver, runtime
+
+    return runtime.CUDARuntimeError, driver.CUDADriverError
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A GPU's PCI address ("0000:1b:00.0"), and whether it takes one process only."""
+
+    bus_id: str
+    exclusive: bool
+
+
+def identities() -> list[Identity]:
+    """The GPUs that CUDA shows this process, in its order. Raises cupy's CUDARuntimeError where CUDA does not start."""
+    runtime = cupy_runtime()
+    return [
+        Identity(str(runtime.deviceGetPCIBusId(index)).lower(), runtime.deviceGetAttribute(COMPUTE_MODE, index) == EXCLUSIVE)
+        for index in range(runtime.getDeviceCount())
+    ]
+
+
+def cuda_versions() -> Mapping[str, str]:
+    """Of cupy, of the CUDA that it was made for, and of the newest CUDA that the driver knows."""
+    import cupy
+
+    runtime = cupy_runtime()
+    return {
+        "cupy": str(cupy.__version__),
+        "cuda_runtime": _dotted(runtime.runtimeGetVersion()),
+        "cuda_driver": _dotted(runtime.driverGetVersion()),
+    }
 
 
 def why_unavailable(env: Mapping[str, str]) -> Why | None:

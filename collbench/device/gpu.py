@@ -1,4 +1,4 @@
-"""The seam over cupy: memory, streams, events, graphs and copies of one GPU. Nothing else in the project imports cupy's runtime.
+"""One GPU: its memory, streams, events, graphs and copies, by cupy, which this room alone imports.
 
 cupy gives what NCCL does not (GPU.md). Everything here is by address, so that the native loop and C libraries can use it too.
 """
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from collbench.device.cuda import COMPUTE_MODE, PROHIBITED, PROHIBITED_REMEDY, UNAVAILABLE, cupy_runtime
+from collbench.device.cuda import COMPUTE_MODE, EXCLUSIVE, PROHIBITED, PROHIBITED_REMEDY, UNAVAILABLE, cuda_errors, cupy_runtime
 from collbench.errors import RunFailed, UsageError
 from collbench.units import format_bytes
 
@@ -23,7 +23,7 @@ _TO_DEVICE, _TO_HOST = 1, 2  # cudaMemcpyKind
 _OUT_OF_MEMORY = 2  # cudaError_t
 # cudaDeviceAttr; by number, since cudaDeviceProp lost its clocks and the compute mode in CUDA 13.
 _MEMORY_CLOCK_KHZ, _MEMORY_BUS_BITS, _L2_BYTES, _MAJOR, _MINOR = 36, 37, 38, 75, 76
-_MODES = {0: "default", PROHIBITED: "prohibited", 3: "exclusive"}
+_MODES = {0: "default", PROHIBITED: "prohibited", EXCLUSIVE: "exclusive"}
 
 
 class Stream:
@@ -144,7 +144,7 @@ class Gpu:
         try:
             with Device(self.index):
                 yield
-        except cupy_runtime().CUDARuntimeError as error:
+        except cuda_errors() as error:
             raise RunFailed(f"GPU {self.index} ({self.name}) failed: {error}") from error
 
     def stream(self) -> Stream:

@@ -57,14 +57,18 @@ def moved(before: Counters, after: Counters) -> dict[str, Any]:
     leaving         interfaces whose bytes leave this host, moved or not
     came_or_went    places that only one of the two readings has
     silent          ports and devices that do not count what they move
+    idle            ports that count it, and sent nothing
     states          by GPU the states at both ends
     """
     kinds = [(before.interfaces, after.interfaces), (before.ports, after.ports), (before.gpus, after.gpus)]
+    ports = grown(*kinds[1])
+    counting = [name for name, counts in before.ports.items() if "tx_bytes" in counts and "tx_bytes" in after.ports.get(name, {})]
     return {
-        "interfaces": grown(*kinds[0]), "ports": grown(*kinds[1]), "gpus": grown(*kinds[2]),
+        "interfaces": grown(*kinds[0]), "ports": ports, "gpus": grown(*kinds[2]),
         "leaving": sorted(before.leaving & after.leaving),
         "came_or_went": sorted(name for then, now in kinds for name in set(then) ^ set(now)),
         "silent": [*after.uncounted, *(name for name, counts in after.ports.items() if not any(word in counts for word in _TELLING))],
+        "idle": [name for name in counting if infiniband_counters.moved(ports.get(name, {}), "tx") == 0],
         "states": {name: {"before": before.states.get(name), "after": state} for name, state in after.states.items()},
     }  # fmt: skip
 

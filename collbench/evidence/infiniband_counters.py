@@ -6,6 +6,8 @@ congestion; rxe: sent_pkts, rcvd_pkts; EFA and bnxt_re: tx_bytes, rx_bytes).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from collbench.evidence.sysfs_numbers import Counts, entries, numbers, word
 from collbench.topology.readers.infiniband_port import HW_COUNTERS
 
@@ -31,7 +33,7 @@ def read(root: str = "") -> dict[str, Counts]:
     return found
 
 
-def moved(counts: dict[str, int | None], direction: str) -> int | None:
+def moved(counts: Mapping[str, int | None], direction: str) -> int | None:
     """Bytes that crossed a port in a direction ("tx" or "rx"), or None where they are not known. RDMA is counted apart by some."""
     names = {"tx": ("tx_bytes", "rdma_read_resp_bytes", "rdma_write_bytes"), "rx": ("rx_bytes", "rdma_read_bytes", "rdma_write_recv_bytes")}
     values = [counts.get(name, 0) for name in names[direction]]

@@ -43,7 +43,7 @@ def evidence(ran: Ran, by_host: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
 
     iterations   in all, warm-ups included
     hosts        by host what moved, and per direction {"bytes", "at_least_bytes", "ratio"}; bytes None where they are not known,
-                 with the reason in "unknown". Of many the 16 with the smallest ratio, and hosts_left_out
+                 with the reason in "unknown"; "idle_ports" sent nothing. Of many the 16 with the smallest ratio, and hosts_left_out
     at_least_bytes   what all hosts together must send where no switch copies or adds
     other_path   a sentence, when bytes that must have crossed between hosts did not show; else None
     """
@@ -72,6 +72,7 @@ def _of_host(host: str, moved: dict[str, Any], bound: Least, ran: Ran) -> dict[s
         told[way] = {"bytes": found, "at_least_bytes": round(must[way]), "ratio": _share(found, must[way])}
     packets = _packets(moved)
     told |= {"packets_out": packets} if any(must.values()) and packets is not None else {}
+    told |= {"idle_ports": moved["idle"]} if moved["idle"] else {}
     told |= {"gpu_states": moved["states"]} if moved["states"] else {}
     return told | ({"unknown": why} if why else {})
 

@@ -14,6 +14,7 @@ import os
 import shutil
 import socket
 import tempfile
+import weakref
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,6 +29,7 @@ RESET_SAFE_SINCE = 22703  # ncclGetVersion's number: 2.24 to 2.26 close the file
 _LEVEL, _SUBSYS, _FILE = "NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE"
 _STARTING, _CALLING, _WITNESS = "INIT,NET,GRAPH", "INIT,NET,GRAPH,TUNING", "TUNING"
 _PREFIX = "collbench-nccl-"
+_OF_START = "COLLBENCH_LOCAL"  # the folder of a start on this host
 _ENOUGH = ("INFO", "TRACE")
 
 
@@ -39,6 +41,7 @@ class DebugLog:
     ) -> None:
         self.why = why
         self._env, self._folder, self._file = env, folder, file
+        self._remove = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True) if folder else None  # also when Python ends
         self._before: dict[str, str | None] = {}
         self._choices: list[dict[str, Any]] = []
         self._files = 0
@@ -86,6 +89,11 @@ class DebugLog:
         found["choices"] = [*found["choices"], *self._choices]
         return found
 
+    def of_user(self, env: Mapping[str, str]) -> dict[str, str]:
+        """`env` as the user gave it, without what was set for this log: that is no difference between two runs."""
+        kept = {name: value for name, value in env.items() if name not in self._before}
+        return kept | {name: value for name, value in self._before.items() if value is not None}
+
     def close(self) -> None:
         """Removes the folder and takes back what was set. May be called twice."""
         if _is_ours(self._env, self._folder):
@@ -93,8 +101,8 @@ class DebugLog:
                 self._env.pop(name, None)
                 if value is not None:
                     self._env[name] = value
-        if self._folder:
-            shutil.rmtree(self._folder, ignore_errors=True)
+        if self._remove:
+            self._remove()
 
     def _read(self) -> NcclLog:
         there = sorted(self._folder.glob("*.log")) if self._folder else [self._file] if self._file else []
@@ -120,12 +128,13 @@ def prepare(env: MutableMapping[str, str], *, tuning: bool = False) -> DebugLog:
 
     Each library needs a log of its own: call it again before another one is loaded. `tuning`: also a line per call, in the timed
     path. To be closed. NCCL's configuration files count less than the environment, so that a log asked for there goes here.
+    The folder lies in the one that a local start removes, so that nothing is left of a rank that was killed.
     """
     level, file = env.get(_LEVEL), env.get(_FILE)
     if (level or file) and not _is_ours(env):
         return _not_ours(env, level, file)
     try:
-        log = DebugLog(env, folder=Path(tempfile.mkdtemp(prefix=_PREFIX)))
+        log = DebugLog(env, folder=Path(tempfile.mkdtemp(prefix=_PREFIX, dir=env.get(_OF_START) or None)))
     except OSError as why:
         return DebugLog(env, why=f"no folder for NCCL's log in {tempfile.gettempdir()} ({why.strerror}): make room, or set TMPDIR")
     log.ask(_CALLING if tuning else _STARTING)

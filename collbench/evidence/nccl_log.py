@@ -92,13 +92,6 @@ class NcclLog:
         return tuple(name for name in self.gdr_disabled if name not in self.gdr_enabled and not (near and _is_distance(name)))
 
     @property
-    def gdr_proof(self) -> str | None:
-        """A sentence that proves GPUDirect RDMA in use: the [send] and the [receive] line; None without both."""
-        if not (self.gdr_send and self.gdr_receive):
-            return None
-        return f"{self.name} has [send] and [receive] via {', '.join(key for key in self.transports if key.endswith(GDR))}"
-
-    @property
     def indices(self) -> tuple[int, ...]:
         """The network devices used, by NCCL's own numbers."""
         found = (_NET.match(key) for key in self.transports)

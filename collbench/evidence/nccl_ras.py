@@ -54,7 +54,7 @@ def ask(env: Mapping[str, str], deadline_s: float = DEADLINE_S) -> Answer:
         return Answer(None, f"NCCL's RAS at {where} did not answer within {deadline_s:g} s")
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
-        return Answer(None, f"NCCL's RAS at {where} could not be asked ({printable(why, 120)}): it needs NCCL 2.24 or newer")
+        return Answer(None, f"NCCL's RAS at {where} could not be asked ({printable(why, 120)}); NCCL has it since 2.24")
 
 
 class _Client:

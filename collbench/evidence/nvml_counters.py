@@ -17,8 +17,9 @@ from collbench.topology.text import pci_address
 
 _LIBRARY = "libnvidia-ml.so.1"
 _ALL_LINKS = 2**32 - 1
-_EACH_LINK = range(18)  # NVML_NVLINK_MAX_LINKS
+_EACH_LINK = range(36)  # NVML_NVLINK_MAX_LINKS of nvidia-ml-py 13.615; for links that a GPU has not, it does not answer
 _MEMBERS = {1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal"}  # of nvmlValue_t, by nvmlValueType_t
+_UNSIGNED_INT = 1
 _CORE = 0  # NVML_TEMPERATURE_GPU
 # nvmlClocksEventReason…: why clocks are lower than they could be. Idle, and clocks that somebody chose, are no slow-down.
 REASONS = {0x4: "power cap", 0x8: "hardware slowdown", 0x10: "sync boost", 0x20: "software thermal", 0x40: "hardware thermal",
@@ -116,7 +117,7 @@ class Gpus:
         found = self._session.try_to("nvmlDeviceGetFieldValues", handle, ids)[0] if ids else None
         values: dict[str, dict[int, int]] = {one.constant: {} for one, _ in asked}
         for (one, scope), value in zip(asked, found or (), strict=False):
-            number = _number(value)
+            number = None if _wraps(one, value) else _number(value)
             if number is not None:
                 values[one.constant][scope] = number
         return values
@@ -138,6 +139,11 @@ class Gpus:
 
 def _constant(one: _Field) -> str:
     return f"NVML_FI_DEV_{one.constant}"
+
+
+def _wraps(one: _Field, value: Any) -> bool:
+    """Whether it counts bytes in 32 bits: they come round several times a second, so that no difference says anything."""
+    return one.name.endswith("_bytes") and one.unit == 1 and value.valueType == _UNSIGNED_INT
 
 
 def _number(value: Any) -> int | None:

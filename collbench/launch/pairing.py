@@ -114,7 +114,7 @@ def _local_remedy(library: str, flag: str, info: LaunchInfo) -> str:
 
 def _worker_remedy(library: str, flag: str, info: LaunchInfo) -> str:
     return (
-        f"mpi ({library}) needs its own launcher to start each rank, not --ranks-per-node: "
+        f"mpi ({library}) needs its own launcher to start each rank, not a task that becomes several (--ranks-per-node, or one per GPU): "
         f"use srun --ntasks-per-node={info.local_ranks} --mpi={flag}, or mpirun with {info.local_ranks} ranks per host"
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass, replace
 
 from collbench.operations.cell import Cell
@@ -10,6 +11,7 @@ from collbench.operations.operation import Operation, Place
 # nccl-tests' users know 64 MiB; on a GPU it must be several times the L2, and today's largest has 126 MB.
 ROTATION_BYTES = {"cpu": 64 * 2**20, "cuda": 256 * 2**20}
 _MOST_SLOTS = 1024
+_MOST_SLOTS_CHECKED = 16
 _STAGGER = 4096 + 64  # a power of two between slots would put them all into the same cache sets
 _ALIGN = 4096
 
@@ -40,6 +42,14 @@ class Extent:
 def slots_for(cell: Cell) -> int:
     """How many slots `--buffers rotating` takes turns over: as many as defeat the caches, 1,024 at most and then further apart."""
     return min(_MOST_SLOTS, max(1, ROTATION_BYTES[cell.device] // cell.size_bytes)) if cell.buffers == "rotating" else 1
+
+
+def slots_checked(cell: Cell) -> list[int]:
+    """The slots that are verified: all up to 16, else a sample drawn by the cell's seed, the same on every rank."""
+    slots = slots_for(cell)
+    if slots <= _MOST_SLOTS_CHECKED:
+        return list(range(slots))
+    return sorted(random.Random(cell.seed).sample(range(slots), _MOST_SLOTS_CHECKED))
 
 
 def stride_of(bytes_per_slot: int, slots: int, device: str) -> int:

@@ -6,6 +6,7 @@ measured is N/A in its four columns; with one rank busbw is N/A.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -78,13 +79,18 @@ class NcclTestsWriter:
         return [
             f"# collbench version {__version__}, text as nccl-tests 2.19 writes it; time is the median over iterations of the slowest rank",
             f"# Collective test starting: {_program(row)}",
-            f"# nThread 1 nGpus 1 minBytes {min(sizes)} maxBytes {max(sizes)} warmup iters: adaptive iters: adaptive agg iters: 1 "
-            f"validation: {row.checked} graph: {int(row.mode == 'graph')}",
+            f"# nThread 1 nGpus {self._gpus()} minBytes {min(sizes)} maxBytes {max(sizes)} warmup iters: adaptive iters: adaptive "
+            f"agg iters: 1 validation: {row.checked} graph: {int(row.mode == 'graph')}",
             "#",
             "# Using devices",
             *(_device(place, row.device) for place in self._plan.rank_map),
             *_HEADER,
         ]
+
+    def _gpus(self) -> int:
+        """How many ranks the busiest process drives."""
+        processes = Counter((str(place.get("host")), str(place.get("pid"))) for place in self._plan.rank_map)
+        return max(processes.values(), default=1)
 
     def _close(self) -> list[str]:
         rows, self._block = self._block, []
@@ -166,7 +172,8 @@ def _told(row: Row) -> list[str]:
 
 def _device(place: Mapping[str, Any], device: str) -> str:
     rank, pid, local = (_whole(place.get(name)) for name in ("rank", "pid", "local_rank"))
-    return printable(f"#  Rank {rank:2d} Group  0 Pid {pid:6d} on {place.get('host') or '?'!s:>10} device {local:2d} [{device}] {device}")
+    host, gpu = place.get("host") or "?", str(place.get("gpu") or device).removesuffix(".0")
+    return printable(f"#  Rank {rank:2d} Group  0 Pid {pid:6d} on {host!s:>10} device {local:2d} [{gpu}] {device}")
 
 
 def _whole(value: Any) -> int:

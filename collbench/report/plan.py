@@ -19,7 +19,7 @@ class PlanSummary:
     cells     how many rows will come
     values    per field of SERIES the different values that will occur (None among them where some cell has none, or is undecided)
     sizes     the message sizes in bytes
-    rank_map  per rank {"rank", "host", "local_rank", "pid"}; may be empty
+    rank_map  per rank {"rank", "host", "local_rank", "pid", "gpu"}; may be empty, and so may its parts
     run       the run's folder or its name, or ""
     launches  how many launches the intervals rest on
     """

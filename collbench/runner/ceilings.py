@@ -105,11 +105,16 @@ class Ceilings:
         return replace(ceiling, kind="network"), replace(bound, kind="network")
 
     def _of_gpus(self, operation: Operation, backend: Backend, hosts: Sequence[Sequence[str]]) -> tuple[Ceiling, Ceiling | None]:
-        from collbench.runner.gpu_ceilings import ceiling_of_gpus, nodes_of
+        from collbench.runner.gpu_ceilings import ceiling_inside, ceiling_of_gpus, nodes_of
 
         nodes = nodes_of(self.machines, backend.gpus, ranks_by_host(backend, self.world))
         if isinstance(nodes, Ceiling):
             return nodes, None
+        crossing = [each for each in hosts if len(set(each)) > 1]
+        if operation.pair and not crossing:  # ranks dealt out to the hosts in turn may have their partners on their own
+            return ceiling_inside(operation, nodes)
+        if operation.pair and len(crossing) < len(hosts):
+            return nothing("some pairs cross hosts and some do not"), None
         pairs = _sharing(operation, hosts) if operation.pair else 1
         return ceiling_of_gpus(operation, nodes, self.request.oversubscription, pairs)
 

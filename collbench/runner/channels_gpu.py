@@ -20,8 +20,9 @@ from collbench.operations.program import NativeCall, Program
 from collbench.results.channel import Channel
 from collbench.runner.channel_figures import Job, against, from_times
 from collbench.runner.channels_host import node_cpus
-from collbench.timing.copies import bound, first_wrong, repetitions, write_pattern
+from collbench.timing.copies import bound, repetitions
 from collbench.timing.loop import Loop, Timed
+from collbench.timing.pattern import first_wrong, write_pattern
 
 if TYPE_CHECKING:
     from collbench.device.gpu import Gpu, Stream
@@ -112,7 +113,9 @@ def _host_job(kind: str, host: str, ends: tuple[Gpu, int | None], pinned: Pinned
 
 
 def _peer_job(host: str, machine: Machine, a: Gpu, b: Gpu, seconds: float) -> Job:
-    row = against(Channel(PEER, f"{host}/gpu{a.index}", f"{host}/gpu{b.index}"), _between(machine, a, b))
+    from collbench.runner.gpu_ceilings import link_between
+
+    row = against(Channel(PEER, f"{host}/gpu{a.index}", f"{host}/gpu{b.index}"), link_between(machine, a.bus_id, b.bus_id))
 
     def measure() -> Channel:
         from collbench.device.peer_access import open_peer
@@ -192,12 +195,3 @@ def _slot(machine: Machine, gpu: Gpu) -> Link:
 
     known = next((each for each in machine.gpus if each.address == gpu.bus_id), None)
     return PcieTree(machine).of_gpu(known) if known else unknown(f"no source tells of {gpu.name} at {gpu.bus_id}")
-
-
-def _between(machine: Machine, a: Gpu, b: Gpu) -> Link:
-    """NVLink of the two, or PCIe."""
-    from collbench.peak.link import unknown
-    from collbench.peak.node import node_of
-
-    keys = [each.key for gpu in (a, b) for each in machine.gpus if each.address == gpu.bus_id]
-    return node_of(machine, keys).pair if len(keys) == 2 else unknown(f"no source tells of both {a.name} and {b.name}")

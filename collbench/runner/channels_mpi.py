@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from collbench.backends.backend import Backend, Settings, Unavailable, can_do
+from collbench.backends.backend import Backend, Settings, can_do
 from collbench.backends.registry import backend_class
-from collbench.errors import CollbenchError
 from collbench.evidence import infiniband_counters
 from collbench.evidence.counters import moved, read
 from collbench.operations.cell import Cell
@@ -17,7 +16,9 @@ from collbench.operations.p2p_bandwidth import P2P_BANDWIDTH
 from collbench.peak.link import Link
 from collbench.results.channel import Channel
 from collbench.runner.channel_figures import against, from_times
-from collbench.runner.one_cell import Ready, Stage, groups_of, prepare, time_cell, verify_cell
+from collbench.runner.channels_between import COUNTED
+from collbench.runner.one_cell import Ready, Stage, groups_of, make_groups, prepare, time_cell, verify_cell
+from collbench.runner.opening import missing_anywhere, open_everywhere
 from collbench.timing.budget import Budget
 from collbench.timing.protocol import Measured
 from collbench.world.world import World
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 _DEVICES = {"nic_host_memory_mpi": "cpu", "nic_gpu_memory_mpi": "cuda"}
 _SIZE_BYTES, _WINDOW = 2**20, 8
-_MOST = 0.9  # of the payload: what an interface sent must be this much of it, to be the way it took
 
 
 @dataclass(frozen=True)
@@ -70,24 +70,11 @@ def _misfit(world: World) -> str | None:
 def _opened(world: World) -> tuple[Backend | None, str | None]:
     """The backend, open on all ranks, or why not."""
     kind = backend_class("mpi")
-    answer = kind.probe()
-    why = world.first(f"{answer.why}: {answer.remedy}" if isinstance(answer, Unavailable) else None, "looking for mpi")
-    if why:
-        return None, why
+    if missing := missing_anywhere("mpi", kind, world):
+        return None, missing
     backend: Backend = kind()
-    why = world.first(_open(backend, world), "opening mpi")
-    return (None, why) if why else (backend, None)
-
-
-def _open(backend: Backend, world: World) -> str | None:
-    try:
-        with world.watchdog.phase("opening mpi"):
-            backend.open(world, Settings(asked=False, timeout_s=world.timeout_s))
-    except CollbenchError as error:
-        return str(error)
-    except Exception as error:
-        return f"mpi does not open: {type(error).__name__}: {error}"
-    return None
+    wrong = open_everywhere(backend, world, Settings(timeout_s=world.timeout_s))
+    return (None, wrong[0]) if wrong else (backend, None)
 
 
 def _measured(row: Channel, world: World, backend: Backend, seconds: float, links: tuple[Link | None, Link | None]) -> Channel:
@@ -96,9 +83,8 @@ def _measured(row: Channel, world: World, backend: Backend, seconds: float, link
     why = world.first(can_do(backend, P2P_BANDWIDTH, cell), f"asking mpi for {device}")
     if why:
         return replace(row, na=why)
-    groups = [*groups_of(P2P_BANDWIDTH, world.size), tuple(range(world.size))]
-    members = {ranks: backend.group(ranks) for ranks in dict.fromkeys(groups)}
-    whole = members[groups[-1]]
+    members = make_groups(backend, [P2P_BANDWIDTH], world)
+    whole = members[tuple(range(world.size))]
     ready = prepare(P2P_BANDWIDTH, cell, Stage(backend, members, backend.sync(whole) if whole else None), world)
     if isinstance(ready, str):
         return replace(row, na=ready)
@@ -126,9 +112,9 @@ def _told(row: Channel, way: Way, links: tuple[Link | None, Link | None], backen
     """Against the link that the counters say was taken; where they do not, against none."""
     rdma, tcp = links
     library = backend.versions().get("mpi", "MPI")
-    if rdma and way.rdma is not None and way.rdma >= _MOST * way.payload:
+    if rdma and way.rdma is not None and way.rdma >= COUNTED * way.payload:
         row = against(row, rdma)
-    elif tcp and way.interfaces is not None and way.interfaces >= _MOST * way.payload:
+    elif tcp and way.interfaces is not None and way.interfaces >= COUNTED * way.payload:
         row = against(row, tcp)
         row = replace(row, limited_by=f"{row.limited_by}; {library} did not use RDMA" if rdma else row.limited_by)
     else:

@@ -13,7 +13,7 @@ from collbench.evidence.counters import grown
 from collbench.peak.link import Link
 from collbench.results.channel import Channel
 from collbench.runner.channel_figures import against, from_rates
-from collbench.runner.channels_between import Pair, Told, in_turn, pairs, patience
+from collbench.runner.channels_between import COUNTED, Pair, Told, in_turn, pairs, patience
 from collbench.timing.perftest import Server, Writes, free_port, why_not, write_to
 from collbench.world.addresses import LOOPBACK
 from collbench.world.world import World
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from collbench.topology.model import Machine, Nic
 
 _SOFTWARE_WRITES = 50  # of an emulated device, which is thousands of times slower
-_MOST = 0.9  # of the bytes written: what the port counted must be this much of it
 _UNVERIFIED = ("unverified",)  # perftest does not compare what arrived
 HOST_MEMORY, GDR_ON, GDR_OFF = "nic_host_memory_perftest", "nic_gpu_memory_gdr_on", "nic_gpu_memory_gdr_off"
 _NO_OFF = (
@@ -123,7 +122,7 @@ def _written(row: Channel, pair: Pair, ends: tuple[Writes, Writes], world: World
     if "value" not in said:
         return replace(row, na=said.get("why", "perftest said nothing"), flags=())
     rates, sent = said["value"]
-    if sent is not None and sent < _MOST * len(rates) * writes.n_bytes:
+    if sent is not None and sent < COUNTED * len(rates) * writes.n_bytes:
         row = replace(row, of_bytes_per_s=None, flags=(*row.flags, "path_unproven"))
     return from_rates(row, np.array(rates[1:] or rates))
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from collbench.backends.memory import bytes_needed
 from collbench.errors import UsageError
 from collbench.operations.cell import Cell
+from collbench.operations.layout import bytes_needed
 from collbench.operations.plan import rounding_note, tuning_note
 from collbench.runner.launch import Launch, Work, ranks_of
 from collbench.runner.opening import Opened
@@ -26,7 +26,7 @@ def check_memory(work: list[Work], world: World) -> None:
 
 def _too_large(work: list[Work], world: World) -> str | None:
     """A sentence about the cell that exceeds what is free here the most, or None when all fit."""
-    virtual = max([one.backend.ranks for _, _, one in work if one.backend and one.backend.own_ceiling], default=0)
+    virtual = max([one.backend.ranks for _, _, one in work if one.backend and one.backend.virtual], default=0)
     here, host = virtual or len(world.on_host()), free_memory()
     missing: list[tuple[int, Cell, str]] = []
     fits = 0
@@ -68,7 +68,7 @@ def notes(launch: Launch, opened: list[Opened]) -> Iterator[str]:
     if world.info.advice:
         yield world.info.advice
     crowded = world.oversubscribed
-    if crowded and any(one.backend and one.backend.own_ceiling is None and "cpu" in one.backend.devices for one in opened):
+    if crowded and any(one.backend and not one.backend.virtual and "cpu" in one.backend.devices for one in opened):
         ranks, cores = len(world.on_host(crowded)), world.cores_on(crowded)
         yield (
             f"{ranks} ranks share {cores} {'core' if cores == 1 else 'cores'} on {crowded}: times are those of waiting for a core, "

@@ -10,13 +10,23 @@ from collbench.evidence.conditions import binding, settings
 from collbench.results.environment import host_facts, loaded_libraries, recorded_environment
 from collbench.runner.opening import Opened
 from collbench.runner.request import Request
-from collbench.world.world import World
+from collbench.world.world import Member, World
 
 
-def member_places(world: World) -> list[dict[str, Any]]:
-    """The rank map: rank, host, local rank, process, CPUs it may use, address."""
-    names = ("rank", "host", "local_rank", "pid", "cpus", "address")
-    return [{name: getattr(member, name) for name in names} for member in world.members]
+def member_places(world: World, opened: list[Opened]) -> list[dict[str, Any]]:
+    """The rank map: rank, host, local rank, process, CPUs it may use, address; where a process drives several ranks, each of them.
+
+    "gpu" is the PCI address of the rank's GPU, where a backend needs one.
+    """
+    gpus: tuple[str, ...] = max((one.backend.gpus for one in opened if one.backend), key=len, default=())
+    each = max(1, len(gpus) // world.size)
+    places = [_place(member, each, turn) for member in world.members for turn in range(each)]
+    return [place | {"gpu": gpu} for place, gpu in zip(places, gpus, strict=True)] if gpus else places
+
+
+def _place(member: Member, each: int, turn: int) -> dict[str, Any]:
+    numbers = {"rank": member.rank * each + turn, "host": member.host, "local_rank": member.local_rank * each + turn}
+    return numbers | {name: getattr(member, name) for name in ("pid", "cpus", "address")}
 
 
 def describe_run(request: Request, world: World, opened: list[Opened]) -> dict[str, Any]:
@@ -31,12 +41,20 @@ def describe_run(request: Request, world: World, opened: list[Opened]) -> dict[s
         "launch_index": request.launch_index,
         "launches": request.launches,
         "hosts": list(world.hosts),
-        "rank_map": member_places(world),
+        "rank_map": member_places(world, opened),
         "backends": {one.name: dict(one.backend.versions()) if one.backend else {"not measured": one.reason} for one in opened},
         "libraries": loaded_libraries(),
-        "environment": recorded_environment(),
+        "environment": recorded_environment(_of_user(opened)),
         "host": host_facts(),
     }
+
+
+def _of_user(opened: list[Opened]) -> dict[str, str]:
+    """The environment without what NCCL's logs needed there."""
+    env = dict(os.environ)
+    for one in opened:
+        env = one.paths.log.of_user(env) if one.paths else env
+    return env
 
 
 def describe_conditions(world: World) -> dict[str, Any]:

@@ -13,15 +13,12 @@ from collbench.device.figure import Figure
 from collbench.device.gpu import Gpu, gpu_count
 from collbench.device.peers import peer_figures, pingpong, without_peer
 from collbench.errors import FINE, RunFailed, UsageError
-from collbench.peak.ceiling import Ceiling, nothing
-from collbench.peak.collective import ceilings
-from collbench.peak.job import Job
-from collbench.runner.gpu_ceilings import nodes_of
+from collbench.runner.gpu_ceilings import link_between
 from collbench.runner.probing import together_or_alone
 from collbench.world.world import World
 
 if TYPE_CHECKING:
-    from collbench.topology.model import Machine
+    from collbench.peak.link import Link
 
 _TIMEOUT_S = 300.0  # of the other ranks of a launch, for one kernel of rank 0
 _GOING_ON = -1
@@ -104,25 +101,16 @@ def figures(gpus: Sequence[Gpu], size: int) -> Iterator[Figure]:
             yield figure if figure.kernel in _NOT_OVER_LINKS else _against(figure, between)
 
 
-def _links() -> Callable[[Gpu, Gpu], Ceiling]:
+def _links() -> Callable[[Gpu, Gpu], Link]:
     """Asks this machine, probed once, what lies between two of its GPUs."""
     from collbench.topology.here import this_machine
 
     machine = this_machine()
-    return lambda x, y: _between(machine, x, y)
+    return lambda x, y: link_between(machine, x.bus_id, y.bus_id)
 
 
-def _between(machine: Machine, x: Gpu, y: Gpu) -> Ceiling:
-    """The rate between two GPUs in one direction, or why none is known."""
-    nodes = nodes_of([machine], [x.bus_id, y.bus_id], [[0, 1]])
-    if isinstance(nodes, Ceiling):
-        return nodes
-    found = ceilings("p2p", Job(nodes))
-    return found.bound or found.ring or nothing("no link between them is known")
-
-
-def _against(figure: Figure, link: Ceiling) -> Figure:
-    words = f"{link.limited_by} ({link.source})" if link.source else link.limited_by
+def _against(figure: Figure, link: Link) -> Figure:
+    words = f"{link.name} ({link.source})" if link.source else link.name
     return replace(figure, floor_bytes_per_s=link.bytes_per_s, floor=words)
 
 

@@ -9,15 +9,17 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from collbench.backends.backend import Backend
-from collbench.evidence import nccl_ras
+from collbench.evidence import infiniband_counters, nccl_ras
 from collbench.evidence.gpudirect import state_of_run
 from collbench.evidence.nccl_debug import DebugLog, prepare, resetter
 from collbench.evidence.nccl_summary import together
+from collbench.operations.cell import Cell
 from collbench.topology.model import Machine
 from collbench.world.world import World
 
 _SHOWN = ("sentence", "transports", "nics", "gdr", "hosts_without_gdr", "why")
 _WHAT = "reading NCCL's log"
+_MEETING = ("allreduce", 4)  # the backend's own synchronisation
 Choices = list[dict[str, Any]]
 
 
@@ -37,11 +39,16 @@ class NcclPaths:
         return cls(prepare(os.environ, tuning=tuning))
 
     @contextmanager
-    def witness(self, backend: Backend) -> Iterator[Choices]:
-        """Around untimed calls: the list holds afterwards which algorithms and protocols NCCL chose for them."""
+    def witness(self, backend: Backend, cell: Cell) -> Iterator[Choices]:
+        """Around untimed calls of a cell: the list holds afterwards which algorithms and protocols NCCL chose for them.
+
+        What it chose for the synchronisation before them is left out, unless the cell is just such a one.
+        """
         reset = resetter(*backend.nccl) if backend.nccl else None
         with self.log.witness(reset) as choices:
             yield choices
+        if (cell.operation, cell.size_bytes) != _MEETING:
+            choices[:] = [each for each in choices if (str(each["collective"]).lower(), each["bytes"]) != _MEETING]
 
     def evidence(self, world: World, choices: Choices, machines: Sequence[Machine], moved: dict[str, Any]) -> dict[str, Any]:
         """For the row, at rank 0: the paths of all ranks so far, what was chosen for this cell, the state of GPUDirect. All ranks call."""
@@ -60,10 +67,13 @@ class NcclPaths:
 
 
 def rdma_bytes(moved: dict[str, Any]) -> int | None:
-    """Bytes that the RDMA ports sent, by a row's evidence "moved"; None where no port counted."""
-    counts = [count.get("tx_bytes") for told in moved.get("hosts", {}).values() for count in told.get("ports", {}).values()]
-    known = [count for count in counts if count is not None]
-    return sum(known) if known else None
+    """Bytes that the RDMA ports sent, by a row's evidence "moved"; None where no port counts them, or one lost count."""
+    hosts = moved.get("hosts", {}).values()
+    sent = [infiniband_counters.moved(counts, "tx") for told in hosts for counts in told.get("ports", {}).values()]
+    if None in sent:
+        return None
+    total = sum(count for count in sent if count)
+    return total if total or any(told.get("idle_ports") for told in hosts) else None
 
 
 def ask_ras() -> str:

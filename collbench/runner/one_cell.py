@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -10,10 +9,11 @@ from typing import Any, TypeVar
 
 from collbench.backends.backend import Backend, Tuning
 from collbench.backends.group import Group
-from collbench.backends.memory import Buffers, slots_for
+from collbench.backends.memory import AnyBuffers
 from collbench.errors import CollbenchError
 from collbench.operations.cell import Cell
 from collbench.operations.check import Mismatch
+from collbench.operations.layout import slots_checked, slots_for
 from collbench.operations.operation import Operation
 from collbench.operations.program import Program, joined
 from collbench.timing.budget import Budget
@@ -21,7 +21,6 @@ from collbench.timing.loop import CallFailed, Loop, Timed, Unfinished
 from collbench.timing.protocol import Measured, measure, schedule
 from collbench.world.world import World
 
-_MOST_SLOTS_CHECKED = 16
 T = TypeVar("T")
 
 
@@ -37,7 +36,7 @@ class Ready:
     cell: Cell
     groups: tuple[tuple[int, ...], ...]
     mine: tuple[Group, ...]
-    buffers: tuple[Buffers, ...]
+    buffers: tuple[AnyBuffers, ...]
     loop: Loop
     checking: Loop
     synchronised: bool = True
@@ -67,6 +66,14 @@ def groups_of(operation: Operation, n: int) -> tuple[tuple[int, ...], ...]:
     return tuple((i, i + n // 2) for i in range(n // 2))
 
 
+def make_groups(backend: Backend, wanted: Sequence[Operation], world: World) -> dict[tuple[int, ...], Group | None]:
+    """The groups that these operations need, and that of all ranks, made once by all ranks in one order."""
+    needed = [ranks for operation in wanted for ranks in groups_of(operation, backend.ranks)]
+    needed.append(tuple(range(backend.ranks)))
+    with world.watchdog.phase(f"making groups on {backend.name}"):
+        return {ranks: backend.group(ranks) for ranks in dict.fromkeys(needed)}
+
+
 @dataclass(frozen=True)
 class Stage:
     """What all cells of a backend have in common: the backend, its groups by their ranks, and how ranks meet before a sample."""
@@ -93,11 +100,16 @@ def prepare(operation: Operation, cell: Cell, stage: Stage, world: World) -> Rea
 
 
 def _bound(operation: Operation, cell: Cell, stage: Stage, mine: tuple[Group, ...], world: World) -> Ready | str:
-    made = _try(lambda: _make(operation, cell, stage.backend, mine))
-    reason = world.first(made if isinstance(made, str) else None, f"{cell.title()}: allocating")
-    if reason or isinstance(made, str):
-        return reason or str(made)
-    ready = _looped(operation, cell, stage, (mine, *made), world)
+    """Nobody binds before all have memory: a call that is captured into a graph connects the ranks, and waits for those that fail."""
+    buffers = _try(lambda: _filled(operation, cell, stage.backend, mine))
+    reason = world.first(buffers if isinstance(buffers, str) else None, f"{cell.title()}: allocating")
+    if reason or isinstance(buffers, str):
+        return reason or str(buffers)
+    program = _try(lambda: _program(operation, cell, stage.backend, mine, buffers))
+    reason = world.first(program if isinstance(program, str) else None, f"{cell.title()}: binding its calls")
+    if reason or isinstance(program, str):
+        return reason or str(program)
+    ready = _looped(operation, cell, stage, (mine, buffers, program), world)
     return world.first(_trial(ready, world), f"{cell.title()}: the first call") or ready
 
 
@@ -117,7 +129,7 @@ def _tuned(cell: Cell, backend: Backend, groups: Sequence[tuple[int, ...]]) -> t
 
 
 def _looped(
-    operation: Operation, cell: Cell, stage: Stage, made: tuple[tuple[Group, ...], tuple[Buffers, ...], Program], world: World
+    operation: Operation, cell: Cell, stage: Stage, made: tuple[tuple[Group, ...], tuple[AnyBuffers, ...], Program], world: World
 ) -> Ready:
     """The loops over a program."""
     (mine, buffers, program), groups = made, groups_of(operation, stage.backend.ranks)
@@ -159,14 +171,18 @@ def _trial(ready: Ready, world: World) -> str | None:
     return None
 
 
-def _make(operation: Operation, cell: Cell, backend: Backend, mine: tuple[Group, ...]) -> tuple[tuple[Buffers, ...], Program]:
+def _filled(operation: Operation, cell: Cell, backend: Backend, mine: tuple[Group, ...]) -> tuple[AnyBuffers, ...]:
     slots = slots_for(cell)
     buffers = tuple(backend.allocate(operation, cell, group, slots) for group in mine)
     for each in buffers:
         for slot in range(slots):
             each.fill(slot, for_check=False)
+    return buffers
+
+
+def _program(operation: Operation, cell: Cell, backend: Backend, mine: tuple[Group, ...], buffers: tuple[AnyBuffers, ...]) -> Program:
     programs = [backend.bind(operation, cell, group, part) for group, part in zip(mine, buffers, strict=True)]
-    return buffers, joined(programs) if programs else Program(((),))
+    return joined(programs) if programs else Program(((),))
 
 
 def _try(make: Callable[[], T]) -> T | str:
@@ -180,9 +196,10 @@ def _try(make: Callable[[], T]) -> T | str:
 
 def time_cell(ready: Ready, world: World, budget: Budget) -> Measured | None:
     """Runs the protocol on all ranks; the result is at rank 0."""
-    plan = schedule(budget, ready.cell.size_bytes, ready.cell.mode, ready.timed) if world.rank == 0 else None
+    cell, each = ready.cell, ready.loop.iterations
+    plan = schedule(budget, cell.size_bytes, cell.mode, ready.timed, iterations=each) if world.rank == 0 else None
     with _phase(ready, world, "measuring"), world.patient(budget.max_time_s):
-        return measure(ready.loop, world, plan, ready.cell.title())
+        return measure(ready.loop, world, plan, cell.title())
 
 
 def verify_cell(ready: Ready, world: World, calls: int) -> list[Mismatch] | None:
@@ -190,7 +207,7 @@ def verify_cell(ready: Ready, world: World, calls: int) -> list[Mismatch] | None
     found: list[dict[str, Any]] = []
     with _phase(ready, world, "verifying"):
         for _ in range(calls):
-            for slot in _slots_checked(ready):
+            for slot in slots_checked(ready.cell):
                 for buffers in ready.buffers:
                     buffers.fill(slot, for_check=True)
                 ready.checking.run(1, slot=slot)
@@ -206,11 +223,3 @@ def _mismatches(ready: Ready, slot: int) -> list[dict[str, Any]]:
         wrong = [mismatch for mismatch in buffers.check(slot) if mismatch]
         found += [replace(mismatch, rank=group.ranks[mismatch.rank]).as_json() for mismatch in wrong]
     return found
-
-
-def _slots_checked(ready: Ready) -> list[int]:
-    """All slots up to 16, else a sample drawn by the cell's seed: the same on every rank."""
-    slots = slots_for(ready.cell)
-    if slots <= _MOST_SLOTS_CHECKED:
-        return list(range(slots))
-    return sorted(random.Random(ready.cell.seed).sample(range(slots), _MOST_SLOTS_CHECKED))

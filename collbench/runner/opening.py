@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from collbench.backends.backend import Backend, Settings, Unavailable
 from collbench.backends.registry import backend_class
 from collbench.errors import CollbenchError, RunFailed, UsageError
-from collbench.runner.nccl_paths import NcclPaths, ask_ras
 from collbench.runner.request import Request
 from collbench.world.world import World
+
+if TYPE_CHECKING:
+    from collbench.runner.nccl_paths import NcclPaths
 
 
 @dataclass(frozen=True)
@@ -39,10 +42,10 @@ def _open_one(name: str, request: Request, world: World, note: Callable[[str], N
     kind, asked = backend_class(name), name in request.asked
     if not _is_there(name, kind, asked, world, note):
         return None
-    paths = NcclPaths.begin(request.evidence == "tuning") if kind.uses_nccl and request.evidence != "off" else None
+    paths = _paths(request) if kind.uses_nccl and request.evidence != "off" else None
     backend: Backend = kind()
-    settings = Settings(request.ranks, asked, request.timeout_s, request.seed, request.gpus_per_process)
-    wrong = world.first(_try_open(backend, world, settings), f"opening {name}")
+    settings = Settings(request.ranks, request.timeout_s, request.seed, request.gpus_per_process)
+    wrong = open_everywhere(backend, world, settings)
     if wrong is None:
         return Opened(name, backend, paths=paths)
     if paths:
@@ -55,8 +58,7 @@ def _open_one(name: str, request: Request, world: World, note: Callable[[str], N
 
 def _is_there(name: str, kind: type[Backend], asked: bool, world: World, note: Callable[[str], None]) -> bool:
     """Whether the backend is installed at all ranks. Raises UsageError where it is not, but was asked for."""
-    answer = kind.probe()
-    missing = world.first(f"{answer.why}: {answer.remedy}" if isinstance(answer, Unavailable) else None, f"looking for {name}")
+    missing = missing_anywhere(name, kind, world)
     if missing and asked:
         raise UsageError(f"backend {name} is not available: {missing}")
     if missing:
@@ -64,17 +66,42 @@ def _is_there(name: str, kind: type[Backend], asked: bool, world: World, note: C
     return not missing
 
 
+def missing_anywhere(name: str, kind: type[Backend], world: World) -> str | None:
+    """Why the backend is not installed at some rank, with the remedy; None where all have it. All ranks call."""
+    answer = kind.probe()
+    return world.first(str(answer) if isinstance(answer, Unavailable) else None, f"looking for {name}")
+
+
+def open_everywhere(backend: Backend, world: World, settings: Settings) -> tuple[str, bool] | None:
+    """Why it does not open at some rank, and whether that is for the user to mend; None once it is open. All ranks call."""
+    return world.first(_try_open(backend, world, settings), f"opening {backend.name}")
+
+
 def _try_open(backend: Backend, world: World, settings: Settings) -> tuple[str, bool] | None:
     """Why it does not open here, and whether that is for the user to mend."""
     try:
         with world.watchdog.phase(f"opening {backend.name}"):
             backend.open(world, settings)
-            backend.ask_ras = ask_ras
+            if backend.uses_nccl:
+                backend.ask_ras = _ask_ras()
     except CollbenchError as error:
         return str(error), isinstance(error, UsageError)
     except Exception as error:
         return f"{backend.name} does not open: {type(error).__name__}: {error}", False
     return None
+
+
+def _paths(request: Request) -> NcclPaths:
+    """NCCL's log, asked for; what reads it is imported only where NCCL is."""
+    from collbench.runner.nccl_paths import NcclPaths
+
+    return NcclPaths.begin(request.evidence == "tuning")
+
+
+def _ask_ras() -> Callable[[], str | None]:
+    from collbench.runner.nccl_paths import ask_ras
+
+    return ask_ras
 
 
 def close_backends(opened: list[Opened], world: World) -> None:

@@ -75,7 +75,7 @@ def _run_all(launch: Launch, opened: list[Opened], work: list[Work], waiting: li
         ranks = max(ranks_of(one, world) for one in opened)
         where = str(launch.folder.path) if launch.folder else ""
         cells = [placed(cell, operation, one.backend) if one.backend else cell for operation, cell, one in work]
-        launch.listener.begin(cells, ranks, len(world.hosts), member_places(world), where)
+        launch.listener.begin(cells, ranks, len(world.hosts), member_places(world, opened), where)
     for sentence in (*waiting, *notes(launch, opened)):
         launch.note(sentence)
     launch.canary = canary(world)

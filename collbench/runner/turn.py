@@ -15,7 +15,7 @@ from collbench.operations.program import Program
 from collbench.results.record import Row
 from collbench.runner.ceilings import Ceilings
 from collbench.runner.launch import Launch, Work, ranks_by_host, ranks_of
-from collbench.runner.one_cell import Ready, Stage, groups_of, prepare, release, verify_cell
+from collbench.runner.one_cell import Ready, Stage, make_groups, prepare, release, verify_cell
 from collbench.runner.opening import Opened
 from collbench.runner.rows import Circumstances, check_fields, make_row, row_without
 from collbench.runner.watched import Watched, watch
@@ -44,9 +44,7 @@ def rows_of(launch: Launch, work: list[Work], ceilings: Ceilings, order: Sequenc
 
 def _turn(launch: Launch, items: list[Work], ceilings: Ceilings) -> Turn:
     opened = items[0][2]
-    members = _members(items, opened.backend, launch.world)
-    stage = Stage(opened.backend, members, _sync(launch, opened.backend, members)) if opened.backend else None
-    return Turn(launch, opened, ceilings, stage)
+    return Turn(launch, opened, ceilings, _stage(launch, items, opened.backend) if opened.backend else None)
 
 
 def _reasons(items: list[Work], world: World) -> list[str | None]:
@@ -63,23 +61,16 @@ def placed(cell: Cell, operation: Operation, backend: Backend) -> Cell:
     return cell if cell.in_place is not None else cell.placed(only)
 
 
-def _members(items: list[Work], backend: Backend | None, world: World) -> dict[tuple[int, ...], Group | None]:
-    """The groups that the cells need, made once by all ranks in one order."""
-    if backend is None:
-        return {}
-    needed = [ranks for operation, _, _ in items for ranks in groups_of(operation, backend.ranks)]
-    needed.append(tuple(range(backend.ranks)))
-    with world.watchdog.phase(f"making groups on {backend.name}"):
-        return {ranks: backend.group(ranks) for ranks in dict.fromkeys(needed)}
+def _stage(launch: Launch, items: list[Work], backend: Backend) -> Stage:
+    members = make_groups(backend, [operation for operation, _, _ in items], launch.world)
+    return Stage(backend, members, _sync(launch, backend, members))
 
 
-def _sync(launch: Launch, backend: Backend | None, members: dict[tuple[int, ...], Group | None]) -> Program | None:
+def _sync(launch: Launch, backend: Backend, members: dict[tuple[int, ...], Group | None]) -> Program | None:
     """How the ranks of this backend meet before a sample: its own way, else through shared memory and sockets."""
-    if backend is None:
-        return None
     whole = members[tuple(range(backend.ranks))]
     program = backend.sync(whole) if whole else None
-    if program is None and launch.world.size > 1 and backend.own_ceiling is None and backend.ranks == launch.world.size:
+    if program is None and launch.world.size > 1 and not backend.virtual and backend.ranks == launch.world.size:
         launch.sync = launch.sync or host_sync(launch.world)
         program = launch.sync.program() if launch.sync else None
     return program
@@ -110,8 +101,8 @@ class Turn:
         ready = prepare(operation, placed(cell, operation, backend), stage, world)
         if isinstance(ready, str):
             return self.without(operation, cell, ready, place)
-        on_host = backend.own_ceiling is None and ready.cell.device == "cpu"
-        instruments = self.launch.instruments if backend.own_ceiling is None else None
+        on_host = not backend.virtual and ready.cell.device == "cpu"
+        instruments = None if backend.virtual else self.launch.instruments
         watched = watch(ready, world, request.budget, self.launch.canary if on_host else None, instruments)
         mismatches, choices = self._verified(ready)
         release(ready, backend)
@@ -131,7 +122,7 @@ class Turn:
             return [], []
         if not (paths and self.opened.backend):
             return verify_cell(ready, self.launch.world, request.check), []
-        with paths.witness(self.opened.backend) as choices:
+        with paths.witness(self.opened.backend, ready.cell) as choices:
             mismatches = verify_cell(ready, self.launch.world, request.check)
         return mismatches, choices
 
@@ -145,7 +136,7 @@ class Turn:
     def around(self, ready: Ready, backend: Backend, watched: Watched) -> Circumstances:
         """The row's ceilings, flags and evidence."""
         world = self.launch.world
-        crowded = bool(world.oversubscribed) and backend.own_ceiling is None and ready.cell.device == "cpu"
+        crowded = bool(world.oversubscribed) and not backend.virtual and ready.cell.device == "cpu"
         ceiling, bound = self.ceilings.of(ready.operation, ready.cell, backend, ready.groups)
         flags = {"oversubscribed": crowded, "python_loop": ready.fell_back, "pairs_at_once": len(ready.groups) > 1}
         evidence = ready.evidence | {"libraries": dict(backend.versions()), "conditions": self.launch.conditions} | watched.evidence

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -15,15 +16,14 @@ from numpy.typing import NDArray
 
 from collbench.backends.clock import MonotonicClock
 from collbench.backends.memory import Block
-from collbench.errors import WaitExpired
 from collbench.operations.program import Call, NativeCall, Program, PythonCall
 from collbench.timing.loop import Loop, Timed
 from collbench.timing.native import SHARED_BYTES, BarrierStruct, address, library
+from collbench.timing.pattern import first_wrong, write_pattern
+from collbench.timing.threads import at_once
 
 T = TypeVar("T")
 _FEWEST, _MOST = 6, 300
-_PERIOD = 65521
-PATTERN = (np.arange(_PERIOD, dtype=np.uint32) * 40503 >> 7).astype(np.uint8) | 1  # never 0, which memory begins with
 
 
 @dataclass(frozen=True)
@@ -58,23 +58,6 @@ def repetitions(once_s: float, seconds: float) -> int:
     """How often to repeat what takes `once_s`: for so many seconds, but 6 times at least where that is less than twice as long."""
     fits = int(seconds / max(once_s, 1e-9))
     return min(max(fits, _FEWEST if 2 * fits >= _FEWEST else 1), _MOST)
-
-
-def write_pattern(target: NDArray[np.uint8]) -> None:
-    """Fills with PATTERN, over and over."""
-    whole = len(target) // _PERIOD * _PERIOD
-    target[:whole].reshape(-1, _PERIOD)[:] = PATTERN
-    target[whole:] = PATTERN[: len(target) - whole]
-
-
-def first_wrong(target: NDArray[np.uint8]) -> str | None:
-    """How many bytes are not those of the pattern, and where the first is; None when all are."""
-    whole = len(target) // _PERIOD * _PERIOD
-    rows = target[:whole].reshape(-1, _PERIOD)
-    if all(np.array_equal(row, PATTERN) for row in rows) and np.array_equal(target[whole:], PATTERN[: len(target) - whole]):
-        return None
-    places = np.flatnonzero(target != np.resize(PATTERN, len(target)))
-    return f"{len(places)} of {len(target)} bytes differ from those that were copied, the first at {places[0]}"
 
 
 @contextmanager
@@ -125,23 +108,9 @@ def _copying(source: Block, target: Block) -> Program:
 
 def _everywhere(cpus: Sequence[int], task: Callable[[int], T], patience_s: float) -> list[T]:
     """Runs task(place) on every CPU at once, and returns what each gave. Raises the first error, WaitExpired after `patience_s`."""
-    found: dict[int, T] = {}
-    errors: list[BaseException] = []
 
-    def run(place: int) -> None:
-        try:
-            os.sched_setaffinity(0, {cpus[place]})
-            found[place] = task(place)
-        except BaseException as error:
-            errors.append(error)
+    def run(place: int) -> T:
+        os.sched_setaffinity(0, {cpus[place]})
+        return task(place)
 
-    threads = [threading.Thread(target=run, args=(place,), daemon=True) for place in range(len(cpus))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(patience_s)
-    if errors:
-        raise errors[0]
-    if len(found) < len(cpus):
-        raise WaitExpired(f"copying memory: {len(cpus) - len(found)} of {len(cpus)} threads did not end within {patience_s:g} s")
-    return [found[place] for place in range(len(cpus))]
+    return at_once([partial(run, place) for place in range(len(cpus))], "copying memory", patience_s)

@@ -133,6 +133,10 @@ class OnDevice:
             return f"failed after it had been enqueued: {why(failure.code)}"
         return f"has not completed within {self._deadline_s:g} s" if failure.call == _LATE else None
 
+    def remedy(self, failure: Failure) -> str:
+        """What else the user can do about work that has not completed."""
+        return f"; or raise --timeout, of which this is {100 * _SHARE:g} %" if failure.call == _LATE else ""
+
 
 def _words(values: Sequence[int]) -> Words:
     return (ctypes.c_uint64 * len(values))(*values)

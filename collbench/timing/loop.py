@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -110,7 +111,7 @@ class Loop:
             failure, why = broken.failure, device.explain(broken.failure)
             if why:
                 names = " and ".join(dict.fromkeys(name for name in self._timed.program.calls() if not name.startswith("ncclGroup")))
-                raise Unfinished(clock.stuck(f"{names} {why} (iteration {failure.iteration})")) from None
+                raise Unfinished(clock.stuck(f"{names} {why} (iteration {failure.iteration})") + device.remedy(failure)) from None
             raise self._failed(failure.call, failure.iteration, self._explained(failure.call, failure.code)) from None
         self.enqueue_s = float(np.median(device.enqueue_s)) / (batch * self.iterations) if n else None
         self.starts_ns = np.full_like(samples, np.nan)
@@ -139,15 +140,19 @@ class Loop:
     def _run_python(self, n: int, batch: int, first: int) -> NDArray[np.float64]:
         clock, progress, slots, starts, ends = self._timed.clock, self._timed.progress, self._functions, [], []
         assert not isinstance(clock, DeviceClock)
-        turn = first
+        queued, host_s, turn = clock.queued, [], first
         for i in range(n):
             self._call(self._before, i * batch, in_sync=True)
             starts.append(clock.stamp())
+            began = time.monotonic() if queued else 0.0  # between the stamps: nothing that a sample need not hold
             for j in range(batch):
                 self._call(slots[turn % len(slots)], i * batch + j)
                 turn += 1
                 progress.value = i * batch + j
+            if queued:
+                host_s.append(time.monotonic() - began)
             ends.append(clock.stamp())
+        self.enqueue_s = float(np.median(host_s)) / (batch * self.iterations) if host_s else None
         samples = clock.elapsed(starts, ends)
         comparable = clock.native and len(samples) == 1
         self.starts_ns = np.mod(starts, _WRAP_NS).astype(np.float64)[np.newaxis, :] if comparable else np.full_like(samples, np.nan)

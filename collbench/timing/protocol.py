@@ -33,6 +33,7 @@ class Measured:
     """What rank 0 has of a cell: seconds [timed and untimed ranks × n] per iteration, and how the measurement went.
 
     stopped    why no more samples were taken: "precision", "out_of_reach", "max_time", "most_samples", "iterations"
+    batch      turns of the loop per sample, of so many `iterations` each
     starts_ns  when the samples began, as `Loop.starts_ns`, for all ranks
     """
 
@@ -42,6 +43,7 @@ class Measured:
     stopped: str | None = None
     warmups: int = 0
     batch: int = 1
+    iterations: int = 1
     flags: list[str] = field(default_factory=list)
     starts_ns: Samples = field(default_factory=lambda: np.empty((0, 0)))
 
@@ -86,13 +88,18 @@ def sound(samples: Samples, timed: list[int]) -> NDArray[np.bool_]:
     return all_sound
 
 
-def schedule(budget: Budget, size_bytes: int, mode: str, timed: list[int], now: Callable[[], float] = time.monotonic) -> Plan:
-    """Rank 0's plan as a generator: yields looks, is sent their samples [ranks × n], returns what was measured."""
+def schedule(
+    budget: Budget, size_bytes: int, mode: str, timed: list[int], now: Callable[[], float] = time.monotonic, *, iterations: int = 1
+) -> Plan:
+    """Rank 0's plan as a generator: yields looks, is sent their samples [ranks × n], returns what was measured.
+
+    iterations: how many one turn of the loop holds (graphs hold several); samples are seconds of one of them.
+    """
     began = now()
     first = yield 1, 1
     once = max(*slowest(first, timed), now() - began, 1e-7)
     batch = 1 if mode in ("isolated", "graph") else max(1, min(_PIPELINE, int(budget.max_time_s / _FEWEST / once)))
-    measured = Measured(np.empty((len(first), 0)), budget.target(size_bytes), batch=batch)
+    measured = Measured(np.empty((len(first), 0)), budget.target(size_bytes), batch=batch, iterations=iterations)
     if once > budget.max_time_s:
         measured.samples, measured.stopped, measured.flags = first, "max_time", ["budget_exceeded"]
         measured.reached = None if budget.iterations else False
@@ -111,13 +118,14 @@ def _warm_up(budget: Budget, once: float, timed: list[int], measured: Measured) 
         measured.warmups = budget.warmup
         return
     spent, before, each = once, None, once * measured.batch
+    of_one = measured.batch * measured.iterations
     while measured.warmups < MOST_WARMUPS and spent < budget.max_time_s / 4:
         window = _clamp(budget.max_time_s / (5 * each), 3, 20)
         if spent + window * each > budget.max_time_s / 2:
             break
         series = slowest((yield window, measured.batch), timed)
         measured.warmups += window
-        each = max(float(np.median(series)) if len(series) else each, 1e-9) * (measured.batch if len(series) else 1)
+        each = max(float(np.median(series)) if len(series) else each, 1e-9) * (of_one if len(series) else 1)
         spent += window * each
         if before is not None and _alike(before, series):
             return

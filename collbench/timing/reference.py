@@ -12,9 +12,10 @@ import numpy as np
 
 from collbench.backends.clock import MonotonicClock
 from collbench.backends.group import Group
-from collbench.backends.memory import Buffers, slots_for
+from collbench.backends.memory import Buffers
 from collbench.errors import WaitExpired
 from collbench.operations.cell import Cell
+from collbench.operations.layout import slots_for
 from collbench.operations.operation import Block, Operation
 from collbench.operations.program import Call, NativeCall, Program, PythonCall
 from collbench.peak.host import HostRates

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import hmac
 import socket
-import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,12 +13,14 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from collbench.timing.pattern import PATTERN, PERIOD
+from collbench.timing.threads import at_once
+
 KEY_BYTES = 16
 _CHUNK = 1 << 20
-_PERIOD = 65521  # prime: bytes that are lost, doubled or shifted by any round number show
 _WARM = 0.2  # of the time: windows grow and shapers spend their burst; what arrives then is compared byte by byte
 _WINDOWS = 24
-_PATTERN = np.resize((np.arange(_PERIOD, dtype=np.uint32) * 40503 >> 7).astype(np.uint8), _PERIOD + _CHUNK)
+_PATTERN = np.resize(PATTERN, PERIOD + _CHUNK)
 
 
 @dataclass
@@ -59,7 +60,8 @@ def receive(listener: socket.socket, key: bytes, streams: int, seconds: float, p
     with ExitStack() as stack:
         connections = [stack.enter_context(each) for each in _accepted(listener, key, streams, patience_s)]
         arrivals = [_Arrivals() for _ in connections]
-        _at_once([partial(_drain, each, into, (seconds, patience_s)) for each, into in zip(connections, arrivals, strict=True)])
+        drains = [partial(_drain, each, into, (seconds, patience_s)) for each, into in zip(connections, arrivals, strict=True)]
+        at_once(drains, "receiving TCP streams")
     return Streamed(_rates(arrivals), _wrong(arrivals))
 
 
@@ -73,7 +75,7 @@ def send(place: tuple[str, int], key: bytes, streams: int, seconds: float, patie
         for connection in connections:
             connection.sendall(key)
         end = time.monotonic() + seconds + patience_s
-        _at_once([partial(_pour, each, end) for each in connections])
+        at_once([partial(_pour, each, end) for each in connections], "sending TCP streams")
 
 
 def _accepted(listener: socket.socket, key: bytes, streams: int, patience_s: float) -> list[socket.socket]:
@@ -96,7 +98,7 @@ def _pour(connection: socket.socket, end: float) -> None:
     pattern, sent = _PATTERN.data, 0
     with suppress(OSError):
         while time.monotonic() < end:
-            at = sent % _PERIOD
+            at = sent % PERIOD
             sent += connection.send(pattern[at : at + _CHUNK])
 
 
@@ -127,7 +129,7 @@ def _drain(connection: socket.socket, into: _Arrivals, times: tuple[float, float
 def _compare(arrived: NDArray[np.uint8], at: int, into: _Arrivals) -> None:
     if into.wrong is not None:
         return
-    place = at % _PERIOD
+    place = at % PERIOD
     differ = arrived != _PATTERN[place : place + len(arrived)]
     if differ.any():
         into.wrong = at + int(np.argmax(differ))
@@ -149,22 +151,3 @@ def _rates(arrivals: Sequence[_Arrivals]) -> NDArray[np.float64]:
     so_far = sum(np.interp(edges, each.times, each.totals) for each in arrivals)
     rates: NDArray[np.float64] = np.diff(so_far) / np.diff(edges)
     return rates
-
-
-def _at_once(tasks: Sequence[Callable[[], None]]) -> None:
-    """Runs each in a thread of its own to the end. Raises the first error."""
-    errors: list[OSError] = []
-
-    def run(task: Callable[[], None]) -> None:
-        try:
-            task()
-        except OSError as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=run, args=(task,), daemon=True) for task in tasks]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]

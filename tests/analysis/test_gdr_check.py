@@ -87,6 +87,10 @@ def test_one_launch_a_side_has_the_interval_within_and_says_so() -> None:
     assert told(found)[-1] == "the intervals are from within one launch: --launches 3 tells more"
 
 
+def test_wrong_data_make_no_verdict() -> None:
+    assert effects(side(1, (MIB,), wrong=3), side(2, (MIB,))) == []
+
+
 def test_cells_that_a_launch_lacks_are_left_out() -> None:
     a, b = side(1), side(2)
     b[1] = [not_measured("out of memory", size_bytes=MIB), b[1][1]]

@@ -10,7 +10,8 @@ from collbench.backends import mpi
 from collbench.backends.backend import Settings, can_do
 from collbench.backends.mpi import MpiBackend
 from collbench.backends.on_gpu import OneGpu, no_gpu
-from collbench.backends.torch_binding import TorchBinding, TorchMemory
+from collbench.backends.on_torch import TorchMemory
+from collbench.backends.torch_binding import TorchBinding
 from collbench.device.buffers import DeviceBuffers
 from collbench.device.gpu import Gpu
 from collbench.launch.info import LaunchInfo
@@ -128,7 +129,7 @@ def test_tensors_lie_where_the_buffers_are(world):
     buffers = gpu.buffers(ALLREDUCE, on_gpu(count=1001), group, 2, allocate)
     x = TorchBinding(FakeTorch, buffers, group, 1)
     assert (x.send.array.dtype, x.send.array.size, x.recv.array.size) == (np.float32, 1001, 1001)
-    assert [tensor.array.ctypes.data for tensor in (x.send, x.recv)] == [buffers.send(0, 1), buffers.recv(0, 1)]
+    assert [tensor.array.ctypes.data for tensor in (x.send, x.recv)] == [buffers.send_at(0, 1), buffers.recv_at(0, 1)]
     buffers.fill(1, for_check=True)
     x.recv.array[:] = x.send.array
     assert buffers.check(1) == [None]

@@ -11,7 +11,8 @@ from collbench.backends import torch_nccl
 from collbench.backends.backend import Available, Backend, Unavailable, can_do
 from collbench.backends.group import Group
 from collbench.backends.memory import Buffers
-from collbench.backends.torch_binding import no_cuda_build, torch_type
+from collbench.backends.on_torch import no_cuda_build
+from collbench.backends.torch_binding import torch_type
 from collbench.backends.torch_nccl import BatchedBinding, EventClock, TorchNcclBackend
 from collbench.errors import RunFailed
 from collbench.operations.allreduce import ALLREDUCE
@@ -19,7 +20,7 @@ from collbench.operations.dtypes import DTYPES
 from collbench.operations.p2p_bidirectional import P2P_BIDIRECTIONAL
 from tests.helpers import make_cell
 
-NO_DRIVER = "there is no NVIDIA driver here (libcuda.so.1 does not load): install it"
+NO_DRIVER = Unavailable("there is no NVIDIA driver here (libcuda.so.1 does not load)", "install it")
 
 
 @pytest.fixture
@@ -37,7 +38,7 @@ def machine(monkeypatch):
 @pytest.mark.parametrize(
     ("told", "wanted"),
     [
-        ({"no_gpu": NO_DRIVER}, Unavailable("there is no NVIDIA driver here (libcuda.so.1 does not load)", "install it")),
+        ({"no_gpu": NO_DRIVER}, NO_DRIVER),
         ({"torch": None}, Unavailable("torch is not installed", torch_nccl._REMEDY)),
         ({"torch": "2.13.0+cpu"}, Unavailable("torch 2.13.0+cpu is a build for CPUs", torch_nccl._REMEDY)),
         ({}, Available("NCCL of torch 2.13.0+cu130, as training sees it")),

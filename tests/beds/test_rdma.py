@@ -1,11 +1,14 @@
 """Our own readers inside a machine with real InfiniBand verbs: what they say of rxe0 is what the kernel and libibverbs say.
 
-And its counters: what a ping-pong of libibverbs sends through rxe0, and what a whole run over MPI leaves as evidence on its row.
+And its counters: what a ping-pong of libibverbs sends through rxe0, and what a whole run over MPI leaves as evidence on its row; the
+channels that perftest measures there.
 """
 
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -19,10 +22,10 @@ from collbench.topology.archive import Archive, open_archive
 from collbench.topology.readers import ibv_devinfo, infiniband
 from tests.beds.bed import processes
 from tests.beds.rdma import RdmaVm
-from tests.conftest import enter
+from tests.conftest import cannot, enter
 
 ROOT = Path(__file__).parents[2]
-pytestmark = pytest.mark.in_turn("one boot of the virtual machine")
+pytestmark = [pytest.mark.in_turn("one boot of the virtual machine"), pytest.mark.timeout(200)]  # emulated: a busy machine takes minutes
 MTU, MIB = 4096, 1 << 20
 ROUNDS = 5
 READ = """
@@ -31,9 +34,13 @@ from dataclasses import asdict
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from collbench.evidence import counters
+from collbench.results.channel import document
+from collbench.runner.channels_nic import nic_channels
+from collbench.runner.probing import together_or_alone
 from collbench.topology.readers import ethernet, infiniband
 from collbench.topology.files import Folder
 from collbench.topology.gather import gather
+from collbench.topology.here import this_machine
 live = Folder(Path("/"))
 pingpong = ["ibv_rc_pingpong", "-d", "rxe0", "-g", "1", "-m", sys.argv[2], "-s", sys.argv[3], "-n", sys.argv[4]]
 before = counters.read()
@@ -41,7 +48,10 @@ with subprocess.Popen(pingpong, stdout=subprocess.DEVNULL) as server:
     while subprocess.run([*pingpong, "127.0.0.1"], capture_output=True).returncode and server.poll() is None:
         time.sleep(0.05)  # it does not listen yet
 moved = counters.moved(before, counters.read())
-print(json.dumps({"rdma": asdict(infiniband.read(live)), "ethernet": asdict(ethernet.read(live)), "moved": moved}))
+with together_or_alone({}, 240) as world:
+    channels = document(nic_channels(world, this_machine(), {}, 0.3))["channels"]
+seen = {"rdma": asdict(infiniband.read(live)), "ethernet": asdict(ethernet.read(live)), "moved": moved, "channels": channels}
+print(json.dumps(seen))
 sys.exit(gather(Path("/mnt/machine.tar.gz")))
 """
 # The two ranks share the VM: MPICH is told to use the network between them nevertheless.
@@ -54,12 +64,13 @@ exec timeout 90 "$2" -n 2 "$3" -m collbench allreduce --backend mpi --sizes 1M -
 
 @dataclass(frozen=True)
 class Seen:
-    """What one boot brought: the readers' answers, what was gathered there (ibv_devinfo's text with it), what a ping-pong moved."""
+    """What one boot brought: the readers' answers, what was gathered there (ibv_devinfo's with it), what a ping-pong moved, channels."""
 
     rdma: dict[str, Any]
     ethernet: dict[str, Any]
     archive: Archive
     moved: dict[str, Any]
+    channels: dict[str, dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
@@ -70,13 +81,14 @@ def seen() -> Iterator[Seen]:
         (bed.share / "read.py").write_text(READ)
         inside = '"$@" && cat /sys/class/infiniband/rxe0/ports/1/rate'
         read = [sys.executable, "-I", "/mnt/read.py", str(ROOT), str(MTU), str(MIB), str(ROUNDS)]
-        done = bed.run(["sh", "-c", inside, "sh", *read])
+        done = bed.run(["sh", "-c", inside, "sh", *read], timeout=150)
         assert done.returncode == 0, done.stderr
         answer, rate = done.stdout.splitlines()
         assert rate == "100 Gb/sec (4X EDR)"
         assert not processes(bed.folder)
         machine = json.loads(answer)
-        yield Seen(machine["rdma"], machine["ethernet"], open_archive(bed.share / "machine.tar.gz"), machine["moved"])
+        channels = {row["channel"]: row for row in machine["channels"]}
+        yield Seen(machine["rdma"], machine["ethernet"], open_archive(bed.share / "machine.tar.gz"), machine["moved"], channels)
 
 
 def test_rxe0_is_read_live(seen: Seen) -> None:
@@ -122,8 +134,17 @@ def test_packets_are_counted_as_they_are_sent(seen: Seen) -> None:
     assert (seen.moved["silent"], seen.moved["leaving"]) == ([], ["eth0"])
 
 
+def test_perftest_measures_its_channels(seen: Seen) -> None:
+    if shutil.which("ib_write_bw") is None:
+        cannot("perftest is not installed: apt-get install perftest")
+    nic = seen.channels["nic_host_memory_perftest"]
+    assert nic["na"] is None and nic["bytes_per_s"] > 0 and "unverified" in nic["flags"]
+    assert nic["from"].endswith("/rxe0") and nic["of_bytes_per_s"] is None
+    assert re.match(r"NIC rxe0 is software RDMA \(rxe\) over eth0: no rate of its own", nic["limited_by"])
+    assert seen.channels["nic_gpu_memory_gdr_on"]["na"] == "CUDA shows no GPU near this NIC"
+
+
 @pytest.mark.long
-@pytest.mark.timeout(200)
 def test_a_run_over_mpi_leaves_its_packets_on_the_row() -> None:
     mpiexec = Path(sys.prefix) / "bin/mpiexec"
     if not mpiexec.exists():

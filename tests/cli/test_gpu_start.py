@@ -52,7 +52,9 @@ def test_nccl_on_every_gpu_is_the_default(on_gpus: Callable[..., Finished], tmp_
     (row,) = map(json.loads, done.stdout.splitlines())
     assert (row["backend"], row["ranks"], row["device"], row["mode"], row["buffers"]) == ("nccl", 4, "cuda", "pipelined", "rotating")
     assert (row["registration"], row["algorithm"], row["protocol"], row["wrong"]) == ("none", None, None, 0)
-    assert len(read_run(tmp_path / "run").info["rank_map"]) == 2
+    places = read_run(tmp_path / "run").info["rank_map"]
+    assert [(place["rank"], place["local_rank"], place["gpu"]) for place in places] == [(i, i, f"0000:{i + 1}0:00.0") for i in range(4)]
+    assert [place["pid"] == places[0]["pid"] for place in places] == [True, True, False, False]
 
 
 def test_a_single_task_of_srun_uses_all_gpus_and_says_so(on_gpus: Callable[..., Finished], tmp_path: Path) -> None:

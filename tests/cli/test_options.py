@@ -42,7 +42,7 @@ def test_what_is_not_typed(asked: Any) -> None:
     assert ([d.name for d in sweep.dtypes], sweep.redops, sweep.roots) == (["float32"], ("sum",), (0,))
     assert (request.backends, request.asked, request.check, request.seed) == (("mpi", "gloo"), frozenset(), 1, 0)
     assert (request.budget.max_time_s, request.budget.iterations, request.budget.warmup) == (5.0, None, None)
-    assert (request.gpus_per_process, request.evidence, request.telemetry_hz) == (1, True, 0.0)
+    assert (request.gpus_per_process, request.evidence, request.telemetry_hz) == (1, "on", 1.0)
 
 
 def test_the_short_forms_of_nccl_tests(asked: Any) -> None:
@@ -71,7 +71,7 @@ def test_the_long_forms(asked: Any) -> None:
     assert (request.check, request.ceiling, request.seed, request.ranks, request.timeout_s) == (0, 12.5, 9, 6, 7.0)
     assert (request.allocation, request.launches, request.out, request.asked) == ("a", 4, Path("o"), {"simulated"})
     assert {operation.command for operation in sweep.operations} == {"p2p"}
-    assert (sweep.device, request.telemetry_hz, request.evidence) == ("cuda", 2.5, False)
+    assert (sweep.device, request.telemetry_hz, request.evidence) == ("cuda", 2.5, "off")
 
 
 def test_a_variable_stands_in_for_every_long_option(asked: Any) -> None:

@@ -1,7 +1,6 @@
 """Every operation on every backend, every type, reduction, root and placing: right to the last element, or n/a with the reason."""
 
 import functools
-import os
 import re
 import shutil
 import sys
@@ -12,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from collbench.operations.dtypes import BITWISE, DTYPES, REDOPS, redop_misfit
-from tests.conftest import REQUIRED, sample
+from tests.conftest import sample
 from tests.contract.launch import launch
 from tests.contract.rank import sweep_of
-from tests.fake_gpu import Missing, environment
 from tests.helpers import FITTING
 
 NOT_IN_TORCH = ("uint32", "uint64", "float8_e4m3fn", "float8_e5m2")
@@ -57,21 +55,11 @@ def asked_for(n, few):
     ]
 
 
-def fake_gpus():
-    """Skips, or fails where beds must be had, on a machine that cannot build the double."""
-    try:
-        environment()
-    except Missing as why:
-        (pytest.fail if os.environ.get(REQUIRED) == "1" else pytest.skip)(str(why))
-
-
 @functools.cache
 def launched(backend, n, python=sys.executable):
     """(sweeps, outcome), launched once."""
     if backend in needs and python == sys.executable and not find_spec(needs[backend]):
         pytest.skip(f"{needs[backend]} is not installed")
-    if backend == "nccl":
-        fake_gpus()
     folder = Path(tempfile.mkdtemp())
     try:
         asked = asked_for(n, few=n > 2 and backend != "simulated")

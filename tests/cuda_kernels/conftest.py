@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.conftest import cannot
 from tests.cuda_kernels.serial import Serial, build
 
 
@@ -12,5 +13,5 @@ def serial(tmp_path_factory: pytest.TempPathFactory) -> Serial:
     """The kernels as g++ compiles them."""
     library = build(tmp_path_factory.mktemp("kernels"))
     if library is None:
-        pytest.skip("no g++: apt-get install g++")
+        cannot("no g++: apt-get install g++")
     return Serial(library)

@@ -72,6 +72,13 @@ def test_too_much_is_a_memory_error_that_says_what_is_free(gpus):
         gpus[1].allocate(3 << 30)
 
 
+def test_errors_of_modules_and_kernels_which_are_the_drivers_name_the_gpu_too(gpus):
+    from cupy import RawModule
+
+    with pytest.raises(RunFailed, match=r"^GPU 0 \(FAKE GPU \(test double\)\) failed: CUDA_ERROR_FILE_NOT_FOUND: "), gpus[0].use():
+        RawModule(path="/nowhere.cubin")
+
+
 def test_other_errors_of_cuda_name_the_gpu(gpus):
     held = gpus[0].allocate(16)
     with pytest.raises(RunFailed, match=r"^GPU 0 \(FAKE GPU \(test double\)\) failed: cudaErrorInvalidValue"), gpus[0].use():
@@ -116,8 +123,16 @@ def test_the_drivers_words_for_a_code():
         driver_address("cuFrobnicate")
 
 
-def test_the_checker_proves_itself(gpus, streams):
+def test_the_checker_proves_itself_for_every_width(gpus, streams, monkeypatch):
+    looked, real = [], checker_room.Checker.verify
+
+    def verify(self, address, n_bytes, table, tolerance):
+        looked.append(table.itemsize)
+        return real(self, address, n_bytes, table, tolerance)
+
+    monkeypatch.setattr(checker_room.Checker, "verify", verify)
     prove(gpus[0], streams[0])
+    assert looked == [width for width in (1, 2, 4, 8) for _ in range(3 * 4)]
 
 
 @pytest.mark.parametrize("blind", ["sees nothing", "sees errors everywhere", "misplaces them"])
@@ -135,7 +150,7 @@ def test_a_blind_checker_is_caught(gpus, streams, monkeypatch, blind):
 
 def downloaded(buffers, gpus, driven, slot, which):
     count = buffers.elements(driven)[which == "recv"]
-    at = getattr(buffers, which)(driven, slot)
+    at = getattr(buffers, f"{which}_at")(driven, slot)
     return gpus[driven].download(at, count * buffers.cell.dtype.size).view(buffers.cell.dtype.numpy)
 
 
@@ -177,7 +192,7 @@ def carry_out(buffers, gpus, streams, slot=0):
     for driven, place in enumerate(buffers.places):
         got = carried_out(buffers.operation, place, sends)
         if got.size:
-            gpus[driven].upload(buffers.recv(driven, slot), got, streams[driven])
+            gpus[driven].upload(buffers.recv_at(driven, slot), got, streams[driven])
     return sends
 
 
@@ -189,7 +204,7 @@ def test_right_data_is_found_right_and_one_flip_at_its_index(make, gpus, streams
     carry_out(buffers, gpus, streams)
     assert buffers.check(0) == [None, None]
     width, received = buffers.cell.dtype.size, buffers.elements(1)[1]
-    checker_of(gpus[1], streams[1]).corrupt(buffers.recv(1, 0), (received - 1) * width, 0x01)
+    checker_of(gpus[1], streams[1]).corrupt(buffers.recv_at(1, 0), (received - 1) * width, 0x01)
     found = buffers.check(0)
     assert (found[0], found[1].rank, found[1].wrong, found[1].index) == (None, 1, 1, received - 1)
 
@@ -204,7 +219,7 @@ def test_every_type_is_told_in_the_words_of_the_host(make, gpus, streams, dtype)
             each.fill(0, for_check=True)
         sends = carry_out(buffers, gpus, streams)
         spoilt = spoil(downloaded(buffers, gpus, 0, 0, "recv"), sends).astype(buffers.cell.dtype.numpy)
-        gpus[0].upload(buffers.recv(0, 0), spoilt, streams[0])
+        gpus[0].upload(buffers.recv_at(0, 0), spoilt, streams[0])
         host.recv(0, 0)[:] = spoilt
         found = buffers.check(0)[0]
         assert found == host.check(0)[0]
@@ -221,7 +236,7 @@ def test_an_average_may_be_as_far_off_as_on_the_host(gpus, streams, dtype):
     for units in (0, 1, 2, 3, 4, 5, 6, 7):
         got = right.copy()
         got.view(f"u{got.itemsize}")[7] += units
-        gpus[0].upload(buffers.recv(0, 0), got, streams[0])
+        gpus[0].upload(buffers.recv_at(0, 0), got, streams[0])
         host.recv(0, 0)[:] = got
         assert buffers.check(0)[0] == host.check(0)[0]
 
@@ -232,7 +247,7 @@ def test_long_buffers_are_compared_to_their_last_element(make, gpus, streams):
     buffers.fill(0, for_check=True)
     carry_out(buffers, gpus, streams)
     assert buffers.check(0) == [None, None]
-    checker_of(gpus[1], streams[1]).corrupt(buffers.recv(1, 0), count - 1, 0x80)
+    checker_of(gpus[1], streams[1]).corrupt(buffers.recv_at(1, 0), count - 1, 0x80)
     assert buffers.check(0)[1].index == count - 1
 
 
@@ -250,4 +265,4 @@ def test_memory_of_another_allocator_is_used_as_it_is(gpus, streams):
         return taken[-1]
 
     buffers = DeviceBuffers(ALLREDUCE, make_cell(device="cuda"), PAIR, 1, gpus, streams, allocate)
-    assert [buffers.recv(driven, 0) for driven in (0, 1)] == [held.address for held in taken]
+    assert [buffers.recv_at(driven, 0) for driven in (0, 1)] == [held.address for held in taken]

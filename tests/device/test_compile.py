@@ -155,12 +155,9 @@ def test_without_nvrtc_the_extra_is_named(nvrtc: Compiler, monkeypatch: pytest.M
 
 
 @pytest.mark.in_turn
-def test_nvrtc_itself_compiles_them(tmp_path: Path) -> None:
-    python = ROOT / ".venv-cuda/bin/python"
-    if not python.exists():
-        pytest.skip("no cupy here: `make cuda-environment` brings it into .venv-cuda")
+def test_nvrtc_itself_compiles_them(cuda_python: str, tmp_path: Path) -> None:
     program = "import sys; from collbench.device.compile import cubin; [print(cubin(arch)) for arch in sys.argv[1:]]"
-    words = [str(python), "-c", program, *sample(ARCHS, 1)]
+    words = [cuda_python, "-c", program, *sample(ARCHS, 1)]
     env = {"PYTHONPATH": str(ROOT), "COLLBENCH_CACHE": str(tmp_path), "PATH": "/usr/bin:/bin"}
     done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr

@@ -8,7 +8,7 @@ from collbench.evidence import ethernet_counters
 from collbench.evidence.counters import Counters, grown, moved, read
 from tests.evidence.hosts import interface, port
 
-NOTHING = {"interfaces": {}, "ports": {}, "gpus": {}, "leaving": [], "came_or_went": [], "silent": [], "states": {}}
+NOTHING = {"interfaces": {}, "ports": {}, "gpus": {}, "leaving": [], "came_or_went": [], "silent": [], "idle": [], "states": {}}
 
 
 def between(tmp_path, before, after):
@@ -68,7 +68,16 @@ def test_rxe_has_packets_of_its_own(tmp_path):
         tmp_path, lambda root: port(root, "rxe0/1", hw={"sent_pkts": 7, "rcvd_pkts": 7, "link_speed": 3}),
         lambda root: port(root, "rxe0/1", hw={"sent_pkts": 263, "rcvd_pkts": 263, "link_speed": 3}),
     )  # fmt: skip
-    assert (found["ports"], found["silent"]) == ({"rxe0/1": {"sent_pkts": 256, "rcvd_pkts": 256}}, [])
+    assert (found["ports"], found["silent"], found["idle"]) == ({"rxe0/1": {"sent_pkts": 256, "rcvd_pkts": 256}}, [], [])
+
+
+def test_a_port_that_counts_bytes_and_sent_none_is_idle(tmp_path):
+    port(tmp_path, "mlx5_0/1", port_xmit_data=100, port_rcv_data=1)
+    port(tmp_path, "mlx5_1/1", port_xmit_data=100, port_rcv_data=1)
+    first = read(str(tmp_path))
+    port(tmp_path, "mlx5_1/1", port_xmit_data=101, port_rcv_data=1)
+    found = moved(first, read(str(tmp_path)))
+    assert (found["idle"], found["ports"]) == (["mlx5_0/1"], {"mlx5_1/1": {"tx_bytes": 4}})
 
 
 def test_a_counter_of_32_bits_that_stands_at_its_end_is_unknown(tmp_path):

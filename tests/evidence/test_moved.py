@@ -24,7 +24,7 @@ def seen(tx=0, rx=0, packets=0, interface="eth0", **changes):
     """One host's counters, as bytes of payload over an interface."""
     counts = {"tx_bytes": tx + 66 * packets, "rx_bytes": rx + 66 * packets, "tx_packets": packets, "rx_packets": packets}
     found = {"interfaces": {interface: {name: value for name, value in counts.items() if value}}, "leaving": ["eth0"]}
-    return {"ports": {}, "gpus": {}, "came_or_went": [], "silent": [], "states": {}, **found, **changes}
+    return {"ports": {}, "gpus": {}, "came_or_went": [], "silent": [], "idle": [], "states": {}, **found, **changes}
 
 
 def told(counts, **changes):
@@ -133,7 +133,7 @@ HOST = st.fixed_dictionaries({
     "interfaces": st.dictionaries(st.sampled_from(["eth0", "lo"]), COUNTS), "ports": st.dictionaries(st.just("mlx5_0/1"), COUNTS),
     "gpus": st.dictionaries(st.just("0000:19:00.0"), st.dictionaries(st.just("nvlink_tx_bytes"), VALUES)),
     "leaving": st.lists(st.sampled_from(["eth0", "eth1"]), unique=True), "came_or_went": st.lists(st.just("eth2"), max_size=1),
-    "silent": st.lists(st.just("cxi0"), max_size=1), "states": st.just({}),
+    "silent": st.lists(st.just("cxi0"), max_size=1), "idle": st.just([]), "states": st.just({}),
 })  # fmt: skip
 
 

@@ -50,6 +50,30 @@ def test_what_nccl_is_asked_for(env: dict[str, str]) -> None:
     assert env == {}
 
 
+def test_nothing_is_left_where_it_was_not_closed(env: dict[str, str]) -> None:
+    log = prepare(env)
+    folder = Path(env["NCCL_DEBUG_FILE"]).parent
+    del log
+    assert not folder.exists()
+
+
+def test_in_a_local_start_it_lies_where_the_parent_removes_everything(env: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "start").mkdir()
+    env["COLLBENCH_LOCAL"] = str(tmp_path / "start")
+    log = prepare(env)
+    assert Path(env["NCCL_DEBUG_FILE"]).parent.parent == tmp_path / "start"
+    log.close()
+
+
+def test_the_environment_as_the_user_gave_it(env: dict[str, str]) -> None:
+    given = {"NCCL_DEBUG_SUBSYS": "ALL", "NCCL_ALGO": "Ring"}
+    env.update(given)
+    first, second = prepare(env), prepare(env)
+    assert first.of_user(env) == second.of_user(env) == given
+    first.close()
+    second.close()
+
+
 def test_a_line_per_call_only_where_it_is_asked_for(env: dict[str, str]) -> None:
     log = prepare(env, tuning=True)
     assert env["NCCL_DEBUG_SUBSYS"] == "INIT,NET,GRAPH,TUNING"

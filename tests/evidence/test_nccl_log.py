@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.evidence import nccl_facts
-from collbench.evidence.nccl_log import KIND, NcclLog, looks_like, read, read_file
+from collbench.evidence.nccl_log import GDR, KIND, NcclLog, looks_like, read, read_file
 from collbench.evidence.nccl_words import Choice, Connection
 from collbench.topology.text import Unreadable
 from tests.benchmarks.nccl_log import KINDS
@@ -62,10 +62,12 @@ def test_a_whole_log() -> None:
     )  # fmt: skip
 
 
-def test_both_directions_prove_gpudirect() -> None:
-    assert read(IB, "nccl.log").gdr_proof == "nccl.log has [send] and [receive] via NET/IB/0/GDRDMA, NET/IB/1/GDRDMA"
+def test_each_direction_of_gpudirect_is_told_apart() -> None:
+    both = read(IB, "nccl.log")
+    assert (both.gdr_send, both.gdr_receive) == (True, True)
+    assert [key for key in both.transports if key.endswith(GDR)] == ["NET/IB/0/GDRDMA", "NET/IB/1/GDRDMA"]
     one = log("Channel 00/0 : 0[0] -> 2[0] [send] via NET/IB/0/GDRDMA", "NET/IB : GPU Direct RDMA Enabled for HCA 0 'mlx5_0'")
-    assert (one.gdr_send, one.gdr_receive, one.gdr_proof) == (True, False, None)
+    assert (one.gdr_send, one.gdr_receive) == (True, False)
 
 
 def test_which_gpus_are_proven() -> None:
@@ -95,7 +97,7 @@ def test_the_numbers_of_devices_are_those_of_nccl() -> None:
 
 def test_rdma_without_the_suffix_is_staged() -> None:
     found = log("Channel 15/0 : 33[1] -> 41[1] [send] via NET/IBext_v8/4", "Channel 15/0 : 41[1] -> 33[1] [receive] via NET/IBext_v8/4")
-    assert (found.net, found.staged, found.gdr_proof) == ("IBext_v8", 2, None)
+    assert (found.net, found.staged, found.gdr_send, found.gdr_receive) == ("IBext_v8", 2, False, False)
 
 
 def test_sockets_are_no_rdma_that_is_staged() -> None:
@@ -275,7 +277,7 @@ def test_any_text_is_read_or_refused(text: str, place: int, inserted: str) -> No
     except Unreadable:
         return
     assert isinstance(found, NcclLog)
-    assert found.gdr_proof is None or ("[send]" in mutated and "[receive]" in mutated)
+    assert not (found.gdr_send and found.gdr_receive) or ("[send]" in mutated and "[receive]" in mutated)
 
 
 def test_a_line_that_never_ends_is_cut() -> None:

@@ -83,6 +83,20 @@ def test_where_links_count_for_themselves_they_are_added():
     assert gpus.read()[0][BUS] == {"nvlink_rx_bytes": 1}  # a link that is gone is no smaller sum
 
 
+def test_the_last_of_as_many_links_as_nvml_knows_counts_too():
+    assert Gpus.open(FAKEPynvml({(XMIT_BYTES, 0): 100, (XMIT_BYTES, 35): 7})).read()[0][BUS] == {"nvlink_tx_bytes": 107}
+
+
+def test_bytes_counted_in_32_bits_come_round_too_often_to_say_anything():
+    class Short(FAKEPynvml):
+        def nvmlDeviceGetFieldValues(self, gpu, ids):
+            return [SimpleNamespace(valueType=1, nvmlReturn=0, value=SimpleNamespace(uiVal=5)) for _ in ids]
+
+    assert Gpus.open(Short({})).read()[0][BUS] == {
+        "nvlink_tx_bytes": 5 * 1024, "nvlink_rx_bytes": 5 * 1024, "pcie_replays": 5, "ecc_corrected": 5,
+    }  # fmt: skip
+
+
 def test_only_fields_that_the_driver_answers_are_asked_again():
     library = FAKEPynvml({(PCIE_TX, 0): 7})
     gpus = Gpus.open(library)

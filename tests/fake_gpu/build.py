@@ -1,7 +1,11 @@
-"""Builds the fake libcuda.so.1 and libnccl.so.2 with g++, once for what their sources say: build/fake-gpu/<checksum>/{cuda,nccl}/."""
+"""Builds the fake libcuda.so.1 and libnccl.so.2 with g++, once for what their sources say: build/fake-gpu/<checksum>/{cuda,nccl}/.
+
+In a checkout that cannot be written to they go to the system's temporary folder.
+"""
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import tempfile
@@ -13,7 +17,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-BUILD = ROOT / "build/fake-gpu"
+BUILD = ROOT / "build/fake-gpu" if os.access(ROOT, os.W_OK) else Path(tempfile.gettempdir(), f"collbench-fake-gpu-{os.geteuid()}")
 PYTHON = HERE / "python"  # where the fake cupy lies
 _COMPILE = ("g++", "-std=c++17", "-O1", "-Wall", "-Wextra", "-fPIC", "-fvisibility=hidden", "-pthread", "-c")
 _LINK = ("g++", "-shared", "-pthread", "-Wl,-z,defs")

@@ -97,8 +97,9 @@ class Ranks:
 
     def abort(self) -> None:
         """All ranks give up."""
-        for comm in self.comms:
-            NCCL.ncclCommAbort(comm)
+        with self.group():
+            for comm in self.comms:
+                NCCL.ncclCommAbort(comm)
 
     def close(self) -> None:
         """Destroy what was not aborted."""

@@ -23,6 +23,7 @@ CLASSES = {
     "cuda/_device.py": {"Device": "cuda.Device"},
     "cuda/_module.py": {"RawModule": "RawModule"},
     "cuda/_pinned.py": {"PinnedMemoryPointer": "cuda.PinnedMemoryPointer", "alloc_pinned_memory": "cuda.alloc_pinned_memory"},
+    "cuda/driver.py": {"CUDADriverError": "cuda.driver.CUDADriverError"},
     "_libcuda.py": {"CUDARuntimeError": "cuda.runtime.CUDARuntimeError"},
 }  # fmt: skip
 

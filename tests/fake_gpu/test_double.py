@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import socket
 import subprocess
 import sys
+from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 
-from tests.conftest import REQUIRED
-from tests.fake_gpu import ROOT, Missing, environment, libraries
+from tests import conftest
+from tests.fake_gpu import ROOT, Missing, build, environment, libraries
 
 GPUS = 4
 
 
 @pytest.fixture(scope="module", autouse=True)
 def built() -> Path:
-    try:
-        return libraries()
-    except Missing as why:
-        if os.environ.get(REQUIRED) == "1":
-            pytest.fail(str(why))
-        pytest.skip(str(why))
+    return libraries()
 
 
 def python(code: str, env: dict[str, str]) -> str:
@@ -46,7 +43,8 @@ def test_everything_inside(tmp_path: Path) -> None:
         "NCCL_DEBUG_SUBSYS": "INIT,TUNING",
         "NCCL_DEBUG_FILE": f"{tmp_path}/%h.%p",
     }
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/fake_gpu/inside.py"]
+    files = ["tests/fake_gpu/inside.py", "tests/fake_gpu/inside_refusals.py"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files]
     done = subprocess.run(command, env=environment(GPUS) | told, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -86,6 +84,34 @@ def test_shared_memory_of_dead_processes_is_removed(built: Path) -> None:
     left.write_bytes(b"x")
     ctypes.CDLL(str(built / "nccl/libnccl.so.2")).ncclGetUniqueId((ctypes.c_char * 128)())
     assert not left.exists()
+
+
+@pytest.mark.parametrize(("required", "ending"), [("", pytest.skip.Exception), ("1", pytest.fail.Exception)])
+@pytest.mark.parametrize("hook", [conftest.pytest_runtest_setup, conftest.pytest_runtest_call])
+def test_without_a_compiler_tests_are_skipped_but_fail_where_they_must_run(
+    hook: Callable[[], Generator[None]], required: str, ending: type[Exception], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(conftest.REQUIRED, required)
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(Missing) as missing:
+        build._made(tmp_path / "none", lambda folder: None)
+    next(around := hook())
+    with pytest.raises(ending, match="the fake GPU is compiled by g\\+\\+: apt-get install g\\+\\+"):
+        around.throw(missing.value)
+
+
+def test_of_two_builds_at_once_both_get_a_whole_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(build, "BUILD", tmp_path)
+    both = Barrier(2, timeout=30)
+
+    def slowly(folder: Path) -> None:
+        (folder / "whole").touch()
+        both.wait()
+
+    with ThreadPoolExecutor(2) as pool:
+        made = list(pool.map(lambda _: build._made(tmp_path / "made", slowly), range(2)))
+    assert made == [tmp_path / "made"] * 2
+    assert [path.relative_to(tmp_path) for path in tmp_path.rglob("*")] == [Path("made"), Path("made/whole")]
 
 
 FIRST = "import cupy; r = cupy.cuda.runtime\n"

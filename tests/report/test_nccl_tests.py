@@ -20,11 +20,11 @@ from tests.results.rows import make_row, make_times, not_measured
 RANK_MAP = [{"rank": rank, "host": f"node{rank // 2}", "local_rank": rank % 2, "pid": 4000 + rank} for rank in range(4)]
 
 
-def text_of(rows: Sequence[Row]) -> str:
+def text_of(rows: Sequence[Row], places: Sequence[dict[str, Any]] = RANK_MAP) -> str:
     """The rows as nccl-tests text, in the order given."""
     out = io.StringIO()
     reporter = make_reporter("nccl-tests", out, io.StringIO())
-    reporter.start(PlanSummary.of(rows, RANK_MAP))
+    reporter.start(PlanSummary.of(rows, places))
     for row in rows:
         reporter.row(row)
     reporter.end()
@@ -143,3 +143,10 @@ def _printf(form: str, value: Any) -> str:
 
 def test_heads_name_the_devices() -> None:
     assert "# Using devices\n#  Rank  0 Group  0 Pid   4000 on      node0 device  0 [cuda] cuda\n" in text_of([make_row()])
+
+
+def test_heads_count_the_gpus_of_a_process() -> None:
+    places = [{"rank": i, "host": "node0", "local_rank": i, "pid": 4000 + i // 2, "gpu": f"0000:{i}b:00.0"} for i in range(4)]
+    text = text_of([make_row()], places)
+    assert "# nThread 1 nGpus 2 minBytes" in text
+    assert "#  Rank  3 Group  0 Pid   4001 on      node0 device  3 [0000:3b:00] cuda\n" in text

@@ -1,6 +1,7 @@
 """Which ceiling a cell gets: by the way its bytes take, on hosts that nobody has here (so the world is a fake one)."""
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,6 +12,7 @@ from collbench.runner.ceilings import Ceilings, _sharing
 from collbench.topology.interfaces import Interface
 from collbench.topology.model import Machine, Nic, Port
 from collbench.world.world import Member
+from tests.topology.machines import dgx
 
 ETHERNET = Interface("eth0", 1500, 10e9, None, None)
 TCP = 1.25e9 * 1448 / 1538
@@ -103,3 +105,30 @@ def test_an_oversubscribed_fabric_is_told() -> None:
 def test_a_given_ceiling_goes_before_all() -> None:
     ceiling, bound = of([node(), node()], ceiling=42.0)
     assert (ceiling.kind, ceiling.bytes_per_s, bound) == ("given", 42e9, None)
+
+
+def of_gpus(operation: str, groups: list[list[int]], by_turns: bool = False, gpu_of: Sequence[int] = ()) -> Any:
+    """(ceiling, hard bound) of ranks on two hosts with two GPUs each; `by_turns`: rank 1 is on the second host."""
+    machine = dgx()
+    first, second = (str(gpu.address) for gpu in machine.gpus[:2])
+    world = FakeWorld(2)
+    if by_turns:
+        world.members = [replace(member, host=f"h{member.rank % 2}") for member in world.members]
+    gpus = tuple((first, second)[i] for i in gpu_of or ((0, 0, 1, 1) if by_turns else (0, 1, 0, 1)))
+    known = Ceilings(cast(Any, SimpleNamespace(ceiling=None, oversubscription=1.0)), cast(Any, world), [], [machine, machine])
+    backend = SimpleNamespace(name="nccl", own_ceiling=None, ranks=4, gpus=gpus)
+    return known.of(operations()[operation], cast(Any, SimpleNamespace(device="cuda")), cast(Any, backend), groups)
+
+
+def test_pairs_of_gpus_inside_their_hosts_are_not_set_against_the_network() -> None:
+    across, _ = of_gpus("p2p_bandwidth", [[0, 2], [1, 3]])
+    inside, bound = of_gpus("p2p_bandwidth", [[0, 2], [1, 3]], by_turns=True)
+    assert across.limited_by == "PCIe Gen5 x16 of 2 GPUs shared by 2 pairs"
+    assert (inside.limited_by, bound.bytes_per_s) == ("NVLink 18×25 GB/s", 450e9)
+    mixed, bound = of_gpus("p2p_bandwidth", [[0, 2], [1, 2]], by_turns=True)
+    assert (mixed.bytes_per_s, mixed.limited_by, bound) == (None, "some pairs cross hosts and some do not", None)
+
+
+def test_ranks_that_share_a_gpu_have_no_link_between_them() -> None:
+    shared, bound = of_gpus("allreduce", [[0, 1, 2, 3]], gpu_of=(0, 0, 0, 1))
+    assert (shared.bytes_per_s, shared.limited_by, bound) == (None, "several ranks share a GPU: no link lies between them", None)

@@ -197,16 +197,27 @@ class TestOnTheDouble:
 @pytest.mark.slurm
 @pytest.mark.in_turn
 def test_shaped_links_read_their_rate(slurm_hosts: SlurmBed) -> None:
-    """1 Gbit/s by the shaper: TCP and MPI reach it, and the counters show that MPI took the interface."""
+    """1 Gbit/s by the shaper: TCP and MPI reach it, and the counters show that MPI took the interface.
+
+    A busy machine can only slow them down: the best of three measurements reads the rate, and none may exceed it.
+    """
     words = ["-m", "collbench", "probe", "--measure", "--max-time", "0.5", "--format", "json"]
     fabric = {"MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "tcp"}
-    done = slurm_hosts.srun(["-N2", "--mpi=pmi2"], [sys.executable, *words], env=environment(fabric), timeout=100)
-    assert done.returncode == 0, done.stderr
-    found, (one, two) = by_channel(done.stdout), slurm_hosts.nodes
-    assert [(row["from"], row["to"]) for row in found["tcp_1"]] == [(one, two), (two, one)]
-    for row in (*found["tcp_1"], *found["tcp_8"], *found["nic_host_memory_mpi"]):
-        assert row["limited_by"] == "NIC eth0 1 Gb/s, TCP (tc qdisc on eth0)"
-        assert row["of_bytes_per_s"] == pytest.approx(125e6 * 1448 / 1514, rel=1e-6)
-        assert 90 < row["percent"] < 103
-    assert [row["from"] for row in found["host_memory"]] == [one, two]
-    assert found["nic_gpu_memory_mpi"][0]["na"]
+    one, two = slurm_hosts.nodes
+    best: dict[tuple[str, str, str], float] = {}
+    for _ in range(3):
+        done = slurm_hosts.srun(["-N2", "--mpi=pmi2"], [sys.executable, *words], env=environment(fabric), timeout=35)
+        assert done.returncode == 0, done.stderr
+        found = by_channel(done.stdout)
+        assert [(row["from"], row["to"]) for row in found["tcp_1"]] == [(one, two), (two, one)]
+        for row in (*found["tcp_1"], *found["tcp_8"], *found["nic_host_memory_mpi"]):
+            assert row["limited_by"] == "NIC eth0 1 Gb/s, TCP (tc qdisc on eth0)"
+            assert row["of_bytes_per_s"] == pytest.approx(125e6 * 1448 / 1514, rel=1e-6)
+            assert row["percent"] < 103
+            way = (row["channel"], row["from"], row["to"])
+            best[way] = max(best.get(way, 0), row["percent"])
+        assert [row["from"] for row in found["host_memory"]] == [one, two]
+        assert found["nic_gpu_memory_mpi"][0]["na"]
+        if min(best.values()) > 90:
+            break
+    assert min(best.values()) > 90, best

@@ -241,7 +241,7 @@ def test_a_backend_that_is_not_there_is_one_sentence(start, monkeypatch):
 class Native(SimulatedBackend):
     """One rank whose operations are C calls that do nothing."""
 
-    name, own_ceiling = "native", None
+    name, virtual, own_ceiling = "native", False, None
 
     def bind(self, operation, cell, group, buffers):
         return Program(((NativeCall("nothing", address("collbench_nothing"), ()),),) * buffers.slots, keep=buffers)

@@ -7,7 +7,7 @@ import os
 import numpy as np
 import pytest
 
-from collbench.timing.copies import bound, copy_memory, first_wrong, repetitions, write_pattern
+from collbench.timing.copies import bound, copy_memory, repetitions
 
 CPUS = sorted(os.sched_getaffinity(0))
 
@@ -32,19 +32,6 @@ def test_a_thread_bound_for_a_while() -> None:
     with bound(CPUS[:1]):
         assert os.sched_getaffinity(0) == {CPUS[0]}
     assert os.sched_getaffinity(0) == before
-
-
-@pytest.mark.parametrize("n", [1, 65_521, 200_000])
-def test_one_wrong_byte_is_found_wherever_it_is(n: int) -> None:
-    target = np.zeros(n, np.uint8)
-    write_pattern(target)
-    assert first_wrong(target) is None
-    target[n - 1] ^= 0x80
-    assert first_wrong(target) == f"1 of {n} bytes differ from those that were copied, the first at {n - 1}"
-
-
-def test_memory_that_nobody_wrote_is_all_wrong() -> None:
-    assert first_wrong(np.zeros(1000, np.uint8)) == "1000 of 1000 bytes differ from those that were copied, the first at 0"
 
 
 @pytest.mark.parametrize(

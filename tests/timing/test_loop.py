@@ -45,7 +45,7 @@ class Recorder:
 def make(recorder, kind, slots=(("a", "b"),), sync=("s",), keep=None):
     """A loop of native calls, of native calls without the C loop's help, or of Python calls."""
     call = recorder.python if kind == "python" else recorder.native
-    program = Program(tuple(tuple(call(name) for name in slot) for slot in slots), keep, lambda code: f"MPI_ERR_{code}")
+    program = Program(tuple(tuple(call(name) for name in slot) for slot in slots), (recorder, keep), lambda code: f"MPI_ERR_{code}")
     before = Program((tuple(call(name) for name in sync),), explain=lambda code: f"errno {code}") if sync else None
     return Loop(Timed(program, before, MonotonicClock(), ctypes.c_int64(-1)))
 
@@ -177,7 +177,7 @@ def test_python_calls_cannot_be_laid_out_for_the_c_loop():
 
 def test_a_clock_that_is_not_the_c_loops_keeps_it_in_python():
     class Ticks:
-        native = False
+        native, queued = False, True
 
         def __init__(self):
             self.now = 0
@@ -193,6 +193,7 @@ def test_a_clock_that_is_not_the_c_loops_keeps_it_in_python():
     loop = Loop(Timed(Program(((recorder.native("a"),),)), None, Ticks(), ctypes.c_int64()))
     assert not loop.could_be_native
     assert loop.run(2).tolist() == [[1, 1], [2, 2]]
+    assert loop.enqueue_s is not None and 0 < loop.enqueue_s < 0.1  # its calls only enqueue: what the host took for them
 
 
 def test_a_million_empty_calls_take_no_time_worth_the_name():

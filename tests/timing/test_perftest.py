@@ -1,13 +1,8 @@
-"""perftest's ib_write_bw: the figures in its output, its complaints, and both ends on the software RDMA device of the virtual machine."""
+"""perftest's ib_write_bw: the figures in its output, its complaints. tests/beds/test_rdma.py runs it on software RDMA."""
 
 from __future__ import annotations
 
-import json
-import re
 import shutil
-import sys
-from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -16,20 +11,7 @@ from hypothesis import strategies as st
 from collbench.errors import RunFailed
 from collbench.timing import perftest
 from collbench.timing.perftest import Server, Writes, complaint, free_port, rate_in, why_not, write_to
-from tests.beds.rdma import RdmaVm
-from tests.conftest import enter
 
-ROOT = Path(__file__).parents[2]
-MEASURE = """
-import json, sys
-sys.path.insert(0, sys.argv[1])
-from collbench.results.channel import document
-from collbench.runner.channels_nic import nic_channels
-from collbench.runner.probing import together_or_alone
-from collbench.topology.here import this_machine
-with together_or_alone({}, 60) as world:
-    print(json.dumps(document(nic_channels(world, this_machine(), {}, 0.3))))
-"""
 # What 4.5 prints in the virtual machine, shortened.
 PRINTED = """
 ---------------------------------------------------------------------------------------
@@ -82,20 +64,3 @@ def test_a_device_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     writes, port = Writes("none7"), free_port()
     with Server(writes, port), pytest.raises(RunFailed, match=r"^perftest: .+"):
         write_to("127.0.0.1", writes, port, 0.1, 1)
-
-
-@pytest.mark.in_turn("perftest in the virtual machine")
-def test_its_channels_are_measured_on_software_rdma() -> None:
-    if shutil.which("ib_write_bw") is None:
-        pytest.skip("perftest is not installed: apt-get install perftest")
-    with ExitStack() as stack:
-        bed = enter(stack, RdmaVm())
-        (bed.share / "measure.py").write_text(MEASURE)
-        done = bed.run([sys.executable, "-I", "/mnt/measure.py", str(ROOT)], timeout=110)
-    assert done.returncode == 0, done.stderr
-    rows = {row["channel"]: row for row in json.loads(done.stdout)["channels"]}
-    nic = rows["nic_host_memory_perftest"]
-    assert nic["na"] is None and nic["bytes_per_s"] > 0 and "unverified" in nic["flags"]
-    assert nic["from"].endswith("/rxe0") and nic["of_bytes_per_s"] is None
-    assert re.match(r"NIC rxe0 is software RDMA \(rxe\) over eth0: no rate of its own", nic["limited_by"])
-    assert rows["nic_gpu_memory_gdr_on"]["na"] == "CUDA shows no GPU near this NIC"

@@ -12,9 +12,9 @@ from collbench.world.world import World
 class Bench:
     """Runs a plan: `series(i)` is the time of the ith iteration at the slowest rank; the clock moves by what the samples took."""
 
-    def __init__(self, budget, series, *, mode="isolated", size_bytes=8, ranks=2, timed=(0, 1), overhead_s=0.0):
-        self.now, self.looks, self.started, self._i = 0.0, [], [], 0
-        plan = schedule(budget, size_bytes, mode, list(timed), lambda: self.now)
+    def __init__(self, budget, series, *, mode="isolated", size_bytes=8, ranks=2, timed=(0, 1), overhead_s=0.0, iterations=1):
+        self.now, self.looks, self.started, self._i, self._iterations = 0.0, [], [], 0, iterations
+        plan = schedule(budget, size_bytes, mode, list(timed), lambda: self.now, iterations=iterations)
         look = next(plan)
         while True:
             self.looks.append(look)
@@ -30,7 +30,7 @@ class Bench:
         values = np.array([[series(self._i + k * batch + j) for j in range(batch)] for k in range(n)]).mean(axis=1)
         self._i += n * batch
         went = np.where(np.isfinite(values) & (values > 0), values, 1e-3)  # the rank's clock may be broken, this one is not
-        self.now += float(went.sum()) * batch + overhead_s * n
+        self.now += float(went.sum()) * batch * self._iterations + overhead_s * n
         rows = [values, *[values / 2] * (ranks - 1)]
         return np.array(rows)
 
@@ -149,6 +149,11 @@ def test_one_iteration_longer_than_the_budget_is_one_sample_and_no_interval(iter
     assert (bench.measured.samples.tolist(), bench.measured.warmups) == ([[2.0], [1.0]], 0)
     assert (bench.measured.stopped, bench.measured.reached) == ("max_time", None if iterations else False)
     assert bench.measured.flags == ["budget_exceeded", "few_samples", *([] if iterations else ["target_missed"])]
+
+
+def test_a_graph_is_warmed_up_for_as_long_as_all_its_iterations_take():
+    bench = Bench(Budget(5.0), noisy(10e-3, 0.001), mode="graph", iterations=20)  # 0.2 s a turn
+    assert bench.measured.warmups <= 10 and bench.now < 5.5
 
 
 def test_long_iterations_are_not_warmed_up_at_the_cost_of_their_samples():

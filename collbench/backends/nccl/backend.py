@@ -6,13 +6,14 @@ import ctypes
 import os
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from collbench.backends.backend import Available, Settings, Tuning, Unavailable, Usual
 from collbench.backends.clock import DeviceClock
 from collbench.backends.group import Group
+from collbench.backends.memory import AnyBuffers
 from collbench.backends.nccl.binding import GRAPH_ITERATIONS, Graphs, NcclBinding, rotation, together
 from collbench.backends.nccl.communicators import Communicators, tuned
 from collbench.backends.nccl.limits import limits
@@ -23,7 +24,7 @@ from collbench.device.buffers import DeviceBuffers
 from collbench.device.gpu import Gpu, driver_address, driver_error
 from collbench.errors import CollbenchError, RunFailed
 from collbench.operations.cell import Cell
-from collbench.operations.layout import bytes_needed
+from collbench.operations.layout import bytes_needed, slots_checked
 from collbench.operations.operation import Operation, Reason
 from collbench.operations.program import Call, NativeCall, Program
 from collbench.units import format_bytes
@@ -128,12 +129,15 @@ class NcclBackend(Usual):
         self._forget(group.handle)
 
     def _forget(self, comms: Sequence[int]) -> None:
-        """Graphs first: ncclCommDestroy waits for those that are left, for ever."""
-        for graphs in self._graphs:
-            graphs.free(comms)
+        self._free_graphs(comms)
         for memory in self._memories:
             forget(self._library, memory.known, comms)
         self._communicators.destroy(comms)
+
+    def _free_graphs(self, comms: Sequence[int]) -> None:
+        """Before communicators go, even by force: NCCL waits for graphs that are left, for ever. CUDA frees one that runs when it ends."""
+        for graphs in self._graphs:
+            graphs.free(comms)
 
     def supports(self, operation: Operation, cell: Cell) -> Reason | None:
         """By the table of what each version brought."""
@@ -145,7 +149,7 @@ class NcclBackend(Usual):
 
     def versions(self) -> Mapping[str, str]:
         """NCCL as it was really loaded, CUDA, and the GPUs of this process."""
-        from collbench.device.identity import cuda_versions
+        from collbench.device.cuda import cuda_versions
 
         names = dict.fromkeys(rank.gpu.name for rank in self._driven)
         return {"nccl": dotted(self._library.version), "nccl_path": self._library.path, **cuda_versions(), "gpus": ", ".join(names)}
@@ -193,7 +197,7 @@ class NcclBackend(Usual):
             raise MemoryError(reason or made)
         return made
 
-    def bind(self, operation: Operation, cell: Cell, group: Group, buffers: DeviceBuffers) -> Program:
+    def bind(self, operation: Operation, cell: Cell, group: Group, buffers: AnyBuffers) -> Program:
         """One program for all ranks of the group that this process drives; in graph mode the launch of its graph."""
         ranks, bindings, slots = self._ranks_of(group), list[NcclBinding](), list[tuple[Call, ...]]()
         for slot in range(buffers.slots):
@@ -201,10 +205,14 @@ class NcclBackend(Usual):
             slots.append(together([list(operation.steps[self.api](binding)) for binding in bound], self._library))
             bindings += bound
         program = Program(tuple(slots), keep=(buffers, bindings), explain=self._library.given_up)
-        return self._captured(program, group) if cell.mode == "graph" else program
+        return self._captured(program, group, {0, *slots_checked(cell)}) if cell.mode == "graph" else program
 
-    def _captured(self, program: Program, group: Group) -> Program:
-        """Graphs of 20 iterations, over the buffer slots in turn; and of one iteration per slot, to verify each slot by."""
+    def _captured(self, program: Program, group: Group, checked: Collection[int]) -> Program:
+        """Graphs of 20 iterations, over the buffer slots in turn; and of one iteration for each slot that is verified.
+
+        Not for all of up to 1,024 slots: each graph is captured, instantiated and destroyed, and takes memory of the GPU. The others
+        keep their plain calls.
+        """
         graphs, ranks, slots, launch = (
             Graphs(group.handle, program.explain),
             self._ranks_of(group),
@@ -216,7 +224,7 @@ class NcclBackend(Usual):
             graphs.capture(ranks, [call for slot in rotation(len(slots), graph) for call in slots[slot]], launch)
             for graph in range(-(-len(slots) // GRAPH_ITERATIONS))
         ]
-        single = tuple(graphs.capture(ranks, slot, launch) for slot in slots)
+        single = tuple(graphs.capture(ranks, slot, launch) if i in checked else slot for i, slot in enumerate(slots))
         once = Program(single, keep=(program.keep, graphs), explain=driver_error)
         return Program(tuple(timed), keep=once.keep, explain=driver_error, iterations=GRAPH_ITERATIONS, once=once)
 
@@ -264,6 +272,7 @@ class NcclBackend(Usual):
 
     def abort(self, why: str) -> None:
         """ncclCommAbort of every communicator."""
+        self._free_graphs(self._communicators.alive)
         self._communicators.abort(self._communicators.alive)
 
     def close(self) -> None:

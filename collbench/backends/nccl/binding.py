@@ -9,6 +9,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from collbench.backends.group import Group
+from collbench.backends.memory import AnyBuffers
 from collbench.backends.native_binding import Address, NativeBinding
 from collbench.backends.nccl.library import NcclFailed, NcclLibrary
 from collbench.backends.nccl.table import REDOPS, datatype
@@ -16,7 +17,6 @@ from collbench.operations.program import Call, NativeCall, PythonCall
 
 if TYPE_CHECKING:
     from collbench.backends.nccl.opening import Driven
-    from collbench.device.buffers import DeviceBuffers
     from collbench.device.gpu import Graph
 
 GRAPH_ITERATIONS = 20  # nccl-tests' default of iterations, all of which its graphs hold
@@ -29,11 +29,11 @@ class NcclBinding(NativeBinding):
     Calls that must overlap stand between `x.call("ncclGroupStart")` and `x.call("ncclGroupEnd")`; NCCL has no tags, and no requests.
     """
 
-    def __init__(self, library: NcclLibrary, buffers: DeviceBuffers, group: Group, driven: Driven, turn: tuple[int, int]) -> None:
+    def __init__(self, library: NcclLibrary, buffers: AnyBuffers, group: Group, driven: Driven, turn: tuple[int, int]) -> None:
         (index, slot), cell = turn, buffers.cell
         place, width, version = buffers.places[index], cell.dtype.size, library.version
         super().__init__(library.handle, cell, place.rank, group.n, place.count)
-        self.send, self.recv = Address(buffers.send(index, slot), width), Address(buffers.recv(index, slot), width)
+        self.send, self.recv = Address(buffers.send_at(index, slot), width), Address(buffers.recv_at(index, slot), width)
         self.scratch = Address(driven.scratch.address, 1)
         self.comm, self.stream, self.status = group.handle[index], driven.stream.address, 0
         self.type = datatype(cell.dtype.name, width, version, buffers.operation.reduces) or 0

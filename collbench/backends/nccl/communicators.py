@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from collbench.backends.backend import Tuning
@@ -68,9 +68,14 @@ class Communicators:
         return comms
 
     def abort(self, comms: Sequence[int]) -> None:
-        """Ends whatever is pending on these; they are of no use afterwards."""
-        for comm in self._taken(comms):
-            self._library.handle.ncclCommAbort(ctypes.c_void_p(comm))
+        """Ends whatever is pending on these; they are of no use afterwards.
+
+        All are told to give up before any is freed, as a group does: freeing memory may wait for the whole GPU, on which another of
+        them hangs (https://github.com/pytorch/pytorch/issues/119797).
+        """
+        with suppress(NcclFailed), grouped(self._library):
+            for comm in self._taken(comms):
+                self._library.handle.ncclCommAbort(ctypes.c_void_p(comm))
 
     def destroy(self, comms: Sequence[int]) -> None:
         """Frees these, as far as they are alive."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from collbench.backends.nccl.communicators import Communicators, grouped
 from collbench.backends.nccl.library import NcclFailed, NcclLibrary
 from collbench.backends.nccl.table import REGISTRATIONS, SYMMETRIC_FLAG
+from collbench.errors import RunFailed
 from collbench.units import format_size
 
 if TYPE_CHECKING:
@@ -69,5 +71,5 @@ def forget(library: NcclLibrary, known: dict[int, tuple[int, str]], comms: Seque
 
 def _free(library: NcclLibrary, communicators: Communicators, gpu: Gpu, address: int, known: dict[int, tuple[int, str]]) -> None:
     forget(library, known, communicators.alive)
-    with gpu.use():
+    with suppress(RunFailed), gpu.use():  # of a GPU that has failed nothing can be freed
         library.handle.ncclMemFree(ctypes.c_void_p(address))

@@ -86,7 +86,7 @@ def _look(world: World, k: int) -> tuple[NcclLibrary | None, list[int], dict[str
 
 
 def _our_place(world: World, k: int) -> tuple[list[int], Place]:
-    from collbench.device.identity import identities
+    from collbench.device.cuda import identities
 
     found, (shares, host_id) = identities(), may_share(os.environ)
     info = world.info

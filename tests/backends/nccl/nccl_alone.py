@@ -13,6 +13,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,14 @@ from collbench.backends.nccl.library import load_nccl
 from collbench.device import checker
 from collbench.errors import CollbenchError
 from collbench.launch.info import LaunchInfo
+from collbench.operations.allreduce import ALLREDUCE
+from collbench.operations.layout import slots_checked, slots_for
 from collbench.runner.request import Request
 from collbench.runner.run import run
 from collbench.timing.budget import Budget
 from collbench.world.world import World
 from tests.contract.rank import Several, sweep_of
+from tests.helpers import make_cell
 
 ALONE = LaunchInfo("local", 0, 1, 0, 1, "ipc://", "alone")
 _AT_ONCE = 4  # those that wait for a deadline need no CPU
@@ -66,7 +70,18 @@ def measured(case: dict[str, Any], folder: Path) -> dict[str, Any]:
     return {"code": run(request, World(ALONE, request.timeout_s), None, lambda code: None)}
 
 
-_DO: dict[str, Callable[[dict[str, Any], Path], dict[str, Any]]] = {"load": load, "open": opened, "measure": measured}
+def captured(case: dict[str, Any], _folder: Path) -> dict[str, Any]:
+    """Captures a cell's graphs: how many are timed, and for which buffer slots there is one to verify by."""
+    world, backend = World(ALONE, 5), NcclBackend()
+    backend.open(world, Settings(timeout_s=5, gpus_per_process=1))
+    cell = replace(make_cell(device="cuda", count=250), buffers="rotating", mode="graph")
+    group = backend.group((0,))
+    program = backend.bind(ALLREDUCE, cell, group, backend.allocate(ALLREDUCE, cell, group, slots_for(cell)))
+    launched = [place for place, slot in enumerate(program.once.slots) if [call.name for call in slot] == ["cuGraphLaunch"]]
+    return {"timed": len(program.slots), "launched": launched, "checked": slots_checked(cell), "slots": len(program.once.slots)}
+
+
+_DO: dict[str, Callable[[dict[str, Any], Path], dict[str, Any]]] = {"load": load, "open": opened, "measure": measured, "capture": captured}
 
 
 def begin(case: dict[str, Any], folder: Path) -> int:

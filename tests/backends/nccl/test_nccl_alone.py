@@ -9,7 +9,7 @@ import pytest
 from collbench.operations.dtypes import BITWISE
 from collbench.results.reader import read_run
 from tests.backends.nccl import nccl_alone
-from tests.fake_gpu import Missing, environment
+from tests.fake_gpu import environment
 from tests.helpers import FITTING
 
 EVERY = {"operations": ["allreduce"], "sizes": [1003], "dtypes": ["float32"], "buffers": "fixed"}
@@ -38,11 +38,14 @@ MEASURED = {
 }  # by case how many GPUs, and what is measured there
 CASES = {
     "hang": {"do": "measure", "k": 2, "sweeps": [EVERY], "timeout": 3, "env": {"FAKE_NCCL_HANG": "1:3"}},
+    "hang in a graph": {"do": "measure", "k": 2, "sweeps": [{**EVERY, "mode": "graph"}], "timeout": 3, "env": {"FAKE_NCCL_HANG": "1:3"}},
+    "hang beside pairs": {"do": "measure", "k": 4, "sweeps": [P2P, EVERY], "timeout": 3, "env": {"FAKE_NCCL_HANG": "3:3"}},
     "async": {"do": "measure", "k": 2, "sweeps": [EVERY], "env": {"FAKE_NCCL_ASYNC_ERROR": "1:3:6"}},
     **{name: {"do": "measure", "k": k, "sweeps": sweeps} for name, (k, sweeps) in MEASURED.items()},
     "dropped": {"do": "measure", "k": 3, "sweeps": [EVERY, {**EVERY, "mode": "graph"}], "env": {"FAKE_NCCL_DROP_RANK": "1"}},
     "old": {"do": "measure", "k": 2, "sweeps": [{**EVERY, "dtypes": ["float32", "float8_e4m3fn"], "registrations": ["none", "symmetric"]}],
             "env": {"FAKE_NCCL_VERSION": "22304"}},
+    "captured": {"do": "capture"},
     "open": {"do": "open", "k": 3, "proves": True},
     "tuned": {"do": "open", "k": 2, "tuning": ["tree", "ll"]},
     "refused": {"do": "open", "k": 2, "tuning": ["triangle", None]},
@@ -60,12 +63,8 @@ CASES = {
 def run(tmp_path_factory):
     """By case what came of it, and the rows that it measured."""
     folder = tmp_path_factory.mktemp("alone")
-    try:
-        env = environment(4)
-    except Missing as missing:
-        pytest.skip(str(missing))
     program = ["timeout", "-k", "5", "100", sys.executable, "-m", nccl_alone.__name__, str(folder)]
-    done = subprocess.run(program, env=env, input=json.dumps(CASES), capture_output=True, text=True, check=False)
+    done = subprocess.run(program, env=environment(4), input=json.dumps(CASES), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     answers = json.loads(done.stdout)
     return lambda name: (answers[name], read_run(folder / name / "run").rows if (folder / name / "run").exists() else [])
@@ -99,6 +98,13 @@ def test_buffers_rotate_within_graphs_too(run):
     assert {(row.mode, row.buffers, row.na) for row in measured(run, "rotation")} == {
         (mode, "rotating", None) for mode in ("graph", "pipelined")
     }
+
+
+def test_of_a_thousand_slots_only_those_that_are_verified_have_a_graph_of_their_own(run):
+    answer, _ = run("captured")
+    assert (answer["slots"], answer["timed"]) == (1024, 52)
+    assert answer["launched"] == sorted({0, *answer["checked"]})
+    assert len(answer["checked"]) == 16
 
 
 def test_buffers_are_right_however_nccl_knows_them(run):
@@ -146,6 +152,18 @@ def test_a_hang_is_aborted_and_named(run):
     assert (answer["code"], rows) == (4, [])
     assert answer["error"].startswith("allreduce 1000 B on nccl (float32, sum): ncclAllReduce has not completed within 2.25 s (iteration ")
     assert "as seen by rank 0 on GPU 0000:10:00.0, rank 1 on GPU 0000:20:00.0 of " in answer["error"]
+
+
+def test_a_hang_in_a_graph_is_aborted_although_nccl_waits_for_graphs(run):
+    answer, _ = run("hang in a graph")
+    assert answer["code"] == 4
+    assert "cuGraphLaunch has not completed within 2.25 s (iteration " in answer["error"]
+
+
+def test_a_hang_is_aborted_although_other_communicators_have_work_on_the_same_gpus(run):
+    answer, _ = run("hang beside pairs")
+    assert answer["code"] == 4
+    assert "has not completed within 2.25 s (iteration " in answer["error"]
 
 
 def test_an_asynchronous_error_is_told_in_nccl_s_words(run):

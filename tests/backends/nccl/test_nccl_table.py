@@ -19,16 +19,12 @@ from collbench.backends.nccl.table import (
 )
 from collbench.operations.dtypes import DTYPES
 
-ROOT = Path(__file__).parents[3]
-HEADER = next(ROOT.glob(".venv-cuda/lib/python3*/site-packages/nvidia/nccl/include/nccl.h"), None)
-
 
 @pytest.fixture(scope="module")
-def header():
+def header(cuda_python):
     """The names that nccl.h gives numbers to."""
-    if HEADER is None:
-        pytest.skip("needs the environment .venv-cuda, which brings nccl.h")
-    text = re.sub(r"/\*.*?\*/|//[^\n]*", "", HEADER.read_text(), flags=re.DOTALL)
+    (file,) = Path(cuda_python).parents[1].glob("lib/python3*/site-packages/nvidia/nccl/include/nccl.h")
+    text = re.sub(r"/\*.*?\*/|//[^\n]*", "", file.read_text(), flags=re.DOTALL)
     numbers = {name: int(value, 0) for name, value in re.findall(r"\b(nccl\w+)\s*=\s*(-?\w+)\s*[,}\n]", text) if value[-1].isdigit()}
     return numbers | {name: int(value, 0) for name, value in re.findall(r"#define\s+(NCCL_\w+)\s+(0x[0-9a-fA-F]+|\d+)\b", text)}
 

@@ -62,6 +62,16 @@ ncclResult_t make(ncclComm_t *handle, int ranks, const ncclUniqueId &id, int ran
     return together(blocking, [comm, text = std::string(bus)] { return join(comm, text); });
 }
 
+/* Waits as NCCL's commDestroySync and commFree (init.cc) do, by force or not: until no graph holds a call of it, and, since memory is freed,
+ * until the GPU has nothing more to do, for other communicators either. A group aborts all before it waits for any. */
+ncclResult_t leave(const Comm &comm, bool abort) {
+    timespec moment{0, 200000};
+    while (comm.held || busy(comm.device)) nanosleep(&moment, nullptr);
+    info(comm.device, kInit, "comm %p rank %d nranks %d cudaDev %d busId %lx - %s COMPLETE", static_cast<const void *>(&comm), comm.rank,
+         comm.ranks, comm.device, bus_number(comm.shared ? comm.mine().bus : ""), abort ? "Abort" : "Destroy");
+    return ncclSuccess;
+}
+
 ncclResult_t end(ncclComm_t handle, const char *where, bool abort) {
     auto comm = comm_of(handle, where);
     if (!comm) return ncclInvalidArgument;
@@ -69,12 +79,7 @@ ncclResult_t end(ncclComm_t handle, const char *where, bool abort) {
     handle->comm.reset();
     if (abort) comm->aborted = true;
     if (comm->shared) ring(comm->mine());
-    timespec moment{0, 200000};
-    // What is on a stream ends first, or was just aborted. Graphs must be gone before: NCCL waits for them, too.
-    while (comm->running || (!abort && comm->held)) nanosleep(&moment, nullptr);
-    info(comm->device, kInit, "comm %p rank %d nranks %d cudaDev %d busId %lx - %s COMPLETE", static_cast<void *>(comm.get()), comm->rank,
-         comm->ranks, comm->device, bus_number(comm->shared ? comm->mine().bus : ""), abort ? "Abort" : "Destroy");
-    return ncclSuccess;
+    return together(true, [comm, abort] { return leave(*comm, abort); });
 }
 
 } // namespace

@@ -10,6 +10,11 @@
 namespace fake {
 namespace {
 
+std::atomic<int> &works_on(int device) {
+    static std::atomic<int> works[kMaxGpus];
+    return works[device];
+}
+
 /* What one group gives to one stream. A graph may run it again. */
 struct Work {
     std::list<Queue> queues; // one per communicator
@@ -21,10 +26,9 @@ struct Work {
     }
 
     void run() {
-        for (auto &queue : queues) {
-            queue.comm->running++;
-            queue.begin();
-        }
+        auto &running = works_on(queues.front().comm->device);
+        running++;
+        for (auto &queue : queues) queue.begin();
         auto &bell = queues.front().comm->mine();
         for (;;) {
             uint32_t seen = bell.bell.load();
@@ -36,7 +40,7 @@ struct Work {
             if (done) break;
             if (!moved) wait(bell, seen, queues.size() > 1 ? 1 : 20); // one bell is waited for: others are looked after
         }
-        for (auto &queue : queues) queue.comm->running--;
+        running--;
     }
 };
 
@@ -74,11 +78,24 @@ ncclResult_t all_beside(std::vector<std::function<ncclResult_t()>> works, bool b
     return *std::max_element(results.begin(), results.end());
 }
 
+/* A communicator's first collective call connects its ranks: the caller waits until all others have called, too (captured or not). */
+ncclResult_t connect(const Group &ended) {
+    std::map<Comm *, std::function<ncclResult_t()>> first;
+    for (auto &[stream, work] : ended.streams)
+        for (auto &queue : work->queues)
+            if (!queue.collectives.empty() && !queue.comm->met) first[queue.comm.get()] = [comm = queue.comm] { return meet(*comm); };
+    std::vector<std::function<ncclResult_t()>> works;
+    for (auto &[comm, work] : first) works.push_back(work);
+    return works.empty() ? ncclSuccess : all_beside(works, true);
+}
+
 void take(Queue &queue, const Call &call) { (is_point_to_point(call) ? queue.messages : queue.collectives).push_back(call); }
 
 } // namespace
 
 bool in_group() { return group.depth > 0; }
+
+bool busy(int device) { return device >= 0 && works_on(device); }
 
 ncclResult_t group_start() {
     group.depth++;
@@ -95,6 +112,7 @@ ncclResult_t group_end() {
     std::swap(ended, group);
     if (ended.error) return ended.error;
     if (!ended.beside.empty()) return all_beside(ended.beside, ended.blocking);
+    if (auto error = connect(ended)) return error;
     for (auto &[stream, work] : ended.streams)
         if (auto error = enqueue(stream, work)) return error;
     return ended.blocking ? ncclSuccess : ncclInProgress;

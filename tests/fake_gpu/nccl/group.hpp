@@ -16,4 +16,7 @@ ncclResult_t group_start();
 ncclResult_t group_end();
 bool in_group();
 
+/* Whether a call runs on the GPU now, of whichever communicator. */
+bool busy(int device);
+
 } // namespace fake

@@ -1,6 +1,8 @@
-/* NCCL_DEBUG, NCCL_DEBUG_SUBSYS and NCCL_DEBUG_FILE (%h the host, %p the process), and lines as NCCL writes them. */
+/* NCCL_DEBUG, NCCL_DEBUG_SUBSYS and NCCL_DEBUG_FILE (%h the host, %p the process), read at first and again after ncclResetDebugInit; and
+ * lines as NCCL writes them. */
 #include "nccl.hpp"
 
+#include <atomic>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
@@ -22,13 +24,22 @@ constexpr struct {
 struct Log {
     std::mutex mutex;
     FILE *file = stdout;
-    int level = 0; // 0 nothing, 1 version, 2 warnings, 3 information
-    int subsystems = kInit | kEnv;
+    std::atomic<int> level{0}; // 0 nothing, 1 version, 2 warnings, 3 information
+    std::atomic<int> subsystems{0};
     char host[64] = "";
 
     Log() {
         gethostname(host, sizeof host - 1);
         if (char *dot = strchr(host, '.')) *dot = 0;
+        read_settings();
+    }
+
+    /* NCCL opens its file anew, and empties it, whenever it reads its settings. */
+    void read_settings() {
+        if (file != stdout) fclose(file);
+        file = stdout;
+        level = 0;
+        subsystems = kInit | kEnv;
         const char *asked = getenv("NCCL_DEBUG"), *named = getenv("NCCL_DEBUG_FILE"), *parts = getenv("NCCL_DEBUG_SUBSYS");
         if (asked) level = !strcasecmp(asked, "VERSION") ? 1 : !strcasecmp(asked, "WARN") ? 2 : 3;
         if (parts && *parts) subsystems = read_parts(parts);
@@ -101,4 +112,11 @@ void warn(int device, const char *format, ...) {
 
 const char *last_warning() { return latest; }
 
+void read_debug_settings() {
+    std::lock_guard lock(log().mutex);
+    log().read_settings();
+}
+
 } // namespace fake
+
+EXPORTED void ncclResetDebugInit() { fake::read_debug_settings(); }

@@ -28,7 +28,7 @@ typedef struct { char internal[NCCL_UNIQUE_ID_BYTES]; } ncclUniqueId;
 
 namespace fake {
 
-constexpr int kMaxRanks = 16;
+constexpr int kMaxRanks = 16, kMaxGpus = 64;
 constexpr const char *kCollectives[] = {"AllReduce", "Broadcast", "Reduce", "AllGather", "ReduceScatter", "AlltoAll", "Gather", "Scatter"};
 constexpr size_t kBoxBytes = 128 << 10;
 
@@ -52,7 +52,7 @@ struct Place {
 
 /* One communicator's shared memory; all zero when it is made. */
 struct Shared {
-    std::atomic<int32_t> joined, failed;
+    std::atomic<int32_t> came, joined, failed, met;
     Place places[kMaxRanks];
     Box boxes[1]; // from × ranks + to
 };
@@ -67,8 +67,8 @@ struct Comm {
     std::string algorithm = "RING", protocol = "SIMPLE"; // the only or first choice left; "" none
     bool asked = false;                                  // NCCL_ALGO or NCCL_PROTO
     uint64_t calls = 0;
-    std::atomic<int> async_error{ncclSuccess}, running{0}, held{0}; // held: by calls on streams and in graphs
-    std::atomic<bool> aborted{false}, connected{false};
+    std::atomic<int> async_error{ncclSuccess}, held{0}; // held: by calls on streams and in graphs
+    std::atomic<bool> aborted{false}, connected{false}, met{false};
     ~Comm();
 
     Place &mine() const { return shared->places[rank]; }
@@ -80,6 +80,8 @@ using CommPtr = std::shared_ptr<Comm>;
 std::string new_name(); // and removes what dead processes left
 /* Meets the other ranks; `why` says why not. */
 ncclResult_t attach(Comm &comm, const std::string &bus, std::string *why);
+/* Waits until every rank has come here. */
+ncclResult_t meet(Comm &comm);
 void ring(Place &place);
 void wait(Place &place, uint32_t seen, int milliseconds);
 

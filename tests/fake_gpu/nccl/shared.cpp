@@ -98,21 +98,30 @@ ncclResult_t attach(Comm &comm, const std::string &bus, std::string *why) {
     if (!map(comm, why)) return ncclSystemError;
     describe(comm, bus);
     auto &shared = *comm.shared;
+    // Not before the last one has come, be it to fail: it would find new memory under the name, and wait there alone.
+    if (++shared.came == comm.ranks) shm_unlink(("/" + comm.name).c_str());
     if (int error = init_error(comm.rank)) {
         shared.failed = 1;
         *why = "the double was told to fail here (FAKE_NCCL_INIT_ERROR)";
         return ncclResult_t(error);
     }
-    if (++shared.joined == comm.ranks) shm_unlink(("/" + comm.name).c_str());
+    shared.joined++;
     timespec moment{0, 1000000};
     while (shared.joined < comm.ranks && !shared.failed && !comm.aborted) nanosleep(&moment, nullptr);
     if (shared.joined < comm.ranks) {
-        shm_unlink(("/" + comm.name).c_str());
         *why = comm.aborted ? "aborted" : "another rank could not join";
         return ncclRemoteError;
     }
     bool shareable = version() >= 23000 && variable("NCCL_MULTI_RANK_GPU_ENABLE", 0);
     return shareable || one_gpu_each(comm, why) ? ncclSuccess : ncclInvalidUsage;
+}
+
+ncclResult_t meet(Comm &comm) {
+    comm.met = true;
+    comm.shared->met++;
+    timespec moment{0, 200000};
+    while (comm.shared->met < comm.ranks && !comm.aborted) nanosleep(&moment, nullptr);
+    return comm.aborted ? ncclInternalError : ncclSuccess;
 }
 
 void ring(Place &place) {

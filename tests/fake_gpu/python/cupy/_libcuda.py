@@ -103,5 +103,10 @@ def count() -> int:
 
 def call(name: str, *arguments: Any) -> None:
     """Call the library on this thread's GPU."""
+    check(tried(name, *arguments))
+
+
+def tried(name: str, *arguments: Any) -> int:
+    """The same, and what it returns."""
     check(start().cuCtxSetCurrent(word(chosen() + 1)))
-    check(getattr(library(), name)(*arguments))
+    return int(getattr(library(), name)(*arguments))

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from cupy import _libcuda
 from cupy._libcuda import word
+from cupy.cuda import driver
 from cupy.cuda._stream import Stream, current_address
 
 _WORDS = 12  # addresses that cuLaunchKernel of the double reads
@@ -40,7 +40,7 @@ class Function:
         addresses = (ctypes.c_void_p * _WORDS)(*(ctypes.addressof(one) for one in words))
         sizes = [ctypes.c_uint(size) for part in (grid, block) for size in (*part, 1, 1)[:3]]
         on = word(stream.ptr if stream else current_address())
-        _libcuda.call("cuLaunchKernel", self._function, *sizes, shared_mem, on, addresses, None)
+        driver._call("cuLaunchKernel", self._function, *sizes, shared_mem, on, addresses, None)
 
 
 class RawModule:
@@ -50,11 +50,11 @@ class RawModule:
         if code is not None or path is None:
             raise NotImplementedError("the fake cupy loads kernels from a file: RawModule(path=…)")
         module = ctypes.c_void_p()
-        _libcuda.call("cuModuleLoad", ctypes.byref(module), path.encode())
+        driver._call("cuModuleLoad", ctypes.byref(module), path.encode())
         self._module = module
 
     def get_function(self, name: str) -> Function:
         """A kernel by its name."""
         function = ctypes.c_void_p()
-        _libcuda.call("cuModuleGetFunction", ctypes.byref(function), self._module, name.encode())
+        driver._call("cuModuleGetFunction", ctypes.byref(function), self._module, name.encode())
         return Function(function.value or 0)

@@ -1,0 +1,72 @@
+"""What backends through torch.distributed have in common: how ranks join, their groups, and GPU memory of torch's own allocator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from collbench.backends.backend import Settings
+from collbench.backends.on_gpu import HostOrGpuBackend
+
+if TYPE_CHECKING:
+    from collbench.device.gpu import Gpu
+    from collbench.world.world import World
+
+_LATER = 2  # the library gives up later than the watchdog, which can say who is missing; the library cannot
+
+
+def join(name: str, world: World, settings: Settings, **more: Any) -> Any:
+    """Forms torch's default group over a store that rank 0 opens on a free port; the store, which must live as long as the group."""
+    import torch
+
+    dist: Any = torch.distributed
+    timeout = timedelta(seconds=_LATER * settings.timeout_s)
+    host, port, store = world.members[0].address, 0, None
+    if world.rank == 0:
+        store = dist.TCPStore(host, 0, None, is_master=True, timeout=timeout, wait_for_workers=False)
+        port = store.port
+    port = world.decide(port, f"opening {name}: the store's port")
+    store = store or dist.TCPStore(host, port, None, is_master=False, timeout=timeout)
+    dist.init_process_group(name, store=store, rank=world.rank, world_size=world.size, timeout=timeout, **more)
+    return store
+
+
+def no_cuda_build(torch: Any) -> str | None:
+    """Why this torch has no CUDA, with the remedy, or None."""
+    if torch.version.cuda is None:
+        return f"torch {torch.__version__} is a build for CPUs: install the one for CUDA (pytorch.org tells how)"
+    return None if torch.cuda.is_available() else f"torch {torch.__version__} finds no GPU: see python -c 'import torch; torch.cuda.init()'"
+
+
+class TorchMemory:
+    """GPU memory of torch's own allocator, as its users have it."""
+
+    def __init__(self, torch: Any, index: int, n_bytes: int) -> None:
+        """Raises MemoryError, one sentence."""
+        try:
+            self.tensor = torch.empty(n_bytes, dtype=torch.uint8, device=f"cuda:{index}")
+        except torch.cuda.OutOfMemoryError as error:
+            raise MemoryError(f"torch allocates no {n_bytes} bytes on GPU {index}: {str(error).splitlines()[0]}") from error
+        self.address, self.n_bytes = int(self.tensor.data_ptr()), n_bytes
+
+
+class TorchBackend(HostOrGpuBackend):
+    """A library behind torch.distributed. Opening sets `_torch`, the module."""
+
+    api = "torch"
+    _torch: Any
+
+    def communicator(self, ranks: Sequence[int]) -> Any:
+        """The default group for all ranks, else a new one, which torch wants all ranks to make."""
+        dist = self._torch.distributed
+        return dist.group.WORLD if len(ranks) == self.ranks else dist.new_group(list(ranks))
+
+    def gpu_memory(self, gpu: Gpu, n_bytes: int) -> TorchMemory:
+        """torch's own. Raises MemoryError."""
+        return TorchMemory(self._torch, gpu.index, n_bytes)
+
+    def close(self) -> None:
+        """Leaves the process group."""
+        if self._torch.distributed.is_initialized():
+            self._torch.distributed.destroy_process_group()

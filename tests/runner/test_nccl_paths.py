@@ -1,0 +1,22 @@
+"""What a row says of NCCL's paths: bytes on its RDMA ports, and the choices for its own calls alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from collbench.runner.nccl_paths import rdma_bytes
+
+
+@pytest.mark.parametrize(("told", "sent"), [
+    ({"ports": {"mlx5_0/1": {"tx_bytes": 4096, "rx_bytes": 8}}}, 4096),
+    ({"ports": {"efa_0/1": {"rdma_write_bytes": 4096}}}, 4096),
+    ({"idle_ports": ["mlx5_0/1"]}, 0),  # ports that counted nothing are not in "ports"
+    ({"ports": {"mlx5_0/1": {"port_xmit_wait": 3}}, "idle_ports": ["mlx5_0/1"]}, 0),
+    ({"ports": {"mlx5_0/1": {"tx_bytes": None}}, "idle_ports": ["mlx5_1/1"]}, None),  # it lost count
+    ({"ports": {"rxe0/1": {"sent_pkts": 7}}}, None),  # it counts packets alone
+    ({}, None),
+])  # fmt: skip
+def test_bytes_that_rdma_ports_sent(told: dict[str, Any], sent: int | None) -> None:
+    assert rdma_bytes({"hosts": {"h1": told, "h2": {}}}) == sent
