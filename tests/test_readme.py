@@ -52,7 +52,12 @@ def _run(command: list[str], folder: Path, env: dict[str, str]) -> subprocess.Co
     return subprocess.run(["timeout", "110", *command], cwd=folder, env=env, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("command", [command for command in LOCAL if command not in GPU])
+def _dear(command: str) -> object:
+    """Sweeps up to 64 MiB take 10 s each: half of them a commit."""
+    return pytest.param(command, marks=pytest.mark.in_turn) if re.search(r"--sizes \S+-64M", command) else command
+
+
+@pytest.mark.parametrize("command", [_dear(command) for command in LOCAL if command not in GPU])
 def test_a_local_command_runs(command: str, tmp_path: Path) -> None:
     done = subprocess.run(
         shlex.split(command), cwd=tmp_path, env=_environment(tmp_path), capture_output=True, text=True, timeout=110, check=False

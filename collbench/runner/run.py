@@ -49,6 +49,9 @@ def run(request: Request, world: World, listener: Listener | None, ended: Callab
     try:
         code = _run_all(launch, opened, work, waiting)
     except BaseException as error:
+        for one in opened:
+            if one.paths:
+                one.paths.close()  # now: as soon as others know of the error, a launcher may kill this process
         if launch.folder:
             with contextlib.suppress(CollbenchError):
                 launch.folder.event("abort", text=str(error) or type(error).__name__)

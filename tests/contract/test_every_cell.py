@@ -31,10 +31,15 @@ LAUNCHES = [
 
 
 def all_reductions(few):
-    """All-reduce of all types, reductions and placings, or of a sample where ranks outnumber cores and a call takes 10 ms."""
+    """All-reduce of all types and reductions, a sample of them in the other placing; one of all where ranks outnumber cores."""
     if not few:
         whole = {"operations": ["allreduce"], "sizes": [1003], "dtypes": list(DTYPES), "redops": list(REDOPS)}
-        return [whole, {**whole, "in_place": True}, {**whole, "in_place": False, "dtypes": ["float32"], "redops": ["sum", "max"]}]
+        others = sample([dtype for dtype in DTYPES if dtype != "float32"], 3)
+        return [
+            whole,
+            {**whole, "in_place": True, "dtypes": ["float32", *others]},
+            {**whole, "in_place": False, "dtypes": ["float32"], "redops": ["sum", "max"]},
+        ]
     return [{"operations": ["allreduce"], "sizes": [1003], "dtypes": [dtype], "redops": [redop]} for dtype, redop in sample(FITTING, 6)]
 
 

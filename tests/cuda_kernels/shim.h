@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <ctime>
+#include <sched.h>
 
 #define __global__
 #define __device__
@@ -28,8 +29,10 @@ static inline unsigned long long atomicMin(unsigned long long *at, unsigned long
 
 static inline void __threadfence_system() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 
-// What stands for the GPU's %globaltimer: nanoseconds that rise.
+// What stands for the GPU's %globaltimer: nanoseconds that rise. Whoever looks at the time may be waiting for another kernel, which needs
+// this core: few are here, many on a GPU.
 static inline unsigned long long nanoseconds() {
+  sched_yield();
   timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
   return now.tv_sec * 1000000000ull + now.tv_nsec;

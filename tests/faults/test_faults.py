@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -32,14 +33,23 @@ pytestmark = [
 
 
 class Launch:
-    """A run in the middle: some cells are stored, more are to come."""
+    """A run in the middle: some cells are stored, more are to come.
+
+    On a busy machine a library may open more slowly than so short a --timeout allows; then it is started again.
+    """
 
     def __init__(self, folder: Path, *argv: str, program: tuple[str, ...] = PROGRAM, env: dict[str, str] | None = None) -> None:
-        self.folder, self.process = folder, start(folder, *argv, program=program, env=env)
-        self.parent = self.process.pid
+        self.folder = folder
         cells = folder / "run" / "cells.jsonl"
-        until(lambda: self.process.poll() is not None or (cells.exists() and cells.stat().st_size), "the first row", 60)
+        for _ in range(3):
+            shutil.rmtree(folder / "run", ignore_errors=True)
+            self.process = start(folder, *argv, program=program, env=env)
+            until(lambda: self.process.poll() is not None or (cells.exists() and cells.stat().st_size), "the first row", 60)
+            if self.process.poll() is None:
+                break
+            assert "hang: opening " in self.said, self.said
         assert self.process.poll() is None, self.said
+        self.parent = self.process.pid
         self.pids = [member["pid"] for member in json.loads((folder / "run" / "run.json").read_text())["rank_map"]]
 
     @property

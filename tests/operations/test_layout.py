@@ -4,9 +4,9 @@ import pytest
 
 from collbench.operations.allreduce import ALLREDUCE
 from collbench.operations.broadcast import BROADCAST
-from collbench.operations.layout import Extent
+from collbench.operations.layout import Extent, slots_checked
 from collbench.operations.p2p_bandwidth import P2P_BANDWIDTH
-from tests.helpers import ALLGATHER, ALLTOALL, REDUCESCATTER, SCATTER, make_place
+from tests.helpers import ALLGATHER, ALLTOALL, REDUCESCATTER, SCATTER, make_cell, make_place
 
 
 def extent(operation, rank, n=4, count=10, in_place=True, **changes):
@@ -50,3 +50,12 @@ def test_out_of_place_they_never_overlap_and_both_begin_on_a_page(operation, cou
 def test_a_rank_that_does_not_send_itself_anything_sends_from_the_start():
     assert ALLREDUCE.in_place_shift(make_place(1)) == 0
     assert P2P_BANDWIDTH.in_place_shift(make_place(1)) == 0
+
+
+def test_all_slots_are_verified_where_they_are_few_and_the_same_sample_of_many_on_every_rank():
+    assert slots_checked(make_cell("int8", 2**22, buffers="rotating")) == list(range(16))
+    assert slots_checked(make_cell("int8", 2**22, buffers="fixed")) == [0]
+    sample = slots_checked(make_cell("int8", 8, buffers="rotating", seed=7))
+    assert len({*sample}) == 16 and sample == sorted(sample) and max(sample) < 1024
+    assert sample == slots_checked(make_cell("int8", 8, buffers="rotating", seed=7, root=1))
+    assert sample != slots_checked(make_cell("int8", 8, buffers="rotating", seed=8))

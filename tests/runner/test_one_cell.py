@@ -1,0 +1,45 @@
+"""A cell made ready on all ranks in step: nobody goes on while another has failed."""
+
+from types import SimpleNamespace
+
+from collbench.backends.group import Group
+from collbench.operations.allreduce import ALLREDUCE
+from collbench.runner.one_cell import Stage, prepare
+from tests.helpers import make_cell
+
+EVERYONE = (0, 1)
+
+
+class OtherRank:
+    """A world in which another rank has the reason `reason` in the step `when`."""
+
+    def __init__(self, when, reason):
+        self.when, self.reason = when, reason
+
+    def first(self, mine, what):
+        return mine or (self.reason if what.endswith(self.when) else None)
+
+
+def stage(calls):
+    def bind(*_):
+        calls.append("bind")
+        raise AttributeError("the library has no ncclAllReduce")
+
+    buffers = SimpleNamespace(fill=lambda slot, for_check: calls.append("fill"))
+    backend = SimpleNamespace(ranks=2, allocate=lambda *_: buffers, bind=bind, clock=None)
+    return Stage(backend, {EVERYONE: Group(EVERYONE, (0,))}, None)
+
+
+def test_calls_are_bound_only_when_every_rank_has_memory():
+    calls = []
+    assert prepare(ALLREDUCE, make_cell(), stage(calls), OtherRank("allocating", "rank 1 has none left")) == "rank 1 has none left"
+    assert calls == ["fill"]
+
+
+def test_what_the_library_lacks_is_the_reason_at_every_rank():
+    calls = []
+    assert prepare(ALLREDUCE, make_cell(), stage(calls), OtherRank("nothing", "")) == "the library has no ncclAllReduce"
+    assert prepare(ALLREDUCE, make_cell(), stage(calls), OtherRank("binding its calls", "rank 1 lacks it")) in {
+        "the library has no ncclAllReduce", "rank 1 lacks it",
+    }  # fmt: skip
+    assert calls == ["fill", "bind"] * 2
