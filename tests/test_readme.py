@@ -53,8 +53,8 @@ def _run(command: list[str], folder: Path, env: dict[str, str]) -> subprocess.Co
 
 
 def _dear(command: str) -> object:
-    """Sweeps up to 64 MiB take 10 s each: half of them a commit."""
-    return pytest.param(command, marks=pytest.mark.in_turn) if re.search(r"--sizes \S+-64M", command) else command
+    """Long sweeps, and launchers that tests/launchers has too, take 5 to 10 s each: they come in turn."""
+    return pytest.param(command, marks=pytest.mark.in_turn) if re.search(r"-64M|-n 20|^mpirun|^torchrun", command) else command
 
 
 @pytest.mark.parametrize("command", [_dear(command) for command in LOCAL if command not in GPU])
@@ -70,7 +70,8 @@ def test_a_local_command_runs(command: str, tmp_path: Path) -> None:
 @pytest.mark.in_turn
 @pytest.mark.parametrize("command", GPU)
 def test_a_command_for_gpus_runs_on_the_double(command: str, tmp_path: Path) -> None:
-    env = environment(4, inherit=_environment(tmp_path)) | {"COLLBENCH_RANKS": "2", "COLLBENCH_SIZE": "1M", "COLLBENCH_BUFFERS": "fixed"}
+    gpus = 2 if "kernels" in command else 4  # every pair is measured
+    env = environment(gpus, inherit=_environment(tmp_path)) | {"COLLBENCH_RANKS": "2", "COLLBENCH_SIZE": "1M", "COLLBENCH_BUFFERS": "fixed"}
     done = _run(shlex.split(command), tmp_path, env)
     assert done.returncode == 0, done.stderr
     assert ("FAKE GPU" if "kernels" in command else "nccl") in done.stdout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 from pathlib import Path
 from xml.etree import ElementTree
@@ -89,7 +90,8 @@ def test_what_is_gathered_reads_back(tmp_path: Path) -> None:
     sent = json.loads(run(tmp_path, "probe", "--from", "machine.tar.gz", "--format", "json").stdout)["machines"][0]
     assert sent["hostname"] != live["hostname"]
     assert [device["address"] for device in sent["pci"]] == [device["address"] for device in live["pci"]]
-    assert [nic["name"] for nic in sent["nics"]] == [nic["name"] for nic in live["nics"]]
+    names = [[nic["name"] for nic in machine["nics"] if not re.match(r"cb\d+(br|h)", nic["name"])] for machine in (sent, live)]
+    assert names[0] == names[1]  # but for the beds of other tests, which come and go meanwhile
 
 
 @pytest.mark.parametrize(

@@ -30,25 +30,26 @@ LAUNCHES = [
 ]
 
 
-def all_reductions(few):
-    """All-reduce of all types and reductions, a sample of them in the other placing; one of all where ranks outnumber cores."""
+def all_reductions(backend, few):
+    """All-reduce of types and reductions: of libraries a sample of the types, where ranks outnumber cores a sample of both."""
     if not few:
-        whole = {"operations": ["allreduce"], "sizes": [1003], "dtypes": list(DTYPES), "redops": list(REDOPS)}
-        others = sample([dtype for dtype in DTYPES if dtype != "float32"], 3)
+        dtypes = list(DTYPES) if backend == "simulated" else sample(list(DTYPES), 6)
+        whole = {"operations": ["allreduce"], "sizes": [1003], "dtypes": dtypes, "redops": list(REDOPS)}
         return [
             whole,
-            {**whole, "in_place": True, "dtypes": ["float32", *others]},
+            {**whole, "in_place": True, "dtypes": ["float32", *sample([dtype for dtype in dtypes if dtype != "float32"], 3)]},
             {**whole, "in_place": False, "dtypes": ["float32"], "redops": ["sum", "max"]},
         ]
     return [{"operations": ["allreduce"], "sizes": [1003], "dtypes": [dtype], "redops": [redop]} for dtype, redop in sample(FITTING, 6)]
 
 
-def asked_for(n, few):
+def asked_for(backend, n):
     """The sweeps of one launch."""
+    few = n > 2 and backend != "simulated"
     types = ["float32"] if few else ["float32", "bfloat16", "int8"]
     rotating = {"operations": ["allreduce"], "sizes": [300_001], "dtypes": ["int8"], "mode": "pipelined", "buffers": "rotating"}
     return [
-        *all_reductions(few),
+        *all_reductions(backend, few),
         {"operations": ["broadcast"], "sizes": [1, 1003], "dtypes": types if few else list(DTYPES), "roots": sorted({0, n - 1})},
         {"operations": ["broadcast", "p2p_latency"], "sizes": [64], "dtypes": ["float32"], "in_place": True},
         {"operations": ["broadcast"], "sizes": [64], "dtypes": ["float32"], "in_place": False},
@@ -67,7 +68,7 @@ def launched(backend, n, python=sys.executable):
         pytest.skip(f"{needs[backend]} is not installed")
     folder = Path(tempfile.mkdtemp())
     try:
-        asked = asked_for(n, few=n > 2 and backend != "simulated")
+        asked = asked_for(backend, n)
         if backend == "nccl":  # whose habit is 1,024 slots of so small buffers
             asked = [{"buffers": "fixed", **part} for part in asked]
         return asked, launch(folder, backend, n, asked, python=python)
@@ -178,6 +179,7 @@ def test_mpi_is_timed_by_the_native_loop_and_torch_by_python():
     assert not any("python_loop" in row.flags for backend in loops for row in launched(backend, 2)[1].rows)
 
 
+@pytest.mark.in_turn
 @pytest.mark.openmpi
 @pytest.mark.parametrize("n", [2])
 def test_open_mpi(openmpi_python, n):

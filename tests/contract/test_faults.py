@@ -82,6 +82,7 @@ def test_what_never_arrived_is_found(backend):
     assert all(f"({hint})" in row.wrong_detail for hint in hints)
 
 
+@pytest.mark.in_turn  # a launch of its own
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_without_a_check_nothing_claims_to_be_checked(backend):
     assert outcome(backend, 0).code == 0
