@@ -166,6 +166,7 @@ class _Xz:
         self._decompressor = lzma.LZMADecompressor(memlimit=MOST_WINDOW)
 
     def read(self, size: int) -> bytes:
+        """At most `size` bytes; none at the end."""
         while not self._decompressor.eof:
             chunk = self._raw.read(_CHUNK) if self._decompressor.needs_input else b""
             data = self._decompressor.decompress(chunk, size)
