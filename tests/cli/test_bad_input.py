@@ -19,7 +19,7 @@ TYPED = [
     ("", "no command: type `collbench allreduce`"),
     ("allredcue", "invalid choice: 'allredcue' (choose from 'allreduce', 'broadcast', 'p2p', 'backends', 'probe', 'peak', "),
     ("allreduce --size 8", "unrecognized arguments: --size 8"),
-    ("allreduce --backend nccl2", "backend 'nccl2' is unknown: choose from mpi, gloo, simulated"),
+    ("allreduce --backend nccl2", "backend 'nccl2' is unknown: choose from mpi, gloo, nccl, torch-nccl, simulated"),
     ("allreduce --backend ,", "an empty list; name at least one"),
     ("allreduce --dtype float12", "dtype 'float12' is unknown: choose from float64, float32, float16, bfloat16, "),
     ("allreduce --redop mean", "redop 'mean' is unknown: choose from sum, prod, min, max, avg, band, bor, bxor"),
