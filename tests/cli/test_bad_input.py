@@ -61,7 +61,7 @@ TYPED = [
     ("allreduce --backend gloo --gdr-check", "--gdr-check concerns nccl, which is not among the backends (gloo)"),
     ("allreduce -g 0", "argument -g/--gpus-per-process: '0' is not a whole number from 1 on"),
     ("allreduce --telemetry 50", "argument --telemetry: '50' would disturb what is measured: write 1 to 5 (times a second)"),
-    ("allreduce --evidence maybe", "argument --evidence: invalid choice: 'maybe' (choose from 'on', 'off')"),
+    ("allreduce --evidence maybe", "argument --evidence: invalid choice: 'maybe' (choose from 'on', 'off', 'tuning')"),
 ]  # fmt: skip
 ALWAYS = 12
 
