@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from collbench.backends.group import Group
 from collbench.operations.cell import Cell
 from collbench.operations.dtypes import redop_misfit
-from collbench.operations.operation import Operation, Reason, Steps
+from collbench.operations.groups import group_size
+from collbench.operations.operation import Operation, Reason, Steps, has_mark
 from collbench.operations.program import Program
 from collbench.peak.ceiling import Ceiling
 
@@ -69,6 +70,7 @@ class Backend(Protocol):
     ranks                how many ranks it has, once open: the world's, but for a backend that only simulates them
     local_path           what carries bytes inside a host: "memory", "loopback" (TCP), or "" when it does not say
     takes_tuning         whether groups can be made under a `Tuning`
+    passes_messages      whether its bindings know `send_to`, `post_send` and their like; takes_streams: several connections per pair
     gpus                 the PCI address of each rank's GPU ("0000:1b:00.0"), once open; () on CPUs
     uses_nccl            whether it loads NCCL, whose log then tells the paths; ask_ras says which of its ranks lag, set by who opened it
     nccl                 (library, version as ncclGetVersion gives it), once open; None where the backend has no hold of it
@@ -85,6 +87,8 @@ class Backend(Protocol):
     ranks: int
     local_path: str
     takes_tuning: bool
+    passes_messages: bool
+    takes_streams: bool
     gpus: tuple[str, ...]
     flags: tuple[str, ...]
     uses_nccl: bool
@@ -105,6 +109,13 @@ class Backend(Protocol):
 
     def group(self, ranks: Sequence[int], tuning: Tuning | None = None) -> Group | None:
         """A group of the job's ranks, under a tuning where the library takes one; None at ranks outside. All ranks call, in one order."""
+        ...
+
+    def pair(self, whole: Group | None, ranks: Sequence[int], cell: Cell) -> Group | None:
+        """Two ranks of the job for messages between them alone; None at processes that drive neither. Only these call.
+
+        `whole` is the group of all ranks (None where this process is in none): nothing is made where messages can go over it.
+        """
         ...
 
     def release(self, group: Group) -> None:
@@ -158,7 +169,7 @@ class Usual:
     steps: Mapping[str, Steps] = {}
     ranks = 0
     local_path = ""
-    takes_tuning = False
+    takes_tuning = passes_messages = takes_streams = False
     gpus: tuple[str, ...] = ()
     uses_nccl = False
     nccl: tuple[Any, int] | None = None
@@ -167,6 +178,10 @@ class Usual:
     no_cuda = ""
     virtual = False
     own_ceiling: Ceiling | None = None
+
+    def pair(self, whole: Group | None, ranks: Sequence[int], cell: Cell) -> Group | None:
+        """The two within the group of all: their messages need no group of their own."""
+        return whole.part(ranks) if whole else None
 
     def release(self, group: Group) -> None:
         """Nothing to free before the end: groups live as long as the library does."""
@@ -178,17 +193,35 @@ class Usual:
 
 def can_do(backend: Backend, operation: Operation, cell: Cell) -> Reason | None:
     """Why this backend cannot do this cell, by what all backends have in common and then by its own word."""
-    own = operation.name in backend.steps
     if cell.device not in backend.devices:
         return backend.no_cuda or f"{backend.name} runs on {' and '.join(sorted(backend.devices))} here, not on {cell.device}"
-    if not own and backend.api not in operation.steps:
+    misfit = _no_form(backend, operation, cell) or (redop_misfit(cell.redop, cell.dtype) if cell.redop else None)
+    n = 2 if operation.pair else group_size(operation, cell, backend.ranks)
+    return misfit or _no_way(backend, cell) or operation.needs(n, cell) or backend.supports(operation, cell)
+
+
+def steps_of(backend: Backend, operation: Operation) -> Steps | None:
+    """How this backend carries the operation out: its own steps, else the operation's for its api, else by messages."""
+    return backend.steps.get(operation.name) or operation.steps_of(backend.api, backend.passes_messages)
+
+
+def in_place_only(backend: Backend, operation: Operation) -> bool:
+    """Whether this backend has the operation in place and not otherwise."""
+    return has_mark(steps_of(backend, operation), "in_place_only")
+
+
+def _no_form(backend: Backend, operation: Operation, cell: Cell) -> Reason | None:
+    """Why a backend has no such operation, or not with its buffers placed so."""
+    steps = steps_of(backend, operation)
+    if steps is None:
         return f"{backend.name} has no {operation.name}"
-    if not own and cell.in_place is False and operation.knows_in_place_only(backend.api):
+    if cell.in_place is False and has_mark(steps, "in_place_only"):
         return f"{backend.name} has {operation.name} in place only"
+    if cell.in_place and has_mark(steps, "out_of_place_only"):
+        return f"{backend.name} has {operation.name} out of place only"
     if operation.pair and (backend.ranks < 2 or cell.in_place):
         return f"{operation.name} {'needs 2 ranks' if backend.ranks < 2 else 'has no in-place form'}"
-    misfit = redop_misfit(cell.redop, cell.dtype) if cell.redop else None
-    return misfit or _no_way(backend, cell) or operation.needs(backend.ranks, cell) or backend.supports(operation, cell)
+    return "--split is for collectives, not for pairs" if operation.pair and cell.split else None
 
 
 def _no_way(backend: Backend, cell: Cell) -> Reason | None:
@@ -197,4 +230,6 @@ def _no_way(backend: Backend, cell: Cell) -> Reason | None:
         return "graph is a mode of CUDA devices"
     if (cell.algorithm or cell.protocol) and not backend.takes_tuning:
         return f"{backend.name} chooses its algorithms itself: --algorithms and --protocols are for nccl"
+    if (cell.streams or 1) > 1 and not backend.takes_streams:
+        return f"{backend.name} has one connection between two ranks: --streams is for socket"
     return None

@@ -42,7 +42,8 @@ class HostBackend(Usual, ABC):
 
     def bind(self, operation: Operation, cell: Cell, group: Group, buffers: AnyBuffers) -> Program:
         """The backend's own steps, or the operation's for this api, per slot."""
-        steps = self.steps.get(operation.name) or operation.steps[self.api]
+        steps = self.steps.get(operation.name) or operation.steps_of(self.api, self.passes_messages)
+        assert steps is not None, "asked of can_do before"
         bindings = [self.binding(group, buffers, slot) for slot in range(buffers.slots)]
         slots = tuple(tuple(steps(binding)) for binding in bindings)
         return Program(slots, keep=(buffers, bindings), explain=self.explain)

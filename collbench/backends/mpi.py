@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, SupportsInt
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collbench.world.world import World
 
 _LARGE = 2**31
+_MESSAGE, _SIGNAL = 1, 2  # tags
 _STATUS_BYTES = 256  # MPI_Status of any library is smaller
 _SAME_WIDTH = {1: "INT8_T", 2: "INT16_T", 4: "INT32_T", 8: "INT64_T"}
 _REDUCED = {
@@ -61,7 +62,8 @@ class MpiBinding(NativeBinding):
         self.type = mpi._handleof(getattr(mpi, _type_name(operation, cell)))
         self.byte = mpi._handleof(mpi.BYTE)
         self.redop = mpi._handleof(getattr(mpi, _REDOPS[cell.redop])) if cell.redop else 0
-        window = 2 * (cell.window or 1)
+        window = 2 * max(cell.window or 1, group.n)
+        self._group = group
         self.scratch, self.status = Address(self.room(8), 1), self.room(_STATUS_BYTES)
         self._request_bytes = mpi._sizeof(mpi.Request)
         self.requests, self.statuses = self.room(window * 8), self.room(window * _STATUS_BYTES)
@@ -83,7 +85,35 @@ class MpiBinding(NativeBinding):
 
     def peer(self, rank: int) -> int:
         """MPI names ranks by their rank within the communicator."""
-        return rank
+        return self._group.name(rank)
+
+    def send_to(self, rank: int, part: SupportsInt, count: int) -> NativeCall:
+        """MPI_Send."""
+        return self.call("MPI_Send", part, count, self.type, self.peer(rank), _MESSAGE, self.comm)
+
+    def receive_from(self, rank: int, part: SupportsInt, count: int) -> NativeCall:
+        """MPI_Recv."""
+        return self.call("MPI_Recv", part, count, self.type, self.peer(rank), _MESSAGE, self.comm, self.status)
+
+    def together(self) -> Iterator[NativeCall]:
+        """Requests need no beginning."""
+        return iter(())
+
+    def post_send(self, rank: int, part: SupportsInt, count: int) -> NativeCall:
+        """MPI_Isend."""
+        return self.post("MPI_Isend", part, count, self.type, self.peer(rank), _MESSAGE, self.comm)
+
+    def post_receive(self, rank: int, part: SupportsInt, count: int) -> NativeCall:
+        """MPI_Irecv."""
+        return self.post("MPI_Irecv", part, count, self.type, self.peer(rank), _MESSAGE, self.comm)
+
+    def signal_to(self, rank: int) -> NativeCall:
+        """MPI_Send of a byte."""
+        return self.call("MPI_Send", self.scratch, 1, self.byte, self.peer(rank), _SIGNAL, self.comm)
+
+    def signal_from(self, rank: int) -> NativeCall:
+        """MPI_Recv of a byte."""
+        return self.call("MPI_Recv", self.scratch, 1, self.byte, self.peer(rank), _SIGNAL, self.comm, self.status)
 
     def unless_in_place(self, address: Address) -> SupportsInt:
         """`address`, or MPI_IN_PLACE as this library defines it."""
@@ -95,6 +125,7 @@ class MpiBackend(HostOrGpuBackend):
 
     name, api = "mpi", "mpi"
     local_path = "memory"
+    passes_messages = True
 
     @classmethod
     def probe(cls) -> Available | Unavailable:

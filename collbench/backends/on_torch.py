@@ -55,6 +55,7 @@ class TorchBackend(HostOrGpuBackend):
     """A library behind torch.distributed. Opening sets `_torch`, the module."""
 
     api = "torch"
+    passes_messages = True
     _torch: Any
 
     def communicator(self, ranks: Sequence[int]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -12,6 +13,7 @@ from collbench.backends.memory import AnyBuffers, Buffers
 from collbench.backends.on_torch import TorchMemory
 from collbench.operations.program import PythonCall
 
+_MESSAGE, _SIGNAL = 1, 2  # tags
 _REDOPS = {"prod": "PRODUCT"}  # the others have the names they have here
 # torch.distributed knows neither these unsigned types nor those of 8 bits everywhere; what is only moved goes as what it knows.
 _MOVED_AS = {"uint32": "int32", "uint64": "int64", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
@@ -56,6 +58,34 @@ class TorchBinding:
     def peer(self, rank: int) -> int:
         """torch names ranks by their rank in the job."""
         return self._group.ranks[rank]
+
+    def send_to(self, rank: int, part: Any, count: int) -> PythonCall:
+        """torch.distributed.send."""
+        return self.call("send", part[:count], dst=self.peer(rank), group=self.comm, tag=_MESSAGE)
+
+    def receive_from(self, rank: int, part: Any, count: int) -> PythonCall:
+        """torch.distributed.recv."""
+        return self.call("recv", part[:count], src=self.peer(rank), group=self.comm, tag=_MESSAGE)
+
+    def together(self) -> Iterator[PythonCall]:
+        """Works need no beginning."""
+        return iter(())
+
+    def post_send(self, rank: int, part: Any, count: int) -> PythonCall:
+        """torch.distributed.isend."""
+        return self.post("isend", part[:count], dst=self.peer(rank), group=self.comm, tag=_MESSAGE)
+
+    def post_receive(self, rank: int, part: Any, count: int) -> PythonCall:
+        """torch.distributed.irecv."""
+        return self.post("irecv", part[:count], src=self.peer(rank), group=self.comm, tag=_MESSAGE)
+
+    def signal_to(self, rank: int) -> PythonCall:
+        """A byte sent."""
+        return self.call("send", self.scratch, dst=self.peer(rank), group=self.comm, tag=_SIGNAL)
+
+    def signal_from(self, rank: int) -> PythonCall:
+        """A byte received."""
+        return self.call("recv", self.scratch, src=self.peer(rank), group=self.comm, tag=_SIGNAL)
 
     def unless_in_place(self, address: Any) -> Any:
         """torch has no in-place token."""

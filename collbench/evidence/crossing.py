@@ -15,6 +15,7 @@ from functools import lru_cache
 
 from collbench.operations.cell import Cell
 from collbench.operations.operation import Operation, Place
+from collbench.operations.traffic import Traffic
 
 Groups = tuple[tuple[int, ...], ...]
 _REFERENCE = 1 << 16  # elements per part for which it is reckoned; all else is in proportion
@@ -41,13 +42,14 @@ class _Question:
     seed: int
     groups: Groups
     places: tuple[tuple[int, str], ...]
+    traffic: Traffic | None
     operation: Operation = field(compare=False)
     cell: Cell = field(compare=False)
 
 
 def least(operation: Operation, cell: Cell, groups: Groups, place_of: Mapping[int, str]) -> Least:
     """For a cell whose ranks (of `groups`) are at these places. Ranks' blocks are the same or do not overlap."""
-    question = _Question(operation.name, cell.root, cell.seed, groups, tuple(sorted(place_of.items())), operation, cell)
+    question = _Question(operation.name, cell.root, cell.seed, groups, tuple(sorted(place_of.items())), cell.traffic, operation, cell)
     part = _per_element(question)
     n = len(groups[0]) if groups else 0
     size = operation.count(cell, n) * cell.dtype.size * ((cell.window or 1) if operation.windowed else 1) if n else 0

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from collbench.operations.dtypes import DType
+from collbench.operations.split import Split
+from collbench.operations.traffic import Traffic
 
 
 @dataclass(frozen=True)
@@ -17,6 +19,8 @@ class Cell:
     buffers      "fixed" or "rotating"; window: messages in flight (p2p bandwidth), else None
     registration how the library knows the buffers: "none", "registered", "symmetric"; None where it has no such thing
     algorithm, protocol   what the library is told to use; None: its own choice
+    split        how the ranks fall into groups that run at the same time; None: one group of all
+    traffic      who sends how much to whom (alltoallv), else None; streams: TCP connections per pair (socket), else None
     flags        words already known before measuring, such as "size_rounded"
     """
 
@@ -36,6 +40,9 @@ class Cell:
     registration: str | None = None
     algorithm: str | None = None
     protocol: str | None = None
+    split: Split | None = None
+    traffic: Traffic | None = None
+    streams: int | None = None
 
     def placed(self, in_place: bool) -> Cell:
         """The same cell with its placing decided."""
@@ -45,5 +52,14 @@ class Cell:
         """The cell in a few words, for progress and errors: "allreduce 64 MiB on mpi (float32, sum)"."""
         from collbench.units import format_size
 
-        words = [self.dtype.name, self.redop, f"root {self.root}" if self.root is not None else None, self.algorithm, self.protocol]
+        root = f"root {self.root}" if self.root is not None else None
+        words = [
+            self.dtype.name,
+            self.redop,
+            root,
+            self.algorithm,
+            self.protocol,
+            str(self.split or ""),
+            self.traffic and self.traffic.name,
+        ]
         return f"{self.operation} {format_size(self.size_bytes)} on {self.backend} ({', '.join(w for w in words if w)})"

@@ -41,7 +41,7 @@ class Extent:
 
 def slots_for(cell: Cell) -> int:
     """How many slots `--buffers rotating` takes turns over: as many as defeat the caches, 1,024 at most and then further apart."""
-    return min(_MOST_SLOTS, max(1, ROTATION_BYTES[cell.device] // cell.size_bytes)) if cell.buffers == "rotating" else 1
+    return min(_MOST_SLOTS, max(1, ROTATION_BYTES[cell.device] // max(1, cell.size_bytes))) if cell.buffers == "rotating" else 1
 
 
 def slots_checked(cell: Cell) -> list[int]:
@@ -63,7 +63,7 @@ def stride_of(bytes_per_slot: int, slots: int, device: str) -> int:
 def largest_stride(operation: Operation, cell: Cell, n: int, slots: int) -> int:
     """Bytes from one slot to the next for the rank of n that needs most."""
     count = operation.count(cell, n)
-    ranks = {0, n - 1, cell.root or 0}
+    ranks = range(n) if operation.uneven else {0, n - 1, cell.root or 0}
     largest = max(Extent.of(operation, Place(rank, n, count, cell)).total for rank in ranks)
     return stride_of(largest * cell.dtype.size, slots, cell.device)
 

@@ -7,7 +7,7 @@ An operation is one file beside this one. The file gives generator functions tha
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from collbench.operations.cell import Cell
@@ -85,6 +85,34 @@ class Binding(Protocol):
         """How the library names rank `rank` of the group."""
         ...
 
+    def send_to(self, rank: int, part: Any, count: int) -> Call:
+        """A message to a rank of the group: `count` elements from the address `part`; returns when `part` may be written again."""
+        ...
+
+    def receive_from(self, rank: int, part: Any, count: int) -> Call:
+        """The message that the rank sends, into `part`."""
+        ...
+
+    def together(self) -> Iterator[Call]:
+        """Begins messages that must overlap: `post_send` and `post_receive` up to the next `waitall`. Often no call at all."""
+        ...
+
+    def post_send(self, rank: int, part: Any, count: int) -> Call:
+        """Like `send_to`, without waiting."""
+        ...
+
+    def post_receive(self, rank: int, part: Any, count: int) -> Call:
+        """Like `receive_from`, without waiting."""
+        ...
+
+    def signal_to(self, rank: int) -> Call:
+        """One byte to a rank, which waits for it."""
+        ...
+
+    def signal_from(self, rank: int) -> Call:
+        """Waits for the byte of a rank."""
+        ...
+
     def unless_in_place(self, address: Any) -> Any:
         """`address`, or the library's in-place token when the cell is in place."""
         ...
@@ -117,8 +145,13 @@ class Operation:
     moves       messages per iteration, by which a sample is divided
     both_ways   the figure is per direction while both directions are busy
     windowed    uses the cell's window
-    needs       why it cannot run with n ranks, or None
-    steps       calls of one iteration by api; in_place_apis: apis that know it only in place
+    needs       why it cannot run over a group of n ranks, or None
+    steps       calls of one iteration by api
+    by_messages   calls of one iteration by the messages that every library with point-to-point has (`send_to`, `post_send` …);
+                taken where `steps` has nothing for the api
+    uneven      uses the cell's traffic
+    meets       moves nothing: no rank may leave before all have entered; its size is 0
+    result_first  in place, the result comes to lie at the start of the buffer (MPI_Reduce_scatter_block); see `on`
     command     the subcommand that runs it (default: its name)
     cpu_model   which measured reference fits it on one host: "copy", "sum", "allreduce" (see the room peak)
     """
@@ -126,7 +159,8 @@ class Operation:
     name: str
     bus_factor: Callable[[int], float]
     arrives: Callable[[Place], Sequence[Block]]
-    steps: Mapping[str, Steps]
+    steps: Mapping[str, Steps] = field(default_factory=dict)
+    by_messages: Steps | None = None
     reduces: bool = False
     rooted: bool = False
     sends: Callable[[Place], int] = lambda x: x.count
@@ -140,6 +174,9 @@ class Operation:
     command: str = ""
     cpu_model: str = "copy"
     summary: str = ""
+    uneven: bool = False
+    meets: bool = False
+    result_first: bool = False
 
     def count(self, cell: Cell, n: int) -> int:
         """Elements per part for the cell's size; 0 when the size is too small for n parts."""
@@ -149,12 +186,19 @@ class Operation:
         """Elements that arrive at this rank in one iteration."""
         return sum(block.count for block in self.arrives(place))
 
-    def knows_in_place_only(self, api: str) -> bool:
-        """Whether this api has the operation only in place."""
-        return bool(getattr(self.steps.get(api), "in_place_only", False))
+    def steps_of(self, api: str, messages: bool = False) -> Steps | None:
+        """The steps for an api, whose binding may know messages between ranks; None where it cannot do the operation."""
+        return self.steps.get(api) or (self.by_messages if messages else None)
+
+    def on(self, api: str, messages: bool = False) -> Operation:
+        """The operation as this api has it: where its result lies in place."""
+        first = has_mark(self.steps_of(api, messages), "result_first")
+        return self if first == self.result_first else replace(self, result_first=first)
 
     def in_place_shift(self, place: Place) -> int:
         """Where a rank's own send elements lie in its receive buffer when in place, in elements (negative: before it)."""
+        if self.result_first:
+            return 0
         offset = 0
         for block in self.arrives(place):
             if place.rank in block.sources:
@@ -165,5 +209,28 @@ class Operation:
 
 def in_place_only(steps: Steps) -> Steps:
     """Marks steps of an api that knows the operation in place only (torch's all_reduce, MPI_Bcast)."""
-    steps.in_place_only = True  # type: ignore[attr-defined]
-    return steps
+    return _marked(steps, "in_place_only")
+
+
+def out_of_place_only(steps: Steps) -> Steps:
+    """Marks steps of an api that has no in-place form of the operation."""
+    return _marked(steps, "out_of_place_only")
+
+
+def result_first(steps: Steps) -> Steps:
+    """Marks steps of an api that puts an in-place result at the start of the buffer, whatever part of the input it is made of."""
+    return _marked(steps, "result_first")
+
+
+def _marked(steps: Steps, mark: str) -> Steps:
+    def marked(x: Any) -> Iterator[Call]:
+        return steps(x)
+
+    for name in ("in_place_only", "out_of_place_only", "result_first"):
+        setattr(marked, name, name == mark or getattr(steps, name, False))
+    return marked
+
+
+def has_mark(steps: Steps | None, mark: str) -> bool:
+    """Whether steps are marked: "in_place_only", "out_of_place_only" or "result_first"."""
+    return bool(getattr(steps, mark, False))

@@ -15,5 +15,5 @@ P2P_BIDIRECTIONAL = Operation(
     both_ways=True,
     moves=window,
     arrives=lambda x: [Block([1 - x.rank], at=0, count=x.count)],
-    steps=directed(sends=lambda rank: True, receives=lambda rank: True),
+    by_messages=directed(sends=lambda rank: True, receives=lambda rank: True),
 )

@@ -7,27 +7,10 @@ from collections.abc import Iterator
 from collbench.operations.operation import Binding, Block, Operation
 from collbench.operations.program import Call
 
-_TAG = 1
 
-
-def _mpi(x: Binding) -> Iterator[Call]:
-    other = x.peer(1 - x.rank)
-    send = x.call("MPI_Send", x.send, x.count, x.type, other, _TAG, x.comm)
-    receive = x.call("MPI_Recv", x.recv, x.count, x.type, other, _TAG, x.comm, x.status)
-    yield from (send, receive) if x.rank == 0 else (receive, send)
-
-
-def _nccl(x: Binding) -> Iterator[Call]:
-    other = x.peer(1 - x.rank)
-    send = x.call("ncclSend", x.send, x.count, x.type, other, x.comm, x.stream)
-    receive = x.call("ncclRecv", x.recv, x.count, x.type, other, x.comm, x.stream)
-    yield from (send, receive) if x.rank == 0 else (receive, send)
-
-
-def _torch(x: Binding) -> Iterator[Call]:
-    other = x.peer(1 - x.rank)
-    send = x.call("send", x.send, dst=other, group=x.comm)
-    receive = x.call("recv", x.recv, src=other, group=x.comm)
+def _ping_pong(x: Binding) -> Iterator[Call]:
+    other = 1 - x.rank
+    send, receive = x.send_to(other, x.send, x.count), x.receive_from(other, x.recv, x.count)
     yield from (send, receive) if x.rank == 0 else (receive, send)
 
 
@@ -40,5 +23,5 @@ P2P_LATENCY = Operation(
     paces_itself=True,
     moves=lambda cell: 2,  # one there, one back
     arrives=lambda x: [Block([1 - x.rank], at=0, count=x.count)],
-    steps={"mpi": _mpi, "nccl": _nccl, "torch": _torch},
+    by_messages=_ping_pong,
 )

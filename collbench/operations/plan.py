@@ -8,8 +8,10 @@ from itertools import product
 
 from collbench.errors import UsageError
 from collbench.operations.cell import Cell
-from collbench.operations.dtypes import DType
+from collbench.operations.dtypes import DType, dtype_named
 from collbench.operations.operation import Operation
+from collbench.operations.split import Split
+from collbench.operations.traffic import EVEN, Traffic
 from collbench.units import size_steps
 
 _WINDOW = 64  # OSU's and nccl-tests users' habit
@@ -55,6 +57,10 @@ class Sweep:
     in_place    None: as the library has it
     window      None: 64 messages, but at most 256 MiB in flight
     algorithms, protocols   all combinations, and the library's own choice beside them
+    backends    those that it is for; (): all
+    split       of the ranks into groups that run at the same time; pairs are not split
+    traffic     of alltoallv; None: even
+    streams     connections per pair; None: one
     habits      those of the backend with a given name
     """
 
@@ -73,22 +79,41 @@ class Sweep:
     algorithms: tuple[str, ...] = ()
     protocols: tuple[str, ...] = ()
     registrations: tuple[str, ...] = ()
+    backends: tuple[str, ...] = ()
+    split: Split | None = None
+    traffic: Traffic | None = None
+    streams: int | None = None
     habits: Callable[[str], Habits] = on_cpu
 
     def cells(self, backend: str, n: int) -> Iterator[Cell]:
-        """The cells of one backend with n ranks: by operation, dtype, redop, root and tuning, sizes ascending."""
+        """The cells of one backend with n ranks: by operation, dtype, redop, root and tuning, sizes ascending.
+
+        Raises UsageError for a split that does not fit n ranks.
+        """
+        if self.backends and backend not in self.backends:
+            return
         usual = self.habits(backend)
         device = usual.device if self.device == "auto" else self.device
         for operation in self.operations:
             redops = self.redops if operation.reduces else (None,)
             roots = self.roots if operation.rooted else (None,)
-            for dtype, redop, root, tuning in product(self.dtypes, redops, roots, self._tunings(usual)):
-                for size, rounded in _whole(self.sizes_for(backend), dtype.size * operation.parts(n)):
+            together = 2 if operation.pair else len(self.split.groups(n)[0]) if self.split else n
+            for dtype, redop, root, tuning in product(self._dtypes(operation), redops, roots, self._tunings(usual)):
+                for size, rounded in self._sizes(operation, backend, dtype, together):
                     yield Cell(
                         operation.name, backend, dtype, size, device, redop, root, self.mode or usual.mode, self.in_place,
                         self.buffers or usual.buffers, self._window(size) if operation.windowed else None, self.seed,
-                        ("size_rounded",) if rounded else (), *tuning,
+                        ("size_rounded",) if rounded else (), *tuning, split=None if operation.pair else self.split,
+                        traffic=(self.traffic or EVEN) if operation.uneven else None, streams=self.streams,
                     )  # fmt: skip
+
+    def _dtypes(self, operation: Operation) -> Sequence[DType]:
+        """What moves nothing has no type; bytes stand for it."""
+        return (dtype_named("uint8"),) if operation.meets else self.dtypes
+
+    def _sizes(self, operation: Operation, backend: str, dtype: DType, n: int) -> Iterator[tuple[int, bool]]:
+        """The sizes over a group of n ranks, each once, and whether they were rounded; 0 for what moves nothing."""
+        return iter([(0, False)]) if operation.meets else _whole(self.sizes_for(backend), dtype.size * operation.parts(n))
 
     def sizes_for(self, backend: str) -> Sequence[int]:
         """The sizes asked for, else those that are usual on this backend."""
@@ -106,10 +131,12 @@ class Sweep:
         return self.window or max(1, min(_WINDOW, _IN_FLIGHT_BYTES // size))
 
     def check_ranks(self, n: int) -> None:
-        """Raises UsageError when a root is not among n ranks."""
+        """Raises UsageError when a root is not among n ranks (of each group), or the split does not fit them."""
+        together = len(self.split.groups(n)[0]) if self.split else n
         for root in self.roots:
-            if any(operation.rooted for operation in self.operations) and not 0 <= root < n:
-                raise UsageError(f"root {root} is not among the {n} ranks: choose one from 0 to {n - 1}, or start more ranks")
+            if any(operation.rooted for operation in self.operations) and not 0 <= root < together:
+                whose = f"{together} ranks of each group" if self.split else f"{n} ranks"
+                raise UsageError(f"root {root} is not among the {whose}: choose one from 0 to {together - 1}, or start more ranks")
 
 
 def _whole(sizes: Sequence[int], unit: int) -> Iterator[tuple[int, bool]]:

@@ -12,7 +12,10 @@ from collbench.errors import UsageError
 from collbench.operations.operation import Operation
 
 # The room's own furniture. Everything else in this folder is an operation; only those are imported for `--help`.
-_FURNITURE = frozenset({"__init__", "cell", "check", "digits", "dtypes", "layout", "operation", "plan", "program", "registry"})
+_FURNITURE = frozenset({
+    "__init__", "cell", "check", "digits", "dtypes", "groups", "layout", "operation", "plan", "program", "registry", "split", "sweeps",
+    "tournament", "traffic",
+})  # fmt: skip
 
 
 def _in(module: ModuleType) -> Iterator[Operation]:

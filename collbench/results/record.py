@@ -11,7 +11,7 @@ SCHEMA = 1
 # What tells series apart, in the order in which they are sorted; within a series rows differ only in size.
 SERIES = (
     "operation", "backend", "device", "dtype", "redop", "root", "mode", "in_place", "buffers", "window", "group", "ranks", "nodes",
-    "registration", "algorithm", "protocol",
+    "registration", "algorithm", "protocol", "traffic", "streams",
 )  # fmt: skip
 
 
@@ -33,12 +33,16 @@ class Row:
     """One cell's result. A cell that could not be measured has `na` (its reason) and no figures.
 
     size_bytes is nccl-tests' size (max of send and receive per rank), count the elements per call of the API,
-    group the ranks that took part ("all", or "0-2,1-3" for pairs at once), flags stable words with a meaning in the README.
+    group the ranks that took part ("all", "0-2,1-3" for pairs at once, or the split: "MOD 8"),
+    flags stable words with a meaning in the README.
     samples maps the name of an array in samples.bin to {"offset", "dtype", "shape"}.
     stopped says why no more samples were taken: "precision", "out_of_reach" (after half of the time), "max_time", "most_samples"
     or "iterations" (so many were asked for).
     modes has the two values that the samples gather around, where one number would mislead: {"time_s", "share"} each.
     registration, algorithm and protocol are the cell's: what the library was told to use, None for its own choice.
+    groups: where several groups ran at the same time {"count", "ranks" (of each), "p50_s", "busbw_bytes_per_s" (by group; null where more
+    than 1,024), "total_busbw_bytes_per_s"}; time, algbw and busbw of the row are then those of the slowest group. Else empty.
+    traffic, streams are the cell's: the name of alltoallv's traffic, and TCP connections per pair.
     launches counts the launches behind the figures; above 1 (`combined` rows only) the interval is over their medians.
     """
 
@@ -61,6 +65,8 @@ class Row:
     registration: str | None = None
     algorithm: str | None = None
     protocol: str | None = None
+    traffic: str | None = None
+    streams: int | None = None
     na: str | None = None
     target: float | None = None
     reached: bool | None = None
@@ -73,6 +79,7 @@ class Row:
     time_rank_mean_s: float | None = None
     algbw_bytes_per_s: float | None = None
     busbw_bytes_per_s: float | None = None
+    groups: dict[str, Any] = field(default_factory=dict)
     ceiling: Ceiling | None = None
     hard_bound: Ceiling | None = None
     percent_of_ceiling: float | None = None

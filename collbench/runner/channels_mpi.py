@@ -17,7 +17,7 @@ from collbench.peak.link import Link
 from collbench.results.channel import Channel
 from collbench.runner.channel_figures import against, from_times
 from collbench.runner.channels_between import COUNTED
-from collbench.runner.one_cell import Ready, Stage, groups_of, make_groups, prepare, time_cell, verify_cell
+from collbench.runner.one_cell import Ready, Stage, make_groups, prepare, time_cell, verify_cell
 from collbench.runner.opening import missing_anywhere, open_everywhere
 from collbench.timing.budget import Budget
 from collbench.timing.protocol import Measured
@@ -61,7 +61,7 @@ def _misfit(world: World) -> str | None:
         return "one host: MPI passes bytes through its memory and over no NIC; a launch on two hosts measures it"
     if len(world.hosts) != 2:
         return f"measured between two hosts, and these are {len(world.hosts)}: launch on two of them"
-    hosts = [[world.members[rank].host for rank in group] for group in groups_of(P2P_BANDWIDTH, world.size)]
+    hosts = [[world.members[rank].host for rank in group] for group in ((i, i + world.size // 2) for i in range(world.size // 2))]
     if world.size % 2 or any(pair != list(world.hosts) for pair in hosts):
         return "the ranks are not laid out in two equal blocks, one a host: launch as many on each"
     return None
@@ -83,7 +83,7 @@ def _measured(row: Channel, world: World, backend: Backend, seconds: float, link
     why = world.first(can_do(backend, P2P_BANDWIDTH, cell), f"asking mpi for {device}")
     if why:
         return replace(row, na=why)
-    members = make_groups(backend, [P2P_BANDWIDTH], world)
+    members = make_groups(backend, [], world)
     whole = members[tuple(range(world.size))]
     ready = prepare(P2P_BANDWIDTH, cell, Stage(backend, members, backend.sync(whole) if whole else None), world)
     if isinstance(ready, str):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from collbench.errors import UsageError
 from collbench.operations.cell import Cell
+from collbench.operations.groups import group_size
 from collbench.operations.layout import bytes_needed
 from collbench.operations.plan import rounding_note, tuning_note
 from collbench.runner.launch import Launch, Work, ranks_of
@@ -33,7 +34,7 @@ def _too_large(work: list[Work], world: World) -> str | None:
     for operation, cell, one in work:
         if one.backend is None:
             continue
-        device, need = one.backend.free_bytes(cell), bytes_needed(operation, cell, ranks_of(one, world))
+        device, need = one.backend.free_bytes(cell), bytes_needed(operation, cell, group_size(operation, cell, ranks_of(one, world)))
         need, free = (here * need, host) if device is None else (need, device)
         if need <= free:
             fits = max(fits, cell.size_bytes)

@@ -13,6 +13,7 @@ from collbench.backends.memory import AnyBuffers
 from collbench.errors import CollbenchError
 from collbench.operations.cell import Cell
 from collbench.operations.check import Mismatch
+from collbench.operations.groups import Groups, groups_of
 from collbench.operations.layout import slots_checked, slots_for
 from collbench.operations.operation import Operation
 from collbench.operations.program import Program, joined
@@ -21,7 +22,9 @@ from collbench.timing.loop import CallFailed, Loop, Timed, Unfinished
 from collbench.timing.protocol import Measured, measure, schedule
 from collbench.world.world import World
 
+_BETWEEN_GROUPS = 7919  # a prime above the number of slots, whose seeds are 1 apart
 T = TypeVar("T")
+_Made = tuple[tuple[Group, ...], tuple[AnyBuffers, ...], Program]
 
 
 @dataclass(frozen=True)
@@ -43,8 +46,9 @@ class Ready:
 
     @property
     def timed(self) -> list[int]:
-        """The ranks whose time counts: of a pair the first, else all."""
-        return [group[0] for group in self.groups] if self.operation.pair else list(self.groups[0])
+        """The ranks whose time counts, ascending: of a pair the first, else all."""
+        each = (group[:1] if self.operation.pair else group for group in self.groups)
+        return sorted(rank for ranks in each for rank in ranks)
 
     @property
     def evidence(self) -> dict[str, Any]:
@@ -59,17 +63,10 @@ class Ready:
         return not self.loop.native and self.loop.could_be_native
 
 
-def groups_of(operation: Operation, n: int) -> tuple[tuple[int, ...], ...]:
-    """All n ranks, or for pairs (i, i + n/2): across hosts with the usual block placement. The odd rank out rests."""
-    if not operation.pair:
-        return (tuple(range(n)),)
-    return tuple((i, i + n // 2) for i in range(n // 2))
-
-
-def make_groups(backend: Backend, wanted: Sequence[Operation], world: World) -> dict[tuple[int, ...], Group | None]:
-    """The groups that these operations need, and that of all ranks, made once by all ranks in one order."""
-    needed = [ranks for operation in wanted for ranks in groups_of(operation, backend.ranks)]
-    needed.append(tuple(range(backend.ranks)))
+def make_groups(backend: Backend, wanted: Sequence[tuple[Operation, Cell]], world: World) -> dict[tuple[int, ...], Group | None]:
+    """The groups that these cells need, and that of all ranks, made once by all ranks in one order; pairs need none."""
+    splits = dict.fromkeys(cell.split for operation, cell in wanted if not operation.pair and cell.split)
+    needed = [tuple(range(backend.ranks)), *(ranks for split in splits for ranks in split.groups(backend.ranks))]
     with world.watchdog.phase(f"making groups on {backend.name}"):
         return {ranks: backend.group(ranks) for ranks in dict.fromkeys(needed)}
 
@@ -82,25 +79,36 @@ class Stage:
     members: dict[tuple[int, ...], Group | None]
     sync: Program | None
 
+    @property
+    def whole(self) -> Group | None:
+        """This process's part of the group of all ranks."""
+        return self.members[tuple(range(self.backend.ranks))]
+
 
 def prepare(operation: Operation, cell: Cell, stage: Stage, world: World) -> Ready | str:
     """Allocates, binds and tries once on all ranks. A reason of any rank is the answer on all of them.
 
-    A cell with a tuning gets groups of its own, made here and to be released with the cell.
+    Pairs, and the groups of a cell with a tuning, are its own: made here, to be released with the cell.
     """
-    backend, groups = stage.backend, groups_of(operation, stage.backend.ranks)
-    mine = _tuned(cell, backend, groups) if _is_tuned(cell) else tuple(_members(stage, groups))
+    return prepare_over(operation, cell, groups_of(operation, cell, stage.backend.ranks), stage, world)
+
+
+def prepare_over(operation: Operation, cell: Cell, groups: Groups, stage: Stage, world: World) -> Ready | str:
+    """The same over groups that are given, such as one round of pairs."""
+    backend, operation = stage.backend, operation.on(stage.backend.api, stage.backend.passes_messages)
+    mine = _members(operation, cell, stage, groups)
     reason = world.first(mine if isinstance(mine, str) else None, f"{cell.title()}: making its groups")
     if reason or isinstance(mine, str):
         return reason or str(mine)
-    ready = _bound(operation, cell, stage, mine, world)
+    ready = _bound(operation, cell, (stage, groups), mine, world)
     if isinstance(ready, str):
-        _release(cell, backend, mine)
+        _release(operation, cell, backend, mine)
     return ready
 
 
-def _bound(operation: Operation, cell: Cell, stage: Stage, mine: tuple[Group, ...], world: World) -> Ready | str:
+def _bound(operation: Operation, cell: Cell, over: tuple[Stage, Groups], mine: tuple[Group, ...], world: World) -> Ready | str:
     """Nobody binds before all have memory: a call that is captured into a graph connects the ranks, and waits for those that fail."""
+    stage = over[0]
     buffers = _try(lambda: _filled(operation, cell, stage.backend, mine))
     reason = world.first(buffers if isinstance(buffers, str) else None, f"{cell.title()}: allocating")
     if reason or isinstance(buffers, str):
@@ -109,7 +117,7 @@ def _bound(operation: Operation, cell: Cell, stage: Stage, mine: tuple[Group, ..
     reason = world.first(program if isinstance(program, str) else None, f"{cell.title()}: binding its calls")
     if reason or isinstance(program, str):
         return reason or str(program)
-    ready = _looped(operation, cell, stage, (mine, buffers, program), world)
+    ready = _looped(operation, cell, over, (mine, buffers, program), world)
     return world.first(_trial(ready, world), f"{cell.title()}: the first call") or ready
 
 
@@ -117,22 +125,32 @@ def _is_tuned(cell: Cell) -> bool:
     return bool(cell.algorithm or cell.protocol)
 
 
-def _members(stage: Stage, groups: Sequence[tuple[int, ...]]) -> Iterator[Group]:
-    return (group for ranks in groups if (group := stage.members[ranks]))
+def _members(operation: Operation, cell: Cell, stage: Stage, groups: Groups) -> tuple[Group, ...] | str:
+    """This process's groups, or why the library refuses them. All ranks call."""
+    backend, tuning = stage.backend, Tuning(cell.algorithm, cell.protocol)
 
+    def make(ranks: tuple[int, ...]) -> Group | None:
+        if operation.pair:
+            return backend.pair(stage.whole, ranks, cell) if _takes_part(stage, ranks) else None
+        return backend.group(ranks, tuning) if _is_tuned(cell) else stage.members[ranks]
 
-def _tuned(cell: Cell, backend: Backend, groups: Sequence[tuple[int, ...]]) -> tuple[Group, ...] | str:
-    """This process's groups, made under the cell's tuning; or why the library refuses it. All ranks call."""
-    tuning = Tuning(cell.algorithm, cell.protocol)
-    made = _try(lambda: [backend.group(ranks, tuning) for ranks in groups])
+    made = _try(lambda: [make(ranks) for ranks in groups])
     return made if isinstance(made, str) else tuple(group for group in made if group)
 
 
+def _takes_part(stage: Stage, ranks: Sequence[int]) -> bool:
+    return stage.whole is not None and any(stage.whole.ranks[place] in ranks for place in stage.whole.driven)
+
+
 def _looped(
-    operation: Operation, cell: Cell, stage: Stage, made: tuple[tuple[Group, ...], tuple[AnyBuffers, ...], Program], world: World
+    operation: Operation,
+    cell: Cell,
+    over: tuple[Stage, Groups],
+    made: tuple[tuple[Group, ...], tuple[AnyBuffers, ...], Program],
+    world: World,
 ) -> Ready:
     """The loops over a program."""
-    (mine, buffers, program), groups = made, groups_of(operation, stage.backend.ranks)
+    (mine, buffers, program), (stage, groups) = made, over
     each = cell.mode != "pipelined" and not (operation.paces_itself and len(groups) == 1)  # several pairs are to run at once
     before, meeting = (stage.sync, None) if each else (None, stage.sync)
     timed = Timed(program, before, stage.backend.clock(), world.watchdog.progress, meeting)
@@ -143,11 +161,11 @@ def _looped(
 
 def release(ready: Ready, backend: Backend) -> None:
     """Frees the groups that were made for this cell alone."""
-    _release(ready.cell, backend, ready.mine)
+    _release(ready.operation, ready.cell, backend, ready.mine)
 
 
-def _release(cell: Cell, backend: Backend, mine: Sequence[Group]) -> None:
-    for group in mine if _is_tuned(cell) else ():
+def _release(operation: Operation, cell: Cell, backend: Backend, mine: Sequence[Group]) -> None:
+    for group in mine if operation.pair or _is_tuned(cell) else ():
         backend.release(group)
 
 
@@ -173,11 +191,16 @@ def _trial(ready: Ready, world: World) -> str | None:
 
 def _filled(operation: Operation, cell: Cell, backend: Backend, mine: tuple[Group, ...]) -> tuple[AnyBuffers, ...]:
     slots = slots_for(cell)
-    buffers = tuple(backend.allocate(operation, cell, group, slots) for group in mine)
+    buffers = tuple(backend.allocate(operation, replace(cell, seed=_seed(cell, group)), group, slots) for group in mine)
     for each in buffers:
         for slot in range(slots):
             each.fill(slot, for_check=False)
     return buffers
+
+
+def _seed(cell: Cell, group: Group) -> int:
+    """Each group has digits of its own, so that one group's data in another one's buffers shows."""
+    return cell.seed + _BETWEEN_GROUPS * group.ranks[0]
 
 
 def _program(operation: Operation, cell: Cell, backend: Backend, mine: tuple[Group, ...], buffers: tuple[AnyBuffers, ...]) -> Program:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from collbench.backends.backend import Backend
 from collbench.operations.cell import Cell
 from collbench.operations.check import Mismatch
+from collbench.operations.groups import group_size
 from collbench.operations.operation import Operation
 from collbench.peak.ceiling import TOLERANCE, Ceiling
 from collbench.results.record import Row, Times
@@ -45,8 +46,8 @@ class Circumstances:
 def row_without(operation: Operation, cell: Cell, api: str, size: tuple[int, int], reason: str) -> Row:
     """An n/a row: the cell, (ranks, nodes), and why it was not measured."""
     ranks, nodes = size
-    count = operation.count(cell, 2 if operation.pair else ranks)
-    return Row(**_identity(cell, api, "all"), count=count, ranks=ranks, nodes=nodes, na=reason)
+    count = operation.count(cell, 2 if operation.pair else group_size(operation, cell, ranks))
+    return Row(**_identity(cell, api, str(cell.split or "all")), count=count, ranks=ranks, nodes=nodes, na=reason)
 
 
 def _identity(cell: Cell, api: str, group: str) -> dict[str, Any]:
@@ -55,6 +56,7 @@ def _identity(cell: Cell, api: str, group: str) -> dict[str, Any]:
         "dtype": cell.dtype.name, "redop": cell.redop, "root": cell.root, "mode": cell.mode, "in_place": bool(cell.in_place),
         "buffers": cell.buffers, "group": group, "window": cell.window, "size_bytes": cell.size_bytes, "flags": cell.flags,
         "registration": cell.registration, "algorithm": cell.algorithm, "protocol": cell.protocol,
+        "traffic": cell.traffic.name if cell.traffic else None, "streams": cell.streams,
     }  # fmt: skip
 
 
@@ -136,9 +138,9 @@ def check_fields(calls: int, mismatches: list[Mismatch]) -> dict[str, Any]:
 
 
 def _group_name(ready: Ready) -> str:
-    """All ranks, or the pairs: "0-2,1-3"; the first and last of many."""
+    """All ranks, the split, or the pairs: "0-2,1-3"; the first and last of many."""
     if not ready.operation.pair:
-        return "all"
+        return str(ready.cell.split or "all")
     names = [f"{a}-{b}" for a, b in ready.groups]
     return ",".join(names) if len(names) <= 8 else f"{names[0]}…{names[-1]}"
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from collbench.backends.backend import Backend, can_do
+from collbench.backends.backend import Backend, can_do, in_place_only
 from collbench.backends.group import Group
 from collbench.operations.cell import Cell
 from collbench.operations.check import Mismatch
@@ -57,12 +57,11 @@ def _reasons(items: list[Work], world: World) -> list[str | None]:
 
 def placed(cell: Cell, operation: Operation, backend: Backend) -> Cell:
     """Out of place where the library has it, unless the user chose."""
-    only = operation.knows_in_place_only(backend.api) and operation.name not in backend.steps
-    return cell if cell.in_place is not None else cell.placed(only)
+    return cell if cell.in_place is not None else cell.placed(in_place_only(backend, operation))
 
 
 def _stage(launch: Launch, items: list[Work], backend: Backend) -> Stage:
-    members = make_groups(backend, [operation for operation, _, _ in items], launch.world)
+    members = make_groups(backend, [(operation, cell) for operation, cell, _ in items], launch.world)
     return Stage(backend, members, _sync(launch, backend, members))
 
 

@@ -45,7 +45,7 @@ class NcclBackend(Usual):
 
     name, api = "nccl", "nccl"
     devices = frozenset({"cuda"})
-    takes_tuning = uses_nccl = True
+    takes_tuning = uses_nccl = passes_messages = True
 
     @classmethod
     def probe(cls) -> Available | Unavailable:
@@ -200,9 +200,11 @@ class NcclBackend(Usual):
     def bind(self, operation: Operation, cell: Cell, group: Group, buffers: AnyBuffers) -> Program:
         """One program for all ranks of the group that this process drives; in graph mode the launch of its graph."""
         ranks, bindings, slots = self._ranks_of(group), list[NcclBinding](), list[tuple[Call, ...]]()
+        steps = operation.steps_of(self.api, self.passes_messages)
+        assert steps is not None, "asked of can_do before"
         for slot in range(buffers.slots):
             bound = [NcclBinding(self._library, buffers, group, rank, (place, slot)) for place, rank in enumerate(ranks)]
-            slots.append(together([list(operation.steps[self.api](binding)) for binding in bound], self._library))
+            slots.append(together([list(steps(binding)) for binding in bound], self._library))
             bindings += bound
         program = Program(tuple(slots), keep=(buffers, bindings), explain=self._library.given_up)
         return self._captured(program, group, {0, *slots_checked(cell)}) if cell.mode == "graph" else program

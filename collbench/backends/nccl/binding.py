@@ -33,6 +33,7 @@ class NcclBinding(NativeBinding):
         (index, slot), cell = turn, buffers.cell
         place, width, version = buffers.places[index], cell.dtype.size, library.version
         super().__init__(library.handle, cell, place.rank, group.n, place.count)
+        self._group = group
         self.send, self.recv = Address(buffers.send_at(index, slot), width), Address(buffers.recv_at(index, slot), width)
         self.scratch = Address(driven.scratch.address, 1)
         self.comm, self.stream, self.status = group.handle[index], driven.stream.address, 0
@@ -42,7 +43,29 @@ class NcclBinding(NativeBinding):
 
     def peer(self, rank: int) -> int:
         """NCCL names ranks by their rank within the communicator."""
-        return rank
+        return self._group.name(rank)
+
+    def send_to(self, rank: int, part: Address, count: int) -> NativeCall:
+        """ncclSend."""
+        return self.call("ncclSend", part, count, self.type, self.peer(rank), self.comm, self.stream)
+
+    def receive_from(self, rank: int, part: Address, count: int) -> NativeCall:
+        """ncclRecv."""
+        return self.call("ncclRecv", part, count, self.type, self.peer(rank), self.comm, self.stream)
+
+    def together(self) -> Iterator[NativeCall]:
+        """The start of a group."""
+        yield self.call(_START)
+
+    post_send, post_receive = send_to, receive_from
+
+    def signal_to(self, rank: int) -> NativeCall:
+        """A byte sent."""
+        return self.call("ncclSend", self.scratch, 1, self.byte, self.peer(rank), self.comm, self.stream)
+
+    def signal_from(self, rank: int) -> NativeCall:
+        """A byte received."""
+        return self.call("ncclRecv", self.scratch, 1, self.byte, self.peer(rank), self.comm, self.stream)
 
     def post(self, name: str, *words: Any) -> NativeCall:
         """Inside a group no call waits for another one."""

@@ -1,0 +1,110 @@
+"""What `collbench pairs` measured: one line per round in pairs.jsonl, and the matrix that they make together.
+
+A place is what is paired: a rank, or a node. Of a pair (a, b) three things are measured in turn: the latency, then a's messages to b,
+then b's to a. A time is a median over the samples, of the slowest pair of ranks where places are nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+PAIRS = "pairs.jsonl"
+WAYS = ("latency", "forward", "backward")
+Figures = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class PairRound:
+    """Disjoint pairs measured at the same time; every list has one value per pair, None (or a null) where there is no figure.
+
+    round        which round of the schedule, from 0; again: whether suspects were measured again (their figures replace the first ones)
+    pairs        places, as indices into the run's list of places
+    latency_s    half the round trip; latency_ci_s: its 95 % interval [low, high]
+    forward_s    of one message from a to b, backward_s from b to a, with their intervals
+    wrong        wrong elements in all three, None: not verified
+    na           why a pair was not measured, None: it was
+    n            samples of each of the three: [latency, forward, backward]
+    """
+
+    round: int
+    pairs: tuple[tuple[int, int], ...]
+    latency_s: tuple[float | None, ...]
+    latency_ci_s: tuple[tuple[float | None, float | None], ...]
+    forward_s: tuple[float | None, ...]
+    forward_ci_s: tuple[tuple[float | None, float | None], ...]
+    backward_s: tuple[float | None, ...]
+    backward_ci_s: tuple[tuple[float | None, float | None], ...]
+    wrong: tuple[int | None, ...]
+    na: tuple[str | None, ...]
+    n: tuple[int, int, int] = (0, 0, 0)
+    again: bool = False
+    flags: tuple[str, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> PairRound:
+        """The round that `as_json` gave; lists become tuples. Raises TypeError when a field is missing."""
+        known = {field.name: _tuples(values[field.name]) for field in fields(cls) if field.name in values}
+        return cls(**known)
+
+
+@dataclass(frozen=True)
+class PairMatrix:
+    """All figures by sending (row) and receiving (column) place; NaN where nothing was measured.
+
+    places       their names: "node1", "rank 3 (node1)"
+    latency_s    symmetric
+    bandwidth    bytes per second of messages from row to column
+    low, high    the bandwidth's interval
+    wrong        wrong elements of the pair, symmetric; NaN: not verified
+    size_bytes   of the messages whose bandwidth it is; latency_size_bytes: of those whose latency
+    """
+
+    places: tuple[str, ...]
+    latency_s: Figures
+    bandwidth: Figures
+    low: Figures
+    high: Figures
+    wrong: Figures
+    size_bytes: int
+    latency_size_bytes: int
+
+    @property
+    def n(self) -> int:
+        """How many places."""
+        return len(self.places)
+
+
+def matrix_of(places: Sequence[str], rounds: Iterable[PairRound], size_bytes: int, latency_size_bytes: int) -> PairMatrix:
+    """The matrix of some rounds, later figures in place of earlier ones."""
+    empty = [np.full((len(places), len(places)), np.nan) for _ in range(5)]
+    found = PairMatrix(tuple(places), *empty, size_bytes=size_bytes, latency_size_bytes=latency_size_bytes)
+    for one in rounds:
+        for turn, (a, b) in enumerate(one.pairs):
+            _put(found, (a, b), one, turn)
+    return found
+
+
+def _put(found: PairMatrix, pair: tuple[int, int], one: PairRound, turn: int) -> None:
+    (a, b), size = pair, found.size_bytes
+    found.latency_s[a, b] = found.latency_s[b, a] = _number(one.latency_s[turn])
+    found.wrong[a, b] = found.wrong[b, a] = _number(one.wrong[turn])
+    for where, times, intervals in (((a, b), one.forward_s, one.forward_ci_s), ((b, a), one.backward_s, one.backward_ci_s)):
+        found.bandwidth[where] = size / _number(times[turn])
+        found.low[where], found.high[where] = (size / _number(bound) for bound in reversed(intervals[turn]))
+
+
+def _number(value: float | None) -> float:
+    return float("nan") if value is None or value < 0 else float(value)
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(_tuples(inner) for inner in value) if isinstance(value, list) else value
