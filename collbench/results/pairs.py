@@ -85,8 +85,8 @@ class PairMatrix:
 
 def matrix_of(places: Sequence[str], rounds: Iterable[PairRound], size_bytes: int, latency_size_bytes: int) -> PairMatrix:
     """The matrix of some rounds, later figures in place of earlier ones."""
-    empty = [np.full((len(places), len(places)), np.nan) for _ in range(5)]
-    found = PairMatrix(tuple(places), *empty, size_bytes=size_bytes, latency_size_bytes=latency_size_bytes)
+    latency, bandwidth, low, high, wrong = (np.full((len(places), len(places)), np.nan) for _ in range(5))
+    found = PairMatrix(tuple(places), latency, bandwidth, low, high, wrong, size_bytes, latency_size_bytes)
     for one in rounds:
         for turn, (a, b) in enumerate(one.pairs):
             _put(found, (a, b), one, turn)
