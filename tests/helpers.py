@@ -1,4 +1,4 @@
-"""What several tests need: cells, places, made-up operations that later issues will bring for real."""
+"""What several tests need: cells, places, what ranks send and receive."""
 
 from __future__ import annotations
 
@@ -11,23 +11,10 @@ import numpy as np
 from collbench.operations.cell import Cell
 from collbench.operations.digits import reduced, write_digits
 from collbench.operations.dtypes import DTYPES, redop_misfit
-from collbench.operations.operation import Block, Operation, Place
+from collbench.operations.operation import Operation, Place
 
 # Public captures of real machines beside this checkout; what reads them is skipped where they are not.
 CAPTURED_MACHINES = Path(__file__).parents[2] / "shared" / "machines"
-ALLGATHER = Operation("allgather", lambda n: (n - 1) / n, lambda x: [Block([rank], 0, x.count) for rank in x.ranks], {}, parts=lambda n: n)
-REDUCESCATTER = Operation(
-    "reducescatter", lambda n: (n - 1) / n, lambda x: [Block(x.ranks, x.rank * x.count, x.count)], {},
-    reduces=True, sends=lambda x: x.n * x.count, parts=lambda n: n,
-)  # fmt: skip
-ALLTOALL = Operation(
-    "alltoall", lambda n: (n - 1) / n, lambda x: [Block([rank], x.rank * x.count, x.count) for rank in x.ranks], {},
-    sends=lambda x: x.n * x.count, parts=lambda n: n,
-)  # fmt: skip
-SCATTER = Operation(
-    "scatter", lambda n: (n - 1) / n, lambda x: [Block([x.root], x.rank * x.count, x.count)], {},
-    rooted=True, sends=lambda x: x.n * x.count if x.rank == x.root else 0, parts=lambda n: n,
-)  # fmt: skip
 
 FITTING = [(dtype, redop) for dtype in DTYPES for redop in ("sum", "prod", "min", "max", "avg", "band", "bor", "bxor")
            if not redop_misfit(redop, DTYPES[dtype])]  # fmt: skip

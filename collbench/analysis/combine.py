@@ -151,6 +151,7 @@ def combine(rows: Sequence[Row]) -> Row:
         target=max((row.target for row in rows if row.target), default=None), reached=_all(row.reached for row in rows),
         stopped=next((why for why in _STOPPED if any(row.stopped == why for row in rows)), None), modes=_modes(rows),
         time_rank_mean_s=_median(row.time_rank_mean_s for row in rows), algbw_bytes_per_s=algbw, busbw_bytes_per_s=busbw,
+        groups=_groups(rows),
         ceiling=ceiling, hard_bound=_ceiling([row.hard_bound for row in rows]), percent_of_ceiling=_percent(rows, busbw, ceiling),
         checked=sum(row.checked for row in rows), wrong=_sum(row.wrong for row in rows),
         wrong_detail=next((row.wrong_detail for row in rows if row.wrong_detail), None),
@@ -165,6 +166,21 @@ def _times(rows: Sequence[Row], p50: float, low: float | None, high: float | Non
     least = min([p50, *(each.min for each in times if known(each.min))])
     most = max([p50, *(each.max for each in times if known(each.max))])
     return Times(p50, low, high, least, _median(each.p95 for each in times) or p50, _median(each.p99 for each in times) or p50, most)
+
+
+def _groups(rows: Sequence[Row]) -> dict[str, Any]:
+    """Each group's median over the launches, and that of all together; nothing where a launch lacks them."""
+    if not all(row.groups for row in rows):
+        return {}
+    listed = {name: _each([row.groups.get(name) for row in rows]) for name in ("p50_s", "busbw_bytes_per_s")}
+    return {**rows[0].groups, **listed, "total_busbw_bytes_per_s": _median(row.groups.get("total_busbw_bytes_per_s") for row in rows)}
+
+
+def _each(lists: Sequence[Any]) -> list[float] | None:
+    """The median at each place of lists that are equally long and hold numbers alone; else None."""
+    if not all(isinstance(each, list) and len(each) == len(lists[0]) and all(map(known, each)) for each in lists):
+        return None
+    return [median(column) for column in zip(*lists, strict=True)]
 
 
 def _modes(rows: Sequence[Row]) -> list[dict[str, float]]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
+from collbench.results.environment import steering
 from collbench.results.folder import TOPOLOGY
 from collbench.results.jsonl import parse_object
 from collbench.results.reader import Run
@@ -16,12 +17,6 @@ KINDS = ("software", "environment", "topology", "hosts", "ranks", "machine", "la
 NOTHING = "–"
 # Launches that differ in one of these are no repetitions of one another.
 _APART = ("software", "environment", "topology", "hosts")
-# Variables that steer libraries. What launchers number anew at each start says nothing, and the interface is said by the backend.
-_STEERING = re.compile(
-    r"NCCL_|UCX_|UCC_|GLOO_(?!SOCKET_IFNAME)|MPICH_|MPIR_|FI_|I_MPI_|MV2_|RDMAV_|MLX5_|SHARP_|OMP_|GOMP_|KMP_|TORCH_NCCL_|PMIX_MCA_"
-    r"|OMPI_MCA_(?!ess_|orte_|prte_|pmix_|initial_wdir|mpi_yield|precondition)|CUDA_|NVIDIA_VISIBLE|LD_PRELOAD$|LD_LIBRARY_PATH$|MALLOC_ARENA_MAX$"
-    r"|SLURM_MPI_TYPE$|SLURM_CPU_BIND_TYPE$|SLURM_DISTRIBUTION$|SLURM_CPU_FREQ_REQ$"
-)
 _SOFTWARE_OF_HOST = ("system", "kernel", "libc", "python")
 _NOT_OPTIONS = {"--out", "--allocation", "--launches", "--quiet", "--format", "--color"}
 _LONG = {"-d": "--dtype", "-o": "--redop", "-r": "--root", "-n": "--iterations", "-w": "--warmup", "-c": "--check"}
@@ -73,7 +68,7 @@ def facts(run: Run) -> Facts:
     found: Facts = {("software", "collbench"): info["collbench"]} if isinstance(info.get("collbench"), str) else {}
     found |= _flat("software", info.get("backends"))
     environment, host = _object(info.get("environment")), _object(info.get("host"))
-    found |= _flat("environment", {name: value for name, value in environment.items() if _STEERING.match(name)})
+    found |= _flat("environment", steering(environment))
     topology = _topology(run)
     found |= _flat("topology", {"interfaces": topology.get("interfaces"), "machines": _lasting(topology.get("machines"))})
     found |= _flat("software", {name: host.get(name) for name in _SOFTWARE_OF_HOST})

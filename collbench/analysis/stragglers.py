@@ -3,6 +3,8 @@
 Compared are only cells in which every rank has the same part by design:
 - no rooted operation: a broadcast's root leaves first, and ranks deep in its tree finish later;
 - no pairs: of a pair only the first rank is timed, and pairs within a host are faster than pairs between hosts;
+- no groups of a split: ranks of different groups do not wait for one another;
+- no uneven traffic: whoever sends or receives most is the slowest;
 - no cell whose ranks lack cores (who waits for a core is chance) or left the synchronisation far apart (`skew_limited`).
 
 A rank stands out in a cell when both hold:
@@ -144,7 +146,8 @@ def exit_skew_s(row: Row) -> tuple[float, float] | None:
 
 
 def _alike_by_design(row: Row) -> bool:
-    return row.na is None and row.root is None and row.group == "all" and row.ranks > 1 and not _WITHOUT.intersection(row.flags)
+    even = row.root is None and row.group == "all" and row.traffic in (None, "even")
+    return row.na is None and even and row.ranks > 1 and not _WITHOUT.intersection(row.flags)
 
 
 def _compared(run: Run, row: Row) -> Compared | None:

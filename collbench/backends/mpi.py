@@ -17,6 +17,7 @@ from collbench.backends.on_gpu import HostOrGpuBackend
 from collbench.errors import RunFailed
 from collbench.launch.pairing import mpi_mismatch, size_disagrees
 from collbench.operations.cell import Cell
+from collbench.operations.groups import group_size
 from collbench.operations.operation import Operation, Reason
 from collbench.operations.program import NativeCall, Program
 
@@ -55,8 +56,9 @@ class MpiBinding(NativeBinding):
     def __init__(self, mpi: Any, library: ctypes.CDLL, buffers: AnyBuffers, group: Group, slot: int) -> None:
         place, cell, operation = buffers.places[0], buffers.cell, buffers.operation
         super().__init__(library, cell, place.rank, group.n, place.count)
-        self._mpi, self._posted, self._large = mpi, 0, place.count >= _LARGE
-        width = cell.dtype.size
+        self._mpi, self._posted, width = mpi, 0, cell.dtype.size
+        self._large = max(operation.sends(place), operation.receives(place)) >= _LARGE and _has_large(library)
+        self.integer = ctypes.c_int64 if self._large else ctypes.c_int  # MPI_Count and MPI_Aint have 64 bits
         self.send, self.recv = Address(buffers.send_at(0, slot), width), Address(buffers.recv_at(0, slot), width)
         self.comm = mpi._handleof(group.handle)
         self.type = mpi._handleof(getattr(mpi, _type_name(operation, cell)))
@@ -69,7 +71,7 @@ class MpiBinding(NativeBinding):
         self.requests, self.statuses = self.room(window * 8), self.room(window * _STATUS_BYTES)
 
     def call(self, name: str, *words: SupportsInt) -> NativeCall:
-        """The function, or its large-count twin where the count needs it."""
+        """The function, or its large-count twin where the buffers are so large that a count or a place in them may need it."""
         return super().call(f"{name}_c" if self._large and self.has(f"{name}_c") else name, *words)
 
     def post(self, name: str, *words: SupportsInt) -> NativeCall:
@@ -174,7 +176,7 @@ class MpiBackend(HostOrGpuBackend):
             return f"MPI has no type for {cell.dtype.name}"
         if getattr(self._mpi, _type_name(operation, cell), self._mpi.DATATYPE_NULL) == self._mpi.DATATYPE_NULL:
             return f"{library_name(self._mpi)} cannot reduce {cell.dtype.name}"
-        if operation.count(cell, max(self.ranks, 1)) >= _LARGE and not hasattr(self._library, "MPI_Allreduce_c"):
+        if _largest_argument(operation, cell, max(self.ranks, 1)) >= _LARGE and not _has_large(self._library):
             return f"{library_name(self._mpi)} lacks the large-count functions that 2^31 elements and more need"
         return None
 
@@ -202,6 +204,18 @@ class MpiBackend(HostOrGpuBackend):
         """MPI_Finalize."""
         if self._mpi.Is_initialized() and not self._mpi.Is_finalized():
             self._mpi.Finalize()
+
+
+def _has_large(library: ctypes.CDLL) -> bool:
+    """Whether this is MPI 4, whose functions have twins for large counts."""
+    return hasattr(library, "MPI_Allreduce_c")
+
+
+def _largest_argument(operation: Operation, cell: Cell, ranks: int) -> int:
+    """The largest count or displacement that a function is called with: of messages and uneven parts that can be a whole buffer."""
+    if operation.uneven or "mpi" not in operation.steps:
+        return cell.size_bytes // cell.dtype.size
+    return operation.count(cell, group_size(operation, cell, ranks))
 
 
 def _type_name(operation: Operation, cell: Cell) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from typing import SupportsInt
 
 from collbench.operations.cell import Cell
@@ -25,8 +26,11 @@ class Address:
 class NativeBinding:
     """What every C library's binding has in common; a backend adds its words (type, redop, comm, status …).
 
+    integer   what the library takes its counts and displacements as, where it wants an array of them
     Raises AttributeError for a function that the library lacks; ask `has` first.
     """
+
+    integer: type[ctypes.c_int] | type[ctypes.c_int64] = ctypes.c_int
 
     def __init__(self, library: ctypes.CDLL, cell: Cell, rank: int, n: int, count: int) -> None:
         self.library, self.cell, self.rank, self.n, self.count = library, cell, rank, n, count
@@ -45,11 +49,11 @@ class NativeBinding:
         """Whether the library has a function `name`."""
         return hasattr(self.library, name)
 
-    def array(self, values: list[int], kind: type[ctypes.c_int] | type[ctypes.c_int64] = ctypes.c_int) -> Address:
-        """A C array that lives as long as the program (counts, displacements)."""
-        kept = (kind * len(values))(*values)
+    def array(self, values: Sequence[int]) -> Address:
+        """A C array of counts or displacements that lives as long as the program."""
+        kept = (self.integer * len(values))(*values)
         self.keep.append(kept)
-        return Address(ctypes.addressof(kept), ctypes.sizeof(kind))
+        return Address(ctypes.addressof(kept), ctypes.sizeof(self.integer))
 
     def room(self, n_bytes: int) -> int:
         """The address of zeroed memory that lives as long as the program (statuses, requests)."""

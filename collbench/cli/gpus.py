@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from collbench.device.visible import visible_gpus
 from collbench.errors import UsageError
+from collbench.operations.sweeps import Sweeps
 
 if TYPE_CHECKING:
     from collbench.launch.info import LaunchInfo
@@ -29,11 +30,14 @@ def default_backends(env: Mapping[str, str]) -> tuple[str, ...]:
 
 def agreed(request: Request, world: World) -> Request:
     """The request with the same default backends on all hosts: where only some have GPUs, all ranks look for nccl and say why not."""
-    if request.asked or world.info.launcher == "local":
+    usual = request.sweep.usual if isinstance(request.sweep, Sweeps) else () if request.asked else request.backends
+    if not usual or world.info.launcher == "local":
         return request
-    views = world.agree(list(request.backends), "choosing the backends")
-    names = dict.fromkeys(name for view in sorted(views, key=len, reverse=True) for name in view)
-    return replace(request, backends=tuple(names))
+    views = world.agree(list(usual), "choosing the backends")
+    names = tuple(dict.fromkeys(name for view in sorted(views, key=len, reverse=True) for name in view))
+    backends = tuple(dict.fromkeys((*names, *(name for name in request.backends if name in request.asked))))
+    sweep = replace(request.sweep, usual=names) if isinstance(request.sweep, Sweeps) else request.sweep
+    return replace(request, sweep=sweep, backends=backends)
 
 
 def check_options(request: Request, gdr_check: bool) -> None:

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 from collbench.backends.habits import habits
-from collbench.cli.parser import amount, factor, hertz, natural, positive, words
+from collbench.cli.parser import amount, factor, hertz, natural, positive, skew, streams, words
 from collbench.errors import UsageError
 from collbench.operations.dtypes import dtype_named, redop_named
 from collbench.operations.operation import Operation
 from collbench.operations.plan import ALGORITHMS, CPU, MODES, PROTOCOLS, REGISTRATIONS, SMALLEST, Sweep
+from collbench.operations.split import parse_split
+from collbench.operations.sweeps import Sweeps
+from collbench.operations.traffic import Traffic, skewed
 from collbench.runner.request import Request
 from collbench.timing.budget import Budget
 from collbench.units import parse_size, parse_sizes, size_steps
 
 DEFAULT_TIMEOUT_S = 120.0
+# What a barrier has no options for.
+_NOTHING_MOVED = {
+    "sizes": None, "minimum": None, "maximum": None, "factor": None, "increment": None, "dtype": ["uint8"],
+    "buffers": None, "in_place": False, "out_of_place": False,
+}  # fmt: skip
 
 
 def add_options(parser: argparse.ArgumentParser, operations: list[Operation]) -> None:
@@ -32,7 +41,7 @@ def add_color_and_timeout(parser: argparse.ArgumentParser) -> None:
                         help=f"deadline of every wait for other nodes (default: {DEFAULT_TIMEOUT_S:g})")  # fmt: skip
 
 
-def _add_what(group: argparse._ArgumentGroup, operations: list[Operation]) -> None:
+def _add_sizes(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--sizes", metavar="SIZES", help="1K-1G, 1K-1G:x4, 1K-64K:+1K or 8,1K,1M; K = 1024 (default: 8-64M on CPUs, 8-1G on NCCL)"
     )
@@ -41,6 +50,14 @@ def _add_what(group: argparse._ArgumentGroup, operations: list[Operation]) -> No
     step = group.add_mutually_exclusive_group()
     step.add_argument("-f", dest="factor", metavar="FACTOR", help="factor between sizes (default: 2)")
     step.add_argument("-i", dest="increment", metavar="STEP", help="increment between sizes")
+
+
+def _add_what(group: argparse._ArgumentGroup, operations: list[Operation]) -> None:
+    moves = not all(operation.meets for operation in operations)
+    if moves:
+        _add_sizes(group)
+    else:
+        group.set_defaults(**_NOTHING_MOVED)
     group.add_argument(
         "--backend",
         metavar="NAMES",
@@ -49,28 +66,38 @@ def _add_what(group: argparse._ArgumentGroup, operations: list[Operation]) -> No
     )
     group.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto",
                        help="where the buffers lie (default: auto, cuda for nccl and torch-nccl, cpu for the others)")  # fmt: skip
-    group.add_argument("-d", "--dtype", metavar="TYPES", type=words, default=["float32"],
-                       help="float64, float32, float16, bfloat16, float8_e4m3fn, float8_e5m2, int8, int32, int64, uint8, uint32, uint64 "
-                            "(default: float32)")  # fmt: skip
+    if moves:
+        group.add_argument("-d", "--dtype", metavar="TYPES", type=words, default=["float32"],
+                           help="float64, float32, float16, bfloat16, float8_e4m3fn, float8_e5m2, int8, int32, int64, uint8, uint32, "
+                                "uint64 (default: float32)")  # fmt: skip
     if any(operation.reduces for operation in operations):
         group.add_argument("-o", "--redop", metavar="OPS", type=words, default=["sum"],
                            help="sum, prod, min, max, avg, band, bor, bxor (default: sum)")  # fmt: skip
     if any(operation.rooted for operation in operations):
         group.add_argument("-r", "--root", metavar="RANKS", type=words, default=["0"], help="root rank, or several (default: 0)")
+    if any(not operation.pair for operation in operations):
+        group.add_argument("--split", metavar="SPLIT",
+                           help="groups of ranks that run at the same time, as in nccl-tests: 'MOD 8' (rank modulo 8), 'DIV 8', 'AND 0x7' "
+                                "or 'OR 0x7' (default: one group of all)")  # fmt: skip
+    if any(operation.uneven for operation in operations):
+        traffic = group.add_mutually_exclusive_group()
+        traffic.add_argument("--skew", metavar="X", type=skew, help="rank 0 receives X times the average (default: 1, all parts are equal)")
+        traffic.add_argument("--traffic", metavar="FILE", type=Path,
+                             help="bytes from rank (row) to rank (column), as CSV or between spaces; scaled to --sizes where they are "
+                                  "given")  # fmt: skip
 
 
 def _add_how(group: argparse._ArgumentGroup, operations: list[Operation]) -> None:
     group.add_argument("--mode", choices=MODES,
                        help="isolated: synchronised before each call; pipelined: back to back; batched: synchronised before "
                             "each 20; graph: a CUDA graph (default: isolated on CPUs, pipelined on NCCL)")  # fmt: skip
-    group.add_argument("--buffers", choices=("fixed", "rotating"),
-                       help="the same buffers each time, or 64 MiB of them in turn, on GPUs 256 MiB (default: fixed on CPUs, "
-                            "rotating on NCCL)")  # fmt: skip
-    place = group.add_mutually_exclusive_group()
-    place.add_argument("--in-place", action="store_true", help="send and receive in one buffer")
-    place.add_argument("--out-of-place", action="store_true", help="in two (default where the library has it)")
+    if not all(operation.meets for operation in operations):
+        _add_placing(group)
     if any(operation.windowed for operation in operations):
         group.add_argument("--window", metavar="W", type=positive, help="messages in flight (default: 64, at most 256 MiB in all)")
+    if any(operation.pair for operation in operations):
+        group.add_argument("--streams", metavar="K", type=streams,
+                           help="socket: TCP connections between two ranks, over which each message is divided (default: 1)")  # fmt: skip
     if any(not operation.pair for operation in operations):
         group.add_argument("--algorithms", metavar="NAMES", type=words, default=[],
                            help=f"NCCL: force each of these beside its own choice: {', '.join(ALGORITHMS)}")  # fmt: skip
@@ -96,6 +123,15 @@ def _add_how(group: argparse._ArgumentGroup, operations: list[Operation]) -> Non
                             "(default: 1; 0: never)")  # fmt: skip
 
 
+def _add_placing(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--buffers", choices=("fixed", "rotating"),
+                       help="the same buffers each time, or 64 MiB of them in turn, on GPUs 256 MiB (default: fixed on CPUs, "
+                            "rotating on NCCL)")  # fmt: skip
+    place = group.add_mutually_exclusive_group()
+    place.add_argument("--in-place", action="store_true", help="send and receive in one buffer")
+    place.add_argument("--out-of-place", action="store_true", help="in two (default where the library has it)")
+
+
 def _add_where(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--ranks",
@@ -116,15 +152,24 @@ def _add_where(group: argparse._ArgumentGroup) -> None:
                        help=f"deadline of every wait (default: {DEFAULT_TIMEOUT_S:g})")  # fmt: skip
     group.add_argument("--allocation", metavar="NAME", help="name of the allocation (default: the scheduler's job)")
     group.add_argument("--out", metavar="DIR", type=Path, help="the run's folder (default: runs/<time>-<operation>-<id>)")
+    group.add_argument("--resume", metavar="RUN", type=Path, help="go on with a run that broke off: only what is missing in its folder")
     group.add_argument("--format", choices=("table", "nccl-tests", "csv", "json"), default="table", help="of stdout (default: table)")
     group.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="(default: auto)")
     group.add_argument("--quiet", action="store_true", help="data and errors only")
 
 
 def make_request(arguments: argparse.Namespace, operations: list[Operation], backends: tuple[str, ...], argv: list[str]) -> Request:
-    """The request. Raises UsageError for what cannot be read."""
+    """The request of a command of these operations. Raises UsageError for what cannot be read."""
+    return request_of(arguments, make_sweep(arguments, operations), backends, argv)
+
+
+def make_sweep(arguments: argparse.Namespace, operations: Sequence[Operation]) -> Sweep:
+    """What makes cells. Raises UsageError for what cannot be read."""
     sizes, step = _sizes(arguments)
-    sweep = Sweep(
+    traffic = _traffic(arguments)
+    if traffic and traffic.own_bytes() and sizes is None and arguments.factor is None and arguments.increment is None:
+        sizes = (traffic.own_bytes() or 0,)
+    return Sweep(
         operations=tuple(operations),
         sizes=sizes,
         dtypes=tuple(dict.fromkeys(dtype_named(name) for name in arguments.dtype)),
@@ -135,22 +180,48 @@ def make_request(arguments: argparse.Namespace, operations: list[Operation], bac
         in_place=True if arguments.in_place else False if arguments.out_of_place else None,
         buffers=arguments.buffers,
         window=getattr(arguments, "window", None),
+        streams=getattr(arguments, "streams", None),
         seed=arguments.seed or 0,
         step=step,
         algorithms=_known("algorithm", getattr(arguments, "algorithms", []), ALGORITHMS),
         protocols=_known("protocol", getattr(arguments, "protocols", []), PROTOCOLS),
         registrations=_known("registration", arguments.registration, REGISTRATIONS),
+        split=parse_split(arguments.split) if getattr(arguments, "split", None) is not None else None,
+        traffic=traffic,
         habits=habits,
     )
+
+
+def request_of(arguments: argparse.Namespace, sweep: Sweep | Sweeps, backends: tuple[str, ...], argv: Sequence[str]) -> Request:
+    """The sweep, and what concerns the whole launch."""
     precision = arguments.precision / 100 if arguments.precision else None
     return Request(
         command=arguments.command, sweep=sweep, backends=backends, asked=frozenset(arguments.backend or ()),
         budget=Budget(arguments.max_time, arguments.iterations, arguments.warmup, precision), ranks=arguments.ranks,
         check=arguments.check, ceiling=arguments.ceiling, oversubscription=arguments.oversubscription, timeout_s=arguments.timeout,
-        seed=arguments.seed or 0, order_seed=arguments.seed, out=arguments.out, allocation=arguments.allocation,
+        seed=arguments.seed or 0, order_seed=arguments.seed, out=arguments.out, resume=_resumed(arguments), allocation=arguments.allocation,
         launches=arguments.launches, gpus_per_process=arguments.gpus_per_process, evidence=arguments.evidence,
         telemetry_hz=arguments.telemetry, argv=tuple(argv),
     )  # fmt: skip
+
+
+def _traffic(arguments: argparse.Namespace) -> Traffic | None:
+    """What --skew and --traffic say; None where neither was given."""
+    if getattr(arguments, "traffic", None):
+        from collbench.operations.traffic_file import read_traffic
+
+        return read_traffic(arguments.traffic)
+    return skewed(arguments.skew) if getattr(arguments, "skew", None) else None
+
+
+def _resumed(arguments: argparse.Namespace) -> Path | None:
+    """The run to go on with. Raises UsageError together with what asks for other folders."""
+    resume: Path | None = getattr(arguments, "resume", None)
+    others = {"--out": arguments.out, "--gdr-check": getattr(arguments, "gdr_check", False), "--launches": arguments.launches > 1}
+    for name, given in others.items():
+        if given and resume:
+            raise UsageError(f"--resume goes on in the folder of one run, {name} asks for another or more: leave one of the two out")
+    return resume
 
 
 def _known(what: str, names: list[str], known: tuple[str, ...]) -> tuple[str, ...]:

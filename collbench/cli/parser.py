@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from collbench.errors import UsageError
+from collbench.operations.plan import MOST_STREAMS
 
 
 class Parser(argparse.ArgumentParser):
@@ -63,6 +64,22 @@ def factor(text: str) -> float:
     return value
 
 
+def skew(text: str) -> float:
+    """How many times the average the busiest rank receives, from 1 on."""
+    value = amount(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"'{text}' is below 1, which is even traffic: write how many times the average one rank receives")
+    return value
+
+
+def streams(text: str) -> int:
+    """How many connections the socket backend makes between two ranks."""
+    value = positive(text)
+    if value > MOST_STREAMS:
+        raise argparse.ArgumentTypeError(f"'{text}' is too many: write 1 to {MOST_STREAMS}")
+    return value
+
+
 def words(text: str) -> list[str]:
     """Names separated by commas."""
     found = [word.strip() for word in text.split(",") if word.strip()]
@@ -86,8 +103,16 @@ def from_environment(parser: argparse.ArgumentParser, typed: list[str], env: Map
     return [*added, *typed]
 
 
+def given(parser: argparse.ArgumentParser, typed: list[str]) -> set[str]:
+    """The options, by the name of their value, that were typed."""
+    return {action.dest for action in parser._actions if any(_is(word, option) for word in typed for option in action.option_strings)}
+
+
 # What says the same in other words: typed, these win over the variable, too.
-_INSTEAD = {"sizes": ("-b", "-e", "-f", "-i"), "in_place": ("--out-of-place",), "out_of_place": ("--in-place",)}
+_INSTEAD = {
+    "sizes": ("-b", "-e", "-f", "-i"), "in_place": ("--out-of-place",), "out_of_place": ("--in-place",),
+    "skew": ("--traffic",), "traffic": ("--skew",),
+}  # fmt: skip
 
 
 def _twin(long: str) -> str:
@@ -96,4 +121,9 @@ def _twin(long: str) -> str:
 
 def _given(action: argparse.Action, typed: list[str]) -> bool:
     options = (*action.option_strings, *_INSTEAD.get(action.dest, ()))
-    return any(word == option or word.startswith(f"{option}=") for word in typed for option in options)
+    return any(_is(word, option) for word in typed for option in options)
+
+
+def _is(word: str, option: str) -> bool:
+    """Whether a typed word is the option, alone or with its value: "--sizes", "--sizes=8", "-b", "-b8"."""
+    return word == option or word.startswith(f"{option}=") or (not option.startswith("--") and word.startswith(option))

@@ -45,7 +45,7 @@ class Span:
 def now(stat: Path = _STAT) -> Moment:
     """The counters at this moment; zeros where there is no /proc."""
     usable = {f"cpu{cpu}" for cpu in os.sched_getaffinity(0)}
-    rows = [fields[1:] for line in _lines(stat) if (fields := line.split()) and fields[0] in usable]
+    rows = [line.split()[1:] for line in _lines(stat) if line.startswith("cpu") and line.partition(" ")[0] in usable]
     counts = [[int(field) for field in row[: _STEAL_FIELD + 1] if field.isdecimal()] for row in rows]
     stolen = sum(row[_STEAL_FIELD] for row in counts if len(row) > _STEAL_FIELD)
     return Moment(stolen, sum(map(sum, counts)), resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw)

@@ -15,10 +15,10 @@ from functools import lru_cache
 
 from collbench.operations.cell import Cell
 from collbench.operations.operation import Operation, Place
-from collbench.operations.traffic import Traffic
+from collbench.operations.traffic import Traffic, is_rough
 
 Groups = tuple[tuple[int, ...], ...]
-_REFERENCE = 1 << 16  # elements per part for which it is reckoned; all else is in proportion
+_REFERENCE = 1 << 30  # elements per part for which it is reckoned; all else is in proportion
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,13 @@ class Least:
 
 @dataclass(frozen=True)
 class _Question:
-    """What the answer depends on; it is the same for all sizes, and at 1,024 ranks takes seconds."""
+    """What the answer depends on; it is the same for all sizes, and at 1,024 ranks takes seconds.
+
+    count   elements per part for which it is reckoned: those of the cell only where uneven parts are so small that rounding tells
+    """
 
     name: str
+    count: int
     root: int | None
     seed: int
     groups: Groups
@@ -49,10 +53,12 @@ class _Question:
 
 def least(operation: Operation, cell: Cell, groups: Groups, place_of: Mapping[int, str]) -> Least:
     """For a cell whose ranks (of `groups`) are at these places. Ranks' blocks are the same or do not overlap."""
-    question = _Question(operation.name, cell.root, cell.seed, groups, tuple(sorted(place_of.items())), cell.traffic, operation, cell)
-    part = _per_element(question)
     n = len(groups[0]) if groups else 0
-    size = operation.count(cell, n) * cell.dtype.size * ((cell.window or 1) if operation.windowed else 1) if n else 0
+    count = operation.count(cell, n) if n else 0
+    reckoned = count if count and operation.uneven and is_rough(cell.traffic, n, count) else _REFERENCE
+    places = tuple(sorted(place_of.items()))
+    part = _per_element(_Question(operation.name, reckoned, cell.root, cell.seed, groups, places, cell.traffic, operation, cell))
+    size = count * cell.dtype.size * ((cell.window or 1) if operation.windowed else 1)
     out, into = ({place: share * size for place, share in shares.items()} for shares in (part.out, part.into))
     return Least(out, into, part.total * size)
 
@@ -66,7 +72,7 @@ def _per_element(question: _Question) -> Least:
     places = dict(question.places)
     for group in question.groups:
         for count, sources, needing in _parts(question, [places[rank] for rank in group]):
-            share = count / _REFERENCE
+            share = count / question.count
             for place in needing:
                 into[place] += share if sources - {place} else 0.0
             for place in sources:
@@ -78,7 +84,7 @@ def _per_element(question: _Question) -> Least:
 def _parts(question: _Question, place_of: Sequence[str]) -> Iterator[tuple[int, frozenset[str], frozenset[str]]]:
     """(elements, the places that hold what they are made of, the places that need them) of one group."""
     n, width = len(place_of), question.cell.dtype.size
-    cell = replace(question.cell, size_bytes=_REFERENCE * width * question.operation.parts(n))
+    cell = replace(question.cell, size_bytes=question.count * width * question.operation.parts(n))
     needing: dict[tuple[Hashable, int, int], set[str]] = defaultdict(set)
     for rank in range(n):
         for block in question.operation.arrives(Place(rank, n, question.operation.count(cell, n), cell)):

@@ -1,13 +1,28 @@
-"""What the network interfaces of this host have counted: /sys/class/net/*/statistics (Linux Documentation/networking/statistics.rst)."""
+"""What the network interfaces of this host have counted (Linux Documentation/networking/statistics.rst).
+
+/proc/net/dev has all of them in one file, read in a tenth of the time of the files in /sys/class/net/*/statistics, which are read where
+it is not there. In it a received packet that was missed for want of buffers is a dropped one, too (net/core/net-procfs.c).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from collbench.evidence.sysfs_numbers import Counts, entries, numbers, word
+from collbench.evidence.sysfs_numbers import Counts, entries, numbers, text, word
 
 CLASS = "/sys/class/net"
 NAMES = ("tx_bytes", "rx_bytes", "tx_packets", "rx_packets", "tx_dropped", "rx_dropped", "tx_errors", "rx_errors")
+_TABLE = "/proc/net/dev"
+_COLUMNS = {
+    "rx_bytes": 0,
+    "rx_packets": 1,
+    "rx_errors": 2,
+    "rx_dropped": 3,
+    "tx_bytes": 8,
+    "tx_packets": 9,
+    "tx_errors": 10,
+    "tx_dropped": 11,
+}
 LOOPBACK = "lo"
 HEADERS_BYTES = 66
 _IP_OVER_INFINIBAND = "32"  # ARPHRD_INFINIBAND, Linux include/uapi/linux/if_arp.h
@@ -21,8 +36,9 @@ def read(root: str = "") -> tuple[dict[str, Counts], frozenset[str]]:
     """
     counts: dict[str, Counts] = {}
     leaving: set[str] = set()
+    table = _table(f"{root}{_TABLE}")
     for name in entries(f"{root}{CLASS}"):
-        found = numbers(f"{root}{CLASS}/{name}/statistics", NAMES)
+        found = table.get(name) or numbers(f"{root}{CLASS}/{name}/statistics", NAMES)
         if not found:
             continue
         counts[name] = found
@@ -43,6 +59,17 @@ def payload(counts: Mapping[str, int | None], direction: str) -> int | None:
     if bytes_counted is None or packets is None:
         return None
     return max(0, bytes_counted - HEADERS_BYTES * packets)
+
+
+def _table(path: str) -> dict[str, Counts]:
+    """The interfaces of /proc/net/dev; lines that are not as expected are left out."""
+    found: dict[str, Counts] = {}
+    for line in text(path).splitlines():
+        name, _, rest = line.partition(":")
+        values = rest.split()
+        if len(values) >= len(_COLUMNS) * 2 and all(value.isdecimal() for value in values):
+            found[name.strip()] = {counter: int(values[place]) for counter, place in _COLUMNS.items()}
+    return found
 
 
 def _leaves(folder: str) -> bool:

@@ -65,16 +65,22 @@ def bypassed(evidence: Mapping[str, Any]) -> str | None:
 
 def _of_host(host: str, moved: dict[str, Any], bound: Least, ran: Ran) -> dict[str, Any]:
     must = {"out": bound.out.get(host, 0.0) * ran.iterations, "in": bound.into.get(host, 0.0) * ran.iterations}
-    why = _unknown(moved) if any(must.values()) else None
+    sends = any(must.values()) or (ran.operation.meets and _meets_others(host, ran))
+    why = _unknown(moved) if sends else None
     told: dict[str, Any] = {name: moved[name] for name in ("interfaces", "ports", "gpus") if moved[name]}
     for way, direction in _WAYS if any(must.values()) else ():
         found = None if why else _crossed(moved, direction)
         told[way] = {"bytes": found, "at_least_bytes": round(must[way]), "ratio": _share(found, must[way])}
     packets = _packets(moved)
-    told |= {"packets_out": packets} if any(must.values()) and packets is not None else {}
+    told |= {"packets_out": packets} if sends and packets is not None else {}
     told |= {"idle_ports": moved["idle"]} if moved["idle"] else {}
     told |= {"gpu_states": moved["states"]} if moved["states"] else {}
     return told | ({"unknown": why} if why else {})
+
+
+def _meets_others(host: str, ran: Ran) -> bool:
+    """Whether ranks of a host wait for ranks of others: they must tell these, at least with a packet, that they have come."""
+    return any(len(hosts) > 1 and host in hosts for hosts in ({ran.host_of[rank] for rank in ranks} for ranks in ran.groups))
 
 
 def _unknown(moved: dict[str, Any]) -> str | None:
@@ -141,7 +147,7 @@ def _other_path(ran: Ran, hosts: Mapping[str, dict[str, Any]]) -> str | None:
 
 
 def _guess(told: Mapping[str, Any]) -> str:
-    least_bytes = max(told[way]["at_least_bytes"] for way, _ in _WAYS)
+    least_bytes = max((told[way]["at_least_bytes"] for way, _ in _WAYS if way in told), default=1)
     nvlink = sum(counts.get("nvlink_tx_bytes") or 0 for counts in told.get("gpus", {}).values())
     return "over NVLink" if nvlink >= least_bytes else "such as memory that the ranks share"
 
@@ -155,10 +161,15 @@ def _falls_short(way: Mapping[str, Any]) -> bool:
 
 
 def _too_few_packets(told: Mapping[str, Any], ran: Ran) -> bool:
-    """Messages so small that the ranks' own talk hides them: yet in a synchronised mode each iteration that sends takes a packet."""
-    sends = told.get("out", {}).get("at_least_bytes") and "unknown" not in told and ran.cell.mode == "isolated"
+    """Messages so small that the ranks' own talk hides them: yet in a synchronised mode each iteration that sends takes a packet.
+
+    So does a barrier, which sends nothing else.
+    """
+    sends = ran.operation.meets or told.get("out", {}).get("at_least_bytes")
     packets = told.get("packets_out")
-    return bool(sends and packets is not None and packets < _FAR_LESS * ran.iterations)
+    if not sends or packets is None or "unknown" in told or ran.cell.mode != "isolated":
+        return False
+    return bool(packets < _FAR_LESS * ran.iterations)
 
 
 def _ratio(told: Mapping[str, Any]) -> float:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 Counts = dict[str, int]
 _MOST = 64  # characters of a number
+_LONGEST = 4 << 20
 
 
 def numbers(folder: str, names: Iterable[str]) -> Counts:
@@ -31,12 +32,25 @@ def entries(folder: str) -> list[str]:
 
 def word(path: str) -> str:
     """What a file holds, stripped; "" when it cannot be read."""
+    return _read(path, _MOST).strip()
+
+
+def text(path: str) -> str:
+    """All that a file of the kernel holds, 4 MiB at most; "" when it cannot be read."""
+    return _read(path, _LONGEST)
+
+
+def _read(path: str, most: int) -> str:
     try:
         file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return ""
     try:
-        return os.read(file, _MOST).decode("ascii", errors="replace").strip()
+        parts = []
+        while most > 0 and (part := os.read(file, most)):  # the kernel gives a long file page by page
+            parts.append(part)
+            most -= len(part)
+        return b"".join(parts).decode("ascii", errors="replace")
     except OSError:
         return ""
     finally:

@@ -49,7 +49,7 @@ class Cell:
         return replace(self, in_place=in_place)
 
     def title(self) -> str:
-        """The cell in a few words, for progress and errors: "allreduce 64 MiB on mpi (float32, sum)"."""
+        """The cell in a few words, for progress and errors: "allreduce 64 MiB on mpi (float32, sum)", "barrier on mpi"."""
         from collbench.units import format_size
 
         root = f"root {self.root}" if self.root is not None else None
@@ -62,4 +62,7 @@ class Cell:
             str(self.split or ""),
             self.traffic and self.traffic.name,
         ]
-        return f"{self.operation} {format_size(self.size_bytes)} on {self.backend} ({', '.join(w for w in words if w)})"
+        about = ", ".join(word for word in words if word)
+        if not self.size_bytes:
+            return f"{self.operation} on {self.backend}"
+        return f"{self.operation} {format_size(self.size_bytes)} on {self.backend} ({about})"

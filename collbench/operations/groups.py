@@ -6,6 +6,7 @@ from collbench.operations.cell import Cell
 from collbench.operations.operation import Operation
 
 Groups = tuple[tuple[int, ...], ...]
+_NAMED = 8  # pairs named one by one
 
 
 def groups_of(operation: Operation, cell: Cell, n: int) -> Groups:
@@ -21,3 +22,11 @@ def groups_of(operation: Operation, cell: Cell, n: int) -> Groups:
 def group_size(operation: Operation, cell: Cell, n: int) -> int:
     """How many of n ranks each group has; 1 where n is too small for a pair."""
     return len(next(iter(groups_of(operation, cell, n)), (0,)))
+
+
+def group_name(operation: Operation, cell: Cell, groups: Groups) -> str:
+    """What rows call the groups: "all", the split, or the pairs: "0-2,1-3"; the first and last of many."""
+    if not operation.pair:
+        return str(cell.split) if cell.split and len(groups) > 1 else "all"
+    names = [f"{a}-{b}" for a, b in groups]
+    return ",".join(names) if len(names) <= _NAMED else f"{names[0]}…{names[-1]}"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from collbench.operations.cell import Cell
 from collbench.operations.operation import Operation, Place
+from collbench.operations.traffic import elements
 
 # nccl-tests' users know 64 MiB; on a GPU it must be several times the L2, and today's largest has 126 MB.
 ROTATION_BYTES = {"cpu": 64 * 2**20, "cuda": 256 * 2**20}
@@ -31,17 +32,23 @@ class Extent:
         """Where send and receive elements lie. Out of place they are apart; in place they overlap as the blocks demand."""
         send, recv = operation.sends(place), operation.receives(place)
         if not place.cell.in_place:
-            width = place.cell.dtype.size
-            gap = -(-recv * width // _ALIGN) * _ALIGN // width
-            return cls(send, recv, gap, 0, gap + send)
+            return cls.apart(send, recv, place.cell.dtype.size)
         shift = operation.in_place_shift(place)
         send_at, recv_at = max(shift, 0), max(-shift, 0)
         return cls(send, recv, send_at, recv_at, max(send_at + send, recv_at + recv))
 
+    @classmethod
+    def apart(cls, send: int, recv: int, width: int) -> Extent:
+        """So many elements of `width` bytes, the receive elements first, the send elements at the next page."""
+        gap = -(-recv * width // _ALIGN) * _ALIGN // width
+        return cls(send, recv, gap, 0, gap + send)
+
 
 def slots_for(cell: Cell) -> int:
     """How many slots `--buffers rotating` takes turns over: as many as defeat the caches, 1,024 at most and then further apart."""
-    return min(_MOST_SLOTS, max(1, ROTATION_BYTES[cell.device] // max(1, cell.size_bytes))) if cell.buffers == "rotating" else 1
+    if cell.buffers != "rotating" or not cell.size_bytes:
+        return 1
+    return min(_MOST_SLOTS, max(1, ROTATION_BYTES[cell.device] // cell.size_bytes))
 
 
 def slots_checked(cell: Cell) -> list[int]:
@@ -62,10 +69,13 @@ def stride_of(bytes_per_slot: int, slots: int, device: str) -> int:
 
 def largest_stride(operation: Operation, cell: Cell, n: int, slots: int) -> int:
     """Bytes from one slot to the next for the rank of n that needs most."""
-    count = operation.count(cell, n)
-    ranks = range(n) if operation.uneven else {0, n - 1, cell.root or 0}
-    largest = max(Extent.of(operation, Place(rank, n, count, cell)).total for rank in ranks)
-    return stride_of(largest * cell.dtype.size, slots, cell.device)
+    count, width = operation.count(cell, n), cell.dtype.size
+    if operation.uneven:
+        parts = elements(cell.traffic, n, count)
+        largest = max(Extent.apart(*each, width).total for each in zip(parts.sum(axis=1).tolist(), parts.sum(axis=0).tolist(), strict=True))
+    else:
+        largest = max(Extent.of(operation, Place(rank, n, count, cell)).total for rank in {0, n - 1, cell.root or 0})
+    return stride_of(largest * width, slots, cell.device)
 
 
 def bytes_needed(operation: Operation, cell: Cell, n: int) -> int:

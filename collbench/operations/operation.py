@@ -113,6 +113,10 @@ class Binding(Protocol):
         """Waits for the byte of a rank."""
         ...
 
+    def array(self, values: Sequence[int]) -> Any:
+        """Counts or displacements as an array of the library's, which lives as long as the program."""
+        ...
+
     def unless_in_place(self, address: Any) -> Any:
         """`address`, or the library's in-place token when the cell is in place."""
         ...

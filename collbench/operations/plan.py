@@ -5,19 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
+from typing import TYPE_CHECKING
 
 from collbench.errors import UsageError
 from collbench.operations.cell import Cell
 from collbench.operations.dtypes import DType, dtype_named
 from collbench.operations.operation import Operation
 from collbench.operations.split import Split
-from collbench.operations.traffic import EVEN, Traffic
+from collbench.operations.traffic import EVEN, Traffic, is_rough
 from collbench.units import size_steps
+
+if TYPE_CHECKING:
+    from collbench.operations.sweeps import Sweeps
 
 _WINDOW = 64  # OSU's and nccl-tests users' habit
 _IN_FLIGHT_BYTES = 256 * 2**20  # a window of 64 messages of 64 MiB would take seconds and say nothing more
 MODES = ("isolated", "batched", "pipelined", "graph")
 SMALLEST = 8
+MOST_STREAMS = 64  # timing/sockets.c has room for so many
 # What NCCL_ALGO and NCCL_PROTO take (NCCL user guide, environment variables), in small letters.
 ALGORITHMS = ("ring", "tree", "collnetdirect", "collnetchain", "nvls", "nvlstree", "pat")
 PROTOCOLS = ("simple", "ll", "ll128")
@@ -31,6 +36,8 @@ class Habits:
 
     device, mode, buffers   as in a cell; largest: the largest size in bytes, from 8 on
     tuned                   whether algorithms, protocols and registrations can be asked for
+    in_place_only           whether it has an operation in place and not otherwise
+    streamed                whether pairs can have several connections
     """
 
     device: str = "cpu"
@@ -38,6 +45,8 @@ class Habits:
     buffers: str = "fixed"
     largest: int = 64 * 2**20
     tuned: bool = False
+    in_place_only: Callable[[Operation], bool] = lambda operation: False
+    streamed: bool = False
 
 
 CPU = Habits()
@@ -62,6 +71,7 @@ class Sweep:
     traffic     of alltoallv; None: even
     streams     connections per pair; None: one
     habits      those of the backend with a given name
+    place       where a suite asks for it: "sweeps[2] 'large'"; else ""
     """
 
     operations: tuple[Operation, ...]
@@ -84,6 +94,12 @@ class Sweep:
     traffic: Traffic | None = None
     streams: int | None = None
     habits: Callable[[str], Habits] = on_cpu
+    place: str = ""
+
+    @property
+    def each(self) -> tuple[Sweep, ...]:
+        """Itself, as `Sweeps` has several."""
+        return (self,)
 
     def cells(self, backend: str, n: int) -> Iterator[Cell]:
         """The cells of one backend with n ranks: by operation, dtype, redop, root and tuning, sizes ascending.
@@ -100,11 +116,12 @@ class Sweep:
             together = 2 if operation.pair else len(self.split.groups(n)[0]) if self.split else n
             for dtype, redop, root, tuning in product(self._dtypes(operation), redops, roots, self._tunings(usual)):
                 for size, rounded in self._sizes(operation, backend, dtype, together):
+                    rough = operation.uneven and is_rough(self.traffic, together, size // dtype.size)
                     yield Cell(
                         operation.name, backend, dtype, size, device, redop, root, self.mode or usual.mode, self.in_place,
                         self.buffers or usual.buffers, self._window(size) if operation.windowed else None, self.seed,
-                        ("size_rounded",) if rounded else (), *tuning, split=None if operation.pair else self.split,
-                        traffic=(self.traffic or EVEN) if operation.uneven else None, streams=self.streams,
+                        ("size_rounded",) if rounded or rough else (), *tuning, split=None if operation.pair else self.split,
+                        traffic=(self.traffic or EVEN) if operation.uneven else None, streams=self._streams(operation, usual),
                     )  # fmt: skip
 
     def _dtypes(self, operation: Operation) -> Sequence[DType]:
@@ -127,16 +144,24 @@ class Sweep:
         chosen: list[tuple[str | None, str | None]] = list(dict.fromkeys([(None, None), *forced]))
         return [(registration, *choice) for registration in self.registrations or REGISTRATIONS[:1] for choice in chosen]
 
+    def _streams(self, operation: Operation, usual: Habits) -> int | None:
+        """Told even if it is one where there can be several; elsewhere what will be refused."""
+        if usual.streamed and operation.pair:
+            return self.streams or 1
+        return None if self.streams == 1 else self.streams
+
     def _window(self, size: int) -> int:
         return self.window or max(1, min(_WINDOW, _IN_FLIGHT_BYTES // size))
 
     def check_ranks(self, n: int) -> None:
-        """Raises UsageError when a root is not among n ranks (of each group), or the split does not fit them."""
+        """Raises UsageError when a root is not among n ranks (of each group), or the split or the traffic does not fit them."""
         together = len(self.split.groups(n)[0]) if self.split else n
         for root in self.roots:
             if any(operation.rooted for operation in self.operations) and not 0 <= root < together:
                 whose = f"{together} ranks of each group" if self.split else f"{n} ranks"
                 raise UsageError(f"root {root} is not among the {whose}: choose one from 0 to {together - 1}, or start more ranks")
+        if any(operation.uneven for operation in self.operations):
+            (self.traffic or EVEN).check_ranks(together)
 
 
 def _whole(sizes: Sequence[int], unit: int) -> Iterator[tuple[int, bool]]:
@@ -149,21 +174,22 @@ def _whole(sizes: Sequence[int], unit: int) -> Iterator[tuple[int, bool]]:
             yield whole, whole != size
 
 
-def rounding_note(sweep: Sweep) -> str | None:
+def rounding_note(sweeps: Sweep | Sweeps) -> str | None:
     """A sentence when sizes are no multiple of the element size, else None."""
-    sizes = size_steps(SMALLEST, CPU.largest, sweep.step) if sweep.sizes is None else sweep.sizes
-    for dtype in sweep.dtypes:
-        for size, rounded in _whole(sizes, dtype.size):
-            if rounded:
-                return f"sizes are rounded to whole {dtype.name} elements of {dtype.size} bytes (for example to {size} bytes)"
+    for sweep in sweeps.each:
+        sizes = size_steps(SMALLEST, CPU.largest, sweep.step) if sweep.sizes is None else sweep.sizes
+        for dtype in sweep.dtypes:
+            for size, rounded in _whole(sizes, dtype.size):
+                if rounded:
+                    return f"sizes are rounded to whole {dtype.name} elements of {dtype.size} bytes (for example to {size} bytes)"
     return None
 
 
-def tuning_note(sweep: Sweep, backends: Sequence[str]) -> str | None:
+def tuning_note(sweeps: Sweep | Sweeps, backends: Sequence[str]) -> str | None:
     """A sentence when some of the backends do not take the algorithms, protocols or registrations that were asked for, else None."""
-    if not (sweep.algorithms or sweep.protocols or sweep.registrations):
+    if not (sweeps.algorithms or sweeps.protocols or sweeps.registrations):
         return None
-    plain = [name for name in backends if not sweep.habits(name).tuned]
+    plain = [name for name in backends if not sweeps.habits(name).tuned]
     if not plain:
         return None
     each = "each as it chooses itself" if len(plain) > 1 else "as it chooses itself"

@@ -12,9 +12,9 @@ from collbench.errors import UsageError
 from collbench.operations.operation import Operation
 
 # The room's own furniture. Everything else in this folder is an operation; only those are imported for `--help`.
-_FURNITURE = frozenset({
+FURNITURE = frozenset({
     "__init__", "cell", "check", "digits", "dtypes", "groups", "layout", "operation", "plan", "program", "registry", "split", "sweeps",
-    "tournament", "traffic",
+    "tournament", "traffic", "traffic_file",
 })  # fmt: skip
 
 
@@ -24,7 +24,7 @@ def _in(module: ModuleType) -> Iterator[Operation]:
 
 def _own() -> Iterator[Operation]:
     for file in sorted(Path(__file__).parent.glob("*.py")):
-        if file.stem not in _FURNITURE:
+        if file.stem not in FURNITURE:
             yield from _in(import_module(f"collbench.operations.{file.stem}"))
 
 

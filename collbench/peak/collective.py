@@ -107,7 +107,11 @@ def _bound(operation: str, job: Job) -> Ceiling:
         from collbench.peak.traffic import uneven
 
         rate, side = uneven(job)
-        return _ceiling(job, rate, side.name if side else "", "bound")
+        return (
+            _ceiling(job, rate, side.name, "bound")
+            if side
+            else replace(nothing("no byte crosses a link whose rate is known"), model="bound")
+        )
     adds = job.sharp or any(node.nvls for node, _ in job.kinds)
     least = _of_singles(operation, job)
     for partition, between_nodes in job.partitions:

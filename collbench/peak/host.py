@@ -1,6 +1,19 @@
 """Ceilings inside one host: CPU backends have no theoretical peak that means anything, so references are measured.
 
-A reference is no bound: a library that keeps data in cache where the reference did not may pass it.
+What an operation costs the rank that has most to do, in copies of its size S (nccl-tests' size), where a byte passes from rank to rank
+by one copy; its own part, (1/n)·S, is copied as well unless it is in place, and is not in the busbw. So 100 % is reached in place.
+    broadcast, sendrecv                S copied by whoever receives; along a chain all receive at once
+    allgather, alltoall, hypercube     (n-1)/n·S copied by every rank
+    alltoallv                          at most S copied by the busiest rank
+    gather, scatter                    (n-1)/n·S copied at the root, which alone has work; where the others copy for it, each its S/n at
+                                       the same time, they may reach n-1 times the reference
+    reduce                             S summed by every rank of a chain
+    reducescatter                      (n-1)/n·S summed by every rank
+    allreduce                          both of the last but one kind: (n-1)/n·S summed, and as much copied
+Libraries that pass bytes through a shared segment copy twice, one rank in and one out of it, in turns or at the same time.
+
+A reference is no bound. It is measured with all ranks at it, so an operation in which one rank works while the others wait (reduce and
+gather of two ranks) has more of the memory for itself: up to 1.8 times on two cores. And what keeps data in cache may pass it, too.
 """
 
 from __future__ import annotations

@@ -86,6 +86,22 @@ def node_of(machine: Machine, gpus: int | Sequence[str] | None = None, *, pcie: 
     )
 
 
+def neighbours_of(machine: Machine, keys: Sequence[str], edges: Sequence[tuple[str, str]]) -> Link:
+    """The slowest way along these edges between GPUs of a job; unknown where there is none, or no source counts the links.
+
+    machine: as for `node_of`, and keys: its GPUs in the job. Raises UsageError for a GPU that the sources do not tell of.
+    """
+    if not edges:
+        return unknown("no edge of the ring stays inside")
+    chosen, silent = _chosen(machine, keys), uncounted(machine, keys)
+    if silent:
+        return unknown(silent)
+    tree = PcieTree(machine)
+    own = {gpu.key: tree.of_gpu(gpu) for gpu in chosen}
+    wires = wires_of(machine, keys)
+    return narrowest([_way(wires, a, b, own) for a, b in edges])
+
+
 def _chosen(machine: Machine, gpus: int | Sequence[str] | None) -> list[Gpu]:
     if gpus is None or (isinstance(gpus, int) and not machine.gpus):
         return list(machine.gpus)

@@ -13,11 +13,14 @@ from collbench.peak.job import Job
 
 
 def uneven(job: Job) -> tuple[float, Side | None]:
-    """The bound of the busbw and what sets it; the busbw counts the bytes that a rank sends to others, on average over the ranks.
+    """The bound of the busbw and what sets it; infinite, and None, where no byte crosses a link that is known.
 
+    The busbw is (n-1)/n of the size in a second, and the size what the busiest rank sends or receives, its own part included.
     Raises UsageError for a matrix that is not ranks × ranks of numbers from 0 on.
     """
     bytes_between = _matrix(job)
+    size = max(bytes_between.sum(axis=0).max(), bytes_between.sum(axis=1).max())
+    np.fill_diagonal(bytes_between, 0)
     node_of = np.repeat(np.arange(len(job.nodes)), [node.gpus for node in job.nodes])
     needs = []
     for index, node in enumerate(job.nodes):
@@ -27,7 +30,7 @@ def uneven(job: Job) -> tuple[float, Side | None]:
             needs.append((crossing / job.egress(node).known, Side(node.gpus, job.egress(node).known, job.egress(node).name)))
         needs += _of_gpus(job.of_gpus(node), bytes_between[mine].sum(axis=1), bytes_between[:, mine].sum(axis=0))
     time, side = max(needs, key=lambda need: need[0])
-    return (float(bytes_between.sum() / job.ranks / time), side) if time > 0 else (inf, None)
+    return (float((job.ranks - 1) / job.ranks * size / time), side) if time > 0 else (inf, None)
 
 
 def _of_gpus(sides: Sequence[Side], sent: np.ndarray, received: np.ndarray) -> list[tuple[float, Side]]:
@@ -40,5 +43,4 @@ def _matrix(job: Job) -> np.ndarray:
     found = np.array(job.traffic, dtype=float)
     if found.shape != (job.ranks, job.ranks) or not np.isfinite(found).all() or (found < 0).any():
         raise UsageError(f"alltoallv's traffic must be {job.ranks} × {job.ranks} numbers of bytes from 0 on, by sending and receiving rank")
-    np.fill_diagonal(found, 0)
     return found

@@ -9,7 +9,8 @@ from typing import Any
 from collbench.analysis.cells import WHERE_NONE, forced
 from collbench.peak.ceiling import TOLERANCE, Ceiling
 from collbench.report.flags import DOUBTFUL, WITHIN_A_LAUNCH, printable
-from collbench.report.plan import PlanSummary
+from collbench.report.groups import group_rates, of_each_group
+from collbench.report.plan import PlanSummary, is_several
 from collbench.results.record import Row
 from collbench.units import format_percent, format_rate, format_size, format_time
 
@@ -45,9 +46,21 @@ def placing(row: Row) -> str:
     return "in place" if row.in_place else "out of place"
 
 
+def size_of(row: Row) -> str:
+    """The message size, or a dash where nothing is moved."""
+    return format_size(row.size_bytes) if row.size_bytes else NOTHING
+
+
+def name_of(row: Row) -> str:
+    """A row in few words: "allreduce 64 MiB", "barrier"."""
+    return f"{row.operation} {format_size(row.size_bytes)}" if row.size_bytes else row.operation
+
+
 def value_of(row: Row, name: str) -> str:
     """One of the fields that tell series apart, in words."""
     value = getattr(row, name)
+    if name == "dtype" and not row.size_bytes:
+        return NOTHING  # bytes stand for what moves nothing
     if name == "in_place":
         return placing(row)
     return WHERE_NONE.get(name, NOTHING) if value is None else printable(str(value))
@@ -91,7 +104,7 @@ def interval(row: Row) -> str:
 
 def of_ceiling(row: Row) -> str:
     """How fast against how fast it could be: "42.0 of 50.0 GB/s (84 %)", or a dash where no percentage is honest."""
-    if row.ranks == 1:
+    if row.ranks == 1 and row.size_bytes:
         return ONE_RANK
     ceiling, percent = row.ceiling, row.percent_of_ceiling
     if ceiling is None or ceiling.bytes_per_s is None or percent is None or row.busbw_bytes_per_s is None:
@@ -144,7 +157,8 @@ def headline(row: Row) -> str:
 
     Where no single figure is honest it shows the two times, and it names what is doubtful.
     """
-    name = [row.operation, format_size(row.size_bytes), row.backend, *([forced(row)] if forced(row) else [])]
+    size = [format_size(row.size_bytes)] if row.size_bytes else []
+    name = [row.operation, *size, row.backend, *([forced(row)] if forced(row) else [])]
     if row.na is not None:
         return printable("  ".join([*name, not_available(row)]))
     limit = [f"limited by {limited_by(row)}"] if row.percent_of_ceiling is not None and not two_modes(row) else []
@@ -161,7 +175,7 @@ def same_for_all(plan: PlanSummary, also: Iterable[Column] = ()) -> str:
 
     `also` are columns that found no room; they are told here where they have one value.
     """
-    known = {name: next(iter(values)) for name, values in plan.values.items() if len(values) == 1}
+    known = {name: next(iter(values)) for name, values in plan.values.items() if len(values) == 1 and (plan.moves or name not in _PLACED)}
     facts = [fact for name, text in _FACTS.items() if known.get(name) is not None and (fact := text(known[name]))]
     facts += [f"{column.title} {known[column.title]}" for column in also if known.get(column.title) is not None]
     return printable(" · ".join(facts))
@@ -203,6 +217,15 @@ def _if_varies(name: str) -> Callable[[PlanSummary], bool]:
     return lambda plan: plan.varies(name)
 
 
+def _if_moves(plan: PlanSummary) -> bool:
+    return plan.moves
+
+
+def _if_groups(plan: PlanSummary) -> bool:
+    """Several groups, or pairs, at the same time."""
+    return any(is_several(group) for group in plan.some("group"))
+
+
 def _if_registered(plan: PlanSummary) -> bool:
     """Libraries without registration have None, which is no other way than none."""
     return plan.varies("registration") and plan.some("registration") != ["none"]
@@ -219,10 +242,15 @@ def _named(name: str, shown: Callable[[PlanSummary], bool], rank: int = 0, right
 
 def _planned(column: Column, plan: PlanSummary) -> list[int]:
     if column.title == "size":
-        return [len(format_size(size)) for size in plan.sizes]
+        return [len(format_size(size)) for size in plan.sizes if size]
     return [len(printable(text)) for text in plan.some(column.title)]
 
 
+def _group_fact(group: str) -> str:
+    return "" if group == "all" else f"{'pairs' if group[0].isdigit() else 'split'} {group}"
+
+
+_PLACED = ("in_place", "buffers", "registration")  # where buffers lie says nothing of what has none
 _REGISTRATIONS = {"registered": "buffers registered", "symmetric": "buffers in a symmetric window"}
 _FACTS: dict[str, Callable[[Any], str]] = {
     "device": str,
@@ -231,22 +259,27 @@ _FACTS: dict[str, Callable[[Any], str]] = {
     "buffers": lambda value: f"{value} buffers",
     "registration": lambda value: _REGISTRATIONS.get(value, ""),
     "window": lambda value: f"window {value}",
+    "traffic": lambda value: f"{value} traffic" if value == "even" else f"traffic {value}",
+    "streams": lambda value: f"{value} stream" if value == 1 else f"{value} streams",
+    "group": _group_fact,
     "ranks": lambda value: f"{value} rank" if value == 1 else f"{value} ranks",
     "nodes": lambda value: f"{value} node" if value == 1 else f"{value} nodes",
 }
 
 COLUMNS = (
     _named("operation", lambda plan: True, rank=5),
-    Column("size", lambda row: format_size(row.size_bytes), right=True),
+    Column("size", size_of, right=True, shown=_if_moves),
     _named("backend", lambda plan: True, rank=6),
     _named("device", _if_varies("device")),
-    _named("dtype", lambda plan: True, rank=8),
+    _named("dtype", _if_moves, rank=8),
     _named("redop", _if_any("redop"), rank=8),
     _named("root", _if_any("root"), rank=8, right=True),
     _named("mode", _if_varies("mode")),
     Column("placing", placing, width=12, shown=_if_placings_differ),
     _named("buffers", _if_varies("buffers")),
     _named("window", _if_varies("window"), right=True),
+    _named("traffic", _if_varies("traffic")),
+    _named("streams", _if_varies("streams"), right=True),
     _named("group", _if_varies("group")),
     _named("ranks", _if_varies("ranks"), right=True),
     _named("nodes", _if_varies("nodes"), right=True),
@@ -255,10 +288,12 @@ COLUMNS = (
     _named("protocol", _if_any("protocol")),
     Column("time µs", times, width=9, right=True, figure=True),
     Column("95 % interval", interval, width=17, right=True, rank=7, figure=True),
-    Column("algbw GB/s", lambda row: rate(row.algbw_bytes_per_s), right=True, rank=9, figure=True),
-    Column("busbw GB/s", _busbw, right=True, figure=True),
+    Column("algbw GB/s", lambda row: rate(row.algbw_bytes_per_s), right=True, shown=_if_moves, rank=9, figure=True),
+    Column("busbw GB/s", _busbw, right=True, shown=_if_moves, figure=True),
+    Column("each group GB/s", lambda row: of_each_group(row) or NOTHING, right=True, shown=_if_groups, rank=9, figure=True),
+    Column("all groups GB/s", lambda row: rate(group_rates(row)[1]), right=True, shown=_if_groups, figure=True),
     Column("wrong", wrong, right=True, figure=True),
-    Column("of ceiling", of_ceiling, width=29, figure=True),
-    Column("limited by", limited_by, width=24, rank=4, figure=True),
+    Column("of ceiling", of_ceiling, width=29, shown=_if_moves, figure=True),
+    Column("limited by", limited_by, width=24, shown=_if_moves, rank=4, figure=True),
     Column("flags", remarks, figure=True),
 )

@@ -19,6 +19,7 @@ from collbench.results.record import Row, Times
 
 _TIMES = [field.name for field in fields(Times)]
 _CEILING = [field.name for field in fields(Ceiling)]
+_GROUPS = ("count", "ranks", "p50_s", "busbw_bytes_per_s", "total_busbw_bytes_per_s")
 # Offsets into samples.bin mean nothing outside the run's folder.
 _LEFT_OUT = {"samples"}
 _FORMULA = ("=", "+", "-", "@")
@@ -55,6 +56,8 @@ def _flat(row: Row | None) -> Iterator[tuple[str, Any]]:
             yield from ((f"{name}_{part}", getattr(value, part, None)) for part in _CEILING)
         elif name == "canary_s":
             yield from ((f"canary_{part}_s", (value or {}).get(part)) for part in ("before", "after"))
+        elif name == "groups":
+            yield from ((f"groups_{part}", (value or {}).get(part)) for part in _GROUPS)
         elif name not in _LEFT_OUT:
             yield name, value
 

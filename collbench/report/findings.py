@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from collbench.analysis.cells import forced
 from collbench.report import tuning
-from collbench.report.columns import NOTHING, share, value_of
+from collbench.report.columns import NOTHING, name_of, share, value_of
 from collbench.report.flags import printable
 from collbench.report.plan import SERIES
 from collbench.report.table import Line
@@ -172,7 +172,7 @@ def _spread(backend: str, cells: list[Compared]) -> str:
     ordered = sorted(worst.medians_s.tolist())
     least, middle, most = map(format_time, (ordered[0], _middle(ordered), ordered[-1]))
     usual, most_differ = (format_percent(100 * part) for part in (by[len(by) // 2][0], by[-1][0]))
-    where = f"{_name(worst.row)}: min {least}, median {middle}, max {most} µs"
+    where = f"{name_of(worst.row)}: min {least}, median {middle}, max {most} µs"
     return f"{backend}: the ranks' medians differ by {usual}, at most by {most_differ} ({where})"
 
 
@@ -188,7 +188,7 @@ def _exit_skew(backend: str, rows: Iterable[Row]) -> str:
     p50, p95 = (format_time(_middle(sorted(skew[part] for skew, _ in known))) for part in (0, 1))
     return (
         f"{backend}: the ranks left the synchronisation {p50} µs apart (95th percentile {p95} µs), "
-        f"at most {_percent(worst)} of the time shown ({_name(known[place][1])})"
+        f"at most {_percent(worst)} of the time shown ({name_of(known[place][1])})"
     )
 
 
@@ -199,10 +199,6 @@ def _percent(part: float) -> str:
 def _middle(ordered: Sequence[float]) -> float:
     half = len(ordered) // 2
     return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
-
-
-def _name(row: Row) -> str:
-    return f"{row.operation} {format_size(row.size_bytes)}"
 
 
 def _aligned(table: Sequence[Sequence[str]]) -> list[str]:

@@ -1,7 +1,9 @@
 """The text that users of nccl-tests parse: its columns, its comments, its rules for figures (2.19, src/util.cu).
 
-Differences, all in comments or as N/A: the time is the median over iterations of the slowest rank; a placing that was not
-measured is N/A in its four columns; with one rank busbw is N/A.
+Differences, all in comments or as N/A: the time is the median over iterations of the slowest rank (of several groups the slowest
+one's); a placing that was not measured is N/A in its four columns; with one rank busbw is N/A, and of a barrier, which nccl-tests
+does not have, algbw as well. Its sendrecv prints a redop that it does not use; its hypercube prints an empty one, which would shift
+what follows for those who count columns, so that here it is "none".
 """
 
 from __future__ import annotations
@@ -12,14 +14,18 @@ from typing import Any
 
 from collbench import __version__
 from collbench.analysis.cells import forced
-from collbench.report.columns import ONE_RANK, times, two_modes
+from collbench.errors import UsageError
+from collbench.operations.split import parse_split
+from collbench.report.columns import ONE_RANK, name_of, times, two_modes
 from collbench.report.flags import explain, printable
-from collbench.report.plan import SERIES, PlanSummary
+from collbench.report.groups import groups_in_words
+from collbench.report.plan import SERIES, PlanSummary, is_several
 from collbench.report.table import Line, stopped_by
 from collbench.results.record import Row
 from collbench.units import format_size
 
 _TYPES = {"float64": "double", "float32": "float", "float16": "half"}
+_REDOPS = {"sendrecv": "sum"}  # src/sendrecv.cu goes through the redops, and sum is the default
 _MISSING = "  {:>7}  {:>6}  {:>6}  {:>6}".format(*["N/A"] * 4)
 _HEADER = [
     "#",
@@ -83,7 +89,7 @@ class NcclTestsWriter:
             f"agg iters: 1 validation: {row.checked} graph: {int(row.mode == 'graph')}",
             "#",
             "# Using devices",
-            *(_device(place, row.device) for place in self._plan.rank_map),
+            *(_device(place, row) for place in self._plan.rank_map),
             *_HEADER,
         ]
 
@@ -137,12 +143,12 @@ def _line(row: Row | None, other: Row | None = None) -> Iterator[str]:
 
 
 def _name(row: Row) -> str:
-    words = [row.operation, format_size(row.size_bytes), row.backend, row.dtype, row.redop, "in place" if row.in_place else "", *_told(row)]
+    words = [name_of(row), row.backend, row.dtype, row.redop, "in place" if row.in_place else "", *_told(row)]
     return " ".join(word for word in words if word)
 
 
 def _preamble(row: Row) -> str:
-    kind, redop = printable(_TYPES.get(row.dtype, row.dtype)), printable(row.redop or "none")
+    kind, redop = printable(_TYPES.get(row.dtype, row.dtype)), printable(row.redop or _REDOPS.get(row.operation, "none"))
     root = -1 if row.root is None else row.root
     return f"{row.size_bytes:>12}  {row.count:>12}  {kind:>8}  {redop:>6}  {root:>6}"
 
@@ -165,15 +171,28 @@ def _program(row: Row) -> str:
 
 
 def _told(row: Row) -> list[str]:
-    """What the library was told beyond the call: the buffers' registration, algorithm and protocol."""
+    """What the line has no column for: the buffers' registration, algorithm and protocol, groups, traffic and streams."""
     registration = f"registration {row.registration}" if row.registration not in (None, "none") else ""
-    return [words for words in (registration, forced(row)) if words]
+    groups = f"groups {row.group}" if is_several(row.group) else ""
+    traffic = f"traffic {row.traffic}" if row.traffic else ""
+    streams = f"{row.streams} streams" if row.streams else ""
+    return [words for words in (registration, forced(row), groups, traffic, streams) if words]
 
 
-def _device(place: Mapping[str, Any], device: str) -> str:
+def _device(place: Mapping[str, Any], row: Row) -> str:
     rank, pid, local = (_whole(place.get(name)) for name in ("rank", "pid", "local_rank"))
-    host, gpu = place.get("host") or "?", str(place.get("gpu") or device).removesuffix(".0")
-    return printable(f"#  Rank {rank:2d} Group  0 Pid {pid:6d} on {host!s:>10} device {local:2d} [{gpu}] {device}")
+    host, gpu = place.get("host") or "?", str(place.get("gpu") or row.device).removesuffix(".0")
+    return printable(
+        f"#  Rank {rank:2d} Group {_colour(row.group, rank):2d} Pid {pid:6d} on {host!s:>10} device {local:2d} [{gpu}] {row.device}"
+    )
+
+
+def _colour(group: str, rank: int) -> int:
+    """What nccl-tests calls a rank's group: the colour that its split gives; 0 where there is none."""
+    try:
+        return parse_split(group).colour(rank)
+    except UsageError:
+        return 0
 
 
 def _whole(value: Any) -> int:
@@ -190,4 +209,6 @@ def _remarks(rows: list[Row]) -> Iterator[str]:
     for row in rows:
         if two_modes(row):
             yield printable(f"# two values at {format_size(row.size_bytes)}: {times(row, ' us')}")
+        if row.groups:
+            yield printable(f"# groups at {format_size(row.size_bytes)}: {groups_in_words(row)}")
     yield from (f"# {line}" for line in stopped_by(rows))

@@ -40,6 +40,11 @@ class PlanSummary:
         values = {name: frozenset(_value(cell, name, known) for cell in each) for name in SERIES}
         return cls(len(each), values, frozenset(cell.size_bytes for cell in each), tuple(rank_map), run, launches)
 
+    @property
+    def moves(self) -> bool:
+        """Whether any row is of something that moves bytes."""
+        return any(self.sizes) or not self.sizes
+
     def varies(self, name: str) -> bool:
         """Whether more than one value of the field occurs."""
         return len(self.values.get(name, ())) > 1
@@ -63,9 +68,27 @@ def in_print_order(rows: Iterable[Row]) -> list[Row]:
     return sorted(rows, key=lambda row: [*(_sortable(getattr(row, name)) for name in SERIES), (1, row.size_bytes)])
 
 
+def is_several(group: str) -> bool:
+    """Whether a row's `group` names several that ran at the same time: "MOD 8", "0-2,1-3"; not "all", and no single pair."""
+    return " " in group or "," in group or "…" in group
+
+
 def _value(cell: Any, name: str, known: Mapping[str, Any]) -> Any:
+    """A row's or cell's field; a cell's groups follow from its split and the number of ranks."""
+    if name == "group" and not hasattr(cell, name):
+        return _group(cell, known.get("ranks"))
     value = getattr(cell, name, known.get(name))
     return getattr(value, "name", value)
+
+
+def _group(cell: Any, ranks: int | None) -> str | None:
+    from collbench.operations.groups import group_name, groups_of  # here, since stored rows need no operation
+    from collbench.operations.registry import operations
+
+    operation = operations().get(cell.operation)
+    if operation is None or ranks is None or (operation.pair and ranks < 2):
+        return None
+    return group_name(operation, cell, groups_of(operation, cell, ranks))
 
 
 def _sortable(value: Any) -> tuple[int, Any]:

@@ -11,6 +11,7 @@ from collbench.analysis.combine import Launches, read_all, together
 from collbench.errors import FINE, UsageError
 from collbench.report.findings import lines as findings
 from collbench.report.flags import printable
+from collbench.report.pairs_stored import holds_pairs, write_csv, write_stored
 from collbench.report.plan import in_print_order, plan_of
 from collbench.report.screen import PlainScreen, is_terminal, wants_color, write_line
 from collbench.report.table import Line, RowWriter, TableWriter
@@ -36,19 +37,21 @@ def report_run(
     """
     if format not in FORMATS:
         raise UsageError(f"--format '{format}' is unknown: choose from {', '.join(FORMATS)}")
-    runs = read_all(paths)
+    err, runs = err or sys.stderr, read_all(paths)
     for warning in (warning for run in runs for warning in run.warnings):
-        write_line(err or sys.stderr, printable(warning))
-    tables, apart = together(runs)
+        write_line(err, printable(warning))
+    painted, of_pairs = wants_color(stream, color), [run for run in runs if holds_pairs(run)]
+    tables, apart = together([run for run in runs if not holds_pairs(run)])
     for sentence in apart:
-        write_line(err or sys.stderr, printable(sentence))
-    screen = PlainScreen(stream, err or sys.stderr, wants_color(stream, color))
-    if csv == Path("-"):
-        _print_all(tables, "csv", screen.data)
-        return FINE
-    _print_all(tables, format, screen.data, _room(stream))
-    if csv is not None:
-        _write_csv(tables, csv)
+        write_line(err, printable(sentence))
+    if of_pairs and tables and csv is not None:
+        raise UsageError(f"{of_pairs[0].path} holds a matrix of pairs and {tables[0].name} rows: write them to two CSV files")
+    shown = "csv" if csv == Path("-") else format
+    _print_all(tables, shown, PlainScreen(stream, err, painted).data, _room(stream))
+    for run in of_pairs:
+        write_stored(run, shown, stream, err, painted)
+    if csv is not None and csv != Path("-"):
+        _write_csv(tables, csv) if tables else write_csv(of_pairs, csv, err)
     return FINE
 
 

@@ -81,7 +81,8 @@ class TableWriter:
 
     def end(self) -> list[Line]:
         """What the reader should know about the rows above."""
-        lines = [*self._intervals(), *stopped_by(self._printed), *explain(flag for row in self._printed for flag in row.flags)]
+        lines = [*self._intervals(), *self._groups(), *stopped_by(self._printed)]
+        lines += explain(flag for row in self._printed for flag in row.flags)
         if not self._rows:
             lines += [*map(printable, choices(self._printed)), *self._stragglers()]
         if self._unsaid:
@@ -94,6 +95,11 @@ class TableWriter:
         if self._plan.launches > 1:
             return [f"intervals: over the medians of {self._plan.launches} launches"]
         return ["intervals: of the median within one launch; another launch may differ by more"]
+
+    def _groups(self) -> list[str]:
+        if not any(row.groups for row in self._printed):
+            return []
+        return ["groups: all ran at the same time; times, busbw and percentages are the slowest one's"]
 
     def _stragglers(self) -> list[str]:
         if not self._plan.run or not any(row.samples for row in self._printed):

@@ -16,6 +16,12 @@ _RECORDED = re.compile(
     r"|(?:CUDA_VISIBLE_DEVICES|CUDA_DEVICE_ORDER|CUDA_DEVICE_MAX_CONNECTIONS|NVIDIA_VISIBLE_DEVICES"
     r"|MASTER_ADDR|MASTER_PORT|RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|GROUP_RANK|NODE_RANK|LD_PRELOAD|LD_LIBRARY_PATH|MALLOC_ARENA_MAX)$"
 )
+# Those of them that steer libraries. What launchers number anew at each start says nothing, and the interface is said by the backend.
+_STEERING = re.compile(
+    r"NCCL_|UCX_|UCC_|GLOO_(?!SOCKET_IFNAME)|MPICH_|MPIR_|FI_|I_MPI_|MV2_|RDMAV_|MLX5_|SHARP_|OMP_|GOMP_|KMP_|TORCH_NCCL_|PMIX_MCA_"
+    r"|OMPI_MCA_(?!ess_|orte_|prte_|pmix_|initial_wdir|mpi_yield|precondition)|CUDA_|NVIDIA_VISIBLE|LD_PRELOAD$|LD_LIBRARY_PATH$|MALLOC_ARENA_MAX$"
+    r"|SLURM_MPI_TYPE$|SLURM_CPU_BIND_TYPE$|SLURM_DISTRIBUTION$|SLURM_CPU_FREQ_REQ$"
+)
 # precondition_transports is the job's shared secret on Open MPI, whatever its name says.
 _SECRET = re.compile(
     r"TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|AUTH|JWT|COOKIE|KEY|MUNGE|PRIVATE|CERT|PRECONDITION_TRANSPORTS",
@@ -33,6 +39,11 @@ def recorded_environment(environ: Mapping[str, str] | None = None) -> dict[str, 
     source = os.environ if environ is None else environ
     names = sorted(name for name in source if _RECORDED.match(name) and not _SECRET.search(name))
     return {name: _USER_IN_URL.sub("://…@", source[name]) for name in names}
+
+
+def steering(recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the recorded variables that steer libraries, and so change what is measured."""
+    return {name: value for name, value in recorded.items() if _STEERING.match(name)}
 
 
 def loaded_libraries(maps: Path = Path("/proc/self/maps")) -> list[str]:

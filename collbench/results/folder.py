@@ -4,7 +4,9 @@ run.json        what was run, where and with what; replaced as a whole, never wr
 topology.json   the cluster
 cells.jsonl     one row per finished cell, fsynced
 samples.bin     the rows' arrays one after the other, fsynced before the row that points into it
+pairs.jsonl     one line per finished round of pairs (`collbench pairs` alone), fsynced
 events.jsonl    findings, warnings, hang, abort
+lock            while a process writes here: which one
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collbench.errors import RunFailed, UsageError
-from collbench.results.jsonl import to_line, to_page
+from collbench.results.appended import Appended
+from collbench.results.jsonl import parse_object, to_line, to_page
+from collbench.results.lock import Lock
 from collbench.results.record import SCHEMA, Row
 from collbench.units import format_bytes
 
@@ -29,6 +33,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 RUN, TOPOLOGY, CELLS, SAMPLES, EVENTS = "run.json", "topology.json", "cells.jsonl", "samples.bin", "events.jsonl"
+PAIRS = "pairs.jsonl"
+_LINES = (CELLS, PAIRS, EVENTS)
+_OF_THE_END = ("finished_utc", "exit_code", "rows", "models")  # of run.json: what a run says of itself when it ends
 # What the smallest run needs. With less a run would start, and break off in the middle.
 _LEAST_FREE_BYTES = 1 << 20
 
@@ -39,11 +46,12 @@ class RunFolder:
     Once it is created, every method raises RunFailed when the disk no longer takes what it writes.
     """
 
-    def __init__(self, path: Path, run: dict[str, Any], files: dict[str, _Appended]) -> None:
+    def __init__(self, path: Path, run: dict[str, Any], files: dict[str, Appended], lock: Lock) -> None:
         self.path = path
         self.run = run
         self.rows = 0
         self._files = files
+        self._held = lock
         self._lock = threading.RLock()  # a signal handler may note an event while the same thread appends
 
     @classmethod
@@ -55,20 +63,77 @@ class RunFolder:
         """
         path = out if out is not None else Path("runs") / run_name(operation)
         new: list[Path] = []
-        files: dict[str, _Appended] = {}
+        files: dict[str, Appended] = {}
+        lock: Lock | None = None
         try:
             new = [folder for folder in (path, *path.parents) if not folder.exists()]
             path.mkdir(parents=True, exist_ok=True)
             _refuse_a_second_run(path)
             _refuse_a_full_disk(path)
+            lock = Lock(path)
             for name in (CELLS, SAMPLES, EVENTS):
-                files[name] = _Appended(path / name)
+                files[name] = Appended(path / name)
             head = {"schema": SCHEMA, "id": path.resolve().name, "operation": operation, "started_utc": _utc(), **run}
             _replace(path / RUN, to_page(head))
         except (OSError, UsageError) as error:
+            if lock:
+                lock.release()
             _undo(path, files, new)
             raise error if isinstance(error, UsageError) else UsageError(_cannot_create(path, error)) from error
-        return cls(path, head, files)
+        return cls(path, head, files, lock)
+
+    @classmethod
+    def reopen(cls, path: Path) -> RunFolder:
+        """The folder of a run that has ended, held for this process; `run` is its run.json. Nothing is written before `go_on`.
+
+        Raises UsageError where there is no run, it cannot be read or written, or another process works in it.
+        """
+        if not (path / RUN).is_file():
+            raise UsageError(f"{path} cannot be resumed: it has no {RUN}, which says what was measured; start a new run")
+        try:
+            _refuse_a_full_disk(path)
+            lock = Lock(path)
+        except OSError as error:
+            raise UsageError(f"{path} cannot be resumed: it cannot be written ({error.strerror or error}); start a new run") from error
+        try:
+            return cls(path, parse_object((path / RUN).read_bytes()), {}, lock)
+        except (OSError, ValueError) as error:
+            lock.release()
+            raise UsageError(f"{path} cannot be resumed: its {RUN} cannot be read ({error}); start a new run") from error
+
+    @property
+    def taken_over(self) -> str | None:
+        """The process that ended without giving this folder up, or None."""
+        return self._held.taken_over
+
+    def go_on(self) -> dict[str, int]:
+        """Opens the files of a reopened folder for appending; a last line that was not written to its end is cut off.
+
+        Returns how many bytes were cut off, by file; nothing for files that were whole. Raises UsageError.
+        """
+        try:
+            for name in (SAMPLES, *_LINES):
+                if name != PAIRS or (self.path / PAIRS).exists():
+                    self._files[name] = Appended(self.path / name, again=True)
+            cut = {name: self._files[name].cut_last_line() for name in _LINES if name in self._files}
+        except OSError as error:
+            raise UsageError(f"{self.path} cannot be resumed: it cannot be written ({error.strerror or error}); start a new run") from error
+        return {name: count for name, count in cut.items() if count}
+
+    def resumed(self, **facts: Any) -> None:
+        """Notes in run.json, and as an event, that a reopened run goes on; what its end had said of it becomes part of the note."""
+        end = {name: self.run.pop(name) for name in _OF_THE_END if name in self.run}
+        earlier = self.run.get("resumed")
+        note = {"utc": _utc(), "rows": self.rows, **facts, **({"ended": end} if end else {})}
+        self.update(resumed=[*(earlier if isinstance(earlier, list) else []), note])
+        self.event("resumed", **facts, rows=self.rows)
+
+    def give_up(self) -> None:
+        """Lets others have the folder; nothing more is written."""
+        for file in self._files.values():
+            file.close()
+        self._files.clear()
+        self._held.release()
 
     def append(self, row: Row, arrays: Mapping[str, NDArray[Any]]) -> Row:
         """Stores a finished cell: the arrays first, then the row that points to them. Returns the row with its `samples`."""
@@ -80,6 +145,14 @@ class RunFolder:
             self._append_line(CELLS, stored.as_json())
             self.rows += 1
         return stored
+
+    def append_round(self, values: Mapping[str, Any]) -> None:
+        """Stores a finished round of pairs; the file for them is made with the first."""
+        with self._lock, self._safely():
+            if PAIRS not in self._files:
+                self._files[PAIRS] = Appended(self.path / PAIRS)
+            self._append_line(PAIRS, values)
+            self.rows += 1
 
     def event(self, kind: str, **facts: Any) -> None:
         """Notes that something happened, with the time by the calendar and by CLOCK_MONOTONIC."""
@@ -100,6 +173,7 @@ class RunFolder:
     def finish(self, **facts: Any) -> None:
         """Completes run.json with the time of the end, the number of rows and `facts` (the runner gives exit_code)."""
         self.update(finished_utc=_utc(), rows=self.rows, **facts)
+        self._held.release()
 
     def _store(self, array: NDArray[Any]) -> dict[str, Any]:
         if array.dtype.kind not in "biuf":
@@ -133,36 +207,6 @@ class _Safely:
             ) from error
 
 
-class _Appended:
-    """A file that only grows; an append that fails half-way is taken back."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o666)
-        self._size = 0
-
-    def append(self, data: bytes) -> int:
-        """Writes `data` at the end and returns the offset where it begins."""
-        offset, rest = self._size, memoryview(data)
-        try:
-            while rest:
-                rest = rest[os.write(self._descriptor, rest) :]
-        except OSError:
-            os.ftruncate(self._descriptor, offset)
-            raise
-        self._size += len(data)
-        return offset
-
-    def sync(self) -> None:
-        """Returns when the disk has it."""
-        os.fsync(self._descriptor)
-
-    def remove(self) -> None:
-        """Closes and deletes the file."""
-        os.close(self._descriptor)
-        self._path.unlink(missing_ok=True)
-
-
 def run_name(operation: str) -> str:
     """A new run's name: <UTC time>-<operation>-<id>."""
     return f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{operation}-{secrets.token_hex(3)}"
@@ -173,7 +217,7 @@ def _utc() -> str:
 
 
 def _refuse_a_second_run(path: Path) -> None:
-    for name in (RUN, CELLS, SAMPLES, EVENTS):
+    for name in (RUN, CELLS, SAMPLES, PAIRS, EVENTS):
         if (path / name).exists():
             raise UsageError(f"--out {path} already holds a run ({name}): choose a new folder, so that nothing is lost")
 
@@ -192,7 +236,7 @@ def _cannot_create(path: Path, error: OSError) -> str:
     return f"run folder {path} cannot be written ({error.strerror or error}): choose another folder with --out DIR"
 
 
-def _undo(path: Path, files: Mapping[str, _Appended], new: list[Path]) -> None:
+def _undo(path: Path, files: Mapping[str, Appended], new: list[Path]) -> None:
     for file in files.values():
         file.remove()
     with suppress(OSError):

@@ -28,7 +28,10 @@ def plain(value: Any) -> Any:
 
 def to_line(values: Mapping[str, Any]) -> str:
     """One object as one line of ASCII, without the line's end."""
-    return json.dumps(plain(values), allow_nan=False, separators=(",", ":"))
+    try:  # most lines have nothing that JSON cannot hold, and need not be gone through value by value
+        return json.dumps(values, allow_nan=False, separators=(",", ":"), default=plain)
+    except (TypeError, ValueError):
+        return json.dumps(plain(values), allow_nan=False, separators=(",", ":"))
 
 
 def to_page(values: Mapping[str, Any]) -> str:

@@ -1,7 +1,8 @@
 """What `collbench pairs` measured: one line per round in pairs.jsonl, and the matrix that they make together.
 
 A place is what is paired: a rank, or a node. Of a pair (a, b) three things are measured in turn: the latency, then a's messages to b,
-then b's to a. A time is a median over the samples, of the slowest pair of ranks where places are nodes.
+then b's to a. A time is a median over the samples, of the slowest pair of ranks where places are nodes; there the time of a message is
+that of the slowest by the number of pairs, since so many messages pass meanwhile.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-PAIRS = "pairs.jsonl"
+from collbench.results import folder
+
+PAIRS = folder.PAIRS
 WAYS = ("latency", "forward", "backward")
 Figures = NDArray[np.float64]
 
@@ -84,26 +87,40 @@ class PairMatrix:
 
 
 def matrix_of(places: Sequence[str], rounds: Iterable[PairRound], size_bytes: int, latency_size_bytes: int) -> PairMatrix:
-    """The matrix of some rounds, later figures in place of earlier ones."""
+    """The matrix of some rounds: later figures in place of earlier ones, wrong elements added up, since what was wrong once stays so."""
     latency, bandwidth, low, high, wrong = (np.full((len(places), len(places)), np.nan) for _ in range(5))
     found = PairMatrix(tuple(places), latency, bandwidth, low, high, wrong, size_bytes, latency_size_bytes)
     for one in rounds:
-        for turn, (a, b) in enumerate(one.pairs):
-            _put(found, (a, b), one, turn)
+        _put(found, one)
     return found
 
 
-def _put(found: PairMatrix, pair: tuple[int, int], one: PairRound, turn: int) -> None:
-    (a, b), size = pair, found.size_bytes
-    found.latency_s[a, b] = found.latency_s[b, a] = _number(one.latency_s[turn])
-    found.wrong[a, b] = found.wrong[b, a] = _number(one.wrong[turn])
-    for where, times, intervals in (((a, b), one.forward_s, one.forward_ci_s), ((b, a), one.backward_s, one.backward_ci_s)):
-        found.bandwidth[where] = size / _number(times[turn])
-        found.low[where], found.high[where] = (size / _number(bound) for bound in reversed(intervals[turn]))
+def _put(found: PairMatrix, one: PairRound) -> None:
+    """All pairs of a round at once: they are disjoint."""
+    done = [turn for turn, why in enumerate(one.na) if why is None]
+    if not done:
+        return
+    a, b = np.array([one.pairs[turn] for turn in done]).T
+    found.latency_s[a, b] = found.latency_s[b, a] = _figures(one.latency_s, done)
+    wrong = _figures(one.wrong, done)
+    summed = np.where(np.isnan(wrong), found.wrong[a, b], np.nan_to_num(found.wrong[a, b]) + wrong)
+    found.wrong[a, b] = found.wrong[b, a] = summed
+    for (row, column), times, intervals in (((a, b), one.forward_s, one.forward_ci_s), ((b, a), one.backward_s, one.backward_ci_s)):
+        found.bandwidth[row, column] = _rates(found.size_bytes, _figures(times, done))
+        bounds = _rates(found.size_bytes, _figures(intervals, done))
+        found.high[row, column], found.low[row, column] = bounds.T
 
 
-def _number(value: float | None) -> float:
-    return float("nan") if value is None or value < 0 else float(value)
+def _rates(size: int, seconds: Figures) -> Figures:
+    """Bytes per second; NaN where the time is unknown, or too short to be one."""
+    with np.errstate(divide="ignore"):
+        return np.where(seconds > 0, size / seconds, np.nan)
+
+
+def _figures(values: Sequence[Any], done: Sequence[int]) -> Figures:
+    """Of these turns; None becomes NaN, as does what is below zero."""
+    found = np.array([values[turn] for turn in done], dtype=np.float64)
+    return np.where(found >= 0, found, np.nan)
 
 
 def _tuples(value: Any) -> Any:

@@ -61,8 +61,8 @@ def read_run(path: Path) -> Run:
         raise UsageError(f"{path} is not a run folder (no {RUN}, no {CELLS} in it): name the folder that collbench said it wrote")
     warnings: list[str] = []
     info = _read_info(path / RUN, warnings)
-    rows = list(_read_lines(path / CELLS, row_from_json, warnings))
-    events = list(_read_lines(path / EVENTS, lambda values: values, warnings))
+    rows = list(read_lines(path / CELLS, row_from_json, warnings))
+    events = list(read_lines(path / EVENTS, lambda values: values, warnings))
     if not info and not rows:
         raise UsageError(f"{path} is not a run folder that can be read ({'; '.join(warnings) or 'it is empty'}): name another one")
     return Run(path, info, rows, events, warnings)
@@ -126,7 +126,8 @@ def _read_info(path: Path, warnings: list[str]) -> dict[str, Any]:
     return info
 
 
-def _read_lines(path: Path, parse: Callable[[dict[str, Any]], Any], warnings: list[str]) -> Iterator[Any]:
+def read_lines(path: Path, parse: Callable[[dict[str, Any]], Any], warnings: list[str]) -> Iterator[Any]:
+    """What `parse` makes of each line's object. What it refuses with ValueError is left out, with a warning; no file has no lines."""
     bad: list[str] = []
     for number, line in enumerate(_lines(path), start=1):
         try:

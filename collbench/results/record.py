@@ -93,8 +93,9 @@ class Row:
     samples: dict[str, Any] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
-        """The row as JSON-ready values (nested dataclasses become objects, tuples lists)."""
-        return asdict(self)
+        """The row as values that JSON can hold, nested dataclasses as objects; lists and objects are the row's own, not to be changed."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {name: asdict(value) if isinstance(value, Times | Ceiling) else value for name, value in values.items()}
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Row:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from collbench.backends.backend import Backend
 from collbench.operations.cell import Cell
+from collbench.operations.groups import Groups, groups_of
 from collbench.operations.operation import Operation
 from collbench.peak.ceiling import Ceiling, given, nothing
 from collbench.peak.host import HostRates, memory_ceiling, stream_ceiling
@@ -20,8 +21,12 @@ from collbench.topology.interfaces import Interface, interface_with, read_interf
 from collbench.world.world import World
 
 if TYPE_CHECKING:
-    from collbench.peak.node import Node
+    from collbench.peak.link import Link
+    from collbench.runner.gpu_ceilings import GpuNodes
+    from collbench.runner.group_ceilings import Running
     from collbench.topology.model import Machine
+
+Found = tuple[Ceiling, Ceiling | None]
 
 
 @dataclass
@@ -34,6 +39,9 @@ class Ceilings:
     machines: list[Machine] = field(default_factory=list)
     rates: HostRates = field(default_factory=lambda: HostRates({}, {}))
     _memory: dict[tuple[str, str], HostRates] = field(default_factory=dict)
+    _found: dict[tuple[Any, ...], Found] = field(default_factory=dict)
+    _gpu_nodes: dict[str, GpuNodes] = field(default_factory=dict)
+    _hosts: dict[str, list[str]] = field(default_factory=dict)
 
     def prepare(self, backends: Sequence[Backend], cells: Sequence[tuple[Operation, Cell]]) -> None:
         """Probes the hosts (the machines are rank 0's alone) and measures the references that the cells will need."""
@@ -44,8 +52,15 @@ class Ceilings:
         if any(_on_loopback(backend) for backend in backends):
             one, both = measure_streams(self.world)
             self.rates = HostRates({}, {}, one, both)
-        if any(_in_memory(backend) for backend in backends):
-            self._measure_memory([(operation, cell) for operation, cell in cells if cell.backend in _names(backends, _in_memory)])
+        inside = [one for backend in backends if _in_memory(backend) for one in cells if self._stays_inside(*one, backend)]
+        if inside:
+            self._measure_memory(inside)
+
+    def _stays_inside(self, operation: Operation, cell: Cell, backend: Backend) -> bool:
+        """Whether a cell of this backend moves something, and nothing between hosts."""
+        if cell.backend != backend.name or operation.meets:
+            return False
+        return not any(self._crosses(backend, group) for group in groups_of(operation, cell, backend.ranks))
 
     def _measure_memory(self, cells: Sequence[tuple[Operation, Cell]]) -> None:
         """Every dtype and buffer reuse once, at all sizes of its cells."""
@@ -59,81 +74,103 @@ class Ceilings:
     def _oversubscribed(self) -> bool:
         return bool(self.world.oversubscribed)
 
-    def of(self, operation: Operation, cell: Cell, backend: Backend, groups: Sequence[Sequence[int]]) -> tuple[Ceiling, Ceiling | None]:
-        """(the ceiling, the hard bound or None) of a cell that runs over these groups of ranks."""
+    def of(self, operation: Operation, cell: Cell, backend: Backend, groups: Sequence[Sequence[int]]) -> Found:
+        """(the ceiling, the hard bound or None) of a cell that runs over these groups of ranks: the slowest one's."""
+        if operation.meets:
+            return nothing(f"{operation.name} moves nothing"), None
         if self.request.ceiling is not None:
             return given(self.request.ceiling), None
         if backend.own_ceiling:
             return backend.own_ceiling, None
-        members = members_of(backend, self.world)
-        hosts = [[members[rank].host for rank in group] for group in groups]
-        if cell.device == "cuda":
-            return self._of_gpus(operation, backend, hosts)
-        crossing = [each for each in hosts if len(set(each)) > 1]
-        if crossing and len(crossing) == len(hosts):
-            return self._between_hosts(operation, backend, crossing)
-        return self._not_between(operation, cell, backend, bool(crossing)), None
-
-    def _not_between(self, operation: Operation, cell: Cell, backend: Backend, some_cross: bool) -> Ceiling:
-        if some_cross:
-            return nothing("some pairs cross hosts and some do not")
-        if len(self.world.hosts) > 1:
-            return nothing("pairs inside hosts: references are measured in jobs of one host")
-        return self._inside(operation, cell, backend)
+        if cell.device == "cpu" and not any(self._crosses(backend, group) for group in groups):
+            return self._inside(operation, cell, backend), None
+        known = (backend.name, cell.device, operation.name, cell.root, cell.traffic, cell.size_bytes if operation.uneven else 0)
+        key = (*known, tuple(map(tuple, groups)))
+        if key not in self._found:
+            self._found[key] = self._of_links(operation, cell, backend, key[-1])
+        return self._found[key]
 
     def _inside(self, operation: Operation, cell: Cell, backend: Backend) -> Ceiling:
+        """What was measured inside the hosts, with all ranks at it as all groups are."""
         if self._oversubscribed():
             return nothing("more ranks than cores")
+        if (cell.streams or 1) > 1:
+            return nothing("the reference is one loopback TCP stream, not several")
         if _on_loopback(backend):
-            return stream_ceiling(operation.both_ways or operation.cpu_model != "copy", self.rates)
+            return stream_ceiling(operation.both_ways if operation.pair else not operation.rooted, self.rates)
         if _in_memory(backend):
             return memory_ceiling(operation.cpu_model, cell.size_bytes, self._memory.get((cell.dtype.name, cell.buffers), self.rates))
         return nothing(f"{backend.name} does not say which path it takes inside a host")
 
-    def _between_hosts(self, operation: Operation, backend: Backend, hosts: Sequence[Sequence[str]]) -> tuple[Ceiling, Ceiling | None]:
-        from collbench.peak.collective import OPERATIONS, ceilings  # here, since most launches are of one host and every rank pays
-        from collbench.peak.job import Job
+    def _of_links(self, operation: Operation, cell: Cell, backend: Backend, groups: Groups) -> Found:
+        """From the links that the machines have; of several groups those that cross hosts, and on GPUs the others as well."""
+        from collbench.runner.group_ceilings import Running  # here, since most launches are of one host and every rank pays
 
-        name = "p2p" if operation.pair else operation.name
-        if name not in OPERATIONS:
-            return nothing(f"no ceiling is known for {name}"), None
-        pairs = _sharing(operation, hosts) if operation.pair else 1
-        found = ceilings(name, Job(self._nodes(backend), self.request.oversubscription, pairs=pairs))
-        ceiling, bound = found.ring or found.bound or nothing(f"{name} moves nothing"), found.bound
+        crossing = tuple(group for group in groups if self._crosses(backend, group))
+        host_of = self._host_of(backend)
+        hosts = [[host_of[rank] for rank in group] for group in crossing]
+        sharing = _sharing(operation, hosts) if operation.pair and crossing else 1
+        running = Running(operation, cell, groups, host_of, {}, self.request.oversubscription)
+        if cell.device == "cuda":
+            return self._of_gpus(running, backend, sharing, len(crossing))
+        return self._between_hosts(replace(running, groups=crossing), backend, sharing)
+
+    def _of_gpus(self, running: Running, backend: Backend, sharing: int, crossing: int) -> Found:
+        from collbench.runner.gpu_ceilings import GpuNodes, ceiling_of_gpu_pairs, ceiling_of_gpus
+
+        if backend.name not in self._gpu_nodes:
+            hosts = ranks_by_host(backend, self.world)
+            self._gpu_nodes[backend.name] = GpuNodes(self.machines, backend.gpus, self.world.hosts, hosts)
+        nodes = self._gpu_nodes[backend.name]
+        if running.operation.pair:
+            return ceiling_of_gpu_pairs(nodes, running.oversubscription, sharing, crossing > 0, crossing < len(running.groups))
+        return ceiling_of_gpus(nodes, running)
+
+    def _between_hosts(self, running: Running, backend: Backend, sharing: int) -> Found:
+        from collbench.peak.collective import ceilings
+        from collbench.peak.job import Job
+        from collbench.peak.link import unknown
+        from collbench.peak.node import Node
+        from collbench.runner.group_ceilings import ceiling_of
+
+        inside, links = unknown("memory that the ranks of a host share"), self._leaving(backend)
+
+        def node(host: str, ranks: tuple[int, ...], group: tuple[int, ...] = ()) -> Node:
+            return Node(len(ranks), inside, links[host], neighbours=inside, host=host)
+
+        if running.operation.pair:
+            whole = tuple(node(host, tuple(ranks)) for host, ranks in zip(links, ranks_by_host(backend, self.world), strict=True))
+            bound = ceilings("p2p", Job(whole, running.oversubscription, pairs=sharing)).bound
+            ceiling = bound or nothing("no pair crosses hosts")
+        else:
+            leaving = {host: Job((node(host, ()),), running.oversubscription).egress(node(host, ())) for host in links}
+            ceiling, bound = ceiling_of(replace(running, leaving=leaving), node)
         if ceiling.bytes_per_s is None or bound is None or bound.bytes_per_s is None:
             return ceiling, None
         return replace(ceiling, kind="network"), replace(bound, kind="network")
 
-    def _of_gpus(self, operation: Operation, backend: Backend, hosts: Sequence[Sequence[str]]) -> tuple[Ceiling, Ceiling | None]:
-        from collbench.runner.gpu_ceilings import ceiling_inside, ceiling_of_gpus, nodes_of
-
-        nodes = nodes_of(self.machines, backend.gpus, ranks_by_host(backend, self.world))
-        if isinstance(nodes, Ceiling):
-            return nodes, None
-        crossing = [each for each in hosts if len(set(each)) > 1]
-        if operation.pair and not crossing:  # ranks dealt out to the hosts in turn may have their partners on their own
-            return ceiling_inside(operation, nodes)
-        if operation.pair and len(crossing) < len(hosts):
-            return nothing("some pairs cross hosts and some do not"), None
-        pairs = _sharing(operation, hosts) if operation.pair else 1
-        return ceiling_of_gpus(operation, nodes, self.request.oversubscription, pairs)
-
-    def _nodes(self, backend: Backend) -> tuple[Node, ...]:
-        """The hosts as a backend on host memory uses them: what leaves one goes over its RDMA devices, or over TCP."""
-        from collbench.peak.link import unknown
+    def _leaving(self, backend: Backend) -> dict[str, Link]:
+        """By host what a backend on host memory sends over: its RDMA devices, or TCP."""
         from collbench.peak.network import tcp_link
         from collbench.peak.nics import egress_of
-        from collbench.peak.node import Node
         from collbench.peak.pcie import PcieTree
 
-        inside = unknown("memory that the ranks of a host share")
-        ranks = [len(self.world.on_host(host)) for host in self.world.hosts]
         if _in_memory(backend) and self.machines and all(_has_rdma(machine) for machine in self.machines):
             links = [egress_of(machine, PcieTree(machine)).link for machine in self.machines]
             links = [replace(link, source=f"{link.source}; taken for granted: {backend.name} uses these NICs") for link in links]
         else:
             links = [tcp_link(interface) for interface in self.interfaces]
-        return tuple(Node(count, inside, link, host=host) for count, link, host in zip(ranks, links, self.world.hosts, strict=True))
+        return dict(zip(self.world.hosts, links, strict=True))
+
+    def _crosses(self, backend: Backend, group: Sequence[int]) -> bool:
+        """Whether a group's ranks are on several hosts."""
+        return len(self.world.hosts) > 1 and len({self._host_of(backend)[rank] for rank in group}) > 1
+
+    def _host_of(self, backend: Backend) -> list[str]:
+        """The host of each of a backend's ranks."""
+        if backend.name not in self._hosts:
+            self._hosts[backend.name] = [member.host for member in members_of(backend, self.world)]
+        return self._hosts[backend.name]
 
     def topology(self) -> dict[str, Any]:
         """What is known of the machines, for topology.json."""

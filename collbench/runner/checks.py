@@ -9,13 +9,25 @@ from collbench.errors import UsageError
 from collbench.operations.cell import Cell
 from collbench.operations.groups import group_size
 from collbench.operations.layout import bytes_needed
-from collbench.operations.plan import rounding_note, tuning_note
+from collbench.operations.plan import Sweep, rounding_note, tuning_note
+from collbench.operations.sweeps import Sweeps
 from collbench.runner.launch import Launch, Work, ranks_of
 from collbench.runner.opening import Opened
 from collbench.units import format_bytes, format_size
 from collbench.world.world import World
 
 _CGROUP = Path("/sys/fs/cgroup")
+
+
+def check_traffic(sweep: Sweep | Sweeps, world: World) -> None:
+    """Raises UsageError on all ranks when they have not all read the same traffic, whose names hold the sums of the files."""
+    if not any(operation.uneven for operation in sweep.operations):
+        return
+    read = world.agree([one.traffic.name for one in sweep.each if one.traffic], "reading the traffic")
+    other = next((rank for rank, names in enumerate(read) if names != read[0]), None)
+    if other is not None:
+        theirs, ours = (", ".join(read[rank]) or "none" for rank in (other, 0))
+        raise UsageError(f"{world.members[other]} has read another traffic ({theirs}) than rank 0 ({ours}): give every node the same file")
 
 
 def check_memory(work: list[Work], world: World) -> None:

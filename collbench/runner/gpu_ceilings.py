@@ -3,30 +3,55 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 from collbench.errors import UsageError
-from collbench.operations.operation import Operation
 from collbench.peak.ceiling import Ceiling, nothing
-from collbench.peak.collective import OPERATIONS, ceilings
+from collbench.peak.collective import ceilings
 from collbench.peak.job import Job
 from collbench.peak.link import Link, unknown
-from collbench.peak.node import Node, node_of
+from collbench.peak.node import Node, neighbours_of, node_of
+from collbench.runner.group_ceilings import Found, Running, ceiling_of
 from collbench.topology.model import Machine
 
 
-def nodes_of(machines: Sequence[Machine], gpus: Sequence[str], hosts: Sequence[Sequence[int]]) -> tuple[Node, ...] | Ceiling:
-    """A node per host with the GPUs of its ranks, or no ceiling, and why.
+@dataclass
+class GpuNodes:
+    """The hosts of a launch with the GPUs of some of their ranks, each such node made once.
 
-    gpus: PCI addresses by rank; hosts: the ranks of each host, in the machines' order.
+    machines   one per host, in the hosts' order; gpus: PCI addresses by rank; ranks: the ranks of each host
     """
-    if not gpus or len(machines) != len(hosts):
-        return nothing("which GPU each rank has is not known")
-    if any(len({gpus[rank] for rank in ranks}) < len(ranks) for ranks in hosts):
-        return nothing("several ranks share a GPU: no link lies between them")
-    try:
-        return tuple(node_of(machine, [gpus[rank] for rank in ranks]) for machine, ranks in zip(machines, hosts, strict=True))
-    except UsageError as error:
-        return nothing(str(error))
+
+    machines: Sequence[Machine]
+    gpus: Sequence[str]
+    hosts: Sequence[str]
+    ranks: Sequence[Sequence[int]]
+    _made: dict[tuple[str, tuple[int, ...]], Node] = field(default_factory=dict)
+
+    def whole(self) -> tuple[Node, ...] | Ceiling:
+        """A node per host with the GPUs of all its ranks, or no ceiling, and why."""
+        if not self.gpus or len(self.machines) != len(self.hosts):
+            return nothing("which GPU each rank has is not known")
+        if any(len({self.gpus[rank] for rank in ranks}) < len(ranks) for ranks in self.ranks):
+            return nothing("several ranks share a GPU: no link lies between them")
+        try:
+            return tuple(self.node(host, tuple(ranks)) for host, ranks in zip(self.hosts, self.ranks, strict=True))
+        except UsageError as error:
+            return nothing(str(error))
+
+    def node(self, host: str, ranks: tuple[int, ...]) -> Node:
+        """A host with the GPUs of these ranks. Raises UsageError for a GPU that no source tells of."""
+        if (host, ranks) not in self._made:
+            machine = self.machines[self.hosts.index(host)]
+            self._made[host, ranks] = replace(node_of(machine, [self.gpus[rank] for rank in ranks]), host=host)
+        return self._made[host, ranks]
+
+    def in_ring(self, host: str, ranks: tuple[int, ...], group: Sequence[int]) -> Node:
+        """The same with the links that a ring through the group, in its order, uses inside this host."""
+        inside, after = set(ranks), dict(zip(group, [*group[1:], group[0]], strict=True))
+        edges = [(self.gpus[rank], self.gpus[after[rank]]) for rank in ranks if after[rank] in inside]
+        machine = self.machines[self.hosts.index(host)]
+        return replace(self.node(host, ranks), neighbours=neighbours_of(machine, [self.gpus[rank] for rank in ranks], edges))
 
 
 def link_between(machine: Machine, a: str, b: str) -> Link:
@@ -37,17 +62,27 @@ def link_between(machine: Machine, a: str, b: str) -> Link:
         return unknown(f"no source tells of both GPUs, {a} and {b}")
 
 
-def ceiling_of_gpus(operation: Operation, nodes: tuple[Node, ...], oversubscription: float, pairs: int) -> tuple[Ceiling, Ceiling | None]:
-    """(ring reference, hard bound or None) of an operation over these nodes; `pairs` of ranks share a node's NICs in one direction."""
-    name = "p2p" if operation.pair else operation.name
-    if name not in OPERATIONS:
-        return nothing(f"no ceiling is known for {name}"), None
-    found = ceilings(name, Job(nodes, oversubscription, pairs=pairs))
-    ceiling = found.ring or found.bound or nothing(f"{name} moves nothing")
-    return ceiling, found.bound if ceiling.bytes_per_s is not None else None
+def ceiling_of_gpus(nodes: GpuNodes, running: Running) -> Found:
+    """(ring reference, else hard bound; hard bound or None) of a collective; `running.leaving` is found here."""
+    whole = nodes.whole()
+    if isinstance(whole, Ceiling):
+        return whole, None
+    by = running.oversubscription
+    leaving = {host: Job((node,), by).egress(node) for host, node in zip(nodes.hosts, whole, strict=True)}
+
+    def node(host: str, ranks: tuple[int, ...], group: tuple[int, ...]) -> Node:
+        return nodes.in_ring(host, ranks, group) if running.operation.name == "sendrecv" else nodes.node(host, ranks)
+
+    return ceiling_of(replace(running, leaving=leaving), node)
 
 
-def ceiling_inside(operation: Operation, nodes: tuple[Node, ...]) -> tuple[Ceiling, Ceiling | None]:
-    """That of pairs which all stay inside their nodes: the slowest node's, as the row's time is the slowest pair's."""
-    found = [ceiling_of_gpus(operation, (node,), 1.0, 1) for node in nodes]
-    return min(found, key=lambda each: each[0].bytes_per_s or 0.0)
+def ceiling_of_gpu_pairs(nodes: GpuNodes, oversubscription: float, sharing: int, crossing: bool, staying: bool) -> Found:
+    """That of the slowest pair: of those that cross hosts, `sharing` of them at the busiest one, and of those that stay inside one."""
+    whole = nodes.whole()
+    if isinstance(whole, Ceiling):
+        return whole, None
+    jobs = [Job(whole, oversubscription, pairs=sharing)] if crossing else []
+    jobs += [Job((node,)) for node in whole if node.gpus > 1] if staying else []
+    bounds = [bound for job in jobs if (bound := ceilings("p2p", job).bound)]
+    slowest = min(bounds, key=lambda each: each.bytes_per_s or 0.0)
+    return slowest, slowest if slowest.bytes_per_s is not None else None

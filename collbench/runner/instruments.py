@@ -45,7 +45,8 @@ class Instruments:
         self._iterations = ready.loop.iterations_run
         if self.reads:
             self._before = counters.read(gpus=self._of(ready.cell))
-        world.gather(None, f"{ready.cell.title()}: reading counters")  # the ranks wait for rank 0's word, and that for this
+        if len(world.hosts) > 1:  # on one host rank 0 is the only one that reads
+            world.gather(None, f"{ready.cell.title()}: reading counters")  # the ranks wait for rank 0's word, and that for this
 
     def end(self, ready: Ready) -> dict[str, Any]:
         """What this process has to say at rank 0, JSON-ready."""

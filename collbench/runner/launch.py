@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -62,11 +63,18 @@ class Launch:
     instruments: Instruments | None = None
     conditions: dict[str, Any] = field(default_factory=dict)
     _noted: set[str] = field(default_factory=set)
+    _lap_began_s: float = field(default_factory=time.monotonic)
 
     def hang(self, sentence: str) -> None:
         """Keeps a hang in events.jsonl; called by the watchdog's thread as the last thing of this process."""
         if self.folder:
             self.folder.event("hang", text=sentence)
+
+    def lap(self) -> float:
+        """Seconds since it was called before, or since the launch began."""
+        now = time.monotonic()
+        lap, self._lap_began_s = now - self._lap_began_s, now
+        return lap
 
     def note_once(self, about: str, sentence: str) -> None:
         """Says something of this kind about a subject only the first time; the rows tell the others."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from collbench.backends.backend import Backend, Tuning
 from collbench.backends.group import Group
@@ -27,11 +27,24 @@ T = TypeVar("T")
 _Made = tuple[tuple[Group, ...], tuple[AnyBuffers, ...], Program]
 
 
+class Wrong(Protocol):
+    """What verification found at one rank: how many elements (of a barrier: 1), and a sentence about it."""
+
+    @property
+    def wrong(self) -> int:
+        """How many elements, or ranks."""
+        ...
+
+    def sentence(self) -> str:
+        """For rows and errors."""
+        ...
+
+
 @dataclass(frozen=True)
 class Ready:
     """A cell that every rank can run: its groups, this process's part of them, and the loop over its program.
 
-    checking: the loop that is verified: `loop`, but where one turn of that is several iterations.
+    checking: the loop that is verified: `loop`, but where one turn of that is several iterations, or the operation a barrier.
     synchronised: whether the ranks meet before each sample, not only before the first of a look.
     """
 
@@ -73,11 +86,15 @@ def make_groups(backend: Backend, wanted: Sequence[tuple[Operation, Cell]], worl
 
 @dataclass(frozen=True)
 class Stage:
-    """What all cells of a backend have in common: the backend, its groups by their ranks, and how ranks meet before a sample."""
+    """What all cells of a backend have in common: the backend, its groups by their ranks, and how ranks meet before a sample.
+
+    each_time: whether they may meet before each sample; else only before the first of a look.
+    """
 
     backend: Backend
     members: dict[tuple[int, ...], Group | None]
     sync: Program | None
+    each_time: bool = True
 
     @property
     def whole(self) -> Group | None:
@@ -97,7 +114,8 @@ def prepare_over(operation: Operation, cell: Cell, groups: Groups, stage: Stage,
     """The same over groups that are given, such as one round of pairs."""
     backend, operation = stage.backend, operation.on(stage.backend.api, stage.backend.passes_messages)
     mine = _members(operation, cell, stage, groups)
-    reason = world.first(mine if isinstance(mine, str) else None, f"{cell.title()}: making its groups")
+    own = operation.pair or _is_tuned(cell)  # the others were made before the first cell: no rank can fail alone
+    reason = world.first(mine if isinstance(mine, str) else None, f"{cell.title()}: making its groups") if own else None
     if reason or isinstance(mine, str):
         return reason or str(mine)
     ready = _bound(operation, cell, (stage, groups), mine, world)
@@ -107,15 +125,15 @@ def prepare_over(operation: Operation, cell: Cell, groups: Groups, stage: Stage,
 
 
 def _bound(operation: Operation, cell: Cell, over: tuple[Stage, Groups], mine: tuple[Group, ...], world: World) -> Ready | str:
-    """Nobody binds before all have memory: a call that is captured into a graph connects the ranks, and waits for those that fail."""
+    """On GPUs nobody binds before all have memory: a call captured into a graph connects the ranks, and waits for those that fail."""
     stage = over[0]
     buffers = _try(lambda: _filled(operation, cell, stage.backend, mine))
-    reason = world.first(buffers if isinstance(buffers, str) else None, f"{cell.title()}: allocating")
-    if reason or isinstance(buffers, str):
-        return reason or str(buffers)
-    program = _try(lambda: _program(operation, cell, stage.backend, mine, buffers))
+    wrong = buffers if isinstance(buffers, str) else None
+    if cell.device != "cpu" and (reason := world.first(wrong, f"{cell.title()}: allocating")):
+        return reason
+    program = buffers if isinstance(buffers, str) else _try(lambda: _program(operation, cell, stage.backend, mine, buffers))
     reason = world.first(program if isinstance(program, str) else None, f"{cell.title()}: binding its calls")
-    if reason or isinstance(program, str):
+    if reason or isinstance(program, str) or isinstance(buffers, str):
         return reason or str(program)
     ready = _looped(operation, cell, over, (mine, buffers, program), world)
     return world.first(_trial(ready, world), f"{cell.title()}: the first call") or ready
@@ -151,12 +169,19 @@ def _looped(
 ) -> Ready:
     """The loops over a program."""
     (mine, buffers, program), (stage, groups) = made, over
-    each = cell.mode != "pipelined" and not (operation.paces_itself and len(groups) == 1)  # several pairs are to run at once
+    alone = operation.paces_itself and len(groups) == 1  # several pairs are to run at once
+    each = stage.each_time and cell.mode != "pipelined" and not alone
     before, meeting = (stage.sync, None) if each else (None, stage.sync)
     timed = Timed(program, before, stage.backend.clock(), world.watchdog.progress, meeting)
     loop = Loop(timed)
-    checking = Loop(replace(timed, program=program.once)) if program.once else loop
+    checking = Loop(_to_check(timed, operation)) if program.once or operation.meets else loop
     return Ready(operation, cell, groups, mine, buffers, loop, checking, synchronised=each)
+
+
+def _to_check(timed: Timed, operation: Operation) -> Timed:
+    """What is verified. A barrier is on its own: the synchronisation before it would hold the ranks as well."""
+    program = timed.program.once or timed.program
+    return replace(timed, program=program, sync=None, meeting=None) if operation.meets else replace(timed, program=program)
 
 
 def release(ready: Ready, backend: Backend) -> None:
@@ -170,7 +195,7 @@ def _release(operation: Operation, cell: Cell, backend: Backend, mine: Sequence[
 
 
 @contextmanager
-def _phase(ready: Ready, world: World, what: str) -> Iterator[None]:
+def phase(ready: Ready, world: World, what: str) -> Iterator[None]:
     """Under the watchdog's eyes; work that does not end is told with its cell."""
     try:
         with world.watchdog.phase(f"{ready.cell.title()}: {what}"):
@@ -182,7 +207,7 @@ def _phase(ready: Ready, world: World, what: str) -> Iterator[None]:
 def _trial(ready: Ready, world: World) -> str | None:
     """One call that is not timed: what the library refuses at once, it cannot do. Only the library knows every such case."""
     try:
-        with _phase(ready, world, "the first call"):
+        with phase(ready, world, "the first call"):
             ready.checking.run(1, slot=0)
     except CallFailed as error:
         return str(error)
@@ -221,14 +246,14 @@ def time_cell(ready: Ready, world: World, budget: Budget) -> Measured | None:
     """Runs the protocol on all ranks; the result is at rank 0."""
     cell, each = ready.cell, ready.loop.iterations
     plan = schedule(budget, cell.size_bytes, cell.mode, ready.timed, iterations=each) if world.rank == 0 else None
-    with _phase(ready, world, "measuring"), world.patient(budget.max_time_s):
+    with phase(ready, world, "measuring"), world.patient(budget.max_time_s):
         return measure(ready.loop, world, plan, cell.title())
 
 
 def verify_cell(ready: Ready, world: World, calls: int) -> list[Mismatch] | None:
     """Refills the timed buffers, runs the timed program once more per slot and compares; at rank 0 what was found wrong."""
     found: list[dict[str, Any]] = []
-    with _phase(ready, world, "verifying"):
+    with phase(ready, world, "verifying"):
         for _ in range(calls):
             for slot in slots_checked(ready.cell):
                 for buffers in ready.buffers:

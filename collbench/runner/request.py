@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from collbench.operations.plan import Sweep
+from collbench.operations.sweeps import Sweeps
 from collbench.timing.budget import Budget
 
 
@@ -14,7 +16,8 @@ from collbench.timing.budget import Budget
 class Request:
     """One launch.
 
-    command        the subcommand ("allreduce"), for the folder's name
+    command        the subcommand ("allreduce"; of a suite "run-" and its name), for the folder's name
+    sweep          what makes the cells; a suite has several
     backends       names in the order they are measured; asked: those that the user named (the rest are only defaulted to)
     ranks          --ranks, which a backend of virtual ranks takes for their number
     check          verification calls per cell; 0 is off
@@ -23,16 +26,19 @@ class Request:
     timeout_s      deadline of every wait
     seed           of the inputs; order_seed: of the order of the cells, None: drawn anew by each launch
     out            the run folder, or None for runs/<time>-<operation>-<id>
+    resume         the folder of a run that is to be gone on with, or None
     allocation     name of the allocation, or None
     launch_index   which one of how many `launches` of the same command this is, from 0
     gpus_per_process  how many GPUs, and so ranks, each process drives
     evidence       "on": counters and logs are read around each cell; "off": not; "tuning": NCCL writes a line per call, too
     telemetry_hz   how often clocks, power and temperatures are read meanwhile; 0: never
     argv           what was typed
+    suite          the suite as read, for run.json: name, title, digest (SHA-256 of all that was read), files, run, sweeps, and what was
+                   typed instead; None: no suite
     """
 
     command: str
-    sweep: Sweep
+    sweep: Sweep | Sweeps
     backends: tuple[str, ...]
     asked: frozenset[str] = frozenset()
     budget: Budget = field(default_factory=Budget)
@@ -44,6 +50,7 @@ class Request:
     seed: int = 0
     order_seed: int | None = None
     out: Path | None = None
+    resume: Path | None = None
     allocation: str | None = None
     launch_index: int = 0
     launches: int = 1
@@ -51,3 +58,4 @@ class Request:
     evidence: str = "on"
     telemetry_hz: float = 0.0
     argv: Sequence[str] = ()
+    suite: Mapping[str, Any] | None = None

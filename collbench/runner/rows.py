@@ -1,4 +1,4 @@
-"""From samples to a row: the slowest rank per iteration, its median, and what it means as bandwidth."""
+"""From samples to a row: the slowest rank per iteration, its median, and what it means as bandwidth; of several groups the slowest."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 
 from collbench.backends.backend import Backend
 from collbench.operations.cell import Cell
-from collbench.operations.check import Mismatch
-from collbench.operations.groups import group_size
+from collbench.operations.groups import group_name, group_size, groups_of
 from collbench.operations.operation import Operation
 from collbench.peak.ceiling import TOLERANCE, Ceiling
 from collbench.results.record import Row, Times
-from collbench.runner.one_cell import Ready
+from collbench.runner.one_cell import Ready, Wrong
 from collbench.runner.watched import Watched
 from collbench.stats.drift import drift
 from collbench.stats.median import Median, median, quantiles
@@ -26,6 +25,7 @@ from collbench.timing.loop import exit_skew
 from collbench.timing.protocol import Measured, sound
 
 _WORST = 16
+_MOST_GROUPS = 1024  # told one by one
 _WHOLE_ARRAYS_UP_TO = 10**6
 _MOST_SKEW = 0.1  # of a sample: more, and it is the synchronisation's skew that is measured
 Samples = NDArray[np.float64]
@@ -47,7 +47,8 @@ def row_without(operation: Operation, cell: Cell, api: str, size: tuple[int, int
     """An n/a row: the cell, (ranks, nodes), and why it was not measured."""
     ranks, nodes = size
     count = operation.count(cell, 2 if operation.pair else group_size(operation, cell, ranks))
-    return Row(**_identity(cell, api, str(cell.split or "all")), count=count, ranks=ranks, nodes=nodes, na=reason)
+    group = "all" if operation.pair else group_name(operation, cell, groups_of(operation, cell, ranks))
+    return Row(**_identity(cell, api, group), count=count, ranks=ranks, nodes=nodes, na=reason)
 
 
 def _identity(cell: Cell, api: str, group: str) -> dict[str, Any]:
@@ -61,18 +62,18 @@ def _identity(cell: Cell, api: str, group: str) -> dict[str, Any]:
 
 
 def make_row(ready: Ready, backend: Backend, watched: Watched, around: Circumstances) -> tuple[Row, dict[str, NDArray[Any]]]:
-    """(row, arrays for samples.bin). A sample is the maximum over the timed ranks, per message."""
+    """(row, arrays for samples.bin). A sample is the maximum over the timed ranks of the slowest group, per message."""
     operation, cell, measured = ready.operation, ready.cell, watched.measured
     usable = sound(measured.samples, ready.timed)
     samples = measured.samples[ready.timed][:, usable] / operation.moves(cell)
-    figures, arrays = _figures(operation, cell, samples, len(ready.groups[0]))
+    figures, arrays = _figures(operation, cell, samples, _places(ready))
     skew = _exit_skew(measured, around.hosts) if cell.mode == "isolated" and ready.synchronised else None
     flags = dict.fromkeys((
         *cell.flags, *around.flags, *(["above_bound"] if _above_bound(figures.get("busbw_bytes_per_s"), around) else []),
         *measured.flags, *watched.flags, *doubts(arrays.get("max_s", np.empty(0)), len(usable), skew, operation.moves(cell)),
     ))  # fmt: skip
     row = Row(
-        **{**_identity(cell, backend.api, _group_name(ready)), "flags": tuple(flags)},
+        **{**_identity(cell, backend.api, group_name(operation, cell, ready.groups)), "flags": tuple(flags)},
         **figures, count=operation.count(cell, len(ready.groups[0])), ranks=backend.ranks, nodes=len(around.hosts),
         target=measured.target, reached=measured.reached, stopped=measured.stopped,
         ceiling=around.ceiling, hard_bound=around.hard_bound, percent_of_ceiling=_percent(figures.get("busbw_bytes_per_s"), around),
@@ -82,19 +83,44 @@ def make_row(ready: Ready, backend: Backend, watched: Watched, around: Circumsta
     return row, arrays
 
 
-def _figures(operation: Operation, cell: Cell, samples: Samples, n: int) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """A row's times and bandwidths, and its arrays; both empty without a sample."""
+def _places(ready: Ready) -> list[list[int]]:
+    """For each group where its timed ranks stand among all that are timed."""
+    place = {rank: index for index, rank in enumerate(ready.timed)}
+    return [[place[rank] for rank in (group[:1] if ready.operation.pair else group)] for group in ready.groups]
+
+
+def _figures(operation: Operation, cell: Cell, samples: Samples, places: list[list[int]]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A row's times and bandwidths, those of the slowest group, and its arrays; both empty without a sample."""
     if samples.shape[1] == 0:
         return {}, {}
-    slowest = samples.max(axis=0)
-    known = median(slowest)
-    algbw = cell.size_bytes / known.value if known.value > 0 else None
-    factor = operation.bus_factor(n)
+    series = [samples[part].max(axis=0) for part in places]
+    p50s = [float(np.median(each)) for each in series]
+    slowest = series[int(np.argmax(p50s))]
+    known, n = median(slowest), 2 if operation.pair else len(places[0])
+    algbw, busbw = _rates(operation, cell, n, known.value)
     return {
         "n": known.n, "n_eff": known.n_eff, "time_s": _times(known, slowest), "time_rank_mean_s": float(samples.mean()),
         "modes": [{"time_s": mode.value, "share": mode.share} for mode in modes(slowest) or ()],
-        "algbw_bytes_per_s": algbw, "busbw_bytes_per_s": algbw * factor if algbw and factor else None,
+        "algbw_bytes_per_s": algbw, "busbw_bytes_per_s": busbw,
+        "groups": _of_groups(n, p50s, [_rates(operation, cell, n, p50)[1] for p50 in p50s]) if len(p50s) > 1 else {},
     }, _arrays(samples, slowest)  # fmt: skip
+
+
+def _rates(operation: Operation, cell: Cell, n: int, time_s: float) -> tuple[float | None, float | None]:
+    """(algbw, busbw) over n ranks; None where nothing is moved."""
+    algbw = cell.size_bytes / time_s if cell.size_bytes and time_s > 0 else None
+    factor = operation.bus_factor(n)
+    return algbw, algbw * factor if algbw and factor else None
+
+
+def _of_groups(n: int, p50s: list[float], busbws: list[float | None]) -> dict[str, Any]:
+    """What several groups of n ranks did at the same time, one by one and together."""
+    known = [busbw for busbw in busbws if busbw is not None]
+    listed, whole = len(p50s) <= _MOST_GROUPS, len(known) == len(busbws)
+    return {
+        "count": len(p50s), "ranks": n, "p50_s": p50s if listed else None, "busbw_bytes_per_s": busbws if listed and whole else None,
+        "total_busbw_bytes_per_s": sum(known) if whole else None,
+    }  # fmt: skip
 
 
 def doubts(series: Samples, taken: int, skew: Samples | None, moves: int) -> Iterator[str]:
@@ -131,18 +157,10 @@ def _seen(watched: Watched, skew: Samples | None, unsound: int, iterations: int)
     return seen | ({"unsound_samples": unsound} if unsound else {})
 
 
-def check_fields(calls: int, mismatches: list[Mismatch]) -> dict[str, Any]:
+def check_fields(calls: int, mismatches: Sequence[Wrong]) -> dict[str, Any]:
     """The fields of a row that verification fills in."""
     detail = "; ".join(mismatch.sentence() for mismatch in mismatches[:4]) or None
     return {"checked": calls, "wrong": sum(mismatch.wrong for mismatch in mismatches) if calls else None, "wrong_detail": detail}
-
-
-def _group_name(ready: Ready) -> str:
-    """All ranks, the split, or the pairs: "0-2,1-3"; the first and last of many."""
-    if not ready.operation.pair:
-        return str(ready.cell.split or "all")
-    names = [f"{a}-{b}" for a, b in ready.groups]
-    return ",".join(names) if len(names) <= 8 else f"{names[0]}…{names[-1]}"
 
 
 def _times(known: Median, slowest: Samples) -> Times:

@@ -11,15 +11,16 @@ from typing import Any
 from collbench.errors import FAILED, FINE, INTERRUPTED, USAGE, CollbenchError, UsageError
 from collbench.operations.registry import operations
 from collbench.results.curves import models
-from collbench.results.folder import RunFolder
 from collbench.results.record import SERIES, Row
 from collbench.runner.ceilings import Ceilings
-from collbench.runner.checks import check_memory, notes
+from collbench.runner.checks import check_memory, check_traffic, notes
 from collbench.runner.describe import describe_conditions, describe_run, member_places
 from collbench.runner.instruments import Instruments
 from collbench.runner.launch import Launch, Listener, Work, ranks_of
 from collbench.runner.opening import Opened, close_backends, open_backends
 from collbench.runner.request import Request
+from collbench.runner.resume import Stored, open_folder
+from collbench.runner.same_run import planned
 from collbench.runner.turn import placed, rows_of
 from collbench.timing.canary import canary
 from collbench.world.world import World
@@ -38,24 +39,19 @@ def run(request: Request, world: World, listener: Listener | None, ended: Callab
     drawn = secrets.randbits(32) if request.order_seed is None else request.order_seed
     launch = Launch(request, world, listener, world.decide(drawn, "beginning"))
     waiting: list[str] = []
+    check_traffic(request.sweep, world)
     opened = open_backends(request, world, waiting.append)
     for one in opened:
         if one.backend:
             request.sweep.check_ranks(one.backend.ranks)
     work = [(operations()[cell.operation], cell, one) for one in opened for cell in request.sweep.cells(one.name, ranks_of(one, world))]
     check_memory(work, world)
-    launch.folder = _create_folder(launch, opened)
+    stored = _folder(launch, opened, work)
     world.watchdog.witness = launch.hang
     try:
-        code = _run_all(launch, opened, work, waiting)
+        code = _run_all(launch, opened, work, (stored, waiting))
     except BaseException as error:
-        for one in opened:
-            if one.paths:
-                one.paths.close()  # now: as soon as others know of the error, a launcher may kill this process
-        if launch.folder:
-            with contextlib.suppress(CollbenchError):
-                launch.folder.event("abort", text=str(error) or type(error).__name__)
-                launch.folder.finish(exit_code=code_of(error))
+        _break_off(launch, opened, stored, error)
         raise
     if listener:
         listener.end()
@@ -67,36 +63,86 @@ def run(request: Request, world: World, listener: Listener | None, ended: Callab
     return code
 
 
-def _run_all(launch: Launch, opened: list[Opened], work: list[Work], waiting: list[str]) -> int:
-    request, world = launch.request, launch.world
-    backends = [one.backend for one in opened if one.backend]
-    ceilings = Ceilings(request, world)
-    ceilings.prepare(backends, [(operation, cell) for operation, cell, one in work if one.backend])
-    if launch.folder:
-        launch.folder.write_topology(ceilings.topology())
+def _run_all(launch: Launch, opened: list[Opened], work: list[Work], before: tuple[Stored, list[str]]) -> int:
+    """Measures what is not stored yet. `before`: that, and sentences that wait for the listener."""
+    world, (stored, waiting) = launch.world, before
+    left = [place for place in range(len(work)) if place not in stored.done]
+    ceilings = Ceilings(launch.request, world)
+    if left:
+        _look_around(launch, stored, ceilings, [work[place] for place in left])
     if launch.listener:
-        ranks = max(ranks_of(one, world) for one in opened)
-        where = str(launch.folder.path) if launch.folder else ""
-        cells = [placed(cell, operation, one.backend) if one.backend else cell for operation, cell, one in work]
-        launch.listener.begin(cells, ranks, len(world.hosts), member_places(world, opened), where)
-    for sentence in (*waiting, *notes(launch, opened)):
+        _begin(launch.listener, launch, (opened, work), stored)
+    for sentence in (*waiting, *stored.notes(len(work)), *notes(launch, opened)):
         launch.note(sentence)
-    launch.canary = canary(world)
+    rows = [*stored.rows.values(), *(_measured(launch, work, ceilings, left) if left else ())]
+    code = world.decide(exit_code(rows), "ending")
+    if not left:
+        launch.folder = stored.complete(code)
+    _end(launch, opened, rows, code)
+    return code
+
+
+def _look_around(launch: Launch, stored: Stored, ceilings: Ceilings, work: list[Work]) -> None:
+    """Probes the hosts and measures their references. Raises UsageError, on all ranks, where a resumed run had other machines."""
+    backends = list({one.name: one.backend for _, _, one in work if one.backend}.values())
+    ceilings.prepare(backends, [(operation, cell) for operation, cell, one in work if one.backend])
+    wrong = None
+    if stored.folder:
+        try:
+            stored.go_on(ceilings.topology())
+        except UsageError as error:
+            wrong = str(error)
+    wrong = launch.world.decide(wrong, "comparing the machines") if stored.resumed else None
+    if wrong:
+        raise UsageError(wrong)
+    launch.folder = stored.folder
+
+
+def _begin(listener: Listener, launch: Launch, all_of: tuple[list[Opened], list[Work]], stored: Stored) -> None:
+    """Tells the listener what there is to measure, and what is there already."""
+    (opened, work), world = all_of, launch.world
+    ranks = max(ranks_of(one, world) for one in opened)
+    where = str(stored.folder.path) if stored.folder else ""
+    cells = [placed(cell, operation, one.backend) if one.backend else cell for operation, cell, one in work]
+    listener.begin(cells, ranks, len(world.hosts), member_places(world, opened), where)
+    for place, row in stored.rows.items():
+        listener.row(row, place)
+
+
+def _measured(launch: Launch, work: list[Work], ceilings: Ceilings, left: list[int]) -> list[Row]:
+    """The rows of the cells that are left, measured in shuffled order; at rank 0."""
+    launch.canary = canary(launch.world)
     launch.instruments = _instruments(launch, work)
-    launch.conditions = describe_conditions(world)
+    launch.conditions = describe_conditions(launch.world)
     try:
-        rows = list(rows_of(launch, work, ceilings, shuffled(len(work), launch.order_seed, request.launch_index)))
+        order = shuffled(len(left), launch.order_seed, launch.request.launch_index)
+        return list(rows_of(launch, work, ceilings, [left[turn] for turn in order]))
     finally:
         if launch.instruments:
             launch.instruments.close()
-    code = world.decide(exit_code(rows), "ending")
+
+
+def _end(launch: Launch, opened: list[Opened], rows: list[Row], code: int) -> None:
+    """Says which curves passed their reference, and completes the folder."""
     chosen = [(dict(zip(SERIES, curve, strict=True)), model) for curve, model in models(rows).items()]
     for curve, model in chosen:
         if model != "ring":
             launch.note(_PASSED.format(**curve))
     if launch.folder:
         launch.folder.finish(exit_code=code, models=[{**curve, "model": model} for curve, model in chosen], **_paths(opened))
-    return code
+
+
+def _break_off(launch: Launch, opened: list[Opened], stored: Stored, error: BaseException) -> None:
+    """Keeps why the run ends; a folder that is not gone on with stays as it was."""
+    for one in opened:
+        if one.paths:
+            one.paths.close()  # now: as soon as others know of the error, a launcher may kill this process
+    with contextlib.suppress(CollbenchError):
+        if launch.folder:
+            launch.folder.event("abort", text=str(error) or type(error).__name__)
+            launch.folder.finish(exit_code=code_of(error))
+        elif stored.folder:
+            stored.folder.give_up()
 
 
 def _instruments(launch: Launch, work: list[Work]) -> Instruments | None:
@@ -132,18 +178,19 @@ def exit_code(rows: list[Row]) -> int:
     return FINE if any(row.na is None for row in rows) else USAGE
 
 
-def _create_folder(launch: Launch, opened: list[Opened]) -> RunFolder | None:
-    """The run folder at rank 0; what goes wrong there ends every rank the same way."""
+def _folder(launch: Launch, opened: list[Opened], work: list[Work]) -> Stored:
+    """The run folder at rank 0, new or resumed; what goes wrong there ends every rank the same way."""
     request, world = launch.request, launch.world
-    folder, wrong = None, None
+    stored, wrong = Stored(resumed=request.resume is not None), None
     if world.rank == 0:
+        info = {**describe_run(request, world, opened), "order_seed": launch.order_seed}
         try:
-            folder = RunFolder.create(
-                request.out, request.command, {**describe_run(request, world, opened), "order_seed": launch.order_seed}
-            )
+            stored = open_folder(request, info, planned(work, world))
         except UsageError as error:
             wrong = str(error)
-    wrong = world.decide(wrong, "creating the run folder")
+    wrong = world.decide(wrong, "opening the run folder")
     if wrong:
         raise UsageError(wrong)
-    return folder
+    stored.done = frozenset(world.decide(sorted(stored.rows), "looking at what is stored"))
+    launch.folder = None if stored.resumed else stored.folder
+    return stored

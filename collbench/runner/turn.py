@@ -9,13 +9,13 @@ from typing import Any
 from collbench.backends.backend import Backend, can_do, in_place_only
 from collbench.backends.group import Group
 from collbench.operations.cell import Cell
-from collbench.operations.check import Mismatch
 from collbench.operations.operation import Operation
 from collbench.operations.program import Program
 from collbench.results.record import Row
 from collbench.runner.ceilings import Ceilings
 from collbench.runner.launch import Launch, Work, ranks_by_host, ranks_of
-from collbench.runner.one_cell import Ready, Stage, make_groups, prepare, release, verify_cell
+from collbench.runner.meeting import left_early
+from collbench.runner.one_cell import Ready, Stage, Wrong, make_groups, prepare, release, verify_cell
 from collbench.runner.opening import Opened
 from collbench.runner.rows import Circumstances, check_fields, make_row, row_without
 from collbench.runner.watched import Watched, watch
@@ -32,10 +32,11 @@ def rows_of(launch: Launch, work: list[Work], ceilings: Ceilings, order: Sequenc
         items = [work[place] for place in places]
         reasons |= zip(places, _reasons(items, launch.world), strict=True)
         turns[name] = _turn(launch, items, ceilings)
+    launch.lap()
     for done, place in enumerate(order):
         operation, cell, one = work[place]
         if launch.listener:
-            launch.listener.progress(cell.title(), done, len(work), None)
+            launch.listener.progress(cell.title(), done, len(order), None)
         turn, reason = turns[one.name], reasons[place]
         row = turn.without(operation, cell, reason, place) if reason else turn.take(operation, cell, place)
         if row:
@@ -44,7 +45,7 @@ def rows_of(launch: Launch, work: list[Work], ceilings: Ceilings, order: Sequenc
 
 def _turn(launch: Launch, items: list[Work], ceilings: Ceilings) -> Turn:
     opened = items[0][2]
-    return Turn(launch, opened, ceilings, _stage(launch, items, opened.backend) if opened.backend else None)
+    return Turn(launch, opened, ceilings, stage_of(launch, items, opened.backend) if opened.backend else None)
 
 
 def _reasons(items: list[Work], world: World) -> list[str | None]:
@@ -60,7 +61,8 @@ def placed(cell: Cell, operation: Operation, backend: Backend) -> Cell:
     return cell if cell.in_place is not None else cell.placed(in_place_only(backend, operation))
 
 
-def _stage(launch: Launch, items: list[Work], backend: Backend) -> Stage:
+def stage_of(launch: Launch, items: list[Work], backend: Backend) -> Stage:
+    """What these cells of a backend have in common; all ranks make it together."""
     members = make_groups(backend, [(operation, cell) for operation, cell, _ in items], launch.world)
     return Stage(backend, members, _sync(launch, backend, members))
 
@@ -103,7 +105,7 @@ class Turn:
         on_host = not backend.virtual and ready.cell.device == "cpu"
         instruments = None if backend.virtual else self.launch.instruments
         watched = watch(ready, world, request.budget, self.launch.canary if on_host else None, instruments)
-        mismatches, choices = self._verified(ready)
+        checked, mismatches, choices = self._verified(ready)
         release(ready, backend)
         moved = watched.evidence.get("moved", {}) if watched else {}
         evidence = self.opened.paths.evidence(world, choices, self.ceilings.machines, moved) if self.opened.paths else {}
@@ -111,19 +113,21 @@ class Turn:
             return None
         row, arrays = make_row(ready, backend, watched, self.around(ready, backend, watched))
         self._keep(watched, place)
-        row = replace(row, **check_fields(request.check, mismatches), evidence=row.evidence | evidence)
+        row = replace(row, **check_fields(checked, mismatches), evidence=row.evidence | evidence)
         return _finish(self.launch, row, arrays, place)
 
-    def _verified(self, ready: Ready) -> tuple[list[Mismatch] | None, list[dict[str, Any]]]:
-        """What arrived wrongly, at rank 0; and what NCCL chose meanwhile, on this rank."""
-        request, paths = self.launch.request, self.opened.paths
-        if not request.check:
-            return [], []
-        if not (paths and self.opened.backend):
-            return verify_cell(ready, self.launch.world, request.check), []
-        with paths.witness(self.opened.backend, ready.cell) as choices:
-            mismatches = verify_cell(ready, self.launch.world, request.check)
-        return mismatches, choices
+    def _verified(self, ready: Ready) -> tuple[int, Sequence[Wrong] | None, list[dict[str, Any]]]:
+        """(calls verified, what arrived wrongly, at rank 0), and what NCCL chose meanwhile, on this rank."""
+        calls, paths, backend = self.launch.request.check, self.opened.paths, self.opened.backend
+        if not calls or backend is None:
+            return 0, [], []
+        if ready.operation.meets:
+            return (0, [], []) if backend.virtual else (*left_early(ready, self.launch.world, calls), [])
+        if not paths:
+            return calls, verify_cell(ready, self.launch.world, calls), []
+        with paths.witness(backend, ready.cell) as choices:
+            mismatches = verify_cell(ready, self.launch.world, calls)
+        return calls, mismatches, choices
 
     def _keep(self, watched: Watched, place: int) -> None:
         """What does not go onto the row: telemetry, and the sentence about a path that the bytes did not take."""
@@ -137,7 +141,7 @@ class Turn:
         world = self.launch.world
         crowded = bool(world.oversubscribed) and not backend.virtual and ready.cell.device == "cpu"
         ceiling, bound = self.ceilings.of(ready.operation, ready.cell, backend, ready.groups)
-        flags = {"oversubscribed": crowded, "python_loop": ready.fell_back, "pairs_at_once": len(ready.groups) > 1}
+        flags = {"oversubscribed": crowded, "python_loop": ready.fell_back, "pairs_at_once": ready.operation.pair and len(ready.groups) > 1}
         evidence = ready.evidence | {"libraries": dict(backend.versions()), "conditions": self.launch.conditions} | watched.evidence
         on = (*backend.flags, *(flag for flag, true in flags.items() if true))
         withheld = crowded or watched.other_path is not None
@@ -148,7 +152,13 @@ def _finish(launch: Launch, row: Row, arrays: dict[str, Any], place: int) -> Row
     """Stores and shows a row, at rank 0."""
     if launch.folder is None:
         return None
-    row = launch.folder.append(row, arrays)
+    row = launch.folder.append(replace(row, evidence=_with_wall_s(row.evidence, launch.lap())), arrays)
     if launch.listener:
         launch.listener.row(row, place)
     return row
+
+
+def _with_wall_s(evidence: dict[str, Any], lap_s: float) -> dict[str, Any]:
+    """What the cell took: in its loop, and all the rest since the row before was complete, so that row's storing is in it."""
+    measured = evidence.get("wall_s", {}).get("measured", 0.0)
+    return {**evidence, "wall_s": {"measured": measured, "harness": lap_s - measured}}

@@ -32,7 +32,8 @@ class Watched:
     stolen     the largest share of CPU time that a hypervisor took at any rank; None unknown
     preempted  how often the rank that fared worst lost its core
     repeats    how often the cell was measured again because the canary had flipped; flipped: it did again the last time
-    evidence   for the row: what the counters say ("moved"), and the host's seconds per call ("enqueue_s") where calls only enqueue
+    evidence   for the row: seconds spent in the loop ("wall_s"), what the counters say ("moved"), and the host's seconds per call
+               ("enqueue_s") where calls only enqueue
     launch_bound   whether these seconds, not the device's work, were timed
     telemetry  by host the samples taken meanwhile
     """
@@ -72,21 +73,26 @@ def watch(ready: Ready, world: World, budget: Budget, canary: Canary | None, ins
     Without `instruments` no counter is read.
     """
     ending, repeats, what = time.monotonic() + budget.max_time_s, 0, f"{ready.cell.title()}: looking at the machine"
+    loop_s = 0.0
     while True:
-        before = canary.sing() if canary else None
         if instruments:
             instruments.begin(ready, world)
+        before = canary.sing() if canary else None
         began = now()
         measured = time_cell(ready, world, budget)
         span, seen = between(began, now()), instruments.end(ready) if instruments else {}
         mine = {"before": before, "after": canary.sing() if canary else None, **span.as_json(), "enqueue_s": ready.loop.enqueue_s}
         everyone = world.gather({**mine, **seen}, what)
         left = ending - time.monotonic()
+        loop_s += measured.loop_s if measured else 0.0
         found = _result(measured, everyone, canary is not None, repeats) if measured and everyone else None
         again = bool(found and found.flipped and repeats < _MOST_REPEATS and left > _LEAST_LEFT * budget.max_time_s)
         left = world.decide(left if again else 0.0, what)
         if not left:
-            return _with_evidence(found, ready, world, everyone, instruments) if found and everyone else None
+            if not (found and everyone):
+                return None
+            found = replace(found, evidence={"wall_s": {"measured": loop_s}})
+            return _with_evidence(found, ready, world, everyone, instruments)
         repeats, budget = repeats + 1, replace(budget, max_time_s=left)
 
 
@@ -100,7 +106,7 @@ def _result(measured: Measured, everyone: Sequence[dict[str, Any]], listening: b
 
 def _with_evidence(found: Watched, ready: Ready, world: World, everyone: list[dict[str, Any]], instruments: Instruments | None) -> Watched:
     """What the hosts' counters and the host's share of the time say; reckoned when the ranks no longer wait for it."""
-    evidence: dict[str, Any] = {"moved": told(ready, world, everyone)} if instruments else {}
+    evidence = found.evidence | ({"moved": told(ready, world, everyone)} if instruments else {})
     enqueue_s = _largest(one["enqueue_s"] for one in everyone)
     if enqueue_s is not None:
         evidence["enqueue_s"] = enqueue_s

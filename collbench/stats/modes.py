@@ -14,7 +14,7 @@ from math import ceil, log1p, sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from collbench.stats.median import sound
+from collbench.stats.median import middle, quantile, sound
 
 _FEWEST = 20
 _SHARE, _APART, _ROBUST_SDS = 0.1, 0.05, 3.0
@@ -53,7 +53,7 @@ def modes(samples: Values) -> tuple[Mode, Mode] | None:
     cut, deep = _valley(logs, cut)
     if not deep or min(cut, n - cut) < _SHARE * n or not _apart(logs[:cut], logs[cut:]):
         return None
-    return Mode(float(np.median(series[:cut])), cut / n), Mode(float(np.median(series[cut:])), (n - cut) / n)
+    return Mode(middle(series[:cut]), cut / n), Mode(middle(series[cut:]), (n - cut) / n)
 
 
 def _spread_ticks(ordered: Values) -> Values:
@@ -73,7 +73,7 @@ def _spread_ticks(ordered: Values) -> Values:
 def _best_split(logs: Values) -> int:
     """How many of the ordered values are in the lower of the two classes whose means differ most (Otsu); tails count as their ends."""
     n = len(logs)
-    clipped = np.clip(logs, *np.quantile(logs, _TAILS))
+    clipped = np.clip(logs, quantile(logs, _TAILS[0]), quantile(logs, _TAILS[1]))
     at = np.arange(ceil(_SHARE * n), n - ceil(_SHARE * n) + 1)
     sums = np.cumsum(clipped)
     lower, upper = sums[at - 1] / at, (sums[-1] - sums[at - 1]) / (n - at)
@@ -82,7 +82,7 @@ def _best_split(logs: Values) -> int:
 
 def _valley(logs: Values, cut: int) -> tuple[int, bool]:
     """(the cut in the middle of the emptiest window between the centres of the two sides, whether that is a valley)."""
-    low, high = float(np.median(logs[:cut])), float(np.median(logs[cut:]))
+    low, high = middle(logs[:cut]), middle(logs[cut:])
     width = (high - low) / 3
     starts = np.linspace(low, high - width, _WINDOWS)
     counts = _count(logs, starts, width)

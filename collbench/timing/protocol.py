@@ -34,6 +34,7 @@ class Measured:
 
     stopped    why no more samples were taken: "precision", "out_of_reach", "max_time", "most_samples", "iterations"
     batch      turns of the loop per sample, of so many `iterations` each
+    loop_s     seconds that rank 0 spent in the loop, the first call and the warm-up with it
     starts_ns  when the samples began, as `Loop.starts_ns`, for all ranks
     """
 
@@ -44,6 +45,7 @@ class Measured:
     warmups: int = 0
     batch: int = 1
     iterations: int = 1
+    loop_s: float = 0.0
     flags: list[str] = field(default_factory=list)
     starts_ns: Samples = field(default_factory=lambda: np.empty((0, 0)))
 
@@ -56,21 +58,26 @@ def measure(loop: Loop, world: World, plan: Plan | None, what: str) -> Measured 
     """Runs a plan on all ranks; rank 0 (which has the plan) gets the result, the others None."""
     look: Look | None = next(plan) if plan else None
     starts: list[Samples] = []
+    loop_s = 0.0
     while True:
         count, batch = world.decide(look or (0, 0), what)
         if count == 0:
             return None
+        began = time.monotonic()
         seconds = loop.run(count, batch) / (batch * loop.iterations)
+        loop_s += time.monotonic() - began
         arrays = world.gather_array(np.concatenate([seconds, loop.starts_ns]), what)
         if plan is None or arrays is None:
             continue
-        taken, began = (np.concatenate(part) for part in zip(*(np.split(array, 2) for array in arrays), strict=True))
-        starts.append(began)
+        halves = [(array[: len(array) // 2], array[len(array) // 2 :]) for array in arrays]
+        taken, starting = (np.concatenate(part) for part in zip(*halves, strict=True))
+        starts.append(starting)
         try:
             look = plan.send(taken)
         except StopIteration as stop:
             world.decide((0, 0), what)
             measured: Measured = stop.value
+            measured.loop_s = loop_s
             measured.starts_ns = np.concatenate(starts, axis=1)[:, -measured.samples.shape[1] :]  # what is kept came last
             return measured
 

@@ -70,6 +70,16 @@ class TestFigures:
     def test_no_percentage_where_one_launch_withholds_it(self) -> None:
         assert combined(row_of(1e-6), row_of(1e-6, percent_of_ceiling=None, flags=("oversubscribed",))).percent_of_ceiling is None
 
+    def test_each_group_has_the_median_of_its_launches(self) -> None:
+        groups = [
+            {"count": 2, "ranks": 2, "p50_s": [a, b], "busbw_bytes_per_s": [1 / a, 1 / b], "total_busbw_bytes_per_s": 1 / a + 1 / b}
+            for a, b in ((1.0, 4.0), (2.0, 5.0), (4.0, 8.0))
+        ]
+        assert combined(*(row_of(1e-6, groups=each) for each in groups)).groups == groups[1]
+        assert combined(row_of(1e-6, groups=groups[0]), row_of(1e-6)).groups == {}
+        unlisted = {**groups[0], "p50_s": None, "busbw_bytes_per_s": None}
+        assert combined(*[row_of(1e-6, groups=unlisted)] * 2).groups == unlisted
+
     def test_a_barrier_has_no_bandwidth(self) -> None:
         row = combined(*[row_of(1e-6, algbw_bytes_per_s=None, busbw_bytes_per_s=None)] * 2)
         assert (row.algbw_bytes_per_s, row.busbw_bytes_per_s, row.percent_of_ceiling) == (None, None, None)

@@ -79,6 +79,8 @@ def test_several_slow_ranks_come_worst_first() -> None:
     [
         {"root": 0, "operation": "broadcast"},
         {"group": "0-2,1-3", "operation": "p2p_latency"},
+        {"group": "MOD 2"},
+        {"traffic": "skew 4", "operation": "alltoallv"},
         {"flags": ("oversubscribed",)},
         {"flags": ("skew_limited",)},
         {"evidence": {"exit_skew_s": {"p50": 1e-6, "p95": 3e-5}}},

@@ -10,11 +10,13 @@ import pytest
 from collbench.backends import memory
 from collbench.backends.group import Group
 from collbench.backends.memory import Buffers
+from collbench.operations.allgather import ALLGATHER
 from collbench.operations.allreduce import ALLREDUCE
 from collbench.operations.digits import write_digits
 from collbench.operations.layout import ROTATION_BYTES, bytes_needed, slots_for
 from collbench.operations.p2p_bandwidth import P2P_BANDWIDTH
-from tests.helpers import ALLGATHER, REDUCESCATTER, make_cell, make_place
+from collbench.operations.reducescatter import REDUCESCATTER
+from tests.helpers import make_cell, make_place
 
 PAIR = Group((0, 1), (0, 1))
 

@@ -43,7 +43,8 @@ def test_numbers():
 def test_arrays_and_rooms_stay_where_they_are():
     x = binding()
     counts = x.array([1, 2, 3])
-    wide = x.array([2**40], ctypes.c_int64)
+    x.integer = ctypes.c_int64
+    wide = x.array([2**40])
     room = x.room(256)
     assert list((ctypes.c_int * 3).from_address(int(counts))) == [1, 2, 3]
     assert int(counts[2:]) == int(counts) + 8

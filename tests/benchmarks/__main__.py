@@ -20,8 +20,10 @@ from tests.benchmarks import (
     loop_cost,
     memory,
     nccl_log,
+    pairs_1024,
     probe,
     startup,
+    suite_overhead,
     topology_build,
 )
 from tests.benchmarks.figures import Outcome
@@ -36,8 +38,10 @@ _MODULES: tuple[Any, ...] = (
     probe,
     ceilings_1024,
     topology_build,
+    pairs_1024,
     nccl_log,
     evidence_cost,
+    suite_overhead,
     against_c,
 )
 _ALL = {module.__name__.rpartition(".")[2]: module.measure for module in _MODULES}

@@ -7,7 +7,18 @@ from functools import partial
 
 import pytest
 
-from tests.benchmarks import against_c, ceilings_1024, evidence_cost, first_number, loop_cost, memory, nccl_log, probe, startup
+from tests.benchmarks import (
+    against_c,
+    ceilings_1024,
+    evidence_cost,
+    first_number,
+    loop_cost,
+    memory,
+    nccl_log,
+    probe,
+    startup,
+    suite_overhead,
+)
 from tests.benchmarks.figures import SECONDS, Outcome, counted, timed
 from tests.benchmarks.launches import Missing, c_program, mpiexec, pairs
 
@@ -77,6 +88,13 @@ def test_evidence_shows_its_cost_beside_none() -> None:
     shown = lines(evidence_cost.measure(1, "8,16", iterations=20))
     assert shown["p50 at 8 B, ratio within pairs"].endswith(" ×")
     assert shown["time per cell, difference within pairs"].endswith(" ms")
+
+
+@pytest.mark.usefixtures("mpi")
+def test_a_suite_shows_what_its_cells_took_beside_the_calls() -> None:
+    shown = lines(suite_overhead.measure(1, "--sizes", "8"))
+    assert float(shown["harness per cell"].removesuffix(" ms")) > 0
+    assert float(shown["measured per cell"].removesuffix(" ms")) > 0
 
 
 @pytest.mark.usefixtures("mpi")

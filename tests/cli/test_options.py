@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from collbench.cli import collective, main
+from collbench.cli import main, start
 from collbench.errors import UsageError
 from collbench.runner.request import Request
 from tests.cli.command import environment
@@ -19,7 +19,7 @@ K, M = 1024, 1024**2
 def asked(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Makes the request of a command line under some variables, without starting anything."""
     made: list[Request] = []
-    monkeypatch.setattr(collective, "_start_here", lambda request, *_: made.append(request) or 0)
+    monkeypatch.setattr(start, "_start_here", lambda request, *_: made.append(request) or 0)
 
     def ask(line: str, **variables: str) -> Request:
         plain = {k: v for k, v in environment().items() if not k.startswith("COLLBENCH_")}

@@ -10,6 +10,7 @@ import pytest
 from collbench.cli import peak
 from collbench.cli.parser import Parser
 from collbench.errors import UsageError
+from collbench.operations.registry import commands as operation_commands
 
 HEADLINE = "42.0 of 50.0 GB/s (84 %), ring; hard bound 64.6"
 FOUR = ("--nodes", "4", "--gpus-per-node", "8", "--nic", "4x100Gb", "--nvlink", "150")
@@ -50,6 +51,13 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert (found["ring"]["bytes_per_s"], found["ring"]["limited_by"], found["model"]) == (50e9, "NIC 4×100 Gb/s", "ring")
     assert (found["ranks"], found["percent_of_ceiling"], found["doubtful_input"]) == (32, 84.0, None)
     assert found["assumed"][0].startswith("a non-blocking fabric")
+
+
+@pytest.mark.parametrize("operation", [name for name in operation_commands() if name != "pairs"])
+def test_every_operation_that_can_be_measured_has_a_line(operation: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(operation, *FOUR) == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first == "no ceiling: this operation moves no bytes" if operation == "barrier" else first.split(",")[0].endswith("GB/s")
 
 
 def test_above_the_bound_names_the_input_and_no_percentage(capsys: pytest.CaptureFixture[str]) -> None:

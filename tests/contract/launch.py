@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,11 @@ from typing import Any
 from collbench.results.reader import Run, read_run
 from collbench.results.record import Row
 from collbench.runner.run import shuffled
+from tests.conftest import LONG
 from tests.fake_gpu import environment
 
 ROOT = Path(__file__).parent.parent.parent
-_DEADLINE_S = "100"
+_DEADLINE_S = "300" if os.environ.get(LONG) == "1" else "100"
 
 
 @dataclass(frozen=True)
@@ -28,14 +30,17 @@ class Outcome:
     stderr: str
 
 
-def launch(folder: Path, backend: str, ranks: int, sweeps: list[dict[str, Any]], *, python: str = sys.executable, **more: Any) -> Outcome:
-    """Measures the sweeps with `ranks` ranks; the operations of made_up.py are installed as a plug-in's."""
+def launch(
+    folder: Path, backend: str, ranks: int, sweeps: list[dict[str, Any]], *, python: str = sys.executable, lacks: Sequence[str] = (),
+    **more: Any,
+) -> Outcome:  # fmt: skip
+    """Measures the sweeps with `ranks` ranks; the operations of made_up.py are installed as a plug-in's. lacks: what NCCL has not."""
     plugin = folder / "plugin" / "made_up-1.dist-info"
     plugin.mkdir(parents=True)
     (plugin / "METADATA").write_text("Metadata-Version: 2.1\nName: made-up\nVersion: 1\n")
     (plugin / "entry_points.txt").write_text("[collbench.operations]\nmade_up = tests.contract.made_up\n")
     asked = {"backend": backend, "ranks": ranks, "out": str(folder / "run"), "sweeps": sweeps, **more}
-    base = environment(ranks) if backend == "nccl" else os.environ
+    base = environment(ranks, lacks=lacks) if backend == "nccl" else os.environ
     env = {**base, "PYTHONPATH": os.pathsep.join([str(plugin.parent), str(ROOT), *filter(None, [base.get("PYTHONPATH")])])}
     line = ["timeout", "-k", "5", _DEADLINE_S, python, str(ROOT / "tests/contract/rank.py"), json.dumps(asked)]
     done = subprocess.run(line, env=env, capture_output=True, text=True, check=False, cwd=folder)

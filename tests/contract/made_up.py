@@ -1,109 +1,122 @@
-"""Operations of tests, found by the entry point that `launch` installs: two that later issues bring for real, and four that go wrong.
+"""Operations that go wrong, found by the entry point that `launch` installs: each of the project's own with each fault, "dropped_reduce".
 
-dropped   leaves rank 1's share out of a sum          swapped   puts the blocks of ranks 0 and 1 into one another's place
-flipped   flips one bit of rank 0's element 3         silent    moves nothing at all
+dropped   one rank's data arrives as zeros                     swapped   the halves of what rank 0 received change places
+flipped   one bit of rank 0's element 3 is another one         silent    nothing is moved at all
+
+Data is spoilt where the library's calls find or leave it: by messages of a rank to itself (MPI, NCCL), or on torch's tensors.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from collbench.operations.allgather import ALLGATHER
 from collbench.operations.allreduce import ALLREDUCE
-from collbench.operations.operation import Block, Operation, in_place_only
+from collbench.operations.alltoall import ALLTOALL
+from collbench.operations.alltoallv import ALLTOALLV
+from collbench.operations.broadcast import BROADCAST
+from collbench.operations.gather import GATHER
+from collbench.operations.hypercube import HYPERCUBE
+from collbench.operations.operation import Operation, Place
 from collbench.operations.program import NativeCall, PythonCall
+from collbench.operations.reduce import REDUCE
+from collbench.operations.reducescatter import REDUCESCATTER
+from collbench.operations.scatter import SCATTER
+from collbench.operations.sendrecv import SENDRECV
 from collbench.timing.native import address
 
 BAD_ELEMENT, TOP_BIT = 3, 0x80
+SPOILT = {
+    one.name: one
+    for one in (
+        ALLREDUCE, BROADCAST, REDUCE, ALLGATHER, REDUCESCATTER, ALLTOALL, ALLTOALLV, GATHER, SCATTER, SENDRECV, HYPERCUBE,
+    )
+}  # fmt: skip
 
 
-def _dropped_mpi(x):
-    send = x.array([0] * (2 * x.count)) if x.rank == 1 else x.send
-    yield x.call("MPI_Allreduce", send, x.recv, x.count, x.type, x.redop, x.comm)
+def dropped_rank(operation):
+    """Rank 1, or the root where only that one sends."""
+    return 0 if operation in (SCATTER, BROADCAST) else 1
 
 
-def _dropped_torch(x):
-    if x.rank == 1:
-        yield PythonCall("zero", x.recv.zero_)
-    yield x.call("all_reduce", x.recv, op=x.redop, group=x.comm)
+def _place(x):
+    return Place(x.rank, x.n, x.count, x.cell)
 
 
-def _flipped_mpi(x):
-    yield x.call("MPI_Allreduce", x.send, x.recv, x.count, x.type, x.redop, x.comm)
-    if x.rank == 0:  # 0x80 added to a byte flips its top bit and nothing else
+def _copied(x, to, source, count):
+    """`count` elements from one place of this rank's memory to another."""
+    yield from x.together()
+    yield x.post_receive(x.rank, to, count)
+    yield x.post_send(x.rank, source, count)
+    yield x.waitall()
+
+
+def _drop(x, operation, torch):
+    """Before the real calls."""
+    if x.rank != dropped_rank(operation):
+        return
+    if torch:
+        yield PythonCall("zero", x.send.zero_)
+    else:
+        count = operation.sends(_place(x))
+        yield from _copied(x, x.send, x.array([0] * count), count)
+
+
+def _swap(x, operation, torch):
+    """After the real calls."""
+    if x.rank != 0:
+        return
+    half = operation.receives(_place(x)) // 2
+    if torch:
+        yield PythonCall("swap", lambda: x.recv.copy_(x.recv.roll(half)))
+        return
+    spare = x.array([0] * half)
+    yield from _copied(x, spare, x.recv, half)
+    yield from _copied(x, x.recv, x.recv[half:], half)
+    yield from _copied(x, x.recv[half:], spare, half)
+
+
+def _flip(x, _operation, torch):
+    """After the real calls."""
+    if x.rank != 0:
+        return
+    if torch:
+        first = x.recv[BAD_ELEMENT : BAD_ELEMENT + 1].numpy().view("u1")
+        yield PythonCall("flip", lambda: first.__setitem__(0, first[0] ^ TOP_BIT))
+    else:  # 0x80 added to a byte flips its top bit and nothing else
         yield NativeCall("flip", address("collbench_sum_uint8"), (int(x.recv[BAD_ELEMENT:]), int(x.array([TOP_BIT])), 1))
 
 
-def _flipped_torch(x):
-    yield x.call("all_reduce", x.recv, op=x.redop, group=x.comm)
-    if x.rank == 0:
-        first = x.recv[BAD_ELEMENT : BAD_ELEMENT + 1].numpy().view("u1")
-        yield PythonCall("flip", lambda: first.__setitem__(0, first[0] ^ TOP_BIT))
-
-
-def _gather_mpi(x):
-    yield x.call("MPI_Allgather", x.unless_in_place(x.send), x.count, x.type, x.recv, x.count, x.type, x.comm)
-
-
-def _gather_torch(x):
-    yield x.call("all_gather", list(x.recv.chunk(x.n)), x.send, group=x.comm)
-
-
-def _swapped_mpi(x):
-    places = x.array([x.count, 0, *range(2 * x.count, x.n * x.count, x.count)])
-    yield x.call("MPI_Allgatherv", x.send, x.count, x.type, x.recv, x.array([x.count] * x.n), places, x.type, x.comm)
-
-
-def _swapped_torch(x):
-    first, second, *rest = x.recv.chunk(x.n)
-    yield x.call("all_gather", [second, first, *rest], x.send, group=x.comm)
-
-
-def _gather_nccl(x):
-    """Sends and receives of one group."""
-    yield x.call("ncclGroupStart")
-    for rank in range(x.n):
-        yield x.call("ncclSend", x.send, x.count, x.type, x.peer(rank), x.comm, x.stream)
-        yield x.call("ncclRecv", x.recv[rank * x.count :], x.count, x.type, x.peer(rank), x.comm, x.stream)
-    yield x.call("ncclGroupEnd")
-
-
-def _swapped_nccl(x):
-    yield x.call("ncclGroupStart")
-    for rank, place in enumerate([1, 0, *range(2, x.n)]):
-        yield x.call("ncclSend", x.send, x.count, x.type, x.peer(rank), x.comm, x.stream)
-        yield x.call("ncclRecv", x.recv[place * x.count :], x.count, x.type, x.peer(rank), x.comm, x.stream)
-    yield x.call("ncclGroupEnd")
-
-
-def _dropped_nccl(x):
-    yield x.call("ncclBroadcast", x.send, x.recv, x.count, x.type, 0, x.comm, x.stream)
-
-
-def _scatter_nccl(x):
-    yield x.call("ncclReduceScatter", x.send, x.recv, x.count, x.type, x.redop, x.comm, x.stream)
-
-
-def _scatter_mpi(x):
-    yield x.call("MPI_Reduce_scatter_block", x.unless_in_place(x.send), x.recv, x.count, x.type, x.redop, x.comm)
-
-
-def _silent(x):
+def _nothing(*_):
     return iter(())
 
 
-ALLGATHER = Operation(
-    "test_allgather", lambda n: (n - 1) / n, lambda x: [Block([rank], 0, x.count) for rank in x.ranks],
-    {"mpi": _gather_mpi, "nccl": _gather_nccl, "torch": _gather_torch}, parts=lambda n: n,
-)  # fmt: skip
-REDUCESCATTER = Operation(
-    "test_reducescatter", lambda n: (n - 1) / n, lambda x: [Block(x.ranks, x.rank * x.count, x.count)],
-    {"mpi": _scatter_mpi, "nccl": _scatter_nccl}, reduces=True, sends=lambda x: x.n * x.count, parts=lambda n: n,
-)  # fmt: skip
-DROPPED = replace(
-    ALLREDUCE, name="dropped", steps={"mpi": _dropped_mpi, "nccl": _dropped_nccl, "torch": in_place_only(_dropped_torch)}, command="faulty"
-)
-FLIPPED = replace(ALLREDUCE, name="flipped", steps={"mpi": _flipped_mpi, "torch": in_place_only(_flipped_torch)}, command="faulty")
-SWAPPED = replace(ALLGATHER, name="swapped", steps={"mpi": _swapped_mpi, "nccl": _swapped_nccl, "torch": _swapped_torch}, command="faulty")
-SILENT = replace(
-    ALLREDUCE, name="silent", steps={"mpi": _silent, "nccl": _silent, "torch": in_place_only(lambda x: iter(()))}, command="faulty"
-)
+# By fault: what is done before and after the real calls, and by which libraries. A call of NCCL's flips no single bit.
+FAULTS = {
+    "dropped": (_drop, _nothing, ("mpi", "nccl", "torch")),
+    "swapped": (_nothing, _swap, ("mpi", "nccl", "torch")),
+    "flipped": (_nothing, _flip, ("mpi", "torch")),
+}
+
+
+def _spoilt(operation: Operation, fault: str, api: str):
+    """The operation's own calls with a fault around them, in the placings that the operation has."""
+    steps, (before, after, _) = operation.steps_of(api, messages=True), FAULTS[fault]
+
+    def spoilt(x):
+        yield from before(x, operation, api == "torch")
+        yield from steps(x)
+        yield from after(x, operation, api == "torch")
+
+    for mark in ("in_place_only", "out_of_place_only", "result_first"):
+        setattr(spoilt, mark, getattr(steps, mark, False))
+    return spoilt
+
+
+def _faulty(operation: Operation, fault: str) -> Operation:
+    steps = {api: _spoilt(operation, fault, api) for api in FAULTS[fault][2]}
+    return replace(operation, name=f"{fault}_{operation.name}", steps=steps, by_messages=None, command="faulty")
+
+
+globals().update({f"{fault}_{one.name}".upper(): _faulty(one, fault) for one in SPOILT.values() for fault in FAULTS})
+SILENT = replace(ALLREDUCE, name="silent", steps=dict.fromkeys(("mpi", "nccl", "torch"), _nothing), command="faulty")

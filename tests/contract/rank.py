@@ -19,6 +19,7 @@ from collbench.operations.cell import Cell
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.plan import Sweep
 from collbench.operations.registry import operations
+from collbench.operations.traffic import skewed
 from collbench.runner.request import Request
 from collbench.timing.budget import Budget
 
@@ -36,9 +37,10 @@ class Several(Sweep):
 
 
 def sweep_of(asked: dict[str, Any]) -> Sweep:
-    """A sweep from JSON: names instead of operations and dtypes."""
+    """A sweep from JSON: names instead of operations and dtypes, a number instead of traffic that is skewed."""
     named = {"operations": tuple(operations()[name] for name in asked["operations"]), "dtypes": tuple(DTYPES[d] for d in asked["dtypes"])}
-    return Sweep(**{**{key: tuple(v) if isinstance(v, list) else v for key, v in asked.items()}, **named}, habits=habits)
+    plain = {key: tuple(v) if isinstance(v, list) else v for key, v in asked.items() if key != "skew"}
+    return Sweep(**{**plain, **named}, traffic=skewed(asked["skew"]) if "skew" in asked else None, habits=habits)
 
 
 def request_of(asked: dict[str, Any]) -> Request:

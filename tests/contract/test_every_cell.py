@@ -10,13 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from collbench.operations.dtypes import BITWISE, DTYPES, REDOPS, redop_misfit
+from collbench.operations.dtypes import BITWISE, redop_misfit
 from tests.conftest import sample
+from tests.contract.asked import asked_for
 from tests.contract.launch import launch
 from tests.contract.rank import sweep_of
-from tests.helpers import FITTING
 
+pytestmark = pytest.mark.timeout(320)  # under --long a launch has a thousand cells
 NOT_IN_TORCH = ("uint32", "uint64", "float8_e4m3fn", "float8_e5m2")
+IN_PLACE_ONLY = {"gloo": ("allreduce", "broadcast", "reduce", "hypercube"), "mpi": ("broadcast", "hypercube"), "nccl": ("hypercube",)}
+OUT_OF_PLACE_ONLY = dict.fromkeys(("gloo", "nccl"), ("alltoall", "sendrecv"))
 needs = {"gloo": "torch", "mpi": "mpi4py"}
 LAUNCHES = [
     ("simulated", 1),
@@ -30,37 +33,6 @@ LAUNCHES = [
 ]
 
 
-def all_reductions(backend, few):
-    """All-reduce of types and reductions: of libraries a sample of the types, where ranks outnumber cores a sample of both."""
-    if not few:
-        dtypes = list(DTYPES) if backend == "simulated" else sample(list(DTYPES), 6)
-        whole = {"operations": ["allreduce"], "sizes": [1003], "dtypes": dtypes, "redops": list(REDOPS)}
-        return [
-            whole,
-            {**whole, "in_place": True, "dtypes": ["float32", *sample([dtype for dtype in dtypes if dtype != "float32"], 3)]},
-            {**whole, "in_place": False, "dtypes": ["float32"], "redops": ["sum", "max"]},
-        ]
-    return [{"operations": ["allreduce"], "sizes": [1003], "dtypes": [dtype], "redops": [redop]} for dtype, redop in sample(FITTING, 6)]
-
-
-def asked_for(backend, n):
-    """The sweeps of one launch."""
-    few = n > 2 and backend != "simulated"
-    types = ["float32"] if few else ["float32", "bfloat16", "int8"]
-    rotating = {"operations": ["allreduce"], "sizes": [300_001], "dtypes": ["int8"], "mode": "pipelined", "buffers": "rotating"}
-    return [
-        *all_reductions(backend, few),
-        {"operations": ["broadcast"], "sizes": [1, 1003], "dtypes": types if few else list(DTYPES), "roots": sorted({0, n - 1})},
-        {"operations": ["broadcast", "p2p_latency"], "sizes": [64], "dtypes": ["float32"], "in_place": True},
-        {"operations": ["broadcast"], "sizes": [64], "dtypes": ["float32"], "in_place": False},
-        {"operations": ["p2p_latency", "p2p_bandwidth", "p2p_bidirectional"], "sizes": [1, 300_001], "dtypes": types, "window": 3},
-        *([rotating] if n == 2 else []),
-        {"operations": ["allreduce"], "sizes": [1, 300_001], "dtypes": ["float32", "int8"]},
-        {"operations": ["test_allgather", "test_reducescatter"], "sizes": [3001], "dtypes": ["float32", "uint8"]},
-        {"operations": ["test_allgather"], "sizes": [3001], "dtypes": ["float64"], "in_place": True},
-    ]
-
-
 @functools.cache
 def launched(backend, n, python=sys.executable):
     """(sweeps, outcome), launched once."""
@@ -69,29 +41,41 @@ def launched(backend, n, python=sys.executable):
     folder = Path(tempfile.mkdtemp())
     try:
         asked = asked_for(backend, n)
-        if backend == "nccl":  # whose habit is 1,024 slots of so small buffers
-            asked = [{"buffers": "fixed", **part} for part in asked]
         return asked, launch(folder, backend, n, asked, python=python)
     finally:
         shutil.rmtree(folder)
 
 
+def has_no_form(cell, backend, n):
+    """What must be said of an operation that a library lacks, or has not in this placing, or not among so many ranks; whether it is."""
+    operation, pair = cell.operation, cell.operation.startswith("p2p")
+    return {
+        "nccl has no barrier": (backend, operation) == ("nccl", "barrier"),
+        f"{backend} has {operation} in place only": operation in IN_PLACE_ONLY.get(backend, ()) and cell.in_place is False,
+        f"{backend} has {operation} out of place only": operation in OUT_OF_PLACE_ONLY.get(backend, ()) and cell.in_place,
+        f"{operation} needs 2 ranks": (pair or operation == "sendrecv") and n < 2,
+        f"{operation} has no in-place form": (pair or operation == "alltoallv") and cell.in_place,
+        f"hypercube needs 2, 4, 8, 16 … ranks, not {n}": operation == "hypercube" and n not in (2, 4),
+    }
+
+
+def reduces_no_such(cell, backend):
+    """What must be said of a reduction that has no meaning, or that a library does not have."""
+    dtype, redop, reduces = cell.dtype.name, cell.redop, cell.redop is not None
+    misfit = redop_misfit(redop, cell.dtype) if reduces else None
+    return {
+        misfit: misfit,
+        "MPI has no avg": backend == "mpi" and redop == "avg",
+        f"NCCL has no {redop}": backend == "nccl" and redop in BITWISE,
+        f"gloo reduces no {dtype} tensors.*": backend == "gloo" and reduces and dtype in NOT_IN_TORCH,
+        f"MPI has no type for {dtype}.*": backend == "mpi" and reduces and dtype.startswith("float8"),
+        ".*MPI.* cannot reduce bfloat16": backend == "mpi" and reduces and dtype == "bfloat16",
+    }
+
+
 def reason(cell, backend, n):
     """What must be said of a cell that cannot be, or None."""
-    operation, pair, reduces = cell.operation, cell.operation.startswith("p2p"), cell.redop is not None
-    in_place_only = {"gloo": ("allreduce", "broadcast"), "mpi": ("broadcast",)}.get(backend, ())
-    reasons = {
-        "gloo has no test_reducescatter": operation == "test_reducescatter" and backend == "gloo",
-        f"{backend} has {operation} in place only": operation in in_place_only and cell.in_place is False,
-        f"{operation} needs 2 ranks": pair and n < 2,
-        f"{operation} has no in-place form": pair and cell.in_place,
-        (reduces and redop_misfit(cell.redop, cell.dtype)) or "": reduces and redop_misfit(cell.redop, cell.dtype),
-        "MPI has no avg": backend == "mpi" and cell.redop == "avg",
-        f"NCCL has no {cell.redop}": backend == "nccl" and cell.redop in BITWISE,
-        f"gloo reduces no {cell.dtype.name} tensors.*": backend == "gloo" and reduces and cell.dtype.name in NOT_IN_TORCH,
-        f"MPI has no type for {cell.dtype.name}.*": backend == "mpi" and reduces and cell.dtype.name.startswith("float8"),
-        ".*MPI.* cannot reduce bfloat16": backend == "mpi" and reduces and cell.dtype.name == "bfloat16",
-    }
+    reasons = has_no_form(cell, backend, n) | reduces_no_such(cell, backend)
     return next((why for why, holds in reasons.items() if holds), None)
 
 
@@ -102,45 +86,31 @@ def assert_as_promised(row, cell, backend, n):
         assert re.fullmatch(wanted, row.na), row
         assert (row.checked, row.wrong, row.time_s, row.busbw_bytes_per_s) == (0, None, None, None)
         return
-    assert (row.na, row.checked, row.wrong, row.wrong_detail) == (None, 1, 0, None), row
+    checked = (0, None) if (backend, cell.operation) == ("simulated", "barrier") else (1, 0)  # made-up ranks meet in no time
+    assert (row.na, row.checked, row.wrong, row.wrong_detail) == (None, *checked, None), row
     assert row.time_s.p50 > 0
-    assert (row.busbw_bytes_per_s or 0) > 0 or n == 1
+    assert (row.busbw_bytes_per_s or 0) > 0 or n == 1 or cell.operation == "barrier"
     assert (row.dtype, row.redop, row.root, row.size_bytes) == (cell.dtype.name, cell.redop, cell.root, cell.size_bytes)
 
 
 @pytest.mark.parametrize(("backend", "n"), LAUNCHES)
 def test_right_or_not_applicable(backend, n):
     asked, outcome = launched(backend, n)
-    cells = [cell for part in asked for cell in sweep_of(with_our_operations(part)).cells(backend, n)]
+    cells = cells_of(asked, backend, n)
     assert outcome.code == 0, outcome.stderr
     assert len(outcome.rows) == len(cells)
     for row, cell in zip(outcome.rows, cells, strict=True):
         assert_as_promised(row, cell, backend, n)
 
 
-def with_our_operations(part):
-    """The plug-in is installed for the ranks only."""
-    from collbench.operations.registry import operations
-    from tests.contract import made_up
-
-    for operation in (made_up.ALLGATHER, made_up.REDUCESCATTER):
-        operations().setdefault(operation.name, operation)
-    return part
-
-
-@pytest.fixture(autouse=True)
-def forget_our_operations():
-    yield
-    from collbench.operations.registry import operations
-
-    operations.cache_clear()
+def cells_of(asked, backend, n):
+    return [cell for part in asked for cell in sweep_of(part).cells(backend, n)]
 
 
 def placings(backend, operation, n=2):
     """Per placing asked for: whether it ran, and the placing on the row."""
     asked, outcome = launched(backend, n)
-    cells = [cell for part in asked for cell in sweep_of(with_our_operations(part)).cells(backend, n)]
-    pairs = zip(cells, outcome.rows, strict=True)
+    pairs = zip(cells_of(asked, backend, n), outcome.rows, strict=True)
     return {
         (c.in_place, r.in_place, r.na is None) for c, r in pairs if c.operation == operation and c.buffers == "fixed" and not no_such(c)
     }
@@ -163,6 +133,16 @@ def test_nccl_has_both_placings_and_takes_out_of_place(operation):
     assert placings("nccl", operation) == {(None, False, True), (True, True, True), (False, False, True)}
 
 
+@pytest.mark.in_turn  # a launch of its own
+def test_an_nccl_without_functions_for_them_does_the_same_by_messages(tmp_path):
+    names = {"alltoall": "ncclAlltoAll", "gather": "ncclGather", "scatter": "ncclScatter"}
+    sweep = {"operations": list(names), "sizes": [1003], "dtypes": ["float32"], "buffers": "fixed", "roots": [0, 2]}
+    asked = [sweep, {**sweep, "operations": ["gather", "scatter"], "in_place": True}]
+    outcome = launch(tmp_path, "nccl", 3, asked, lacks=sorted(names.values()))
+    assert (outcome.code, len(outcome.rows)) == (0, 9), outcome.stderr
+    assert {(row.na, row.checked, row.wrong) for row in outcome.rows} == {(None, 1, 0)}
+
+
 @pytest.mark.parametrize("backend", ["mpi", "gloo"])
 def test_broadcast_is_in_place_only(backend):
     assert placings(backend, "broadcast") == {(None, True, True), (True, True, True), (False, False, False)}
@@ -181,10 +161,10 @@ def test_mpi_is_timed_by_the_native_loop_and_torch_by_python():
 
 @pytest.mark.in_turn
 @pytest.mark.openmpi
-@pytest.mark.parametrize("n", [2])
+@pytest.mark.parametrize("n", [2, *sample([3, 4], 1)])
 def test_open_mpi(openmpi_python, n):
     asked, outcome = launched("mpi", n, openmpi_python)
     assert outcome.code == 0, outcome.stderr
-    cells = [cell for part in asked for cell in sweep_of(with_our_operations(part)).cells("mpi", n)]
+    cells = cells_of(asked, "mpi", n)
     for row, cell in zip(outcome.rows, cells, strict=True):
         assert_as_promised(row, cell, "mpi", n)

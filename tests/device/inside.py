@@ -15,14 +15,18 @@ from collbench.device.checker import checker_of, prove
 from collbench.device.cuda import cupy_runtime
 from collbench.device.gpu import Gpu, driver_address, driver_error, gpu_count
 from collbench.errors import RunFailed, UsageError
+from collbench.operations.allgather import ALLGATHER
 from collbench.operations.allreduce import ALLREDUCE
+from collbench.operations.alltoall import ALLTOALL
 from collbench.operations.check import poison
 from collbench.operations.digits import PERIOD
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.layout import bytes_needed
 from collbench.operations.operation import Operation
 from collbench.operations.p2p_bandwidth import P2P_BANDWIDTH
-from tests.helpers import ALLGATHER, ALLTOALL, REDUCESCATTER, SCATTER, carried_out, make_cell
+from collbench.operations.reducescatter import REDUCESCATTER
+from collbench.operations.scatter import SCATTER
+from tests.helpers import carried_out, make_cell
 
 PAIR = Group((0, 1), (0, 1))
 

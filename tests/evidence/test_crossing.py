@@ -5,11 +5,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.evidence.crossing import least
+from collbench.operations.allgather import ALLGATHER
+from collbench.operations.alltoall import ALLTOALL
+from collbench.operations.reducescatter import REDUCESCATTER
 from collbench.operations.registry import operations
+from collbench.operations.scatter import SCATTER
+from collbench.operations.traffic import Traffic, elements, skewed
 from collbench.peak.cut import Side, least_time
-from tests.helpers import ALLGATHER, ALLTOALL, REDUCESCATTER, SCATTER, make_cell
+from tests.helpers import make_cell
 
-ALLREDUCE, BROADCAST = operations()["allreduce"], operations()["broadcast"]
+ALLREDUCE, BROADCAST, ALLTOALLV = operations()["allreduce"], operations()["broadcast"], operations()["alltoallv"]
 NAMED = {"allreduce": ALLREDUCE, "broadcast": BROADCAST, "allgather": ALLGATHER, "reducescatter": REDUCESCATTER, "alltoall": ALLTOALL}
 S = 1 << 20  # of float32
 
@@ -57,6 +62,34 @@ def test_pairs_inside_a_host_cross_nothing_and_others_add():
 def test_it_is_of_the_elements_that_move(count):
     found = least(ALLGATHER, make_cell(count=2 * count + 1), ((0, 1),), {0: "a", 1: "b"})
     assert found.out == {"a": count * 4, "b": count * 4}
+
+
+UNEVEN = Traffic("made up", matrix=((0.0, 60.0, 12.0), (8.0, 0.0, 0.0), (4.0, 4.0, 4.0)))
+
+
+@pytest.mark.parametrize(("traffic", "hosts", "each", "total"), [
+    (None, "abcd", dict.fromkeys("abcd", (3 / 4, 3 / 4)), 3), (None, "aabb", {"a": (1, 1), "b": (1, 1)}, 2),
+    (skewed(4), "abcd", {"a": (0, 3 / 4), "b": (1 / 4, 0), "c": (1 / 4, 0), "d": (1 / 4, 0)}, 3 / 4),
+    (UNEVEN, "abc", {"a": (1, 12 / 72), "b": (8 / 72, 64 / 72), "c": (8 / 72, 12 / 72)}, 88 / 72),
+    (UNEVEN, "aab", {"a": (12 / 72, 8 / 72), "b": (8 / 72, 12 / 72)}, 20 / 72),
+])  # fmt: skip
+def test_uneven_parts_cross_as_the_traffic_says(traffic, hosts, each, total):
+    found, in_all = shares(ALLTOALLV, hosts, traffic=traffic, redop=None)
+    assert {host: pytest.approx(ways) for host, ways in found.items()} == each and in_all == pytest.approx(total)
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 71, 72, 10**6])
+def test_parts_that_rounding_changes_are_counted_as_they_move(count):
+    cell = make_cell(count=count, operation="alltoallv", redop=None, traffic=UNEVEN)
+    found, parts = least(ALLTOALLV, cell, ((0, 1, 2),), dict(enumerate("abc"))), elements(UNEVEN, 3, count) * 4
+    crossing = [parts[rank].sum() - parts[rank, rank] for rank in range(3)]
+    assert [found.out.get(host, 0) for host in "abc"] == pytest.approx(crossing, rel=1e-6, abs=8)
+    assert found.total == pytest.approx(sum(crossing), rel=1e-6, abs=24)
+
+
+def test_a_barrier_moves_no_bytes():
+    found = least(operations()["barrier"], make_cell(count=0, operation="barrier", redop=None), ((0, 1),), {0: "a", 1: "b"})
+    assert (found.out, found.into, found.total) == ({}, {}, 0)
 
 
 @settings(max_examples=60, deadline=None)

@@ -144,3 +144,17 @@ def test_an_alarm_needs_counters_that_are_known(first, second, size):
     assert json.loads(json.dumps(moved, allow_nan=False)) == moved
     if moved["other_path"]:
         assert any("unknown" not in host for host in moved["hosts"].values())
+
+
+@pytest.mark.parametrize(("packets", "other_path"), [(30, True), (99, False), (400, False)])
+def test_a_barrier_between_hosts_takes_packets_if_no_bytes(packets, other_path):
+    found = told(seen(0, 0, packets), size=0, operation="barrier", redop=None)
+    assert found["moved"]["hosts"]["h1"]["packets_out"] == packets and "out" not in found["moved"]["hosts"]["h1"]
+    sentence = f"mpi moved {packets} packets in 100 iterations out of h1 and 1 more host: the bytes took another path, such as memory"
+    assert bypassed(found) == (f"{sentence} that the ranks share" if other_path else None)
+
+
+def test_a_barrier_of_groups_that_stay_on_their_hosts_takes_none():
+    each = Ran(operations()["barrier"], make_cell(count=0, operation="barrier", redop=None), ((0, 1), (2, 3)), dict(enumerate("aabb")), 100)
+    found = {"moved": evidence(each, {"a": seen(0, 0, 3), "b": seen(0, 0, 3)})}
+    assert bypassed(found) is None and "packets_out" not in found["moved"]["hosts"]["a"]

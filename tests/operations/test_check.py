@@ -5,14 +5,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from collbench.operations.allgather import ALLGATHER
 from collbench.operations.allreduce import ALLREDUCE
+from collbench.operations.alltoall import ALLTOALL
 from collbench.operations.broadcast import BROADCAST
 from collbench.operations.check import Mismatch, compare, poison, tolerance_of
 from collbench.operations.digits import PERIOD
 from collbench.operations.dtypes import DTYPES, average_misfit
 from collbench.operations.operation import Place
 from collbench.operations.p2p_bandwidth import P2P_BANDWIDTH
-from tests.helpers import ALLGATHER, ALLTOALL, FITTING, REDUCESCATTER, SCATTER, carried_out, make_cell, make_place, sent
+from collbench.operations.reducescatter import REDUCESCATTER
+from collbench.operations.scatter import SCATTER
+from tests.helpers import FITTING, carried_out, make_cell, make_place, sent
 
 RANKS = (1, 2, 3, 4, 7, 100, 300)
 

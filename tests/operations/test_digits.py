@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 
+from collbench.operations.allgather import ALLGATHER
 from collbench.operations.allreduce import ALLREDUCE
 from collbench.operations.broadcast import BROADCAST
 from collbench.operations.check import poison
 from collbench.operations.digits import PERIOD, arriving, spread, write_digits
 from collbench.operations.dtypes import DTYPES
-from tests.helpers import ALLGATHER, FITTING, make_place, sent
+from tests.helpers import FITTING, make_place, sent
 
 RANKS = (1, 2, 3, 4, 7, 100, 300)
 UFUNCS = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum,

@@ -2,11 +2,15 @@
 
 import pytest
 
+from collbench.operations.allgather import ALLGATHER
 from collbench.operations.allreduce import ALLREDUCE
+from collbench.operations.alltoall import ALLTOALL
 from collbench.operations.broadcast import BROADCAST
 from collbench.operations.layout import Extent, slots_checked
 from collbench.operations.p2p_bandwidth import P2P_BANDWIDTH
-from tests.helpers import ALLGATHER, ALLTOALL, REDUCESCATTER, SCATTER, make_cell, make_place
+from collbench.operations.reducescatter import REDUCESCATTER
+from collbench.operations.scatter import SCATTER
+from tests.helpers import make_cell, make_place
 
 
 def extent(operation, rank, n=4, count=10, in_place=True, **changes):

@@ -1,54 +1,146 @@
 """The facts of every operation: bus factors as nccl-tests documents them, sizes, who sends and who receives."""
 
+from unittest.mock import MagicMock
+
 import pytest
 
 from collbench.errors import UsageError
-from collbench.operations.allreduce import ALLREDUCE
-from collbench.operations.broadcast import BROADCAST
 from collbench.operations.dtypes import DTYPES, dtype_named, redop_misfit, redop_named
-from collbench.operations.operation import in_place_only
-from collbench.operations.p2p_bandwidth import P2P_BANDWIDTH
-from collbench.operations.p2p_bidirectional import P2P_BIDIRECTIONAL
-from collbench.operations.p2p_latency import P2P_LATENCY
-from tests.helpers import ALLGATHER, make_cell, make_place
+from collbench.operations.operation import has_mark, in_place_only, result_first
+from collbench.operations.registry import operations
+from tests.helpers import make_cell, make_place
+
+ALL = operations()
+# FIELD.md: how many parts of count·width a size has, and busbw / algbw, both by the number of ranks n.
+FACTS = {
+    "allreduce": (lambda n: 1, lambda n: 2 * (n - 1) / n),
+    "broadcast": (lambda n: 1, lambda n: 1),
+    "reduce": (lambda n: 1, lambda n: 1),
+    "sendrecv": (lambda n: 1, lambda n: 1),
+    "allgather": (lambda n: n, lambda n: (n - 1) / n),
+    "reducescatter": (lambda n: n, lambda n: (n - 1) / n),
+    "alltoall": (lambda n: n, lambda n: (n - 1) / n),
+    "gather": (lambda n: n, lambda n: (n - 1) / n),
+    "scatter": (lambda n: n, lambda n: (n - 1) / n),
+    "hypercube": (lambda n: n - 1, lambda n: 1),
+    "p2p_latency": (lambda n: 1, lambda n: 1),
+    "p2p_bandwidth": (lambda n: 1, lambda n: 1),
+    "p2p_bidirectional": (lambda n: 1, lambda n: 1),
+}
 
 
-@pytest.mark.parametrize(("n", "factor"), [(1, 0.0), (2, 1.0), (4, 1.5), (8, 1.75), (16, 1.875)])
-def test_bus_factor_of_allreduce(n, factor):
-    assert ALLREDUCE.bus_factor(n) == factor
+@pytest.mark.parametrize("name", FACTS)
+@pytest.mark.parametrize("n", [2, 4, 8, 1024])
+def test_parts_and_bus_factors_are_those_of_nccl_tests(name, n):
+    parts, factor = FACTS[name]
+    assert (ALL[name].parts(n), ALL[name].bus_factor(n)) == (parts(n), factor(n))
 
 
-@pytest.mark.parametrize("operation", [BROADCAST, P2P_LATENCY, P2P_BANDWIDTH, P2P_BIDIRECTIONAL], ids=lambda o: o.name)
-def test_bus_factor_of_what_only_moves(operation):
-    assert [operation.bus_factor(n) for n in (1, 2, 16)] == [0.0, 1.0, 1.0]
+@pytest.mark.parametrize("name", [*FACTS, "alltoallv", "barrier"])
+def test_one_rank_has_no_bus_and_a_size_all_the_same(name):
+    assert ALL[name].bus_factor(1) == 0
+    assert ALL[name].count(make_cell("float64", 100), 1) == 100
 
 
 def test_size_is_parts_times_count_times_width():
-    assert ALLREDUCE.count(make_cell("float64", 100), 4) == 100
-    assert ALLGATHER.count(make_cell("float64", 100), 4) == 25
-    assert ALLGATHER.count(make_cell("float64", 3), 4) == 0
+    counts = {name: ALL[name].count(make_cell("float64", 100), 4) for name in ("allreduce", "allgather", "hypercube")}
+    assert counts == {"allreduce": 100, "allgather": 25, "hypercube": 33}
+    assert ALL["allgather"].count(make_cell("float64", 3), 4) == 0
 
 
-def test_who_sends_and_who_receives():
-    def shape(operation, rank):
-        place = make_place(rank, 2, 10, redop=None, root=1)
-        return operation.sends(place), operation.receives(place)
+# (elements sent, elements received) by the ranks 0, 1, 2 of 4, where a part has 10 elements and the root is 1
+SHAPES = {
+    "allreduce": [(10, 10), (10, 10), (10, 10)],
+    "broadcast": [(0, 10), (10, 10), (0, 10)],
+    "reduce": [(10, 0), (10, 10), (10, 0)],
+    "allgather": [(10, 40), (10, 40), (10, 40)],
+    "reducescatter": [(40, 10), (40, 10), (40, 10)],
+    "alltoall": [(40, 40), (40, 40), (40, 40)],
+    "gather": [(10, 0), (10, 40), (10, 0)],
+    "scatter": [(0, 10), (40, 10), (0, 10)],
+    "sendrecv": [(10, 10), (10, 10), (10, 10)],
+    "hypercube": [(10, 40), (10, 40), (10, 40)],
+    "p2p_bandwidth": [(10, 0), (0, 10), (0, 0)],
+    "p2p_bidirectional": [(10, 10), (10, 10), (10, 10)],
+}
 
-    assert [shape(ALLREDUCE, rank) for rank in (0, 1)] == [(10, 10), (10, 10)]
-    assert [shape(BROADCAST, rank) for rank in (0, 1)] == [(0, 10), (10, 10)]
-    assert [shape(P2P_BANDWIDTH, rank) for rank in (0, 1)] == [(10, 0), (0, 10)]
-    assert [shape(P2P_BIDIRECTIONAL, rank) for rank in (0, 1)] == [(10, 10), (10, 10)]
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_who_sends_and_who_receives(name):
+    places = [make_place(rank, 4, 10, redop=None, root=1) for rank in range(3)]
+    assert [(ALL[name].sends(place), ALL[name].receives(place)) for place in places] == SHAPES[name]
+
+
+def test_whose_elements_arrive():
+    def blocks(name, rank):
+        return [(list(block.sources), block.at) for block in ALL[name].arrives(make_place(rank, 3, 10, redop=None, root=1))]
+
+    assert blocks("sendrecv", 0) == [([2], 0)]
+    assert blocks("alltoall", 2) == [([0], 20), ([1], 20), ([2], 20)]
+    assert blocks("scatter", 2) == [([1], 20)]
+    assert blocks("gather", 1) == blocks("allgather", 0) == [([0], 0), ([1], 0), ([2], 0)]
+    assert blocks("reducescatter", 2) == [([0, 1, 2], 20)]
+
+
+# In place, where the send elements lie in the receive buffer: by rank 0, 1, 2 of 3, a part of 10 elements, root 1.
+SHIFTS = {
+    "reduce": [0, 0, 0],
+    "allgather": [0, 10, 20],
+    "reducescatter": [0, -10, -20],  # nccl-tests: recvbuff = sendbuff + rank·count
+    "alltoall": [0, 0, 0],
+    "gather": [0, 10, 0],  # nccl.h: sendbuff == recvbuff + root * count
+    "scatter": [0, -10, 0],  # nccl.h: recvbuff == sendbuff + root * count
+    "sendrecv": [0, 0, 0],
+    "hypercube": [0, 10, 20],
+}
+
+
+@pytest.mark.parametrize("name", SHIFTS)
+def test_where_in_place_is(name):
+    places = [make_place(rank, 3, 10, redop=None, root=1, in_place=True) for rank in range(3)]
+    assert [ALL[name].in_place_shift(place) for place in places] == SHIFTS[name]
+
+
+def test_mpi_puts_what_is_reduced_and_scattered_in_place_at_the_start():
+    place = make_place(2, 3, 10, in_place=True)
+    assert [ALL["reducescatter"].on(api).in_place_shift(place) for api in ("mpi", "nccl", "torch")] == [0, -20, -20]
+    assert ALL["allgather"].on("mpi") is ALL["allgather"]
+
+
+# By api the operations that it has in one placing only; "messages" stands for what a library does by messages.
+ONLY = {
+    ("mpi", "in_place_only"): {"broadcast", "hypercube"},
+    ("nccl", "in_place_only"): {"hypercube"},
+    ("torch", "in_place_only"): {"allreduce", "broadcast", "reduce", "hypercube"},
+    ("nccl", "out_of_place_only"): {"alltoall", "sendrecv"},
+    ("torch", "out_of_place_only"): {"alltoall", "sendrecv"},
+    ("mpi", "out_of_place_only"): set(),
+}
+
+
+@pytest.mark.parametrize(("api", "mark"), ONLY)
+def test_which_placings_each_api_knows(api, mark):
+    assert {name for name in SHAPES if has_mark(ALL[name].steps_of(api, messages=True), mark)} == ONLY[api, mark]
+
+
+@pytest.mark.parametrize(("n", "reason"), [(1, "not 1"), (2, None), (3, "not 3"), (8, None), (12, "not 12"), (1024, None)])
+def test_a_hypercube_has_a_power_of_two_corners(n, reason):
+    assert ALL["hypercube"].needs(n, make_cell()) == (reason and f"hypercube needs 2, 4, 8, 16 … ranks, {reason}")
+
+
+def test_a_ring_has_two_ranks_at_least():
+    assert [ALL["sendrecv"].needs(n, make_cell()) for n in (1, 2, 3)] == ["sendrecv needs 2 ranks", None, None]
 
 
 def test_messages_per_iteration():
     cell = make_cell(window=64)
-    assert [o.moves(cell) for o in (ALLREDUCE, P2P_LATENCY, P2P_BANDWIDTH, P2P_BIDIRECTIONAL)] == [1, 2, 64, 64]
+    assert [ALL[name].moves(cell) for name in ("allreduce", "p2p_latency", "p2p_bandwidth", "p2p_bidirectional")] == [1, 2, 64, 64]
 
 
-def test_which_apis_know_it_in_place_only():
-    assert [ALLREDUCE.knows_in_place_only(api) for api in ("mpi", "torch", "simulated")] == [False, True, False]
-    assert [BROADCAST.knows_in_place_only(api) for api in ("mpi", "torch")] == [True, True]
-    assert in_place_only(lambda x: iter(())).in_place_only
+def test_marks_of_steps_add_up():
+    both = in_place_only(result_first(lambda x: iter(())))
+    assert [has_mark(both, mark) for mark in ("in_place_only", "result_first", "out_of_place_only")] == [True, True, False]
+    assert not has_mark(None, "in_place_only")
 
 
 def test_what_each_type_holds_exactly_it_does_hold():
@@ -81,3 +173,15 @@ def test_reductions_without_a_meaning_on_a_type():
 def test_a_cells_title():
     assert make_cell("float32", 2**20, redop="max").title() == "allreduce 4 MiB on simulated (float32, max)"
     assert make_cell("int8", 8, redop=None, root=3).title() == "allreduce 8 B on simulated (int8, root 3)"
+
+
+@pytest.mark.parametrize(
+    ("name", "new", "old"),
+    [("allgather", "all_gather_single", "all_gather_into_tensor"), ("reducescatter", "reduce_scatter_single", "reduce_scatter_tensor")],
+)
+@pytest.mark.parametrize("has", [True, False])
+def test_torch_2_13_has_new_names_for_what_older_ones_have_too(name, new, old, has):
+    x = MagicMock()
+    x.has = lambda function: has and function == new
+    list(ALL[name].steps["torch"](x))
+    assert x.call.call_args.args[0] == (new if has else old)

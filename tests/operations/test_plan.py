@@ -3,12 +3,12 @@
 import pytest
 
 from collbench.errors import UsageError
+from collbench.operations.allgather import ALLGATHER
 from collbench.operations.allreduce import ALLREDUCE
 from collbench.operations.broadcast import BROADCAST
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.p2p_bandwidth import P2P_BANDWIDTH
 from collbench.operations.plan import CPU, CUDA, Habits, Sweep, rounding_note, tuning_note
-from tests.helpers import ALLGATHER
 
 F32, F64, I8 = (DTYPES[name] for name in ("float32", "float64", "int8"))
 

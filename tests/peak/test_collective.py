@@ -128,10 +128,16 @@ def test_even_traffic_of_alltoallv_is_alltoalls():
 
 
 def test_uneven_traffic_is_limited_by_the_busiest_node():
-    """Node 0 sends 8 GB to node 1, nothing else moves: 8 GB / 50 GB/s; 8 of 16 ranks' bytes on average."""
+    """Node 0 sends 8 GB to node 1, nothing else moves: 8 GB / 50 GB/s. The size is what one rank sends, 1 GB; 15/16 of it count."""
     rows = [[1e9 / 8 if i < 8 <= j else 0.0 for j in range(16)] for i in range(16)]
     found = ceilings("alltoallv", Job((typed(),) * 2, traffic=rows)).bound
-    assert (found.bytes_per_s, found.limited_by) == (pytest.approx(8e9 / 16 / (8e9 / 50e9)), "NIC 4×100 Gb/s")
+    assert (found.bytes_per_s, found.limited_by) == (pytest.approx(15 / 16 * 1e9 / (8e9 / 50e9)), "NIC 4×100 Gb/s")
+
+
+def test_traffic_within_ranks_alone_crosses_nothing():
+    rows = [[float(i == j) for j in range(16)] for i in range(16)]
+    found = ceilings("alltoallv", Job((typed(),) * 2, traffic=rows)).bound
+    assert (found.bytes_per_s, found.limited_by, found.model) == (None, "no byte crosses a link whose rate is known", "bound")
 
 
 @pytest.mark.parametrize("traffic", [[[0.0]], [[-1.0] * 32] * 32, [[float("nan")] * 32] * 32])

@@ -8,7 +8,7 @@ from collbench.errors import UsageError
 from collbench.peak.collective import ceilings
 from collbench.peak.gpu_links import links_per_gpu
 from collbench.peak.job import Job
-from collbench.peak.node import node_of
+from collbench.peak.node import neighbours_of, node_of
 from collbench.peak.pcie import gen
 from collbench.topology.model import SWITCH, Gpu, GpuLink, Machine, Nic, PciDevice, PcieLink, Port
 from tests.peak.made import GEN4, GEN5, endpoints, gpus, infiniband, switched, wired
@@ -280,3 +280,19 @@ def test_names_of_gpus_without_addresses_will_do():
     some = tuple(Gpu(key=f"gpu{i}", index=i) for i in range(4))
     node = node_of(Machine(gpus=some, gpu_links=tuple(GpuLink(gpu.key, SWITCH, 12) for gpu in some)))
     assert node.injection.bytes_per_s == 300e9
+
+
+def test_a_ring_uses_the_ways_between_its_neighbours_alone():
+    """GPUs 0, 1 and 2, 3 are bridged; PCIe lies between the bridges."""
+    machine = wired(gpus(4), {(0, 1): 12, (2, 3): 12})
+    a, b, c, d = (gpu.key for gpu in machine.gpus)
+    ways = [neighbours_of(machine, [a, b, c, d], edges) for edges in ([(a, b), (c, d)], [(a, b), (b, c)], [])]
+    assert [way.bytes_per_s for way in ways] == [300e9, pytest.approx(31.5e9, rel=1e-2), None]
+    assert ways[2].name == "no edge of the ring stays inside"
+
+
+def test_neighbours_whose_links_no_source_counts_are_unknown():
+    machine = switched(2, 12)
+    untold = replace(machine, gpu_links=machine.gpu_links[:1])
+    a, b = (gpu.key for gpu in machine.gpus)
+    assert neighbours_of(untold, [a, b], [(a, b)]).bytes_per_s is None

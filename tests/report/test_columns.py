@@ -7,8 +7,22 @@ from typing import Any
 import pytest
 
 from collbench.peak.ceiling import Ceiling, given, nothing
-from collbench.report.columns import headline, interval, limited_by, of_ceiling, remarks, times, two_modes, wrong
+from collbench.report.columns import (
+    headline,
+    interval,
+    limited_by,
+    name_of,
+    of_ceiling,
+    remarks,
+    same_for_all,
+    shown_columns,
+    times,
+    two_modes,
+    wrong,
+)
 from collbench.report.flags import DOUBTFUL, FLAGS, explain, printable
+from collbench.report.groups import group_rates, groups_in_words, of_each_group
+from collbench.report.plan import PlanSummary
 from tests.results.rows import COPY, NIC, make_row, make_times, not_measured
 
 BOUND = Ceiling("network", 40e9, "NIC 4×100 Gb/s", "bound")
@@ -112,3 +126,77 @@ def test_every_flag_is_explained_once_and_unknown_ones_are_not_invented() -> Non
 def test_text_from_files_cannot_steer_a_terminal() -> None:
     assert printable("a\x1b[2J\n\r\u202eb×µ–") == "a?[2J???b×µ–"
     assert headline(not_measured("\x1b]0;x\x07")) == "allreduce  64 MiB  nccl  n/a (?]0;x?)"
+
+
+BARRIER: dict[str, Any] = {
+    "operation": "barrier", "dtype": "uint8", "redop": None, "count": 0, "algbw_bytes_per_s": None, "busbw_bytes_per_s": None,
+    "ceiling": nothing("barrier moves nothing"), "percent_of_ceiling": None,
+}  # fmt: skip
+GROUPS = {
+    "count": 2, "ranks": 4, "p50_s": [1e-3, 1.1e-3], "busbw_bytes_per_s": [9.45e9, 9.41e9], "total_busbw_bytes_per_s": 18.86e9,
+}  # fmt: skip
+
+
+def titles(*rows: Any, **known: Any) -> list[str]:
+    """The columns of a table of these rows or cells."""
+    return [column.title for column in shown_columns(PlanSummary.of(rows, **known))]
+
+
+def test_a_barrier_has_microseconds_alone() -> None:
+    row = make_row(0, **BARRIER)
+    assert titles(row) == ["operation", "backend", "time µs", "95 % interval", "wrong", "flags"]
+    assert headline(row) == "barrier  nccl  2399 µs"
+    assert name_of(row) == "barrier"
+
+
+def test_a_barrier_beside_others_has_dashes() -> None:
+    columns = {
+        column.title: column.text(make_row(0, **BARRIER)) for column in shown_columns(PlanSummary.of([make_row(0, **BARRIER), make_row()]))
+    }
+    assert [columns[title] for title in ("size", "dtype", "algbw GB/s", "busbw GB/s", "of ceiling", "limited by")] == [
+        "–", "–", "–", "–", "–", "barrier moves nothing",
+    ]  # fmt: skip
+    assert headline(make_row(0, ranks=1, **BARRIER)) == "barrier  nccl  2399 µs"
+
+
+def test_groups_have_columns_for_each_and_for_all() -> None:
+    row = make_row(group="MOD 2", groups=GROUPS)
+    texts = {column.title: column.text(row) for column in shown_columns(PlanSummary.of([row]))}
+    assert (texts["each group GB/s"], texts["all groups GB/s"]) == ("9.41–9.45", "18.9")
+    assert groups_in_words(row) == "2 groups of 4 ranks: 9.41–9.45 GB/s each, 18.9 GB/s in all"
+    assert "each group GB/s" not in titles(make_row(), make_row(group="0-1"))
+
+
+def test_groups_without_rates_have_dashes() -> None:
+    row = make_row(group="MOD 2", groups={"count": 2, "ranks": 4, "busbw_bytes_per_s": None, "total_busbw_bytes_per_s": None})
+    texts = {column.title: column.text(row) for column in shown_columns(PlanSummary.of([row]))}
+    assert (texts["each group GB/s"], texts["all groups GB/s"]) == ("–", "–")
+    assert groups_in_words(row) == "2 groups of 4 ranks"
+
+
+@pytest.mark.parametrize(
+    "groups", [{}, {"count": "x"}, {"busbw_bytes_per_s": 3}, {"busbw_bytes_per_s": ["x", None], "total_busbw_bytes_per_s": "y"}]
+)
+def test_groups_that_a_stored_row_has_no_numbers_of_are_none(groups: dict[str, Any]) -> None:
+    row = make_row(groups=groups)
+    assert (group_rates(row), of_each_group(row), groups_in_words(row)) == (([], None), "", "")
+
+
+def test_traffic_streams_and_groups_are_told_where_they_differ_else_above_the_table() -> None:
+    rows = [make_row(traffic=traffic, streams=k, group=g) for traffic, k, g in (("even", 1, "all"), ("skew 4", 4, "MOD 2"))]
+    assert {"traffic", "streams", "group"} <= set(titles(*rows))
+    assert not {"traffic", "streams", "group"} & set(titles(rows[1]))
+    facts = [same_for_all(PlanSummary.of([row])) for row in rows]
+    assert "even traffic · 1 stream" in facts[0]
+    assert "traffic skew 4 · 4 streams · split MOD 2" in facts[1]
+
+
+def test_cells_know_their_groups_before_the_first_row() -> None:
+    from collbench.operations.split import Split
+    from tests.helpers import make_cell
+
+    plan = PlanSummary.of([make_cell(split=Split("MOD", 2))], ranks=4, nodes=1)
+    assert plan.some("group") == ["MOD 2"]
+    assert PlanSummary.of([make_cell(operation="p2p_latency")], ranks=4).some("group") == ["0-2,1-3"]
+    assert PlanSummary.of([make_cell(operation="p2p_latency")], ranks=1).some("group") == []
+    assert PlanSummary.of([make_cell(split=Split("DIV", 8))], ranks=4).some("group") == ["all"]

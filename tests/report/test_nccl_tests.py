@@ -62,6 +62,10 @@ def test_two_blocks_with_both_placings() -> None:
         (make_row(dtype="bfloat16", redop="avg"), "bfloat16 avg -1 2399.00 28.00 42.00 0 N/A N/A N/A N/A"),
         (make_row(dtype="uint8", redop=None), "uint8 none -1 2399.00 28.00 42.00 0 N/A N/A N/A N/A"),
         (make_row(wrong=1234567), "float sum -1 2399.00 28.00 42.00 1.23457e+06 N/A N/A N/A N/A"),
+        (make_row(operation="reduce", root=3), "float sum 3 2399.00 28.00 42.00 0 N/A N/A N/A N/A"),
+        (make_row(operation="gather", redop=None, root=0), "float none 0 2399.00 28.00 42.00 0 N/A N/A N/A N/A"),
+        (make_row(operation="sendrecv", redop=None), "float sum -1 2399.00 28.00 42.00 0 N/A N/A N/A N/A"),
+        (make_row(operation="hypercube", redop=None, in_place=True), "float none -1 N/A N/A N/A N/A 2399.00 28.00 42.00 0"),
         (make_row(ranks=1, busbw_bytes_per_s=0.0), "float sum -1 2399.00 28.00 N/A 0 N/A N/A N/A N/A"),
     ],
 )
@@ -150,3 +154,25 @@ def test_heads_count_the_gpus_of_a_process() -> None:
     text = text_of([make_row()], places)
     assert "# nThread 1 nGpus 2 minBytes" in text
     assert "#  Rank  3 Group  0 Pid   4001 on      node0 device  3 [0000:3b:00] cuda\n" in text
+
+
+def test_a_barrier_has_its_time_alone() -> None:
+    row = make_row(0, operation="barrier", dtype="uint8", redop=None, count=0, algbw_bytes_per_s=None, busbw_bytes_per_s=None)
+    text = text_of([row])
+    assert parse(text) == [["0", "0", "uint8", "none", "-1", "2399.00", "N/A", "N/A", "0", "N/A", "N/A", "N/A", "N/A"]]
+    assert "# n/a: barrier nccl uint8: no barrier\n" in text_of(
+        [not_measured("no barrier", size_bytes=0, operation="barrier", dtype="uint8", redop=None)]
+    )
+
+
+def test_groups_are_told_in_the_comments_and_by_their_colours() -> None:
+    groups = {"count": 2, "ranks": 2, "p50_s": [1e-3, 1e-3], "busbw_bytes_per_s": [9.45e9, 9.41e9], "total_busbw_bytes_per_s": 18.86e9}
+    text = text_of([make_row(group="MOD 2", groups=groups)])
+    assert "# groups at 64 MiB: 2 groups of 2 ranks: 9.41–9.45 GB/s each, 18.9 GB/s in all\n" in text
+    assert [line.split()[4] for line in text.splitlines() if line.startswith("#  Rank")] == ["0", "1", "0", "1"]
+    assert "# Collective test starting: allreduce on nccl, isolated, fixed buffers, groups MOD 2\n" in text
+
+
+def test_traffic_and_streams_are_told_in_the_head() -> None:
+    text = text_of([make_row(operation="alltoallv", redop=None, traffic="skew 4", streams=2)])
+    assert "# Collective test starting: alltoallv on nccl, isolated, fixed buffers, traffic skew 4, 2 streams\n" in text

@@ -23,7 +23,7 @@ from collbench.results.folder import RunFolder
 from collbench.results.reader import read_run
 from tests.results.rows import make_row, make_times
 
-ALL_FILES = {"run.json", "cells.jsonl", "samples.bin", "events.jsonl"}
+ALL_FILES = {"run.json", "cells.jsonl", "samples.bin", "events.jsonl", "lock"}
 
 
 def test_the_default_folder_is_named_by_time_operation_and_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,10 +8,12 @@ from typing import Any, cast
 import pytest
 
 from collbench.operations.registry import operations
+from collbench.peak.host import HostRates
 from collbench.runner.ceilings import Ceilings, _sharing
 from collbench.topology.interfaces import Interface
 from collbench.topology.model import Machine, Nic, Port
 from collbench.world.world import Member
+from tests.helpers import make_cell
 from tests.topology.machines import dgx
 
 ETHERNET = Interface("eth0", 1500, 10e9, None, None)
@@ -47,7 +49,7 @@ def of(machines: list[Machine], path: str = "memory", operation: str = "allreduc
     backend = SimpleNamespace(name="mpi", local_path=path, own_ceiling=None, ranks=2 * per_host)
     one = operations()[operation]
     groups = [[rank, rank + per_host] for rank in range(per_host)] if one.pair else [list(range(2 * per_host))]
-    return known_ceilings.of(one, cast(Any, SimpleNamespace(device="cpu")), cast(Any, backend), groups)
+    return known_ceilings.of(one, make_cell(operation=operation), cast(Any, backend), groups)
 
 
 def test_mpi_on_hosts_with_infiniband_is_set_against_their_ports() -> None:
@@ -117,7 +119,7 @@ def of_gpus(operation: str, groups: list[list[int]], by_turns: bool = False, gpu
     gpus = tuple((first, second)[i] for i in gpu_of or ((0, 0, 1, 1) if by_turns else (0, 1, 0, 1)))
     known = Ceilings(cast(Any, SimpleNamespace(ceiling=None, oversubscription=1.0)), cast(Any, world), [], [machine, machine])
     backend = SimpleNamespace(name="nccl", own_ceiling=None, ranks=4, gpus=gpus)
-    return known.of(operations()[operation], cast(Any, SimpleNamespace(device="cuda")), cast(Any, backend), groups)
+    return known.of(operations()[operation], make_cell(operation=operation, device="cuda"), cast(Any, backend), groups)
 
 
 def test_pairs_of_gpus_inside_their_hosts_are_not_set_against_the_network() -> None:
@@ -126,9 +128,41 @@ def test_pairs_of_gpus_inside_their_hosts_are_not_set_against_the_network() -> N
     assert across.limited_by == "PCIe Gen5 x16 of 2 GPUs shared by 2 pairs"
     assert (inside.limited_by, bound.bytes_per_s) == ("NVLink 18×25 GB/s", 450e9)
     mixed, bound = of_gpus("p2p_bandwidth", [[0, 2], [1, 2]], by_turns=True)
-    assert (mixed.bytes_per_s, mixed.limited_by, bound) == (None, "some pairs cross hosts and some do not", None)
+    assert (mixed.bytes_per_s, mixed.limited_by, bound) == (pytest.approx(63.02e9, rel=1e-3), "PCIe Gen5 x16", mixed)
 
 
 def test_ranks_that_share_a_gpu_have_no_link_between_them() -> None:
     shared, bound = of_gpus("allreduce", [[0, 1, 2, 3]], gpu_of=(0, 0, 0, 1))
     assert (shared.bytes_per_s, shared.limited_by, bound) == (None, "several ranks share a GPU: no link lies between them", None)
+
+
+def inside(operation: str, path: str) -> Any:
+    """The ceiling of ranks of one host that meet over `path`."""
+    world = FakeWorld(2)
+    world.hosts = ("h0",)
+    known = Ceilings(cast(Any, SimpleNamespace(ceiling=None)), cast(Any, world))
+    known.rates = HostRates({400: 9e9}, {400: 3e9}, stream_one=2e9, stream_both=1e9)
+    backend = SimpleNamespace(name="gloo", local_path=path, own_ceiling=None, ranks=4)
+    return known.of(operations()[operation], make_cell(operation=operation), cast(Any, backend), [[0, 1], [2, 3]])[0]
+
+
+STREAMS = {"broadcast": 2e9, "reduce": 2e9, "gather": 2e9, "scatter": 2e9, "p2p_bandwidth": 2e9, "p2p_bidirectional": 1e9}
+
+
+@pytest.mark.parametrize("name", [name for name in operations() if name != "barrier"])
+def test_loopback_is_used_both_ways_unless_there_is_a_root(name: str) -> None:
+    assert inside(name, "loopback").bytes_per_s == STREAMS.get(name, 2e9 if name == "p2p_latency" else 1e9)
+
+
+@pytest.mark.parametrize("name", [name for name in operations() if name != "barrier"])
+def test_what_is_added_up_is_set_against_sums_and_all_else_against_copies(name: str) -> None:
+    rates = {"reduce": 3e9, "reducescatter": 3e9, "allreduce": 2 / (1 / 9e9 + 1 / 3e9)}
+    assert inside(name, "memory").bytes_per_s == pytest.approx(rates.get(name, 9e9))
+
+
+def test_the_same_question_is_reckoned_once() -> None:
+    known = Ceilings(cast(Any, SimpleNamespace(ceiling=None, oversubscription=1.0)), cast(Any, FakeWorld()), [ETHERNET] * 2, [])
+    backend = cast(Any, SimpleNamespace(name="mpi", local_path="memory", own_ceiling=None, ranks=2))
+    asked = [known.of(operations()[name], make_cell(operation=name, count=count), backend, [[0, 1]])
+             for name, count in (("allreduce", 1), ("allreduce", 99), ("broadcast", 1))]  # fmt: skip
+    assert asked[0] is asked[1] is not asked[2]

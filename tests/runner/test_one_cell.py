@@ -26,13 +26,13 @@ def stage(calls):
         raise AttributeError("the library has no ncclAllReduce")
 
     buffers = SimpleNamespace(fill=lambda slot, for_check: calls.append("fill"))
-    backend = SimpleNamespace(ranks=2, allocate=lambda *_: buffers, bind=bind, clock=None)
+    backend = SimpleNamespace(api="mpi", passes_messages=False, ranks=2, allocate=lambda *_: buffers, bind=bind, clock=None)
     return Stage(backend, {EVERYONE: Group(EVERYONE, (0,))}, None)
 
 
-def test_calls_are_bound_only_when_every_rank_has_memory():
+def test_calls_on_gpus_are_bound_only_when_every_rank_has_memory():
     calls = []
-    assert prepare(ALLREDUCE, make_cell(), stage(calls), OtherRank("allocating", "rank 1 has none left")) == "rank 1 has none left"
+    assert prepare(ALLREDUCE, make_cell(device="cuda"), stage(calls), OtherRank("allocating", "rank 1 has none left")) == "rank 1 has none left"
     assert calls == ["fill"]
 
 

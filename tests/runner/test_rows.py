@@ -6,6 +6,9 @@ import numpy as np
 import pytest
 
 from collbench.operations.allreduce import ALLREDUCE
+from collbench.operations.operation import Operation
+from collbench.operations.p2p_bandwidth import P2P_BANDWIDTH
+from collbench.operations.split import Split
 from collbench.runner.rows import Circumstances, doubts, make_row
 from collbench.runner.watched import Watched
 from collbench.timing.protocol import Measured
@@ -16,16 +19,16 @@ STEADY = RANDOM.normal(10e-6, 0.1e-6, 300)
 BACKEND = SimpleNamespace(name="mpi", api="mpi", ranks=2)
 
 
-def row_of(samples, starts=None, flags=(), mode="isolated", **seen):
-    """The row of samples [2 ranks × n] of an all-reduce of 400 bytes."""
+def row_of(samples, starts=None, flags=(), mode="isolated", *, operation=ALLREDUCE, groups=((0, 1),), timed=(0, 1), cell=None, **seen):
+    """The row of samples [ranks × n] of an all-reduce of 400 bytes."""
     measured = Measured(np.array(samples, float), 0.03, True, "precision", flags=list(flags))
     measured.starts_ns = np.zeros_like(measured.samples) if starts is None else np.array(starts, float)
     known = {"canary_s": {}, "silent": False, "stolen": None, "preempted": 0, "repeats": 0, "flipped": False}
     ready = SimpleNamespace(
-        operation=ALLREDUCE,
-        cell=make_cell(backend="mpi", mode=mode),
-        groups=((0, 1),),
-        timed=[0, 1],
+        operation=operation,
+        cell=make_cell(backend="mpi", mode=mode, **(cell or {})),
+        groups=groups,
+        timed=list(timed),
         synchronised=True,
         loop=SimpleNamespace(iterations=1),
     )
@@ -93,3 +96,49 @@ def test_what_was_seen_around_the_cell_stands_on_the_row():
     assert (row.canary_s, row.stopped, row.reached) == ({"before": 65e-9, "after": 66e-9}, "precision", True)
     assert (row.evidence["stolen"], row.evidence["preempted"], row.evidence["repeats"]) == (0.05, 7, 1)
     assert row.flags == ("remeasured", "cpu_shared")
+
+
+def of_two_groups(factor, **more):
+    """Ranks 0 and 2 take 10 µs and a little, 1 and 3 `factor` times as long; 400 bytes."""
+    samples = np.array([STEADY, STEADY * factor, STEADY * 0.9, STEADY * factor * 0.9])
+    more = {"groups": ((0, 2), (1, 3)), "timed": (0, 1, 2, 3), "cell": {"split": Split("MOD", 2)}, **more}
+    return row_of(samples, np.zeros_like(samples), **more)
+
+
+@pytest.mark.parametrize("factor", [2.0, 0.5])
+def test_the_slowest_groups_figures_are_the_rows(factor):
+    row = of_two_groups(factor)
+    p50s = [float(np.median(STEADY)), float(np.median(STEADY)) * factor]
+    assert (row.group, row.time_s.p50) == ("MOD 2", max(p50s))
+    assert row.busbw_bytes_per_s == pytest.approx(400 / max(p50s))  # 2(n-1)/n of two ranks is 1
+    assert (row.groups["count"], row.groups["ranks"], row.groups["p50_s"]) == (2, 2, p50s)
+    assert row.groups["busbw_bytes_per_s"] == pytest.approx([400 / p50 for p50 in p50s])
+    assert row.groups["total_busbw_bytes_per_s"] == pytest.approx(400 / p50s[0] + 400 / p50s[1])
+
+
+def test_one_group_is_told_once():
+    row = row_of([STEADY, STEADY], cell={"split": Split("AND", 0)})
+    assert (row.group, row.groups) == ("all", {})
+
+
+def test_pairs_at_once_are_told_pair_by_pair():
+    """Of a pair the first rank is timed; a sample is a window of messages."""
+    samples = np.array([STEADY, STEADY * 4, STEADY * 99, STEADY * 99])
+    row = row_of(samples, samples, operation=P2P_BANDWIDTH, groups=((0, 2), (1, 3)), timed=(0, 1), cell={"window": 10, "redop": None})
+    p50 = float(np.median(STEADY)) / 10
+    assert (row.group, row.groups["p50_s"]) == ("0-2,1-3", pytest.approx([p50, 4 * p50]))
+    assert row.groups["total_busbw_bytes_per_s"] == pytest.approx(400 / p50 * 1.25)
+
+
+def test_many_groups_are_told_together_only(monkeypatch):
+    monkeypatch.setattr("collbench.runner.rows._MOST_GROUPS", 1)
+    row = of_two_groups(2.0)
+    assert (row.groups["count"], row.groups["p50_s"], row.groups["busbw_bytes_per_s"]) == (2, None, None)
+    assert row.groups["total_busbw_bytes_per_s"] > row.busbw_bytes_per_s
+
+
+def test_what_moves_nothing_has_a_time_alone():
+    barrier = Operation("barrier", lambda n: 0.0, lambda x: [], meets=True)
+    row = of_two_groups(2.0, operation=barrier, cell={"size_bytes": 0, "redop": None, "split": Split("MOD", 2)})
+    assert (row.algbw_bytes_per_s, row.busbw_bytes_per_s, row.percent_of_ceiling, row.count) == (None, None, None, 0)
+    assert (row.time_s.p50, row.groups["total_busbw_bytes_per_s"]) == (max(row.groups["p50_s"]), None)

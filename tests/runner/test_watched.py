@@ -92,7 +92,7 @@ def test_a_device_that_waits_for_its_host_is_told(seen, enqueue_s, bound):
     ready = SimpleNamespace(cell=READY.cell, timed=[0], loop=SimpleNamespace(enqueue_s=enqueue_s))
     found, _ = seen(ready=ready)
     assert (found.launch_bound, found.flags) == (bound, ["launch_bound"] if bound else [])
-    assert found.evidence == ({} if enqueue_s is None else {"enqueue_s": enqueue_s})
+    assert found.evidence == {"wall_s": {"measured": 0.0}} | ({} if enqueue_s is None else {"enqueue_s": enqueue_s})
 
 
 def test_counters_that_show_another_path_withhold_the_percentage():

@@ -125,8 +125,9 @@ class NcclBackend(Usual):
         return identity
 
     def release(self, group: Group) -> None:
-        """ncclCommDestroy, after all that holds on to the communicators."""
-        self._forget(group.handle)
+        """ncclCommDestroy, after all that holds on to the communicators; pairs use those of the group that they are a part of."""
+        if not group.names:
+            self._forget(group.handle)
 
     def _forget(self, comms: Sequence[int]) -> None:
         self._free_graphs(comms)

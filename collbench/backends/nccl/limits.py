@@ -10,6 +10,7 @@ from collbench.backends.nccl.table import (
     ALGORITHM_SINCE,
     DATATYPES,
     FP8_REDUCES_FROM,
+    MADE_OF_MESSAGES,
     OBEYS_FROM,
     REDOPS,
     REGISTRATIONS,
@@ -48,14 +49,14 @@ def _registrations(operation: Operation, cell: Cell, library: NcclLibrary) -> It
         function, since = REGISTRATIONS[kind]
         if since > library.version or not library.has(function):
             yield _needs(f"{kind} memory ({function})", since, library)
-    if kind == "symmetric" and operation.pair:
+    if kind == "symmetric" and "nccl" not in operation.steps:
         yield "symmetric memory is for collectives, not for send and receive"
 
 
 def _tunings(operation: Operation, cell: Cell, library: NcclLibrary) -> Iterator[Reason]:
     if not (cell.algorithm or cell.protocol):
         return
-    if operation.pair:
+    if "nccl" not in operation.steps or operation.name in MADE_OF_MESSAGES:
         yield "NCCL takes no algorithm and no protocol for send and receive"
     since = max(OBEYS_FROM, ALGORITHM_SINCE.get(cell.algorithm or "", OBEYS_FROM))
     if since > library.version:

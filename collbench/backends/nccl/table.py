@@ -68,6 +68,9 @@ RESULTS: Mapping[int, Word] = {
 
 REMOTE_ERROR = 6  # something went wrong at another rank, which knows better what
 
+# Operations that NCCL makes of sends and receives, in functions of its own from 2.28 on: no algorithm or protocol can be asked for.
+MADE_OF_MESSAGES = frozenset({"alltoall", "gather", "scatter"})
+
 # How buffers are made known to NCCL: the function that does it, and the first version that has it.
 REGISTRATIONS: Mapping[str, tuple[str, Version]] = {
     "registered": ("ncclCommRegister", (2, 19)),

@@ -24,7 +24,13 @@ P2P = {
     "buffers": "fixed",
 }
 KINDS = ["none", "registered", "symmetric"]
+MOVING = ["allgather", "alltoall", "gather", "scatter", "sendrecv", "hypercube"]
+COLLECTIVES = {**EVERY, "operations": [*MOVING, "reduce", "reducescatter"], "roots": [1]}
 MEASURED = {
+    "collectives": (4, [{**COLLECTIVES, "mode": mode} for mode in ("pipelined", "graph")]),
+    "collectives in place": (3, [{**COLLECTIVES, "in_place": True}]),
+    "known buffers": (2, [{**COLLECTIVES, "registrations": KINDS[1:]}]),
+    "tuned collectives": (2, [{**COLLECTIVES, "algorithms": ["ring"]}]),
     "reductions": (3, [{**EVERY, "dtypes": TYPES, "redops": REDOPS}]),
     "modes": (2, [{**EVERY, "mode": mode, "in_place": place} for mode in ("isolated", "batched", "graph") for place in (False, True)]),
     "rotation": (1, [{**EVERY, "mode": mode, "buffers": "rotating"} for mode in ("graph", "pipelined")]),
@@ -117,6 +123,33 @@ def test_buffers_are_right_however_nccl_knows_them(run):
 def test_moving_is_right_from_every_root(run):
     rows = measured(run, "moves")
     assert sorted((row.in_place, row.root, row.na) for row in rows) == [(place, root, None) for place in (False, True) for root in (0, 2)]
+
+
+def test_the_ranks_of_one_process_are_right_in_every_collective(run):
+    assert sorted((row.operation, row.mode, row.na) for row in measured(run, "collectives")) == [
+        (operation, mode, None) for operation in sorted(COLLECTIVES["operations"]) for mode in ("graph", "pipelined")
+    ]
+
+
+def test_in_place_is_had_where_nccl_defines_it(run):
+    assert {row.operation: row.na for row in measured(run, "collectives in place")} == {
+        **dict.fromkeys(("allgather", "reduce", "reducescatter", "gather", "scatter")),
+        **{name: f"nccl has {name} out of place only" for name in ("alltoall", "sendrecv")},
+        "hypercube": "hypercube needs 2, 4, 8, 16 … ranks, not 3",
+    }
+
+
+def test_symmetric_memory_is_for_nccls_own_collectives(run):
+    reasons = {(row.operation, row.registration): row.na for row in measured(run, "known buffers")}
+    refused = {pair for pair, na in reasons.items() if na == "symmetric memory is for collectives, not for send and receive"}
+    assert refused == {("sendrecv", "symmetric"), ("hypercube", "symmetric")}
+    assert {na for pair, na in reasons.items() if pair not in refused} == {None}
+
+
+def test_what_nccl_makes_of_messages_takes_no_algorithm(run):
+    reasons = {row.operation: row.na for row in measured(run, "tuned collectives") if row.algorithm}
+    assert {name for name, na in reasons.items() if na is None} == {"allgather", "reduce", "reducescatter"}
+    assert {na for na in reasons.values() if na} == {"NCCL takes no algorithm and no protocol for send and receive"}
 
 
 def test_pairs_of_one_process_are_right_in_every_mode(run):

@@ -1,0 +1,270 @@
+"""Who is slow in a matrix of all pairs: a place, what it sends, what it receives, or a single pair.
+
+The model, on logarithms: speed of i to j = middle + effect of the sender i + effect of the receiver j + rest, fitted by medians
+(`two_way`); for the latency, which is symmetric, one effect per place. A row that is low is a sick sender, a column a sick receiver,
+both at one place a sick place, named once and not with each of its pairs; a single low rest is a sick pair. It is assumed that
+- fewer than half of the places are sick, and of each place fewer than half of its partners;
+- places on one host have other paths between them than places on different hosts, so the two kinds are looked at apart. Hosts are
+  known from names such as "rank 3 (node1)", or given as `classes`; a host all of whose places are slow is named once;
+- a sick place is slow with everybody. Slow with most but not with all is how a network with leaves, sockets or rails looks
+  from its smaller part: nobody is named, `doubts` says so;
+- a sick pair is an exception in its row and in its column (at most a third of each), and sick pairs are not all the pairs of a round.
+
+Names are given at a false-alarm rate of less than 1 % of the matrices: 0.4 % for all pairs' bandwidths, 0.2 % for their
+latencies, 0.1 % for the places in each, shared out over all tests (Bonferroni) against the tails of `pair_noise`, and only from a
+noticeable effect on: 5 % of a place's bandwidth, 15 % of a pair's (a launch has modes 8 % apart), a latency a fifth (place) or a third
+(pair) longer. A pair that was measured again needs only the square root of its share, since chance must have struck twice.
+Simulated in tests/analysis/test_pair_effects.py (4 to 64 places, noise up to σ = 1.5 % with the tails of t₄, as much again common to
+each round, modes 8 % apart; 200 to 1,000 matrices each): false alarms in at most 1 %, a place at half rate found in 99 %, from 8 places on
+a directed pair, too, once measured again.
+
+What cannot be told apart: with two places, the ends from the path; with three, a sick place from a faster path between the other two
+(so below four nobody is named); a place that is slow with everybody from one that is alone behind a slow link.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import zip_longest
+from math import exp
+
+import numpy as np
+
+from collbench.analysis.pair_finding import PairFinding, hosts_of
+from collbench.analysis.pair_view import LEAST_PLACES, Mask, View
+from collbench.analysis.two_way import Figures
+from collbench.results.pairs import PairMatrix
+from collbench.units import format_percent
+
+__all__ = ["PairEffects", "PairFinding", "doubts", "findings", "suspects"]
+
+_LEAST_HOSTS = 4  # of fewer one that is slow cannot be told from a faster path between the others
+_PARTNERS = 3  # with which a place is measured again
+_ROUND = 4  # disjoint pairs of a quarter of all places at once: a disturbed round
+_MOST_NAMES = 8
+_HARDLY = 0.95  # what reaches less than a twentieth does not work at all
+_WIDTH = 2 * 1.96  # standard errors in a 95 % interval
+_OUTSIDE, _INSIDE = "to other hosts", "inside its host"
+_TOO_FEW = {
+    2: "two places: which of them is slow, or whether it is the path between them, cannot be told from one pair; measure with four or more",
+    3: "three places: one that is slow cannot be told from a faster path between the other two, so nobody is named; "
+    "measure with four or more",
+}
+
+
+def findings(matrix: PairMatrix, again: Collection[tuple[int, int]] = (), classes: Sequence[str] | None = None) -> list[PairFinding]:
+    """Who is named, places first, the worst first; nobody below four places.
+
+    `again`: the pairs that were measured again (their figures are the second ones). `classes`: the host of each place.
+    """
+    return PairEffects(matrix, again, classes).findings()
+
+
+def suspects(matrix: PairMatrix, most: int = 32, classes: Sequence[str] | None = None) -> list[tuple[int, int]]:
+    """At most `most` pairs that are worth measuring again before anybody is named, (lower, higher), the most telling first.
+
+    Of a place three pairs with partners that lie apart; single pairs from the worst on.
+    """
+    return PairEffects(matrix, (), classes).suspects(most)
+
+
+def doubts(matrix: PairMatrix, again: Collection[tuple[int, int]] = (), classes: Sequence[str] | None = None) -> list[str]:
+    """Why somebody who is slow is not named, and how slow a pair must be to be seen; a sentence each."""
+    return PairEffects(matrix, again, classes).doubts()
+
+
+@dataclass(frozen=True, eq=False)
+class PairEffects:
+    """A matrix, the pairs that were measured again, and the host of each place (None: as the names tell)."""
+
+    matrix: PairMatrix
+    again: Collection[tuple[int, int]] = ()
+    classes: Sequence[str] | None = None
+
+    def findings(self) -> list[PairFinding]:
+        """See the function of that name."""
+        places = _once([each for view in self.views for each in self._places(view) if not self._untold(each)])
+        pairs = _once([each for view in self.views for each in self._pairs(view)])
+        return [*sorted(places, key=lambda each: each.ratio), *sorted(pairs, key=lambda each: each.ratio)]
+
+    def suspects(self, most: int) -> list[tuple[int, int]]:
+        """See the function of that name."""
+        places = [self._partners(view, place) for view in self.views for place in _low(view)]
+        in_turns = [pair for turn in zip_longest(*places) for pair in turn if pair is not None]
+        pairs = [pair for view in self.views for pair in _worst_first(view, view.exceptions(view.slow_cells(np.array(True))))]
+        mixed = [pair for both in zip_longest(in_turns, pairs) for pair in both if pair is not None]
+        return list(dict.fromkeys((min(pair), max(pair)) for pair in mixed))[:most]
+
+    def doubts(self) -> list[str]:
+        """See the function of that name."""
+        if self.matrix.n in _TOO_FEW:
+            return [_TOO_FEW[self.matrix.n]]
+        return [sentence for view in self.views for sentence in self._doubts(view)]
+
+    @cached_property
+    def hosts(self) -> tuple[str, ...]:
+        """Of each place."""
+        return tuple(self.classes) if self.classes is not None else hosts_of(self.matrix.places)
+
+    @cached_property
+    def views(self) -> list[View]:
+        """Bandwidth, then latency; each apart for paths inside hosts and between them, where there are both."""
+        if self.matrix.n < LEAST_PLACES:
+            return []
+        _, code = np.unique(np.array(self.hosts), return_inverse=True)
+        inside = code[:, None] == code[None, :]
+        off = ~np.eye(self.matrix.n, dtype=bool)
+        kinds = [(_OUTSIDE, ~inside), (_INSIDE, inside & off)]
+        mixed = all(bool(kind.any()) for _, kind in kinds)
+        return [
+            View(quantity, where if mixed else "", np.where(kind, speeds, np.nan), errors, self._repeated)
+            for quantity, speeds, errors in _quantities(self.matrix)
+            for where, kind in kinds
+            if np.isfinite(speeds[kind]).any()
+        ]
+
+    @cached_property
+    def _repeated(self) -> Mask:
+        mask = np.zeros((self.matrix.n, self.matrix.n), bool)
+        for a, b in self.again:
+            mask[a, b] = mask[b, a] = True
+        return mask
+
+    def _places(self, view: View) -> list[PairFinding]:
+        """Every slow place, and one finding in place of those of a host all of whose places are slow."""
+        slow = np.flatnonzero(view.senders().steady | view.receivers().steady)
+        sends, receives = view.senders(twice=True).steady, view.receivers(twice=True).steady  # of whom one way is slow the other may be
+        found = {int(place): _place(view, int(place), bool(sends[place]), bool(receives[place])) for place in slow}
+        for members in self._whole_hosts(view):
+            if members <= found.keys():
+                found[min(members)] = _host([found.pop(place) for place in sorted(members)])
+        return list(found.values())
+
+    def _whole_hosts(self, view: View) -> Iterator[set[int]]:
+        """The places with an effect of their own of each host that has several."""
+        told = np.flatnonzero(view.fit.told_rows | view.fit.told_columns)
+        for host in dict.fromkeys(self.hosts):
+            members = {int(place) for place in told if self.hosts[place] == host}
+            if len(members) > 1:
+                yield members
+
+    def _untold(self, found: PairFinding) -> bool:
+        """Whether it is a host, of so few that it may be the others that are fast."""
+        return len(found.places) > 1 and len(set(self.hosts)) < _LEAST_HOSTS
+
+    def _pairs(self, view: View) -> list[PairFinding]:
+        mask = view.exceptions(view.slow_cells(view.again))
+        found = [_pair(view, mask, a, b) for a, b in _worst_first(view, mask) if not (a > b and mask[b, a])]
+        return [] if self._like_a_round(found) else found
+
+    def _like_a_round(self, found: Sequence[PairFinding]) -> bool:
+        """Whether they have no place in common and are many, and were measured but once: that is what a disturbance leaves."""
+        once = [each.places for each in found if not self._repeated[each.places]]
+        return len(once) >= max(3, self.matrix.n // _ROUND) and len({place for pair in once for place in pair}) == 2 * len(once)
+
+    def _partners(self, view: View, place: int) -> list[tuple[int, int]]:
+        """Pairs of the place with partners that lie apart, if possible with such as are well."""
+        met = view.there[place] | view.there[:, place]
+        well = met & ~np.isin(np.arange(self.matrix.n), _low(view))
+        those = np.flatnonzero(well if well.any() else met)
+        return [(place, int(those[len(those) * step // _PARTNERS])) for step in range(min(_PARTNERS, len(those)))]
+
+    def _doubts(self, view: View) -> Iterator[str]:
+        what = f"{view.quantity}{f' {view.where}' if view.where else ''}"
+        uneven = np.flatnonzero(view.senders().uneven | view.receivers().uneven)
+        if len(uneven):
+            who = self._listed(uneven.tolist())
+            yield f"{what}: {who} slow with most partners but not with all, as a smaller part of a network is: not named"
+        for host in (each for each in self._places(view) if self._untold(each)):
+            yield f"{what}: {host.name(self.matrix.places)} is slow, or the paths between the other hosts are fast: of so few none is named"
+        slow = view.slow_cells(view.again)
+        crowded = np.flatnonzero((slow & ~view.exceptions(slow)).any(axis=1))
+        if len(crowded):
+            yield f"{what}: {self._listed(crowded.tolist())} slow with several partners, more than exceptions and fewer than all: not named"
+        if view.exceptions(slow).any() and not self._pairs(view):
+            yield f"{what}: slow pairs that have no place in common, as a disturbed round leaves them: not named, measure again"
+        yield f"{what}: {_visible(view)}"
+
+    def _listed(self, places: Sequence[int]) -> str:
+        names = [self.matrix.places[place] for place in places[:_MOST_NAMES]]
+        more = len(places) - len(names)
+        return f"{', '.join(names)}{f' and {more} more' if more else ''} {'is' if len(places) == 1 else 'are'}"
+
+
+def _quantities(matrix: PairMatrix) -> Iterator[tuple[str, Figures, Figures]]:
+    """Name, speeds as logarithms, and their standard errors."""
+    with np.errstate(all="ignore"):
+        errors = (np.log(matrix.high) - np.log(matrix.low)) / _WIDTH
+        yield "bandwidth", _finite(np.log(matrix.bandwidth)), errors
+        yield "latency", _finite(-np.log(matrix.latency_s)), np.full_like(matrix.latency_s, np.nan)
+
+
+def _finite(values: Figures) -> Figures:
+    return np.where(np.isfinite(values), values, np.nan)
+
+
+def _low(view: View) -> list[int]:
+    """Places that may be slow, the worst first."""
+    sends, receives = view.senders(twice=True), view.receivers(twice=True)
+    worst = np.minimum(np.where(sends.steady, sends.effects, 0), np.where(receives.steady, receives.effects, 0))
+    return [int(place) for place in np.argsort(worst) if worst[place] < 0]
+
+
+def _worst_first(view: View, mask: Mask) -> list[tuple[int, int]]:
+    rows, columns = np.nonzero(np.triu(mask) if view.symmetric else mask)
+    order = np.argsort(view.fit.rest[rows, columns])
+    return [(int(rows[each]), int(columns[each])) for each in order]
+
+
+def _place(view: View, place: int, sends: bool, receives: bool) -> PairFinding:
+    kind = "node" if view.symmetric or (sends and receives) else "sender" if sends else "receiver"
+    parts = [(view.fit.rows, view.speeds)] if sends else []
+    if receives and not view.symmetric:
+        parts.append((view.fit.columns, view.speeds.T))
+    behind = [(row := speeds[place] - view.fit.middle)[np.isfinite(row)] < effects[place] / 2 for effects, speeds in parts]
+    ratio = exp(float(np.mean([effects[place] for effects, _ in parts])))
+    return PairFinding(
+        kind, view.quantity, (place,), ratio, sum(int(each.sum()) for each in behind), sum(map(len, behind)), where=view.where
+    )
+
+
+def _host(found: Sequence[PairFinding]) -> PairFinding:
+    kinds = {each.kind for each in found}
+    first, ratio = found[0], float(np.median([each.ratio for each in found]))
+    places = tuple(place for each in found for place in each.places)
+    cells, of_cells = sum(each.cells for each in found), sum(each.of_cells for each in found)
+    return replace(first, kind=first.kind if len(kinds) == 1 else "node", places=places, ratio=ratio, cells=cells, of_cells=of_cells)
+
+
+def _pair(view: View, mask: Mask, a: int, b: int) -> PairFinding:
+    both = bool(mask[b, a]) and not view.symmetric
+    depth = float(np.mean(view.fit.rest[[a, b], [b, a]])) if both else float(view.fit.rest[a, b])
+    known = 1 if view.symmetric else int(view.there[a, b]) + int(view.there[b, a])
+    return PairFinding("pair", view.quantity, (a, b), exp(depth), 1 + both, known, both_ways=both, where=view.where)
+
+
+def _once(found: Sequence[PairFinding]) -> list[PairFinding]:
+    """One finding for each place or pair: a slow latency becomes a part of the slow bandwidth, other paths join the first ones."""
+    kept: dict[frozenset[int], PairFinding] = {}
+    for each in found:
+        key = frozenset(each.places)
+        first = kept.setdefault(key, each)
+        if first.quantity != each.quantity:
+            kept[key] = replace(first, latency=each.ratio)
+        elif first is not each and first.where != each.where:
+            kept[key] = replace(first, where="", cells=first.cells + each.cells, of_cells=first.of_cells + each.of_cells)
+    return list(kept.values())
+
+
+def _visible(view: View) -> str:
+    """From which slowness on a single pair is named."""
+    if not view.tells_pairs:
+        return "of so few pairs no single one is named"
+    once, twice = (1 - exp(-view.depth(repeated)) for repeated in (False, True))
+    if once < _HARDLY:
+        again = f", if measured again from {format_percent(100 * twice)} on" if once - twice >= 0.005 else ""
+        return f"a single pair is named from {format_percent(100 * once)} below expectation on{again}"
+    again = f", but for those measured again, from {format_percent(100 * twice)} below expectation on" if twice < _HARDLY else ""
+    return f"the pairs scatter too much to name a single one{again}; raise --max-time, or measure on an idle system"

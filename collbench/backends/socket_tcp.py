@@ -1,0 +1,119 @@
+"""Plain TCP between the two ranks of a pair, without any library: the control that tells what the wire and the kernel give.
+
+One stream is what a plain program would have: TCP_NODELAY, calls that block (for 8 B over loopback 31 µs, as much as calls that do not and
+poll, 33 µs; spinning would read 4 µs, which is not what a program that sleeps while it waits gets). Buffers grow as the kernel lets them.
+"""
+
+from __future__ import annotations
+
+import platform
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from collbench.backends.backend import Available, Settings, Unavailable
+from collbench.backends.group import Group
+from collbench.backends.host import HostBackend
+from collbench.backends.memory import AnyBuffers
+from collbench.backends.socket_links import Link, Links
+from collbench.backends.socket_messages import SocketBinding, explain, messages_over, native
+from collbench.operations.cell import Cell
+from collbench.operations.operation import Operation, Reason
+from collbench.operations.plan import MOST_STREAMS
+from collbench.operations.program import Program
+from collbench.topology.interfaces import interface_with
+
+if TYPE_CHECKING:
+    from collbench.world.world import World
+
+_NAME_BYTES = 16  # TCP_CA_NAME_MAX of the kernel
+
+
+class SocketBackend(HostBackend):
+    """Point-to-point over TCP sockets, one or several streams per pair, which live as long as the cell."""
+
+    name = api = "socket"
+    local_path = "loopback"
+    passes_messages = takes_streams = True
+
+    @classmethod
+    def probe(cls) -> Available | Unavailable:
+        """Always there."""
+        return Available(f"TCP of {platform.system()} {platform.release()}")
+
+    def open(self, world: World, settings: Settings) -> None:
+        """Listens, and learns where the others do. Raises RunFailed where a rank cannot listen at its address."""
+        self.rank, self.ranks = world.rank, world.size
+        self.flags = () if native() else ("python_loop",)
+        self._open: dict[int, Link] = {}
+        self._links = Links(world, settings.timeout_s)
+        self._about = _about(world.me.address)
+
+    def communicator(self, ranks: Sequence[int]) -> Any:
+        """Nothing before a pair is made."""
+        return None
+
+    def pair(self, whole: Group | None, ranks: Sequence[int], cell: Cell) -> Group | None:
+        """Connects the two. Raises RunFailed that says why not."""
+        both = super().pair(whole, ranks, cell)
+        if both is None:
+            return None
+        peer = next(rank for rank in ranks if rank != self.rank)
+        link = self._open[peer] = self._links.connect(peer, cell.streams or 1)
+        return replace(both, handle=link)
+
+    def release(self, group: Group) -> None:
+        """Closes the pair's connections; how large their buffers became is remembered for `versions`."""
+        if isinstance(group.handle, Link):
+            sent, received = group.handle.buffers()
+            self._about |= {"send_buffer_bytes": str(sent), "receive_buffer_bytes": str(received)}
+            group.handle.close()
+            self._open = {peer: link for peer, link in self._open.items() if link is not group.handle}
+
+    def binding(self, group: Group, buffers: AnyBuffers, slot: int) -> SocketBinding:
+        """Addresses, and calls over the pair's link."""
+        return SocketBinding(messages_over(group.handle, 2 * (buffers.cell.window or 1)), buffers, slot)
+
+    def bind(self, operation: Operation, cell: Cell, group: Group, buffers: AnyBuffers) -> Program:
+        """The operation's messages; errors name the other rank."""
+        return replace(super().bind(operation, cell, group, buffers), explain=partial(explain, group.handle))
+
+    def supports(self, operation: Operation, cell: Cell) -> Reason | None:
+        """Pairs only, and as many streams as one thread serves."""
+        if (cell.streams or 1) > MOST_STREAMS:
+            return f"socket has at most {MOST_STREAMS} streams between two ranks"
+        return None if operation.pair else "socket connects pairs of ranks: it has p2p only"
+
+    def sync(self, group: Group) -> Program | None:
+        """None: the room timing has a barrier."""
+        return None
+
+    def versions(self) -> Mapping[str, str]:
+        """The kernel, how it handles congestion, its buffers' limits and what they became in the last cell, and the path."""
+        return dict(self._about)
+
+    def close(self) -> None:
+        """Closes everything."""
+        for link in self._open.values():
+            link.close()
+        self._links.close()
+
+
+def _about(address: str) -> dict[str, str]:
+    """What is known before anything is connected."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as fresh:
+        congestion = fresh.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, _NAME_BYTES).split(b"\0")[0].decode("ascii", "replace")
+    path = {"interface": interface_with(address), "address": address}
+    limits = {name: _limits(name) for name in ("tcp_wmem", "tcp_rmem")}
+    return {"kernel": platform.release(), "congestion_control": congestion, **path, **limits}
+
+
+def _limits(name: str) -> str:
+    """The least, first and largest size of a socket's buffer in bytes: "4096 131072 6291456"."""
+    try:
+        return " ".join(Path(f"/proc/sys/net/ipv4/{name}").read_text(encoding="ascii").split())
+    except OSError:
+        return "unknown"

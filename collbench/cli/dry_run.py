@@ -1,0 +1,127 @@
+"""collbench run SUITE --dry-run: which cells would be measured, found out without starting anything."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from collbench.cli.gpus import check_options, local_ranks, node_ranks
+from collbench.cli.start import check_asked
+from collbench.errors import UsageError
+from collbench.operations.cell import Cell
+from collbench.operations.registry import operations
+from collbench.operations.sweeps import Sweeps
+
+if TYPE_CHECKING:
+    from collbench.launch.info import LaunchInfo
+    from collbench.report.dry_run import Planned
+    from collbench.results.reader import Run
+    from collbench.runner.request import Request
+
+
+def show(request: Request, arguments: argparse.Namespace, info: LaunchInfo | None, env: Mapping[str, str]) -> int:
+    """Prints the plan, at rank 0 of a launch. Returns 0. Raises UsageError for what `run` would refuse before the ranks have met."""
+    from collbench.report.dry_run import write_dry_run
+
+    check_options(request, arguments.gdr_check)
+    if info and info.rank:
+        return 0
+    planned = plan(request, _ranks(request, arguments, info, env))
+    write_dry_run(planned, arguments.format, sys.stdout, None if arguments.quiet else sys.stderr)
+    return 0
+
+
+def plan(request: Request, ranks: int) -> Planned:
+    """What the request would measure with so many processes. Raises UsageError as `show` does."""
+    from collbench.report.dry_run import Planned
+
+    check_asked(request)
+    missing = {name: why for name in request.backends if (why := _missing(name))}
+    labelled = [each for name in request.backends if name not in missing for each in _cells(request, name, ranks)]
+    if not labelled:
+        raise UsageError("no backend of this suite is at hand: `collbench backends` tells how to get one")
+    run, title = _earlier(request.resume), f"suite {request.suite['name']}" if request.suite else request.command
+    stored = _Stored(run)
+    left = [(label, cell) for label, cell in labelled if not stored.has(cell, ranks_of(request, cell.backend, ranks))]
+    return Planned(
+        title=title, ranks=ranks, cells=left, max_time_s=request.budget.max_time_s, launches=request.launches,
+        done=len(labelled) - len(left), known_s=_seconds_per_cell(run) if run else None, known_from=str(request.resume or ""),
+        notes=[f"without {name}: {why}" for name, why in missing.items()],
+    )  # fmt: skip
+
+
+def ranks_of(request: Request, backend: str, processes: int) -> int:
+    """How many ranks a backend would have: where it needs GPUs, as many as each process drives."""
+    return processes * (request.gpus_per_process if request.sweep.habits(backend).device == "cuda" else 1)
+
+
+def _cells(request: Request, backend: str, processes: int) -> Sequence[tuple[str, Cell]]:
+    """The backend's cells, each with its sweep's name or place."""
+    n = ranks_of(request, backend, processes)
+    request.sweep.check_ranks(n)
+    assert isinstance(request.sweep, Sweeps)
+    return [(place.rpartition(" of ")[0], cell) for place, cell in request.sweep.placed_cells(backend, n)]
+
+
+def _ranks(request: Request, arguments: argparse.Namespace, info: LaunchInfo | None, env: Mapping[str, str]) -> int:
+    """How many processes there would be."""
+    if info is None:
+        return local_ranks(request, env)
+    return info.ranks * (arguments.ranks_per_node or node_ranks(request, info, env))
+
+
+def _missing(name: str) -> str | None:
+    """Why a backend is not at hand, None where it is."""
+    from collbench.backends.backend import Unavailable
+    from collbench.backends.registry import backend_class
+
+    answer = backend_class(name).probe()
+    return str(answer) if isinstance(answer, Unavailable) else None
+
+
+def _earlier(path: Path | None) -> Run | None:
+    from collbench.results.reader import read_run
+
+    return read_run(path) if path else None
+
+
+class _Stored:
+    """The cells of the run to be resumed, if there is one."""
+
+    def __init__(self, run: Run | None) -> None:
+        from collbench.runner.same_run import key_of
+
+        hosts = run.info.get("hosts") if run else None
+        self._nodes = len(hosts) if isinstance(hosts, list) else 1
+        self._keys = {key_of(row) for row in run.rows} if run else set()
+
+    def has(self, cell: Cell, n: int) -> bool:
+        """Whether there is a row of the cell, placed as asked or as the library has it."""
+        from collbench.runner.rows import row_without
+        from collbench.runner.same_run import key_of
+
+        if not self._keys:
+            return False
+        choices = [cell] if cell.in_place is not None else [cell.placed(False), cell.placed(True)]
+        rows = (row_without(operations()[cell.operation], one, "", (n, self._nodes), "") for one in choices)
+        return any(key_of(row) in self._keys for row in rows)
+
+
+def _seconds_per_cell(run: Run) -> float | None:
+    """How long a cell took on average by the calendar; None where the run was resumed, or does not say when it ended."""
+    if "resumed" in run.info or not run.rows:
+        return None
+    first, last = _time(run.info.get("started_utc")), _time(run.info.get("finished_utc") or (run.events or [{}])[-1].get("utc"))
+    return (last - first) / len(run.rows) if first is not None and last is not None and last > first else None
+
+
+def _time(text: Any) -> float | None:
+    from datetime import datetime
+
+    try:
+        return datetime.fromisoformat(str(text)).timestamp()
+    except ValueError:
+        return None

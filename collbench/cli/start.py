@@ -1,0 +1,166 @@
+"""What every measuring command does once it has a request: take part in a launch, or start ranks on this host."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from collbench.cli import gdr_check
+from collbench.cli.gpus import agreed, check_options, local_ranks, node_ranks, said
+from collbench.cli.launches import placed, repeat
+from collbench.cli.same_suite import same_suite
+from collbench.errors import CollbenchError, RunFailed, UsageError
+from collbench.launch.detect import LocalRequest, detect
+
+if TYPE_CHECKING:
+    from collbench.cli.listening import Listening
+    from collbench.launch.info import LaunchInfo
+    from collbench.runner.launch import Listener
+    from collbench.runner.request import Request
+    from collbench.world.world import World
+
+Measure = Callable[["Request", "World", "Listener | None", Callable[[int], None]], int]
+
+
+def run_cells(request: Request, world: World, listener: Listener | None, ended: Callable[[int], None]) -> int:
+    """Measures the request's cells: what most commands do as a rank. See `runner.run.run`."""
+    from collbench.runner.run import run
+
+    return run(request, world, listener, ended)
+
+
+def listening(request: Request, arguments: argparse.Namespace) -> Listening:
+    """What rank 0 tells the user meanwhile."""
+    from collbench.cli.listening import Listening
+    from collbench.cli.one_of_several import OneOfSeveral
+
+    return Listening(arguments) if request.launches == 1 else OneOfSeveral(arguments, first=request.launch_index == 0)
+
+
+@dataclass(frozen=True)
+class Command:
+    """A measuring command as typed.
+
+    argv      the words, which the ranks that are started repeat
+    measure   what it does as a rank: (request, world, the listener at rank 0, who is told the exit code) -> exit code
+    listen    what rank 0 tells the user meanwhile
+    """
+
+    arguments: argparse.Namespace
+    argv: Sequence[str]
+    measure: Measure = run_cells
+    listen: Callable[[Request, argparse.Namespace], Listening] = listening
+
+
+def launch_of(arguments: argparse.Namespace, argv: Sequence[str]) -> LaunchInfo | None:
+    """The launch this process belongs to, or None: nobody started ranks yet. Raises UsageError where that cannot be told."""
+    return detect(os.environ, LocalRequest(arguments.ranks, ("collbench", *argv)))
+
+
+def begin(request: Request, command: Command, info: LaunchInfo | None) -> int:
+    """Measures in the launch this process belongs to, or starts ranks on this host. Returns the exit code. Raises CollbenchError."""
+    arguments = command.arguments
+    check_options(request, arguments.gdr_check)
+    if info is None:
+        return _start_here(request, arguments, command.argv)
+    request = placed(request, info, os.environ, gdr_check.BY_HAND if arguments.gdr_check else "")
+    return _under_launcher(request, info, command)
+
+
+def _under_launcher(request: Request, info: LaunchInfo, command: Command) -> int:
+    """This process is a rank, or becomes all ranks of its node."""
+    from collbench.launch.spawn import node_workers
+
+    arguments, argv = command.arguments, command.argv
+    if arguments.ranks_per_node and "worker" not in info.facts:
+        return node_workers(info, arguments.ranks_per_node, argv, os.environ)
+    ranks = 1 if arguments.ranks_per_node else node_ranks(request, info, os.environ)
+    return node_workers(said(info, ranks), ranks, argv, os.environ) if ranks > 1 else _take_part(request, info, command)
+
+
+def _start_here(request: Request, arguments: argparse.Namespace, argv: Sequence[str]) -> int:
+    """No launcher: checks what can be checked alone, then starts the ranks, once or --launches times."""
+    ranks = local_ranks(request, os.environ)
+    request.sweep.check_ranks(ranks * request.gpus_per_process)
+    check_asked(request)
+
+    def start(argv: Sequence[str], env: Mapping[str, str]) -> int:
+        return _start(request, ranks, argv, env)
+
+    if arguments.gdr_check:
+        return gdr_check.check(request, arguments, argv, os.environ, start)
+    return start(argv, os.environ) if request.launches == 1 else repeat(request, arguments, argv, os.environ, start)
+
+
+def _start(request: Request, ranks: int, argv: Sequence[str], env: Mapping[str, str]) -> int:
+    """Starts the ranks on this host; virtual ranks need no process of their own."""
+    from collbench.launch.mpiexec import find_mpiexec
+    from collbench.launch.spawn import start_local
+
+    if set(request.backends) == {"simulated"}:
+        return start_local([*argv, "--ranks", str(ranks)], 1, mpi=False, mpiexec=None, env=env)
+    mpiexec = find_mpiexec(env) if "mpi" in request.backends and _has("mpi4py") else None
+    return start_local(argv, ranks, mpi=mpiexec is not None, mpiexec=mpiexec, env=env)
+
+
+def check_asked(request: Request) -> None:
+    """Raises UsageError for a backend that was asked for and is not installed, before any rank is started."""
+    from collbench.backends.backend import Unavailable
+    from collbench.backends.registry import backend_class
+
+    for name in request.asked - {"mpi"} if _has("mpi4py") else request.asked:
+        answer = backend_class(name).probe()
+        if isinstance(answer, Unavailable):
+            raise UsageError(f"backend {name} is not available: {answer}")
+
+
+def _has(module: str) -> bool:
+    from importlib.util import find_spec
+
+    return find_spec(module) is not None
+
+
+def _take_part(request: Request, info: LaunchInfo, command: Command) -> int:
+    """This process is a rank: joins the others, measures, and leaves with the same code as they do."""
+    from collbench.launch.spawn import die_with_parent, record_exit, record_start
+
+    if info.launcher == "local":
+        die_with_parent()
+        record_start(os.environ)
+
+    def ended(code: int) -> None:
+        record_exit(code, os.environ)
+
+    def work(world: World) -> int:
+        same_suite(request, world)
+        meant = agreed(request, world)
+        if world.rank:
+            return command.measure(meant, world, None, ended)
+        with command.listen(meant, command.arguments) as listener:
+            return command.measure(meant, world, listener, ended)
+
+    return together(info, request.timeout_s, work)
+
+
+def together(info: LaunchInfo, timeout_s: float, work: Callable[[World], int]) -> int:
+    """Joins the other ranks and does the work; where it fails at one of them, all end with the same sentence and code."""
+    from collbench.launch.supervise import say
+    from collbench.world.world import World
+
+    world = World(info, timeout_s)
+    try:
+        return work(world)
+    except BaseException as error:
+        why = error if isinstance(error, CollbenchError) else RunFailed(f"{type(error).__name__}: {error}")
+        if world.rank == 0 and why is error:
+            say(str(why))  # before the others learn of it: mpiexec kills rank 0 as soon as one of them has ended
+        # Rank 0 speaks for all; another rank only when rank 0 does not answer, or when it has a traceback to show.
+        why.said = world.abort(why)  # type: ignore[attr-defined]
+        raise
+    finally:
+        world.close()
+        sys.stdout.flush()

@@ -1,0 +1,118 @@
+"""A suite and what was typed beside it -> the request that was meant.
+
+The suite stands where COLLBENCH_* variables stand, one rank lower: its keys become the options of the same name, what is typed or set
+in the environment replaces them, in every sweep.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+from collbench.backends.registry import backend_class, backend_names
+from collbench.cli import gdr_check
+from collbench.cli.gpus import default_backends
+from collbench.cli.options import make_sweep, request_of
+from collbench.cli.parser import Parser, from_environment, given
+from collbench.errors import UsageError
+from collbench.operations.operation import Operation
+from collbench.operations.plan import Sweep
+from collbench.operations.sweeps import Sweeps
+from collbench.suite.names import check_names, concerns, operations_of
+from collbench.suite.suite import Suite, Table, read_suite
+
+if TYPE_CHECKING:
+    from collbench.runner.request import Request
+
+# Keys of a sweep by the option that takes their values, all at once; the others' values are multiplied out.
+_TOGETHER = {"backends": "backend", "sizes": "sizes", "dtypes": "dtype", "redops": "redop", "roots": "root", "algorithms": "algorithms",
+             "protocols": "protocols", "registrations": "registration"}  # fmt: skip
+_ONE_BY_ONE = {"devices": "device", "modes": "mode", "buffers": "buffers", "window": "window", "split": "split", "traffic": "traffic",
+               "skew": "skew", "streams": "streams"}  # fmt: skip
+_PLACED = {True: [("in_place", True)], False: [("out_of_place", True)], "both": [("out_of_place", True), ("in_place", True)]}
+_SHORT_SIZES = ("minimum", "maximum", "factor", "increment")
+_OF_A_SWEEP = frozenset({*_TOGETHER.values(), *_ONE_BY_ONE.values(), *_SHORT_SIZES, "in_place", "out_of_place"})
+_NOT_FOR_NAMES = re.compile(r"[^\w.-]+")
+
+
+def suite_request(parser: Parser, arguments: argparse.Namespace, argv: list[str]) -> tuple[Request, argparse.Namespace]:
+    """The request of `collbench run SUITE …` and its options, the suite's among them. Raises UsageError."""
+    _check_typed(arguments)
+    suite = read_suite(arguments.suite)
+    check_names(suite, backend_names())
+    typed = given(parser, argv[1:]) & _OF_A_SWEEP
+    whole = _parsed(parser, argv, _variables(suite.run.items()), suite, "[run]")
+    if whole.gdr_check:
+        whole.launches = gdr_check.pairs(whole.launches, os.environ)
+    sweeps = [sweep for table in suite.sweeps for sweep in _sweeps_of(table, parser, argv, suite)]
+    usual = () if all(sweep.backends for sweep in sweeps) else default_backends(os.environ)
+    named = tuple(dict.fromkeys(name for sweep in sweeps for name in sweep.backends))
+    request = request_of(whole, Sweeps(tuple(sweeps), usual, once=bool(typed)), tuple(dict.fromkeys((*usual, *named))), argv)
+    facts = suite.as_json() | {"typed": {name: _plain(getattr(arguments, name)) for name in sorted(typed)}}
+    return replace(request, command=_word(suite.name), asked=frozenset(named), suite=facts), whole
+
+
+def _check_typed(arguments: argparse.Namespace) -> None:
+    """Raises UsageError for what was typed, before the suite is blamed for it."""
+    make_sweep(arguments, ())
+    for name in arguments.backend or ():
+        backend_class(name)
+
+
+def _sweeps_of(table: Table, parser: Parser, argv: list[str], suite: Suite) -> Iterator[Sweep]:
+    """A table's lists, multiplied out. What means nothing for its operations is left out: it came from [defaults]."""
+    operations = operations_of(table.values["operations"])
+    values = {key: value for key, value in table.values.items() if concerns(key, operations)}
+    for options in _combinations(values):
+        yield _sweep(_parsed(parser, argv, _variables([*suite.run.items(), *options]), suite, table), operations, table)
+
+
+def _sweep(arguments: argparse.Namespace, operations: Sequence[Operation], table: Table) -> Sweep:
+    try:
+        sweep = make_sweep(arguments, operations)
+    except UsageError as error:
+        raise UsageError(f"suite {table.file}, {table.where}: {error}") from error
+    return replace(sweep, backends=tuple(dict.fromkeys(arguments.backend or ())), place=table.place)
+
+
+def _combinations(values: Mapping[str, list[Any]]) -> Iterator[list[tuple[str, Any]]]:
+    """The options and their values of each combination."""
+    fixed = [(_TOGETHER[key], ",".join(map(_text, each))) for key, each in values.items() if key in _TOGETHER]
+    choices = [[(_ONE_BY_ONE[key], one) for one in each] for key, each in values.items() if key in _ONE_BY_ONE]
+    if "in_place" in values:
+        choices.append(_PLACED[values["in_place"][0]])
+    return ([*fixed, *chosen] for chosen in product(*choices))
+
+
+def _variables(options: Any) -> dict[str, str]:
+    """Options as COLLBENCH_* variables have them."""
+    return {f"COLLBENCH_{name.upper()}": _text(value) for name, value in options}
+
+
+def _text(value: Any) -> str:
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def _parsed(parser: Parser, argv: list[str], variables: Mapping[str, str], suite: Suite, where: Table | str) -> argparse.Namespace:
+    """The options as if the suite's were typed where nothing else was. Raises UsageError with their place in the suite."""
+    try:
+        found = parser.parse_args(from_environment(parser, argv[1:], variables))
+    except UsageError as error:
+        place = f"{where.file}, {where.where}" if isinstance(where, Table) else f"{suite.files[0]}, {where}"
+        raise UsageError(f"suite {place}: {error}") from error
+    found.command = "run"
+    return found
+
+
+def _word(name: str) -> str:
+    """The word for the run's folder: "run-quick"."""
+    return f"run-{_NOT_FOR_NAMES.sub('-', name)[:60].strip('-') or 'suite'}"
+
+
+def _plain(value: Any) -> Any:
+    return value if value is None or isinstance(value, bool | int | float | list) else str(value)

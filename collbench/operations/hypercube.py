@@ -1,0 +1,38 @@
+"""Hypercube: an all-gather by messages, in log2(n) steps, in each of which partners exchange all that they have.
+
+It exists in place only, as nccl-tests has it once the first copy is done: every step sends what the steps before it brought.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from collbench.operations.cell import Cell
+from collbench.operations.operation import Binding, Block, Operation, Reason, in_place_only
+from collbench.operations.program import Call
+
+
+def _doubling(x: Binding) -> Iterator[Call]:
+    held = 1
+    while held < x.n:
+        mine = x.rank // held * held
+        yield from x.together()
+        yield x.post_receive(x.rank ^ held, x.recv[(mine ^ held) * x.count :], held * x.count)
+        yield x.post_send(x.rank ^ held, x.recv[mine * x.count :], held * x.count)
+        yield x.waitall()
+        held *= 2
+
+
+def _power_of_two(n: int, cell: Cell) -> Reason | None:
+    return None if n > 1 and n & (n - 1) == 0 else f"hypercube needs 2, 4, 8, 16 … ranks, not {n}"
+
+
+HYPERCUBE = Operation(
+    name="hypercube",
+    summary="an all-gather of 2, 4, 8 … ranks by messages that double",
+    bus_factor=lambda n: 1.0 if n > 1 else 0.0,  # nccl-tests src/hypercube.cu: only what the others had is counted in its size
+    parts=lambda n: max(1, n - 1),
+    needs=_power_of_two,
+    arrives=lambda x: [Block([rank], at=0, count=x.count) for rank in x.ranks],
+    by_messages=in_place_only(_doubling),
+)

@@ -1,0 +1,41 @@
+"""Scatter: every rank gets its part of the root's buffer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from collbench.operations.operation import Binding, Block, Operation
+from collbench.operations.program import Call
+
+
+def _mpi(x: Binding) -> Iterator[Call]:
+    recv = x.unless_in_place(x.recv) if x.rank == x.root else x.recv  # MPI knows the token at the root alone, for its own part
+    yield x.call("MPI_Scatter", x.send, x.count, x.type, recv, x.count, x.type, x.root, x.comm)
+
+
+def _nccl(x: Binding) -> Iterator[Call]:
+    if x.has("ncclScatter"):
+        yield x.call("ncclScatter", x.send, x.recv, x.count, x.type, x.root, x.comm, x.stream)
+        return
+    yield from x.together()
+    for rank in range(x.n) if x.rank == x.root else ():
+        yield x.post_send(rank, x.send[rank * x.count :], x.count)
+    yield x.post_receive(x.root, x.recv, x.count)
+    yield x.waitall()
+
+
+def _torch(x: Binding) -> Iterator[Call]:
+    parts = list(x.send.chunk(x.n)) if x.rank == x.root else None
+    yield x.call("scatter", x.recv, parts, src=x.peer(x.root), group=x.comm)
+
+
+SCATTER = Operation(
+    name="scatter",
+    summary="every rank gets its part of the root's buffer",
+    rooted=True,
+    bus_factor=lambda n: (n - 1) / n,  # nccl-tests doc/PERFORMANCE.md
+    parts=lambda n: n,
+    sends=lambda x: x.n * x.count if x.rank == x.root else 0,
+    arrives=lambda x: [Block([x.root], at=x.rank * x.count, count=x.count)],
+    steps={"mpi": _mpi, "nccl": _nccl, "torch": _torch},
+)

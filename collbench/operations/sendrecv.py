@@ -1,0 +1,39 @@
+"""Send and receive around a ring: every rank sends its buffer to the next rank, and gets that of the one before it, at once.
+
+In place it is MPI's alone, which has a function of its own for it; messages would overwrite what is still to be sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from collbench.operations.operation import Binding, Block, Operation, out_of_place_only
+from collbench.operations.program import Call
+
+_TAG = 1
+
+
+def _mpi(x: Binding) -> Iterator[Call]:
+    to, by = x.peer((x.rank + 1) % x.n), x.peer((x.rank - 1) % x.n)
+    if x.cell.in_place:
+        yield x.call("MPI_Sendrecv_replace", x.recv, x.count, x.type, to, _TAG, by, _TAG, x.comm, x.status)
+    else:
+        yield x.call("MPI_Sendrecv", x.send, x.count, x.type, to, _TAG, x.recv, x.count, x.type, by, _TAG, x.comm, x.status)
+
+
+def _messages(x: Binding) -> Iterator[Call]:
+    yield from x.together()
+    yield x.post_receive((x.rank - 1) % x.n, x.recv, x.count)
+    yield x.post_send((x.rank + 1) % x.n, x.send, x.count)
+    yield x.waitall()
+
+
+SENDRECV = Operation(
+    name="sendrecv",
+    summary="every rank sends to the next one of a ring",
+    bus_factor=lambda n: 1.0 if n > 1 else 0.0,  # nccl-tests doc/PERFORMANCE.md; one rank has no next one
+    needs=lambda n, cell: None if n > 1 else "sendrecv needs 2 ranks",
+    arrives=lambda x: [Block([(x.rank - 1) % x.n], at=0, count=x.count)],
+    steps={"mpi": _mpi},
+    by_messages=out_of_place_only(_messages),
+)

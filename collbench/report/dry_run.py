@@ -1,0 +1,139 @@
+"""What `--dry-run` prints: the cells that would be measured, sweep by sweep, and how long that may take."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from math import ceil
+from typing import Any, TextIO
+
+from collbench.errors import UsageError
+from collbench.operations.cell import Cell
+from collbench.report.screen import write_line
+from collbench.units import format_duration, format_size
+
+_HEAD = ("sweep", "backend", "cells", "operations", "sizes")
+_AS_TEXT = ("dtype", "split", "traffic")  # fields of a cell that are objects; their text is what rows print
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What would be measured.
+
+    title       of the suite; ranks: how many processes
+    cells       (the sweep's name or place, the cell), in the order of the suite
+    done        how many of the suite's cells the run to be resumed has already; `cells` are those that are missing
+    max_time_s  per cell; launches: starts of all ranks
+    known_s     seconds that a cell took in the run to be resumed, None if it does not tell; known_from: its folder
+    notes       what else the user should know
+    """
+
+    title: str
+    ranks: int
+    cells: Sequence[tuple[str, Cell]]
+    max_time_s: float
+    launches: int = 1
+    done: int = 0
+    known_s: float | None = None
+    known_from: str = ""
+    notes: Sequence[str] = field(default=())
+
+    @property
+    def at_most_s(self) -> float:
+        """The time of all samples, if no cell ends before --max-time."""
+        return len(self.cells) * self.max_time_s * self.launches
+
+
+def write_dry_run(planned: Planned, format: str, out: TextIO, talk: TextIO | None) -> None:
+    """Prints a table with the time below it, or each cell as JSON or CSV, and the time to `talk` (None: nowhere).
+
+    Raises UsageError for a format that plans do not have.
+    """
+    if format == "nccl-tests":
+        raise UsageError("--dry-run prints a plan, which has no --format nccl-tests: choose table, csv or json")
+    if format == "table":
+        for line in (*_table(planned), *sentences(planned)):
+            write_line(out, line)
+        return
+    if format == "json":
+        for label, cell in planned.cells:
+            write_line(out, json.dumps(cell_facts(label, cell)))
+    else:
+        _write_csv(planned, out)
+    for line in sentences(planned) if talk else ():
+        write_line(talk, line)  # type: ignore[arg-type]
+
+
+def sentences(planned: Planned) -> Iterator[str]:
+    """How many cells there are, how long they may take and what that rests on, and the notes."""
+    cells = len(planned.cells)
+    kept = f"; {planned.known_from} has {planned.done} more" if planned.known_from else ""
+    yield f"{planned.title}: {cells} {'cell' if cells == 1 else 'cells'} on {_ranks(planned.ranks)}{kept}"
+    yield from _times(planned) if cells else ()
+    yield from planned.notes
+
+
+def _times(planned: Planned) -> Iterator[str]:
+    cells = len(planned.cells)
+    starts = f" × {planned.launches} launches" if planned.launches > 1 else ""
+    if planned.known_s is not None:
+        likely = format_duration(ceil(planned.known_s * cells * planned.launches))
+        yield f"about {likely}, if a cell takes {planned.known_s:.3g} s, as those in {planned.known_from} did, start included"
+    yield (
+        f"at most {format_duration(ceil(planned.at_most_s))} of samples: {cells} cells{starts} × {planned.max_time_s:g} s of --max-time; "
+        "beside them start, references and verification; cells that a backend cannot measure take no time"
+    )
+
+
+def cell_facts(label: str, cell: Cell) -> dict[str, Any]:
+    """A cell as one flat object, with the names that rows have."""
+    names = (name for name in Cell.__dataclass_fields__ if name not in ("flags", "seed"))
+    values = {name: getattr(cell, name) for name in names}
+    shown = {name: (getattr(value, "name", None) or str(value)) if name in _AS_TEXT and value else value for name, value in values.items()}
+    return {"sweep": label, **shown, "flags": list(cell.flags)}
+
+
+def _ranks(ranks: int) -> str:
+    return f"{ranks} rank" if ranks == 1 else f"{ranks} ranks"
+
+
+def _table(planned: Planned) -> Iterator[str]:
+    """One line per sweep and backend, and an empty one; nothing where no cell is left."""
+    found: dict[tuple[str, str], list[Cell]] = {}
+    for label, cell in planned.cells:
+        found.setdefault((label, cell.backend), []).append(cell)
+    if not found:
+        return
+    lines = [_HEAD, *((label, backend, str(len(cells)), _operations(cells), _sizes(cells)) for (label, backend), cells in found.items())]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(_HEAD))]
+    for line in lines:
+        padded = [
+            text.rjust(width) if column == 2 else text.ljust(width) for column, (text, width) in enumerate(zip(line, widths, strict=True))
+        ]
+        yield "  ".join(padded).rstrip()
+    yield ""
+
+
+def _operations(cells: Sequence[Cell]) -> str:
+    return ", ".join(dict.fromkeys(cell.operation for cell in cells))
+
+
+def _sizes(cells: Sequence[Cell]) -> str:
+    """The smallest and the largest size; nothing for what moves nothing."""
+    sizes = [cell.size_bytes for cell in cells if cell.size_bytes]
+    if not sizes:
+        return "-"
+    least, most = format_size(min(sizes)), format_size(max(sizes))
+    return least if least == most else f"{least} to {most}"
+
+
+def _write_csv(planned: Planned, out: TextIO) -> None:
+    rows = [cell_facts(label, cell) for label, cell in planned.cells]
+    writer = csv.writer(out)
+    if rows:
+        writer.writerow(rows[0])
+    for row in rows:
+        writer.writerow(["" if value is None else " ".join(value) if isinstance(value, list) else value for value in row.values()])
+    out.flush()

@@ -1,0 +1,174 @@
+"""A matrix of pairs for people (who is slow, in sentences; a line per place; a heatmap) and for programs (CSV, JSON)."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, TextIO
+
+import numpy as np
+
+from collbench.analysis.pair_effects import PairFinding, doubts
+from collbench.errors import UsageError
+from collbench.report.flags import printable
+from collbench.report.pairs_map import heatmap
+from collbench.report.pairs_table import place_lines
+from collbench.report.probe_wrap import width_of, wrapped
+from collbench.report.screen import PlainScreen, write_line
+from collbench.report.table import Line
+from collbench.results.jsonl import to_line
+from collbench.results.pairs import PairMatrix
+from collbench.units import format_size
+
+Pairs = Collection[tuple[int, int]]
+FORMATS = ("table", "csv", "json")
+MOST_SENTENCES = 20
+_COLUMNS = (
+    "sender", "receiver", "size_bytes", "bandwidth_bytes_per_s", "bandwidth_low_bytes_per_s", "bandwidth_high_bytes_per_s",
+    "latency_size_bytes", "latency_s", "wrong",
+)  # fmt: skip
+_FORMULA = ("=", "+", "-", "@")
+
+
+def write_pairs(
+    matrix: PairMatrix, found: Sequence[PairFinding], about: Mapping[str, Any], format: str, out: TextIO, *, color: bool, again: Pairs = ()
+) -> None:
+    """Prints the matrix on `out`.
+
+    about   run.json's "pairs": backend, by, rounds, sampled … (what is not there is not told); again: pairs measured twice
+    format  table, csv (a record per directed pair with a figure) or json (one object). Raises UsageError for another one.
+    """
+    if format not in FORMATS:
+        raise UsageError(f"--format '{format}' is unknown for pairs: choose from {', '.join(FORMATS)}")
+    unsaid = doubts(matrix, again) if format != "csv" else []
+    if format == "table":
+        screen, width = PlainScreen(out, out, color), width_of(out)
+        for line in [*_said(matrix, found, about, unsaid, width), *_shown(matrix, found, width, color, _blocks(out))]:
+            screen.data(line)
+        return
+    for text in csv_lines(matrix) if format == "csv" else json_parts(matrix, found, about, unsaid):
+        write_line(out, text)
+
+
+def wrong_data(matrix: PairMatrix) -> list[str]:
+    """The pairs between which wrong data arrived, a sentence each; the first ones, and how many there are."""
+    senders, receivers = np.nonzero(np.triu(np.nan_to_num(matrix.wrong) > 0))
+    those = [
+        f"wrong data: {matrix.places[a]} and {matrix.places[b]}: {matrix.wrong[a, b]:.0f} elements are not what was sent"
+        for a, b in zip(senders[:MOST_SENTENCES], receivers[:MOST_SENTENCES], strict=True)
+    ]
+    return [*those, *_more(len(senders) - len(those), "pairs with wrong data")]
+
+
+def csv_lines(matrix: PairMatrix) -> Iterator[str]:
+    """A header and a record for each directed pair of which a figure is known; the carriage return stays: RFC 4180 ends records so."""
+    yield _record(_COLUMNS)
+    known = np.isfinite(matrix.bandwidth) | np.isfinite(matrix.latency_s) | np.isfinite(matrix.wrong)
+    for a, b in np.argwhere(known).tolist():
+        figures = (matrix.bandwidth, matrix.low, matrix.high)
+        ends = [_text(matrix.places[a]), _text(matrix.places[b])]
+        rates = [_number(each[a, b]) for each in figures]
+        wrong = "" if np.isnan(matrix.wrong[a, b]) else f"{matrix.wrong[a, b]:.0f}"
+        sizes = (str(matrix.size_bytes), str(matrix.latency_size_bytes))
+        yield _record([*ends, sizes[0], *rates, sizes[1], _number(matrix.latency_s[a, b]), wrong])
+
+
+def json_parts(matrix: PairMatrix, found: Sequence[PairFinding], about: Mapping[str, Any], unsaid: Sequence[str]) -> Iterator[str]:
+    """One object in lines: what was measured, findings with their sentences, doubts, and the matrices row by row (null: unknown)."""
+    head = {
+        "schema": 1,
+        "places": matrix.places,
+        "size_bytes": matrix.size_bytes,
+        "latency_size_bytes": matrix.latency_size_bytes,
+        "about": {name: value for name, value in about.items() if name != "places"},
+        "findings": [finding_json(each, matrix.places) for each in found],
+        "doubts": unsaid,
+    }
+    yield to_line(head).removesuffix("}") + ","
+    parts = {
+        "bandwidth_bytes_per_s": matrix.bandwidth,
+        "bandwidth_low_bytes_per_s": matrix.low,
+        "bandwidth_high_bytes_per_s": matrix.high,
+        "latency_s": matrix.latency_s,
+        "wrong": matrix.wrong,
+    }
+    for number, (name, figures) in enumerate(parts.items()):
+        rows = [to_line({"": row}).removeprefix('{"":').removesuffix("}") for row in figures]
+        yield f'"{name}":[' + ",\n".join(rows) + ("]," if number < len(parts) - 1 else "]}")
+
+
+def finding_json(found: PairFinding, names: Sequence[str]) -> dict[str, Any]:
+    """A finding's fields and its sentence; places are numbers of the list of places."""
+    return {
+        "kind": found.kind, "quantity": found.quantity, "places": found.places, "ratio": found.ratio, "cells": found.cells,
+        "of_cells": found.of_cells, "both_ways": found.both_ways, "where": found.where, "latency_ratio": found.latency,
+        "sentence": found.sentence(names),
+    }  # fmt: skip
+
+
+def _said(
+    matrix: PairMatrix, found: Sequence[PairFinding], about: Mapping[str, Any], unsaid: Sequence[str], width: int | None
+) -> Iterator[Line]:
+    """What was measured, wrong data, findings, doubts."""
+    styled = (
+        ("head", [_measured(matrix, about)]),
+        ("wrong", wrong_data(matrix)),
+        ("doubtful", _sentences(matrix, found)),
+        ("foot", unsaid),
+    )
+    return wrapped([Line(printable(text), style) for style, texts in styled for text in texts], width)
+
+
+def _shown(matrix: PairMatrix, found: Sequence[PairFinding], width: int | None, color: bool, blocks: bool) -> Iterator[Line]:
+    """A line per place, and the heatmap."""
+    yield Line("")
+    yield from place_lines(matrix, found, width)
+    yield Line("")
+    yield from heatmap(matrix, found, width, color, blocks)
+
+
+def _measured(matrix: PairMatrix, about: Mapping[str, Any]) -> str:
+    known = int(np.isfinite(matrix.bandwidth).sum())
+    sizes = f"bandwidth of {format_size(matrix.size_bytes)}, latency of {format_size(matrix.latency_size_bytes)}"
+    words = [f"pairs of {matrix.n} {about.get('by', 'place')}s", *_word("over {}", about.get("backend")), sizes]
+    possible = matrix.n * (matrix.n - 1)
+    words.append(f"{known} of {possible} directed pairs" if known < possible else f"all {possible} directed pairs")
+    return ", ".join([*words, *_word("in {} rounds", about.get("rounds")), *_word("{}", about.get("sampled"))])
+
+
+def _word(pattern: str, value: Any) -> list[str]:
+    return [pattern.format(value)] if isinstance(value, str | int) and not isinstance(value, bool) and value else []
+
+
+def _sentences(matrix: PairMatrix, found: Sequence[PairFinding]) -> list[str]:
+    if not found:
+        return ["nobody stands out"] if matrix.n > 3 else []
+    return [*(each.sentence(matrix.places) for each in found[:MOST_SENTENCES]), *_more(len(found) - MOST_SENTENCES, "findings")]
+
+
+def _more(number: int, what: str) -> list[str]:
+    return [f"and {number} more {what}: see --format json"] if number > 0 else []
+
+
+def _blocks(out: TextIO) -> bool:
+    """Whether the stream can show block characters."""
+    try:
+        "░▒▓█·".encode(out.encoding or "utf-8")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
+def _number(value: float) -> str:
+    return repr(float(value)) if np.isfinite(value) else ""
+
+
+def _text(value: str) -> str:
+    return f"'{printable(value)}" if value.startswith(_FORMULA) else printable(value)
+
+
+def _record(cells: Sequence[str]) -> str:
+    text = io.StringIO()
+    csv.writer(text).writerow(cells)
+    return text.getvalue().removesuffix("\n")

@@ -1,0 +1,52 @@
+"""Pairs runs from disk, shown as they were when they were measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TextIO
+
+from collbench.errors import UsageError
+from collbench.report.flags import printable
+from collbench.report.screen import PlainScreen, write_line
+from collbench.report.table import Line
+from collbench.results.folder import PAIRS
+from collbench.results.reader import Run
+
+
+def holds_pairs(run: Run) -> bool:
+    """Whether it is a run of `collbench pairs`."""
+    return "pairs" in run.info or (run.path / PAIRS).is_file()
+
+
+def write_stored(run: Run, format: str, out: TextIO, err: TextIO, color: bool) -> None:
+    """Prints the matrix of a pairs run; what could not be read is said on `err`.
+
+    Raises UsageError where run.json does not fit, and for a format that a matrix does not have.
+    """
+    from collbench.analysis.pair_effects import findings
+    from collbench.report.pairs import write_pairs
+    from collbench.results.pair_reader import read_pairs
+
+    stored = read_pairs(run)
+    if stored is None:
+        return
+    for warning in stored.warnings:
+        write_line(err, printable(warning))
+    matrix = stored.matrix()
+    again = [pair for one in stored.rounds if one.again for pair in one.pairs]
+    if format == "table":
+        unfinished = "" if run.finished else ", not finished"
+        PlainScreen(out, err, color).data(Line(printable(f"{run.path.resolve().name} ({len(stored.rounds)} rounds{unfinished})"), "head"))
+    about = {**stored.about, "rounds": len(stored.rounds)}
+    write_pairs(matrix, findings(matrix, again), about, format, out, color=color, again=again)
+
+
+def write_csv(runs: Sequence[Run], path: Path, err: TextIO) -> None:
+    """Writes the matrices of pairs runs to one file. Raises UsageError when it cannot be written."""
+    try:
+        with path.open("w", encoding="utf-8", newline="") as file:
+            for run in runs:
+                write_stored(run, "csv", file, err, color=False)
+    except OSError as error:
+        raise UsageError(f"--csv {path} cannot be written ({error.strerror or error}): choose another file") from error

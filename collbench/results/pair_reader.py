@@ -1,0 +1,113 @@
+"""Reads the rounds of a pairs run back. They are untrusted, as all files of a run are: what does not fit becomes a warning."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from collbench.errors import UsageError
+from collbench.results.pairs import PAIRS, PairMatrix, PairRound, matrix_of
+from collbench.results.reader import Run, read_lines
+
+_MOST_PLACES = 20_000  # five matrices of so many places squared are 16 GB: more comes from a broken file
+_FIGURES = ("latency_s", "forward_s", "backward_s")
+_INTERVALS = ("latency_ci_s", "forward_ci_s", "backward_ci_s")
+
+
+@dataclass(frozen=True)
+class StoredPairs:
+    """What a pairs run holds.
+
+    about     run.json's "pairs": places, by, backend, size_bytes, latency_size_bytes, rounds, possible, measured, sampled …
+    rounds    as measured; warnings: what could not be read
+    """
+
+    about: Mapping[str, Any]
+    rounds: list[PairRound]
+    warnings: list[str] = field(default_factory=list)
+
+    def matrix(self) -> PairMatrix:
+        """What they make together."""
+        return matrix_of(self.about["places"], self.rounds, self.about["size_bytes"], self.about["latency_size_bytes"])
+
+
+def read_pairs(run: Run) -> StoredPairs | None:
+    """The pairs of a run, up to its last finished round; None where it measured none. Raises UsageError where run.json does not fit."""
+    about = run.info.get("pairs")
+    if about is None and not (run.path / PAIRS).is_file():
+        return None
+    known, warnings = _checked(about, run), list[str]()
+    places = len(known["places"])
+    rounds = list(read_lines(run.path / PAIRS, lambda values: round_from_json(values, places), warnings))
+    return StoredPairs(known, rounds, warnings)
+
+
+def _checked(about: Any, run: Run) -> dict[str, Any]:
+    """run.json's "pairs", if it says what a matrix needs."""
+    known = about if isinstance(about, dict) else {}
+    places = known.get("places")
+    named = isinstance(places, list) and 2 <= len(places) <= _MOST_PLACES and all(isinstance(place, str) for place in places)
+    if not named or not all(_is_whole(known.get(name), 1) for name in ("size_bytes", "latency_size_bytes")):
+        raise UsageError(f"{run.path} holds rounds of pairs, but its run.json does not say of which places and sizes: it was altered")
+    return known
+
+
+def round_from_json(values: dict[str, Any], places: int) -> PairRound:
+    """The round in `values`, among so many places, every field checked. Raises ValueError naming the first misfit."""
+    try:
+        found = PairRound.from_json(values)
+    except TypeError as error:
+        raise ValueError(f"fields are missing or misplaced ({error})") from error
+    if not _are_disjoint(found.pairs, places):
+        raise ValueError(f"'pairs' is {str(found.pairs)[:40]!r}")
+    for name, fits in _OF_EACH_PAIR.items():
+        value = getattr(found, name)
+        if not (_is_list(value, fits) and len(value) == len(found.pairs)):
+            raise ValueError(f"'{name}' is {str(value)[:40]!r}")
+    for name, fits in _OF_THE_ROUND.items():
+        if not fits(getattr(found, name)):
+            raise ValueError(f"'{name}' is {str(getattr(found, name))[:40]!r}")
+    return found
+
+
+def _are_disjoint(pairs: Any, places: int) -> bool:
+    """Whether these are pairs of places, each place once."""
+    if not _is_list(pairs, lambda pair: _is_list(pair, lambda place: _is_whole(place, 0) and place < places) and len(pair) == 2):
+        return False
+    met = [place for pair in pairs for place in pair]
+    return len(set(met)) == len(met)
+
+
+def _is_list(value: Any, fits: Callable[[Any], bool]) -> bool:
+    return isinstance(value, tuple) and all(fits(inner) for inner in value)
+
+
+def _is_whole(value: Any, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _is_count(value: Any) -> bool:
+    return _is_whole(value, 0)
+
+
+def _is_seconds(value: Any) -> bool:
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool) and value > 0)
+
+
+def _is_interval(value: Any) -> bool:
+    return _is_list(value, lambda bound: bound == 0 or _is_seconds(bound)) and len(value) == 2
+
+
+_OF_EACH_PAIR: dict[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(_FIGURES, _is_seconds),
+    **dict.fromkeys(_INTERVALS, _is_interval),
+    "wrong": lambda value: value is None or _is_count(value),
+    "na": lambda value: value is None or isinstance(value, str),
+}
+_OF_THE_ROUND: dict[str, Callable[[Any], bool]] = {
+    "round": _is_count,
+    "again": lambda value: isinstance(value, bool),
+    "n": lambda value: _is_list(value, _is_count) and len(value) == 3,
+    "flags": lambda value: _is_list(value, lambda flag: isinstance(flag, str)),
+}

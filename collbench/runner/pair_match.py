@@ -1,0 +1,173 @@
+"""The games of a pairs launch: the rounds of the tournament, then those who seem slow once more."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from collbench.backends.backend import Backend
+from collbench.errors import FAILED, FINE, USAGE
+from collbench.operations.tournament import Pair, Round, Schedule
+from collbench.results.pairs import PairRound
+from collbench.runner.launch import Launch
+from collbench.runner.opening import Opened
+from collbench.runner.pair_places import PairsRequest, Places, sampled
+from collbench.runner.pair_round import Court, play, ways_of
+
+_MOST_SUSPECTS = 32
+_TOLD = 4  # wrong pairs that are told one by one
+
+
+class PairsListener(Protocol):
+    """Who is told what happens, at rank 0."""
+
+    def note(self, sentence: str) -> None:
+        """Something worth saying once."""
+        ...
+
+    def begin_pairs(self, about: Mapping[str, Any], folder: str) -> None:
+        """Everything that is known before the first round: run.json's "pairs", and the run's folder."""
+        ...
+
+    def round(self, done: int, total: int, pairs: int, eta_s: float | None) -> None:
+        """So many rounds are done, the last one of so many pairs."""
+        ...
+
+    def again(self, rounds: list[PairRound]) -> list[Pair]:
+        """The pairs that are to be measured once more before anybody is named; at most 32 are."""
+        ...
+
+    def matrix(self, rounds: list[PairRound], about: Mapping[str, Any]) -> list[str]:
+        """Everything that was measured; returns a sentence for each finding."""
+        ...
+
+    def end(self) -> None:
+        """Nothing more will come."""
+        ...
+
+
+@dataclass
+class Match:
+    """One pairs launch; rounds, folder and listener are rank 0's alone."""
+
+    asked: PairsRequest
+    launch: Launch
+    listener: PairsListener | None
+    opened: Opened
+    places: Places
+    plan: Schedule
+    began: float = field(default_factory=time.monotonic)
+    rounds: list[PairRound] = field(default_factory=list)
+    visited: int = 0
+
+    def note(self, sentence: str) -> None:
+        """Says something once, and keeps it in events.jsonl."""
+        if self.listener:
+            self.listener.note(sentence)
+        self.launch.note(sentence)
+
+    @property
+    def backend(self) -> Backend:
+        """The backend that carries the messages, open."""
+        assert self.opened.backend is not None
+        return self.opened.backend
+
+    def about(self, measured: int | None) -> dict[str, Any]:
+        """run.json's "pairs"; `measured` None: still under way."""
+        asked, cell = self.asked, ways_of(self.asked, self.backend.name)[1].cell
+        pairs = self.plan.pairs if measured is None else self.visited
+        return {
+            "places": list(self.places.names), "by": self.places.by, "backend": self.backend.name, "size_bytes": asked.size_bytes,
+            "latency_size_bytes": asked.latency_size_bytes, "window": cell.window, "streams": cell.streams,
+            "ranks_per_place": self.places.width, "rounds": self.plan.number if measured is None else self._rounds(),
+            "possible": self.plan.possible, "measured": measured, "sampled": sampled(asked, self.plan, pairs),
+            "concurrent": asked.concurrent, "max_time_s": asked.launch.budget.max_time_s, "budget_s": asked.budget_s,
+        }  # fmt: skip
+
+    def _rounds(self) -> int:
+        return len({one.round for one in self.rounds if not one.again})
+
+
+def limits(match: Match) -> Iterator[str]:
+    """What this matrix leaves out."""
+    if match.places.rests:
+        width, rests = match.places.width, match.places.rests
+        yield f"each node takes part with as many ranks as the smallest has, {width}: of all nodes' ranks {rests} rest"
+    sentence = sampled(match.asked, match.plan, match.plan.pairs)
+    if sentence:
+        yield sentence
+
+
+def tournament(match: Match, court: Court) -> None:
+    """Round by round, until all are done or the time is used up; nobody is left without a pair."""
+    world, total, least = match.launch.world, match.plan.number, match.plan.least * match.plan.parts
+    for number, pairs in enumerate(match.plan.rounds()):
+        spent_s = world.decide(time.monotonic() - match.began, "playing the next round")
+        whole = number % match.plan.parts == 0
+        if spent_s > match.asked.budget_s and number >= least and whole:
+            break
+        _take(match, play(court, number, pairs))
+        match.visited += len(pairs)
+        if match.listener:
+            spent_s = time.monotonic() - match.began
+            match.listener.round(number + 1, total, len(pairs), spent_s / (number + 1) * (total - number - 1))
+
+
+def _take(match: Match, played: Iterator[PairRound]) -> None:
+    for one in played:
+        match.rounds.append(one)
+        if match.launch.folder:
+            match.launch.folder.append_round(one.as_json())
+
+
+def second_look(match: Match, court: Court) -> None:
+    """The suspects once more, one by one, so that nobody is named for what others did at the same time."""
+    world = match.launch.world
+    mine = match.listener.again(match.rounds)[:_MOST_SUSPECTS] if match.listener else []
+    suspects = world.decide([list(pair) for pair in mine], "choosing whom to measure again")
+    if suspects:
+        match.note(
+            f"{len(suspects)} {'pair is' if len(suspects) == 1 else 'pairs are'} measured again, one by one, before anybody is named"
+        )
+    for turn, (a, b) in enumerate(suspects):
+        pairs: Round = ((min(a, b), max(a, b)),)
+        _take(match, play(court, match.plan.number + turn, pairs, again=True))
+        if match.listener:
+            match.listener.round(turn + 1, len(suspects), 1, None)
+
+
+def conclude(match: Match) -> int:
+    """Findings, run.json and the exit code."""
+    launch = match.launch
+    first = [one for one in match.rounds if not one.again]
+    measured = sum(reason is None for one in first for reason in one.na)
+    about = match.about(measured)
+    if about["sampled"] and match.visited < match.plan.pairs:
+        match.note(about["sampled"])
+    for sentence in _wrong(match):
+        match.note(sentence)
+    found = match.listener.matrix(match.rounds, about) if match.listener else []
+    code = launch.world.decide(_code(match.rounds, measured), "ending")
+    if launch.folder:
+        for sentence in found:
+            launch.folder.event("finding", text=sentence)
+        launch.folder.finish(exit_code=code, pairs=about)
+    return code
+
+
+def _wrong(match: Match) -> Iterator[str]:
+    names = match.places.names
+    bad = [(pair, wrong) for one in match.rounds for pair, wrong in zip(one.pairs, one.wrong, strict=True) if wrong]
+    for (a, b), wrong in bad[:_TOLD]:
+        yield f"wrong data between {names[a]} and {names[b]}: {wrong} elements are not what was sent"
+    if len(bad) > _TOLD:
+        yield f"wrong data between {len(bad) - _TOLD} more pairs"
+
+
+def _code(rounds: Sequence[PairRound], measured: int) -> int:
+    """4 when data was wrong, 2 when no pair could be measured, else 0."""
+    if any(wrong for one in rounds for wrong in one.wrong):
+        return FAILED
+    return FINE if measured else USAGE

@@ -1,0 +1,180 @@
+"""One round of disjoint pairs: latency, then the bandwidth each way, all pairs of the round at once, in step on all ranks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collbench.operations.cell import Cell
+from collbench.operations.check import Mismatch
+from collbench.operations.operation import Operation
+from collbench.operations.p2p_bandwidth import P2P_BANDWIDTH
+from collbench.operations.p2p_latency import P2P_LATENCY
+from collbench.operations.plan import Sweep
+from collbench.operations.tournament import Pair, Round
+from collbench.results.pairs import PairRound
+from collbench.runner.one_cell import Ready, Stage, phase, prepare_over, release, verify_cell
+from collbench.runner.pair_places import PairsRequest, Places
+from collbench.stats.median import median
+from collbench.timing.budget import Budget
+from collbench.timing.protocol import Measured, measure, slowest
+from collbench.timing.short import short_schedule
+from collbench.world.world import World
+
+OPERATIONS = (P2P_LATENCY, P2P_BANDWIDTH)
+_Interval = tuple[float | None, float | None]
+_NOTHING: _Interval = (None, None)
+_WARMUPS = (10, 1)  # calls before the first sample, besides the one that is tried: a window warms its connection up before it ends
+
+
+@dataclass(frozen=True)
+class Way:
+    """One of the three measurements of a round, with the time it may take; `backward`: the second place of each pair sends."""
+
+    operation: Operation
+    cell: Cell
+    budget: Budget
+    backward: bool = False
+
+
+def ways_of(asked: PairsRequest, backend: str) -> tuple[Way, Way, Way]:
+    """Latency, forward and backward bandwidth on a backend."""
+    budget = asked.launch.budget
+    latency, bandwidth = (
+        Way(operation, _cell(asked, operation, size, backend), budget if budget.warmup is not None else replace(budget, warmup=warmups))
+        for operation, size, warmups in zip(OPERATIONS, (asked.latency_size_bytes, asked.size_bytes), _WARMUPS, strict=True)
+    )
+    return latency, bandwidth, replace(bandwidth, backward=True)
+
+
+def _cell(asked: PairsRequest, operation: Operation, size_bytes: int, backend: str) -> Cell:
+    sweep = asked.launch.sweep
+    assert isinstance(sweep, Sweep)
+    (cell,) = replace(sweep, operations=(operation,), sizes=(size_bytes,)).cells(backend, 2)
+    return cell.placed(False)
+
+
+@dataclass(frozen=True)
+class Court:
+    """Where rounds are played: the open backend, the places and the three measurements.
+
+    flags   words that hold for every round
+    """
+
+    asked: PairsRequest
+    world: World
+    stage: Stage
+    places: Places
+    ways: tuple[Way, Way, Way]
+    flags: tuple[str, ...] = ()
+
+    def stage_for(self, way: Way) -> Stage:
+        """All ranks meet before each sample where pairs share a host's NIC: they are to share it in every sample.
+
+        Elsewhere before a look only: what ranks leave a synchronisation apart by would be in a ping-pong's time, and pairs that share
+        nothing need not wait for one another.
+        """
+        shared = self.places.by == "rank" or self.places.width > 1
+        return replace(self.stage, each_time=shared and way.operation is P2P_BANDWIDTH)
+
+
+@dataclass(frozen=True)
+class _Times:
+    """One measurement of all pairs, at rank 0: seconds per message with their intervals, wrong elements, samples, what is to be known."""
+
+    seconds: tuple[float | None, ...]
+    intervals: tuple[_Interval, ...]
+    wrong: tuple[int, ...]
+    n: int
+    flags: tuple[str, ...]
+
+
+def play(court: Court, number: int, pairs: Round, again: bool = False) -> Iterator[PairRound]:
+    """Measures a round on all ranks; its figures are at rank 0, elsewhere nothing is yielded.
+
+    Where a rank refuses a measurement, halves of the round are measured, and so on: in the end only the pairs that cannot are n/a.
+    """
+    times: list[_Times | None] = []
+    for way in court.ways:
+        found = _measure(court, way, pairs)
+        if isinstance(found, str):
+            yield from _without(court, number, pairs, again, found)
+            return
+        times.append(found)
+    known = [each for each in times if each]
+    if len(known) == len(times):
+        yield _round(court, number, pairs, again, known)
+
+
+def _without(court: Court, number: int, pairs: Round, again: bool, reason: str) -> Iterator[PairRound]:
+    half = len(pairs) // 2
+    if half:
+        yield from play(court, number, pairs[:half], again)
+        yield from play(court, number, pairs[half:], again)
+    elif court.world.rank == 0:
+        gap, nothing = (None,), (_NOTHING,)
+        yield PairRound(number, pairs, gap, nothing, gap, nothing, gap, nothing, gap, (reason,), again=again, flags=court.flags)
+
+
+def _measure(court: Court, way: Way, pairs: Round) -> _Times | str | None:
+    """One measurement; its figures at rank 0, or why some rank refuses it, at all ranks."""
+    groups = court.places.groups(pairs, way.backward)
+    ready = prepare_over(way.operation, way.cell, groups, court.stage_for(way), court.world)
+    if isinstance(ready, str):
+        return ready
+    check = court.asked.launch.check
+    measured = _time(ready, court.world, way.budget)
+    mismatches = verify_cell(ready, court.world, check) if check else []
+    release(ready, court.stage.backend)
+    if measured is None or mismatches is None:
+        return None
+    return _times(court, ready, measured, mismatches)
+
+
+def _time(ready: Ready, world: World, budget: Budget) -> Measured | None:
+    """Runs the short protocol on all ranks; the result is at rank 0."""
+    cell = ready.cell
+    plan = short_schedule(budget, cell.size_bytes, cell.mode, ready.timed) if world.rank == 0 else None
+    with phase(ready, world, "measuring"), world.patient(budget.max_time_s):
+        return measure(ready.loop, world, plan, cell.title())
+
+
+def _times(court: Court, ready: Ready, measured: Measured, mismatches: Sequence[Mismatch]) -> _Times:
+    """Of each pair of places the slowest of its pairs of ranks, as their initiators see it."""
+    width = court.places.width
+    initiators = [group[0] for group in ready.groups]
+    each = [initiators[at : at + width] for at in range(0, len(initiators), width)]
+    messages = ready.operation.moves(ready.cell) * (width if ready.operation is P2P_BANDWIDTH else 1)
+    found = [_figure(slowest(measured.samples, ranks) / messages) for ranks in each]
+    turn_of = {rank: turn // width for turn, group in enumerate(ready.groups) for rank in group}
+    wrong: Counter[int] = Counter()
+    for mismatch in mismatches:
+        wrong[turn_of[mismatch.rank]] += mismatch.wrong
+    flags = [*measured.flags, *(["python_loop"] if ready.fell_back else [])]
+    return _Times(
+        tuple(seconds for seconds, _ in found), tuple(interval for _, interval in found), tuple(wrong[turn] for turn in range(len(each))),
+        measured.samples.shape[1], tuple(flags),
+    )  # fmt: skip
+
+
+def _figure(samples: NDArray[np.float64]) -> tuple[float | None, _Interval]:
+    """The median and its interval; equal samples have none: the clock's step hides how far apart they are."""
+    known = median(samples)
+    if known.value <= 0:
+        return None, _NOTHING
+    return known.value, _NOTHING if samples.min() == samples.max() else (known.ci_low, known.ci_high)
+
+
+def _round(court: Court, number: int, pairs: Sequence[Pair], again: bool, times: Sequence[_Times]) -> PairRound:
+    latency, forward, backward = times
+    wrong = [sum(each) for each in zip(*(one.wrong for one in times), strict=True)]
+    flags = dict.fromkeys((*court.flags, *(["pairs_at_once"] if len(pairs) > 1 else []), *(flag for one in times for flag in one.flags)))
+    return PairRound(
+        number, tuple(pairs), latency.seconds, latency.intervals, forward.seconds, forward.intervals, backward.seconds, backward.intervals,
+        tuple(wrong if court.asked.launch.check else [None] * len(pairs)), (None,) * len(pairs), (latency.n, forward.n, backward.n), again,
+        tuple(flags),
+    )  # fmt: skip

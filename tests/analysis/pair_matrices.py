@@ -1,0 +1,88 @@
+"""Made-up matrices of pairs: places with rates of their own, each pair as slow as the slower end, and noise as it was measured.
+
+The noise of a cell is σ·t₄/√2 (heavy tails, as between launches), one cell in ten has a second mode 8 % slower that it takes in a fifth
+of the cases, places differ by 0.5 %, and every round of the circle method is off by a common σ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collbench.operations.tournament import circle_round
+from collbench.results.pairs import PairMatrix
+
+RATE, LATENCY_S = 10e9, 20e-6
+Figures = NDArray[np.float64]
+
+
+class Made:
+    """A made cluster: change `rates` [n × n] and `latencies`, then take matrices of it."""
+
+    def __init__(self, n: int, seed: int = 0, sigma: float = 0.015, names: Sequence[str] = ()) -> None:
+        self.n, self.sigma = n, sigma
+        self.names = tuple(names or (f"node{number + 1}" for number in range(n)))
+        self.drawn = np.random.default_rng(seed)
+        self.rates, self.latencies = np.full((n, n), RATE), np.full((n, n), LATENCY_S)
+        self.modes = self.drawn.random((n, n)) < 0.1
+        self.places = self.drawn.normal(0, 0.005, n)
+
+    def slow(self, place: int, ratio: float = 0.5, sends: bool = True, receives: bool = True) -> Made:
+        """One place's rate, as a bound of all its pairs."""
+        if sends:
+            self.rates[place] = np.minimum(self.rates[place], RATE * ratio)
+        if receives:
+            self.rates[:, place] = np.minimum(self.rates[:, place], RATE * ratio)
+        return self
+
+    def across(self, groups: Sequence[int], ratio: float) -> Made:
+        """Pairs of places in different groups are slower."""
+        apart = np.array(groups)[:, None] != np.array(groups)[None, :]
+        self.rates[apart] *= ratio
+        self.latencies[apart] /= ratio
+        return self
+
+    def matrix(self) -> PairMatrix:
+        """One measurement of all pairs."""
+        n, shape = self.n, (self.n, self.n)
+        bandwidth = self.rates * np.exp(np.minimum.outer(self.places, self.places) + self._noise(self.sigma))
+        slower = self._noise(2 * self.sigma)
+        latency = self.latencies * np.exp(np.triu(slower, 1) + np.triu(slower, 1).T)
+        for figures in (bandwidth, latency):
+            figures[np.arange(n), np.arange(n)] = np.nan
+        low, high = bandwidth * (1 - self.sigma), bandwidth * (1 + self.sigma)
+        wrong = np.where(np.eye(n, dtype=bool), np.nan, np.zeros(shape))
+        return PairMatrix(self.names, latency, bandwidth, low, high, wrong, 1 << 20, 8)
+
+    def twice(self, suspects: Callable[[PairMatrix], list[tuple[int, int]]]) -> tuple[PairMatrix, list[tuple[int, int]]]:
+        """The matrix after its suspects were measured again, and the suspects."""
+        first, second = self.matrix(), self.matrix()
+        again = suspects(first)
+        for pair in again:
+            for a, b in (pair, pair[::-1]):
+                for figures, later in ((first.bandwidth, second.bandwidth), (first.latency_s, second.latency_s), (first.low, second.low),
+                                       (first.high, second.high)):  # fmt: skip
+                    figures[a, b] = later[a, b]
+        return first, again
+
+    def _noise(self, sigma: float) -> Figures:
+        shape = (self.n, self.n)
+        noise = sigma / np.sqrt(2) * self.drawn.standard_t(4, shape) - 0.08 * (self.modes & (self.drawn.random(shape) < 0.2))
+        for number in range(self.n - 1 + self.n % 2):
+            ways = self.drawn.normal(0, sigma, 2)
+            for a, b in circle_round(self.n, number):
+                noise[a, b] += ways[0]
+                noise[b, a] += ways[1]
+        return noise
+
+
+def only(matrix: PairMatrix, kept: Collection[tuple[int, int]]) -> PairMatrix:
+    """The matrix with nothing but these pairs measured."""
+    unknown = np.ones((matrix.n, matrix.n), bool)
+    for a, b in kept:
+        unknown[a, b] = unknown[b, a] = False
+    for figures in (matrix.latency_s, matrix.bandwidth, matrix.low, matrix.high, matrix.wrong):
+        figures[unknown] = np.nan
+    return matrix

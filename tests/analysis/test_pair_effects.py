@@ -1,0 +1,249 @@
+"""Who is named in a matrix of pairs: whoever is slow, once, and nobody else."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from collbench.analysis.pair_effects import PairFinding, doubts, findings, suspects
+from collbench.operations.tournament import circle_round, schedule
+from collbench.results.pairs import PairMatrix
+from tests.analysis.pair_matrices import Made, only
+
+Named = list[tuple[str, tuple[int, ...]]]
+
+
+def named(found: list[PairFinding]) -> Named:
+    return [(each.kind, each.places) for each in found]
+
+
+def ranks(hosts: int, each: int) -> list[str]:
+    return [f"rank {number} (node{number // each})" for number in range(hosts * each)]
+
+
+def both(made: Made, a: int, b: int, ratio: float = 0.5) -> Made:
+    made.rates[a, b] *= ratio
+    made.rates[b, a] *= ratio
+    return made
+
+
+def of_few(seed: int, n: int, sigma: float) -> tuple[Named, Named, Named, int]:
+    """Who is named where nobody is slow, where a place is, and where a directed pair is; all measured again as suspects ask."""
+    equal, place, pair = Made(n, seed, sigma), Made(n, seed, sigma).slow(seed % n), Made(n, seed, sigma)
+    other = 1 + seed % (n - 1)
+    pair.rates[0, other] *= 0.5
+    one, two, three = (named(findings(*made.twice(suspects))) for made in (equal, place, pair))
+    return one, two, three, other
+
+
+@pytest.mark.parametrize("n", [4, 5, 8, 15, 16, 32])
+def test_a_slow_place_is_named_once_a_slow_pair_alone_and_else_nobody(n: int) -> None:
+    for seed in range(2):
+        equal, place, pair, other = of_few(seed, n, 0.015)
+        assert equal == []
+        assert place == [("node", (seed % n,))]
+        assert pair == [("pair", (0, other))]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("n", "trials"), [(4, 1000), (5, 1000), (8, 1000), (16, 500), (32, 300), (64, 200)])
+@pytest.mark.parametrize("sigma", [0.005, 0.015])
+def test_rates_of_false_alarms_and_of_detection(n: int, trials: int, sigma: float) -> None:
+    alarms, places, pairs = 0, 0, 0
+    for seed in range(trials):
+        equal, place, pair, other = of_few(seed, n, sigma)
+        alarms += bool(equal) or bool(findings(Made(n, seed, sigma).matrix()))
+        places += place == [("node", (seed % n,))]
+        pairs += pair == [("pair", (0, other))]
+    assert alarms <= 0.01 * trials
+    assert places >= 0.99 * trials
+    assert n < 8 or pairs >= 0.99 * trials
+
+
+def test_what_is_only_sent_or_only_received_slowly() -> None:
+    sender, receiver = Made(8).slow(3, receives=False).matrix(), Made(8).slow(3, sends=False).matrix()
+    assert named(findings(sender)) == [("sender", (3,))]
+    assert named(findings(receiver)) == [("receiver", (3,))]
+    assert [(each.cells, each.of_cells) for each in findings(sender)] == [(7, 7)]
+    assert findings(sender)[0].ratio == pytest.approx(0.5, rel=0.05)
+
+
+def test_a_slow_place_and_a_slow_pair_elsewhere() -> None:
+    found = findings(both(Made(8).slow(3), 1, 5).matrix())
+    assert named(found) == [("node", (3,)), ("pair", (1, 5))]
+    assert [each.both_ways for each in found] == [False, True]
+    assert [(each.cells, each.of_cells) for each in found] == [(14, 14), (2, 2)]
+
+
+@pytest.mark.parametrize(("n", "sick"), [(5, 2), (8, 3), (9, 4), (16, 7), (64, 31)])
+def test_several_slow_places_up_to_half(n: int, sick: int) -> None:
+    made = Made(n, sigma=0.005)
+    for place in range(sick):
+        made.slow(place, 0.5 - 0.02 * (place % 3))
+    assert sorted(named(findings(made.matrix()))) == [("node", (place,)) for place in range(sick)]
+
+
+def test_a_pair_of_a_slow_place_that_is_slower_still() -> None:
+    assert named(findings(both(Made(12).slow(3), 3, 7, 0.3).matrix())) == [("node", (3,)), ("pair", (3, 7))]
+
+
+@pytest.mark.parametrize("ratio", [0.5, 0.8])
+@pytest.mark.parametrize("sizes", [(12, 4), (9, 7), (8, 8), (14, 2), (6, 5, 5), (10, 3, 3), (4, 4, 4, 4), (2,) * 8])
+def test_nobody_is_named_for_being_in_the_smaller_part_of_a_network(sizes: tuple[int, ...], ratio: float) -> None:
+    groups = [group for group, size in enumerate(sizes) for _ in range(size)]
+    matrix = Made(16, sum(sizes), 0.01).across(groups, ratio).matrix()
+    assert findings(matrix) == []
+
+
+def test_the_smaller_part_is_told_as_a_doubt() -> None:
+    told = doubts(Made(16).across([0] * 12 + [1] * 4, 0.5).matrix())
+    assert told[0].startswith("bandwidth: node13, node14, node15, node16 are slow with most partners but not with all")
+
+
+@pytest.mark.parametrize(("hosts", "each"), [(2, 4), (2, 8), (4, 2), (4, 4), (16, 2)])
+def test_ranks_of_a_host_are_faster_with_each_other_and_nobody_is_named(hosts: int, each: int) -> None:
+    made = Made(hosts * each, names=ranks(hosts, each)).across([rank // each for rank in range(hosts * each)], 0.05)
+    assert findings(made.matrix()) == []
+
+
+def test_a_rank_that_is_slow_to_other_hosts_only() -> None:
+    made = Made(16, names=ranks(4, 4)).across([rank // 4 for rank in range(16)], 0.2)
+    made.rates[5, made.rates[5] < 3e9] *= 0.5
+    (found,) = findings(made.matrix())
+    assert (found.kind, found.places, found.where, found.cells) == ("sender", (5,), "to other hosts", 12)
+
+
+def test_a_host_all_of_whose_ranks_are_slow_is_named_once() -> None:
+    made = Made(16, names=ranks(4, 4)).across([rank // 4 for rank in range(16)], 0.2)
+    outside = made.rates < 3e9
+    made.rates[4:8] = np.where(outside[4:8], made.rates[4:8] / 2, made.rates[4:8])
+    made.rates[:, 4:8] = np.where(outside[:, 4:8], 1e9, made.rates[:, 4:8])
+    (found,) = findings(made.matrix())
+    assert (found.kind, found.places) == ("node", (4, 5, 6, 7))
+    assert found.sentence(made.names).startswith("node1 (all of its 4 places) sends and receives at 50 %")
+
+
+def test_of_three_hosts_none_is_named() -> None:
+    made = Made(12, names=ranks(3, 4)).across([rank // 4 for rank in range(12)], 0.2)
+    outside = made.rates < 3e9
+    for places in (np.s_[:4], np.s_[:, :4]):
+        made.rates[places] = np.where(outside[places], 1e9, made.rates[places])
+    matrix = made.matrix()
+    assert findings(matrix) == []
+    assert any("of so few none is named" in sentence for sentence in doubts(matrix))
+
+
+def test_hosts_may_be_given_where_names_do_not_tell_them() -> None:
+    groups = [0] * 6 + [1] * 6
+    matrix = Made(12).across(groups, 0.05).slow(3, 0.025).matrix()
+    assert named(findings(matrix, classes=[f"host{group}" for group in groups])) == [("node", (3,))]
+
+
+def test_a_slow_latency_is_a_finding_of_its_own_or_part_of_the_bandwidths() -> None:
+    made = Made(8)
+    made.latencies[3] = made.latencies[:, 3] = 60e-6
+    (alone,) = findings(made.matrix())
+    assert (alone.kind, alone.quantity, alone.places, alone.cells, alone.of_cells) == ("node", "latency", (3,), 7, 7)
+    (together,) = findings(made.slow(3).matrix())
+    assert (together.quantity, together.places) == ("bandwidth", (3,))
+    assert together.latency == pytest.approx(1 / 3, rel=0.1)
+
+
+def test_below_four_places_nobody_is_named_and_the_reason_told() -> None:
+    for n, words in ((2, "two places"), (3, "three places")):
+        matrix = Made(n).slow(0).matrix()
+        assert findings(matrix) == suspects(matrix) == []
+        assert len(doubts(matrix)) == 1
+        assert doubts(matrix)[0].startswith(words)
+
+
+def test_of_four_places_no_latency_of_a_pair_is_named() -> None:
+    made = Made(4)
+    made.latencies[0, 1] = made.latencies[1, 0] = 1e-3
+    assert findings(made.matrix()) == []
+    assert doubts(made.matrix())[-1] == "latency: of so few pairs no single one is named"
+
+
+def test_a_disturbed_round_is_not_a_set_of_slow_pairs() -> None:
+    made = Made(16)
+    for pair in circle_round(16, 3):
+        both(made, *pair, 0.4)
+    matrix = made.matrix()
+    assert findings(matrix) == []
+    assert any("as a disturbed round leaves them" in sentence for sentence in doubts(matrix))
+    assert set(suspects(matrix)) == set(circle_round(16, 3))
+    assert len(findings(matrix, again=suspects(matrix))) == 8  # slow once more: it is them
+
+
+def test_a_place_that_was_well_when_measured_again_is_cleared() -> None:
+    matrix = Made(16).slow(5).matrix()
+    well = [(5, 1), (5, 9)]
+    for a, b in well:
+        matrix.bandwidth[a, b] = matrix.bandwidth[b, a] = 10e9
+    assert findings(matrix, again=well) == []
+    assert named(findings(matrix, again=[(5, 2)])) == []  # two partners with whom it is as fast as others: no sick place
+    assert named(findings(Made(16).slow(5).matrix(), again=well)) == [("node", (5,))]
+
+
+def test_a_sample_of_rounds_is_enough() -> None:
+    whole = Made(64).slow(9)
+    sampled = only(whole.matrix(), [pair for one in schedule(64, partners=8).rounds() for pair in one])
+    assert named(findings(sampled)) == [("node", (9,))]
+    assert findings(only(Made(64, 1).matrix(), [pair for one in schedule(64, partners=8).rounds() for pair in one])) == []
+
+
+def test_one_to_all_tells_pairs_and_no_places() -> None:
+    star = only(both(Made(16), 0, 4).matrix(), [(0, place) for place in range(1, 16)])
+    assert named(findings(star)) == [("pair", (0, 4))]
+
+
+def test_suspects_are_few_and_spread() -> None:
+    made = both(Made(16).slow(2).slow(11), 5, 6)
+    found = suspects(made.matrix())
+    assert len(found) == len(set(found)) <= 32
+    assert all(a < b for a, b in found)
+    assert (5, 6) in found
+    partners = [a + b - 2 for a, b in found if 2 in (a, b)]
+    assert len(partners) == 3
+    assert max(partners) - min(partners) >= 6
+    assert 11 not in partners
+    assert suspects(made.matrix(), most=4) == found[:4]
+    assert suspects(Made(16).matrix()) == []
+
+
+def test_scatter_makes_careful() -> None:
+    wild = doubts(Made(16, sigma=0.08).matrix())[0]
+    calm = doubts(Made(16, sigma=0.004).matrix())[0]
+    assert calm == "bandwidth: a single pair is named from 15 % below expectation on"
+    assert int(wild.split("from ")[1].split(" %")[0]) > 60
+
+
+def test_sentences() -> None:
+    names = ["a", "b", "c"]
+    assert PairFinding("node", "bandwidth", (1,), 0.51, 14, 14).sentence(names) == (
+        "b sends and receives at 51 % of what the others do (14 of 14 pairs): its NIC, cable or slot"
+    )
+    assert PairFinding("pair", "bandwidth", (0, 2), 0.5, 1, 2, latency=0.5).sentence(names) == (
+        "a to c reaches 50 % of what their other pairs suggest: the path between them, since both are well with others; "
+        "a small message takes 2.00 times as long"
+    )
+    assert PairFinding("pair", "bandwidth", (0, 2), 0.5, 2, 2, both_ways=True).sentence(names).startswith("a and c reach 50 % of")
+    assert PairFinding("node", "latency", (2,), 0.25, 2, 2).sentence(names) == (
+        "c takes 4.00 times as long as the others for a small message (2 of 2 pairs): its CPU, its power saving or its NIC"
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(2, 9).flatmap(lambda n: st.tuples(*(arrays(np.float64, (n, n)) for _ in range(5)))))
+def test_any_figures_are_survived(figures: tuple[np.ndarray, ...]) -> None:
+    n = len(figures[0])
+    matrix = PairMatrix(tuple(f"x{place}" for place in range(n)), *figures, size_bytes=1, latency_size_bytes=1)
+    again = suspects(matrix)
+    assert all(0 <= a < b < n for a, b in again)
+    for each in findings(matrix, again=again):
+        assert 0 <= each.ratio < 1
+        assert each.sentence(matrix.places)
+    assert all(isinstance(each, str) for each in doubts(matrix))

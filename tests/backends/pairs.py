@@ -1,0 +1,77 @@
+"""Two ranks in one process, for tests of the socket backend: worlds that agree with one another, and links between them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from collbench.backends.socket_links import Link, Links, _settle
+from collbench.world.world import Member
+
+T = TypeVar("T")
+PATIENCE_S = 20
+
+
+class Rank:
+    """What `Links` needs of a world: rank, members, agree."""
+
+    def __init__(self, rank: int, members: tuple[Member, ...], said: list[Any], barrier: threading.Barrier) -> None:
+        self.rank, self.me, self.members, self.size = rank, members[rank], members, len(members)
+        self._said, self._barrier = said, barrier
+
+    def agree(self, value: Any, what: str) -> list[Any]:
+        self._said[self.rank] = value
+        self._barrier.wait(PATIENCE_S)
+        return list(self._said)
+
+
+def ranks(n: int = 2, addresses: tuple[str, ...] = ()) -> list[Any]:
+    """Worlds of n ranks that know one another."""
+    members = tuple(Member(rank, f"node{rank}", 0, 100 + rank, (0,), *addresses[rank : rank + 1]) for rank in range(n))
+    said, barrier = [None] * n, threading.Barrier(n)
+    return [Rank(rank, members, said, barrier) for rank in range(n)]
+
+
+def at_once(*calls: Callable[[], T]) -> list[T | Exception]:
+    """What each call returns or raises, all run at the same time."""
+
+    def safely(call: Callable[[], T]) -> T | Exception:
+        try:
+            return call()
+        except Exception as error:
+            return error
+
+    with ThreadPoolExecutor(len(calls)) as pool:
+        return list(pool.map(safely, calls))
+
+
+@contextmanager
+def meeting(n: int = 2, timeout_s: float = PATIENCE_S) -> Iterator[list[Links]]:
+    """The links of n ranks that have told one another where they listen."""
+    worlds = ranks(n)
+    made = at_once(*(lambda world=world: Links(world, timeout_s) for world in worlds))
+    assert all(isinstance(one, Links) for one in made), made
+    yield made
+    for one in made:
+        one.close()
+
+
+@contextmanager
+def linked(streams: int = 1, deadline_s: float | None = None) -> Iterator[tuple[Link, Link]]:
+    """Both ends of a link; `deadline_s` instead of the usual one."""
+    with meeting() as (first, second):
+        ends = at_once(lambda: first.connect(1, streams), lambda: second.connect(0, streams))
+        assert all(isinstance(end, Link) for end in ends), ends
+        yield tuple(_hurried(end, deadline_s) if deadline_s else end for end in ends)
+        for end in ends:
+            end.close()
+
+
+def _hurried(link: Link, deadline_s: float) -> Link:
+    for each in link.sockets:
+        _settle(each, deadline_s)
+    return replace(link, deadline_s=deadline_s)

@@ -1,0 +1,100 @@
+"""`collbench pairs` as users start it: on every backend, under a launcher, what it prints, what it refuses."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from importlib.util import find_spec
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from collbench.results.pair_reader import StoredPairs, read_pairs
+from collbench.results.reader import read_run
+from tests.cli.command import BIN, one_sentence, run
+from tests.conftest import sample
+
+pytestmark = pytest.mark.in_turn
+
+BRIEF = ("--out", "run", "--size", "4K", "--window", "2")
+MISSING = {"mpi": not find_spec("mpi4py"), "gloo": not find_spec("torch")}
+STARTS = [
+    pytest.param(*start, marks=pytest.mark.skipif(MISSING[start[0]], reason=f"no {start[0]}")) for start in product(MISSING, (2, 3, 4, 5))
+]
+
+
+def stored(folder: Path) -> StoredPairs:
+    found = read_pairs(read_run(folder / "run"))
+    assert found and not found.warnings
+    return found
+
+
+@pytest.mark.parametrize(("backend", "ranks"), sample(STARTS, 1))
+def test_every_pair_of_ranks_is_measured(backend: str, ranks: int, tmp_path: Path) -> None:
+    done = run(tmp_path, "pairs", "--backend", backend, "--ranks", str(ranks), *BRIEF, "--format", "json")
+    assert done.returncode == 0, done.stderr
+    found, told = stored(tmp_path), json.loads(done.stdout)
+    first = [pair for one in found.rounds if not one.again for pair in one.pairs]
+    assert sorted(first) == [(a, b) for a in range(ranks) for b in range(a + 1, ranks)]
+    assert all((wrong, na) == (0, None) for one in found.rounds for wrong, na in zip(one.wrong, one.na, strict=True))
+    assert told["places"] == found.about["places"] and re.fullmatch(r"rank 0 \(.+\)", told["places"][0])
+
+
+@pytest.mark.skipif(MISSING["mpi"] or not (BIN / "mpiexec").exists(), reason="no MPI")
+def test_under_a_launcher(tmp_path: Path) -> None:
+    program = (str(BIN / "mpiexec"), "-n", "3", str(BIN / "python"), "-m", "collbench")
+    done = run(tmp_path, "pairs", *BRIEF, program=program)
+    assert done.returncode == 0, done.stderr
+    found = stored(tmp_path)
+    assert (found.about["backend"], found.about["measured"], found.about["rounds"]) == ("mpi", 3, 3)
+
+
+def test_a_line_per_round_is_talk_and_the_matrix_is_data(tmp_path: Path) -> None:
+    done = run(tmp_path, "pairs", "--backend", "simulated", "--ranks", "5", *BRIEF, "--format", "csv")
+    assert done.returncode == 0, done.stderr
+    rounds = re.findall(r"^round (\d) of 5: 2 pairs at once", done.stderr, re.MULTILINE)
+    assert rounds == ["1", "2", "3", "4", "5"] and done.stderr.splitlines()[-1] == "run folder: run"
+    assert len(list(csv.DictReader(io.StringIO(done.stdout)))) == 20
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", done.stdout + done.stderr)
+
+
+def test_quiet_prints_data_only_and_a_sample_is_told(tmp_path: Path) -> None:
+    done = run(tmp_path, "pairs", "--backend", "simulated", "--ranks", "8", *BRIEF, "--sample", "2", "--quiet")
+    assert (done.returncode, done.stderr) == (0, "") and "8 of 28 pairs are sampled (--sample 2)" in done.stdout
+    assert stored(tmp_path).about["sampled"] == "8 of 28 pairs are sampled (--sample 2)"
+
+
+def test_options_come_from_the_environment_too(tmp_path: Path) -> None:
+    variables = {"COLLBENCH_ONE_TO_ALL": "2", "COLLBENCH_STREAMS": "", "COLLBENCH_SEED": "3", "COLLBENCH_RANKS": ""}
+    done = run(tmp_path, "pairs", "--backend", "simulated", "--ranks", "4", *BRIEF, env=variables)
+    assert done.returncode == 0, done.stderr
+    assert sorted(pair for one in stored(tmp_path).rounds for pair in one.pairs) == [(2, 0), (2, 1), (2, 3)]
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["order_seed"] == 3
+
+
+REFUSED = [
+    (("--backend", "mpi,gloo"), "pairs measures one backend, but --backend names mpi and gloo: choose one"),
+    (("--concurrent", "0"), "argument --concurrent: '0' is not a whole number from 1 on (see `collbench pairs --help`)"),
+    (("--size", "0"), "size '0' is not a whole, positive number of bytes: the smallest size is 1"),
+    (("--ranks", "1"), "pairs needs two ranks, and this launch has one: start more, without a launcher by --ranks 2"),
+    (("--sample", "4"), "--sample 4 asks for more partners than each of 4 ranks has: choose 1 to 3"),
+    (("--one-to-all", "4"), "--one-to-all 4: there is no rank 4 among 4: choose one from 0 to 3"),
+    (("--device", "cuda"), "no pair can be measured on simulated: simulated runs on cpu here, not on cuda"),
+    (("--streams", "2"), "no pair can be measured on simulated: simulated has one connection between two ranks: --streams is for socket"),
+]
+
+
+@pytest.mark.parametrize(
+    ("typed", "sentence"), sample(REFUSED, 2), ids=lambda value: value[0].strip("-") if isinstance(value, tuple) else ""
+)
+def test_bad_input_ends_in_a_sentence(typed: tuple[str, ...], sentence: str, tmp_path: Path) -> None:
+    done = run(tmp_path, "pairs", "--backend", "simulated", "--ranks", "4", *typed)
+    assert one_sentence(done) == sentence and list(tmp_path.iterdir()) == []
+
+
+def test_by_node_needs_several(tmp_path: Path) -> None:
+    said = one_sentence(run(tmp_path, "pairs", "--backend", "simulated", "--by", "node"))
+    assert re.fullmatch(r"--by node needs two nodes, and all ranks are on \S+: start ranks on others, too, or choose --by rank", said)

@@ -1,0 +1,44 @@
+"""--resume on the command line: after a kill, and beside options that ask for something else."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import run, running, start, until
+
+SWEEP = ("allreduce", "--backend", "simulated", "--ranks", "4", "--sizes", "8-4K", "--max-time", "0.2", "--precision", "0.001")
+UNBRIEF = {"COLLBENCH_ITERATIONS": "100000", "COLLBENCH_WARMUP": "1"}
+
+
+@pytest.mark.parametrize("more", [("--out", "other"), ("--launches", "2"), ("--gdr-check",)])
+def test_with_options_that_ask_for_other_folders_it_is_refused(tmp_path: Path, more: tuple[str, ...]) -> None:
+    done = run(tmp_path, *SWEEP, "--resume", "run", *more)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"collbench: --resume goes on in the folder of one run, {more[0]} asks for another or more: ")
+
+
+def test_a_folder_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
+    done = run(tmp_path, *SWEEP, "--resume", "nowhere")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "nowhere cannot be resumed: it has no run.json" in done.stderr
+
+
+@pytest.mark.in_turn
+def test_a_run_that_was_killed_goes_on(tmp_path: Path) -> None:
+    killed = start(tmp_path, *SWEEP, "--out", "run", env=UNBRIEF)
+    cells = tmp_path / "run" / "cells.jsonl"
+    until(lambda: cells.exists() and cells.read_bytes().count(b"\n") >= 2, "two rows")
+    for pid in running(tmp_path):
+        os.kill(pid, signal.SIGKILL)
+    killed.wait()
+    kept = cells.read_bytes().count(b"\n")
+    done = run(tmp_path, *SWEEP, "--resume", "run", "--format", "json", env=UNBRIEF)
+    assert (done.returncode, len(done.stdout.splitlines())) == (0, 10)
+    assert sorted(json.loads(line)["size_bytes"] for line in cells.read_text().splitlines()) == [8 << step for step in range(10)]
+    assert f"run has {kept} of 10 cells, {10 - kept} are measured now" in done.stderr
+    assert "which has ended without giving it up" in done.stderr

@@ -1,0 +1,244 @@
+"""`collbench run`: a suite becomes one launch; what is typed wins over the environment, and that over the suite."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from collbench.cli import main, start
+from collbench.cli.same_suite import compare
+from collbench.cli.suite_request import _ONE_BY_ONE, _TOGETHER
+from collbench.errors import UsageError
+from collbench.runner.request import Request
+from collbench.suite.form import schema
+from tests.cli.command import PROGRAM, environment, one_sentence, run
+
+SUITE = """
+schema = 1
+title = "two"
+[run]
+max_time = 0.05
+ranks = 4
+check = 2
+[defaults]
+backends = "simulated"
+skew = 2
+[[sweeps]]
+name = "small"
+operations = ["allreduce", "broadcast"]
+sizes = [8, "1K"]
+modes = ["isolated", "batched"]
+[[sweeps]]
+name = "large"
+operations = ["allreduce"]
+sizes = "64K"
+in_place = "both"
+"""
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """Makes the request of `run two.toml …` under some variables, without starting anything."""
+    made: list[Request] = []
+    monkeypatch.setattr(start, "_start_here", lambda request, *_: made.append(request) or 0)
+    monkeypatch.chdir(tmp_path)
+
+    def ask(line: str = "", text: str = SUITE, **variables: str) -> Request:
+        (tmp_path / "two.toml").write_text(text)
+        for name in [*environment(), *variables]:
+            if name.startswith("COLLBENCH_"):
+                monkeypatch.delenv(name, raising=False)
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        assert main.run(["run", "two.toml", *line.split()]) == 0
+        return made[-1]
+
+    return ask
+
+
+def cells(request: Request, backend: str = "simulated", n: int = 4) -> list[tuple[str, int, str, bool | None]]:
+    return [(cell.operation, cell.size_bytes, cell.mode, cell.in_place) for cell in request.sweep.cells(backend, n)]
+
+
+def test_a_sweep_is_all_combinations_of_its_lists(asked: Any) -> None:
+    request = asked()
+    small = [(name, size, mode, None) for mode in ("isolated", "batched") for name in ("allreduce", "broadcast") for size in (8, 1024)]
+    large = [("allreduce", 65536, "isolated", placed) for placed in (False, True)]
+    assert cells(request) == small + large
+    assert (request.command, request.backends, request.asked) == ("run-two", ("simulated",), {"simulated"})
+    assert (request.budget.max_time_s, request.ranks, request.check) == (0.05, 4, 2)
+
+
+def test_what_is_typed_wins_over_the_environment_and_that_over_the_suite(asked: Any) -> None:
+    assert asked(COLLBENCH_MAX_TIME="0.5").budget.max_time_s == 0.5
+    request = asked("--max-time 2 --check 0", COLLBENCH_MAX_TIME="0.5")
+    assert (request.budget.max_time_s, request.check, request.ranks) == (2.0, 0, 4)
+
+
+@pytest.mark.parametrize("line", ["--sizes 2K,4K", "-b 2K -e 4K", "-b2K -e4K"])
+def test_typed_sizes_are_those_of_every_sweep(line: str, asked: Any) -> None:
+    assert {size for _, size, _, _ in cells(asked(line))} == {2048, 4096}
+
+
+def test_a_typed_backend_is_that_of_every_sweep(asked: Any) -> None:
+    request = asked("--backend gloo,mpi")
+    assert (request.backends, request.asked) == (("gloo", "mpi"), {"gloo", "mpi"})
+    assert (len(cells(request, "gloo")), cells(request, "simulated")) == (10, [])
+
+
+def test_typed_options_that_make_sweeps_alike_leave_one_of_them(asked: Any) -> None:
+    request = asked("--sizes 8 --mode isolated --out-of-place")
+    assert cells(request) == [("allreduce", 8, "isolated", False), ("broadcast", 8, "isolated", False)]
+    assert request.suite is not None
+    assert request.suite["typed"] == {"mode": "isolated", "out_of_place": True, "sizes": "8"}
+
+
+def test_a_sweep_without_backends_is_for_those_that_are_usual(asked: Any) -> None:
+    text = 'schema = 1\n[[sweeps]]\noperations = ["allreduce"]\nsizes = 8\n[[sweeps]]\noperations = ["barrier"]\nbackends = "simulated"\n'
+    request = asked(text=text)
+    assert (request.backends, request.asked) == (("mpi", "gloo", "simulated"), {"simulated"})
+    assert [[name for name, *_ in cells(request, backend)] for backend in request.backends] == [["allreduce"], ["allreduce"], ["barrier"]]
+
+
+def test_what_the_suite_said_goes_with_the_request(asked: Any) -> None:
+    suite = asked().suite
+    assert suite is not None and json.loads(json.dumps(suite)) == suite
+    assert (suite["name"], suite["title"], suite["run"]["ranks"], suite["files"], suite["typed"]) == ("two", "two", 4, ["two.toml"], {})
+    assert suite["sweeps"][1] == {
+        "place": "sweeps[2] 'large' of two.toml", "name": "large", "backends": ["simulated"], "skew": [2], "operations": ["allreduce"],
+        "sizes": ["64K"], "in_place": ["both"],
+    }  # fmt: skip
+
+
+def test_every_key_of_a_sweep_and_of_the_run_has_its_option(asked: Any) -> None:
+    keys = schema()["properties"]
+    assert {*_TOGETHER, *_ONE_BY_ONE, "in_place", "operations"} == set(keys["defaults"]["properties"])
+    from collbench.cli import run as command
+
+    parsers: dict[str, Any] = {}
+
+    class Commands:
+        def add_parser(self, name: str, **_: Any) -> Any:
+            from collbench.cli.parser import Parser
+
+            return parsers.setdefault(name, Parser(prog="collbench run"))
+
+    command.add(Commands())
+    there = {action.dest for action in parsers["run"]._actions}
+    assert {*_TOGETHER.values(), *_ONE_BY_ONE.values(), *keys["run"]["properties"]} <= there
+
+
+@pytest.mark.parametrize(
+    ("key", "sentence"),
+    [
+        ('sizes = "1K-"', "suite two.toml, sweeps[1]: size range '1K-' in '1K-' lacks an end"),
+        ('[run]\nmax_time = inf', "suite two.toml, [run]: argument --max-time: 'inf' is not a number above 0"),
+        (
+            '[[sweeps]]\noperations = "allreduce"\nsizes = [16, 64]',
+            "sweeps[2] of two.toml asks for allreduce 64 B on mpi (float32, sum), which sweeps[1] of two.toml measures already",
+        ),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_told_before_anything_is_started(key: str, sentence: str, asked: Any) -> None:
+    text = f'schema = 1\n[[sweeps]]\noperations = "allreduce"\n{"" if key.startswith("sizes") else "sizes = 64"}\n{key}\n'
+    with pytest.raises(UsageError) as raised:
+        list(asked(text=text).sweep.cells("mpi", 2))
+    assert str(raised.value).startswith(sentence)
+
+
+def test_what_was_typed_wrongly_is_not_the_suites_fault(asked: Any) -> None:
+    with pytest.raises(UsageError, match=r"^size 'x' is not a number of bytes"):
+        asked("--sizes x")
+    with pytest.raises(UsageError, match=r"^backend 'mpx' is unknown"):
+        asked("--backend mpx")
+
+
+def test_a_run_keeps_its_suite_and_every_row(tmp_path: Path) -> None:
+    (tmp_path / "two.toml").write_text(SUITE)
+    done = run(tmp_path, "run", "two.toml", "--out", "o", "--format", "json")
+    assert (done.returncode, len(done.stdout.splitlines())) == (0, 10), done.stderr
+    info = json.loads((tmp_path / "o" / "run.json").read_text())
+    assert (info["operation"], info["suite"]["name"], len(info["suite"]["sweeps"])) == ("run-two", "two", 2)
+    rows = [json.loads(line) for line in (tmp_path / "o" / "cells.jsonl").read_text().splitlines()]
+    found = [(row["operation"], row["size_bytes"], row["mode"], row["in_place"], row["ranks"]) for row in rows]
+    assert len(set(found)) == 10 and sorted(found) != found, "the order is shuffled"
+    dry = run(tmp_path, "run", "two.toml", "--dry-run", "--resume", "o")
+    assert (dry.returncode, "suite two: 0 cells on 4 ranks; o has 10 more" in dry.stdout) == (0, True), dry.stdout + dry.stderr
+
+
+def test_a_dry_run_starts_nothing(tmp_path: Path) -> None:
+    (tmp_path / "two.toml").write_text(SUITE)
+    done = run(tmp_path, "run", "two.toml", "--dry-run", "--format", "json", "--sizes", "8")
+    cells = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [(cell["sweep"], cell["operation"], cell["mode"], cell["in_place"]) for cell in cells] == [
+        ("sweeps[1] 'small'", "allreduce", "isolated", None), ("sweeps[1] 'small'", "broadcast", "isolated", None),
+        ("sweeps[1] 'small'", "allreduce", "batched", None), ("sweeps[1] 'small'", "broadcast", "batched", None),
+        ("sweeps[2] 'large'", "allreduce", "isolated", True),
+    ]  # fmt: skip
+    assert "at most 1 s of samples: 5 cells × 0.05 s" in done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+def test_no_suite_and_no_such_suite(tmp_path: Path) -> None:
+    assert one_sentence(run(tmp_path, "run")).startswith("the following arguments are required: SUITE")
+    assert one_sentence(run(tmp_path, "run", "nix")) == (
+        "suite nix cannot be read (No such file or directory): name a file, or one of quick, full, gate"
+    )
+
+
+class Ranks:
+    """A world of ranks that have said something already."""
+
+    def __init__(self, *said: list[Any]) -> None:
+        self._said = list(said)
+        self.members = [type("Member", (), {"host": f"node{rank}"}) for rank in range(len(said))]
+
+    def agree(self, mine: list[Any], what: str) -> list[list[Any]]:
+        assert (mine, what) == (self._said[0], "comparing the suite")
+        return self._said
+
+
+def test_ranks_that_have_read_the_same_go_on() -> None:
+    compare(Ranks([None, "d", "x"], [None, "d", "x"]), None, "d", "x")  # type: ignore[arg-type]
+
+
+def test_ranks_that_have_read_another_text_all_stop() -> None:
+    with pytest.raises(UsageError) as raised:
+        compare(Ranks([None, "d", "x"], [None, "d", "x"], [None, "e", "x"]), None, "d", "x")  # type: ignore[arg-type]
+    assert str(raised.value) == (
+        "suite x is not the same text for all ranks: rank 0 on node0 and rank 2 on node2 have read different ones: "
+        "copy one of them to all hosts"
+    )
+
+
+@pytest.mark.parametrize(("first", "sentence"), [("no", "no"), (None, "on node1: no")])
+def test_one_rank_that_cannot_read_it_stops_all(first: str | None, sentence: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        compare(Ranks([first, "d", "x"], ["no", "", ""]), first, "d", "x")  # type: ignore[arg-type]
+    assert str(raised.value) == sentence
+
+
+@pytest.mark.parametrize(
+    ("second", "sentence"),
+    [
+        (SUITE + "# more\n", "is not the same text for all ranks"),
+        (SUITE + "[run]\n", "suite two.toml, line 21, column 5: this is not TOML (cannot declare ('run',) twice): mend it there"),
+    ],
+)
+def test_under_a_launcher_every_rank_reads_its_own_hosts_file(second: str, sentence: str, tmp_path: Path) -> None:
+    pytest.importorskip("mpi4py")
+    from collbench.launch.mpiexec import find_mpiexec
+
+    mpiexec = find_mpiexec(environment())
+    if mpiexec is None:
+        pytest.skip("no mpiexec")
+    for rank, text in enumerate((SUITE, second)):
+        (tmp_path / str(rank)).mkdir()
+        (tmp_path / str(rank) / "two.toml").write_text(text)
+    line = f"cd $PMI_RANK && exec {' '.join(PROGRAM)} run two.toml --backend gloo --sizes 8"
+    done = run(tmp_path, "-n", "2", "sh", "-c", line, program=[str(mpiexec)])
+    assert done.stderr.count("collbench: ") == 1 and sentence in done.stderr, done.stderr
+    assert done.returncode != 0 and not list(tmp_path.glob("*/runs"))

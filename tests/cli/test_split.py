@@ -1,0 +1,50 @@
+"""--split from the command line to the row, on virtual ranks and on real MPI and Gloo."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from collbench.results.reader import read_run
+from tests.cli.command import one_sentence, run
+
+# Ours counts; those of nccl-tests may have been left in an environment by somebody else.
+VARIABLES = {"COLLBENCH_SPLIT": "div2", "NCCL_TESTS_SPLIT": "DIV 1", "NCCL_TESTS_SPLIT_MASK": "0x7"}
+
+
+def test_groups_run_at_once_and_are_told_each_and_together(tmp_path: Path) -> None:
+    line = "broadcast --backend simulated --ranks 4 --root 1 --sizes 1M -n 20 -w 2 --out run"
+    done = run(tmp_path, *shlex.split(line), env=VARIABLES)
+    assert (done.returncode, "NCCL_TESTS" in done.stderr) == (0, False)
+    assert "split DIV 2 · 4 ranks" in done.stdout
+    assert "groups: all ran at the same time; times, busbw and percentages are the slowest one's" in done.stdout
+    (row,) = read_run(tmp_path / "run").rows
+    assert (row.group, row.groups["count"], row.groups["ranks"], row.wrong, row.flags) == ("DIV 2", 2, 2, 0, ("simulated", "few_samples"))
+    assert row.busbw_bytes_per_s == min(row.groups["busbw_bytes_per_s"])
+    assert row.groups["total_busbw_bytes_per_s"] == pytest.approx(sum(row.groups["busbw_bytes_per_s"]))
+
+
+REFUSED = {
+    "--split 'MOD 8'": "--split 'MOD 8' of 4 ranks leaves 4 of 8 groups empty: choose MOD 2",
+    "--split 'XOR 1'": "--split 'XOR 1' is no split: write AND, OR, MOD or DIV and a number, like 'MOD 8' or 'AND 0x7'",
+    "--split 'DIV 2' --root 2": "root 2 is not among the 2 ranks of each group: choose one from 0 to 1",
+}
+
+
+@pytest.mark.parametrize("typed", REFUSED)
+def test_bad_splits_end_in_one_sentence(tmp_path: Path, typed: str) -> None:
+    done = run(tmp_path, *shlex.split(f"broadcast --backend simulated --ranks 4 {typed}"))
+    assert REFUSED[typed] in one_sentence(done)
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("split", ["DIV 2", "AND 0x1"])
+def test_groups_of_real_ranks(tmp_path: Path, split: str) -> None:
+    line = f"allreduce --backend mpi,gloo --ranks 4 --sizes 8,64K -n 10 -w 2 --max-time 2 --out run --split '{split}'"
+    done = run(tmp_path, *shlex.split(line), timeout=120)
+    assert done.returncode == 0, done.stderr
+    rows = read_run(tmp_path / "run").rows
+    assert [(row.group, row.wrong, row.groups["count"]) for row in rows] == [(split, 0, 2)] * 4

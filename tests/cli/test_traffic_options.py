@@ -1,0 +1,111 @@
+"""--skew and --traffic become the traffic of the cells; a barrier has no options for what it does not move."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from collbench.cli import main, start
+from collbench.errors import UsageError
+from collbench.operations.alltoallv import ALLTOALLV
+from collbench.operations.barrier import BARRIER
+from collbench.operations.dtypes import DTYPES
+from collbench.operations.plan import Sweep
+from collbench.operations.traffic import Traffic
+from collbench.runner.checks import check_traffic
+from collbench.runner.request import Request
+from tests.cli.command import environment
+
+MATRIX = "0 60 12\n8 0 0\n4 4 4\n"
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """Makes the request of a command line in a folder with the file m, without starting anything."""
+    made: list[Request] = []
+    monkeypatch.setattr(start, "_start_here", lambda request, *_: made.append(request) or 0)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "m").write_text(MATRIX)
+
+    def ask(line: str, **variables: str) -> Sweep:
+        plain = {k: v for k, v in environment().items() if not k.startswith("COLLBENCH_")}
+        monkeypatch.setattr("os.environ", {**plain, **variables})
+        assert main.run(line.split()) == 0
+        sweep = made[-1].sweep
+        assert isinstance(sweep, Sweep)
+        return sweep
+
+    return ask
+
+
+def names(sweep: Sweep) -> set[str]:
+    return {cell.traffic.name for cell in sweep.cells("simulated", 3) if cell.traffic}
+
+
+def test_skew(asked: Any) -> None:
+    assert (names(asked("alltoallv")), names(asked("alltoallv --skew 1"))) == ({"even"}, {"even"})
+    assert names(asked("alltoallv --skew 2.5")) == names(asked("alltoallv", COLLBENCH_SKEW="2.5")) == {"skew 2.5"}
+
+
+def test_a_file_has_its_own_size_unless_sizes_are_given(asked: Any) -> None:
+    own = asked("alltoallv --traffic m")
+    assert (own.sizes, own.traffic.matrix[0]) == ((72,), (0.0, 60.0, 12.0))
+    assert names(own) == {f"m:{own.traffic.name.partition(':')[2]}"} and len(own.traffic.name) == len("m:12345678")
+    assert asked("alltoallv --traffic m --sizes 1K,2K").sizes == (1024, 2048)
+    assert asked("alltoallv --traffic m -b 1K").sizes == (1024,)
+    assert (asked("alltoallv --traffic m -f 4").sizes, asked("alltoallv --traffic m -f 4").step) == (None, "x4")
+    assert asked("alltoallv --traffic m", COLLBENCH_SKEW="2").traffic == own.traffic, "what was typed wins"
+
+
+def test_a_barrier_has_neither_sizes_nor_types_nor_places(asked: Any) -> None:
+    (cell,) = asked("barrier").cells("mpi", 4)
+    assert (cell.size_bytes, cell.dtype.name, cell.in_place, cell.buffers) == (0, "uint8", None, "fixed")
+    for option in ("--sizes 8", "-b 8", "-d int8", "--in-place", "--buffers fixed", "--redop sum", "--root 0", "--skew 2"):
+        with pytest.raises(UsageError, match="unrecognized arguments"):
+            asked(f"barrier {option}")
+
+
+@pytest.mark.parametrize(("line", "text", "sentence"), [
+    ("--skew 0.5", "", "argument --skew: '0.5' is below 1, which is even traffic: write how many times the average one rank receives"),
+    ("--skew x", "", "argument --skew: 'x' is not a number above 0"),
+    ("--skew 4 --ranks 2", "", "--skew 4 over 2 ranks: where all that is sent goes to one rank, it gets 2 times the average"),
+    ("--skew 2 --traffic m", MATRIX, "argument --traffic: not allowed with argument --skew"),
+    ("--traffic m --ranks 2", MATRIX, "is of 3 ranks, and it is to run over 2: start 3, or write 2 rows of 2 numbers"),
+    ("--traffic m", "1 -1\n1 1\n", "traffic file 'm', line 1: '-1' is no number of bytes: write whole numbers from 0 on"),
+    ("--traffic absent", "", "traffic file 'absent' cannot be read: No such file or directory"),
+])  # fmt: skip
+def test_bad_traffic_is_one_sentence(line: str, text: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    if text:
+        (tmp_path / "m").write_text(text)
+    with pytest.raises(UsageError) as refused:
+        main.run(["alltoallv", "--backend", "simulated", *line.split()])
+    assert sentence in str(refused.value) and "\n" not in str(refused.value)
+    assert not (tmp_path / "runs").exists()
+
+
+def world(*names: list[str]) -> Any:
+    """Ranks whose sweeps have traffic of these names."""
+    members = [f"rank {rank} (node{rank}, pid {rank})" for rank in range(len(names))]
+    return SimpleNamespace(agree=lambda mine, what: list(names), members=members)
+
+
+def sweep_of(traffic: Traffic | None) -> Sweep:
+    return Sweep((ALLTOALLV,), (8,), (DTYPES["int8"],), traffic=traffic)
+
+
+def test_all_ranks_must_have_read_the_same_file() -> None:
+    mine = sweep_of(Traffic("m:11111111", matrix=((1.0,),)))
+    check_traffic(mine, world(["m:11111111"], ["m:11111111"]))
+    with pytest.raises(UsageError) as refused:
+        check_traffic(mine, world(["m:11111111"], ["m:11111111"], ["m:22222222"]))
+    assert str(refused.value) == (
+        "rank 2 (node2, pid 2) has read another traffic (m:22222222) than rank 0 (m:11111111): give every node the same file"
+    )
+
+
+def test_nobody_is_asked_where_nothing_is_uneven() -> None:
+    check_traffic(Sweep((BARRIER,), (8,), (DTYPES["int8"],)), SimpleNamespace())  # type: ignore[arg-type]

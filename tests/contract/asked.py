@@ -1,0 +1,71 @@
+"""What the contract tests measure: every operation, type, root, placing and odd sizes; by the commit a sample of them, all under --long."""
+
+from __future__ import annotations
+
+from collbench.operations.dtypes import DTYPES, REDOPS
+from tests.conftest import sample
+from tests.helpers import FITTING
+
+ODD = [1, 1003]  # bytes: less than an element of each part, and no multiple of 3 or 4 ranks' elements
+LARGER = 300_001  # more than libraries send at once
+MOVING = ("allgather", "alltoall", "alltoallv", "sendrecv", "hypercube")
+ROOTED = ("gather", "scatter")
+REDUCING = ("reduce", "reducescatter")
+PLACINGS = (None, True, False)
+
+
+def all_reductions(backend, few):
+    """All-reduce of types and reductions: of libraries a sample of the types, where ranks outnumber cores a sample of both."""
+    if not few:
+        dtypes = list(DTYPES) if backend == "simulated" else sample(list(DTYPES), 6)
+        whole = {"operations": ["allreduce"], "sizes": [1003], "dtypes": dtypes, "redops": list(REDOPS)}
+        return [
+            whole,
+            {**whole, "in_place": True, "dtypes": ["float32", *sample([dtype for dtype in dtypes if dtype != "float32"], 3)]},
+            {**whole, "in_place": False, "dtypes": ["float32"], "redops": ["sum", "max"]},
+        ]
+    return [{"operations": ["allreduce"], "sizes": [1003], "dtypes": [dtype], "redops": [redop]} for dtype, redop in sample(FITTING, 6)]
+
+
+def first_operations(backend, n):
+    """All-reduce, broadcast and messages between pairs."""
+    few = n > 2 and backend != "simulated"
+    types = ["float32"] if few else ["float32", "bfloat16", "int8"]
+    rotating = {"operations": ["allreduce"], "sizes": [300_001], "dtypes": ["int8"], "mode": "pipelined", "buffers": "rotating"}
+    return [
+        *all_reductions(backend, few),
+        {"operations": ["broadcast"], "sizes": [1, 1003], "dtypes": types if few else list(DTYPES), "roots": sorted({0, n - 1})},
+        {"operations": ["broadcast", "p2p_latency"], "sizes": [64], "dtypes": ["float32"], "in_place": True},
+        {"operations": ["broadcast"], "sizes": [64], "dtypes": ["float32"], "in_place": False},
+        {"operations": ["p2p_latency", "p2p_bandwidth", "p2p_bidirectional"], "sizes": [1, 300_001], "dtypes": types, "window": 3},
+        *([rotating] if n == 2 else []),
+        {"operations": ["allreduce"], "sizes": [1, 300_001], "dtypes": ["float32", "int8"]},
+    ]
+
+
+def _turned(items, turn):
+    """The same items from another one on: so the sample of each operation is another one."""
+    turn %= len(items)
+    return [*items[turn:], *items[:turn]]
+
+
+def other_operations(n, k):
+    """The other collectives: types × roots × placings × odd sizes, `k` of each; and what reduces by every pair of type and reduction."""
+    asked = [{"operations": ["barrier"], "sizes": [1], "dtypes": ["float32"]}]
+    for turn, operation in enumerate((*MOVING, *ROOTED, *REDUCING)):
+        dtypes, roots = sample(_turned(list(DTYPES), 5 * turn), k), sample(_turned(sorted({0, n - 1}), turn), 1)
+        for in_place in sample(_turned(PLACINGS, turn), k):
+            asked.append({"operations": [operation], "sizes": ODD, "dtypes": dtypes, "roots": roots, "in_place": in_place})
+    for turn, operation in enumerate(REDUCING):
+        for dtype, redop in sample(_turned(FITTING, 20 * turn), 2 * k):
+            asked.append({"operations": [operation], "sizes": ODD[1:], "dtypes": [dtype], "redops": [redop], "roots": [n - 1]})
+    asked.append({"operations": ["alltoallv"], "sizes": ODD, "dtypes": ["float32"], "skew": min(1.5, n)})
+    return [*asked, {"operations": [*MOVING, *ROOTED, *REDUCING], "sizes": [LARGER], "dtypes": ["float32"], "roots": [n - 1]}]
+
+
+def asked_for(backend, n):
+    """The sweeps of one launch."""
+    asked = [*first_operations(backend, n), *other_operations(n, 2 if n == 2 else 1)]
+    if backend != "nccl":
+        return asked
+    return [{"buffers": "fixed", **part} for part in asked]  # its habit is 1,024 slots of so small buffers

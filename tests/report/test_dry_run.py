@@ -1,0 +1,79 @@
+"""What --dry-run prints: cells by sweep and backend, each cell as JSON and CSV, and a time that says what it rests on."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from typing import Any
+
+import pytest
+
+from collbench.errors import UsageError
+from collbench.operations.split import Split
+from collbench.operations.traffic import EVEN
+from collbench.report.dry_run import Planned, write_dry_run
+from tests.helpers import make_cell
+
+CELLS = [
+    ("sweeps[1] 'a'", make_cell(count=2)),
+    ("sweeps[1] 'a'", make_cell(count=256, split=Split("MOD", 2))),
+    ("sweeps[2]", make_cell("uint8", 1, operation="barrier", size_bytes=0, redop=None, traffic=EVEN)),
+]
+
+
+def printed(format: str = "table", quiet: bool = False, **changes: Any) -> tuple[str, str]:
+    out, talk = io.StringIO(), io.StringIO()
+    planned = Planned(**{"title": "suite a", "ranks": 2, "cells": CELLS, "max_time_s": 0.5, **changes})
+    write_dry_run(planned, format, out, None if quiet else talk)
+    return out.getvalue(), talk.getvalue()
+
+
+def test_the_table() -> None:
+    assert printed() == ("""\
+sweep          backend    cells  operations  sizes
+sweeps[1] 'a'  simulated      2  allreduce   8 B to 1 KiB
+sweeps[2]      simulated      1  barrier     -
+
+suite a: 3 cells on 2 ranks
+at most 2 s of samples: 3 cells × 0.5 s of --max-time; beside them start, references and verification; \
+cells that a backend cannot measure take no time
+""", "")  # fmt: skip
+
+
+def test_an_earlier_run_says_how_long_a_cell_takes() -> None:
+    out, _ = printed(done=5, known_s=1.25, known_from="runs/x", launches=2, ranks=1, notes=["without gloo: no torch"])
+    assert out.splitlines()[4:] == [
+        "suite a: 3 cells on 1 rank; runs/x has 5 more",
+        "about 8 s, if a cell takes 1.25 s, as those in runs/x did, start included",
+        "at most 3 s of samples: 3 cells × 2 launches × 0.5 s of --max-time; beside them start, references and verification; "
+        "cells that a backend cannot measure take no time",
+        "without gloo: no torch",
+    ]
+
+
+def test_a_run_that_is_complete_leaves_nothing() -> None:
+    assert printed(cells=[], done=5, known_s=1.0, known_from="runs/x") == ("suite a: 0 cells on 2 ranks; runs/x has 5 more\n", "")
+
+
+def test_json_has_a_cell_per_line_and_the_time_beside_it() -> None:
+    out, talk = printed("json")
+    first, second, third = (json.loads(line) for line in out.splitlines())
+    assert (first["sweep"], first["operation"], first["backend"], first["dtype"], first["size_bytes"]) == (
+        "sweeps[1] 'a'", "allreduce", "simulated", "float32", 8,
+    )  # fmt: skip
+    assert (first["split"], second["split"], third["traffic"], third["redop"]) == (None, "MOD 2", "even", None)
+    assert talk.startswith("suite a: 3 cells on 2 ranks\nat most 2 s")
+    assert printed("json", quiet=True) == (out, "")
+
+
+def test_csv_has_the_same_fields() -> None:
+    rows = list(csv.DictReader(io.StringIO(printed("csv")[0], newline="")))
+    assert [(row["sweep"], row["size_bytes"], row["split"]) for row in rows] == [
+        ("sweeps[1] 'a'", "8", ""), ("sweeps[1] 'a'", "1024", "MOD 2"), ("sweeps[2]", "0", ""),
+    ]  # fmt: skip
+
+
+def test_a_plan_has_no_form_of_nccl_tests() -> None:
+    with pytest.raises(UsageError, match="choose table, csv or json"):
+        printed("nccl-tests")

@@ -1,0 +1,125 @@
+"""Rounds of pairs: written, read back whatever the file holds, and put together as a matrix."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collbench.errors import UsageError
+from collbench.results.folder import RunFolder
+from collbench.results.pair_reader import read_pairs, round_from_json
+from collbench.results.pairs import PAIRS, PairRound, matrix_of
+from collbench.results.reader import read_run
+
+SIZE = 1000
+ABOUT = {"places": ["a", "b", "c", "d"], "size_bytes": SIZE, "latency_size_bytes": 8}
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 9) | st.floats() | st.text(max_size=3), lambda inner: st.lists(inner, max_size=3)
+)
+SECONDS = st.none() | st.floats(1e-9, 10)
+
+
+def a_round(number=0, pairs=((0, 1), (2, 3)), seconds=1e-6, **changes):
+    each = (seconds,) * len(pairs)
+    near = ((seconds, seconds * 2),) * len(pairs)
+    return replace(
+        PairRound(number, pairs, each, near, each, near, each, near, (0,) * len(pairs), (None,) * len(pairs), (6, 6, 6)), **changes
+    )
+
+
+@pytest.fixture
+def stored(tmp_path):
+    """Writes rounds, and raw bytes behind them; returns how they read."""
+
+    def these(*rounds, tail=b"", about=ABOUT):
+        folder = RunFolder.create(tmp_path / "run", "pairs", {"pairs": about})
+        for one in rounds:
+            folder.append_round(one.as_json())
+        folder.finish()
+        with (tmp_path / "run" / PAIRS).open("ab") as file:
+            file.write(tail)
+        return read_pairs(read_run(tmp_path / "run"))
+
+    return these
+
+
+def test_what_was_written_is_read(stored):
+    rounds = [a_round(0), a_round(1, ((0, 2),), again=True, flags=("simulated",)), a_round(2, ((1, 3),), na=("not there",), wrong=(None,))]
+    found = stored(*rounds)
+    assert (found.rounds, found.warnings, found.about) == (rounds, [], ABOUT)
+    assert found.matrix().places == ("a", "b", "c", "d")
+
+
+def test_rounds_count_as_rows_of_the_run(stored, tmp_path):
+    stored(a_round(0), a_round(1))
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["rows"] == 2
+
+
+def test_a_run_that_was_stopped_ends_with_its_last_whole_round(stored):
+    found = stored(a_round(0), tail=b'{"round":1,"pairs":[[0')
+    assert found.rounds == [a_round(0)]
+    assert len(found.warnings) == 1 and found.warnings[0].endswith(f"{PAIRS} ends in the middle of line 2: the run was stopped there")
+
+
+def test_a_line_that_does_not_fit_is_left_out_and_named(stored):
+    bad = {**a_round(1).as_json(), "pairs": [[0, 1], [1, 2]]}
+    found = stored(a_round(0), tail=json.dumps(bad).encode() + b"\n" + json.dumps(a_round(2).as_json()).encode() + b"\n")
+    assert found.rounds == [a_round(0), a_round(2)]
+    assert len(found.warnings) == 1 and found.warnings[0].endswith(
+        "1 lines are left out, the first is line 2: 'pairs' is '((0, 1), (1, 2))'"
+    )
+
+
+def test_another_run_has_no_pairs(tmp_path):
+    RunFolder.create(tmp_path / "run", "allreduce", {}).finish()
+    assert read_pairs(read_run(tmp_path / "run")) is None
+
+
+@pytest.mark.parametrize("about", [{}, [], {**ABOUT, "places": ["a"]}, {**ABOUT, "size_bytes": 0}, {**ABOUT, "latency_size_bytes": "8"}])
+def test_rounds_without_their_places_are_refused(stored, about):
+    with pytest.raises(UsageError, match=r"run\.json does not say of which places and sizes: it was altered"):
+        stored(a_round(), about=about)
+
+
+@given(st.sampled_from(sorted(a_round().as_json())), JSON)
+@settings(max_examples=150, deadline=None)
+def test_any_other_value_is_refused_or_makes_a_matrix(name, value):
+    values = json.loads(
+        json.dumps({**a_round().as_json(), name: value}).replace("NaN", "null").replace("-Infinity", "0").replace("Infinity", "0")
+    )
+    try:
+        found = round_from_json(values, 4)
+    except ValueError as refusal:
+        assert name in str(refusal) or name == "pairs"  # of fewer pairs, the other lists are too long
+    else:
+        matrix = matrix_of(ABOUT["places"], [found], SIZE, 8)
+        assert not np.isinf(matrix.bandwidth).any() and not (matrix.latency_s < 0).any()
+
+
+@given(st.lists(SECONDS, min_size=3, max_size=3))
+@settings(max_examples=100, deadline=None)
+def test_the_matrix_has_the_sender_in_its_row(times):
+    latency, forward, backward = times
+    one = a_round(0, ((2, 1),), latency_s=(latency,), forward_s=(forward,), backward_s=(backward,), forward_ci_s=((1e-3, 2e-3),))
+    matrix = matrix_of(ABOUT["places"], [one], SIZE, 8)
+    for value, seconds in ((matrix.bandwidth[2, 1], forward), (matrix.bandwidth[1, 2], backward)):
+        assert np.isnan(value) if seconds is None else value == SIZE / seconds
+    assert np.array_equal(matrix.latency_s, matrix.latency_s.T, equal_nan=True)
+    assert (matrix.low[2, 1], matrix.high[2, 1]) == (SIZE / 2e-3, SIZE / 1e-3)
+    assert np.isnan(matrix.bandwidth[0]).all()
+
+
+def test_a_second_look_replaces_figures_but_not_wrong_data():
+    rounds = [a_round(0, ((0, 1),), 1e-6, wrong=(3,)), a_round(1, ((0, 1),), 2e-6, again=True)]
+    matrix = matrix_of(ABOUT["places"], rounds, SIZE, 8)
+    assert (matrix.bandwidth[0, 1], matrix.latency_s[1, 0], matrix.wrong[0, 1], matrix.wrong[1, 0]) == (SIZE / 2e-6, 2e-6, 3, 3)
+    refused = [*rounds, a_round(2, ((0, 1),), forward_s=(None,), na=("gone",), again=True)]
+    assert matrix_of(ABOUT["places"], refused, SIZE, 8).bandwidth[0, 1] == SIZE / 2e-6
+
+
+def test_a_time_below_the_clock_has_no_rate():
+    one = a_round(0, ((0, 1),), forward_ci_s=((0.0, 1e-6),))
+    assert np.isnan(matrix_of(ABOUT["places"], [one], SIZE, 8).high[0, 1])

@@ -1,0 +1,139 @@
+"""A run's folder opened again: who may, what is cut off, where what is new goes."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from collbench.errors import UsageError
+from collbench.results.appended import Appended
+from collbench.results.folder import RunFolder
+from collbench.results.lock import LOCK, Lock
+from collbench.results.reader import read_run
+from tests.results.rows import make_row
+
+
+def _half(path: Path) -> RunFolder:
+    """A run with one row that was given up."""
+    folder = RunFolder.create(path, "allreduce", {"seed": 7})
+    folder.append(make_row(8), {"max_s": np.arange(3.0)})
+    folder.give_up()
+    return folder
+
+
+def test_what_is_new_goes_behind_what_is_there(tmp_path: Path) -> None:
+    _half(tmp_path / "run")
+    folder = RunFolder.reopen(tmp_path / "run")
+    assert folder.run["seed"] == 7
+    assert folder.go_on() == {}
+    folder.append(make_row(16), {"max_s": np.arange(5.0)})
+    run = read_run(tmp_path / "run")
+    assert [row.size_bytes for row in run.rows] == [8, 16]
+    assert [run.array(row, "max_s").tolist() for row in run.rows] == [[0, 1, 2], [0, 1, 2, 3, 4]]
+
+
+def test_half_a_line_is_cut_off_and_samples_that_no_row_has_are_left(tmp_path: Path) -> None:
+    path = _half(tmp_path / "run").path
+    for name, torn in (("cells.jsonl", b'{"operation":"all'), ("events.jsonl", b'{"utc":"2026"}'), ("samples.bin", b"12345")):
+        with (path / name).open("ab") as file:
+            file.write(torn)
+    folder = RunFolder.reopen(path)
+    assert folder.go_on() == {"cells.jsonl": 17, "events.jsonl": 14}
+    folder.append(make_row(16), {"max_s": np.arange(5.0)})
+    folder.event("note")
+    run = read_run(path)
+    assert (len(run.rows), len(run.events), run.warnings) == (2, 1, [])
+    assert run.rows[1].samples["max_s"]["offset"] == 3 * 8 + 5
+    assert run.array(run.rows[1], "max_s").tolist() == [0, 1, 2, 3, 4]
+
+
+def test_rounds_of_pairs_are_cut_in_the_same_way(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path / "run", "pairs", {})
+    folder.append_round({"round": 0})
+    folder.give_up()
+    with (folder.path / "pairs.jsonl").open("ab") as file:
+        file.write(b'{"round":1')
+    again = RunFolder.reopen(folder.path)
+    assert again.go_on() == {"pairs.jsonl": 10}
+    again.append_round({"round": 1})
+    assert (folder.path / "pairs.jsonl").read_text() == '{"round":0}\n{"round":1}\n'
+
+
+@given(whole=st.lists(st.binary(max_size=9).map(lambda line: line.replace(b"\n", b"")), max_size=4), torn=st.binary(max_size=200_000))
+def test_only_what_follows_the_last_end_of_a_line_is_cut(tmp_path_factory: pytest.TempPathFactory, whole: list[bytes], torn: bytes) -> None:
+    path = tmp_path_factory.mktemp("cut") / "file"
+    lines, rest = b"".join(line + b"\n" for line in whole), torn.replace(b"\n", b"")
+    path.write_bytes(lines + rest)
+    file = Appended(path, again=True)
+    assert file.cut_last_line() == len(rest)
+    assert file.append(b"more\n") == len(lines)
+    file.close()
+    assert path.read_bytes() == lines + b"more\n"
+
+
+def test_an_end_is_noted_when_the_run_goes_on(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path / "run", "allreduce", {})
+    folder.finish(exit_code=4)
+    folder = RunFolder.reopen(tmp_path / "run")
+    folder.go_on()
+    folder.resumed(order_seed=3)
+    about = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert not {"finished_utc", "exit_code"} & set(about)
+    assert [(note["order_seed"], note["ended"]["exit_code"]) for note in about["resumed"]] == [(3, 4)]
+
+
+def test_a_folder_in_use_is_refused_and_free_again_after_the_end(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path / "run", "allreduce", {})
+    with pytest.raises(UsageError, match=r"process \d+ on \S+ works in \S+run: wait until it has ended, or start a new run"):
+        RunFolder.reopen(tmp_path / "run")
+    folder.finish(exit_code=0)
+    assert not (tmp_path / "run" / LOCK).exists()
+    RunFolder.reopen(tmp_path / "run").give_up()
+    assert not (tmp_path / "run" / LOCK).exists()
+
+
+_HOLD = """
+import sys, time
+from pathlib import Path
+from collbench.results.lock import Lock
+lock = Lock(Path(sys.argv[1]))
+print(1, flush=True)
+time.sleep(60)
+"""
+
+
+def test_the_lock_of_a_process_that_was_killed_is_taken_over_and_named(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", _HOLD, tmp_path], stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        with pytest.raises(UsageError, match=rf"process {holder.pid} on "):
+            Lock(tmp_path)
+        holder.send_signal(signal.SIGKILL)
+        holder.wait()
+    lock = Lock(tmp_path)
+    assert lock.taken_over is not None
+    assert lock.taken_over.startswith(f"process {holder.pid} on ")
+    lock.release()
+
+
+@pytest.mark.parametrize("text", ['{"host":"another.example","pid":7}\n', "what is this", '["list"]'])
+def test_a_lock_of_another_host_or_a_stranger_is_left_alone(tmp_path: Path, text: str) -> None:
+    (tmp_path / LOCK).write_text(text)
+    with pytest.raises(UsageError, match=r"lock says that .* works in this folder, and that cannot be told from here: .* remove the file"):
+        Lock(tmp_path)
+    assert (tmp_path / LOCK).read_text() == text
+
+
+def test_a_lock_that_was_just_made_by_a_killed_process_is_taken_over(tmp_path: Path) -> None:
+    (tmp_path / LOCK).write_text("")
+    lock = Lock(tmp_path)
+    assert (lock.taken_over, json.loads((tmp_path / LOCK).read_text()).keys()) == ("an unknown process", {"host", "pid"})
+    lock.release()

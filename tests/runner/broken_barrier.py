@@ -1,0 +1,17 @@
+"""An operation of tests: a barrier in which each rank waits for the one before it alone. With three ranks one leaves early."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from collbench.operations.barrier import BARRIER
+from collbench.operations.operation import Binding, Operation
+from collbench.operations.program import Call
+
+
+def _ring(x: Binding) -> Iterator[Call]:
+    yield x.signal_to((x.rank + 1) % x.n)
+    yield x.signal_from((x.rank - 1) % x.n)
+
+
+LEAKY = Operation("leaky", BARRIER.bus_factor, BARRIER.arrives, by_messages=_ring, meets=True)

@@ -1,0 +1,144 @@
+"""A barrier is one only if nobody leaves it before all have entered."""
+
+import os
+import threading
+import time
+from contextlib import nullcontext
+from itertools import count
+from types import SimpleNamespace
+
+import pytest
+
+from collbench.backends.group import Group
+from collbench.results.reader import read_run
+from collbench.runner import meeting
+from collbench.runner.meeting import LeftEarly, left_early
+from tests.cli.command import ROOT, run
+from tests.helpers import make_cell
+
+PATIENT_S = 0.1  # the ranks are threads of a machine that is busy with other tests
+
+
+class Ranks:
+    """Ranks as threads. `enter(rank)` is what they take for a barrier; `groups` of them, each driven by the process of its number.
+
+    held_up_s   what rank 1 loses on its way from the meeting to the barrier
+    """
+
+    def __init__(self, enter, groups=((0, 1, 2),), processes=None, held_up_s=0):
+        self.enter, self.groups, self.held_up_s = enter, groups, held_up_s
+        self.processes = processes or [(rank,) for ranks in groups for rank in ranks]
+        self.said, self.meet = [None] * len(self.processes), threading.Barrier(len(self.processes), timeout=20)
+
+    def verify(self, calls=1):
+        """What every process found, which must be the same."""
+        found = [None] * len(self.processes)
+
+        def take_part(number):
+            found[number] = left_early(self._ready(number), self._world(number), calls)
+
+        threads = [threading.Thread(target=take_part, args=(number,)) for number in range(len(self.processes))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert all(one == found[0] for one in found)
+        return found[0]
+
+    def _world(self, number):
+        meetings = count(1)
+
+        def agree(value, what):
+            assert what == "barrier 400 B on simulated (float32): verifying"
+            self.said[number] = value
+            self.meet.wait()
+            everyone = list(self.said)
+            self.meet.wait()
+            if next(meetings) % 5 == 4 and number == 1:  # the fourth of each attempt is the one that counts
+                time.sleep(self.held_up_s)
+            return everyone
+
+        return SimpleNamespace(agree=agree, rank=number, watchdog=SimpleNamespace(phase=lambda what: nullcontext()))
+
+    def _ready(self, number):
+        def members(ranks):
+            driven = tuple(place for place, rank in enumerate(ranks) if rank in self.processes[number])
+            return [Group(ranks, driven)] if driven else []
+
+        mine = tuple(group for ranks in self.groups for group in members(ranks))
+        cell = make_cell(operation="barrier", redop=None)
+        enter = SimpleNamespace(run=lambda n, slot: self.enter(self.processes[number][0]))
+        return SimpleNamespace(groups=self.groups, mine=mine, cell=cell, checking=enter)
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch):
+    monkeypatch.setattr(meeting, "_DELAY_S", PATIENT_S)
+
+
+def right(n):
+    """A barrier of n ranks."""
+    barrier = threading.Barrier(n, timeout=20)
+    return lambda rank: barrier.wait()
+
+
+def test_a_barrier():
+    assert Ranks(right(3)).verify() == (1, [])
+
+
+def test_one_that_a_rank_does_not_wait_in():
+    barrier = threading.Barrier(2, timeout=20)
+    checked, early = Ranks(lambda rank: None if rank == 1 else barrier.wait()).verify()
+    assert (checked, [(one.rank, one.late) for one in early]) == (1, [(0, 1), (1, 0), (2, 1)])
+
+
+def test_one_that_nobody_waits_in_is_told_once_a_rank():
+    checked, early = Ranks(lambda rank: None).verify(calls=2)
+    assert (checked, [(one.rank, one.wrong) for one in early]) == (2, [(0, 1), (1, 1), (2, 1)])
+    assert all(0 <= one.after_s < one.delay_s for one in early)
+
+
+def test_a_rank_that_was_held_up_on_its_way_raises_no_alarm():
+    """It comes to the barrier just before the late one, and leaves as soon: had its clock begun there, it would have left early."""
+    assert Ranks(right(2), ((0, 1),), held_up_s=0.8 * PATIENT_S).verify() == (1, [])
+
+
+def test_a_rank_that_always_comes_too_late_leaves_it_open(monkeypatch):
+    monkeypatch.setattr(meeting, "_LONGER", 1)
+    monkeypatch.setattr(meeting, "_DELAY_S", 0.01)
+    monkeypatch.setattr(meeting, "_MEETINGS", 0)
+    assert Ranks(right(2), ((0, 1),), held_up_s=0.05).verify() == (0, [])
+
+
+def test_groups_at_the_same_time_each_have_a_late_rank():
+    barrier = threading.Barrier(2, timeout=20)
+    checked, early = Ranks(lambda rank: None if rank > 1 else barrier.wait(), groups=((0, 1), (2, 3))).verify()
+    assert (checked, [(one.rank, one.late) for one in early]) == (1, [(2, 3), (3, 2)])
+
+
+def test_ranks_of_one_process_have_no_time_of_their_own():
+    assert Ranks(right(1), processes=[(0, 1, 2)]).verify() == (0, [])
+    assert Ranks(right(1), groups=((0,),)).verify() == (1, []), "one rank alone cannot leave early"
+
+
+def test_of_many_ranks_four_are_late():
+    ready = SimpleNamespace(groups=(tuple(range(100)),), cell=make_cell(seed=3))
+    assert len(set(meeting._late_ranks(ready))) == 4 and meeting._late_ranks(ready) == meeting._late_ranks(ready)
+
+
+def test_the_sentence():
+    assert LeftEarly(1, 0, 210e-6, 0.01).sentence() == "rank 1 left after 210.0 µs, before rank 0 entered, which waited 10000 µs"
+
+
+def test_a_broken_barrier_of_a_plug_in_is_wrong_data(tmp_path):
+    """Each rank waits for the one before it alone: the next but one to the late rank leaves early."""
+    plugin = tmp_path / "leaky-1.dist-info"
+    plugin.mkdir()
+    (plugin / "METADATA").write_text("Metadata-Version: 2.1\nName: leaky\nVersion: 1\n")
+    (plugin / "entry_points.txt").write_text("[collbench.operations]\nleaky = tests.runner.broken_barrier\n")
+    words = ["leaky", "--backend", "mpi", "--ranks", "3", "--max-time", "0.2", "--evidence", "off", "--out", "run"]
+    done = run(tmp_path, *words, env={"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"})
+    assert done.returncode == 4, done.stderr
+    (row,) = read_run(tmp_path / "run").rows
+    assert (row.checked, row.wrong) == (1, 3)
+    assert [part.split(" left after ")[0] for part in row.wrong_detail.split("; ")] == ["rank 0", "rank 1", "rank 2"]

@@ -1,0 +1,293 @@
+"""A pairs launch from request to folder: who meets whom, what is measured, what a refusal and wrong data do."""
+
+import json
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collbench.backends import registry
+from collbench.backends.simulated import BETA_BYTES_PER_S, SimulatedBackend
+from collbench.errors import CollbenchError, UsageError
+from collbench.launch.info import LaunchInfo
+from collbench.operations.dtypes import DTYPES
+from collbench.operations.plan import Sweep
+from collbench.operations.tournament import schedule
+from collbench.results.pair_reader import read_pairs
+from collbench.results.reader import read_run
+from collbench.runner.pair_places import PairsRequest, Places, places_of, sampled, schedule_of
+from collbench.runner.pairs import run_pairs
+from collbench.runner.request import Request
+from collbench.timing.budget import Budget
+from collbench.world.world import World
+
+SIZE = 4096
+
+
+class Told:
+    """Everything that a listener heard; `suspects` are measured again."""
+
+    def __init__(self, suspects=()):
+        self.suspects, self.notes, self.done = list(suspects), [], []
+
+    def note(self, sentence):
+        self.notes.append(sentence)
+
+    def begin_pairs(self, about, folder):
+        self.began = (about, folder)
+
+    def round(self, done, total, pairs, eta_s):
+        self.done.append((done, total, pairs))
+
+    def again(self, rounds):
+        return self.suspects
+
+    def matrix(self, rounds, about):
+        self.rounds, self.about = rounds, about
+        return ["node1 is slow"]
+
+    def end(self):
+        self.ended = True
+
+
+@pytest.fixture
+def play(tmp_path):
+    """Measures pairs of virtual ranks; returns code, rounds as stored, matrix and what was told."""
+
+    def these(ranks=4, *, suspects=(), check=1, seed=0, budget=None, **asked):
+        sweep = Sweep((), None, (DTYPES["uint8"],), window=4)
+        launch = Request(
+            "pairs", sweep, ("simulated",), frozenset(["simulated"]), budget or Budget(0.5, 8, 1), ranks, check, timeout_s=10.0,
+            order_seed=seed, out=tmp_path / "run", evidence="off",
+        )  # fmt: skip
+        told, codes, world = Told(suspects), [], World(LaunchInfo("local", 0, 1, 0, 1, "ipc://", "alone"), 10.0)
+        try:
+            code = run_pairs(PairsRequest(launch, **{"size_bytes": SIZE, **asked}), world, told, codes.append)
+        finally:
+            world.close()
+        stored = read_pairs(read_run(tmp_path / "run"))
+        assert codes == [code] and told.ended and not stored.warnings
+        return SimpleNamespace(
+            code=code, told=told, rounds=stored.rounds, matrix=stored.matrix(), about=stored.about, folder=tmp_path / "run"
+        )
+
+    return these
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 5])
+def test_every_pair_is_measured_once_both_ways(play, ranks):
+    found = play(ranks)
+    assert found.code == 0
+    assert sorted(pair for one in found.rounds for pair in one.pairs) == [(a, b) for a in range(ranks) for b in range(a + 1, ranks)]
+    assert len(found.rounds) == ranks - 1 + ranks % 2 == len(found.told.done) == found.about["rounds"]
+    apart = ~np.eye(ranks, dtype=bool)
+    assert np.array_equal(np.isfinite(found.matrix.bandwidth), apart)
+    assert np.array_equal(np.isfinite(found.matrix.latency_s), apart)
+    assert found.matrix.bandwidth[apart] == pytest.approx(SIZE / (5e-6 + SIZE / BETA_BYTES_PER_S), rel=0.1)
+    assert found.matrix.latency_s[apart] == pytest.approx(5e-6, rel=0.1)
+    assert np.all((found.matrix.low <= found.matrix.bandwidth) | ~apart) and np.all(found.matrix.wrong[apart] == 0)
+
+
+def test_the_rounds_told_and_stored_are_the_same(play):
+    found = play(5)
+    assert found.told.rounds == found.rounds
+    assert [done for done, total, pairs in found.told.done if (total, pairs) == (5, 2)] == [1, 2, 3, 4, 5]
+    assert found.told.began == ({**found.about, "measured": None}, str(found.folder))
+    assert {key: found.about[key] for key in ("places", "by", "backend", "possible", "measured", "sampled", "concurrent", "window")} == {
+        "places": [f"rank {rank} ({found.about['places'][0].partition('(')[2]}" for rank in range(5)],
+        "by": "rank", "backend": "simulated", "possible": 10, "measured": 10, "sampled": None, "concurrent": None, "window": 4,
+    }  # fmt: skip
+    about = json.loads((found.folder / "run.json").read_text())
+    assert (about["pairs"], about["exit_code"], about["operation"]) == (found.about, 0, "pairs")
+    assert json.loads((found.folder / "topology.json").read_text())["schema"] == 1
+    events = [json.loads(line) for line in (found.folder / "events.jsonl").read_text().splitlines()]
+    assert [event["text"] for event in events if event["kind"] == "finding"] == ["node1 is slow"]
+
+
+def test_a_round_says_how_it_was_measured(play):
+    (one, _, _) = play(4).rounds
+    assert one.n == (8, 8, 8) and {"simulated", "pairs_at_once", "few_samples"} <= set(one.flags) and one.na == (None, None)
+    assert all(low <= value <= high for value, (low, high) in zip(one.forward_s, one.forward_ci_s, strict=True))
+
+
+def test_at_most_so_many_at_once(play):
+    found = play(4, concurrent=1)
+    assert [len(one.pairs) for one in found.rounds] == [1] * 6 and [one.round for one in found.rounds] == list(range(6))
+    assert not any("pairs_at_once" in one.flags for one in found.rounds)
+
+
+def test_one_to_all(play):
+    found = play(5, one_to_all=3)
+    assert sorted(pair for one in found.rounds for pair in one.pairs) == [(3, 0), (3, 1), (3, 2), (3, 4)]
+    assert found.about["possible"] == found.about["measured"] == 4
+
+
+def test_a_sample_says_of_how_many(play):
+    found = play(6, sample=2)
+    assert (len(found.rounds), found.about["measured"], found.about["sampled"]) == (2, 6, "6 of 15 pairs are sampled (--sample 2)")
+    assert "6 of 15 pairs are sampled (--sample 2)" in found.told.notes
+
+
+def test_a_budget_samples_rounds_and_says_so(play):
+    found = play(6, budget=Budget(1.0, 8, 1), budget_s=6.5)
+    sentence = "6 of 15 pairs are sampled (all of them may take 15 s, and --budget allows 6.5 s: raise it to measure more)"
+    assert (len(found.rounds), found.about["sampled"]) == (2, sentence) and sentence in found.told.notes
+
+
+@pytest.mark.parametrize("ranks", [4, 5])
+def test_the_smallest_budget_leaves_nobody_without_a_pair(play, ranks):
+    found = play(ranks, budget_s=0.001)
+    assert {place for one in found.rounds for pair in one.pairs for place in pair} == set(range(ranks))
+    assert len(found.rounds) == 1 + ranks % 2
+
+
+def test_no_round_begins_when_the_time_is_used_up(play):
+    found = play(8, budget=Budget(1e-4, 8, 1), budget_s=0.0022)  # by measurements alone all 7 rounds fit
+    sentence = "4 of 28 pairs are sampled (--budget 0.0022 s is used up: raise it to measure more)"
+    assert (len(found.rounds), found.about["measured"], found.about["rounds"], found.about["sampled"]) == (1, 4, 1, sentence)
+    assert sentence in found.told.notes
+
+
+def test_suspects_are_measured_again_alone(play):
+    found = play(4, suspects=[(3, 1), (0, 2)])
+    again = [one for one in found.rounds if one.again]
+    assert [one.pairs for one in again] == [((1, 3),), ((0, 2),)] and [one.again for one in found.rounds[:3]] == [False] * 3
+    first = next(one for one in found.rounds if (0, 2) in one.pairs)
+    assert found.matrix.latency_s[0, 2] == again[1].latency_s[0] != first.latency_s[first.pairs.index((0, 2))]
+    assert found.about["measured"] == 6
+    assert "2 pairs are measured again, one by one, before anybody is named" in found.told.notes
+
+
+def test_no_more_than_32_are_measured_again(play):
+    assert sum(one.again for one in play(4, suspects=[(0, 1)] * 40, seed=1).rounds) == 32
+
+
+def test_nodes_meet_with_all_their_ranks_at_once(play, monkeypatch):
+    nodes = Places("node", ("a", "b", "c"), ((0, 3), (1, 4), (2, 5)), rests=1)
+    monkeypatch.setattr("collbench.runner.pairs.places_of", lambda *launch: nodes)
+    found = play(7)
+    apart = ~np.eye(3, dtype=bool)
+    assert found.matrix.bandwidth[apart] == pytest.approx(2 * SIZE / (5e-6 + SIZE / BETA_BYTES_PER_S), rel=0.1)  # of two ranks
+    assert found.matrix.latency_s[apart] == pytest.approx(5e-6, rel=0.1)  # of the slower one, not of both
+    assert (found.about["places"], found.about["by"], found.about["ranks_per_place"]) == (["a", "b", "c"], "node", 2)
+    assert "each node takes part with as many ranks as the smallest has, 2: of all nodes' ranks 1 rest" in found.told.notes
+
+
+class Fussy(SimulatedBackend):
+    """Refuses what ranks 1 and 2 have to say to each other."""
+
+    def pair(self, whole, ranks, cell):
+        if set(ranks) == {1, 2}:
+            raise CollbenchError("ranks 1 and 2 do not speak")
+        return super().pair(whole, ranks, cell)
+
+
+class Careless(SimulatedBackend):
+    """Spoils what rank 3 receives from rank 0."""
+
+    def bind(self, operation, cell, group, buffers):
+        program = super().bind(operation, cell, group, buffers)
+        if group.ranks != (0, 3) or operation.name != "p2p_bandwidth":
+            return program
+        (call,) = program.slots[0]
+
+        def spoil():
+            call.function()
+            buffers.recv(1, 0)[:7] ^= 1
+
+        return replace(program, slots=((replace(call, function=spoil),),))
+
+
+@pytest.fixture
+def backend(monkeypatch):
+    """Puts a backend in the place of the simulated one."""
+    return lambda kind: (
+        monkeypatch.setattr(registry, "backend_class", lambda name: kind)
+        or monkeypatch.setattr("collbench.runner.opening.backend_class", lambda name: kind)
+    )
+
+
+def test_a_pair_that_is_refused_is_na_and_all_others_are_measured(play, backend):
+    backend(Fussy)
+    found = play(6)
+    reasons = {pair: reason for one in found.rounds for pair, reason in zip(one.pairs, one.na, strict=True)}
+    assert len(reasons) == 15 and {pair: why for pair, why in reasons.items() if why} == {(1, 2): "ranks 1 and 2 do not speak"}
+    assert found.code == 0 and found.about["measured"] == 14 and found.about["sampled"] is None
+    assert np.argwhere(np.isnan(found.matrix.bandwidth) & ~np.eye(6, dtype=bool)).tolist() == [[1, 2], [2, 1]]
+
+
+def test_nothing_measured_is_bad_input(play, backend):
+    backend(Fussy)
+    assert (
+        play(
+            3,
+            one_to_all=1,
+            sample=1,
+            seed=next(s for s in range(9) if list(schedule(3, center=1, partners=1, seed=s).rounds()) == [((1, 2),)]),
+        ).code
+        == 2
+    )
+
+
+def test_wrong_data_ends_with_4_after_all_have_been_measured(play, backend):
+    backend(Careless)
+    found = play(4)
+    assert (found.code, len(found.rounds), found.about["measured"]) == (4, 3, 6)
+    assert np.argwhere(found.matrix.wrong > 0).tolist() == [[0, 3], [3, 0]] and found.matrix.wrong[0, 3] == 7
+    assert [note for note in found.told.notes if "wrong" in note] == [
+        f"wrong data between {found.about['places'][0]} and {found.about['places'][3]}: 7 elements are not what was sent"
+    ]
+
+
+def test_without_verification_nothing_is_said_of_the_data(play):
+    found = play(3, check=0)
+    assert all(one.wrong == (None,) for one in found.rounds) and np.isnan(found.matrix.wrong).all()
+
+
+LAUNCH = Request("pairs", Sweep((), None, (DTYPES["uint8"],)), ("simulated",), budget=Budget(0.5))
+
+
+def test_nodes_meet_with_as_many_ranks_as_the_smallest_has():
+    places = places_of(PairsRequest(LAUNCH), ("a", "b", "c"), [[0, 3], [1, 4, 6], [2, 5]])
+    assert (places.by, places.names, places.rests, places.width) == ("node", ("a", "b", "c"), 1, 2)
+    assert places.groups([(0, 1)]) == ((0, 1), (3, 4)) and places.groups([(0, 1)], backward=True) == ((1, 0), (4, 3))
+    ranks = places_of(PairsRequest(LAUNCH, by="rank"), ("a", "b"), [[0, 2], [1]])
+    assert ranks.names == ("rank 0 (a)", "rank 1 (b)", "rank 2 (a)") and ranks.groups([(0, 2)]) == ((0, 2),)
+
+
+@pytest.mark.parametrize(
+    ("asked", "by_host", "sentence"),
+    [
+        ({}, [[0]], "pairs needs two ranks, and this launch has one: start more, without a launcher by --ranks 2"),
+        ({"by": "node"}, [[0, 1]], "--by node needs two nodes, and all ranks are on h0: start ranks on others, too, or choose --by rank"),
+        ({"sample": 4}, [[0, 1, 2, 3]], "--sample 4 asks for more partners than each of 4 ranks has: choose 1 to 3"),
+        ({"sample": 2}, [[0, 1], [2, 3]], "--sample 2 asks for more partners than each of 2 nodes has: choose 1"),
+        ({"one_to_all": 4}, [[0, 1, 2, 3]], "--one-to-all 4: there is no rank 4 among 4: choose one from 0 to 3"),
+    ],
+)
+def test_what_does_not_fit_the_launch_is_refused(asked, by_host, sentence):
+    request, hosts = PairsRequest(LAUNCH, **asked), [f"h{i}" for i in range(len(by_host))]
+    with pytest.raises(UsageError) as refusal:
+        schedule_of(request, places_of(request, hosts, by_host), by_host, 0)
+    assert str(refusal.value) == sentence
+
+
+def test_one_to_all_of_nodes_is_the_node_of_the_rank():
+    asked, by_host = PairsRequest(LAUNCH, one_to_all=3), [[0, 1], [2, 3], [4, 5]]
+    assert schedule_of(asked, places_of(asked, ("a", "b", "c"), by_host), by_host, 0).center == 1
+
+
+@given(st.integers(2, 40), st.floats(0.01, 2000), st.integers(1, 30) | st.none(), st.none() | st.integers(1, 20))
+@settings(max_examples=100, deadline=None)
+def test_a_sentence_says_exactly_when_pairs_are_left_out(n, budget_s, sample, at_once):
+    asked = PairsRequest(LAUNCH, budget_s=budget_s, sample=sample if sample is None else min(sample, n - 1), concurrent=at_once)
+    by_host = [[place] for place in range(n)]
+    plan = schedule_of(asked, places_of(asked, [str(place) for place in range(n)], by_host), by_host, 0)
+    sentence = sampled(asked, plan, plan.pairs)
+    assert (sentence is None) == (plan.pairs == n * (n - 1) // 2)
+    assert sentence is None or sentence.startswith(f"{plan.pairs} of {n * (n - 1) // 2} pairs are sampled (")
+    unlimited = schedule_of(replace(asked, budget_s=1e9), places_of(asked, list(map(str, range(n))), by_host), by_host, 0)
+    assert sentence is None or ("--budget" in sentence) == (plan.pairs < unlimited.pairs)

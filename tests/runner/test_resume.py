@@ -1,0 +1,336 @@
+"""--resume: what a killed run has stored stays, what is missing is measured, and only on the same cluster with the same software."""
+
+import json
+import random
+import shutil
+import time
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from collbench import __version__
+from collbench.errors import RunFailed, UsageError
+from collbench.launch.info import LaunchInfo
+from collbench.operations.allreduce import ALLREDUCE
+from collbench.operations.broadcast import BROADCAST
+from collbench.operations.dtypes import DTYPES
+from collbench.operations.p2p_latency import P2P_LATENCY
+from collbench.operations.plan import Sweep
+from collbench.results.lock import LOCK, Lock
+from collbench.results.reader import read_run
+from collbench.runner.request import Request
+from collbench.runner.run import run
+from collbench.runner.same_run import difference, topology_difference
+from collbench.timing.budget import Budget
+from collbench.topology.model import Machine
+from collbench.topology.snapshot import topology_json
+from collbench.world.world import World
+from tests.conftest import sample
+
+SIZES = (8, 64, 512, 4096)
+PLAN = Sweep((ALLREDUCE,), SIZES, (DTYPES["float32"], DTYPES["int8"]), redops=("sum",))
+MIXED = replace(PLAN, operations=(ALLREDUCE, P2P_LATENCY), sizes=SIZES[:2], redops=("sum", "band"))
+
+
+class Told:
+    """Rows and notes that a listener heard."""
+
+    def __init__(self):
+        self.rows, self.notes, self.measured = [], [], 0
+
+    def begin(self, cells, ranks, nodes, rank_map, folder):
+        self.folder = folder
+
+    def progress(self, title, done, total, eta_s):
+        self.measured, self.total = done + 1, total
+
+    def row(self, row, place):
+        self.rows.append((place, row))
+
+    def note(self, sentence):
+        self.notes.append(sentence)
+
+    def end(self):
+        pass
+
+
+def start(sweep=PLAN, fails_at=None, **more):
+    """Measures on 4 virtual ranks; returns the exit code, rows as planned, what was told. Breaks off at a cell's beginning."""
+    request = Request(
+        "allreduce", sweep, ("simulated",), frozenset(["simulated"]),
+        **{"ranks": 4, "budget": Budget(0.2, 6, 1), "timeout_s": 10.0, **more},
+    )  # fmt: skip
+    told, world = Told(), World(LaunchInfo("local", 0, 1, 0, 1, "ipc://", "alone"), 10.0)
+    if fails_at is not None:
+        told.progress = lambda title, done, total, eta_s: _fail(done == fails_at)
+    try:
+        code = run(request, world, told, lambda code: None)
+    finally:
+        world.close()
+    return SimpleNamespace(code=code, told=told, rows=[row for _, row in sorted(told.rows, key=lambda pair: pair[0])])
+
+
+def _fail(now):
+    if now:
+        raise RunFailed("the disk burns")
+
+
+def broken_off(folder, after, **more):
+    """A run that failed after so many cells."""
+    with pytest.raises(RunFailed, match="the disk burns"):
+        start(out=folder, fails_at=after, **more)
+    return read_run(folder).rows
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run's folder, complete."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    start(MIXED, out=folder)
+    return folder
+
+
+def test_what_is_missing_is_measured_and_the_rest_is_kept(tmp_path):
+    kept = broken_off(tmp_path / "run", 3)
+    found = start(resume=tmp_path / "run", order_seed=5)
+    assert (len(kept), found.code, found.told.measured, found.told.total) == (3, 0, 5, 5)
+    assert [(row.dtype, row.size_bytes) for row in found.rows] == [(dtype, size) for dtype in ("float32", "int8") for size in SIZES]
+    stored = read_run(tmp_path / "run")
+    assert stored.rows[:3] == kept
+    assert sorted(map(str, stored.rows)) == sorted(map(str, found.rows))
+    assert found.told.notes[0] == f"{tmp_path / 'run'} has 3 of 8 cells, 5 are measured now"
+
+
+def test_when_it_was_resumed_and_how_it_had_ended_is_in_the_folder(tmp_path):
+    broken_off(tmp_path / "run", 3)
+    start(resume=tmp_path / "run", order_seed=5, argv=("allreduce", "--resume", "run"))
+    stored = read_run(tmp_path / "run")
+    (note,) = stored.info["resumed"]
+    assert (note["rows"], note["command"], note["order_seed"]) == (3, ["collbench", "allreduce", "--resume", "run"], 5)
+    assert note["ended"]["exit_code"] == 4
+    assert (stored.info["exit_code"], stored.info["rows"]) == (0, 8)
+    assert [event["kind"] for event in stored.events if event["kind"] != "note"] == ["abort", "resumed"]
+
+
+def test_a_complete_run_is_told_again_and_left_as_it_is(whole):
+    before = {file.name: file.read_bytes() for file in whole.iterdir()}
+    found = start(MIXED, resume=whole)
+    assert (found.code, found.told.measured) == (0, 0)
+    assert found.told.notes[0] == f"{whole} has {len(found.rows)} of {len(found.rows)} cells: it is complete, nothing is measured"
+    assert sorted(map(str, found.rows)) == sorted(map(str, read_run(whole).rows))
+    assert {file.name: file.read_bytes() for file in whole.iterdir()} == before
+
+
+def test_cells_that_cannot_be_measured_count_as_done_and_the_code_is_that_of_all_rows(tmp_path):
+    sweep = replace(PLAN, redops=("band",), dtypes=(DTYPES["float32"],))
+    assert start(sweep, out=tmp_path / "run").code == 2
+    found = start(sweep, resume=tmp_path / "run")
+    assert (found.code, found.told.measured, len(found.rows)) == (2, 0, 4)
+
+
+def test_rows_with_wrong_data_count_as_done_and_make_the_code_4(tmp_path):
+    broken_off(tmp_path / "run", 3)
+    file = tmp_path / "run" / "cells.jsonl"
+    first, *others = [json.loads(line) for line in file.read_text().splitlines()]
+    file.write_text("".join(json.dumps(row) + "\n" for row in [{**first, "wrong": 7}, *others]))
+    assert (start(resume=tmp_path / "run").code, start(resume=tmp_path / "run").code) == (4, 4)
+
+
+def test_a_run_killed_before_its_end_was_written_is_ended(tmp_path, whole):
+    shutil.copytree(whole, tmp_path / "run")
+    _unfinished(tmp_path / "run")
+    found = start(MIXED, resume=tmp_path / "run")
+    assert (found.code, found.told.measured, read_run(tmp_path / "run").info["exit_code"]) == (0, 0, 0)
+
+
+def _unfinished(folder):
+    """run.json as it is while a run goes on."""
+    about = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps({name: about[name] for name in about if name not in ("finished_utc", "exit_code", "rows")}))
+
+
+@pytest.mark.parametrize("seed", sample(range(60), 10))
+def test_a_kill_at_any_byte_loses_nothing_and_doubles_nothing(tmp_path, whole, seed):
+    folder, draw = tmp_path / "run", random.Random(seed)
+    shutil.copytree(whole, folder)
+    kept = _killed(folder, draw)
+    before = [_arrays(folder, row) for row in kept]
+    found = start(MIXED, resume=folder)
+    stored = read_run(folder)
+    everything = read_run(whole).rows
+    assert not stored.warnings
+    assert stored.rows[: len(kept)] == kept
+    assert sorted(map(_cell, stored.rows)) == sorted(map(_cell, everything)) == sorted(map(_cell, found.rows))
+    assert [_arrays(folder, row) for row in kept] == before
+    assert all(_arrays(folder, row)["all_s"] for row in stored.rows if row.na is None)
+    assert (found.code, stored.info["exit_code"], found.told.measured) == (0, 0, len(everything) - len(kept))
+
+
+def _killed(folder, draw):
+    """Cuts the files where a kill may have: a row's arrays are whole before its line begins. Returns the rows that are whole."""
+    _unfinished(folder)
+    rows = read_run(folder).rows
+    text = (folder / "cells.jsonl").read_bytes()
+    at = draw.randrange(len(text))
+    done = text[:at].count(b"\n")
+    begun = at > sum(map(len, text.splitlines(keepends=True)[:done]))
+    ends = [0, *np.maximum.accumulate([_end(row) for row in rows])]
+    least, most = ends[done + begun], ends[min(done + 1, len(rows))]
+    for name, size in (("cells.jsonl", at), ("samples.bin", draw.randint(int(least), int(most))), ("events.jsonl", None)):
+        content = (folder / name).read_bytes()
+        (folder / name).write_bytes(content[: draw.randint(0, len(content)) if size is None else size])
+    if draw.random() < 0.5:
+        (folder / LOCK).write_bytes(b"")  # killed in the moment in which it was made
+    return rows[:done]
+
+
+def _end(row):
+    return max(
+        (place["offset"] + np.dtype(place["dtype"]).itemsize * int(np.prod(place["shape"])) for place in row.samples.values()), default=0
+    )
+
+
+def _arrays(folder, row):
+    run_ = read_run(folder)
+    return {name: run_.array(row, name).tolist() for name in row.samples}
+
+
+def _cell(row):
+    return (row.operation, row.dtype, row.redop or "", row.size_bytes, row.na or "")
+
+
+def test_samples_that_a_row_has_lost_are_refused(tmp_path, whole):
+    shutil.copytree(whole, tmp_path / "run")
+    content = (whole / "samples.bin").read_bytes()
+    (tmp_path / "run" / "samples.bin").write_bytes(content[: len(content) // 2])
+    with pytest.raises(UsageError, match="lies outside"):
+        start(MIXED, resume=tmp_path / "run")
+    assert not (tmp_path / "run" / LOCK).exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"budget": Budget(0.2, 7, 1)}, "--iterations was 6 and is 7"),
+        ({"check": 2}, "--check was 1 and is 2"),
+        ({"sweep": replace(PLAN, sizes=(8, 64))}, "the cells' size_bytes was 8, 64, 512, 4096 and is 8, 64 "),
+        ({"sweep": replace(PLAN, operations=(BROADCAST,))}, "the cells' operation was allreduce and is broadcast "),
+        ({"ranks": 3}, "the number of ranks was 1 and|the cells' ranks was 4 and is 3"),
+        ({"seed": 3}, "--seed was 0 and is 3"),
+    ],
+)
+def test_another_request_is_refused_and_nothing_is_touched(tmp_path, change, told):
+    broken_off(tmp_path / "run", 2)
+    before = {file.name: file.read_bytes() for file in (tmp_path / "run").iterdir()}
+    with pytest.raises(UsageError, match=rf"run cannot be resumed: ({told}).*; start a new run, without --resume"):
+        start(**{"resume": tmp_path / "run", **change})
+    assert {file.name: file.read_bytes() for file in (tmp_path / "run").iterdir()} == before
+
+
+ABOUT = {
+    "collbench": __version__, "operation": "allreduce", "hosts": ["node1", "node2"], "asked": {"cells": 3, "digest": "a", "options": {}},
+    "rank_map": [{"rank": 0, "host": "node1", "pid": 7, "cpus": [0, 1]}, {"rank": 1, "host": "node2", "pid": 8, "cpus": [0, 1]}],
+    "backends": {"mpi": {"mpi": "MPICH 4.3.2"}}, "environment": {"NCCL_ALGO": "Ring", "SLURM_JOB_ID": "7"},
+    "host": {"kernel": "6.1", "hostname": "node1"}, "started_utc": "2026", "suite": {"name": "quick", "digest": "d"},
+}  # fmt: skip
+
+
+def changed(path, value):
+    """ABOUT with one value changed."""
+    about = json.loads(json.dumps(ABOUT))
+    *way, last = path
+    inner = about
+    for step in way:
+        inner = inner[step]
+    inner[last] = value
+    return about
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "told"),
+    [
+        (["collbench"], "0.0.1", f"collbench was 0.0.1 and is {__version__}"),
+        (["operation"], "broadcast", "the command was broadcast and is allreduce"),
+        (["hosts"], ["node1", "node3"], "the list of hosts was node1, node3 and is node1, node2"),
+        (["rank_map", 1, "host"], "node1", "the host of rank 1 was node1 and is node2"),
+        (["rank_map", 1, "cpus"], [0], "the number of CPUs of rank 1 was 1 and is 2"),
+        (["backends", "mpi", "mpi"], "MPICH 5", "mpi's mpi was MPICH 5 and is MPICH 4.3.2"),
+        (["environment", "NCCL_ALGO"], "Tree", "NCCL_ALGO was Tree and is Ring"),
+        (["environment", "NCCL_PROTO"], "LL", "NCCL_PROTO was LL and is not set"),
+        (["host", "kernel"], "5.4", "the host's kernel was 5.4 and is 6.1"),
+        (["suite", "digest"], "e", "the suite's text (SHA-256) was e and is d"),
+        (["suite"], None, "the suite was not set and is quick (the suite's text (SHA-256) differs, too)"),
+        (["asked", "digest"], "b", "how the cells are put together (SHA-256) was b and is a"),
+        (["asked"], None, "what was asked for was not recorded and is recorded (and 2 more differences)"),
+    ],
+)
+def test_what_differs_is_named(path, value, told):
+    assert difference(changed(path, value), ABOUT) == told
+
+
+@pytest.mark.parametrize("path", [["rank_map", 0, "pid"], ["environment", "SLURM_JOB_ID"], ["started_utc"], ["host", "hostname"]])
+def test_what_is_new_with_every_start_is_no_difference(path):
+    assert difference(changed(path, "9"), ABOUT) is None
+
+
+@pytest.mark.parametrize("content", [{}, {"hosts": 3, "rank_map": [7, {}], "backends": "no", "asked": [1], "environment": None}])
+def test_a_run_json_of_a_stranger_is_a_difference_and_no_traceback(content):
+    assert difference(content, ABOUT).startswith("collbench was None and is ")
+
+
+def test_another_interface_or_machine_is_named():
+    now = {**topology_json([Machine(hostname="node1")]), "interfaces": [{"name": "eth0", "mtu": 1500, "speed_bits_per_s": 1e9}]}
+    slower = {**now, "interfaces": [{"name": "eth0", "mtu": 1500, "speed_bits_per_s": 2e9}]}
+    machine = Machine(hostname="node1")
+    other = topology_json([replace(machine, system=replace(machine.system, kernel="6.1"))])
+    here = topology_json([replace(machine, system=replace(machine.system, kernel="6.2"))])
+    assert topology_difference(now, now) is None
+    assert topology_difference({}, now) is None
+    assert topology_difference(slower, now) == "the network interface's speed_bits_per_s was 2000000000.0 and is 1000000000.0"
+    assert topology_difference(other, here) == "node1 is another machine: then has kernel 6.1, now has kernel 6.2"
+
+
+def test_a_run_on_other_machines_is_refused_and_left_as_it_was(tmp_path):
+    broken_off(tmp_path / "run", 2)
+    topology = json.loads((tmp_path / "run" / "topology.json").read_text())
+    topology["machines"][0]["system"]["cpu_model"] = "another one"
+    (tmp_path / "run" / "topology.json").write_text(json.dumps(topology))
+    before = {file.name: file.read_bytes() for file in (tmp_path / "run").iterdir()}
+    with pytest.raises(UsageError, match=r"cannot be resumed: \S+ is another machine: then has processor another one, now has "):
+        start(resume=tmp_path / "run")
+    assert {file.name: file.read_bytes() for file in (tmp_path / "run").iterdir()} == before
+
+
+def test_a_topology_that_was_not_written_yet_is_written(tmp_path):
+    broken_off(tmp_path / "run", 2)
+    (tmp_path / "run" / "topology.json").unlink()
+    start(resume=tmp_path / "run")
+    assert json.loads((tmp_path / "run" / "topology.json").read_text())["schema"] == 1
+
+
+def test_a_folder_without_a_run_is_refused(tmp_path):
+    with pytest.raises(UsageError, match=r"cannot be resumed: it has no run\.json"):
+        start(resume=tmp_path)
+    (tmp_path / "run.json").write_text('{"schema": 1, "coll')
+    with pytest.raises(UsageError, match=r"cannot be resumed: its run\.json cannot be read \(not JSON"):
+        start(resume=tmp_path)
+
+
+def test_a_run_that_goes_on_elsewhere_is_refused(tmp_path):
+    broken_off(tmp_path / "run", 2)
+    held = Lock(tmp_path / "run")
+    with pytest.raises(UsageError, match=r"process \d+ on \S+ works in \S+/run: wait until it has ended"):
+        start(resume=tmp_path / "run")
+    held.release()
+    assert start(resume=tmp_path / "run").code == 0
+
+
+def test_every_row_says_what_it_took_in_its_loop_and_beside_it(tmp_path):
+    began = time.monotonic()
+    walls = [row.evidence["wall_s"] for row in start(MIXED, out=tmp_path / "run").rows]
+    elapsed = time.monotonic() - began
+    assert all(wall["measured"] >= 0 and wall["harness"] > 0 for wall in walls)
+    assert any(wall["measured"] > 0 for wall in walls)
+    assert sum(wall["measured"] + wall["harness"] for wall in walls) < elapsed
