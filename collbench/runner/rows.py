@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +19,8 @@ from collbench.results.record import Row, Times
 from collbench.runner.one_cell import Ready, Wrong
 from collbench.runner.watched import Watched
 from collbench.stats.drift import drift
-from collbench.stats.median import Median, median, quantiles
-from collbench.stats.modes import modes
+from collbench.stats.median import Median, median, quantile, quantiles
+from collbench.stats.modes import Mode, modes
 from collbench.timing.loop import exit_skew
 from collbench.timing.protocol import Measured, sound
 
@@ -29,6 +29,13 @@ _MOST_GROUPS = 1024  # told one by one
 _WHOLE_ARRAYS_UP_TO = 10**6
 _MOST_SKEW = 0.1  # of a sample: more, and it is the synchronisation's skew that is measured
 Samples = NDArray[np.float64]
+
+
+class Known(NamedTuple):
+    """What a series of samples is, reckoned once: its median, and its two modes if it has them."""
+
+    median: Median
+    modes: tuple[Mode, Mode] | None
 
 
 @dataclass(frozen=True)
@@ -66,11 +73,11 @@ def make_row(ready: Ready, backend: Backend, watched: Watched, around: Circumsta
     operation, cell, measured = ready.operation, ready.cell, watched.measured
     usable = sound(measured.samples, ready.timed)
     samples = measured.samples[ready.timed][:, usable] / operation.moves(cell)
-    figures, arrays = _figures(operation, cell, samples, _places(ready))
+    figures, arrays, known = _figures(operation, cell, samples, _places(ready))
     skew = _exit_skew(measured, around.hosts) if cell.mode == "isolated" and ready.synchronised else None
     flags = dict.fromkeys((
         *cell.flags, *around.flags, *(["above_bound"] if _above_bound(figures.get("busbw_bytes_per_s"), around) else []),
-        *measured.flags, *watched.flags, *doubts(arrays.get("max_s", np.empty(0)), len(usable), skew, operation.moves(cell)),
+        *measured.flags, *watched.flags, *doubts(arrays.get("max_s", np.empty(0)), len(usable), skew, operation.moves(cell), known),
     ))  # fmt: skip
     row = Row(
         **{**_identity(cell, backend.api, group_name(operation, cell, ready.groups)), "flags": tuple(flags)},
@@ -89,21 +96,24 @@ def _places(ready: Ready) -> list[list[int]]:
     return [[place[rank] for rank in (group[:1] if ready.operation.pair else group)] for group in ready.groups]
 
 
-def _figures(operation: Operation, cell: Cell, samples: Samples, places: list[list[int]]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A row's times and bandwidths, those of the slowest group, and its arrays; both empty without a sample."""
+def _figures(
+    operation: Operation, cell: Cell, samples: Samples, places: list[list[int]]
+) -> tuple[dict[str, Any], dict[str, Any], Known | None]:
+    """A row's times and bandwidths, those of the slowest group, its arrays, and what its series is; nothing without a sample."""
     if samples.shape[1] == 0:
-        return {}, {}
+        return {}, {}, None
     series = [samples[part].max(axis=0) for part in places]
     p50s = [float(np.median(each)) for each in series]
     slowest = series[int(np.argmax(p50s))]
-    known, n = median(slowest), 2 if operation.pair else len(places[0])
+    found, n = Known(median(slowest), modes(slowest)), 2 if operation.pair else len(places[0])
+    known = found.median
     algbw, busbw = _rates(operation, cell, n, known.value)
     return {
         "n": known.n, "n_eff": known.n_eff, "time_s": _times(known, slowest), "time_rank_mean_s": float(samples.mean()),
-        "modes": [{"time_s": mode.value, "share": mode.share} for mode in modes(slowest) or ()],
+        "modes": [{"time_s": mode.value, "share": mode.share} for mode in found.modes or ()],
         "algbw_bytes_per_s": algbw, "busbw_bytes_per_s": busbw,
         "groups": _of_groups(n, p50s, [_rates(operation, cell, n, p50)[1] for p50 in p50s]) if len(p50s) > 1 else {},
-    }, _arrays(samples, slowest)  # fmt: skip
+    }, _arrays(samples, slowest), found  # fmt: skip
 
 
 def _rates(operation: Operation, cell: Cell, n: int, time_s: float) -> tuple[float | None, float | None]:
@@ -123,16 +133,16 @@ def _of_groups(n: int, p50s: list[float], busbws: list[float | None]) -> dict[st
     }  # fmt: skip
 
 
-def doubts(series: Samples, taken: int, skew: Samples | None, moves: int) -> Iterator[str]:
+def doubts(series: Samples, taken: int, skew: Samples | None, moves: int, found: Known | None = None) -> Iterator[str]:
     """The flags that the samples themselves raise: `series` are those that a clock can give, per message, of `taken` in all."""
     if len(series) < taken:
         yield "clock_stepped"
     if len(series) < 2:
         return
-    known = median(series)
+    known, both = found or Known(median(series), modes(series))
     if series.min() == series.max():
         yield "constant"
-    if modes(series):
+    if both:
         yield "two_modes"
     if drift(series, known.half_width) is not None:
         yield "drift"
@@ -153,7 +163,8 @@ def _seen(watched: Watched, skew: Samples | None, unsound: int, iterations: int)
     seen: dict[str, Any] = {"warmups": measured.warmups, "iterations_per_sample": measured.batch * iterations,
             "preempted": watched.preempted, "stolen": watched.stolen, "repeats": watched.repeats}  # fmt: skip
     if skew is not None:
-        seen["exit_skew_s"] = dict(zip(("p50", "p95"), map(float, np.quantile(skew, [0.5, 0.95])), strict=True))
+        ordered = np.sort(skew)
+        seen["exit_skew_s"] = {"p50": quantile(ordered, 0.5), "p95": quantile(ordered, 0.95)}
     return seen | ({"unsound_samples": unsound} if unsound else {})
 
 

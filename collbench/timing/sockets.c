@@ -1,8 +1,8 @@
 /* Messages between two ranks over one or several connected TCP sockets, as a plain program sends them. Plain C, called by the loop.
  *
- * A message is divided evenly over the streams; the last byte is always in the last one. With one stream, messages in one direction go
- * through blocking calls, whose wait the kernel ends after the sockets' SO_SNDTIMEO and SO_RCVTIMEO. Everything else goes through calls
- * that do not block, and poll where none of them moves a byte. */
+ * A message is divided evenly over the streams; a single byte goes over the last one. With one stream, messages in one direction go
+ * through calls that block, whose waits the kernel ends after the sockets' SO_SNDTIMEO and SO_RCVTIMEO. Everything else goes through
+ * calls that do not block, with a poll whenever a socket is full or empty. Nothing is copied but by the kernel. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <poll.h>

@@ -51,7 +51,7 @@ def pair_cell(operation="p2p_bandwidth", **changes):
 
 
 def test_it_is_there_everywhere_and_taken_only_when_asked_for():
-    assert SocketBackend.probe() == Available(f"TCP of Linux {platform.release()}")
+    assert SocketBackend.probe() == Available(f"TCP of Linux {platform.release()}, between pairs of ranks")
     assert "socket" in backend_names() and "socket" not in DEFAULTS
 
 
@@ -77,6 +77,12 @@ def test_what_was_not_released_is_closed_in_the_end(both):
     assert {each.fileno() for group in groups for each in group.handle.sockets} == {-1}
 
 
+def test_a_pair_that_nobody_released_is_closed_by_the_next(both):
+    before, after = paired(both, pair_cell()), paired(both, pair_cell())
+    assert {each.fileno() for group in before for each in group.handle.sockets} == {-1}
+    assert all(each.fileno() > 0 for group in after for each in group.handle.sockets)
+
+
 def test_versions_tell_the_kernel_the_path_and_in_the_end_the_buffers(both):
     before = both[0].versions()
     assert (before["kernel"], before["interface"], before["address"]) == (platform.release(), "lo", "127.0.0.1")
@@ -89,13 +95,13 @@ def test_versions_tell_the_kernel_the_path_and_in_the_end_the_buffers(both):
 
 
 def test_rows_say_where_python_moves_the_bytes(both, monkeypatch):
-    assert both[0].flags == (() if native() else ("python_loop",))
+    assert both[0].flags == (() if native() else ("python_messages",))
     monkeypatch.setattr("collbench.backends.socket_tcp.native", lambda: None)
     (alone,) = ranks(1)
     backend = SocketBackend()
     backend.open(alone, Settings())
     backend.close()
-    assert backend.flags == ("python_loop",)
+    assert backend.flags == ("python_messages",)
 
 
 @pytest.mark.parametrize(

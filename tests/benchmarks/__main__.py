@@ -22,6 +22,7 @@ from tests.benchmarks import (
     nccl_log,
     pairs_1024,
     probe,
+    socket_iperf,
     startup,
     suite_overhead,
     topology_build,
@@ -42,6 +43,7 @@ _MODULES: tuple[Any, ...] = (
     nccl_log,
     evidence_cost,
     suite_overhead,
+    socket_iperf,
     against_c,
 )
 _ALL = {module.__name__.rpartition(".")[2]: module.measure for module in _MODULES}

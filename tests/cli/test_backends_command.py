@@ -24,7 +24,7 @@ def test_what_is_there_is_named_with_its_version(tmp_path: Path) -> None:
     assert mpi4py
     done = run(tmp_path, "backends")
     lines = {line.split()[0]: line for line in done.stdout.splitlines()}
-    assert (done.returncode, done.stderr, sorted(lines)) == (0, "", ["gloo", "mpi", "nccl", "simulated", "torch-nccl"])
+    assert (done.returncode, done.stderr, sorted(lines)) == (0, "", ["gloo", "mpi", "nccl", "simulated", "socket", "torch-nccl"])
     assert "available" in lines["mpi"] and "MPI" in lines["mpi"]
     assert f"available  Gloo of torch {torch.__version__}" in lines["gloo"]
 
@@ -41,9 +41,9 @@ def test_what_is_missing_says_how_to_get_it(tmp_path: Path, without: dict[str, s
 def test_json(tmp_path: Path, without: dict[str, str]) -> None:
     done = run(tmp_path, "backends", "--format", "json", env=without)
     found = {answer["backend"]: answer for answer in map(json.loads, done.stdout.splitlines())}
-    assert list(found) == ["mpi", "gloo", "nccl", "torch-nccl", "simulated"]
+    assert list(found) == ["mpi", "gloo", "nccl", "torch-nccl", "simulated", "socket"]
     assert {name: answer["available"] for name, answer in found.items() if name != "nccl"} == {
-        "mpi": False, "gloo": False, "torch-nccl": False, "simulated": True,
+        "mpi": False, "gloo": False, "torch-nccl": False, "simulated": True, "socket": True,
     }  # fmt: skip
     assert found["mpi"]["why"] == "mpi4py is not installed" and "collbench[mpich]" in found["mpi"]["remedy"]
     assert (found["simulated"]["devices"], found["nccl"]["devices"], found["torch-nccl"]["devices"]) == (["cpu"], ["cuda"], ["cuda"])

@@ -13,7 +13,32 @@ from collbench import __version__
 from tests.cli.command import BIN, ROOT, run
 
 GOLDEN = ROOT / "tests" / "golden" / "help"
-COMMANDS = ("", "allreduce", "broadcast", "p2p", "backends", "kernels", "probe", "peak", "doctor", "explain", "report", "compare")
+COMMANDS = (
+    "",
+    "allreduce",
+    "broadcast",
+    "reduce",
+    "allgather",
+    "reducescatter",
+    "alltoall",
+    "alltoallv",
+    "gather",
+    "scatter",
+    "sendrecv",
+    "hypercube",
+    "barrier",
+    "p2p",
+    "pairs",
+    "run",
+    "backends",
+    "kernels",
+    "probe",
+    "peak",
+    "doctor",
+    "explain",
+    "report",
+    "compare",
+)
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 13), reason="argparse of Python 3.13 writes options in another way")

@@ -32,7 +32,10 @@ def stage(calls):
 
 def test_calls_on_gpus_are_bound_only_when_every_rank_has_memory():
     calls = []
-    assert prepare(ALLREDUCE, make_cell(device="cuda"), stage(calls), OtherRank("allocating", "rank 1 has none left")) == "rank 1 has none left"
+    assert (
+        prepare(ALLREDUCE, make_cell(device="cuda"), stage(calls), OtherRank("allocating", "rank 1 has none left"))
+        == "rank 1 has none left"
+    )
     assert calls == ["fill"]
 
 

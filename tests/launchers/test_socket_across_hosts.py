@@ -1,0 +1,34 @@
+"""Plain TCP under srun, over a link of 1 Gbit/s: it reads what the link has, 1448 of 1514 bytes of each frame, and says which link."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.beds import SlurmBed
+from tests.cli.command import PROGRAM, environment
+from tests.conftest import sample
+from tests.launchers.stored import stored
+
+pytestmark = [pytest.mark.in_turn, pytest.mark.slurm, pytest.mark.timeout(120)]
+
+LINK_BYTES_PER_S = 125e6
+UNSET = {"COLLBENCH_ITERATIONS": "", "COLLBENCH_WARMUP": ""}
+
+
+@pytest.mark.parametrize("streams", sample([1, 3], 1))
+def test_it_reads_the_links_rate(streams: int, slurm_hosts: SlurmBed, tmp_path: Path) -> None:
+    asked = ["--sizes", "4M", "--window", "8", "--streams", str(streams), "--max-time", "6", "--out", str(tmp_path / "run")]
+    found = stored(
+        slurm_hosts.srun(["-N2", "--mpi=none"], [*PROGRAM, "p2p", "--backend", "socket", *asked], 100, environment(UNSET)), tmp_path
+    )
+    assert {row.operation for row in found.rows} == {"p2p_latency", "p2p_bandwidth", "p2p_bidirectional"}
+    for row in found.rows:
+        assert (row.na, row.wrong, row.streams, row.nodes) == (None, 0, streams, 2)
+        assert row.ceiling and row.ceiling.limited_by == "NIC eth0 1 Gb/s, TCP"
+        assert row.evidence["libraries"]["interface"] == "eth0"
+        if row.operation != "p2p_latency":  # while one direction rests, the shaper saves up a burst for it
+            # several streams share the link as it pleases them, and the last one's end is the message's end
+            least = 0.93 if streams == 1 else 0.8
+            assert row.busbw_bytes_per_s and least <= row.busbw_bytes_per_s / LINK_BYTES_PER_S <= 0.957, row
