@@ -14,13 +14,14 @@ from collbench.errors import UsageError
 from collbench.launch.info import LaunchInfo
 from collbench.operations.allreduce import ALLREDUCE
 from collbench.operations.broadcast import BROADCAST
-from collbench.operations.dtypes import DTYPES
+from collbench.operations.cell import Cell
+from collbench.operations.dtypes import DTYPES, dtype_named
+from collbench.operations.groups import groups_of
 from collbench.operations.p2p_bandwidth import P2P_BANDWIDTH
 from collbench.operations.p2p_latency import P2P_LATENCY
 from collbench.operations.plan import Sweep
 from collbench.operations.program import NativeCall, Program, PythonCall
 from collbench.results.reader import read_run
-from collbench.runner.one_cell import groups_of
 from collbench.runner.request import Request
 from collbench.runner.run import run, shuffled
 from collbench.timing.budget import Budget
