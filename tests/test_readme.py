@@ -6,6 +6,8 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -13,8 +15,9 @@ import pytest
 from collbench.report.flags import FLAGS
 from collbench.report.probe_picture import picture
 from collbench.topology.sources import read_paths
-from tests.beds import SlurmBed
+from tests.beds import Hosts, SlurmBed
 from tests.beds.sweep import links_table, table
+from tests.conftest import enter
 from tests.fake_gpu import environment
 
 ROOT = Path(__file__).parents[1]
@@ -24,10 +27,13 @@ BIN = Path(sys.executable).parent
 BRIEF = {"COLLBENCH_SIZES": "8,1K", "COLLBENCH_MAX_TIME": "0.05", "COLLBENCH_ITERATIONS": "3", "COLLBENCH_WARMUP": "1"}
 
 
+_DEAR = re.compile(r"-64M|-n 20|^mpirun|^torchrun|run quick|barrier|pairs$|--ranks 4|--in-place|--skew|-N4")
+
+
 def _commands() -> list[str]:
     blocks = re.findall(r"```sh\n(.*?)```", README, re.DOTALL)
     lines = [line.split("  #")[0].strip() for block in blocks for line in block.splitlines()]
-    return [line for line in lines if line]
+    return list(dict.fromkeys(line for line in lines if line))
 
 
 COMMANDS = _commands()
@@ -54,7 +60,7 @@ def _run(command: list[str], folder: Path, env: dict[str, str]) -> subprocess.Co
 
 def _dear(command: str) -> object:
     """Long sweeps, and launchers that tests/launchers has too, take 5 to 10 s each: they come in turn."""
-    return pytest.param(command, marks=pytest.mark.in_turn) if re.search(r"-64M|-n 20|^mpirun|^torchrun", command) else command
+    return pytest.param(command, marks=pytest.mark.in_turn) if _DEAR.search(command) else command
 
 
 @pytest.mark.parametrize("command", [_dear(command) for command in LOCAL if command not in GPU])
@@ -78,7 +84,23 @@ def test_a_command_for_gpus_runs_on_the_double(command: str, tmp_path: Path) -> 
 
 
 @pytest.mark.slurm
-@pytest.mark.parametrize("command", SLURM)
+@pytest.mark.parametrize("command", [_dear(c) for c in SLURM if "-N4" in c])
+def test_a_command_on_four_nodes_names_each_of_them(command: str, tmp_path: Path, four_nodes: SlurmBed) -> None:
+    options, _, ours = command.removeprefix("srun ").partition("collbench ")
+    words = [sys.executable, "-m", "collbench", *shlex.split(ours), "--out", str(tmp_path / "run")]
+    done = four_nodes.srun(shlex.split(options), words, timeout=100, env=_environment(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert all(node in done.stdout for node in four_nodes.nodes)
+
+
+@pytest.fixture(scope="module")
+def four_nodes() -> Iterator[SlurmBed]:
+    with ExitStack() as stack:
+        yield enter(stack, SlurmBed(enter(stack, Hosts(4, "1gbit"))))
+
+
+@pytest.mark.slurm
+@pytest.mark.parametrize("command", [c for c in SLURM if "-N4" not in c])
 def test_a_slurm_command_runs(command: str, tmp_path: Path, slurm_hosts: SlurmBed) -> None:
     options, _, ours = command.removeprefix("srun ").partition("collbench ")
     # 1 GiB over the bed's 1 Gbit/s takes a quarter of an hour; the size range is the only thing changed.

@@ -10,6 +10,7 @@ from typing import Any
 from collbench.analysis.cells import WHERE_NONE, cell_of, is_time, known, time_of
 from collbench.analysis.combine import Launches, check_once, runs_in, together
 from collbench.analysis.differences import Difference, differences
+from collbench.analysis.resumed import sentence
 from collbench.errors import UsageError
 from collbench.results.reader import Run
 from collbench.results.record import SERIES, Row
@@ -102,7 +103,8 @@ def compare(a: Path, b: Path) -> Comparison:
     return Comparison(
         before, after, [_cell(rows_a[cell], rows_b[cell], launches_a[cell], launches_b[cell]) for cell in common],
         [row for cell, row in rows_a.items() if cell not in rows_b], [row for cell, row in rows_b.items() if cell not in rows_a],
-        differences(before.runs[0], after.runs[0]), [warning for run in (*of_a, *of_b) for warning in run.warnings],
+        differences(before.runs[0], after.runs[0]),
+        [warning for run in (*of_a, *of_b) for warning in (*run.warnings, sentence(run)) if warning],
     )  # fmt: skip
 
 

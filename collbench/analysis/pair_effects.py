@@ -44,6 +44,7 @@ _LEAST_HOSTS = 4  # of fewer one that is slow cannot be told from a faster path 
 _PARTNERS = 3  # with which a place is measured again
 _ROUND = 4  # disjoint pairs of a quarter of all places at once: a disturbed round
 _MOST_NAMES = 8
+_LEAST_RATIO = 1e-9
 _HARDLY = 0.95  # what reaches less than a twentieth does not work at all
 _WIDTH = 2 * 1.96  # standard errors in a 95 % interval
 _OUTSIDE, _INSIDE = "to other hosts", "inside its host"
@@ -57,7 +58,7 @@ _TOO_FEW = {
 def findings(matrix: PairMatrix, again: Collection[tuple[int, int]] = (), classes: Sequence[str] | None = None) -> list[PairFinding]:
     """Who is named, places first, the worst first; nobody below four places.
 
-    `again`: the pairs that were measured again (their figures are the second ones). `classes`: the host of each place.
+    `again`: the pairs that were measured again (their figures are the faster of both). `classes`: the host of each place.
     """
     return PairEffects(matrix, again, classes).findings()
 
@@ -224,7 +225,7 @@ def _place(view: View, place: int, sends: bool, receives: bool) -> PairFinding:
     if receives and not view.symmetric:
         parts.append((view.fit.columns, view.speeds.T))
     behind = [(row := speeds[place] - view.fit.middle)[np.isfinite(row)] < effects[place] / 2 for effects, speeds in parts]
-    ratio = exp(float(np.mean([effects[place] for effects, _ in parts])))
+    ratio = _ratio([effects[place] for effects, _ in parts])
     return PairFinding(
         kind, view.quantity, (place,), ratio, sum(int(each.sum()) for each in behind), sum(map(len, behind)), where=view.where
     )
@@ -240,9 +241,14 @@ def _host(found: Sequence[PairFinding]) -> PairFinding:
 
 def _pair(view: View, mask: Mask, a: int, b: int) -> PairFinding:
     both = bool(mask[b, a]) and not view.symmetric
-    depth = float(np.mean(view.fit.rest[[a, b], [b, a]])) if both else float(view.fit.rest[a, b])
+    depths = view.fit.rest[[a, b], [b, a]] if both else view.fit.rest[[a], [b]]
     known = 1 if view.symmetric else int(view.there[a, b]) + int(view.there[b, a])
-    return PairFinding("pair", view.quantity, (a, b), exp(depth), 1 + both, known, both_ways=both, where=view.where)
+    return PairFinding("pair", view.quantity, (a, b), _ratio(depths), 1 + both, known, both_ways=both, where=view.where)
+
+
+def _ratio(depths: Sequence[float] | Figures) -> float:
+    """Their mean as a ratio; of figures that no network has (a file may hold any) still above 0."""
+    return max(exp(float(np.mean(depths))), _LEAST_RATIO)
 
 
 def _once(found: Sequence[PairFinding]) -> list[PairFinding]:

@@ -135,7 +135,10 @@ class Backend(Protocol):
         ...
 
     def bind(self, operation: Operation, cell: Cell, group: Group, buffers: AnyBuffers) -> Program:
-        """One iteration on these buffers, which `allocate` gave, as a program. Raises CollbenchError."""
+        """One iteration on these buffers, which `allocate` gave, as a program. Raises CollbenchError.
+
+        Where the buffers lie in the host's memory it waits for no other rank: one that has found no memory does not come.
+        """
         ...
 
     def sync(self, group: Group) -> Program | None:
@@ -196,7 +199,7 @@ def can_do(backend: Backend, operation: Operation, cell: Cell) -> Reason | None:
     if cell.device not in backend.devices:
         return backend.no_cuda or f"{backend.name} runs on {' and '.join(sorted(backend.devices))} here, not on {cell.device}"
     misfit = _no_form(backend, operation, cell) or (redop_misfit(cell.redop, cell.dtype) if cell.redop else None)
-    n = 2 if operation.pair else group_size(operation, cell, backend.ranks)
+    n = group_size(operation, cell, backend.ranks)
     return misfit or _no_way(backend, cell) or operation.needs(n, cell) or backend.supports(operation, cell)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collbench.cli.gpus import check_options, local_ranks, node_ranks
@@ -43,7 +42,7 @@ def plan(request: Request, ranks: int) -> Planned:
     labelled = [each for name in request.backends if name not in missing for each in _cells(request, name, ranks)]
     if not labelled:
         raise UsageError("no backend of this suite is at hand: `collbench backends` tells how to get one")
-    run, title = _earlier(request.resume), f"suite {request.suite['name']}" if request.suite else request.command
+    run, title = _earlier(request), f"suite {request.suite['name']}" if request.suite else request.command
     stored = _Stored(run)
     left = [(label, cell) for label, cell in labelled if not stored.has(cell, ranks_of(request, cell.backend, ranks))]
     return Planned(
@@ -82,10 +81,18 @@ def _missing(name: str) -> str | None:
     return str(answer) if isinstance(answer, Unavailable) else None
 
 
-def _earlier(path: Path | None) -> Run | None:
+def _earlier(request: Request) -> Run | None:
+    """The run to be resumed, if there is one. Raises UsageError where it was asked for in another way, or of another collbench."""
     from collbench.results.reader import read_run
+    from collbench.runner.same_run import difference_of_what_is_asked
 
-    return read_run(path) if path else None
+    if request.resume is None:
+        return None
+    run = read_run(request.resume)
+    found = difference_of_what_is_asked(run.info, request)
+    if found:
+        raise UsageError(f"{request.resume} cannot be resumed: {found}; start a new run, without --resume")
+    return run
 
 
 class _Stored:

@@ -1,4 +1,4 @@
-"""What a command line means where there are GPUs: which backends, how many processes, and which options only NCCL has."""
+"""What a command line means where there are GPUs: which backends, how many processes, and which options only some backends have."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def agreed(request: Request, world: World) -> Request:
 
 
 def check_options(request: Request, gdr_check: bool) -> None:
-    """Raises UsageError for options that only NCCL has where nothing of the kind is measured."""
+    """Raises UsageError for options that only nccl, or only socket, has where nothing of the kind is measured."""
     sweep = request.sweep
     asked = {"--algorithms": sweep.algorithms, "--protocols": sweep.protocols, "--registration": sweep.registrations,
              "-g": request.gpus_per_process > 1}  # fmt: skip
@@ -50,10 +50,14 @@ def check_options(request: Request, gdr_check: bool) -> None:
         raise UsageError(_not_there(typed, request))
     if gdr_check and not any(sweep.habits(name).device == "cuda" for name in request.backends):
         raise UsageError(_not_there("--gdr-check", request))
+    several = any((one.streams or 1) > 1 for one in sweep.each)
+    if several and not any(sweep.habits(name).streamed for name in request.backends):
+        raise UsageError(_not_there("--streams", request, "socket"))
 
 
-def _not_there(option: str, request: Request) -> str:
-    return f"{option} concerns nccl, which is not among the backends ({', '.join(request.backends)}): add --backend nccl, or drop {option}"
+def _not_there(option: str, request: Request, whose: str = "nccl") -> str:
+    backends = ", ".join(request.backends)
+    return f"{option} concerns {whose}, which is not among the backends ({backends}): add --backend {whose}, or drop {option}"
 
 
 def per_process(request: Request) -> int | None:

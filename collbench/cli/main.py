@@ -29,6 +29,7 @@ def run(argv: list[str]) -> int:
     """Runs one command; returns its exit code. Raises CollbenchError."""
     from collbench.cli import backends, collective, compare, doctor, explain, kernels, pairs, peak, probe, report
     from collbench.cli import run as suite
+    from collbench.cli.unknown import check_command, check_words
 
     parser = Parser(prog="collbench", description="Is the network as fast as what you paid for, and did the last upgrade make it worse?",
                     epilog=_EPILOG, formatter_class=_formatter())  # fmt: skip
@@ -38,7 +39,9 @@ def run(argv: list[str]) -> int:
     added = {name: parser for each in one_each for name, parser in each.add(commands).items()}
     if argv and argv[0] in added:
         argv = [argv[0], *from_environment(added[argv[0]], argv[1:], os.environ)]
-    arguments = parser.parse_args(argv)
+    check_command(argv, added)
+    arguments, left = parser.parse_known_args(argv)
+    check_words(arguments.command, left, added)
     if arguments.version:
         from collbench import __version__
 

@@ -21,7 +21,7 @@ from collbench.units import parse_size, parse_sizes, size_steps
 
 DEFAULT_TIMEOUT_S = 120.0
 # What a barrier has no options for.
-_NOTHING_MOVED = {
+NOTHING_MOVED = {
     "sizes": None, "minimum": None, "maximum": None, "factor": None, "increment": None, "dtype": ["uint8"],
     "buffers": None, "in_place": False, "out_of_place": False,
 }  # fmt: skip
@@ -57,12 +57,12 @@ def _add_what(group: argparse._ArgumentGroup, operations: list[Operation]) -> No
     if moves:
         _add_sizes(group)
     else:
-        group.set_defaults(**_NOTHING_MOVED)
+        group.set_defaults(**NOTHING_MOVED)
     group.add_argument(
         "--backend",
         metavar="NAMES",
         type=words,
-        help="nccl, torch-nccl, mpi, gloo, simulated … (default: nccl where there are GPUs, else every CPU backend at hand)",
+        help="nccl, torch-nccl, mpi, gloo, socket (p2p), simulated … (default: nccl where there are GPUs, else every CPU backend at hand)",
     )
     group.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto",
                        help="where the buffers lie (default: auto, cuda for nccl and torch-nccl, cpu for the others)")  # fmt: skip

@@ -83,6 +83,7 @@ def _add_where(group: argparse._ArgumentGroup) -> None:
                        help=f"deadline of every wait (default: {DEFAULT_TIMEOUT_S:g})")  # fmt: skip
     group.add_argument("--allocation", metavar="NAME", help="name of the allocation (default: the scheduler's job)")
     group.add_argument("--out", metavar="DIR", type=Path, help="the run's folder (default: runs/<time>-pairs-<id>)")
+    group.add_argument("--resume", metavar="RUN", help=argparse.SUPPRESS)
     group.add_argument("--format", choices=("table", "csv", "json"), default="table", help="of stdout (default: table)")
     group.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="(default: auto)")
     group.add_argument("--quiet", action="store_true", help="data and errors only")
@@ -95,10 +96,13 @@ def call(arguments: argparse.Namespace, argv: list[str]) -> int:
 
 
 def _asked(arguments: argparse.Namespace, argv: list[str]) -> PairsRequest:
-    """What was typed. Raises UsageError for what cannot be read."""
+    """What was typed. Raises UsageError for what cannot be read, and for what pairs does not do."""
     from collbench.runner.pair_places import PairsRequest
     from collbench.units import parse_size
 
+    if arguments.resume:
+        raise UsageError("pairs cannot be resumed: all rounds of a matrix are set against one another, so one launch measures them; "
+                         "start a new run, without --resume")  # fmt: skip
     return PairsRequest(
         _request(arguments, argv), arguments.by, parse_size(arguments.size), parse_size(arguments.latency_size), arguments.concurrent,
         arguments.one_to_all, arguments.sample, arguments.budget,

@@ -14,7 +14,6 @@ from collbench.cli.gpus import agreed, check_options, local_ranks, node_ranks, s
 from collbench.cli.launches import placed, repeat
 from collbench.cli.same_suite import same_suite
 from collbench.errors import CollbenchError, RunFailed, UsageError
-from collbench.launch.detect import LocalRequest, detect
 
 if TYPE_CHECKING:
     from collbench.cli.listening import Listening
@@ -58,6 +57,8 @@ class Command:
 
 def launch_of(arguments: argparse.Namespace, argv: Sequence[str]) -> LaunchInfo | None:
     """The launch this process belongs to, or None: nobody started ranks yet. Raises UsageError where that cannot be told."""
+    from collbench.launch.detect import LocalRequest, detect
+
     return detect(os.environ, LocalRequest(arguments.ranks, ("collbench", *argv)))
 
 

@@ -13,6 +13,7 @@ from collbench.evidence.sysfs_numbers import Counts, entries, numbers, text, wor
 CLASS = "/sys/class/net"
 NAMES = ("tx_bytes", "rx_bytes", "tx_packets", "rx_packets", "tx_dropped", "rx_dropped", "tx_errors", "rx_errors")
 _TABLE = "/proc/net/dev"
+_MOST_DIGITS = 20  # of 64 bits
 _COLUMNS = {
     "rx_bytes": 0,
     "rx_packets": 1,
@@ -67,7 +68,7 @@ def _table(path: str) -> dict[str, Counts]:
     for line in text(path).splitlines():
         name, _, rest = line.partition(":")
         values = rest.split()
-        if len(values) >= len(_COLUMNS) * 2 and all(value.isdecimal() for value in values):
+        if len(values) >= len(_COLUMNS) * 2 and all(value.isdecimal() and len(value) <= _MOST_DIGITS for value in values):
             found[name.strip()] = {counter: int(values[place]) for counter, place in _COLUMNS.items()}
     return found
 

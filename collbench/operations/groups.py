@@ -20,8 +20,8 @@ def groups_of(operation: Operation, cell: Cell, n: int) -> Groups:
 
 
 def group_size(operation: Operation, cell: Cell, n: int) -> int:
-    """How many of n ranks each group has; 1 where n is too small for a pair."""
-    return len(next(iter(groups_of(operation, cell, n)), (0,)))
+    """How many of n ranks each group has; a pair has two, whether there is one or not. Raises UsageError as `groups_of` does."""
+    return 2 if operation.pair else len(groups_of(operation, cell, n)[0])
 
 
 def group_name(operation: Operation, cell: Cell, groups: Groups) -> str:

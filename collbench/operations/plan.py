@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING
 
 from collbench.errors import UsageError
 from collbench.operations.cell import Cell
@@ -14,9 +13,6 @@ from collbench.operations.operation import Operation
 from collbench.operations.split import Split
 from collbench.operations.traffic import EVEN, Traffic, is_rough
 from collbench.units import size_steps
-
-if TYPE_CHECKING:
-    from collbench.operations.sweeps import Sweeps
 
 _WINDOW = 64  # OSU's and nccl-tests users' habit
 _IN_FLIGHT_BYTES = 256 * 2**20  # a window of 64 messages of 64 MiB would take seconds and say nothing more
@@ -130,7 +126,7 @@ class Sweep:
 
     def _sizes(self, operation: Operation, backend: str, dtype: DType, n: int) -> Iterator[tuple[int, bool]]:
         """The sizes over a group of n ranks, each once, and whether they were rounded; 0 for what moves nothing."""
-        return iter([(0, False)]) if operation.meets else _whole(self.sizes_for(backend), dtype.size * operation.parts(n))
+        return iter([(0, False)]) if operation.meets else whole_sizes(self.sizes_for(backend), dtype.size * operation.parts(n))
 
     def sizes_for(self, backend: str) -> Sequence[int]:
         """The sizes asked for, else those that are usual on this backend."""
@@ -164,7 +160,7 @@ class Sweep:
             (self.traffic or EVEN).check_ranks(together)
 
 
-def _whole(sizes: Sequence[int], unit: int) -> Iterator[tuple[int, bool]]:
+def whole_sizes(sizes: Sequence[int], unit: int) -> Iterator[tuple[int, bool]]:
     """Sizes as whole multiples of `unit` bytes, each once: rounded down, the smallest up to one unit; and whether rounded."""
     seen: set[int] = set()
     for size in sizes:
@@ -172,27 +168,3 @@ def _whole(sizes: Sequence[int], unit: int) -> Iterator[tuple[int, bool]]:
         if whole not in seen:
             seen.add(whole)
             yield whole, whole != size
-
-
-def rounding_note(sweeps: Sweep | Sweeps) -> str | None:
-    """A sentence when sizes are no multiple of the element size, else None."""
-    for sweep in sweeps.each:
-        sizes = size_steps(SMALLEST, CPU.largest, sweep.step) if sweep.sizes is None else sweep.sizes
-        for dtype in sweep.dtypes:
-            for size, rounded in _whole(sizes, dtype.size):
-                if rounded:
-                    return f"sizes are rounded to whole {dtype.name} elements of {dtype.size} bytes (for example to {size} bytes)"
-    return None
-
-
-def tuning_note(sweeps: Sweep | Sweeps, backends: Sequence[str]) -> str | None:
-    """A sentence when some of the backends do not take the algorithms, protocols or registrations that were asked for, else None."""
-    if not (sweeps.algorithms or sweeps.protocols or sweeps.registrations):
-        return None
-    plain = [name for name in backends if not sweeps.habits(name).tuned]
-    if not plain:
-        return None
-    each = "each as it chooses itself" if len(plain) > 1 else "as it chooses itself"
-    return (
-        f"--algorithms, --protocols and --registration concern nccl: {', '.join(plain)} {'are' if len(plain) > 1 else 'is'} measured {each}"
-    )

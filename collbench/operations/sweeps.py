@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from collbench.errors import UsageError
 from collbench.operations.cell import Cell
 from collbench.operations.operation import Operation
-from collbench.operations.plan import Habits, Sweep
+from collbench.operations.plan import CPU, SMALLEST, Habits, Sweep, whole_sizes
+from collbench.units import size_steps
 
 
 @dataclass(frozen=True)
@@ -91,3 +92,27 @@ class Sweeps:
 
 def _twice(cell: Cell, first: str, second: str) -> str:
     return f"{second} asks for {cell.title()}, which {first} measures already: take it out of one of them"
+
+
+def rounding_note(sweeps: Sweep | Sweeps) -> str | None:
+    """A sentence when sizes are no multiple of the element size, else None."""
+    for sweep in sweeps.each:
+        sizes = size_steps(SMALLEST, CPU.largest, sweep.step) if sweep.sizes is None else sweep.sizes
+        for dtype in sweep.dtypes:
+            for size, rounded in whole_sizes(sizes, dtype.size):
+                if rounded:
+                    return f"sizes are rounded to whole {dtype.name} elements of {dtype.size} bytes (for example to {size} bytes)"
+    return None
+
+
+def tuning_note(sweeps: Sweep | Sweeps, backends: Sequence[str]) -> str | None:
+    """A sentence when some of the backends do not take the algorithms, protocols or registrations that were asked for, else None."""
+    if not (sweeps.algorithms or sweeps.protocols or sweeps.registrations):
+        return None
+    plain = [name for name in backends if not sweeps.habits(name).tuned]
+    if not plain:
+        return None
+    each = "each as it chooses itself" if len(plain) > 1 else "as it chooses itself"
+    return (
+        f"--algorithms, --protocols and --registration concern nccl: {', '.join(plain)} {'are' if len(plain) > 1 else 'is'} measured {each}"
+    )

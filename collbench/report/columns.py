@@ -42,8 +42,8 @@ class Column:
 
 
 def placing(row: Row) -> str:
-    """Where the result goes, in words."""
-    return "in place" if row.in_place else "out of place"
+    """Where the result goes, in words, or a dash where nothing is moved."""
+    return ("in place" if row.in_place else "out of place") if row.size_bytes else NOTHING
 
 
 def size_of(row: Row) -> str:

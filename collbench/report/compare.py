@@ -10,6 +10,7 @@ from typing import Any, TextIO
 from collbench.analysis.cells import forced
 from collbench.analysis.combine import Launches
 from collbench.analysis.compare import FASTER, NOT_AVAILABLE, SAME, UNKNOWN, CellRatio, Comparison, compare, inverse
+from collbench.analysis.resumed import sentence
 from collbench.errors import FINE, UsageError
 from collbench.report.columns import NOTHING, doubtful, not_available, same_for_all, shown_columns, times
 from collbench.report.compare_records import STATE, csv_lines, in_order, json_lines
@@ -93,7 +94,8 @@ def _within(cell: CellRatio) -> str:
 
 
 def _title(side: Launches) -> str:
-    return f"{side.name} ({len(side.runs)} launch{'es' if len(side.runs) > 1 else ''})"
+    resumed = ", resumed" if any(map(sentence, side.runs)) else ""
+    return f"{side.name} ({len(side.runs)} launch{'es' if len(side.runs) > 1 else ''}{resumed})"
 
 
 def _titles(plan: PlanSummary) -> list[str]:

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 FLAGS = {
     "oversubscribed": "more ranks than cores: waiting ranks hold the core that working ones need, so no percentage; use fewer, or Open MPI",
     "cpu_shared": "others took the CPUs: a hypervisor more than 2 %, or work that kept two ranks from running at once (silent canary)",
+    "python_messages": "Python moved the bytes, since the native code is not built: small sizes read 10 to 15 µs per message and stream "
+    "too slow",
     "python_loop": "timed by a Python loop, since the native one is not built: small sizes read up to 0.5 µs too slow",
     "above_bound": "faster than the link allows: the bytes took another path (shared memory?), or the link's rate was read wrongly",
     "two_modes": "the samples gather around two values, both are shown; busbw and percentage belong to the median: look for what "

@@ -134,7 +134,8 @@ def _measured(matrix: PairMatrix, about: Mapping[str, Any]) -> str:
     words = [f"pairs of {matrix.n} {about.get('by', 'place')}s", *_word("over {}", about.get("backend")), sizes]
     possible = matrix.n * (matrix.n - 1)
     words.append(f"{known} of {possible} directed pairs" if known < possible else f"all {possible} directed pairs")
-    return ", ".join([*words, *_word("in {} rounds", about.get("rounds")), *_word("{}", about.get("sampled"))])
+    rounds = "in one round" if about.get("rounds") == 1 else "in {} rounds"
+    return ", ".join([*words, *_word(rounds, about.get("rounds")), *_word("{}", about.get("sampled"))])
 
 
 def _word(pattern: str, value: Any) -> list[str]:

@@ -37,7 +37,8 @@ def write_stored(run: Run, format: str, out: TextIO, err: TextIO, color: bool) -
     again = [pair for one in stored.rounds if one.again for pair in one.pairs]
     if format == "table":
         unfinished = "" if run.finished else ", not finished"
-        PlainScreen(out, err, color).data(Line(printable(f"{run.path.resolve().name} ({len(stored.rounds)} rounds{unfinished})"), "head"))
+        rounds = f"{len(stored.rounds)} {'round' if len(stored.rounds) == 1 else 'rounds'}{unfinished}"
+        PlainScreen(out, err, color).data(Line(printable(f"{run.path.resolve().name} ({rounds})"), "head"))
     about = {**stored.about, "rounds": len(stored.rounds)}
     write_pairs(matrix, findings(matrix, again), about, format, out, color=color, again=again)
 

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TextIO
 
 from collbench.analysis.combine import Launches, read_all, together
+from collbench.analysis.resumed import rows_by_launch
+from collbench.analysis.resumed import sentence as resumed
 from collbench.errors import FINE, UsageError
 from collbench.report.findings import lines as findings
 from collbench.report.flags import printable
@@ -38,7 +40,7 @@ def report_run(
     if format not in FORMATS:
         raise UsageError(f"--format '{format}' is unknown: choose from {', '.join(FORMATS)}")
     err, runs = err or sys.stderr, read_all(paths)
-    for warning in (warning for run in runs for warning in run.warnings):
+    for warning in (warning for run in runs for warning in (*run.warnings, resumed(run)) if warning):
         write_line(err, printable(warning))
     painted, of_pairs = wants_color(stream, color), [run for run in runs if holds_pairs(run)]
     tables, apart = together([run for run in runs if not holds_pairs(run)])
@@ -70,10 +72,12 @@ def _print_all(tables: Sequence[Launches], format: str, print_line: _Print, room
 
 def _heading(table: Launches, first: bool) -> list[Line]:
     launches, broken = len(table.runs), sum(not run.finished for run in table.runs)
+    of = [parts for run in table.runs if (parts := len(rows_by_launch(run))) > 1]
     if launches == 1:
-        words = [f"{len(table.rows)} rows", *(["not finished"] if broken else [])]
+        words = [f"{len(table.rows)} rows", *(["not finished"] if broken else []), *(f"resumed: of {parts} launches" for parts in of)]
     else:
-        words = [f"{launches} launches", f"{len(table.rows)} rows", *([f"{broken} not finished"] if broken else [])]
+        told = [f"{count} {what}" for count, what in ((broken, "not finished"), (len(of), "resumed")) if count]
+        words = [f"{launches} launches", f"{len(table.rows)} rows", *told]
     return [*([] if first else [Line("")]), Line(printable(f"{table.name} ({', '.join(words)})"), "head")]
 
 

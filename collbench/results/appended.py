@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from collbench.results.jsonl import parse_object
+
 _STEP = 1 << 16
 
 
@@ -16,7 +18,7 @@ class Appended:
 
     def __init__(self, path: Path, again: bool = False) -> None:
         self._path = path
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK  # no wait for a pipe's reader
         self._descriptor = os.open(path, flags if again else flags | os.O_EXCL, 0o666)
         self._size = os.fstat(self._descriptor).st_size
 
@@ -37,12 +39,20 @@ class Appended:
         os.fdatasync(self._descriptor)
 
     def cut_last_line(self) -> int:
-        """Takes off what stands behind the last end of a line; returns how many bytes that was. For files opened `again`."""
+        """Takes off what stands behind the last end of a line; returns how many bytes that was. For files opened `again`.
+
+        An object that lacks nothing but its line's end gets that.
+        """
         size = self._end_of_lines()
+        if size == self._size:
+            return 0
+        if self._is_whole(size):
+            self.append(b"\n")
+            self.sync()
+            return 0
         cut, self._size = self._size - size, size
-        if cut:
-            os.ftruncate(self._descriptor, size)
-            os.fsync(self._descriptor)
+        os.ftruncate(self._descriptor, size)
+        os.fsync(self._descriptor)
         return cut
 
     def close(self) -> None:
@@ -53,6 +63,15 @@ class Appended:
         """Closes and deletes the file."""
         self.close()
         self._path.unlink(missing_ok=True)
+
+    def _is_whole(self, start: int) -> bool:
+        """Whether what stands there up to the end is an object: readers take it for a line, and none is one before its last byte."""
+        with self._path.open("rb") as file:
+            file.seek(start)
+            try:
+                return bool(parse_object(file.read(self._size - start)))
+            except ValueError:
+                return False
 
     def _end_of_lines(self) -> int:
         end = self._size

@@ -91,7 +91,7 @@ class RunFolder:
         if not (path / RUN).is_file():
             raise UsageError(f"{path} cannot be resumed: it has no {RUN}, which says what was measured; start a new run")
         try:
-            _refuse_a_full_disk(path)
+            _refuse_a_full_disk(path, "start a new run on another disk with --out DIR")
             lock = Lock(path)
         except OSError as error:
             raise UsageError(f"{path} cannot be resumed: it cannot be written ({error.strerror or error}); start a new run") from error
@@ -107,7 +107,7 @@ class RunFolder:
         return self._held.taken_over
 
     def go_on(self) -> dict[str, int]:
-        """Opens the files of a reopened folder for appending; a last line that was not written to its end is cut off.
+        """Opens the files of a reopened folder for appending; a last line that was not written to its end is cut off: the first change.
 
         Returns how many bytes were cut off, by file; nothing for files that were whole. Raises UsageError.
         """
@@ -129,11 +129,12 @@ class RunFolder:
         self.event("resumed", **facts, rows=self.rows)
 
     def give_up(self) -> None:
-        """Lets others have the folder; nothing more is written."""
+        """Lets others have the folder; nothing more is written. One that was not gone on with is as it was found."""
+        done = self._held.release if self._files else self._held.put_back
         for file in self._files.values():
             file.close()
         self._files.clear()
-        self._held.release()
+        done()
 
     def append(self, row: Row, arrays: Mapping[str, NDArray[Any]]) -> Row:
         """Stores a finished cell: the arrays first, then the row that points to them. Returns the row with its `samples`."""
@@ -201,9 +202,10 @@ class _Safely:
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if isinstance(error, OSError):
             path, rows = self._folder.path, self._folder.rows
+            again = "" if self._folder.run.get("operation") == "pairs" else f" and go on with --resume {path}"
             raise RunFailed(
                 f"results can no longer be written to {path} ({error.strerror or error}): {rows} finished cells are safe in it; "
-                f"make room there, or run again with --out DIR on another disk"
+                f"make room there{again}, or run again with --out DIR on another disk"
             ) from error
 
 
@@ -222,13 +224,13 @@ def _refuse_a_second_run(path: Path) -> None:
             raise UsageError(f"--out {path} already holds a run ({name}): choose a new folder, so that nothing is lost")
 
 
-def _refuse_a_full_disk(path: Path) -> None:
+def _refuse_a_full_disk(path: Path, instead: str = "choose another folder with --out DIR") -> None:
     disk = os.statvfs(path)
     free = disk.f_bavail * disk.f_frsize
     if disk.f_blocks and free < _LEAST_FREE_BYTES:
         raise UsageError(
             f"run folder {path} cannot be written: its disk has {format_bytes(free)} left, a run needs at least "
-            f"{format_bytes(_LEAST_FREE_BYTES)}; make room there, or choose another folder with --out DIR"
+            f"{format_bytes(_LEAST_FREE_BYTES)}; make room there, or {instead}"
         )
 
 

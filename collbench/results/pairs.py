@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from collbench.results import folder
 
 PAIRS = folder.PAIRS
-WAYS = ("latency", "forward", "backward")
 Figures = NDArray[np.float64]
 
 
@@ -25,7 +24,7 @@ Figures = NDArray[np.float64]
 class PairRound:
     """Disjoint pairs measured at the same time; every list has one value per pair, None (or a null) where there is no figure.
 
-    round        which round of the schedule, from 0; again: whether suspects were measured again (their figures replace the first ones)
+    round        which round of the schedule, from 0; again: whether suspects were measured again
     pairs        places, as indices into the run's list of places
     latency_s    half the round trip; latency_ci_s: its 95 % interval [low, high]
     forward_s    of one message from a to b, backward_s from b to a, with their intervals
@@ -87,7 +86,10 @@ class PairMatrix:
 
 
 def matrix_of(places: Sequence[str], rounds: Iterable[PairRound], size_bytes: int, latency_size_bytes: int) -> PairMatrix:
-    """The matrix of some rounds: later figures in place of earlier ones, wrong elements added up, since what was wrong once stays so."""
+    """The matrix of some rounds: of a pair measured again the faster of its figures, since a disturbance only makes it slower.
+
+    So whoever is slow in the matrix was slow both times. Wrong elements are added up, since what was wrong once stays so.
+    """
     latency, bandwidth, low, high, wrong = (np.full((len(places), len(places)), np.nan) for _ in range(5))
     found = PairMatrix(tuple(places), latency, bandwidth, low, high, wrong, size_bytes, latency_size_bytes)
     for one in rounds:
@@ -101,14 +103,15 @@ def _put(found: PairMatrix, one: PairRound) -> None:
     if not done:
         return
     a, b = np.array([one.pairs[turn] for turn in done]).T
-    found.latency_s[a, b] = found.latency_s[b, a] = _figures(one.latency_s, done)
+    found.latency_s[a, b] = found.latency_s[b, a] = np.fmin(found.latency_s[a, b], _figures(one.latency_s, done))
     wrong = _figures(one.wrong, done)
     summed = np.where(np.isnan(wrong), found.wrong[a, b], np.nan_to_num(found.wrong[a, b]) + wrong)
     found.wrong[a, b] = found.wrong[b, a] = summed
     for (row, column), times, intervals in (((a, b), one.forward_s, one.forward_ci_s), ((b, a), one.backward_s, one.backward_ci_s)):
-        found.bandwidth[row, column] = _rates(found.size_bytes, _figures(times, done))
-        bounds = _rates(found.size_bytes, _figures(intervals, done))
-        found.high[row, column], found.low[row, column] = bounds.T
+        rates, bounds = (_rates(found.size_bytes, _figures(values, done)) for values in (times, intervals))
+        kept = found.bandwidth[row, column] >= np.nan_to_num(rates)
+        for figures, measured in ((found.bandwidth, rates), (found.high, bounds[:, 0]), (found.low, bounds[:, 1])):
+            figures[row, column] = np.where(kept, figures[row, column], measured)
 
 
 def _rates(size: int, seconds: Figures) -> Figures:

@@ -41,7 +41,8 @@ class Row:
     modes has the two values that the samples gather around, where one number would mislead: {"time_s", "share"} each.
     registration, algorithm and protocol are the cell's: what the library was told to use, None for its own choice.
     groups: where several groups ran at the same time {"count", "ranks" (of each), "p50_s", "busbw_bytes_per_s" (by group; null where more
-    than 1,024), "total_busbw_bytes_per_s"}; time, algbw and busbw of the row are then those of the slowest group. Else empty.
+    than 1,024), "total_busbw_bytes_per_s" (what all moved until the last was done)}; time, algbw and busbw of the row are then those
+    of the slowest group. Else empty.
     traffic, streams are the cell's: the name of alltoallv's traffic, and TCP connections per pair.
     launches counts the launches behind the figures; above 1 (`combined` rows only) the interval is over their medians.
     """

@@ -208,7 +208,3 @@ def _on_loopback(backend: Backend) -> bool:
 
 def _in_memory(backend: Backend) -> bool:
     return backend.local_path == "memory"
-
-
-def _names(backends: Sequence[Backend], wanted: Any) -> set[str]:
-    return {backend.name for backend in backends if wanted(backend)}

@@ -9,8 +9,8 @@ from collbench.errors import UsageError
 from collbench.operations.cell import Cell
 from collbench.operations.groups import group_size
 from collbench.operations.layout import bytes_needed
-from collbench.operations.plan import Sweep, rounding_note, tuning_note
-from collbench.operations.sweeps import Sweeps
+from collbench.operations.plan import Sweep
+from collbench.operations.sweeps import Sweeps, rounding_note, tuning_note
 from collbench.runner.launch import Launch, Work, ranks_of
 from collbench.runner.opening import Opened
 from collbench.units import format_bytes, format_size

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import secrets
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from collbench.backends.backend import Backend
+from collbench.errors import UsageError
 from collbench.operations.cell import Cell
 from collbench.operations.operation import Operation
 from collbench.results.folder import RunFolder
 from collbench.results.record import Row
 from collbench.runner.instruments import Instruments
-from collbench.runner.opening import Opened
+from collbench.runner.opening import Opened, close_backends
 from collbench.runner.request import Request
 from collbench.timing.canary import Canary
 from collbench.timing.sync import HostSync
 from collbench.world.world import Member, World
 
 Work = tuple[Operation, Cell, Opened]
+T = TypeVar("T")
 
 
 class Listener(Protocol):
@@ -65,6 +69,20 @@ class Launch:
     _noted: set[str] = field(default_factory=set)
     _lap_began_s: float = field(default_factory=time.monotonic)
 
+    @classmethod
+    def begun(cls, request: Request, world: World, listener: Listener | None = None) -> Launch:
+        """The launch of a request, its order drawn where the user gave none. All ranks call."""
+        drawn = secrets.randbits(32) if request.order_seed is None else request.order_seed
+        return cls(request, world, listener, world.decide(drawn, "beginning"))
+
+    def leave(self, opened: list[Opened], code: int, ended: Callable[[int], None]) -> None:
+        """Tells `ended` the exit code, then leaves the libraries: one that crashes there changes nothing of what was measured."""
+        ended(code)
+        self.world.agree(None, "ending")
+        close_backends(opened, self.world)
+        if self.sync:
+            self.sync.close()
+
     def hang(self, sentence: str) -> None:
         """Keeps a hang in events.jsonl; called by the watchdog's thread as the last thing of this process."""
         if self.folder:
@@ -88,6 +106,20 @@ class Launch:
             self.listener.note(sentence)
         if self.folder:
             self.folder.event("note", text=sentence)
+
+
+def at_rank_0(world: World, do: Callable[[], T], what: str) -> T | None:
+    """What `do` gives at rank 0, None elsewhere. A UsageError there ends every rank the same way: it is raised on all. All ranks call."""
+    found, wrong = None, None
+    if world.rank == 0:
+        try:
+            found = do()
+        except UsageError as error:
+            wrong = str(error)
+    wrong = world.decide(wrong, what)
+    if wrong:
+        raise UsageError(wrong)
+    return found
 
 
 def ranks_of(opened: Opened, world: World) -> int:

@@ -102,6 +102,16 @@ class Stage:
         return self.members[tuple(range(self.backend.ranks))]
 
 
+@dataclass(frozen=True)
+class _Asked:
+    """What is to be made ready: a cell over these groups, on a backend's stage."""
+
+    operation: Operation
+    cell: Cell
+    stage: Stage
+    groups: Groups
+
+
 def prepare(operation: Operation, cell: Cell, stage: Stage, world: World) -> Ready | str:
     """Allocates, binds and tries once on all ranks. A reason of any rank is the answer on all of them.
 
@@ -113,29 +123,30 @@ def prepare(operation: Operation, cell: Cell, stage: Stage, world: World) -> Rea
 def prepare_over(operation: Operation, cell: Cell, groups: Groups, stage: Stage, world: World) -> Ready | str:
     """The same over groups that are given, such as one round of pairs."""
     backend, operation = stage.backend, operation.on(stage.backend.api, stage.backend.passes_messages)
-    mine = _members(operation, cell, stage, groups)
+    asked = _Asked(operation, cell, stage, groups)
+    mine = _members(asked)
     own = operation.pair or _is_tuned(cell)  # the others were made before the first cell: no rank can fail alone
     reason = world.first(mine if isinstance(mine, str) else None, f"{cell.title()}: making its groups") if own else None
     if reason or isinstance(mine, str):
         return reason or str(mine)
-    ready = _bound(operation, cell, (stage, groups), mine, world)
+    ready = _bound(asked, mine, world)
     if isinstance(ready, str):
         _release(operation, cell, backend, mine)
     return ready
 
 
-def _bound(operation: Operation, cell: Cell, over: tuple[Stage, Groups], mine: tuple[Group, ...], world: World) -> Ready | str:
+def _bound(asked: _Asked, mine: tuple[Group, ...], world: World) -> Ready | str:
     """On GPUs nobody binds before all have memory: a call captured into a graph connects the ranks, and waits for those that fail."""
-    stage = over[0]
-    buffers = _try(lambda: _filled(operation, cell, stage.backend, mine))
+    cell = asked.cell
+    buffers = _try(lambda: _filled(asked, mine))
     wrong = buffers if isinstance(buffers, str) else None
     if cell.device != "cpu" and (reason := world.first(wrong, f"{cell.title()}: allocating")):
         return reason
-    program = buffers if isinstance(buffers, str) else _try(lambda: _program(operation, cell, stage.backend, mine, buffers))
+    program = buffers if isinstance(buffers, str) else _try(lambda: _program(asked, mine, buffers))
     reason = world.first(program if isinstance(program, str) else None, f"{cell.title()}: binding its calls")
     if reason or isinstance(program, str) or isinstance(buffers, str):
         return reason or str(program)
-    ready = _looped(operation, cell, over, (mine, buffers, program), world)
+    ready = _looped(asked, (mine, buffers, program), world)
     return world.first(_trial(ready, world), f"{cell.title()}: the first call") or ready
 
 
@@ -143,16 +154,17 @@ def _is_tuned(cell: Cell) -> bool:
     return bool(cell.algorithm or cell.protocol)
 
 
-def _members(operation: Operation, cell: Cell, stage: Stage, groups: Groups) -> tuple[Group, ...] | str:
+def _members(asked: _Asked) -> tuple[Group, ...] | str:
     """This process's groups, or why the library refuses them. All ranks call."""
+    cell, stage = asked.cell, asked.stage
     backend, tuning = stage.backend, Tuning(cell.algorithm, cell.protocol)
 
     def make(ranks: tuple[int, ...]) -> Group | None:
-        if operation.pair:
+        if asked.operation.pair:
             return backend.pair(stage.whole, ranks, cell) if _takes_part(stage, ranks) else None
         return backend.group(ranks, tuning) if _is_tuned(cell) else stage.members[ranks]
 
-    made = _try(lambda: [make(ranks) for ranks in groups])
+    made = _try(lambda: [make(ranks) for ranks in asked.groups])
     return made if isinstance(made, str) else tuple(group for group in made if group)
 
 
@@ -160,22 +172,16 @@ def _takes_part(stage: Stage, ranks: Sequence[int]) -> bool:
     return stage.whole is not None and any(stage.whole.ranks[place] in ranks for place in stage.whole.driven)
 
 
-def _looped(
-    operation: Operation,
-    cell: Cell,
-    over: tuple[Stage, Groups],
-    made: tuple[tuple[Group, ...], tuple[AnyBuffers, ...], Program],
-    world: World,
-) -> Ready:
+def _looped(asked: _Asked, made: _Made, world: World) -> Ready:
     """The loops over a program."""
-    (mine, buffers, program), (stage, groups) = made, over
-    alone = operation.paces_itself and len(groups) == 1  # several pairs are to run at once
+    operation, cell, stage, (mine, buffers, program) = asked.operation, asked.cell, asked.stage, made
+    alone = operation.paces_itself and len(asked.groups) == 1  # several pairs are to run at once
     each = stage.each_time and cell.mode != "pipelined" and not alone
     before, meeting = (stage.sync, None) if each else (None, stage.sync)
     timed = Timed(program, before, stage.backend.clock(), world.watchdog.progress, meeting)
     loop = Loop(timed)
     checking = Loop(_to_check(timed, operation)) if program.once or operation.meets else loop
-    return Ready(operation, cell, groups, mine, buffers, loop, checking, synchronised=each)
+    return Ready(operation, cell, asked.groups, mine, buffers, loop, checking, synchronised=each)
 
 
 def _to_check(timed: Timed, operation: Operation) -> Timed:
@@ -214,9 +220,10 @@ def _trial(ready: Ready, world: World) -> str | None:
     return None
 
 
-def _filled(operation: Operation, cell: Cell, backend: Backend, mine: tuple[Group, ...]) -> tuple[AnyBuffers, ...]:
+def _filled(asked: _Asked, mine: tuple[Group, ...]) -> tuple[AnyBuffers, ...]:
+    cell, backend = asked.cell, asked.stage.backend
     slots = slots_for(cell)
-    buffers = tuple(backend.allocate(operation, replace(cell, seed=_seed(cell, group)), group, slots) for group in mine)
+    buffers = tuple(backend.allocate(asked.operation, replace(cell, seed=_seed(cell, group)), group, slots) for group in mine)
     for each in buffers:
         for slot in range(slots):
             each.fill(slot, for_check=False)
@@ -228,8 +235,8 @@ def _seed(cell: Cell, group: Group) -> int:
     return cell.seed + _BETWEEN_GROUPS * group.ranks[0]
 
 
-def _program(operation: Operation, cell: Cell, backend: Backend, mine: tuple[Group, ...], buffers: tuple[AnyBuffers, ...]) -> Program:
-    programs = [backend.bind(operation, cell, group, part) for group, part in zip(mine, buffers, strict=True)]
+def _program(asked: _Asked, mine: tuple[Group, ...], buffers: tuple[AnyBuffers, ...]) -> Program:
+    programs = [asked.stage.backend.bind(asked.operation, asked.cell, group, part) for group, part in zip(mine, buffers, strict=True)]
     return joined(programs) if programs else Program(((),))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -15,8 +14,8 @@ from collbench.results.folder import RunFolder
 from collbench.runner.ceilings import Ceilings
 from collbench.runner.checks import check_memory, notes
 from collbench.runner.describe import describe_run
-from collbench.runner.launch import Launch, ranks_by_host
-from collbench.runner.opening import Opened, close_backends, missing_anywhere, open_backends
+from collbench.runner.launch import Launch, at_rank_0, ranks_by_host
+from collbench.runner.opening import Opened, missing_anywhere, open_backends
 from collbench.runner.pair_match import Match, PairsListener, conclude, limits, second_look, tournament
 from collbench.runner.pair_places import PairsRequest, places_of, schedule_of
 from collbench.runner.pair_round import Court, ways_of
@@ -32,8 +31,7 @@ def run_pairs(asked: PairsRequest, world: World, listener: PairsListener | None,
     `ended` is told the code before the libraries are left, as in `runner.run`.
     """
     request, waiting = asked.launch, list[str]()
-    drawn = secrets.randbits(32) if request.order_seed is None else request.order_seed
-    launch = Launch(request, world, None, world.decide(drawn, "beginning"))
+    launch = Launch.begun(request, world)
     opened = _first_at_hand(request, world, waiting.append)
     match = _match(asked, launch, listener, opened)
     launch.folder = _create_folder(match)
@@ -48,11 +46,7 @@ def run_pairs(asked: PairsRequest, world: World, listener: PairsListener | None,
         raise
     if listener:
         listener.end()
-    ended(code)
-    world.agree(None, "ending")
-    close_backends([opened], world)
-    if launch.sync:
-        launch.sync.close()
+    launch.leave([opened], code, ended)
     return code
 
 
@@ -94,17 +88,12 @@ def _match(asked: PairsRequest, launch: Launch, listener: PairsListener | None, 
 def _create_folder(match: Match) -> RunFolder | None:
     """The run folder at rank 0; what goes wrong there ends every rank the same way."""
     request, world = match.asked.launch, match.launch.world
-    folder, wrong = None, None
-    if world.rank == 0:
+
+    def create() -> RunFolder:
         facts = {"order_seed": match.launch.order_seed, "pairs": match.about(measured=None)}
-        try:
-            folder = RunFolder.create(request.out, request.command, {**describe_run(request, world, [match.opened]), **facts})
-        except UsageError as error:
-            wrong = str(error)
-    wrong = world.decide(wrong, "creating the run folder")
-    if wrong:
-        raise UsageError(wrong)
-    return folder
+        return RunFolder.create(request.out, request.command, {**describe_run(request, world, [match.opened]), **facts})
+
+    return at_rank_0(world, create, "creating the run folder")
 
 
 def _play_all(match: Match, waiting: Sequence[str]) -> int:

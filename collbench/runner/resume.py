@@ -50,15 +50,25 @@ class Stored:
             self.folder.write_topology(topology)
             return
         _check_topology(self.folder, topology)
-        launch = {name: self.info.get(name) for name in ("command", "order_seed", "launcher", "launcher_facts", "allocation_id")}
-        self.folder.resumed(**launch, cut_bytes=self.cut, taken_over_from=self.folder.taken_over)
+        self._change(self.folder)
+        if not (self.folder.path / TOPOLOGY).is_file():  # the run broke off before it was there
+            self.folder.write_topology(topology)
 
     def complete(self, code: int) -> RunFolder | None:
-        """Of a run to which nothing was added: the folder where it does not say yet that it ended with this code, else None."""
-        if self.folder and "finished_utc" in self.folder.run and self.folder.run.get("exit_code") == code:
+        """Of a run to which nothing is added: the folder where it does not say yet that it ended with this code, else None."""
+        if self.folder is None:
+            return None
+        if "finished_utc" in self.folder.run and self.folder.run.get("exit_code") == code:
             self.folder.give_up()
             return None
+        self._change(self.folder)
         return self.folder
+
+    def _change(self, folder: RunFolder) -> None:
+        """The first that is written into a resumed folder: until here it is as it was found."""
+        self.cut = folder.go_on()
+        launch = {name: self.info.get(name) for name in ("command", "order_seed", "launcher", "launcher_facts", "allocation_id")}
+        folder.resumed(**launch, cut_bytes=self.cut, taken_over_from=folder.taken_over)
 
 
 def open_folder(request: Request, info: dict[str, Any], planned: Sequence[tuple[Row, Row]]) -> Stored:
@@ -76,20 +86,18 @@ def _taken_up(path: Path, info: dict[str, Any], planned: Sequence[tuple[Row, Row
     folder = RunFolder.reopen(path)
     try:
         _refuse_another(folder, info)
-        cut = folder.go_on()
         run = read_run(path)
         _refuse_a_cut_one(run)
     except BaseException:
         folder.give_up()
         raise
     folder.rows = len(run.rows)
-    return Stored(folder, info, _by_place(run.rows, planned), cut, resumed=True)
+    return Stored(folder, info, _by_place(run.rows, planned), resumed=True)
 
 
 def _check_topology(folder: RunFolder, topology: dict[str, Any]) -> None:
     path = folder.path / TOPOLOGY
-    if not path.is_file():  # the run broke off before it was there
-        folder.write_topology(topology)
+    if not path.is_file():
         return
     try:
         then = parse_object(path.read_bytes())

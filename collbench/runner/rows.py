@@ -53,7 +53,7 @@ class Circumstances:
 def row_without(operation: Operation, cell: Cell, api: str, size: tuple[int, int], reason: str) -> Row:
     """An n/a row: the cell, (ranks, nodes), and why it was not measured."""
     ranks, nodes = size
-    count = operation.count(cell, 2 if operation.pair else group_size(operation, cell, ranks))
+    count = operation.count(cell, group_size(operation, cell, ranks))
     group = "all" if operation.pair else group_name(operation, cell, groups_of(operation, cell, ranks))
     return Row(**_identity(cell, api, group), count=count, ranks=ranks, nodes=nodes, na=reason)
 
@@ -112,7 +112,7 @@ def _figures(
         "n": known.n, "n_eff": known.n_eff, "time_s": _times(known, slowest), "time_rank_mean_s": float(samples.mean()),
         "modes": [{"time_s": mode.value, "share": mode.share} for mode in found.modes or ()],
         "algbw_bytes_per_s": algbw, "busbw_bytes_per_s": busbw,
-        "groups": _of_groups(n, p50s, [_rates(operation, cell, n, p50)[1] for p50 in p50s]) if len(p50s) > 1 else {},
+        "groups": _of_groups((operation, cell, n), p50s, float(np.median(np.max(series, axis=0)))) if len(p50s) > 1 else {},
     }, _arrays(samples, slowest), found  # fmt: skip
 
 
@@ -123,13 +123,18 @@ def _rates(operation: Operation, cell: Cell, n: int, time_s: float) -> tuple[flo
     return algbw, algbw * factor if algbw and factor else None
 
 
-def _of_groups(n: int, p50s: list[float], busbws: list[float | None]) -> dict[str, Any]:
-    """What several groups of n ranks did at the same time, one by one and together."""
-    known = [busbw for busbw in busbws if busbw is not None]
-    listed, whole = len(p50s) <= _MOST_GROUPS, len(known) == len(busbws)
+def _of_groups(moved: tuple[Operation, Cell, int], p50s: list[float], all_s: float) -> dict[str, Any]:
+    """What several groups of n ranks (`moved`: operation, cell, n) did at the same time, one by one and together.
+
+    Together they moved all their bytes until the last was done, after `all_s`. Rates of groups that end apart do not add up: the
+    slower ones had the shared links to themselves in the end, and their sum can pass the wire.
+    """
+    busbws = [_rates(*moved, p50)[1] for p50 in p50s]
+    listed, together = len(p50s) <= _MOST_GROUPS, _rates(*moved, all_s)[1]
     return {
-        "count": len(p50s), "ranks": n, "p50_s": p50s if listed else None, "busbw_bytes_per_s": busbws if listed and whole else None,
-        "total_busbw_bytes_per_s": sum(known) if whole else None,
+        "count": len(p50s), "ranks": moved[2], "p50_s": p50s if listed else None,
+        "busbw_bytes_per_s": busbws if listed and None not in busbws else None,
+        "total_busbw_bytes_per_s": len(p50s) * together if together is not None else None,
     }  # fmt: skip
 
 

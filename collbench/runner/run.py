@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import random
-import secrets
 from collections.abc import Callable
 from typing import Any
 
-from collbench.errors import FAILED, FINE, INTERRUPTED, USAGE, CollbenchError, UsageError
+from collbench.errors import FAILED, FINE, INTERRUPTED, USAGE, CollbenchError
 from collbench.operations.registry import operations
 from collbench.results.curves import models
 from collbench.results.record import SERIES, Row
@@ -16,8 +15,8 @@ from collbench.runner.ceilings import Ceilings
 from collbench.runner.checks import check_memory, check_traffic, notes
 from collbench.runner.describe import describe_conditions, describe_run, member_places
 from collbench.runner.instruments import Instruments
-from collbench.runner.launch import Launch, Listener, Work, ranks_of
-from collbench.runner.opening import Opened, close_backends, open_backends
+from collbench.runner.launch import Launch, Listener, Work, at_rank_0, ranks_of
+from collbench.runner.opening import Opened, open_backends
 from collbench.runner.request import Request
 from collbench.runner.resume import Stored, open_folder
 from collbench.runner.same_run import planned
@@ -36,9 +35,7 @@ def run(request: Request, world: World, listener: Listener | None, ended: Callab
 
     `ended` is told the code before the libraries are left: one that crashes there changes nothing of what was measured.
     """
-    drawn = secrets.randbits(32) if request.order_seed is None else request.order_seed
-    launch = Launch(request, world, listener, world.decide(drawn, "beginning"))
-    waiting: list[str] = []
+    launch, waiting = Launch.begun(request, world, listener), list[str]()
     check_traffic(request.sweep, world)
     opened = open_backends(request, world, waiting.append)
     for one in opened:
@@ -49,35 +46,31 @@ def run(request: Request, world: World, listener: Listener | None, ended: Callab
     stored = _folder(launch, opened, work)
     world.watchdog.witness = launch.hang
     try:
-        code = _run_all(launch, opened, work, (stored, waiting))
+        code = _run_all(launch, opened, work, stored, waiting)
     except BaseException as error:
         _break_off(launch, opened, stored, error)
         raise
     if listener:
         listener.end()
-    ended(code)
-    world.agree(None, "ending")
-    close_backends(opened, world)
-    if launch.sync:
-        launch.sync.close()
+    launch.leave(opened, code, ended)
     return code
 
 
-def _run_all(launch: Launch, opened: list[Opened], work: list[Work], before: tuple[Stored, list[str]]) -> int:
-    """Measures what is not stored yet. `before`: that, and sentences that wait for the listener."""
-    world, (stored, waiting) = launch.world, before
+def _run_all(launch: Launch, opened: list[Opened], work: list[Work], stored: Stored, waiting: list[str]) -> int:
+    """Measures what is not stored yet. `waiting`: sentences for the listener."""
+    world = launch.world
     left = [place for place in range(len(work)) if place not in stored.done]
     ceilings = Ceilings(launch.request, world)
     if left:
         _look_around(launch, stored, ceilings, [work[place] for place in left])
+    else:
+        launch.folder = stored.complete(exit_code(list(stored.rows.values())))
     if launch.listener:
-        _begin(launch.listener, launch, (opened, work), stored)
+        _begin(launch.listener, launch.world, opened, work, stored)
     for sentence in (*waiting, *stored.notes(len(work)), *notes(launch, opened)):
         launch.note(sentence)
     rows = [*stored.rows.values(), *(_measured(launch, work, ceilings, left) if left else ())]
     code = world.decide(exit_code(rows), "ending")
-    if not left:
-        launch.folder = stored.complete(code)
     _end(launch, opened, rows, code)
     return code
 
@@ -86,21 +79,12 @@ def _look_around(launch: Launch, stored: Stored, ceilings: Ceilings, work: list[
     """Probes the hosts and measures their references. Raises UsageError, on all ranks, where a resumed run had other machines."""
     backends = list({one.name: one.backend for _, _, one in work if one.backend}.values())
     ceilings.prepare(backends, [(operation, cell) for operation, cell, one in work if one.backend])
-    wrong = None
-    if stored.folder:
-        try:
-            stored.go_on(ceilings.topology())
-        except UsageError as error:
-            wrong = str(error)
-    wrong = launch.world.decide(wrong, "comparing the machines") if stored.resumed else None
-    if wrong:
-        raise UsageError(wrong)
+    at_rank_0(launch.world, lambda: stored.go_on(ceilings.topology()), "comparing the machines")
     launch.folder = stored.folder
 
 
-def _begin(listener: Listener, launch: Launch, all_of: tuple[list[Opened], list[Work]], stored: Stored) -> None:
+def _begin(listener: Listener, world: World, opened: list[Opened], work: list[Work], stored: Stored) -> None:
     """Tells the listener what there is to measure, and what is there already."""
-    (opened, work), world = all_of, launch.world
     ranks = max(ranks_of(one, world) for one in opened)
     where = str(stored.folder.path) if stored.folder else ""
     cells = [placed(cell, operation, one.backend) if one.backend else cell for operation, cell, one in work]
@@ -181,16 +165,12 @@ def exit_code(rows: list[Row]) -> int:
 def _folder(launch: Launch, opened: list[Opened], work: list[Work]) -> Stored:
     """The run folder at rank 0, new or resumed; what goes wrong there ends every rank the same way."""
     request, world = launch.request, launch.world
-    stored, wrong = Stored(resumed=request.resume is not None), None
-    if world.rank == 0:
+
+    def opening() -> Stored:
         info = {**describe_run(request, world, opened), "order_seed": launch.order_seed}
-        try:
-            stored = open_folder(request, info, planned(work, world))
-        except UsageError as error:
-            wrong = str(error)
-    wrong = world.decide(wrong, "opening the run folder")
-    if wrong:
-        raise UsageError(wrong)
+        return open_folder(request, info, planned(work, world))
+
+    stored = at_rank_0(world, opening, "opening the run folder") or Stored(resumed=request.resume is not None)
     stored.done = frozenset(world.decide(sorted(stored.rows), "looking at what is stored"))
     launch.folder = None if stored.resumed else stored.folder
     return stored

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from collbench.operations.registry import operations
 from collbench.results.environment import steering
+from collbench.results.jsonl import parse_object, to_line
 from collbench.results.record import SERIES, Row
 from collbench.runner.launch import Work, ranks_of
 from collbench.runner.request import Request
@@ -80,6 +81,16 @@ def difference(then: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
     return f"{changed[0]} was {was} and is {is_now}{more}"
 
 
+def difference_of_what_is_asked(then: Mapping[str, Any], request: Request) -> str | None:
+    """As `difference`, of what is known before the ranks have met: collbench, the command, the suite and the options of every cell."""
+    from collbench import __version__
+
+    now = {"collbench": __version__, "operation": request.command, "suite": request.suite, "asked": {"options": _options(request)}}
+    options = _object(then.get("asked")).get("options")
+    known = {name: then.get(name) for name in now} | {"asked": {"options": options} if options else None}
+    return difference(known, parse_object(to_line(now).encode()))
+
+
 def _facts(info: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """(name, text) of all that must be the same, the most telling first."""
     yield "collbench", str(info.get("collbench"))
@@ -147,10 +158,15 @@ def _of_machines(then: Mapping[str, Machine], now: Mapping[str, Machine]) -> str
 
     for host in now:
         if host in then:
-            found = differences([replace(then[host], hostname="then"), replace(now[host], hostname="now")])
+            found = differences([_steady(then[host], "then"), _steady(now[host], "now")])
             if found:
                 return f"{host} is another machine: {found[0]}"
     return None
+
+
+def _steady(machine: Machine, name: str) -> Machine:
+    """Without virtual NICs, which containers bring and take; one that carries the job is among `interfaces`."""
+    return replace(machine, hostname=name, nics=tuple(nic for nic in machine.nics if nic.virtual is None))
 
 
 def _machines(document: Mapping[str, Any]) -> dict[str, Machine]:

@@ -75,13 +75,14 @@ def watch(ready: Ready, world: World, budget: Budget, canary: Canary | None, ins
     ending, repeats, what = time.monotonic() + budget.max_time_s, 0, f"{ready.cell.title()}: looking at the machine"
     loop_s = 0.0
     while True:
+        before = canary.sing() if canary else None  # the ranks come to it together; later the one that reads counters would be missed
         if instruments:
             instruments.begin(ready, world)
-        before = canary.sing() if canary else None
         began = now()
         measured = time_cell(ready, world, budget)
-        span, seen = between(began, now()), instruments.end(ready) if instruments else {}
-        mine = {"before": before, "after": canary.sing() if canary else None, **span.as_json(), "enqueue_s": ready.loop.enqueue_s}
+        span, after = between(began, now()), canary.sing() if canary else None
+        mine = {"before": before, "after": after, **span.as_json(), "enqueue_s": ready.loop.enqueue_s}
+        seen = instruments.end(ready) if instruments else {}
         everyone = world.gather({**mine, **seen}, what)
         left = ending - time.monotonic()
         loop_s += measured.loop_s if measured else 0.0

@@ -12,6 +12,7 @@ from collbench.operations.registry import commands, operations
 from collbench.suite.form import nearest
 from collbench.suite.suite import Suite, Table
 
+_MOVING: tuple[Callable[[Operation], bool], str] = (lambda operation: not operation.meets, "operations that move data")
 # What only some operations have: the key, whether an operation has it, and what to call those that do.
 _CONCERNS: dict[str, tuple[Callable[[Operation], bool], str]] = {
     "redops": (lambda operation: operation.reduces, "operations that reduce"),
@@ -19,6 +20,11 @@ _CONCERNS: dict[str, tuple[Callable[[Operation], bool], str]] = {
     "window": (lambda operation: operation.windowed, "p2p_bandwidth and p2p_bidirectional"),
     "traffic": (lambda operation: operation.uneven, "alltoallv"),
     "skew": (lambda operation: operation.uneven, "alltoallv"),
+    "streams": (lambda operation: operation.pair, "p2p"),
+    "sizes": _MOVING,
+    "dtypes": _MOVING,
+    "buffers": _MOVING,
+    "in_place": _MOVING,
     "split": (lambda operation: not operation.pair, "collectives, not for pairs"),
 }
 

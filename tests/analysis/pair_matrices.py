@@ -62,9 +62,9 @@ class Made:
         again = suspects(first)
         for pair in again:
             for a, b in (pair, pair[::-1]):
-                for figures, later in ((first.bandwidth, second.bandwidth), (first.latency_s, second.latency_s), (first.low, second.low),
-                                       (first.high, second.high)):  # fmt: skip
-                    figures[a, b] = later[a, b]
+                for figures, later in ((first.bandwidth, second.bandwidth), (first.low, second.low), (first.high, second.high)):
+                    figures[a, b] = max(figures[a, b], later[a, b])  # the interval is as wide for both
+                first.latency_s[a, b] = min(first.latency_s[a, b], second.latency_s[a, b])
         return first, again
 
     def _noise(self, sigma: float) -> Figures:

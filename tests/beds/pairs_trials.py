@@ -4,35 +4,49 @@ Eight hosts joined by shaped links, `srun -N8 collbench pairs` over plain TCP, N
     host    the link of one host carries half, both ways    -> that host alone is named
     pair    what one host sends to one other is slowed to half -> that directed pair alone is named
     equal   all links are alike                              -> nobody is named
-Leaves every trial's run folder in FOLDER and prints a table of outcomes.
+Leaves every trial's run in FOLDER (what `collbench report` needs, not more), and with them README.md, a table of outcomes, and
+trials.jsonl, a line per trial. `make test-long` runs the same trials (tests/launchers/test_pairs_across_hosts.py) and leaves them in
+build/pairs-trials.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import random
 import sys
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tests.beds import Hosts, SlurmBed
 
 ROOT = Path(__file__).parents[2]
 HOSTS, RATE_MBIT = 8, 200
+COUNT = 20
 KINDS = ("host", "pair", "equal")
-MEASURE = ["--backend", "socket", "--size", "256K", "--window", "2", "--max-time", "0.6"]
+WHAT = ("one host's link has half the rate", "one host's way to one other has half the rate", "nothing")
+# A sample of 256 KiB takes 11 ms, or 22, and the fewest samples that make an interval fit into the time twice.
+MEASURE = ["--backend", "socket", "--size", "128K", "--window", "2", "-n", "16", "--max-time", "0.4"]
+
+NEEDLESS = ("cells.jsonl", "samples.bin", "topology.json")  # empty, and the same in all
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One matrix: what was done to the links, and who was named; `truth` and `named` are lists of [kind, places…]."""
+    """One matrix: what was done to the links, and who was named; `truth` and `named` are lists of [kind, places…].
+
+    seconds: of the whole command; load: the machine's load average when it ended
+    """
 
     kind: str
     seed: int
     truth: list[list[str]]
     named: list[list[str]]
     sentences: list[str]
+    seconds: float
+    load: float
 
     @property
     def right(self) -> bool:
@@ -71,36 +85,51 @@ def run_trial(hosts: Hosts, bed: SlurmBed, kind: str, seed: int, folder: Path) -
     truth = prepared(hosts, kind, seed)
     run = folder / f"{kind}-{seed}"
     program = [str(ROOT / ".venv/bin/python"), "-m", "collbench"]
+    began = time.monotonic()
     done = bed.srun([f"-N{HOSTS}"], [*program, "pairs", *MEASURE, "--out", str(run), "--format", "json", "--quiet"], timeout=110)
+    seconds = round(time.monotonic() - began, 1)
     if done.returncode != 0:
         raise RuntimeError(f"trial {kind} {seed} ended with {done.returncode}: {done.stderr}")
     told = json.loads(done.stdout)
     names = told["places"]
     found = told["findings"]
     named = [[one["kind"], *(names[place] for place in one["places"])] for one in found]
-    return Trial(kind, seed, truth, named, [one["sentence"] for one in found])
+    for name in NEEDLESS:
+        (run / name).unlink()
+    return Trial(kind, seed, truth, named, [one["sentence"] for one in found], seconds, round(os.getloadavg()[0], 1))
 
 
-def run_trials(folder: Path, wanted: Sequence[tuple[str, int]]) -> list[Trial]:
-    """All of them on one bed."""
-    with Hosts(HOSTS, f"{RATE_MBIT}mbit", "64kb") as hosts, SlurmBed(hosts) as bed:
-        return [run_trial(hosts, bed, kind, seed, folder) for kind, seed in wanted]
+def wanted(count: int) -> list[tuple[str, int]]:
+    """The kinds in turn, so that what passes meanwhile on the machine meets all alike."""
+    return [(kind, seed) for seed in range(count) for kind in KINDS]
 
 
 def table(trials: Sequence[Trial]) -> str:
     """Outcomes as markdown, with every trial that was not right in full."""
-    lines = ["| done to the links | trials | exactly that was named |", "|---|---|---|"]
-    for kind in KINDS:
+    lines = ["| done to the links of eight hosts | trials | exactly that was named | seconds each |", "|---|---|---|---|"]
+    for kind, what in zip(KINDS, WHAT, strict=True):
         those = [trial for trial in trials if trial.kind == kind]
-        lines.append(f"| {kind} | {len(those)} | {sum(trial.right for trial in those)} |")
+        seconds = f"{min(trial.seconds for trial in those)} to {max(trial.seconds for trial in those)}" if those else "–"
+        lines.append(f"| {what} | {len(those)} | {sum(trial.right for trial in those)} | {seconds} |")
     wrong = [f"- {trial.kind}, seed {trial.seed}: named {trial.named}, not {trial.truth}" for trial in trials if not trial.right]
     return "\n".join([*lines, *wrong])
 
 
+def keep(folder: Path, trials: Sequence[Trial]) -> None:
+    """Leaves README.md and trials.jsonl in the folder of the runs."""
+    (folder / "trials.jsonl").write_text("".join(f"{json.dumps(asdict(trial))}\n" for trial in trials))
+    (folder / "README.md").write_text(table(trials) + "\n")
+
+
 def main(folder: Path, count: int) -> None:
     """Runs the trials and prints the table."""
-    print(table(run_trials(folder, [(kind, seed) for seed in range(count) for kind in KINDS])))
+    trials: list[Trial] = []
+    with Hosts(HOSTS, f"{RATE_MBIT}mbit", "64kb") as hosts, SlurmBed(hosts) as bed:
+        for kind, seed in wanted(count):
+            trials.append(run_trial(hosts, bed, kind, seed, folder))
+            keep(folder, trials)
+    print(table(trials))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]).resolve(), int(sys.argv[2]) if len(sys.argv) > 2 else 20)
+    main(Path(sys.argv[1]).resolve(), int(sys.argv[2]) if len(sys.argv) > 2 else COUNT)

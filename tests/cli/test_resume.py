@@ -22,6 +22,13 @@ def test_with_options_that_ask_for_other_folders_it_is_refused(tmp_path: Path, m
     assert done.stderr.startswith(f"collbench: --resume goes on in the folder of one run, {more[0]} asks for another or more: ")
 
 
+def test_pairs_has_none(tmp_path: Path) -> None:
+    done = run(tmp_path, "pairs", "--backend", "simulated", "--resume", "run")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert done.stderr.startswith("collbench: pairs cannot be resumed: all rounds of a matrix are set against one another")
+    assert "--resume" not in run(tmp_path, "pairs", "--help").stdout
+
+
 def test_a_folder_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
     done = run(tmp_path, *SWEEP, "--resume", "nowhere")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)

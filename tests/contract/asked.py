@@ -15,13 +15,13 @@ PLACINGS = (None, True, False)
 
 
 def all_reductions(backend, few):
-    """All-reduce of types and reductions: of libraries a sample of the types, where ranks outnumber cores a sample of both."""
+    """All-reduce of types and reductions: a sample of the types, where ranks outnumber cores a sample of both."""
     if not few:
-        dtypes = list(DTYPES) if backend == "simulated" else sample(list(DTYPES), 6)
+        dtypes = sample(list(DTYPES), 6 if backend == "simulated" else 3)
         whole = {"operations": ["allreduce"], "sizes": [1003], "dtypes": dtypes, "redops": list(REDOPS)}
         return [
             whole,
-            {**whole, "in_place": True, "dtypes": ["float32", *sample([dtype for dtype in dtypes if dtype != "float32"], 3)]},
+            {**whole, "in_place": True, "dtypes": ["float32", *sample([dtype for dtype in dtypes if dtype != "float32"], 1)]},
             {**whole, "in_place": False, "dtypes": ["float32"], "redops": ["sum", "max"]},
         ]
     return [{"operations": ["allreduce"], "sizes": [1003], "dtypes": [dtype], "redops": [redop]} for dtype, redop in sample(FITTING, 6)]
@@ -34,7 +34,7 @@ def first_operations(backend, n):
     rotating = {"operations": ["allreduce"], "sizes": [300_001], "dtypes": ["int8"], "mode": "pipelined", "buffers": "rotating"}
     return [
         *all_reductions(backend, few),
-        {"operations": ["broadcast"], "sizes": [1, 1003], "dtypes": types if few else list(DTYPES), "roots": sorted({0, n - 1})},
+        {"operations": ["broadcast"], "sizes": [1, 1003], "dtypes": types if few else sample(list(DTYPES), 4), "roots": sorted({0, n - 1})},
         {"operations": ["broadcast", "p2p_latency"], "sizes": [64], "dtypes": ["float32"], "in_place": True},
         {"operations": ["broadcast"], "sizes": [64], "dtypes": ["float32"], "in_place": False},
         {"operations": ["p2p_latency", "p2p_bandwidth", "p2p_bidirectional"], "sizes": [1, 300_001], "dtypes": types, "window": 3},
@@ -60,6 +60,11 @@ def other_operations(n, k):
         for dtype, redop in sample(_turned(FITTING, 20 * turn), 2 * k):
             asked.append({"operations": [operation], "sizes": ODD[1:], "dtypes": [dtype], "redops": [redop], "roots": [n - 1]})
     asked.append({"operations": ["alltoallv"], "sizes": ODD, "dtypes": ["float32"], "skew": min(1.5, n)})
+    matrix = [[(n * sender + receiver + 1) % 5 for receiver in range(n)] for sender in range(n)]  # nothing from some to some
+    asked.append({"operations": ["alltoallv"], "sizes": ODD, "dtypes": ["float32"], "matrix": matrix})
+    if n == 4:
+        halves = {"sizes": ODD[1:], "dtypes": ["float32"], "split": "MOD 2", "roots": [1]}
+        asked.append({**halves, "operations": ["barrier", "allreduce", "broadcast", *MOVING, *ROOTED, *REDUCING]})
     return [*asked, {"operations": [*MOVING, *ROOTED, *REDUCING], "sizes": [LARGER], "dtypes": ["float32"], "roots": [n - 1]}]
 
 

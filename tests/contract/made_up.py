@@ -1,7 +1,7 @@
 """Operations that go wrong, found by the entry point that `launch` installs: each of the project's own with each fault, "dropped_reduce".
 
-dropped   one rank's data arrives as zeros                     swapped   the halves of what rank 0 received change places
-flipped   one bit of rank 0's element 3 is another one         silent    nothing is moved at all
+dropped   one rank's data arrives as zeros                     swapped   the halves of what one rank received change places
+flipped   one bit of that rank's element 3 is another one      silent    nothing is moved at all
 
 Data is spoilt where the library's calls find or leave it: by messages of a rank to itself (MPI, NCCL), or on torch's tensors.
 """
@@ -34,9 +34,14 @@ SPOILT = {
 }  # fmt: skip
 
 
-def dropped_rank(operation):
-    """Rank 1, or the root where only that one sends."""
-    return 0 if operation in (SCATTER, BROADCAST) else 1
+def dropped_rank(operation, root):
+    """Of two ranks the one that is not the root, but the root where only that one sends."""
+    return root if operation in (SCATTER, BROADCAST) else 1 - root
+
+
+def spoilt_rank(operation, root):
+    """Whose received data is spoilt: rank 0's, but the root's where only that one receives."""
+    return root if operation in (GATHER, REDUCE) else 0
 
 
 def _place(x):
@@ -53,7 +58,7 @@ def _copied(x, to, source, count):
 
 def _drop(x, operation, torch):
     """Before the real calls."""
-    if x.rank != dropped_rank(operation):
+    if x.rank != dropped_rank(operation, x.root):
         return
     if torch:
         yield PythonCall("zero", x.send.zero_)
@@ -64,7 +69,7 @@ def _drop(x, operation, torch):
 
 def _swap(x, operation, torch):
     """After the real calls."""
-    if x.rank != 0:
+    if x.rank != spoilt_rank(operation, x.root):
         return
     half = operation.receives(_place(x)) // 2
     if torch:
@@ -76,9 +81,9 @@ def _swap(x, operation, torch):
     yield from _copied(x, x.recv[half:], spare, half)
 
 
-def _flip(x, _operation, torch):
+def _flip(x, operation, torch):
     """After the real calls."""
-    if x.rank != 0:
+    if x.rank != spoilt_rank(operation, x.root):
         return
     if torch:
         first = x.recv[BAD_ELEMENT : BAD_ELEMENT + 1].numpy().view("u1")

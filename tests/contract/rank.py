@@ -19,7 +19,8 @@ from collbench.operations.cell import Cell
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.plan import Sweep
 from collbench.operations.registry import operations
-from collbench.operations.traffic import skewed
+from collbench.operations.split import parse_split
+from collbench.operations.traffic import Traffic, skewed
 from collbench.runner.request import Request
 from collbench.timing.budget import Budget
 
@@ -37,10 +38,18 @@ class Several(Sweep):
 
 
 def sweep_of(asked: dict[str, Any]) -> Sweep:
-    """A sweep from JSON: names instead of operations and dtypes, a number instead of traffic that is skewed."""
+    """A sweep from JSON: names instead of operations, dtypes and a split, numbers instead of traffic: "skew", or "matrix"."""
     named = {"operations": tuple(operations()[name] for name in asked["operations"]), "dtypes": tuple(DTYPES[d] for d in asked["dtypes"])}
-    plain = {key: tuple(v) if isinstance(v, list) else v for key, v in asked.items() if key != "skew"}
-    return Sweep(**{**plain, **named}, traffic=skewed(asked["skew"]) if "skew" in asked else None, habits=habits)
+    plain = {key: tuple(v) if isinstance(v, list) else v for key, v in asked.items() if key not in ("skew", "matrix", "split")}
+    split = parse_split(asked["split"]) if "split" in asked else None
+    return Sweep(**{**plain, **named}, traffic=traffic_of(asked), split=split, habits=habits)
+
+
+def traffic_of(asked: dict[str, Any]) -> Traffic | None:
+    """What "skew" or "matrix" ask for; None for neither."""
+    if "matrix" in asked:
+        return Traffic("matrix", matrix=tuple(map(tuple, asked["matrix"])))
+    return skewed(asked["skew"]) if "skew" in asked else None
 
 
 def request_of(asked: dict[str, Any]) -> Request:

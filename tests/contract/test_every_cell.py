@@ -75,7 +75,7 @@ def reduces_no_such(cell, backend):
 
 def reason(cell, backend, n):
     """What must be said of a cell that cannot be, or None."""
-    reasons = has_no_form(cell, backend, n) | reduces_no_such(cell, backend)
+    reasons = has_no_form(cell, backend, len(cell.split.groups(n)[0]) if cell.split else n) | reduces_no_such(cell, backend)
     return next((why for why, holds in reasons.items() if holds), None)
 
 

@@ -24,84 +24,149 @@ from tests.contract.launch import launch
 from tests.contract.made_up import BAD_ELEMENT, SPOILT, TOP_BIT
 from tests.contract.rank import take_part
 
-OTHERS = [name for name in SPOILT if name not in ("allreduce", "allgather")]
-SPOILT_HERE = ["allreduce", "allgather", *sample(OTHERS, 4)]
 FAULTS = ("dropped", "swapped", "flipped")
-ASKED = {
-    "operations": [*SPOILT_HERE, *(f"{fault}_{name}" for fault in FAULTS for name in SPOILT_HERE), "silent"],
-    "sizes": [240],
-    "dtypes": ["float32"],
-    "buffers": "fixed",
-}
+PYTHONS = {"openmpi": ROOT / ".venv-openmpi/bin/python"}
+OF_MPI_ALONE = ("alltoall", "sendrecv")  # in place
+FROM_FILE = Traffic("matrix", matrix=((0, 3), (1, 2)))
+
+
+@dataclass(frozen=True)
+class Spoilt:
+    """An operation to be spoilt, and how it is asked for: its root, placing and traffic."""
+
+    name: str
+    root: int = 0
+    in_place: bool | None = None
+    traffic: Traffic | None = None
+
+    def __str__(self):
+        words = [self.name, "in place" if self.in_place else "", f"root {self.root}" if self.root else "", self.traffic and self.traffic.name]
+        return ", ".join(word for word in words if word)
+
+    @property
+    def operation(self):
+        """The project's own."""
+        return SPOILT[self.name]
+
+    def asked(self, *names):
+        """A sweep of these operations as this one is to be measured."""
+        traffic = {} if self.traffic is None else {"matrix": self.traffic.matrix} if self.traffic.matrix else {"skew": self.traffic.skew}
+        sweep = {"operations": names, "sizes": [240], "dtypes": ["float32"], "roots": [self.root], "buffers": "fixed", **traffic}
+        return sweep if self.in_place is None else {**sweep, "in_place": self.in_place}
+
+    def is_of(self, row):
+        """Whether a row was asked for so."""
+        placed = self.in_place is None or row.in_place == self.in_place
+        return placed and row.root in (None, self.root) and row.traffic in (None, str((self.traffic or EVEN).name))
+
+
+def plain(name):
+    return Spoilt(name)
+
+
+OTHERS = [*(plain(name) for name in SPOILT if name not in ("allreduce", "allgather"))]
+MORE = [
+    *(Spoilt(name, root=1) for name in ("gather", "scatter", "reduce", "broadcast")),
+    *(Spoilt(name, in_place=True) for name in ("allgather", "reducescatter", *OF_MPI_ALONE)),
+    *(Spoilt(name, root=1, in_place=True) for name in ("gather", "scatter")),
+    Spoilt("alltoallv", traffic=skewed(1.5)), Spoilt("alltoallv", traffic=FROM_FILE),
+]  # fmt: skip
+SPOILT_HERE = [plain("allreduce"), plain("allgather"), *sample(OTHERS, 3), *sample(MORE, 3)]
+ASKED = [
+    *(one.asked(one.name, *(f"{fault}_{one.name}" for fault in FAULTS)) for one in SPOILT_HERE),
+    {**plain("allreduce").asked("silent")},
+]
 BACKENDS = [
     pytest.param(name, marks=pytest.mark.skipif(not find_spec(module), reason=f"{module} is not installed"))
     for name, module in (("mpi", "mpi4py"), ("gloo", "torch"))
-] + ["nccl"]
+] + [
+    "nccl",
+    pytest.param("openmpi", marks=[
+        pytest.mark.openmpi, pytest.mark.in_turn("faults on Open MPI"),
+        pytest.mark.skipif(not PYTHONS["openmpi"].exists(), reason="no Open MPI here: make openmpi-environment"),
+    ]),
+]  # fmt: skip
 
 
 @cache
 def outcome(backend, check):
+    python = str(PYTHONS.get(backend, sys.executable))
     with TemporaryDirectory() as folder:
-        return launch(Path(folder), backend, 2, [ASKED], check=check)
+        return launch(Path(folder), "mpi" if backend == "openmpi" else backend, 2, ASKED, check=check, python=python)
 
 
-def row_of(backend, operation, check=1):
-    return next(row for row in outcome(backend, check).rows if row.operation == operation)
+def row_of(backend, spoilt, fault=""):
+    """The row of an operation, spoilt by a fault; skipped where the library has it not in this placing."""
+    name = f"{fault}_{spoilt.name}" if fault else spoilt.name
+    row = next(row for row in outcome(backend, 1).rows if row.operation == name and spoilt.is_of(row))
+    if spoilt.in_place and spoilt.name in OF_MPI_ALONE and backend in ("gloo", "nccl"):
+        assert row.na == f"{backend} has {name} out of place only"
+        pytest.skip(row.na)
+    return row
 
 
-def places_of(row, operation):
+def places_of(row, spoilt):
     """Both ranks' views of the cell of a row."""
-    cell = Cell(operation.name, row.backend, DTYPES[row.dtype], row.size_bytes, redop=row.redop, root=row.root, in_place=row.in_place)
-    return [Place(rank, 2, operation.count(replace(cell, traffic=EVEN), 2), replace(cell, traffic=EVEN)) for rank in (0, 1)]
+    cell = Cell(
+        spoilt.name, row.backend, DTYPES[row.dtype], row.size_bytes, redop=row.redop, root=row.root, in_place=row.in_place,
+        traffic=spoilt.traffic or EVEN,
+    )  # fmt: skip
+    return [Place(rank, 2, spoilt.operation.count(cell, 2), cell) for rank in (0, 1)]
 
 
-def lacking(row, operation):
+def lacking(row, spoilt):
     """How many elements must be wrong, at both ranks together, where one rank's data came as zeros: no digit is one."""
-    blocks = [block for place in places_of(row, operation) for block in operation.arrives(place)]
-    return sum(block.count for block in blocks if made_up.dropped_rank(operation) in block.sources)
+    blocks = [block for place in places_of(row, spoilt) for block in spoilt.operation.arrives(place)]
+    return sum(block.count for block in blocks if dropped_rank(spoilt.operation, spoilt.root) in block.sources)
 
 
-def exchanged(row, operation):
-    """How many elements must be wrong where the halves of what rank 0 received have changed places."""
-    right = np.concatenate([wanted.elements(0, wanted.block.count) for wanted in wanted_of(operation, places_of(row, operation)[0])])
+def right_of(spoilt, place):
+    """What must arrive at a rank."""
+    return np.concatenate([wanted.elements(0, wanted.block.count) for wanted in wanted_of(spoilt.operation, place)])
+
+
+def exchanged(row, spoilt):
+    """How many elements must be wrong where the halves of what one rank received have changed places."""
+    right = right_of(spoilt, places_of(row, spoilt)[spoilt_rank(spoilt.operation, spoilt.root)])
     return int(np.sum(right != np.roll(right, len(right) // 2)))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_wrong_data_ends_with_4_and_the_right_rows_stay_right(backend):
     assert outcome(backend, 1).code == 4, outcome(backend, 1).stderr
-    assert {row_of(backend, name).wrong for name in SPOILT_HERE} == {0}
+    assert {row.wrong for row in outcome(backend, 1).rows if row.operation in SPOILT and row.na is None} == {0}
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("name", SPOILT_HERE)
-def test_a_rank_left_out_is_found(backend, name):
-    row = row_of(backend, f"dropped_{name}")
-    assert (row.checked, row.wrong) == (1, lacking(row, SPOILT[name]))
+@pytest.mark.parametrize("spoilt", SPOILT_HERE, ids=str)
+def test_a_rank_left_out_is_found(backend, spoilt):
+    row = row_of(backend, spoilt, "dropped")
+    assert (row.checked, row.wrong) == (1, lacking(row, spoilt))
     assert row.wrong > 0
     if row.redop:
-        assert "(rank 1's share is missing)" in row.wrong_detail
+        assert f"(rank {dropped_rank(spoilt.operation, spoilt.root)}'s share is missing)" in row.wrong_detail
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("name", SPOILT_HERE)
-def test_a_swapped_block_is_found(backend, name):
-    row = row_of(backend, f"swapped_{name}")
-    assert (row.checked, row.wrong) == (1, exchanged(row, SPOILT[name]))
-    assert re.match(rf"rank 0: {row.wrong} wrong elements, first at \d+: ", row.wrong_detail)
-    if name in ("allgather", "alltoall", "gather", "hypercube"):  # where the halves are rank 0's block and rank 1's
+@pytest.mark.parametrize("spoilt", SPOILT_HERE, ids=str)
+def test_a_swapped_block_is_found(backend, spoilt):
+    row = row_of(backend, spoilt, "swapped")
+    assert (row.checked, row.wrong) == (1, exchanged(row, spoilt))
+    assert re.match(rf"rank {spoilt_rank(spoilt.operation, spoilt.root)}: {row.wrong} wrong elements, first at \d+: ", row.wrong_detail)
+    if spoilt.name in ("allgather", "alltoall", "gather", "hypercube"):  # where the halves are rank 0's block and rank 1's
         assert "(that is what rank 1 sends)" in row.wrong_detail
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("name", SPOILT_HERE)
-def test_a_flipped_bit_is_found_at_its_element(backend, name):
-    row = row_of(backend, f"flipped_{name}")
+@pytest.mark.parametrize("spoilt", SPOILT_HERE, ids=str)
+def test_a_flipped_bit_is_found_at_its_element(backend, spoilt):
+    row = row_of(backend, spoilt, "flipped") if backend != "nccl" else outcome("nccl", 1).rows[ASKED_FLIPPED]
     if backend == "nccl":
-        assert row.na == f"nccl has no flipped_{name}"  # its own check is proved on a single bit when it is opened
+        assert row.na == f"nccl has no {row.operation}"  # its own check is proved on a single bit when it is opened
         return
     assert row.wrong == 1
-    assert row.wrong_detail.startswith(f"rank 0: 1 wrong element, first at {BAD_ELEMENT}: wanted ")
+    where = f"rank {spoilt_rank(spoilt.operation, spoilt.root)}: 1 wrong element, first at {BAD_ELEMENT}: wanted "
+    assert row.wrong_detail.startswith(where)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

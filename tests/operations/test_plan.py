@@ -8,7 +8,8 @@ from collbench.operations.allreduce import ALLREDUCE
 from collbench.operations.broadcast import BROADCAST
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.p2p_bandwidth import P2P_BANDWIDTH
-from collbench.operations.plan import CPU, CUDA, Habits, Sweep, rounding_note, tuning_note
+from collbench.operations.plan import CPU, CUDA, Habits, Sweep
+from collbench.operations.sweeps import rounding_note, tuning_note
 
 F32, F64, I8 = (DTYPES[name] for name in ("float32", "float64", "int8"))
 

@@ -12,9 +12,9 @@ from collbench.operations.allreduce import ALLREDUCE
 from collbench.operations.broadcast import BROADCAST
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.p2p_latency import P2P_LATENCY
-from collbench.operations.plan import CPU, Sweep, rounding_note, tuning_note
+from collbench.operations.plan import CPU, Sweep
 from collbench.operations.split import Split
-from collbench.operations.sweeps import Sweeps
+from collbench.operations.sweeps import Sweeps, rounding_note, tuning_note
 
 
 def sweep(*operations: Any, place: str = "sweeps[1]", sizes: tuple[int, ...] = (8, 64), dtype: str = "float32", **more: Any) -> Sweep:

@@ -112,12 +112,22 @@ def test_the_matrix_has_the_sender_in_its_row(times):
     assert np.isnan(matrix.bandwidth[0]).all()
 
 
-def test_a_second_look_replaces_figures_but_not_wrong_data():
-    rounds = [a_round(0, ((0, 1),), 1e-6, wrong=(3,)), a_round(1, ((0, 1),), 2e-6, again=True)]
+@pytest.mark.parametrize(("first", "second"), [(1e-6, 2e-6), (2e-6, 1e-6)])
+def test_of_two_looks_the_faster_counts_and_all_wrong_data(first, second):
+    rounds = [a_round(0, ((0, 1),), first, wrong=(3,)), a_round(1, ((0, 1),), second, again=True)]
     matrix = matrix_of(ABOUT["places"], rounds, SIZE, 8)
-    assert (matrix.bandwidth[0, 1], matrix.latency_s[1, 0], matrix.wrong[0, 1], matrix.wrong[1, 0]) == (SIZE / 2e-6, 2e-6, 3, 3)
+    assert (matrix.bandwidth[0, 1], matrix.latency_s[1, 0], matrix.wrong[0, 1], matrix.wrong[1, 0]) == (SIZE / 1e-6, 1e-6, 3, 3)
+    assert (matrix.low[0, 1], matrix.high[0, 1]) == (SIZE / 2e-6, SIZE / 1e-6)
     refused = [*rounds, a_round(2, ((0, 1),), forward_s=(None,), na=("gone",), again=True)]
-    assert matrix_of(ABOUT["places"], refused, SIZE, 8).bandwidth[0, 1] == SIZE / 2e-6
+    assert matrix_of(ABOUT["places"], refused, SIZE, 8).bandwidth[0, 1] == SIZE / 1e-6
+
+
+def test_each_way_has_its_own_faster_look_with_its_own_interval():
+    looks = [a_round(0, ((0, 1),), forward_s=(1e-6,), backward_s=(4e-6,), backward_ci_s=((3e-6, 5e-6),)),
+             a_round(1, ((0, 1),), forward_s=(4e-6,), backward_s=(1e-6,), again=True, forward_ci_s=((None, None),))]  # fmt: skip
+    matrix = matrix_of(ABOUT["places"], looks, SIZE, 8)
+    for figures, seconds in ((matrix.bandwidth, 1e-6), (matrix.low, 2e-6), (matrix.high, 1e-6)):
+        assert figures[0, 1] == figures[1, 0] == SIZE / seconds
 
 
 def test_a_time_below_the_clock_has_no_rate():

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
+import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -42,17 +46,38 @@ def test_what_is_new_goes_behind_what_is_there(tmp_path: Path) -> None:
 
 def test_half_a_line_is_cut_off_and_samples_that_no_row_has_are_left(tmp_path: Path) -> None:
     path = _half(tmp_path / "run").path
-    for name, torn in (("cells.jsonl", b'{"operation":"all'), ("events.jsonl", b'{"utc":"2026"}'), ("samples.bin", b"12345")):
+    for name, torn in (("cells.jsonl", b'{"operation":"all'), ("events.jsonl", b'{"utc":"2026"'), ("samples.bin", b"12345")):
         with (path / name).open("ab") as file:
             file.write(torn)
     folder = RunFolder.reopen(path)
-    assert folder.go_on() == {"cells.jsonl": 17, "events.jsonl": 14}
+    assert folder.go_on() == {"cells.jsonl": 17, "events.jsonl": 13}
     folder.append(make_row(16), {"max_s": np.arange(5.0)})
     folder.event("note")
     run = read_run(path)
     assert (len(run.rows), len(run.events), run.warnings) == (2, 1, [])
     assert run.rows[1].samples["max_s"]["offset"] == 3 * 8 + 5
     assert run.array(run.rows[1], "max_s").tolist() == [0, 1, 2, 3, 4]
+
+
+def test_a_line_that_lacks_only_its_end_is_kept_and_ended(tmp_path: Path) -> None:
+    path = _half(tmp_path / "run").path
+    whole = (path / "cells.jsonl").read_bytes()
+    (path / "cells.jsonl").write_bytes(whole[:-1])
+    folder = RunFolder.reopen(path)
+    assert len(read_run(path).rows) == 1
+    assert folder.go_on() == {}
+    folder.append(make_row(16), {})
+    assert (path / "cells.jsonl").read_bytes().startswith(whole)
+    assert [row.size_bytes for row in read_run(path).rows] == [8, 16]
+
+
+def test_a_pipe_in_place_of_a_file_is_not_waited_for(tmp_path: Path) -> None:
+    path = _half(tmp_path / "run").path
+    (path / "events.jsonl").unlink()
+    os.mkfifo(path / "events.jsonl")
+    folder = RunFolder.reopen(path)
+    with pytest.raises(UsageError, match="it cannot be written"):
+        folder.go_on()
 
 
 def test_rounds_of_pairs_are_cut_in_the_same_way(tmp_path: Path) -> None:
@@ -130,6 +155,67 @@ def test_a_lock_of_another_host_or_a_stranger_is_left_alone(tmp_path: Path, text
     with pytest.raises(UsageError, match=r"lock says that .* works in this folder, and that cannot be told from here: .* remove the file"):
         Lock(tmp_path)
     assert (tmp_path / LOCK).read_text() == text
+
+
+def test_a_lock_that_was_found_left_behind_is_put_back_where_nothing_was_done(tmp_path: Path) -> None:
+    path = _half(tmp_path / "run").path
+    left = json.dumps({"host": socket.gethostname(), "pid": 2**22 + 1}) + "\n"
+    (path / LOCK).write_text(left)
+    RunFolder.reopen(path).give_up()
+    assert (path / LOCK).read_text() == left
+    assert RunFolder.reopen(path).taken_over == f"process {2**22 + 1} on {socket.gethostname()}"
+
+
+def test_of_two_that_take_one_lock_at_the_same_moment_one_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other one comes between the making of the file and the kernel's lock on it, or after the file was given up."""
+    flock, others = fcntl.flock, list[Lock]()
+
+    def after_another(descriptor: int, how: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", flock)
+        others.append(Lock(tmp_path))
+        flock(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", after_another)
+    with pytest.raises(UsageError, match="another process works in"):
+        Lock(tmp_path)
+    assert json.loads((tmp_path / LOCK).read_text())["pid"] == os.getpid()
+
+    def after_its_end(descriptor: int, how: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", flock)
+        others[0].release()
+        flock(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", after_its_end)
+    with pytest.raises(UsageError, match=r"process \d+ on \S+ works in"):
+        Lock(tmp_path)
+    Lock(tmp_path).release()
+
+
+@pytest.mark.parametrize("left", ["", None])
+def test_where_files_cannot_be_locked_a_lock_is_made_but_none_taken_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: str | None
+) -> None:
+    def refuse(descriptor: int, how: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    if left is None:
+        Lock(tmp_path).release()
+        assert not (tmp_path / LOCK).exists()
+    else:
+        (tmp_path / LOCK).write_text(left)
+        with pytest.raises(UsageError, match="cannot be told from here: wait for it, or remove the file"):
+            Lock(tmp_path)
+
+
+def test_a_full_disk_leaves_no_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(descriptor: int, text: bytes, offset: int) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", refuse)
+    with pytest.raises(OSError, match="No space left"):
+        Lock(tmp_path)
+    assert not (tmp_path / LOCK).exists()
 
 
 def test_a_lock_that_was_just_made_by_a_killed_process_is_taken_over(tmp_path: Path) -> None:

@@ -156,7 +156,7 @@ def test_suspects_are_measured_again_alone(play):
     again = [one for one in found.rounds if one.again]
     assert [one.pairs for one in again] == [((1, 3),), ((0, 2),)] and [one.again for one in found.rounds[:3]] == [False] * 3
     first = next(one for one in found.rounds if (0, 2) in one.pairs)
-    assert found.matrix.latency_s[0, 2] == again[1].latency_s[0] != first.latency_s[first.pairs.index((0, 2))]
+    assert found.matrix.latency_s[0, 2] == min(again[1].latency_s[0], first.latency_s[first.pairs.index((0, 2))])
     assert found.about["measured"] == 6
     assert "2 pairs are measured again, one by one, before anybody is named" in found.told.notes
 

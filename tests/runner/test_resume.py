@@ -3,6 +3,7 @@
 import json
 import random
 import shutil
+import socket
 import time
 from dataclasses import replace
 from types import SimpleNamespace
@@ -18,13 +19,14 @@ from collbench.operations.broadcast import BROADCAST
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.p2p_latency import P2P_LATENCY
 from collbench.operations.plan import Sweep
+from collbench.results.jsonl import to_line
 from collbench.results.lock import LOCK, Lock
 from collbench.results.reader import read_run
 from collbench.runner.request import Request
 from collbench.runner.run import run
 from collbench.runner.same_run import difference, topology_difference
 from collbench.timing.budget import Budget
-from collbench.topology.model import Machine
+from collbench.topology.model import Machine, Nic, Port
 from collbench.topology.snapshot import topology_json
 from collbench.world.world import World
 from tests.conftest import sample
@@ -201,13 +203,57 @@ def _cell(row):
     return (row.operation, row.dtype, row.redop or "", row.size_bytes, row.na or "")
 
 
-def test_samples_that_a_row_has_lost_are_refused(tmp_path, whole):
+def contents(folder):
+    """What each file of a folder holds."""
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
+def torn(folder):
+    """A run as a kill leaves it: half a line in both files of lines, and the lock of a process that is gone."""
+    _unfinished(folder)
+    for name in ("cells.jsonl", "events.jsonl"):
+        with (folder / name).open("ab") as file:
+            file.write(b'{"half":')
+    (folder / LOCK).write_bytes(to_line({"host": socket.gethostname(), "pid": 2**22 + 1}).encode())
+    return folder
+
+
+@pytest.mark.parametrize("cut", sample(range(1, 40), 3))
+def test_samples_that_a_row_has_lost_are_refused_and_nothing_is_touched(tmp_path, whole, cut):
     shutil.copytree(whole, tmp_path / "run")
     content = (whole / "samples.bin").read_bytes()
-    (tmp_path / "run" / "samples.bin").write_bytes(content[: len(content) // 2])
+    (torn(tmp_path / "run") / "samples.bin").write_bytes(content[: len(content) - len(content) * cut // 40])
+    before = contents(tmp_path / "run")
     with pytest.raises(UsageError, match="lies outside"):
         start(MIXED, resume=tmp_path / "run")
-    assert not (tmp_path / "run" / LOCK).exists()
+    assert contents(tmp_path / "run") == before
+
+
+def test_of_a_torn_run_that_is_refused_not_even_half_a_line_is_cut(tmp_path, whole):
+    shutil.copytree(whole, tmp_path / "run")
+    torn(tmp_path / "run")
+    lines = (tmp_path / "run" / "cells.jsonl").read_bytes().splitlines(keepends=True)
+    (tmp_path / "run" / "cells.jsonl").write_bytes(b"".join(lines[1:]))
+    topology = json.loads((whole / "topology.json").read_text())
+    topology["machines"][0]["system"]["cpu_model"] = "another one"
+    (tmp_path / "run" / "topology.json").write_text(json.dumps(topology))
+    before = contents(tmp_path / "run")
+    for change in ({"check": 2}, {}):  # refused by run.json, and by the machines
+        with pytest.raises(UsageError, match="cannot be resumed"):
+            start(MIXED, resume=tmp_path / "run", **change)
+        assert contents(tmp_path / "run") == before
+    (tmp_path / "run" / "topology.json").write_bytes((whole / "topology.json").read_bytes())
+    found = start(MIXED, resume=tmp_path / "run")
+    assert (found.told.measured, len(found.rows), read_run(tmp_path / "run").warnings) == (1, len(lines) - 1, [])
+
+
+def test_a_complete_run_whose_end_is_not_told_is_ended_and_says_when(tmp_path, whole):
+    shutil.copytree(whole, tmp_path / "run")
+    found = start(MIXED, resume=torn(tmp_path / "run"))
+    stored = read_run(tmp_path / "run")
+    assert (found.told.measured, stored.warnings, stored.info["exit_code"]) == (0, [], 0)
+    assert stored.info["resumed"][0]["cut_bytes"] == {"cells.jsonl": 8, "events.jsonl": 8}
+    assert "cells.jsonl ended in the middle of a line: 8 bytes were cut off" in found.told.notes
 
 
 @pytest.mark.parametrize(
@@ -290,6 +336,14 @@ def test_another_interface_or_machine_is_named():
     assert topology_difference({}, now) is None
     assert topology_difference(slower, now) == "the network interface's speed_bits_per_s was 2000000000.0 and is 1000000000.0"
     assert topology_difference(other, here) == "node1 is another machine: then has kernel 6.1, now has kernel 6.2"
+
+
+def test_virtual_interfaces_come_and_go_with_containers():
+    up, down = (Nic("docker0", virtual="bridge", ports=(Port(state=state),)) for state in ("up", "down"))
+    then, now = (topology_json([Machine(hostname="node1", nics=(nic,))]) for nic in (up, down))
+    real = [topology_json([Machine(hostname="node1", nics=(replace(nic, virtual=None),))]) for nic in (up, down)]
+    assert topology_difference(then, now) is None
+    assert topology_difference(*real) == "node1 is another machine: then has docker0 up, now has docker0 down"
 
 
 def test_a_run_on_other_machines_is_refused_and_left_as_it_was(tmp_path):

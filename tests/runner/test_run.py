@@ -167,7 +167,7 @@ def test_of_an_odd_number_the_last_rank_rests(start):
 @pytest.mark.parametrize(("n", "pairs"), [(2, ((0, 1),)), (3, ((0, 1),)), (4, ((0, 2), (1, 3))), (8, ((0, 4), (1, 5), (2, 6), (3, 7)))])
 def test_pairs_cross_hosts_under_block_placement(n, pairs):
     assert groups_of(P2P_LATENCY, Cell("p2p_latency", "mpi", dtype_named("uint8"), 8), n) == pairs
-    assert groups_of(ALLREDUCE, n) == (tuple(range(n)),)
+    assert groups_of(ALLREDUCE, Cell("allreduce", "mpi", dtype_named("uint8"), 8), n) == (tuple(range(n)),)
 
 
 def test_some_cells_not_applicable_is_fine_and_all_is_2(start):

@@ -55,6 +55,15 @@ def test_in_one_state_a_cell_is_measured_once(seen):
     assert (found.canary_s, found.repeats, found.flags, budgets) == ({"before": 65e-9, "after": 66e-9}, 0, [], [4.0])
 
 
+def test_the_canary_sings_while_the_ranks_are_together_and_no_counters_are_read(seen, monkeypatch):
+    heard = []
+    monkeypatch.setattr(Bird, "sing", lambda bird: heard.append("canary") or bird.songs.pop(0))
+    instruments = SimpleNamespace(begin=lambda *_: heard.append("begin"), end=lambda _: heard.append("end") or {})
+    monkeypatch.setattr(watched_module, "told", lambda *_: {})
+    seen(65e-9, 66e-9, instruments=instruments)
+    assert heard == ["canary", "begin", "canary", "end"]
+
+
 def test_after_a_flip_it_is_measured_again_with_what_is_left_of_the_budget(seen):
     found, budgets = seen(65e-9, 260e-9, 261e-9, 259e-9, each=1.5)
     assert (found.canary_s, found.repeats, found.flags) == ({"before": 261e-9, "after": 259e-9}, 1, ["remeasured"])

@@ -35,10 +35,7 @@ MEASURED = {
     "modes": (2, [{**EVERY, "mode": mode, "in_place": place} for mode in ("isolated", "batched", "graph") for place in (False, True)]),
     "rotation": (1, [{**EVERY, "mode": mode, "buffers": "rotating"} for mode in ("graph", "pipelined")]),
     "registrations": (2, [{**EVERY, "registrations": KINDS, "mode": mode} for mode in ("pipelined", "graph")]),
-    "moves": (
-        3,
-        [{**EVERY, "operations": ["broadcast"], "roots": [0, 2], "in_place": place, "dtypes": ["bfloat16"]} for place in (False, True)],
-    ),
+    "moves": (3, [{**MOVED, "in_place": place} for place in (False, True)]),
     "pairs": (4, [P2P, {**P2P, "mode": "graph"}, {**P2P, "mode": "isolated"}]),
     "tunings": (2, [{**EVERY, "algorithms": ["ring", "tree", "nvls"], "protocols": ["simple", "ll"]}, {**P2P, "algorithms": ["ring"]}]),
 }  # by case how many GPUs, and what is measured there

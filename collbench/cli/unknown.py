@@ -1,0 +1,71 @@
+"""What to say of a word that no command knows, or not this one: what it may have been, or whose it is."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+
+from collbench.cli.options import NOTHING_MOVED
+from collbench.errors import UsageError
+from collbench.operations.registry import commands as operation_commands
+
+_ALIKE = 0.8  # "--size" and "--sizes", but not "--seed"
+_MOST_NAMED = 6
+Parsers = Mapping[str, argparse.ArgumentParser]
+
+
+def check_command(argv: Sequence[str], parsers: Parsers) -> None:
+    """Raises UsageError where the first word is no command; `parsers` by command."""
+    from collbench.suite.form import nearest
+
+    first = argv[0] if argv else "--help"
+    if first in parsers or first in ("-h", "--help", "--version"):
+        return
+    if first.startswith("-"):
+        raise UsageError(f"'{first}' stands where the command belongs: write that first, like `collbench allreduce {first}` …")
+    raise UsageError(f"command '{first}' is unknown: {nearest(first, parsers)} (see `collbench --help`)")
+
+
+def check_words(command: str, left: Sequence[str], parsers: Parsers) -> None:
+    """Raises UsageError where the command's parser left words over."""
+    if not left:
+        return
+    option = next((_option(word) for word in left if word.startswith("-")), None)
+    what = f"{command} has no option {option}{_remedy(option, command, parsers)}" if option else f"'{left[0]}' is one word too many"
+    raise UsageError(f"{what} (see `collbench {command} --help`)")
+
+
+def _option(word: str) -> str:
+    """The option of "--sizes=8" or "-b8"."""
+    return word.partition("=")[0] if word.startswith("--") else word[:2]
+
+
+def _remedy(option: str, command: str, parsers: Parsers) -> str:
+    """What is alike, why it cannot have it, or who has it; nothing where nobody does."""
+    own, long = _options(parsers[command]), option.startswith("--")
+    close = get_close_matches(option, own, n=1, cutoff=_ALIKE) if long else []
+    if close:
+        return f": did you mean {close[0]}?"
+    if _moves_nothing(command) and option in _of_what_moves(parsers):
+        return ": it moves nothing, so there are no sizes, types and buffers to choose"
+    others = sorted(name for name, parser in parsers.items() if option in _options(parser))
+    if others:
+        return f": that is one of {', '.join(others[:_MOST_NAMED])}{' …' if others[_MOST_NAMED:] else ''}"
+    close = get_close_matches(option, own, n=1) if long else []
+    return f": did you mean {close[0]}?" if close else ""
+
+
+def _options(parser: argparse.ArgumentParser) -> list[str]:
+    return [option for action in parser._actions for option in action.option_strings]
+
+
+def _moves_nothing(command: str) -> bool:
+    operations = operation_commands().get(command, [])
+    return bool(operations) and all(operation.meets for operation in operations)
+
+
+def _of_what_moves(parsers: Parsers) -> set[str]:
+    """The options that what moves nothing has not."""
+    actions = (action for name in operation_commands() for action in parsers[name]._actions)
+    return {option for action in actions if action.dest in NOTHING_MOVED for option in action.option_strings}

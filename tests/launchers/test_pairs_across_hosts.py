@@ -1,0 +1,49 @@
+"""`srun -N8 collbench pairs` over links of known rates: who is slow is named, once, and nobody else is.
+
+Of 60 seeded trials a plain run makes one, drawn by the commit; `make test-long` makes all and leaves runs and table in build/pairs-trials.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.beds import Hosts, SlurmBed
+from tests.beds.pairs_trials import COUNT, HOSTS, RATE_MBIT, Trial, keep, run_trial, wanted
+from tests.conftest import enter, sample
+
+pytestmark = [pytest.mark.in_turn("pairs across hosts"), pytest.mark.slurm, pytest.mark.timeout(180)]
+
+TRIALS = sample(wanted(COUNT), 1)
+KEPT = Path(__file__).parents[2] / "build/pairs-trials"
+
+
+@pytest.fixture(scope="module")
+def play(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str, int], Trial]]:
+    """Plays a trial of a kind on the module's eight hosts; in the end all that were played are kept, if they are all."""
+    folder, played = tmp_path_factory.mktemp("trials"), list[Trial]()
+    whole = len(TRIALS) == len(wanted(COUNT))
+    if whole:
+        shutil.rmtree(KEPT, ignore_errors=True)  # what another commit left
+    with ExitStack() as stack:
+        hosts = enter(stack, Hosts(HOSTS, f"{RATE_MBIT}mbit", "64kb"))
+        slurm = enter(stack, SlurmBed(hosts))
+
+        def one(kind: str, seed: int) -> Trial:
+            played.append(run_trial(hosts, slurm, kind, seed, folder))
+            return played[-1]
+
+        yield one
+    if whole and len(played) == len(TRIALS):
+        keep(folder, played)
+        shutil.copytree(folder, KEPT)
+
+
+@pytest.mark.parametrize(("kind", "seed"), TRIALS)
+def test_exactly_who_is_slow_is_named(kind: str, seed: int, play: Callable[[str, int], Trial]) -> None:
+    found = play(kind, seed)
+    assert sorted(found.named) == sorted(found.truth), found
