@@ -182,8 +182,13 @@ def test_without_a_compiler_there_is_no_loop_and_no_error(sources: Path) -> None
     assert build(sources, "false") == []
 
 
-def test_a_wheel_and_a_source_archive_hold_the_cuda_kernels(sources: Path) -> None:
+def test_a_wheel_and_a_source_archive_hold_the_cuda_kernels_and_all_that_is_no_python(sources: Path) -> None:
     shutil.copytree(ROOT / "cuda_kernels", sources / "cuda_kernels")
+    data = [path.relative_to(ROOT) for path in ROOT.glob("collbench/**/*.*") if path.suffix in (".toml", ".json", ".c", ".typed")]
+    assert {"quick.toml", "suite.schema.json", "sockets.c"} < {path.name for path in data}
+    for path in (*data, *(place.parent / "__init__.py" for place in data)):
+        (sources / path).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / path, sources / path)
     for name in ("pyproject.toml", "MANIFEST.in", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, sources)
     command = [sys.executable, "setup.py", "-q", "bdist_wheel", "sdist", "--formats", "zip"]
@@ -194,6 +199,7 @@ def test_a_wheel_and_a_source_archive_hold_the_cuda_kernels(sources: Path) -> No
     for file, inside in (("*.whl", "collbench/cuda_kernels"), ("*.zip", "cuda_kernels")):
         names = [Path(name) for name in zipfile.ZipFile(next((sources / "dist").glob(file))).namelist()]
         assert {name.name for name in names if str(name.parent).endswith(inside) and name.suffix} == wanted, file
+        assert [path for path in data if not any(str(name).endswith(str(path)) for name in names)] == [], file
 
 
 def test_a_sample_is_the_same_again_in_order_and_whole_under_long(monkeypatch: pytest.MonkeyPatch) -> None:

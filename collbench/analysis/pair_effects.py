@@ -53,6 +53,7 @@ _TOO_FEW = {
     3: "three places: one that is slow cannot be told from a faster path between the other two, so nobody is named; "
     "measure with four or more",
 }
+_NO_PLACES = "no place is named, only pairs: it takes four places with three partners each (--sample 3, and no --one-to-all)"
 
 
 def findings(matrix: PairMatrix, again: Collection[tuple[int, int]] = (), classes: Sequence[str] | None = None) -> list[PairFinding]:
@@ -102,7 +103,8 @@ class PairEffects:
         """See the function of that name."""
         if self.matrix.n in _TOO_FEW:
             return [_TOO_FEW[self.matrix.n]]
-        return [sentence for view in self.views for sentence in self._doubts(view)]
+        pairs_only = [_NO_PLACES] if self.views and not any(view.tells_places for view in self.views) else []
+        return [*pairs_only, *(sentence for view in self.views for sentence in self._doubts(view))]
 
     @cached_property
     def hosts(self) -> tuple[str, ...]:
@@ -199,7 +201,8 @@ def _quantities(matrix: PairMatrix) -> Iterator[tuple[str, Figures, Figures]]:
     with np.errstate(all="ignore"):
         errors = (np.log(matrix.high) - np.log(matrix.low)) / _WIDTH
         yield "bandwidth", _finite(np.log(matrix.bandwidth)), errors
-        yield "latency", _finite(-np.log(matrix.latency_s)), np.full_like(matrix.latency_s, np.nan)
+        spread = np.full_like(matrix.latency_s, np.nan) if matrix.latency_spread is None else matrix.latency_spread
+        yield "latency", _finite(-np.log(matrix.latency_s)), _finite(np.log(spread)) / _WIDTH
 
 
 def _finite(values: Figures) -> Figures:
@@ -242,8 +245,9 @@ def _host(found: Sequence[PairFinding]) -> PairFinding:
 def _pair(view: View, mask: Mask, a: int, b: int) -> PairFinding:
     both = bool(mask[b, a]) and not view.symmetric
     depths = view.fit.rest[[a, b], [b, a]] if both else view.fit.rest[[a], [b]]
+    untold = tuple(place for place, told in ((a, view.fit.told_rows[a]), (b, view.fit.told_columns[b])) if not told)
     known = 1 if view.symmetric else int(view.there[a, b]) + int(view.there[b, a])
-    return PairFinding("pair", view.quantity, (a, b), _ratio(depths), 1 + both, known, both_ways=both, where=view.where)
+    return PairFinding("pair", view.quantity, (a, b), _ratio(depths), 1 + both, known, both_ways=both, where=view.where, untold=untold)
 
 
 def _ratio(depths: Sequence[float] | Figures) -> float:

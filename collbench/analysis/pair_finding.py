@@ -28,6 +28,7 @@ class PairFinding:
     both_ways  of a pair: whether receiver to sender is slow, too
     where      which paths: "" (all that there are), "to other hosts" or "inside its host"
     latency    of a bandwidth finding whose latency is slow, too: what it reaches there
+    untold     of a pair: the places of which too few other pairs were measured to say that they are well
     """
 
     kind: str
@@ -39,6 +40,7 @@ class PairFinding:
     both_ways: bool = False
     where: str = ""
     latency: float | None = None
+    untold: tuple[int, ...] = ()
 
     def sentence(self, names: Sequence[str]) -> str:
         """What is slow, by how much, and where to look."""
@@ -62,12 +64,16 @@ class PairFinding:
         return f"{self.name(names)} {_DOES[self.kind]} {reaches} {slow}: {cause}{self._slow_latency()}"
 
     def _pair(self, names: Sequence[str]) -> str:
-        cause = "the path between them, since both are well with others"
+        cause = "the path between them, since both are well with others" if not self.untold else self._unsure(names)
         if self.quantity == "latency":
             return f"{self.name(names)} take {_times(self.ratio)} as long as their other pairs suggest for a small message: {cause}"
         reach, ways = ("reach", ", both ways") if self.both_ways else ("reaches", "")
         share = f"{format_percent(100 * self.ratio)} of what their other pairs suggest{ways}"
         return f"{self.name(names)} {reach} {share}: {cause}{self._slow_latency()}"
+
+    def _unsure(self, names: Sequence[str]) -> str:
+        who = " or ".join(names[place] for place in self.untold)
+        return f"the path between them, or {who}, of which too few other pairs were measured"
 
     def _slow_latency(self) -> str:
         return "" if self.latency is None else f"; a small message takes {_times(self.latency)} as long"

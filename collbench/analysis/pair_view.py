@@ -96,6 +96,11 @@ class View:
         """Whether there are enough cells beside the effects to say anything of a single one."""
         return self._tests >= _LEAST_TESTS
 
+    @property
+    def tells_places(self) -> bool:
+        """Whether enough places have partners enough to say anything of one of them."""
+        return max(int(self.fit.told_rows.sum()), int(self.fit.told_columns.sum())) >= LEAST_PLACES
+
     def slow_cells(self, twice: Mask) -> Mask:
         """Cells too far below what their places explain; of those in `twice` less is asked."""
         errors = np.where(np.isfinite(self.errors), self.errors, self.error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 
@@ -33,10 +34,20 @@ class Group:
 
     def part(self, ranks: Sequence[int]) -> Group | None:
         """Some of these ranks of the job, over the same handle; None where this process drives none of them."""
-        mine = {self.ranks[place]: turn for turn, place in enumerate(self.driven)}
+        mine = self._turns
         driven = tuple(place for place, rank in enumerate(ranks) if rank in mine)
         if not driven:
             return None
         handle = tuple(self.handle[mine[ranks[place]]] for place in driven) if isinstance(self.handle, tuple) else self.handle
-        names = tuple(self.name(self.ranks.index(rank)) for rank in ranks)
+        names = tuple(self.name(self._places[rank]) for rank in ranks)
         return Group(tuple(ranks), driven, handle, names)
+
+    @cached_property
+    def _turns(self) -> dict[int, int]:
+        """Of the ranks of the job that this process drives, which one of them each is."""
+        return {self.ranks[place]: turn for turn, place in enumerate(self.driven)}
+
+    @cached_property
+    def _places(self) -> dict[int, int]:
+        """The ranks within the group, by those of the job."""
+        return {rank: place for place, rank in enumerate(self.ranks)}

@@ -41,6 +41,20 @@ def add_color_and_timeout(parser: argparse.ArgumentParser) -> None:
                         help=f"deadline of every wait for other nodes (default: {DEFAULT_TIMEOUT_S:g})")  # fmt: skip
 
 
+def add_ranks(group: argparse._ArgumentGroup) -> None:
+    """Adds how many ranks a measuring command has, and who starts them."""
+    group.add_argument(
+        "--ranks",
+        metavar="N",
+        type=positive,
+        help="processes to start here when no launcher did (default: one per GPU, or per K of -g; on CPUs 2 at least)",
+    )
+    group.add_argument("-g", "--gpus-per-process", metavar="K", type=positive, default=1,
+                       help="NCCL: GPUs, and so ranks, that each process drives, as in nccl-tests (default: 1)")  # fmt: skip
+    group.add_argument("--ranks-per-node", metavar="K", type=positive,
+                       help="under one task per node: ranks that each task starts (default: 1; NCCL under srun: one per GPU)")  # fmt: skip
+
+
 def _add_sizes(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--sizes", metavar="SIZES", help="1K-1G, 1K-1G:x4, 1K-64K:+1K or 8,1K,1M; K = 1024 (default: 8-64M on CPUs, 8-1G on NCCL)"
@@ -133,16 +147,7 @@ def _add_placing(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_where(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--ranks",
-        metavar="N",
-        type=positive,
-        help="processes to start here when no launcher did (default: one per GPU, or per K of -g; on CPUs 2 at least)",
-    )
-    group.add_argument("-g", "--gpus-per-process", metavar="K", type=positive, default=1,
-                       help="NCCL: GPUs, and so ranks, that each process drives, as in nccl-tests (default: 1)")  # fmt: skip
-    group.add_argument("--ranks-per-node", metavar="K", type=positive,
-                       help="under one task per node: ranks that each task starts (default: 1; NCCL under srun: one per GPU)")  # fmt: skip
+    add_ranks(group)
     group.add_argument("--launches", metavar="N", type=positive, default=1,
                        help="starts of all ranks on this host; intervals are over their medians (default: 1)")  # fmt: skip
     group.add_argument("--gdr-check", action="store_true",

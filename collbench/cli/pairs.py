@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from collbench.cli.gpus import default_backends
-from collbench.cli.options import DEFAULT_TIMEOUT_S
+from collbench.cli.options import DEFAULT_TIMEOUT_S, add_ranks
 from collbench.cli.parser import amount, natural, positive, streams, words
 from collbench.cli.start import Command, begin, launch_of
 from collbench.errors import UsageError
@@ -73,12 +73,7 @@ def _add_how(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_where(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--ranks", metavar="N", type=positive,
-                       help="processes to start here when no launcher did (default: one per GPU; on CPUs 2 at least)")  # fmt: skip
-    group.add_argument("-g", "--gpus-per-process", metavar="K", type=positive, default=1,
-                       help="NCCL: GPUs, and so ranks, that each process drives (default: 1)")  # fmt: skip
-    group.add_argument("--ranks-per-node", metavar="K", type=positive,
-                       help="under one task per node: ranks that each task starts (default: 1; NCCL under srun: one per GPU)")  # fmt: skip
+    add_ranks(group)
     group.add_argument("--timeout", metavar="SECONDS", type=amount, default=DEFAULT_TIMEOUT_S,
                        help=f"deadline of every wait (default: {DEFAULT_TIMEOUT_S:g})")  # fmt: skip
     group.add_argument("--allocation", metavar="NAME", help="name of the allocation (default: the scheduler's job)")

@@ -23,7 +23,7 @@ from collbench.errors import UsageError
 from collbench.operations.operation import Operation
 from collbench.operations.plan import Sweep
 from collbench.operations.sweeps import Sweeps
-from collbench.suite.names import check_names, concerns, operations_of
+from collbench.suite.names import check_names, concerns, operations_of, whose
 from collbench.suite.suite import Suite, Table, read_suite
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ def suite_request(parser: Parser, arguments: argparse.Namespace, argv: list[str]
     suite = read_suite(arguments.suite)
     check_names(suite, backend_names())
     typed = given(parser, argv[1:]) & _OF_A_SWEEP
+    _check_use(typed, suite)
     whole = _parsed(parser, argv, _variables(suite.run.items()), suite, "[run]")
     if whole.gdr_check:
         whole.launches = gdr_check.pairs(whole.launches, os.environ)
@@ -62,6 +63,14 @@ def _check_typed(arguments: argparse.Namespace) -> None:
     make_sweep(arguments, ())
     for name in arguments.backend or ():
         backend_class(name)
+
+
+def _check_use(typed: set[str], suite: Suite) -> None:
+    """Raises UsageError for an option that means nothing for any sweep; a variable may have been set for other commands."""
+    chosen = operations_of([name for table in suite.sweeps for name in table.values["operations"]])
+    for key, option in (_TOGETHER | _ONE_BY_ONE).items():
+        if option in typed and not concerns(key, chosen) and not os.environ.get(f"COLLBENCH_{option.upper()}"):
+            raise UsageError(f"--{option} is for {whose(key)}, and suite {suite.name} has none: leave it out")
 
 
 def _sweeps_of(table: Table, parser: Parser, argv: list[str], suite: Suite) -> Iterator[Sweep]:

@@ -10,7 +10,6 @@ from collbench.cli.options import NOTHING_MOVED
 from collbench.errors import UsageError
 from collbench.operations.registry import commands as operation_commands
 
-_ALIKE = 0.8  # "--size" and "--sizes", but not "--seed"
 _MOST_NAMED = 6
 Parsers = Mapping[str, argparse.ArgumentParser]
 
@@ -43,17 +42,23 @@ def _option(word: str) -> str:
 
 def _remedy(option: str, command: str, parsers: Parsers) -> str:
     """What is alike, why it cannot have it, or who has it; nothing where nobody does."""
-    own, long = _options(parsers[command]), option.startswith("--")
-    close = get_close_matches(option, own, n=1, cutoff=_ALIKE) if long else []
-    if close:
-        return f": did you mean {close[0]}?"
+    alike = _alike(option, _options(parsers[command]))
+    if alike:
+        return f": did you mean {alike}?"
     if _moves_nothing(command) and option in _of_what_moves(parsers):
         return ": it moves nothing, so there are no sizes, types and buffers to choose"
     others = sorted(name for name, parser in parsers.items() if option in _options(parser))
-    if others:
-        return f": that is one of {', '.join(others[:_MOST_NAMED])}{' …' if others[_MOST_NAMED:] else ''}"
-    close = get_close_matches(option, own, n=1) if long else []
-    return f": did you mean {close[0]}?" if close else ""
+    named = [*others[:_MOST_NAMED], *(["others"] if others[_MOST_NAMED:] else [])]
+    return f": {' and '.join(filter(None, (', '.join(named[:-1]), named[-1])))} {'have' if others[1:] else 'has'} it" if others else ""
+
+
+def _alike(option: str, known: Sequence[str]) -> str | None:
+    """The long option that begins with this one, or is most like it; the dashes, which all have, say nothing."""
+    if not option.startswith("--"):
+        return None
+    word, words = option[2:], [one[2:] for one in known if one.startswith("--")]
+    found = [one for one in words if word and one.startswith(word)] or get_close_matches(word, words, n=1)
+    return f"--{found[0]}" if found else None
 
 
 def _options(parser: argparse.ArgumentParser) -> list[str]:

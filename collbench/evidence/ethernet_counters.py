@@ -6,6 +6,7 @@ it is not there. In it a received packet that was missed for want of buffers is 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping
 
 from collbench.evidence.sysfs_numbers import Counts, entries, numbers, text, word
@@ -68,13 +69,14 @@ def _table(path: str) -> dict[str, Counts]:
     for line in text(path).splitlines():
         name, _, rest = line.partition(":")
         values = rest.split()
-        if len(values) >= len(_COLUMNS) * 2 and all(value.isdecimal() and len(value) <= _MOST_DIGITS for value in values):
+        if len(values) >= len(_COLUMNS) * 2 and "".join(values).isdecimal() and max(map(len, values)) <= _MOST_DIGITS:
             found[name.strip()] = {counter: int(values[place]) for counter, place in _COLUMNS.items()}
     return found
 
 
 def _leaves(folder: str) -> bool:
     there = entries(folder)
-    stacked = any(name.startswith("lower_") for name in there)
+    lower = bisect_left(there, "lower_")  # sorted, and there are dozens
+    stacked = there[lower : lower + 1] != [] and there[lower].startswith("lower_")
     inner = "master" in there and "device" not in there
     return not stacked and not inner and word(f"{folder}/type") != _IP_OVER_INFINIBAND

@@ -84,6 +84,17 @@ def bytes_needed(operation: Operation, cell: Cell, n: int) -> int:
     return largest_stride(operation, cell, n, slots) * slots
 
 
+def bytes_on_host(operation: Operation, cell: Cell, n: int, ranks: int, groups: int) -> int:
+    """Bytes that `ranks` ranks of one host need together, of so many groups of n; each group has one root, which may need far more."""
+    largest = bytes_needed(operation, cell, n)
+    if not operation.rooted or n < 2:
+        return ranks * largest
+    slots, other = slots_for(cell), 0 if cell.root else 1
+    extent = Extent.of(operation, Place(other, n, operation.count(cell, n), cell))
+    roots = min(groups, ranks)
+    return roots * largest + (ranks - roots) * stride_of(extent.total * cell.dtype.size, slots, cell.device) * slots
+
+
 def seeded(place: Place, slot: int) -> Place:
     """The place with the digits of a slot: each has its own, so that a slot taken for another shows."""
     return replace(place, cell=replace(place.cell, seed=place.cell.seed + slot))

@@ -157,7 +157,7 @@ class Operation:
     meets       moves nothing: no rank may leave before all have entered; its size is 0
     result_first  in place, the result comes to lie at the start of the buffer (MPI_Reduce_scatter_block); see `on`
     command     the subcommand that runs it (default: its name)
-    cpu_model   which measured reference fits it on one host: "copy", "sum", "allreduce" (see the room peak)
+    cpu_model   which measured reference fits it on one host: "copy", "sum", "reduce", "allreduce" (see the room peak)
     """
 
     name: str

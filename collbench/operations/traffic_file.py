@@ -37,7 +37,8 @@ def _bytes_of(path: Path) -> bytes:
         with path.open("rb") as file:
             raw = file.read(_LARGEST_BYTES + 1)
     except OSError as error:
-        raise UsageError(f"traffic file '{path}' cannot be read ({error.strerror or error}): name a file of numbers, one row per sending rank") from error
+        why = error.strerror or error
+        raise UsageError(f"traffic file '{path}' cannot be read ({why}): name a file of numbers, one row per sending rank") from error
     if len(raw) > _LARGEST_BYTES:
         raise UsageError(f"traffic file '{path}' has more than {_LARGEST_BYTES >> 20} MiB, which is no matrix of any job: {_LIKE}")
     return raw

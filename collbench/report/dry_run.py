@@ -70,7 +70,7 @@ def sentences(planned: Planned) -> Iterator[str]:
     """How many cells there are, how long they may take and what that rests on, and the notes."""
     cells = len(planned.cells)
     kept = f"; {planned.known_from} has {planned.done} more" if planned.known_from else ""
-    yield f"{planned.title}: {cells} {'cell' if cells == 1 else 'cells'} on {_ranks(planned.ranks)}{kept}"
+    yield f"{planned.title}: {_cells(cells)} on {_ranks(planned.ranks)}{kept}"
     yield from _times(planned) if cells else ()
     yield from planned.notes
 
@@ -82,7 +82,7 @@ def _times(planned: Planned) -> Iterator[str]:
         likely = format_duration(ceil(planned.known_s * cells * planned.launches))
         yield f"about {likely}, if a cell takes {planned.known_s:.3g} s, as those in {planned.known_from} did, start included"
     yield (
-        f"at most {format_duration(ceil(planned.at_most_s))} of samples: {cells} cells{starts} × {planned.max_time_s:g} s of --max-time; "
+        f"at most {format_duration(ceil(planned.at_most_s))} of samples: {_cells(cells)}{starts} × {planned.max_time_s:g} s of --max-time; "
         "beside them start, references and verification; cells that a backend cannot measure take no time"
     )
 
@@ -93,6 +93,10 @@ def cell_facts(label: str, cell: Cell) -> dict[str, Any]:
     values = {name: getattr(cell, name) for name in names}
     shown = {name: (getattr(value, "name", None) or str(value)) if name in _AS_TEXT and value else value for name, value in values.items()}
     return {"sweep": label, **shown, "flags": list(cell.flags)}
+
+
+def _cells(cells: int) -> str:
+    return f"{cells} cell" if cells == 1 else f"{cells} cells"
 
 
 def _ranks(ranks: int) -> str:

@@ -103,7 +103,7 @@ def finding_json(found: PairFinding, names: Sequence[str]) -> dict[str, Any]:
     return {
         "kind": found.kind, "quantity": found.quantity, "places": found.places, "ratio": found.ratio, "cells": found.cells,
         "of_cells": found.of_cells, "both_ways": found.both_ways, "where": found.where, "latency_ratio": found.latency,
-        "sentence": found.sentence(names),
+        "untold": found.untold, "sentence": found.sentence(names),
     }  # fmt: skip
 
 
@@ -114,7 +114,7 @@ def _said(
     styled = (
         ("head", [_measured(matrix, about)]),
         ("wrong", wrong_data(matrix)),
-        ("doubtful", _sentences(matrix, found)),
+        ("doubtful" if found else "", _sentences(matrix, found)),
         ("foot", unsaid),
     )
     return wrapped([Line(printable(text), style) for style, texts in styled for text in texts], width)
@@ -133,6 +133,8 @@ def _measured(matrix: PairMatrix, about: Mapping[str, Any]) -> str:
     sizes = f"bandwidth of {format_size(matrix.size_bytes)}, latency of {format_size(matrix.latency_size_bytes)}"
     words = [f"pairs of {matrix.n} {about.get('by', 'place')}s", *_word("over {}", about.get("backend")), sizes]
     possible = matrix.n * (matrix.n - 1)
+    width = about.get("ranks_per_place")
+    words[0] += f" of {width} ranks" if isinstance(width, int) and width > 1 else ""
     words.append(f"{known} of {possible} directed pairs" if known < possible else f"all {possible} directed pairs")
     rounds = "in one round" if about.get("rounds") == 1 else "in {} rounds"
     return ", ".join([*words, *_word(rounds, about.get("rounds")), *_word("{}", about.get("sampled"))])

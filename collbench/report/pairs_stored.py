@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from collbench.errors import UsageError
 from collbench.report.flags import printable
@@ -12,6 +12,9 @@ from collbench.report.screen import PlainScreen, write_line
 from collbench.report.table import Line
 from collbench.results.folder import PAIRS
 from collbench.results.reader import Run
+
+if TYPE_CHECKING:
+    from collbench.results.pair_reader import StoredPairs
 
 
 def holds_pairs(run: Run) -> bool:
@@ -36,11 +39,18 @@ def write_stored(run: Run, format: str, out: TextIO, err: TextIO, color: bool) -
     matrix = stored.matrix()
     again = [pair for one in stored.rounds if one.again for pair in one.pairs]
     if format == "table":
-        unfinished = "" if run.finished else ", not finished"
-        rounds = f"{len(stored.rounds)} {'round' if len(stored.rounds) == 1 else 'rounds'}{unfinished}"
-        PlainScreen(out, err, color).data(Line(printable(f"{run.path.resolve().name} ({rounds})"), "head"))
-    about = {**stored.about, "rounds": len(stored.rounds)}
+        PlainScreen(out, err, color).data(Line(printable(f"{run.path.resolve().name} ({_rounds(run, stored)})"), "head"))
+    about = {**stored.about, "rounds": len({one.round for one in stored.rounds if not one.again})}
     write_pairs(matrix, findings(matrix, again), about, format, out, color=color, again=again)
+
+
+def _rounds(run: Run, stored: StoredPairs) -> str:
+    """How many rounds there are, and of how many where the launch broke off: then run.json does not say what was measured."""
+    known, planned = len(stored.rounds), stored.about.get("rounds")
+    rounds = f"{known} {'round' if known == 1 else 'rounds'}"
+    if run.finished and stored.about.get("measured") is not None:
+        return rounds
+    return f"{f'{known} of {planned} rounds' if isinstance(planned, int) and planned > known else rounds}, not finished"
 
 
 def write_csv(runs: Sequence[Run], path: Path, err: TextIO) -> None:

@@ -10,7 +10,7 @@ from typing import TextIO
 from collbench.analysis.combine import Launches, read_all, together
 from collbench.analysis.resumed import rows_by_launch
 from collbench.analysis.resumed import sentence as resumed
-from collbench.errors import FINE, UsageError
+from collbench.errors import FINE, INTERRUPTED, TERMINATED, UsageError
 from collbench.report.findings import lines as findings
 from collbench.report.flags import printable
 from collbench.report.pairs_stored import holds_pairs, write_csv, write_stored
@@ -18,6 +18,7 @@ from collbench.report.plan import in_print_order, plan_of
 from collbench.report.screen import PlainScreen, is_terminal, wants_color, write_line
 from collbench.report.table import Line, RowWriter, TableWriter
 from collbench.report.terminal import FORMATS
+from collbench.results.reader import Run
 
 _Print = Callable[[Line], None]
 
@@ -71,7 +72,7 @@ def _print_all(tables: Sequence[Launches], format: str, print_line: _Print, room
 
 
 def _heading(table: Launches, first: bool) -> list[Line]:
-    launches, broken = len(table.runs), sum(not run.finished for run in table.runs)
+    launches, broken = len(table.runs), sum(map(_broke_off, table.runs))
     of = [parts for run in table.runs if (parts := len(rows_by_launch(run))) > 1]
     if launches == 1:
         words = [f"{len(table.rows)} rows", *(["not finished"] if broken else []), *(f"resumed: of {parts} launches" for parts in of)]
@@ -79,6 +80,11 @@ def _heading(table: Launches, first: bool) -> list[Line]:
         told = [f"{count} {what}" for count, what in ((broken, "not finished"), (len(of), "resumed")) if count]
         words = [f"{launches} launches", f"{len(table.rows)} rows", *told]
     return [*([] if first else [Line("")]), Line(printable(f"{table.name} ({', '.join(words)})"), "head")]
+
+
+def _broke_off(run: Run) -> bool:
+    """Whether it was killed, or stopped by a signal, which it could still write down."""
+    return not run.finished or run.info.get("exit_code") in (INTERRUPTED, TERMINATED)
 
 
 def _write_csv(tables: Sequence[Launches], path: Path) -> None:

@@ -68,6 +68,7 @@ class PairMatrix:
     low, high    the bandwidth's interval
     wrong        wrong elements of the pair, symmetric; NaN: not verified
     size_bytes   of the messages whose bandwidth it is; latency_size_bytes: of those whose latency
+    latency_spread  by what factor the upper end of the latency's interval exceeds the lower one; None: of none known
     """
 
     places: tuple[str, ...]
@@ -78,6 +79,7 @@ class PairMatrix:
     wrong: Figures
     size_bytes: int
     latency_size_bytes: int
+    latency_spread: Figures | None = None
 
     @property
     def n(self) -> int:
@@ -90,8 +92,8 @@ def matrix_of(places: Sequence[str], rounds: Iterable[PairRound], size_bytes: in
 
     So whoever is slow in the matrix was slow both times. Wrong elements are added up, since what was wrong once stays so.
     """
-    latency, bandwidth, low, high, wrong = (np.full((len(places), len(places)), np.nan) for _ in range(5))
-    found = PairMatrix(tuple(places), latency, bandwidth, low, high, wrong, size_bytes, latency_size_bytes)
+    latency, bandwidth, low, high, wrong, spread = (np.full((len(places), len(places)), np.nan) for _ in range(6))
+    found = PairMatrix(tuple(places), latency, bandwidth, low, high, wrong, size_bytes, latency_size_bytes, spread)
     for one in rounds:
         _put(found, one)
     return found
@@ -103,7 +105,7 @@ def _put(found: PairMatrix, one: PairRound) -> None:
     if not done:
         return
     a, b = np.array([one.pairs[turn] for turn in done]).T
-    found.latency_s[a, b] = found.latency_s[b, a] = np.fmin(found.latency_s[a, b], _figures(one.latency_s, done))
+    _put_latency(found, one, (a, b), done)
     wrong = _figures(one.wrong, done)
     summed = np.where(np.isnan(wrong), found.wrong[a, b], np.nan_to_num(found.wrong[a, b]) + wrong)
     found.wrong[a, b] = found.wrong[b, a] = summed
@@ -112,6 +114,16 @@ def _put(found: PairMatrix, one: PairRound) -> None:
         kept = found.bandwidth[row, column] >= np.nan_to_num(rates)
         for figures, measured in ((found.bandwidth, rates), (found.high, bounds[:, 0]), (found.low, bounds[:, 1])):
             figures[row, column] = np.where(kept, figures[row, column], measured)
+
+
+def _put_latency(found: PairMatrix, one: PairRound, pairs: tuple[NDArray[np.int64], NDArray[np.int64]], done: Sequence[int]) -> None:
+    assert found.latency_spread is not None
+    ends, latency = _figures(one.latency_ci_s, done), _figures(one.latency_s, done)
+    kept = found.latency_s[pairs] <= np.where(np.isnan(latency), np.inf, latency)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        spread = ends[:, 1] / ends[:, 0]
+    for figures, measured in ((found.latency_s, latency), (found.latency_spread, spread)):
+        figures[pairs] = figures[pairs[::-1]] = np.where(kept, figures[pairs], measured)
 
 
 def _rates(size: int, seconds: Figures) -> Figures:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from collbench.peak.ceiling import Ceiling
@@ -95,8 +95,7 @@ class Row:
 
     def as_json(self) -> dict[str, Any]:
         """The row as values that JSON can hold, nested dataclasses as objects; lists and objects are the row's own, not to be changed."""
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
-        return {name: asdict(value) if isinstance(value, Times | Ceiling) else value for name, value in values.items()}
+        return {name: dict(vars(value)) if isinstance(value, _NESTED) else value for name, value in vars(self).items()}
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Row:
@@ -107,3 +106,6 @@ class Row:
                 known[name] = kind(**known[name])
         known["flags"] = tuple(known.get("flags", ()))
         return cls(**known)
+
+
+_NESTED = (Times, Ceiling)

@@ -83,15 +83,15 @@ class Ceilings:
         if backend.own_ceiling:
             return backend.own_ceiling, None
         if cell.device == "cpu" and not any(self._crosses(backend, group) for group in groups):
-            return self._inside(operation, cell, backend), None
+            return self._inside(operation, cell, backend, max(map(len, groups), default=1)), None
         known = (backend.name, cell.device, operation.name, cell.root, cell.traffic, cell.size_bytes if operation.uneven else 0)
         key = (*known, tuple(map(tuple, groups)))
         if key not in self._found:
             self._found[key] = self._of_links(operation, cell, backend, key[-1])
         return self._found[key]
 
-    def _inside(self, operation: Operation, cell: Cell, backend: Backend) -> Ceiling:
-        """What was measured inside the hosts, with all ranks at it as all groups are."""
+    def _inside(self, operation: Operation, cell: Cell, backend: Backend, n: int) -> Ceiling:
+        """What was measured inside the hosts, with all ranks at it as all groups are, for groups of n ranks."""
         if self._oversubscribed():
             return nothing("more ranks than cores")
         if (cell.streams or 1) > 1:
@@ -99,7 +99,8 @@ class Ceilings:
         if _on_loopback(backend):
             return stream_ceiling(operation.both_ways if operation.pair else not operation.rooted, self.rates)
         if _in_memory(backend):
-            return memory_ceiling(operation.cpu_model, cell.size_bytes, self._memory.get((cell.dtype.name, cell.buffers), self.rates))
+            rates = self._memory.get((cell.dtype.name, cell.buffers), self.rates)
+            return memory_ceiling(operation.cpu_model, cell.size_bytes, rates, n)
         return nothing(f"{backend.name} does not say which path it takes inside a host")
 
     def _of_links(self, operation: Operation, cell: Cell, backend: Backend, groups: Groups) -> Found:

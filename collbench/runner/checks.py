@@ -8,11 +8,12 @@ from pathlib import Path
 from collbench.errors import UsageError
 from collbench.operations.cell import Cell
 from collbench.operations.groups import group_size
-from collbench.operations.layout import bytes_needed
+from collbench.operations.layout import bytes_needed, bytes_on_host
 from collbench.operations.plan import Sweep
 from collbench.operations.sweeps import Sweeps, rounding_note, tuning_note
 from collbench.runner.launch import Launch, Work, ranks_of
 from collbench.runner.opening import Opened
+from collbench.runner.turn import placed
 from collbench.units import format_bytes, format_size
 from collbench.world.world import World
 
@@ -43,11 +44,15 @@ def _too_large(work: list[Work], world: World) -> str | None:
     here, host = virtual or len(world.on_host()), free_memory()
     missing: list[tuple[int, Cell, str]] = []
     fits = 0
-    for operation, cell, one in work:
+    for operation, asked, one in work:
         if one.backend is None:
             continue
-        device, need = one.backend.free_bytes(cell), bytes_needed(operation, cell, group_size(operation, cell, ranks_of(one, world)))
-        need, free = (here * need, host) if device is None else (need, device)
+        cell = placed(asked, operation, one.backend)
+        ranks, device = ranks_of(one, world), one.backend.free_bytes(cell)
+        n = group_size(operation, cell, ranks)
+        need, free = bytes_needed(operation, cell, n), device
+        if free is None:
+            need, free = bytes_on_host(operation, cell, n, here, max(1, ranks // n)), host
         if need <= free:
             fits = max(fits, cell.size_bytes)
         else:

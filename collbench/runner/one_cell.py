@@ -101,6 +101,11 @@ class Stage:
         """This process's part of the group of all ranks."""
         return self.members[tuple(range(self.backend.ranks))]
 
+    @property
+    def driven(self) -> frozenset[int]:
+        """The ranks that this process drives."""
+        return frozenset(self.whole.ranks[place] for place in self.whole.driven) if self.whole else frozenset()
+
 
 @dataclass(frozen=True)
 class _Asked:
@@ -158,18 +163,15 @@ def _members(asked: _Asked) -> tuple[Group, ...] | str:
     """This process's groups, or why the library refuses them. All ranks call."""
     cell, stage = asked.cell, asked.stage
     backend, tuning = stage.backend, Tuning(cell.algorithm, cell.protocol)
+    whole, driven = stage.whole, stage.driven
 
     def make(ranks: tuple[int, ...]) -> Group | None:
         if asked.operation.pair:
-            return backend.pair(stage.whole, ranks, cell) if _takes_part(stage, ranks) else None
+            return None if driven.isdisjoint(ranks) else backend.pair(whole, ranks, cell)
         return backend.group(ranks, tuning) if _is_tuned(cell) else stage.members[ranks]
 
     made = _try(lambda: [make(ranks) for ranks in asked.groups])
     return made if isinstance(made, str) else tuple(group for group in made if group)
-
-
-def _takes_part(stage: Stage, ranks: Sequence[int]) -> bool:
-    return stage.whole is not None and any(stage.whole.ranks[place] in ranks for place in stage.whole.driven)
 
 
 def _looped(asked: _Asked, made: _Made, world: World) -> Ready:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from collbench.backends.backend import Backend
 from collbench.errors import FAILED, FINE, USAGE
-from collbench.operations.tournament import Pair, Round, Schedule
+from collbench.operations.tournament import Pair, Schedule
 from collbench.results.pairs import PairRound
 from collbench.runner.launch import Launch
 from collbench.runner.opening import Opened
@@ -17,6 +18,8 @@ from collbench.runner.pair_places import PairsRequest, Places, sampled
 from collbench.runner.pair_round import Court, play, ways_of
 
 _MOST_SUSPECTS = 32
+_LOOKS = 3  # when the loudest are cleared, others stand out that had been lost in their noise
+_TIMES = 2  # that a pair is measured again at most: a disturbance may last
 _TOLD = 4  # wrong pairs that are told one by one
 
 
@@ -36,7 +39,7 @@ class PairsListener(Protocol):
         ...
 
     def again(self, rounds: list[PairRound]) -> list[Pair]:
-        """The pairs that are to be measured once more before anybody is named; at most 32 are."""
+        """The pairs that are to be measured once more before anybody is named; asked anew with what that gave. At most 32 are each time."""
         ...
 
     def matrix(self, rounds: list[PairRound], about: Mapping[str, Any]) -> list[str]:
@@ -124,18 +127,25 @@ def _take(match: Match, played: Iterator[PairRound]) -> None:
 
 def second_look(match: Match, court: Court) -> None:
     """The suspects once more, one by one, so that nobody is named for what others did at the same time."""
-    world = match.launch.world
-    mine = match.listener.again(match.rounds)[:_MOST_SUSPECTS] if match.listener else []
-    suspects = world.decide([list(pair) for pair in mine], "choosing whom to measure again")
-    if suspects:
-        match.note(
-            f"{len(suspects)} {'pair is' if len(suspects) == 1 else 'pairs are'} measured again, one by one, before anybody is named"
-        )
-    for turn, (a, b) in enumerate(suspects):
-        pairs: Round = ((min(a, b), max(a, b)),)
-        _take(match, play(court, match.plan.number + turn, pairs, again=True))
-        if match.listener:
-            match.listener.round(turn + 1, len(suspects), 1, None)
+    done: Counter[Pair] = Counter()
+    for _ in range(_LOOKS):
+        suspects = match.launch.world.decide(_new_suspects(match, done), "choosing whom to measure again")
+        if not suspects:
+            return
+        many = "pair is" if len(suspects) == 1 else "pairs are"
+        match.note(f"{len(suspects)} {many} measured again, one by one, before anybody is named")
+        for turn, (a, b) in enumerate(suspects):
+            _take(match, play(court, match.plan.number + done.total(), ((a, b),), again=True))
+            done[a, b] += 1
+            if match.listener:
+                match.listener.round(turn + 1, len(suspects), 1, None)
+
+
+def _new_suspects(match: Match, done: Mapping[Pair, int]) -> list[Pair]:
+    """Rank 0's; elsewhere none are known."""
+    asked = match.listener.again(match.rounds) if match.listener else []
+    pairs = dict.fromkeys((min(pair), max(pair)) for pair in asked)
+    return [pair for pair in pairs if done.get(pair, 0) < _TIMES][:_MOST_SUSPECTS]
 
 
 def conclude(match: Match) -> int:

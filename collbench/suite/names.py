@@ -41,6 +41,11 @@ def concerns(key: str, chosen: Sequence[Operation]) -> bool:
     return any(has(operation) for operation in chosen)
 
 
+def whose(key: str) -> str:
+    """What to call the operations that a key of a sweep means something for: "alltoallv", "operations with a root"."""
+    return _CONCERNS[key][1]
+
+
 def check_names(suite: Suite, backends: Collection[str]) -> None:
     """Raises UsageError, one sentence with the place and the nearest known name, for an unknown operation, backend or type.
 
@@ -60,7 +65,7 @@ def _wrong(table: Table, backends: Collection[str]) -> Iterator[str]:
     chosen = operations_of(table.values["operations"])
     for key in table.own:
         if not concerns(key, chosen):
-            yield f"{key} is for {_CONCERNS[key][1]}, and this sweep has none: take it out, or put it below [defaults]"
+            yield f"{key} is for {whose(key)}, and this sweep has none: take it out, or put it below [defaults]"
 
 
 def _unknown(what: str, names: Sequence[Any], known: Collection[str]) -> Iterator[str]:

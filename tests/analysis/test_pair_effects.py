@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -152,6 +154,16 @@ def test_a_slow_latency_is_a_finding_of_its_own_or_part_of_the_bandwidths() -> N
     assert together.latency == pytest.approx(1 / 3, rel=0.1)
 
 
+def test_a_latency_whose_own_interval_is_wide_names_nobody() -> None:
+    made = Made(8)
+    made.latencies[1, 3] = made.latencies[3, 1] = 50e-6
+    matrix, steady = made.matrix(), np.full((8, 8), 1.02)
+    assert named(findings(replace(matrix, latency_spread=steady), again=[(1, 3)])) == [("pair", (1, 3))]
+    disturbed = steady.copy()
+    disturbed[1, 3] = disturbed[3, 1] = 100.0
+    assert findings(replace(matrix, latency_spread=disturbed), again=[(1, 3)]) == []
+
+
 def test_below_four_places_nobody_is_named_and_the_reason_told() -> None:
     for n, words in ((2, "two places"), (3, "three places")):
         matrix = Made(n).slow(0).matrix()
@@ -197,7 +209,17 @@ def test_a_sample_of_rounds_is_enough() -> None:
 
 def test_one_to_all_tells_pairs_and_no_places() -> None:
     star = only(both(Made(16), 0, 4).matrix(), [(0, place) for place in range(1, 16)])
-    assert named(findings(star)) == [("pair", (0, 4))]
+    (found,) = findings(star)
+    assert (found.kind, found.places, found.untold) == ("pair", (0, 4), (4,))
+    assert found.sentence(star.places).endswith(": the path between them, or node5, of which too few other pairs were measured")
+    assert doubts(star)[0].startswith("no place is named, only pairs: it takes four places with three partners each")
+
+
+@pytest.mark.parametrize(("partners", "told"), [(2, False), (3, True)])
+def test_a_sample_too_small_to_name_places_says_so(partners: int, told: bool) -> None:
+    sampled = only(Made(8).slow(3).matrix(), [pair for one in schedule(8, partners=partners).rounds() for pair in one])
+    assert named(findings(sampled)) == [("node", (3,))] * told
+    assert doubts(sampled)[0].startswith("no place is named") != told
 
 
 def test_suspects_are_few_and_spread() -> None:
@@ -236,8 +258,16 @@ def test_sentences() -> None:
     )
 
 
+def test_a_figure_that_no_network_has_is_still_a_sentence() -> None:
+    made = Made(5)
+    made.rates[0] = made.rates[:, 0] = 1e-311
+    (found,) = findings(made.matrix())
+    assert (found.kind, found.places, found.ratio) == ("node", (0,), 1e-9)
+    assert replace(found, quantity="latency").sentence(made.names).startswith("node1 takes 1000000000.00 times as long")
+
+
 @settings(max_examples=60, deadline=None)
-@given(st.integers(2, 9).flatmap(lambda n: st.tuples(*(arrays(np.float64, (n, n)) for _ in range(5)))))
+@given(st.integers(2, 6).flatmap(lambda n: st.tuples(*(arrays(np.float64, (n, n)) for _ in range(5)))))
 def test_any_figures_are_survived(figures: tuple[np.ndarray, ...]) -> None:
     n = len(figures[0])
     matrix = PairMatrix(tuple(f"x{place}" for place in range(n)), *figures, size_bytes=1, latency_size_bytes=1)

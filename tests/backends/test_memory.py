@@ -13,9 +13,10 @@ from collbench.backends.memory import Buffers
 from collbench.operations.allgather import ALLGATHER
 from collbench.operations.allreduce import ALLREDUCE
 from collbench.operations.digits import write_digits
-from collbench.operations.layout import ROTATION_BYTES, bytes_needed, slots_for
+from collbench.operations.layout import ROTATION_BYTES, bytes_needed, bytes_on_host, slots_for
 from collbench.operations.p2p_bandwidth import P2P_BANDWIDTH
 from collbench.operations.reducescatter import REDUCESCATTER
+from collbench.operations.registry import operations
 from tests.helpers import make_cell, make_place
 
 PAIR = Group((0, 1), (0, 1))
@@ -119,6 +120,16 @@ def test_bytes_needed_is_what_is_taken(operation, in_place):
     buffers = Buffers(operation, cell, Group((0, 1, 2), (0, 1, 2)), 1)
     taken = max(len(block._bytes) for block in buffers._memory)
     assert taken == bytes_needed(operation, cell, 3)
+
+
+@pytest.mark.parametrize("name", ["allreduce", "reduce", "broadcast", "gather", "scatter"])
+@pytest.mark.parametrize("in_place", [True, False])
+@pytest.mark.parametrize(("root", "buffers"), [(0, "fixed"), (3, "rotating")])
+def test_of_a_hosts_ranks_only_the_root_is_counted_as_one(name, in_place, root, buffers):
+    operation = operations()[name]
+    cell = make_cell(count=400_000, in_place=in_place, buffers=buffers, root=root if operation.rooted else None)
+    made = Buffers(operation, cell, Group((0, 1, 2, 3), (0, 1, 2, 3)), slots_for(cell))
+    assert bytes_on_host(operation, cell, 4, 4, 1) == sum(len(block._bytes) for block in made._memory)
 
 
 @pytest.mark.parametrize("count", [2**45, 2**60])

@@ -90,6 +90,7 @@ def test_evidence_shows_its_cost_beside_none() -> None:
     assert shown["time per cell, difference within pairs"].endswith(" ms")
 
 
+@pytest.mark.in_turn
 @pytest.mark.usefixtures("mpi")
 def test_a_suite_shows_what_its_cells_took_beside_the_calls() -> None:
     shown = lines(suite_overhead.measure(1, "--sizes", "8"))

@@ -141,10 +141,10 @@ def test_repeated_names_count_once(asked: Any) -> None:
     ("command", "option"), [("p2p", "--redop sum"), ("allreduce", "--root 0"), ("broadcast", "--window 2"), ("p2p", "--protocols ll")]
 )
 def test_a_command_has_only_the_options_of_its_operations(command: str, option: str, asked: Any) -> None:
-    with pytest.raises(UsageError, match=f"unrecognized arguments: {option}"):
+    with pytest.raises(UsageError, match=f"^{command} has no option {option.split(maxsplit=1)[0]}: "):
         asked(f"{command} {option}")
 
 
 def test_options_are_never_abbreviated(asked: Any) -> None:
-    with pytest.raises(UsageError, match="unrecognized"):
+    with pytest.raises(UsageError, match=r"^allreduce has no option --iter: did you mean --iterations\?"):
         asked("allreduce --iter 3")

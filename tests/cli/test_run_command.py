@@ -167,6 +167,10 @@ def test_a_run_keeps_its_suite_and_every_row(tmp_path: Path) -> None:
     assert len(set(found)) == 10 and sorted(found) != found, "the order is shuffled"
     dry = run(tmp_path, "run", "two.toml", "--dry-run", "--resume", "o")
     assert (dry.returncode, "suite two: 0 cells on 4 ranks; o has 10 more" in dry.stdout) == (0, True), dry.stdout + dry.stderr
+    other = run(tmp_path, "run", "two.toml", "--dry-run", "--resume", "o", "--max-time", "7")
+    assert (other.returncode, other.stderr) == (
+        2, "collbench: o cannot be resumed: --max-time was 0.05 and is 7.0; start a new run, without --resume\n",
+    )  # fmt: skip
 
 
 def test_a_dry_run_starts_nothing(tmp_path: Path) -> None:

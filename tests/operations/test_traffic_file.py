@@ -52,9 +52,9 @@ def test_what_is_no_matrix_of_bytes(text, sentence, tmp_path):
 
 
 def test_what_cannot_be_read(tmp_path, monkeypatch):
-    with pytest.raises(UsageError, match=r"traffic file '.*absent' cannot be read: No such file or directory"):
+    with pytest.raises(UsageError, match=r"traffic file '.*absent' cannot be read \(No such file or directory\): name a file of numbers"):
         read_traffic(tmp_path / "absent")
-    with pytest.raises(UsageError, match=r"cannot be read: Is a directory"):
+    with pytest.raises(UsageError, match=r"cannot be read \(Is a directory\): name a file"):
         read_traffic(tmp_path)
     monkeypatch.setattr(traffic_file, "_LARGEST_BYTES", 1 << 20)
     with pytest.raises(UsageError, match=r"has more than 1 MiB, which is no matrix of any job"):

@@ -19,6 +19,20 @@ def test_by_model(model, wanted, by):
     assert "before the first cell" in found.source
 
 
+@pytest.mark.parametrize(
+    ("n", "sum_rate", "wanted", "by"),
+    [
+        (2, 24e9, 34.12e9, "memory copy and sum"),  # each sums a half, the root copies the other one: more than 24 GB/s, which it passed
+        (3, 24e9, 25.59e9, "memory copy and sum"),
+        (64, 24e9, 24e9, "memory sum"),  # a chain, all of whose ranks sum at once
+        (3, 50e9, 50e9, "memory sum"),
+    ],
+)
+def test_a_reduces_reference_is_that_of_the_faster_algorithm(n, sum_rate, wanted, by):
+    found = memory_ceiling("reduce", 2**20, HostRates({2**20: 59e9}, {2**20: sum_rate}), n)
+    assert (found.bytes_per_s, found.limited_by) == (pytest.approx(wanted, rel=1e-3), by)
+
+
 @pytest.mark.parametrize(("model", "size"), [("copy", 16), ("sum", 8), ("allreduce", 8), ("unknown", 2**20)])
 def test_what_was_not_measured_has_no_ceiling(model, size):
     found = memory_ceiling(model, size, RATES)

@@ -18,6 +18,7 @@ from collbench.report.columns import (
     shown_columns,
     times,
     two_modes,
+    value_of,
     wrong,
 )
 from collbench.report.flags import DOUBTFUL, FLAGS, explain, printable
@@ -153,6 +154,8 @@ def test_a_barrier_beside_others_has_dashes() -> None:
     columns = {
         column.title: column.text(make_row(0, **BARRIER)) for column in shown_columns(PlanSummary.of([make_row(0, **BARRIER), make_row()]))
     }
+    row = make_row(0, **BARRIER)
+    assert value_of(row, "in_place") == "–"
     assert [columns[title] for title in ("size", "dtype", "algbw GB/s", "busbw GB/s", "of ceiling", "limited by")] == [
         "–", "–", "–", "–", "–", "barrier moves nothing",
     ]  # fmt: skip

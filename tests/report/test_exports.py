@@ -139,3 +139,5 @@ def test_an_unfinished_run_is_called_so(tmp_path: Path) -> None:
     del info["finished_utc"]
     (path / "run.json").write_text(json.dumps(info))
     assert report(path)[0].startswith("run (1 rows, not finished)\n")
+    (path / "run.json").write_text(json.dumps({**info, "finished_utc": "2026-11-21T12:00:00.000Z", "exit_code": 130}))
+    assert report(path)[0].startswith("run (1 rows, not finished)\n"), "Ctrl-C"

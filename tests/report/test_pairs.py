@@ -47,6 +47,10 @@ def picture(matrix: PairMatrix, width: int | None = None, color: bool = False, b
     return [line.text for line in heatmap(matrix, findings(matrix), width, color, blocks)]
 
 
+def test_nodes_that_met_with_several_ranks_say_how_many() -> None:
+    assert text_of(even(5), about={**ABOUT, "ranks_per_place": 2}).startswith("pairs of 5 nodes of 2 ranks, over socket, ")
+
+
 def test_the_whole_table() -> None:
     matrix = half(even(5), 3)
     matrix.wrong[0, 2] = matrix.wrong[2, 0] = 7
@@ -78,7 +82,7 @@ def test_the_whole_table() -> None:
 def test_nobody_and_what_was_sampled() -> None:
     sampled = only(even(6), [(0, 1), (2, 3), (4, 5)])
     lines = text_of(sampled, about={**ABOUT, "rounds": 1, "sampled": "3 of 15 pairs are sampled (--sample 1)"}).splitlines()
-    assert lines[0].endswith("6 of 30 directed pairs, in 1 rounds, 3 of 15 pairs are sampled (--sample 1)")
+    assert lines[0].endswith("6 of 30 directed pairs, in one round, 3 of 15 pairs are sampled (--sample 1)")
     assert lines[1] == "nobody stands out"
     assert "? not measured" in lines[-1]
 
@@ -197,6 +201,7 @@ def test_names_from_anywhere_cannot_move_the_cursor() -> None:
 def stored(folder: Path, lines: list[str], names: int = 5, finished: bool = True) -> Path:
     folder.mkdir()
     about = {"places": [f"node{i + 1}" for i in range(names)], "size_bytes": 1 << 20, "latency_size_bytes": 8, "by": "node"}
+    about |= {"rounds": 12} if not finished else {"measured": len(lines)}
     end = {"finished_utc": "2026-11-21T00:00:00.000Z"} if finished else {}
     (folder / "run.json").write_text(json.dumps({"schema": 1, "operation": "pairs", "pairs": about, **end}))
     (folder / "cells.jsonl").write_text("")
@@ -235,11 +240,19 @@ def test_a_stored_run_as_csv(tmp_path: Path) -> None:
         report_run([folder], tmp_path / "no" / "pairs.csv", "json", io.StringIO())
 
 
+def test_what_ctrl_c_stopped_is_not_finished(tmp_path: Path) -> None:
+    folder, out = stored(tmp_path / "run", rounds(even(5)), finished=False), io.StringIO()
+    info = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps({**info, "finished_utc": "2026-11-21T00:00:00.000Z", "exit_code": 130}))
+    assert report_run([folder], None, "table", out) == 0
+    assert out.getvalue().startswith("run (10 of 12 rounds, not finished)\n")
+
+
 def test_what_cannot_be_read_is_a_warning(tmp_path: Path) -> None:
     lines = [*rounds(even(5)), "{}\n", '{"round": 3']
     folder, out, err = stored(tmp_path / "run", lines, finished=False), io.StringIO(), io.StringIO()
     assert report_run([folder], None, "table", out, err=err) == 0
-    assert out.getvalue().startswith("run (10 rounds, not finished)")
+    assert out.getvalue().startswith("run (10 of 12 rounds, not finished)")
     assert "ends in the middle of line 12" in err.getvalue()
     assert "1 lines are left out" in err.getvalue()
 

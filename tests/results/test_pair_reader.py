@@ -118,6 +118,7 @@ def test_of_two_looks_the_faster_counts_and_all_wrong_data(first, second):
     matrix = matrix_of(ABOUT["places"], rounds, SIZE, 8)
     assert (matrix.bandwidth[0, 1], matrix.latency_s[1, 0], matrix.wrong[0, 1], matrix.wrong[1, 0]) == (SIZE / 1e-6, 1e-6, 3, 3)
     assert (matrix.low[0, 1], matrix.high[0, 1]) == (SIZE / 2e-6, SIZE / 1e-6)
+    assert matrix.latency_spread is not None and matrix.latency_spread[0, 1] == matrix.latency_spread[1, 0] == 2
     refused = [*rounds, a_round(2, ((0, 1),), forward_s=(None,), na=("gone",), again=True)]
     assert matrix_of(ABOUT["places"], refused, SIZE, 8).bandwidth[0, 1] == SIZE / 1e-6
 

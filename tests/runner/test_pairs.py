@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from itertools import count
 from types import SimpleNamespace
 
 import numpy as np
@@ -144,9 +145,12 @@ def test_the_smallest_budget_leaves_nobody_without_a_pair(play, ranks):
     assert len(found.rounds) == 1 + ranks % 2
 
 
-def test_no_round_begins_when_the_time_is_used_up(play):
-    found = play(8, budget=Budget(1e-4, 8, 1), budget_s=0.0022)  # by measurements alone all 7 rounds fit
-    sentence = "4 of 28 pairs are sampled (--budget 0.0022 s is used up: raise it to measure more)"
+def test_no_round_begins_when_the_time_is_used_up(play, monkeypatch):
+    clock = SimpleNamespace(monotonic=count(0, 10).__next__)  # ten seconds from each look to the next
+    for room in ("pairs", "pair_match"):
+        monkeypatch.setattr(f"collbench.runner.{room}.time", clock)
+    found = play(8, budget=Budget(0.1, 8, 1), budget_s=15)  # by measurements alone all 7 rounds fit
+    sentence = "4 of 28 pairs are sampled (--budget 15 s is used up: raise it to measure more)"
     assert (len(found.rounds), found.about["measured"], found.about["rounds"], found.about["sampled"]) == (1, 4, 1, sentence)
     assert sentence in found.told.notes
 
@@ -154,15 +158,24 @@ def test_no_round_begins_when_the_time_is_used_up(play):
 def test_suspects_are_measured_again_alone(play):
     found = play(4, suspects=[(3, 1), (0, 2)])
     again = [one for one in found.rounds if one.again]
-    assert [one.pairs for one in again] == [((1, 3),), ((0, 2),)] and [one.again for one in found.rounds[:3]] == [False] * 3
+    assert [one.pairs for one in again] == [((1, 3),), ((0, 2),)] * 2 and [one.again for one in found.rounds[:3]] == [False] * 3
     first = next(one for one in found.rounds if (0, 2) in one.pairs)
-    assert found.matrix.latency_s[0, 2] == min(again[1].latency_s[0], first.latency_s[first.pairs.index((0, 2))])
+    assert found.matrix.latency_s[0, 2] == min(again[1].latency_s[0], again[3].latency_s[0], first.latency_s[first.pairs.index((0, 2))])
     assert found.about["measured"] == 6
     assert "2 pairs are measured again, one by one, before anybody is named" in found.told.notes
 
 
-def test_no_more_than_32_are_measured_again(play):
-    assert sum(one.again for one in play(4, suspects=[(0, 1)] * 40, seed=1).rounds) == 32
+def test_no_more_than_32_are_measured_again_at_a_time(play):
+    everybody = [(a, b) for a in range(9) for b in range(a)]
+    assert "32 pairs are measured again, one by one, before anybody is named" in play(9, suspects=everybody, seed=1).told.notes
+
+
+def test_who_stands_out_after_a_second_look_has_one_too_and_nobody_more_than_two(play, monkeypatch):
+    monkeypatch.setattr(Told, "again", lambda self, rounds: [(0, 1), (3, 2)] if any(one.again for one in rounds) else [(1, 0), (0, 1)])
+    found = play(4)
+    assert [one.pairs for one in found.rounds if one.again] == [((0, 1),), ((0, 1),), ((2, 3),), ((2, 3),)]
+    assert [one.round for one in found.rounds if one.again] == [3, 4, 5, 6]
+    assert len([note for note in found.told.notes if "measured again" in note]) == 3
 
 
 def test_nodes_meet_with_all_their_ranks_at_once(play, monkeypatch):

@@ -64,7 +64,7 @@ def start(tmp_path):
         sweep = Sweep(operations, tuple(sizes), tuple(DTYPES[name] for name in dtypes), **more)
         request = Request(
             "allreduce", sweep, (backend,), frozenset([backend]),
-            **{"ranks": 4, "budget": Budget(0.2, 20, 2), "out": tmp_path / "run", "timeout_s": 10.0, **chosen},
+            **{"ranks": 4, "budget": Budget(2, 20, 2), "out": tmp_path / "run", "timeout_s": 10.0, **chosen},
         )  # fmt: skip
         told, codes, world = Told(), [], World(LaunchInfo("local", 0, 1, 0, 1, "ipc://", "alone"), 10.0)
         try:
