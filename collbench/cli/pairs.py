@@ -27,7 +27,7 @@ _WINDOW = 16  # a sample must be short enough for six of them to fit into half a
 _SUMMARY = "latency and bandwidth between all pairs of ranks or nodes, and who among them is slow"
 _DESCRIPTION = (
     f"{_SUMMARY}. All pairs of a round are measured at the same time, each rank with one partner; who seems slow is "
-    "measured once more, alone, before anybody is named."
+    "measured again, alone, before anybody is named."
 )
 
 

@@ -176,7 +176,7 @@ def _killed(folder, draw):
     rows = read_run(folder).rows
     text = (folder / "cells.jsonl").read_bytes()
     at = draw.randrange(len(text))
-    done = text[:at].count(b"\n")
+    done = text[: at + 1].count(b"\n")  # a row that lacks only its line's end is whole
     begun = at > sum(map(len, text.splitlines(keepends=True)[:done]))
     ends = [0, *np.maximum.accumulate([_end(row) for row in rows])]
     least, most = ends[done + begun], ends[min(done + 1, len(rows))]
