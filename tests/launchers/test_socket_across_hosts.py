@@ -31,6 +31,6 @@ def test_it_reads_the_links_rate(streams: int, slurm_hosts: SlurmBed, tmp_path: 
         if row.operation != "p2p_latency":  # while one direction rests, the shaper saves up a burst for it
             # several streams share the link as it pleases them, and the last one's end is the message's end
             least = 0.93 if streams == 1 else 0.8
-            assert row.busbw_bytes_per_s and row.busbw_bytes_per_s / LINK_BYTES_PER_S <= 0.957, row
+            assert row.busbw_bytes_per_s and row.busbw_bytes_per_s / LINK_BYTES_PER_S <= 0.957 * TOLERANCE, row
             fastest = row.busbw_bytes_per_s * row.time_s.p50 / row.time_s.min  # a busy machine slows the others
             assert fastest / LINK_BYTES_PER_S >= least, row
