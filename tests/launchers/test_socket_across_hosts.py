@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from collbench.peak.ceiling import TOLERANCE
 from tests.beds import SlurmBed
 from tests.cli.command import PROGRAM, environment
 from tests.conftest import sample
