@@ -83,7 +83,7 @@ REFUSED = [
     (("--sample", "4"), "--sample 4 asks for more partners than each of 4 ranks has: choose 1 to 3"),
     (("--one-to-all", "4"), "--one-to-all 4: there is no rank 4 among 4: choose one from 0 to 3"),
     (("--device", "cuda"), "no pair can be measured on simulated: simulated runs on cpu here, not on cuda"),
-    (("--streams", "2"), "no pair can be measured on simulated: simulated has one connection between two ranks: --streams is for socket"),
+    (("--streams", "2"), "--streams concerns socket, which is not among the backends (simulated): add --backend socket, or drop --streams"),
 ]
 
 
