@@ -69,7 +69,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _another_time(items: Sequence[pytest.Item]) -> set[pytest.Item]:
-    """Of those marked `in_turn` the three quarters that this commit does not draw; tests that share a dear set-up name it, and go together."""
+    """Of those marked `in_turn` the three quarters that another commit draws; tests that share a dear set-up name it, and go together."""
     groups: dict[str, list[pytest.Item]] = {}
     for item in items:
         if marker := item.get_closest_marker("in_turn"):
