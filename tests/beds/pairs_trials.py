@@ -116,7 +116,9 @@ def table(trials: Sequence[Trial]) -> str:
 
 
 def keep(folder: Path, trials: Sequence[Trial]) -> None:
-    """Leaves README.md and trials.jsonl in the folder of the runs."""
+    """Leaves README.md and trials.jsonl in the folder of the runs, whose commands then name it by its last word alone."""
+    for run in folder.glob("*/run.json"):
+        run.write_text(run.read_text().replace(str(folder), "pairs-trials"))
     (folder / "trials.jsonl").write_text("".join(f"{json.dumps(asdict(trial))}\n" for trial in trials))
     (folder / "README.md").write_text(table(trials) + "\n")
 
