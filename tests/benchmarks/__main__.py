@@ -1,4 +1,7 @@
-"""python -m tests.benchmarks [NAME …] [--write]: measures, prints the tables, and with --write keeps them with the raw figures."""
+"""python -m tests.benchmarks [NAME …] [--write]: measures, prints the tables, and with --write keeps them with the raw figures.
+
+With names, the sections of the others stay as they are, and those named say when they were measured.
+"""
 
 from __future__ import annotations
 
@@ -53,17 +56,17 @@ def main() -> int:
     """Runs the benchmarks named, or all; 1 if any could not be measured, and then nothing is written."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description="Measures what collbench promises of itself.")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(_ALL)} (default: all)")
-    parser.add_argument("--write", action="store_true", help="all of them, kept in RESULTS.md and raw/")
+    parser.add_argument("--write", action="store_true", help="keep them in RESULTS.md and raw/")
     parser.add_argument("--note", default="", help="a sentence for RESULTS.md on what else was running")
     chosen = parser.parse_args()
     unknown = sorted(set(chosen.names) - set(_ALL))
-    if unknown or (chosen.write and chosen.names):
-        parser.error(f"no benchmark {unknown[0]}" if unknown else "--write keeps all benchmarks of one time: name none")
+    if unknown:
+        parser.error(f"no benchmark {unknown[0]}")
     before = _load()
     outcomes = [outcome for name in chosen.names or _ALL if (outcome := _measured(name))]
     complete = len(outcomes) == len(chosen.names or _ALL)
     if chosen.write and complete:
-        _write(outcomes, before, chosen.note)
+        _write(outcomes, _some(outcomes, before) if chosen.names else _all(outcomes, before, chosen.note))
     return 0 if complete else 1
 
 
@@ -77,8 +80,23 @@ def _measured(name: str) -> Outcome | None:
     return outcome
 
 
-def _write(outcomes: list[Outcome], before: str, note: str) -> None:
-    (_HERE / "RESULTS.md").write_text("\n".join([_head(before, note), *(outcome.markdown() for outcome in outcomes)]))
+def _all(outcomes: list[Outcome], before: str, note: str) -> str:
+    return "\n".join([_head(before, note), *(outcome.markdown() for outcome in outcomes)])
+
+
+def _some(outcomes: list[Outcome], before: str) -> str:
+    """RESULTS.md with these sections in place of the old ones, new ones last."""
+    head, *old = re.split(r"^(?=## )", (_HERE / "RESULTS.md").read_text(), flags=re.MULTILINE)
+    sections = {section.split()[1]: section for section in old}
+    when = f"Measured {_today()} on the same machine, load average (1 min) {before} before and {_load()} after. "
+    for outcome in outcomes:
+        title, _, rest = outcome.markdown().partition("\n\n")
+        sections[outcome.name] = f"{title}\n\n{when}{rest}"
+    return head + "\n".join(section.rstrip("\n") + "\n" for section in sections.values())
+
+
+def _write(outcomes: list[Outcome], text: str) -> None:
+    (_HERE / "RESULTS.md").write_text(text)
     (_HERE / "raw").mkdir(exist_ok=True)
     for outcome in outcomes:
         lines = [json.dumps({name: _short(value) for name, value in one.items()}) for one in outcome.raw]
@@ -90,16 +108,19 @@ def _short(value: Any) -> Any:
 
 
 def _head(before: str, note: str) -> str:
-    today = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
     return f"""# Speed and memory of collbench itself
 
-Measured {today} by `python -m tests.benchmarks --write`; raw figures in `raw/`. Medians over launches with rank-based 95 % intervals;
+Measured {_today()} by `python -m tests.benchmarks --write`; raw figures in `raw/`. Medians over launches with rank-based 95 % intervals;
 met: the whole interval is on the right side of the target.
 
 Machine: {os.cpu_count()} virtual cores ({_processor()}), shared with others and noisy; {platform.system()} {platform.release()}, \
 Python {platform.python_version()}, {_mpi()}. Load average (1 min) {before} before and {_load()} after; one run of two \
 MPI ranks is 2. {note}
 """
+
+
+def _today() -> str:
+    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
 
 
 def _load() -> str:
