@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import argparse
 import os
+from functools import partial
 from typing import Any
 
 from collbench.cli import gdr_check
 from collbench.cli.gpus import default_backends
 from collbench.cli.options import add_options, make_request
+from collbench.cli.parser import Parser
 from collbench.cli.start import Command, begin, launch_of
 from collbench.operations.registry import commands as operation_commands
 
 
 def add(commands: Any) -> dict[str, argparse.ArgumentParser]:
     """Adds one command per operation (the point-to-point ones share `p2p`)."""
-    added = {}
+    added: dict[str, argparse.ArgumentParser] = {}
     for name, operations in sorted(operation_commands().items()):
         summary = operations[0].summary if len(operations) == 1 else "latency, one-way and two-way bandwidth between pairs of ranks"
-        parser = commands.add_parser(name, help=summary, description=summary)
-        add_options(parser, operations)
+        parser: Parser = commands.add_parser(name, help=summary, description=summary)
+        parser.later(partial(add_options, parser, operations))
         parser.set_defaults(call=call)
         added[name] = parser
     return added

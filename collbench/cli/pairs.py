@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from collbench.cli.gpus import default_backends
 from collbench.cli.options import DEFAULT_TIMEOUT_S, add_ranks
-from collbench.cli.parser import amount, natural, positive, streams, words
+from collbench.cli.parser import Parser, amount, natural, positive, streams, words
 from collbench.cli.start import Command, begin, launch_of
 from collbench.errors import UsageError
 
@@ -33,12 +34,16 @@ _DESCRIPTION = (
 
 def add(commands: Any) -> dict[str, argparse.ArgumentParser]:
     """Adds the command."""
-    parser: argparse.ArgumentParser = commands.add_parser("pairs", help=_SUMMARY, description=_DESCRIPTION)
+    parser: Parser = commands.add_parser("pairs", help=_SUMMARY, description=_DESCRIPTION)
+    parser.later(partial(_add_options, parser))
+    parser.set_defaults(call=call, gdr_check=False)
+    return {"pairs": parser}
+
+
+def _add_options(parser: Parser) -> None:
     _add_what(parser.add_argument_group("what to measure"))
     _add_how(parser.add_argument_group("how to measure"))
     _add_where(parser.add_argument_group("launch and output"))
-    parser.set_defaults(call=call, gdr_check=False)
-    return {"pairs": parser}
 
 
 def _add_what(group: argparse._ArgumentGroup) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from collbench.errors import UsageError
@@ -11,10 +11,35 @@ from collbench.operations.plan import MOST_STREAMS
 
 
 class Parser(argparse.ArgumentParser):
-    """Raises UsageError instead of printing its usage and leaving."""
+    """Raises UsageError instead of printing its usage and leaving. Its options may be added later, when it is asked for them.
+
+    There are two dozen commands with forty options each, of which a start needs one: every rank would pay for all.
+    """
 
     def __init__(self, **settings: Any) -> None:
+        self._later: Callable[[], object] | None = None
         super().__init__(allow_abbrev=False, **settings)
+
+    def later(self, fill: Callable[[], object]) -> None:
+        """Adds the options when they are needed."""
+        self._later = fill
+
+    def whole(self) -> Parser:
+        """The parser with all of its options."""
+        fill, self._later = self._later, None
+        if fill:
+            fill()
+        return self
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """argparse's, of the whole parser."""
+        self.whole()
+        return super().parse_known_args(args, namespace)
+
+    def format_help(self) -> str:
+        """argparse's, of the whole parser."""
+        self.whole()
+        return super().format_help()
 
     def error(self, message: str) -> NoReturn:
         """One sentence: what, and where to look."""
@@ -88,10 +113,15 @@ def words(text: str) -> list[str]:
     return found
 
 
+def actions_of(parser: argparse.ArgumentParser) -> list[argparse.Action]:
+    """All options and arguments of a parser."""
+    return parser.whole()._actions if isinstance(parser, Parser) else parser._actions
+
+
 def from_environment(parser: argparse.ArgumentParser, typed: list[str], env: Mapping[str, str]) -> list[str]:
     """The options that COLLBENCH_* variables (empty is unset) add in front of what was typed; what was typed wins over them."""
     added: list[str] = []
-    for action in parser._actions:
+    for action in actions_of(parser):
         long = next((option for option in action.option_strings if option.startswith("--")), None)
         value = env.get(_twin(long)) if long and long != "--help" else None
         if long is None or not value or _given(action, typed):
@@ -105,7 +135,7 @@ def from_environment(parser: argparse.ArgumentParser, typed: list[str], env: Map
 
 def given(parser: argparse.ArgumentParser, typed: list[str]) -> set[str]:
     """The options, by the name of their value, that were typed."""
-    return {action.dest for action in parser._actions if any(_is(word, option) for word in typed for option in action.option_strings)}
+    return {action.dest for action in actions_of(parser) if any(_is(word, option) for word in typed for option in action.option_strings)}
 
 
 # What says the same in other words: typed, these win over the variable, too.

@@ -27,7 +27,7 @@ def add(commands: Any) -> dict[str, argparse.ArgumentParser]:
     parser: Parser = commands.add_parser("run", help="a suite: many operations, backends and sizes in one launch", description=_ABOUT)
     parser.add_argument("suite", metavar="SUITE", help="quick, full, gate, or a TOML file")
     parser.add_argument("--dry-run", action="store_true", help="print the cells and how long they may take, and start nothing")
-    add_options(parser, list(operations().values()))
+    parser.later(partial(add_options, parser, list(operations().values())))
     parser.set_defaults(call=partial(call, parser))
     return {"run": parser}
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 
 from collbench.cli.options import NOTHING_MOVED
+from collbench.cli.parser import actions_of
 from collbench.errors import UsageError
 from collbench.operations.registry import commands as operation_commands
 
@@ -16,13 +17,13 @@ Parsers = Mapping[str, argparse.ArgumentParser]
 
 def check_command(argv: Sequence[str], parsers: Parsers) -> None:
     """Raises UsageError where the first word is no command; `parsers` by command."""
-    from collbench.suite.form import nearest
-
     first = argv[0] if argv else "--help"
     if first in parsers or first in ("-h", "--help", "--version"):
         return
     if first.startswith("-"):
         raise UsageError(f"'{first}' stands where the command belongs: write that first, like `collbench allreduce {first}` …")
+    from collbench.suite.form import nearest  # here: no start that is right needs it
+
     raise UsageError(f"command '{first}' is unknown: {nearest(first, parsers)} (see `collbench --help`)")
 
 
@@ -62,7 +63,7 @@ def _alike(option: str, known: Sequence[str]) -> str | None:
 
 
 def _options(parser: argparse.ArgumentParser) -> list[str]:
-    return [option for action in parser._actions for option in action.option_strings]
+    return [option for action in actions_of(parser) for option in action.option_strings]
 
 
 def _moves_nothing(command: str) -> bool:
@@ -72,5 +73,5 @@ def _moves_nothing(command: str) -> bool:
 
 def _of_what_moves(parsers: Parsers) -> set[str]:
     """The options that what moves nothing has not."""
-    actions = (action for name in operation_commands() for action in parsers[name]._actions)
+    actions = (action for name in operation_commands() for action in actions_of(parsers[name]))
     return {option for action in actions if action.dest in NOTHING_MOVED for option in action.option_strings}

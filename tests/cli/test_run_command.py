@@ -117,6 +117,7 @@ def test_every_key_of_a_sweep_and_of_the_run_has_its_option(asked: Any) -> None:
     keys = schema()["properties"]
     assert {*_TOGETHER, *_ONE_BY_ONE, "in_place", "operations"} == set(keys["defaults"]["properties"])
     from collbench.cli import run as command
+    from collbench.cli.parser import actions_of
 
     parsers: dict[str, Any] = {}
 
@@ -127,7 +128,7 @@ def test_every_key_of_a_sweep_and_of_the_run_has_its_option(asked: Any) -> None:
             return parsers.setdefault(name, Parser(prog="collbench run"))
 
     command.add(Commands())
-    there = {action.dest for action in parsers["run"]._actions}
+    there = {action.dest for action in actions_of(parsers["run"])}
     assert {*_TOGETHER.values(), *_ONE_BY_ONE.values(), *keys["run"]["properties"]} <= there
 
 
