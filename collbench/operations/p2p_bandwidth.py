@@ -20,7 +20,8 @@ def window(cell: Cell) -> int:
 def directed(sends: Callable[[int], bool], receives: Callable[[int], bool]) -> Steps:
     """Steps in which a rank of the pair sends and receives a window as these say."""
 
-    def steps(x: Binding) -> Iterator[Call]:
+    def windowed(x: Binding) -> Iterator[Call]:
+        """The window, then the byte that says it has arrived."""
         other = 1 - x.rank
         yield from x.together()
         for _ in range(window(x.cell)):
@@ -31,7 +32,7 @@ def directed(sends: Callable[[int], bool], receives: Callable[[int], bool]) -> S
         yield x.waitall()
         yield x.signal_from(other) if x.rank == 0 else x.signal_to(other)
 
-    return steps
+    return windowed
 
 
 def _at_the_receiver(x: Place) -> Sequence[Block]:

@@ -89,11 +89,6 @@ def unsound(samples: NDArray[np.float64]) -> int:
     return len(samples) - len(sound(samples))
 
 
-def effective_n(samples: NDArray[np.float64]) -> float | None:
-    """Independent samples that the series is worth for its median, at most n; None for 10 samples or fewer, or a constant series."""
-    return _worth(len(samples), _memory(samples, middle(np.sort(samples)))[0]) if len(samples) else None
-
-
 def quantiles(samples: NDArray[np.float64]) -> dict[str, float]:
     """min, p95, p99 and max in the samples' unit, of the sound ones; all 0 when there is none."""
     series = np.sort(sound(samples))

@@ -15,7 +15,7 @@ from collbench.errors import UsageError
 from collbench.results.folder import RunFolder
 from collbench.results.reader import Run, read_run
 from collbench.results.record import Row
-from collbench.stats.median import effective_n
+from collbench.stats.median import median
 from tests.results.rows import make_row, not_measured
 
 HOSTS = [{"rank": rank, "host": f"node{rank + 4:02d}"} for rank in range(8)]
@@ -33,7 +33,7 @@ def run_of(times: list[NDArray[np.float64]], **changes: Any) -> Run:
     """A run with one cell per array of seconds [ranks × samples]."""
     rows, arrays = [], {}
     for power, each in enumerate(times, start=3):
-        known = {"ranks": len(each), "n": each.shape[1], "n_eff": effective_n(each.max(axis=0))}
+        known = {"ranks": len(each), "n": each.shape[1], "n_eff": median(each.max(axis=0)).n_eff}
         rows.append(make_row(1 << power, **{**known, **changes}))
         arrays[1 << power] = {"slowest_rank": each.argmax(axis=0).astype(np.int32), "rank_p50_s": np.median(each, axis=1)}
     return InMemory(Path("run"), {"arrays": arrays, "rank_map": HOSTS}, rows)

@@ -195,19 +195,22 @@ def test_no_suite_and_no_such_suite(tmp_path: Path) -> None:
 
 
 class Ranks:
-    """A world of ranks that have said something already."""
+    """A world of ranks that have said something already; `asked` counts how often they were asked."""
 
     def __init__(self, *said: list[Any]) -> None:
-        self._said = list(said)
+        self._said, self.asked = list(said), 0
         self.members = [type("Member", (), {"host": f"node{rank}"}) for rank in range(len(said))]
 
     def agree(self, mine: list[Any], what: str) -> list[list[Any]]:
         assert (mine, what) == (self._said[0], "comparing the suite")
+        self.asked += 1
         return self._said
 
 
 def test_ranks_that_have_read_the_same_go_on() -> None:
-    compare(Ranks([None, "d", "x"], [None, "d", "x"]), None, "d", "x")  # type: ignore[arg-type]
+    ranks = Ranks([None, "d", "x"], [None, "d", "x"])
+    compare(ranks, None, "d", "x")  # type: ignore[arg-type]
+    assert ranks.asked == 1
 
 
 def test_ranks_that_have_read_another_text_all_stop() -> None:

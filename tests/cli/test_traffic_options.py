@@ -108,4 +108,6 @@ def test_all_ranks_must_have_read_the_same_file() -> None:
 
 
 def test_nobody_is_asked_where_nothing_is_uneven() -> None:
-    check_traffic(Sweep((BARRIER,), (8,), (DTYPES["int8"],)), SimpleNamespace())  # type: ignore[arg-type]
+    asked: list[str] = []
+    check_traffic(Sweep((BARRIER,), (8,), (DTYPES["int8"],)), SimpleNamespace(agree=lambda _, what: asked.append(what)))  # type: ignore[arg-type]
+    assert asked == []

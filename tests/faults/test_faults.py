@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from collbench.results.reader import Run, read_run
+from collbench.results.reader import read_run
 from tests.beds import SlurmBed
-from tests.cli.command import BIN, PROGRAM, Finished, environment, run, running, start, until
+from tests.cli.command import BIN, PROGRAM, Finished, environment, run, running, until
 from tests.conftest import sample
+from tests.faults.launch import TIMEOUT_S, Launch
 
 MPICH = BIN / "mpiexec"
-TIMEOUT_S = 4
 # Far more than any test waits for, so that every fault comes in the middle.
 LONG = ("allreduce", "--sizes", "8,1K,1K-64M", "-n", "20", "--out", "run", "--timeout", str(TIMEOUT_S))
 
@@ -30,58 +28,6 @@ pytestmark = [
     pytest.mark.timeout(120),
     pytest.mark.skipif(not MPICH.exists() or not (BIN / "torchrun").exists(), reason="needs the extras torch and mpich beside this Python"),
 ]
-
-
-class Launch:
-    """A run in the middle: some cells are stored, more are to come.
-
-    On a busy machine a library may open more slowly than so short a --timeout allows; then it is started again.
-    """
-
-    def __init__(self, folder: Path, *argv: str, program: tuple[str, ...] = PROGRAM, env: dict[str, str] | None = None) -> None:
-        self.folder = folder
-        cells = folder / "run" / "cells.jsonl"
-        for _ in range(3):
-            shutil.rmtree(folder / "run", ignore_errors=True)
-            self.process = start(folder, *argv, program=program, env=env)
-            until(lambda: self.process.poll() is not None or (cells.exists() and cells.stat().st_size), "the first row", 60)
-            if self.process.poll() is None:
-                break
-            assert "hang: opening " in self.said, self.said
-        assert self.process.poll() is None, self.said
-        self.parent = self.process.pid
-        self.pids = [member["pid"] for member in json.loads((folder / "run" / "run.json").read_text())["rank_map"]]
-
-    @property
-    def said(self) -> str:
-        return (self.folder / "stderr").read_text()
-
-    def end(self, within_s: float) -> int:
-        """The exit code, which must come in time."""
-        try:
-            return self.process.wait(within_s)
-        except subprocess.TimeoutExpired:
-            pytest.fail(f"still running after {within_s:g} s: {self.said}")
-
-    def everybody_left(self) -> None:
-        until(lambda: not running(self.folder), f"the end of {running(self.folder)}", 10)
-
-    def stored(self) -> Run:
-        """What is on the disk, which must be whole rows from the first on."""
-        found = read_run(self.folder / "run")
-        assert found.rows and {row.size_bytes for row in found.rows} <= {8, *(1024 << k for k in range(17))}
-        assert not any(row.wrong for row in found.rows)
-        assert not found.warnings
-        return found
-
-
-@pytest.fixture
-def launch(tmp_path: Path) -> Iterator[Callable[..., Launch]]:
-    """Starts a run; whatever is left of it when the test ends is killed."""
-    yield lambda *argv, **options: Launch(tmp_path, *argv, **options)
-    for pid in running(tmp_path):
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
 
 
 class TestKilled:
@@ -147,10 +93,10 @@ class TestStopped:
 
     @pytest.mark.parametrize(("backend", "victim"), [("mpi", 1), *sample([("mpi", 0), ("gloo", 0), ("gloo", 1)], 1)])
     def test_it_is_named_and_the_run_ends(self, backend: str, victim: int, launch: Callable[..., Launch]) -> None:
-        one = launch(*LONG, "--backend", backend)
+        one = launch(*LONG, "--max-time", "2", "--backend", backend)
         os.kill(one.pids[victim], signal.SIGSTOP)
-        # what the others wait for a cell of --max-time 5, then the parent's patience of 10 s with the one that is stopped
-        assert one.end(within_s=1.5 * (TIMEOUT_S + 5) + 20) == 4
+        # 1.5 times the deadline and --max-time, then the parent's patience of 10 s with the one that is stopped
+        assert one.end(within_s=2 * TIMEOUT_S + 15) == 4
         assert re.search(rf"rank {victim}\b.*(did not answer|is stopped)", one.said), one.said
         assert "Traceback" not in one.said
         one.stored()

@@ -5,28 +5,16 @@ from __future__ import annotations
 import os
 import re
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import suppress
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
-from tests.cli.command import running
 from tests.conftest import sample
-from tests.faults.test_faults import TIMEOUT_S, Launch
+from tests.faults.launch import TIMEOUT_S, Launch
 
 LONG = ("p2p", "--backend", "socket", "--sizes", "8,1K,1K-64M", "-n", "20", "--out", "run", "--timeout", str(TIMEOUT_S))
 
 pytestmark = [pytest.mark.in_turn, pytest.mark.timeout(120)]
-
-
-@pytest.fixture
-def launch(tmp_path: Path) -> Iterator[Callable[..., Launch]]:
-    """Starts a run; whatever is left of it when the test ends is killed."""
-    yield lambda *argv, **options: Launch(tmp_path, *argv, **options)
-    for pid in running(tmp_path):
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
 
 
 @pytest.mark.parametrize(("victim", "streams"), sample([(0, "1"), (1, "1"), (0, "3"), (1, "3")], 1))

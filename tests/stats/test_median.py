@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collbench.results.reader import read_run
-from collbench.stats.median import Median, effective_n, median, quantiles, sound, unsound
+from collbench.stats.median import Median, median, quantiles, sound, unsound
 
 REPORTS = Path(__file__).parents[2] / "reports"
 
@@ -101,19 +101,19 @@ def test_effective_n_of_a_known_memory(rho):
     """Signs of a Gaussian AR(1) have the autocorrelation 2/π·asin(ρ^k)."""
     random, n = np.random.default_rng(1), 2000
     closed = n / (1 + 2 * np.sum(2 / np.pi * np.arcsin(rho ** np.arange(1, 500))))
-    found = np.median([effective_n(autoregressive(random, rho, n)) for _ in range(40)])
+    found = np.median([median(autoregressive(random, rho, n)).n_eff for _ in range(40)])
     assert found == pytest.approx(closed, rel=0.25)
 
 
 def test_independent_samples_are_worth_about_their_number():
     random = np.random.default_rng(2)
-    assert np.median([effective_n(random.normal(size=500)) for _ in range(40)]) > 430
-    assert effective_n(np.tile([1.0, 2.0], 50)) == 100  # alternating: never more than there are
+    assert np.median([median(random.normal(10, 1, size=500)).n_eff for _ in range(40)]) > 430
+    assert median(np.tile([1.0, 2.0], 50)).n_eff == 100  # alternating: never more than there are
 
 
 def test_a_series_in_two_blocks_is_worth_little_and_its_interval_holds_both():
     blocks = np.repeat([1.0, 2.0], 100)
-    assert effective_n(blocks) < 20
+    assert median(blocks).n_eff < 20
     assert (median(blocks).ci_low, median(blocks).ci_high) == (1.0, 2.0)
 
 
@@ -140,7 +140,7 @@ def test_where_most_samples_share_a_tick_the_interval_is_the_tick():
 
 def test_two_ticks_in_any_order_are_worth_nearly_all_their_samples():
     random, ticks = np.random.default_rng(2), np.repeat([250.0, 260.0], [104, 96])
-    assert np.median([effective_n(random.permutation(ticks)) for _ in range(40)]) > 170
+    assert np.median([median(random.permutation(ticks)).n_eff for _ in range(40)]) > 170
     assert (median(random.permutation(ticks)).ci_low, median(ticks[::-1]).ci_high) == (250.0, 260.0)
 
 

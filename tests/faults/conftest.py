@@ -1,0 +1,23 @@
+"""Runs in the middle, of which something is about to go wrong."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import running
+from tests.faults.launch import Launch
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> Iterator[Callable[..., Launch]]:
+    """Starts a run; whatever is left of it when the test ends is killed."""
+    yield lambda *argv, **options: Launch(tmp_path, *argv, **options)
+    for pid in running(tmp_path):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
