@@ -121,9 +121,17 @@ def _read_info(path: Path, warnings: list[str]) -> dict[str, Any]:
         warnings.append(f"{path} names no schema: it is read as schema {SCHEMA}")
     elif schema > SCHEMA:
         warnings.append(
-            f"{path} was written by a newer collbench (schema {schema}, this one knows {SCHEMA}): what is unknown here is left out, update"
+            f"{path} was written by a newer collbench (schema {schema}, this one knows {SCHEMA}): what is unknown here is left out; "
+            f"{_reader_of(info)} reads all of it"
         )
     return info
+
+
+def _reader_of(info: Mapping[str, Any]) -> str:
+    """The version to update to, as the file itself names it: what wrote it reads it."""
+    version = info.get("collbench")
+    known = isinstance(version, str) and re.fullmatch(r"\d+(?:\.\w+){0,5}", version)
+    return f"collbench {version} or newer" if known else "the version that wrote it"
 
 
 def read_lines(path: Path, parse: Callable[[dict[str, Any]], Any], warnings: list[str]) -> Iterator[Any]:

@@ -6,6 +6,8 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cached_property
 from typing import Any, Protocol, TypeVar
 
 from collbench.backends.backend import Backend
@@ -88,11 +90,20 @@ class Launch:
         if self.folder:
             self.folder.event("hang", text=sentence)
 
-    def lap(self) -> float:
-        """Seconds since it was called before, or since the launch began."""
-        now = time.monotonic()
-        lap, self._lap_began_s = now - self._lap_began_s, now
+    def lap(self) -> tuple[float, float]:
+        """When it was called before (at first: when the launch began), and now: seconds on CLOCK_MONOTONIC."""
+        lap = self._lap_began_s, time.monotonic()
+        self._lap_began_s = lap[1]
         return lap
+
+    @cached_property
+    def run_began_s(self) -> float | None:
+        """When the run began, on CLOCK_MONOTONIC; by the calendar, since a resumed one began in another process. None: it does not say."""
+        try:
+            began = datetime.fromisoformat(str(self.folder.run["started_utc"])) if self.folder else None
+            return time.monotonic() - (datetime.now(UTC) - began).total_seconds() if began else None
+        except (KeyError, TypeError, ValueError, OverflowError):  # a resumed run's file, which anybody may have altered
+            return None
 
     def note_once(self, about: str, sentence: str) -> None:
         """Says something of this kind about a subject only the first time; the rows tell the others."""

@@ -152,13 +152,19 @@ def _finish(launch: Launch, row: Row, arrays: dict[str, Any], place: int) -> Row
     """Stores and shows a row, at rank 0."""
     if launch.folder is None:
         return None
-    row = launch.folder.append(replace(row, evidence=_with_wall_s(row.evidence, launch.lap())), arrays)
+    row = launch.folder.append(replace(row, evidence=row.evidence | _when(launch, row.evidence)), arrays)
     if launch.listener:
         launch.listener.row(row, place)
     return row
 
 
-def _with_wall_s(evidence: dict[str, Any], lap_s: float) -> dict[str, Any]:
-    """What the cell took: in its loop, and all the rest since the row before was complete, so that row's storing is in it."""
+def _when(launch: Launch, evidence: dict[str, Any]) -> dict[str, Any]:
+    """What the cell took ("wall_s"): in its loop, and all the rest since the row before was complete, so that row's storing is in it.
+
+    And when that was ("at_s"): its begin and its end in seconds since the run's start.
+    """
+    began_s, ended_s = launch.lap()
     measured = evidence.get("wall_s", {}).get("measured", 0.0)
-    return {**evidence, "wall_s": {"measured": measured, "harness": lap_s - measured}}
+    wall_s = {"wall_s": {"measured": measured, "harness": ended_s - began_s - measured}}
+    start_s = launch.run_began_s
+    return wall_s if start_s is None else wall_s | {"at_s": [round(began_s - start_s, 6), round(ended_s - start_s, 6)]}

@@ -62,6 +62,22 @@ def test_a_newer_schema_is_read_as_far_as_it_is_known(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("version", "told"),
+    [
+        ("2.1.0", "collbench 2.1.0 or newer reads all of it"),
+        ("3.0rc1", "collbench 3.0rc1 or newer reads all of it"),
+        ("\x1b[2J now", "the version that wrote it reads all of it"),
+        (None, "the version that wrote it reads all of it"),
+    ],
+)
+def test_a_newer_schema_says_which_version_reads_it(tmp_path: Path, version: str | None, told: str) -> None:
+    path = store(tmp_path / "run", [make_row()], schema=2, collbench=version)
+    assert read_run(path).warnings == [
+        f"{path}/run.json was written by a newer collbench (schema 2, this one knows 1): what is unknown here is left out; {told}"
+    ]
+
+
+@pytest.mark.parametrize(
     ("change", "misfit"),
     [
         ({"size_bytes": "8"}, "'size_bytes' is '8'"),
