@@ -15,6 +15,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 JOINTS = {"cli", "runner"}
 LIGHT = {"stats", "analysis", "report", "gate", "topology", "peak", "doctor"}
 HEAVY = {"torch", "mpi4py", "cupy", "pynvml", "pandas", "matplotlib"}
+DRAWING = {"matplotlib", "jinja2", "prometheus_client"}  # the extra `report`: who only reads a table goes without
 AT_START = {"numpy", "rich", "torch", "mpi4py", "zmq", "psutil", "hostlist", "ml_dtypes", "pandas"}
 
 
@@ -68,8 +69,14 @@ def test_the_runner_imports_neither_cli_nor_what_comes_after_results() -> None:
 @pytest.mark.parametrize("room", sorted(LIGHT & set(ROOMS)))
 def test_a_laptop_can_report_and_gate(room: str) -> None:
     for module in (PACKAGE / room).rglob("*.py"):
-        heavy = {name.split(".")[0] for name in _imports(module)} & HEAVY
+        heavy = {name.split(".")[0] for name in _imports(module)} & HEAVY - (DRAWING if room == "report" else set())
         assert heavy <= ({"pynvml"} if module.name == "nvml.py" else set()), f"{module.name} imports {heavy}"
+
+
+def test_nothing_for_drawing_is_imported_before_something_is_drawn() -> None:
+    for module in MODULES:
+        drawing = {name.split(".")[0] for name in _imports(module, at_import_only=True)} & DRAWING
+        assert not drawing, f"{module.name} imports {drawing}"
 
 
 @pytest.mark.parametrize("module", sorted((PACKAGE / "cli").glob("*.py")), ids=lambda m: m.name)

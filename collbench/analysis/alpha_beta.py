@@ -1,9 +1,9 @@
 """Latency and bandwidth of a series: t(size) = α + β·size, fitted over its sizes in up to three regimes (protocols).
 
 A series is what differs in size only. Its fit needs at least 4 sizes. Left out, and said, are cells whose time is not one number
-or not the library's: n/a, `oversubscribed` (waiting for a core), `two_modes`, `drift`, `state_flip` and `budget_exceeded`. Kept are
-`target_missed` and `warmup_unsettled`, whose median is known less well but is the best there is, and `skew_limited`, which is usual
-for the smallest sizes: their times read too long by at most the ranks' exit skew, and α with them.
+or not the library's: n/a, wrong data, `oversubscribed` (waiting for a core), `two_modes`, `drift`, `state_flip` and `budget_exceeded`.
+Kept are `target_missed` and `warmup_unsettled`, whose median is known less well but is the best there is, and `skew_limited`, which is
+usual for the smallest sizes: their times read too long by at most the ranks' exit skew, and α with them.
 Over several launches a `drift` within one of them is kept too: their median is one number.
 A series of one rank has no bus, a barrier no bytes: neither has a fit.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from collbench.analysis.cells import cell_of, time_of
@@ -31,7 +32,7 @@ class LineFit:
     first      the smallest size fitted, in bytes
     fit        the regimes, and the sizes that are more than 10 % off: (size_bytes, measured / fitted - 1)
     busbw      the bus bandwidth that very large messages approach (bus factor / β of the last regime), in bytes per second
-    percent    that of the ceiling, None where the row has no percentage
+    percent    that of the ceiling; None where the row has no percentage, or is itself off the fit, which then tells nothing of its rate
     half_size  the bytes at which half of that bandwidth is reached (α / β where there is one regime); None when no regime gets there,
                or when its α may as well be nothing
     left_out   the sizes that were not fitted, with the reason: (size_bytes, a flag or "n/a")
@@ -76,19 +77,28 @@ def _line_fit(members: list[Row]) -> LineFit | None:
     factor = _bus_factor(rows[-1]) if len(rows) >= _FEWEST else None
     if factor is None:
         return None
-    found = fit([row.size_bytes for row in rows], [time_s for row in rows if (time_s := time_of(row)) is not None])
+    found = _fitted(tuple(row.size_bytes for row in rows), tuple(time_s for row in rows if (time_s := time_of(row)) is not None))
     if found is None or not found.regimes or found.regimes[-1].s_per_byte.value <= 0:
         return None
     busbw = _rate(factor, found.regimes[-1].s_per_byte)
     left_out = tuple(sorted((row.size_bytes, why) for row in members if (why := reason(row))))
-    return LineFit(rows[-1], rows[0].size_bytes, found, busbw, _percent(busbw, rows[-1]), _half_size(found.regimes), left_out)
+    percent = None if any(size == rows[-1].size_bytes for size, _ in found.off) else _percent(busbw, rows[-1])
+    return LineFit(rows[-1], rows[0].size_bytes, found, busbw, percent, _half_size(found.regimes), left_out)
+
+
+@lru_cache(maxsize=1024)
+def _fitted(sizes: tuple[int, ...], times_s: tuple[float, ...]) -> Fit | None:
+    """Kept, since one report tells the same series in its table and on its page."""
+    return fit(sizes, times_s)
 
 
 def reason(row: Row) -> str | None:
-    """Why the row's time is not one number, or not the library's: a flag, or "n/a"; None: it is."""
+    """Why the row's time is not one number, or not the library's, or its data are wrong: a flag, or "n/a"; None: it is all it should be."""
     time_s = time_of(row)
     if time_s is None or time_s > _NEVER_S or row.size_bytes <= 0:
         return "n/a"
+    if row.wrong:
+        return "wrong_data"
     without = _WITHOUT - {"drift"} if row.launches > 1 else _WITHOUT
     return next((flag for flag in row.flags if flag in without), None)
 

@@ -163,9 +163,12 @@ def combine(rows: Sequence[Row]) -> Row:
 
 def _times(rows: Sequence[Row], p50: float, low: float | None, high: float | None) -> Times:
     times = [row.time_s for row in rows if row.time_s]
-    least = min([p50, *(each.min for each in times if known(each.min))])
-    most = max([p50, *(each.max for each in times if known(each.max))])
-    return Times(p50, low, high, least, _median(each.p95 for each in times) or p50, _median(each.p99 for each in times) or p50, most)
+    least = min((each.min for each in times if each.min is not None and known(each.min)), default=None)
+    most = max((each.max for each in times if each.max is not None and known(each.max)), default=None)
+    return Times(
+        p50, low, high, least and min(least, p50), _median(each.p95 for each in times), _median(each.p99 for each in times),
+        most and max(most, p50),
+    )  # fmt: skip
 
 
 def _groups(rows: Sequence[Row]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from collbench.stats.median import Median
 from collbench.stats.ratio import Ratio, ratio_of_launches, ratio_of_medians
 
 SLOWER, FASTER, SAME, UNKNOWN, NOT_AVAILABLE = "slower", "faster", "same", "unknown", "n/a"
+_WORST_FIRST = (SLOWER, UNKNOWN, SAME, FASTER, NOT_AVAILABLE)
 _STATE = 1.20  # a canary that is further off belongs to another state of the machine (MEASUREMENT.md)
 
 
@@ -60,6 +61,11 @@ class CellRatio:
         return inverse(self.time)
 
     @property
+    def wrong(self) -> bool:
+        """Whether a side's data were wrong: its time says nothing then."""
+        return bool(self.a.wrong or self.b.wrong)
+
+    @property
     def state_differs(self) -> bool:
         """Whether the canaries differ by more than 20 %: the machine was in another state, the ratio may be that alone."""
         a, b = self.canary_s
@@ -84,6 +90,25 @@ def inverse(ratio: Ratio) -> Ratio:
     return Ratio(1 / ratio.value, ratio.high and 1 / ratio.high, ratio.low and 1 / ratio.low, ratio.n)
 
 
+def worst_first(cells: Iterable[CellRatio]) -> list[CellRatio]:
+    """Cells in the order in which one should look at them: wrong data, cells that b has lost, then the surest slowdown."""
+    return sorted(cells, key=lambda cell: (_rank(cell), -_sure(cell)))
+
+
+def _rank(cell: CellRatio) -> int:
+    if cell.wrong:
+        return 0
+    return 1 if cell.b.na is not None and cell.a.na is None else 2 + _WORST_FIRST.index(cell.b_is)
+
+
+def _sure(cell: CellRatio) -> float:
+    """How much slower at least: the end of the interval that is nearer to 1, else the value."""
+    if cell.time is None:
+        return 0.0
+    end = cell.time.low if cell.b_is == SLOWER else cell.time.high if cell.b_is == FASTER else None
+    return end or cell.time.value
+
+
 def compare(a: Path, b: Path) -> Comparison:
     """B against A, each a run folder or a folder of launches.
 
@@ -94,18 +119,32 @@ def compare(a: Path, b: Path) -> Comparison:
         raise UsageError(f"{a} and {b} are the same folder: name two")
     of_a, of_b = runs_in(a), runs_in(b)
     check_once([*of_a, *of_b])
-    before, after = _side(of_a, a), _side(of_b, b)
-    rows_a, rows_b = ({cell_of(row): row for row in side.rows} for side in (before, after))
-    common = [cell for cell in rows_a if cell in rows_b]
-    if not common:
-        raise UsageError(f"{a} and {b} have no cell in common: {_what_differs(before.rows, after.rows)}")
-    launches_a, launches_b = _by_cell(before.runs), _by_cell(after.runs)
+    found = set_against(_side(of_a, a), _side(of_b, b))
+    if not found.cells:
+        raise UsageError(f"{a} and {b} have no cell in common: {why_nothing_in_common(found)}")
+    return found
+
+
+def set_against(a: Launches, b: Launches) -> Comparison:
+    """B against A, both read already; without a common cell `cells` is empty, and `why_nothing_in_common` says why."""
+    rows_a, rows_b = ({cell_of(row): row for row in side.rows} for side in (a, b))
+    launches_a, launches_b = _by_cell(a.runs), _by_cell(b.runs)
     return Comparison(
-        before, after, [_cell(rows_a[cell], rows_b[cell], launches_a[cell], launches_b[cell]) for cell in common],
+        a, b, [_cell(rows_a[cell], rows_b[cell], launches_a[cell], launches_b[cell]) for cell in rows_a if cell in rows_b],
         [row for cell, row in rows_a.items() if cell not in rows_b], [row for cell, row in rows_b.items() if cell not in rows_a],
-        differences(before.runs[0], after.runs[0]),
-        [warning for run in (*of_a, *of_b) for warning in (*run.warnings, sentence(run)) if warning],
+        differences(a.runs[0], b.runs[0]),
+        [warning for run in (*a.runs, *b.runs) for warning in (*run.warnings, sentence(run)) if warning],
     )  # fmt: skip
+
+
+def why_nothing_in_common(found: Comparison) -> str:
+    """The parts of the cells' identity that never agree, of sides without a common cell: "ranks 2 → 4"."""
+    a, b = found.only_a, found.only_b
+    if not a or not b:
+        return "one of them has no finished cell"
+    names = [name for name in (*SERIES, "size_bytes") if not _values(a, name) & _values(b, name)]
+    told = [f"{name.replace('_', ' ')} {_told(_values(a, name))} → {_told(_values(b, name))}" for name in names]
+    return ", ".join(told) or "their combinations of operation, backend, type and size differ"
 
 
 def _side(runs: Sequence[Run], path: Path) -> Launches:
@@ -148,15 +187,6 @@ def median_of(row: Row) -> Median:
 def _canary(rows: Iterable[Row]) -> float | None:
     values = sorted(value for row in rows for value in row.canary_s.values() if known(value) and value)
     return (values[(len(values) - 1) // 2] + values[len(values) // 2]) / 2 if values else None
-
-
-def _what_differs(a: Sequence[Row], b: Sequence[Row]) -> str:
-    """The parts of the cells' identity that never agree: "ranks 2 → 4"."""
-    if not a or not b:
-        return "one of them has no finished cell"
-    names = [name for name in (*SERIES, "size_bytes") if not _values(a, name) & _values(b, name)]
-    told = [f"{name.replace('_', ' ')} {_told(_values(a, name))} → {_told(_values(b, name))}" for name in names]
-    return ", ".join(told) or "their combinations of operation, backend, type and size differ"
 
 
 def _values(rows: Iterable[Row], name: str) -> frozenset[str]:

@@ -47,7 +47,7 @@ class Difference:
 
 def differences(a: Run, b: Run) -> list[Difference]:
     """What differs, the most important first; what is equal in many places is told once."""
-    before, after = facts(a), facts(b)
+    before, after = _both_probed(facts(a), facts(b))
     found = [
         Difference(kind, what, *_telling(before.get((kind, what), NOTHING), after.get((kind, what), NOTHING)))
         for kind, what in dict.fromkeys([*before, *after])
@@ -66,10 +66,11 @@ def facts(run: Run) -> Facts:
     """Everything that is compared, as text by (kind, what)."""
     info = run.info
     found: Facts = {("software", "collbench"): info["collbench"]} if isinstance(info.get("collbench"), str) else {}
+    found |= _flat("software", {"schema of the run folder": info.get("schema")})
     found |= _flat("software", info.get("backends"))
     environment, host = _object(info.get("environment")), _object(info.get("host"))
     found |= _flat("environment", steering(environment))
-    topology = _topology(run)
+    topology = topology_of(run)
     found |= _flat("topology", {"interfaces": topology.get("interfaces"), "machines": _lasting(topology.get("machines"))})
     found |= _flat("software", {name: host.get(name) for name in _SOFTWARE_OF_HOST})
     found |= _flat("machine", {name: value for name, value in host.items() if name not in (*_SOFTWARE_OF_HOST, "hostname")})
@@ -78,6 +79,17 @@ def facts(run: Run) -> Facts:
     found |= _flat("launcher", {"name": info.get("launcher"), **_object(info.get("launcher_facts"))})
     found |= _flat("options", _options(info.get("command")))
     return found | _flat("libraries", _libraries(info.get("libraries")))
+
+
+def _both_probed(a: Facts, b: Facts) -> tuple[Facts, Facts]:
+    """Of machines that only one run tells of that alone: each of their parts would be a difference."""
+    sides = [{key for key in each if key[0] == "topology" and key[1].startswith("machines ")} for each in (a, b)]
+    if bool(sides[0]) == bool(sides[1]):
+        return a, b
+    told = [{key: text for key, text in each.items() if key not in own} for each, own in zip((a, b), sides, strict=True)]
+    probed, other = told if sides[0] else told[::-1]
+    probed["topology", "machines"] = "probed"
+    return (probed, other) if sides[0] else (other, probed)
 
 
 def _telling(a: str, b: str) -> tuple[str, str]:
@@ -123,7 +135,8 @@ def _leaves(value: Any, names: tuple[str, ...], depth: int) -> Iterator[tuple[st
         yield " ".join(names), ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def _topology(run: Run) -> dict[str, Any]:
+def topology_of(run: Run) -> dict[str, Any]:
+    """What stands in the run's topology.json; nothing where there is none that can be read."""
     path = run.path / TOPOLOGY
     try:
         if not path.is_file() or path.stat().st_size > _LARGEST_TOPOLOGY:
@@ -159,8 +172,9 @@ def _places(info: dict[str, Any]) -> Facts:
     hosts = info.get("hosts")
     names = sorted({str(host) for host in hosts}) if isinstance(hosts, list) else []
     found = _flat("hosts", {"names": ", ".join(names), "number": len(names)} if names else None)
-    cpus = "; ".join(dict.fromkeys(f"local rank {place.get('local_rank')} on {place.get('cpus')}" for place in places))
-    return found | (_flat("ranks", {"number": len(places), "CPUs": cpus}) if places else {})
+    bound = [place for place in places if place.get("cpus") is not None]  # of what is imported it is not known
+    cpus = "; ".join(dict.fromkeys(f"local rank {place.get('local_rank')} on {place['cpus']}" for place in bound))
+    return found | (_flat("ranks", {"number": len(places), **({"CPUs": cpus} if cpus else {})}) if places else {})
 
 
 def _options(command: Any) -> dict[str, str]:

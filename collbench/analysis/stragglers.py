@@ -27,6 +27,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import exp, floor, lgamma, log, log1p
 
 import numpy as np
@@ -90,7 +91,16 @@ class Compared:
 
     def others_s(self, rank: int) -> float:
         """The median of the other ranks' medians in seconds."""
-        return float(np.median(np.delete(self.medians_s, rank)))
+        return float(self._others_s[rank])
+
+    @cached_property
+    def _others_s(self) -> NDArray[np.float64]:
+        """For each rank the median of the others: all at once, from where each stands in the sorted medians."""
+        stands = np.argsort(np.argsort(self.medians_s))
+        ascending, others = np.sort(self.medians_s), len(self.medians_s) - 1
+        low, high = (ascending[place + (stands <= place)] for place in ((others - 1) // 2, others // 2))
+        both: NDArray[np.float64] = (low + high) / 2
+        return both
 
     def excess(self, rank: int) -> float:
         """The rank's median over the others', minus 1."""

@@ -56,10 +56,13 @@ class PairsListening(Listening):
         """Prints the matrix, and where the run is kept."""
         self._reporter.close()
         if self._found:
+            from collbench.analysis.pair_effects import doubts
             from collbench.report.pairs import write_pairs
 
+            matrix, found = self._found
             color = wants_color(sys.stdout, self._arguments.color)
-            write_pairs(*self._found, self._about, self._arguments.format, sys.stdout, color=color, again=self._repeated)
+            unsaid = doubts(matrix, self._repeated)
+            write_pairs(matrix, found, self._about, self._arguments.format, sys.stdout, color=color, unsaid=unsaid)
             sys.stdout.flush()
         super().end()
 

@@ -6,12 +6,12 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from collbench.cli.hardware import read_machines, repeated
 from collbench.cli.parser import factor, positive
 from collbench.errors import UsageError
 
 if TYPE_CHECKING:
     from collbench.peak.collective import Ceilings
-    from collbench.peak.given import Given
     from collbench.peak.job import Job
     from collbench.peak.node import Node
 
@@ -79,6 +79,7 @@ def _job(arguments: argparse.Namespace) -> Job:
 
 def _nodes(arguments: argparse.Namespace) -> tuple[Node, ...]:
     from collbench.peak.given import Given, given_node, parse_gigabytes, parse_nic, parse_pcie, with_given
+    from collbench.peak.node import node_of
 
     if (arguments.nodes or 1) > _MOST_NODES or (arguments.gpus_per_node or 1) > _MOST_GPUS:
         raise UsageError(f"at most {_MOST_NODES} --nodes of {_MOST_GPUS} --gpus-per-node: ask for fewer")
@@ -90,25 +91,9 @@ def _nodes(arguments: argparse.Namespace) -> tuple[Node, ...]:
     )
     if not arguments.sources:
         return (given_node(arguments.gpus_per_node or 1, given),) * (arguments.nodes or 1)
-    return _repeated([with_given(node, given) for node in _read(arguments, given)], arguments.nodes)
-
-
-def _read(arguments: argparse.Namespace, given: Given) -> list[Node]:
-    from collbench.launch.supervise import say
-    from collbench.peak.node import node_of
-    from collbench.topology.sources import read_paths
-
-    return [node_of(machine, arguments.gpus_per_node, pcie=given.pcie, nics=given.nics) for machine in read_paths(arguments.sources, say)]
-
-
-def _repeated(nodes: list[Node], asked: int | None) -> tuple[Node, ...]:
-    if len(nodes) == 1:
-        return (nodes[0],) * (asked or 1)
-    if asked not in (None, len(nodes)):
-        raise UsageError(
-            f"--from tells of {len(nodes)} machines and --nodes asks for {asked}: give one machine for all nodes, or one for each"
-        )
-    return tuple(nodes)
+    machines = read_machines(arguments.sources)
+    read = [node_of(machine, arguments.gpus_per_node, pcie=given.pcie, nics=given.nics) for machine in machines]
+    return repeated([with_given(node, given) for node in read], arguments.nodes)
 
 
 def _json(operation: str, measured: float | None, found: Ceilings, job: Job) -> str:

@@ -15,6 +15,7 @@ from collbench.errors import FINE, UsageError
 from collbench.report.columns import NOTHING, doubtful, not_available, same_for_all, shown_columns, times
 from collbench.report.compare_records import STATE, csv_lines, in_order, json_lines
 from collbench.report.flags import explain, printable
+from collbench.report.markdown_text import escaped_line, items, table
 from collbench.report.plan import PlanSummary, in_print_order
 from collbench.report.screen import PlainScreen, wants_color, write_line
 from collbench.report.table import Line
@@ -26,7 +27,7 @@ _STATE_MEANS = "the canaries of A and B differ by more than 20 %: the ratio may 
 _READING = "1.120× slower [1.080, 1.170]: B takes 1.120 times as long as A, with the 95 % interval; busbw B/A is the inverse"
 _BY_CHANCE = "a comparison, not a gate: of 100 cells that are equal about 5 read slower or faster by chance"
 _WITHIN_ONE = "intervals: within one launch each: another launch may differ by more; measure both with --launches 5"
-_NO_DIFFERENCE = "what else differs: nothing that the runs recorded"
+NO_DIFFERENCE = "what else differs: nothing that the runs recorded"
 
 
 def compare_runs(a: Path, b: Path, format: str, stream: TextIO, *, err: TextIO | None = None, color: str = "auto") -> int:
@@ -49,13 +50,13 @@ def table_lines(found: Comparison) -> Iterator[Line]:
     """The table for people: a line per cell, what only one side has, what else differs."""
     cells = in_order(found.cells)
     plan = PlanSummary.of([row for cell in cells for row in (cell.a, cell.b)])
-    yield Line(printable(f"A: {_title(found.a)}   B: {_title(found.b)}"), "head")
+    yield Line(printable(f"A: {side_title(found.a)}   B: {side_title(found.b)}"), "head")
     yield Line(same_for_all(plan), "head")
     lines = _aligned([_titles(plan), *(_cells(cell, plan) for cell in cells)], right=_right(plan))
     yield Line(lines[0], "head")
     for cell, text in zip(cells, lines[1:], strict=True):
         yield Line(text, _style(cell))
-    yield from (Line(printable(text), "foot") for text in _foot(found))
+    yield from (Line(printable(text), "foot") for text in foot(found))
     yield from (Line(printable(text)) for text in ["", *_differing(found)])
 
 
@@ -63,14 +64,11 @@ def markdown_lines(found: Comparison) -> Iterator[Line]:
     """The same as Markdown: a title, a table, the foot and the differences as lists."""
     cells = in_order(found.cells)
     plan = PlanSummary.of([row for cell in cells for row in (cell.a, cell.b)])
-    titles = _titles(plan)
-    yield from (Line(_escaped(text)) for text in (f"A: {_title(found.a)} · B: {_title(found.b)}", "", same_for_all(plan), ""))
-    yield Line(_record(titles))
-    yield Line("|" + "|".join("---:" if right else "---" for right in _right(plan)) + "|")
-    yield from (Line(_record(_cells(cell, plan))) for cell in cells)
-    for texts in (_foot(found), [f"A → B: {each.sentence()}" for each in found.differences] or [_NO_DIFFERENCE]):
-        yield Line("")
-        yield from (Line(f"- {_escaped(text)}") for text in texts)
+    head = [f"A: {side_title(found.a)} · B: {side_title(found.b)}", "", same_for_all(plan), ""]
+    rows = table(_titles(plan), [_cells(cell, plan) for cell in cells], _right(plan))
+    feet = [foot(found), [f"A → B: {each.sentence()}" for each in found.differences] or [NO_DIFFERENCE]]
+    lists = [line for texts in feet for line in ("", *items(texts))]
+    yield from (Line(text) for text in (*map(escaped_line, head), *rows, *lists))
 
 
 def b_is(cell: CellRatio) -> str:
@@ -93,7 +91,8 @@ def _within(cell: CellRatio) -> str:
     return format_percent(100 * (cell.within or 0.0))
 
 
-def _title(side: Launches) -> str:
+def side_title(side: Launches) -> str:
+    """ "after (5 launches)", "after (1 launch, resumed)"."""
     resumed = ", resumed" if any(map(sentence, side.runs)) else ""
     return f"{side.name} ({len(side.runs)} launch{'es' if len(side.runs) > 1 else ''}{resumed})"
 
@@ -113,11 +112,11 @@ def _columns(plan: PlanSummary) -> list[Any]:
 def _cells(cell: CellRatio, plan: PlanSummary) -> list[str]:
     what = [column.text(cell.a) for column in _columns(plan)]
     ratios = [NOTHING if ratio is None else _figure(ratio.value) for ratio in (cell.time, cell.bandwidth)]
-    mark = "? " if _doubtful(cell) else ""
-    return [*what, times(cell.a), times(cell.b), *ratios, f"{mark}{b_is(cell)}", printable(_remarks(cell))]
+    mark = "? " if ratio_doubtful(cell) else ""
+    return [*what, times(cell.a), times(cell.b), *ratios, f"{mark}{b_is(cell)}", printable(remarks(cell))]
 
 
-def _remarks(cell: CellRatio) -> str:
+def remarks(cell: CellRatio) -> str:
     """Wrong data first; then the machine's state, and the flags of both sides."""
     words = [f"WRONG {row.wrong} in {name}" for name, row in (("A", cell.a), ("B", cell.b)) if row.wrong]
     if cell.state_differs:
@@ -132,15 +131,16 @@ def _remarks(cell: CellRatio) -> str:
 def _style(cell: CellRatio) -> str:
     if cell.a.wrong or cell.b.wrong:
         return "wrong"
-    return "na" if cell.b_is == NOT_AVAILABLE else "doubtful" if _doubtful(cell) else ""
+    return "na" if cell.b_is == NOT_AVAILABLE else "doubtful" if ratio_doubtful(cell) else ""
 
 
-def _doubtful(cell: CellRatio) -> bool:
-    """Whether the ratio cannot be taken at its word: the table marks such intervals in the same way."""
+def ratio_doubtful(cell: CellRatio) -> bool:
+    """Whether the ratio cannot be taken at its word; it is marked with a "?" then."""
     return cell.time is not None and (cell.state_differs or bool(doubtful(cell.a)) or bool(doubtful(cell.b)))
 
 
-def _foot(found: Comparison) -> list[str]:
+def foot(found: Comparison) -> list[str]:
+    """How the intervals were made, how to read them, what the flags mean, and what only one side has."""
     compared = [cell for cell in found.cells if cell.time]
     texts = []
     if any(cell.launches for cell in compared):
@@ -149,7 +149,7 @@ def _foot(found: Comparison) -> list[str]:
         texts.append(_WITHIN_ONE)
     if compared:
         texts += [_READING, _BY_CHANCE]
-    if any(_doubtful(cell) for cell in compared):
+    if any(ratio_doubtful(cell) for cell in compared):
         texts.append("?: a flag on the line says why the ratio or its interval cannot be taken at its word")
     if any(cell.state_differs for cell in found.cells):
         texts.append(f"{STATE}: {_STATE_MEANS}")
@@ -170,7 +170,7 @@ def _name(row: Row) -> str:
 
 def _differing(found: Comparison) -> list[str]:
     if not found.differences:
-        return [_NO_DIFFERENCE]
+        return [NO_DIFFERENCE]
     table = [[each.kind, each.what, f"{each.a} → {each.b}"] for each in found.differences]
     return ["what else differs (A → B):", *(f"  {text}" for text in _aligned(table, [False] * 3))]
 
@@ -182,25 +182,6 @@ def _figure(value: float | None) -> str:
 def _aligned(table: Sequence[Sequence[str]], right: Sequence[bool]) -> list[str]:
     wide = [max(map(len, column)) for column in zip(*table, strict=True)]
     return ["  ".join(t.rjust(w) if r else t.ljust(w) for t, w, r in zip(cells, wide, right, strict=True)).rstrip() for cells in table]
-
-
-def _record(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(map(_escaped, cells)) + " |"
-
-
-def _escaped(text: str) -> str:
-    for letter, instead in (
-        ("&", "&amp;"),
-        ("<", "&lt;"),
-        ("\\", "\\\\"),
-        ("|", "\\|"),
-        ("`", "\\`"),
-        ("*", "\\*"),
-        ("_", "\\_"),
-        ("[", "\\["),
-    ):
-        text = text.replace(letter, instead)
-    return printable(text)
 
 
 _WRITERS: dict[str, Callable[[Comparison], Iterator[Line]]] = {

@@ -25,6 +25,7 @@ _MOST_RANKS = 8
 _BAR = 20
 _TIMES = 9.0  # what takes more than ten times as long is told in multiples
 _ALWAYS = ("operation", "backend")
+FIT_TITLES = ("sizes", "α µs", "busbw GB/s of large messages", "of ceiling", "n½", "switches at", "more than 10 % off")
 
 
 def lines(runs: Sequence[Run], rows: Sequence[Row]) -> list[Line]:
@@ -50,25 +51,17 @@ def _fits(rows: Sequence[Row]) -> list[str]:
     if not fits:
         return []
     telling = [name for name in SERIES if name in _ALWAYS or len({getattr(fit.row, name) for fit in fits}) > 1]
-    titles = [
-        *("placing" if name == "in_place" else name for name in telling),
-        "sizes",
-        "α µs",
-        "busbw GB/s of large messages",
-        "of ceiling",
-        "n½",
-        "switches at",
-        "more than 10 % off",
-    ]
+    titles = [*("placing" if name == "in_place" else name for name in telling), *FIT_TITLES]
     off = ["more than 10 % off: perhaps a bad choice of algorithm at that size"] if any(fit.fit.off for fit in fits) else []
-    return [*_aligned([titles, *(_fit_cells(fit, telling) for fit in fits)]), *off, *_left_out(fits)]
+    cells = ([*(value_of(fit.row, name) for name in telling), *fit_cells(fit)] for fit in fits)
+    return [*_aligned([titles, *cells]), *off, *left_out(fits)]
 
 
-def _fit_cells(fit: LineFit, telling: Iterable[str]) -> list[str]:
+def fit_cells(fit: LineFit) -> list[str]:
+    """What FIT_TITLES name, of one fit."""
     row = fit.row
     percent = NOTHING if fit.percent is None or row.ceiling is None else share(fit.percent, row.ceiling)
     return [
-        *(value_of(row, name) for name in telling),
         f"{format_size(fit.first)}–{format_size(row.size_bytes)}",
         _latency(fit.alpha_s),
         _bounds(fit.busbw, format_rate),
@@ -95,8 +88,8 @@ def _off(residual: float) -> str:
     return f"{100 * residual:+.0f} %" if residual < _TIMES else f"{residual + 1:.0f} times"
 
 
-def _left_out(fits: Iterable[LineFit]) -> list[str]:
-    """One line per reason, since a size that is missing may be the one that mattered."""
+def left_out(fits: Iterable[LineFit]) -> list[str]:
+    """The sizes that were not fitted, one line per reason, since a size that is missing may be the one that mattered."""
     names: dict[str, list[str]] = {}
     for fit in fits:
         for size, reason in fit.left_out:

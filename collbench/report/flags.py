@@ -27,6 +27,7 @@ FLAGS = {
     "missing_launches": "the cell is missing in some of the launches: the interval rests on the others; repeat those that broke off",
     "size_rounded": "the size asked for is no multiple of the element size times the parts, and was rounded down; or some part of uneven "
     "traffic is more than 1 % off its share",
+    "imported": "read from what another tool printed: its own statistic, without interval and samples; evidence says which",
     "simulated": "computed by a seeded model, not measured on this machine",
     "other_path": "bytes that had to cross between hosts are on none of their NICs: no percentage, evidence has the counts; "
     "an MPI may share memory between hosts that are namespaces or containers of one machine",

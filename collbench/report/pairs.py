@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
 import numpy as np
 
-from collbench.analysis.pair_effects import PairFinding, doubts
+from collbench.analysis.pair_effects import PairFinding
 from collbench.errors import UsageError
 from collbench.report.flags import printable
 from collbench.report.pairs_map import heatmap
@@ -21,7 +21,6 @@ from collbench.results.jsonl import to_line
 from collbench.results.pairs import PairMatrix
 from collbench.units import format_size
 
-Pairs = Collection[tuple[int, int]]
 FORMATS = ("table", "csv", "json")
 MOST_SENTENCES = 20
 _COLUMNS = (
@@ -32,16 +31,23 @@ _FORMULA = ("=", "+", "-", "@")
 
 
 def write_pairs(
-    matrix: PairMatrix, found: Sequence[PairFinding], about: Mapping[str, Any], format: str, out: TextIO, *, color: bool, again: Pairs = ()
+    matrix: PairMatrix,
+    found: Sequence[PairFinding],
+    about: Mapping[str, Any],
+    format: str,
+    out: TextIO,
+    *,
+    color: bool,
+    unsaid: Sequence[str],
 ) -> None:
     """Prints the matrix on `out`.
 
-    about   run.json's "pairs": backend, by, rounds, sampled … (what is not there is not told); again: pairs measured twice
+    about   run.json's "pairs": backend, by, rounds, sampled … (what is not there is not told)
+    unsaid  why somebody who is slow is not named: see `doubts`
     format  table, csv (a record per directed pair with a figure) or json (one object). Raises UsageError for another one.
     """
     if format not in FORMATS:
         raise UsageError(f"--format '{format}' is unknown for pairs: choose from {', '.join(FORMATS)}")
-    unsaid = doubts(matrix, again) if format != "csv" else []
     if format == "table":
         screen, width = PlainScreen(out, out, color), width_of(out)
         for line in [*_said(matrix, found, about, unsaid, width), *_shown(matrix, found, width, color, _blocks(out))]:
@@ -112,9 +118,9 @@ def _said(
 ) -> Iterator[Line]:
     """What was measured, wrong data, findings, doubts."""
     styled = (
-        ("head", [_measured(matrix, about)]),
+        ("head", [measured(matrix, about)]),
         ("wrong", wrong_data(matrix)),
-        ("doubtful" if found else "", _sentences(matrix, found)),
+        ("doubtful" if found else "", sentences(matrix, found)),
         ("foot", unsaid),
     )
     return wrapped([Line(printable(text), style) for style, texts in styled for text in texts], width)
@@ -128,7 +134,8 @@ def _shown(matrix: PairMatrix, found: Sequence[PairFinding], width: int | None, 
     yield from heatmap(matrix, found, width, color, blocks)
 
 
-def _measured(matrix: PairMatrix, about: Mapping[str, Any]) -> str:
+def measured(matrix: PairMatrix, about: Mapping[str, Any]) -> str:
+    """What was measured, in one line: "pairs of 8 nodes, over socket, bandwidth of 128 KiB, …, all 56 directed pairs, in 7 rounds"."""
     known = int(np.isfinite(matrix.bandwidth).sum())
     sizes = f"bandwidth of {format_size(matrix.size_bytes)}, latency of {format_size(matrix.latency_size_bytes)}"
     words = [f"pairs of {matrix.n} {about.get('by', 'place')}s", *_word("over {}", about.get("backend")), sizes]
@@ -144,9 +151,10 @@ def _word(pattern: str, value: Any) -> list[str]:
     return [pattern.format(value)] if isinstance(value, str | int) and not isinstance(value, bool) and value else []
 
 
-def _sentences(matrix: PairMatrix, found: Sequence[PairFinding]) -> list[str]:
+def sentences(matrix: PairMatrix, found: Sequence[PairFinding]) -> list[str]:
+    """Who is named, a sentence each, of many the first; that nobody stands out, unless there are too few figures to say so."""
     if not found:
-        return ["nobody stands out"] if matrix.n > 3 else []
+        return ["nobody stands out"] if matrix.n > 3 and np.isfinite(matrix.bandwidth).any() else []
     return [*(each.sentence(matrix.places) for each in found[:MOST_SENTENCES]), *_more(len(found) - MOST_SENTENCES, "findings")]
 
 

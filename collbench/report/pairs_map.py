@@ -50,7 +50,7 @@ def heatmap(matrix: PairMatrix, found: Sequence[PairFinding], width: int | None,
         note = _note(matrix, found, range(at * size, min(matrix.n, (at + 1) * size)))
         room = None if width is None else max(0, width - wide - 1 - 2 * len(row) - 1)
         yield Line(f"{label:{wide}} {cells} {note[:room]}".rstrip())
-    what = " of the median of such paths" if len(_kinds(matrix)) > 1 else " of the median"
+    what = " of the median of such paths" if len(kinds(matrix)) > 1 else " of the median"
     yield from _packed(_legend(shown, step, marks, color, what), width)
 
 
@@ -60,11 +60,7 @@ def classes_of(matrix: PairMatrix) -> tuple[Classes, float]:
     The median is that of the pair's kind of path (inside a host, between hosts). The depth is such that chance alone would fill the
     first class only, by the quarter of the cells that are nearest to the median; but not more than a quarter below it.
     """
-    with np.errstate(all="ignore"):
-        speeds = np.log(matrix.bandwidth)
-    for kind in _kinds(matrix):
-        known = speeds[kind & np.isfinite(speeds)]
-        speeds[kind] -= np.median(known) if len(known) else 0.0
+    speeds = above_median(matrix)
     apart = np.abs(speeds[np.isfinite(speeds)])
     scatter = float(np.quantile(apart, 0.25)) / _NEAR if len(apart) else 0.0
     step = -log1p(-min(max(_LEAST, -expm1(-scatter * quantile(1 / max(4, len(apart)), _TAILS))), _MOST))
@@ -76,11 +72,22 @@ def classes_of(matrix: PairMatrix) -> tuple[Classes, float]:
     return classes, step
 
 
-def _kinds(matrix: PairMatrix) -> list[NDArray[np.bool_]]:
+def above_median(matrix: PairMatrix) -> NDArray[np.float64]:
+    """How far each directed pair is above the median of its kind of path, as a logarithm; what is unknown is not finite."""
+    with np.errstate(all="ignore"):
+        speeds: NDArray[np.float64] = np.log(matrix.bandwidth)
+    for kind in kinds(matrix):
+        known = speeds[kind & np.isfinite(speeds)]
+        speeds[kind] -= np.median(known) if len(known) else 0.0
+    return speeds
+
+
+def kinds(matrix: PairMatrix) -> list[NDArray[np.bool_]]:
+    """The pairs between hosts, and those inside a host, as masks; only those that there are."""
     _, code = np.unique(np.array(hosts_of(matrix.places)), return_inverse=True)
     inside = code[:, None] == code[None, :]
-    kinds = [~inside, inside & ~np.eye(matrix.n, dtype=bool)]
-    return [kind for kind in kinds if kind.any()]
+    both = [~inside, inside & ~np.eye(matrix.n, dtype=bool)]
+    return [kind for kind in both if kind.any()]
 
 
 def _most_rows(matrix: PairMatrix, width: int | None) -> int:

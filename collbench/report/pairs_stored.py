@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -14,6 +14,7 @@ from collbench.results.folder import PAIRS
 from collbench.results.reader import Run
 
 if TYPE_CHECKING:
+    from collbench.analysis.pair_effects import PairEffects
     from collbench.results.pair_reader import StoredPairs
 
 
@@ -22,26 +23,20 @@ def holds_pairs(run: Run) -> bool:
     return "pairs" in run.info or (run.path / PAIRS).is_file()
 
 
-def write_stored(run: Run, format: str, out: TextIO, err: TextIO, color: bool) -> None:
-    """Prints the matrix of a pairs run; what could not be read is said on `err`.
+def write_stored(run: Run, stored: StoredPairs, effects: PairEffects, format: str, *, out: TextIO, err: TextIO, color: bool) -> None:
+    """Prints the matrix of a pairs run; what could not be read is said on `err`. effects: what the matrix of `stored` means.
 
-    Raises UsageError where run.json does not fit, and for a format that a matrix does not have.
+    Raises UsageError for a format that a matrix does not have.
     """
-    from collbench.analysis.pair_effects import findings
     from collbench.report.pairs import write_pairs
-    from collbench.results.pair_reader import read_pairs
 
-    stored = read_pairs(run)
-    if stored is None:
-        return
     for warning in stored.warnings:
         write_line(err, printable(warning))
-    matrix = stored.matrix()
-    again = [pair for one in stored.rounds if one.again for pair in one.pairs]
     if format == "table":
         PlainScreen(out, err, color).data(Line(printable(f"{run.path.resolve().name} ({_rounds(run, stored)})"), "head"))
     about = {**stored.about, "rounds": len({one.round for one in stored.rounds if not one.again})}
-    write_pairs(matrix, findings(matrix, again), about, format, out, color=color, again=again)
+    found, unsaid = (effects.findings(), effects.doubts()) if format != "csv" else ([], [])
+    write_pairs(effects.matrix, found, about, format, out, color=color, unsaid=unsaid)
 
 
 def _rounds(run: Run, stored: StoredPairs) -> str:
@@ -53,11 +48,11 @@ def _rounds(run: Run, stored: StoredPairs) -> str:
     return f"{f'{known} of {planned} rounds' if isinstance(planned, int) and planned > known else rounds}, not finished"
 
 
-def write_csv(runs: Sequence[Run], path: Path, err: TextIO) -> None:
+def write_csv(pairs: Iterable[tuple[Run, StoredPairs, PairEffects]], path: Path, err: TextIO) -> None:
     """Writes the matrices of pairs runs to one file. Raises UsageError when it cannot be written."""
     try:
         with path.open("w", encoding="utf-8", newline="") as file:
-            for run in runs:
-                write_stored(run, "csv", file, err, color=False)
+            for run, stored, effects in pairs:
+                write_stored(run, stored, effects, "csv", out=file, err=err, color=False)
     except OSError as error:
         raise UsageError(f"--csv {path} cannot be written ({error.strerror or error}): choose another file") from error

@@ -18,22 +18,33 @@ from collbench.units import format_rate, format_time
 
 MOST_PLACES = 40
 _WORST = 20  # of more places than MOST_PLACES, and all that are named
-_TITLES = ("place", "sends GB/s", "receives GB/s", "latency µs", "slowest with")
+TITLES = ("place", "sends GB/s", "receives GB/s", "latency µs", "slowest with")
 Figures = NDArray[np.float64]
 
 
 def place_lines(matrix: PairMatrix, found: Sequence[PairFinding], width: int | None) -> Iterator[Line]:
     """The table; of many places the slowest and those of findings. On a terminal that is too narrow the last columns are left out."""
-    sends, receives, latency = (_medians(each) for each in (matrix.bandwidth, matrix.bandwidth.T, matrix.latency_s))
-    chosen = _chosen(matrix, found, np.fmin(sends, receives))
+    chosen, figures = place_rows(matrix, found)
     named = {place for each in found for place in each.places if each.kind != "pair"}
-    figures = [[printable(matrix.places[i]), _rate(sends[i]), _rate(receives[i]), _time(latency[i]), _slowest(matrix, i)] for i in chosen]
-    lines = _aligned([list(_TITLES), *figures], width)
+    lines = _aligned([list(TITLES), *figures], width)
     yield Line(lines[0], "head")
     yield from (Line(text, "doubtful" if place in named else "") for place, text in zip(chosen, lines[1:], strict=True))
     if len(chosen) < matrix.n:
-        left = f"medians over partners; {matrix.n - len(chosen)} of {matrix.n} places, which are faster, are not shown"
-        yield from wrapped([Line(left, "foot")], width)
+        yield from wrapped([Line(left_out(matrix, chosen), "foot")], width)
+
+
+def place_rows(matrix: PairMatrix, found: Sequence[PairFinding]) -> tuple[list[int], list[list[str]]]:
+    """The places that are shown (of many the slowest and those of findings), and the cells below TITLES of each."""
+    sends, receives, latency = (_medians(each) for each in (matrix.bandwidth, matrix.bandwidth.T, matrix.latency_s))
+    chosen = _chosen(matrix, found, np.fmin(sends, receives))
+    return chosen, [
+        [printable(matrix.places[i]), _rate(sends[i]), _rate(receives[i]), _time(latency[i]), _slowest(matrix, i)] for i in chosen
+    ]
+
+
+def left_out(matrix: PairMatrix, chosen: Sequence[int]) -> str:
+    """What is said of the places that are not shown."""
+    return f"medians over partners; {matrix.n - len(chosen)} of {matrix.n} places, which are faster, are not shown"
 
 
 def _chosen(matrix: PairMatrix, found: Sequence[PairFinding], speed: Figures) -> list[int]:
@@ -65,7 +76,7 @@ def _rate(value: float) -> str:
 
 
 def _time(value: float) -> str:
-    return format_time(float(value)) if np.isfinite(value) else NOTHING
+    return format_time(float(value)) if np.isfinite(float(value) * 1e6) else NOTHING
 
 
 def _aligned(table: Sequence[Sequence[str]], width: int | None) -> list[str]:
@@ -77,4 +88,4 @@ def _aligned(table: Sequence[Sequence[str]], width: int | None) -> list[str]:
 
 
 def _padded(cell: str, at: int, wide: int) -> str:
-    return cell.rjust(wide) if 0 < at < len(_TITLES) - 1 else cell.ljust(wide)
+    return cell.rjust(wide) if 0 < at < len(TITLES) - 1 else cell.ljust(wide)

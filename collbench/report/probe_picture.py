@@ -37,10 +37,10 @@ from collbench.topology.model import Gpu, Machine, Nic, Port
 MOST_PARTS = 96
 
 
-def picture(machine: Machine, limiting: str | None = None) -> str:
+def picture(machine: Machine, limiting: frozenset[str] = frozenset()) -> str:
     """The machine as one SVG document.
 
-    `limiting` marks what limits: a NIC by name (its ports), a PCIe link by the address of the device below it (of a GPU its key),
+    `limiting` marks what limits: NICs by name (their ports), PCIe links by the address of the device below them (of a GPU its key),
     GPU links by `GpuLink.key`. Of a machine with more than 96 GPUs and NICs the first ones are drawn, and it says so.
     """
     distances = Distances(machine)
@@ -93,14 +93,14 @@ def _domains(plan: Plan, machine: Machine) -> Iterator[str]:
             yield text(box.middle, box.y + 92, "no GPU, no NIC", "small mid")
 
 
-def _wires(plan: Plan, limiting: str | None) -> Iterator[str]:
+def _wires(plan: Plan, limiting: frozenset[str]) -> Iterator[str]:
     for wire in plan.wires:
         line = f"M{wire.x:g} {wire.above:g}V{wire.below:g}"
         link = wire.device.link if wire.device and not wire.device.virtual else None
         rate = gigatransfers_in_all(link) if link else None
         bad = link is not None and slower(link) and not idle(link, wire.gpu)
         width = 1.2 + 5.8 * min(1.0, (rate / 1024) ** 0.5) if rate else 1.6
-        limits = limiting is not None and limiting == wire.address
+        limits = wire.address in limiting
         if limits:
             yield curve(line, width + 9, "halo")
         yield curve(
@@ -140,13 +140,13 @@ def _that_fits(choices: list[str], room: float, size: float = 12) -> str:
     return next((words for words in choices if fitting(words, room, size) == words), choices[-1])
 
 
-def _parts(plan: Plan, machine: Machine, limiting: str | None) -> Iterator[str]:
+def _parts(plan: Plan, machine: Machine, limiting: frozenset[str]) -> Iterator[str]:
     for part, box in plan.parts:
         if isinstance(part, Gpu):
             lines = [gpu_model(part), memory(part.memory_bytes)]
             yield from _card(box, "gpu", _gpu_name(part), lines, links_text(machine, part), bad=False)
         else:
-            yield from _nic(part, box, limiting == part.key)
+            yield from _nic(part, box, part.key in limiting)
 
 
 def _gpu_name(gpu: Gpu) -> str:
@@ -187,7 +187,7 @@ def _card(box: Box, kind: str, name: str, lines: list[str], about: str, *, bad: 
     yield text(box.middle, box.y + 37, lines[0], "small mid", room=box.width - 6, size=10.5)
     yield text(box.middle, box.y + 52, lines[1], f"small mid{' bad' if bad else ''}", room=box.width - 6, size=10.5)
     if limits:
-        yield tag(box.middle, box.y)
+        yield tag(box.middle, box.y - 4)
 
 
 def _notes(empty: list[Domain], left_out: int, plan: Plan, machine: Machine) -> Iterator[str]:

@@ -16,7 +16,7 @@ _DEEPEST = 150.0
 _GT_BYTES = 123e6  # bytes per second of one GT/s over one PCIe lane: Gen5 x16, 512 of them, is 63 GB/s
 
 
-def gpu_links(machine: Machine, plan: Plan, limiting: str | None) -> tuple[list[str], float]:
+def gpu_links(machine: Machine, plan: Plan, limiting: frozenset[str]) -> tuple[list[str], float]:
     """What is drawn below the GPUs, and where that ends. Links whose far end is unknown are a sentence."""
     boxes = {part.key: box for part, box in plan.parts if isinstance(part, Gpu)}
     links = [link for link in machine.gpu_links if link.a in boxes and link.count > 0]
@@ -50,26 +50,26 @@ def _pairs(links: list[GpuLink]) -> dict[frozenset[str], GpuLink]:
     return found
 
 
-def _switch(links: list[GpuLink], boxes: dict[str, Box], top: float, limiting: str | None) -> Iterator[str]:
+def _switch(links: list[GpuLink], boxes: dict[str, Box], top: float, limiting: frozenset[str]) -> Iterator[str]:
     most = max(link.count for link in links)
     left, right = min(boxes[link.a].x for link in links), max(boxes[link.a].x + boxes[link.a].width for link in links)
     bar = Box(left, top + _DROP, right - left, _BAR)
     for link in links:
         box, fewer = boxes[link.a], link.count < most
         line = f"M{box.middle:g} {box.bottom:g}V{bar.y:g}"
-        if limiting == link.key:
+        if link.key in limiting:
             yield curve(line, _width(link) + 9, "halo")
         yield curve(line, _width(link), f"nv{' slow' if fewer else ''}", f"{link.count} links")
         words = f"{link.count} of {most}" if fewer else f"×{link.count}"
         yield text(box.middle + _width(link) / 2 + 5, top - 4, words, f"small{' bad' if fewer else ''}")
-        if limiting == link.key:
+        if link.key in limiting:
             yield tag(box.middle, bar.y - 10)
     yield rect(bar, "gpu")
     name = "NVSwitch" if links[0].kind == "nvlink" else "xGMI switch"
     yield text(bar.middle, bar.y + 21.5, f"{name}: {most} {_kind(links)}s per GPU{_each(links)}", "name mid", room=bar.width - 8, size=BOLD)
 
 
-def _mesh(pairs: dict[frozenset[str], GpuLink], boxes: dict[str, Box], top: float, limiting: str | None) -> tuple[list[str], float]:
+def _mesh(pairs: dict[frozenset[str], GpuLink], boxes: dict[str, Box], top: float, limiting: frozenset[str]) -> tuple[list[str], float]:
     """An arc below the panels for every pair, each on a level where it covers no other; counts on the arcs where they differ."""
     ports = _ports(pairs, boxes)
     levels = _levels(ports)
@@ -78,7 +78,7 @@ def _mesh(pairs: dict[frozenset[str], GpuLink], boxes: dict[str, Box], top: floa
     same = len({link.count for link in pairs.values()}) == 1
     drawn: list[str] = []
     for ends, link in pairs.items():
-        limits = limiting in (link.key, f"{link.b}>{link.a}")
+        limits = not limiting.isdisjoint((link.key, f"{link.b}>{link.a}"))
         down = boxes[link.a].bottom, top + 8 + step * (levels[ends] + 1)
         drawn += _arc(link, ports[ends], down, counted=not same, limits=limits)
     bottom = top + 8 + step * (lowest + 1) + 24

@@ -1,24 +1,32 @@
-"""`collbench report`: prints stored runs again, in any format, ascending in size whatever the order they were measured in."""
+"""`collbench report`: stored runs once more, in any format, ascending in size whatever the order they were measured in."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
-from collbench.analysis.combine import Launches, read_all, together
+from collbench.analysis.combine import Launches
 from collbench.analysis.resumed import rows_by_launch
 from collbench.analysis.resumed import sentence as resumed
-from collbench.errors import FINE, INTERRUPTED, TERMINATED, UsageError
+from collbench.errors import FINE, INTERRUPTED, TERMINATED, USAGE, UsageError
 from collbench.report.findings import lines as findings
 from collbench.report.flags import printable
+from collbench.report.html.material import Material
+from collbench.report.outputs import STDOUT, Outputs, write_whole
 from collbench.report.pairs_stored import holds_pairs, write_csv, write_stored
 from collbench.report.plan import in_print_order, plan_of
+from collbench.report.readable import readable
 from collbench.report.screen import PlainScreen, is_terminal, wants_color, write_line
 from collbench.report.table import Line, RowWriter, TableWriter
 from collbench.report.terminal import FORMATS
+from collbench.results.peers.stored import sentences as of_import
 from collbench.results.reader import Run
+
+if TYPE_CHECKING:  # they import numpy, which runs without pairs do not need
+    from collbench.analysis.pair_effects import PairEffects
+    from collbench.results.pair_reader import StoredPairs
 
 _Print = Callable[[Line], None]
 
@@ -29,33 +37,78 @@ def report_run(
     format: str,
     stream: TextIO,
     *,
+    html: Path | None = None,
+    markdown: Path | None = None,
+    openmetrics: Path | None = None,
     err: TextIO | None = None,
     color: str = "auto",
 ) -> int:
-    """Prints the runs in `paths` on `stream` and writes their rows to `csv` ("-": to `stream`, and nothing else there).
+    """Prints the runs in `paths` on `stream`, and writes them to the files that are named.
 
-    Launches of one allocation become one table, unless software, settings, hosts or links differ. What could not be read, or not be
-    put together, is said on `err`. Returns the exit code. Raises UsageError for a path that is no run, a launch that is named twice,
-    an unknown format, and a CSV file that cannot be written.
+    `csv` and `markdown` may be "-": to `stream`, and nothing else there. Launches of one allocation become one table, unless software,
+    settings, hosts or links differ. What could not be read, or not be put together, is said on `err`. Returns the exit code: USAGE where
+    one of the paths gives nothing. Raises UsageError where none is a run that can be read, for a launch that is named twice, an unknown
+    format, and a file that cannot be written.
     """
     if format not in FORMATS:
         raise UsageError(f"--format '{format}' is unknown: choose from {', '.join(FORMATS)}")
-    err, runs = err or sys.stderr, read_all(paths)
-    for warning in (warning for run in runs for warning in (*run.warnings, resumed(run)) if warning):
-        write_line(err, printable(warning))
-    painted, of_pairs = wants_color(stream, color), [run for run in runs if holds_pairs(run)]
-    tables, apart = together([run for run in runs if not holds_pairs(run)])
-    for sentence in apart:
+    asked = Outputs(csv, html, markdown, openmetrics)
+    asked.check()
+    err, found = err or sys.stderr, readable(paths)
+    warnings = [*found.sentences, *(warning for run in found.runs for warning in (*run.warnings, resumed(run)) if warning)]
+    material = Material(found.runs, html or Path(), warnings)
+    for sentence in (*warnings, *(sentence for run in found.runs for sentence in of_import(run.info)), *material.apart):
         write_line(err, printable(sentence))
-    if of_pairs and tables and csv is not None:
+    if csv is not None:
+        _check_one_kind(material)
+    _write_files(material, asked, err)
+    if markdown == STDOUT:
+        _print_markdown(material, stream)
+    else:
+        _print_runs(material, "csv" if csv == STDOUT else format, stream, err, color)
+    return FINE if found.whole else USAGE
+
+
+def _check_one_kind(material: Material) -> None:
+    of_pairs, tables = [run for run in material.runs if holds_pairs(run)], material.tables
+    if of_pairs and tables:
         raise UsageError(f"{of_pairs[0].path} holds a matrix of pairs and {tables[0].name} rows: write them to two CSV files")
-    shown = "csv" if csv == Path("-") else format
-    _print_all(tables, shown, PlainScreen(stream, err, painted).data, _room(stream))
-    for run in of_pairs:
-        write_stored(run, shown, stream, err, painted)
-    if csv is not None and csv != Path("-"):
-        _write_csv(tables, csv) if tables else write_csv(of_pairs, csv, err)
-    return FINE
+
+
+def _print_runs(material: Material, format: str, stream: TextIO, err: TextIO, color: str) -> None:
+    painted = wants_color(stream, color)
+    _print_all(material.tables, format, PlainScreen(stream, err, painted).data, _room(stream))
+    for run, stored, effects in _pairs(material):
+        write_stored(run, stored, effects, format, out=stream, err=err, color=painted)
+
+
+def _print_markdown(material: Material, stream: TextIO) -> None:
+    from collbench.report.markdown import markdown
+
+    for line in markdown(material).splitlines():
+        write_line(stream, line)
+
+
+def _pairs(material: Material) -> list[tuple[Run, StoredPairs, PairEffects]]:
+    return [(run, stored, effects) for (run, stored), effects in zip(material.pairs, material.effects, strict=True)]
+
+
+def _write_files(material: Material, asked: Outputs, err: TextIO) -> None:
+    """Before anything is printed, so that they are there even if nobody reads stdout to its end."""
+    if asked.csv is not None and asked.csv != STDOUT:
+        _write_csv(material.tables, asked.csv) if material.tables else write_csv(_pairs(material), asked.csv, err)
+    if asked.markdown is not None and asked.markdown != STDOUT:
+        from collbench.report.markdown import markdown
+
+        write_whole(asked.markdown, markdown(material), "--markdown")
+    if asked.openmetrics is not None:
+        from collbench.report.openmetrics import openmetrics
+
+        write_whole(asked.openmetrics, openmetrics(material), "--openmetrics")
+    if asked.html is not None:
+        from collbench.report.html.page import write_html
+
+        write_html(material)
 
 
 def _print_all(tables: Sequence[Launches], format: str, print_line: _Print, room: int | None = None) -> None:

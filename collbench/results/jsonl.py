@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 # Beyond these a number comes from a broken or hostile file; arithmetic on it would overflow far away from here.
@@ -39,10 +39,14 @@ def to_page(values: Mapping[str, Any]) -> str:
     return json.dumps(plain(values), allow_nan=False, indent=1) + "\n"
 
 
-def parse_object(text: bytes) -> dict[str, Any]:
-    """The object in `text`; NaN, infinities and numbers beyond any measurement are None. Raises ValueError for all else."""
+def parse_object(text: bytes, unknown: list[str] | None = None) -> dict[str, Any]:
+    """The object in `text`; NaN, infinities and numbers beyond any measurement are None. Raises ValueError for all else.
+
+    Each such number is added to `unknown`, as it stands there.
+    """
+    left_out: list[str] = [] if unknown is None else unknown
     try:
-        value = json.loads(text, parse_constant=lambda _: None, parse_float=_float, parse_int=_int)
+        value = json.loads(text, parse_constant=left_out.append, parse_float=_float(left_out), parse_int=_int(left_out))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"not JSON ({type(error).__name__})") from error
     if not isinstance(value, dict):
@@ -50,11 +54,23 @@ def parse_object(text: bytes) -> dict[str, Any]:
     return value
 
 
-def _float(text: str) -> float | None:
-    value = float(text)
-    return value if abs(value) < _LARGEST_FLOAT else None
+def _float(left_out: list[str]) -> Callable[[str], float | None]:
+    def parse(text: str) -> float | None:
+        value = float(text)
+        if abs(value) < _LARGEST_FLOAT:
+            return value
+        left_out.append(text)
+        return None
+
+    return parse
 
 
-def _int(text: str) -> int | None:
-    value = int(text) if len(text) <= 20 else _LARGEST_INT
-    return value if abs(value) < _LARGEST_INT else None
+def _int(left_out: list[str]) -> Callable[[str], int | None]:
+    def parse(text: str) -> int | None:
+        value = int(text) if len(text) <= 20 else _LARGEST_INT
+        if abs(value) < _LARGEST_INT:
+            return value
+        left_out.append(text)
+        return None
+
+    return parse

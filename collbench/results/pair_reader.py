@@ -32,6 +32,12 @@ class StoredPairs:
         return matrix_of(self.about["places"], self.rounds, self.about["size_bytes"], self.about["latency_size_bytes"])
 
 
+def check_pairs(run: Run) -> None:
+    """Raises UsageError where read_pairs would, without reading the rounds."""
+    if "pairs" in run.info or (run.path / PAIRS).is_file():
+        _checked(run.info.get("pairs"), run)
+
+
 def read_pairs(run: Run) -> StoredPairs | None:
     """The pairs of a run, up to its last finished round; None where it measured none. Raises UsageError where run.json does not fit."""
     about = run.info.get("pairs")
@@ -80,7 +86,7 @@ def _are_disjoint(pairs: Any, places: int) -> bool:
 
 
 def _is_list(value: Any, fits: Callable[[Any], bool]) -> bool:
-    return isinstance(value, tuple) and all(fits(inner) for inner in value)
+    return isinstance(value, tuple) and all(map(fits, value))
 
 
 def _is_whole(value: Any, least: int) -> bool:
@@ -96,7 +102,11 @@ def _is_seconds(value: Any) -> bool:
 
 
 def _is_interval(value: Any) -> bool:
-    return _is_list(value, lambda bound: bound == 0 or _is_seconds(bound)) and len(value) == 2
+    return isinstance(value, tuple) and len(value) == 2 and all(map(_is_bound, value))
+
+
+def _is_bound(value: Any) -> bool:
+    return _is_seconds(value) or value == 0
 
 
 _OF_EACH_PAIR: dict[str, Callable[[Any], bool]] = {

@@ -139,4 +139,4 @@ def _figures(values: Sequence[Any], done: Sequence[int]) -> Figures:
 
 
 def _tuples(value: Any) -> Any:
-    return tuple(_tuples(inner) for inner in value) if isinstance(value, list) else value
+    return tuple(_tuples(inner) if isinstance(inner, list) else inner for inner in value) if isinstance(value, list) else value

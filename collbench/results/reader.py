@@ -6,7 +6,7 @@ import math
 import re
 import types
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union, get_args, get_origin, get_type_hints
@@ -79,7 +79,13 @@ def row_from_json(values: dict[str, Any]) -> Row:
     except TypeError as error:
         raise ValueError(f"fields are missing or misplaced ({error})") from error
     _check(row)
-    return row
+    return _without_time(row) if row.time_s is not None and row.time_s.p50 is None else row
+
+
+def _without_time(row: Row) -> Row:
+    """A row whose time is no number (NaN, infinite) has no figures, whatever else it claims."""
+    why = row.na or "its time is no number"
+    return replace(row, na=why, time_s=None, algbw_bytes_per_s=None, busbw_bytes_per_s=None, percent_of_ceiling=None)
 
 
 def _check(record: Any) -> None:
@@ -99,15 +105,21 @@ def _hints(kind: Any) -> Mapping[str, Any]:
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    if get_origin(hint) in (Union, types.UnionType):
-        return any(_fits(value, choice) for choice in get_args(hint))
-    if hint is float:  # NaN is stored as null
-        return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
-    if hint is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    if get_origin(hint) is tuple:
+    origin, choices = _parts(hint)
+    if origin in (Union, types.UnionType):
+        return any(_fits(value, choice) for choice in choices)
+    if hint in (int, float):  # nothing that a row holds can be negative; NaN is stored as null
+        kinds = int if hint is int else int | float
+        return (value is None and hint is float) or (isinstance(value, kinds) and not isinstance(value, bool) and value >= 0)
+    if origin is tuple:
         return isinstance(value, tuple) and all(isinstance(inner, str) for inner in value)
-    return isinstance(value, get_origin(hint) or hint)
+    return isinstance(value, origin or hint)
+
+
+@cache
+def _parts(hint: Any) -> tuple[Any, tuple[Any, ...]]:
+    """What a hint is made of: asking typing anew for each value of each row took a third of the reading."""
+    return get_origin(hint), get_args(hint)
 
 
 def _read_info(path: Path, warnings: list[str]) -> dict[str, Any]:
@@ -117,8 +129,9 @@ def _read_info(path: Path, warnings: list[str]) -> dict[str, Any]:
         warnings.append(f"{path} is {error}: what was run is unknown")
         return {}
     schema = info.get("schema")
-    if not isinstance(schema, int):
-        warnings.append(f"{path} names no schema: it is read as schema {SCHEMA}")
+    if not isinstance(schema, int) or schema is True or schema < 1:
+        named = "names no schema" if schema is None else f"names a schema that there never was ({str(schema)[:20]!r})"
+        warnings.append(f"{path} {named}: it is read as schema {SCHEMA}")
     elif schema > SCHEMA:
         warnings.append(
             f"{path} was written by a newer collbench (schema {schema}, this one knows {SCHEMA}): what is unknown here is left out; "
@@ -136,10 +149,10 @@ def _reader_of(info: Mapping[str, Any]) -> str:
 
 def read_lines(path: Path, parse: Callable[[dict[str, Any]], Any], warnings: list[str]) -> Iterator[Any]:
     """What `parse` makes of each line's object. What it refuses with ValueError is left out, with a warning; no file has no lines."""
-    bad: list[str] = []
+    bad, unknown = list[str](), list[str]()
     for number, line in enumerate(_lines(path), start=1):
         try:
-            yield parse(parse_object(line))
+            yield parse(parse_object(line, unknown))
         except (ValueError, RecursionError) as error:
             if line.endswith(b"\n"):
                 bad.append(f"line {number}: {error}")
@@ -147,6 +160,8 @@ def read_lines(path: Path, parse: Callable[[dict[str, Any]], Any], warnings: lis
                 warnings.append(f"{path} ends in the middle of line {number}: the run was stopped there")
     if bad:
         warnings.append(f"{path}: {len(bad)} lines are left out, the first is {bad[0]}")
+    if unknown:
+        warnings.append(f"{path} holds what no measurement gives ({unknown[0][:20]}, {len(unknown)} in all): such figures are unknown")
 
 
 def _lines(path: Path) -> Iterator[bytes]:
@@ -195,7 +210,7 @@ def _checked_place(place: Any, what: str) -> tuple[Any, tuple[int, ...], int]:
         raise UsageError(f"{what} was not stored: the row names only what it kept")
     dtype, shape, offset = place.get("dtype"), place.get("shape"), place.get("offset")
     sound = isinstance(dtype, str) and _NUMBER_TYPE.fullmatch(dtype) and isinstance(shape, list) and len(shape) <= 8
-    if not sound or not all(_fits(number, int) and number >= 0 for number in (offset, *(shape or ()))):
+    if not sound or not all(_fits(number, int) for number in (offset, *(shape or ()))):
         raise UsageError(f"{what} is described by {str(place)[:80]}, which is no place in {SAMPLES}: the row was altered")
     import numpy as np
 

@@ -17,15 +17,18 @@ SERIES = (
 
 @dataclass(frozen=True)
 class Times:
-    """Quantiles of the samples in seconds; a sample is the maximum over ranks of one iteration (or batch), per message."""
+    """Quantiles of the samples in seconds; a sample is the maximum over ranks of one iteration (or batch), per message.
+
+    Of another tool's row p50 is that tool's own statistic, and what it does not tell is None.
+    """
 
     p50: float
     ci_low: float | None
     ci_high: float | None
-    min: float
-    p95: float
-    p99: float
-    max: float
+    min: float | None
+    p95: float | None
+    p99: float | None
+    max: float | None
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,7 @@ class Row:
     size_bytes: int
     count: int
     ranks: int
-    nodes: int
+    nodes: int | None
     registration: str | None = None
     algorithm: str | None = None
     protocol: str | None = None
@@ -95,17 +98,18 @@ class Row:
 
     def as_json(self) -> dict[str, Any]:
         """The row as values that JSON can hold, nested dataclasses as objects; lists and objects are the row's own, not to be changed."""
-        return {name: dict(vars(value)) if isinstance(value, _NESTED) else value for name, value in vars(self).items()}
+        nested = {name: dict(vars(value)) for name in _NESTED if (value := getattr(self, name)) is not None}
+        return {**vars(self), **nested}
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Row:
         """The row written by `as_json`; unknown keys of a newer schema are left out. Raises TypeError when a field is missing."""
         known = {f.name: values[f.name] for f in fields(cls) if f.name in values}
-        for name, kind in (("ceiling", Ceiling), ("hard_bound", Ceiling), ("time_s", Times)):
+        for name, kind in _NESTED.items():
             if known.get(name) is not None:
                 known[name] = kind(**known[name])
         known["flags"] = tuple(known.get("flags", ()))
         return cls(**known)
 
 
-_NESTED = (Times, Ceiling)
+_NESTED: dict[str, type] = {"ceiling": Ceiling, "hard_bound": Ceiling, "time_s": Times}

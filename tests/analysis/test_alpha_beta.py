@@ -50,13 +50,22 @@ def test_a_size_off_the_fit_is_named() -> None:
     assert found.fit.off[0][1] == pytest.approx(0.4, abs=0.05)
 
 
+def test_a_largest_size_off_the_fit_has_no_percentage() -> None:
+    """Out of the cache: large messages approach no such rate, and the ceiling there is another."""
+    rows = [*(cell(size) for size in SIZES[:-1]), cell(SIZES[-1], ALPHA * 1.4, RATE / 1.4)]
+    (found,) = line_fits(rows)
+    assert [size for size, _ in found.fit.off] == [SIZES[-1]]
+    assert found.percent is None and found.busbw.value == pytest.approx(1.5 * RATE, rel=1e-2)
+
+
 @pytest.mark.parametrize("flag", ["oversubscribed", "two_modes", "drift", "state_flip", "budget_exceeded"])
 def test_cells_without_one_honest_time_are_left_out_and_said(flag: str) -> None:
     rows = [cell(size) for size in SIZES]
     rows[5] = cell(SIZES[5], 3 * ALPHA, flags=("simulated", flag))
     rows[6] = not_measured("no", size_bytes=SIZES[6])
+    rows[7] = cell(SIZES[7], ALPHA / 3, wrong=1)
     (found,) = line_fits(rows)
-    assert found.left_out == ((SIZES[5], flag), (SIZES[6], "n/a"))
+    assert found.left_out == ((SIZES[5], flag), (SIZES[6], "n/a"), (SIZES[7], "wrong_data"))
     assert found.alpha_s.value == pytest.approx(ALPHA, rel=1e-3)
 
 

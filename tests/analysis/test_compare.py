@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from collbench.analysis.compare import CellRatio, Comparison, compare
+from collbench.analysis.compare import CellRatio, Comparison, compare, worst_first
 from collbench.errors import UsageError
 from collbench.results.record import Times
-from collbench.stats.ratio import ratio_of_launches
+from collbench.stats.ratio import Ratio, ratio_of_launches
 from tests.results.rows import make_row, make_times, not_measured, store
 
 
@@ -133,3 +133,11 @@ def test_a_side_is_one_allocation_under_equal_conditions(tmp_path: Path) -> None
     store(tmp_path / "c" / "launch-2", [make_row(1024)], allocation_id="c", collbench="2")
     with pytest.raises(UsageError, match="software collbench: 1 → 2"):
         compare(a, tmp_path / "c")
+
+
+def test_surely_slower_goes_before_perhaps_much_slower() -> None:
+    def cell(low: float, value: float, high: float) -> CellRatio:
+        return CellRatio(make_row(8), make_row(8), Ratio(value, low, high, 3), True, (None, None))
+
+    sure, perhaps, faster, much_faster = cell(1.2, 1.3, 1.4), cell(1.01, 3, 9), cell(0.8, 0.9, 0.95), cell(0.1, 0.2, 0.3)
+    assert worst_first([much_faster, perhaps, faster, sure]) == [sure, perhaps, faster, much_faster]

@@ -42,6 +42,14 @@ def test_what_is_equal_is_not_told_nor_what_is_new_at_each_start(tmp_path: Path)
     assert told(run(tmp_path), other) == []
 
 
+def test_machines_that_one_run_alone_tells_of_are_one_difference(tmp_path: Path) -> None:
+    topology = {"machines": [{"gpus": [{"key": str(number), "model": "H100"} for number in range(8)]}], "interfaces": [{"name": "eth0"}]}
+    probed, other = run(tmp_path / "a", topology), run(tmp_path / "b", {"interfaces": [{"name": "eth1"}]})
+    interface = ("topology", "interfaces 0 name", "eth0", "eth1")
+    assert told(probed, other) == [interface, ("topology", "machines", "probed", "–")]
+    assert ("topology", "machines", "–", "probed") in told(other, probed)
+
+
 def test_each_kind_is_told_in_the_order_of_importance(tmp_path: Path) -> None:
     other = run(
         tmp_path, governor="powersave", backends={"mpi": {"mpi": "MPICH 5.0", "mpi_thread_level": "single"}}, environment={}, hosts=["n2"],

@@ -182,7 +182,7 @@ def test_arrays_that_are_missing_or_senseless_are_left_out(tmp_path: Path) -> No
         {**good, "rank_p50_s": np.array([1e-4])},
     ]
     for size, arrays in enumerate([good, *bad], start=8):
-        folder.append(make_row(size, n_eff=-3.0), arrays)
+        folder.append(make_row(size, n_eff=0.0), arrays)
     folder.append(not_measured("no"), {})
     run = read_run(folder.path)
     assert [cell.row.size_bytes for cell in compared(run)] == [8]

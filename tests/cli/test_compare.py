@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.command import one_sentence, run
+from tests.cli.command import one_sentence, run, run_here
 from tests.results.rows import make_row, make_times, store
 
 
@@ -23,7 +23,7 @@ def test_slower_is_no_failure(runs: Path) -> None:
     done = run(runs, "compare", "a", "b")
     assert (done.returncode, done.stderr) == (0, "")
     assert "2.000× slower [1.972, 2.028]" in done.stdout
-    assert json.loads(run(runs, "compare", "a", "b", "--format", "json").stdout)["cells"][0]["b_is"] == "slower"
+    assert json.loads(run_here(runs, "compare", "a", "b", "--format", "json").stdout)["cells"][0]["b_is"] == "slower"
 
 
 @pytest.mark.parametrize(
@@ -35,4 +35,4 @@ def test_slower_is_no_failure(runs: Path) -> None:
     ],
 )
 def test_bad_input(words: str, told: str, runs: Path) -> None:
-    assert told in one_sentence(run(runs, "compare", *words.split()))
+    assert told in one_sentence(run_here(runs, "compare", *words.split()))

@@ -37,6 +37,7 @@ COMMANDS = (
     "peak",
     "doctor",
     "explain",
+    "import",
     "report",
     "compare",
 )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from collbench.results.reader import read_run
 from collbench.stats.launches import over_launches
-from tests.cli.command import one_sentence, run, start, until
+from tests.cli.command import one_sentence, run, run_here, start, until
 from tests.results.rows import make_row, store
 
 SIMULATED = ("allreduce", "--sizes", "8,1K", "--backend", "simulated")
@@ -28,7 +28,7 @@ def test_each_launch_is_a_run_and_the_table_is_of_all(tmp_path: Path) -> None:
     assert "intervals: over the medians of 2 launches" in done.stdout
     talk = [line for line in done.stderr.splitlines() if "launch" in line]
     assert talk == ["launch 1 of 2", "launch 2 of 2", "folder of the launches: both"]
-    assert run(tmp_path, "report", "both/launch-2", "both/launch-1").stdout.splitlines()[1:8] == done.stdout.splitlines()[1:8]
+    assert run_here(tmp_path, "report", "both/launch-2", "both/launch-1").stdout.splitlines()[1:8] == done.stdout.splitlines()[1:8]
 
 
 def test_json_has_the_combined_rows_and_nothing_else(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_interrupted_it_shows_what_is_there(tmp_path: Path) -> None:
 
 def test_a_folder_that_holds_launches_is_refused(tmp_path: Path) -> None:
     (tmp_path / "old" / "launch-7").mkdir(parents=True)
-    said = one_sentence(run(tmp_path, *SIMULATED, "--launches", "2", "--out", "old"))
+    said = one_sentence(run_here(tmp_path, *SIMULATED, "--launches", "2", "--out", "old"))
     assert said == "--out old already holds a run (launch-7): choose a new folder, so that nothing is lost"
 
 
@@ -86,10 +86,10 @@ def test_under_a_launcher_the_remedy_is_told_once(tmp_path: Path) -> None:
 def test_starts_of_one_allocation_are_reported_together(tmp_path: Path) -> None:
     for name, allocation in (("a", "x"), ("b", "y"), ("c", "x")):
         store(tmp_path / name, [make_row(8), make_row(16)], allocation_id=allocation)
-    out = run(tmp_path, "report", "a", "b", "c").stdout
+    out = run_here(tmp_path, "report", "a", "b", "c").stdout
     assert [line for line in out.splitlines() if line.endswith("rows)")] == ["x (2 launches, 2 rows)", "b (2 rows)"]
-    assert "a is named twice" in one_sentence(run(tmp_path, "report", "a", "a"))
+    assert "a is named twice" in one_sentence(run_here(tmp_path, "report", "a", "a"))
 
 
 def test_bad_numbers(tmp_path: Path) -> None:
-    assert "argument --launches: '0' is not a whole number from 1 on" in one_sentence(run(tmp_path, *SIMULATED, "--launches=0"))
+    assert "argument --launches: '0' is not a whole number from 1 on" in one_sentence(run_here(tmp_path, *SIMULATED, "--launches=0"))

@@ -12,7 +12,7 @@ import pytest
 
 from collbench.topology.model import Gpu, GpuLink, Machine, System
 from collbench.topology.snapshot import topology_json
-from tests.cli.command import one_sentence, run
+from tests.cli.command import one_sentence, run, run_here
 
 ALONE = {"SLURM_JOB_ID": ""}
 GPUS = tuple(Gpu(f"gpu{n}", n, vendor="nvidia", model="H100") for n in range(8))
@@ -37,22 +37,22 @@ def test_this_machine(tmp_path: Path) -> None:
 
 
 def test_json_reads_back(tmp_path: Path) -> None:
-    done = run(tmp_path, "probe", "--format", "json", env=ALONE)
+    done = run_here(tmp_path, "probe", "--format", "json", env=ALONE)
     document = json.loads(done.stdout)
     (machine,) = document["machines"]
     assert (document["schema"], document["differences"]) == (1, [])
     assert {"hostname", "cpus", "numa_nodes", "gpus", "nics", "links", "findings"} <= set(machine)
     (tmp_path / "probe.json").write_text(done.stdout)
-    again = json.loads(run(tmp_path, "probe", "--from", "probe.json", "--format", "json").stdout)
+    again = json.loads(run_here(tmp_path, "probe", "--from", "probe.json", "--format", "json").stdout)
     assert again["machines"][0]["system"] == machine["system"] and again["machines"][0]["nics"] == machine["nics"]
 
 
 def test_a_cluster_out_of_a_file(tmp_path: Path, cluster: str) -> None:
     told = "node3 has 7 GPUs, the other 3 have 8 GPUs"
-    done = run(tmp_path, "probe", "--from", cluster)
+    done = run_here(tmp_path, "probe", "--from", cluster)
     assert done.returncode == 0 and done.stdout.startswith(f"4 nodes: 3 alike, 1 differs\ndifferences between nodes:\n  {told}\n\n")
     assert "\nnode[1-2,4]: 8 × H100, NICs unknown\n" in done.stdout and "\nnode3: 7 × H100, NICs unknown\n" in done.stdout
-    document = json.loads(run(tmp_path, "probe", "--from", cluster, "--format", "json").stdout)
+    document = json.loads(run_here(tmp_path, "probe", "--from", cluster, "--format", "json").stdout)
     assert document["differences"] == [told]
     assert [machine["hostname"] for machine in document["machines"]] == ["node1", "node2", "node4", "node3"]
 
@@ -61,17 +61,17 @@ def test_what_is_passed_over_is_talk_and_no_doubt(tmp_path: Path, cluster: str) 
     (tmp_path / "sent").mkdir()
     (tmp_path / cluster).rename(tmp_path / "sent" / cluster)
     (tmp_path / "sent" / "notes.txt").write_text("remember the milk")
-    done = run(tmp_path, "probe", "--from", "sent")
+    done = run_here(tmp_path, "probe", "--from", "sent")
     assert done.stderr == "collbench: passed over, of no kind that is read here: notes.txt\n" and "notes.txt" not in done.stdout
 
 
 def test_the_environment_names_a_file_too(tmp_path: Path, cluster: str) -> None:
-    done = run(tmp_path, "probe", env={"COLLBENCH_FROM": cluster, "COLLBENCH_FORMAT": "json"})
+    done = run_here(tmp_path, "probe", env={"COLLBENCH_FROM": cluster, "COLLBENCH_FORMAT": "json"})
     assert len(json.loads(done.stdout)["machines"]) == 4
 
 
 def test_a_picture_of_every_node_that_differs(tmp_path: Path, cluster: str) -> None:
-    done = run(tmp_path, "probe", "--from", cluster, "--svg", "nodes.svg")
+    done = run_here(tmp_path, "probe", "--from", cluster, "--svg", "nodes.svg")
     assert (done.returncode, done.stderr) == (0, "drawn: nodes-node1.svg\ndrawn: nodes-node3.svg\n")
     for name in ("nodes-node1.svg", "nodes-node3.svg"):
         assert ElementTree.parse(tmp_path / name).getroot().tag.endswith("svg")
@@ -79,15 +79,15 @@ def test_a_picture_of_every_node_that_differs(tmp_path: Path, cluster: str) -> N
 
 def test_host_names_cannot_lead_pictures_out_of_the_folder(tmp_path: Path) -> None:
     (tmp_path / "evil.json").write_text(json.dumps(topology_json([node("../../up"), node("b", 3)])))
-    done = run(tmp_path, "probe", "--from", "evil.json", "--svg", "out.svg")
+    done = run_here(tmp_path, "probe", "--from", "evil.json", "--svg", "out.svg")
     assert done.returncode == 0 and (tmp_path / "out-.._.._up.svg").exists()
 
 
 def test_what_is_gathered_reads_back(tmp_path: Path) -> None:
     done = run(tmp_path, "probe", "--gather", "machine.tar.gz", env=ALONE)
     assert done.returncode == 0 and done.stdout == "" and "wrote machine.tar.gz" in done.stderr
-    live = json.loads(run(tmp_path, "probe", "--format", "json", env=ALONE).stdout)["machines"][0]
-    sent = json.loads(run(tmp_path, "probe", "--from", "machine.tar.gz", "--format", "json").stdout)["machines"][0]
+    live = json.loads(run_here(tmp_path, "probe", "--format", "json", env=ALONE).stdout)["machines"][0]
+    sent = json.loads(run_here(tmp_path, "probe", "--from", "machine.tar.gz", "--format", "json").stdout)["machines"][0]
     assert sent["hostname"] != live["hostname"]
     assert [device["address"] for device in sent["pci"]] == [device["address"] for device in live["pci"]]
     names = [[nic["name"] for nic in machine["nics"] if not re.match(r"cb\d+(br|h)", nic["name"])] for machine in (sent, live)]
@@ -113,16 +113,16 @@ def test_bad_input(words: str, told: str, tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
     (tmp_path / "binary").write_bytes(b"\x00\x01")
     (tmp_path / "nccl.log").write_text("node1:7:7 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB\n")
-    assert told in one_sentence(run(tmp_path, "probe", *words.split(), env=ALONE))
+    assert told in one_sentence(run_here(tmp_path, "probe", *words.split(), env=ALONE))
 
 
 def test_a_picture_that_cannot_be_written(tmp_path: Path, cluster: str) -> None:
-    done = run(tmp_path, "probe", "--from", cluster, "--svg", "nowhere/x.svg")
+    done = run_here(tmp_path, "probe", "--from", cluster, "--svg", "nowhere/x.svg")
     assert done.returncode == 2 and "--svg nowhere/x-node1.svg cannot be written" in done.stderr and done.stderr.count("\n") == 1
 
 
 def test_an_allocation_without_srun_is_one_node(tmp_path: Path) -> None:
-    done = run(tmp_path, "probe", "--format", "json", env={"SLURM_JOB_ID": "8", "SLURM_JOB_NODELIST": "n[1-2]"})
+    done = run_here(tmp_path, "probe", "--format", "json", env={"SLURM_JOB_ID": "8", "SLURM_JOB_NODELIST": "n[1-2]"})
     assert done.returncode == 0 and len(json.loads(done.stdout)["machines"]) == 1
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.command import run, running, start, until
+from tests.cli.command import run, run_here, running, start, until
 
 SWEEP = ("allreduce", "--backend", "simulated", "--ranks", "4", "--sizes", "8-4K", "--max-time", "0.2", "--precision", "0.001")
 UNBRIEF = {"COLLBENCH_ITERATIONS": "100000", "COLLBENCH_WARMUP": "1"}
@@ -17,16 +17,16 @@ UNBRIEF = {"COLLBENCH_ITERATIONS": "100000", "COLLBENCH_WARMUP": "1"}
 
 @pytest.mark.parametrize("more", [("--out", "other"), ("--launches", "2"), ("--gdr-check",)])
 def test_with_options_that_ask_for_other_folders_it_is_refused(tmp_path: Path, more: tuple[str, ...]) -> None:
-    done = run(tmp_path, *SWEEP, "--resume", "run", *more)
+    done = run_here(tmp_path, *SWEEP, "--resume", "run", *more)
     assert done.returncode == 2
     assert done.stderr.startswith(f"collbench: --resume goes on in the folder of one run, {more[0]} asks for another or more: ")
 
 
 def test_pairs_has_none(tmp_path: Path) -> None:
-    done = run(tmp_path, "pairs", "--backend", "simulated", "--resume", "run")
+    done = run_here(tmp_path, "pairs", "--backend", "simulated", "--resume", "run")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert done.stderr.startswith("collbench: pairs cannot be resumed: all rounds of a matrix are set against one another")
-    assert "--resume" not in run(tmp_path, "pairs", "--help").stdout
+    assert "--resume" not in run_here(tmp_path, "pairs", "--help").stdout
 
 
 def test_a_folder_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from collbench.cli.suite_request import _ONE_BY_ONE, _TOGETHER
 from collbench.errors import UsageError
 from collbench.runner.request import Request
 from collbench.suite.form import schema
-from tests.cli.command import PROGRAM, environment, one_sentence, run
+from tests.cli.command import PROGRAM, environment, one_sentence, run, run_here
 
 SUITE = """
 schema = 1
@@ -166,9 +166,9 @@ def test_a_run_keeps_its_suite_and_every_row(tmp_path: Path) -> None:
     rows = [json.loads(line) for line in (tmp_path / "o" / "cells.jsonl").read_text().splitlines()]
     found = [(row["operation"], row["size_bytes"], row["mode"], row["in_place"], row["ranks"]) for row in rows]
     assert len(set(found)) == 10 and sorted(found) != found, "the order is shuffled"
-    dry = run(tmp_path, "run", "two.toml", "--dry-run", "--resume", "o")
+    dry = run_here(tmp_path, "run", "two.toml", "--dry-run", "--resume", "o")
     assert (dry.returncode, "suite two: 0 cells on 4 ranks; o has 10 more" in dry.stdout) == (0, True), dry.stdout + dry.stderr
-    other = run(tmp_path, "run", "two.toml", "--dry-run", "--resume", "o", "--max-time", "7")
+    other = run_here(tmp_path, "run", "two.toml", "--dry-run", "--resume", "o", "--max-time", "7")
     assert (other.returncode, other.stderr) == (
         2, "collbench: o cannot be resumed: --max-time was 0.05 and is 7.0; start a new run, without --resume\n",
     )  # fmt: skip
@@ -176,7 +176,7 @@ def test_a_run_keeps_its_suite_and_every_row(tmp_path: Path) -> None:
 
 def test_a_dry_run_starts_nothing(tmp_path: Path) -> None:
     (tmp_path / "two.toml").write_text(SUITE)
-    done = run(tmp_path, "run", "two.toml", "--dry-run", "--format", "json", "--sizes", "8")
+    done = run_here(tmp_path, "run", "two.toml", "--dry-run", "--format", "json", "--sizes", "8")
     cells = [json.loads(line) for line in done.stdout.splitlines()]
     assert [(cell["sweep"], cell["operation"], cell["mode"], cell["in_place"]) for cell in cells] == [
         ("sweeps[1] 'small'", "allreduce", "isolated", None), ("sweeps[1] 'small'", "broadcast", "isolated", None),
@@ -188,8 +188,8 @@ def test_a_dry_run_starts_nothing(tmp_path: Path) -> None:
 
 
 def test_no_suite_and_no_such_suite(tmp_path: Path) -> None:
-    assert one_sentence(run(tmp_path, "run")).startswith("the following arguments are required: SUITE")
-    assert one_sentence(run(tmp_path, "run", "nix")) == (
+    assert one_sentence(run_here(tmp_path, "run")).startswith("the following arguments are required: SUITE")
+    assert one_sentence(run_here(tmp_path, "run", "nix")) == (
         "suite nix cannot be read (No such file or directory): name a file, or one of quick, full, gate"
     )
 

@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from collbench.analysis.pair_effects import PairFinding, findings
+from collbench.analysis.pair_effects import PairFinding, doubts, findings
 from collbench.errors import UsageError
+from collbench.report.columns import NOTHING
 from collbench.report.pairs import write_pairs
 from collbench.report.pairs_map import ITSELF, UNKNOWN, WRONG, classes_of, heatmap
-from collbench.report.pairs_table import place_lines
+from collbench.report.pairs_table import place_lines, place_rows
 from collbench.report.summary import report_run
 from collbench.results.pairs import PairMatrix, PairRound
 from tests.analysis.pair_matrices import Made, only
@@ -39,7 +40,7 @@ def half(matrix: PairMatrix, place: int) -> PairMatrix:
 
 def text_of(matrix: PairMatrix, format: str = "table", about: dict[str, Any] = ABOUT, color: bool = False) -> str:
     out = io.StringIO()
-    write_pairs(matrix, findings(matrix), about, format, out, color=color)
+    write_pairs(matrix, findings(matrix), about, format, out, color=color, unsaid=doubts(matrix))
     return out.getvalue()
 
 
@@ -181,7 +182,7 @@ def test_json_is_one_object() -> None:
 def test_long_lists_of_findings_are_cut() -> None:
     found = [PairFinding("pair", "bandwidth", (i, i + 1), 0.5, 1, 2) for i in range(0, 60, 2)]
     out = io.StringIO()
-    write_pairs(even(64), found, ABOUT, "table", out, color=False)
+    write_pairs(even(64), found, ABOUT, "table", out, color=False, unsaid=[])
     assert "and 10 more findings: see --format json" in out.getvalue()
     matrix = even(16)
     matrix.wrong[0] = matrix.wrong[:, 0] = matrix.wrong[1] = matrix.wrong[:, 1] = 3
@@ -259,11 +260,17 @@ def test_what_cannot_be_read_is_a_warning(tmp_path: Path) -> None:
 
 def test_a_run_stopped_before_its_first_round(tmp_path: Path) -> None:
     out = io.StringIO()
-    assert report_run([stored(tmp_path / "run", [], finished=False)], None, "table", out) == 0
+    assert report_run([stored(tmp_path / "run", [], finished=False)], None, "table", out) == 2
     assert "0 of 20 directed pairs" in out.getvalue()
-    assert report_run([stored(tmp_path / "other", [], finished=False)], None, "json", io.StringIO()) == 0
+    assert report_run([stored(tmp_path / "other", [], finished=False)], None, "json", io.StringIO()) == 2
 
 
 def test_a_run_json_that_does_not_fit(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="does not say of which places"):
         report_run([stored(tmp_path / "run", rounds(even(5)), names=0)], None, "table", io.StringIO())
+
+
+def test_a_latency_that_no_network_has_is_not_a_figure() -> None:
+    matrix = even(5)
+    matrix.latency_s[:] = 1e305
+    assert [row[3] for row in place_rows(matrix, [])[1]] == [NOTHING] * 5

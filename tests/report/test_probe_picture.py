@@ -15,8 +15,8 @@ from tests.topology.machines import MACHINES, bridge, dgx, ethernet, gpu_device,
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def drawn(machine: Machine, limiting: str | None = None) -> Element:
-    root: Element = fromstring(picture(machine, limiting))
+def drawn(machine: Machine, *limiting: str) -> Element:
+    root: Element = fromstring(picture(machine, frozenset(limiting)))
     return root
 
 
@@ -167,6 +167,12 @@ def test_what_limits_is_marked_in_words(machine: Machine, limiting: str) -> None
     assert "limits" not in texts(drawn(machine))
 
 
+def test_several_parts_may_limit_together() -> None:
+    root = drawn(dgx(), "mlx5_0", "mlx5_7", "0000:18:00.0>switch")
+    assert texts(root).count("limits") == 3
+    assert len(with_class(root, "rect", "limit")) == 2
+
+
 def test_switches_below_switches() -> None:
     ports = [bridge(f"0000:12:0{port}.0", "0000:11:00.0", 0) for port in range(3)]
     inner = [each for top, port in ((0x20, 0), (0x30, 1)) for each in (
@@ -195,7 +201,7 @@ def test_names_that_would_be_markup() -> None:
         gpus=tuple(replace(gpu, model=evil) for gpu in machine.gpus),
         nics=(Nic(evil, model=evil, ports=(Port(state=evil, rate_text=evil), Port(2))),),
     )  # fmt: skip
-    root = drawn(machine, limiting=evil)
+    root = drawn(machine, evil)
     assert list(root.iter(f"{SVG}script")) == []
     assert root[0].text == '"><script>alert(1)</script>&?[31m???'
     assert "<script" not in picture(machine)

@@ -6,6 +6,8 @@ import shutil
 import socket
 import time
 from dataclasses import replace
+from datetime import datetime, timedelta
+from itertools import pairwise
 from types import SimpleNamespace
 
 import numpy as np
@@ -388,3 +390,24 @@ def test_every_row_says_what_it_took_in_its_loop_and_beside_it(tmp_path):
     assert all(wall["measured"] >= 0 and wall["harness"] > 0 for wall in walls)
     assert any(wall["measured"] > 0 for wall in walls)
     assert sum(wall["measured"] + wall["harness"] for wall in walls) < elapsed
+
+
+def test_every_row_says_when_it_was_measured_by_the_clock_of_the_run_that_was_begun(tmp_path):
+    broken_off(tmp_path / "run", 3)
+    info = json.loads((tmp_path / "run" / "run.json").read_text())
+    began = datetime.fromisoformat(info["started_utc"]) - timedelta(hours=1)
+    (tmp_path / "run" / "run.json").write_text(json.dumps({**info, "started_utc": began.isoformat()}))
+    start(resume=tmp_path / "run")
+    times = [row.evidence["at_s"] for row in read_run(tmp_path / "run").rows]
+    assert all(begin <= end for begin, end in times)
+    assert all(end <= begin for (_, end), (begin, _) in pairwise(times))
+    assert times[2][1] < 3600 <= times[3][0]
+
+
+@pytest.mark.parametrize("altered", [None, "yesterday", 5, "2026-11-21"])
+def test_a_run_that_does_not_say_when_it_began_cannot_say_when_its_rows_were_measured(tmp_path, altered):
+    broken_off(tmp_path / "run", 1)
+    info = json.loads((tmp_path / "run" / "run.json").read_text())
+    (tmp_path / "run" / "run.json").write_text(json.dumps({**info, "started_utc": altered}))
+    assert start(resume=tmp_path / "run").code == 0
+    assert ["at_s" in row.evidence for row in read_run(tmp_path / "run").rows] == [True] + 7 * [False]

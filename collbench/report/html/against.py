@@ -2,10 +2,145 @@
 
 from __future__ import annotations
 
-from collbench.report.html.chart import Section
+from collections import Counter
+from collections.abc import Sequence
+
+from collbench.analysis.compare import (
+    FASTER,
+    NOT_AVAILABLE,
+    SAME,
+    SLOWER,
+    UNKNOWN,
+    CellRatio,
+    Comparison,
+    set_against,
+    why_nothing_in_common,
+    worst_first,
+)
+from collbench.report.columns import NOTHING, Column, shown_columns, times
+from collbench.report.compare import b_is, foot, ratio_doubtful, remarks, side_title
+from collbench.report.headlines import short
+from collbench.report.html.chart import Chart, Section, Table
+from collbench.report.html.forest import MOST_LINES, Interval, forest
 from collbench.report.html.material import Material
+from collbench.report.plan import PlanSummary
+
+MOST_CANDIDATES, _MOST_ROWS = 8, 400
+_MADE = (
+    "For each cell that both runs have, the time of the candidate divided by that of the baseline. Where both have two launches or more: "
+    "the medians of their launches, and the 95 % interval of the ratio over launches (Welch on logarithms below six launches, rank "
+    "intervals from six on). Else the medians and intervals of one launch each, in quadrature on the logarithm; another launch may differ "
+    "by more. Cells of another mode, buffers or placing are not compared, and nothing is averaged over sizes."
+)
 
 
 def section(material: Material) -> Section | None:
-    """The section, or None where the runs have nothing for it."""
-    return None
+    """A forest plot and a table for every candidate; None for a single run."""
+    if len(material.tables) < 2:
+        return None
+    baseline, *candidates = material.tables
+    found = [set_against(baseline, candidate) for candidate in candidates[:MOST_CANDIDATES]]
+    texts = [
+        f"Baseline (A): {short(side_title(baseline))}, the run that was named first; each of the others is a candidate (B).",
+        *map(_sentence, found),
+    ]
+    if len(candidates) > MOST_CANDIDATES:
+        texts.append(f"{len(candidates) - MOST_CANDIDATES} more runs are not compared here: `collbench compare` sets any two side by side.")
+    drawn = [each for each in found if any(cell.time for cell in each.cells)]
+    tables = [(_title(each), _table(worst_first(each.cells), _columns(each))) for each in found if each.cells and each not in drawn]
+    return Section("against", "Against the baseline", texts, tables, [_chart(number, each) for number, each in enumerate(drawn)])
+
+
+def counts(found: Comparison) -> str:
+    """ "3 cells slower, 1 unknown (no interval), 20 the same, 2 faster"."""
+    wrong = sum(cell.wrong for cell in found.cells)
+    number = Counter(cell.b_is for cell in found.cells if not cell.wrong)
+    words = {SLOWER: "slower", UNKNOWN: "unknown (no interval)", SAME: "the same", FASTER: "faster", NOT_AVAILABLE: "n/a in one of them"}
+    told = [f"{number[each]} {word}" for each, word in words.items() if number[each]]
+    first, *others = [*([f"{wrong} with wrong data"] if wrong else []), *told]
+    return ", ".join([_cells(first), *others])
+
+
+def _cells(text: str) -> str:
+    """The first count says what is counted."""
+    number, _, rest = text.partition(" ")
+    return f"{number} cell{'' if number == '1' else 's'} {rest}"
+
+
+def _sentence(found: Comparison) -> str:
+    name = short(side_title(found.b))
+    if not found.cells:
+        return short(f"{name} has no cell in common with it: {why_nothing_in_common(found)}.", 600)
+    only = [f"{len(rows)} only in the {where}" for rows, where in ((found.only_a, "baseline"), (found.only_b, "candidate")) if rows]
+    return f"{name}: {', '.join([counts(found), *only])}."
+
+
+def _chart(number: int, found: Comparison) -> Chart:
+    cells, columns = worst_first(found.cells), _columns(found)
+    drawn = [cell for cell in cells if cell.time is not None][:MOST_LINES]
+    key, title = f"against-{number}", _title(found)
+    drawing, spots = forest([_interval(cell, columns) for cell in drawn], key, title)
+    return Chart(
+        key, title, _says(found, cells, drawn), " ".join([_MADE, *_notes(found)]), drawing, _table(cells, columns), spots, wide=True
+    )
+
+
+def _title(found: Comparison) -> str:
+    return f"{short(found.b.name, 80)} against {short(found.a.name, 80)}: time, cell by cell"
+
+
+def _columns(found: Comparison) -> list[Column]:
+    """What tells the cells apart."""
+    plan = PlanSummary.of([row for cell in found.cells for row in (cell.a, cell.b)])
+    return [column for column in shown_columns(plan) if not column.figure]
+
+
+def _interval(cell: CellRatio, columns: Sequence[Column]) -> Interval:
+    ratio = cell.time
+    assert ratio is not None
+    name = " ".join(text for column in columns if (text := short(column.text(cell.a), 40)) != NOTHING)
+    both = f"baseline {times(cell.a)} µs, candidate {times(cell.b)} µs"
+    told = "\n".join(text for text in (name, _words(cell), both, short(remarks(cell), 200)) if text)
+    return Interval(name, ratio.value, ratio.low, ratio.high, _words(cell), told, cell.b_is, ratio_doubtful(cell) or cell.wrong)
+
+
+def _says(found: Comparison, cells: Sequence[CellRatio], drawn: Sequence[CellRatio]) -> str:
+    """What one should see, and what is not drawn."""
+    texts = [f"{counts(found)}. To the right of 1: the candidate takes longer."]
+    if len(drawn) < len(cells):
+        texts.append(f"Drawn are {len(drawn)} of {len(cells)} cells, the worst first.")
+    if len(cells) > _MOST_ROWS:
+        texts.append(f"The table has the worst {_MOST_ROWS}; `collbench compare … --format csv` has all.")
+    return " ".join(texts)
+
+
+def _notes(found: Comparison) -> list[str]:
+    """What the comparison says below its table, as sentences."""
+    return [f"{short(text, 400)}." for text in foot(found)]
+
+
+def _table(cells: Sequence[CellRatio], columns: Sequence[Column]) -> Table:
+    shown = cells[:_MOST_ROWS]
+    head = [*(column.title for column in columns), "baseline µs", "candidate µs", "candidate is", "busbw ratio", "flags"]
+    rows = [_record(cell, columns) for cell in shown]
+    right = {place for place, column in enumerate(columns) if column.right} | {len(columns), len(columns) + 1, len(columns) + 3}
+    return Table(head, rows, frozenset(right), {place: mark for place, cell in enumerate(shown) if (mark := _mark(cell))})
+
+
+def _record(cell: CellRatio, columns: Sequence[Column]) -> list[str]:
+    what = [short(column.text(cell.a), 80) for column in columns]
+    return [*what, times(cell.a), times(cell.b), short(_words(cell)), _bandwidth(cell), short(remarks(cell))]
+
+
+def _words(cell: CellRatio) -> str:
+    return f"{'? ' if ratio_doubtful(cell) else ''}{b_is(cell)}"
+
+
+def _bandwidth(cell: CellRatio) -> str:
+    return NOTHING if cell.bandwidth is None else f"{cell.bandwidth.value:.3g}"
+
+
+def _mark(cell: CellRatio) -> str:
+    if cell.wrong:
+        return "wrong"
+    return "na" if cell.b_is == NOT_AVAILABLE else "doubtful" if ratio_doubtful(cell) or cell.b_is == UNKNOWN else ""

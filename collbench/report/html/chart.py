@@ -55,11 +55,23 @@ class Chart:
 
 
 @dataclass(frozen=True)
+class Link:
+    """A link to a file beside the page; `address` is relative and percent-encoded."""
+
+    text: str
+    address: str
+
+
+@dataclass(frozen=True)
 class Section:
-    """A part of the page: texts, then tables with their captions, then charts. `key` is its anchor."""
+    """A part of the page: texts, then tables with their captions, then charts, then lists of links. `key` is its anchor.
+
+    links  a caption and the links below it: the raw files of a run
+    """
 
     key: str
     title: str
     texts: Sequence[str] = ()
     tables: Sequence[tuple[str, Table]] = ()
     charts: Sequence[Chart] = ()
+    links: Sequence[tuple[str, Sequence[Link]]] = ()

@@ -11,35 +11,34 @@ style. Text stays text. A unit of the drawing is a pixel at its natural size.
 
 from __future__ import annotations
 
-import io
-import re
-from collections.abc import Callable, Sequence
-from itertools import count
-from math import isfinite, log2
+from collections.abc import Sequence
+from math import ceil, floor, isfinite, log2, log10
 from typing import TYPE_CHECKING, Any
-from xml.sax.saxutils import escape
 
 from collbench.report.html.chart import Spot
+from collbench.report.html.inks import BAD, BOUND, GRID, INK, LIMIT, PAPER, SERIES, SOFT
+from collbench.report.html.svg import svg_of
 from collbench.units import format_size
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+__all__ = [
+    "BAD", "BOUND", "GRID", "HEIGHT", "INK", "LIMIT", "PAPER", "SOFT", "WIDTH", "fixed_ticks", "line", "log_axis", "panel", "place",
+    "series_color", "size_axis", "spots", "svg_of",
+]  # fmt: skip
+
 WIDTH, HEIGHT = 460, 290
-INK, SOFT, GRID, PAPER = "#010101", "#020202", "#030303", "#040404"
-LIMIT, BOUND, BAD = "#050505", "#060606", "#070707"  # the ring reference, the hard bound, what is wrong
-_SERIES = ("#0a0a01", "#0a0a02", "#0a0a03", "#0a0a04")
-_NAMES = {INK: "ink", SOFT: "soft", GRID: "grid", PAPER: "paper", LIMIT: "limit", BOUND: "bound", BAD: "bad",
-          **{color: f"series-{number}" for number, color in enumerate(_SERIES)}}  # fmt: skip
 _DASHES = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)))
 _MARKERS = "osD^vP*X<>hp"
 _MARGINS = (54, 12, 26, 40)  # left, right, top, bottom, in pixels
 _SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "none", "font.size": 11, "font.family": "sans-serif", "axes.edgecolor": GRID, "axes.labelcolor": SOFT,
     "text.color": INK, "xtick.color": SOFT, "ytick.color": SOFT, "axes.facecolor": "none", "figure.facecolor": "none",
-    "axes.spines.top": False, "axes.spines.right": False, "lines.linewidth": 1.6, "lines.markersize": 4.2, "legend.frameon": False,
-    "legend.fontsize": 10, "grid.color": GRID, "grid.linewidth": 0.7, "axes.grid": True, "axes.axisbelow": True,
+    "figure.edgecolor": "none", "axes.spines.top": False, "axes.spines.right": False, "axes.spines.left": False,
+    "lines.linewidth": 1.6, "lines.markersize": 4.2, "legend.frameon": False, "legend.fontsize": 10, "grid.color": GRID,
+    "grid.linewidth": 0.7, "axes.axisbelow": True, "text.parse_math": False, "figure.dpi": 72,
 }  # fmt: skip
 
 
@@ -65,17 +64,28 @@ def line(number: int) -> dict[str, Any]:
 
 def series_color(number: int) -> str:
     """The placeholder of the series' colour; after four they come again."""
-    return _SERIES[number % len(_SERIES)]
+    return SERIES[number % len(SERIES)]
 
 
 def size_axis(axes: Axes, sizes: Sequence[int]) -> None:
     """Message sizes in bytes along x, drawn at log2 of the size (`place`): at most eight labels, at powers of two."""
     low, high = place(min(sizes)), place(max(sizes))
-    step = max(1, round((high - low) / 7))
+    step = max(1, ceil((high - low) / 7))
     ticks = list(range(round(low), round(high) + 1, step))
-    axes.set_xticks(ticks, [format_size(2**each) for each in ticks])
+    fixed_ticks(axes.xaxis, ticks, [format_size(2**each) for each in ticks])
     axes.set_xlim(low - 0.4, high + 0.4)
     axes.set_xlabel("message size")
+
+
+def log_axis(axes: Axes, low: float, high: float) -> None:
+    """A logarithmic y from `low` to `high`, both above zero, with plain labels: powers of ten, and 2 and 5 where there is room."""
+    axes.set_yscale("log")
+    decades = range(floor(log10(low)), ceil(log10(high)) + 1)
+    steps = (1, 2, 5) if log10(high / low) < 3 else (1,)
+    every = 1 + len(decades) // 9
+    ticks = [step * 10.0**decade for decade in decades if decade % every == 0 for step in steps]
+    fixed_ticks(axes.yaxis, ticks, [f"{tick:.10g}" if 1e-4 < tick < 1e7 else f"{tick:.0e}" for tick in ticks])
+    axes.set_ylim(low, high)
 
 
 def place(size_bytes: int) -> float:
@@ -95,65 +105,10 @@ def spots(axes: Axes, xs: Sequence[float], ys: Sequence[float], texts: Sequence[
     return [Spot(round(float(x), 1), round(float(height - y), 1), text) for (x, y), (_, _, text) in zip(places, known, strict=True)]
 
 
-def svg_of(figure: Figure, key: str, title: str) -> str:
-    """The figure as an SVG element for the page, small and in the page's colours. `key` makes its identifiers unique in the page."""
-    import matplotlib as mpl
+def fixed_ticks(axis: Any, ticks: Sequence[float], texts: Sequence[str]) -> None:
+    """Ticks at these places and no others; `set_ticks` would build each at once."""
+    from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
-    mpl.rcParams["svg.hashsalt"] = key
-    written = io.StringIO()
-    figure.savefig(written, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None}, transparent=True)
-    return _compact(written.getvalue(), key, title)
-
-
-def _compact(svg: str, key: str, title: str) -> str:
-    """Without the head, the style that would hold for the whole page, identifiers nobody uses, and what repeats itself."""
-    text = re.sub(r"<(metadata|style)\b.*?</\1>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
-    text = re.sub(r'<svg[^>]*?viewBox="([^"]*)"[^>]*>', _opening(title), text, count=1)
-    for pattern, instead in _SHORTER:
-        text = pattern.sub(instead, text)
-    text = re.sub(r"#0[0-9a-f]{5}", lambda found: f"var(--{_NAMES[found[0]]})" if found[0] in _NAMES else found[0], text)
-    return _own_names(text, key)
-
-
-def _opening(title: str) -> Callable[[re.Match[str]], str]:
-    name = escape(title, {'"': "&quot;"})
-    return lambda found: f'<svg viewBox="{found[1]}" role="img" aria-label="{name}">'
-
-
-def _one_style(found: re.Match[str]) -> str:
-    """A group of equal marks carries their style, once."""
-    style = f' style="{found[3]}"'
-    return f"{found[1]}{style}>{found[2].replace(style, '')}</g>"
-
-
-def _text_style(found: re.Match[str]) -> str:
-    size, anchor, fill = (re.search(pattern, found[2]) for pattern in (r"([\d.]+)px", r"text-anchor: (\w+)", r"fill: (#[0-9a-f]{6})"))
-    anchored = f' text-anchor="{anchor[1]}"' if anchor else ""
-    return f'{found[1]} font-size="{size[1] if size else 11}"{anchored} fill="{fill[1] if fill else INK}"'
-
-
-_SHORTER: tuple[tuple[re.Pattern[str], Any], ...] = (
-    (re.compile(r"<!--.*?-->", re.DOTALL), ""),
-    (re.compile(r"\s*\n\s*"), " "),
-    (re.compile(r'(<text[^>]*?) style="([^"]*)"'), _text_style),
-    (re.compile(r' transform="rotate\(-?0 [^"]*"'), ""),
-    (re.compile(r"-?\d+\.\d\d\d+"), lambda found: f"{float(found[0]):.2f}".rstrip("0").rstrip(".")),
-    (re.compile(r'(<path id="[^>]*?) style="[^"]*"'), r"\1"),
-    (re.compile(r'<path d="[^"]*" style="fill: none"/>'), ""),
-    (re.compile(r"xlink:href"), "href"),
-    (re.compile(r">\s+<"), "><"),
-    (re.compile(r"(?<=[a-z]): (?=[^\"]*\"[/>])"), ":"),
-    (re.compile(r'(<g[^>]*)>((?:<use [^>]*? style="([^"]*)"/>)(?:<use [^>]*? style="\3"/>)*)</g>'), _one_style),
-    (re.compile(r"<defs></defs>"), ""),
-    (re.compile(r"<g></g>"), ""),
-    (re.compile(r' d="[^"]*"'), lambda found: re.sub(r" (?=[zM\"])|(?<=[MLz]) ", "", found[0])),
-)
-
-
-def _own_names(text: str, key: str) -> str:
-    """Identifiers that are referred to, numbered within this drawing; all others go."""
-    used = set(re.findall(r'(?:href="#|url\(#)([\w.-]+)', text))
-    numbers = count()
-    names = {name: f"{key}-{next(numbers)}" for name in sorted(used)}
-    text = re.sub(r' id="([\w.-]+)"', lambda found: f' id="{names[found[1]]}"' if found[1] in names else "", text)
-    return re.sub(r"((?:href=\"#|url\(#))([\w.-]+)", lambda found: found[1] + names.get(found[2], found[2]), text)
+    axis.set_major_locator(FixedLocator(ticks))
+    axis.set_major_formatter(FixedFormatter(texts))
+    axis.set_minor_locator(NullLocator())

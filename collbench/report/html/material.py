@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +15,9 @@ from collbench.results.record import Row
 
 if TYPE_CHECKING:  # they import numpy or many rooms, which a page without such runs does not need
     from collbench.analysis.combine import Launches
+    from collbench.analysis.concerns import Concern
+    from collbench.analysis.pair_effects import PairEffects
+    from collbench.analysis.stragglers import Compared
     from collbench.results.pair_reader import StoredPairs
 
 
@@ -47,9 +50,38 @@ class Material:
         read = [(run, read_pairs(run)) for run in self.runs if holds_pairs(run)]
         return [(run, stored) for run, stored in read if stored is not None]
 
+    @cached_property
+    def effects(self) -> list[PairEffects]:
+        """What each matrix of `pairs` means: its matrix, the pairs measured again, findings() and doubts()."""
+        from collbench.analysis.pair_effects import PairEffects
+
+        again = ({pair for one in stored.rounds if one.again for pair in one.pairs} for _, stored in self.pairs)
+        return [PairEffects(stored.matrix(), pairs) for (_, stored), pairs in zip(self.pairs, again, strict=True)]
+
+    @cached_property
+    def compared(self) -> list[list[Compared]]:
+        """Of each of `tables` the cells whose ranks may be compared, of all its launches."""
+        from collbench.analysis.stragglers import compared
+
+        return [[cell for run in table.runs for cell in compared(run)] for table in self.tables]
+
+    @cached_property
+    def concerns(self) -> list[Concern]:
+        """What is wrong or doubtful, the worst first."""
+        from collbench.analysis.concerns import concerns
+
+        unread = (warning for _, stored in self.pairs for warning in stored.warnings)
+        ordered = [replace(table, rows=self.rows(table)) for table in self.tables]
+        return concerns(self.runs, ordered, self.compared, self.effects, [*self.warnings, *self.apart, *unread])
+
     def rows(self, table: Launches) -> list[Row]:
         """The table's rows, ascending in size."""
-        return in_print_order(table.rows)
+        return self._in_order.get(id(table)) or in_print_order(table.rows)
+
+    @cached_property
+    def _in_order(self) -> dict[int, list[Row]]:
+        """Sorted once for all sections: a thousand rows take a while."""
+        return {id(table): in_print_order(table.rows) for table in self.tables}
 
     @cached_property
     def _together(self) -> tuple[list[Launches], list[str]]:

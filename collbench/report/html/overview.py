@@ -2,10 +2,99 @@
 
 from __future__ import annotations
 
-from collbench.report.html.chart import Section
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from collbench.analysis.combine import Launches
+from collbench.analysis.concerns import BROKEN, DOUBTFUL, FINDING, MISSING, NOTE, WRONG, Concern
+from collbench.analysis.peaks import Peak, peaks
+from collbench.report.flags import FLAGS
+from collbench.report.headlines import circumstances, short, subject
+from collbench.report.html import peak_bars
+from collbench.report.html.chart import Section, Table
 from collbench.report.html.material import Material
+from collbench.report.html.peak_table import MOST, peak_table
+from collbench.report.pairs import measured
+from collbench.results.reader import Run
+
+if TYPE_CHECKING:
+    from collbench.analysis.pair_effects import PairEffects
+    from collbench.results.pair_reader import StoredPairs
+
+_MOST_RUNS, _MOST_BAD = 5, 3
+_BAD = (WRONG, BROKEN, FINDING)
+_MARKS = {WRONG: "wrong", BROKEN: "wrong", FINDING: "wrong", DOUBTFUL: "doubtful", MISSING: "na", NOTE: ""}
+_PEAKS = "Peaks: the highest bus bandwidth of each operation over each backend, of what it could be"
+_CLEAN = "Nothing stands out: no finding, no flag on any row, nothing missing."
 
 
 def section(material: Material) -> Section | None:
-    """The section, or None where the runs have nothing for it."""
-    return None
+    """What was measured, the peaks, what is wrong or doubtful; there is always something to say."""
+    found = material.concerns
+    subjects = _subjects(material)
+    measured_on = [("What was measured", _side_by_side(subjects))] if subjects else []
+    concerns = [(f"Findings and flags, worst first ({len(found)})", _concerns(found))] if found else []
+    best = [(table, each) for table in material.tables for each in peaks(material.rows(table))]
+    highest = [(_caption(best, shown), shown)] if best and (shown := peak_table(best)) else []
+    drawn = peak_bars.chart([(_label(table, each, material), each.row) for table, each in best])
+    texts = [*_summary(found), *_left_out(subjects)]
+    return Section("overview", "Overview", texts, [*measured_on, *highest, *concerns], [drawn] if drawn else [])
+
+
+def _summary(found: Sequence[Concern]) -> list[str]:
+    """How many there are of each severity, and the worst one in words, where it is bad."""
+    if not found:
+        return [_CLEAN]
+    counts = Counter(each.severity for each in found)
+    told = ", ".join(f"{number} × {severity}" for severity, number in counts.items())
+    bad = [each.sentence() for each in found if each.severity in _BAD]
+    return [f"To know before any figure: {told}.", *(f"{short(sentence, 600)}." for sentence in bad[:_MOST_BAD])]
+
+
+def _subjects(material: Material) -> list[tuple[str, dict[str, str]]]:
+    """The name of each table and matrix with what there is to know of it."""
+    tables = [(table.name, subject(table)) for table in material.tables]
+    matrices = zip(material.pairs, material.effects, strict=True)
+    return [*tables, *((run.path.resolve().name, _of_pairs(run, stored, effects)) for (run, stored), effects in matrices)]
+
+
+def _of_pairs(run: Run, stored: StoredPairs, effects: PairEffects) -> dict[str, str]:
+    about = {**stored.about, "rounds": len({one.round for one in stored.rounds if not one.again})}
+    return {"measured": short(measured(effects.matrix, about)), **circumstances(run)}
+
+
+def _side_by_side(subjects: Sequence[tuple[str, dict[str, str]]]) -> Table:
+    """A column for each run; a line that no run has anything to say in is left out."""
+    shown = subjects[:_MOST_RUNS]
+    facts = [fact for fact in dict.fromkeys(fact for _, known in shown for fact in known) if any(known.get(fact) for _, known in shown)]
+    return Table(["", *(short(name, 80) for name, _ in shown)], [[fact, *(known.get(fact, "") for _, known in shown)] for fact in facts])
+
+
+def _left_out(subjects: Sequence[object]) -> list[str]:
+    more = len(subjects) - _MOST_RUNS
+    return [f"The table below shows {_MOST_RUNS} runs, {more} more are in the other parts of this page."] if more > 0 else []
+
+
+def _caption(best: Sequence[object], shown: Table) -> str:
+    left = f"; {len(best)} peaks, the first {MOST} lines" if len(shown.rows) == MOST else ""
+    return f"{_PEAKS}{left}"
+
+
+def _label(table: Launches, peak: Peak, material: Material) -> str:
+    """What tells it from the others: "allreduce · nccl", with the run where there are several."""
+    words = [*([short(table.name, 16)] if len(material.tables) > 1 else []), peak.row.operation, peak.row.backend]
+    return " · ".join(words)
+
+
+def _concerns(found: Sequence[Concern]) -> Table:
+    """What it is and what that means in one column; where, if any of them has a place."""
+    rows = [[each.severity, short(_meant(each), 600), short(each.where, 600)] for each in found]
+    marks = {number: mark for number, each in enumerate(found) if (mark := _MARKS[each.severity])}
+    columns = 3 if any(each.where for each in found) else 2
+    return Table(["severity", "what", "where"][:columns], [row[:columns] for row in rows], marks=marks)
+
+
+def _meant(concern: Concern) -> str:
+    """ "drift: the median moved …"; what is no flag explains itself."""
+    return f"{concern.what}: {FLAGS[concern.flag]}" if concern.flag in FLAGS else concern.what

@@ -1,1 +1,141 @@
 "use strict";
+// The page says everything without this. Added here: exact values under the pointer and by the arrow keys, the choice
+// of light or dark, the place in the contents, tables that print. What follows in the same script may use `tell`, `untell`, `within`.
+
+const tip = document.getElementById("tip");
+const spoken = document.getElementById("spoken");
+
+// Shows a text beside a point of the window, where it fits.
+function tell(text, x, y) {
+  tip.textContent = text;
+  tip.hidden = false;
+  const left = x + 14 + tip.offsetWidth > innerWidth ? x - 14 - tip.offsetWidth : x + 14;
+  tip.style.left = `${Math.max(4, Math.min(left, innerWidth - tip.offsetWidth - 4))}px`;
+  tip.style.top = `${Math.max(4, Math.min(y + 14, innerHeight - tip.offsetHeight - 4))}px`;
+}
+
+function untell() {
+  tip.hidden = true;
+  for (const mark of document.querySelectorAll(".here")) mark.remove();
+}
+
+// A finger leaves when it lifts: what it touched stays until the next touch. Under a wheel the drawing moves away.
+addEventListener("pointerdown", untell, { capture: true });
+addEventListener("wheel", untell, { capture: true, passive: true });
+
+// Where a drawing (SVG or image) lies in the window, and how many pixels of the window one of its own units has.
+function within(picture) {
+  const box = picture.getBoundingClientRect();
+  const units = picture.viewBox ? picture.viewBox.baseVal.width : picture.naturalWidth;
+  return { left: box.left, top: box.top, scale: box.width / units };
+}
+
+class Walk {
+  constructor(figure, spots) {
+    this.spots = spots; // [x, y, text] each, in the drawing's units
+    this.at = -1;
+    this.drawing = figure.querySelector(".drawing");
+    this.picture = this.drawing.querySelector("svg, img");
+    this.drawing.tabIndex = 0;
+    this.drawing.setAttribute("role", "application");
+    this.drawing.setAttribute("aria-roledescription", "chart; the arrow keys walk through its points");
+    this.drawing.addEventListener("pointermove", (event) => this.point(event));
+    this.drawing.addEventListener("pointerdown", (event) => this.point(event));
+    this.drawing.addEventListener("pointerleave", (event) => { if (event.pointerType !== "touch") untell(); });
+    this.drawing.addEventListener("blur", untell);
+    this.drawing.addEventListener("keydown", (event) => this.key(event));
+  }
+
+  // The nearest spot within 40 pixels of the pointer.
+  point(event) {
+    const { left, top, scale } = within(this.picture);
+    const x = (event.clientX - left) / scale;
+    const y = (event.clientY - top) / scale;
+    const far = this.spots.map((spot) => Math.hypot(spot[0] - x, spot[1] - y));
+    const nearest = far.indexOf(Math.min(...far));
+    if (far[nearest] * scale > 40) untell();
+    else this.show(nearest, false);
+  }
+
+  key(event) {
+    const last = this.spots.length - 1;
+    const steps = {
+      ArrowRight: () => Math.min(this.at + 1, last),
+      ArrowLeft: () => Math.max(this.at - 1, 0),
+      ArrowUp: () => this.beside(-1),
+      ArrowDown: () => this.beside(1),
+      Home: () => 0,
+      End: () => last,
+    };
+    if (event.key === "Escape") untell();
+    if (!(event.key in steps) || event.ctrlKey || event.altKey || event.metaKey) return;
+    event.preventDefault();
+    this.show(steps[event.key](), true);
+    spoken.textContent = tip.textContent;
+  }
+
+  // The next spot above (-1) or below (1) at the same place along x; the same spot where there is none.
+  beside(way) {
+    if (this.at < 0) return 0;
+    const [x, y] = this.spots[this.at];
+    const order = this.spots.map((spot, index) => [way * (spot[1] - y), index]);
+    const there = order.filter(([ahead, index]) => Math.abs(this.spots[index][0] - x) < 1 && ahead > 0);
+    return there.length ? there.sort((one, other) => one[0] - other[0])[0][1] : this.at;
+  }
+
+  show(index, follow) {
+    untell();
+    this.at = index;
+    const [x, y, text] = this.spots[index];
+    const mark = document.createElement("span");
+    mark.className = "here";
+    const units = within(this.picture);
+    mark.style.left = `${x * units.scale}px`;
+    mark.style.top = `${y * units.scale}px`;
+    this.picture.after(mark);
+    if (follow) mark.scrollIntoView({ block: "nearest", inline: "nearest", behavior: "instant" });
+    const now = within(this.picture);
+    tell(text, now.left + x * now.scale, now.top + y * now.scale);
+  }
+}
+
+for (const list of document.querySelectorAll("figure > script.spots")) new Walk(list.parentElement, JSON.parse(list.textContent));
+
+// Light or dark: as the system has it, until the button is pressed.
+const button = document.getElementById("theme");
+const prefersDark = matchMedia("(prefers-color-scheme: dark)");
+const isDark = () => (document.documentElement.dataset.theme || (prefersDark.matches ? "dark" : "light")) === "dark";
+const nameButton = () => { button.textContent = isDark() ? "☀ Light" : "☾ Dark"; };
+button.addEventListener("click", () => {
+  document.documentElement.dataset.theme = isDark() ? "light" : "dark";
+  nameButton();
+});
+prefersDark.addEventListener("change", nameButton);
+nameButton();
+button.hidden = false;
+
+// The section that is being read, marked in the contents; at the page's end the last one, which may be too short to come up.
+const links = [...document.querySelectorAll("nav a")];
+const sections = links.map((link) => document.getElementById(link.hash.slice(1)));
+let marked;
+function markRead() {
+  const atEnd = scrollY > 0 && scrollY + innerHeight >= document.documentElement.scrollHeight - 2;
+  const begun = sections.filter((section) => section.getBoundingClientRect().top < innerHeight * 0.3);
+  const read = links[atEnd ? links.length - 1 : Math.max(0, begun.length - 1)];
+  if (read === marked) return;
+  marked?.removeAttribute("aria-current");
+  read.setAttribute("aria-current", "true");
+  marked = read;
+}
+if (links.length) {
+  addEventListener("scroll", markRead, { passive: true });
+  markRead();
+}
+
+// Folded parts are printed, and folded again.
+let folded = [];
+addEventListener("beforeprint", () => {
+  folded = [...document.querySelectorAll("details:not([open])")];
+  for (const part of folded) part.open = true;
+});
+addEventListener("afterprint", () => { for (const part of folded) part.open = false; });

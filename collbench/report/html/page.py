@@ -3,40 +3,69 @@
 from __future__ import annotations
 
 import base64
+import gc
 import hashlib
-import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collbench.errors import UsageError
+from collbench.report.headlines import short
 from collbench.report.html import against, latencies, machine, matrix, overview, provenance, rates, ratios, slowest, spread, timeline
+from collbench.report.outputs import write_whole
 
 if TYPE_CHECKING:
     from collbench.report.html.material import Material
 
 _HERE = Path(__file__).parent
 SECTIONS = (overview, against, matrix, rates, latencies, ratios, spread, slowest, timeline, machine, provenance)
+_NEEDED = ("matplotlib", "jinja2")
 
 
 def write_html(material: Material) -> None:
     """Writes the page to `material.where`, in one step. Raises UsageError where that cannot be done, or the extra `report` is missing."""
-    text = html(material)
-    path = material.where
-    try:
-        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as draft:
-            draft.write(text)
-        Path(draft.name).chmod(0o644)
-        Path(draft.name).replace(path)
-    except OSError as error:
-        raise UsageError(f"--html {path} cannot be written ({error.strerror or error}): choose another file") from error
+    write_whole(material.where, html(material), "--html")
 
 
 def html(material: Material) -> str:
     """The page as text. Raises UsageError where the extra `report` is missing."""
-    sections = [made for module in SECTIONS if (made := module.section(material)) is not None]
-    style, script = ((_HERE / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
+    missing = [name for name in _NEEDED if find_spec(name) is None]
+    if missing:
+        raise UsageError(f"--html needs {' and '.join(missing)}: pip install 'collbench[report]'")
+    with _uncollected():
+        sections = [made for module in SECTIONS if (made := module.section(material)) is not None]
+    style, script = (_written(suffix) for suffix in ("css", "js"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return str(_template().render(sections=sections, style=style, script=script, script_hash=f"sha256-{digest}"))
+    page = _template().render(title=_title(material), sections=sections, style=style, script=script, script_hash=f"sha256-{digest}")
+    return str(page)
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Nobody looks for garbage meanwhile: drawings are full of cycles, and looking takes a seventh of the time."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
+
+
+def _written(suffix: str) -> str:
+    """What page.css or page.js says, and after it what charts have of their own (matrix.js)."""
+    own = [_HERE / f"page.{suffix}", *sorted(path for path in _HERE.glob(f"*.{suffix}") if path.stem != "page")]
+    return "\n".join(path.read_text(encoding="utf-8") for path in own)
+
+
+def _title(material: Material) -> str:
+    """ "collbench: first-run", "collbench: before, after and 2 more"."""
+    names = [table.name for table in material.tables] + [run.path.resolve().name for run, _ in material.pairs]
+    shown = ", ".join(short(name, 80) for name in names[:2])
+    more = f" and {len(names) - 2} more" if len(names) > 2 else ""
+    return f"collbench: {shown}{more}" if names else "collbench"
 
 
 def _template() -> Any:

@@ -43,12 +43,16 @@ class PeerRun:
 
 @dataclass(frozen=True)
 class Given:
-    """What the user says of an output that does not say it itself; None: nothing. A contradiction to the output is a UsageError."""
+    """What the user says of an output that does not say it itself; None: nothing. A contradiction to the output is a UsageError.
+
+    file    the file's name without its folder, a hint alone: "nccl_allgather.log" decides between operations that print the same
+    """
 
     ranks: int | None = None
     nodes: int | None = None
     operation: str | None = None
     dtype: str | None = None
+    file: str = ""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,201 @@
+"""What is wrong with runs, or doubtful: findings, flags, what is missing. One list, worst first, for every output."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from collbench.analysis.cells import forced
+from collbench.analysis.combine import Launches
+from collbench.results.reader import Run
+from collbench.results.record import Row
+from collbench.units import format_size
+
+if TYPE_CHECKING:
+    from collbench.analysis.pair_effects import PairEffects
+    from collbench.analysis.stragglers import Compared
+
+WRONG, BROKEN, FINDING, DOUBTFUL, MISSING, NOTE = "wrong data", "broken off", "finding", "doubtful", "missing", "note"
+SEVERITIES = (WRONG, BROKEN, FINDING, DOUBTFUL, MISSING, NOTE)  # worst first
+# Flags by how much they take from a figure. The first ones say that it is none of this machine, or not of the path that it is set against;
+# then that the time is not one number, or not the library's; then that its interval is wide.
+DOUBTS = (
+    "wrong_data", "simulated", "shared_gpu", "oversubscribed", "above_bound", "other_path", "path_unproven", "clock_stepped", "state_flip",
+    "two_modes", "drift", "python_messages", "python_loop", "launch_bound", "cpu_shared", "skew_limited", "constant", "warmup_unsettled",
+    "budget_exceeded", "missing_launches", "no_interval", "few_samples", "target_missed",
+)  # fmt: skip
+REMARKS = ("unverified", "imported", "remeasured", "size_rounded", "pairs_at_once")  # to be known, and no doubt of the figure
+_WITHIN_A_LAUNCH = frozenset({"drift", "target_missed", "warmup_unsettled"})  # which several launches tell by their spread
+_BREAKS = ("hang", "abort")  # kinds of events after which a run has no end of its own
+_MOST, _MOST_GROUPS, _MOST_SIZES = 20, 4, 3
+
+
+@dataclass(frozen=True)
+class Concern:
+    """One thing to know before a figure is believed.
+
+    severity  one of SEVERITIES
+    what      a sentence, or the word in rows' flags that `flag` says again
+    where     the cells or the run concerned, in words; "" where `what` says it
+    flag      the flag whose meaning explains it, None: it explains itself
+    """
+
+    severity: str
+    what: str
+    where: str = ""
+    flag: str | None = None
+
+    def sentence(self) -> str:
+        """All of it in one line."""
+        return f"{self.what} ({self.where})" if self.where else self.what
+
+
+def concerns(
+    runs: Sequence[Run],
+    tables: Sequence[Launches],
+    compared: Sequence[Sequence[Compared]],
+    effects: Sequence[PairEffects],
+    warnings: Iterable[str] = (),
+) -> list[Concern]:
+    """Everything to be known of these runs, worst first; of each severity at most 20, the rest is counted.
+
+    `tables` are the runs put together, `compared` of each the cells whose ranks may be compared, `effects` the matrices of pairs among
+    the runs, `warnings` what could not be read or put together.
+    """
+    found = [
+        *(each for effect in effects for each in _of_pairs(effect)),
+        *(each for run in runs for each in _of_run(run, alone=len(runs) == 1)),
+        *(each for run in runs for each in _of_import(run, alone=len(runs) == 1)),
+        *(each for table, cells in zip(tables, compared, strict=True) for each in _slow_ranks(table, cells)),
+        *_of_rows([(table.name if len(tables) > 1 else "", row) for table in tables for row in table.rows]),
+        *(Concern(MISSING, warning) for warning in warnings),
+    ]
+    return [each for severity in SEVERITIES for each in _capped(severity, found)]
+
+
+def _capped(severity: str, found: Iterable[Concern]) -> list[Concern]:
+    here = _told_once(each for each in found if each.severity == severity)
+    more = [Concern(severity, f"and {len(here) - _MOST} more of this kind")] if len(here) > _MOST else []
+    return [*here[:_MOST], *more]
+
+
+def _told_once(found: Iterable[Concern]) -> list[Concern]:
+    """What several runs say is told once, with their names."""
+    places: dict[Concern, list[str]] = {}
+    for each in found:
+        places.setdefault(replace(each, where=""), []).append(each.where)
+    return [replace(each, where=_names(dict.fromkeys(where))) for each, where in places.items()]
+
+
+def _names(places: Iterable[str]) -> str:
+    known = [place for place in places if place]
+    more = f" and {len(known) - _MOST_GROUPS} more" if len(known) > _MOST_GROUPS else ""
+    return f"{', '.join(known[:_MOST_GROUPS])}{more}"
+
+
+def _of_pairs(effect: PairEffects) -> Iterator[Concern]:
+    import numpy as np
+
+    matrix = effect.matrix
+    for a, b in np.argwhere(np.triu(np.nan_to_num(matrix.wrong) > 0)).tolist():
+        wrong = f"{matrix.wrong[a, b]:.0f} elements are not what was sent"
+        yield Concern(WRONG, f"wrong data between {matrix.places[a]} and {matrix.places[b]}: {wrong}")
+    yield from (Concern(FINDING, each.sentence(matrix.places)) for each in effect.findings())
+    yield from (Concern(NOTE, sentence) for sentence in effect.doubts())
+
+
+def _of_run(run: Run, alone: bool) -> Iterator[Concern]:
+    """What its events say. Findings of pairs are not among it: they come from the matrix."""
+    where = "" if alone else run.path.resolve().name
+    broke = [event for event in run.events if event.get("kind") in _BREAKS]
+    if broke:
+        yield from (Concern(BROKEN, f"{event['kind']}: {_text(event)}", where) for event in broke)
+    elif not run.finished:
+        yield Concern(BROKEN, f"the run did not come to its end; cells finished: {len(run.rows)}", where)
+    of_pairs = "pairs" in run.info
+    yield from (Concern(FINDING, _text(event), where) for event in run.events if event.get("kind") == "finding" and not of_pairs)
+    yield from (Concern(NOTE, _text(event), where) for event in run.events if event.get("kind") == "note")
+
+
+def _of_import(run: Run, alone: bool) -> Iterator[Concern]:
+    """What another tool's output did not tell, and what in it does not fit."""
+    imported = run.info.get("imported")
+    told = imported if isinstance(imported, dict) else {}
+    where = "" if alone else run.path.resolve().name
+    yield from (Concern(DOUBTFUL, doubt, where) for doubt in _words(told.get("doubts")))
+    missing = "; ".join(_words(told.get("missing")))
+    if missing:
+        yield Concern(NOTE, f"imported, and not in it: {missing}", where)
+
+
+def _words(value: object) -> list[str]:
+    return [word for word in value if isinstance(word, str) and word] if isinstance(value, list) else []
+
+
+def _text(event: dict[str, object]) -> str:
+    text = event.get("text")
+    return text if isinstance(text, str) and text else "without a word"
+
+
+def _slow_ranks(table: Launches, cells: Sequence[Compared]) -> Iterator[Concern]:
+    if cells:
+        from collbench.analysis.stragglers import hosts_of, stragglers_in
+
+        yield from (Concern(FINDING, each.sentence(), table.name) for each in stragglers_in(cells, hosts_of(table.runs[0])))
+
+
+def _of_rows(rows: Sequence[tuple[str, Row]]) -> Iterator[Concern]:
+    """By what the rows themselves say: wrong elements, flags, reasons why nothing was measured."""
+    wrong = [each for each in rows if each[1].wrong]
+    if wrong:
+        detail = next((f": {row.wrong_detail}" for _, row in wrong if row.wrong_detail), "")
+        yield Concern(WRONG, f"{sum(row.wrong or 0 for _, row in wrong)} elements are not what was sent{detail}", _where(wrong, rows))
+    yield from _flagged(rows)
+    reasons: dict[str, list[tuple[str, Row]]] = {}
+    for each in rows:
+        if each[1].na is not None:
+            reasons.setdefault(each[1].na, []).append(each)
+    yield from (Concern(MISSING, f"not measured: {reason}", _where(those, rows)) for reason, those in reasons.items())
+
+
+def _flagged(rows: Sequence[tuple[str, Row]]) -> Iterator[Concern]:
+    by_flag: dict[str, list[tuple[str, Row]]] = {}
+    for each in rows:
+        for flag in dict.fromkeys(each[1].flags):
+            by_flag.setdefault(flag, []).append(each)
+    strange = [flag for flag in by_flag if flag not in (*DOUBTS, *REMARKS)]
+    told = {"wrong_data"} if any(row.wrong for _, row in rows) else set()
+    for flag in (*DOUBTS, *REMARKS):
+        if flag in by_flag and flag not in told:
+            yield Concern(_severity(flag, by_flag[flag]), flag, _where(by_flag[flag], rows), flag)
+    yield from (Concern(DOUBTFUL, f"{flag}, a flag that this version does not know", _where(by_flag[flag], rows)) for flag in strange)
+
+
+def _severity(flag: str, rows: Sequence[tuple[str, Row]]) -> str:
+    if flag == "wrong_data":
+        return WRONG
+    settled = flag in _WITHIN_A_LAUNCH and all(row.launches > 1 for _, row in rows)
+    return NOTE if flag in REMARKS or settled else DOUBTFUL
+
+
+def _where(those: Sequence[tuple[str, Row]], rows: Sequence[tuple[str, Row]]) -> str:
+    """ "10 of 22 cells: allreduce gloo at 8 sizes, 64 B to 1 MiB; allreduce mpi at 16 KiB"."""
+    if len(those) == len(rows):
+        return "the only cell" if len(rows) == 1 else f"all {len(rows)} cells"
+    groups: dict[str, set[int]] = {}
+    for name, row in those:
+        words = (f"{name}:" if name else "", row.operation, row.backend, forced(row))
+        groups.setdefault(" ".join(word for word in words if word), set()).add(row.size_bytes)
+    told = [f"{name}{_sizes(sizes)}" for name, sizes in list(groups.items())[:_MOST_GROUPS]]
+    more = [f"and {len(groups) - _MOST_GROUPS} more series"] if len(groups) > _MOST_GROUPS else []
+    return f"{len(those)} of {len(rows)} cells: {'; '.join([*told, *more])}"
+
+
+def _sizes(sizes: Iterable[int]) -> str:
+    known = sorted(size for size in sizes if size > 0)
+    if not known:
+        return ""
+    if len(known) <= _MOST_SIZES:
+        return f" at {', '.join(map(format_size, known))}"
+    return f" at {len(known)} sizes, {format_size(known[0])} to {format_size(known[-1])}"

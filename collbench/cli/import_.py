@@ -1,0 +1,163 @@
+"""collbench import FILE… --out DIR: what other tools printed, as run folders of our own form."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from collbench.cli.parser import positive
+from collbench.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from collbench.results.peers.ceilings import JobOf
+    from collbench.results.peers.peer import Given
+    from collbench.results.peers.store import Table, Together
+
+_ABOUT = (
+    "Reads what nccl-tests (text, JSON), rccl-tests, OSU, IMB, perftest, PARAM comms and gloo's benchmark printed, and writes run folders "
+    "for `collbench report` and `compare`. What such output lacks (intervals, samples, ranks) is said and stays unknown."
+)
+FORMATS = "nccl-tests, nccl-tests-json, param, osu, imb, perftest or gloo"  # the registry's, which no other command has to load
+_LARGEST = 1 << 30
+_STDIN = Path("-")
+
+
+def add(commands: Any) -> dict[str, argparse.ArgumentParser]:
+    """Adds the command."""
+    parser = commands.add_parser("import", help="make run folders from what nccl-tests, OSU, IMB, perftest … printed", description=_ABOUT)
+    parser.add_argument("files", metavar="FILE", nargs="+", type=Path, help="output of a tool, with other lines in between; -: stdin")
+    parser.add_argument("--out", metavar="DIR", type=Path, required=True, help="the run folder, or the folder of several launches")
+    parser.add_argument("--as", dest="format", metavar="FORMAT", help=f"{FORMATS} (default: what the lines look like)")
+    said = parser.add_argument_group("what the output does not say itself")
+    said.add_argument("--ranks", metavar="N", type=positive, help="ranks that took part")
+    said.add_argument("--nodes", metavar="N", type=positive, help="nodes they ran on")
+    said.add_argument("--operation", metavar="NAME", help="allreduce, broadcast, alltoall, …")
+    said.add_argument("--dtype", metavar="NAME", help="element type")
+    said.add_argument("--from", dest="sources", nargs="+", type=Path, metavar="PATH",
+                      help="files that tell of the nodes, as for `peak`: rows get the ceilings of these")  # fmt: skip
+    said.add_argument("--ceiling", metavar="GB/s", help="take this as the ceiling of every row")
+    said.add_argument("--allocation", metavar="NAME", help="tables of the same cells are launches of one allocation (default: each alone)")
+    parser.set_defaults(call=call)
+    return {"import": parser}
+
+
+def call(arguments: argparse.Namespace, argv: list[str]) -> int:
+    """Writes the folders, says what is in them, and returns the exit code. Raises UsageError."""
+    import gc
+
+    gc.disable()  # what is read lives until it is stored: looking for what does not takes a third of the time of a long log
+    try:
+        return _import(arguments, argv)
+    finally:
+        gc.enable()
+
+
+def _import(arguments: argparse.Namespace, argv: list[str]) -> int:
+    from collbench.results.peers.store import store, together
+
+    job_of, topology = _machines(arguments)
+    tables = [table for path in arguments.files for table in _read(path, arguments)]
+    if job_of:
+        tables = [_with_ceilings(table, job_of) for table in tables]
+    runs = together(tables)
+    paths = store(runs, arguments.out, argv, arguments.allocation, topology)
+    for path, run in zip(paths, runs, strict=True):
+        _tell(path, run)
+    if len(runs) > 1 and not arguments.allocation:
+        _say(f"the same cells come {len(runs)} times and are kept apart; --allocation NAME reads them as launches of one allocation")
+    return 0
+
+
+def _read(path: Path, arguments: argparse.Namespace) -> list[Table]:
+    """The tables of one file. Raises UsageError that names it."""
+    import hashlib
+
+    from collbench.results.peers.registry import reader_for
+    from collbench.results.peers.rows import short
+    from collbench.results.peers.store import Source, Table
+
+    data = _bytes(path)
+    lines = data.decode("utf-8", errors="replace").splitlines()
+    name = "stdin" if path == _STDIN else path.name
+    try:
+        reader = reader_for(lines, arguments.format)
+        runs = reader.read(lines, _given(arguments, name))
+        if not runs:
+            raise UsageError(f"as {reader.name} output it has no table with a size and a time: name the whole output, or say --as FORMAT")
+    except UsageError as error:
+        raise UsageError(f"{short(name)} cannot be imported: {error}") from error
+    source = Source(short(name), len(data), hashlib.sha256(data).hexdigest(), reader.name)
+    return [Table(source, run) for run in runs]
+
+
+def _bytes(path: Path) -> bytes:
+    """A file's content, or stdin's. Raises UsageError for what cannot be read, and for more than 1 GiB."""
+    try:
+        if path == _STDIN:
+            data = sys.stdin.buffer.read(_LARGEST + 1)
+        elif not path.is_file():
+            raise UsageError(f"{path} is no file: name what the tool printed")
+        else:
+            with path.open("rb") as file:
+                data = file.read(_LARGEST + 1)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read ({error.strerror or error}): check its permissions") from error
+    if len(data) > _LARGEST:
+        raise UsageError(f"{path} is larger than 1 GiB: cut out the part with the tables")
+    return data
+
+
+def _given(arguments: argparse.Namespace, name: str) -> Given:
+    from collbench.operations.dtypes import dtype_named
+    from collbench.results.peers.peer import Given
+    from collbench.results.peers.rows import known_operation
+
+    operation = known_operation(arguments.operation).name if arguments.operation is not None else None
+    dtype = dtype_named(arguments.dtype).name if arguments.dtype is not None else None
+    return Given(arguments.ranks, arguments.nodes, operation, dtype, name)
+
+
+def _machines(arguments: argparse.Namespace) -> tuple[JobOf | None, Mapping[str, Any] | None]:
+    """(what gives a row its ceilings, what topology.json holds); None for what is not given. Raises UsageError."""
+    from collbench.peak.given import parse_gigabytes
+    from collbench.peak.job import Job
+
+    rate = parse_gigabytes("--ceiling", arguments.ceiling) if arguments.ceiling is not None else None
+    if not arguments.sources:
+        return (None if rate is None else lambda ranks, nodes, device: Job((), given=rate)), None
+    from collbench.cli.hardware import job_on, read_machines
+    from collbench.topology.snapshot import topology_json
+
+    machines = read_machines(arguments.sources)
+    topology = topology_json(machines)
+    if rate is not None:
+        return lambda ranks, nodes, device: Job((), given=rate), topology
+    return lambda ranks, nodes, device: job_on(machines, ranks, nodes, device), topology
+
+
+def _with_ceilings(table: Table, job_of: JobOf) -> Table:
+    from dataclasses import replace
+
+    from collbench.results.peers.ceilings import with_ceilings
+
+    return replace(table, run=replace(table.run, rows=with_ceilings(table.run.rows, job_of)))
+
+
+def _tell(path: Path, run: Together) -> None:
+    """On stdout the folder, on stderr what is in it, what is missing and what is doubtful."""
+    from collbench.results.peers.stored import sentences
+
+    print(f"{path}: {len(run.rows)} row{'' if len(run.rows) == 1 else 's'}")
+    for sentence in sentences(run.info):
+        _say(sentence)
+
+
+def _say(sentence: str) -> None:
+    from collbench.launch.supervise import say
+    from collbench.report.flags import printable
+
+    say(printable(sentence))

@@ -1,0 +1,186 @@
+// Matrices of pairs: the exact figures of a cell under the pointer and by the arrow keys. Of many places the drawing has groups; the
+// picture below it has every pair, can be made larger, and a press on a cell of the drawing goes to its pairs.
+
+// The bytes that `data` (base64) unpacks to.
+async function unpacked(data) {
+  const bytes = Uint8Array.from(atob(data), (letter) => letter.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+  return new Uint8Array(await new Response(stream).arrayBuffer());
+}
+
+// What is said of each cell: texts, the slowest first, and each cell's number; each byte of a number has a plane of its own.
+class Cells {
+  static async of(data) {
+    const [texts, planes] = await Promise.all([unpacked(data.texts), unpacked(data.codes)]);
+    return new Cells(data, new TextDecoder().decode(texts).split("\n"), planes);
+  }
+
+  constructor(data, texts, planes) {
+    Object.assign(this, { data, texts, planes, n: data.places.length });
+  }
+
+  code(row, column) {
+    const [a, b] = this.data.symmetric && row > column ? [column, row] : [row, column];
+    let code = 0;
+    for (let plane = this.data.wide - 1; plane >= 0; plane--) code = code * 256 + this.planes[plane * this.n * this.n + a * this.n + b];
+    return code;
+  }
+
+  pair(row, column) {
+    const { places, joint } = this.data;
+    return row === column ? `${places[row]} with itself: not measured` : `${places[row]} ${joint} ${places[column]}\n${this.texts[this.code(row, column)]}`;
+  }
+
+  // The places of a group: the first, and the one behind the last.
+  span(group) {
+    return [this.data.starts[group], this.data.starts[group + 1] ?? this.n];
+  }
+
+  // The slowest pair of two groups, and how many there are.
+  groups(row, column) {
+    const [top, bottom] = this.span(row);
+    const [left, right] = this.span(column);
+    if (bottom - top === 1 && right - left === 1) return this.pair(top, left);
+    let slowest = null;
+    let pairs = 0;
+    for (let a = top; a < bottom; a++) {
+      for (let b = left; b < right; b++) {
+        if (a === b) continue;
+        pairs++;
+        if (slowest === null || this.code(a, b) < this.code(...slowest)) slowest = [a, b];
+      }
+    }
+    const { labels, joint } = this.data;
+    const among = row === column ? `among ${labels[row]}` : `${labels[row]} ${joint} ${labels[column]}`;
+    return `${among}: ${pairs} pairs, the slowest:\n${this.pair(...slowest)}`;
+  }
+}
+
+// A square picture of rows × rows cells that is read cell by cell. box: its left, top and side in the units of `picture`.
+class Grid {
+  constructor(focus, picture, box, rows, text) {
+    Object.assign(this, { focus, picture, box, rows, text, at: null, asked: 0 });
+    focus.tabIndex = 0;
+    focus.setAttribute("role", "application");
+    focus.setAttribute("aria-roledescription", "matrix; the arrow keys go from cell to cell");
+    for (const kind of ["pointermove", "pointerdown"]) picture.addEventListener(kind, (event) => this.point(event));
+    picture.addEventListener("pointerleave", () => this.leave());
+    focus.addEventListener("blur", () => this.leave());
+    focus.addEventListener("keydown", (event) => this.key(event));
+  }
+
+  cell(event) {
+    const { left, top, scale } = within(this.picture);
+    const [x, y, side] = this.box;
+    const cell = [event.clientY - top - y * scale, event.clientX - left - x * scale].map((far) => Math.floor((far / scale / side) * this.rows));
+    return cell.every((each) => each >= 0 && each < this.rows) ? cell : null;
+  }
+
+  point(event) {
+    const cell = this.cell(event);
+    if (cell === null) this.leave();
+    else this.show(cell);
+  }
+
+  leave() {
+    this.asked++;
+    untell();
+  }
+
+  async key(event) {
+    if (event.target !== this.focus || event.ctrlKey || event.altKey || event.metaKey) return;
+    const steps = { ArrowRight: [0, 1], ArrowLeft: [0, -1], ArrowUp: [-1, 0], ArrowDown: [1, 0], Home: [0, -this.rows], End: [0, this.rows] };
+    if (event.key === "Escape") this.leave();
+    if (!(event.key in steps)) return;
+    event.preventDefault();
+    const from = this.at ?? [0, 0];
+    const step = this.at ? steps[event.key] : [0, 0];
+    await this.show(from.map((each, way) => Math.max(0, Math.min(this.rows - 1, each + step[way]))), true);
+  }
+
+  async show(cell, byKey = false) {
+    this.at = cell;
+    const asked = ++this.asked;
+    const text = await this.text(...cell);
+    if (asked !== this.asked) return;
+    untell();
+    const mark = this.mark(...cell);
+    if (byKey) mark.scrollIntoView({ block: "nearest", inline: "nearest", behavior: "instant" });
+    const box = mark.getBoundingClientRect();
+    tell(text, box.right, box.bottom);
+    if (byKey) spoken.textContent = text;
+  }
+
+  mark(row, column) {
+    const { scale } = within(this.picture);
+    const [x, y, side] = this.box.map((each) => each * scale);
+    const size = Math.max(side / this.rows, 5);
+    const mark = document.createElement("span");
+    mark.className = "here cell";
+    const [left, top] = [x + ((column + 0.5) * side) / this.rows, y + ((row + 0.5) * side) / this.rows];
+    Object.assign(mark.style, { left: `${left}px`, top: `${top}px`, width: `${size}px`, height: `${size}px` });
+    this.picture.after(mark);
+    return mark;
+  }
+}
+
+// All pairs: scrolled, and made larger or smaller around its middle.
+class Whole {
+  constructor(box, cells, figure) {
+    this.box = box;
+    this.picture = box.querySelector("img");
+    this.cells = cells;
+    this.each = this.picture.width / cells; // pixels
+    box.setAttribute("aria-label", "every pair");
+    const buttons = document.createElement("p");
+    buttons.className = "zoom";
+    buttons.append(this.button("−", "smaller", 0.5), this.button("+", "larger", 2), " every pair, to be scrolled; press a cell above to find its pairs");
+    figure.querySelector(".drawing").append(buttons, box);
+  }
+
+  button(sign, name, factor) {
+    const button = document.createElement("button");
+    Object.assign(button, { type: "button", textContent: sign });
+    button.setAttribute("aria-label", name);
+    button.addEventListener("click", () => this.scale(this.each * factor));
+    return button;
+  }
+
+  scale(each) {
+    const middle = ["scrollLeft", "clientWidth", "scrollTop", "clientHeight"].map((name) => this.box[name]);
+    const [x, y] = [middle[0] + middle[1] / 2, middle[2] + middle[3] / 2].map((far) => far / this.each);
+    this.each = Math.max(0.5, Math.min(16, each));
+    this.picture.width = this.picture.height = this.each * this.cells;
+    this.centre(x, y);
+  }
+
+  centre(x, y) {
+    this.box.scrollTo({ left: x * this.each - this.box.clientWidth / 2, top: y * this.each - this.box.clientHeight / 2, behavior: "instant" });
+  }
+}
+
+function matrix(figure, data) {
+  let values = null;
+  const cells = () => (values ??= Cells.of(data));
+  const drawing = figure.querySelector(".drawing");
+  const grid = new Grid(drawing, drawing.querySelector("svg"), data.box, data.starts.length, async (row, column) => (await cells()).groups(row, column));
+  const box = figure.querySelector(".matrix");
+  if (!box) return;
+  const n = data.places.length;
+  const whole = new Whole(box, n, figure);
+  new Grid(box, whole.picture, [0, 0, n], n, async (row, column) => (await cells()).pair(row, column));
+  grid.picture.addEventListener("click", (event) => {
+    const cell = grid.cell(event);
+    if (cell === null) return;
+    const [y, x] = cell.map((group) => (data.starts[group] + (data.starts[group + 1] ?? n)) / 2);
+    whole.scale(Math.max(whole.each, 4));
+    whole.centre(x, y);
+  });
+}
+
+if ("DecompressionStream" in window) {
+  for (const script of document.querySelectorAll("figure > script.data")) {
+    const data = JSON.parse(script.textContent);
+    if (data.kind === "pairs") matrix(script.parentElement, data);
+  }
+}

@@ -1,0 +1,213 @@
+"""Reads what Gloo's own benchmark prints.
+
+What a figure is (source of 2025, gloo/benchmark/runner.cc): quantiles over the iterations on rank 0, those of all its threads
+together, cut to whole microseconds unless --nanos was given. Nothing meets between two iterations. Its GB/s are 2**30 bytes of one
+input by the mean; they are not taken.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from collbench.results.peers.figures import MISSING, number, ranks_of, some, unprefixed, whole, without_figures
+from collbench.results.peers.peer import Given, PeerRun, Reader
+from collbench.results.peers.rows import Kind, Spread, is_size, is_time, short
+from collbench.results.record import Row
+
+_RESULTS, _ERRORS = "BENCHMARK RESULTS", "VERIFY ERRORS"
+_NAME = re.compile(r"^ +([A-Z][A-Z0-9_]{1,63})\s*$")
+_HEADING = re.compile(r"^(Device|Devices|Options): +(.+)$")
+_OPTION = re.compile(r"(\w+)=([^,\s]*)")
+_COLUMN = re.compile(r"size \(B\)|elements|(?:min|p50|p99|max) \([un]s\)|bandwidth \(GB/s\)|iterations|samples")
+_MISMATCH = re.compile(r"(?:\S{1,40} vs \S{1,40}\. )?Mismatch at index: \[?[\d, ]{1,40}\]?")
+_UNITS = {"us": 1e-6, "ns": 1e-9}
+_FLOAT_BYTES = 4
+
+
+@dataclass(frozen=True)
+class _Meaning:
+    """A benchmark in our words.
+
+    like    the operation of ours whose bus factor holds; None: none does
+    held    what n ranks make of the elements printed: how many times them a rank holds by our definition of a size
+    width   bytes per element, where they are not those by which it prints sizes
+    calls   messages one after the other in an iteration
+    """
+
+    operation: str
+    like: str | None
+    held: Callable[[int], int] = lambda n: 1
+    width: int | None = None
+    calls: int = 1
+    traffic: str | None = None
+
+
+def _each(n: int) -> int:
+    return n
+
+
+# gloo/benchmark/main.cc; of the uneven ones rank i gives i parts, and i + n - k parts to rank k.
+_MEANINGS = {
+    "allgather": _Meaning("allgather", "allgather", _each),
+    "allgather_v": _Meaning("allgatherv", None, lambda n: n * (n - 1) // 2, traffic="uneven"),
+    "allreduce": _Meaning("allreduce", "allreduce"),
+    "allreduce_local": _Meaning("allreduce_local", None),  # within each process
+    "alltoall": _Meaning("alltoall", "alltoall", _each, width=8),
+    "alltoall_v": _Meaning("alltoallv", "alltoallv", lambda n: n * n + n * (n - 1) // 2, width=8, traffic="uneven"),
+    "barrier": _Meaning("barrier", "barrier", lambda n: 0),
+    "broadcast": _Meaning("broadcast", "broadcast"),
+    "reduce": _Meaning("reduce", "reduce"),
+    "reduce_scatter": _Meaning("reducescatter", "reducescatter"),
+    "scatter": _Meaning("scatter", "scatter", _each),
+    "sendrecv_roundtrip": _Meaning("p2p_latency", "p2p_latency", calls=2),
+}
+_ALGORITHMS = ("allgather", "allreduce", "barrier", "broadcast")
+
+
+@dataclass
+class _Table:
+    """One benchmark's output."""
+
+    name: str
+    number: int
+    facts: dict[str, Any] = field(default_factory=dict)
+    columns: list[str] = field(default_factory=list)
+    lines: list[tuple[int, dict[str, str]]] = field(default_factory=list)
+    bad: list[int] = field(default_factory=list)
+    mismatches: list[str] = field(default_factory=list)
+
+
+def knows(lines: Sequence[str]) -> bool:
+    """Whether these lines have the heading of its results, or their columns."""
+    lines = unprefixed(lines)
+    return any(line.strip() == _RESULTS for line in lines) or any(len(_COLUMN.findall(line)) >= 5 for line in lines)
+
+
+def read(lines: Sequence[str], given: Given) -> list[PeerRun]:
+    """One run per benchmark. Raises UsageError where --ranks contradicts the number of processes, or neither says it."""
+    return some([_run(table, given) for table in _tables(unprefixed(lines)) if table.lines or table.bad], "Gloo's benchmark")
+
+
+GLOO = Reader("gloo", knows, read)
+
+
+def _tables(lines: Sequence[str]) -> Iterator[_Table]:
+    table: _Table | None = None
+    for at, line in enumerate(lines, start=1):
+        name = _NAME.match(line)
+        if name and name[1] not in (_RESULTS, _ERRORS) and not (table and table.columns and not table.lines):
+            if table:
+                yield table
+            table = _Table(name[1].lower(), at)
+        elif table or _COLUMN.search(line):
+            table = table or _Table("unnamed", at)
+            _take(table, line, at)
+    if table:
+        yield table
+
+
+def _take(table: _Table, line: str, at: int) -> None:
+    columns = _COLUMN.findall(line)
+    if len(columns) >= 5:
+        table.columns = columns
+    elif heading := _HEADING.match(line):
+        table.facts |= dict(_OPTION.findall(heading[2])) if heading[1] == "Options" else {"device": short(heading[2])}
+    elif found := _MISMATCH.search(line):
+        table.mismatches.append(found[0])
+    elif table.columns and line.strip()[:1].isdigit():
+        words = line.split()
+        complete = len(words) == len(table.columns)
+        (table.lines.append((at, dict(zip(table.columns, words, strict=True)))) if complete else table.bad.append(at))
+
+
+def _run(table: _Table, given: Given) -> PeerRun:
+    meaning, algorithm = _meaning(table.name)
+    kind = _kind(table, given, meaning, algorithm)
+    rows = [row for line, figures in table.lines if (row := _row(table, meaning, kind, (line, figures)))]
+    if rows and table.mismatches:
+        rows[-1] = _failed(rows[-1], table.mismatches)
+    return PeerRun(
+        "gloo-benchmark", None, table.name, kind.statistic, rows, facts=table.facts,
+        missing=[*MISSING, "its version", "the other ranks' times"], doubts=_doubts(table, meaning),
+    )  # fmt: skip
+
+
+def _meaning(name: str) -> tuple[_Meaning, str | None]:
+    """(what the benchmark is, the algorithm that it is made to use)."""
+    plain = name.removeprefix("new_").removeprefix("cuda_")
+    if plain in _MEANINGS:
+        return _MEANINGS[plain], None
+    base = next((base for base in _ALGORITHMS if plain.startswith(f"{base}_")), None)
+    return (_MEANINGS[base], plain.removeprefix(f"{base}_")) if base else (_Meaning(plain, None), None)
+
+
+def _kind(table: _Table, given: Given, meaning: _Meaning, algorithm: str | None) -> Kind:
+    ranks = ranks_of(given, whole(table.facts.get("processes", "")), f"{table.name} (line {table.number})")
+    inputs = whole(table.facts.get("inputs", "1")) or 1
+    traffic = meaning.traffic or (f"{inputs} inputs" if inputs > 1 else None)
+    reducing = meaning.like in ("allreduce", "reduce", "reducescatter")
+    half = "half " if meaning.calls > 1 else ""
+    return Kind(
+        meaning.operation, "gloo", "gloo", _dtype(table, meaning), ranks, given.nodes,
+        f"median over the iterations on rank 0{f', {half}the round trip' if half else ''}",
+        device="cuda" if table.name.startswith("cuda_") else "cpu", redop="sum" if reducing else None,
+        root=0 if meaning.like in ("broadcast", "reduce", "scatter") else None, mode="isolated", like=meaning.like,
+        also={"algorithm": algorithm, "streams": whole(table.facts.get("threads", "1")) or 1, "traffic": traffic},
+    )  # fmt: skip
+
+
+def _dtype(table: _Table, meaning: _Meaning) -> str:
+    """By the bytes per element: it has char, 16-bit and 32-bit floats, and moves 64-bit numbers in its all-to-all."""
+    if meaning.width:
+        return "uint64"
+    for _, figures in table.lines:
+        size, elements = whole(figures.get("size (B)", "")), whole(figures.get("elements", ""))
+        if size and elements:
+            return {1: "int8", 2: "float16"}.get(size // elements, "float32")
+    return "float32"
+
+
+def _row(table: _Table, meaning: _Meaning, kind: Kind, cell: tuple[int, Mapping[str, str]]) -> Row | None:
+    line, figures = cell
+    elements = whole(figures.get("elements", ""))
+    printed = whole(figures.get("size (B)", "")) if "size (B)" in figures else (elements or 0) * _FLOAT_BYTES
+    if elements is None or printed is None:
+        return None
+    size = (elements * meaning.width if meaning.width else printed) * meaning.held(kind.ranks)
+    if size and not is_size(size):
+        return None
+    p50, least, p99, most = (_seconds(figures, name) for name in ("p50", "min", "p99", "max"))
+    if p50 is None or not is_time(p50 / meaning.calls):
+        return without_figures(kind, size, elements, line, "the median shown is 0: below the microsecond that it is cut to; use --nanos")
+    spread = Spread(**{name: value / meaning.calls for name, value in (("min", least), ("p99", p99), ("max", most)) if value is not None})
+    checked = int(table.facts.get("verify") == "true")
+    row = kind.row(size, p50 / meaning.calls, count=elements, line=line, spread=spread, checked=checked, wrong=0 if checked else None)
+    beside = {name: number(word) for name, word in figures.items() if name in ("bandwidth (GB/s)", "iterations", "samples")}
+    return replace(row, evidence={**row.evidence, "printed": beside})
+
+
+def _seconds(figures: Mapping[str, str], name: str) -> float | None:
+    for unit, seconds in _UNITS.items():
+        if (word := figures.get(f"{name} ({unit})")) is not None and (value := number(word)) is not None:
+            return value * seconds
+    return None
+
+
+def _failed(row: Row, mismatches: Sequence[str]) -> Row:
+    return replace(row, checked=1, wrong=len(mismatches), wrong_detail=f"at least so many: it lists the first; {mismatches[0]}")
+
+
+def _doubts(table: _Table, meaning: _Meaning) -> list[str]:
+    doubts = [f"{len(table.bad)} lines of figures are incomplete and were left out, the first is line {table.bad[0]}"] if table.bad else []
+    if meaning.width:
+        doubts.append(
+            f"{table.name} prints the size of 4-byte elements and moves {meaning.width} bytes each, to each rank: our size is of these"
+        )
+    if (whole(table.facts.get("threads", "1")) or 1) > 1:
+        doubts.append(f"{table.facts['threads']} threads ran at the same time: times are those of one, not of all together")
+    if (whole(table.facts.get("inputs", "1")) or 1) > 1:
+        doubts.append(f"each process gave {table.facts['inputs']} buffers, whose sum within the process takes part of the time")
+    return doubts

@@ -1,0 +1,209 @@
+"""PARAM comms (train/comms/pt/comms.py): the lines COMMS-RES of collectives and of point-to-point.
+
+Each rank's time is its mean over the iterations; p50, p75, p95, Min and Max are over the *ranks*, not over iterations.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from collbench.errors import UsageError
+from collbench.operations.registry import operations
+from collbench.results.peers.peer import Given, PeerRun, Reader
+from collbench.results.peers.ranks import Printed, rank_range, unlike_time, with_digits
+from collbench.results.peers.rows import Kind, is_size, is_time, ranks_and_nodes, short, type_name, width_of
+from collbench.results.record import Row
+
+_LINE = re.compile(r"COMMS-RES(-QUANT)?(?:-([a-z0-9_]{1,40})-([a-z0-9]{1,20})(\S{0,80}))?\s+(\d.*)")
+_HELLO = re.compile(r"Hello from Rank (\d{1,7}): .*?host (\S{1,256}), device: ([^,]{1,40}),.*?world_size: (\d{1,9})")
+_GROUP = re.compile(r"groupSize (\d{1,9})")
+_WORLD = re.compile(r"'world_size': (\d{1,9})")
+_BACKEND = re.compile(r"backend: (\w{1,20}) nw-stack: .*?args\.z: (\d+)")
+_PAIRS = re.compile(r"collective=pt2pt\s.*?src_ranks=\[([\d, ]*)\], dst_ranks=\[([\d, ]*)\]")
+_COLLECTIVE = re.compile(r"collective=(\w{1,40})")
+_OURS = {
+    "all_reduce": "allreduce", "reduce": "reduce", "broadcast": "broadcast", "all_gather": "allgather", "all_gather_base": "allgather",
+    "reduce_scatter": "reducescatter", "reduce_scatter_base": "reducescatter", "all_to_all": "alltoall", "all_to_all_single": "alltoall",
+    "all_to_allv": "alltoallv", "gather": "gather", "scatter": "scatter",
+}  # fmt: skip
+_BACKENDS = {"nccl": "torch-nccl", "gloo": "gloo"}
+_ACROSS = "over the ranks of each rank's mean over the iterations"
+_MOST_PAIRS, _MOST_RANKS = 1 << 16, 1 << 24
+_COLUMNS, _PAIR_COLUMNS = (9, 10), (11,)  # size, elements, p50, p75, p95, Min, Max, AlgBW, BusBW, newer ones: TotalTime
+
+
+@dataclass
+class _Head:
+    """What is printed before the table; z is --z: 1 waits for each call."""
+
+    backend: str | None = None
+    blocking: bool | None = None
+    world: int | None = None
+    group: int | None = None
+    collective: str | None = None
+    hosts: dict[int, str] = field(default_factory=dict)
+    device: str | None = None
+    pairs: list[tuple[int, int]] = field(default_factory=lambda: [(0, 1)])
+
+    def take(self, line: str) -> None:
+        """Learns from any line."""
+        if hello := _HELLO.search(line):
+            self.hosts[int(hello[1])], self.device, self.world = short(hello[2]), hello[3].partition(":")[0], int(hello[4])
+        if found := _GROUP.search(line):
+            self.group = int(found[1])
+        if found := _WORLD.search(line):
+            self.world = int(found[1])
+        if found := _BACKEND.search(line):
+            self.backend, self.blocking = found[1], found[2] == "1"
+        if found := _PAIRS.search(line):
+            ends = [[int(word) for word in text.split(",") if word.strip()] for text in found.groups()]
+            self.pairs = list(zip(*ends, strict=False))[:_MOST_PAIRS] or self.pairs
+        if found := _COLLECTIVE.search(line):
+            self.collective = found[1]
+
+    @property
+    def ranks(self) -> int | None:
+        """Those of the group that communicates."""
+        ranks = self.group or self.world
+        return ranks if ranks is None or ranks <= _MOST_RANKS else None
+
+
+@dataclass
+class _Table:
+    """The lines of one collective and type: (number of the line, its figures)."""
+
+    collective: str
+    dtype: str
+    lines: list[tuple[int, list[str]]] = field(default_factory=list)
+
+
+def knows(lines: Sequence[str]) -> bool:
+    """Whether it has a line of results, or the environment that PARAM prints first."""
+    return any("COMMS-RES" in line or "PARAM COMM environment" in line for line in lines)
+
+
+def read(lines: Sequence[str], given: Given) -> list[PeerRun]:
+    """One run per collective and element type; of point-to-point one with all three patterns. Raises UsageError."""
+    head, tables, quantised = _Head(), list[_Table](), 0
+    for number, line in enumerate(lines, 1):
+        found = _LINE.search(line) if "COMMS-RES" in line else None
+        if found is None:
+            head.take(line)
+        elif found[1]:
+            quantised += 1
+        else:
+            _append(tables, found[2] or head.collective or given.operation or "", found[3] or given.dtype or "", number, found[5].split())
+    runs = [run for table in tables if (run := _run(head, table, given, quantised))]
+    if not runs:
+        what = (
+            "only lines of quantised collectives, which move other bytes than they name" if quantised else "no line COMMS-RES with a time"
+        )
+        raise UsageError(f"it has {what}: name the output of a run of comms.py that came to its results")
+    return runs
+
+
+def _append(tables: list[_Table], collective: str, dtype: str, number: int, figures: list[str]) -> None:
+    """Sizes that come again begin another table."""
+    last = tables[-1] if tables and (tables[-1].collective, tables[-1].dtype) == (collective, dtype) else None
+    if last is None or any(figures[0] == earlier[0] for _, earlier in last.lines):
+        last = _Table(collective, dtype)
+        tables.append(last)
+    last.lines.append((number, figures))
+
+
+def _run(head: _Head, table: _Table, given: Given, quantised: int) -> PeerRun | None:
+    first = table.lines[0][0]
+    if not table.collective or not table.dtype:
+        raise UsageError(f"line {first}: nothing says which collective and type it is of: say --operation NAME and --dtype NAME")
+    told = _OURS.get(table.collective, table.collective)
+    if given.operation and given.operation != told and table.collective != "pt2pt":
+        raise UsageError(f"line {first}: the table is of {short(told)}, and --operation says {given.operation}: leave it out")
+    names = [head.hosts[rank] for rank in sorted(head.hosts)] if len(head.hosts) == head.world else []
+    part = sorted({rank for pair in head.pairs for rank in pair}) if table.collective == "pt2pt" else range(head.ranks or 0)
+    nodes = len({head.hosts[rank] for rank in part}) if part and all(rank in head.hosts for rank in part) else None
+    ranks, nodes = ranks_and_nodes(given, len(part) or None, nodes, f"the table at line {first}")
+    base: dict[str, Any] = {"dtype": type_name(table.dtype), "ranks": ranks, "nodes": nodes, **_carrier(head)}
+    if table.collective == "pt2pt":
+        base["also"] = {"group": ",".join(f"{a}-{b}" for a, b in head.pairs[:8])}
+    rows = list(_pairs(table, base) if table.collective == "pt2pt" else _collective(table, told, base))
+    if not rows:
+        return None
+    missing = ["no samples: neither interval nor percentiles over iterations", "no per-rank data", "nothing is said of verification"]
+    missing += ["no device (cpu is taken)"] if head.device is None and base["device"] == "cpu" else []
+    missing += ["no names of hosts"] if not names else []
+    missing += [f"{quantised} lines of quantised collectives are left out"] if quantised else []
+    doubts = [] if table.collective == "pt2pt" else list(_doubts(table, told, ranks))
+    return PeerRun("param", None, f"comms.py {short(table.collective)}", f"the median {_ACROSS}", rows, names, {}, missing, doubts)
+
+
+def _carrier(head: _Head) -> dict[str, Any]:
+    backend = head.backend or "nccl"
+    device = head.device or ("cuda" if backend == "nccl" else "cpu")
+    mode = "pipelined" if head.blocking is False else "isolated"
+    return {"backend": _BACKENDS.get(backend, f"torch-{backend}"), "api": "torch", "device": device, "mode": mode}
+
+
+def _collective(table: _Table, name: str, base: dict[str, Any]) -> Iterator[Row]:
+    ours = operations().get(name)
+    kind = Kind(
+        name, statistic=f"the median {_ACROSS}", redop="sum" if ours and ours.reduces else None,
+        root=0 if ours and ours.rooted else None, in_place=name in ("allreduce", "reduce", "broadcast"), **base,
+    )  # fmt: skip
+    for number, figures in table.lines:
+        size, time_s = _whole(figures[0]), _seconds(figures[2]) if len(figures) in _COLUMNS else None
+        if size is None or time_s is None or not (is_size(size) or name == "barrier"):
+            continue
+        across = {f"rank_{column}_s": _seconds(figures[at]) for column, at in (("min", 5), ("p75", 3), ("p95", 4), ("max", 6))}
+        row = kind.row(size, time_s, count=_whole(figures[1]) or 0, line=number)
+        row.evidence["across_ranks"] = across
+        yield row
+
+
+def _pairs(table: _Table, base: dict[str, Any]) -> Iterator[Row]:
+    """Ping-pong, halved; a window of messages one way and both ways, by the mean rate of the pairs."""
+    width = width_of(str(base["dtype"])) or 1
+    latency = Kind("p2p_latency", statistic=f"half of the median {_ACROSS} of a ping-pong", **base)
+    rates = [
+        (Kind("p2p_bandwidth", statistic="size / mean rate of the ranks that communicate", **base), 7, 1),
+        (Kind("p2p_bidirectional", statistic="size / half of the mean rate both ways of the ranks that communicate", **base), 8, 2),
+    ]
+    for number, figures in table.lines:
+        size = _whole(figures[0])
+        if len(figures) not in _PAIR_COLUMNS or size is None or not is_size(size):
+            continue
+        both = _seconds(figures[4])
+        if both:
+            yield latency.row(size, both / 2, count=size // width, line=number)
+        for kind, at, ways in rates:
+            rate = with_digits(figures[at])
+            if rate and rate[0] > 0 and is_time(ways * size / rate[0] / 1e9):
+                yield kind.row(size, ways * size / rate[0] / 1e9, count=size // width, line=number)
+
+
+def _doubts(table: _Table, name: str, ranks: int) -> Iterator[str]:
+    """What the table's own bandwidths contradict."""
+    ours = operations().get(name)
+    whole = [figures for _, figures in table.lines if len(figures) in _COLUMNS]
+    known = [(with_digits(figures[7]), with_digits(figures[8])) for figures in whole]
+    printed = [Printed(algbw, busbw) for algbw, busbw in known if algbw and busbw and algbw[0] > 0]
+    found = rank_range(ours, sorted(printed, reverse=True)[:16]) if ours else None
+    if found is not None and not found.holds(ranks):
+        yield f"BusBW / AlgBW contradicts {ranks} ranks of {name}: that is {found} ranks"
+    best = max(whole, key=lambda figures: (with_digits(figures[7]) or (0.0,))[0], default=None)
+    if best and (why := unlike_time(_whole(best[0]) or 0, best[7], best[2])):
+        yield why
+
+
+def _whole(text: str) -> int | None:
+    return int(text) if text.isdecimal() and len(text) <= 18 else None
+
+
+def _seconds(text: str) -> float | None:
+    known = with_digits(text)
+    return known[0] / 1e6 if known and is_time(known[0] / 1e6) else None
+
+
+PARAM = Reader("param", knows, read)

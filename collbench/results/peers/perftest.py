@@ -1,0 +1,247 @@
+"""Reads what perftest's programs print (ib_write_bw, ib_read_lat, …), as text or with --out_json.
+
+What a figure is (source of July 2026, perftest_parameters.c): a rate is the bytes of all messages by the time of all, over all queue
+pairs; MB and MiB are 2**20 bytes, Gb 10**9 bits; "Bidirectional" counts both directions. A latency is half the round trip of a write
+or send, the whole of a read or an atomic; t_typical is the median. What arrived is not compared.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from collbench.errors import UsageError
+from collbench.results.peers.figures import MISSING, number, some, unprefixed, whole, without_figures
+from collbench.results.peers.peer import IMPORTED, Given, PeerRun, Reader
+from collbench.results.peers.rows import Kind, Spread, is_size, is_time, short
+from collbench.results.record import Row
+
+_TITLE = re.compile(
+    r"^ {0,40}(Send|Send_imm|RDMA_Write|RDMA_Write_imm|RDMA_Read|Atomic)[ _]((?:[A-Za-z]{1,20}[ _]){0,8}?)(BW|Latency)[ _]"
+    r"(?:[A-Za-z]{1,20}[ _]){0,2}Test\s*$"
+)
+_COLUMNS = re.compile(
+    r"#bytes|#iterations|#sl|BW (?:peak|average|Port\d) ?\[\w+/sec\]|MsgRate(?: Port\d)?\[Mpps\]|t_\w+\[\w+\]|99(?:\.9)?% percentile\[\w+\]"
+    r"|tps average|CPU_Util\[%+\]"
+)
+_FACT = re.compile(
+    r"(Dual-port|Device|Number of qps|Transport type|Connection type|Using SRQ|TX depth|RX depth|Post List|CQ Moderation|Mtu|Link type"
+    r"|GID index|Max inline data|Outstand reads|Use ROCm memory)\s*:\s*([^\t\n]{1,60})"
+)
+_RATE = re.compile(r"BW average ?\[(MB|MiB|Gb)/sec\]")
+_BYTES = {"MB": 2**20, "MiB": 2**20, "Gb": 1e9 / 8}
+_PROGRAMS = {"Send": "send", "Send_imm": "send", "RDMA_Write": "write", "RDMA_Write_imm": "write", "RDMA_Read": "read", "Atomic": "atomic"}
+_JSON_PART = re.compile(r'^\s*"?(test_info|results)"?\s*:\s*\{\s*$')
+_JSON_KEY = re.compile(r'^\s*"?([\w.* ]{1,40}?)"?\s*:\s*"?([^",{}]{0,200})"?\s*,?\s*$')
+_US = 1e-6
+
+
+@dataclass
+class _Test:
+    """One program's output: its title, what its head says, and the lines of figures."""
+
+    verb: str
+    words: str
+    latency: bool
+    number: int
+    facts: dict[str, Any] = field(default_factory=dict)
+    device: str = "cpu"
+    columns: list[str] = field(default_factory=list)
+    lines: list[tuple[int, dict[str, str]]] = field(default_factory=list)
+    bad: list[int] = field(default_factory=list)
+
+    @property
+    def both_ways(self) -> bool:
+        """Whether rates count both directions."""
+        return "Bidirectional" in self.words
+
+
+def knows(lines: Sequence[str]) -> bool:
+    """Whether one of these lines is the title of a test, or begins one in JSON."""
+    return _is_json(lines) or any(_TITLE.match(line) for line in unprefixed(lines))
+
+
+def read(lines: Sequence[str], given: Given) -> list[PeerRun]:
+    """One run per program's output. Raises UsageError for JSON that is none, and where --ranks says other than 2."""
+    if given.ranks not in (None, 2):
+        raise UsageError(f"perftest runs between 2 ends, and --ranks says {given.ranks}: leave --ranks out")
+    tests = list(_in_json(lines) if _is_json(lines) else _in_text(unprefixed(lines)))
+    return some([_run(test, given) for test in tests if test.lines or test.bad], "perftest")
+
+
+def _is_json(lines: Sequence[str]) -> bool:
+    return any("test_info" in line and re.search(r'"?test_info"?\s*:\s*\{', line) for line in lines)
+
+
+PERFTEST = Reader("perftest", knows, read)
+
+
+def _in_text(lines: Sequence[str]) -> Iterator[_Test]:
+    test, cuda = None, False
+    for at, line in enumerate(lines, start=1):
+        if title := _TITLE.match(line) if "Test" in line else None:
+            if test:
+                yield test
+            test = _Test(title[1], title[2], title[3] == "Latency", at, device="cuda" if cuda else "cpu")
+            cuda = False
+        elif test is None or "#bytes" not in line:
+            cuda = cuda or "initializing CUDA" in line
+            _take(test, line, at)
+        else:
+            test.columns = _COLUMNS.findall(line)
+    if test:
+        yield test
+
+
+def _take(test: _Test | None, line: str, at: int) -> None:
+    if test is None:
+        return
+    if not test.columns:
+        test.facts |= {name: short(value.strip()) for name, value in _FACT.findall(line)}
+        test.device = "rocm" if test.facts.get("Use ROCm memory") == "ON" else test.device
+        return
+    words = line.split()
+    if words and all(number(word) is not None or word in ("nan", "-nan", "inf") for word in words):
+        complete = len(words) == len(test.columns)
+        (test.lines.append((at, dict(zip(test.columns, words, strict=True)))) if complete else test.bad.append(at))
+
+
+def _in_json(lines: Sequence[str]) -> Iterator[_Test]:
+    """Tests by their lines of one key each: 4.5 writes them without quotes, which no JSON reader takes."""
+    parts: dict[str, dict[str, str]] = {}
+    part, begun = "", 0
+    for at, line in enumerate(_one_key_a_line(lines), start=1):
+        if opened := _JSON_PART.match(line):
+            part = opened[1]
+            if part == "test_info":
+                if parts:
+                    yield _of_json(parts, begun)
+                parts, begun = {}, at
+            parts[part] = {}
+        elif part and (found := _JSON_KEY.match(line)):
+            parts[part][found[1]] = found[2].strip()
+    if parts:
+        yield _of_json(parts, begun)
+
+
+def _one_key_a_line(lines: Sequence[str]) -> Sequence[str]:
+    try:
+        return json.dumps(json.loads("\n".join(lines)), indent=1).splitlines()
+    except (ValueError, RecursionError):
+        return lines
+
+
+def _of_json(parts: Mapping[str, Mapping[str, str]], line: int) -> _Test:
+    """Its keys are those of the text's columns; which unit the rates have is not told, and follows from the message rate."""
+    info, results = parts.get("test_info", {}), parts.get("results", {})
+    title = _TITLE.match(info.get("test", "")[:200])
+    if title is None or not results:
+        raise UsageError(f'line {line}: no JSON of perftest: "test_info" with its test, or "results", is not there')
+    named = {_JSON_FACTS.get(name, name): short(given) for name, given in info.items() if name != "test"}
+    device = "cuda" if "cuda_device" in info else "rocm" if info.get("Use_ROCm_memory") == "ON" else "cpu"
+    test = _Test(title[1], title[2].replace("_", " "), title[3] == "Latency", line, named, device)
+    figures = {_JSON_COLUMNS[name]: given for name, given in results.items() if name in _JSON_COLUMNS}
+    if not test.latency:
+        title_with_unit = f"BW average[{_unit(figures, line)}/sec]"
+        figures[title_with_unit] = figures.pop("BW average")
+    test.columns, test.lines = list(figures), [(line, figures)]
+    return test
+
+
+_JSON_FACTS = {"Number_of_qps": "Number of qps", "TX_depth": "TX depth", "Connection_type": "Connection type", "Link_type": "Link type"}
+_JSON_COLUMNS = {
+    "MsgSize": "#bytes", "n_iterations": "#iterations", "BW_peak": "BW peak", "BW_average": "BW average", "MsgRate": "MsgRate[Mpps]",
+    "t_min": "t_min[usec]", "t_max": "t_max[usec]", "t_typical": "t_typical[usec]", "t_avg": "t_avg[usec]", "t_stdev": "t_stdev[usec]",
+    "percentile_99": "99% percentile[usec]", "percentile_99.9": "99.9% percentile[usec]", "tps_average": "tps average",
+    "CPU_util": "CPU_Util[%]",
+}  # fmt: skip
+
+
+def _unit(figures: Mapping[str, str], line: int) -> str:
+    """MiB or Gb: the one with which rate and message rate agree."""
+    size, rate, messages = (number(figures.get(name, "")) for name in ("#bytes", "BW average", "MsgRate[Mpps]"))
+    fitting = [unit for unit in ("MiB", "Gb") if size and rate and messages and _agree(rate, messages, size / _BYTES[unit])]
+    if len(fitting) != 1:
+        raise UsageError(
+            f"line {line}: perftest's JSON does not tell the unit of its rate, nor does its message rate: give the printed text"
+        )
+    return fitting[0]
+
+
+def _agree(rate: float, messages: float, size: float) -> bool:
+    """Whether a rate is that of so many million messages of a size, within the digits printed: two and six."""
+    return abs(rate - messages * 1e6 * size) <= 1.02 * (0.005 + 0.5 * size)
+
+
+def _run(test: _Test, given: Given) -> PeerRun:
+    kind = _kind(test, given)
+    rows = [row for line, figures in test.lines for row in _rows(test, kind, line, figures)]
+    program = f"ib_{_PROGRAMS[test.verb]}_{'lat' if test.latency else 'bw'}"
+    missing = [*MISSING, "its version", "a check of what arrived"]
+    return PeerRun("perftest", None, program, kind.statistic, rows, facts=test.facts, missing=missing, doubts=_doubts(test))
+
+
+def _kind(test: _Test, given: Given) -> Kind:
+    pairs = whole(str(test.facts.get("Number of qps", ""))) or 1
+    depth = whole(str(test.facts.get("TX depth", "")))
+    operation = "p2p_latency" if test.latency else "p2p_bidirectional" if test.both_ways else "p2p_bandwidth"
+    return Kind(
+        operation, "verbs", "verbs", "uint8", 2, given.nodes, _statistic(test), device=test.device, mode="batched",
+        window=None if test.latency else depth,
+        also={"protocol": test.verb, "streams": pairs, "flags": (IMPORTED, "unverified")},
+    )  # fmt: skip
+
+
+def _statistic(test: _Test) -> str:
+    if not test.latency:
+        return "mean per message: the rate over all messages, turned into a time"
+    half = "of whole round trips" if test.verb in ("RDMA_Read", "Atomic") else "of half the round trips"
+    return f"{'median' if 't_typical[usec]' in test.columns else 'mean'} {half}"
+
+
+def _rows(test: _Test, kind: Kind, line: int, figures: Mapping[str, str]) -> list[Row]:
+    size = whole(figures.get("#bytes", ""))
+    if size is None or not is_size(size):
+        return []
+    time_s = _time(test, size, figures)
+    if time_s is None or not is_time(time_s):
+        return [without_figures(kind, size, size, line, "the output shows no figure to take a time from")]
+    row = kind.row(size, time_s, count=size, line=line, spread=_spread(figures))
+    printed = {name: number(figure) for name, figure in figures.items() if name != "#bytes"}
+    return [replace(row, evidence={**row.evidence, "printed": printed})]
+
+
+def _time(test: _Test, size: int, figures: Mapping[str, str]) -> float | None:
+    if test.latency:
+        value = number(figures.get("t_typical[usec]", figures.get("t_avg[usec]", "")))
+        return None if value is None else value * _US
+    title = next((title for title in figures if _RATE.match(title)), None)
+    value, unit = (number(figures[title]), _RATE.findall(title)[0]) if title else (None, "Gb")
+    return size * (2 if test.both_ways else 1) / (value * _BYTES[unit]) if value else None
+
+
+def _spread(figures: Mapping[str, str]) -> Spread:
+    names = ("t_min[usec]", "99% percentile[usec]", "t_max[usec]")
+    least, most_of_them, most = (number(figures.get(name, "")) for name in names)
+    in_s = [None if value is None else value * _US for value in (least, most_of_them, most)]
+    return Spread(min=in_s[0], p99=in_s[1], max=in_s[2])
+
+
+def _doubts(test: _Test) -> list[str]:
+    doubts = [f"{len(test.bad)} lines of figures are incomplete and were left out, the first is line {test.bad[0]}"] if test.bad else []
+    apart = [line for line, figures in test.lines if not _consistent(figures)]
+    if apart:
+        doubts.append(f"rate and message rate do not agree in {len(apart)} lines, the first is line {apart[0]}: the rate was taken")
+    return doubts
+
+
+def _consistent(figures: Mapping[str, str]) -> bool:
+    title = next((title for title in figures if _RATE.match(title)), None)
+    size, messages = number(figures.get("#bytes", "")), number(figures.get("MsgRate[Mpps]", ""))
+    rate = number(figures[title]) if title else None
+    if not (title and size and messages and rate):
+        return True
+    return _agree(rate, messages, size / _BYTES[_RATE.findall(title)[0]])

@@ -1,0 +1,142 @@
+"""What is to be known before a figure is believed: what comes first, what is told once, and what is counted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from collbench.analysis import concerns as module
+from collbench.analysis.combine import Launches
+from collbench.analysis.concerns import DOUBTFUL, FINDING, MISSING, NOTE, SEVERITIES, WRONG, Concern, concerns
+from collbench.analysis.pair_effects import PairEffects
+from collbench.analysis.stragglers import Compared
+from collbench.report.flags import DOUBTFUL as DOUBTFUL_FLAGS
+from collbench.report.flags import FLAGS
+from collbench.results.reader import Run
+from collbench.results.record import Row
+from tests.analysis.pair_matrices import Made
+from tests.results.rows import make_row, not_measured
+
+DONE = {"finished_utc": "2026-11-21T06:59:15.362Z"}
+
+
+def of(*tables: Sequence[Row], events: Sequence[Mapping[str, Any]] = (), info: Mapping[str, Any] = DONE, **more: Any) -> list[Concern]:
+    """The concerns of runs with these rows, called run-0, run-1 …"""
+    runs = [Run(Path(f"run-{number}"), dict(info), list(rows), [dict(event) for event in events]) for number, rows in enumerate(tables)]
+    launches = [Launches(run.path.name, (run,), run.rows) for run in runs]
+    return concerns(runs, launches, more.get("compared", [[] for _ in runs]), more.get("effects", []), more.get("warnings", []))
+
+
+def test_nothing_is_said_of_what_is_well() -> None:
+    assert of([make_row(8), make_row(16)]) == []
+    assert of() == []
+
+
+def test_every_flag_has_its_place_and_doubtful_ones_are_doubts() -> None:
+    assert {*module.DOUBTS, *module.REMARKS} == set(FLAGS)
+    assert set(module.DOUBTS) >= DOUBTFUL_FLAGS
+
+
+def test_worst_first() -> None:
+    rows = [
+        make_row(8, flags=("target_missed",)),
+        make_row(16, flags=("two_modes", "remeasured")),
+        make_row(32, wrong=2),
+        not_measured("no"),
+    ]
+    events = [
+        {"kind": "note", "text": "started late"},
+        {"kind": "abort", "text": "rank 3 died"},
+        {"kind": "finding", "text": "a slow link"},
+    ]
+    found = of(rows, events=events)
+    assert [(each.severity, each.what) for each in found] == [
+        ("wrong data", "2 elements are not what was sent"),
+        ("broken off", "abort: rank 3 died"),
+        ("finding", "a slow link"),
+        ("doubtful", "two_modes"),
+        ("doubtful", "target_missed"),
+        ("missing", "not measured: no"),
+        ("note", "started late"),
+        ("note", "remeasured"),
+    ]
+    assert [SEVERITIES.index(each.severity) for each in found] == sorted(SEVERITIES.index(each.severity) for each in found)
+    assert found[0].sentence() == "2 elements are not what was sent (1 of 4 cells: allreduce nccl at 32 B)"
+
+
+def test_where_a_flag_is_in_few_words() -> None:
+    few = [make_row(size, flags=("drift",)) for size in (8, 16)]
+    many = [make_row(1 << power, backend="mpi", flags=("drift",)) for power in range(3, 13)]
+    (found,) = of([*few, *many, make_row(32)])
+    assert found.where == "12 of 13 cells: allreduce nccl at 8 B, 16 B; allreduce mpi at 10 sizes, 8 B to 4 KiB"
+    assert of([make_row(flags=("drift",))])[0].where == "the only cell"
+    assert of(few)[0].where == "all 2 cells"
+    others = [make_row(8, operation=name, flags=("drift",)) for name in "abcdef"]
+    assert of([*others, make_row()])[0].where.endswith("; d nccl at 8 B; and 2 more series")
+    barrier = make_row(0, operation="barrier", flags=("drift",))
+    assert of([barrier, make_row()])[0].where == "1 of 2 cells: barrier nccl"
+
+
+def test_of_several_runs_the_cells_name_theirs_and_what_all_say_is_told_once() -> None:
+    found = of([make_row(8, flags=("drift",))], [make_row(8)], events=[{"kind": "note", "text": "same"}])
+    assert found == [
+        Concern(DOUBTFUL, "drift", "1 of 2 cells: run-0: allreduce nccl at 8 B", "drift"),
+        Concern(NOTE, "same", "run-0, run-1"),
+    ]
+
+
+def test_what_several_launches_settle_is_a_note() -> None:
+    (found,) = of([make_row(launches=3, flags=("target_missed",))])
+    assert found.severity == NOTE
+    assert [each.severity for each in of([make_row(8, launches=3, flags=("drift",)), make_row(16, flags=("drift",))])] == [DOUBTFUL]
+
+
+def test_wrong_data_is_told_once_with_its_place() -> None:
+    (found,) = of([make_row(8, wrong=1, wrong_detail="rank 2, element 7", flags=("wrong_data",)), make_row(16, wrong=4)])
+    assert (found.severity, found.what) == (WRONG, "5 elements are not what was sent: rank 2, element 7")
+    assert of([make_row(flags=("wrong_data",))]) == [Concern(WRONG, "wrong_data", "the only cell", "wrong_data")]
+
+
+def test_a_run_that_did_not_end_and_events_without_words() -> None:
+    assert of([make_row(8)], info={})[0].what == "the run did not come to its end; cells finished: 1"
+    (found,) = of([make_row(8)], info={}, events=[{"kind": "hang", "text": 7}, {}])
+    assert found.what == "hang: without a word"
+
+
+def test_reasons_and_warnings() -> None:
+    found = of([not_measured("a"), not_measured("b"), not_measured("a")], warnings=["run-9 is empty"])
+    assert [(each.what, each.where) for each in found] == [
+        ("not measured: a", "2 of 3 cells: allreduce nccl at 64 MiB"),
+        ("not measured: b", "1 of 3 cells: allreduce nccl at 64 MiB"),
+        ("run-9 is empty", ""),
+    ]
+    assert {each.severity for each in found} == {MISSING}
+
+
+def test_there_are_never_more_than_twenty_of_a_kind() -> None:
+    found = of([make_row(8, flags=tuple(f"flag-{number}" for number in range(50)))])
+    assert len(found) == 21
+    assert found[0].what == "flag-0, a flag that this version does not know"
+    assert found[-1].what == "and 30 more of this kind"
+
+
+def test_slow_ranks_are_findings() -> None:
+    cells = [Compared(make_row(1 << power), np.ones(100, np.int64), np.array([1e-4, 1.5e-4, 1e-4, 1e-4])) for power in range(10, 14)]
+    (found,) = of([make_row()], compared=[cells])
+    assert found.severity == FINDING
+    assert found.sentence().startswith("rank 1 was the slowest in 100 % of the samples (its share would be 25 %) in 4 of 4 cells")
+
+
+def test_pairs_say_who_is_slow_and_between_whom_data_were_wrong() -> None:
+    sick = Made(8, seed=1).slow(2).matrix()
+    wrong = np.zeros((8, 8))
+    wrong[1, 3] = wrong[3, 1] = 5
+    effect = PairEffects(replace(sick, wrong=wrong))
+    found = of(effects=[effect])
+    assert found[0] == Concern(WRONG, f"wrong data between {sick.places[1]} and {sick.places[3]}: 5 elements are not what was sent")
+    assert (found[1].severity, found[1].what.split()[0]) == (FINDING, sick.places[2])
+    assert {each.severity for each in found[2:]} <= {NOTE}

@@ -1,0 +1,19 @@
+"""That the benchmark of the import imports both logs and prints what it must. Times are not asserted: this machine may be busy."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.benchmarks import import_log
+
+
+@pytest.mark.long
+def test_it_prints_times_and_memory_of_both_logs() -> None:
+    outcome = import_log.measure(1, lines=4000)
+    assert [figure.cells()[0] for figure in outcome.figures] == [
+        "tables within NCCL's log (56 rows)",
+        "tables within NCCL's log, peak memory",
+        "lines of a table alone (7,958 rows)",
+        "lines of a table alone, peak memory",
+    ]
+    assert [each["rows"] for each in outcome.raw] == [56, 7958]

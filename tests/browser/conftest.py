@@ -1,0 +1,59 @@
+"""One browser, one page and axe-core for all tests of what a reader sees."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from tests.browser.pages import Seen, real_page
+from tests.conftest import cannot
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(scope="package")
+def browser() -> Iterator[Browser]:
+    """Debian's Chromium without a window; as root it cannot have its sandbox."""
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        cannot("no chromium here: apt-get install chromium")
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+@pytest.fixture(scope="package")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of runs in reports/: two of collectives, which are compared, and one of pairs."""
+    return real_page(tmp_path_factory.mktemp("page") / "report.html")
+
+
+@pytest.fixture(scope="package")
+def seen(browser: Browser, report: Path) -> Iterator[Seen]:
+    """The page, opened once, 1280 pixels wide, and what it did meanwhile; a test leaves it as it was."""
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    yield Seen.opening(page, report)
+    page.close()
+
+
+@pytest.fixture
+def page(seen: Seen) -> Page:
+    """The page alone."""
+    return seen.page
+
+
+@pytest.fixture(scope="package")
+def axe() -> str:
+    """The script of axe-core, as the lock file pins it."""
+    if shutil.which("npm") is None:
+        cannot("no npm here, which brings axe-core: apt-get install npm")
+    done = subprocess.run([HERE / "get_axe"], capture_output=True, text=True, timeout=90, check=False)
+    if done.returncode:
+        cannot(f"npm could not bring axe-core: {done.stderr.strip()}")
+    return Path(done.stdout.strip()).read_text(encoding="utf-8")

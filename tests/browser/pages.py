@@ -1,0 +1,60 @@
+"""Pages to look at: of committed runs, and one whose every text is hostile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page
+
+from collbench.report.html import page as page_of
+from collbench.report.html.chart import Chart, Link, Section, Spot, Table
+from collbench.report.html.material import Material
+from collbench.results.reader import read_run
+
+REPORTS = Path(__file__).parents[2] / "reports"
+RUNS = ("shaped-1gbit-pmi2", "shaped-1gbit-pmix", "pairs-trials/host-0")
+EVIL = "</script><script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\">\u202e=cmd|'/c calc'!A1 ${7*7}"
+
+
+@dataclass
+class Seen:
+    """A page that was opened, with the addresses it asked for and what it said on the console or threw."""
+
+    page: Page
+    asked: list[str] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
+
+    @classmethod
+    def opening(cls, page: Page, path: Path) -> Seen:
+        """Listens first, then opens the file."""
+        seen = cls(page)
+        page.on("request", lambda request: seen.asked.append(request.url))
+        page.on("console", lambda message: seen.said.append(message.text))
+        page.on("pageerror", lambda error: seen.said.append(str(error)))
+        page.goto(path.as_uri())
+        return seen
+
+
+def real_page(path: Path) -> Path:
+    """The page that `collbench report` makes of three committed runs."""
+    page_of.write_html(Material([read_run(REPORTS / name) for name in RUNS], path))
+    return path
+
+
+def hostile_page(path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A page whose every text tries to become markup or code."""
+    monkeypatch.setattr(page_of, "SECTIONS", [SimpleNamespace(section=lambda _: _hostile_section())])
+    page_of.write_html(Material([], path))
+    return path
+
+
+def _hostile_section() -> Section:
+    table = Table([EVIL, EVIL], [[EVIL, EVIL]])
+    drawing = '<svg viewBox="0 0 100 100"><circle cx="50" cy="50" r="5"/></svg>'
+    data: dict[str, Any] = {"names": [EVIL]}
+    chart = Chart("evil", EVIL, EVIL, EVIL, drawing, table, [Spot(50, 50, EVIL)], data)
+    return Section("evil-section", EVIL, [EVIL], [(EVIL, table)], [chart], [(EVIL, [Link(EVIL, "javascript%3Aalert(1)/run.json")])])

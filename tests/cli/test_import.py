@@ -1,0 +1,148 @@
+"""collbench import: files or stdin in, run folders out that report and compare take; everything else is one sentence."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from collbench.analysis.combine import together
+from collbench.analysis.compare import compare
+from collbench.cli import import_
+from collbench.cli.parser import Parser
+from collbench.errors import UsageError
+from collbench.report.summary import report_run
+from collbench.results.reader import read_run
+from tests.helpers import CAPTURED_MACHINES
+
+HEAD = "# nThread 1 nGpus 2 minBytes 8 maxBytes 8 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1 validation: 1 graph: 0\n"
+RANKS = "".join(f"#  Rank {rank:2d} Group  0 Pid   4711 on  {{host}} device {rank:2d} [0000:1{rank}:00] NVIDIA A100\n" for rank in range(2))
+LINE = "  8589934592    2147483648     float     sum      -1  {time}  {rate}  {rate}      0  N/A  N/A  N/A  N/A\n"
+NDV4 = CAPTURED_MACHINES / "ndv4-8xa100-nccl-tests"
+
+
+def call(*argv: str) -> int:
+    parser = Parser(prog="collbench")
+    import_.add(parser.add_subparsers(parser_class=Parser))
+    arguments = parser.parse_args(["import", *argv])
+    code: int = arguments.call(arguments, ["import", *argv])
+    return code
+
+
+def log(path: Path, name: str = "all_reduce", host: str = "node01", times: tuple[tuple[str, str], ...] = (("63896", "134.44"),)) -> str:
+    tables = [
+        HEAD + RANKS.format(host=host) + LINE.format(time=time, rate=rate) + f"# Collective test concluded: {name}_perf\n"
+        for time, rate in times
+    ]
+    path.write_text("NCCL version 2.29.7\n" + "".join(tables))
+    return str(path)
+
+
+def test_a_log_becomes_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(log(tmp_path / "a.log"), "--out", str(tmp_path / "a")) == 0
+    said = capsys.readouterr()
+    assert said.out == f"{tmp_path / 'a'}: 1 row\n"
+    assert said.err.splitlines() == [
+        "collbench: imported from nccl-tests: 1 row of all_reduce_perf (a.log); "
+        "a time is the mean over 20 iterations, averaged over the ranks",
+        "collbench: not in it: no samples: neither interval nor percentiles; no per-rank data",
+    ]
+    run = read_run(tmp_path / "a")
+    assert (run.info["command"][:2], run.info["hosts"]) == (["collbench", "import"], ["node01"])
+
+
+def test_a_hostile_name_and_host_are_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name = "<script>\u202e=cmd|.log"
+    call(log(tmp_path / name, host="\u202e<b>=1+1"), "--out", str(tmp_path / "a"))
+    report_run([tmp_path / "a"], None, "table", io.StringIO())
+    said = capsys.readouterr()
+    assert "\u202e" not in said.out + said.err
+    assert read_run(tmp_path / "a").info["hosts"] == ["?<b>=1+1"]
+
+
+def test_tables_of_the_same_cells_are_kept_apart_unless_they_are_of_one_allocation(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    both = log(tmp_path / "a.log", times=(("63896", "134.44"), ("64896", "132.37")))
+    call(both, "--out", str(tmp_path / "apart"))
+    assert "the same cells come 2 times and are kept apart; --allocation NAME reads them as launches" in capsys.readouterr().err
+    call(both, "--out", str(tmp_path / "together"), "--allocation", "job 7")
+    apart, joined = ([read_run(tmp_path / name / f"launch-{number}") for number in (1, 2)] for name in ("apart", "together"))
+    assert (len(together(apart)[0]), len(together(joined)[0])) == (2, 1)
+
+
+def test_imported_runs_are_reported_and_compared_without_an_interval(tmp_path: Path) -> None:
+    for name, time, rate in (("a", "63896", "134.44"), ("b", "70000", "122.71")):
+        call(log(tmp_path / f"{name}.log", times=((time, rate),)), "--out", str(tmp_path / name), "--ceiling", "150")
+    printed = io.StringIO()
+    report_run([tmp_path / "a"], None, "table", printed)
+    assert "134 of 150 GB/s (90 %)" in printed.getvalue()
+    assert "imported: read from what another tool printed" in printed.getvalue()
+    cell = compare(tmp_path / "a", tmp_path / "b").cells[0]
+    assert cell.time is not None
+    assert (cell.b_is, round(cell.time.value, 3)) == ("unknown", 1.096)
+
+
+def test_stdin_is_a_file_without_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log(tmp_path / "a.log")
+    with (tmp_path / "a.log").open() as file:
+        monkeypatch.setattr("sys.stdin", file)
+        call("-", "--out", str(tmp_path / "a"))
+    assert read_run(tmp_path / "a").info["imported"]["files"][0]["name"] == "stdin"
+
+
+@pytest.mark.skipif(not NDV4.is_dir(), reason="the captured logs are not beside this checkout")
+def test_six_logs_are_one_run_and_machines_give_its_ceilings(tmp_path: Path) -> None:
+    logs = sorted(map(str, NDV4.glob("*.log")))
+    machine = CAPTURED_MACHINES / "a100-ndv4"
+    given = ["--from", str(machine)] if machine.is_dir() else ["--ceiling", "300"]
+    call(*logs, "--out", str(tmp_path / "ndv4"), *given)
+    run = read_run(tmp_path / "ndv4")
+    assert len(run.rows) == 366
+    assert len(run.info["imported"]["files"]) == 6
+    assert {row.operation for row in run.rows} == {"allreduce", "allgather", "alltoall", "broadcast", "reduce", "reducescatter"}
+
+
+def test_given_machines_are_kept_and_limit_the_rows(tmp_path: Path) -> None:
+    from tests.cli.test_peak import GPU, XML
+
+    (tmp_path / "topo.xml").write_text(XML.format(gpus="".join(GPU.format(bus=bus, index=i) for i, bus in enumerate(("10", "11")))))
+    call(log(tmp_path / "a.log"), "--out", str(tmp_path / "a"), "--from", str(tmp_path / "topo.xml"))
+    row = read_run(tmp_path / "a").rows[0]
+    assert row.ceiling is not None and row.ceiling.bytes_per_s == 300e9
+    assert row.percent_of_ceiling == pytest.approx(44.8, abs=0.1)
+    assert len(json.loads((tmp_path / "a" / "topology.json").read_text())["machines"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("argv", "sentence"),
+    [
+        (["nothing.log"], "nothing.log is no file: name what the tool printed"),
+        (["other.txt"], "other.txt cannot be imported: none of its lines is of a format that is known: say --as FORMAT (nccl"),
+        (["other.txt", "--as", "word"], "other.txt cannot be imported: --as 'word' is unknown: choose from"),
+        (["other.txt", "--as", "nccl-tests"], "other.txt cannot be imported: it has no line of nccl-tests' table"),
+        (["a.log", "--operation", "sum"], "--operation 'sum' is unknown: choose from"),
+        (["a.log", "--dtype", "float3"], "dtype 'float3' is unknown: choose from"),
+        (["a.log", "--ranks", "4"], "a.log cannot be imported: the table at line 5 is of 2 ranks, and --ranks says 4"),
+        (["a.log", "--ceiling", "none"], "--ceiling 'none' is no rate"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_sentence_and_writes_nothing(
+    argv: list[str], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    log(tmp_path / "a.log")
+    (tmp_path / "other.txt").write_text("hello\n")
+    with pytest.raises(UsageError) as said:
+        call(*argv, "--out", "out")
+    assert sentence in str(said.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_help_names_the_formats_that_there_are() -> None:
+    from collbench.results.peers.registry import READERS
+
+    named = set(import_.FORMATS.replace(" or ", ", ").split(", "))
+    assert named == {reader.name for reader in READERS}

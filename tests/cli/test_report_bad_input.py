@@ -1,0 +1,232 @@
+"""`collbench report` of folders that are empty, cut, altered or of another time: a sentence each, the rest is shown all the same."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from collbench.errors import FINE, USAGE, UsageError
+from collbench.report.summary import report_run
+from tests.cli.command import ROOT, one_sentence, run, run_here
+from tests.results.rows import make_row, store
+
+HOST_0 = ROOT / "reports" / "pairs-trials" / "host-0"
+NOT_A_RUN = "is not a run folder (no run.json, no cells.jsonl in it): name the folder that collbench said it wrote"
+
+
+def shown(*folders: Path) -> tuple[int, str, list[str]]:
+    """(exit code, what is printed, the sentences on stderr)"""
+    out, err = io.StringIO(), io.StringIO()
+    code = report_run(folders, None, "table", out, err=err)
+    return code, out.getvalue(), err.getvalue().splitlines()
+
+
+def altered(folder: Path, *rows: dict[str, Any]) -> Path:
+    """A run whose rows say something else."""
+    store(folder, [])
+    lines = (json.dumps({**make_row(8 << place).as_json(), **changes}) for place, changes in enumerate(rows))
+    (folder / "cells.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    return folder
+
+
+def test_of_several_folders_those_that_can_be_read_are_shown(tmp_path: Path) -> None:
+    good, empty, hollow = store(tmp_path / "good", [make_row(8)]), tmp_path / "empty", tmp_path / "hollow"
+    empty.mkdir()
+    hollow.mkdir()
+    (hollow / "run.json").write_text("")
+    code, printed, said = shown(empty, good, hollow, tmp_path / "nowhere")
+    assert (code, said) == (
+        USAGE,
+        [
+            f"{empty} {NOT_A_RUN}",
+            f"{hollow} is not a run folder that can be read ({hollow}/run.json is not JSON (JSONDecodeError): what was run is unknown): "
+            "name another one",
+            f"{tmp_path}/nowhere {NOT_A_RUN}",
+        ],
+    )
+    assert printed.startswith("good (1 rows)\n") and "42.0 of 50.0 GB/s (84 %)" in printed
+
+
+def test_all_outputs_are_written_of_what_can_be_read_and_the_process_ends_with_2(tmp_path: Path) -> None:
+    store(tmp_path / "good", [make_row(8)])
+    (tmp_path / "empty").mkdir()
+    done = run(tmp_path, "report", "good", "empty", "--html", "page.html", "--csv", "rows.csv", "--openmetrics", "rows.prom", "--markdown")
+    assert (done.returncode, done.stderr) == (2, f"empty {NOT_A_RUN}\n")
+    assert "| allreduce |" in done.stdout
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert f"empty {NOT_A_RUN}" in page and "42.0 of 50.0 GB/s (84 %)" in page
+    assert (tmp_path / "rows.csv").read_text().count("\n") == 2
+    assert (tmp_path / "rows.prom").read_text().endswith("# EOF\n")
+
+
+def test_where_nothing_can_be_read_all_of_it_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_text("x")
+    done = run_here(tmp_path, "report", "empty", "file", "--html", "page.html")
+    assert one_sentence(done) == f"empty {NOT_A_RUN}; file {NOT_A_RUN}"
+    assert not (tmp_path / "page.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("finished", "why"),
+    [
+        (True, "nothing was measured, or its cells.jsonl was lost"),
+        (False, "it broke off before its first cell was finished, or has only begun"),
+    ],
+)
+def test_a_run_without_rows_says_so(finished: bool, why: str, tmp_path: Path) -> None:
+    folder = store(tmp_path / "run", [])
+    if not finished:
+        info = json.loads((folder / "run.json").read_text())
+        (folder / "run.json").write_text(json.dumps({name: value for name, value in info.items() if name != "finished_utc"}))
+    (folder / "cells.jsonl").unlink(missing_ok=True)
+    code, printed, said = shown(folder)
+    assert (code, said) == (USAGE, [f"{folder} holds no results: {why}"])
+    assert printed.startswith("run (0 rows")
+    page = tmp_path / "page.html"
+    assert report_run([folder], None, "table", io.StringIO(), html=page, err=io.StringIO()) == USAGE
+    assert f"holds no results: {why}" in page.read_text(encoding="utf-8")
+
+
+def test_one_launch_of_several_may_lack_its_rows(tmp_path: Path) -> None:
+    for number, rows in enumerate(([make_row(8)], [], [make_row(8)]), 1):
+        store(tmp_path / "all" / f"launch-{number}", rows, allocation_id="a")
+    code, printed, said = shown(tmp_path / "all")
+    assert (code, said) == (FINE, [f"{tmp_path}/all/launch-2 holds no results: nothing was measured, or its cells.jsonl was lost"])
+    assert printed.startswith("all (3 launches, 1 rows)\n")
+
+
+def test_a_run_that_was_killed_shows_what_was_finished(tmp_path: Path) -> None:
+    folder = store(tmp_path / "run", [make_row(8), make_row(16)])
+    for name, kept in (("run.json", 60), ("cells.jsonl", -30)):
+        (folder / name).write_bytes((folder / name).read_bytes()[:kept])
+    code, printed, said = shown(folder)
+    assert code == FINE and printed.startswith("run (1 rows, not finished)\n")
+    assert said == [
+        f"{folder}/run.json is not JSON (JSONDecodeError): what was run is unknown",
+        f"{folder}/cells.jsonl ends in the middle of line 2: the run was stopped there",
+    ]
+
+
+def test_launches_of_different_schemas_are_not_put_together(tmp_path: Path) -> None:
+    for number, schema in ((1, 1), (2, 2)):
+        store(tmp_path / "all" / f"launch-{number}", [make_row(8)], allocation_id="a", schema=schema, collbench=f"{schema}.4.0")
+    code, printed, said = shown(tmp_path / "all")
+    one, two = (f"{tmp_path}/all/launch-{number}" for number in (1, 2))
+    assert code == FINE and "launch-1 (1 rows)" in printed and "launch-2 (1 rows)" in printed
+    assert said[0].startswith(f"{two}/run.json was written by a newer collbench (schema 2, this one knows 1)")
+    assert said[0].endswith("collbench 2.4.0 or newer reads all of it")
+    assert said[1].startswith(f"{two} is not combined with {one}, though of the same allocation: software ")
+    assert "schema of the run folder: 1 → 2" in said[1]
+
+
+@pytest.mark.parametrize(("schema", "named"), [(0, "0"), (-1, "-1"), (True, "True"), ("2", "2"), (1.5, "1.5")])
+def test_a_schema_that_there_never_was_is_named(schema: Any, named: str, tmp_path: Path) -> None:
+    folder = store(tmp_path / "run", [make_row(8)], schema=schema)
+    sentence = f"{folder}/run.json names a schema that there never was ('{named}'): it is read as schema 1"
+    assert shown(folder)[2] == [sentence]
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf"), 1e200])
+def test_a_time_that_is_no_number_makes_the_row_na(number: float, tmp_path: Path) -> None:
+    times = vars(make_row().time_s)
+    folder = altered(tmp_path / "run", {"time_s": {**times, "p50": number}}, {"busbw_bytes_per_s": number}, {})
+    code, printed, said = shown(folder)
+    first, second, third = (line for line in printed.splitlines() if line.startswith("allreduce "))
+    assert "n/a (its time is no number)" in first and "GB/s" not in first
+    assert second.split()[8:10] == ["28.0", "–"]
+    assert "42.0 of 50.0 GB/s (84 %)" in third
+    told = json.dumps(number)
+    sentence = f"{folder}/cells.jsonl holds what no measurement gives ({told}, 2 in all): such figures are unknown"
+    assert (code, said) == (FINE, [sentence])
+
+
+@pytest.mark.parametrize(
+    "change", [{"size_bytes": -8}, {"ranks": -1}, {"busbw_bytes_per_s": -1.0}, {"n": -3}, {"percent_of_ceiling": -4.0}]
+)
+def test_nothing_that_a_row_holds_is_negative(change: dict[str, Any], tmp_path: Path) -> None:
+    folder = altered(tmp_path / "run", change, {})
+    (name, value), = change.items()  # fmt: skip
+    assert shown(folder)[2] == [f"{folder}/cells.jsonl: 1 lines are left out, the first is line 1: '{name}' is '{value}'"]
+
+
+def test_pairs_that_do_not_fit_their_run_json_leave_the_others(tmp_path: Path) -> None:
+    good, bad = store(tmp_path / "good", [make_row(8)]), store(tmp_path / "bad", [], pairs=5)
+    code, printed, said = shown(bad, good)
+    assert (code, said) == (
+        USAGE,
+        [f"{bad} holds rounds of pairs, but its run.json does not say of which places and sizes: it was altered"],
+    )
+    assert printed.startswith("good (1 rows)\n")
+
+
+def _none(data: bytes) -> bytes:
+    return b""
+
+
+def _half(data: bytes) -> bytes:
+    return data[: len(data) // 2]
+
+
+def _no_number(data: bytes) -> bytes:
+    return data.replace(b"e-05", b"e400")
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "sentence", "words"),
+    [
+        (_none, USAGE, "holds no results: nothing was measured, or its pairs.jsonl was lost", "0 of 56 directed pairs"),
+        (_half, FINE, "ends in the middle of line 5: the run was stopped there", "32 of 56 directed pairs"),
+        (_no_number, FINE, "holds what no measurement gives (", "all 56 directed pairs"),
+    ],
+)
+def test_pairs_that_are_cut_or_no_numbers(change: Callable[[bytes], bytes], code: int, sentence: str, words: str, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(HOST_0, tmp_path / "run"))
+    (folder / "pairs.jsonl").write_bytes(change((folder / "pairs.jsonl").read_bytes()))
+    ended, printed, said = shown(folder)
+    assert ended == code and words in printed
+    assert len(said) == 1 and sentence in said[0]
+    assert ("stands out" in printed) is False
+
+
+@pytest.mark.parametrize("junk", [[], "x", 5, {"a": {"b": 1}}, [[1]], [{"rank": "x", "host": 5}], {"x": None}])
+def test_run_json_may_hold_anything_anywhere(junk: Any, tmp_path: Path) -> None:
+    names = (
+        "hosts", "rank_map", "command", "backends", "environment", "started_utc", "finished_utc", "host", "launcher", "imported",
+        "exit_code", "launches", "launch_index", "plan", "suite", "settings", "libraries", "collbench", "operation",
+    )  # fmt: skip
+    folder = store(tmp_path / "run", [make_row(8)], **dict.fromkeys(names, junk))
+    (folder / "events.jsonl").write_text(json.dumps({"kind": "telemetry", "at_s": junk, "gpus": junk}) + "\n" + json.dumps({"kind": junk}))
+    (folder / "topology.json").write_text(json.dumps({"schema": 1, "machines": junk, "interfaces": junk}))
+    assert shown(folder)[0] == FINE
+
+
+def test_a_page_of_rows_that_nobody_measured(tmp_path: Path) -> None:
+    """No traceback, and no axis that goes on for ever: figures from nothing to as large as a file can say."""
+    junk = {"before": "x", "after": [1]}
+    folder = altered(
+        tmp_path / "run",
+        {"busbw_bytes_per_s": 9e99, "time_s": {"p50": 9e99, "ci_low": 1e-99, "ci_high": 9e99, "min": 0.0, "p95": 0, "p99": 1, "max": 9e99}},
+        {"busbw_bytes_per_s": 1e-99, "percent_of_ceiling": 9e99, "size_bytes": 2**62, "ranks": 2**62, "n": 2**62},
+        {"ceiling": {**vars(make_row().ceiling), "bytes_per_s": 0.0}, "hard_bound": None, "ranks": 0, "nodes": 0},
+        {"evidence": {"at_s": ["x", None], "stolen": "y", "lost_cores": [1], "moved": 5}, "canary_s": junk, "modes": [{"share": 3}]},
+        {"slowest_ranks": {"worst": [["a", "b"], [1, 2]], "count": "x"}, "groups": {"count": "x", "p50_s": [None]}},
+        {"samples": {"max_s": {"offset": 0, "dtype": "<f8", "shape": [4]}, "slowest_rank": 5}},
+    )
+    page, markdown, rows, samples = (tmp_path / f"it.{suffix}" for suffix in ("html", "md", "csv", "prom"))
+    said = io.StringIO()
+    assert report_run([folder], rows, "table", io.StringIO(), html=page, markdown=markdown, openmetrics=samples, err=said) == FINE
+    assert rows.read_text().count("\n") == 7
+    assert page.stat().st_size < 400_000
+
+
+def test_a_launch_named_twice_is_still_refused(tmp_path: Path) -> None:
+    folder = store(tmp_path / "run", [make_row(8)])
+    with pytest.raises(UsageError, match="is named twice: name each launch once, it would count twice"):
+        shown(folder, folder)

@@ -1,0 +1,68 @@
+"""Made-up matrices of pairs as the page tells them, and what its script would unpack."""
+
+from __future__ import annotations
+
+import base64
+import re
+import zlib
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collbench.analysis.pair_effects import PairEffects
+from collbench.report.html.chart import Chart
+from collbench.report.html.matrix_charts import Told, charts
+from collbench.results.pairs import PairMatrix
+
+RATE, LATENCY_S = 10e9, 20e-6
+
+
+def even(n: int = 6, names: Sequence[str] = ()) -> PairMatrix:
+    """All alike, without noise: 10 GB/s and 20 µs."""
+    off = np.where(np.eye(n, dtype=bool), np.nan, 1.0)
+    places = tuple(names or (f"node{number + 1}" for number in range(n)))
+    return PairMatrix(places, off * LATENCY_S, off * RATE, off * RATE * 0.99, off * RATE * 1.01, off * 0, 1 << 20, 8)
+
+
+def slowed(matrix: PairMatrix, sender: object = slice(None), receiver: object = slice(None), ratio: float = 0.5) -> PairMatrix:
+    """The same matrix, whose bandwidths from `sender` to `receiver` are now so much of what they were."""
+    for figures in (matrix.bandwidth, matrix.low, matrix.high):
+        figures[sender, receiver] *= ratio
+    return matrix
+
+
+def drawn(matrix: PairMatrix, again: Collection[tuple[int, int]] = (), run: str = "") -> list[Chart]:
+    """Its charts."""
+    effects = PairEffects(matrix, again)
+    return charts(Told("pairs-0", run, "nodes", effects, effects.findings(), (60, 30)))
+
+
+def cell_texts(chart: Chart) -> list[list[str]]:
+    """What is said of each cell by row and column, unpacked as matrix.js does it."""
+    data: dict[str, Any] = chart.data or {}
+    book, n = _unpacked(data["texts"]).decode().split("\n"), len(data["places"])
+    planes = np.frombuffer(_unpacked(data["codes"]), np.uint8).reshape(data["wide"], n, n).astype(np.int64)
+    codes = sum(plane << 8 * number for number, plane in enumerate(planes))
+    return [[book[code] for code in row] for row in np.asarray(codes).tolist()]
+
+
+def pixels(markup: str) -> NDArray[np.uint8]:
+    """The classes of the first image in it; 6 is clear."""
+    found = re.search(r"data:image/png;base64,([^\"]+)", markup)
+    assert found
+    data = base64.b64decode(found[1])
+    side, content = int.from_bytes(data[16:20], "big"), data.index(b"IDAT") + 4
+    size = int.from_bytes(data[content - 8 : content - 4], "big")
+    return np.frombuffer(zlib.decompress(data[content : content + size]), np.uint8).reshape(side, side + 1)[:, 1:]
+
+
+def texts_in(markup: str) -> list[str]:
+    """The words of a drawing, in order."""
+    return re.findall(r"<text[^>]*>([^<]*)</text>", markup)
+
+
+def _unpacked(data: object) -> bytes:
+    assert isinstance(data, str)
+    return zlib.decompress(base64.b64decode(data))

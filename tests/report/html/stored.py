@@ -1,0 +1,54 @@
+"""Runs whose arrays are in memory, for the sections that show samples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collbench.errors import UsageError
+from collbench.report.html.material import Material
+from collbench.results.reader import Run
+from collbench.results.record import Row
+from collbench.stats.modes import modes
+from tests.results.rows import make_row, make_times
+
+HOSTS = [{"rank": rank, "host": f"node{rank // 2}"} for rank in range(8)]
+
+
+@dataclass(frozen=True)
+class InMemory(Run):
+    """A run whose arrays need no file: by name, for each row's place."""
+
+    arrays: Mapping[tuple[int, str], Any] = field(default_factory=dict)
+
+    def array(self, row: Row, name: str) -> NDArray[Any]:
+        known = self.arrays.get((self.rows.index(row), name))
+        if known is None:
+            raise UsageError(f"array '{name}' was not stored")
+        return np.asarray(known)
+
+
+def sampled_row(series: Sequence[float], size_bytes: int = 1024, **changes: Any) -> Row:
+    """The row that such samples make, with its two values and the flag for it if they have two."""
+    both = modes(np.array(series))
+    known = {
+        "time_s": replace(make_times(float(np.median(series))), min=min(series), max=max(series)),
+        "modes": [{"time_s": mode.value, "share": mode.share} for mode in both or ()], "flags": ("two_modes",) if both else (),
+    }  # fmt: skip
+    return make_row(size_bytes, **{**known, **changes})
+
+
+def run_of(cells: Sequence[tuple[Row, Mapping[str, Any]]], name: str = "run", **info: Any) -> Run:
+    """A run with these rows and their arrays."""
+    arrays = {(place, array): values for place, (_, each) in enumerate(cells) for array, values in each.items()}
+    return InMemory(Path(name), {"rank_map": HOSTS, **info}, [row for row, _ in cells], arrays=arrays)
+
+
+def material(*runs: Run) -> Material:
+    """What a page of these runs is made from."""
+    return Material(runs, Path("page.html"))

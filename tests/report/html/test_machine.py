@@ -1,0 +1,136 @@
+"""The machines in the page: equal ones once, and what limits marked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from collbench.peak.ceiling import Ceiling
+from collbench.report.html.chart import Section
+from collbench.report.html.machine import section
+from collbench.report.html.material import Material
+from collbench.results.reader import read_run
+from collbench.results.record import Row
+from collbench.topology.model import Machine
+from collbench.topology.snapshot import topology_json
+from tests.results.rows import make_row, store
+from tests.topology.machines import dgx, laptop, mesh, pcie_box
+
+NVLINK = Ceiling("topology", 450e9, "NVLink 18×25 GB/s", "ring", "counted")
+NICS = Ceiling("topology", 400e9, "NIC 8×400 Gb/s", "ring", "sysfs")
+
+
+def shown(
+    folder: Path,
+    machines: Sequence[Machine],
+    ceiling: Ceiling = NVLINK,
+    rows: Sequence[Row] | None = None,
+    also: dict[str, object] | None = None,
+) -> Section:
+    """The section of a run on these machines; `also` stands in topology.json in place of what it names."""
+    path = store(folder / "run", rows or [make_row(ceiling=ceiling)], hosts=[machine.hostname for machine in machines])
+    (path / "topology.json").write_text(json.dumps({**topology_json(machines), **(also or {})}))
+    made = section(Material([read_run(path)], folder / "page.html"))
+    assert made is not None
+    return made
+
+
+def test_equal_machines_are_drawn_once(tmp_path: Path) -> None:
+    made = shown(tmp_path, [replace(dgx(), hostname=f"node{number}") for number in range(1, 9)])
+    (chart,) = made.charts
+    assert chart.title == "node[1-8] (8 equal machines)"
+    assert chart.says == "node[1-8]: 8 × H100 80GB HBM3, 8 NICs at 400 Gb/s InfiniBand. Marked as limiting: NVLink 18×25 GB/s."
+    assert chart.drawing.count(">limits<") == 8
+    assert chart.drawing.startswith("<svg ") and "Read from: hand-made." in chart.made
+
+
+def test_what_limits_is_in_both_tables(tmp_path: Path) -> None:
+    rows = [make_row(ceiling=NVLINK), make_row(operation="alltoall", ceiling=NICS), make_row(8, operation="alltoall", ceiling=NICS)]
+    made = shown(tmp_path, [dgx()], rows=rows)
+    (caption, table), *rest = made.tables
+    assert (caption, rest) == ("What limits", [])
+    assert table.rows == [
+        ("allreduce", "nccl", "NVLink 18×25 GB/s", "ring", "450", "marked"),
+        ("alltoall", "nccl", "NIC 8×400 Gb/s", "ring", "400", "marked"),
+    ]
+    parts = {row[0]: row for row in made.charts[0].table.rows}
+    assert parts["GPU 0"] == (
+        "GPU 0",
+        "0000:18:00.0, H100 80GB HBM3, 80 GiB, PCIe Gen5 x16; NVLink: 18 to a switch, each 26.6 GB/s",
+        "limits",
+    )
+    assert parts["NIC mlx5_0 (ib0)"][2] == "limits" and parts["processors"][2] == ""
+
+
+@pytest.mark.parametrize(
+    ("machine", "words", "marks"),
+    [
+        (dgx(), "NIC 8×400 Gb/s", 8),
+        (mesh(), "NVLink 12×25 GB/s", 3),
+        (pcie_box(), "PCIe Gen4 x8", 1),
+        (laptop(), "NIC enp2s0 1 Gb/s, TCP", 1),
+        (dgx(), "NIC 8×400 Gb/s of dgx01", 8),
+        (dgx(), "NIC eth0 1 Gb/s, TCP", 0),
+        (dgx(), "memory copy and sum", 0),
+    ],
+)
+def test_marks_are_what_the_ceiling_names(machine: Machine, words: str, marks: int, tmp_path: Path) -> None:
+    made = shown(tmp_path, [machine], Ceiling("topology", 1e9, words))
+    assert made.charts[0].drawing.count(">limits<") == marks
+    assert made.tables[0][1].rows[0][-1] == ("marked" if marks else "not in a drawing")
+
+
+def test_a_link_of_another_host_is_not_marked_here(tmp_path: Path) -> None:
+    slow = replace(pcie_box(), hostname="slow")
+    made = shown(tmp_path, [replace(mesh(), hostname="fast"), slow], Ceiling("topology", 1e9, "PCIe Gen4 x16 of slow"))
+    assert [chart.drawing.count(">limits<") for chart in made.charts] == [0, 3]
+
+
+def test_measured_references_limit_no_link(tmp_path: Path) -> None:
+    made = shown(tmp_path, [laptop()], Ceiling("measured", 30e9, "memory copy and sum"))
+    assert list(made.tables) == []
+    assert made.charts[0].says.endswith("No link of it is named as limiting.")
+
+
+def test_only_the_first_drawing_carries_the_style(tmp_path: Path) -> None:
+    made = shown(tmp_path, [replace(dgx(), hostname="a"), replace(mesh(), hostname="b")])
+    assert [chart.drawing.count("<style>") for chart in made.charts] == [1, 0]
+    assert "light-dark(#fff,#10151d)" in made.charts[0].drawing
+    assert all("prefers-color-scheme" not in chart.drawing for chart in made.charts)
+
+
+def test_hosts_without_a_probe_show_their_interfaces(tmp_path: Path) -> None:
+    shaped = {"name": "eth0", "mtu": 1500, "speed_bits_per_s": None, "virtual": "veth or the like", "shaped_bits_per_s": 1e9}
+    made = shown(tmp_path, [], also={"interfaces": [shaped, {**shaped, "shaped_bits_per_s": None}]})
+    assert made.charts == [] and "no probe" in made.texts[0]
+    rows = made.tables[-1][1].rows
+    assert rows[0] == ("eth0", "1 Gb/s (traffic shaper)", "1500", "host unknown")
+    assert rows[1] == ("eth0", "unknown (veth or the like has no speed of its own)", "1500", "host unknown")
+
+
+def test_runs_that_tell_nothing_have_no_section(tmp_path: Path) -> None:
+    assert section(Material([read_run(store(tmp_path / "run", [make_row()]))], tmp_path / "page.html")) is None
+
+
+def test_a_foreign_machine_is_a_sentence(tmp_path: Path) -> None:
+    made = shown(tmp_path, [], also={"machines": [{"hostname": "x"}, 7], "interfaces": [{"name": "<script>", "mtu": None, "virtual": 5}]})
+    assert any("this is no machine of collbench" in text for text in made.texts)
+    assert any("lists a machine that is none" in text for text in made.texts)
+    assert made.tables[-1][1].rows[0] == ("<script>", "unknown (the kernel does not tell it)", "–", "host unknown")
+
+
+def test_names_that_would_be_markup(tmp_path: Path) -> None:
+    evil = '"><script>alert(1)</script>\u202e'
+    made = shown(tmp_path, [replace(dgx(), hostname=evil)], Ceiling("topology", 1e9, f"NIC {evil} 1 Gb/s"))
+    assert "<script" not in made.charts[0].drawing
+    assert all("\u202e" not in text for text in (made.charts[0].title, made.charts[0].says, *made.tables[0][1].rows[0]))
+
+
+def test_many_kinds_are_counted_and_not_drawn(tmp_path: Path) -> None:
+    made = shown(tmp_path, [replace(laptop(), hostname=f"n{number}", doubts=(str(number),)) for number in range(6)])
+    assert len(made.charts) == 4
+    assert made.texts[0].startswith("2 more machines of 2 other kinds are not drawn")

@@ -1,0 +1,81 @@
+"""The page as a file: what it is made of, that nothing in it is markup by accident, that it is written in one step."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from collbench.errors import UsageError
+from collbench.report.html import page
+from collbench.report.html.chart import Chart, Section, Table
+from collbench.report.html.material import Material
+from collbench.results.reader import read_run
+from tests.results.rows import make_row, store
+
+EVIL = '<script>alert(1)</script>"&\u202e'
+CHART = Chart(
+    "one", f"title {EVIL}", f"says {EVIL}", f"made {EVIL}", "<svg></svg>", Table(["head"], [["cell"], [EVIL]], marks={1: "wrong"})
+)
+SECTION = Section("part", f"part {EVIL}", [f"text {EVIL}"], [(f"caption {EVIL}", Table([EVIL], [["a"]]))], [CHART])
+
+
+@pytest.fixture
+def material(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Material:
+    """A run, and a page of one made-up section and one that has nothing to say."""
+    says, silent = (SimpleNamespace(section=of) for of in (lambda material: SECTION, lambda material: None))
+    monkeypatch.setattr(page, "SECTIONS", (says, silent))
+    return Material([read_run(store(tmp_path / "run<b>", [make_row()]))], tmp_path / "page.html")
+
+
+def test_everything_is_in_it_and_all_text_is_text(material: Material) -> None:
+    text = page.html(material)
+    assert text.count("<section ") == 1 and "<svg></svg>" in text
+    for part in ("part", "text", "caption", "title", "says", "made"):
+        assert f"{part} &lt;script&gt;alert(1)&lt;/script&gt;&#34;&amp;" in text
+    assert "alert(1)</script>" not in text and "<b>" not in text
+    assert "<title>collbench: run&lt;b&gt;</title>" in text
+
+
+def test_the_policy_allows_this_script_and_nothing_else(material: Material) -> None:
+    text = page.html(material)
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text)
+    scripts = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
+    assert policy and len(scripts) == 1
+    digest = base64.b64encode(hashlib.sha256(scripts[0].encode()).digest()).decode()
+    assert policy[1] == f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    assert not re.search(r"""(?:src|href)=["']?(?!#|data:)[a-z/]|@import|url\((?!#|data:)""", text.replace(scripts[0], ""))
+
+
+def test_the_same_runs_give_the_same_page(material: Material) -> None:
+    assert page.html(material) == page.html(material)
+
+
+@pytest.mark.parametrize(
+    ("names", "title"),
+    [([], "collbench"), (["a"], "collbench: a"), (["a", "b"], "collbench: a, b"), (["a", "b", "c", "d"], "collbench: a, b and 2 more")],
+)
+def test_the_title_names_the_runs(names: list[str], title: str, tmp_path: Path) -> None:
+    runs = [read_run(store(tmp_path / name, [make_row()])) for name in names]
+    assert page._title(Material(runs, tmp_path)) == title
+
+
+def test_it_replaces_the_old_page_and_leaves_nothing_beside_it(material: Material, tmp_path: Path) -> None:
+    material.where.write_text("old")
+    page.write_html(material)
+    assert material.where.read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert {path.name for path in tmp_path.iterdir()} == {"page.html", "run<b>"}
+
+
+def test_a_missing_extra_says_how_to_get_it(material: Material, monkeypatch: pytest.MonkeyPatch) -> None:
+    def find(name: str) -> Any:
+        return None if name == "matplotlib" else name
+
+    monkeypatch.setattr(page, "find_spec", find)
+    with pytest.raises(UsageError, match=re.escape("--html needs matplotlib: pip install 'collbench[report]'")):
+        page.html(material)

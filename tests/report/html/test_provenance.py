@@ -1,0 +1,132 @@
+"""Where the numbers come from: commands, versions, differences, links that are safe to click."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+from collbench.report.html.chart import Section, Table
+from collbench.report.html.material import Material
+from collbench.report.html.provenance import section
+from collbench.results.folder import RunFolder
+from collbench.results.reader import read_run
+from collbench.results.record import Row
+from tests.results.rows import make_row, store
+
+
+def shown(page: Path, *runs: Path) -> Section:
+    return section(Material([read_run(run) for run in runs], page))
+
+
+def stored(folder: Path, rows: list[Row] | None = None, **info: Any) -> Path:
+    return store(folder, rows or [make_row()], **{"command": ["collbench", "allreduce"], "allocation_id": folder.name, **info})
+
+
+def table(made: Section, caption: str) -> Table:
+    return next(table for title, table in made.tables if title.startswith(caption))
+
+
+def test_each_run_says_what_was_typed_and_how_it_ended(tmp_path: Path) -> None:
+    done = stored(
+        tmp_path / "done", command=["collbench", "allreduce", "--sizes", "8 B"], launcher="srun", hosts=["n2", "n1"], rank_map=[{}, {}]
+    )
+    broken = RunFolder.create(tmp_path / "broken", "allreduce", {})
+    broken.append(make_row(), {})
+    runs = table(shown(tmp_path / "page.html", done, broken.path), "Runs")
+    (_, command, *_, launcher, ranks, hosts, rows, end), last = runs.rows
+    assert (command, launcher, ranks, hosts, rows, end) == (
+        "collbench allreduce --sizes '8 B'",
+        "srun",
+        "2",
+        "n[1-2]",
+        "1",
+        "came to its end",
+    )
+    assert last[-1] == "broke off"
+    assert runs.marks == {1: "doubtful"}
+
+
+def test_versions_and_environment_of_one_run(tmp_path: Path) -> None:
+    run = stored(tmp_path / "run", backends={"mpi": {"mpi": "MPICH 5.0"}}, environment={"UCX_TLS": "tcp", "HOME": "/root"})
+    rows = table(shown(tmp_path / "page.html", run), "Versions").rows
+    assert ("software", "mpi mpi", "MPICH 5.0") in rows
+    assert ("environment", "UCX_TLS", "tcp") in rows
+    assert all("HOME" not in row for row in rows)
+
+
+def test_several_runs_show_what_differs(tmp_path: Path) -> None:
+    before = stored(tmp_path / "before", backends={"mpi": {"mpi": "MPICH 4.3"}})
+    after = stored(tmp_path / "after", backends={"mpi": {"mpi": "MPICH 5.0"}}, environment={"UCX_TLS": "tcp"})
+    made = shown(tmp_path / "page.html", before, after)
+    differing = table(made, "What differs: before → after")
+    assert differing.head == ("kind", "what", "before", "after")
+    assert ("software", "mpi mpi", "MPICH 4.3", "MPICH 5.0") in differing.rows
+    assert ("environment", "UCX_TLS", "–", "tcp") in differing.rows
+    assert table(made, "Versions").head == ("kind", "what", "before", "after")
+
+
+def test_equal_runs_say_so(tmp_path: Path) -> None:
+    one, other = (stored(tmp_path / name, backends={"mpi": {"mpi": "MPICH 5.0"}}) for name in ("one", "other"))
+    made = shown(tmp_path / "page.html", one, other)
+    assert table(made, "What differs").rows == [("nothing", "that the runs recorded", "–", "–")]
+    assert table(made, "Versions").head == ("kind", "what", "in all runs")
+
+
+def test_links_are_relative_encoded_and_only_to_what_exists(tmp_path: Path) -> None:
+    run = stored(tmp_path / "runs" / 'a "b" #1?\u00fc')
+    ((caption, links),) = shown(tmp_path / "pages" / "page.html", run).links
+    assert caption == 'a "b" #1?\u00fc'
+    assert [link.text.split(" ")[0] for link in links] == ["run.json", "cells.jsonl"]
+    assert links[0].address == "../runs/a%20%22b%22%20%231%3F%C3%BC/run.json"
+    assert (tmp_path / "pages" / unquote(links[1].address)).parent.resolve() == run
+
+
+def test_a_name_that_would_be_a_scheme_is_a_file(tmp_path: Path) -> None:
+    ((_, links),) = shown(tmp_path / "page.html", stored(tmp_path / "javascript:alert(1)")).links
+    assert links[0].address == "javascript%3Aalert%281%29/run.json"
+
+
+def test_how_numbers_were_made_tells_of_those_that_occur(tmp_path: Path) -> None:
+    plain = stored(tmp_path / "plain")
+    other = stored(tmp_path / "other", [make_row(flags=("imported",), canary_s={"before": 65e-9, "after": 65e-9})])
+    terms = [row[0] for row in table(shown(tmp_path / "page.html", plain), "How each number").rows]
+    assert terms == ["time", "95 % interval", "algbw", "busbw", "of ceiling", "wrong"]
+    more = [row[0] for row in table(shown(tmp_path / "page.html", other), "How each number").rows]
+    assert more == ["time of what is imported", *terms[1:], "canary"]
+    both = [row[0] for row in table(shown(tmp_path / "page.html", plain, other), "How each number").rows]
+    assert both == ["time", "time of what is imported", *terms[1:], "canary"]
+
+
+def test_intervals_over_launches_do_not_speak_for_one_launch(tmp_path: Path) -> None:
+    made = dict(table(shown(tmp_path / "page.html", stored(tmp_path / "run", [make_row(launches=3)])), "How each number").rows)
+    assert [term for term in made if "interval" in term] == ["95 % interval over launches"]
+    assert made["95 % interval over launches"].startswith("covers the median over launches with 95 %")
+
+
+def test_imported_runs_say_from_which_file_and_what_is_missing(tmp_path: Path) -> None:
+    told = {
+        "files": [{"name": "all.log", "size_bytes": 2048, "sha256": "ab" * 32, "format": "osu"}, 7],
+        "tables": [{"file": "all.log", "tool": "osu", "version": "7.4", "program": "osu_allreduce", "statistic": "mean", "rows": 3}],
+        "missing": ["no interval"], "doubts": ["all.log: 2 ranks, not 4"],
+    }  # fmt: skip
+    made = shown(tmp_path / "page.html", stored(tmp_path / "run", imported=told))
+    assert "imported from osu 7.4: 3 rows of osu_allreduce (all.log); a time is mean." in made.texts
+    assert "not in it: no interval." in made.texts and "doubtful: all.log: 2 ranks, not 4." in made.texts
+    assert table(made, "Files").rows == [
+        ("all.log", "osu", "2 KiB", "ab" * 32),
+    ]
+    began, took = table(made, "Runs").rows[0][2:4]
+    assert began.startswith("imported 20") and took == "–"
+
+
+def test_what_a_stranger_wrote_into_run_json(tmp_path: Path) -> None:
+    run = stored(
+        tmp_path / "run", command=[1, None, "=cmd|'/c calc'!A0", "<script>", "\u202e" * 999], hosts={"a": 1}, rank_map="x",
+        started_utc=7, imported={"files": [{"name": "\u202e", "size_bytes": "x"}], "tables": 3, "doubts": [1]},
+        launcher={}, collbench="\x1b[31m", backends=[{}], environment={"UCX_X": "<script>\u202e"},
+    )  # fmt: skip
+    made = shown(tmp_path / "page.html", run)
+    cells = [cell for _, each in made.tables for row in each.rows for cell in row]
+    assert all(cell.isprintable() and len(cell) <= 600 for cell in cells)
+    assert ("environment", "UCX_X", "<script>?") in table(made, "Versions").rows

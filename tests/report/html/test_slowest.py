@@ -1,0 +1,64 @@
+"""How often each rank was the slowest: a bar each, an even share as a line, and the word above who holds the others up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from collbench.report.html.slowest import section
+from tests.report.html.stored import material, run_of
+from tests.results.rows import make_row
+
+
+def cell(size: int, shares: list[int], medians: list[float], **changes: Any) -> tuple[Any, dict[str, Any]]:
+    """A cell in which each rank was the slowest so many times, in turn, and each has this median in µs."""
+    order = [rank for rank, times in enumerate(shares) for _ in range(times)]
+    slowest = np.random.default_rng(size).permutation(order).astype(np.int32)
+    row = make_row(size, ranks=len(shares), n=len(order), n_eff=float(len(order)), **changes)
+    return row, {"slowest_rank": slowest, "rank_p50_s": np.array(medians) * 1e-6}
+
+
+def test_who_holds_the_others_up_is_named_in_words_above_its_bar() -> None:
+    found = section(material(run_of([cell(1 << power, [5, 5, 85, 5], [100, 101, 120, 99]) for power in range(3, 9)])))
+    assert found is not None
+    assert found.texts == [
+        "rank 2 (node1) was the slowest in 85 % of the samples (its share would be 25 %) in 6 of 6 cells: "
+        "its median there is 20 % above the others'"
+    ]
+    (chart,) = found.charts
+    assert chart.says == "rank 2 (node1) holds the others up; 6 cells were compared."
+    assert chart.table.rows[2] == ["2", "node1", "85 %", "25 %", "+19.4 %", "slow"]
+    assert chart.table.marks == {2: "doubtful"}
+    assert chart.spots[2].text == "rank 2 (node1): slowest in 85 % of the samples, its median +19.4 %, holds the others up"
+    assert ">slow<" in chart.drawing
+    assert ">even share 25 %<" in chart.drawing
+    assert "var(--bad)" in chart.drawing
+
+
+def test_like_ranks_are_not_named_and_a_rank_that_never_was_it_has_its_place() -> None:
+    found = section(material(run_of([cell(8, [50, 50, 0], [100, 100, 100])])))
+    assert found is not None
+    assert found.texts == []
+    (chart,) = found.charts
+    assert chart.says == (
+        "No rank holds the others up; most often it was rank 0 (node0): 50 % of the samples. An even share is 33 %; 1 cell was compared."
+    )
+    assert [row[:3] for row in chart.table.rows] == [["0", "node0", "50 %"], ["1", "node0", "50 %"], ["2", "node1", "0.0 %"]]
+
+
+def test_of_many_ranks_the_most_frequent_have_bars() -> None:
+    shares = [1] * 200
+    shares[190] = 40
+    found = section(material(run_of([cell(8, shares, [100.0] * 200)])))
+    assert found is not None
+    (chart,) = found.charts
+    assert chart.says.endswith(" Drawn are the 64 most frequent of 200 ranks.")
+    assert len(chart.table.rows) == 64
+    assert chart.table.rows[-1][:3] == ["190", "–", "17 %"]
+
+
+def test_without_cells_whose_ranks_may_be_compared_there_is_no_section() -> None:
+    rooted = cell(8, [50, 50], [100, 100], root=0)
+    assert section(material(run_of([rooted]))) is None
+    assert section(material(run_of([]))) is None

@@ -1,0 +1,151 @@
+"""The machine's state on the time axis of the cells, and its GPUs' on the same: what disturbed which cell, and when."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collbench.report.html.gpus import gpu_chart
+from collbench.report.html.moments import grouped, moments
+from collbench.report.html.time_axis import TimeAxis
+from collbench.report.html.timeline import section
+from collbench.results.reader import Run
+from collbench.results.record import Row
+from tests.report.html.stored import material, run_of
+from tests.results.rows import make_row, not_measured
+
+STARTED = datetime(2026, 11, 21, 7, 0, tzinfo=UTC)
+
+
+def row(number: int, at: Any = None, canary: Any = (80e-9, 81e-9), **more: Any) -> Row:
+    """A cell that began at so many seconds and took half of one; without `at` it does not say when."""
+    when = {} if at is None else {"at_s": [at, at + 0.5]}
+    evidence = {"stolen": more.pop("stolen", 0.0), "preempted": more.pop("preempted", 3), **when}
+    return make_row(1 << number, evidence=evidence, canary_s={"before": canary[0], "after": canary[1]}, **more)
+
+
+def run(rows: list[Row], events: Any = (), **info: Any) -> Run:
+    return replace(run_of([(each, {}) for each in rows], **info), events=list(events))
+
+
+def test_cells_stand_at_their_time_whatever_order_they_are_stored_in() -> None:
+    rows = [
+        row(4, 10.0, (80e-9, 240e-9), flags=("state_flip",), stolen=0.03),
+        row(3, 2.0),
+        not_measured("no library", evidence={"at_s": [1, 2]}),
+    ]
+    found = section(material(run(rows)))
+    assert found is not None
+    (chart,) = found.charts
+    assert [line[:4] for line in chart.table.rows] == [
+        ["2 s", "allreduce 8 B nccl", "80", "81"],
+        ["10 s", "allreduce 16 B nccl", "80", "240"],
+    ]
+    assert chart.table.rows[1][4:] == ["3.0 %", "3", "state_flip"]
+    assert chart.table.marks == {1: "doubtful"}
+    assert chart.says == (
+        "The canary lay between 80 and 240 ns; at most 3.0 % of the CPUs' time was stolen. 1 of 2 cells carry a flag for it."
+    )
+    assert chart.spots[1].text == "10 s, allreduce 16 B nccl: canary 80 → 240 ns, stolen 3.0 %, lost cores 3, state_flip"
+    assert chart.spots[0].x < chart.spots[1].x
+    for words in (
+        ">canary in ns, before and after<",
+        ">CPU time stolen in %<",
+        ">cores lost, times<",
+        ">▼ state_flip<",
+        ">s since the run's start<",
+    ):
+        assert words in chart.drawing.replace("&#x27;", "'").replace("&apos;", "'")
+
+
+def test_rows_of_older_runs_stand_in_measuring_order() -> None:
+    found, axis = moments(run([row(3, 5.0), row(4), row(5)]))
+    assert axis == TimeAxis(3.5, told=False)
+    assert [(each.name, axis.text(each.begin)) for each in found] == [
+        ("allreduce 8 B nccl", "cell 1"), ("allreduce 16 B nccl", "cell 2"), ("allreduce 32 B nccl", "cell 3"),
+    ]  # fmt: skip
+    assert axis.title == "cells in the order in which they were measured"
+
+
+def test_a_canary_that_was_not_heard_is_marked_all_the_same() -> None:
+    found = section(material(run([row(3, 1.0), row(4, 2.0, (None, None), flags=("cpu_shared",))])))
+    assert found is not None
+    assert found.charts[0].spots[1].text.startswith("2 s, allreduce 16 B nccl: canary ? → ? ns")
+    assert ">▼ cpu_shared<" in found.charts[0].drawing
+
+
+def test_of_many_cells_neighbours_are_drawn_together_and_the_worst_are_listed() -> None:
+    rows = [row(3 + number % 20, float(number)) for number in range(400)]
+    rows[250] = row(8, 250.0, (80e-9, 300e-9), flags=("state_flip",))
+    found = section(material(run(rows)))
+    assert found is not None
+    (chart,) = found.charts
+    assert len(chart.spots) == 100
+    assert chart.spots[62].text == "4.133 min, 4 cells from allreduce 2 KiB nccl on: canary 80 → 300 ns, lost cores 3, state_flip"
+    assert len(chart.table.rows) == 100
+    assert ["4.167 min", "allreduce 256 B nccl", "80", "300", "0.0 %", "3", "state_flip"] in chart.table.rows
+    assert chart.table.head[0] == "when (100 of 400 cells, those it changed most in)"
+    assert len(chart.drawing) < 15_000
+    together = grouped(moments(run(rows))[0], 3)
+    assert [(each.cells, each.flags) for each in together] == [(134, ()), (134, ("state_flip",)), (132, ())]
+
+
+def telemetry(at_s: float, hosts: dict[str, Any]) -> dict[str, Any]:
+    return {"kind": "telemetry", "cell": 0, "utc": (STARTED + timedelta(seconds=at_s)).isoformat(), "hosts": hosts}
+
+
+def sample(monotonic_s: float, *slowed_by: str, mhz: float = 1980) -> dict[str, Any]:
+    state = {"sm_mhz": mhz, "memory_mhz": 2600, "power_w": 512.5, "temperature_c": 61, "slowed_by": list(slowed_by)}
+    return {"monotonic_s": monotonic_s, "gpus": {"0000:18:00.0": state}}
+
+
+def test_hosts_clocks_are_put_onto_the_runs_and_who_was_slowed_down_comes_first() -> None:
+    events = [
+        telemetry(10.0, {"a": [sample(1008.0), sample(1009.5)], "b": [sample(57.0), sample(59.0, "power cap", mhz=1400)]}),
+        telemetry(20.0, {"a": [sample(1020.0)], "b": [sample(70.0)]}),
+    ]
+    found = section(material(run([row(3, 5.0), row(4, 10.5)], events, started_utc=STARTED.isoformat())))
+    assert found is not None
+    chart = found.charts[1]
+    assert chart.says == "1 of 2 GPUs were slowed down, b 0000:18:00.0 most: in 33 % of its samples (power cap)."
+    assert chart.table.rows == [
+        ["b 0000:18:00.0", "3", "1400", "1980", "1980", "512.5", "512.5", "61", "33 % of its samples (power cap)"],
+        ["a 0000:18:00.0", "3", "1980", "1980", "1980", "512.5", "512.5", "61", "no"],
+    ]
+    assert [spot.text.partition(":")[0] for spot in chart.spots] == ["7 s", "8 s", "9 s", "9.5 s", "20 s", "20 s"]
+    for words in (">SM clock in MHz<", ">power in W<", ">temperature in °C<", ">b 0000:18:00.0<"):
+        assert words in chart.drawing
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.sampled_from([0, -1, 7, 1.5, 1e99, 2**62, "", "2026-11-21", "<script>", "utc"]),
+        lambda inner: (
+            st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["monotonic_s", "gpus", "a", "sm_mhz"]), inner, max_size=3)
+        ),
+        max_leaves=8,
+    )
+)
+def test_what_is_no_telemetry_is_left_out(hosts: Any) -> None:
+    events = [
+        {"kind": "telemetry", "utc": STARTED.isoformat(), "hosts": hosts},
+        {"kind": "telemetry", "utc": hosts, "hosts": {"a": [sample(1)]}},
+    ]
+    found = gpu_chart("key", "title", run([], events, started_utc=STARTED.isoformat()), TimeAxis(0.0, told=False))
+    assert found is None or found.table.rows
+
+
+@pytest.mark.parametrize("at", [7, [1], [2, 1], [None, 1], ["1", "2"], [True, 2], [-1, 1], [0.0, 1e99]])
+def test_times_that_are_none_are_not_believed(at: Any) -> None:
+    assert not moments(run([make_row(8, evidence={"at_s": at, "stolen": "much", "preempted": None}, canary_s={"before": "x"})]))[1].told
+
+
+def test_a_run_that_says_nothing_of_the_machine_has_no_section() -> None:
+    assert section(material(run([make_row(8)]))) is None
+    assert section(material(run([]))) is None

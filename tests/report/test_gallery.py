@@ -1,0 +1,85 @@
+"""The gallery: its pages are what the command makes of the committed runs, the imported one what it makes of the committed logs."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from collbench.cli.main import run as run_command
+from collbench.report.summary import report_run
+from tests.cli.command import ROOT
+
+SCRIPT: dict[str, Any] = runpy.run_path(str(ROOT / "scripts" / "gallery"))
+PAGES: dict[str, list[str]] = SCRIPT["PAGES"]
+GALLERY = ROOT / "reports" / "gallery"
+OFTEN = "sick-host"  # small; the others take their turn
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder in which the committed runs stand where they stand in the project's, and no page."""
+    (tmp_path / "reports" / "gallery").mkdir(parents=True)
+    for folder in (ROOT / "reports").iterdir():
+        if folder != GALLERY:
+            (tmp_path / "reports" / folder.name).symlink_to(folder)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name == OFTEN else pytest.mark.in_turn) for name in PAGES])
+def test_a_page_is_what_the_command_makes_of_the_committed_runs(name: str, elsewhere: Path) -> None:
+    address = SCRIPT["address"](name)
+    runs = [Path(run) for run in PAGES[name]]
+    assert report_run(runs, None, "table", io.StringIO(), html=Path(address), err=io.StringIO()) == 0
+    same = (elsewhere / address).read_bytes() == (ROOT / address).read_bytes()
+    assert same, f"{address} is not what `scripts/gallery {name}` makes: run it, look at the page, and commit it"
+
+
+def test_the_imported_run_is_what_the_command_makes_of_the_committed_logs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    committed, again = ROOT / SCRIPT["IMPORTED"], tmp_path / "again"
+    words = [str(ROOT / word) if word.endswith(".log") else word for word in SCRIPT["import_words"](str(again))]
+    assert run_command(words) == 0
+    assert (again / "cells.jsonl").read_bytes() == (committed / "cells.jsonl").read_bytes()
+    one, other = (json.loads((folder / "run.json").read_text())["imported"] for folder in (again, committed))
+    assert one == other
+    assert "366 rows" in capsys.readouterr().out
+
+
+def test_there_is_no_other_page_than_those_of_the_script() -> None:
+    assert {path.name for path in GALLERY.iterdir()} == {*(f"{name}.html" for name in PAGES), f"{SCRIPT['PICTURED']}.png"}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_tells_nothing_of_the_machine_that_made_it_and_its_links_lead_to_what_is_there(name: str) -> None:
+    text = (GALLERY / f"{name}.html").read_text(encoding="utf-8")
+    assert not re.search(r"/(?:work|root|home|tmp)/", text)
+    links = re.findall(r'<a [^>]*href="([^"#]+)"', text)
+    assert links
+    for link in links:
+        assert (GALLERY / link).is_file(), link
+
+
+def test_the_picture_is_small() -> None:
+    data = (GALLERY / f"{SCRIPT['PICTURED']}.png").read_bytes()
+    assert data.startswith(b"\x89PNG") and len(data) < 200_000
+    assert [int.from_bytes(data[at : at + 4], "big") for at in (16, 20)] == [SCRIPT["WIDE"], SCRIPT["HIGH"]]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("sick-host", ["cb1h2 sends and receives at 50 % of what the others do"]),
+        ("published-8xa100", ["of 300 GB/s", "nccl_allreduce.log", "imported"]),
+        ("regression", ["after", "before", "slower", "NIC eth0 0.8 Gb/s"]),
+        ("two-hosts", ["NIC eth0 1 Gb/s", "2 hosts: cb1h1, cb1h2", "alltoall"]),
+    ],
+)
+def test_a_page_answers_what_it_was_made_for(name: str, words: list[str]) -> None:
+    text = (GALLERY / f"{name}.html").read_text(encoding="utf-8")
+    assert [word for word in words if word not in text] == []

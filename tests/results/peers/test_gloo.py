@@ -1,0 +1,134 @@
+"""What Gloo's own benchmark prints, as our rows. The sample is real: 2 processes over loopback."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collbench.errors import UsageError
+from collbench.results.peers.gloo import GLOO
+from collbench.results.peers.peer import Given, PeerRun
+
+LINES = (Path(__file__).parent / "samples" / "gloo-benchmark.txt").read_text().splitlines()
+TITLES = "   size (B)   elements   min (us)   p50 (us)   p99 (us)   max (us)   bandwidth (GB/s)   iterations"
+
+
+def runs(lines: Sequence[str] = LINES, ranks: int | None = None) -> list[PeerRun]:
+    return GLOO.read(lines, Given(ranks=ranks))
+
+
+def run(program: str) -> PeerRun:
+    return next(run for run in runs() if run.program == program)
+
+
+def printed(name: str, *lines: str, options: str = "processes=4, inputs=1, threads=1, verify=true") -> list[str]:
+    return [
+        "====",
+        f"      {name}",
+        "",
+        "Device:      tcp, iface=eth0",
+        f"Options:     {options}",
+        "",
+        "     BENCHMARK RESULTS",
+        "",
+        TITLES,
+        *lines,
+    ]
+
+
+def test_times_are_rank_0s_quantiles() -> None:
+    chunked = run("allreduce_ring_chunked")
+    row = chunked.rows[0]
+    assert row.time_s is not None
+    quantiles = (row.time_s.min, row.time_s.p50, row.time_s.p95, row.time_s.p99, row.time_s.max)
+    assert quantiles == (pytest.approx(143e-6), pytest.approx(246e-6), None, pytest.approx(4141e-6), pytest.approx(6865e-6))
+    assert (row.operation, row.algorithm, row.backend, row.ranks, row.redop) == ("allreduce", "ring_chunked", "gloo", 2, "sum")
+    assert row.busbw_bytes_per_s == pytest.approx(4000 / 246e-6)
+    assert (row.checked, row.wrong, row.flags) == (1, 0, ("imported",))
+    assert chunked.statistic == "median over the iterations on rank 0"
+    assert chunked.facts["device"] == "tcp, pci=, iface=lo, speed=-1, addr=[127.0.0.1]"
+
+
+def test_all_to_all_moves_twice_what_it_prints_and_to_every_rank() -> None:
+    alltoall = run("alltoall")
+    assert [(row.size_bytes, row.count, row.dtype) for row in alltoall.rows] == [(16000, 1000, "uint64")]
+    assert alltoall.doubts == ["alltoall prints the size of 4-byte elements and moves 8 bytes each, to each rank: our size is of these"]
+    uneven = run("alltoall_v").rows[0]
+    assert (uneven.operation, uneven.traffic, uneven.size_bytes) == ("alltoallv", "uneven", 8 * 1000 * (3 + 2))  # rank 1 sends 2 + 3 parts
+
+
+def test_a_round_trip_is_two_messages() -> None:
+    row = run("sendrecv_roundtrip").rows[0]
+    assert (row.operation, row.size_bytes, row.time_s and row.time_s.p50) == ("p2p_latency", 1024, pytest.approx(105.247e-6 / 2))
+
+
+def test_what_moves_nothing_and_what_has_a_part_for_each_rank() -> None:
+    assert (run("barrier_all_to_all").rows[0].size_bytes, run("barrier_all_to_all").rows[0].algorithm) == (0, "all_to_all")
+    assert run("allgather").rows[0].size_bytes == 8000
+
+
+def test_wrong_elements_belong_to_the_size_after_which_it_stopped() -> None:
+    halves = run("allreduce_ring")
+    assert [(row.dtype, row.traffic, row.wrong) for row in halves.rows[:2]] == [("float16", "2 inputs", 0)] * 2
+    last = halves.rows[-1]
+    assert last.wrong == sum("Mismatch" in line for line in LINES)
+    assert last.wrong is not None and last.wrong > 0
+    assert (last.wrong_detail or "").endswith("; 4104 vs 4100. Mismatch at index: 256")
+    assert "buffers, whose sum within the process" in halves.doubts[0]
+
+
+def test_old_columns_threads_and_medians_below_a_microsecond() -> None:
+    found = runs(
+        printed("BROADCAST_ONE_TO_ALL", "  400  100  0  0  2  9  1.000  50", options="processes=4, inputs=1, threads=3, verify=false")
+    )[0]
+    assert found.rows[0].na == "the median shown is 0: below the microsecond that it is cut to; use --nanos"
+    assert found.doubts == ["3 threads ran at the same time: times are those of one, not of all together"]
+    old = ["   elements   min (us)   p50 (us)   p99 (us)   max (us)    samples", "   100   10   20   30   40   1000"]
+    row = GLOO.read(old, Given(ranks=2))[0].rows[0]
+    assert (row.operation, row.size_bytes, row.busbw_bytes_per_s, row.checked, row.wrong) == ("unnamed", 400, None, 0, None)
+
+
+def test_ranks_are_told_and_must_not_be_contradicted() -> None:
+    with pytest.raises(UsageError, match=r"reduce \(line 2\) is of 4 ranks, and --ranks says 2"):
+        runs(printed("REDUCE", "  400  100  1  2  3  4  1.000  50"), 2)
+    with pytest.raises(UsageError, match=r"reduce .* does not say how many ranks"):
+        runs(printed("REDUCE", "  400  100  1  2  3  4  1.000  50", options="inputs=1"))
+
+
+def test_lines_that_are_cut_are_said() -> None:
+    found = runs(printed("SCATTER", "  400  100  1  2  3  4  1.000  50", "  800  200"))[0]
+    assert [row.size_bytes for row in found.rows] == [1600]
+    assert found.doubts == ["1 lines of figures are incomplete and were left out, the first is line 11"]
+
+
+def test_it_is_known_by_its_headings() -> None:
+    assert GLOO.knows(LINES)
+    assert GLOO.knows([TITLES])
+    assert not GLOO.knows(["# Size       Avg Latency(us)", "ALLREDUCE"])
+
+
+def test_a_head_without_figures_is_no_run() -> None:
+    with pytest.raises(UsageError, match="no line in it is a figure of"):
+        GLOO.read(["  BENCHMARK RESULTS"], Given(ranks=2))
+
+
+_WORDS = [
+    *printed("ALLTOALL"), "   PAIRWISE_EXCHANGE", "8 1 nan inf 3 4 5 6", "0 0 0 0 0 0 0.000 0", "9" * 30, "1 2 3 4 5 6 7 8",
+    "] Mismatch at index: 1", "Options:     processes=99999999999, threads=0",
+]  # fmt: skip
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.one_of(st.sampled_from(_WORDS), st.text(max_size=40)), max_size=30))
+def test_any_lines_give_rows_or_one_sentence(lines: list[str]) -> None:
+    GLOO.knows(lines)
+    try:
+        found = GLOO.read(lines, Given())
+    except UsageError as error:
+        assert "\n" not in str(error)
+    else:
+        assert all(row.na or (row.time_s and row.time_s.p50 > 0) for run in found for row in run.rows)

@@ -1,0 +1,153 @@
+"""What the Intel MPI Benchmarks print, as our rows. The samples are real (2021.11 over MPICH)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collbench.errors import UsageError
+from collbench.results.peers.imb import IMB
+from collbench.results.peers.peer import Given, PeerRun
+
+SAMPLES = Path(__file__).parent / "samples"
+ALL = (SAMPLES / "imb-mpi1-2-ranks.txt").read_text().splitlines()
+GROUPS = (SAMPLES / "imb-mpi1-groups.txt").read_text().splitlines()
+
+
+def runs(lines: Sequence[str], ranks: int | None = None) -> list[PeerRun]:
+    return IMB.read(lines, Given(ranks=ranks))
+
+
+def run(name: str, lines: Sequence[str] = ALL) -> PeerRun:
+    return next(run for run in runs(lines) if run.program == f"IMB-MPI1 {name}")
+
+
+def block(name: str, *lines: str, processes: int = 4) -> list[str]:
+    return [f"# Benchmarking {name} ", f"# #processes = {processes} ", "#-----", *lines]
+
+
+def test_every_block_is_a_run() -> None:
+    assert [found.rows[0].operation for found in runs(ALL)] == [
+        "p2p_latency", "pingping", "sendrecv", "exchange", "allreduce", "reduce", "reduce_local", "reducescatter", "reducescatter",
+        "allgather", "allgatherv", "gather", "gatherv", "scatter", "scatterv", "alltoall", "alltoallv", "broadcast", "barrier",
+    ]  # fmt: skip
+    assert {(found.version, row.flags, row.ranks) for found in runs(ALL) for row in found.rows} == {("2021.11", ("imported",), 2)}
+
+
+def test_the_time_is_the_slowest_ranks_mean() -> None:
+    allreduce = run("Allreduce")
+    row = allreduce.rows[0]
+    assert (row.size_bytes, row.count, row.dtype, row.redop, row.mode, row.buffers) == (8, 2, "float32", "sum", "isolated", "rotating")
+    assert row.time_s is not None
+    assert (row.time_s.p50, row.time_s.min, row.time_rank_mean_s) == (pytest.approx(0.39e-6), None, pytest.approx(0.35e-6))
+    assert row.busbw_bytes_per_s == pytest.approx(8 / 0.39e-6)
+    assert row.evidence["statistic"] == "mean over the repetitions on the slowest rank"
+    assert row.evidence["printed"]["t_min[usec]"] == 0.32
+    assert "messages of 0 bytes, which our tables do not have" in allreduce.missing
+    assert allreduce.facts["command"].startswith("./IMB-MPI1 -msglog 3:5")
+
+
+def test_sizes_are_ours_where_imb_prints_one_ranks_part() -> None:
+    def sizes(name: str) -> list[int]:
+        return [row.size_bytes for row in run(name).rows]
+
+    assert sizes("Alltoall") == sizes("Reduce_scatter_block") == sizes("Gatherv") == [16, 32, 64]
+    assert sizes("Reduce_scatter") == sizes("Bcast") == sizes("Sendrecv") == [8, 16, 32]
+    assert run("Reduce_scatter").rows[0].traffic == "even"
+    assert run("Reduce_scatter").rows[0].count == 1
+
+
+def test_pingpong_is_half_the_round_trip_and_a_barrier_moves_nothing() -> None:
+    pingpong, barrier = run("PingPong").rows[0], run("Barrier").rows[0]
+    assert (pingpong.operation, pingpong.group, pingpong.mode) == ("p2p_latency", "0-1", "batched")
+    assert pingpong.busbw_bytes_per_s == pytest.approx(8 / 0.97e-6)
+    assert "half the round trips" in pingpong.evidence["statistic"]
+    assert (barrier.size_bytes, barrier.algbw_bytes_per_s, barrier.time_s and barrier.time_s.p50) == (0, None, pytest.approx(0.31e-6))
+
+
+def test_groups_at_the_same_time_are_named_as_our_option_names_them() -> None:
+    pairs, allreduce = runs(GROUPS)
+    assert [(row.size_bytes, row.group, row.ranks) for row in pairs.rows] == [(8, "0-1,2-3", 4), (16, "0-1,2-3", 4)]
+    row = allreduce.rows[0]
+    assert (row.group, row.ranks, row.groups["count"], row.groups["ranks"]) == ("DIV 2", 4, 2, 2)
+    assert row.busbw_bytes_per_s == pytest.approx(8 / 1.34e-6)  # the factor of 2 ranks, not of 4
+
+
+def test_of_groups_shown_one_by_one_the_slowest_counts() -> None:
+    lines = ["# Benchmarking Multi-Allreduce ", "# ( 2 groups of 4 processes each running simultaneous ) ", "# Group  0:     0    2    4",
+             "#     6", "# Group  1:     1    3    5    7", "   Group #bytes #repetitions  t_min[usec]  t_max[usec]  t_avg[usec]",
+             "", "  0  1024  1000  9.00 10.00 9.50", "  1  1024  1000  9.00 20.00 9.60"]  # fmt: skip
+    row = runs(lines)[0].rows[0]
+    assert (row.group, row.ranks, row.groups["p50_s"]) == ("MOD 2", 8, [pytest.approx(10e-6), pytest.approx(20e-6)])
+    assert row.time_rank_mean_s == pytest.approx(9.6e-6)
+    assert row.groups["busbw_bytes_per_s"] == [pytest.approx(1024 / 10e-6 * 1.5), pytest.approx(row.busbw_bytes_per_s)]
+
+
+def test_rates_count_all_pairs_and_both_directions() -> None:
+    titles = "       #bytes #repetitions   Mbytes/sec      Msg/sec"
+    row = runs(block("Biband", titles, "      1048576          100      8000.00         7629"))[0].rows[0]
+    assert (row.operation, row.busbw_bytes_per_s) == ("p2p_bidirectional", pytest.approx(2e9))
+
+
+def test_non_blocking_blocks_and_data_that_was_checked() -> None:
+    titles = "       #bytes #repetitions t_ovrl[usec] t_pure[usec]  t_CPU[usec]   overlap[%]      defects"
+    row = runs(block("Iallreduce", titles, " 1024  100  20.00  10.00  12.00  80.00  3.00"))[0].rows[0]
+    assert (row.operation, row.wrong, row.time_s and row.time_s.p50) == ("iallreduce", 1, pytest.approx(10e-6))
+    assert row.busbw_bytes_per_s == pytest.approx(1024 / 10e-6 * 1.5)
+
+
+def test_cells_that_failed_keep_their_reason() -> None:
+    titles = "       #bytes #repetitions  t_min[usec]  t_max[usec]  t_avg[usec]"
+    rows = runs(block("Alltoall", titles, "  8 time-out.; Time limit is over; use -time X", "  16 int-overflow; The production", "  32 1"))[
+        0
+    ]
+    assert [(row.size_bytes, row.na) for row in rows.rows] == [(32, "IMB: time-out."), (64, "IMB: int-overflow")]
+    assert rows.doubts == ["1 lines of Alltoall could not be read and were left out, the first is line 7"]
+
+
+def test_ranks_are_told_and_must_not_be_contradicted() -> None:
+    with pytest.raises(UsageError, match=r"IMB says how many ranks ran \(4\), and --ranks 8 is none of them"):
+        runs(GROUPS, 8)
+    titles = "       #bytes #repetitions      t[usec]   Mbytes/sec"
+    with pytest.raises(UsageError, match="line 1: PingPong does not say how many processes ran"):
+        runs(["# Benchmarking PingPong ", titles, "  8  1000  1.00  8.00"])
+
+
+def test_it_is_known_by_its_head_or_its_blocks() -> None:
+    assert IMB.knows(["#    Intel(R) MPI Benchmarks 2021.11, MPI-1 part"])
+    assert IMB.knows(block("Bcast"))
+    for head, version in (
+        ("Intel (R) MPI Benchmark Suite V3.2, MPI-1 part", "3.2"), ("Intel (R) MPI Benchmarks 4.1 Update 1, MPI-1 part", "4.1"),
+    ):  # fmt: skip
+        lines = [f"#    {head}    ", *block("Barrier", " #repetitions  t_min[usec]  t_max[usec]  t_avg[usec]", "  1000  1.00  2.00  1.50")]
+        assert [(run.version, run.program) for run in runs(lines)] == [(version, "IMB-MPI1 Barrier")]
+    assert IMB.knows([f"[1,0]<stdout>:{line}" for line in ALL])
+    assert not IMB.knows(["# OSU MPI Latency Test v7.4"])
+    assert [row.size_bytes for row in runs([f"0: {line}" for line in ALL])[0].rows] == [8, 16, 32]
+
+
+def test_a_head_without_figures_is_no_run() -> None:
+    with pytest.raises(UsageError, match="no line in it is a figure of"):
+        IMB.read(["# Benchmarking PingPong"], Given(ranks=2))
+
+
+_WORDS = [
+    *ALL[44:60], "# Benchmarking Multi-Bcast", "# #processes = 999999999", "# ( 2 groups of 3 processes each running", "# Group 0: 1 2",
+    "8 nan nan nan", "8 1 inf inf inf", "Group #bytes", "#bytes #repetitions Mbytes/sec Msg/sec", "4 1 0.00 0", "9" * 30,
+]  # fmt: skip
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.one_of(st.sampled_from(_WORDS), st.text(max_size=40)), max_size=30))
+def test_any_lines_give_rows_or_one_sentence(lines: list[str]) -> None:
+    IMB.knows(lines)
+    try:
+        found = IMB.read(lines, Given())
+    except UsageError as error:
+        assert "\n" not in str(error)
+    else:
+        assert all(row.na or (row.time_s and row.time_s.p50 > 0) for run in found for row in run.rows)

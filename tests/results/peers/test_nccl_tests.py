@@ -1,0 +1,209 @@
+"""nccl-tests' and rccl-tests' text of every age becomes rows; what it lacks, and what does not fit in it, is said."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collbench.errors import UsageError
+from collbench.results.peers.nccl_tests import knows, read
+from collbench.results.peers.peer import Given, PeerRun
+from tests.helpers import CAPTURED_MACHINES
+
+SAMPLES = Path(__file__).parent / "samples"
+NDV4, P4DE = CAPTURED_MACHINES / "ndv4-8xa100-nccl-tests", CAPTURED_MACHINES / "p4de-p5-nccl-tests"
+DEVICES = [f"#  Rank {rank:2d} Group  0 Pid   4711 on     node01 device {rank:2d} [0000:1{rank}:00] NVIDIA H100" for rank in range(8)]
+HEAD = ["# nThread 1 nGpus 8 minBytes 8 maxBytes 8 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1 validation: 1 graph: 0", *DEVICES]
+COLUMNS = "#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong"
+LINE = "  8589934592    2147483648     float     sum      -1    63896  134.44  235.26      0    63959  134.30  235.03      0"
+GATHERED = LINE.replace("    sum      -1", "              ").replace("2147483648", " 268435456")
+BROADCAST, SMALL = "# Collective test starting: broadcast_perf", "  4096  1024  float  sum  -1  9.80"
+NOTHING = Given()
+PROGRAM = "# Collective test starting: all_reduce_perf"
+
+
+def lines_of(name: str) -> list[str]:
+    return (SAMPLES / name).read_text().splitlines()
+
+
+def only(lines: list[str], given_: Given = NOTHING) -> PeerRun:
+    runs = read(lines, given_)
+    assert len(runs) == 1
+    return runs[0]
+
+
+def peak(run: PeerRun) -> float:
+    return round(max(row.busbw_bytes_per_s or 0 for row in run.rows) / 1e9, 1)
+
+
+@pytest.mark.skipif(not NDV4.is_dir(), reason="the captured logs are not beside this checkout")
+@pytest.mark.parametrize("operation", ["allreduce", "allgather", "reducescatter", "broadcast", "alltoall"])
+def test_the_published_figures_of_eight_a100(operation: str) -> None:
+    lines = (NDV4 / f"nccl_{operation}.log").read_text().splitlines()
+    run = only(lines, Given(file=f"nccl_{operation}.log"))
+    expected = json.loads((NDV4 / "EXPECTED.json").read_text())["peak_busbw_GBps"][operation]
+    assert knows(lines[:400])
+    assert peak(run) == pytest.approx(expected, rel=0.001)
+    assert {(row.operation, row.ranks, row.nodes, row.backend, row.mode, row.buffers) for row in run.rows} == {
+        (operation, 8, 1, "nccl", "pipelined", "rotating")
+    }
+    assert all(row.flags == ("imported",) and row.wrong is None and row.checked == 0 for row in run.rows)
+    assert list(run.hosts) == ["localhost"] * 8
+    assert (run.doubts, run.statistic) == ([], "the mean over 20 iterations, averaged over the ranks")
+    assert "nothing was verified (validation: 0)" in run.missing
+
+
+@pytest.mark.skipif(not P4DE.is_dir(), reason="the captured logs are not beside this checkout")
+def test_tables_without_any_head_behind_the_prefixes_of_srun_and_mpirun() -> None:
+    runs = read((P4DE / "results.log").read_text().splitlines(), Given(nodes=2))
+    assert [(peak(run), run.rows[0].ranks, run.rows[0].nodes) for run in runs] == [(78.3, 16, 2), (487.3, 16, 2), (437.9, 16, 2)]
+    assert "no list of devices (the number of ranks is from busbw / algbw)" in runs[0].missing
+    assert runs[1].doubts == ["its cells come 2 times, without heads"]
+
+
+def test_the_columns_of_per_iteration_timing() -> None:
+    run = only(lines_of("nccl_tests_2_19_per_iteration.txt"))
+    row = run.rows[0]
+    assert (run.version, run.program, run.facts["library"], row.ranks, row.nodes) == ("2.19.6", "all_gather_perf", "2.29.7", 8, 2)
+    assert row.time_s is not None
+    assert (row.time_s.p50, row.time_s.min, row.time_s.p99, row.time_s.max) == pytest.approx((50e-6, 48.1e-6, 60.2e-6, 61.3e-6))
+    assert (row.time_s.p95, row.time_s.ci_low) == (None, None)
+    assert [(row.in_place, row.wrong) for row in run.rows] == [(False, 0), (True, 0), (False, 2), (True, None)]
+    assert run.doubts == ["it counted 1 values out of bounds: what arrived was wrong"]
+    assert list(run.hosts) == ["node01"] * 4 + ["node02"] * 4
+
+
+def test_rccl_tests_is_another_library_on_another_device() -> None:
+    run = only(lines_of("rccl_tests.txt"))
+    assert (run.tool, run.version, peak(run)) == ("rccl-tests", "develop:83d38d9", 218.8)
+    assert {(row.backend, row.device, row.wrong) for row in run.rows} == {("rccl", "rocm", 0)}
+
+
+def test_separate_jobs_of_one_rank_are_named() -> None:
+    runs = read(lines_of("one_rank_jobs.txt"), Given())
+    assert [[row.size_bytes >> 20 for row in run.rows] for run in runs] == [[1, 1, 2, 2], [1, 1, 2, 2]]
+    assert {(row.ranks, row.nodes, row.wrong) for run in runs for row in run.rows} == {(1, 1, 0)}
+    assert "separate jobs of one rank each" in runs[0].doubts[0]
+    assert runs[0].doubts[1] == "2 jobs print into each other: which line is whose is not known"
+
+
+def test_a_head_that_the_bandwidths_contradict_is_doubted() -> None:
+    run = only([*HEAD[:5], PROGRAM, LINE])
+    assert run.rows[0].ranks == 4
+    assert run.doubts == ["busbw / algbw contradicts 4 ranks of allreduce: that is 8 ranks"]
+
+
+def test_ranks_that_the_user_gives_are_taken_and_doubted_in_the_same_way() -> None:
+    run = only([PROGRAM, LINE], Given(ranks=16))
+    assert (run.rows[0].ranks, run.rows[0].nodes) == (16, None)
+    assert run.doubts == ["busbw / algbw contradicts 16 ranks of allreduce: that is 8 ranks"]
+    assert "no list of devices (the number of ranks is from --ranks)" in run.missing
+
+
+def test_an_algbw_that_is_not_size_over_time_is_doubted() -> None:
+    assert only([*HEAD, PROGRAM, LINE.replace("63896", "53896").replace("63959", "53959")]).doubts == [
+        "line 11: algbw 134.44 GB/s at 8589934592 bytes is not size / time (159.38 GB/s); the time is taken"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("lines", "given_", "sentence"),
+    [
+        ([PROGRAM, LINE], Given(operation="allgather"), "line 2: the table is of allreduce, and --operation says allgather"),
+        ([*HEAD, PROGRAM, LINE], Given(ranks=4), "the table at line 11 is of 8 ranks, and --ranks says 4"),
+        ([*HEAD, GATHERED], NOTHING, "(allgather, alltoall, alltoallv, hypercube): say --operation NAME"),
+        ([BROADCAST, f"{SMALL} 0.41  0.41  0"], NOTHING, "does not say how many ranks it ran on: say --ranks N"),
+        ([PROGRAM, f"{SMALL} 0.43  0.80  0"], NOTHING, "(busbw / algbw allows 12 to 18) does not say how many ranks"),
+        ([*HEAD, COLUMNS.replace("  time", "cputime"), PROGRAM, LINE], NOTHING, "its time is what the CPU needed to start the calls"),
+        (["# collbench version 0.9, text as nccl-tests 2.19 writes it", LINE], Given(), "line 1 was written by collbench itself"),
+        (["node:1:2 [0] NCCL INFO Bootstrap"], Given(), "it has no line of nccl-tests' table"),
+    ],
+)  # fmt: skip
+def test_what_only_the_user_can_tell_is_one_sentence(lines: list[str], given_: Given, sentence: str) -> None:
+    with pytest.raises(UsageError) as said:
+        read(lines, given_)
+    assert sentence in str(said.value)
+
+
+def test_the_name_of_the_file_decides_only_where_the_columns_leave_it_open() -> None:
+    assert only([*HEAD, GATHERED], Given(file="nccl_AllToAll-8.log")).rows[0].operation == "alltoall"
+    assert only([*HEAD, LINE], Given(file="nccl_alltoall.log")).rows[0].operation == "allreduce"
+
+
+def test_a_line_that_was_cut_has_one_placing_and_one_without_out_of_place_is_in_place() -> None:
+    cut, replay = LINE[: LINE.index("    63959")], f"{LINE[:54]}{' ' * 32}{LINE[LINE.index('    63959') :]}"
+    assert [row.in_place for row in only([*HEAD, PROGRAM, cut]).rows] == [False]
+    assert [row.in_place for row in only([*HEAD, PROGRAM, replay]).rows] == [True]
+
+
+def test_a_hypercubes_size_is_what_the_others_had() -> None:
+    line = "  8388608  262144  float  none  -1  73.40  100.00  100.00  0"
+    run = only([*HEAD, "# Collective test starting: hypercube_perf", line])
+    assert (run.rows[0].size_bytes, run.doubts) == (7 << 20, [])
+
+
+def test_graphs_blocking_calls_and_old_errors_are_told_apart() -> None:
+    graph = only([HEAD[0].replace("graph: 0", "graph: 1"), *DEVICES, PROGRAM, LINE])
+    blocking = only([HEAD[0], "# Blocking Enabled: wait and barrier after each inner iteration (-m) ", *DEVICES, PROGRAM, LINE])
+    old = only([*HEAD, COLUMNS.replace("#wrong", " error"), PROGRAM, LINE.replace("      0", "  1e-07"), "# Out of bounds values : 0 OK"])
+    assert (graph.rows[0].mode, blocking.rows[0].mode) == ("graph", "isolated")
+    assert blocking.statistic == "the mean over 20 iterations, waited for and met after each, averaged over the ranks"
+    assert (old.rows[0].wrong, old.rows[0].checked) == (0, 1)
+
+
+def test_sizes_that_are_rounded_to_the_one_before_are_left_out() -> None:
+    small = "  128  4  float  none  -1  10.00  0.01  0.01  0"
+    run = only([*HEAD, "# Collective test starting: all_gather_perf", small, small, small.replace("128  4", "256  8")])
+    assert [row.size_bytes for row in run.rows] == [128, 256]
+    assert "lines left out whose size was rounded to the one before: 1" in run.missing
+
+
+def test_several_programs_in_one_log_are_runs_of_their_own_with_their_own_heads() -> None:
+    gather = "  8388608  262144  float  none  -1  100.0  83.89  73.40  0"
+    log = [
+        *HEAD,
+        PROGRAM,
+        LINE,
+        "# Avg bus bandwidth    : 235",
+        "$ ./all_gather_perf -g 8",
+        HEAD[0].replace("iters: 20", "iters: 50"),
+        *DEVICES,
+        gather,
+    ]
+    first, second = read(log, Given())
+    assert [(row.operation, row.evidence["iterations"]) for row in (first.rows[0], second.rows[0])] == [
+        ("allreduce", 20),
+        ("allgather", 50),
+    ]
+    assert (first.program, second.program) == ("all_reduce_perf", "all_gather_perf")
+
+
+@pytest.mark.parametrize(
+    "prefix", ["0: ", "[1,0]<stdout>:", "  [1,0]<stdout>: ", "[rank0]: ", "node-7.cluster: ", "2026-05-04T12:00:00.123Z "]
+)
+def test_what_launchers_put_before_a_line(prefix: str) -> None:
+    run = only([f"{prefix}{line}" for line in (*HEAD, PROGRAM, LINE)])
+    assert (run.rows[0].ranks, run.program, len(run.rows)) == (8, "all_reduce_perf", 2)
+
+
+_WORDS = st.sampled_from(
+    ["8", "2147483648", "0", "float", "sum", "none", "-1", "1e+06", "nan", "inf", "N/A", "-0.00", "9" * 30, "#", "0:", "\u202e", "Rank"]
+)
+_KNOWN = st.sampled_from([*HEAD, PROGRAM, LINE, COLUMNS, "# Out of bounds values : 9 FAILED"])
+_LINES = st.lists(st.one_of(st.lists(_WORDS, max_size=16).map(" ".join), _KNOWN, st.text(max_size=60)), max_size=30)
+
+
+@settings(max_examples=60, deadline=None)
+@given(_LINES, st.sampled_from([Given(), Given(ranks=8, nodes=2, operation="allreduce")]))
+def test_any_text_gives_rows_or_one_sentence(lines: list[str], given_: Given) -> None:
+    knows(lines)
+    try:
+        runs = read(lines, given_)
+    except UsageError as error:
+        assert "\n" not in str(error)
+        return
+    assert all(row.time_s and row.time_s.p50 > 0 and row.size_bytes > 0 for run in runs for row in run.rows)

@@ -1,0 +1,202 @@
+"""What the OSU Micro-Benchmarks print, as our rows. The samples of 7.4 are real (MPICH, 2 ranks); 5.9's are written after its source."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collbench.errors import UsageError
+from collbench.results.peers.osu import OSU
+from collbench.results.peers.osu_tests import test_of as osu_test
+from collbench.results.peers.peer import Given, PeerRun
+from collbench.results.record import Row
+
+SAMPLES = Path(__file__).parent / "samples"
+NEW = (SAMPLES / "osu-7.4-2-ranks.txt").read_text().splitlines()
+OLD = (SAMPLES / "osu-5.9.txt").read_text().splitlines()
+
+
+def runs(lines: Sequence[str], ranks: int | None = 2) -> list[PeerRun]:
+    return OSU.read(lines, Given(ranks=ranks))
+
+
+def run(program: str, lines: Sequence[str] = NEW, ranks: int = 2) -> PeerRun:
+    return next(run for run in runs(lines, ranks) if run.program == program)
+
+
+def us(row: Row) -> float:
+    assert row.time_s is not None
+    return pytest.approx(row.time_s.p50 * 1e6)  # type: ignore[no-any-return]
+
+
+def titled(title: str, *lines: str) -> list[str]:
+    return [f"# OSU MPI {title} Test v7.4", "# Datatype: MPI_CHAR.", *lines]
+
+
+def test_every_table_of_a_file_is_a_run() -> None:
+    assert [(run.program, len(run.rows)) for run in runs(NEW)] == [
+        ("osu_allreduce", 4), ("osu_barrier", 1), ("osu_iallreduce", 3), ("osu_alltoall", 3), ("osu_reduce_scatter_block", 4),
+        ("osu_bcast_persistent", 4), ("osu_latency", 4), ("osu_bw", 7), ("osu_bibw", 7), ("osu_mbw_mr", 7), ("osu_mbw_mr", 24),
+        ("osu_multi_lat", 4), ("osu put_latency", 4), ("osu_neighbor_alltoallw", 2),
+    ]  # fmt: skip
+    assert {run.version for run in runs(NEW)} == {"7.4"}
+
+
+def test_a_collectives_time_is_the_mean_over_ranks_and_bandwidths_follow_from_it() -> None:
+    allreduce = run("osu_allreduce")
+    row = allreduce.rows[0]
+    assert (row.operation, row.backend, row.size_bytes, row.count, row.dtype, row.redop, row.ranks) == (
+        "allreduce",
+        "mpi",
+        4,
+        4,
+        "int8",
+        "sum",
+        2,
+    )
+    assert us(row) == 0.52
+    assert row.busbw_bytes_per_s == pytest.approx(4 / 0.52e-6)
+    assert row.time_rank_mean_s == pytest.approx(0.52e-6)
+    assert (row.flags, row.nodes, row.time_s and row.time_s.ci_low, row.time_s and row.time_s.p99) == (("imported",), None, None, None)
+    assert row.evidence["statistic"] == "mean over the iterations, averaged over the ranks"
+    assert row.evidence["printed"]["P99 Tail Lat(us)"] == 0.45
+    assert "the number of iterations" not in allreduce.missing
+
+
+def test_sizes_are_ours_where_osu_prints_one_ranks_part() -> None:
+    assert [(row.size_bytes, row.count, row.wrong, row.checked) for row in run("osu_alltoall").rows] == [
+        (8, 4, 0, 1), (16, 8, 0, 1), (32, 16, 0, 1),
+    ]  # fmt: skip
+    lines = titled("Alltoallv Personalized Exchange Latency", "# Size       Avg Latency(us)", "1024   10.00")
+    row = runs(lines, 8)[0].rows[0]
+    assert (row.operation, row.traffic, row.size_bytes) == ("alltoallv", "even", 8192)
+    assert row.busbw_bytes_per_s == pytest.approx(8192 / 10e-6 * 7 / 8)
+
+
+def test_what_reduce_scatter_block_does_not_move_is_not_counted() -> None:
+    first, *others = run("osu_reduce_scatter_block").rows
+    assert first.na == "fewer elements than ranks, so nothing is moved; or more than can be"
+    assert first.time_s is None
+    assert [(row.size_bytes, row.count) for row in others] == [(2, 1), (4, 2), (8, 4)]
+    lines = titled("Reduce_scatter_block Latency", "# Size       Avg Latency(us)", "10   5.00")
+    assert runs(lines, 4)[0].rows[0].size_bytes == 8
+
+
+def test_a_barrier_moves_nothing() -> None:
+    row = run("osu_barrier").rows[0]
+    assert (row.operation, row.size_bytes, row.algbw_bytes_per_s, us(row)) == ("barrier", 0, None, 0.27)
+
+
+def test_a_non_blocking_collective_is_an_operation_of_its_own_timed_without_computing() -> None:
+    row = run("osu_iallreduce").rows[0]
+    assert (row.operation, us(row), row.evidence["printed"]["Overlap(%)"]) == ("iallreduce", 4.22, 0)
+    assert row.busbw_bytes_per_s == pytest.approx(4 / 4.22e-6)
+
+
+def test_neighbours_have_no_bus_since_nobody_says_how_many_there_are() -> None:
+    row = run("osu_neighbor_alltoallw").rows[0]
+    assert (row.operation, row.busbw_bytes_per_s, us(row)) == ("neighbor_alltoallw", None, 7797.75)
+
+
+def test_rates_are_in_millions_of_bytes_and_per_direction() -> None:
+    assert run("osu_bw").rows[0].busbw_bytes_per_s == pytest.approx(1.58e6)
+    both = run("osu_bibw").rows[0]
+    assert (both.operation, both.busbw_bytes_per_s) == ("p2p_bidirectional", pytest.approx(0.25e6))
+    assert us(both) == 4.0
+    assert "the window" in run("osu_bibw").missing
+
+
+def test_several_pairs_are_shown_by_their_average_and_their_total() -> None:
+    row = run("osu_mbw_mr", OLD, 8).rows[0]
+    assert (row.ranks, row.group, row.window, row.busbw_bytes_per_s) == (8, "0-4,1-5,2-6,3-7", 64, pytest.approx(12e9))
+    assert (row.groups["count"], row.groups["total_busbw_bytes_per_s"]) == (4, pytest.approx(48e9))
+    assert "average pair" in row.evidence["statistic"]
+
+
+def test_a_varied_window_gives_a_row_for_each() -> None:
+    varied = [run for run in runs(NEW) if run.program == "osu_mbw_mr"][1]
+    assert [row.window for row in varied.rows[:8]] == [1, 2, 4, 8, 16, 32, 64, 128]
+    assert varied.rows[0].busbw_bytes_per_s == pytest.approx(0.47e6)
+
+
+def test_old_columns_gpu_memory_and_untold_types() -> None:
+    allreduce = run("osu_allreduce", OLD, 8)
+    row = allreduce.rows[1]
+    assert (row.device, row.dtype, row.size_bytes, row.count) == ("cuda", "float32", 1048576, 262144)
+    assert row.busbw_bytes_per_s == pytest.approx(1048576 / 183.4e-6 * 2 * 7 / 8)
+    assert allreduce.missing[-1].startswith("the element type")
+    assert run("osu_bw", OLD, 8).doubts == ["the two ranks' buffers are in different memory: DEVICE and HOST"]
+    assert [row.size_bytes for row in run("osu_latency", OLD, 8).rows] == [8]
+
+
+def test_how_many_ranks_there_were_has_to_be_said() -> None:
+    with pytest.raises(UsageError, match=r"osu_allreduce \(line 2\) does not say how many ranks it ran on: say --ranks N"):
+        runs(NEW, None)
+    pairs = titled("Latency", "# Size          Latency (us)", "8       1.05")
+    assert runs(pairs, None)[0].rows[0].ranks == 2
+    with pytest.raises(UsageError, match="is of 8 ranks, and --ranks says 4"):
+        runs(OLD, 4)
+
+
+def test_failed_validation_is_wrong_data() -> None:
+    lines = titled("Bandwidth", "# Size  Bandwidth (MB/s)   Validation", "8    20.00   Fail", "DATA VALIDATION ERROR: osu_bw exited")
+    found = runs(lines)[0]
+    assert (found.rows[0].wrong, found.rows[0].checked) == (1, 1)
+    assert found.rows[0].wrong_detail == "OSU's validation failed; how many elements are wrong is not told"
+    assert found.doubts == ["line 5: DATA VALIDATION ERROR: osu_bw exited"]
+
+
+def test_lines_that_are_cut_and_figures_that_are_none() -> None:
+    lines = titled("Allreduce Latency", "# Size       Avg Latency(us)", "8", "16   nan", "32   0.00", "64 1.50", "some words of a launcher")
+    found = runs(lines)[0]
+    assert [row.na for row in found.rows] == [
+        "the output shows nan: no figure to take a time from", "the output shows 0.00: no figure to take a time from", None,
+    ]  # fmt: skip
+    assert found.doubts == ["1 lines of figures are incomplete and were left out, the first is line 4"]
+
+
+@pytest.mark.parametrize("prefix", ["[1,0]<stdout>:", "0: ", "[0] ", "node-01: "])
+def test_what_a_launcher_puts_before_each_line(prefix: str) -> None:
+    tagged = [f"{prefix}{line}" for line in titled("Latency", "# Size          Latency (us)", "8       1.05")]
+    assert OSU.knows(tagged)
+    assert us(runs(tagged)[0].rows[0]) == 1.05
+
+
+def test_other_libraries_and_titles() -> None:
+    lines = ["# OSU NCCL-CUDA Allreduce Latency Test v7.4", "# Size       Avg Latency(us)", "4   8.00"]
+    row = runs(lines)[0].rows[0]
+    assert (row.backend, row.device) == ("nccl", "cuda")
+    assert osu_test("Non-blocking All-to-Allv Personalized Exchange Latency").operation == "ialltoallv"
+    assert osu_test("Neighborhood Alltoall Latency") == osu_test("All-to-All Personalized Exchange Latency", neighbours=True)
+    assert osu_test("Bi-Directional Bandwidth Persistent").program == "osu_bibw_persistent"
+    assert osu_test("???").operation == "unnamed"
+
+
+def test_other_tools_are_left_to_others() -> None:
+    assert not OSU.knows(["# nccl-tests version 2.19.6", "OSU is a university"])
+
+
+def test_a_head_without_figures_is_no_run() -> None:
+    with pytest.raises(UsageError, match="no line in it is a figure of"):
+        OSU.read(["# OSU MPI Latency Test v7.4"], Given(ranks=2))
+
+
+_WORDS = ["# OSU MPI Allreduce Latency Test v7.4", "# OSU MPI Multiple Bandwidth / Message Rate Test", "# Size  Avg Latency(us)", "# 1 2 4",
+          "# [ pairs: 3 ] [ window size: varied ]", "# Datatype: MPI_INT.", "# Size  MB/s  Messages/s", "4 nan", "8 1e999", "8 1.0 2.0",
+          "Dimensions size = 2", "# Message Rate Profile", "9" * 30 + " 1.0", "0 0.0", "4 5 6 7"]  # fmt: skip
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.one_of(st.sampled_from(_WORDS), st.text(max_size=40)), max_size=30))
+def test_any_lines_give_rows_or_one_sentence(lines: list[str]) -> None:
+    OSU.knows(lines)
+    try:
+        found = OSU.read(lines, Given(ranks=6))
+    except UsageError as error:
+        assert "\n" not in str(error)
+    else:
+        assert all(row.na or (row.time_s and row.time_s.p50 > 0) for run in found for row in run.rows)

@@ -1,0 +1,87 @@
+"""PARAM comms: collectives and point-to-point; its percentiles are over ranks, and so not ours."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collbench.errors import UsageError
+from collbench.results.peers.param import knows, read
+from collbench.results.peers.peer import Given
+
+LINES = (Path(__file__).parent / "samples" / "param.txt").read_text().splitlines()
+FIGURES = "        1048576            131072             100.0       101.0       102.0        99.0       103.0         10.486       7.864"
+OLD = f"\tCOMMS-RES-all_gather-float16\t{FIGURES}"
+BARE = ["backend: gloo nw-stack: pytorch-dist args.b: 8 args.e: 8 args.f: 2 args.z: 0 args.master_ip: x", OLD]
+
+
+def test_a_collective() -> None:
+    run = read(LINES, Given())[0]
+    row = run.rows[0]
+    assert knows(LINES)
+    assert (run.tool, run.program, list(run.hosts)) == ("param", "comms.py all_reduce", ["gpu0", "gpu0", "gpu1", "gpu1"])
+    assert run.statistic == "the median over the ranks of each rank's mean over the iterations"
+    assert (row.operation, row.backend, row.api, row.device, row.mode, row.ranks, row.nodes) == (
+        "allreduce", "torch-nccl", "torch", "cuda", "isolated", 4, 2,
+    )  # fmt: skip
+    assert row.time_s is not None
+    assert (row.time_s.p50, row.time_s.p95, row.time_s.max) == (1e-4, None, None)
+    assert row.evidence["across_ranks"]["rank_max_s"] == pytest.approx(1.03e-4)
+    assert run.doubts == []
+
+
+def test_point_to_point_is_three_patterns_of_the_ranks_that_took_part() -> None:
+    rows = read(LINES, Given())[1].rows
+    assert [(row.operation, row.group, row.ranks, row.nodes) for row in rows] == [
+        ("p2p_latency", "0-2", 2, 2), ("p2p_bandwidth", "0-2", 2, 2), ("p2p_bidirectional", "0-2", 2, 2),
+    ]  # fmt: skip
+    assert [row.time_s.p50 for row in rows if row.time_s] == pytest.approx([60e-6, 1048576 / 10e9, 1048576 / 9e9])
+    assert rows[2].evidence["statistic"] == "size / half of the mean rate both ways of the ranks that communicate"
+
+
+def test_the_columns_of_older_versions_and_what_is_not_told() -> None:
+    run = read(BARE, Given(ranks=4))[0]
+    assert [(row.operation, row.dtype, row.backend, row.device, row.mode, row.nodes) for row in run.rows] == [
+        ("allgather", "float16", "gloo", "cpu", "pipelined", None)
+    ]
+    assert "no device (cpu is taken)" in run.missing
+    assert run.doubts == []
+
+
+def test_a_wrong_number_of_ranks_is_doubted() -> None:
+    assert read(BARE, Given(ranks=8))[0].doubts == ["BusBW / AlgBW contradicts 8 ranks of allgather: that is 4 ranks"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "given_", "sentence"),
+    [
+        (BARE, Given(), "the table at line 2 does not say how many ranks it ran on: say --ranks N"),
+        (LINES, Given(ranks=8), "is of 4 ranks, and --ranks says 8"),
+        (LINES, Given(operation="broadcast"), "the table is of allreduce, and --operation says broadcast"),
+        (["COMMS-RES 8 1 1.0 1.0 1.0 1.0 1.0 0.1 0.1"], Given(), "nothing says which collective and type it is of"),
+        (["\tCOMMS-RES-QUANT-all_reduce-float32\t 8 1 1.0 1.0 1.0 1.0"], Given(), "only lines of quantised collectives"),
+        (LINES[:6], Given(), "no line COMMS-RES with a time"),
+    ],
+)
+def test_what_only_the_user_can_tell_is_one_sentence(lines: list[str], given_: Given, sentence: str) -> None:
+    with pytest.raises(UsageError) as said:
+        read(lines, given_)
+    assert sentence in str(said.value)
+
+
+_NAMES = ("COMMS-RES-pt2pt-float32", "COMMS-RES-all_reduce-float32", "src_ranks=[1], dst_ranks=[2]")
+_WORDS = st.sampled_from(["8", "1048576", "100.0", "nan", "-1", "9" * 40, "1e400", *_NAMES])
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.one_of(st.lists(_WORDS, max_size=14).map(" ".join), st.sampled_from(LINES), st.text(max_size=40)), max_size=20))
+def test_any_text_gives_rows_or_one_sentence(lines: list[str]) -> None:
+    try:
+        runs = read(lines, Given())
+    except UsageError as error:
+        assert "\n" not in str(error)
+        return
+    assert all(row.time_s and row.time_s.p50 > 0 for run in runs for row in run.rows)

@@ -1,0 +1,141 @@
+"""What perftest prints, as our rows. The samples are real: 4.5 over software RDMA in a virtual machine, whose speeds mean nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collbench.errors import UsageError
+from collbench.results.peers.peer import Given, PeerRun
+from collbench.results.peers.perftest import PERFTEST
+
+SAMPLES = Path(__file__).parent / "samples"
+LAT = (
+    " #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    t_stdev[usec]   99% percentile[usec]"
+    "   99.9% percentile[usec] "
+)
+# As the version of July 2026 writes it.
+NEW_JSON = {
+    "test_info": {"test": "RDMA_Write_BW_Test", "Device": "mlx5_0", "Number_of_qps": 4, "TX_depth": 128, "cuda_device": 0},
+    "results": {"MsgSize": 65536, "n_iterations": 20000, "BW_peak": 391.5, "BW_average": 390.12, "MsgRate": 0.744095},
+}
+
+
+def lines_of(name: str) -> list[str]:
+    return (SAMPLES / name).read_text().splitlines()
+
+
+def runs(lines: Sequence[str], ranks: int | None = None) -> list[PeerRun]:
+    return PERFTEST.read(lines, Given(ranks=ranks))
+
+
+def test_all_sizes_of_a_bandwidth_test() -> None:
+    found = runs(lines_of("perftest-write-bw-all.txt"))[0]
+    assert (found.program, len(found.rows), found.doubts) == ("ib_write_bw", 21, [])
+    row = next(row for row in found.rows if row.size_bytes == 131072)
+    assert (row.operation, row.backend, row.protocol, row.streams, row.window) == ("p2p_bandwidth", "verbs", "RDMA_Write", 1, 20)
+    assert row.busbw_bytes_per_s == pytest.approx(73.23 * 2**20)  # what it calls MB are MiB
+    assert row.time_s and row.time_s.p50 == pytest.approx(131072 / (73.23 * 2**20))
+    assert (row.flags, row.wrong, row.ranks) == (("imported", "unverified"), None, 2)
+    assert row.evidence["printed"]["BW peak[MB/sec]"] == 77.77
+    assert found.facts["Mtu"] == "4096[B]"
+
+
+def test_both_ways_queue_pairs_and_gigabits() -> None:
+    both, read, _ = runs(lines_of("perftest-several.txt"))
+    assert (both.program, both.rows[0].operation) == ("ib_write_bw", "p2p_bidirectional")
+    assert both.rows[0].busbw_bytes_per_s == pytest.approx(0.083136e9 / 8 / 2)  # of one direction
+    assert (read.program, read.rows[0].protocol, read.rows[0].streams) == ("ib_read_bw", "RDMA_Read", 2)
+    assert read.rows[0].busbw_bytes_per_s == pytest.approx(0.52e9 / 8)
+
+
+def test_latencies_are_medians_with_their_quantiles() -> None:
+    sent = runs(lines_of("perftest-several.txt"))[2]
+    times = sent.rows[0].time_s
+    assert times is not None
+    assert (times.min, times.p50, times.p95) == (pytest.approx(3992.83e-6), pytest.approx(19909.74e-6), None)
+    assert (times.p99, times.max) == (pytest.approx(32846.31e-6), pytest.approx(32846.31e-6))
+    assert (sent.program, sent.rows[0].operation, sent.statistic) == ("ib_send_lat", "p2p_latency", "median of half the round trips")
+    read = runs(["                    RDMA_Read Latency Test", LAT, " 2  1000  1.50  9.0  1.75  1.80  0.1  3.0  8.0"])[0]
+    assert read.statistic == "median of whole round trips"
+    timed = runs(
+        ["   RDMA_Write Latency Test", " #bytes        #iterations       t_avg[usec]    tps average", " 2  5000  1.25  400000.00"]
+    )[0]
+    assert (timed.statistic, timed.rows[0].time_s and timed.rows[0].time_s.p50) == ("mean of half the round trips", pytest.approx(1.25e-6))
+
+
+def test_the_json_of_4_5_which_is_none_is_read() -> None:
+    rate = runs(lines_of("perftest-4.5-bw.json"))[0]
+    assert rate.rows[0].busbw_bytes_per_s == pytest.approx(11.92 * 2**20)  # the unit by its message rate
+    assert (rate.rows[0].size_bytes, rate.program) == (65536, "ib_write_bw")
+    latency = runs(lines_of("perftest-4.5-lat.json"))[0]
+    assert latency.rows[0].time_s and latency.rows[0].time_s.p50 == pytest.approx(11664.84e-6)
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+def test_the_json_of_newer_versions(indent: int | None) -> None:
+    row = runs(json.dumps(NEW_JSON, indent=indent).splitlines())[0].rows[0]
+    assert (row.busbw_bytes_per_s, row.device, row.streams, row.window) == (pytest.approx(390.12e9 / 8), "cuda", 4, 128)
+
+
+def test_json_without_a_unit_or_without_figures_ends_in_a_sentence() -> None:
+    broken = {**NEW_JSON, "results": {**NEW_JSON["results"], "MsgRate": 0.5}}
+    with pytest.raises(UsageError, match="does not tell the unit of its rate, nor does its message rate"):
+        runs(json.dumps(broken, indent=1).splitlines())
+    with pytest.raises(UsageError, match='"results", is not there'):
+        runs(['"test_info": {', '"test": "Send_BW_Test"', "}"])
+
+
+def test_rates_that_do_not_agree_are_a_doubt() -> None:
+    titles = " #bytes     #iterations    BW peak[MiB/sec]    BW average[MiB/sec]   MsgRate[Mpps]"
+    found = runs(["     Send BW Test", titles, " 1048576  5000  11000.00  11000.00  0.022000", " 64  1", " 128  5000  nan  nan  nan"])[0]
+    assert found.doubts == [
+        "1 lines of figures are incomplete and were left out, the first is line 4",
+        "rate and message rate do not agree in 1 lines, the first is line 3: the rate was taken",
+    ]
+    assert found.rows[1].na == "the output shows no figure to take a time from"
+
+
+def test_memory_of_a_gpu() -> None:
+    lines = ["initializing CUDA", *lines_of("perftest-write-bw-all.txt")]
+    assert runs(lines)[0].rows[0].device == "cuda"
+
+
+def test_it_runs_between_two() -> None:
+    with pytest.raises(UsageError, match="between 2 ends, and --ranks says 8"):
+        runs(lines_of("perftest-several.txt"), 8)
+
+
+def test_it_is_known_by_its_title() -> None:
+    assert PERFTEST.knows(lines_of("perftest-several.txt"))
+    assert PERFTEST.knows(lines_of("perftest-4.5-bw.json"))
+    assert not PERFTEST.knows(["# OSU MPI Bandwidth Test v7.4"])
+
+
+def test_a_head_without_figures_is_no_run() -> None:
+    with pytest.raises(UsageError, match="no line in it is a figure of"):
+        PERFTEST.read(["   Send BW Test"], Given(ranks=2))
+
+
+_WORDS = [
+    *lines_of("perftest-several.txt")[21:25], "   RDMA_Write Bidirectional BW Test", LAT, " 2 3 4 5 6 7 8 9 10", "test_info: {",
+    "results: {", "test: Send_BW_Test,", "MsgSize: 8,", "BW_average: 1.0,", "MsgRate: 0.1,", "{", "}", " 64 1 inf nan 0",
+    " Number of qps   : 0", "9" * 30,
+]  # fmt: skip
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.one_of(st.sampled_from(_WORDS), st.text(max_size=40)), max_size=30))
+def test_any_lines_give_rows_or_one_sentence(lines: list[str]) -> None:
+    PERFTEST.knows(lines)
+    try:
+        found = PERFTEST.read(lines, Given())
+    except UsageError as error:
+        assert "\n" not in str(error)
+    else:
+        assert all(row.na or (row.time_s and row.time_s.p50 > 0) for run in found for row in run.rows)

@@ -1,0 +1,79 @@
+"""Numbers of ranks by what is printed twice."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collbench.operations.registry import operations
+from collbench.results.peers.ranks import Printed, RankRange, rank_range, unlike_time, with_digits
+
+
+def printed(algbw: str, busbw: str) -> Printed:
+    pairs = with_digits(algbw), with_digits(busbw)
+    assert pairs[0] and pairs[1]
+    return Printed(pairs[0], pairs[1])
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "half"), [("235.26", 235.26, 0.005), ("2097.2", 2097.2, 0.05), ("17016", 17016, 0.5), ("1e+06", 1e6, 5e5)]
+)
+def test_a_printed_number_stands_for_half_a_unit_around_it(text: str, value: float, half: float) -> None:
+    assert with_digits(text) == pytest.approx((value, half))
+
+
+@pytest.mark.parametrize("text", ["N/A", "", "nan", "inf", "-1.5", "1e+999", "x"])
+def test_what_is_no_number_has_no_digits(text: str) -> None:
+    assert with_digits(text) is None
+
+
+@pytest.mark.parametrize(
+    ("operation", "algbw", "busbw", "ranks"),
+    [
+        ("allreduce", "134.44", "235.26", 8), ("allreduce", "259.78", "487.09", 16),
+        ("allgather", "255.31", "223.39", 8), ("alltoall", "20.00", "10.00", 2),
+    ],
+)  # fmt: skip
+def test_the_factor_tells_the_ranks(operation: str, algbw: str, busbw: str, ranks: int) -> None:
+    found = rank_range(operations()[operation], [printed(algbw, busbw)])
+    assert found is not None and found.only == ranks
+
+
+def test_few_digits_leave_several_numbers_and_many_lines_narrow_them() -> None:
+    allreduce = operations()["allreduce"]
+    assert str(rank_range(allreduce, [printed("0.43", "0.80")])) == "12 to 18"
+    assert str(rank_range(allreduce, [printed("0.43", "0.80"), printed("259.78", "487.09")])) == "16"
+    assert str(rank_range(allreduce, [printed("1.00", "2.00")])) == "134 or more"
+
+
+def test_a_bus_bandwidth_of_nothing_is_one_rank() -> None:
+    assert rank_range(operations()["allreduce"], [printed("190.65", "0.00")]) == RankRange(1, 1)
+
+
+def test_lines_that_contradict_each_other_are_explained_by_no_number() -> None:
+    found = rank_range(operations()["allreduce"], [printed("100.00", "175.00"), printed("100.00", "150.00")])
+    assert found is not None and not any(found.holds(ranks) for ranks in range(1, 100))
+
+
+def test_a_factor_that_is_the_same_for_all_tells_nothing_or_that_the_operation_is_another() -> None:
+    broadcast = operations()["broadcast"]
+    assert rank_range(broadcast, [printed("100.00", "100.00")]) is None
+    assert rank_range(broadcast, [printed("100.00", "175.00")]) == RankRange(1, 0)
+    assert rank_range(operations()["allreduce"], [printed("0.00", "0.00")]) is None
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(2, 4096), st.floats(0.01, 900), st.sampled_from(["allreduce", "allgather", "alltoall"]))
+def test_the_true_number_is_always_within(ranks: int, algbw: float, name: str) -> None:
+    operation = operations()[name]
+    found = rank_range(operation, [printed(f"{algbw:.2f}", f"{algbw * operation.bus_factor(ranks):.2f}")])
+    assert found is None or found.holds(ranks)
+
+
+def test_algbw_is_size_over_time_within_its_digits() -> None:
+    assert unlike_time(8589934592, "134.44", "63896") is None
+    assert unlike_time(8589934592, "135.00", "63896") == (
+        "135.00 GB/s at 8589934592 bytes is not size / time (134.44 GB/s); the time is taken"
+    )
+    assert unlike_time(8, "0.00", "0.00") is None

@@ -1,0 +1,107 @@
+"""Tables become run folders that read back; what belongs together is one, what comes again is another launch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from collbench.errors import UsageError
+from collbench.peak.ceiling import given as given_ceiling
+from collbench.peak.job import Job
+from collbench.results.peers.ceilings import with_ceilings
+from collbench.results.peers.peer import PeerRun
+from collbench.results.peers.rows import Kind, Spread
+from collbench.results.peers.store import Source, Table, store, together
+from collbench.results.peers.stored import sentences
+from collbench.results.reader import read_run
+from collbench.results.record import Row
+
+SOURCE = Source("run.log", 100, "ab" * 32, "nccl-tests")
+KIND = Kind("allreduce", "nccl", "nccl", "float32", 8, 1, "the mean over 20 iterations", "cuda", "sum")
+
+
+def rows(operation: str = "allreduce", sizes: tuple[int, ...] = (1024, 2048)) -> list[Row]:
+    kind = Kind(operation, "nccl", "nccl", "float32", 8, 1, "the mean", "cuda", "sum" if operation == "allreduce" else None)
+    return [kind.row(size, size / 1e9, count=size // 4, line=7) for size in sizes]
+
+
+def table(operation: str = "allreduce", hosts: tuple[str, ...] = ("a", "b"), **changes: object) -> Table:
+    known = {"missing": ["no samples"], "doubts": [], "facts": {}} | changes
+    return Table(SOURCE, PeerRun("nccl-tests", "2.19.6", f"{operation}_perf", "the mean", rows(operation), hosts, **known))  # type: ignore[arg-type]
+
+
+def test_a_row_has_the_tools_statistic_and_our_bandwidths_and_no_interval() -> None:
+    row = KIND.row(8 << 20, 100e-6, count=2 << 20, line=12, spread=Spread(min=90e-6, p99=150e-6), checked=1, wrong=0)
+    assert row.time_s is not None
+    assert (row.time_s.p50, row.time_s.ci_low, row.time_s.min, row.time_s.p95, row.time_s.p99) == (100e-6, None, 90e-6, None, 150e-6)
+    assert row.algbw_bytes_per_s == pytest.approx(83.886e9, rel=1e-4)
+    assert row.busbw_bytes_per_s == pytest.approx(1.75 * 83.886e9, rel=1e-4)
+    assert (row.flags, row.n, row.evidence) == (("imported",), 0, {"statistic": "the mean over 20 iterations", "line": 12})
+
+
+def test_operations_are_one_run_and_cells_that_come_again_or_other_hosts_another() -> None:
+    found = together([table(), table("allgather"), table(), table("broadcast", hosts=("c", "d")), table("allgather")])
+    assert [[each.run.program for each in run.tables] for run in found] == [
+        ["allreduce_perf", "allgather_perf"], ["allreduce_perf", "allgather_perf"], ["broadcast_perf"],
+    ]  # fmt: skip
+
+
+def test_one_run_reads_back_as_it_was_put_in(tmp_path: Path) -> None:
+    devices = [{"rank": 0, "host": "a", "device": 3, "gpu": "0000:19:00", "name": "H100"}]
+    facts = {"devices": devices, "library": "2.29.7", "iterations": 20, "environment": {"NCCL_DEBUG": "INFO"}}
+    paths = store(
+        together([table(facts=facts, doubts=["odd"])]), tmp_path / "out", ["import", "run.log"], None, {"schema": 1, "machines": []}
+    )
+    run = read_run(paths[0])
+    assert (paths, run.rows, run.warnings, run.finished) == ([tmp_path / "out"], rows(), [], True)
+    assert run.info["backends"] == {"nccl": {"nccl": "2.29.7", "nccl-tests": "2.19.6"}}
+    assert (run.info["hosts"], run.info["environment"], run.info["operation"]) == (["a", "b"], {"NCCL_DEBUG": "INFO"}, "allreduce")
+    assert run.info["rank_map"] == [
+        {"rank": 0, "host": "a", "local_rank": 3, "gpu": "0000:19:00", "gpu_name": "H100"}, {"rank": 1, "host": "b"},
+    ]  # fmt: skip
+    assert run.info["imported"]["files"] == [vars(SOURCE)]
+    assert run.info["imported"]["tables"][0]["facts"] == {"library": "2.29.7", "iterations": 20}
+    assert sentences(run.info) == [
+        "imported from nccl-tests 2.19.6: 2 rows of allreduce_perf (run.log); a time is the mean",
+        "not in it: no samples",
+        "doubtful: run.log, allreduce_perf: odd",
+    ]
+    assert (paths[0] / "topology.json").is_file()
+
+
+def test_several_are_launches_of_the_allocation_that_is_named(tmp_path: Path) -> None:
+    paths = store(together([table(), table()]), tmp_path, ["import"], "night", None)
+    infos = [read_run(path).info for path in paths]
+    assert [path.name for path in paths] == ["launch-1", "launch-2"]
+    assert [(info["allocation_id"], info["launch_index"], info["launches"]) for info in infos] == [("night", 1, 2), ("night", 2, 2)]
+    with pytest.raises(UsageError, match="already holds launches"):
+        store(together([table()]), tmp_path, ["import"], None, None)
+
+
+def test_a_log_of_many_tables_says_the_first_of_them() -> None:
+    info = {
+        "imported": {"tables": [{"tool": "osu", "file": "x", "program": "p", "statistic": "s"}] * 20, "missing": None, "doubts": [3, "a"]}
+    }
+    said = sentences(info)
+    assert said == [f"imported from osu: {'p (x), ' * 12}and 8 more tables; a time is s", "doubtful: a"]
+    assert sentences({}) == sentences({"imported": "x"}) == []
+
+
+def test_a_ceiling_gives_a_percentage_and_what_is_above_the_bound_a_doubt() -> None:
+    busbw = 1.75  # GB/s
+    row = with_ceilings(rows(), lambda ranks, nodes, device: Job((), given=2e9))[0]
+    assert (row.ceiling, row.percent_of_ceiling, row.flags) == (given_ceiling(2.0), pytest.approx(100 * busbw / 2), ("imported",))
+
+
+def test_where_there_is_no_ceiling_the_reason_stands_in_its_place() -> None:
+    def nobody(ranks: int, nodes: int | None, device: str) -> Job:
+        raise UsageError(f"{ranks} ranks do not spread evenly over 3 nodes")
+
+    row = with_ceilings(rows(), nobody)[0]
+    assert row.ceiling is not None
+    assert (row.ceiling.bytes_per_s, row.ceiling.limited_by, row.percent_of_ceiling) == (
+        None,
+        "8 ranks do not spread evenly over 3 nodes",
+        None,
+    )
