@@ -7,6 +7,7 @@ SIZES ?= 64-64M:x4
 PYTEST = .venv/bin/python -m pytest
 
 export PYTHON
+unexport PYTHONDONTWRITEBYTECODE  # where it is set, each of the hundreds of processes that tests start compiles this project anew
 
 .PHONY: help run test test-long lint clean run-environment test-environment openmpi-environment cuda-environment
 .NOTPARALLEL:

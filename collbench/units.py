@@ -90,8 +90,10 @@ def format_bytes(amount: float) -> str:
 
 
 def format_time(seconds: float) -> str:
-    """Seconds as microseconds to four significant digits, without exponent: "0.2345", "12.35", "104912"."""
+    """Seconds as microseconds to four significant digits, without exponent: "0.2345", "12.35", "104912". Beyond 30 years: "1e+20"."""
     micros = seconds * 1e6
+    if micros >= 1e15:
+        return f"{micros:.4g}"
     digits = max(0, 4 - len(str(int(micros)))) if micros >= 1 else 4
     return f"{micros:.{digits}f}"
 

@@ -27,7 +27,9 @@ BIN = Path(sys.executable).parent
 BRIEF = {"COLLBENCH_SIZES": "8,1K", "COLLBENCH_MAX_TIME": "0.05", "COLLBENCH_ITERATIONS": "3", "COLLBENCH_WARMUP": "1"}
 
 
-_DEAR = re.compile(r"-64M|-n 20|^mpirun|^torchrun|run quick|barrier|pairs$|--ranks 4|--in-place|--skew|-N4")
+_DEAR = re.compile(
+    r"-64M|-n 20|^(mpirun|torchrun|pip|srun.* allreduce)|run quick|barrier|pairs$|--ranks 4|--in-place|--skew|--launches|-N4"
+)
 
 
 def _commands() -> list[str]:
@@ -59,7 +61,7 @@ def _run(command: list[str], folder: Path, env: dict[str, str]) -> subprocess.Co
 
 
 def _dear(command: str) -> object:
-    """Long sweeps, and launchers that tests/launchers has too, take 5 to 10 s each: they come in turn."""
+    """Long sweeps, launchers that tests/launchers has too, and what `make test` installs itself, 2 to 10 s each, come in turn."""
     return pytest.param(command, marks=pytest.mark.in_turn) if _DEAR.search(command) else command
 
 
@@ -100,7 +102,7 @@ def four_nodes() -> Iterator[SlurmBed]:
 
 
 @pytest.mark.slurm
-@pytest.mark.parametrize("command", [c for c in SLURM if "-N4" not in c])
+@pytest.mark.parametrize("command", [_dear(c) for c in SLURM if "-N4" not in c])
 def test_a_slurm_command_runs(command: str, tmp_path: Path, slurm_hosts: SlurmBed) -> None:
     options, _, ours = command.removeprefix("srun ").partition("collbench ")
     # 1 GiB over the bed's 1 Gbit/s takes a quarter of an hour; the size range is the only thing changed.
@@ -113,7 +115,7 @@ def test_a_slurm_command_runs(command: str, tmp_path: Path, slurm_hosts: SlurmBe
     assert ("allreduce" if "allreduce" in command else '"machines"') in done.stdout
 
 
-@pytest.mark.parametrize("command", INSTALLED)
+@pytest.mark.parametrize("command", [_dear(command) for command in INSTALLED])
 def test_an_install_command_resolves(command: str) -> None:
     words = shlex.split(command.replace("pip install", "pip install --dry-run", 1))
     done = _run([sys.executable, "-m", *words], ROOT, dict(os.environ))

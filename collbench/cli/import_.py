@@ -11,11 +11,11 @@ from collbench.cli.parser import positive
 from collbench.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from collbench.results.peers.ceilings import JobOf
     from collbench.results.peers.peer import Given
-    from collbench.results.peers.store import Table, Together
+    from collbench.results.peers.store import Source, Table, Together
 
 _ABOUT = (
     "Reads what nccl-tests (text, JSON), rccl-tests, OSU, IMB, perftest, PARAM comms and gloo's benchmark printed, and writes run folders "
@@ -23,6 +23,7 @@ _ABOUT = (
 )
 FORMATS = "nccl-tests, nccl-tests-json, param, osu, imb, perftest or gloo"  # the registry's, which no other command has to load
 _LARGEST = 1 << 30
+_LISTED = 12  # folders; a log of every night may have thousands
 _STDIN = Path("-")
 
 
@@ -60,13 +61,14 @@ def _import(arguments: argparse.Namespace, argv: list[str]) -> int:
     from collbench.results.peers.store import store, together
 
     job_of, topology = _machines(arguments)
-    tables = [table for path in arguments.files for table in _read(path, arguments)]
+    read = [_read(path, arguments) for path in arguments.files]
+    _refuse_copies([tables[0].source for tables in read])
+    tables = [table for each in read for table in each]
     if job_of:
         tables = [_with_ceilings(table, job_of) for table in tables]
     runs = together(tables)
     paths = store(runs, arguments.out, argv, arguments.allocation, topology)
-    for path, run in zip(paths, runs, strict=True):
-        _tell(path, run)
+    _tell(paths, runs)
     if len(runs) > 1 and not arguments.allocation:
         _say(f"the same cells come {len(runs)} times and are kept apart; --allocation NAME reads them as launches of one allocation")
     return 0
@@ -147,12 +149,25 @@ def _with_ceilings(table: Table, job_of: JobOf) -> Table:
     return replace(table, run=replace(table.run, rows=with_ceilings(table.run.rows, job_of)))
 
 
-def _tell(path: Path, run: Together) -> None:
-    """On stdout the folder, on stderr what is in it, what is missing and what is doubtful."""
+def _refuse_copies(sources: Sequence[Source]) -> None:
+    """Raises UsageError for two files of one content: as launches they would agree with each other, and prove nothing."""
+    first: dict[str, str] = {}
+    for source in sources:
+        if source.sha256 in first:
+            raise UsageError(f"{first[source.sha256]} and {source.name} hold the same, byte by byte: name one of them")
+        first[source.sha256] = source.name
+
+
+def _tell(paths: Sequence[Path], runs: Sequence[Together]) -> None:
+    """On stdout the folders, on stderr what is in them, what is missing and what is doubtful, each sentence once."""
     from collbench.results.peers.stored import sentences
 
-    print(f"{path}: {len(run.rows)} row{'' if len(run.rows) == 1 else 's'}")
-    for sentence in sentences(run.info):
+    shown = [(str(path), len(run.rows)) for path, run in zip(paths, runs, strict=True)]
+    if len(shown) > _LISTED:
+        shown = [(f"{paths[0]} … {paths[-1].name}", sum(number for _, number in shown))]
+    for name, number in shown:
+        print(f"{name}: {number} row{'' if number == 1 else 's'}")
+    for sentence in dict.fromkeys(sentence for run in runs for sentence in sentences(run.info)):
         _say(sentence)
 
 

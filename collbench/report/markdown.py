@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collbench.analysis.compare import Comparison
     from collbench.report.html.material import Material
 
-_MOST_ROWS, _FEWEST_ROWS, _MOST_CANDIDATES, _MOST_PEAKS = 200, 20, 8, 80  # a comment on GitHub holds 65,536 letters
+_MOST_ROWS, _FEWEST_ROWS, _MOST_PEAKS = 200, 20, 80  # a comment on GitHub holds 65,536 letters
 _CLEAN = "Nothing stands out: no finding, no flag on any row, nothing missing."
 
 
@@ -66,14 +66,12 @@ def _compared(material: Material) -> Iterator[str]:
     """Every other run against the first one, as `collbench compare` says it."""
     if len(material.tables) < 2:
         return
-    from collbench.analysis.compare import set_against
-
-    baseline, *candidates = material.tables
-    for candidate in candidates[:_MOST_CANDIDATES]:
-        yield from ("", f"## {escaped(short(candidate.name, 80))} against {escaped(short(baseline.name, 80))}", "")
-        yield from _comparison(set_against(baseline, candidate), _most_rows(material))
-    if len(candidates) > _MOST_CANDIDATES:
-        yield from ("", f"{len(candidates) - _MOST_CANDIDATES} more runs are not compared here.")
+    for found in material.comparisons:
+        yield from ("", f"## {escaped(short(found.b.name, 80))} against {escaped(short(found.a.name, 80))}", "")
+        yield from _comparison(found, _most_rows(material))
+    more = len(material.tables) - 1 - len(material.comparisons)
+    if more > 0:
+        yield from ("", f"{more} more runs are not compared here.")
 
 
 def _comparison(found: Comparison, most: int) -> Iterator[str]:

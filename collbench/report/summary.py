@@ -57,7 +57,8 @@ def report_run(
     err, found = err or sys.stderr, readable(paths)
     warnings = [*found.sentences, *(warning for run in found.runs for warning in (*run.warnings, resumed(run)) if warning)]
     material = Material(found.runs, html or Path(), warnings)
-    for sentence in (*warnings, *(sentence for run in found.runs for sentence in of_import(run.info)), *material.apart):
+    of_imports = dict.fromkeys(sentence for run in found.runs for sentence in of_import(run.info))
+    for sentence in (*warnings, *of_imports, *material.apart):
         write_line(err, printable(sentence))
     if csv is not None:
         _check_one_kind(material)

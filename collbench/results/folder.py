@@ -15,7 +15,7 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -38,7 +38,6 @@ _LINES = (CELLS, PAIRS, EVENTS)
 _OF_THE_END = ("finished_utc", "exit_code", "rows", "models")  # of run.json: what a run says of itself when it ends
 # What the smallest run needs. With less a run would start, and break off in the middle.
 _LEAST_FREE_BYTES = 1 << 20
-_AT_ONCE = 10_000  # rows written together
 
 
 class RunFolder:
@@ -69,18 +68,18 @@ class RunFolder:
         try:
             new = [folder for folder in (path, *path.parents) if not folder.exists()]
             path.mkdir(parents=True, exist_ok=True)
-            _refuse_a_second_run(path)
-            _refuse_a_full_disk(path)
+            refuse_a_second_run(path)
+            refuse_a_full_disk(path)
             lock = Lock(path)
             for name in (CELLS, SAMPLES, EVENTS):
                 files[name] = Appended(path / name)
-            head = {"schema": SCHEMA, "id": path.resolve().name, "operation": operation, "started_utc": _utc(), **run}
+            head = {"schema": SCHEMA, "id": path.resolve().name, "operation": operation, "started_utc": utc(), **run}
             _replace(path / RUN, to_page(head))
         except (OSError, UsageError) as error:
             if lock:
                 lock.release()
             _undo(path, files, new)
-            raise error if isinstance(error, UsageError) else UsageError(_cannot_create(path, error)) from error
+            raise error if isinstance(error, UsageError) else UsageError(cannot_create(path, error)) from error
         return cls(path, head, files, lock)
 
     @classmethod
@@ -92,7 +91,7 @@ class RunFolder:
         if not (path / RUN).is_file():
             raise UsageError(f"{path} cannot be resumed: it has no {RUN}, which says what was measured; start a new run")
         try:
-            _refuse_a_full_disk(path, "start a new run on another disk with --out DIR")
+            refuse_a_full_disk(path, "start a new run on another disk with --out DIR")
             lock = Lock(path)
         except OSError as error:
             raise UsageError(f"{path} cannot be resumed: it cannot be written ({error.strerror or error}); start a new run") from error
@@ -125,7 +124,7 @@ class RunFolder:
         """Notes in run.json, and as an event, that a reopened run goes on; what its end had said of it becomes part of the note."""
         end = {name: self.run.pop(name) for name in _OF_THE_END if name in self.run}
         earlier = self.run.get("resumed")
-        note = {"utc": _utc(), "rows": self.rows, **facts, **({"ended": end} if end else {})}
+        note = {"utc": utc(), "rows": self.rows, **facts, **({"ended": end} if end else {})}
         self.update(resumed=[*(earlier if isinstance(earlier, list) else []), note])
         self.event("resumed", **facts, rows=self.rows)
 
@@ -148,15 +147,6 @@ class RunFolder:
             self.rows += 1
         return stored
 
-    def append_all(self, rows: Sequence[Row]) -> None:
-        """Stores rows that have no arrays, all of them on the disk when it returns."""
-        with self._lock, self._safely():
-            for start in range(0, len(rows), _AT_ONCE):
-                lines = [to_line(row.as_json()) for row in rows[start : start + _AT_ONCE]]
-                self._files[CELLS].append("\n".join([*lines, ""]).encode())
-                self.rows += len(lines)
-            self._files[CELLS].sync()
-
     def append_round(self, values: Mapping[str, Any]) -> None:
         """Stores a finished round of pairs; the file for them is made with the first."""
         with self._lock, self._safely():
@@ -168,7 +158,7 @@ class RunFolder:
     def event(self, kind: str, **facts: Any) -> None:
         """Notes that something happened, with the time by the calendar and by CLOCK_MONOTONIC."""
         with self._lock, self._safely():
-            self._append_line(EVENTS, {"utc": _utc(), "monotonic_s": time.monotonic(), "kind": kind, **facts})
+            self._append_line(EVENTS, {"utc": utc(), "monotonic_s": time.monotonic(), "kind": kind, **facts})
 
     def write_topology(self, topology: Mapping[str, Any]) -> None:
         """Stores the cluster as probed."""
@@ -183,7 +173,7 @@ class RunFolder:
 
     def finish(self, **facts: Any) -> None:
         """Completes run.json with the time of the end, the number of rows and `facts` (the runner gives exit_code)."""
-        self.update(finished_utc=_utc(), rows=self.rows, **facts)
+        self.update(finished_utc=utc(), rows=self.rows, **facts)
         self._held.release()
 
     def _store(self, array: NDArray[Any]) -> dict[str, Any]:
@@ -224,17 +214,20 @@ def run_name(operation: str) -> str:
     return f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{operation}-{secrets.token_hex(3)}"
 
 
-def _utc() -> str:
+def utc() -> str:
+    """Now, as run.json and events tell times."""
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _refuse_a_second_run(path: Path) -> None:
+def refuse_a_second_run(path: Path) -> None:
+    """Raises UsageError where a folder holds a run, or a part of one."""
     for name in (RUN, CELLS, SAMPLES, PAIRS, EVENTS):
         if (path / name).exists():
             raise UsageError(f"--out {path} already holds a run ({name}): choose a new folder, so that nothing is lost")
 
 
-def _refuse_a_full_disk(path: Path, instead: str = "choose another folder with --out DIR") -> None:
+def refuse_a_full_disk(path: Path, instead: str = "choose another folder with --out DIR") -> None:
+    """Raises UsageError where the disk has less room than the smallest run needs; OSError."""
     disk = os.statvfs(path)
     free = disk.f_bavail * disk.f_frsize
     if disk.f_blocks and free < _LEAST_FREE_BYTES:
@@ -244,7 +237,8 @@ def _refuse_a_full_disk(path: Path, instead: str = "choose another folder with -
         )
 
 
-def _cannot_create(path: Path, error: OSError) -> str:
+def cannot_create(path: Path, error: OSError) -> str:
+    """Why there is no run folder, for the user."""
     return f"run folder {path} cannot be written ({error.strerror or error}): choose another folder with --out DIR"
 
 

@@ -26,12 +26,15 @@ def plain(value: Any) -> Any:
     return plain(value.tolist()) if hasattr(value, "tolist") else str(value)
 
 
+_LINE = json.JSONEncoder(allow_nan=False, separators=(",", ":"), default=plain)
+
+
 def to_line(values: Mapping[str, Any]) -> str:
     """One object as one line of ASCII, without the line's end."""
     try:  # most lines have nothing that JSON cannot hold, and need not be gone through value by value
-        return json.dumps(values, allow_nan=False, separators=(",", ":"), default=plain)
+        return _LINE.encode(values)
     except (TypeError, ValueError):
-        return json.dumps(plain(values), allow_nan=False, separators=(",", ":"))
+        return _LINE.encode(plain(values))
 
 
 def to_page(values: Mapping[str, Any]) -> str:

@@ -52,6 +52,7 @@ def test_a_probe_prints_its_time_and_memory_and_imports_no_torch() -> None:
     assert shown["imported of torch"] == "none"
 
 
+@pytest.mark.in_turn
 def test_the_ceilings_of_many_nodes_print_their_seconds() -> None:
     assert float(lines(ceilings_1024.measure(1))["seconds"].removesuffix(" s")) > 0
 
@@ -62,6 +63,7 @@ def test_a_log_is_read_at_a_rate_in_bounded_memory() -> None:
     assert float(shown["starting: speed"].removesuffix(" MB/s")) > 0
 
 
+@pytest.mark.in_turn
 @pytest.mark.usefixtures("mpi")
 def test_first_number_prints_the_difference_and_ranks_import_nothing_heavy() -> None:
     shown = lines(first_number.measure(1))
@@ -77,12 +79,14 @@ def test_loop_cost_is_above_nothing() -> None:
     assert float(shown["per call"].removesuffix(" ns")) > 0
 
 
+@pytest.mark.in_turn
 @pytest.mark.usefixtures("mpi")
 def test_memory_is_more_than_the_buffers() -> None:
     shown = lines(memory.measure(1, ["8"]))
     assert float(shown["8: collbench beyond its buffers"].removesuffix(" MiB")) > 0
 
 
+@pytest.mark.in_turn
 @pytest.mark.usefixtures("mpi")
 def test_evidence_shows_its_cost_beside_none() -> None:
     shown = lines(evidence_cost.measure(1, "8,16", iterations=20))
@@ -98,6 +102,7 @@ def test_a_suite_shows_what_its_cells_took_beside_the_calls() -> None:
     assert float(shown["measured per cell"].removesuffix(" ms")) > 0
 
 
+@pytest.mark.in_turn
 @pytest.mark.usefixtures("mpi")
 def test_against_c_prints_a_ratio() -> None:
     shown = lines(against_c.measure(1, ["8"], iterations=100))

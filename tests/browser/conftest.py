@@ -6,6 +6,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
@@ -14,6 +15,13 @@ from tests.browser.pages import Seen, real_page
 from tests.conftest import cannot
 
 HERE = Path(__file__).parent
+AS_OPENED: Any = {"viewport": {"width": 1280, "height": 900}, "reduced_motion": "reduce"}  # nothing glides: there is nothing to wait for
+CLOSED = """() => {
+  delete document.documentElement.dataset.theme;
+  for (const part of document.querySelectorAll("details[open]")) part.open = false;
+  document.activeElement.blur();
+  untell();
+}"""
 
 
 @pytest.fixture(scope="package")
@@ -36,16 +44,19 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="package")
 def seen(browser: Browser, report: Path) -> Iterator[Seen]:
-    """The page, opened once, 1280 pixels wide, and what it did meanwhile; a test leaves it as it was."""
-    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    """The page, opened once, 1280 pixels wide, and what it did meanwhile."""
+    page = browser.new_page(**AS_OPENED)
     yield Seen.opening(page, report)
     page.close()
 
 
 @pytest.fixture
-def page(seen: Seen) -> Page:
-    """The page alone."""
-    return seen.page
+def page(seen: Seen) -> Iterator[Page]:
+    """The page alone; afterwards, also of a test that failed, it is as it was opened."""
+    yield seen.page
+    seen.page.set_viewport_size(AS_OPENED["viewport"])
+    seen.page.emulate_media(media="screen", color_scheme="light", forced_colors="none")
+    seen.page.evaluate(CLOSED)
 
 
 @pytest.fixture(scope="package")
@@ -55,5 +66,5 @@ def axe() -> str:
         cannot("no npm here, which brings axe-core: apt-get install npm")
     done = subprocess.run([HERE / "get_axe"], capture_output=True, text=True, timeout=90, check=False)
     if done.returncode:
-        cannot(f"npm could not bring axe-core: {done.stderr.strip()}")
+        cannot(f"npm could not bring axe-core: {' '.join(done.stderr.split())[:300]}")
     return Path(done.stdout.strip()).read_text(encoding="utf-8")

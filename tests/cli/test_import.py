@@ -53,6 +53,19 @@ def test_a_log_becomes_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert (run.info["command"][:2], run.info["hosts"]) == (["collbench", "import"], ["node01"])
 
 
+def test_one_file_twice_is_no_second_launch(tmp_path: Path) -> None:
+    copies = [log(tmp_path / "a.log"), log(tmp_path / "b.log")]
+    with pytest.raises(UsageError, match=r"^a\.log and b\.log hold the same, byte by byte: name one of them"):
+        call(*copies, "--out", str(tmp_path / "out"), "--allocation", "night")
+
+
+def test_what_launches_have_in_common_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    launches = log(tmp_path / "a.log", times=(("63896", "134.44"), ("63900", "134.43")))
+    call(launches, "--out", str(tmp_path / "out"), "--allocation", "night")
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == len(set(said)) and sum("not in it" in line for line in said) == 1
+
+
 def test_a_hostile_name_and_host_are_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     name = "<script>\u202e=cmd|.log"
     call(log(tmp_path / name, host="\u202e<b>=1+1"), "--out", str(tmp_path / "a"))

@@ -83,6 +83,11 @@ def test_intervals_are_in_microseconds() -> None:
 MODES = [{"time_s": 2.3e-6, "share": 0.82}, {"time_s": 10.7e-6, "share": 0.18}]
 
 
+def test_a_time_that_nothing_takes_is_text_all_the_same() -> None:
+    assert times(make_row(time_s=make_times(1e304))) == "inf"
+    assert times(make_row(time_s=make_times(1e20))) == "1e+26"
+
+
 def test_two_values_are_never_shown_as_one() -> None:
     row = make_row(8, modes=MODES, flags=("two_modes",))
     assert times(row) == "2.300 82 % / 10.70 18 %"

@@ -13,7 +13,6 @@ from collbench.analysis.compare import (
     UNKNOWN,
     CellRatio,
     Comparison,
-    set_against,
     why_nothing_in_common,
     worst_first,
 )
@@ -25,7 +24,7 @@ from collbench.report.html.forest import MOST_LINES, Interval, forest
 from collbench.report.html.material import Material
 from collbench.report.plan import PlanSummary
 
-MOST_CANDIDATES, _MOST_ROWS = 8, 400
+_MOST_ROWS = 400
 _MADE = (
     "For each cell that both runs have, the time of the candidate divided by that of the baseline. Where both have two launches or more: "
     "the medians of their launches, and the 95 % interval of the ratio over launches (Welch on logarithms below six launches, rank "
@@ -39,13 +38,13 @@ def section(material: Material) -> Section | None:
     if len(material.tables) < 2:
         return None
     baseline, *candidates = material.tables
-    found = [set_against(baseline, candidate) for candidate in candidates[:MOST_CANDIDATES]]
+    found = material.comparisons
     texts = [
         f"Baseline (A): {short(side_title(baseline))}, the run that was named first; each of the others is a candidate (B).",
-        *map(_sentence, found),
+        *map(sentence, found),
     ]
-    if len(candidates) > MOST_CANDIDATES:
-        texts.append(f"{len(candidates) - MOST_CANDIDATES} more runs are not compared here: `collbench compare` sets any two side by side.")
+    if len(candidates) > len(found):
+        texts.append(f"{len(candidates) - len(found)} more runs are not compared here: `collbench compare` sets any two side by side.")
     drawn = [each for each in found if any(cell.time for cell in each.cells)]
     tables = [(_title(each), _table(worst_first(each.cells), _columns(each))) for each in found if each.cells and each not in drawn]
     return Section("against", "Against the baseline", texts, tables, [_chart(number, each) for number, each in enumerate(drawn)])
@@ -67,7 +66,8 @@ def _cells(text: str) -> str:
     return f"{number} cell{'' if number == '1' else 's'} {rest}"
 
 
-def _sentence(found: Comparison) -> str:
+def sentence(found: Comparison) -> str:
+    """ "after (3 launches): 3 cells slower, 9 the same."."""
     name = short(side_title(found.b))
     if not found.cells:
         return short(f"{name} has no cell in common with it: {why_nothing_in_common(found)}.", 600)

@@ -84,8 +84,17 @@ def log_axis(axes: Axes, low: float, high: float) -> None:
     steps = (1, 2, 5) if log10(high / low) < 3 else (1,)
     every = 1 + len(decades) // 9
     ticks = [step * 10.0**decade for decade in decades if decade % every == 0 for step in steps]
+    if sum(low <= tick <= high for tick in ticks) < 2:
+        ticks = _even(low, high)
     fixed_ticks(axes.yaxis, ticks, [f"{tick:.10g}" if 1e-4 < tick < 1e7 else f"{tick:.0e}" for tick in ticks])
     axes.set_ylim(low, high)
+
+
+def _even(low: float, high: float) -> list[float]:
+    """For a range too narrow to hold two of the usual steps."""
+    from matplotlib.ticker import MaxNLocator
+
+    return [float(tick) for tick in MaxNLocator(4).tick_values(low, high) if low <= tick <= high]
 
 
 def place(size_bytes: int) -> float:

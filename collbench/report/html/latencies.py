@@ -15,7 +15,7 @@ from collbench.report.html.fitted import draw_fits, fits_of
 from collbench.report.html.material import Material
 from collbench.report.html.records import size_table
 from collbench.report.html.samples import cut
-from collbench.report.html.series import Series, Sheet, interval_words, missing, remark, sheets, sound_interval, state_of
+from collbench.report.html.series import Series, Sheet, missing, remark, sheets, sound_interval, state_of, time_words
 from collbench.results.record import Row
 from collbench.units import format_size, format_time
 
@@ -106,7 +106,7 @@ def _least(curve: Curve) -> str:
 
 
 def _made(sheet: Sheet) -> str:
-    return f"The time of a message is the median over iterations of the slowest rank{interval_words(sheet)}. Both axes are logarithmic."
+    return f"The time of a message is {time_words(sheet)}. Both axes are logarithmic."
 
 
 def _says_fits(fits: Sequence[tuple[Series, LineFit]]) -> str:

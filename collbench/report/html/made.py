@@ -52,7 +52,7 @@ def _lines(material: Material) -> Iterator[tuple[str, str]]:
         yield "of ceiling", _CEILING
     if any(row.wrong is not None for row in rows):
         yield "wrong", _WRONG
-    if any(row.canary_s for row in rows):
+    if any(value is not None for row in rows for value in row.canary_s.values()):
         yield "canary", _CANARY
     if material.pairs:
         yield "pairs", _PAIRS

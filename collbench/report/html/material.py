@@ -15,10 +15,13 @@ from collbench.results.record import Row
 
 if TYPE_CHECKING:  # they import numpy or many rooms, which a page without such runs does not need
     from collbench.analysis.combine import Launches
+    from collbench.analysis.compare import Comparison
     from collbench.analysis.concerns import Concern
     from collbench.analysis.pair_effects import PairEffects
     from collbench.analysis.stragglers import Compared
     from collbench.results.pair_reader import StoredPairs
+
+MOST_CANDIDATES = 8
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,13 @@ class Material:
         from collbench.analysis.stragglers import compared
 
         return [[cell for run in table.runs for cell in compared(run)] for table in self.tables]
+
+    @cached_property
+    def comparisons(self) -> list[Comparison]:
+        """Each of `tables` but the first one set against that; of many the first 8."""
+        from collbench.analysis.compare import set_against
+
+        return [set_against(self.tables[0], candidate) for candidate in self.tables[1 : 1 + MOST_CANDIDATES]]
 
     @cached_property
     def concerns(self) -> list[Concern]:

@@ -38,7 +38,7 @@ def section(material: Material) -> Section | None:
     best = [(table, each) for table in material.tables for each in peaks(material.rows(table))]
     highest = [(_caption(best, shown), shown)] if best and (shown := peak_table(best)) else []
     drawn = peak_bars.chart([(_label(table, each, material), each.row) for table, each in best])
-    texts = [*_summary(found), *_left_out(subjects)]
+    texts = [*_summary(found), *_against(material), *_left_out(subjects)]
     return Section("overview", "Overview", texts, [*measured_on, *highest, *concerns], [drawn] if drawn else [])
 
 
@@ -50,6 +50,13 @@ def _summary(found: Sequence[Concern]) -> list[str]:
     told = ", ".join(f"{number} × {severity}" for severity, number in counts.items())
     bad = [each.sentence() for each in found if each.severity in _BAD]
     return [f"To know before any figure: {told}.", *(f"{short(sentence, 600)}." for sentence in bad[:_MOST_BAD])]
+
+
+def _against(material: Material) -> list[str]:
+    """The first runs against the baseline, in a sentence each."""
+    from collbench.report.html.against import sentence
+
+    return [f"Against {short(each.a.name, 80)}: {sentence(each)}" for each in material.comparisons[:_MOST_BAD]]
 
 
 def _subjects(material: Material) -> list[tuple[str, dict[str, str]]]:

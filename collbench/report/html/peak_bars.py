@@ -32,7 +32,8 @@ _WITHOUT = " Peaks without a percentage have no bar, and are in the table above.
 
 def chart(best: Sequence[tuple[str, Row]]) -> Chart | None:
     """The bars of all peaks that have a percentage, each with the name to be shown; None where there is none."""
-    known = [(name, row, row.percent_of_ceiling or 0.0) for name, row in best if of_ceiling(row) not in (NOTHING, ONE_RANK) and not row.wrong]
+    honest = [(name, row) for name, row in best if of_ceiling(row) not in (NOTHING, ONE_RANK) and not row.wrong]
+    known = [(name, row, row.percent_of_ceiling or 0.0) for name, row in honest]
     bars = [(short(name, 38), row, percent) for name, row, percent in known if isfinite(percent) and percent >= 0]
     if not bars:
         return None

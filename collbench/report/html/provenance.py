@@ -62,7 +62,7 @@ def _run(run: Run) -> tuple[str, ...]:
     return (
         short(run.path.resolve().name, 80), _command(info.get("command")), _began(info), _took(info),
         _word(info.get("collbench")), _word(info.get("launcher")), _count(info.get("rank_map")), _hosts(info.get("hosts")),
-        str(len(run.rows)), _end(run),
+        NOTHING if "pairs" in run.info else str(len(run.rows)), _end(run),
     )  # fmt: skip
 
 

@@ -17,7 +17,6 @@ from collbench.report.html.series import (
     Series,
     Sheet,
     against,
-    interval_words,
     missing,
     not_drawn,
     rate_of,
@@ -25,6 +24,7 @@ from collbench.report.html.series import (
     sheets,
     sound_interval,
     state_of,
+    time_words,
 )
 from collbench.report.html.words import Wish, write_words
 from collbench.results.record import Row
@@ -140,6 +140,6 @@ def _made(sheet: Sheet, found: list[Limit], same: str) -> str:
     times = f" × {factor:.6g} (the bus factor of {cut(name_of(first).split()[0])} over {first.ranks} ranks)" if factor else ""
     sources = dict.fromkeys(f"{each.by}: {source}" for each in found for source in each.sources if source)
     return (
-        f"Bus bandwidth = size / time{times}, in GB/s of 1e9 bytes. The time is the median over iterations of the slowest rank"
-        f"{interval_words(sheet)}. {'Lines, from ' + '; '.join(sources) + '. ' if sources else ''}In all rows: {same}."
+        f"Bus bandwidth = size / time{times}, in GB/s of 1e9 bytes. The time is {time_words(sheet)}. "
+        f"{'Lines, from ' + '; '.join(sources) + '. ' if sources else ''}In all rows: {same}."
     )

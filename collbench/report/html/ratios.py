@@ -15,7 +15,7 @@ from collbench.report.html.draw import INK, log_axis, size_axis, svg_of
 from collbench.report.html.material import Material
 from collbench.report.html.records import size_table
 from collbench.report.html.samples import cut
-from collbench.report.html.series import Series, Sheet, interval_words, remark, sheets, state_of
+from collbench.report.html.series import Series, Sheet, remark, sheets, state_of, time_words
 from collbench.report.html.words import Wish, write_words
 from collbench.results.record import Row
 from collbench.units import format_size
@@ -179,7 +179,7 @@ def _count(curve: Curve, pairs: Sequence[Pair]) -> str:
 
 def _made(sheet: Sheet, base: str) -> str:
     return (
-        f"The median time divided by that of {base} for the same cell{interval_words(sheet)}. Same: the interval of the ratio holds 1. "
+        f"The time divided by that of {base} for the same cell; a time is {time_words(sheet)}. Same: the interval of the ratio holds 1. "
         f"{base} is compared with, since it is the fastest in most cells of this report. The axis is logarithmic: half and twice are "
         "equally far from 1."
     )

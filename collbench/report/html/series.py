@@ -111,22 +111,21 @@ def sound_interval(row: Row) -> tuple[float | None, float | None]:
     return (low, high) if low <= time_s <= high else (None, None)
 
 
-def interval_words(sheet: Sheet) -> str:
-    """What a time is beyond "the median over iterations of the slowest rank", and what the bars are: the end of that sentence."""
+def time_words(sheet: Sheet) -> str:
+    """What a time is and what the bars are: "the median over iterations of the slowest rank; bars are 95 % intervals …"."""
     imported = [row for row in sheet.rows if "imported" in row.flags]
-    instead = f", but of imported rows ({_statistics(imported, len(sheet.rows))}" if imported else ""
-    if sheet.launches > 1:
-        return f"{instead}; of {sheet.launches} launches the median, and bars are 95 % intervals over launches"
+    ours = "the median over iterations of the slowest rank"
     if len(imported) == len(sheet.rows):
-        return f"{instead}; they have no intervals"
-    return f"{instead}; bars are 95 % intervals of the median within one launch, and another launch may differ by more"
+        return f"the other tool's own statistic ({_statistics(imported)}); there are no intervals"
+    told = f"{ours}, but of {len(imported)} imported rows the other tool's own statistic ({_statistics(imported)})" if imported else ours
+    if sheet.launches > 1:
+        return f"{told}; of {sheet.launches} launches the median, and bars are 95 % intervals over launches"
+    return f"{told}; bars are 95 % intervals of the median within one launch, and another launch may differ by more"
 
 
-def _statistics(imported: Sequence[Row], of: int) -> str:
-    """ "all of these) the other tool's own statistic: the mean over 20 iterations"."""
+def _statistics(imported: Sequence[Row]) -> str:
     statistics = dict.fromkeys(cut(str(row.evidence.get("statistic") or "it is not said which"), 120) for row in imported)
-    which = "all" if len(imported) == of else f"{len(imported)} of {of}"
-    return f"{which} of these) the other tool's own statistic: {' or '.join(list(statistics)[:_MOST_STATISTICS])}"
+    return " or ".join(list(statistics)[:_MOST_STATISTICS])
 
 
 def state_of(row: Row) -> str:

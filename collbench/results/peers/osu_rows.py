@@ -54,7 +54,7 @@ def _kind(table: Table, given: Given, statistic: str) -> Kind:
     backend = {"MPI": "mpi", "NCCL": "nccl", "RCCL": "nccl"}.get(library, library.lower())
     return Kind(
         test.operation, backend, backend, dtype, _ranks(table, given, where), given.nodes, statistic,
-        device=_device(table), redop="sum" if test.reduces else None, root=0 if test.rooted else None,
+        device=_device(table), redop="sum" if test.reduces else None, root=0 if test.rooted else None, in_place=test.like == "broadcast",
         mode="batched" if test.pairs else "isolated", like=test.like, window=table.said.get("window"),
         also={"traffic": "even"} if test.even else {},
     )  # fmt: skip
@@ -70,6 +70,8 @@ def _ranks(table: Table, given: Given, where: str) -> int:
 
 def _dtype(table: Table) -> str:
     told = table.said.get("datatype")
+    if table.test.like == "barrier":
+        return "uint8"  # as of our own rows, though nothing is moved
     if told is None:
         return "float32" if table.test.reduces else "int8"
     return _MPI_TYPES.get(told, type_name(told))

@@ -83,12 +83,11 @@ class Kind:
         counts elements, None where nothing was compared. The time must be one that `is_time` takes.
         """
         algbw = size_bytes / time_s if size_bytes else None
-        return Row(
+        return self._same.with_figures(
             size_bytes=size_bytes, count=count, checked=checked, wrong=wrong,
             time_s=Times(time_s, None, None, spread.min, spread.p95, spread.p99, spread.max),
             algbw_bytes_per_s=algbw, busbw_bytes_per_s=algbw * self._factor if algbw and self._factor else None,
             evidence=self._evidence if line is None else {**self._evidence, "line": line},
-            **self._same,
         )  # fmt: skip
 
     @cached_property
@@ -98,9 +97,9 @@ class Kind:
         return operation.bus_factor(2 if operation.pair else self.ranks) if operation else None
 
     @cached_property
-    def _same(self) -> dict[str, Any]:
+    def _same(self) -> Row:
         same = {name: getattr(self, name) for name in _SHARED} | {"group": _group(self.operation, self.ranks), "flags": (IMPORTED,)}
-        return {**same, **self.also}
+        return Row(**{**same, **self.also, "size_bytes": 0, "count": 0})
 
     @cached_property
     def _evidence(self) -> dict[str, Any]:

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from collbench import __version__
-from collbench.errors import FINE, UsageError
-from collbench.results.folder import RunFolder
+from collbench.errors import UsageError
 from collbench.results.peers.peer import PeerRun
 from collbench.results.record import SERIES, Row
+from collbench.results.whole import Whole, write_all
 
 _ELSEWHERE = ("environment", "devices")  # facts of a table that stand in run.json's own places
 _SERIES_OF = attrgetter(*SERIES)
@@ -49,6 +49,12 @@ class Together:
         return [row for table in self.tables for row in table.run.rows]
 
     @property
+    def operation(self) -> str:
+        """The one that all rows are of, else "import"."""
+        operations = {series[0] for series in self.series}
+        return str(operations.pop()) if len(operations) == 1 else "import"
+
+    @property
     def info(self) -> dict[str, Any]:
         """What run.json says: where the rows are from, what was missing, what is doubtful; hosts and ranks as far as they are told."""
         first = self.tables[0].run
@@ -56,7 +62,7 @@ class Together:
         hosts = {"hosts": list(dict.fromkeys(first.hosts)), "rank_map": _rank_map(first)} if first.hosts else {}
         environment = {"environment": first.facts["environment"]} if first.facts.get("environment") else {}
         return {
-            "backends": {backend: _versions(first) for backend in dict.fromkeys(row.backend for row in self.rows)},
+            "backends": dict.fromkeys((row.backend for row in self.rows), _versions(first)),
             **hosts,
             **environment,
             "imported": {
@@ -67,23 +73,24 @@ class Together:
             },
         }
 
-    def takes(self, run: PeerRun, series: set[tuple[Any, ...]]) -> bool:
-        """Whether a table belongs to the same run: the same tool on the same hosts, and other series."""
-        first = self.tables[0].run
-        return self.series.isdisjoint(series) and _made_by(first) == _made_by(run)
-
 
 def together(tables: Iterable[Table]) -> list[Together]:
-    """The tables by the run that they become, in the order of their first ones."""
+    """The tables by the run that they become: the first of the same tool on the same hosts that lacks their series."""
     found: list[Together] = []
+    by_maker: dict[tuple[Any, ...], list[Together]] = {}
+    free: dict[tuple[Any, ...], int] = {}  # by maker and series: the first run that lacks it; all before have it
     for table in tables:
-        series = set(map(_SERIES_OF, table.run.rows))
-        fitting = next((each for each in found if each.takes(table.run, series)), None)
-        if fitting is None:
-            fitting = Together()
-            found.append(fitting)
-        fitting.tables.append(table)
-        fitting.series |= series
+        maker, series = _made_by(table.run), set(map(_SERIES_OF, table.run.rows))
+        runs = by_maker.setdefault(maker, [])
+        at = max((free.get((maker, each), 0) for each in series), default=0)
+        while at < len(runs) and not runs[at].series.isdisjoint(series):
+            at += 1
+        if at == len(runs):
+            runs.append(Together())
+            found.append(runs[at])
+        runs[at].tables.append(table)
+        runs[at].series |= series
+        free |= {(maker, each): at + 1 for each in series if free.get((maker, each), 0) == at}
     return found
 
 
@@ -97,20 +104,12 @@ def store(
     if any(out.glob("launch-*")):
         raise UsageError(f"--out {out} already holds launches: choose a new folder, so that nothing is lost")
     paths = [out] if len(runs) == 1 else [out / f"launch-{number}" for number in range(1, len(runs) + 1)]
-    for number, (path, run) in enumerate(zip(paths, runs, strict=True), 1):
-        info = {"command": ["collbench", *command], "allocation_id": allocation, "launch_index": number, "launches": len(runs)}
-        _write(path, run, {"collbench": __version__, **info, **run.info}, topology)
+    same = {"collbench": __version__, "command": ["collbench", *command], "allocation_id": allocation, "launches": len(runs)}
+    write_all(
+        Whole(path, run.operation, {**same, "launch_index": number, **run.info}, run.rows, topology)
+        for number, (path, run) in enumerate(zip(paths, runs, strict=True), 1)
+    )
     return paths
-
-
-def _write(path: Path, run: Together, info: Mapping[str, Any], topology: Mapping[str, Any] | None) -> None:
-    rows = run.rows
-    operations = {row.operation for row in rows}
-    folder = RunFolder.create(path, operations.pop() if len(operations) == 1 else "import", info)
-    if topology is not None:
-        folder.write_topology(topology)
-    folder.append_all(rows)
-    folder.finish(exit_code=FINE)
 
 
 def _told(table: Table) -> dict[str, Any]:

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from collbench.analysis.combine import read_all
-from collbench.report.html.against import MOST_CANDIDATES, section
+from collbench.report.html.against import section
 from collbench.report.html.chart import Section
 from collbench.report.html.forest import MOST_LINES
-from collbench.report.html.material import Material
+from collbench.report.html.material import MOST_CANDIDATES, Material
 from collbench.results.record import Row, Times
 from tests.results.rows import make_row, make_times, not_measured, store
 

@@ -73,6 +73,13 @@ def test_spots_are_pixels_from_the_upper_left() -> None:
     assert [(each.x, each.y, each.text) for each in found] == [(54, 250, "low"), (448, 26, "high")]
 
 
+def test_a_log_axis_that_holds_no_round_step_has_even_ones() -> None:
+    _, axes = panel()
+    log_axis(axes, 34.0, 38.0)
+    labels = [label.get_text() for label in axes.get_yticklabels()]
+    assert labels == ["34", "35", "36", "37", "38"]
+
+
 def test_a_logarithmic_axis_has_plain_labels() -> None:
     figure, axes = panel()
     fixed_ticks(axes.xaxis, [], [])

@@ -163,6 +163,11 @@ def test_several_runs_stand_side_by_side_and_the_sixth_is_counted() -> None:
     assert [row[:2] for row in table(found, "Peaks").rows][:2] == [["run-0", "allreduce"], ["run-1", "allreduce"]]
 
 
+def test_what_became_slower_is_said_first() -> None:
+    found = overview([make_row(8), make_row(16)], [make_row(8), make_row(16, time_s=make_times(3e-3))])
+    assert found.texts[1] == "Against run-0: run-1 (1 launch): 1 cell slower, 1 the same."
+
+
 def test_a_matrix_of_pairs_begins_with_who_is_slow() -> None:
     folder = ROOT / "reports" / "pairs-trials" / "host-0"
     found = section(Material([read_run(folder)], Path("page.html")))
@@ -191,7 +196,8 @@ def test_strange_figures_and_endless_texts() -> None:
 
 
 def test_the_drawing_of_all_peaks() -> None:
-    rows = [("allreduce · $nccl$", ROWS[1]), ("allreduce · mpi", ROWS[2]), ("wrong", make_row(wrong=1)), ("none", not_measured("no")), ("one", make_row(ranks=1))]
+    without = [("wrong", make_row(wrong=1)), ("none", not_measured("no")), ("one", make_row(ranks=1))]
+    rows = [("allreduce · $nccl$", ROWS[1]), ("allreduce · mpi", ROWS[2]), *without]
     drawn = peak_bars.chart([*rows, ("above", make_row(percent_of_ceiling=400.0))])
     assert drawn is not None
     assert drawn.says == "Between ? 62 % (allreduce · mpi) and 400 % (above) of what each could be; 1 of 3 is doubtful (open)."

@@ -46,9 +46,13 @@ def test_the_policy_allows_this_script_and_nothing_else(material: Material) -> N
     text = page.html(material)
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text)
     scripts = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
-    assert policy and len(scripts) == 1
-    digest = base64.b64encode(hashlib.sha256(scripts[0].encode()).digest()).decode()
-    assert policy[1] == f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    styles = re.findall(r"<style>(.*?)</style>", text, re.DOTALL)
+    assert policy and len(scripts) == len(styles) == 1
+    style, script = (base64.b64encode(hashlib.sha256(part.encode()).digest()).decode() for part in (styles[0], scripts[0]))
+    assert policy[1] == (
+        f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; style-src-elem 'sha256-{style}'; "
+        f"script-src 'sha256-{script}'; base-uri 'none'; form-action 'none'"
+    )
     assert not re.search(r"""(?:src|href)=["']?(?!#|data:)[a-z/]|@import|url\((?!#|data:)""", text.replace(scripts[0], ""))
 
 
