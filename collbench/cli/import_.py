@@ -78,14 +78,15 @@ def _read(path: Path, arguments: argparse.Namespace) -> list[Table]:
     """The tables of one file. Raises UsageError that names it."""
     import hashlib
 
+    from collbench.results.peers.content import lines_of
     from collbench.results.peers.registry import reader_for
     from collbench.results.peers.rows import short
     from collbench.results.peers.store import Source, Table
 
     data = _bytes(path)
-    lines = data.decode("utf-8", errors="replace").splitlines()
     name = "stdin" if path == _STDIN else path.name
     try:
+        lines = lines_of(data)
         reader = reader_for(lines, arguments.format)
         runs = reader.read(lines, _given(arguments, name))
         if not runs:
@@ -102,7 +103,9 @@ def _bytes(path: Path) -> bytes:
         if path == _STDIN:
             data = sys.stdin.buffer.read(_LARGEST + 1)
         elif not path.is_file():
-            raise UsageError(f"{path} is no file: name what the tool printed")
+            raise UsageError(f"{path} is no file: name what the tool printed{_instead(path)}")
+        elif path.name in ("run.json", "cells.jsonl"):
+            raise UsageError(f"{path} is collbench's own: `collbench report` takes its folder as it is")
         else:
             with path.open("rb") as file:
                 data = file.read(_LARGEST + 1)
@@ -111,6 +114,12 @@ def _bytes(path: Path) -> bytes:
     if len(data) > _LARGEST:
         raise UsageError(f"{path} is larger than 1 GiB: cut out the part with the tables")
     return data
+
+
+def _instead(path: Path) -> str:
+    if (path / "run.json").exists():
+        return "; `collbench report` takes this folder as it is"
+    return "; a pipe is read as -" if path.is_fifo() else ""
 
 
 def _given(arguments: argparse.Namespace, name: str) -> Given:

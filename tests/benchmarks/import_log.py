@@ -1,4 +1,4 @@
-"""`collbench import` of 100,000 lines: nccl-tests' tables between the lines of NCCL's log, and nothing but lines of tables."""
+"""`collbench import` of 100,000 lines: nccl-tests' tables in NCCL's log, one table again and again, and nothing but lines of one."""
 
 from __future__ import annotations
 
@@ -79,12 +79,24 @@ def mixed() -> Iterator[str]:
         yield from table(8 << power for power in range(28))
 
 
+def again_and_again() -> Iterator[str]:
+    """A job of every night, appended to one log: 28 sizes each time."""
+    while True:
+        yield from head()
+        yield from table(8 << power for power in range(28))
+        yield "# Avg bus bandwidth    : 73.5"
+
+
 def figures_alone() -> Iterator[str]:
     """One table of as many sizes as there are lines."""
     return chain(head(), table(256 * (step + 1) for step in range(LINES)))
 
 
-KINDS: dict[str, Callable[[], Iterator[str]]] = {"tables within NCCL's log": mixed, "lines of a table alone": figures_alone}
+KINDS: dict[str, Callable[[], Iterator[str]]] = {
+    "tables within NCCL's log": mixed,
+    "a table again and again": again_and_again,
+    "lines of a table alone": figures_alone,
+}
 
 
 def measure(n: int = 5, lines: int = LINES) -> Outcome:
@@ -101,7 +113,8 @@ def measure(n: int = 5, lines: int = LINES) -> Outcome:
         ]
     how = (
         f"`collbench import LOG --out DIR` of {lines:,} lines, start included. Tables within NCCL's log: 28 sizes after each {_BETWEEN:,} "
-        "lines of NCCL_DEBUG=INFO. Lines of a table alone: every line gives two rows, which no log of a job does; no target."
+        "lines of NCCL_DEBUG=INFO; the target is of these. A table again and again: each becomes a folder. Lines of a table alone: every "
+        "line gives two rows, which no log of a job does."
     )
     return Outcome("import_log", how, figures, [vars(each) for each in found])
 

@@ -8,7 +8,7 @@ from math import log2
 from typing import TYPE_CHECKING
 
 from collbench.report.html.chart import Spot
-from collbench.report.html.draw import BAD, INK, PAPER, SOFT, panel, series_color, spots, svg_of
+from collbench.report.html.drawing.draw import BAD, INK, PAPER, SOFT, panel, series_color, spots, svg_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,10 +11,10 @@ from collbench.analysis.concerns import BROKEN, DOUBTFUL, FINDING, MISSING, NOTE
 from collbench.analysis.peaks import Peak, peaks
 from collbench.report.flags import FLAGS
 from collbench.report.headlines import circumstances, short, subject
-from collbench.report.html import peak_bars
 from collbench.report.html.chart import Section, Table
+from collbench.report.html.first import peak_bars
+from collbench.report.html.first.peak_table import MOST, peak_table
 from collbench.report.html.material import Material
-from collbench.report.html.peak_table import MOST, peak_table
 from collbench.report.pairs import measured
 from collbench.results.reader import Run
 

@@ -54,7 +54,7 @@ def _uncollected() -> Iterator[None]:
 
 def _written(suffix: str) -> str:
     """What page.css or page.js says, and after it what charts have of their own (matrix.js)."""
-    own = [_HERE / f"page.{suffix}", *sorted(path for path in _HERE.glob(f"*.{suffix}") if path.stem != "page")]
+    own = [_HERE / f"page.{suffix}", *sorted(path for path in _HERE.rglob(f"*.{suffix}") if path.stem != "page")]
     return "\n".join(path.read_text(encoding="utf-8") for path in own)
 
 

@@ -7,13 +7,14 @@ from typing import Any
 from collbench.analysis.cells import time_of
 from collbench.report.columns import name_of, not_available
 from collbench.report.html.chart import Chart, Section
-from collbench.report.html.curves import Curve, Point, chart_panel, curve_spots, curves_of, draw_curves, joined_points, span
-from collbench.report.html.draw import size_axis, spots, svg_of
-from collbench.report.html.limits import Limit, limits
+from collbench.report.html.drawing.draw import size_axis, spots, svg_of
+from collbench.report.html.drawing.words import Wish, write_words
 from collbench.report.html.material import Material
-from collbench.report.html.records import record_table
-from collbench.report.html.samples import cut
-from collbench.report.html.series import (
+from collbench.report.html.names import cut
+from collbench.report.html.sweep.curves import Curve, Point, chart_panel, curve_spots, curves_of, draw_curves, joined_points, span
+from collbench.report.html.sweep.limits import Limit, limits
+from collbench.report.html.sweep.records import record_table
+from collbench.report.html.sweep.series import (
     Series,
     Sheet,
     against,
@@ -26,7 +27,6 @@ from collbench.report.html.series import (
     state_of,
     time_words,
 )
-from collbench.report.html.words import Wish, write_words
 from collbench.results.record import Row
 from collbench.units import format_rate, format_size
 

@@ -12,7 +12,6 @@ from collbench.results.peers.peer import Given, PeerRun
 from collbench.results.peers.rows import Kind, agreed
 from collbench.results.record import Row
 
-MISSING = ("no interval", "no samples", "no per-rank data", "no names of hosts")
 MOST_RANKS = 2_000_000
 _LONGEST_DIGITS = 18
 # mpirun --tag-output, srun -l and pdsh: who printed the line stands before it.
@@ -22,6 +21,12 @@ _PREFIX = re.compile(r"(?:\[\d{1,7}(?:,\d{1,7})?\](?:<std(?:out|err)>)?:? ?|\d{1
 def unprefixed(lines: Iterable[str]) -> list[str]:
     """The lines without what a launcher put before each: "[1,0]<stdout>:", "0: ", "node01: "."""
     return [line[found.end() :] if line[:1] not in "# " and (found := _PREFIX.match(line)) else line for line in lines]
+
+
+def missing(given: Given) -> list[str]:
+    """What none of these tools tells, and the user has not said either."""
+    nodes = [] if given.nodes else ["no number of nodes (--nodes N says it)"]
+    return ["no interval", "no samples", "no per-rank data", "no names of hosts", *nodes]
 
 
 def some(runs: Sequence[PeerRun], tool: str) -> list[PeerRun]:

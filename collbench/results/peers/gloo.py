@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from collbench.results.peers.figures import MISSING, number, ranks_of, some, unprefixed, whole, without_figures
+from collbench.results.peers.figures import missing, number, ranks_of, some, unprefixed, whole, without_figures
 from collbench.results.peers.peer import Given, PeerRun, Reader
 from collbench.results.peers.rows import Kind, Spread, is_size, is_time, short
 from collbench.results.record import Row
@@ -131,7 +131,7 @@ def _run(table: _Table, given: Given) -> PeerRun:
         rows[-1] = _failed(rows[-1], table.mismatches)
     return PeerRun(
         "gloo-benchmark", None, table.name, kind.statistic, rows, facts=table.facts,
-        missing=[*MISSING, "its version", "the other ranks' times"], doubts=_doubts(table, meaning),
+        missing=[*missing(given), "its version", "the other ranks' times"], doubts=_doubts(table, meaning),
     )  # fmt: skip
 
 
@@ -146,7 +146,7 @@ def _meaning(name: str) -> tuple[_Meaning, str | None]:
 
 def _kind(table: _Table, given: Given, meaning: _Meaning, algorithm: str | None) -> Kind:
     ranks = ranks_of(given, whole(table.facts.get("processes", "")), f"{table.name} (line {table.number})")
-    inputs = whole(table.facts.get("inputs", "1")) or 1
+    inputs, threads = (whole(table.facts.get(name, "1")) or 1 for name in ("inputs", "threads"))
     traffic = meaning.traffic or (f"{inputs} inputs" if inputs > 1 else None)
     reducing = meaning.like in ("allreduce", "reduce", "reducescatter")
     half = "half " if meaning.calls > 1 else ""
@@ -154,8 +154,8 @@ def _kind(table: _Table, given: Given, meaning: _Meaning, algorithm: str | None)
         meaning.operation, "gloo", "gloo", _dtype(table, meaning), ranks, given.nodes,
         f"median over the iterations on rank 0{f', {half}the round trip' if half else ''}",
         device="cuda" if table.name.startswith("cuda_") else "cpu", redop="sum" if reducing else None,
-        root=0 if meaning.like in ("broadcast", "reduce", "scatter") else None, mode="isolated", like=meaning.like,
-        also={"algorithm": algorithm, "streams": whole(table.facts.get("threads", "1")) or 1, "traffic": traffic},
+        root=0 if meaning.like in ("broadcast", "reduce", "scatter") else None, mode="pipelined", like=meaning.like,
+        also={"algorithm": algorithm, "streams": None if threads == 1 else threads, "traffic": traffic},
     )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from collbench.errors import UsageError
-from collbench.results.peers.figures import MISSING, some, unprefixed
+from collbench.results.peers.figures import missing, some, unprefixed
 from collbench.results.peers.imb_rows import Block, rows_of
 from collbench.results.peers.peer import Given, PeerRun, Reader
 from collbench.results.peers.rows import short
@@ -114,11 +114,11 @@ def _body(block: Block, line: str, number: int) -> None:
 
 
 def _run(state: _State, block: Block, given: Given) -> PeerRun:
-    rows, statistic, bad = rows_of(block, given, state.facts)
+    rows, statistic, bad = rows_of(block, given, {**state.facts, "version": state.version})
     doubts = [f"{len(bad)} lines of {block.name} could not be read and were left out, the first is line {bad[0]}"] if bad else []
-    missing = [*MISSING, *(["messages of 0 bytes, which our tables do not have"] if any(_empty(block)) else [])]
+    untold = [*missing(given), *(["messages of 0 bytes, which our tables do not have"] if any(_empty(block)) else [])]
     program = f"IMB-{(state.part or 'MPI1').replace('-1', '1')} {block.name}"
-    return PeerRun("imb", state.version, program, statistic, rows, facts=dict(state.facts), missing=missing, doubts=doubts)
+    return PeerRun("imb", state.version, program, statistic, rows, facts=dict(state.facts), missing=untold, doubts=doubts)
 
 
 def _empty(block: Block) -> Iterator[bool]:

@@ -14,6 +14,7 @@ from collbench.results.record import Row
 
 _US, _MB = 1e-6, 1e6
 _LISTED = 1024
+_TURNED_ROUND = 2017  # the version
 
 
 @dataclass
@@ -125,10 +126,21 @@ def _kind(block: Block, meaning: _Meaning, given: Given, facts: Mapping[str, Any
     ranks = 2 if meaning.pairs and block.group_size == 2 and block.concurrent == 1 else block.ranks
     return Kind(
         meaning.operation, "mpi", "mpi", dtype or (type_name(told) if told else ("float32" if reducing else "uint8")),
-        ranks, given.nodes, statistic, redop=_redop(facts) if reducing else None, root=0 if meaning.like in _ROOTED else None,
-        mode="batched" if meaning.pairs or meaning.like in ("sendrecv", None) else "isolated",
+        ranks, given.nodes, statistic, redop=_redop(facts) if reducing else None,
+        root=0 if meaning.like in _ROOTED and not _switched("root_shift", facts) else None, in_place=meaning.like == "broadcast",
+        mode="batched" if meaning.pairs or meaning.like in ("sendrecv", None) or not _switched("sync", facts) else "isolated",
         buffers="rotating" if "-off_cache" in facts.get("command", "") else "fixed", like=meaning.like, also=_also(block, meaning),
     )  # fmt: skip
+
+
+def _switched(option: str, facts: Mapping[str, Any]) -> bool:
+    """Whether ranks meet after each iteration ("sync"), or the root moves on ("root_shift"): both defaults turned round with 2017."""
+    words = str(facts.get("command", "")).split()
+    told = words[words.index(f"-{option}") + 1 :][:1] if f"-{option}" in words else []
+    if told:
+        return told[0].lower() in ("1", "on", "yes", "true", "enable")
+    year = whole(str(facts.get("version") or "").partition(".")[0])
+    return (option == "root_shift") == (year is not None and year < _TURNED_ROUND)
 
 
 def _redop(facts: Mapping[str, Any]) -> str:

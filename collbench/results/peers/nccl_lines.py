@@ -13,7 +13,7 @@ _PREFIX = re.compile(
 )
 _DATE = re.compile(r"\d{4}-\d\d-\d\d$")
 _VERSION = re.compile(r"#\s*([nr]ccl)-tests version (\S+)(?:.*?[nr]ccl-library=(\d+))?")
-_RCCL_VERSION = re.compile(r"#?\s*rccl-tests: Version (\S+)")
+_RCCL_VERSION = re.compile(r"(.{0,120}?)#?\s*\brccl-tests: Version (\S+)")
 _PROGRAM = re.compile(r"Collective test (?:starting|concluded): (.+)")
 _DEVICE = re.compile(
     r"#\s*Rank\s+(\d{1,7}) (?:Group\s+(\d{1,7}) )?Pid\s+(\d{1,10}) on\s+(\S{1,256}) device\s+(\d{1,4}) \[([^\]]{0,40})\] ?(.{0,200})"
@@ -123,10 +123,10 @@ class Head:
             self.cut = True
 
 
-def rccl_version(text: str) -> str | None:
-    """The version in "rccl-tests: Version develop:83d38d9", which stands without #."""
+def rccl_version(text: str) -> tuple[str, str] | None:
+    """(who printed it, the version) of "rccl-tests: Version develop:83d38d9", which stands without #."""
     found = _RCCL_VERSION.match(text)
-    return found[1] if found else None
+    return (found[1].split()[-1] if found[1].split() else "", found[2]) if found else None
 
 
 def dotted(code: int) -> str:

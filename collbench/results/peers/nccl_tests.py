@@ -96,8 +96,8 @@ def _learnt(line: str, streams: dict[str, _Stream], program: str | None) -> str 
     """What other lines say: the program that is started, rccl-tests' version."""
     if "_perf" in line and "NCCL " not in line and (found := _COMMAND.search(line)):
         return found[1]
-    if version := rccl_version(line):
-        streams.setdefault("", _Stream(program)).version = version
+    if "rccl-tests" in line and (told := rccl_version(line)):
+        streams.setdefault(told[0], _Stream(program)).version = told[1]
     return program
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from collbench.results.peers.figures import MISSING, some, unprefixed
+from collbench.results.peers.figures import missing, some, unprefixed
 from collbench.results.peers.osu_rows import rows_of
 from collbench.results.peers.osu_tables import Table, is_title, tables_in
 from collbench.results.peers.peer import Given, PeerRun, Reader
@@ -35,7 +35,7 @@ def _run(table: Table, given: Given) -> PeerRun:
     rows, statistic = rows_of(table, given)
     return PeerRun(
         "osu", table.version, table.test.program, statistic, rows,
-        facts=_facts(table), missing=_missing(table), doubts=_doubts(table),
+        facts=_facts(table), missing=[*missing(given), *_missing(table)], doubts=_doubts(table),
     )  # fmt: skip
 
 
@@ -52,7 +52,7 @@ def _missing(table: Table) -> list[str]:
         untold.append("the number of iterations")
     if "datatype" not in table.said and table.test.like != "barrier":
         untold.append("the element type: MPI_FLOAT where it reduces, else MPI_CHAR, as versions before 7.1 had it")
-    return [*MISSING, *untold]
+    return untold
 
 
 def _doubts(table: Table) -> list[str]:

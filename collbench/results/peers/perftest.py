@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from collbench.errors import UsageError
-from collbench.results.peers.figures import MISSING, number, some, unprefixed, whole, without_figures
+from collbench.results.peers.figures import missing, number, some, unprefixed, whole, without_figures
 from collbench.results.peers.peer import IMPORTED, Given, PeerRun, Reader
 from collbench.results.peers.rows import Kind, Spread, is_size, is_time, short
 from collbench.results.record import Row
@@ -180,8 +180,8 @@ def _run(test: _Test, given: Given) -> PeerRun:
     kind = _kind(test, given)
     rows = [row for line, figures in test.lines for row in _rows(test, kind, line, figures)]
     program = f"ib_{_PROGRAMS[test.verb]}_{'lat' if test.latency else 'bw'}"
-    missing = [*MISSING, "its version", "a check of what arrived"]
-    return PeerRun("perftest", None, program, kind.statistic, rows, facts=test.facts, missing=missing, doubts=_doubts(test))
+    untold = [*missing(given), "its version", "a check of what arrived"]
+    return PeerRun("perftest", None, program, kind.statistic, rows, facts=test.facts, missing=untold, doubts=_doubts(test))
 
 
 def _kind(test: _Test, given: Given) -> Kind:

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from collbench.analysis.combine import Launches
 from collbench.report.headlines import subject
-from collbench.report.html import peak_bars
 from collbench.report.html.chart import Section, Table
+from collbench.report.html.first import peak_bars
 from collbench.report.html.material import Material
 from collbench.report.html.overview import section
 from collbench.results.jsonl import parse_object, to_line

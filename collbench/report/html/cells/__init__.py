@@ -1,0 +1,1 @@
+"""What lies behind single cells: samples, their spread, the machine's state meanwhile."""

@@ -1,0 +1,106 @@
+"""All peaks in one drawing: a bar each, as a part of what it could be."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import isfinite
+from typing import TYPE_CHECKING, Any
+
+from collbench.report.columns import NOTHING, ONE_RANK, doubtful, limited_by, of_ceiling
+from collbench.report.headlines import short
+from collbench.report.html.chart import Chart, Table
+from collbench.report.html.drawing.draw import INK, LIMIT, PAPER, SOFT, panel, series_color, spots, svg_of
+from collbench.results.record import Row
+from collbench.units import format_percent
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_MOST = 60
+_BAR, _ABOVE, _BELOW = 21, 24, 40  # pixels
+_WIDTH, _NAMES, _WORDS = 940, 220, 380
+_FURTHEST = 125.0  # per cent; what is above ends there, and its words say the rest
+_MADE = (
+    "Bus bandwidth is size / time × the bus factor of the operation (nccl-tests' definition), here of the size at which it is highest; of "
+    "several launches the time is the median of theirs, of imported rows it is the other tool's own statistic. What is above the hard "
+    "bound, or took another path, is left out where there is anything else. 100 % is what the words at each bar name: a ring on the "
+    "slowest link (ring), the hard bound of the links (bound), a reference measured before the first cell (measured), or the ceiling "
+    "given. An open bar is doubtful: flags on its row say why."
+)
+_WITHOUT = " Peaks without a percentage have no bar, and are in the table above."
+
+
+def chart(best: Sequence[tuple[str, Row]]) -> Chart | None:
+    """The bars of all peaks that have a percentage, each with the name to be shown; None where there is none."""
+    honest = [(name, row) for name, row in best if of_ceiling(row) not in (NOTHING, ONE_RANK) and not row.wrong]
+    known = [(name, row, row.percent_of_ceiling or 0.0) for name, row in honest]
+    bars = [(short(name, 38), row, percent) for name, row, percent in known if isfinite(percent) and percent >= 0]
+    if not bars:
+        return None
+    shown = bars[:_MOST]
+    says = f"{_extreme(shown)}.{f' The first {_MOST} of {len(bars)} are drawn.' if len(bars) > _MOST else ''}"
+    figure, axes = panel(_WIDTH, _ABOVE + _BELOW + _BAR * len(shown), (_NAMES, _WORDS, _ABOVE, _BELOW))
+    _draw(axes, shown)
+    places = list(range(len(shown)))
+    texts = [f"{name}: {_words(row)}" for name, row, _ in shown]
+    points = spots(axes, [min(percent, _FURTHEST) for *_, percent in shown], places, texts)
+    drawing = svg_of(figure, "peaks", "Peaks, as parts of what they could be")
+    made = f"{_MADE}{_WITHOUT if len(bars) < len(best) else ''}"
+    return Chart("peaks", "Peak bus bandwidth, of what it could be", says, made, drawing, _table(bars), points, wide=True)
+
+
+def _draw(axes: Axes, bars: Sequence[tuple[str, Row, float]]) -> None:
+    axes.set_xlim(0, max(110.0, *(min(percent, _FURTHEST) for *_, percent in bars)))
+    axes.set_ylim(len(bars) - 0.4, -0.6)
+    _fixed(axes.xaxis, (0, 25, 50, 75, 100), ("0", "25 %", "50 %", "75 %", "100 %"))
+    _fixed(axes.yaxis, range(len(bars)), [name for name, *_ in bars])
+    color = series_color(0)
+    _add(axes, [bar for bar in enumerate(bars) if not doubtful(bar[1][1])], {"facecolor": color, "edgecolor": color})
+    _add(axes, [bar for bar in enumerate(bars) if doubtful(bar[1][1])], {"facecolor": PAPER, "edgecolor": color, "linestyle": (0, (3, 2))})
+    for place, (_, row, _) in enumerate(bars):
+        _write(axes, _words(row, 68), (1, place), (8, 0), axes.get_yaxis_transform(), color=INK, va="center")
+    axes.axvline(100, color=LIMIT, linewidth=1.4)
+    _write(axes, "what it could be", (100, 1), (0, 6), axes.get_xaxis_transform(), color=SOFT, ha="center")
+
+
+def _add(axes: Axes, bars: Sequence[tuple[int, tuple[str, Row, float]]], style: dict[str, Any]) -> None:
+    """Bars of one style as one artist."""
+    from matplotlib.collections import PolyCollection
+
+    ends = [(place - 0.28, place + 0.28, min(percent, _FURTHEST)) for place, (*_, percent) in bars]
+    axes.add_collection(PolyCollection([[(0, low), (end, low), (end, high), (0, high)] for low, high, end in ends], linewidth=1.2, **style))
+
+
+def _write(axes: Axes, text: str, place: tuple[float, float], off: tuple[float, float], transform: Any, **style: Any) -> None:
+    axes.annotate(text, place, off, xycoords=transform, textcoords="offset pixels", fontsize=10.5, annotation_clip=False, **style)
+
+
+def _fixed(axis: Any, ticks: Sequence[float], texts: Sequence[str]) -> None:
+    """These ticks and no others; `set_ticks` would build each at once."""
+    from matplotlib.ticker import FixedFormatter, FixedLocator
+
+    axis.set_major_locator(FixedLocator(ticks))
+    axis.set_major_formatter(FixedFormatter(texts))
+
+
+def _words(row: Row, most: int = 300) -> str:
+    return short(f"{'? ' if doubtful(row) else ''}{of_ceiling(row)}  {limited_by(row)}", most)
+
+
+def _extreme(bars: Sequence[tuple[str, Row, float]]) -> str:
+    """ "Between ? 26 % (allreduce · mpi) and 48 % (allreduce · gloo) of what each could be; 1 of 2 is doubtful (open)"."""
+    ordered = sorted(bars, key=lambda bar: bar[2])
+    low, high = (f"{'? ' if doubtful(row) else ''}{format_percent(percent)} ({name})" for name, row, percent in (ordered[0], ordered[-1]))
+    text = f"{low} of what it could be" if len(ordered) == 1 else f"Between {low} and {high} of what each could be"
+    doubts = sum(bool(doubtful(row)) for _, row, _ in bars)
+    return f"{text}; {doubts} of {len(bars)} {'is' if doubts == 1 else 'are'} doubtful (open)" if doubts else text
+
+
+def _table(bars: Sequence[tuple[str, Row, float]]) -> Table:
+    rows = [[name, f"{'? ' if doubtful(row) else ''}{percent:.4g}", *_exact(row), short(limited_by(row))] for name, row, percent in bars]
+    return Table(["peak", "% of ceiling", "busbw GB/s", "ceiling GB/s", "limited by"], rows, frozenset({1, 2, 3}))
+
+
+def _exact(row: Row) -> list[str]:
+    rates = (row.busbw_bytes_per_s, row.ceiling.bytes_per_s if row.ceiling else None)
+    return ["–" if rate is None else f"{rate / 1e9:.6g}" for rate in rates]

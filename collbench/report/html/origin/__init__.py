@@ -1,0 +1,1 @@
+"""Where numbers come from: raw files, other tools' output, how each is made."""

@@ -1,0 +1,1 @@
+"""The matrix of pairs as a picture: classes, groups, marks, and the values behind it."""

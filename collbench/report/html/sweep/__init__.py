@@ -1,0 +1,1 @@
+"""What the charts of a sweep share: series, curves, limits, fits, their tables."""
