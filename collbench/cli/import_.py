@@ -99,20 +99,23 @@ def _read(path: Path, arguments: argparse.Namespace) -> list[Table]:
 
 def _bytes(path: Path) -> bytes:
     """A file's content, or stdin's. Raises UsageError for what cannot be read, and for more than 1 GiB."""
+    from collbench.report.flags import printable
+
+    shown = printable(str(path))
     try:
         if path == _STDIN:
             data = sys.stdin.buffer.read(_LARGEST + 1)
         elif not path.is_file():
-            raise UsageError(f"{path} is no file: name what the tool printed{_instead(path)}")
+            raise UsageError(f"{shown} is no file: name what the tool printed{_instead(path)}")
         elif path.name in ("run.json", "cells.jsonl"):
-            raise UsageError(f"{path} is collbench's own: `collbench report` takes its folder as it is")
+            raise UsageError(f"{shown} is collbench's own: `collbench report` takes its folder as it is")
         else:
             with path.open("rb") as file:
                 data = file.read(_LARGEST + 1)
     except OSError as error:
-        raise UsageError(f"{path} cannot be read ({error.strerror or error}): check its permissions") from error
+        raise UsageError(f"{shown} cannot be read ({error.strerror or error}): check its permissions") from error
     if len(data) > _LARGEST:
-        raise UsageError(f"{path} is larger than 1 GiB: cut out the part with the tables")
+        raise UsageError(f"{shown} is larger than 1 GiB: cut out the part with the tables")
     return data
 
 

@@ -1,8 +1,8 @@
 """python -m tests.beds.gallery DIR   the gallery's runs of two hosts, through real Slurm over links of known rate.
 
 two-hosts           `srun -N2 collbench run reports/suites/two-hosts.toml` over 1 Gbit/s
-regression/before   three launches of a short sweep over that link
-regression/after    the same three launches, after what the second host sends was slowed to 800 Mbit/s
+regression/before   five launches of a short sweep over that link
+regression/after    the same five launches, after what the second host sends was slowed to 800 Mbit/s
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from tests.beds.sweep import OVER_THE_LINK
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = [str(ROOT / ".venv/bin/python"), "-m", "collbench"]
-LAUNCHES = 3
-SHORT = ["allreduce", "--sizes", "16K-16M:x4", "--max-time", "3"]
+LAUNCHES = 5
+SHORT = ["allreduce", "--sizes", "256K-16M:x4", "--max-time", "3"]
 SLOWED = "800mbit"
 
 

@@ -66,6 +66,21 @@ def test_what_launches_have_in_common_is_said_once(tmp_path: Path, capsys: pytes
     assert len(said) == len(set(said)) and sum("not in it" in line for line in said) == 1
 
 
+def test_a_log_of_many_nights_is_told_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    call(log(tmp_path / "a.log", times=(("63896", "134.44"),) * 30), "--out", str(tmp_path / "out"))
+    said = capsys.readouterr()
+    assert said.out == f"{tmp_path / 'out' / 'launch-1'} … launch-30: 30 rows\n"
+    assert "the same cells come 30 times" in said.err and len(said.err.splitlines()) == 3
+
+
+def test_what_collbench_wrote_needs_no_import(tmp_path: Path) -> None:
+    call(log(tmp_path / "a.log"), "--out", str(tmp_path / "a"))
+    for name in ("", "run.json", "cells.jsonl"):
+        with pytest.raises(UsageError, match=r"`collbench report` takes (this|its) folder as it is$"):
+            call(str(tmp_path / "a" / name), "--out", str(tmp_path / "b"))
+    assert not (tmp_path / "b").exists()
+
+
 def test_a_hostile_name_and_host_are_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     name = "<script>\u202e=cmd|.log"
     call(log(tmp_path / name, host="\u202e<b>=1+1"), "--out", str(tmp_path / "a"))

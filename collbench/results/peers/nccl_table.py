@@ -202,16 +202,17 @@ def _left_out(block: Block, passes: int) -> Iterator[str]:
 
 def _doubts(head: Head, operation: Operation, told: Ranks, ranks: int) -> Iterator[str]:
     groups = len({device.group for device in head.devices})
-    if told.factor is not None and not told.factor.holds(ranks) and ranks > 1:
+    contradicted = told.factor if told.factor is not None and not told.factor.holds(ranks) else None
+    if contradicted is not None:
         fits = (
             "no number of ranks fits"
-            if told.factor.high is not None and told.factor.low > told.factor.high
-            else f"that is {told.factor} ranks"
+            if contradicted.high is not None and contradicted.low > contradicted.high
+            else f"that is {contradicted} ranks"
         )
-        yield f"busbw / algbw contradicts {ranks} ranks of {operation.name}: {fits}"
+        yield f"busbw / algbw contradicts {ranks} rank{'' if ranks == 1 else 's'} of {operation.name}: {fits}"
     if told.counts is not None and told.counts != ranks:
         yield f"size / count contradicts {ranks} ranks of {operation.name}: that is {told.counts} ranks"
-    if ranks == 1:
+    if ranks == 1 and contradicted is None:
         yield _ONE_RANK
     if groups > 1:
         yield f"{groups} groups ran at the same time (NCCL_TESTS_SPLIT): the ranks are those of one, the times are averaged over all"

@@ -15,6 +15,7 @@ _COMMAND = re.compile(r"(?:^|[\s/])([a-z_]{3,20}_perf)(?=\s|$)")
 _OPENS = re.compile(r"#\s*(?:[nr]ccl-tests version|Collective test starting|nThread\s)")
 _HEADER = re.compile(r"#\s+size\s+count\s+type\s.*algbw\s+busbw")
 _OURS = "# collbench version"
+_RCCL = "rccl-tests: Version"
 
 
 @dataclass
@@ -73,7 +74,7 @@ def read(lines: Sequence[str], given: Given) -> list[PeerRun]:
     streams: dict[str, _Stream] = {}
     program: str | None = None
     for number, line in enumerate(lines, 1):
-        found = without_prefix(line)
+        found = None if _RCCL in line else without_prefix(line)
         if found is None:
             program = _learnt(line, streams, program)
             continue
@@ -96,7 +97,7 @@ def _learnt(line: str, streams: dict[str, _Stream], program: str | None) -> str 
     """What other lines say: the program that is started, rccl-tests' version."""
     if "_perf" in line and "NCCL " not in line and (found := _COMMAND.search(line)):
         return found[1]
-    if "rccl-tests" in line and (told := rccl_version(line)):
+    if _RCCL in line and (told := rccl_version(line)):
         streams.setdefault(told[0], _Stream(program)).version = told[1]
     return program
 

@@ -132,3 +132,7 @@ def test_any_lines_give_rows_or_one_sentence(lines: list[str]) -> None:
         assert "\n" not in str(error)
     else:
         assert all(row.na or (row.time_s and row.time_s.p50 > 0) for run in found for row in run.rows)
+
+
+def test_nothing_meets_between_iterations_and_one_thread_is_no_series_of_its_own() -> None:
+    assert {(row.mode, row.streams) for row in run("alltoall").rows} == {("pipelined", None)}

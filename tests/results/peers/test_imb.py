@@ -151,3 +151,30 @@ def test_any_lines_give_rows_or_one_sentence(lines: list[str]) -> None:
         assert "\n" not in str(error)
     else:
         assert all(row.na or (row.time_s and row.time_s.p50 > 0) for run in found for row in run.rows)
+
+
+def test_a_broadcast_has_one_buffer_as_ours() -> None:
+    assert {row.in_place for row in run("Bcast").rows} == {True}
+    assert {row.in_place for row in run("Reduce").rows} == {False}
+
+
+@pytest.mark.parametrize(
+    ("version", "options", "root", "mode"),
+    [
+        ("2021.11", "", 0, "isolated"),
+        ("2021.11", "-sync off", 0, "batched"),
+        ("2021.11", "-root_shift on", None, "isolated"),
+        ("4.1", "", None, "batched"),
+        ("4.1", "-sync 1 -root_shift 0", 0, "isolated"),
+    ],
+)
+def test_root_and_meeting_are_as_options_and_version_have_them(version: str, options: str, root: int | None, mode: str) -> None:
+    changed = [line.replace("Benchmarks 2021.11", f"Benchmarks {version}").replace("-off_cache 2,64", options) for line in ALL]
+    row = run("Reduce", changed).rows[0]
+    assert (row.root, row.mode) == (root, mode)
+
+
+def test_nodes_are_missing_until_the_user_says_them() -> None:
+    assert "no number of nodes (--nodes N says it)" in run("Bcast").missing
+    told = IMB.read(ALL, Given(nodes=1))[0]
+    assert (told.rows[0].nodes, [text for text in told.missing if "nodes" in text]) == (1, [])

@@ -83,6 +83,17 @@ def test_rccl_tests_is_another_library_on_another_device() -> None:
     assert {(row.backend, row.device, row.wrong) for row in run.rows} == {("rccl", "rocm", 0)}
 
 
+@pytest.mark.parametrize("before", ["3: ", "[1,0]<stdout>:", "node01: "])
+def test_rccl_tests_is_known_behind_what_a_launcher_puts_before_its_lines(before: str) -> None:
+    run = only([f"{before}{line}" for line in lines_of("rccl_tests.txt")])
+    assert (run.tool, run.version, {row.backend for row in run.rows}) == ("rccl-tests", "develop:83d38d9", {"rccl"})
+
+
+def test_one_rank_is_contradicted_where_something_crossed_a_link() -> None:
+    doubts = only([PROGRAM, COLUMNS, LINE], Given(ranks=1)).doubts
+    assert doubts == ["busbw / algbw contradicts 1 rank of allreduce: that is 8 ranks"]
+
+
 def test_separate_jobs_of_one_rank_are_named() -> None:
     runs = read(lines_of("one_rank_jobs.txt"), Given())
     assert [[row.size_bytes >> 20 for row in run.rows] for run in runs] == [[1, 1, 2, 2], [1, 1, 2, 2]]

@@ -47,6 +47,15 @@ def test_operations_are_one_run_and_cells_that_come_again_or_other_hosts_another
     ]  # fmt: skip
 
 
+def test_a_table_that_comes_again_fills_the_first_run_that_lacks_it() -> None:
+    order = ["allreduce", "allreduce", "allgather", "allreduce", "allgather", "broadcast", "allgather", "broadcast"]
+    found = together(map(table, order))
+    assert [[each.run.program.removesuffix("_perf") for each in run.tables] for run in found] == [
+        ["allreduce", "allgather", "broadcast"], ["allreduce", "allgather", "broadcast"], ["allreduce", "allgather"],
+    ]  # fmt: skip
+    assert [run.operation for run in found] == ["import"] * 3
+
+
 def test_one_run_reads_back_as_it_was_put_in(tmp_path: Path) -> None:
     devices = [{"rank": 0, "host": "a", "device": 3, "gpu": "0000:19:00", "name": "H100"}]
     facts = {"devices": devices, "library": "2.29.7", "iterations": 20, "environment": {"NCCL_DEBUG": "INFO"}}
