@@ -132,7 +132,7 @@ def _made_fits(fits: Sequence[LineFit]) -> str:
 def _without_size(material: Material) -> list[tuple[str, Table]]:
     """Times of what moves nothing: one table for each table of runs."""
     found = []
-    for table in material.tables:
+    for table in material.drawn:
         rows = [row for row in material.rows(table) if row.size_bytes == 0]
         if rows:
             where = f" ({cut(table.name)})" if len(material.tables) > 1 else ""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # they import numpy or many rooms, which a page without such 
     from collbench.results.pair_reader import StoredPairs
 
 MOST_CANDIDATES = 8
+MOST_DRAWN = 24  # runs that have charts of their own: of more, nobody looks at each, and the page would take minutes
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,11 @@ class Material:
     def tables(self) -> list[Launches]:
         """Launches of one allocation as one, in the order they were named; runs of pairs are not among them."""
         return self._together[0]
+
+    @property
+    def drawn(self) -> list[Launches]:
+        """Those of `tables` that have charts of their own: the first ones."""
+        return self.tables[:MOST_DRAWN]
 
     @cached_property
     def apart(self) -> list[str]:

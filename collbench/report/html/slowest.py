@@ -64,7 +64,7 @@ def section(material: Material) -> Section | None:
     """The section, or None where no cell's ranks may be compared."""
     texts: list[str] = []
     charts: list[Chart] = []
-    for number, (table, cells) in enumerate(zip(material.tables, material.compared, strict=True)):
+    for number, (table, cells) in enumerate(zip(material.drawn, material.compared, strict=False)):
         if not cells:
             continue
         from collbench.analysis.stragglers import hosts_of

@@ -27,7 +27,7 @@ def section(material: Material) -> Section | None:
     """The section, or None where no run has samples, nor should have any: what is imported has none, and says so elsewhere."""
     texts: list[str] = []
     charts: list[Chart] = []
-    for number, table in enumerate(material.tables):
+    for number, table in enumerate(material.drawn):
         cells, without = sampled(material, table)
         where = f" ({cut(table.name)})" if len(material.tables) > 1 else ""
         charts += _charts(f"spread-{number}", where, cells)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from collbench.peak.ceiling import Ceiling
 from collbench.report.html import latencies, rates, ratios
 from collbench.report.html.sweep.limits import limits
-from collbench.report.html.sweep.series import series_of
+from collbench.report.html.sweep.series import not_drawn, series_of, sheets
 from collbench.results.record import Row, Times
 from tests.report.html.stored import material, run_of
 from tests.results.rows import COPY, NIC, make_row, not_measured
@@ -36,6 +36,12 @@ def curve(backend: str, gigabytes: float = 40, **changes: Any) -> list[Row]:
 
 def page_of(*rows: Row, **info: Any) -> Any:
     return material(run_of([(row, {}) for row in rows], **info))
+
+
+def test_of_very_many_runs_the_first_ones_have_charts_and_the_rest_is_told() -> None:
+    found = material(*(run_of([(make_row(1 << 20), {})], name=f"night-{number}") for number in range(30)))
+    assert {sheet.title for sheet in sheets(found)} == {f"allreduce (night-{number})" for number in range(24)}
+    assert not_drawn(found) == ["Charts show the first 24 of 30 runs: collbench report --csv has all."]
 
 
 def texts(drawing: str) -> list[str]:

@@ -55,7 +55,7 @@ class Sheet:
 
 def sheets(material: Material) -> Iterator[Sheet]:
     """Everything that moves bytes, operation by operation; of one with more series than anybody reads, the first 48."""
-    for number, table in enumerate(material.tables):
+    for number, table in enumerate(material.drawn):
         where = f" ({cut(table.name)})" if len(material.tables) > 1 else ""
         rows = [row for row in material.rows(table) if 0 < row.size_bytes < _LARGEST]
         backends = sorted({row.backend for row in rows})
@@ -68,9 +68,10 @@ def sheets(material: Material) -> Iterator[Sheet]:
 
 
 def not_drawn(material: Material) -> list[str]:
-    """A sentence for each operation that has more series than are drawn."""
-    texts = []
-    for table in material.tables:
+    """A sentence on runs that have no charts, and one for each operation that has more series than are drawn."""
+    runs, drawn = len(material.tables), len(material.drawn)
+    texts = [f"Charts show the first {drawn} of {runs} runs: collbench report --csv has all."] if drawn < runs else []
+    for table in material.drawn:
         rows = [row for row in material.rows(table) if 0 < row.size_bytes < _LARGEST]
         for operation in dict.fromkeys(row.operation for row in rows):
             many = len(series_of([row for row in rows if row.operation == operation], []))
