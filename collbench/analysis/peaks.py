@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from collbench.analysis.cells import known, time_of
+from collbench.operations.registry import operations
 from collbench.results.record import Row
 
 # Rows that differ in one of these do not compete for one peak; in what else they differ (type, placing, algorithm …), the best one says.
@@ -21,7 +22,8 @@ class Peak:
 
     row       the row of the highest bus bandwidth whose data were right, at its largest size if it occurs twice; rows above the hard
               bound, or whose bytes took another path, only where there are no others. Where nothing has a bandwidth (a barrier, one
-              rank) the shortest time; where nothing was measured, or all of it was wrong, its first row
+              rank), or the time is what was asked for (a ping-pong), the shortest time. Where nothing was measured, or all of it was
+              wrong, its first row
     smallest  the fastest row of the smallest size that has a time: the latency; None where there is none, or sizes are none
     cells     how many rows there are, and how many of them have right figures
     """
@@ -40,9 +42,15 @@ def peaks(rows: Iterable[Row]) -> list[Peak]:
     return [_peak(members) for members in groups.values()]
 
 
+def told_as_time(row: Row) -> bool:
+    """Whether a row's figure is its time: while one direction of a ping-pong rests, its bandwidth is nobody's peak."""
+    operation = operations().get(row.operation)
+    return row.busbw_bytes_per_s is None or row.ranks == 1 or (operation is not None and operation.paces_itself)
+
+
 def _peak(members: list[Row]) -> Peak:
     sound = [row for row in members if time_of(row) is not None and not row.wrong]
-    fast = [row for row in sound if known(row.busbw_bytes_per_s) and row.ranks > 1]
+    fast = [row for row in sound if known(row.busbw_bytes_per_s) and not told_as_time(row)]
     fast = [row for row in fast if not _ELSEWHERE.intersection(row.flags)] or fast
     best = max(fast, key=_rate) if fast else min(sound, key=_time, default=members[0])
     sized = [row for row in sound if row.size_bytes]

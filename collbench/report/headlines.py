@@ -7,7 +7,7 @@ from typing import Any
 
 from collbench.analysis.cells import forced
 from collbench.analysis.combine import Launches
-from collbench.analysis.peaks import Peak
+from collbench.analysis.peaks import Peak, told_as_time
 from collbench.report.columns import NOTHING, ONE_RANK, doubtful, limited_by, not_available, of_ceiling, rate, same_for_all, times, value_of
 from collbench.report.columns import wrong as wrong_elements
 from collbench.report.flags import printable
@@ -51,10 +51,15 @@ def circumstances(run: Run) -> dict[str, str]:
 
 def figure(row: Row) -> str:
     """The figure of a peak: "42.0 of 50.0 GB/s (84 %) limited by NIC 4×100 Gb/s (ring)"; "? " before it where a flag casts doubt on it."""
-    if row.na is not None or row.wrong or of_ceiling(row) in (NOTHING, ONE_RANK):
+    if not has_share(row):
         return speed(row)
     given = row.ceiling is not None and row.ceiling.kind == "given"  # a figure that somebody named limits nothing
     return f"{speed(row)}{', ' if given else ' limited by '}{limited_by(row)}"
+
+
+def has_share(row: Row) -> bool:
+    """Whether its figure is a part of what it could be: right data, a percentage that is honest, and no ping-pong."""
+    return row.na is None and not row.wrong and of_ceiling(row) not in (NOTHING, ONE_RANK) and not told_as_time(row)
 
 
 def speed(row: Row) -> str:
@@ -63,11 +68,11 @@ def speed(row: Row) -> str:
         return not_available(row)
     if row.wrong:
         return wrong_elements(row)
-    text = of_ceiling(row)
-    if text in (NOTHING, ONE_RANK):
-        timed = row.busbw_bytes_per_s is None or row.ranks == 1
-        text = times(row, " µs") if timed else f"{rate(row.busbw_bytes_per_s)} GB/s"
-    return f"{'? ' if doubtful(row) else ''}{text}"
+    return f"{'? ' if doubtful(row) else ''}{of_ceiling(row) if has_share(row) else _alone(row)}"
+
+
+def _alone(row: Row) -> str:
+    return times(row, " µs") if told_as_time(row) else f"{rate(row.busbw_bytes_per_s)} GB/s"
 
 
 def where(row: Row, rows: Sequence[Row]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import inf, nan
 
 from collbench.analysis.peaks import peaks
+from collbench.report.headlines import figure
 from tests.results.rows import make_row, make_times, not_measured
 
 
@@ -57,3 +58,10 @@ def test_nothing_measured_and_figures_that_cannot_be() -> None:
     strange = [make_row(8, busbw_bytes_per_s=value) for value in (nan, inf, -1.0)]
     assert peaks([*strange, sound := make_row(16)])[0].row == sound
     assert peaks([]) == []
+
+
+def test_a_ping_pong_is_told_by_its_shortest_time_not_by_a_bandwidth() -> None:
+    rows = [make_row(size, operation="p2p_latency", time_s=make_times(time_s)) for size, time_s in ((8, 2e-6), (1 << 20, 1e-4))]
+    (peak,) = peaks(rows)
+    assert peak.row.size_bytes == 8
+    assert figure(peak.row) == "2.000 µs"

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from collbench.report.columns import NOTHING, ONE_RANK, doubtful, limited_by, of_ceiling
-from collbench.report.headlines import short
+from collbench.report.columns import doubtful, limited_by, of_ceiling
+from collbench.report.headlines import has_share, short
 from collbench.report.html.chart import Chart, Table
-from collbench.report.html.drawing.draw import INK, LIMIT, PAPER, SOFT, panel, series_color, spots, svg_of
+from collbench.report.html.drawing.draw import INK, LIMIT, PAPER, SOFT, fixed_ticks, panel, series_color, spots, svg_of
 from collbench.results.record import Row
 from collbench.units import format_percent
 
@@ -32,8 +32,7 @@ _WITHOUT = " Peaks without a percentage have no bar, and are in the table above.
 
 def chart(best: Sequence[tuple[str, Row]]) -> Chart | None:
     """The bars of all peaks that have a percentage, each with the name to be shown; None where there is none."""
-    honest = [(name, row) for name, row in best if of_ceiling(row) not in (NOTHING, ONE_RANK) and not row.wrong]
-    known = [(name, row, row.percent_of_ceiling or 0.0) for name, row in honest]
+    known = [(name, row, row.percent_of_ceiling or 0.0) for name, row in best if has_share(row)]
     bars = [(short(name, 38), row, percent) for name, row, percent in known if isfinite(percent) and percent >= 0]
     if not bars:
         return None
@@ -52,8 +51,8 @@ def chart(best: Sequence[tuple[str, Row]]) -> Chart | None:
 def _draw(axes: Axes, bars: Sequence[tuple[str, Row, float]]) -> None:
     axes.set_xlim(0, max(110.0, *(min(percent, _FURTHEST) for *_, percent in bars)))
     axes.set_ylim(len(bars) - 0.4, -0.6)
-    _fixed(axes.xaxis, (0, 25, 50, 75, 100), ("0", "25 %", "50 %", "75 %", "100 %"))
-    _fixed(axes.yaxis, range(len(bars)), [name for name, *_ in bars])
+    fixed_ticks(axes.xaxis, (0, 25, 50, 75, 100), ("0", "25 %", "50 %", "75 %", "100 %"))
+    fixed_ticks(axes.yaxis, range(len(bars)), [name for name, *_ in bars])
     color = series_color(0)
     _add(axes, [bar for bar in enumerate(bars) if not doubtful(bar[1][1])], {"facecolor": color, "edgecolor": color})
     _add(axes, [bar for bar in enumerate(bars) if doubtful(bar[1][1])], {"facecolor": PAPER, "edgecolor": color, "linestyle": (0, (3, 2))})
@@ -73,14 +72,6 @@ def _add(axes: Axes, bars: Sequence[tuple[int, tuple[str, Row, float]]], style: 
 
 def _write(axes: Axes, text: str, place: tuple[float, float], off: tuple[float, float], transform: Any, **style: Any) -> None:
     axes.annotate(text, place, off, xycoords=transform, textcoords="offset pixels", fontsize=10.5, annotation_clip=False, **style)
-
-
-def _fixed(axis: Any, ticks: Sequence[float], texts: Sequence[str]) -> None:
-    """These ticks and no others; `set_ticks` would build each at once."""
-    from matplotlib.ticker import FixedFormatter, FixedLocator
-
-    axis.set_major_locator(FixedLocator(ticks))
-    axis.set_major_formatter(FixedFormatter(texts))
 
 
 def _words(row: Row, most: int = 300) -> str:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from collbench.analysis.combine import Launches
 from collbench.analysis.peaks import Peak
-from collbench.report.columns import NOTHING, ONE_RANK, doubtful, limited_by, of_ceiling, remarks, value_of
-from collbench.report.headlines import figure, latency, short, speed, where
+from collbench.report.columns import NOTHING, doubtful, limited_by, remarks, value_of
+from collbench.report.headlines import figure, has_share, latency, short, speed, where
 from collbench.report.html.chart import Table
 from collbench.results.record import Row
 
@@ -61,7 +61,7 @@ def _limits(of: dict[str, Row]) -> str:
     """What limits: once where it is the same, else with the backends that it limits."""
     limits: dict[str, list[str]] = {}
     for backend, row in of.items():
-        if row.na is None and not row.wrong and of_ceiling(row) not in (NOTHING, ONE_RANK):
+        if has_share(row):
             limits.setdefault(limited_by(row), []).append(backend)
     if len(limits) == 1:
         return short(next(iter(limits)))
