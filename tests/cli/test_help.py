@@ -38,6 +38,7 @@ COMMANDS = (
     "doctor",
     "explain",
     "import",
+    "gate",
     "report",
     "compare",
 )

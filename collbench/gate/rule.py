@@ -1,0 +1,141 @@
+"""The rule: what may be by chance, learned from allocations that were good, and what exceeds it.
+
+Everything is a logarithm of time: of a cell in an allocation the median of its launches' medians. A cell's limit is three of its own
+spreads, where the spread of cells with a short history is drawn towards that of their group; never less than a floor, below which
+nobody would act. The medians over a group and over all cells have limits of their own: they see what is too little for any single cell.
+A cell, group or the whole is slower when it exceeds its limit in three allocations, each a fresh one: in one allocation alone chance
+exceeds some limit often (`self_test` says how often).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collbench.gate.scheme import Figures, Scheme, known_median
+
+STRIKES = 3
+FEWEST, ENOUGH = 4, 6  # allocations: with fewer there is no verdict; with fewer than enough it is marked as resting on a thin baseline
+_SPREADS = 3.0
+_LENT = 8.0  # degrees of freedom that the group lends to each of its cells
+_CELL_FLOORS, _GROUP_FLOORS, _WHOLE_FLOOR = np.log1p([0.05, 0.04, 0.02]), np.log1p([0.03, 0.02, 0.01]), float(np.log1p(0.015))
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class Limits:
+    """What a baseline says; all in ln of seconds.
+
+    scheme        which cells form groups
+    allocations   [cells] in how many allocations the cell was measured
+    centre        [cells] its median over allocations; cells: by how much it may exceed that
+    group_centre  [groups] the median over allocations of the group's median excess; groups: by how much that may be exceeded
+    whole_centre, whole  likewise of all cells
+    """
+
+    scheme: Scheme
+    allocations: NDArray[np.int64]
+    centre: Figures
+    cells: Figures
+    group_centre: Figures
+    groups: Figures
+    whole_centre: float
+    whole: float
+
+    @property
+    def judged(self) -> Mask:
+        """[cells] which have a history long enough to be judged by."""
+        return self.allocations >= FEWEST
+
+    def visible(self) -> Figures:
+        """[cells] the smallest slowdown that can be seen, as a factor: 1.05 for 5 %; NaN where the history is too short."""
+        return np.where(self.judged, np.exp(self.cells), np.nan)
+
+
+@dataclass(frozen=True, eq=False)
+class Excess:
+    """By how much allocations exceed their limits, as factors of time over what the baseline's centre says, and where that is too much.
+
+    cells, groups, whole: [allocations × …] factors, NaN where not measured; cells_over, groups_over, whole_over: beyond the limit
+    """
+
+    cells: Figures
+    groups: Figures
+    whole: Figures
+    cells_over: Mask
+    groups_over: Mask
+    whole_over: Mask
+
+
+@dataclass(frozen=True, eq=False)
+class Slower:
+    """What is slower in all allocations looked at: cells and groups as masks, and whether the whole is."""
+
+    cells: Mask
+    groups: Mask
+    whole: bool
+
+    @property
+    def anything(self) -> bool:
+        """Whether there is any alarm."""
+        return bool(self.cells.any() or self.groups.any() or self.whole)
+
+
+def learn(times: Figures, scheme: Scheme) -> Limits:
+    """The limits from [allocations × cells] ln of seconds; NaN where a cell was not measured."""
+    counts = np.isfinite(times).sum(axis=0)
+    centre = known_median(times.T)
+    variance = _pooled(times, counts, scheme)
+    beyond = times - centre
+    of_groups, of_all = scheme.medians(beyond), known_median(beyond)
+    group_centre, whole_centre = known_median(of_groups.T), float(known_median(of_all))
+    floors = _CELL_FLOORS[scheme.classes][scheme.of]
+    return Limits(
+        scheme, counts, centre, np.maximum(floors, _reach(variance, counts)),
+        group_centre, np.maximum(_GROUP_FLOORS[scheme.classes], _reach(_variance(of_groups), np.isfinite(of_groups).sum(axis=0))),
+        whole_centre, float(np.maximum(_WHOLE_FLOOR, _reach(_variance(of_all[:, None]), np.array([len(of_all)]))[0])),
+    )  # fmt: skip
+
+
+def exceed(limits: Limits, times: Figures) -> Excess:
+    """Allocations, [allocations × cells] ln of seconds, against the limits. A cell that is not judged never exceeds its own."""
+    beyond = times - limits.centre
+    groups = limits.scheme.medians(beyond) - limits.group_centre
+    whole = known_median(beyond) - limits.whole_centre
+    with np.errstate(invalid="ignore"):
+        over = (beyond > limits.cells) & limits.judged, groups > limits.groups, whole > limits.whole
+    return Excess(np.exp(beyond), np.exp(groups), np.exp(whole), *over)
+
+
+def slower(excess: Excess) -> Slower:
+    """What exceeds in each of the allocations; what one of them did not measure is not among it."""
+    cells, groups = (np.asarray(over.all(axis=0)) for over in (excess.cells_over, excess.groups_over))
+    return Slower(cells, groups, bool(excess.whole_over.all()))
+
+
+def _pooled(times: Figures, counts: NDArray[np.int64], scheme: Scheme) -> Figures:
+    """[cells] each cell's variance between allocations, drawn towards its group's mean; of a single allocation the group's."""
+    own = _variance(times)
+    lent = scheme.means(own)[scheme.of]
+    degrees = np.maximum(counts - 1, 0)
+    pooled: Figures = (_LENT * lent + degrees * np.nan_to_num(own)) / (_LENT + degrees)
+    return pooled
+
+
+def _variance(values: Figures) -> Figures:
+    """Over the first axis, of what is known; NaN of fewer than two."""
+    known = np.isfinite(values)
+    counts = known.sum(axis=0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean = np.where(known, values, 0.0).sum(axis=0) / counts
+        squares = (np.where(known, values - mean, 0.0) ** 2).sum(axis=0)
+        return np.where(counts > 1, squares / (counts - 1), np.nan)
+
+
+def _reach(variance: Figures, counts: NDArray[np.int64]) -> Figures:
+    """How far from the centre of so many allocations another one may be; beyond all bounds where nothing is known of the spread."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        found = _SPREADS * np.sqrt(variance) * np.sqrt(1 + 1 / counts)
+    return np.where(np.isfinite(found), found, np.inf)

@@ -1,0 +1,92 @@
+"""The gate's rule on figures that can be computed by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from collbench.gate.rule import exceed, learn, slower
+from collbench.gate.scheme import Group, Scheme
+
+LARGE, SMALL = Group("mpi", "allreduce", "large"), Group("mpi", "allreduce", "small")
+ONE_GROUP = Scheme.of_cells([LARGE, LARGE, LARGE])
+
+
+def times(*allocations: list[float]) -> np.ndarray:
+    """[allocations × cells] ln of seconds, from microseconds."""
+    return np.log(np.array(allocations) * 1e-6)
+
+
+def still(factor: float = 1.0) -> list[float]:
+    return [100 * factor, 200 * factor, 400 * factor]
+
+
+class TestLimits:
+    def test_cells_that_never_scatter_have_the_floor_of_their_class(self) -> None:
+        scheme = Scheme.of_cells([SMALL, Group("mpi", "allreduce", "mid"), LARGE])
+        limits = learn(times(*[still()] * 6), scheme)
+        assert limits.visible() == pytest.approx([1.05, 1.04, 1.02])
+        assert np.exp(limits.groups) == pytest.approx([1.03, 1.02, 1.01])
+        assert np.exp(limits.whole) == pytest.approx(1.015)
+
+    def test_the_spread_is_drawn_towards_the_groups(self) -> None:
+        """Eight degrees from the group, five of its own: (8·mean + 5·own) / 13; the limit is three of it × √(1 + 1/6)."""
+        own = np.array([0.1, -0.1, 0.1, -0.1, 0.1, -0.1])
+        data = np.log(1e-4) + np.stack([own, np.zeros(6), np.zeros(6)], axis=1)
+        variance = own.var(ddof=1)
+        limits = learn(data, ONE_GROUP)
+        loud, quiet = (8 * variance / 3 + 5 * variance) / 13, (8 * variance / 3) / 13
+        assert limits.cells == pytest.approx(3 * np.sqrt([loud, quiet, quiet]) * np.sqrt(7 / 6))
+
+    def test_the_centre_is_the_median_of_the_allocations(self) -> None:
+        limits = learn(times(still(), still(), still(), still(), still(3.0)), ONE_GROUP)
+        assert np.exp(limits.centre) == pytest.approx([100e-6, 200e-6, 400e-6])
+
+    def test_a_cell_with_a_short_history_is_not_judged(self) -> None:
+        data = times(*[still()] * 6)
+        data[3:, 0] = np.nan
+        limits = learn(data, ONE_GROUP)
+        assert limits.allocations.tolist() == [3, 6, 6]
+        assert limits.judged.tolist() == [False, True, True]
+        assert np.isnan(limits.visible()[0])
+        assert not exceed(limits, times([1e6, 200, 400])).cells_over[0, 0]
+
+    def test_one_allocation_has_no_spread_and_so_no_limit(self) -> None:
+        limits = learn(times(still()), ONE_GROUP)
+        assert not exceed(limits, times(still(50.0))).groups_over.any()
+        assert limits.whole == np.inf
+
+
+class TestStrikes:
+    LIMITS = learn(times(*[still()] * 6), ONE_GROUP)
+
+    def test_what_exceeds_in_all_allocations_is_slower(self) -> None:
+        found = slower(exceed(self.LIMITS, times([103, 200, 400], [104, 200, 400], [103, 200, 400])))
+        assert found.cells.tolist() == [True, False, False]
+        assert not found.groups.any()
+        assert not found.whole
+        assert found.anything
+
+    def test_a_single_good_allocation_clears(self) -> None:
+        found = slower(exceed(self.LIMITS, times([110, 200, 400], [101, 200, 400], [110, 200, 400])))
+        assert not found.anything
+
+    def test_what_is_too_little_for_a_cell_shows_in_its_group_and_in_the_whole(self) -> None:
+        found = slower(exceed(self.LIMITS, times(*[still(1.018)] * 3)))
+        assert not found.cells.any()
+        assert found.groups.tolist() == [True]
+        assert found.whole
+
+    def test_faster_is_never_slower(self) -> None:
+        assert not slower(exceed(self.LIMITS, times(*[still(0.5)] * 3))).anything
+
+    def test_a_cell_that_one_allocation_lacks_is_not_called_slower(self) -> None:
+        candidate = times(*[[110, 200, 400]] * 3)
+        candidate[1, 0] = np.nan
+        assert not slower(exceed(self.LIMITS, candidate)).cells[0]
+
+    def test_factors_say_by_how_much(self) -> None:
+        excess = exceed(self.LIMITS, times([150, 200, 400]))
+        assert excess.cells[0] == pytest.approx([1.5, 1, 1])
+        assert excess.groups[0] == pytest.approx([1])
+        assert excess.whole == pytest.approx([1])
