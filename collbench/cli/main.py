@@ -27,7 +27,7 @@ def main() -> NoReturn:
 
 def run(argv: list[str]) -> int:
     """Runs one command; returns its exit code. Raises CollbenchError."""
-    from collbench.cli import backends, collective, compare, doctor, explain, gate, import_, kernels, pairs, peak, probe, report
+    from collbench.cli import backends, baseline, collective, compare, doctor, explain, gate, import_, kernels, pairs, peak, probe, report
     from collbench.cli import run as suite
     from collbench.cli.unknown import check_command, check_words
 
@@ -35,7 +35,7 @@ def run(argv: list[str]) -> int:
                     epilog=_EPILOG, formatter_class=_formatter())  # fmt: skip
     parser.add_argument("--version", action="store_true", help="print the version")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
-    one_each = (collective, suite, pairs, backends, probe, peak, doctor, explain, import_, report, compare, gate, kernels)
+    one_each = (collective, suite, pairs, backends, probe, peak, doctor, explain, import_, report, compare, baseline, gate, kernels)
     added = {name: parser for each in one_each for name, parser in each.add(commands).items()}
     if argv and argv[0] in added:
         argv = [argv[0], *from_environment(added[argv[0]], argv[1:], os.environ)]

@@ -39,6 +39,7 @@ COMMANDS = (
     "explain",
     "import",
     "gate",
+    "baseline",
     "report",
     "compare",
 )

@@ -1,0 +1,60 @@
+"""collbench baseline add|show|drop DIR …: allocations that were good, kept to judge others by."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+_ABOUT = "keeps allocations that were good as plain files, one each, and says how small a slowdown they let a gate see"
+
+
+def add(commands: Any) -> dict[str, argparse.ArgumentParser]:
+    """Adds the command."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "baseline", help="allocations that were good, to judge others by", description=_ABOUT
+    )
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    more = verbs.add_parser("add", help="copy the medians of runs into the baseline, an allocation each")
+    shown = verbs.add_parser("show", help="print the allocations, and of each cell the smallest slowdown visible")
+    less = verbs.add_parser("drop", help="take allocations out")
+    for each in (more, shown, less):
+        each.add_argument("folder", metavar="DIR", type=Path, help="the baseline's folder")
+    more.add_argument("runs", metavar="RUN", nargs="+", type=Path, help="a run's folder, or a folder of launches")
+    shown.add_argument("--format", choices=("table", "json"), default="table", help="(default: table)")
+    less.add_argument("names", metavar="NAME", nargs="+", help="allocations, as `show` calls them")
+    for each, call in ((more, _add), (shown, _show), (less, _drop)):
+        each.set_defaults(call=call)
+    return {"baseline": parser}
+
+
+def _add(arguments: argparse.Namespace, argv: list[str]) -> int:
+    """Adds all allocations of the runs, or none; 0. Raises UsageError."""
+    from collbench.gate.allocation import allocations_in
+    from collbench.gate.baseline import add_all
+
+    for file in add_all(arguments.folder, allocations_in(arguments.runs)):
+        print(file)
+    return 0
+
+
+def _show(arguments: argparse.Namespace, argv: list[str]) -> int:
+    """Prints the baseline; 0. Raises UsageError."""
+    import sys
+
+    from collbench.gate.baseline import load
+    from collbench.report.baseline import lines
+    from collbench.report.screen import write_line
+
+    for line in lines(load(arguments.folder), arguments.format):
+        write_line(sys.stdout, line.text)
+    return 0
+
+
+def _drop(arguments: argparse.Namespace, argv: list[str]) -> int:
+    """Takes the allocations out; 0. Raises UsageError."""
+    from collbench.gate.baseline import drop
+
+    for name in arguments.names:
+        drop(arguments.folder, name)
+    return 0

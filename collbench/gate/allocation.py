@@ -1,0 +1,112 @@
+"""One allocation as the gate takes it: of each cell the medians of its launches, the circumstances, and what went wrong."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import log
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+from collbench.analysis.cells import cell_of, known, time_of
+from collbench.analysis.combine import Launches, allocation_of, read_all, together
+from collbench.analysis.differences import facts
+from collbench.errors import UsageError
+from collbench.results.reader import Run
+from collbench.results.record import SERIES, Row
+
+COLUMNS = (*SERIES, "size_bytes")  # what names a cell, as `cell_of` gives it
+Cell = tuple[Any, ...]
+_NAME = re.compile(r"[A-Za-z0-9][\w.+-]{0,99}", re.ASCII)
+
+
+class Measured(NamedTuple):
+    """A cell in one allocation.
+
+    medians_s  by launch, in seconds; None where the launch lacks the cell or has no time for it
+    wrong      elements that were not what was sent, of all launches
+    na         why no launch has a time; None: one has
+    """
+
+    medians_s: tuple[float | None, ...]
+    wrong: int = 0
+    na: str | None = None
+
+    @property
+    def time(self) -> float | None:
+        """ln of seconds: of the median of the launches' medians. None where there is none."""
+        there = [value for value in self.medians_s if value is not None]
+        return log(median(there)) if there else None
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """name        its identity: no allocation counts twice
+    began_utc   when its first launch began, as ISO 8601
+    launches    how many; unfinished: how many of them did not come to their end
+    canary_s    by launch, the median over its cells of the canary (a measure of the machine's state); None where there was none
+    facts       by kind (software, topology, …) and thing its value as text: all that is compared between allocations
+    cells       what was measured
+    """
+
+    name: str
+    began_utc: str
+    launches: int
+    unfinished: int
+    canary_s: tuple[float | None, ...]
+    facts: Mapping[str, Mapping[str, str]]
+    cells: Mapping[Cell, Measured]
+
+
+def allocations_in(paths: Sequence[Path]) -> list[Allocation]:
+    """The allocations of all runs in `paths`, in the order in which they began.
+
+    Raises UsageError where there is no run, a launch is named twice, or launches of one allocation are no repetitions of one another.
+    """
+    found, apart = together(read_all(paths))
+    if apart:
+        raise UsageError(f"{apart[0]}: launches of one allocation have to be alike; name those that are")
+    return sorted((allocation_from(each) for each in found), key=lambda each: each.began_utc)
+
+
+def allocation_from(launches: Launches) -> Allocation:
+    """The launches of one allocation together. Raises UsageError where it has no name that a file can have, or no row."""
+    runs = launches.runs
+    name = allocation_of(runs[0]) or runs[0].path.resolve().name
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"{runs[0].path}: its allocation's name {name!r} cannot be that of a file: measure with another --allocation NAME")
+    cells = dict(_cells(runs))
+    if not cells:
+        raise UsageError(f"{runs[0].path} has no finished cell: name a run that measured something")
+    began = min(str(run.info.get("started_utc") or "") for run in runs)
+    unfinished = sum(not run.finished for run in runs)
+    return Allocation(name, began, len(runs), unfinished, tuple(map(_canary, runs)), _by_kind(runs[0]), cells)
+
+
+def _cells(runs: Sequence[Run]) -> Iterator[tuple[Cell, Measured]]:
+    """A cell measured twice in a launch counts as it was last."""
+    each = [{cell_of(row): row for row in run.rows} for run in runs]
+    for cell in dict.fromkeys(cell for rows in each for cell in rows):
+        yield cell, _measured([rows.get(cell) for rows in each])
+
+
+def _measured(rows: Sequence[Row | None]) -> Measured:
+    medians = tuple(None if row is None else time_of(row) for row in rows)
+    wrong = sum(row.wrong or 0 for row in rows if row is not None)
+    if any(value is not None for value in medians):
+        return Measured(medians, wrong)
+    return Measured(medians, wrong, next((row.na for row in rows if row is not None and row.na), "no time"))
+
+
+def _canary(run: Run) -> float | None:
+    values = [value for row in run.rows for value in row.canary_s.values() if value is not None and known(value)]
+    return median(values) if values else None
+
+
+def _by_kind(run: Run) -> dict[str, dict[str, str]]:
+    found: dict[str, dict[str, str]] = {}
+    for (kind, what), text in facts(run).items():
+        found.setdefault(kind, {})[what] = text
+    return found

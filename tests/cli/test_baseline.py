@@ -1,0 +1,52 @@
+"""collbench baseline add, show, drop: as a user types them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.cli.command import one_sentence, run_here
+from tests.gate.allocations import launch
+
+
+def nights(folder: Path, count: int) -> list[str]:
+    """Runs of so many allocations whose small cell scatters by 1 %, and whose large one does not."""
+    return [str(launch(folder / f"night-{n}", {8: 1e-6 * (1 + 0.01 * (n % 2)), 64 << 20: 0.1})) for n in range(count)]
+
+
+def test_add_show_and_drop(tmp_path: Path) -> None:
+    done = run_here(tmp_path, "baseline", "add", "base", *nights(tmp_path, 6))
+    assert done.returncode == 0
+    assert done.stdout.splitlines() == [f"base/night-{n}.allocation.jsonl" for n in range(6)]
+    shown = run_here(tmp_path, "baseline", "show", "base").stdout.splitlines()
+    assert shown[0] == "base: 6 allocations, 2 cells"
+    assert "1 launch  node1, node2" in shown[1]
+    assert [line.split() for line in shown[-2:]] == [
+        ["allreduce", "8", "B", "nccl", "6", "1.005", "5.0", "%"],
+        ["allreduce", "64", "MiB", "nccl", "6", "100000", "2.0", "%"],
+    ]
+    assert run_here(tmp_path, "baseline", "drop", "base", "night-3").returncode == 0
+    assert run_here(tmp_path, "baseline", "show", "base").stdout.startswith("base: 5 allocations, 2 cells")
+
+
+def test_show_says_how_much_is_missing_for_a_verdict(tmp_path: Path) -> None:
+    run_here(tmp_path, "baseline", "add", "base", *nights(tmp_path, 3))
+    assert "with fewer than 4 allocations a gate gives no verdict: add 1 more" in run_here(tmp_path, "baseline", "show", "base").stdout
+    run_here(tmp_path, "baseline", "add", "base", str(launch(tmp_path / "fourth", {8: 1e-6})))
+    assert "a thin baseline: 6 allocations or more make sound limits" in run_here(tmp_path, "baseline", "show", "base").stdout
+
+
+def test_json_has_an_object_for_each_cell(tmp_path: Path) -> None:
+    run_here(tmp_path, "baseline", "add", "base", *nights(tmp_path, 6))
+    small, large = map(json.loads, run_here(tmp_path, "baseline", "show", "base", "--format", "json").stdout.splitlines())
+    assert (small["operation"], small["size_bytes"], small["allocations"]) == ("allreduce", 8, 6)
+    assert (round(large["time_s"], 9), round(large["visible_slowdown"], 6)) == (0.1, 0.02)
+
+
+def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
+    runs = nights(tmp_path, 1)
+    run_here(tmp_path, "baseline", "add", "base", *runs)
+    assert "an allocation counts once" in one_sentence(run_here(tmp_path, "baseline", "add", "base", *runs))
+    assert "nowhere is not a run folder" in one_sentence(run_here(tmp_path, "baseline", "add", "base", "nowhere"))
+    assert "nowhere is not a baseline" in one_sentence(run_here(tmp_path, "baseline", "show", "nowhere"))
+    assert "choose from night-0" in one_sentence(run_here(tmp_path, "baseline", "drop", "base", "nobody"))

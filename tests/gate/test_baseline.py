@@ -1,0 +1,127 @@
+"""The baseline's folder: what goes in comes out, once, and nonsense is named."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from collbench.errors import UsageError
+from collbench.gate.allocation import allocations_in
+from collbench.gate.baseline import add_all, drop, load, scheme_of, times_of
+from tests.gate.allocations import launch, launches
+from tests.results.rows import make_row, not_measured, store
+
+FILE = "night-1.allocation.jsonl"
+
+
+@pytest.fixture
+def night(tmp_path: Path) -> Path:
+    return launches(tmp_path / "runs", "night-1", {1024: 4e-6, 8: 1e-6}, {8: 3e-6, 64 << 20: 0.1})
+
+
+def test_what_goes_in_comes_out(tmp_path: Path, night: Path) -> None:
+    (allocation,) = allocations_in([night])
+    assert [file.name for file in add_all(tmp_path / "base", [allocation])] == [FILE]
+    (again,) = load(tmp_path / "base").allocations
+    assert again == allocation
+
+
+def test_the_same_cells_stand_on_the_same_lines_whatever_the_order_of_measuring(tmp_path: Path, night: Path) -> None:
+    add_all(tmp_path / "base", allocations_in([night]))
+    lines = (tmp_path / "base" / FILE).read_text().splitlines()
+    assert [json.loads(line)[-4] for line in lines[1:]] == [8, 1024, 64 << 20]
+    assert not list((tmp_path / "base").glob(".*"))
+
+
+def test_times_are_a_matrix_over_allocations_and_cells_grouped_by_class(tmp_path: Path, night: Path) -> None:
+    add_all(tmp_path / "base", allocations_in([night, launch(tmp_path / "other", {8: 2e-6})]))
+    baseline = load(tmp_path / "base")
+    times = np.exp(times_of(baseline.allocations, baseline.cells))
+    assert times == pytest.approx(np.array([[2e-6, 4e-6, 0.1], [2e-6, np.nan, np.nan]]), nan_ok=True)
+    assert [str(group) for group in scheme_of(baseline.cells).groups] == [
+        "allreduce on nccl, small messages", "allreduce on nccl, large messages",
+    ]  # fmt: skip
+
+
+def test_an_allocation_counts_once_and_of_several_none_is_added(tmp_path: Path, night: Path) -> None:
+    allocations = allocations_in([night])
+    add_all(tmp_path / "base", allocations)
+    with pytest.raises(UsageError, match=r"allocation night-1 is in .* already: an allocation counts once"):
+        add_all(tmp_path / "base", [*allocations_in([launch(tmp_path / "another", {8: 1e-6})]), *allocations])
+    assert [each.name for each in load(tmp_path / "base").allocations] == ["night-1"]
+
+
+def test_what_is_wrong_or_broke_off_is_no_baseline(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="allocation bad has 3 wrong elements"):
+        add_all(tmp_path / "base", allocations_in([launch(tmp_path / "bad", {8: 1e-6}, wrong=3)]))
+    torn = launch(tmp_path / "torn", {8: 1e-6})
+    info = json.loads((torn / "run.json").read_text())
+    del info["finished_utc"]
+    (torn / "run.json").write_text(json.dumps(info))
+    with pytest.raises(UsageError, match="allocation torn has 1 launches that broke off"):
+        add_all(tmp_path / "base", allocations_in([torn]))
+    assert not (tmp_path / "base").exists()
+
+
+def test_dropping(tmp_path: Path, night: Path) -> None:
+    add_all(tmp_path / "base", allocations_in([night, launch(tmp_path / "other", {8: 2e-6})]))
+    drop(tmp_path / "base", "night-1")
+    assert [each.name for each in load(tmp_path / "base").allocations] == ["other"]
+    with pytest.raises(UsageError, match=r"allocation night-1 is not in .*: choose from other"):
+        drop(tmp_path / "base", "night-1")
+
+
+def test_no_folder_and_an_empty_one(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is not a baseline"):
+        load(tmp_path / "nowhere")
+    with pytest.raises(UsageError, match="holds no allocation: add runs to it"):
+        load(tmp_path)
+
+
+def _line(number: int, change: Callable[[Any], Any]) -> Callable[[list[str]], list[str]]:
+    return lambda lines: [json.dumps(change(json.loads(line))) if at == number else line for at, line in enumerate(lines)]
+
+
+@pytest.mark.parametrize(
+    ("edit", "told"),
+    [
+        (lambda lines: [], "its first line does not say what it is"),
+        (lambda lines: ["[]", *lines[1:]], "its first line does not say what it is"),
+        (_line(0, lambda head: {**head, "schema": 2}), r"written by a newer collbench \(schema 2, this one knows 1\): update"),
+        (_line(0, lambda head: {**head, "name": "night-2"}), "'name' in its first line is 'night-2'"),
+        (_line(0, lambda head: {**head, "launches": -1}), "'launches' in its first line is '-1'"),
+        (_line(0, lambda head: {**head, "columns": []}), r"'columns' in its first line is '\[\]'"),
+        (_line(1, lambda cell: cell[:-1]), "line 2 is no cell"),
+        (_line(1, lambda cell: [*cell[:-3], [-1.0, 1e-6], 0, None]), "line 2 has figures that no allocation can have"),
+        (_line(2, lambda cell: [*cell[:-3], [1e-6], 0, None]), "line 3 has figures"),
+        (_line(1, lambda cell: [{"a": 1}, *cell[1:]]), "line 2 has figures"),
+        (lambda lines: [*lines, "{"], "Expecting property name"),
+    ],
+)  # fmt: skip
+def test_what_was_edited_into_nonsense_is_named(tmp_path: Path, night: Path, edit: Callable[[list[str]], list[str]], told: str) -> None:
+    add_all(tmp_path / "base", allocations_in([night]))
+    file = tmp_path / "base" / FILE
+    file.write_text("\n".join(edit(file.read_text().splitlines())))
+    with pytest.raises(UsageError, match=told):
+        load(tmp_path / "base")
+
+
+@given(st.text(max_size=300) | st.binary(max_size=300).map(lambda data: data.decode("latin-1")))
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_whatever_a_file_holds_is_one_sentence(tmp_path: Path, text: str) -> None:
+    (tmp_path / FILE).write_text(text, encoding="utf-8")
+    with pytest.raises(UsageError, match="cannot be read"):
+        load(tmp_path)
+
+
+def test_a_cell_that_could_not_be_measured_keeps_its_reason(tmp_path: Path) -> None:
+    add_all(tmp_path / "base", allocations_in([store(tmp_path / "a", [not_measured("no GPU"), make_row(8)])]))
+    (again,) = load(tmp_path / "base").allocations
+    assert sorted(str(measured.na) for measured in again.cells.values()) == ["None", "no GPU"]
