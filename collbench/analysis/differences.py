@@ -47,7 +47,12 @@ class Difference:
 
 def differences(a: Run, b: Run) -> list[Difference]:
     """What differs, the most important first; what is equal in many places is told once."""
-    before, after = _both_probed(facts(a), facts(b))
+    return differing(facts(a), facts(b))
+
+
+def differing(a: Facts, b: Facts) -> list[Difference]:
+    """The same of facts that are known already."""
+    before, after = _both_probed(a, b)
     found = [
         Difference(kind, what, *_telling(before.get((kind, what), NOTHING), after.get((kind, what), NOTHING)))
         for kind, what in dict.fromkeys([*before, *after])

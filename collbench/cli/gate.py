@@ -1,4 +1,4 @@
-"""collbench gate: whether a cluster got slower; so far how far its rule can be trusted."""
+"""collbench gate: whether a cluster got slower than a baseline explains; and how far that verdict can be trusted."""
 
 from __future__ import annotations
 
@@ -9,27 +9,74 @@ from typing import Any
 from collbench.cli.parser import positive
 
 _ABOUT = (
-    "--self-test: how often the gate's rule alarms where nothing is wrong, and how often it finds what is, in seeded trials on made-up "
-    "clusters. Nothing is measured, and no run is read."
+    "judges fresh allocations by a baseline of good ones (`collbench baseline`): what exceeds its limit in the first one is a suspect, and "
+    "slower is what exceeds it in three. With --self-test nothing is read: made-up clusters show how often that alarms, and what it finds."
 )
 _MOST_TRIALS, _MOST_ALLOCATIONS = 1_000_000, 1_000
 
 
 def add(commands: Any) -> dict[str, argparse.ArgumentParser]:
     """Adds the command."""
-    parser = commands.add_parser("gate", help="how far the regression gate's rule can be trusted", description=_ABOUT)
-    parser.add_argument("--self-test", action="store_true", required=True, help="make up clusters and judge them")
-    parser.add_argument("--noise", metavar="FILE", type=Path, help="TOML with the noise of the clusters (default: a usual one)")
-    parser.add_argument("--trials", metavar="N", type=positive, default=300, help="clusters for each line (default: 300)")
-    parser.add_argument("--allocations", metavar="N", type=positive, default=6, help="allocations of the baseline (default: 6)")
-    parser.add_argument("--seed", metavar="N", type=int, default=0, help="of the trials (default: 0)")
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "gate", help="whether a cluster got slower than a baseline explains", description=_ABOUT
+    )
+    parser.add_argument("runs", metavar="RUN", nargs="*", type=Path, help="the candidate's runs: of one allocation, or of three fresh ones")
+    parser.add_argument("--baseline", metavar="DIR", type=Path, help="the folder of good allocations")
+    parser.add_argument("--expect", metavar="FILE", type=Path, help="TOML with changes that were announced: tables [[change]]")
+    parser.add_argument("--confirm-suite", metavar="FILE", type=Path, help="write the suite that measures the suspects again")
+    parser.add_argument("--out", metavar="FILE", type=Path, help="write verdict.json")
+    tested = parser.add_argument_group("how far it can be trusted")
+    tested.add_argument("--self-test", action="store_true", help="make up clusters and judge them")
+    tested.add_argument("--noise", metavar="FILE", type=Path, help="TOML with the noise of the clusters (default: a usual one)")
+    tested.add_argument("--trials", metavar="N", type=positive, default=300, help="clusters for each line (default: 300)")
+    tested.add_argument("--allocations", metavar="N", type=positive, default=6, help="allocations of the baseline (default: 6)")
+    tested.add_argument("--seed", metavar="N", type=int, default=0, help="of the trials (default: 0)")
     parser.add_argument("--format", choices=("table", "json"), default="table", help="(default: table)")
     parser.set_defaults(call=call)
     return {"gate": parser}
 
 
 def call(arguments: argparse.Namespace, argv: list[str]) -> int:
-    """Prints the table, line by line; 0. Raises UsageError for numbers that make no trial, and a noise file that cannot be read."""
+    """Prints the verdict and returns its exit code; with --self-test prints the table, 0. Raises UsageError."""
+    from collbench.errors import UsageError
+
+    if arguments.self_test:
+        if arguments.runs or arguments.baseline:
+            raise UsageError("--self-test makes up what it judges: leave out --baseline and the runs")
+        return _self_test(arguments)
+    if not arguments.runs or arguments.baseline is None:
+        raise UsageError("name a baseline and runs (collbench gate --baseline DIR RUN…), or --self-test")
+    return _judge(arguments)
+
+
+def _judge(arguments: argparse.Namespace) -> int:
+    import sys
+    from datetime import date
+
+    from collbench.gate.allocation import allocations_in
+    from collbench.gate.baseline import load
+    from collbench.gate.changes import read_expected
+    from collbench.gate.confirm import confirm_suite, suspects
+    from collbench.gate.judge import judge
+    from collbench.report.outputs import write_whole
+    from collbench.report.screen import write_line
+    from collbench.report.verdict import lines
+    from collbench.results.jsonl import to_page
+
+    expected = read_expected(arguments.expect) if arguments.expect else []
+    baseline = load(arguments.baseline)
+    verdict = judge(baseline, allocations_in(arguments.runs), expected, date.today())
+    if arguments.out:
+        write_whole(arguments.out, to_page(verdict.as_json()), "--out")
+    waiting = suspects(verdict, baseline.cells)
+    if arguments.confirm_suite and waiting:
+        write_whole(arguments.confirm_suite, confirm_suite(waiting), "--confirm-suite")
+    for line in lines(verdict, arguments.format):
+        write_line(sys.stdout, line.text)
+    return verdict.exit_code
+
+
+def _self_test(arguments: argparse.Namespace) -> int:
     import sys
 
     from collbench.gate.noise import Noise, read_noise, usual_scheme

@@ -41,9 +41,14 @@ class Baseline:
         return list(dict.fromkeys(cell for each in self.allocations for cell in each.cells))
 
 
+def group_of_cell(cell: Cell) -> Group:
+    """The group that a cell is judged with."""
+    return Group(cell[_BACKEND], cell[_OPERATION], size_class(cell[_SIZE]))
+
+
 def scheme_of(cells: Sequence[Cell]) -> Scheme:
     """How these cells are grouped."""
-    return Scheme.of_cells([Group(cell[_BACKEND], cell[_OPERATION], size_class(cell[_SIZE])) for cell in cells])
+    return Scheme.of_cells(list(map(group_of_cell, cells)))
 
 
 def times_of(allocations: Sequence[Allocation], cells: Sequence[Cell]) -> Figures:

@@ -21,6 +21,7 @@ FEWEST, ENOUGH = 4, 6  # allocations: with fewer there is no verdict; with fewer
 _SPREADS = 3.0
 _LENT = 8.0  # degrees of freedom that the group lends to each of its cells
 _CELL_FLOORS, _GROUP_FLOORS, _WHOLE_FLOOR = np.log1p([0.05, 0.04, 0.02]), np.log1p([0.03, 0.02, 0.01]), float(np.log1p(0.015))
+_LEAST_CELLS = 3  # of a group that is judged as one: a median of fewer is moved by a single cell, which has a limit of its own
 Mask = NDArray[np.bool_]
 
 
@@ -92,21 +93,35 @@ def learn(times: Figures, scheme: Scheme) -> Limits:
     of_groups, of_all = scheme.medians(beyond), known_median(beyond)
     group_centre, whole_centre = known_median(of_groups.T), float(known_median(of_all))
     floors = _CELL_FLOORS[scheme.classes][scheme.of]
+    judged = np.bincount(scheme.of, counts >= FEWEST, len(scheme.groups))
     return Limits(
         scheme, counts, centre, np.maximum(floors, _reach(variance, counts)),
-        group_centre, np.maximum(_GROUP_FLOORS[scheme.classes], _reach(_variance(of_groups), np.isfinite(of_groups).sum(axis=0))),
-        whole_centre, float(np.maximum(_WHOLE_FLOOR, _reach(_variance(of_all[:, None]), np.array([len(of_all)]))[0])),
+        group_centre, np.where(judged < _LEAST_CELLS, np.inf, np.maximum(_GROUP_FLOORS[scheme.classes], _spread(of_groups))),
+        whole_centre, float(np.inf if judged.sum() < _LEAST_CELLS else max(_WHOLE_FLOOR, float(_spread(of_all[:, None])[0]))),
     )  # fmt: skip
 
 
 def exceed(limits: Limits, times: Figures) -> Excess:
-    """Allocations, [allocations × cells] ln of seconds, against the limits. A cell that is not judged never exceeds its own."""
-    beyond = times - limits.centre
-    groups = limits.scheme.medians(beyond) - limits.group_centre
-    whole = known_median(beyond) - limits.whole_centre
+    """Allocations, [allocations × cells] ln of seconds, against the limits. A cell that is not judged never exceeds its own.
+
+    Nothing is known of a group, or of the whole, of which an allocation measured less than half of what is judged: suspects alone say
+    nothing of the others.
+    """
+    beyond = np.where(limits.judged, times - limits.centre, np.nan)
+    of_groups, of_all = _covered(limits, beyond)
+    groups = np.where(of_groups, limits.scheme.medians(beyond) - limits.group_centre, np.nan)
+    whole = np.where(of_all, known_median(beyond) - limits.whole_centre, np.nan)
     with np.errstate(invalid="ignore"):
-        over = (beyond > limits.cells) & limits.judged, groups > limits.groups, whole > limits.whole
+        over = beyond > limits.cells, groups > limits.groups, whole > limits.whole
     return Excess(np.exp(beyond), np.exp(groups), np.exp(whole), *over)
+
+
+def _covered(limits: Limits, beyond: Figures) -> tuple[Mask, Mask]:
+    """[allocations × groups] and [allocations]: whether at least half of the judged cells were measured."""
+    known, judged = np.isfinite(beyond), limits.judged
+    counts = np.array([np.bincount(limits.scheme.of, each, len(limits.scheme.groups)) for each in known])
+    of_groups = np.bincount(limits.scheme.of, judged, len(limits.scheme.groups))
+    return 2 * counts >= np.maximum(of_groups, 1), 2 * known.sum(axis=-1) >= max(1, int(judged.sum()))
 
 
 def slower(excess: Excess) -> Slower:
@@ -132,6 +147,11 @@ def _variance(values: Figures) -> Figures:
         mean = np.where(known, values, 0.0).sum(axis=0) / counts
         squares = (np.where(known, values - mean, 0.0) ** 2).sum(axis=0)
         return np.where(counts > 1, squares / (counts - 1), np.nan)
+
+
+def _spread(values: Figures) -> Figures:
+    """How far [allocations × …] values are from their centre by chance."""
+    return _reach(_variance(values), np.isfinite(values).sum(axis=0))
 
 
 def _reach(variance: Figures, counts: NDArray[np.int64]) -> Figures:

@@ -10,8 +10,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from collbench.results.record import Row
-
 _SMALL, _MID = 16 << 10, 1 << 20  # bytes: up to here a class reaches
 CLASSES = ("small", "mid", "large")
 Numbers = NDArray[np.int64]
@@ -32,11 +30,6 @@ class Group(NamedTuple):
 def size_class(size_bytes: int) -> str:
     """ "small" (up to 16 KiB, and what moves nothing), "mid" (up to 1 MiB) or "large"."""
     return CLASSES[0] if size_bytes <= _SMALL else CLASSES[1] if size_bytes <= _MID else CLASSES[2]
-
-
-def group_of(row: Row) -> Group:
-    """The group of a row's cell."""
-    return Group(row.backend, row.operation, size_class(row.size_bytes))
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,12 +22,18 @@ def still(factor: float = 1.0) -> list[float]:
 
 
 class TestLimits:
-    def test_cells_that_never_scatter_have_the_floor_of_their_class(self) -> None:
-        scheme = Scheme.of_cells([SMALL, Group("mpi", "allreduce", "mid"), LARGE])
-        limits = learn(times(*[still()] * 6), scheme)
-        assert limits.visible() == pytest.approx([1.05, 1.04, 1.02])
+    def test_what_never_scatters_has_the_floor_of_its_class(self) -> None:
+        scheme = Scheme.of_cells([SMALL] * 3 + [Group("mpi", "allreduce", "mid")] * 3 + [LARGE] * 3)
+        limits = learn(times(*[still() * 3] * 6), scheme)
+        assert limits.visible() == pytest.approx([1.05] * 3 + [1.04] * 3 + [1.02] * 3)
         assert np.exp(limits.groups) == pytest.approx([1.03, 1.02, 1.01])
         assert np.exp(limits.whole) == pytest.approx(1.015)
+
+    def test_two_cells_are_no_group(self) -> None:
+        limits = learn(times(*[[100, 200]] * 6), Scheme.of_cells([LARGE, LARGE]))
+        assert limits.groups.tolist() == [np.inf]
+        assert limits.whole == np.inf
+        assert limits.visible() == pytest.approx([1.02, 1.02])
 
     def test_the_spread_is_drawn_towards_the_groups(self) -> None:
         """Eight degrees from the group, five of its own: (8·mean + 5·own) / 13; the limit is three of it × √(1 + 1/6)."""

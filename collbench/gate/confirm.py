@@ -1,0 +1,61 @@
+"""The suite that measures suspects again, and nothing else: for two fresh allocations."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from collbench.gate.allocation import COLUMNS, Cell
+from collbench.gate.baseline import group_of_cell
+from collbench.gate.verdict import SUSPECTED, Verdict
+
+# A suite's key for each column that names a cell; what follows from the others (ranks, nodes) has none.
+_KEYS = {
+    "operation": "operations", "backend": "backends", "dtype": "dtypes", "redop": "redops", "root": "roots", "device": "devices",
+    "mode": "modes", "buffers": "buffers", "in_place": "in_place", "window": "window", "streams": "streams", "algorithm": "algorithms",
+    "protocol": "protocols", "registration": "registrations",
+}  # fmt: skip
+_PLACES = {name: COLUMNS.index(name) for name in (*_KEYS, "group", "size_bytes", "traffic")}
+
+
+def suspects(verdict: Verdict, cells: Sequence[Cell]) -> list[Cell]:
+    """The cells to be measured again: those suspected, all cells of a suspected group, or all where the whole is."""
+    waiting = [each for each in verdict.suspicions if each.state == SUSPECTED]
+    if any(each.kind == "whole" for each in waiting):
+        return list(cells)
+    groups = {each.name for each in waiting if each.kind == "group"}
+    single = {tuple(each.cell[name] for name in COLUMNS) for each in waiting if each.kind == "cell"}
+    return [cell for cell in cells if cell in single or str(group_of_cell(cell)) in groups]
+
+
+def confirm_suite(cells: Iterable[Cell]) -> str:
+    """A suite of these cells as TOML: a sweep for what differs in size only. Uneven traffic has no key, and is named as left out."""
+    sweeps: dict[tuple[Any, ...], list[Cell]] = {}
+    left_out = []
+    for cell in cells:
+        if cell[_PLACES["traffic"]] is not None:
+            left_out.append(cell)
+        else:
+            sweeps.setdefault(cell[: _PLACES["size_bytes"]], []).append(cell)
+    lines = [
+        "# Suspects of `collbench gate`: to be measured in two fresh allocations, five launches each; then judge all.",
+        "schema = 1",
+    ]
+    lines += [f"# left out, since a suite cannot name its traffic: {json.dumps(cell)}" for cell in left_out]
+    return "\n".join([*lines, *(line for members in sweeps.values() for line in _sweep(members)), ""])
+
+
+def _sweep(members: Sequence[Cell]) -> Iterator[str]:
+    first = members[0]
+    yield from ("", "[[sweeps]]")
+    for name, key in _KEYS.items():
+        value = first[_PLACES[name]]
+        if value is not None:
+            yield f"{key} = {json.dumps(value)}"
+    group = str(first[_PLACES["group"]])
+    if group != "all" and not group[:1].isdigit():
+        yield f"split = {json.dumps(group)}"
+    sizes = sorted(cell[_PLACES["size_bytes"]] for cell in members if cell[_PLACES["size_bytes"]])
+    if sizes:
+        yield f"sizes = {json.dumps(sizes)}"

@@ -1,0 +1,180 @@
+"""The decision: what passes, what is a regression, and everything that is neither."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from collbench.analysis.cells import cell_of
+from collbench.errors import UsageError
+from collbench.gate.allocation import Allocation, Cell, Measured
+from collbench.gate.baseline import Baseline
+from collbench.gate.changes import Expected
+from collbench.gate.judge import judge
+from collbench.gate.verdict import Verdict
+from tests.results.rows import make_row
+
+TODAY = date(2026, 11, 21)
+SIZES = (8, 1024, 64 << 20, 128 << 20, 256 << 20)
+FACTS = {"software": {"nccl": "2.29"}, "topology": {"nic": "400 Gb/s"}, "hosts": {"names": "node1"}}
+
+
+def cell(size: int) -> Cell:
+    return cell_of(make_row(size))
+
+
+def allocation(name: str, factors: Mapping[int, float] | None = None, launches: int = 5, **changes: Any) -> Allocation:
+    """Every size takes a microsecond and a nanosecond per byte, times its factor."""
+    times = {size: (1e-6 + size * 1e-9) * (factors or {}).get(size, 1.0) for size in SIZES}
+    cells = {cell(size): Measured((time,) * launches) for size, time in times.items()}
+    whole = Allocation(name, f"2026-11-{10 + len(name):02}", launches, 0, (6e-8,) * launches, FACTS, cells)
+    return replace(whole, **changes)
+
+
+BASE = Baseline(Path("base"), [allocation(f"good-{number}", launches=3) for number in range(6)])
+
+
+def judged(*candidate: Allocation, baseline: Baseline = BASE, expected: tuple[Expected, ...] = ()) -> Verdict:
+    return judge(baseline, candidate, expected, TODAY)
+
+
+def slow(name: str, factor: float = 1.1, size: int = 64 << 20) -> Allocation:
+    return allocation(name, {size: factor})
+
+
+class TestResults:
+    def test_what_is_as_it_was_passes(self) -> None:
+        verdict = judged(allocation("new"))
+        assert (verdict.result, verdict.exit_code, verdict.reasons, verdict.suspicions) == ("passed", 0, (), ())
+        assert (verdict.cells, verdict.allocations, verdict.thin) == (5, 6, False)
+
+    def test_one_slow_allocation_makes_a_suspect_and_no_verdict(self) -> None:
+        verdict = judged(slow("new"))
+        assert (verdict.result, verdict.exit_code) == ("no verdict", 3)
+        assert verdict.reasons == ("suspected: 1; measure those again in 2 fresh allocations, and judge all together",)
+        (suspect,) = verdict.suspicions
+        assert (suspect.kind, suspect.name, suspect.state) == ("cell", "allreduce 64 MiB nccl", "suspected")
+        assert suspect.factors == pytest.approx((1.1,))
+        assert suspect.limit == pytest.approx(1.02)
+        assert suspect.cell["size_bytes"] == 64 << 20
+
+    def test_three_slow_allocations_are_a_regression(self) -> None:
+        verdict = judged(slow("a"), slow("b", 1.09), slow("c", 1.12))
+        assert (verdict.result, verdict.exit_code) == ("regression", 1)
+        assert [(each.name, each.state) for each in verdict.suspicions] == [("allreduce 64 MiB nccl", "confirmed")]
+
+    def test_a_suspect_that_was_fast_again_is_cleared(self) -> None:
+        verdict = judged(slow("a"), slow("b"), allocation("c"))
+        assert (verdict.result, verdict.suspicions[0].state) == ("passed", "cleared")
+
+    def test_confirmations_may_hold_the_suspects_alone(self) -> None:
+        alone = {cell(64 << 20): Measured((0.0741,))}
+        verdict = judged(slow("a"), *(replace(slow(name), cells=alone, launches=1) for name in "bc"))
+        assert verdict.result == "regression"
+        assert [each.kind for each in verdict.suspicions] == ["cell"]
+
+    def test_suspects_alone_say_nothing_of_the_whole(self) -> None:
+        all_slow = dict.fromkeys(SIZES, 1.1)
+        alone = [replace(allocation(name), cells={cell(64 << 20): Measured((0.0741,))}, launches=1) for name in "bc"]
+        verdict = judged(allocation("a", all_slow), *alone)
+        states = {(each.kind, each.name): each.state for each in verdict.suspicions}
+        assert states["cell", "allreduce 64 MiB nccl"] == "confirmed"
+        assert states["whole", "all cells"] == "suspected"
+        assert states["group", "allreduce on nccl, large messages"] == "suspected"
+
+    def test_what_is_too_little_for_any_cell_is_found_in_the_whole(self) -> None:
+        slower = dict.fromkeys(SIZES, 1.018)
+        verdict = judged(*(allocation(name, slower) for name in "abc"))
+        assert verdict.result == "regression"
+        assert {each.kind for each in verdict.suspicions} == {"whole", "group"}
+
+
+class TestNoPass:
+    def test_a_short_history_gives_no_verdict(self) -> None:
+        short = Baseline(Path("base"), BASE.allocations[:3])
+        verdict = judged(*(slow(name) for name in "abc"), baseline=short)
+        assert verdict.result == "no verdict"
+        assert verdict.reasons[0] == "base has 3 allocations: with fewer than 4 nothing is known of chance; add good ones"
+
+    def test_four_allocations_are_a_thin_baseline(self) -> None:
+        assert judged(allocation("new"), baseline=Baseline(Path("base"), BASE.allocations[:4])).thin
+
+    def test_a_missing_cell_never_passes(self) -> None:
+        whole = allocation("new")
+        torn = replace(whole, cells={name: measured for name, measured in whole.cells.items() if name != cell(8)})
+        verdict = judged(torn)
+        assert verdict.result == "no verdict"
+        assert verdict.reasons == ("allocation new lacks allreduce 8 B nccl: what is missing never passes",)
+
+    def test_a_cell_that_could_not_be_measured_is_missing_and_says_why(self) -> None:
+        whole = allocation("new")
+        torn = replace(whole, cells={**whole.cells, cell(8): Measured((None,) * 5, 0, "no GPU")})
+        assert judged(torn).reasons == ("allocation new lacks allreduce 8 B nccl (no GPU): what is missing never passes",)
+
+    def test_a_regression_is_told_though_another_cell_is_missing(self) -> None:
+        without = {name: measured for name, measured in slow("a").cells.items() if name != cell(8)}
+        verdict = judged(replace(slow("a"), cells=without), slow("b"), slow("c"))
+        assert (verdict.result, len(verdict.reasons)) == ("regression", 1)
+
+    def test_a_launch_that_broke_off_never_passes(self) -> None:
+        verdict = judged(allocation("new", unfinished=2))
+        assert (verdict.result, verdict.reasons) == ("no verdict", ("allocation new: 2 of 5 launches broke off; repeat them",))
+
+    def test_wrong_data_come_before_everything(self) -> None:
+        whole = slow("new")
+        verdict = judged(replace(whole, cells={**whole.cells, cell(8): Measured((1e-6,) * 5, 7)}))
+        assert (verdict.result, verdict.exit_code) == ("wrong data", 4)
+        assert verdict.reasons[0] == "allocation new: what arrived is not what was sent in allreduce 8 B nccl"
+
+
+NEW = {**FACTS, "software": {"nccl": "2.30"}}
+
+
+class TestChanges:
+    def test_a_change_that_nobody_announced_gives_no_verdict(self) -> None:
+        verdict = judged(*(replace(slow(name), facts=NEW) for name in "abc"))
+        assert verdict.result == "no verdict"
+        assert verdict.reasons[0] == "software nccl: 2.29 → 2.30: nobody announced it (--expect FILE)"
+        assert [each.sentence() for each in verdict.differences] == ["software nccl: 2.29 → 2.30"]
+
+    def test_an_announced_one_is_judged_and_stays_attached(self) -> None:
+        announced = Expected("software", "nccl*", "upgrade", "ops", date(2026, 12, 1))
+        verdict = judged(*(replace(slow(name), facts=NEW) for name in "abc"), expected=(announced,))
+        assert verdict.result == "regression"
+        assert [each.sentence() for each in verdict.differences] == ["software nccl: 2.29 → 2.30"]
+
+    def test_an_announcement_expires(self) -> None:
+        expired = Expected("software", "nccl", "upgrade", "ops", date(2026, 11, 20))
+        assert judged(replace(allocation("new"), facts=NEW), expected=(expired,)).result == "no verdict"
+
+    def test_other_hosts_are_no_change(self) -> None:
+        assert judged(replace(allocation("new"), facts={**FACTS, "hosts": {"names": "node7"}})).result == "passed"
+
+
+class TestState:
+    def test_launches_in_another_state_of_the_machine_are_left_out(self) -> None:
+        flipped = allocation("new", canary_s=(6e-8, 26e-8, 6e-8, 6e-8, 26e-8))
+        twice = (1.0, 9.0, 1.0, 1.0, 9.0)
+        slow_twice = {name: [by * time for by, time in zip(twice, each.medians_s, strict=True)] for name, each in flipped.cells.items()}
+        cells = {name: Measured(tuple(times)) for name, times in slow_twice.items()}
+        assert judged(replace(flipped, cells=cells)).result == "passed"
+
+    def test_too_many_of_them_give_no_verdict(self) -> None:
+        verdict = judged(slow("new", 4.0), replace(slow("b", 4.0), canary_s=(26e-8,) * 5))
+        assert verdict.result == "no verdict"
+        assert "allocation b: the machine was in another state in 5 of 5 launches" in verdict.reasons[0]
+
+
+class TestBadInput:
+    def test_an_allocation_cannot_be_judged_by_itself(self) -> None:
+        with pytest.raises(UsageError, match="allocation good-3 is in the baseline base: it cannot be judged by itself"):
+            judged(allocation("good-3"))
+
+    def test_nothing_in_common_is_refused(self) -> None:
+        with pytest.raises(UsageError, match="allocation new has no cell in common with base: measure the same suite"):
+            judged(replace(allocation("new"), cells={cell(5): Measured((1e-6,))}))
