@@ -83,14 +83,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _another_time(items: Sequence[pytest.Item]) -> set[pytest.Item]:
-    """Of those marked `in_turn` the three quarters that another commit draws; tests that share a dear set-up name it, and go together."""
+    """Of those marked `in_turn` the four fifths that other commits draw; tests that share a dear set-up name it, and go together."""
     groups: dict[str, list[pytest.Item]] = {}
     for item in items:
         if marker := item.get_closest_marker("in_turn"):
             groups.setdefault(str(marker.args[0]) if marker.args else item.nodeid, []).append(item)
     seed = commit_seed()
     drawn = sorted(groups, key=lambda name: random.Random(f"{seed} {name}").random())
-    return {item for name in drawn[(len(drawn) + 3) // 4 :] for item in groups[name]}
+    return {item for name in drawn[(len(drawn) + 4) // 5 :] for item in groups[name]}
 
 
 def cannot(why: object) -> NoReturn:

