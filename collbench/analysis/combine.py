@@ -82,7 +82,13 @@ def check_once(runs: Iterable[Run]) -> None:
 
 
 def together(runs: Sequence[Run]) -> tuple[list[Launches], list[str]]:
-    """Runs of one allocation as one; and a sentence for each that is kept apart although its allocation is the same.
+    """Runs of one allocation as one; and a sentence for each that is kept apart although its allocation is the same."""
+    groups, sentences = repetitions(runs)
+    return [Launches(_name(group), tuple(group), settled(combined_rows(group))) for group in groups], sentences
+
+
+def repetitions(runs: Sequence[Run]) -> tuple[list[list[Run]], list[str]]:
+    """Runs by allocation; and a sentence for each that is kept apart although its allocation is the same.
 
     Apart stay launches whose software, settings, hosts or links differ: they are no repetitions of one another.
     """
@@ -97,7 +103,7 @@ def together(runs: Sequence[Run]) -> tuple[list[Launches], list[str]]:
         groups.append([run])
         if same:
             sentences.append(f"{run.path} is not combined with {same[0][0].path}, though of the same allocation: {_why(same[0][0], run)}")
-    return [Launches(_name(group), tuple(group), settled(combined_rows(group))) for group in groups], sentences
+    return groups, sentences
 
 
 def allocation_of(run: Run) -> str | None:

@@ -42,6 +42,12 @@ def peaks(rows: Iterable[Row]) -> list[Peak]:
     return [_peak(members) for members in groups.values()]
 
 
+def differing(best: Iterable[Peak]) -> list[str]:
+    """The fields beside operation and backend that tell these peaks apart: with a table of two modes "mode"."""
+    rows = [peak.row for peak in best]
+    return [name for name in _APART[2:] if len({getattr(row, name) for row in rows}) > 1]
+
+
 def told_as_time(row: Row) -> bool:
     """Whether a row's figure is its time: while one direction of a ping-pong rests, its bandwidth is nobody's peak."""
     operation = operations().get(row.operation)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from math import log
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
 from collbench.analysis.cells import cell_of, known, time_of
-from collbench.analysis.combine import Launches, allocation_of, read_all, together
+from collbench.analysis.combine import allocation_of, launch_folders, read_all, repetitions
 from collbench.analysis.differences import facts
 from collbench.errors import UsageError
 from collbench.results.reader import Run
@@ -44,7 +46,7 @@ class Measured(NamedTuple):
 @dataclass(frozen=True)
 class Allocation:
     """name        its identity: no allocation counts twice
-    began_utc   when its first launch began, as ISO 8601
+    began_utc   when its first launch began, as ISO 8601; "" where no launch says it
     launches    how many; unfinished: how many of them did not come to their end
     canary_s    by launch, the median over its cells of the canary (a measure of the machine's state); None where there was none
     facts       by kind (software, topology, …) and thing its value as text: all that is compared between allocations
@@ -63,38 +65,65 @@ class Allocation:
 def allocations_in(paths: Sequence[Path]) -> list[Allocation]:
     """The allocations of all runs in `paths`, in the order in which they began.
 
-    Raises UsageError where there is no run, a launch is named twice, or launches of one allocation are no repetitions of one another.
+    Raises UsageError where there is no run, a launch is named twice, cannot be read or is missing, or launches of one allocation are no
+    repetitions of one another.
     """
-    found, apart = together(read_all(paths))
+    runs = read_all(paths)
+    for path in paths:
+        _refuse_what_is_torn(path, runs)
+    found, apart = repetitions(runs)
     if apart:
         raise UsageError(f"{apart[0]}: launches of one allocation have to be alike; name those that are")
     return sorted((allocation_from(each) for each in found), key=lambda each: each.began_utc)
 
 
-def allocation_from(launches: Launches) -> Allocation:
+def _refuse_what_is_torn(path: Path, runs: Sequence[Run]) -> None:
+    """A folder of launches counts whole: one that crashed says nothing for itself, and launches are no allocations."""
+    read = {run.path: run for run in runs}
+    folders = [] if path in read else launch_folders(path)
+    torn = next((folder for folder in folders if folder not in read), None)
+    if torn is not None:
+        raise UsageError(f"{torn} cannot be read: a launch that crashed is no good one; repeat it, or name the others one by one")
+    planned = [count for folder in folders if isinstance(count := read[folder].info.get("launches"), int)]
+    if max(planned, default=0) > len(folders):
+        raise UsageError(f"{path} holds {len(folders)} of {max(planned)} launches: repeat those missing, or name the others one by one")
+    if len(folders) > 1 and any(allocation_of(read[folder]) is None for folder in folders):
+        raise UsageError(f"{path} does not say of which allocation its launches are: make them again with --allocation NAME")
+
+
+def allocation_from(runs: Sequence[Run]) -> Allocation:
     """The launches of one allocation together. Raises UsageError where it has no name that a file can have, or no row."""
-    runs = launches.runs
     name = allocation_of(runs[0]) or runs[0].path.resolve().name
     if not _NAME.fullmatch(name):
         raise UsageError(f"{runs[0].path}: its allocation's name {name!r} cannot be that of a file: measure with another --allocation NAME")
     cells = dict(_cells(runs))
     if not cells:
         raise UsageError(f"{runs[0].path} has no finished cell: name a run that measured something")
-    began = min(str(run.info.get("started_utc") or "") for run in runs)
+    began = min((str(told) for run in runs if is_moment(told := run.info.get("started_utc"))), default="")
     unfinished = sum(not run.finished for run in runs)
     return Allocation(name, began, len(runs), unfinished, tuple(map(_canary, runs)), _by_kind(runs[0]), cells)
 
 
+def is_moment(value: Any) -> bool:
+    """Whether it is a day, or a moment of one, in ISO 8601."""
+    try:
+        return isinstance(value, str) and bool(datetime.fromisoformat(value))
+    except ValueError:
+        return False
+
+
 def _cells(runs: Sequence[Run]) -> Iterator[tuple[Cell, Measured]]:
-    """A cell measured twice in a launch counts as it was last."""
+    """A cell measured twice in a launch counts as it was last, but what was wrong at any time is wrong."""
+    wrong = Counter[Cell]()
+    for row in (row for run in runs for row in run.rows if row.wrong):
+        wrong[cell_of(row)] += row.wrong or 0
     each = [{cell_of(row): row for row in run.rows} for run in runs]
     for cell in dict.fromkeys(cell for rows in each for cell in rows):
-        yield cell, _measured([rows.get(cell) for rows in each])
+        yield cell, _measured([rows.get(cell) for rows in each], wrong[cell])
 
 
-def _measured(rows: Sequence[Row | None]) -> Measured:
+def _measured(rows: Sequence[Row | None], wrong: int) -> Measured:
     medians = tuple(None if row is None else time_of(row) for row in rows)
-    wrong = sum(row.wrong or 0 for row in rows if row is not None)
     if any(value is not None for value in medians):
         return Measured(medians, wrong)
     return Measured(medians, wrong, next((row.na for row in rows if row is not None and row.na), "no time"))

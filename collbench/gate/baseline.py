@@ -17,7 +17,7 @@ import numpy as np
 
 from collbench.analysis.cells import is_time
 from collbench.errors import UsageError
-from collbench.gate.allocation import COLUMNS, Allocation, Cell, Measured
+from collbench.gate.allocation import COLUMNS, Allocation, Cell, Measured, is_moment
 from collbench.gate.scheme import Figures, Group, Scheme, size_class
 from collbench.results.jsonl import to_line
 
@@ -26,6 +26,7 @@ _ENDING = ".allocation.jsonl"
 _LARGEST = 256 << 20  # bytes: 10,000 cells take some 3 MB
 _BACKEND, _OPERATION, _SIZE = (COLUMNS.index(name) for name in ("backend", "operation", "size_bytes"))
 _PLACES = len(COLUMNS) + 3
+_PLAIN = {str, int, bool, type(None)}  # what a column of a cell can be
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,8 @@ def load(path: Path) -> Baseline:
         raise UsageError(f"{path} is not a baseline ({error.strerror or error}): make one with `collbench baseline add`") from error
     if not files:
         raise UsageError(f"{path} holds no allocation: add runs to it with `collbench baseline add {path} RUN…`")
-    return Baseline(path, sorted(map(_read, files), key=lambda each: each.began_utc))
+    names: dict[Cell, Cell] = {}
+    return Baseline(path, sorted((_read(file, names) for file in files), key=lambda each: each.began_utc))
 
 
 def add_all(path: Path, allocations: Sequence[Allocation]) -> list[Path]:
@@ -142,13 +144,18 @@ def _sortable(value: Any) -> tuple[bool, str, float]:
     return number, "" if number or value is None else str(value), float(value) if number else 0.0
 
 
-def _read(file: Path) -> Allocation:
+def _read(file: Path, names: dict[Cell, Cell]) -> Allocation:
+    """The allocation in a file. `names` are the cells of those read before: they are checked, and kept in memory, once."""
     try:
+        if not file.is_file():
+            raise ValueError("it is no file")
         if file.stat().st_size > _LARGEST:
             raise ValueError(f"it is larger than {_LARGEST >> 20} MiB")
         lines = file.read_text(encoding="utf-8").splitlines()
         head = _head(json.loads(lines[0]) if lines else None, file)
-        cells = dict(_cell(line, number, head["launches"]) for number, line in enumerate(lines[1:], start=2))
+        cells = dict(_cell(line, number, head["launches"], names) for number, line in enumerate(lines[1:], start=2))
+        if not cells:
+            raise ValueError("it holds no cell")
         return Allocation(**head, cells=cells)
     except (OSError, ValueError, RecursionError) as error:
         why = (error.strerror if isinstance(error, OSError) else None) or error
@@ -162,11 +169,11 @@ def _head(told: Any, file: Path) -> dict[str, Any]:
         raise ValueError(f"it was written by a newer collbench (schema {told['schema']}, this one knows {SCHEMA}): update")
     fits: dict[str, Callable[[Any], bool]] = {
         "name": lambda value: isinstance(value, str) and f"{value}{_ENDING}" == file.name,
-        "began_utc": lambda value: isinstance(value, str),
+        "began_utc": lambda value: value == "" or is_moment(value),
         "launches": lambda value: _is_count(value) and value > 0,
         "unfinished": _is_count,
         "canary_s": lambda value: isinstance(value, list) and all(each is None or is_time(each) for each in value),
-        "facts": lambda value: isinstance(value, dict) and all(isinstance(inner, dict) for inner in value.values()),
+        "facts": lambda value: isinstance(value, dict) and all(map(_is_texts, value.values())),
         "columns": lambda value: value == [*COLUMNS, "medians_s", "wrong", "na"],
     }
     for name, fit in fits.items():
@@ -175,18 +182,26 @@ def _head(told: Any, file: Path) -> dict[str, Any]:
     return {**{name: told[name] for name in fits if name != "columns"}, "canary_s": tuple(told["canary_s"])}
 
 
-def _cell(line: str, number: int, launches: int) -> tuple[Cell, Measured]:
+def _cell(line: str, number: int, launches: int, names: dict[Cell, Cell]) -> tuple[Cell, Measured]:
     told = json.loads(line)
     if not isinstance(told, list) or len(told) != _PLACES:
         raise ValueError(f"line {number} is no cell")
-    *cell, medians, wrong, na = told
+    *columns, medians, wrong, na = told
     times = isinstance(medians, list) and len(medians) == launches and all(value is None or is_time(value) for value in medians)
-    named = isinstance(cell[_BACKEND], str) and isinstance(cell[_OPERATION], str) and _is_count(cell[_SIZE])
-    plain = all(value is None or isinstance(value, str | int) for value in cell)
-    if not (times and named and plain and _is_count(wrong) and (na is None or isinstance(na, str))):
+    plain = _PLAIN.issuperset(map(type, columns))
+    if not (times and plain and _is_count(wrong) and (na is None or isinstance(na, str))):
         raise ValueError(f"line {number} has figures that no allocation can have")
-    return tuple(cell), Measured(tuple(medians), wrong, na)
+    cell = names.get(tuple(columns))
+    if cell is None:
+        cell = names.setdefault(tuple(columns), tuple(columns))
+        if not (isinstance(cell[_BACKEND], str) and isinstance(cell[_OPERATION], str) and _is_count(cell[_SIZE])):
+            raise ValueError(f"line {number} has figures that no allocation can have")
+    return cell, Measured(tuple(medians), wrong, na)
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(text, str) for text in value.values())
 
 
 def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63

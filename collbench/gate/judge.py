@@ -41,15 +41,16 @@ class _Problem:
 def judge(baseline: Baseline, candidate: Sequence[Allocation], expected: Sequence[Expected], today: date) -> Verdict:
     """The verdict on a candidate's allocations, given in the order in which they began.
 
-    Raises UsageError where one of them is in the baseline, or none has a cell in common with it.
+    Raises UsageError where one of them is in the baseline or two have one name, or the first has no cell in common with it.
     """
     _check(baseline, candidate)
     cells = baseline.cells
     limits = learn(times_of(baseline.allocations, cells), scheme_of(cells))
-    found = changes(baseline.allocations[-1], candidate[0])
+    found = list(dict.fromkeys(each for one in candidate for each in changes(baseline.allocations[-1], one)))
     steady = [_steady(each, baseline) for each in candidate]
     problems = [
-        *_of_history(baseline),
+        *_of_history(baseline, limits),
+        *_of_clocks(baseline, candidate),
         *_of_changes(unannounced(found, expected, today)),
         *(problem for each in steady for problem in each[1]),
         *_of_launches(candidate),
@@ -57,7 +58,7 @@ def judge(baseline: Baseline, candidate: Sequence[Allocation], expected: Sequenc
     allocations = [each for each, _ in steady]
     excess = exceed(limits, times_of(allocations, cells))
     suspicions = _suspicions(limits, excess, cells)
-    problems += [*_missing(limits, allocations, cells), *_open(suspicions, len(candidate))]
+    problems += [*_missing(limits, allocations, cells), *_in_part(limits, candidate[0], cells), *_open(suspicions, len(candidate))]
     wrong = list(_wrong(candidate))
     return Verdict(
         WRONG_DATA if wrong else _result(problems, suspicions), (*wrong, *(problem.sentence for problem in problems)), tuple(suspicions),
@@ -67,12 +68,21 @@ def judge(baseline: Baseline, candidate: Sequence[Allocation], expected: Sequenc
 
 
 def _check(baseline: Baseline, candidate: Sequence[Allocation]) -> None:
-    names = {each.name for each in baseline.allocations}
-    twice = next((each.name for each in candidate if each.name in names), None)
+    twice = next(((each, held) for each in candidate for held in baseline.allocations if _same(each, held)), None)
     if twice is not None:
-        raise UsageError(f"allocation {twice} is in the baseline {baseline.path}: it cannot be judged by itself; drop it there first")
+        known_as = "" if twice[0].name == twice[1].name else f" as {twice[1].name}"
+        raise UsageError(
+            f"allocation {twice[0].name} is in the baseline {baseline.path}{known_as}: it cannot be judged by itself; drop it there first"
+        )
+    if len({each.name for each in candidate}) < len(candidate):
+        raise UsageError("two of the candidate's allocations have one name: each counts once; measure with another --allocation NAME")
     if not any(cell in candidate[0].cells for cell in baseline.cells):
         raise UsageError(f"allocation {candidate[0].name} has no cell in common with {baseline.path}: measure the same suite")
+
+
+def _same(one: Allocation, other: Allocation) -> bool:
+    """Whether they are one, be it under another name."""
+    return one.name == other.name or (one.began_utc == other.began_utc and one.cells == other.cells)
 
 
 def _result(problems: Sequence[_Problem], suspicions: Sequence[Suspicion]) -> str:
@@ -83,10 +93,20 @@ def _result(problems: Sequence[_Problem], suspicions: Sequence[Suspicion]) -> st
     return UNDECIDED if problems else PASSED
 
 
-def _of_history(baseline: Baseline) -> Iterator[_Problem]:
+def _of_history(baseline: Baseline, limits: Limits) -> Iterator[_Problem]:
     count = len(baseline.allocations)
     if count < FEWEST:
         yield _Problem(f"{baseline.path} has {count} allocations: with fewer than {FEWEST} nothing is known of chance; add good ones", True)
+    elif not limits.judged.any():
+        yield _Problem(f"{baseline.path} has no cell in {FEWEST} allocations: nothing is known of chance; add good ones", True)
+
+
+def _of_clocks(baseline: Baseline, candidate: Sequence[Allocation]) -> Iterator[_Problem]:
+    last = baseline.allocations[-1]
+    for each in candidate:
+        if each.began_utc and each.began_utc < last.began_utc:
+            when = f"began {each.began_utc}, before the baseline's last one, {last.name} ({last.began_utc})"
+            yield _Problem(f"allocation {each.name} {when}: a clock is wrong, or it is older than what judges it", True)
 
 
 def _of_changes(found: Sequence[Difference]) -> Iterator[_Problem]:
@@ -130,6 +150,16 @@ def _missing(limits: Limits, candidate: Sequence[Allocation], cells: Sequence[Ce
         more = f" and {len(lost) - _MOST_NAMED} more" if len(lost) > _MOST_NAMED else ""
         named = f"{', '.join(map(name_of, lost[:_MOST_NAMED]))}{more}"
         yield _Problem(f"allocation {first.name} lacks {named}{f' ({why})' if why else ''}: what is missing never passes", False)
+
+
+def _in_part(limits: Limits, first: Allocation, cells: Sequence[Cell]) -> Iterator[_Problem]:
+    """Cells with a history that some launches of the first allocation lack: what broke there is not known to be well."""
+    judged = (cell for cell, known_well in zip(cells, limits.judged, strict=True) if known_well and _has(first, cell))
+    torn = [cell for cell in judged if None in first.cells[cell].medians_s]
+    if torn:
+        more = f" and {len(torn) - _MOST_NAMED} more" if len(torn) > _MOST_NAMED else ""
+        named = f"{', '.join(map(name_of, torn[:_MOST_NAMED]))}{more}"
+        yield _Problem(f"allocation {first.name}: not every launch measured {named}; repeat those launches", False)
 
 
 def _has(allocation: Allocation, cell: Cell) -> bool:

@@ -89,7 +89,7 @@ def learn(times: Figures, scheme: Scheme) -> Limits:
     counts = np.isfinite(times).sum(axis=0)
     centre = known_median(times.T)
     variance = _pooled(times, counts, scheme)
-    beyond = times - centre
+    beyond = np.where(counts >= FEWEST, times - centre, np.nan)  # what was measured once is always at its centre
     of_groups, of_all = scheme.medians(beyond), known_median(beyond)
     group_centre, whole_centre = known_median(of_groups.T), float(known_median(of_all))
     floors = _CELL_FLOORS[scheme.classes][scheme.of]

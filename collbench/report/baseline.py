@@ -32,7 +32,8 @@ def _table(baseline: Baseline, cells: Sequence[Cell], limits: Limits) -> Iterato
     yield from (Line(text, "foot") for text in _sentences(len(baseline.allocations), limits))
     yield Line("")
     names = _names(cells)
-    rows = [[printable(name), *_figures(limits, number)] for number, name in enumerate(names)]
+    visible = limits.visible()
+    rows = [[printable(name), *_figures(limits, number, float(visible[number]))] for number, name in enumerate(names)]
     wide = [max(map(len, column)) for column in zip(_TITLES, *rows, strict=True)]
     for number, row in enumerate([list(_TITLES), *rows]):
         text = "  ".join([row[0].ljust(wide[0]), *(cell.rjust(width) for cell, width in zip(row[1:], wide[1:], strict=True))])
@@ -57,8 +58,8 @@ def _sentences(allocations: int, limits: Limits) -> Iterator[str]:
         yield f"all cells: their median shows {_percent(exp(limits.whole) - 1)}"
 
 
-def _figures(limits: Limits, number: int) -> list[str]:
-    visible, centre = float(limits.visible()[number]), float(limits.centre[number])
+def _figures(limits: Limits, number: int, visible: float) -> list[str]:
+    centre = float(limits.centre[number])
     time = format_time(exp(centre)) if isfinite(centre) else NOTHING
     return [str(int(limits.allocations[number])), time, _percent(visible - 1) if isfinite(visible) else NOTHING]
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from collbench.analysis.combine import Launches
-from collbench.analysis.peaks import Peak, peaks
-from collbench.report.columns import Column, not_available, shown_columns
+from collbench.analysis.peaks import Peak, differing, peaks
+from collbench.report.columns import Column, not_available, shown_columns, value_of
 from collbench.report.flags import FLAGS
 from collbench.report.headlines import figure, latency, short, subject, where
 from collbench.report.markdown_text import escaped, escaped_line, items, table
@@ -45,11 +45,13 @@ def _overview(material: Material) -> Iterator[str]:
 
 
 def _peaks(best: Sequence[tuple[Launches, Peak]], named: bool) -> list[str]:
+    telling = ["operation", "backend", *differing(peak for _, peak in best)]
     rows = [
-        [short(each.name, 80), peak.row.operation, peak.row.backend, short(figure(peak.row)), where(peak.row, each.rows), latency(peak)]
+        [short(each.name, 80), *(short(value_of(peak.row, name), 80) for name in telling), short(figure(peak.row)),
+         where(peak.row, each.rows), latency(peak)]
         for each, peak in best
-    ]
-    titles = ("run", "operation", "backend", "peak", "at", "smallest message")
+    ]  # fmt: skip
+    titles = ("run", *telling, "peak", "at", "smallest message")
     first = 0 if named else 1
     return table(titles[first:], [row[first:] for row in rows], [False] * len(titles[first:]))
 

@@ -79,6 +79,7 @@ class _Collected:
         self._families = families
 
     def collect(self) -> Iterator[Metric]:
+        """Every metric that has a sample."""
         yield from self._families
 
 

@@ -105,6 +105,8 @@ def _hints(kind: Any) -> Mapping[str, Any]:
 
 
 def _fits(value: Any, hint: Any) -> bool:
+    if type(value) in _at_once(hint):
+        return True
     origin, choices = _parts(hint)
     if origin in (Union, types.UnionType):
         return any(_fits(value, choice) for choice in choices)
@@ -114,6 +116,15 @@ def _fits(value: Any, hint: Any) -> bool:
     if origin is tuple:
         return isinstance(value, tuple) and all(isinstance(inner, str) for inner in value)
     return isinstance(value, origin or hint)
+
+
+@cache
+def _at_once(hint: Any) -> frozenset[Any]:
+    """The types of which every value fits: most fields need no further look."""
+    origin, choices = _parts(hint)
+    if origin in (Union, types.UnionType):
+        return frozenset[Any]().union(*map(_at_once, choices))
+    return frozenset() if hint in (int, float) or origin is tuple else frozenset({origin or hint})
 
 
 @cache

@@ -35,7 +35,7 @@ class Seen:
         page.on("request", lambda request: seen.asked.append(request.url))
         page.on("console", lambda message: seen.said.append(message.text))
         page.on("pageerror", lambda error: seen.said.append(str(error)))
-        page.set_default_timeout(10_000)  # what is not there fails soon
+        page.set_default_timeout(20_000)  # what is not there fails, and a busy machine is waited for
         page.goto(path.as_uri())
         return seen
 

@@ -35,7 +35,7 @@ def many(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 def told(page: Page, text: str) -> None:
     """Waits until the tooltip says this: values are unpacked when they are first asked for."""
-    page.wait_for_function("(text) => !tip.hidden && tip.textContent === text", arg=text, timeout=5000)
+    page.wait_for_function("(text) => !tip.hidden && tip.textContent === text", arg=text, timeout=20_000)
 
 
 def over(picture: Locator, box: tuple[float, float, float], units: float, cell: tuple[float, float]) -> dict[str, float]:
@@ -96,7 +96,7 @@ def test_of_few_places_each_cell_of_the_drawing_is_a_pair(page: Page) -> None:
     drawing.focus()
     for key, start in (("ArrowRight", "cb1h1 with itself"), ("ArrowRight", "cb1h1 to cb1h2\n0.0120 ("), ("ArrowDown", "cb1h2 with itself")):
         page.keyboard.press(key)
-        page.wait_for_function("(start) => !tip.hidden && tip.textContent.startsWith(start)", arg=start, timeout=5000)
+        page.wait_for_function("(start) => !tip.hidden && tip.textContent.startsWith(start)", arg=start, timeout=20_000)
     page.keyboard.press("Escape")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from math import exp
 from pathlib import Path
 
@@ -43,11 +44,46 @@ def test_wrong_elements_are_summed(tmp_path: Path) -> None:
     assert [measured.wrong for measured in found.cells.values()] == [5]
 
 
+def test_what_was_wrong_is_not_undone_by_measuring_again(tmp_path: Path) -> None:
+    (found,) = allocations_in([store(tmp_path / "a", [make_row(8, wrong=5), make_row(8)])])
+    assert [measured.wrong for measured in found.cells.values()] == [5]
+
+
 def test_launches_that_are_no_repetitions_are_refused(tmp_path: Path) -> None:
     launch(tmp_path / "launch-1", {8: 1e-6}, "night")
     store(tmp_path / "launch-2", [make_row(8)], allocation_id="night", collbench="0.2.0", hosts=["node1", "node2"])
     with pytest.raises(UsageError, match=r"software collbench: 0\.1\.0 → 0\.2\.0: launches of one allocation have to be alike"):
         allocations_in([tmp_path])
+
+
+def test_a_launch_that_crashed_or_is_missing_is_refused_unless_the_others_are_named(tmp_path: Path) -> None:
+    night = launches(tmp_path / "night", "night-1", {8: 1e-6}, {8: 1e-6})
+    (night / "launch-3").mkdir()
+    with pytest.raises(UsageError, match=r"launch-3 cannot be read: a launch that crashed is no good one"):
+        allocations_in([night])
+    assert allocations_in([night / "launch-1", night / "launch-2"])[0].launches == 2
+    (night / "launch-3").rmdir()
+    edit_info(night / "launch-1", launches=3)
+    with pytest.raises(UsageError, match=r"night holds 2 of 3 launches: repeat those missing"):
+        allocations_in([night])
+
+
+def test_launches_of_no_allocation_are_not_allocations(tmp_path: Path) -> None:
+    for number in (1, 2, 3):
+        launch(tmp_path / f"launch-{number}", {8: 1e-6})
+    with pytest.raises(UsageError, match="does not say of which allocation its launches are"):
+        allocations_in([tmp_path])
+
+
+@pytest.mark.parametrize("told", ["yesterday", 7, None])
+def test_a_beginning_that_is_no_moment_is_unknown(tmp_path: Path, told: object) -> None:
+    edit_info(launch(tmp_path / "a", {8: 1e-6}), started_utc=told)
+    assert allocations_in([tmp_path / "a"])[0].began_utc == ""
+
+
+def edit_info(run: Path, **changes: object) -> None:
+    info = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps({**info, **changes}))
 
 
 def test_a_name_that_no_file_can_have_is_refused(tmp_path: Path) -> None:

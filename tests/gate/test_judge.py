@@ -32,7 +32,7 @@ def allocation(name: str, factors: Mapping[int, float] | None = None, launches: 
     """Every size takes a microsecond and a nanosecond per byte, times its factor."""
     times = {size: (1e-6 + size * 1e-9) * (factors or {}).get(size, 1.0) for size in SIZES}
     cells = {cell(size): Measured((time,) * launches) for size, time in times.items()}
-    whole = Allocation(name, f"2026-11-{10 + len(name):02}", launches, 0, (6e-8,) * launches, FACTS, cells)
+    whole = Allocation(name, "2026-11-12" if name.startswith("good") else "2026-11-20", launches, 0, (6e-8,) * launches, FACTS, cells)
     return replace(whole, **changes)
 
 
@@ -125,6 +125,28 @@ class TestNoPass:
         verdict = judged(allocation("new", unfinished=2))
         assert (verdict.result, verdict.reasons) == ("no verdict", ("allocation new: 2 of 5 launches broke off; repeat them",))
 
+    def test_a_cell_that_broke_in_some_launches_never_passes(self) -> None:
+        whole = allocation("new")
+        torn = replace(whole, cells={**whole.cells, cell(8): Measured((1e-6, None, None, None, None))})
+        verdict = judged(torn)
+        assert verdict.result == "no verdict"
+        assert verdict.reasons == ("allocation new: not every launch measured allreduce 8 B nccl; repeat those launches",)
+
+    def test_a_baseline_in_which_no_cell_has_a_history_gives_no_verdict(self) -> None:
+        each_its_own = [
+            replace(each, cells={cell(size): Measured((1e-6,) * 3)}) for each, size in zip(BASE.allocations, SIZES, strict=False)
+        ]
+        verdict = judged(allocation("new"), baseline=Baseline(Path("base"), each_its_own))
+        assert (verdict.result, verdict.cells) == ("no verdict", 0)
+        assert verdict.reasons == ("base has no cell in 4 allocations: nothing is known of chance; add good ones",)
+
+    def test_a_clock_in_the_past_gives_no_verdict(self) -> None:
+        verdict = judged(allocation("new"), replace(allocation("old"), began_utc="2026-11-11"))
+        assert verdict.result == "no verdict"
+        assert verdict.reasons[0].startswith(
+            "allocation old began 2026-11-11, before the baseline's last one, good-5 (2026-11-12): a clock"
+        )
+
     def test_wrong_data_come_before_everything(self) -> None:
         whole = slow("new")
         verdict = judged(replace(whole, cells={**whole.cells, cell(8): Measured((1e-6,) * 5, 7)}))
@@ -147,6 +169,11 @@ class TestChanges:
         verdict = judged(*(replace(slow(name), facts=NEW) for name in "abc"), expected=(announced,))
         assert verdict.result == "regression"
         assert [each.sentence() for each in verdict.differences] == ["software nccl: 2.29 → 2.30"]
+
+    def test_a_change_before_a_confirmation_counts_too(self) -> None:
+        verdict = judged(slow("a"), replace(slow("b"), facts=NEW), slow("c"))
+        assert verdict.result == "no verdict"
+        assert verdict.reasons[0] == "software nccl: 2.29 → 2.30: nobody announced it (--expect FILE)"
 
     def test_an_announcement_expires(self) -> None:
         expired = Expected("software", "nccl", "upgrade", "ops", date(2026, 11, 20))
@@ -174,6 +201,14 @@ class TestBadInput:
     def test_an_allocation_cannot_be_judged_by_itself(self) -> None:
         with pytest.raises(UsageError, match="allocation good-3 is in the baseline base: it cannot be judged by itself"):
             judged(allocation("good-3"))
+
+    def test_nor_under_another_name(self) -> None:
+        with pytest.raises(UsageError, match="allocation new is in the baseline base as good-0: it cannot be judged by itself"):
+            judged(replace(BASE.allocations[0], name="new"))
+
+    def test_two_of_one_name_are_refused(self) -> None:
+        with pytest.raises(UsageError, match="two of the candidate's allocations have one name"):
+            judged(slow("a"), slow("b"), slow("b"))
 
     def test_nothing_in_common_is_refused(self) -> None:
         with pytest.raises(UsageError, match="allocation new has no cell in common with base: measure the same suite"):

@@ -35,6 +35,16 @@ class TestLimits:
         assert limits.whole == np.inf
         assert limits.visible() == pytest.approx([1.02, 1.02])
 
+    def test_cells_without_a_history_do_not_make_a_group_look_steady(self) -> None:
+        common = np.array([0.02, -0.02, 0.02, -0.02, 0.02, -0.02])[:, None]
+        old = np.log(1e-4) + np.repeat(common, 3, axis=1)
+        new = np.full((6, 6), np.nan)
+        new[np.arange(6), np.arange(6)] = np.log(1e-4)
+        both = np.concatenate([old, np.tile(new, 5)], axis=1)
+        alone, beside = learn(old, ONE_GROUP), learn(both, Scheme.of_cells([LARGE] * both.shape[1]))
+        assert beside.groups == pytest.approx(alone.groups)
+        assert beside.whole == pytest.approx(alone.whole)
+
     def test_the_spread_is_drawn_towards_the_groups(self) -> None:
         """Eight degrees from the group, five of its own: (8·mean + 5·own) / 13; the limit is three of it × √(1 + 1/6)."""
         own = np.array([0.1, -0.1, 0.1, -0.1, 0.1, -0.1])

@@ -47,6 +47,12 @@ def test_peaks_findings_and_rows(tmp_path: Path) -> None:
     assert lines.count("## run") == 1
 
 
+def test_peaks_have_a_column_for_what_tells_them_apart(tmp_path: Path) -> None:
+    lines = written(store(tmp_path / "run", [make_row(), make_row(mode="batched")])).splitlines()
+    assert "| operation | backend | mode | peak | at | smallest message |" in lines
+    assert [line.split(" | ")[2] for line in lines if " limited by NIC" in line] == ["batched", "isolated"]
+
+
 def test_several_runs_are_compared_and_their_differences_told(tmp_path: Path) -> None:
     sides = []
     for name, by in (("before", 1.0), ("after", 1.2)):

@@ -36,7 +36,7 @@ class Chart:
     title    what is drawn: "allreduce: bus bandwidth"
     says     what one should see, in a sentence; a screen reader says it instead of the drawing
     made     how its numbers were made, one paragraph
-    drawing  SVG (see `draw.svg_of`) or an <img> with a data: address
+    drawing  SVG (see `drawing.draw.svg_of`); behind it may stand what the script of its kind shows, too (matrix.js)
     table    the same in figures
     spots    in the drawing's own units (its viewBox)
     data     what the page's script needs beyond spots, JSON-ready (the values behind a large matrix); else None

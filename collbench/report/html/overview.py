@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from collbench.analysis.combine import Launches
 from collbench.analysis.concerns import BROKEN, DOUBTFUL, FINDING, MISSING, NOTE, WRONG, Concern
-from collbench.analysis.peaks import Peak, peaks
+from collbench.analysis.peaks import Peak, differing, peaks
+from collbench.report.columns import NOTHING, value_of
 from collbench.report.flags import FLAGS
 from collbench.report.headlines import circumstances, short, subject
 from collbench.report.html.chart import Section, Table
@@ -17,12 +18,14 @@ from collbench.report.html.first.peak_table import MOST, peak_table
 from collbench.report.html.material import Material
 from collbench.report.pairs import measured
 from collbench.results.reader import Run
+from collbench.results.record import Row
 
 if TYPE_CHECKING:
     from collbench.analysis.pair_effects import PairEffects
     from collbench.results.pair_reader import StoredPairs
 
 _MOST_RUNS, _MOST_BAD = 5, 3
+_BARE = ("group", "ranks", "nodes")  # whose values say nothing without their name
 _BAD = (WRONG, BROKEN, FINDING)
 _MARKS = {WRONG: "wrong", BROKEN: "wrong", FINDING: "wrong", DOUBTFUL: "doubtful", MISSING: "na", NOTE: ""}
 _PEAKS = "Peaks: the highest bus bandwidth of each operation over each backend, of what it could be"
@@ -37,7 +40,7 @@ def section(material: Material) -> Section | None:
     concerns = [(f"Findings and flags, worst first ({len(found)})", _concerns(found))] if found else []
     best = [(table, each) for table in material.tables for each in peaks(material.rows(table))]
     highest = [(_caption(best, shown), shown)] if best and (shown := peak_table(best)) else []
-    drawn = peak_bars.chart([(_label(table, each, material), each.row) for table, each in best])
+    drawn = peak_bars.chart(_labelled(best))
     texts = [*_summary(found), *_against(material), *_left_out(subjects)]
     return Section("overview", "Overview", texts, [*measured_on, *highest, *concerns], [drawn] if drawn else [])
 
@@ -88,10 +91,23 @@ def _caption(best: Sequence[object], shown: Table) -> str:
     return f"{_PEAKS}{left}"
 
 
-def _label(table: Launches, peak: Peak, material: Material) -> str:
-    """What tells it from the others: "allreduce · nccl", with the run where there are several."""
-    words = [*([short(table.name, 16)] if len(material.tables) > 1 else []), peak.row.operation, peak.row.backend]
-    return " · ".join(words)
+def _labelled(best: Sequence[tuple[Launches, Peak]]) -> list[tuple[str, Row]]:
+    """Each peak's row with what tells it from the others: "allreduce · nccl", with the run where there are several, the mode …"""
+    alike: dict[tuple[int, str, str], list[Peak]] = defaultdict(list)
+    for table, peak in best:
+        alike[id(table), peak.row.operation, peak.row.backend].append(peak)
+    several = len({id(table) for table, _ in best}) > 1
+    return [
+        (" · ".join([*([short(table.name, 16)] if several else []), row.operation, row.backend, *_apart(row, differing(rivals))]), row)
+        for table, peak in best
+        for row, rivals in [(peak.row, alike[id(table), peak.row.operation, peak.row.backend])]
+    ]
+
+
+def _apart(row: Row, names: Sequence[str]) -> list[str]:
+    """These fields of it, in words."""
+    known = [(name, text) for name in names if (text := value_of(row, name)) != NOTHING]
+    return [f"{name} {text}" if name in _BARE else text for name, text in known]
 
 
 def _concerns(found: Sequence[Concern]) -> Table:

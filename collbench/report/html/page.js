@@ -35,7 +35,7 @@ class Walk {
     this.spots = spots; // [x, y, text] each, in the drawing's units
     this.at = -1;
     this.drawing = figure.querySelector(".drawing");
-    this.picture = this.drawing.querySelector("svg, img");
+    this.picture = this.drawing.querySelector("svg");
     this.drawing.tabIndex = 0;
     this.drawing.setAttribute("role", "application");
     this.drawing.setAttribute("aria-roledescription", "chart; the arrow keys walk through its points");

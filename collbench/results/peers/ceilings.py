@@ -22,6 +22,7 @@ def with_ceilings(rows: Iterable[Row], job_of: JobOf) -> list[Row]:
 
     @cache
     def found(operation: str, ranks: int, nodes: int | None, device: str) -> Found:
+        """Once for all rows that are alike."""
         return _ceilings(operation, ranks, nodes, device, job_of)
 
     return [_set(row, *found(row.operation, row.ranks, row.nodes, row.device)) for row in rows]

@@ -18,7 +18,7 @@ READERS: tuple[Reader, ...] = (NCCL_TESTS_JSON, PARAM, NCCL_TESTS, OSU, IMB, PER
 HEAD = 400
 
 
-def reader_of(lines: Sequence[str]) -> Reader | None:
+def _reader_of(lines: Sequence[str]) -> Reader | None:
     """The first reader that knows these lines; None: nobody does."""
     return next((reader for reader in READERS if reader.knows(lines[:HEAD])), None)
 
@@ -35,6 +35,6 @@ def reader_for(lines: Sequence[str], name: str | None) -> Reader:
             raise UsageError(f"--as '{name[:40]}' is unknown: choose from {names}")
         return found
     for start in range(0, max(1, len(lines)), HEAD):
-        if (found := reader_of(lines[start : start + HEAD])) is not None:
+        if (found := _reader_of(lines[start : start + HEAD])) is not None:
             return found
     raise UsageError(f"none of its lines is of a format that is known: say --as FORMAT ({names})")

@@ -88,6 +88,14 @@ def test_peaks_stand_in_print_order_however_they_were_measured() -> None:
     assert [row[0] for row in found.charts[0].table.rows] == ["allreduce · gloo", "allreduce · mpi", "p2p · mpi"]
 
 
+def test_peaks_of_one_backend_are_told_apart_in_the_drawing_too() -> None:
+    rows = [make_row(), make_row(mode="batched"), make_row(ranks=2), make_row(backend="mpi")]
+    assert {row[0] for row in overview(rows).charts[0].table.rows} == {
+        "allreduce · nccl · isolated · ranks 4", "allreduce · nccl · batched · ranks 4", "allreduce · nccl · isolated · ranks 2",
+        "allreduce · mpi",
+    }  # fmt: skip
+
+
 def test_a_ceiling_that_was_given_limits_nothing() -> None:
     given = replace(NIC, kind="given", limited_by="the ceiling given")
     assert table(overview([make_row(ceiling=given)]), "Peaks").rows[0][2] == "42.0 of 50.0 GB/s (84 %), the ceiling given"

@@ -63,6 +63,7 @@ def _marks(text: str, key: str) -> str:
     names: dict[tuple[str, str], str] = {}
 
     def path(found: re.Match[str]) -> str:
+        """Marks that are alike and follow each other, as one path; with the first of their kind comes what they look like."""
         clip, uses, shape, style = found.groups()
         known = (shape, style) in names
         name = names.setdefault((shape, style), f"{key}-m{len(names)}")

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 from collbench.report.html.drawing.draw import fixed_ticks, panel
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -78,7 +76,7 @@ def number(value: Any, most: float = 1e12) -> float | None:
     return float(value) if known else None
 
 
-def numbers(values: Sequence[Any] | Any) -> list[float] | None:
+def numbers(values: Any) -> list[float] | None:
     """A stored list of figures, or None where one of them is none."""
     if not isinstance(values, list):
         return None

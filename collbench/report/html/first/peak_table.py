@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from collbench.analysis.combine import Launches
-from collbench.analysis.peaks import Peak
+from collbench.analysis.peaks import Peak, differing
 from collbench.report.columns import NOTHING, doubtful, limited_by, remarks, value_of
 from collbench.report.headlines import figure, has_share, latency, short, speed, where
 from collbench.report.html.chart import Table
 from collbench.results.record import Row
 
 MOST, _MANY = 80, 12
-_TELLING = ("device", "mode", "group", "ranks", "nodes")  # a column where it differs
 Peaks = Sequence[tuple[Launches, Peak]]
 
 
 def peak_table(best: Peaks) -> Table:
     """The first 80 peaks (of many, lines of peaks), with the run where there are several, and what tells them apart where it differs."""
-    telling = [name for name in _TELLING if len({getattr(peak.row, name) for _, peak in best}) > 1]
+    telling = differing(peak for _, peak in best)
     named = len({id(table) for table, _ in best}) > 1
     backends = list(dict.fromkeys(peak.row.backend for _, peak in best))
     if len(best) > _MANY and 1 < len(backends) <= 6:

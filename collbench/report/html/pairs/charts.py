@@ -90,7 +90,7 @@ def _made(quantity: Quantity, groups: Groups, samples: int) -> str:
 
 
 def _full(quantity: Quantity, groups: Groups, title: str) -> str:
-    """All cells, to be scrolled; page.css and matrix.js let them be read."""
+    """All cells, to be scrolled; matrix.css and matrix.js let them be read."""
     side = _SHOWN * quantity.matrix.n
     image, name = image_of(quantity.classes[0][np.ix_(groups.order, groups.order)]), quoteattr(f"{title}, every pair")
     return f'<div class="matrix"><img src="{image}" width="{side}" height="{side}" alt={name}></div>'

@@ -50,6 +50,7 @@ class _Sheet:
         self.bottom = self.top + self.side + _GAP + _LINE * len(self.below) + (_GAP if any(mark.columns for mark in marks) else 0)
 
     def parts(self, marks: Sequence[Mark]) -> Iterator[str]:
+        """Everything but the legend, from the lowest layer to the topmost."""
         yield from self._frame()
         yield from self._names()
         yield from self._signs()
