@@ -257,4 +257,5 @@ def test_the_page_itself_forbids_the_network_and_what_it_does_not_bring(
         page.evaluate("addEventListener('securitypolicyviolation', (event) => { window.refused = event.effectiveDirective; })")
         page.evaluate(tried)
         page.wait_for_function("(directive) => window.refused === directive", arg=directive, timeout=20_000)
+    assert page.evaluate("typeof taken") == "undefined"
     page.close()
