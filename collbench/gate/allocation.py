@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from math import log
 from pathlib import Path
@@ -16,6 +16,7 @@ from collbench.analysis.cells import cell_of, known, time_of
 from collbench.analysis.combine import allocation_of, launch_folders, read_all, repetitions
 from collbench.analysis.differences import facts
 from collbench.errors import UsageError
+from collbench.peak.ceiling import Ceiling
 from collbench.results.reader import Run
 from collbench.results.record import SERIES, Row
 
@@ -43,6 +44,18 @@ class Measured(NamedTuple):
         return log(median(there)) if there else None
 
 
+class Shown(NamedTuple):
+    """What the rows of a cell say besides its times, of all launches.
+
+    flags    of any of them
+    percent  of the ceiling, the median over launches; None where one has none. ceiling: the last row's
+    """
+
+    flags: frozenset[str]
+    percent: float | None
+    ceiling: Ceiling | None
+
+
 @dataclass(frozen=True)
 class Allocation:
     """name        its identity: no allocation counts twice
@@ -51,6 +64,7 @@ class Allocation:
     canary_s    by launch, the median over its cells of the canary (a measure of the machine's state); None where there was none
     facts       by kind (software, topology, …) and thing its value as text: all that is compared between allocations
     cells       what was measured
+    shown       what the rows say besides; a baseline does not keep it
     """
 
     name: str
@@ -60,6 +74,7 @@ class Allocation:
     canary_s: tuple[float | None, ...]
     facts: Mapping[str, Mapping[str, str]]
     cells: Mapping[Cell, Measured]
+    shown: Mapping[Cell, Shown] = field(default_factory=dict, compare=False)
 
 
 def allocations_in(paths: Sequence[Path]) -> list[Allocation]:
@@ -96,12 +111,13 @@ def allocation_from(runs: Sequence[Run]) -> Allocation:
     name = allocation_of(runs[0]) or runs[0].path.resolve().name
     if not _NAME.fullmatch(name):
         raise UsageError(f"{runs[0].path}: its allocation's name {name!r} cannot be that of a file: measure with another --allocation NAME")
-    cells = dict(_cells(runs))
+    each = [{cell_of(row): row for row in run.rows} for run in runs]
+    cells = dict(_cells(runs, each))
     if not cells:
         raise UsageError(f"{runs[0].path} has no finished cell: name a run that measured something")
     began = min((str(told) for run in runs if is_moment(told := run.info.get("started_utc"))), default="")
     unfinished = sum(not run.finished for run in runs)
-    return Allocation(name, began, len(runs), unfinished, tuple(map(_canary, runs)), _by_kind(runs[0]), cells)
+    return Allocation(name, began, len(runs), unfinished, tuple(map(_canary, runs)), _by_kind(runs[0]), cells, _all_shown(cells, each))
 
 
 def is_moment(value: Any) -> bool:
@@ -112,12 +128,11 @@ def is_moment(value: Any) -> bool:
         return False
 
 
-def _cells(runs: Sequence[Run]) -> Iterator[tuple[Cell, Measured]]:
+def _cells(runs: Sequence[Run], each: Sequence[Mapping[Cell, Row]]) -> Iterator[tuple[Cell, Measured]]:
     """A cell measured twice in a launch counts as it was last, but what was wrong at any time is wrong."""
     wrong = Counter[Cell]()
     for row in (row for run in runs for row in run.rows if row.wrong):
         wrong[cell_of(row)] += row.wrong or 0
-    each = [{cell_of(row): row for row in run.rows} for run in runs]
     for cell in dict.fromkeys(cell for rows in each for cell in rows):
         yield cell, _measured([rows.get(cell) for rows in each], wrong[cell])
 
@@ -127,6 +142,18 @@ def _measured(rows: Sequence[Row | None], wrong: int) -> Measured:
     if any(value is not None for value in medians):
         return Measured(medians, wrong)
     return Measured(medians, wrong, next((row.na for row in rows if row is not None and row.na), "no time"))
+
+
+def _all_shown(cells: Iterable[Cell], each: Sequence[Mapping[Cell, Row]]) -> dict[Cell, Shown]:
+    return {cell: _shown([rows[cell] for rows in each if cell in rows and time_of(rows[cell]) is not None]) for cell in cells}
+
+
+def _shown(rows: Sequence[Row]) -> Shown:
+    percents = [row.percent_of_ceiling for row in rows]
+    known_ones = [each for each in percents if each is not None]
+    ceiling = next((row.ceiling for row in reversed(rows) if row.ceiling is not None), None)
+    flags = frozenset(flag for row in rows for flag in row.flags)
+    return Shown(flags, median(known_ones) if known_ones and len(known_ones) == len(rows) else None, ceiling)
 
 
 def _canary(run: Run) -> float | None:

@@ -130,7 +130,7 @@ def drop(path: Path, name: str) -> None:
 
 
 def _lines(allocation: Allocation) -> Iterator[str]:
-    head = {name: value for name, value in vars(allocation).items() if name != "cells"}
+    head = {name: value for name, value in vars(allocation).items() if name not in ("cells", "shown")}
     yield to_line({"schema": SCHEMA, **head, "columns": [*COLUMNS, "medians_s", "wrong", "na"]})
     ordered = sorted(allocation.cells.items(), key=lambda each: tuple(map(_sortable, each[0])))
     yield from (

@@ -14,16 +14,21 @@ from statistics import median
 
 import numpy as np
 
+from collbench import __version__
 from collbench.analysis.cells import known
 from collbench.analysis.differences import Difference
 from collbench.errors import UsageError
 from collbench.gate.allocation import COLUMNS, Allocation, Cell, Measured
 from collbench.gate.baseline import Baseline, scheme_of, times_of
+from collbench.gate.cause import cause_of
 from collbench.gate.changes import Expected, changes, unannounced
+from collbench.gate.floors import Floor, floor_states
+from collbench.gate.groups import group_states
+from collbench.gate.names import name_of
+from collbench.gate.plausible import ranked
 from collbench.gate.rule import ENOUGH, FEWEST, STRIKES, Excess, Limits, Mask, exceed, learn
 from collbench.gate.scheme import Figures
 from collbench.gate.verdict import CLEARED, CONFIRMED, PASSED, REGRESSION, SUSPECTED, UNDECIDED, WRONG_DATA, Suspicion, Verdict
-from collbench.units import format_size
 
 _STATE = 1.20  # a canary that is further off belongs to another state of the machine
 _MOST_FLIPPED = 2  # launches of an allocation that may be left out for it
@@ -38,8 +43,10 @@ class _Problem:
     blocks: bool
 
 
-def judge(baseline: Baseline, candidate: Sequence[Allocation], expected: Sequence[Expected], today: date) -> Verdict:
-    """The verdict on a candidate's allocations, given in the order in which they began.
+def judge(
+    baseline: Baseline, candidate: Sequence[Allocation], expected: Sequence[Expected], today: date, asked: Sequence[Floor] = ()
+) -> Verdict:
+    """The verdict on a candidate's allocations, given in the order in which they began; `asked` are floors of percent of ceiling.
 
     Raises UsageError where one of them is in the baseline or two have one name, or the first has no cell in common with it.
     """
@@ -60,11 +67,27 @@ def judge(baseline: Baseline, candidate: Sequence[Allocation], expected: Sequenc
     suspicions = _suspicions(limits, excess, cells)
     problems += [*_missing(limits, allocations, cells), *_in_part(limits, candidate[0], cells), *_open(suspicions, len(candidate))]
     wrong = list(_wrong(candidate))
+    groups = group_states(limits, excess, cells, suspicions)
+    floors = floor_states(asked, allocations)
+    cause = cause_of(suspicions, groups)
     return Verdict(
-        WRONG_DATA if wrong else _result(problems, suspicions), (*wrong, *(problem.sentence for problem in problems)), tuple(suspicions),
-        str(baseline.path), len(baseline.allocations), len(baseline.allocations) < ENOUGH, tuple(each.name for each in candidate),
-        int(limits.judged.sum()), tuple(found),
-    )  # fmt: skip
+        result=WRONG_DATA if wrong else _result(problems, suspicions),
+        mode="baseline",
+        reasons=(*wrong, *(problem.sentence for problem in problems)),
+        notes=(),
+        suspicions=tuple(suspicions),
+        groups=tuple(groups),
+        floors=tuple(floors),
+        cause=cause,
+        changes=tuple(ranked(found, expected, today, suspicions, cause)),
+        baseline=str(baseline.path),
+        allocations=len(baseline.allocations),
+        thin=len(baseline.allocations) < ENOUGH,
+        candidates=tuple(each.name for each in candidate),
+        cells=int(limits.judged.sum()),
+        judged_on=today.isoformat(),
+        collbench=__version__,
+    )
 
 
 def _check(baseline: Baseline, candidate: Sequence[Allocation]) -> None:
@@ -203,10 +226,3 @@ def _wrong(candidate: Sequence[Allocation]) -> Iterator[str]:
         if cells:
             more = f" and {len(cells) - _MOST_NAMED} more" if len(cells) > _MOST_NAMED else ""
             yield f"allocation {each.name}: what arrived is not what was sent in {', '.join(map(name_of, cells[:_MOST_NAMED]))}{more}"
-
-
-def name_of(cell: Cell) -> str:
-    """A cell in few words: "allreduce 64 MiB mpi"; what else names it stands in its columns."""
-    columns = dict(zip(COLUMNS, cell, strict=True))
-    size = [format_size(columns["size_bytes"])] if columns["size_bytes"] else []
-    return " ".join([str(columns["operation"]), *size, str(columns["backend"])])

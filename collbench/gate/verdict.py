@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from collbench.analysis.differences import Difference
 from collbench.errors import FAILED, FINE, NEGATIVE, NO_VERDICT
 
 SCHEMA = 1
 PASSED, REGRESSION, UNDECIDED, WRONG_DATA = "passed", "regression", "no verdict", "wrong data"
 EXIT_CODES = {PASSED: FINE, REGRESSION: NEGATIVE, UNDECIDED: NO_VERDICT, WRONG_DATA: FAILED}
-CONFIRMED, SUSPECTED, CLEARED = "confirmed", "suspected", "cleared"
+CONFIRMED, SUSPECTED, CLEARED, ACCEPTED = "confirmed", "suspected", "cleared", "accepted"
+
+
+@dataclass(frozen=True)
+class Announcement:
+    """Who said why a change, or a slowdown, is right, and until when (ISO 8601 day) that counts."""
+
+    reason: str
+    reviewer: str
+    expires: str
 
 
 @dataclass(frozen=True)
@@ -23,7 +32,9 @@ class Suspicion:
     cell     what names the cell: its columns by name; empty for the others
     factors  by allocation of the candidate, the time over what the baseline says; None where it was not measured
     limit    the factor that may be by chance
-    state    "confirmed" (exceeded in three allocations), "suspected" (not measured often enough) or "cleared"
+    state    "confirmed" (exceeded in three allocations), "suspected" (not measured often enough), "cleared", or "accepted": it would be
+             confirmed or suspected, but a slowdown of that much was announced
+    announced who announced it; None: nobody
     """
 
     kind: str
@@ -32,28 +43,123 @@ class Suspicion:
     factors: tuple[float | None, ...]
     limit: float
     state: str
+    announced: Announcement | None = None
+
+
+@dataclass(frozen=True)
+class GroupState:
+    """A group of cells as judged: one line of every output, be it good or bad.
+
+    backend, operation, size_class  what forms it; name: the same in words, "allreduce on mpi, large messages"
+    cells    with a history long enough; missing: how many of them the candidate's first allocation lacks
+    factors  by allocation of the candidate, the median over its cells of the time over what the baseline says; None: not known
+    limit    the factor that may be by chance; None where a group is too small to be judged as one (its cells are)
+    worst    the name of the cell that exceeds its limit most, or comes nearest to it; None where none was measured
+    worst_factor, worst_limit  of that cell in the first allocation
+    state    "passed", "confirmed", "suspected" (its own, or any cell's of it) or "no verdict" (something of it is missing, or not judged)
+    """
+
+    backend: str
+    operation: str
+    size_class: str
+    name: str
+    cells: int
+    missing: int
+    factors: tuple[float | None, ...]
+    limit: float | None
+    worst: str | None
+    worst_factor: float | None
+    worst_limit: float | None
+    state: str
+
+
+@dataclass(frozen=True)
+class FloorState:
+    """A cell below a share of its ceiling that somebody asked for (`--min-percent`), or of which that share is not known.
+
+    name, cell  as in `Suspicion`
+    asked    as it was asked for: "ring:80@64M-"; wanted: in percent
+    percents by allocation of the candidate, of the ceiling of that model; None where it is not known
+    limited_by, model  the ceiling's link and kind; None where no allocation has such a ceiling
+    state    "confirmed" (below in three allocations), "suspected" (below in all, but fewer), "cleared" or "no verdict" (not known)
+    """
+
+    name: str
+    cell: dict[str, Any]
+    asked: str
+    wanted: float
+    percents: tuple[float | None, ...]
+    limited_by: str | None
+    model: str | None
+    state: str
+
+
+@dataclass(frozen=True)
+class Change:
+    """Something that is `after` in the candidate and was `before` in the last good allocation; the most plausible cause first.
+
+    kind, what  "software" "mpi version"
+    plausible   why it may, or may hardly, be the cause of what became slower: "it carries every slower cell"; "" where nothing did
+    announced   who announced it; None: nobody
+    """
+
+    kind: str
+    what: str
+    before: str
+    after: str
+    plausible: str
+    announced: Announcement | None
+
+    def sentence(self) -> str:
+        """ "software mpi: MPICH 4.3 → MPICH 5.0"."""
+        return f"{self.kind} {self.what}: {self.before} → {self.after}"
+
+
+@dataclass(frozen=True)
+class Cause:
+    """What the pattern of slower cells points at.
+
+    kind      "link", "memory", "latency", "host", "backend", "operation", "cells"
+    sentence  what points at it: "the link: large messages are 1.11 times slower on mpi and gloo, small ones are not"
+    """
+
+    kind: str
+    sentence: str
 
 
 @dataclass(frozen=True)
 class Verdict:
     """result      "passed", "regression", "no verdict" or "wrong data"
+    mode        "baseline", or "paired" (old and new stack side by side)
     reasons     why there is no verdict, or why it does not pass, a sentence each
+    notes       what else has to be known: launches left out, cells without a history, slowed on purpose
     suspicions  the surest and worst first
-    baseline    its folder; allocations: how many it has; thin: fewer than six
+    groups      every group with a history, in the order of the baseline's cells
+    floors      cells below the share of a ceiling that was asked for
+    cause       what became slower points at; None where nothing is confirmed or suspected, or nothing is to be said
+    changes     what changed since the last good allocation, announced or not, the most plausible first
+    baseline    its folder (of paired stacks: the old one's folders); allocations: how many it has; thin: fewer than six
     candidates  the names of the allocations that were judged, in the order in which they began
     cells       how many cells have a history to be judged by
-    differences what changed since the last good allocation, announced or not
+    judged_on   the day, ISO 8601, by which announcements expire; collbench: the version that judged
     """
 
     result: str
+    mode: str
     reasons: tuple[str, ...]
+    notes: tuple[str, ...]
     suspicions: tuple[Suspicion, ...]
+    groups: tuple[GroupState, ...]
+    floors: tuple[FloorState, ...]
+    cause: Cause | None
+    changes: tuple[Change, ...]
     baseline: str
     allocations: int
     thin: bool
     candidates: tuple[str, ...]
     cells: int
-    differences: tuple[Difference, ...]
+    judged_on: str
+    collbench: str
 
     @property
     def exit_code(self) -> int:
@@ -61,5 +167,30 @@ class Verdict:
         return EXIT_CODES[self.result]
 
     def as_json(self) -> dict[str, Any]:
-        """verdict.json."""
+        """verdict.json; its form is verdict.schema.json."""
         return {"schema": SCHEMA, "exit_code": self.exit_code, **asdict(self)}
+
+
+def from_json(told: Mapping[str, Any]) -> Verdict:
+    """The verdict that `as_json` wrote, of an object that fits the schema."""
+    return Verdict(
+        **{
+            **{name: value for name, value in told.items() if name not in ("schema", "exit_code")},
+            "reasons": tuple(told["reasons"]),
+            "notes": tuple(told["notes"]),
+            "candidates": tuple(told["candidates"]),
+            "suspicions": tuple(_suspicion(each) for each in told["suspicions"]),
+            "groups": tuple(GroupState(**{**each, "factors": tuple(each["factors"])}) for each in told["groups"]),
+            "floors": tuple(FloorState(**{**each, "percents": tuple(each["percents"])}) for each in told["floors"]),
+            "cause": Cause(**told["cause"]) if told["cause"] else None,
+            "changes": tuple(Change(**{**each, "announced": _announced(each)}) for each in told["changes"]),
+        }
+    )
+
+
+def _suspicion(told: Mapping[str, Any]) -> Suspicion:
+    return Suspicion(**{**told, "factors": tuple(told["factors"]), "announced": _announced(told)})
+
+
+def _announced(told: Mapping[str, Any]) -> Announcement | None:
+    return Announcement(**told["announced"]) if told["announced"] else None

@@ -82,11 +82,11 @@ def test_json_is_the_verdict(good: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ([], "name a baseline and runs (collbench gate --baseline DIR RUN…), or --self-test"),
+        ([], "name a baseline and runs (collbench gate --baseline DIR RUN…), --paired OLD… NEW…, --verdict FILE, or --self-test"),
         (["--baseline", "base"], "name a baseline and runs"),
         (["--baseline", "nowhere", "good-0"], "nowhere is not a baseline"),
         (["--baseline", "base", "good-0"], "allocation good-0 is in the baseline base: it cannot be judged by itself"),
-        (["--self-test", "--baseline", "base"], "--self-test makes up what it judges: leave out --baseline and the runs"),
+        (["--self-test", "good-0"], "--self-test makes up what it judges: leave out --paired, --verdict and the runs"),
         (["--baseline", "base", "--expect", "none.toml", "good-0"], "--expect none.toml cannot be read"),
     ],
 )

@@ -9,13 +9,14 @@ from collbench.gate.allocation import COLUMNS
 from collbench.gate.confirm import confirm_suite, suspects
 from collbench.gate.verdict import Suspicion, Verdict
 from collbench.suite.form import check_form
+from tests.gate.verdicts import verdict as made_up
 from tests.results.rows import make_row
 
 CELLS = [cell_of(make_row(size, backend=backend)) for backend in ("nccl", "mpi") for size in (8, 64 << 20, 128 << 20)]
 
 
 def verdict(*suspicions: Suspicion) -> Verdict:
-    return Verdict("no verdict", (), suspicions, "base", 6, False, ("new",), 6, ())
+    return made_up(result="no verdict", suspicions=suspicions)
 
 
 def suspect(kind: str, name: str, state: str = "suspected", cell: tuple[object, ...] = ()) -> Suspicion:

@@ -162,13 +162,13 @@ class TestChanges:
         verdict = judged(*(replace(slow(name), facts=NEW) for name in "abc"))
         assert verdict.result == "no verdict"
         assert verdict.reasons[0] == "software nccl: 2.29 → 2.30: nobody announced it (--expect FILE)"
-        assert [each.sentence() for each in verdict.differences] == ["software nccl: 2.29 → 2.30"]
+        assert [each.sentence() for each in verdict.changes] == ["software nccl: 2.29 → 2.30"]
 
     def test_an_announced_one_is_judged_and_stays_attached(self) -> None:
         announced = Expected("software", "nccl*", "upgrade", "ops", date(2026, 12, 1))
         verdict = judged(*(replace(slow(name), facts=NEW) for name in "abc"), expected=(announced,))
         assert verdict.result == "regression"
-        assert [each.sentence() for each in verdict.differences] == ["software nccl: 2.29 → 2.30"]
+        assert [each.sentence() for each in verdict.changes] == ["software nccl: 2.29 → 2.30"]
 
     def test_a_change_before_a_confirmation_counts_too(self) -> None:
         verdict = judged(slow("a"), replace(slow("b"), facts=NEW), slow("c"))

@@ -29,9 +29,9 @@ def lines(verdict: Verdict, format: str) -> Iterator[Line]:
     )
     if len(verdict.suspicions) > _MOST:
         yield Line(f"and {len(verdict.suspicions) - _MOST} more: see --out FILE")
-    if verdict.differences:
+    if verdict.changes:
         yield Line("what changed since the last good allocation:", "head")
-        yield from (Line(printable(f"  {each.sentence()}")) for each in verdict.differences[:_MOST_DIFFERENCES])
+        yield from (Line(printable(f"  {each.sentence()}")) for each in verdict.changes[:_MOST_DIFFERENCES])
 
 
 def _result(verdict: Verdict) -> str:

@@ -1,0 +1,77 @@
+"""The state of every group, good ones too: what JUnit, Markdown and the page have a line for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from collbench.gate.allocation import Cell
+from collbench.gate.baseline import group_of_cell
+from collbench.gate.names import name_of
+from collbench.gate.rule import Excess, Limits
+from collbench.gate.scheme import Figures, Group, Numbers
+from collbench.gate.verdict import CONFIRMED, PASSED, SUSPECTED, UNDECIDED, GroupState, Suspicion
+
+
+@dataclass(frozen=True)
+class _Looked:
+    """Everything that a group's state is made from."""
+
+    limits: Limits
+    excess: Excess
+    cells: Sequence[Cell]
+    suspicions: Sequence[Suspicion]
+
+
+def group_states(limits: Limits, excess: Excess, cells: Sequence[Cell], suspicions: Sequence[Suspicion]) -> list[GroupState]:
+    """One for each group that has a cell with a history, in the order of the baseline's cells."""
+    looked = _Looked(limits, excess, cells, suspicions)
+    judged = [members[limits.judged[members]] for members in limits.scheme.members]
+    return [_state(number, each, looked) for number, each in enumerate(judged) if len(each)]
+
+
+def _state(number: int, judged: Numbers, looked: _Looked) -> GroupState:
+    limits, group = looked.limits, looked.limits.scheme.groups[number]
+    first = looked.excess.cells[0, judged]
+    missing = int((~np.isfinite(first)).sum())
+    worst = _worst(first, limits.cells[judged])
+    return GroupState(
+        *group,
+        name=str(group),
+        cells=len(judged),
+        missing=missing,
+        factors=tuple(map(_known, looked.excess.groups[:, number])),
+        limit=_known(float(np.exp(limits.groups[number]))),
+        worst=None if worst is None else name_of(looked.cells[int(judged[worst])]),
+        worst_factor=None if worst is None else float(first[worst]),
+        worst_limit=None if worst is None else _known(float(np.exp(limits.cells[judged[worst]]))),
+        state=_result(missing, list(_of_group(group, looked.suspicions))),
+    )
+
+
+def _known(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+def _worst(factors: Figures, limits: Figures) -> int | None:
+    """The place of what is nearest to its limit, or furthest above it; None where nothing was measured."""
+    known = np.isfinite(factors)
+    return int(np.argmax(np.where(known, np.log(factors) - limits, -np.inf))) if known.any() else None
+
+
+def _of_group(group: Group, suspicions: Sequence[Suspicion]) -> Iterator[str]:
+    for each in suspicions:
+        if each.kind == "group" and each.name == str(group):
+            yield each.state
+        if each.kind == "cell" and group_of_cell(tuple(each.cell.values())) == group:
+            yield each.state
+
+
+def _result(missing: int, states: Sequence[str]) -> str:
+    if CONFIRMED in states:
+        return CONFIRMED
+    if SUSPECTED in states:
+        return SUSPECTED
+    return UNDECIDED if missing else PASSED

@@ -1,0 +1,67 @@
+"""Verdicts for the tests of what is made from them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from collbench.analysis.cells import cell_of
+from collbench.gate.allocation import COLUMNS
+from collbench.gate.verdict import Announcement, Cause, Change, FloorState, GroupState, Suspicion, Verdict
+from tests.results.rows import make_row
+
+PASSED: dict[str, Any] = {
+    "result": "passed", "mode": "baseline", "reasons": (), "notes": (), "suspicions": (), "groups": (), "floors": (), "cause": None,
+    "changes": (), "baseline": "base", "allocations": 6, "thin": False, "candidates": ("new",), "cells": 6, "judged_on": "2026-11-21",
+    "collbench": "0.1.0",
+}  # fmt: skip
+CELL = dict(zip(COLUMNS, cell_of(make_row(64 << 20, backend="mpi")), strict=True))
+LINK = "NIC 4×100 Gb/s"
+ANNOUNCED = Announcement("fewer CTAs leave room for kernels", "A. Reviewer", "2027-01-31")
+
+
+def verdict(**changes: Any) -> Verdict:
+    """One that passed, but for `changes`."""
+    return Verdict(**{**PASSED, **changes})
+
+
+def suspicion(state: str = "confirmed", name: str = "allreduce 64 MiB mpi", **changes: Any) -> Suspicion:
+    """A cell 12, 11 and 13 % slower."""
+    told: dict[str, Any] = {"kind": "cell", "name": name, "cell": CELL, "factors": (1.12, 1.11, 1.13), "limit": 1.02, "state": state}
+    return Suspicion(**{**told, **changes})
+
+
+def group(state: str = "passed", operation: str = "allreduce", backend: str = "mpi", **changes: Any) -> GroupState:
+    """Ten large cells."""
+    told: dict[str, Any] = {
+        "backend": backend, "operation": operation, "size_class": "large", "name": f"{operation} on {backend}, large messages",
+        "cells": 10, "missing": 0, "factors": (1.001,), "limit": 1.01, "worst": f"{operation} 64 MiB {backend}", "worst_factor": 1.008,
+        "worst_limit": 1.02, "state": state,
+    }  # fmt: skip
+    return GroupState(**{**told, **changes})
+
+
+def regression(**changes: Any) -> Verdict:
+    """A regression with something of everything."""
+    told: dict[str, Any] = {
+        "result": "regression",
+        "reasons": ("allocation night-9 lacks allreduce 8 B mpi: what is missing never passes",),
+        "notes": ("allocation night-9: 1 of 5 launches was left out: the machine was in another state",),
+        "suspicions": (
+            suspicion(),
+            suspicion("accepted", "allreduce 8 B nccl", announced=ANNOUNCED, factors=(1.04, None, None)),
+            suspicion("cleared", "allreduce on mpi, large messages", kind="group", cell={}, factors=(1.03, 1.0, 1.0)),
+        ),
+        "groups": (
+            group("confirmed", factors=(1.03, 1.0, 1.0), worst_factor=1.12),
+            group(backend="nccl"),
+            group("no verdict", "broadcast", missing=3, limit=None, factors=(None,), worst=None, worst_factor=None, worst_limit=None),
+        ),
+        "floors": (FloorState("allreduce 64 MiB mpi", CELL, "ring:80@64M-", 80.0, (71.0, 70.5, 72.0), LINK, "ring", "confirmed"),),
+        "cause": Cause("link", "the link: large messages are 1.12 times slower on mpi and nccl, small ones are not"),
+        "changes": (
+            Change("topology", "nic rate", "400 Gb/s", "360 Gb/s", "it is what all slower cells share", None),
+            Change("software", "nccl", "2.29", "2.30", "", ANNOUNCED),
+        ),
+        "candidates": ("night-9", "night-10", "night-11"),
+    }  # fmt: skip
+    return verdict(**{**told, **changes})
