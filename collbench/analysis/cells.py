@@ -8,7 +8,7 @@ from typing import Any
 from collbench.results.record import SERIES, Row
 
 WHERE_NONE = {"algorithm": "auto", "protocol": "auto"}  # what None means in these fields; in all others it is nothing
-_SHORTEST_S, _LONGEST_S = 1e-15, 1e12  # beyond, logarithms and their squares overflow
+SHORTEST_S, LONGEST_S = 1e-15, 1e12  # beyond, logarithms and their squares overflow
 
 
 def cell_of(row: Row) -> tuple[Any, ...]:
@@ -29,7 +29,7 @@ def time_of(row: Row) -> float | None:
 
 def is_time(value: Any) -> bool:
     """Whether it is a number of seconds that something can have taken: a femtosecond to 30 000 years."""
-    return known(value) and _SHORTEST_S <= value <= _LONGEST_S
+    return known(value) and SHORTEST_S <= value <= LONGEST_S
 
 
 def known(value: Any) -> bool:

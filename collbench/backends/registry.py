@@ -11,6 +11,7 @@ from collbench.errors import UsageError
 _OWN = {"mpi": "collbench.backends.mpi:MpiBackend", "gloo": "collbench.backends.gloo:GlooBackend"}
 _OWN |= {"nccl": "collbench.backends.nccl.backend:NcclBackend", "torch-nccl": "collbench.backends.torch_nccl:TorchNcclBackend"}
 _OWN |= {"simulated": "collbench.backends.simulated:SimulatedBackend", "socket": "collbench.backends.socket_tcp:SocketBackend"}
+_OWN |= {"slowed": "collbench.backends.slowed:SlowedBackend"}
 # Tried without being asked for: real ones only, cheap to start first.
 DEFAULTS = ("mpi", "gloo")
 

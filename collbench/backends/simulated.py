@@ -44,6 +44,10 @@ class VirtualClock:
         noise = self._random.lognormal(0, _SPREAD, len(ranks))
         self._now[list(ranks)] = self._now[list(ranks)].max() + seconds * noise
 
+    def hold(self, seconds: NDArray[np.float64]) -> None:
+        """Lets each rank lose so much time on its own."""
+        self._now += seconds
+
     def align(self) -> None:
         """All ranks meet."""
         self._now[:] = self._now.max(initial=0.0)

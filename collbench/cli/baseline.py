@@ -1,4 +1,4 @@
-"""collbench baseline add|show|drop DIR …: allocations that were good, kept to judge others by."""
+"""collbench baseline add|show|drop|diff DIR …: allocations that were good, kept to judge others by."""
 
 from __future__ import annotations
 
@@ -18,12 +18,17 @@ def add(commands: Any) -> dict[str, argparse.ArgumentParser]:
     more = verbs.add_parser("add", help="copy the medians of runs into the baseline, an allocation each")
     shown = verbs.add_parser("show", help="print the allocations, and of each cell the smallest slowdown visible")
     less = verbs.add_parser("drop", help="take allocations out")
-    for each in (more, shown, less):
+    between = verbs.add_parser("diff", help="print what moved between two allocations, or two baselines, and what else changed")
+    for each in (more, shown, less, between):
         each.add_argument("folder", metavar="DIR", type=Path, help="the baseline's folder")
     more.add_argument("runs", metavar="RUN", nargs="+", type=Path, help="a run's folder, or a folder of launches")
-    shown.add_argument("--format", choices=("table", "json"), default="table", help="(default: table)")
+    for each in (shown, between):
+        each.add_argument("--format", choices=("table", "json"), default="table", help="(default: table)")
     less.add_argument("names", metavar="NAME", nargs="+", help="allocations, as `show` calls them")
-    for each, call in ((more, _add), (shown, _show), (less, _drop)):
+    between.add_argument(
+        "others", metavar="OTHER", nargs="+", help="two allocations of DIR, the old one first; or the folder of another baseline"
+    )
+    for each, call in ((more, _add), (shown, _show), (less, _drop), (between, _diff)):
         each.set_defaults(call=call)
     return {"baseline": parser}
 
@@ -57,4 +62,24 @@ def _drop(arguments: argparse.Namespace, argv: list[str]) -> int:
 
     for name in arguments.names:
         drop(arguments.folder, name)
+    return 0
+
+
+def _diff(arguments: argparse.Namespace, argv: list[str]) -> int:
+    """Prints what is between the two; 0. Raises UsageError."""
+    import sys
+
+    from collbench.errors import UsageError
+    from collbench.gate.baseline import load
+    from collbench.gate.diff import between_allocations, between_baselines
+    from collbench.report.baseline_diff import lines
+    from collbench.report.screen import write_line
+
+    if len(arguments.others) > 2:
+        raise UsageError(f"diff is between two: name two allocations of {arguments.folder}, or the folder of one other baseline")
+    baseline = load(arguments.folder)
+    two = len(arguments.others) == 2
+    moves = between_allocations(baseline, *arguments.others) if two else between_baselines(baseline, load(Path(arguments.others[0])))
+    for line in lines(moves, arguments.format):
+        write_line(sys.stdout, line.text)
     return 0

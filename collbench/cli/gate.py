@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from collbench.cli.parser import positive
+from collbench.cli import self_test
+from collbench.cli.parser import Parser, from_environment
+from collbench.errors import UsageError
 
 if TYPE_CHECKING:
     from collbench.gate.verdict import Verdict
+    from collbench.report.verdict.outputs import Files
 
 _ABOUT = (
     "judges fresh allocations by a baseline of good ones (`collbench baseline`): what exceeds its limit in the first one is a suspect, and "
@@ -18,7 +22,9 @@ _ABOUT = (
     "judged: made-up clusters show how often the rule alarms, and what it finds."
 )
 _RUNS = "the candidate's runs: of one allocation, or of three fresh ones; with --paired those of the old stack, then as many of the new"
-_MOST_TRIALS, _MOST_ALLOCATIONS = 1_000_000, 1_000
+
+_STYLES = ("collbench", "nagios", "prolog")
+_DRAINS_NOT = "nothing is confirmed, so the exit code is 0 (--exit-style prolog)"
 
 
 def add(commands: Any) -> dict[str, argparse.ArgumentParser]:
@@ -31,10 +37,13 @@ def add(commands: Any) -> dict[str, argparse.ArgumentParser]:
     parser.add_argument("--paired", action="store_true", help="no history: launches of two stacks by turns in each of two allocations")
     parser.add_argument("--verdict", metavar="FILE", type=Path, help="judge nothing: show a verdict.json once more")
     parser.add_argument("--expect", metavar="FILE", type=Path, help="TOML with changes that were announced: tables [[change]]")
-    floor = "a share of the ceiling that is asked for, such as ring:80@64M- (model, percent, sizes); may be given several times"
+    floor = (
+        "a share of the ceiling asked of each cell for itself: ring:80@64M- (model, percent, sizes) or hard:60@1M-16M/allreduce+nccl "
+        "(operation, backend); may be given several times"
+    )
     parser.add_argument("--min-percent", metavar="MODEL:PERCENT@SIZES", action="append", default=[], help=floor)
     _add_outputs(parser.add_argument_group("outputs, all made from verdict.json"))
-    _add_self_test(parser.add_argument_group("how far it can be trusted"))
+    self_test.add_to(parser.add_argument_group("how far it can be trusted"))
     parser.set_defaults(call=call)
     return {"gate": parser}
 
@@ -48,29 +57,69 @@ def _add_outputs(outputs: Any) -> None:
     outputs.add_argument("--html", metavar="FILE", type=Path, help="write the candidate's page, the verdict on top (extra: report)")
     outputs.add_argument("--format", choices=("table", "json", "github"), default="table", help="github: annotations (default: table)")
     style = "nagios: 0 to 3 and one line of status; prolog: 1 for what is confirmed or wrong, else 0 (default: collbench)"
-    outputs.add_argument("--exit-style", choices=("collbench", "nagios", "prolog"), default="collbench", help=style)
-
-
-def _add_self_test(tested: Any) -> None:
-    tested.add_argument("--self-test", action="store_true", help="make up clusters and judge them; with --baseline such as recorded there")
-    tested.add_argument("--noise", metavar="FILE", type=Path, help="TOML with the noise of the clusters (default: a usual one)")
-    tested.add_argument("--trials", metavar="N", type=positive, default=300, help="clusters for each line (default: 300)")
-    tested.add_argument("--allocations", metavar="N", type=positive, default=6, help="allocations of the baseline (default: 6)")
-    tested.add_argument("--seed", metavar="N", type=int, default=0, help="of the trials (default: 0)")
+    outputs.add_argument("--exit-style", choices=_STYLES, default="collbench", help=style)
 
 
 def call(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Prints the verdict and returns its exit code in the style asked for; with --self-test prints the table, 0. Raises UsageError."""
     if arguments.self_test:
-        return _self_test(arguments)
+        return self_test.call(arguments)
+    files = _files(arguments)
     verdict, suite = _verdict(arguments)
-    return _written(arguments, verdict, suite)
+    return _written(arguments, files, verdict, suite)
+
+
+def style_of(argv: Sequence[str], environ: Mapping[str, str]) -> str:
+    """The --exit-style that was asked for, be the rest as it may: failures are told in it, too. What cannot be read is collbench's own."""
+    if list(argv[:1]) != ["gate"]:
+        return "collbench"
+    parser = Parser(prog="collbench gate", add_help=False)
+    parser.add_argument("--exit-style", choices=_STYLES, default="collbench")
+    try:
+        style: str = parser.parse_known_args(from_environment(parser, list(argv[1:]), environ))[0].exit_style
+    except UsageError:
+        return "collbench"
+    return style
+
+
+def told_in_style(code: int, style: str, why: str) -> int:
+    """The exit code of what failed, in this style; what a monitor has to read is printed."""
+    import sys
+
+    from collbench.gate.exits import NAGIOS, PROLOG, code_of_failure
+    from collbench.report.screen import write_line
+
+    if code != 0 and style == NAGIOS:
+        from collbench.report.verdict.status import of_failure
+
+        with suppress(OSError, ValueError):
+            write_line(sys.stdout, of_failure(why).text)
+    elif code != 0 and style == PROLOG:
+        with suppress(OSError, ValueError):
+            write_line(sys.stderr, f"collbench: {_DRAINS_NOT}")
+    return code_of_failure(code, style)
+
+
+def _files(arguments: argparse.Namespace) -> Files:
+    """The outputs asked for. Raises UsageError for those that cannot be, before anything is judged."""
+    from collbench.report.verdict.again import check_ours
+    from collbench.report.verdict.outputs import Files
+
+    files = Files(arguments.out, arguments.junit, arguments.markdown, arguments.openmetrics, arguments.html)
+    files.check()
+    if arguments.exit_style == "nagios" and arguments.format != "table":
+        raise UsageError(f"--exit-style nagios prints one line of status and no --format {arguments.format}: write --out FILE")
+    if arguments.verdict and arguments.html:
+        raise UsageError("--html shows the runs, too: collbench report RUN… --html FILE --verdict FILE")
+    if arguments.confirm_suite:
+        if arguments.verdict or arguments.paired:
+            raise UsageError("--confirm-suite needs a baseline: for paired stacks measure the same suite again, for a verdict judge again")
+        check_ours(arguments.confirm_suite)
+    return files
 
 
 def _verdict(arguments: argparse.Namespace) -> tuple[Verdict, str | None]:
     """The verdict, and the suite that measures its suspects again: None where there are none, or nothing was judged here."""
-    from collbench.errors import UsageError
-
     ways = [bool(arguments.baseline), arguments.paired, bool(arguments.verdict)]
     if sum(ways) != 1 or bool(arguments.verdict) == bool(arguments.runs):
         ways_told = "--paired OLD… NEW…, --verdict FILE, or --self-test"
@@ -78,6 +127,8 @@ def _verdict(arguments: argparse.Namespace) -> tuple[Verdict, str | None]:
     if arguments.verdict:
         from collbench.gate.stored import read_verdict
 
+        if arguments.expect or arguments.min_percent:
+            raise UsageError("--verdict judges nothing: leave out --expect and --min-percent, or name the baseline and the runs")
         return read_verdict(arguments.verdict), None
     return _paired(arguments) if arguments.paired else _judged(arguments)
 
@@ -88,7 +139,7 @@ def _judged(arguments: argparse.Namespace) -> tuple[Verdict, str | None]:
     from collbench.gate.allocation import allocations_in
     from collbench.gate.baseline import load
     from collbench.gate.changes import read_expected
-    from collbench.gate.confirm import confirm_suite, suspects
+    from collbench.gate.confirm import can_be_named, confirm_suite, suspects
     from collbench.gate.floors import read_floor
     from collbench.gate.judge import judge
 
@@ -97,13 +148,12 @@ def _judged(arguments: argparse.Namespace) -> tuple[Verdict, str | None]:
     baseline = load(arguments.baseline)
     verdict = judge(baseline, allocations_in(arguments.runs), expected, date.today(), floors)
     waiting = suspects(verdict, baseline.cells)
-    return verdict, confirm_suite(waiting) if waiting else None
+    return verdict, confirm_suite(waiting) if any(map(can_be_named, waiting)) else None
 
 
 def _paired(arguments: argparse.Namespace) -> tuple[Verdict, str | None]:
     from datetime import date
 
-    from collbench.errors import UsageError
     from collbench.gate.changes import read_expected
     from collbench.gate.floors import read_floor
     from collbench.gate.paired import judge_paired
@@ -116,49 +166,21 @@ def _paired(arguments: argparse.Namespace) -> tuple[Verdict, str | None]:
     return judge_paired(arguments.runs[:half], arguments.runs[half:], expected, date.today(), floors), None
 
 
-def _written(arguments: argparse.Namespace, verdict: Verdict, suite: str | None) -> int:
+def _written(arguments: argparse.Namespace, files: Files, verdict: Verdict, suite: str | None) -> int:
     import sys
 
-    from collbench.gate.exits import exit_code
-    from collbench.report.screen import write_line
-    from collbench.report.verdict.outputs import Files, lines, write_files
+    from collbench.gate.exits import PROLOG, exit_code
+    from collbench.report.screen import PlainScreen, wants_color, write_line
+    from collbench.report.verdict.again import write_suite
+    from collbench.report.verdict.outputs import lines, write_files
 
-    runs: Sequence[Path] = arguments.runs
-    write_files(
-        verdict, Files(arguments.out, arguments.junit, arguments.markdown, arguments.openmetrics, arguments.html), runs,
-        arguments.confirm_suite, suite,
-    )  # fmt: skip
+    write_files(verdict, files, arguments.runs)
+    said = write_suite(arguments.confirm_suite, suite) if arguments.confirm_suite else None
+    code = exit_code(verdict, arguments.exit_style)
+    drains_not = f"{verdict.result}: {_DRAINS_NOT}" if arguments.exit_style == PROLOG and verdict.exit_code and not code else None
+    for told in filter(None, (said, drains_not)):
+        write_line(sys.stderr, f"collbench: {told}")
+    screen = PlainScreen(sys.stdout, sys.stderr, wants_color(sys.stdout))
     for line in lines(verdict, arguments.format, arguments.exit_style):
-        write_line(sys.stdout, line.text)
-    return exit_code(verdict, arguments.exit_style)
-
-
-def _self_test(arguments: argparse.Namespace) -> int:
-    import sys
-
-    from collbench.gate.noise import Noise, read_noise, usual_scheme
-    from collbench.gate.self_test import BASELINE_LAUNCHES, self_test
-    from collbench.report.screen import write_line
-    from collbench.report.self_test import head, line
-
-    _check(arguments)
-    noise = Noise() if arguments.noise is None else read_noise(arguments.noise)
-    scheme = usual_scheme()
-    if arguments.format == "table":
-        for each in head(len(scheme.of), arguments.allocations, BASELINE_LAUNCHES):
-            write_line(sys.stdout, each.text)
-    for outcome in self_test(noise, scheme, arguments.trials, arguments.seed, arguments.allocations):
-        write_line(sys.stdout, line(outcome, arguments.format).text)
-    return 0
-
-
-def _check(arguments: argparse.Namespace) -> None:
-    from collbench.errors import UsageError
-    from collbench.gate.rule import FEWEST
-
-    if arguments.runs or arguments.verdict or arguments.paired:
-        raise UsageError("--self-test makes up what it judges: leave out --paired, --verdict and the runs")
-    if arguments.allocations < FEWEST:
-        raise UsageError(f"--allocations {arguments.allocations}: with fewer than {FEWEST} the gate gives no verdict; say {FEWEST} or more")
-    if arguments.trials > _MOST_TRIALS or arguments.allocations > _MOST_ALLOCATIONS or arguments.seed < 0:
-        raise UsageError(f"at most {_MOST_TRIALS:,} --trials and {_MOST_ALLOCATIONS:,} --allocations, a --seed from 0 on")
+        screen.data(line)
+    return code

@@ -6,6 +6,7 @@ import errno
 import os
 import signal
 import sys
+from contextlib import suppress
 from types import FrameType
 from typing import NoReturn
 
@@ -21,13 +22,29 @@ _LEAVING_S = 3.0  # for libraries' exit handlers, which may hang where the run f
 
 def main() -> NoReturn:
     """Runs the command line and leaves with its exit code."""
+    _open_streams()
     code = _guarded(sys.argv[1:])
     _leave(code)
 
 
 def run(argv: list[str]) -> int:
     """Runs one command; returns its exit code. Raises CollbenchError."""
-    from collbench.cli import backends, baseline, collective, compare, doctor, explain, gate, import_, kernels, pairs, peak, probe, report
+    from collbench.cli import (
+        backends,
+        baseline,
+        collective,
+        compare,
+        doctor,
+        explain,
+        gate,
+        history,
+        import_,
+        kernels,
+        pairs,
+        peak,
+        probe,
+        report,
+    )
     from collbench.cli import run as suite
     from collbench.cli.unknown import check_command, check_words
 
@@ -35,7 +52,8 @@ def run(argv: list[str]) -> int:
                     epilog=_EPILOG, formatter_class=_formatter())  # fmt: skip
     parser.add_argument("--version", action="store_true", help="print the version")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
-    one_each = (collective, suite, pairs, backends, probe, peak, doctor, explain, import_, report, compare, baseline, gate, kernels)
+    one_each = (collective, suite, pairs, backends, probe, peak, doctor, explain, import_, report, compare, baseline, history, gate,
+                kernels)  # fmt: skip
     added = {name: parser for each in one_each for name, parser in each.add(commands).items()}
     if argv and argv[0] in added:
         argv = [argv[0], *from_environment(added[argv[0]], argv[1:], os.environ)]
@@ -53,6 +71,13 @@ def run(argv: list[str]) -> int:
     return code
 
 
+def _open_streams() -> None:
+    """What whoever started us had closed leads nowhere: Python's own exit code for that, 1, would read as a regression."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
+
+
 def _formatter() -> type:
     from argparse import RawDescriptionHelpFormatter
 
@@ -64,7 +89,15 @@ def _guarded(argv: list[str]) -> int:
     try:
         return run(argv)
     except BaseException as error:
-        return _code_of(error)
+        code = _code_of(error)
+        return _in_style(code, argv, error) if argv[:1] == ["gate"] else code
+
+
+def _in_style(code: int, argv: list[str], error: BaseException) -> int:
+    """A gate that fails does so in the style that its caller reads."""
+    from collbench.cli.gate import style_of, told_in_style
+
+    return told_in_style(code, style_of(argv, os.environ), str(error) or type(error).__name__)
 
 
 def _code_of(error: BaseException) -> int:
@@ -75,17 +108,24 @@ def _code_of(error: BaseException) -> int:
     if type(error) in known:
         return known[type(error)]
     if isinstance(error, OSError) and error.filename is None and error.errno in _NO_ROOM:  # a stream: files of ours have names
-        sys.stderr.write(f"collbench: the output cannot be written ({error.strerror}): make room where it goes, or send it elsewhere\n")
+        _say(f"collbench: the output cannot be written ({error.strerror}): make room where it goes, or send it elsewhere\n")
         return FAILED
     if not isinstance(error, CollbenchError):
         import traceback
 
-        traceback.print_exception(error)
-        sys.stderr.write("collbench: this is a defect of collbench, not of your network: please report the lines above\n")
+        _say("".join(traceback.format_exception(error)))
+        _say("collbench: this is a defect of collbench, not of your network: please report the lines above\n")
         return FAILED
     if not getattr(error, "said", False):
-        sys.stderr.write(f"collbench: {error}\n")
+        _say(f"collbench: {error}\n")
     return error.exit_code
+
+
+def _say(text: str) -> None:
+    """On stderr; where nobody can read that, the exit code has to say it alone."""
+    with suppress(OSError, ValueError):
+        sys.stderr.write(text)
+        sys.stderr.flush()
 
 
 class Terminated(BaseException):
@@ -100,8 +140,6 @@ def _terminated(_number: int, _frame: FrameType | None) -> None:
 
 def _leave(code: int) -> NoReturn:
     """Ends now: neither Python's own clean-up nor threads of libraries that failed keep a finished rank alive."""
-    from contextlib import suppress
-
     from collbench.launch.spawn import record_exit
 
     for stream in (sys.stdout, sys.stderr):

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from collbench.backends.habits import habits
+from collbench.backends.slowing import parse_slowing
 from collbench.cli.parser import amount, factor, hertz, natural, positive, skew, streams, words
 from collbench.errors import UsageError
 from collbench.operations.dtypes import dtype_named, redop_named
@@ -53,6 +54,13 @@ def add_ranks(group: argparse._ArgumentGroup) -> None:
                        help="NCCL: GPUs, and so ranks, that each process drives, as in nccl-tests (default: 1)")  # fmt: skip
     group.add_argument("--ranks-per-node", metavar="K", type=positive,
                        help="under one task per node: ranks that each task starts (default: 1; NCCL under srun: one per GPU)")  # fmt: skip
+
+
+def add_slowed(group: argparse._ArgumentGroup) -> None:
+    """Adds how a user makes cells slower on purpose."""
+    group.add_argument("--slowed", metavar="SPEC", action="append", default=[],
+                       help="make cells slower on purpose, to prove what a gate finds: by=10%%, by=5-15%% or by=10±3%%, of all cells or "
+                            "of those of operations=, backends=, sizes=, at all ranks or ranks=; several with ';' between")  # fmt: skip
 
 
 def _add_sizes(group: argparse._ArgumentGroup) -> None:
@@ -135,6 +143,7 @@ def _add_how(group: argparse._ArgumentGroup, operations: list[Operation]) -> Non
     group.add_argument("--telemetry", metavar="N", type=hertz, default=1.0,
                        help="read the GPUs' clocks, power and heat N times a second, at most 5, while 1 MiB or more is sent "
                             "(default: 1; 0: never)")  # fmt: skip
+    add_slowed(group)
 
 
 def _add_placing(group: argparse._ArgumentGroup) -> None:
@@ -206,7 +215,7 @@ def request_of(arguments: argparse.Namespace, sweep: Sweep | Sweeps, backends: t
         check=arguments.check, ceiling=arguments.ceiling, oversubscription=arguments.oversubscription, timeout_s=arguments.timeout,
         seed=arguments.seed or 0, order_seed=arguments.seed, out=arguments.out, resume=_resumed(arguments), allocation=arguments.allocation,
         launches=arguments.launches, gpus_per_process=arguments.gpus_per_process, evidence=arguments.evidence,
-        telemetry_hz=arguments.telemetry, argv=tuple(argv),
+        telemetry_hz=arguments.telemetry, slowed=parse_slowing(arguments.slowed), argv=tuple(argv),
     )  # fmt: skip
 
 

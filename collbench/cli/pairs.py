@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from collbench.cli.gpus import default_backends
-from collbench.cli.options import DEFAULT_TIMEOUT_S, add_ranks
+from collbench.cli.options import DEFAULT_TIMEOUT_S, add_ranks, add_slowed
 from collbench.cli.parser import Parser, amount, natural, positive, streams, words
 from collbench.cli.start import Command, begin, launch_of
 from collbench.errors import UsageError
@@ -75,6 +75,7 @@ def _add_how(group: argparse._ArgumentGroup) -> None:
                             f"partner at least (default: {_BUDGET_S:g}, all pairs of 400 nodes)")  # fmt: skip
     group.add_argument("-c", "--check", metavar="N", type=natural, default=1, help="verifying calls per measurement; 0: off (default: 1)")
     group.add_argument("--seed", metavar="N", type=natural, help="of the inputs and the order of rounds (default: 0, and any order)")
+    add_slowed(group)
 
 
 def _add_where(group: argparse._ArgumentGroup) -> None:
@@ -111,6 +112,7 @@ def _asked(arguments: argparse.Namespace, argv: list[str]) -> PairsRequest:
 
 def _request(arguments: argparse.Namespace, argv: list[str]) -> Request:
     from collbench.backends.habits import habits
+    from collbench.backends.slowing import parse_slowing
     from collbench.operations.dtypes import dtype_named
     from collbench.operations.plan import Sweep
     from collbench.runner.request import Request
@@ -125,7 +127,8 @@ def _request(arguments: argparse.Namespace, argv: list[str]) -> Request:
         command="pairs", sweep=sweep, backends=_backends(arguments), asked=frozenset(arguments.backend or ()),
         budget=Budget(arguments.max_time, arguments.iterations, arguments.warmup, precision), ranks=arguments.ranks,
         check=arguments.check, timeout_s=arguments.timeout, seed=seed, order_seed=arguments.seed, out=arguments.out,
-        allocation=arguments.allocation, gpus_per_process=arguments.gpus_per_process, evidence="off", argv=tuple(argv),
+        allocation=arguments.allocation, gpus_per_process=arguments.gpus_per_process, evidence="off",
+        slowed=parse_slowing(arguments.slowed), argv=tuple(argv),
     )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ def add(commands: Any) -> dict[str, argparse.ArgumentParser]:
     page = "write everything as one HTML page, which needs no network: charts, findings, differences, raw files (extra: report)"
     parser.add_argument("--html", metavar="FILE", type=Path, help=page)
     pull = "write peaks, findings, rows and differences as Markdown, for wikis and pull requests (no FILE: to stdout)"
+    parser.add_argument("--verdict", metavar="FILE", type=Path, help="a verdict.json of `collbench gate`, to stand first on the page")
     parser.add_argument("--markdown", metavar="FILE", type=Path, nargs="?", const=Path("-"), help=pull)
     collector = "write the rows in OpenMetrics' form, such as for node_exporter's textfile collector (extra: report)"
     parser.add_argument("--openmetrics", metavar="FILE", type=Path, help=collector)
@@ -31,5 +32,5 @@ def call(arguments: argparse.Namespace, argv: list[str]) -> int:
 
     from collbench.report.summary import report_run
 
-    files = {"html": arguments.html, "markdown": arguments.markdown, "openmetrics": arguments.openmetrics}
+    files = {"html": arguments.html, "verdict": arguments.verdict, "markdown": arguments.markdown, "openmetrics": arguments.openmetrics}
     return report_run(arguments.runs, arguments.csv, arguments.format, sys.stdout, **files, color=arguments.color)

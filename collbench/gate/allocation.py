@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from math import log
 from pathlib import Path
 from statistics import median
@@ -17,12 +17,14 @@ from collbench.analysis.combine import allocation_of, launch_folders, read_all, 
 from collbench.analysis.differences import facts
 from collbench.errors import UsageError
 from collbench.peak.ceiling import Ceiling
+from collbench.results.peers.peer import IMPORTED
 from collbench.results.reader import Run
 from collbench.results.record import SERIES, Row
 
+SLOWED = "slowed"  # the flag on every row that `--slowed` made slower
 COLUMNS = (*SERIES, "size_bytes")  # what names a cell, as `cell_of` gives it
 Cell = tuple[Any, ...]
-_NAME = re.compile(r"[A-Za-z0-9][\w.+-]{0,99}", re.ASCII)
+NAME = re.compile(r"[A-Za-z0-9][\w.+-]{0,99}", re.ASCII)
 
 
 class Measured(NamedTuple):
@@ -40,20 +42,24 @@ class Measured(NamedTuple):
     @property
     def time(self) -> float | None:
         """ln of seconds: of the median of the launches' medians. None where there is none."""
-        there = [value for value in self.medians_s if value is not None]
-        return log(median(there)) if there else None
+        middle = median_of(self.medians_s)
+        return None if middle is None else log(middle)
 
 
 class Shown(NamedTuple):
     """What the rows of a cell say besides its times, of all launches.
 
     flags    of any of them
-    percent  of the ceiling, the median over launches; None where one has none. ceiling: the last row's
+    percent  of the ceiling, the median over launches; None where one has none, or another kind of ceiling. ceiling: the last row's
+    bound    the last row's hard bound
+    percents by launch; None where it has no time, no percentage or another kind of ceiling than the others
     """
 
     flags: frozenset[str]
     percent: float | None
     ceiling: Ceiling | None
+    bound: Ceiling | None = None
+    percents: tuple[float | None, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -65,6 +71,8 @@ class Allocation:
     facts       by kind (software, topology, …) and thing its value as text: all that is compared between allocations
     cells       what was measured
     shown       what the rows say besides; a baseline does not keep it
+    imported    whether another tool measured it
+    slowed      how it was made slower on purpose (`--slowed`); "" where it was not, as in every baseline
     """
 
     name: str
@@ -75,10 +83,17 @@ class Allocation:
     facts: Mapping[str, Mapping[str, str]]
     cells: Mapping[Cell, Measured]
     shown: Mapping[Cell, Shown] = field(default_factory=dict, compare=False)
+    imported: bool = False
+    slowed: str = ""
+
+    @property
+    def began(self) -> datetime | None:
+        """When it began, to be compared with others; None where that is not known."""
+        return moment(self.began_utc)
 
 
 def allocations_in(paths: Sequence[Path]) -> list[Allocation]:
-    """The allocations of all runs in `paths`, in the order in which they began.
+    """The allocations of all runs in `paths`, in the order in which they began; as they are named where one does not say when.
 
     Raises UsageError where there is no run, a launch is named twice, cannot be read or is missing, or launches of one allocation are no
     repetitions of one another.
@@ -89,7 +104,16 @@ def allocations_in(paths: Sequence[Path]) -> list[Allocation]:
     found, apart = repetitions(runs)
     if apart:
         raise UsageError(f"{apart[0]}: launches of one allocation have to be alike; name those that are")
-    return sorted((allocation_from(each) for each in found), key=lambda each: each.began_utc)
+    return in_order([allocation_from(each) for each in found])
+
+
+def in_order(allocations: Sequence[Allocation]) -> list[Allocation]:
+    """In the order in which they began; as they are where one does not say when, since nothing orders that one."""
+    began = [each.began for each in allocations]
+    known_ones = [each for each in began if each is not None]
+    if len(known_ones) < len(began):
+        return list(allocations)
+    return [allocations[number] for number in sorted(range(len(began)), key=known_ones.__getitem__)]
 
 
 def _refuse_what_is_torn(path: Path, runs: Sequence[Run]) -> None:
@@ -109,23 +133,43 @@ def _refuse_what_is_torn(path: Path, runs: Sequence[Run]) -> None:
 def allocation_from(runs: Sequence[Run]) -> Allocation:
     """The launches of one allocation together. Raises UsageError where it has no name that a file can have, or no row."""
     name = allocation_of(runs[0]) or runs[0].path.resolve().name
-    if not _NAME.fullmatch(name):
+    if not NAME.fullmatch(name):
         raise UsageError(f"{runs[0].path}: its allocation's name {name!r} cannot be that of a file: measure with another --allocation NAME")
     each = [{cell_of(row): row for row in run.rows} for run in runs]
     cells = dict(_cells(runs, each))
     if not cells:
         raise UsageError(f"{runs[0].path} has no finished cell: name a run that measured something")
-    began = min((str(told) for run in runs if is_moment(told := run.info.get("started_utc"))), default="")
-    unfinished = sum(not run.finished for run in runs)
-    return Allocation(name, began, len(runs), unfinished, tuple(map(_canary, runs)), _by_kind(runs[0]), cells, _all_shown(cells, each))
+    starts = [(when, str(text)) for run in runs if (when := moment(text := run.info.get("started_utc")))]
+    began = min(starts)[1] if starts else ""
+    return Allocation(
+        name, began, len(runs), sum(not run.finished for run in runs), tuple(map(_canary, runs)), _by_kind(runs[0]), cells,
+        _all_shown(cells, each), _is_imported(runs), _slowed(runs),
+    )  # fmt: skip
 
 
-def is_moment(value: Any) -> bool:
-    """Whether it is a day, or a moment of one, in ISO 8601."""
+def moment(value: Any) -> datetime | None:
+    """A day, or a moment of one, in ISO 8601; UTC where it does not say of which zone it is. None for anything else."""
     try:
-        return isinstance(value, str) and bool(datetime.fromisoformat(value))
+        found = datetime.fromisoformat(value) if isinstance(value, str) else None
     except ValueError:
-        return False
+        return None
+    return found.replace(tzinfo=UTC) if found is not None and found.tzinfo is None else found
+
+
+def _is_imported(runs: Sequence[Run]) -> bool:
+    """Raises UsageError where some rows are: another tool's statistic is not the median that stands beside it."""
+    flagged = {IMPORTED in row.flags for run in runs for row in run.rows}
+    if len(flagged) > 1:
+        raise UsageError(f"{runs[0].path}: some of its allocation's rows are imported, others measured here: give them two names")
+    return True in flagged
+
+
+def _slowed(runs: Sequence[Run]) -> str:
+    """What was asked for, by the rows that say that it was done."""
+    if not any(SLOWED in row.flags for run in runs for row in run.rows):
+        return ""
+    texts = [text for run in runs if isinstance(told := run.info.get("slowed"), list) for text in told if isinstance(text, str)]
+    return "; ".join(dict.fromkeys(texts)) or "how is not said"
 
 
 def _cells(runs: Sequence[Run], each: Sequence[Mapping[Cell, Row]]) -> Iterator[tuple[Cell, Measured]]:
@@ -145,20 +189,31 @@ def _measured(rows: Sequence[Row | None], wrong: int) -> Measured:
 
 
 def _all_shown(cells: Iterable[Cell], each: Sequence[Mapping[Cell, Row]]) -> dict[Cell, Shown]:
-    return {cell: _shown([rows[cell] for rows in each if cell in rows and time_of(rows[cell]) is not None]) for cell in cells}
+    return {cell: _shown([rows.get(cell) for rows in each]) for cell in cells}
 
 
-def _shown(rows: Sequence[Row]) -> Shown:
-    percents = [row.percent_of_ceiling for row in rows]
-    known_ones = [each for each in percents if each is not None]
-    ceiling = next((row.ceiling for row in reversed(rows) if row.ceiling is not None), None)
-    flags = frozenset(flag for row in rows for flag in row.flags)
-    return Shown(flags, median(known_ones) if known_ones and len(known_ones) == len(rows) else None, ceiling)
+def _shown(each: Sequence[Row | None]) -> Shown:
+    """Of the rows by launch; those without a time say nothing."""
+    rows = [row if row is not None and time_of(row) is not None else None for row in each]
+    there = [row for row in rows if row is not None]
+    ceilings = [row.ceiling for row in there if row.ceiling is not None]
+    bound = next((row.hard_bound for row in reversed(there) if row.hard_bound is not None), None)
+    alike = len({(ceiling.kind, ceiling.model) for ceiling in ceilings}) == 1
+    percents = tuple(row.percent_of_ceiling if row is not None and alike else None for row in rows)
+    complete = bool(there) and sum(share is not None for share in percents) == len(there)
+    percent = median_of(percents) if complete else None
+    flags = frozenset(flag for row in there for flag in row.flags)
+    return Shown(flags, percent, ceilings[-1] if ceilings else None, bound, percents)
+
+
+def median_of(values: Iterable[float | None]) -> float | None:
+    """Of what is known; None where nothing is."""
+    there = [value for value in values if value is not None]
+    return median(there) if there else None
 
 
 def _canary(run: Run) -> float | None:
-    values = [value for row in run.rows for value in row.canary_s.values() if value is not None and known(value)]
-    return median(values) if values else None
+    return median_of(value for row in run.rows for value in row.canary_s.values() if value is not None and known(value))
 
 
 def _by_kind(run: Run) -> dict[str, dict[str, str]]:

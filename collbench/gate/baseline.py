@@ -5,28 +5,19 @@ Nothing is locked: a file appears whole or not at all, under a name that no othe
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from collbench.analysis.cells import is_time
 from collbench.errors import UsageError
-from collbench.gate.allocation import COLUMNS, Allocation, Cell, Measured, is_moment
-from collbench.gate.scheme import Figures, Group, Scheme, size_class
-from collbench.results.jsonl import to_line
+from collbench.gate.allocation import COLUMNS, Allocation, Cell, Measured, in_order, moment
+from collbench.gate.kept import ENDING, head_of, read, write
+from collbench.gate.scheme import Figures, Group, Scheme, known_median, size_class
 
-SCHEMA = 1
-_ENDING = ".allocation.jsonl"
-_LARGEST = 256 << 20  # bytes: 10,000 cells take some 3 MB
 _BACKEND, _OPERATION, _SIZE = (COLUMNS.index(name) for name in ("backend", "operation", "size_bytes"))
-_PLACES = len(COLUMNS) + 3
-_PLAIN = {str, int, bool, type(None)}  # what a column of a cell can be
 
 
 @dataclass(frozen=True)
@@ -56,38 +47,99 @@ def times_of(allocations: Sequence[Allocation], cells: Sequence[Cell]) -> Figure
     """[allocations × cells] ln of seconds; NaN where an allocation has no time."""
     found = np.full((len(allocations), len(cells)), np.nan)
     for number, allocation in enumerate(allocations):
-        times = (measured.time if (measured := allocation.cells.get(cell)) else None for cell in cells)
-        found[number] = [np.nan if time is None else time for time in times]
+        found[number] = np.log(known_median(seconds_of(allocation, cells)))
     return found
 
 
-def load(path: Path) -> Baseline:
-    """The baseline in a folder. Raises UsageError where there is none, or a file in it cannot be understood."""
+def seconds_of(allocation: Allocation, cells: Sequence[Cell]) -> Figures:
+    """[cells × launches] the medians of each launch; NaN where it has none."""
+    lacking = Measured((None,) * allocation.launches)
+    return np.array([allocation.cells.get(cell, lacking).medians_s for cell in cells], dtype=np.float64).reshape(len(cells), -1)
+
+
+def is_baseline(path: Path) -> bool:
+    """Whether it is a folder with an allocation of a baseline in it, be that one good or not."""
     try:
-        files = sorted(each for each in path.iterdir() if each.name.endswith(_ENDING))
+        return any(each.name.endswith(ENDING) for each in path.iterdir())
+    except OSError:
+        return False
+
+
+def load(path: Path) -> Baseline:
+    """The baseline in a folder; allocations that do not say when they began come first.
+
+    Raises UsageError where there is none, a file in it cannot be understood, two are one allocation, or only some were imported.
+    """
+    try:
+        files = sorted(each for each in path.iterdir() if each.name.endswith(ENDING))
     except OSError as error:
         raise UsageError(f"{path} is not a baseline ({error.strerror or error}): make one with `collbench baseline add`") from error
     if not files:
         raise UsageError(f"{path} holds no allocation: add runs to it with `collbench baseline add {path} RUN…`")
     names: dict[Cell, Cell] = {}
-    return Baseline(path, sorted((_read(file, names) for file in files), key=lambda each: each.began_utc))
+    allocations = [read(file, names) for file in files]
+    _refuse_twins(path, allocations)
+    _refuse_a_mixture(path, [(each.name, each.imported) for each in allocations])
+    unknown = [each for each in allocations if each.began is None]
+    return Baseline(path, [*unknown, *in_order([each for each in allocations if each.began is not None])])
 
 
 def add_all(path: Path, allocations: Sequence[Allocation]) -> list[Path]:
     """Writes all of them into the folder, which is made where it is missing, or none; returns their files.
 
-    Raises UsageError where one has wrong data, did not come to its end or is in there already, and where nothing can be written.
+    Raises UsageError where one has wrong data, did not come to its end, was slowed on purpose or is in there already, be it under
+    another name; where some were imported and others measured here; and where nothing can be written.
     """
     for allocation in allocations:
         _refuse_a_bad_one(allocation)
+    held = {file: head_of(file) for file in sorted(path.glob(f"*{ENDING}"))}
+    alike = [read(file, {}) for file, head in held.items() if any(_may_be(head, each) for each in allocations)]
+    _refuse_twins(path, [*alike, *allocations])
+    origins = [(head["name"], head["imported"]) for head in held.values() if head]
+    _refuse_a_mixture(path, [*origins, *((each.name, each.imported) for each in allocations)])
     written: list[Path] = []
     try:
-        written.extend(_add(path, allocation) for allocation in allocations)
+        written.extend(write(path, allocation) for allocation in allocations)
     except UsageError:
         for file in written:
             file.unlink(missing_ok=True)
         raise
     return written
+
+
+def same(one: Allocation, other: Allocation) -> bool:
+    """Whether they are one, be it under another name."""
+    return one.name == other.name or (_is_exact(one.began_utc) and one.began == other.began and one.cells == other.cells)
+
+
+def _is_exact(moment_utc: str) -> bool:
+    """Whether it is more than a day, on which many may begin."""
+    return len(moment_utc) > len("2026-11-21")
+
+
+def _may_be(head: Mapping[str, Any], allocation: Allocation) -> bool:
+    """Whether the allocation with this first line may be this one, under another name."""
+    unlike = not head or head["name"] == allocation.name or not _is_exact(allocation.began_utc)
+    return not unlike and moment(head["began_utc"]) == allocation.began
+
+
+def _refuse_twins(path: Path, allocations: Sequence[Allocation]) -> None:
+    by_start: dict[object, list[Allocation]] = {}
+    for each in allocations:
+        earlier = by_start.setdefault(each.began, [])
+        twin = next((one for one in earlier if same(one, each)), None)
+        if twin is not None:
+            raise UsageError(
+                f"allocations {twin.name} and {each.name} are one and the same ({path}): an allocation counts once; leave one out"
+            )
+        earlier.append(each)
+
+
+def _refuse_a_mixture(path: Path, origins: Sequence[tuple[str, bool]]) -> None:
+    """Another tool's statistic and our median are no scatter of one thing; `origins` are names, and whether they were imported."""
+    imported, own = ([name for name, here in origins if here is wanted] for wanted in (True, False))
+    if imported and own:
+        raise UsageError(f"{path}: {imported[0]} was imported and {own[0]} measured here: keep them in two baselines")
 
 
 def _refuse_a_bad_one(allocation: Allocation) -> None:
@@ -97,111 +149,17 @@ def _refuse_a_bad_one(allocation: Allocation) -> None:
         raise UsageError(f"allocation {allocation.name} has {wrong} wrong elements: what judges others has to be right; leave it out")
     if allocation.unfinished:
         raise UsageError(f"allocation {allocation.name} has {allocation.unfinished} launches that broke off: leave them out")
-
-
-def _add(path: Path, allocation: Allocation) -> Path:
-    target = path / f"{allocation.name}{_ENDING}"
-    draft = path / f".{allocation.name}.{os.getpid()}.new"
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        with draft.open("x", encoding="utf-8") as file:
-            file.writelines(f"{line}\n" for line in _lines(allocation))
-            file.flush()
-            os.fsync(file.fileno())
-        os.link(draft, target)  # unlike a rename it never replaces what somebody else put there meanwhile
-    except FileExistsError as error:
-        raise UsageError(f"allocation {allocation.name} is in {path} already: an allocation counts once; drop it there first") from error
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written ({error.strerror or error}): choose another folder") from error
-    finally:
-        with suppress(OSError):
-            draft.unlink(missing_ok=True)
-    return target
+    if allocation.slowed:
+        raise UsageError(
+            f"allocation {allocation.name} was slowed on purpose ({allocation.slowed}): it says nothing of the cluster; leave it out"
+        )
 
 
 def drop(path: Path, name: str) -> None:
     """Takes an allocation out. Raises UsageError where it is not in there."""
-    target = path / f"{Path(name).name}{_ENDING}"
+    target = path / f"{Path(name).name}{ENDING}"
     try:
         target.unlink()
     except OSError as error:
         held = ", ".join(each.name for each in load(path).allocations)
         raise UsageError(f"allocation {name} is not in {path} ({error.strerror or error}): choose from {held}") from error
-
-
-def _lines(allocation: Allocation) -> Iterator[str]:
-    head = {name: value for name, value in vars(allocation).items() if name not in ("cells", "shown")}
-    yield to_line({"schema": SCHEMA, **head, "columns": [*COLUMNS, "medians_s", "wrong", "na"]})
-    ordered = sorted(allocation.cells.items(), key=lambda each: tuple(map(_sortable, each[0])))
-    yield from (
-        json.dumps([*cell, list(measured.medians_s), measured.wrong, measured.na], separators=(",", ":")) for cell, measured in ordered
-    )
-
-
-def _sortable(value: Any) -> tuple[bool, str, float]:
-    """Numbers by size, text by letters, None first: so that the same cells always stand on the same lines."""
-    number = isinstance(value, int | float)
-    return number, "" if number or value is None else str(value), float(value) if number else 0.0
-
-
-def _read(file: Path, names: dict[Cell, Cell]) -> Allocation:
-    """The allocation in a file. `names` are the cells of those read before: they are checked, and kept in memory, once."""
-    try:
-        if not file.is_file():
-            raise ValueError("it is no file")
-        if file.stat().st_size > _LARGEST:
-            raise ValueError(f"it is larger than {_LARGEST >> 20} MiB")
-        lines = file.read_text(encoding="utf-8").splitlines()
-        head = _head(json.loads(lines[0]) if lines else None, file)
-        cells = dict(_cell(line, number, head["launches"], names) for number, line in enumerate(lines[1:], start=2))
-        if not cells:
-            raise ValueError("it holds no cell")
-        return Allocation(**head, cells=cells)
-    except (OSError, ValueError, RecursionError) as error:
-        why = (error.strerror if isinstance(error, OSError) else None) or error
-        raise UsageError(f"{file} cannot be read ({why}): take it from where it was whole, or drop it") from error
-
-
-def _head(told: Any, file: Path) -> dict[str, Any]:
-    if not isinstance(told, dict) or not isinstance(told.get("schema"), int):
-        raise ValueError("its first line does not say what it is")
-    if told["schema"] > SCHEMA:
-        raise ValueError(f"it was written by a newer collbench (schema {told['schema']}, this one knows {SCHEMA}): update")
-    fits: dict[str, Callable[[Any], bool]] = {
-        "name": lambda value: isinstance(value, str) and f"{value}{_ENDING}" == file.name,
-        "began_utc": lambda value: value == "" or is_moment(value),
-        "launches": lambda value: _is_count(value) and value > 0,
-        "unfinished": _is_count,
-        "canary_s": lambda value: isinstance(value, list) and all(each is None or is_time(each) for each in value),
-        "facts": lambda value: isinstance(value, dict) and all(map(_is_texts, value.values())),
-        "columns": lambda value: value == [*COLUMNS, "medians_s", "wrong", "na"],
-    }
-    for name, fit in fits.items():
-        if not fit(told.get(name)):
-            raise ValueError(f"'{name}' in its first line is {str(told.get(name))[:40]!r}")
-    return {**{name: told[name] for name in fits if name != "columns"}, "canary_s": tuple(told["canary_s"])}
-
-
-def _cell(line: str, number: int, launches: int, names: dict[Cell, Cell]) -> tuple[Cell, Measured]:
-    told = json.loads(line)
-    if not isinstance(told, list) or len(told) != _PLACES:
-        raise ValueError(f"line {number} is no cell")
-    *columns, medians, wrong, na = told
-    times = isinstance(medians, list) and len(medians) == launches and all(value is None or is_time(value) for value in medians)
-    plain = _PLAIN.issuperset(map(type, columns))
-    if not (times and plain and _is_count(wrong) and (na is None or isinstance(na, str))):
-        raise ValueError(f"line {number} has figures that no allocation can have")
-    cell = names.get(tuple(columns))
-    if cell is None:
-        cell = names.setdefault(tuple(columns), tuple(columns))
-        if not (isinstance(cell[_BACKEND], str) and isinstance(cell[_OPERATION], str) and _is_count(cell[_SIZE])):
-            raise ValueError(f"line {number} has figures that no allocation can have")
-    return cell, Measured(tuple(medians), wrong, na)
-
-
-def _is_texts(value: Any) -> bool:
-    return isinstance(value, dict) and all(isinstance(text, str) for text in value.values())
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63

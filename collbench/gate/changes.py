@@ -1,31 +1,42 @@
-"""What changed between the last good allocation and a candidate, and which changes somebody announced."""
+"""What changed between the last good allocation and a candidate; what somebody announced (`--expect`), and how slow it may make what."""
 
 from __future__ import annotations
 
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from fnmatch import fnmatchcase
+from math import isfinite
 from pathlib import Path
+from statistics import median
 from typing import Any
 
-from collbench.analysis.differences import Difference, differing
+from collbench.analysis.differences import Difference, Facts, differing
 from collbench.errors import UsageError
-from collbench.gate.allocation import Allocation
+from collbench.gate.allocation import COLUMNS, Allocation, Cell
+from collbench.gate.baseline import group_of_cell
+from collbench.gate.floors import sizes_of
+from collbench.gate.machines import comparable, passing
+from collbench.gate.verdict import ACCEPTED, CLEARED, CONFIRMED, SUSPECTED, Announcement, Suspicion
 
 # An allocation is fresh: its hosts, its launcher's numbers and its list of cells are others each time, and paths say nothing.
 COMPARED = ("software", "environment", "topology", "ranks", "machine")
-_FIELDS = ("kind", "what", "reason", "reviewer")
+_ALWAYS, _DIFFERENCE, _SLOWER = ("reason", "reviewer", "expires"), ("kind", "what"), ("operation", "backend", "sizes", "slower_percent")
+_MOST_PERCENT, _LARGEST = 1000, 1 << 20
+_OPERATION, _BACKEND, _SIZE = (COLUMNS.index(name) for name in ("operation", "backend", "size_bytes"))
+_ORDER = (CONFIRMED, SUSPECTED, ACCEPTED, CLEARED)
 
 
 @dataclass(frozen=True)
 class Expected:
     """A change that somebody announced.
 
-    kind, what  patterns (`*` is anything) of a difference: "software", "mpi *"
+    kind, what  patterns (`*` is anything) of a difference: "software", "mpi *"; empty for a slowdown whose cause nothing tells of
     reason, reviewer  why it is right, and who says so
     expires     the last day on which it counts
+    slower_percent  by how much it may make its cells slower; None: by nothing beyond their limits
+    operation, backend  patterns of those cells; smallest, largest: their sizes in bytes, None is no end
     """
 
     kind: str
@@ -33,16 +44,41 @@ class Expected:
     reason: str
     reviewer: str
     expires: date
+    slower_percent: float | None = None
+    operation: str = "*"
+    backend: str = "*"
+    smallest: int = 0
+    largest: int | None = None
+
+    @property
+    def announcement(self) -> Announcement:
+        """Who says why, and until when."""
+        return Announcement(self.reason, self.reviewer, self.expires.isoformat())
 
     def covers(self, difference: Difference, today: date) -> bool:
         """Whether it announces this difference, today."""
         return today <= self.expires and fnmatchcase(difference.kind, self.kind) and fnmatchcase(difference.what, self.what)
 
+    def allows(self, suspicion: Suspicion, cells: Sequence[Cell], today: date) -> bool:
+        """Whether it announces a slowdown as large as this one, today, of all its `cells`."""
+        if today > self.expires or self.slower_percent is None or not cells:
+            return False
+        usual = median(factor for factor in suspicion.factors if factor is not None)
+        return usual <= 1 + self.slower_percent / 100 and all(map(self._meant, cells))
+
+    def _meant(self, cell: Cell) -> bool:
+        size = cell[_SIZE]
+        fits = self.smallest <= size and (self.largest is None or size <= self.largest)
+        return fits and fnmatchcase(cell[_OPERATION], self.operation) and fnmatchcase(cell[_BACKEND], self.backend)
+
 
 def changes(before: Allocation, after: Allocation) -> list[Difference]:
-    """What differs in software, settings, topology, machines or the number of ranks, the most important first."""
-    facts = [{(kind, what): text for kind in COMPARED for what, text in each.facts.get(kind, {}).items()} for each in (before, after)]
-    return [each for each in differing(*facts) if each.kind in COMPARED]
+    """What differs in software, settings, topology, machines or the number of ranks, the most important first.
+
+    What is another thing in each fresh allocation is no change: its hosts, their addresses and their order.
+    """
+    found = differing(*comparable(_compared(before), _compared(after)))
+    return [each for each in found if each.kind in COMPARED and not passing(each)]
 
 
 def unannounced(found: Sequence[Difference], expected: Sequence[Expected], today: date) -> list[Difference]:
@@ -50,27 +86,91 @@ def unannounced(found: Sequence[Difference], expected: Sequence[Expected], today
     return [each for each in found if not any(one.covers(each, today) for one in expected)]
 
 
+def accepted(suspicions: Sequence[Suspicion], expected: Sequence[Expected], today: date, cells: Sequence[Cell]) -> list[Suspicion]:
+    """The same, where what an announcement allows is "accepted"; the surest first, what is accepted after what is suspected.
+
+    `cells` are the baseline's. A group, or the whole, is accepted only where the announcement is of all its cells.
+    """
+    found = [_judged(each, expected, today, cells) for each in suspicions]
+    return sorted(found, key=lambda each: _ORDER.index(each.state))
+
+
+def _judged(suspicion: Suspicion, expected: Sequence[Expected], today: date, cells: Sequence[Cell]) -> Suspicion:
+    if suspicion.state not in (CONFIRMED, SUSPECTED) or not any(each.slower_percent is not None for each in expected):
+        return suspicion
+    own = _own_cells(suspicion, cells)
+    by = next((each for each in expected if each.allows(suspicion, own, today)), None)
+    return suspicion if by is None else replace(suspicion, state=ACCEPTED, announced=by.announcement)
+
+
+def _own_cells(suspicion: Suspicion, cells: Sequence[Cell]) -> list[Cell]:
+    if suspicion.kind == "cell":
+        return [tuple(suspicion.cell[name] for name in COLUMNS)]
+    return [cell for cell in cells if suspicion.kind == "whole" or str(group_of_cell(cell)) == suspicion.name]
+
+
+def expired(expected: Sequence[Expected], today: date) -> list[str]:
+    """What no longer counts, a sentence each."""
+    over = [each for each in expected if today > each.expires]
+    return [f"announced by {each.reviewer} ({each.reason}): expired on {each.expires.isoformat()} and counts no more" for each in over]
+
+
+def _compared(allocation: Allocation) -> Facts:
+    return {(kind, what): text for kind in COMPARED for what, text in allocation.facts.get(kind, {}).items()}
+
+
 def read_expected(path: Path) -> list[Expected]:
     """The changes in a TOML file: a table [[change]] each. Raises UsageError naming what does not fit."""
     try:
-        told = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        told = tomllib.loads(_text(path))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise UsageError(f"--expect {path} cannot be read ({getattr(error, 'strerror', None) or error}): name a TOML file") from error
     listed = told.get("change")
     if set(told) != {"change"} or not isinstance(listed, list):
         raise UsageError(f"--expect {path}: it has to hold tables [[change]] and nothing else")
-    return [_expected(one, f"--expect {path}, change {number}") for number, one in enumerate(listed, 1)]
+    return [from_table(one, f"--expect {path}, change {number}") for number, one in enumerate(listed, 1)]
 
 
-def _expected(told: Any, where: str) -> Expected:
-    wanted = (*_FIELDS, "expires")
-    if not isinstance(told, dict) or set(told) != set(wanted):
-        raise UsageError(f"{where}: it has to say {', '.join(wanted)}, and nothing else")
-    for name in _FIELDS:
-        if not isinstance(told[name], str) or not told[name].strip():
+def _text(path: Path) -> str:
+    with path.open("rb") as file:
+        content = file.read(_LARGEST + 1)
+    if len(content) > _LARGEST:
+        raise OSError(0, f"more than {_LARGEST >> 20} MiB")
+    return content.decode("utf-8")
+
+
+def from_table(told: Any, where: str) -> Expected:
+    """The change that a table [[change]] says. Raises UsageError that begins with `where`."""
+    _check_names(told, where)
+    for name in (*_DIFFERENCE, *_SLOWER[:3], "reason", "reviewer"):
+        if name in told and (not isinstance(told[name], str) or not told[name].strip()):
             raise UsageError(f"{where}: '{name}' is {told[name]!r}, where words are wanted")
     if type(told["expires"]) is not date:
         raise UsageError(f"{where}: 'expires' is {told['expires']}, where a day such as 2027-01-31 (without quotes) is wanted")
-    if "*" not in told["kind"] and told["kind"] not in COMPARED:
-        raise UsageError(f"{where}: no change is of kind '{told['kind']}': choose from {', '.join(COMPARED)}")
-    return Expected(**told)
+    kind = told.get("kind", "")
+    if kind and "*" not in kind and kind not in COMPARED:
+        raise UsageError(f"{where}: no change is of kind '{kind}': choose from {', '.join(COMPARED)}")
+    plain = {name: told[name] for name in (*_ALWAYS, "operation", "backend") if name in told}
+    return Expected(kind=kind, what=told.get("what", ""), **plain, **_slower(told, where))
+
+
+def _check_names(told: Any, where: str) -> None:
+    names = set(told) if isinstance(told, dict) else set()
+    slower = "slower_percent" in names
+    needed = {*_ALWAYS, *(() if slower and not names & set(_DIFFERENCE) else _DIFFERENCE)}
+    if not needed <= names or names - needed - set(_SLOWER):
+        more = f"; of a slowdown besides: {', '.join(_SLOWER)}"
+        raise UsageError(f"{where}: it has to say {', '.join((*_DIFFERENCE, *_ALWAYS))}, and nothing else{more}")
+    if names & set(_SLOWER) and not slower:
+        raise UsageError(f"{where}: it names cells, but not by how much they may be slower: say slower_percent")
+
+
+def _slower(told: dict[str, Any], where: str) -> dict[str, Any]:
+    """What it says of a slowdown; nothing where it says none."""
+    if "slower_percent" not in told:
+        return {}
+    percent = told["slower_percent"]
+    if type(percent) not in (int, float) or not isfinite(percent) or not 0 < percent <= _MOST_PERCENT:
+        raise UsageError(f"{where}: 'slower_percent' is {percent!r}, where a number above 0 and up to {_MOST_PERCENT} is wanted")
+    smallest, largest = sizes_of(told["sizes"], where) if "sizes" in told else (0, None)
+    return {"slower_percent": float(percent), "smallest": smallest, "largest": largest}

@@ -10,6 +10,8 @@ from collbench.gate.allocation import COLUMNS, Cell
 from collbench.gate.baseline import group_of_cell
 from collbench.gate.verdict import SUSPECTED, Verdict
 
+OURS = "# Suspects of `collbench gate`: to be measured in two fresh allocations, five launches each; then judge all."
+NO_KEY = "a suite cannot name their traffic"
 # A suite's key for each column that names a cell; what follows from the others (ranks, nodes) has none.
 _KEYS = {
     "operation": "operations", "backend": "backends", "dtype": "dtypes", "redop": "redops", "root": "roots", "device": "devices",
@@ -17,6 +19,7 @@ _KEYS = {
     "protocol": "protocols", "registration": "registrations",
 }  # fmt: skip
 _PLACES = {name: COLUMNS.index(name) for name in (*_KEYS, "group", "size_bytes", "traffic")}
+_EVEN, _SKEW = "even", "skew "
 
 
 def suspects(verdict: Verdict, cells: Sequence[Cell]) -> list[Cell]:
@@ -25,24 +28,28 @@ def suspects(verdict: Verdict, cells: Sequence[Cell]) -> list[Cell]:
     if any(each.kind == "whole" for each in waiting):
         return list(cells)
     groups = {each.name for each in waiting if each.kind == "group"}
-    single = {tuple(each.cell[name] for name in COLUMNS) for each in waiting if each.kind == "cell"}
-    return [cell for cell in cells if cell in single or str(group_of_cell(cell)) in groups]
+    below = (each.cell for each in verdict.floors if each.state == SUSPECTED)
+    single = {tuple(each[name] for name in COLUMNS) for each in (*(each.cell for each in waiting if each.kind == "cell"), *below)}
+    found = [cell for cell in cells if cell in single or str(group_of_cell(cell)) in groups]
+    return list(dict.fromkeys([*found, *sorted(single - set(found), key=str)]))
+
+
+def can_be_named(cell: Cell) -> bool:
+    """Whether a suite has keys for all of the cell: it has none for a matrix of bytes by its name."""
+    traffic = cell[_PLACES["traffic"]]
+    return traffic is None or traffic == _EVEN or _skew(traffic) is not None
 
 
 def confirm_suite(cells: Iterable[Cell]) -> str:
-    """A suite of these cells as TOML: a sweep for what differs in size only. Uneven traffic has no key, and is named as left out."""
+    """A suite of these cells as TOML: a sweep for what differs in size only. What it cannot name stands there as left out."""
     sweeps: dict[tuple[Any, ...], list[Cell]] = {}
     left_out = []
     for cell in cells:
-        if cell[_PLACES["traffic"]] is not None:
-            left_out.append(cell)
-        else:
+        if can_be_named(cell):
             sweeps.setdefault(cell[: _PLACES["size_bytes"]], []).append(cell)
-    lines = [
-        "# Suspects of `collbench gate`: to be measured in two fresh allocations, five launches each; then judge all.",
-        "schema = 1",
-    ]
-    lines += [f"# left out, since a suite cannot name its traffic: {json.dumps(cell)}" for cell in left_out]
+        else:
+            left_out.append(cell)
+    lines = [OURS, "schema = 1", *(f"# left out, since {NO_KEY}: {json.dumps(cell)}" for cell in left_out)]
     return "\n".join([*lines, *(line for members in sweeps.values() for line in _sweep(members)), ""])
 
 
@@ -53,9 +60,20 @@ def _sweep(members: Sequence[Cell]) -> Iterator[str]:
         value = first[_PLACES[name]]
         if value is not None:
             yield f"{key} = {json.dumps(value)}"
+    skew = _skew(first[_PLACES["traffic"]])
+    if skew is not None:
+        yield f"skew = {skew}"
     group = str(first[_PLACES["group"]])
     if group != "all" and not group[:1].isdigit():
         yield f"split = {json.dumps(group)}"
     sizes = sorted(cell[_PLACES["size_bytes"]] for cell in members if cell[_PLACES["size_bytes"]])
     if sizes:
         yield f"sizes = {json.dumps(sizes)}"
+
+
+def _skew(traffic: Any) -> float | None:
+    """Of "skew 4" the 4."""
+    try:
+        return float(traffic.removeprefix(_SKEW)) if isinstance(traffic, str) and traffic.startswith(_SKEW) else None
+    except ValueError:
+        return None

@@ -1,21 +1,40 @@
-"""Floors that need no history: a share of the ceiling that somebody asks for, of stated sizes and a stated model."""
+"""Floors that need no history: a share of the ceiling that somebody asks for, of stated sizes and a stated model.
+
+Each cell is held to it for itself, never an average over sizes: 1 KiB never reaches 80 % of a link, and 1 GiB may hide that 64 MiB does
+not. As by the rule, below in one allocation is a suspicion, and below in three is confirmed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
 from collbench.errors import UsageError
-from collbench.gate.allocation import Allocation
-from collbench.gate.verdict import FloorState
+from collbench.gate.allocation import COLUMNS, Allocation, Cell, Shown
+from collbench.gate.names import name_of
+from collbench.gate.rule import STRIKES
+from collbench.gate.verdict import CLEARED, CONFIRMED, SUSPECTED, UNDECIDED, FloorState
+from collbench.peak.ceiling import Ceiling
+from collbench.units import parse_size
+
+HARD = "hard"
+MODELS = ("ring", HARD, "network", "measured", "given", "simulated")
+_FORM = re.compile(r"(?P<model>[^:@]+):(?P<percent>[^:@]+)@(?P<sizes>[^/+]+)(?:/(?P<operation>[^/+]+))?(?:\+(?P<backend>[^/+]+))?")
+_NUMBER = re.compile(r"\d{1,3}(\.\d{1,6})?", re.ASCII)
+_LONGEST = 200
+_MOST_NAMED = 4
+_OPERATION, _BACKEND, _SIZE = (COLUMNS.index(name) for name in ("operation", "backend", "size_bytes"))
 
 
 @dataclass(frozen=True)
 class Floor:
     """asked    as it was typed: "ring:80@64M-"
-    model    the ceiling's kind: "ring" …
+    model    "ring": the reference of a ring; "hard": the hard bound; else the ceiling's kind: where its figure comes from
     percent  of it, at least
-    smallest, largest  sizes for which it is asked, bytes
+    smallest, largest  sizes for which it is asked, bytes; None: to no end
+    operation, backend  patterns (`*` is anything) of those for which it is asked
     """
 
     asked: str
@@ -23,13 +42,112 @@ class Floor:
     percent: float
     smallest: int
     largest: int | None
+    operation: str = "*"
+    backend: str = "*"
+
+    def meant(self, cell: Cell) -> bool:
+        """Whether it is asked of this cell; of what moves nothing no share is."""
+        size = cell[_SIZE]
+        fits = size > 0 and self.smallest <= size and (self.largest is None or size <= self.largest)
+        return fits and fnmatchcase(cell[_OPERATION], self.operation) and fnmatchcase(cell[_BACKEND], self.backend)
 
 
-def floor_states(asked: Sequence[Floor], candidate: Sequence[Allocation]) -> list[FloorState]:
-    """The cells below what is asked for, or of which that is not known, in the order of the first allocation's cells."""
-    return []
+def floor_states(asked: Sequence[Floor], candidate: Sequence[Allocation], strikes: int = STRIKES) -> list[FloorState]:
+    """The cells below what is asked for, or of which that is not known, in the order of the first allocation's cells.
+
+    Confirmed is what is below in so many `strikes`.
+    Raises UsageError where a floor is asked of no cell that the first allocation has: it would never fail.
+    """
+    idle = next((each.asked for each in asked if not any(map(each.meant, candidate[0].cells))), None)
+    if idle is not None:
+        raise UsageError(f"--min-percent {idle}: allocation {candidate[0].name} has no such cell; measure those sizes, or ask for others")
+    states = (_state(floor, cell, candidate, strikes) for cell in candidate[0].cells for floor in asked if floor.meant(cell))
+    return [each for each in states if each is not None]
+
+
+def floor_problems(states: Sequence[FloorState]) -> list[str]:
+    """Why these keep a verdict from being a pass, a sentence each; what is confirmed is a regression, and is said by its state."""
+    suspected = [each for each in states if each.state == SUSPECTED]
+    found = []
+    if suspected:
+        found.append(
+            f"suspected: below --min-percent: {_named(suspected)}; measure those again in fresh allocations, and judge all together"
+        )
+    why = "n/a, no such ceiling, or the path is not proven: see the rows, or ask for less: MODEL:PERCENT@SIZES/OPERATION+BACKEND"
+    for asked in dict.fromkeys(each.asked for each in states if each.state == UNDECIDED):
+        unknown = [each for each in states if each.state == UNDECIDED and each.asked == asked]
+        found.append(f"--min-percent {asked}: the share is not known of {_named(unknown)} ({why})")
+    return found
+
+
+def _named(states: Sequence[FloorState]) -> str:
+    names = list(dict.fromkeys(each.name for each in states))
+    return ", ".join(names[:_MOST_NAMED]) + (f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else "")
+
+
+def _state(floor: Floor, cell: Cell, candidate: Sequence[Allocation], strikes: int) -> FloorState | None:
+    """None where the first allocation holds what is asked for."""
+    shares = [_share(floor, each.shown.get(cell)) for each in candidate]
+    percents = tuple(percent for percent, _ in shares)
+    first, ceiling = percents[0], next((found for _, found in shares if found is not None), None)
+    if first is not None and first >= floor.percent:
+        return None
+    limited_by, model = (ceiling.limited_by, ceiling.model) if ceiling is not None else (None, None)
+    columns, state = dict(zip(COLUMNS, cell, strict=True)), _result(floor.percent, percents, strikes)
+    return FloorState(name_of(cell), columns, floor.asked, floor.percent, percents, limited_by, model, state)
+
+
+def _result(wanted: float, percents: Sequence[float | None], strikes: int) -> str:
+    known = [percent for percent in percents if percent is not None]
+    if percents[0] is None:
+        return UNDECIDED
+    if any(percent >= wanted for percent in known):
+        return CLEARED
+    return CONFIRMED if len(known) >= strikes else SUSPECTED
+
+
+def _share(floor: Floor, shown: Shown | None) -> tuple[float | None, Ceiling | None]:
+    """(percent, ceiling) of the model that is asked for; the ceiling alone where there is one, but no share that is honest."""
+    if shown is None or shown.ceiling is None or not shown.ceiling.bytes_per_s:
+        return None, None
+    if floor.model != HARD:
+        return (shown.percent, shown.ceiling) if floor.model in _words(shown.ceiling) else (None, None)
+    bound = shown.ceiling if shown.ceiling.model == "bound" else shown.bound
+    if bound is None or not bound.bytes_per_s:
+        return None, None
+    return None if shown.percent is None else shown.percent * shown.ceiling.bytes_per_s / bound.bytes_per_s, bound
+
+
+def _words(ceiling: Ceiling) -> Iterator[str]:
+    """What a floor can call this ceiling, which is not the hard bound of one whose best value passed the ring."""
+    yield ceiling.kind
+    if ceiling.model == "ring":
+        yield ceiling.model
 
 
 def read_floor(text: str) -> Floor:
     """ "ring:80@64M-" as a floor. Raises UsageError naming what does not fit."""
-    raise UsageError("--min-percent is not there yet")
+    told = _FORM.fullmatch(text) if len(text) <= _LONGEST else None
+    where = f"--min-percent {text[:_LONGEST]}"
+    if told is None:
+        raise UsageError(f"{where}: write MODEL:PERCENT@SIZES, such as ring:80@64M- or hard:60@1M-16M/allreduce+nccl")
+    if told["model"] not in MODELS:
+        raise UsageError(f"{where}: there is no model '{told['model']}': choose from {', '.join(MODELS)}")
+    if not _NUMBER.fullmatch(told["percent"]) or not 0 < float(told["percent"]) <= 100:
+        raise UsageError(f"{where}: '{told['percent']}' is no percentage above 0 and up to 100")
+    return Floor(
+        text, told["model"], float(told["percent"]), *sizes_of(told["sizes"], where), told["operation"] or "*", told["backend"] or "*"
+    )  # fmt: skip
+
+
+def sizes_of(text: str, where: str) -> tuple[int, int | None]:
+    """(smallest, largest) bytes of "64M", "64M-", "-1M" or "1M-16M"; None is no end. Raises UsageError that begins with `where`."""
+    low, dash, high = (part.strip() for part in text.partition("-"))
+    try:
+        smallest = parse_size(low) if low or not high else 1
+        largest = parse_size(high) if high else None if dash else smallest
+    except UsageError as error:
+        raise UsageError(f"{where}: {error}") from error
+    if largest is not None and largest < smallest:
+        raise UsageError(f"{where}: sizes '{text}' run downwards: write the smaller one first")
+    return smallest, largest

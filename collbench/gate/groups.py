@@ -10,7 +10,7 @@ import numpy as np
 from collbench.gate.allocation import Cell
 from collbench.gate.baseline import group_of_cell
 from collbench.gate.names import name_of
-from collbench.gate.rule import Excess, Limits
+from collbench.gate.rule import Excess, Limits, Mask
 from collbench.gate.scheme import Figures, Group, Numbers
 from collbench.gate.verdict import CONFIRMED, PASSED, SUSPECTED, UNDECIDED, GroupState, Suspicion
 
@@ -23,11 +23,17 @@ class _Looked:
     excess: Excess
     cells: Sequence[Cell]
     suspicions: Sequence[Suspicion]
+    undecided: Mask
 
 
-def group_states(limits: Limits, excess: Excess, cells: Sequence[Cell], suspicions: Sequence[Suspicion]) -> list[GroupState]:
-    """One for each group that has a cell with a history, in the order of the baseline's cells."""
-    looked = _Looked(limits, excess, cells, suspicions)
+def group_states(
+    limits: Limits, excess: Excess, cells: Sequence[Cell], suspicions: Sequence[Suspicion], undecided: Mask | None = None
+) -> list[GroupState]:
+    """One for each group that has a cell with a history, in the order of the baseline's cells.
+
+    undecided  [cells] that were measured, but say nothing: unstable, or not in every launch; None: no cell
+    """
+    looked = _Looked(limits, excess, cells, suspicions, np.zeros(len(cells), dtype=np.bool_) if undecided is None else undecided)
     judged = [members[limits.judged[members]] for members in limits.scheme.members]
     return [_state(number, each, looked) for number, each in enumerate(judged) if len(each)]
 
@@ -47,7 +53,7 @@ def _state(number: int, judged: Numbers, looked: _Looked) -> GroupState:
         worst=None if worst is None else name_of(looked.cells[int(judged[worst])]),
         worst_factor=None if worst is None else float(first[worst]),
         worst_limit=None if worst is None else _known(float(np.exp(limits.cells[judged[worst]]))),
-        state=_result(missing, list(_of_group(group, looked.suspicions))),
+        state=_result(missing > 0 or bool(looked.undecided[judged].any()), list(_of_group(group, looked.suspicions))),
     )
 
 
@@ -69,9 +75,9 @@ def _of_group(group: Group, suspicions: Sequence[Suspicion]) -> Iterator[str]:
             yield each.state
 
 
-def _result(missing: int, states: Sequence[str]) -> str:
+def _result(unknown: bool, states: Sequence[str]) -> str:
     if CONFIRMED in states:
         return CONFIRMED
     if SUSPECTED in states:
         return SUSPECTED
-    return UNDECIDED if missing else PASSED
+    return UNDECIDED if unknown else PASSED

@@ -28,6 +28,7 @@ class Noise:
     bimodal, slow_share, slow_by  that share of the cells is slower by so much in such a share of its launches
     spikes, spike_by       that share of all launches' medians is slower, by so much times a Pareto variable (shape 1.5)
     drift                  by how much all cells become slower from one allocation to the next
+    walk                   by how much all cells wander together from one allocation to the next, on and on
     missing                the share of the cells that an allocation lacks
     """
 
@@ -44,18 +45,20 @@ class Noise:
     spikes: float = 0.01
     spike_by: float = 0.05
     drift: float = 0.0
+    walk: float = 0.0
     missing: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
 class Cluster:
-    """One made-up cluster: its cells' own spreads, drawn once, as [cells]."""
+    """One made-up cluster: its cells' own spreads, drawn once, as [cells]; `way` is the seed of where it wanders."""
 
     noise: Noise
     scheme: Scheme
     launch: Figures
     allocation: Figures
     two_modes: NDArray[np.bool_]
+    way: int
 
     @classmethod
     def draw(cls, noise: Noise, scheme: Scheme, random: np.random.Generator) -> Cluster:
@@ -65,20 +68,39 @@ class Cluster:
         launch, allocation = (
             np.array(each)[classes] * np.exp(random.normal(0, noise.cell_spread, cells)) for each in (noise.launch, noise.allocation)
         )
-        return cls(noise, scheme, launch, allocation, random.random(cells) < noise.bimodal)
+        return cls(noise, scheme, launch, allocation, random.random(cells) < noise.bimodal, int(random.integers(2**63)))
+
+    def launches(self, count: int, launches: int, random: np.random.Generator) -> Figures:
+        """[count × launches × cells] ln of each launch's median, as far as launches of one allocation differ."""
+        noise, cells = self.noise, len(self.launch)
+        shape = (count, launches, cells)
+        within = np.array(noise.iteration)[self.scheme.classes[self.scheme.of]] * _MEDIAN / np.sqrt(noise.iterations)
+        times: Figures = random.normal(0, within, shape) + self.launch * random.standard_t(4, shape) / np.sqrt(2)
+        times += random.normal(0, noise.launch_common, (count, launches, 1))
+        times += np.where(self.two_modes * (random.random(shape) < noise.slow_share), np.log1p(noise.slow_by), 0.0)
+        times += np.where(random.random(shape) < noise.spikes, np.log1p(noise.spike_by * random.pareto(1.5, shape)), 0.0)
+        return times
 
     def allocations(self, count: int, launches: int, random: np.random.Generator, first: int = 0) -> Figures:
         """[count × cells] ln of time, as the gate takes it: of each allocation the median of its launches' medians."""
         noise, cells = self.noise, len(self.launch)
-        shape = (count, launches, cells)
-        within = np.array(noise.iteration)[self.scheme.classes[self.scheme.of]] * _MEDIAN / np.sqrt(noise.iterations)
-        times = random.normal(0, within, shape) + self.launch * random.standard_t(4, shape) / np.sqrt(2)
-        times += random.normal(0, noise.launch_common, (count, launches, 1))
-        times += np.where(self.two_modes * (random.random(shape) < noise.slow_share), np.log1p(noise.slow_by), 0.0)
-        times += np.where(random.random(shape) < noise.spikes, np.log1p(noise.spike_by * random.pareto(1.5, shape)), 0.0)
+        within = np.median(self.launches(count, launches, random), axis=1)
         between = random.normal(0, 1, (count, cells)) * self.allocation + random.normal(0, noise.allocation_common, (count, 1))
-        drifted = np.median(times, axis=1) + between + noise.drift * np.arange(first, first + count)[:, None]
-        return np.where(random.random((count, cells)) < noise.missing, np.nan, drifted) if noise.missing else drifted
+        wandered = np.random.default_rng(self.way).normal(noise.drift, noise.walk, first + count).cumsum()[first:]
+        times: Figures = within + between + wandered[:, None]
+        return self._lacking(times, random)
+
+    def pairs(self, count: int, pairs: int, random: np.random.Generator) -> Figures:
+        """[count × pairs × cells] ln of time, new over old: launches of both by turns, so that what is the allocation's cancels."""
+        old, new = (self.launches(count, pairs, random) for _ in range(2))
+        lacking = self._lacking(np.zeros((count, len(self.launch))), random)
+        differences: Figures = new - old + lacking[:, None, :]
+        return differences
+
+    def _lacking(self, times: Figures, random: np.random.Generator) -> Figures:
+        """Without the cells that an allocation lacks."""
+        missing = self.noise.missing
+        return np.where(random.random(times.shape) < missing, np.nan, times) if missing else times
 
 
 def usual_scheme() -> Scheme:
@@ -88,12 +110,22 @@ def usual_scheme() -> Scheme:
     return Scheme.of_cells([Group(backend, operation, size) for operation in operations for backend in backends for size in sizes])
 
 
+def noises() -> dict[str, Path]:
+    """The harsher noise models that come with collbench, by name."""
+    return {file.stem: file for file in sorted(Path(__file__).with_name("noises").glob("*.toml"))}
+
+
 def read_noise(path: Path) -> Noise:
-    """A noise model from TOML: the fields of `Noise`, those left out as usual. Raises UsageError naming what does not fit."""
+    """A noise model from TOML, or one of `noises`: the fields of `Noise`, those left out as usual.
+
+    Raises UsageError naming what does not fit.
+    """
+    path = noises().get(str(path), path)
     try:
         told = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UsageError(f"--noise {path} cannot be read ({getattr(error, 'strerror', None) or error}): name a TOML file") from error
+        why = getattr(error, "strerror", None) or error
+        raise UsageError(f"--noise {path} cannot be read ({why}): name a TOML file, or one of {', '.join(noises())}") from error
     known = {field.name: field.default for field in fields(Noise)}
     for name, value in told.items():
         if name not in known:

@@ -5,11 +5,16 @@ spreads, where the spread of cells with a short history is drawn towards that of
 nobody would act. The medians over a group and over all cells have limits of their own: they see what is too little for any single cell.
 A cell, group or the whole is slower when it exceeds its limit in three allocations, each a fresh one: in one allocation alone chance
 exceeds some limit often (`self_test` says how often).
+
+Where an old and a new stack run by turns in one allocation no history is needed: what the allocation does to both cancels in a pair of
+launches, and a limit is three standard errors of the median over the pairs. Slower is what exceeds it in two allocations.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,12 +22,22 @@ from numpy.typing import NDArray
 from collbench.gate.scheme import Figures, Scheme, known_median
 
 STRIKES = 3
+PAIRS, PAIRED_STRIKES = 5, 2  # of launches of two stacks, at least, in each of so many allocations
 FEWEST, ENOUGH = 4, 6  # allocations: with fewer there is no verdict; with fewer than enough it is marked as resting on a thin baseline
-_SPREADS = 3.0
+SPREADS = 3.0
 _LENT = 8.0  # degrees of freedom that the group lends to each of its cells
+_OF_A_MEDIAN = 1.2533  # its standard error over that of a mean, for a normal distribution
 _CELL_FLOORS, _GROUP_FLOORS, _WHOLE_FLOOR = np.log1p([0.05, 0.04, 0.02]), np.log1p([0.03, 0.02, 0.01]), float(np.log1p(0.015))
-_LEAST_CELLS = 3  # of a group that is judged as one: a median of fewer is moved by a single cell, which has a limit of its own
+LEAST_CELLS = 3  # of a group that is judged as one: a median of fewer is moved by a single cell, which has a limit of its own
 Mask = NDArray[np.bool_]
+
+
+class Floors(NamedTuple):
+    """By how much, in ln of time, something has to be slower for anybody to act: [cells], [groups], and the whole."""
+
+    cells: Figures
+    groups: Figures
+    whole: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +45,7 @@ class Limits:
     """What a baseline says; all in ln of seconds.
 
     scheme        which cells form groups
-    allocations   [cells] in how many allocations the cell was measured
+    allocations   [cells] in how many allocations (of two stacks: pairs of launches of the first) the cell was measured
     centre        [cells] its median over allocations; cells: by how much it may exceed that
     group_centre  [groups] the median over allocations of the group's median excess; groups: by how much that may be exceeded
     whole_centre, whole  likewise of all cells
@@ -88,16 +103,38 @@ def learn(times: Figures, scheme: Scheme) -> Limits:
     """The limits from [allocations × cells] ln of seconds; NaN where a cell was not measured."""
     counts = np.isfinite(times).sum(axis=0)
     centre = known_median(times.T)
-    variance = _pooled(times, counts, scheme)
+    variance = pooled(_variance(times), counts, scheme)
     beyond = np.where(counts >= FEWEST, times - centre, np.nan)  # what was measured once is always at its centre
     of_groups, of_all = scheme.medians(beyond), known_median(beyond)
     group_centre, whole_centre = known_median(of_groups.T), float(known_median(of_all))
-    floors = _CELL_FLOORS[scheme.classes][scheme.of]
+    floors = floors_of(scheme)
     judged = np.bincount(scheme.of, counts >= FEWEST, len(scheme.groups))
     return Limits(
-        scheme, counts, centre, np.maximum(floors, _reach(variance, counts)),
-        group_centre, np.where(judged < _LEAST_CELLS, np.inf, np.maximum(_GROUP_FLOORS[scheme.classes], _spread(of_groups))),
-        whole_centre, float(np.inf if judged.sum() < _LEAST_CELLS else max(_WHOLE_FLOOR, float(_spread(of_all[:, None])[0]))),
+        scheme, counts, centre, np.maximum(floors.cells, _reach(variance, counts)),
+        group_centre, np.where(judged < LEAST_CELLS, np.inf, np.maximum(floors.groups, _spread(of_groups))),
+        whole_centre, float(np.inf if judged.sum() < LEAST_CELLS else max(floors.whole, float(_spread(of_all[:, None])[0]))),
+    )  # fmt: skip
+
+
+def learn_pairs(differences: Figures, scheme: Scheme) -> Limits:
+    """The limits of [allocations × pairs × cells] ln of new over old time; NaN where one launch of a pair has none. Centres are 0.
+
+    A later allocation may hold suspects alone: what is judged is what the first one measured. The spread is that of all allocations
+    about the mean of each; it is drawn towards the median of the group's (of a group: of its class's), since of so few pairs the
+    mean would be that of a single outlier.
+    """
+    counts = np.isfinite(differences[0]).sum(axis=0)
+    judged = counts >= FEWEST
+    known_well = np.where(judged, differences, np.nan)
+    cells = _chance(differences, lambda own: scheme.medians(own)[scheme.of])
+    groups = _chance(scheme.medians(known_well), lambda own: _by_class(own, scheme))
+    whole = float(_chance(known_median(known_well)[..., None], lambda own: own)[0])
+    floors = floors_of(scheme)
+    many = np.bincount(scheme.of, judged, len(scheme.groups)) >= LEAST_CELLS
+    return Limits(
+        scheme, counts, np.zeros(len(scheme.of)), np.maximum(floors.cells, cells),
+        np.zeros(len(many)), np.where(many, np.maximum(floors.groups, groups), np.inf),
+        0.0, float(np.inf if judged.sum() < LEAST_CELLS else max(floors.whole, whole)),
     )  # fmt: skip
 
 
@@ -130,13 +167,34 @@ def slower(excess: Excess) -> Slower:
     return Slower(cells, groups, bool(excess.whole_over.all()))
 
 
-def _pooled(times: Figures, counts: NDArray[np.int64], scheme: Scheme) -> Figures:
-    """[cells] each cell's variance between allocations, drawn towards its group's mean; of a single allocation the group's."""
-    own = _variance(times)
+def floors_of(scheme: Scheme) -> Floors:
+    """The floors of its cells, of its groups, and of the whole."""
+    return Floors(_CELL_FLOORS[scheme.classes][scheme.of], _GROUP_FLOORS[scheme.classes], _WHOLE_FLOOR)
+
+
+def pooled(own: Figures, counts: NDArray[np.int64], scheme: Scheme) -> Figures:
+    """[cells] each cell's variance between so many allocations, drawn towards its group's mean; of a single allocation the group's."""
     lent = scheme.means(own)[scheme.of]
     degrees = np.maximum(counts - 1, 0)
-    pooled: Figures = (_LENT * lent + degrees * np.nan_to_num(own)) / (_LENT + degrees)
-    return pooled
+    found: Figures = (_LENT * lent + degrees * np.nan_to_num(own)) / (_LENT + degrees)
+    return found
+
+
+def _by_class(values: Figures, scheme: Scheme) -> Figures:
+    """[groups] the median over all groups of the same class of sizes."""
+    return np.array([known_median(values[scheme.classes == each]) for each in scheme.classes])
+
+
+def _chance(values: Figures, lent_by: Callable[[Figures], Figures]) -> Figures:
+    """[allocations × pairs × …] -> […]: how far the median over an allocation's pairs is from 0 by chance."""
+    counts = np.isfinite(values).sum(axis=1)
+    degrees = np.maximum(counts - 1, 0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        own = np.nansum(degrees * np.nan_to_num([_variance(each) for each in values]), axis=0) / degrees.sum(axis=0)
+        drawn = (_LENT * lent_by(own) + degrees.sum(axis=0) * np.nan_to_num(own)) / (_LENT + degrees.sum(axis=0))
+        fewest = np.where(counts > 0, counts, np.inf).min(axis=0)
+        found = SPREADS * _OF_A_MEDIAN * np.sqrt(drawn / fewest)
+    return np.where(np.isfinite(found) & np.isfinite(fewest), found, np.inf)
 
 
 def _variance(values: Figures) -> Figures:
@@ -157,5 +215,5 @@ def _spread(values: Figures) -> Figures:
 def _reach(variance: Figures, counts: NDArray[np.int64]) -> Figures:
     """How far from the centre of so many allocations another one may be; beyond all bounds where nothing is known of the spread."""
     with np.errstate(invalid="ignore", divide="ignore"):
-        found = _SPREADS * np.sqrt(variance) * np.sqrt(1 + 1 / counts)
+        found = SPREADS * np.sqrt(variance) * np.sqrt(1 + 1 / counts)
     return np.where(np.isfinite(found), found, np.inf)

@@ -119,7 +119,7 @@ class Change:
 class Cause:
     """What the pattern of slower cells points at.
 
-    kind      "link", "memory", "latency", "host", "backend", "operation", "cells"
+    kind      "link", "memory", "latency", "host", "backend", "operation", "cells", or "unclear" where these cannot be told apart
     sentence  what points at it: "the link: large messages are 1.11 times slower on mpi and gloo, small ones are not"
     """
 
@@ -131,7 +131,8 @@ class Cause:
 class Verdict:
     """result      "passed", "regression", "no verdict" or "wrong data"
     mode        "baseline", or "paired" (old and new stack side by side)
-    reasons     why there is no verdict, or why it does not pass, a sentence each
+    reasons     why there is no verdict, or why it does not pass, a sentence each; one that begins with "suspected: " says no more than
+                that something has to be measured again
     notes       what else has to be known: launches left out, cells without a history, slowed on purpose
     suspicions  the surest and worst first
     groups      every group with a history, in the order of the baseline's cells
@@ -142,6 +143,7 @@ class Verdict:
     candidates  the names of the allocations that were judged, in the order in which they began
     cells       how many cells have a history to be judged by
     judged_on   the day, ISO 8601, by which announcements expire; collbench: the version that judged
+    asked       the shares of a ceiling that were asked for, as they were typed; one that no cell of `floors` has is reached everywhere
     """
 
     result: str
@@ -160,11 +162,26 @@ class Verdict:
     cells: int
     judged_on: str
     collbench: str
+    asked: tuple[str, ...] = ()
 
     @property
     def exit_code(self) -> int:
         """What the process returns."""
         return EXIT_CODES[self.result]
+
+    @property
+    def waits(self) -> bool:
+        """Whether all that it lacks is that suspects are measured again."""
+        return self.result == UNDECIDED and bool(self.reasons) and all(each.startswith(f"{SUSPECTED}: ") for each in self.reasons)
+
+    def count(self, state: str) -> int:
+        """How many suspicions and floors are in this state."""
+        return [each.state for each in self.suspicions].count(state) + [each.state for each in self.floors].count(state)
+
+    @property
+    def reached(self) -> list[str]:
+        """The shares that were asked for and are reached by every cell, or were in any of its allocations."""
+        return [asked for asked in self.asked if all(each.state == CLEARED for each in self.floors if each.asked == asked)]
 
     def as_json(self) -> dict[str, Any]:
         """verdict.json; its form is verdict.schema.json."""
@@ -179,6 +196,7 @@ def from_json(told: Mapping[str, Any]) -> Verdict:
             "reasons": tuple(told["reasons"]),
             "notes": tuple(told["notes"]),
             "candidates": tuple(told["candidates"]),
+            "asked": tuple(told["asked"]),
             "suspicions": tuple(_suspicion(each) for each in told["suspicions"]),
             "groups": tuple(GroupState(**{**each, "factors": tuple(each["factors"])}) for each in told["groups"]),
             "floors": tuple(FloorState(**{**each, "percents": tuple(each["percents"])}) for each in told["floors"]),

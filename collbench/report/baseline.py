@@ -8,7 +8,9 @@ from math import exp, isfinite
 
 from collbench.gate.allocation import COLUMNS, Allocation, Cell
 from collbench.gate.baseline import Baseline, scheme_of, times_of
+from collbench.gate.names import counted
 from collbench.gate.rule import ENOUGH, FEWEST, Limits, learn
+from collbench.gate.steady import steady_baseline
 from collbench.report.columns import NOTHING
 from collbench.report.flags import printable
 from collbench.report.table import Line
@@ -22,14 +24,16 @@ _TITLES = ("cell", "allocations", "time µs", "smallest slowdown visible")
 def lines(baseline: Baseline, format: str) -> Iterator[Line]:
     """The baseline in `format`, one of FORMATS; in JSON one object for each cell."""
     cells = baseline.cells
-    limits = learn(times_of(baseline.allocations, cells), scheme_of(cells))
-    yield from _json(cells, limits) if format == "json" else _table(baseline, cells, limits)
+    learned, left_out = steady_baseline(baseline)
+    limits = learn(times_of(learned.allocations, cells), scheme_of(cells))
+    sentences = [*left_out, *_sentences(len(learned.allocations), limits)]
+    yield from _json(cells, limits) if format == "json" else _table(baseline, cells, limits, sentences)
 
 
-def _table(baseline: Baseline, cells: Sequence[Cell], limits: Limits) -> Iterator[Line]:
-    yield Line(printable(f"{baseline.path}: {_count(len(baseline.allocations), 'allocation')}, {_count(len(cells), 'cell')}"), "head")
+def _table(baseline: Baseline, cells: Sequence[Cell], limits: Limits, sentences: Sequence[str]) -> Iterator[Line]:
+    yield Line(printable(f"{baseline.path}: {counted(len(baseline.allocations), 'allocation')}, {counted(len(cells), 'cell')}"), "head")
     yield from (Line(printable(f"  {_about(each)}")) for each in baseline.allocations)
-    yield from (Line(text, "foot") for text in _sentences(len(baseline.allocations), limits))
+    yield from (Line(printable(text), "foot") for text in sentences)
     yield Line("")
     names = _names(cells)
     visible = limits.visible()
@@ -43,7 +47,7 @@ def _table(baseline: Baseline, cells: Sequence[Cell], limits: Limits) -> Iterato
 def _about(allocation: Allocation) -> str:
     """ "night-3  2026-11-21T18:12  8 cells, 5 launches  node1, node2"."""
     hosts = allocation.facts.get("hosts", {}).get("names", "hosts unknown")
-    counts = f"{_count(len(allocation.cells), 'cell')}, {_count(allocation.launches, 'launch')}"
+    counts = f"{counted(len(allocation.cells), 'cell')}, {counted(allocation.launches, 'launch')}"
     return f"{allocation.name}  {allocation.began_utc[:16]}  {counts}  {hosts}"
 
 
@@ -94,7 +98,3 @@ def _json(cells: Sequence[Cell], limits: Limits) -> Iterator[Line]:
             "visible_slowdown": factor - 1 if isfinite(factor) else None,
         }
         yield Line(json.dumps({**dict(zip(COLUMNS, cell, strict=True)), **figures}))
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}{'es' if what.endswith('ch') else 's'}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 FLAGS = {
+    "slowed": "made slower on purpose by --slowed, as evidence.slowed says, to prove what a gate finds: no measurement of the machine",
     "oversubscribed": "more ranks than cores: waiting ranks hold the core that working ones need, so no percentage; use fewer, or Open MPI",
     "cpu_shared": "others took the CPUs: a hypervisor more than 2 %, or work that kept two ranks from running at once (silent canary)",
     "python_messages": "Python moved the bytes, since the native code is not built: small sizes read 10 to 15 µs per message and stream "

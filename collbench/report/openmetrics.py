@@ -1,33 +1,24 @@
-"""Runs as OpenMetrics, for Prometheus: a file that node_exporter's textfile collector takes, too.
-
-That collector reads the older text format alone (prometheus/node_exporter#1988) and drops a whole file for one line that it does not
-know: so there are gauges and nothing else, no timestamps, no series twice. Units stand in the names; what is unknown has no sample.
-"""
+"""Runs as OpenMetrics, for Prometheus: every row, how many launches there were, and what stands out."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from collbench.analysis.concerns import SEVERITIES
 from collbench.analysis.resumed import rows_by_launch
-from collbench.errors import UsageError
 from collbench.report.columns import doubtful, placing
+from collbench.report.gauges import Sample, exposed
 from collbench.report.headlines import short
 from collbench.report.plan import SERIES
 from collbench.results.reader import Run
 from collbench.results.record import Row
 
 if TYPE_CHECKING:
-    from prometheus_client.core import Metric
-
     from collbench.report.html.material import Material
 
-_PREFIX, _LONGEST = "collbench", 200
-# name: (unit, what it is). No quotes and no backslashes here: the two formats escape them differently.
+_LONGEST = 200
 _HELP = {
     "time": ("seconds", "median time per message of the slowest rank; of imported rows the other tool's own statistic"),
     "time_interval_low": ("seconds", "lower end of the 95 % interval of the median"),
@@ -50,57 +41,12 @@ _HELP = {
 }
 
 
-@dataclass(frozen=True)
-class _Sample:
-    """A value of one of the metrics; None: unknown."""
-
-    name: str
-    labels: Mapping[str, str]
-    value: float | None
-
-
 def openmetrics(material: Material) -> str:
     """The whole file. Runs are told apart by the label `run` where there are several. Raises UsageError without the extra `report`."""
-    try:
-        from prometheus_client import CollectorRegistry
-        from prometheus_client.openmetrics import exposition
-    except ImportError as error:
-        raise UsageError("--openmetrics needs prometheus_client: pip install 'collbench[report]'") from error
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collected(_families(_samples(material))))
-    write: Any = exposition.generate_latest
-    return str(write(registry), "utf-8")
+    return exposed(_HELP, _samples(material))
 
 
-class _Collected:
-    """What the library asks for its metrics."""
-
-    def __init__(self, families: Sequence[Metric]) -> None:
-        self._families = families
-
-    def collect(self) -> Iterator[Metric]:
-        """Every metric that has a sample."""
-        yield from self._families
-
-
-def _families(samples: Iterable[_Sample]) -> list[Metric]:
-    """Metrics with their samples; of a series that occurs twice the last value, and of a value that is unknown none."""
-    from prometheus_client.core import Metric
-
-    by_name: dict[str, dict[frozenset[tuple[str, str]], _Sample]] = {name: {} for name in _HELP}
-    for sample in samples:
-        by_name[sample.name][frozenset(sample.labels.items())] = sample
-    families = []
-    for name, (unit, about) in _HELP.items():
-        family = Metric(f"{_PREFIX}_{name}", about, "gauge", unit)
-        for sample in by_name[name].values():
-            if sample.value is not None and isfinite(sample.value):
-                family.add_sample(family.name, dict(sample.labels), sample.value)
-        families.append(family)
-    return [family for family in families if family.samples]
-
-
-def _samples(material: Material) -> Iterator[_Sample]:
+def _samples(material: Material) -> Iterator[Sample]:
     several = len(material.tables) + len(material.pairs) > 1
     for table in material.tables:
         named = {"run": short(table.name, _LONGEST)} if several else {}
@@ -111,14 +57,14 @@ def _samples(material: Material) -> Iterator[_Sample]:
         yield from _of_runs([run], {"run": short(run.path.resolve().name, _LONGEST)} if several else {})
     for severity in SEVERITIES:
         number = sum(each.severity == severity for each in material.concerns)
-        yield _Sample("concerns", {"severity": severity.replace(" ", "_")}, number)
+        yield Sample("concerns", {"severity": severity.replace(" ", "_")}, number)
 
 
-def _of_runs(runs: Sequence[Run], labels: Mapping[str, str]) -> Iterator[_Sample]:
-    yield _Sample("run_launches", labels, sum(max(1, len(rows_by_launch(run))) for run in runs))
-    yield _Sample("run_complete", labels, all(run.finished and run.info.get("exit_code") in (0, None) for run in runs))
+def _of_runs(runs: Sequence[Run], labels: Mapping[str, str]) -> Iterator[Sample]:
+    yield Sample("run_launches", labels, sum(max(1, len(rows_by_launch(run))) for run in runs))
+    yield Sample("run_complete", labels, all(run.finished and run.info.get("exit_code") in (0, None) for run in runs))
     ended = [seconds for run in runs if (seconds := _seconds(run.info.get("finished_utc"))) is not None]
-    yield _Sample("run_finished_timestamp", labels, max(ended, default=None))
+    yield Sample("run_finished_timestamp", labels, max(ended, default=None))
 
 
 def _seconds(text: Any) -> float | None:
@@ -128,29 +74,29 @@ def _seconds(text: Any) -> float | None:
         return None
 
 
-def _of_row(row: Row, labels: Mapping[str, str]) -> Iterator[_Sample]:
+def _of_row(row: Row, labels: Mapping[str, str]) -> Iterator[Sample]:
     where = {**labels, **_labels(row)}
     times = None if row.na is not None else row.time_s
-    yield _Sample("measured", where, times is not None)
+    yield Sample("measured", where, times is not None)
     if times is None:
         return
     for name, value in (("time", times.p50), ("time_interval_low", times.ci_low), ("time_interval_high", times.ci_high)):
-        yield _Sample(name, where, value)
-    yield from (_Sample("time_p99", where, times.p99), _Sample("samples", where, row.n), _Sample("launches", where, row.launches))
-    yield _Sample("doubtful", where, bool(doubtful(row)))
-    yield _Sample("wrong_elements", where, row.wrong)
+        yield Sample(name, where, value)
+    yield from (Sample("time_p99", where, times.p99), Sample("samples", where, row.n), Sample("launches", where, row.launches))
+    yield Sample("doubtful", where, bool(doubtful(row)))
+    yield Sample("wrong_elements", where, row.wrong)
     yield from _rates(row, where)
 
 
-def _rates(row: Row, where: Mapping[str, str]) -> Iterator[_Sample]:
-    yield _Sample("algbw", where, row.algbw_bytes_per_s)
-    yield _Sample("busbw", where, row.busbw_bytes_per_s if row.ranks > 1 else None)
+def _rates(row: Row, where: Mapping[str, str]) -> Iterator[Sample]:
+    yield Sample("algbw", where, row.algbw_bytes_per_s)
+    yield Sample("busbw", where, row.busbw_bytes_per_s if row.ranks > 1 else None)
     honest = row.percent_of_ceiling is not None and row.ranks > 1 and not row.wrong
     for name, ceiling in (("ceiling", row.ceiling), ("hard_bound", row.hard_bound)):
         if ceiling is not None:
             told = {"limited_by": ceiling.limited_by, "model": ceiling.model, "kind": ceiling.kind}
-            yield _Sample(name, {**where, **{label: short(text, _LONGEST) for label, text in told.items()}}, ceiling.bytes_per_s)
-    yield _Sample("of_ceiling", where, (row.percent_of_ceiling or 0) / 100 if honest else None)
+            yield Sample(name, {**where, **{label: short(text, _LONGEST) for label, text in told.items()}}, ceiling.bytes_per_s)
+    yield Sample("of_ceiling", where, (row.percent_of_ceiling or 0) / 100 if honest else None)
 
 
 def _labels(row: Row) -> dict[str, str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from collbench.analysis.combine import check_once, read_all
+from collbench.analysis.resumed import sentence as resumed
 from collbench.errors import UsageError
 from collbench.report.pairs_stored import holds_pairs
 from collbench.results.folder import CELLS, PAIRS
@@ -23,6 +24,11 @@ class Readable:
     runs: list[Run]
     sentences: list[str]
     whole: bool
+
+    @property
+    def warnings(self) -> list[str]:
+        """What there is to be said of all of them, a sentence each."""
+        return [*self.sentences, *(warning for run in self.runs for warning in (*run.warnings, resumed(run)) if warning)]
 
 
 def readable(paths: Sequence[Path]) -> Readable:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, TextIO
 
 from collbench.analysis.combine import Launches
 from collbench.analysis.resumed import rows_by_launch
-from collbench.analysis.resumed import sentence as resumed
 from collbench.errors import FINE, INTERRUPTED, TERMINATED, USAGE, UsageError
 from collbench.report.findings import lines as findings
 from collbench.report.flags import printable
@@ -26,6 +25,7 @@ from collbench.results.reader import Run
 
 if TYPE_CHECKING:  # they import numpy, which runs without pairs do not need
     from collbench.analysis.pair_effects import PairEffects
+    from collbench.gate.verdict import Verdict
     from collbench.results.pair_reader import StoredPairs
 
 _Print = Callable[[Line], None]
@@ -40,23 +40,24 @@ def report_run(
     html: Path | None = None,
     markdown: Path | None = None,
     openmetrics: Path | None = None,
+    verdict: Path | None = None,
     err: TextIO | None = None,
     color: str = "auto",
 ) -> int:
     """Prints the runs in `paths` on `stream`, and writes them to the files that are named.
 
     `csv` and `markdown` may be "-": to `stream`, and nothing else there. Launches of one allocation become one table, unless software,
-    settings, hosts or links differ. What could not be read, or not be put together, is said on `err`. Returns the exit code: USAGE where
-    one of the paths gives nothing. Raises UsageError where none is a run that can be read, for a launch that is named twice, an unknown
-    format, and a file that cannot be written.
+    settings, hosts or links differ. `verdict` is a verdict.json, to stand first on the page. What could not be read, or not be put
+    together, is said on `err`. Returns the exit code: USAGE where one of the paths gives nothing. Raises UsageError where none is a run
+    that can be read, for a launch that is named twice, an unknown format, and a file that cannot be written.
     """
     if format not in FORMATS:
         raise UsageError(f"--format '{format}' is unknown: choose from {', '.join(FORMATS)}")
     asked = Outputs(csv, html, markdown, openmetrics)
     asked.check()
     err, found = err or sys.stderr, readable(paths)
-    warnings = [*found.sentences, *(warning for run in found.runs for warning in (*run.warnings, resumed(run)) if warning)]
-    material = Material(found.runs, html or Path(), warnings)
+    warnings = found.warnings
+    material = Material(found.runs, html or Path(), warnings, verdict=_verdict(verdict, html))
     of_imports = dict.fromkeys(sentence for run in found.runs for sentence in of_import(run.info))
     for sentence in (*warnings, *of_imports, *material.apart):
         write_line(err, printable(sentence))
@@ -68,6 +69,17 @@ def report_run(
     else:
         _print_runs(material, "csv" if csv == STDOUT else format, stream, err, color)
     return FINE if found.whole else USAGE
+
+
+def _verdict(path: Path | None, html: Path | None) -> Verdict | None:
+    """What the gate said, for the page alone."""
+    if path is None:
+        return None
+    if html is None:
+        raise UsageError("--verdict is for the page: name --html FILE, or see the verdict alone with `collbench gate --verdict FILE`")
+    from collbench.gate.stored import read_verdict
+
+    return read_verdict(path)
 
 
 def _check_one_kind(material: Material) -> None:

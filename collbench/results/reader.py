@@ -89,13 +89,27 @@ def _without_time(row: Row) -> Row:
 
 
 def _check(record: Any) -> None:
-    kind: Any = type(record)
-    for name, hint in _hints(kind).items():
+    for name, at_once, numbers, hint in _wanted(record.__class__):
         value = getattr(record, name)
-        if not _fits(value, hint):
+        kind = type(value)
+        if not (kind in at_once or (kind in numbers and value >= 0)) and not _fits(value, hint):
             raise ValueError(f"'{name}' is {str(value)[:40]!r}")
-        if type(value) in (Times, Ceiling):
+        if kind in (Times, Ceiling):
             _check(value)
+
+
+@cache
+def _wanted(kind: Any) -> list[tuple[str, frozenset[Any], frozenset[Any], Any]]:
+    """Of each field its name, the types of which every value fits, those of which all but negative ones do, and its hint."""
+    return [(name, _at_once(hint), _numbers(hint), hint) for name, hint in _hints(kind).items()]
+
+
+@cache
+def _numbers(hint: Any) -> frozenset[Any]:
+    origin, choices = _parts(hint)
+    if origin in (Union, types.UnionType):
+        return frozenset[Any]().union(*map(_numbers, choices))
+    return frozenset({int} if hint is int else {int, float} if hint is float else ())
 
 
 @cache

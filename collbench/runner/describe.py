@@ -46,6 +46,7 @@ def describe_run(request: Request, world: World, opened: list[Opened]) -> dict[s
         "libraries": loaded_libraries(),
         "environment": recorded_environment(_of_user(opened)),
         "host": host_facts(),
+        **({"slowed": request.slowed.texts} if request.slowed else {}),
         **({"suite": dict(request.suite)} if request.suite else {}),
     }
 

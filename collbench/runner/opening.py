@@ -43,7 +43,7 @@ def _open_one(name: str, request: Request, world: World, note: Callable[[str], N
     if not _is_there(name, kind, asked, world, note):
         return None
     paths = _paths(request) if kind.uses_nccl and request.evidence != "off" else None
-    backend: Backend = kind()
+    backend: Backend = (_slowed(kind, request) if request.slowed else kind)()
     settings = Settings(request.ranks, request.timeout_s, request.seed, request.gpus_per_process)
     wrong = open_everywhere(backend, world, settings)
     if wrong is None:
@@ -89,6 +89,12 @@ def _try_open(backend: Backend, world: World, settings: Settings) -> tuple[str, 
     except Exception as error:
         return f"{backend.name} does not open: {type(error).__name__}: {error}", False
     return None
+
+
+def _slowed(kind: type[Backend], request: Request) -> type[Backend]:
+    from collbench.backends.slowed import slowed
+
+    return slowed(kind, request.slowed)
 
 
 def _paths(request: Request) -> NcclPaths:

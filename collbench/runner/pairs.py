@@ -80,6 +80,7 @@ def _match(asked: PairsRequest, launch: Launch, listener: PairsListener | None, 
     reason = world.first(next(filter(None, refusals), None), f"asking {backend.name} what it can do")
     if reason:
         raise UsageError(f"no pair can be measured on {backend.name}: {reason}")
+    match.asked.launch.slowed.check([way.cell for way in ways], backend.ranks)
     largest = max(ways, key=lambda way: way.cell.size_bytes)
     check_memory([(largest.operation, largest.cell, opened)], world)
     return match
@@ -118,4 +119,6 @@ def _court(match: Match) -> Court:
     ways = ways_of(match.asked, backend.name)
     stage = stage_of(match.launch, [(way.operation, way.cell, match.opened) for way in ways], backend)
     crowded = bool(world.oversubscribed) and not backend.virtual and ways[0].cell.device == "cpu"
-    return Court(match.asked, world, stage, match.places, ways, (*backend.flags, *(["oversubscribed"] if crowded else [])))
+    flags = {"slowed": any(match.asked.launch.slowed.of(way.cell) for way in ways), "oversubscribed": crowded}
+    on = (*backend.flags, *(flag for flag, true in flags.items() if true))
+    return Court(match.asked, world, stage, match.places, ways, on)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from collbench.backends.slowing import Slowing
 from collbench.operations.plan import Sweep
 from collbench.operations.sweeps import Sweeps
 from collbench.timing.budget import Budget
@@ -32,6 +33,7 @@ class Request:
     gpus_per_process  how many GPUs, and so ranks, each process drives
     evidence       "on": counters and logs are read around each cell; "off": not; "tuning": NCCL writes a line per call, too
     telemetry_hz   how often clocks, power and temperatures are read meanwhile; 0: never
+    slowed         which cells are made slower on purpose
     argv           what was typed
     suite          the suite as read, for run.json: name, title, digest (SHA-256 of all that was read), files, run, sweeps, and what was
                    typed instead; None: no suite
@@ -57,5 +59,6 @@ class Request:
     gpus_per_process: int = 1
     evidence: str = "on"
     telemetry_hz: float = 0.0
+    slowed: Slowing = field(default_factory=Slowing)
     argv: Sequence[str] = ()
     suite: Mapping[str, Any] | None = None

@@ -42,6 +42,7 @@ def run(request: Request, world: World, listener: Listener | None, ended: Callab
         if one.backend:
             request.sweep.check_ranks(one.backend.ranks)
     work = [(operations()[cell.operation], cell, one) for one in opened for cell in request.sweep.cells(one.name, ranks_of(one, world))]
+    request.slowed.check([cell for _, cell, _ in work], max(ranks_of(one, world) for one in opened))
     check_memory(work, world)
     stored = _folder(launch, opened, work)
     world.watchdog.witness = launch.hang

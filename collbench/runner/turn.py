@@ -141,8 +141,11 @@ class Turn:
         world = self.launch.world
         crowded = bool(world.oversubscribed) and not backend.virtual and ready.cell.device == "cpu"
         ceiling, bound = self.ceilings.of(ready.operation, ready.cell, backend, ready.groups)
-        flags = {"oversubscribed": crowded, "python_loop": ready.fell_back, "pairs_at_once": ready.operation.pair and len(ready.groups) > 1}
-        evidence = ready.evidence | {"libraries": dict(backend.versions()), "conditions": self.launch.conditions} | watched.evidence
+        slowdown = self.launch.request.slowed.of(ready.cell)
+        flags = {"slowed": slowdown is not None, "oversubscribed": crowded, "python_loop": ready.fell_back,
+                 "pairs_at_once": ready.operation.pair and len(ready.groups) > 1}  # fmt: skip
+        told = ready.evidence | ({"slowed": slowdown.text} if slowdown else {}) | watched.evidence
+        evidence = {"libraries": dict(backend.versions()), "conditions": self.launch.conditions} | told
         on = (*backend.flags, *(flag for flag, true in flags.items() if true))
         withheld = crowded or watched.other_path is not None
         return Circumstances(ranks_by_host(backend, world), ceiling, bound, withheld, on, evidence)

@@ -20,6 +20,7 @@ from tests.benchmarks import (
     ceilings_1024,
     evidence_cost,
     first_number,
+    gate_10k,
     import_log,
     loop_cost,
     memory,
@@ -50,6 +51,7 @@ _MODULES: tuple[Any, ...] = (
     suite_overhead,
     report_html,
     import_log,
+    gate_10k,
     socket_iperf,
     against_c,
 )

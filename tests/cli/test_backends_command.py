@@ -24,7 +24,7 @@ def test_what_is_there_is_named_with_its_version(tmp_path: Path) -> None:
     assert mpi4py
     done = run(tmp_path, "backends")
     lines = {line.split()[0]: line for line in done.stdout.splitlines()}
-    assert (done.returncode, done.stderr, sorted(lines)) == (0, "", ["gloo", "mpi", "nccl", "simulated", "socket", "torch-nccl"])
+    assert (done.returncode, done.stderr, sorted(lines)) == (0, "", ["gloo", "mpi", "nccl", "simulated", "slowed", "socket", "torch-nccl"])
     assert "available" in lines["mpi"] and "MPI" in lines["mpi"]
     assert f"available  Gloo of torch {torch.__version__}" in lines["gloo"]
 

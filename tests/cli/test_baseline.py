@@ -43,10 +43,22 @@ def test_json_has_an_object_for_each_cell(tmp_path: Path) -> None:
     assert (round(large["time_s"], 9), round(large["visible_slowdown"], 6)) == (0.1, 0.02)
 
 
+def test_show_tells_which_launches_say_nothing_of_the_usual_state(tmp_path: Path) -> None:
+    odd = str(launch(tmp_path / "odd", {8: 4e-6, 64 << 20: 0.1}, canary_s={"before": 26e-8, "after": 26e-8}))
+    run_here(tmp_path, "baseline", "add", "base", *nights(tmp_path, 5), odd)
+    shown = run_here(tmp_path, "baseline", "show", "base").stdout.splitlines()
+    what = "in 1 of 1 launch (canary more than 20 % off the others'): left out"
+    assert f"baseline, odd: the machine was in another state {what}" in shown
+    assert "a thin baseline: 6 allocations or more make sound limits" in shown
+    assert shown[-2].split()[-4:] == ["5", "1.000", "5.0", "%"]
+
+
 def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
     runs = nights(tmp_path, 1)
     run_here(tmp_path, "baseline", "add", "base", *runs)
     assert "an allocation counts once" in one_sentence(run_here(tmp_path, "baseline", "add", "base", *runs))
+    slowed = str(launch(tmp_path / "slow", {8: 1e-6}, flags=("slowed",)))
+    assert "allocation slow was slowed on purpose" in one_sentence(run_here(tmp_path, "baseline", "add", "base", slowed))
     assert "nowhere is not a run folder" in one_sentence(run_here(tmp_path, "baseline", "add", "base", "nowhere"))
     assert "nowhere is not a baseline" in one_sentence(run_here(tmp_path, "baseline", "show", "nowhere"))
     assert "choose from night-0" in one_sentence(run_here(tmp_path, "baseline", "drop", "base", "nobody"))

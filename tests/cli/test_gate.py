@@ -1,13 +1,17 @@
-"""collbench gate: verdicts as a user gets them; the self-test's table, its formats; what is refused."""
+"""collbench gate: verdicts as a user gets them, their files and exit codes in every style; the self-test's table; what is refused."""
 
 from __future__ import annotations
 
 import json
+import shlex
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.cli.command import one_sentence, run_here
+from collbench.gate.stored import read_verdict
+from tests.cli.command import Finished, one_sentence, run, run_here
 from tests.gate.allocations import launch
 
 
@@ -19,6 +23,7 @@ def test_the_table_has_a_line_for_each_thing_done(tmp_path: Path) -> None:
     assert [line.split("  ")[0] for line in lines[2:]] == [
         "nothing", "one cell of large messages slower by 5 %", "one cell of large messages slower by 10 %",
         "one group of large messages slower by 2 %", "one group of large messages slower by 5 %", "all cells slower by 2 %",
+        "a cell slower by twice what is visible", "a cell slower by half of what is visible",
     ]  # fmt: skip
     assert "false alarms" in lines[2]
 
@@ -43,40 +48,139 @@ def test_what_makes_no_trial_is_refused(tmp_path: Path, words: list[str], told: 
     assert told in one_sentence(run_here(tmp_path, "gate", "--self-test", *words))
 
 
-def night(folder: Path, name: str, factor: float = 1.0) -> str:
-    return str(launch(folder / name, {8: 1e-6, 64 << 20: 0.1 * factor}))
+def night(folder: Path, name: str, factor: float = 1.0, **changes: Any) -> str:
+    if not (folder / name).exists():
+        launch(folder / name, {8: 1e-6, 64 << 20: 0.1 * factor}, **changes)
+    return name
 
 
-@pytest.fixture
-def good(tmp_path: Path) -> Path:
-    """A folder with a baseline of six allocations."""
-    assert run_here(tmp_path, "baseline", "add", "base", *(night(tmp_path, f"good-{n}") for n in range(6))).returncode == 0
-    return tmp_path
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a baseline of six allocations, in which nobody changes what another test reads."""
+    folder = tmp_path_factory.mktemp("good")
+    assert run_here(folder, "baseline", "add", "base", *(night(folder, f"good-{n}") for n in range(6))).returncode == 0
+    return folder
+
+
+def gate(folder: Path, *words: str) -> Finished:
+    return run_here(folder, "gate", "--baseline", "base", *words)
+
+
+def three(folder: Path) -> list[str]:
+    """Three allocations that are slower."""
+    return [night(folder, f"slow-{number}", factor) for number, factor in enumerate((1.1, 1.09, 1.11), 1)]
 
 
 def test_the_gates_whole_way(good: Path) -> None:
-    done = run_here(good, "gate", "--baseline", "base", night(good, "same"))
+    done = gate(good, night(good, "same"))
     assert (done.returncode, done.stdout.splitlines()[0]) == (0, "passed")
-    first = run_here(good, "gate", "--baseline", "base", "--confirm-suite", "confirm.toml", night(good, "new-1", 1.1))
+    first = gate(good, "--confirm-suite", "confirm.toml", night(good, "slow-1", 1.1))
     assert first.returncode == 3
-    assert first.stdout.splitlines() == [
-        "no verdict",
+    assert [line for line in first.stdout.splitlines() if not line.startswith("points at")][:4] == [
+        "no verdict: 1 suspected",
         "  suspected: 1; measure those again in 2 fresh allocations, and judge all together",
-        "judged: new-1; baseline base: 6 allocations, 2 cells with a history",
-        "suspected: allreduce 64 MiB nccl: time × 1.100; by chance up to × 1.020",
+        "what takes longer, by allocation, and how much may be by chance; the surest and worst first:",
+        "  suspected  allreduce 64 MiB nccl  +10.0 %, by chance up to +2.0 %",
     ]
+    assert "judged: slow-1; baseline base: 6 allocations, 2 cells with a history" in first.stdout.splitlines()
     assert "sizes = [67108864]" in (good / "confirm.toml").read_text()
-    nights = ["new-1", night(good, "new-2", 1.09), night(good, "new-3", 1.11)]
-    last = run_here(good, "gate", "--baseline", "base", "--out", "verdict.json", *nights)
+    last = gate(good, "--out", "verdict.json", "--confirm-suite", "confirm.toml", *three(good))
     assert (last.returncode, last.stdout.splitlines()[0]) == (1, "regression: 1 confirmed")
+    assert last.stderr == (
+        "collbench: --confirm-suite confirm.toml was removed: it was of an earlier gate, and there is nothing to measure again\n"
+    )
+    assert not (good / "confirm.toml").exists()
     verdict = json.loads((good / "verdict.json").read_text())
     assert (verdict["schema"], verdict["result"], verdict["exit_code"]) == (1, "regression", 1)
     assert verdict["suspicions"][0]["cell"]["size_bytes"] == 64 << 20
 
 
+def test_what_the_judge_says_fits_the_schema_and_is_shown_once_more(good: Path, tmp_path: Path) -> None:
+    kept = tmp_path / "verdict.json"
+    told = gate(good, "--out", str(kept), *three(good))
+    again = run_here(good, "gate", "--verdict", str(kept))
+    assert (again.returncode, again.stdout) == (1, told.stdout)
+    assert read_verdict(kept).candidates == ("slow-1", "slow-2", "slow-3")
+
+
 def test_json_is_the_verdict(good: Path) -> None:
-    done = run_here(good, "gate", "--baseline", "base", "--format", "json", night(good, "new"))
-    assert json.loads(done.stdout)["candidates"] == ["new"]
+    done = gate(good, "--format", "json", night(good, "same"))
+    assert json.loads(done.stdout)["candidates"] == ["same"]
+
+
+def test_every_file_says_the_same(good: Path, tmp_path: Path) -> None:
+    names = ("out", "junit", "markdown", "openmetrics", "html")
+    words = [word for name in names for word in (f"--{name}", str(tmp_path / name))]
+    assert gate(good, *words, night(good, "slow-1", 1.1)).returncode == 3
+    begins = {"out": '"result": "no verdict"', "junit": 'message="no verdict: 1 suspected"', "markdown": "gate: no verdict: 1 suspected",
+              "openmetrics": 'collbench_gate_result{result="no_verdict"} 1.0', "html": "<p>no verdict: 1 suspected.</p>"}  # fmt: skip
+    assert {name: words in (tmp_path / name).read_text() for name, words in begins.items()} == dict.fromkeys(names, True)
+
+
+def test_a_report_shows_a_verdict_that_was_kept(good: Path, tmp_path: Path) -> None:
+    runs, kept, page = three(good), str(tmp_path / "verdict.json"), tmp_path / "page.html"
+    gate(good, "--out", kept, *runs)
+    assert run_here(good, "report", runs[0], "--html", str(page), "--verdict", kept).returncode == 0
+    assert "<p>regression: 1 confirmed.</p>" in page.read_text()
+    assert one_sentence(run_here(good, "report", runs[0], "--verdict", kept)).startswith("--verdict is for the page: name --html FILE")
+
+
+def test_annotations_are_all_that_is_printed_for_github(good: Path) -> None:
+    lines = gate(good, "--format", "github", *three(good)).stdout.splitlines()
+    assert lines[0].startswith("::error title=collbench gate%3A regression::regression: 1 confirmed; ")
+    assert all(line.startswith(("::error ", "::warning ", "::notice ")) for line in lines)
+
+
+@pytest.mark.parametrize(("style", "codes"), [("collbench", (0, 3, 1, 4)), ("nagios", (0, 1, 2, 2)), ("prolog", (0, 0, 1, 1))])
+def test_exit_codes_follow_the_style(style: str, codes: tuple[int, ...], good: Path) -> None:
+    passed, suspected, confirmed = [night(good, "same")], [night(good, "slow-1", 1.1)], three(good)
+    wrong = [night(good, "wrong", wrong=7)]
+    done = [gate(good, "--exit-style", style, *runs) for runs in (passed, suspected, confirmed, wrong)]
+    assert tuple(each.returncode for each in done) == codes
+    if style == "nagios":
+        assert [each.stdout.split(" - ")[0] for each in done] == [
+            "COLLBENCH OK", "COLLBENCH WARNING", "COLLBENCH CRITICAL", "COLLBENCH CRITICAL",
+        ]  # fmt: skip
+        assert {each.stdout.count("\n") for each in done} == {1}
+    if style == "prolog":
+        told = "collbench: no verdict: nothing is confirmed, so the exit code is 0 (--exit-style prolog)\n"
+        assert [each.stderr for each in done] == ["", told, "", ""]
+
+
+@pytest.mark.parametrize("words", [["--baseline", "nowhere", "good-0"], ["--no-such-option"], []])
+def test_a_failure_is_told_in_the_style_that_was_asked_for(words: list[str], good: Path) -> None:
+    own, nagios, prolog = (run_here(good, "gate", *words, "--exit-style", style) for style in ("collbench", "nagios", "prolog"))
+    why = one_sentence(own)
+    assert (nagios.returncode, nagios.stdout.startswith(f"COLLBENCH UNKNOWN - {why}"[:300])) == (3, True)
+    assert (prolog.returncode, prolog.stdout) == (0, "")
+    assert prolog.stderr.startswith(own.stderr) and "so the exit code is 0" in prolog.stderr
+
+
+def test_a_defect_drains_no_node_and_is_unknown_to_a_monitor(good: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("surprise")
+
+    monkeypatch.setattr("collbench.gate.judge.judge", broken)
+    done = {style: gate(good, "--exit-style", style, night(good, "same")) for style in ("collbench", "nagios", "prolog")}
+    assert {style: each.returncode for style, each in done.items()} == {"collbench": 4, "nagios": 3, "prolog": 0}
+    assert done["nagios"].stdout == "COLLBENCH UNKNOWN - surprise\n"
+    assert "this is a defect of collbench" in done["prolog"].stderr
+
+
+@pytest.mark.parametrize("closed", ["2>&-", *(pytest.param(each, marks=pytest.mark.in_turn) for each in (">&-", "2>/dev/full"))])
+def test_streams_that_nobody_reads_are_no_regression(closed: str, tmp_path: Path) -> None:
+    """Python's own exit code for what it cannot write is 1."""
+    words = shlex.join([sys.executable, "-m", "collbench", "gate", "--exit-style"])
+    lines = "; ".join(f"{words} {style} {closed}; echo $? >> codes" for style in ("collbench", "prolog"))
+    run(tmp_path, lines, program=("bash", "-c"))
+    assert (tmp_path / "codes").read_text().split() == ["2", "0"]
+
+
+def test_the_style_may_stand_in_the_environment_and_helps_nobody_else(good: Path) -> None:
+    style = {"COLLBENCH_EXIT_STYLE": "prolog"}
+    assert run_here(good, "gate", env=style).returncode == 0
+    assert run_here(good, "report", "nowhere", env=style).returncode == 2
+    assert run_here(good, "gate", "--exit-style", "collbench", env=style).returncode == 2
 
 
 @pytest.mark.parametrize(
@@ -86,9 +190,27 @@ def test_json_is_the_verdict(good: Path) -> None:
         (["--baseline", "base"], "name a baseline and runs"),
         (["--baseline", "nowhere", "good-0"], "nowhere is not a baseline"),
         (["--baseline", "base", "good-0"], "allocation good-0 is in the baseline base: it cannot be judged by itself"),
-        (["--self-test", "good-0"], "--self-test makes up what it judges: leave out --paired, --verdict and the runs"),
+        (["--self-test", "good-0"], "--self-test makes up what it judges: leave out"),
         (["--baseline", "base", "--expect", "none.toml", "good-0"], "--expect none.toml cannot be read"),
+        (["--baseline", "base", "--junit", "-", "good-0"], "--junit does not go to stdout: name a FILE"),
+        (["--baseline", "base", "--exit-style", "nagios", "--format", "json", "good-0"], ""),
+        (["--verdict", "none.json"], "--verdict none.json cannot be read (No such file or directory)"),
+        (["--verdict", "none.json", "--html", "page.html"], "--html shows the runs, too: collbench report RUN… --html FILE --verdict FILE"),
+        (["--verdict", "none.json", "--confirm-suite", "c.toml"], "--confirm-suite needs a baseline"),
+        (["--verdict", "none.json", "--min-percent", "ring:80@64M-"], "--verdict judges nothing: leave out --expect and --min-percent"),
+        (["--paired", "a", "b", "c"], "--paired: 3 runs are no pairs: name those of the old stack, then as many of the new one"),
     ],
 )
 def test_what_cannot_be_judged_is_refused(good: Path, words: list[str], told: str) -> None:
-    assert told in one_sentence(run_here(good, "gate", *words))
+    if "nagios" in words:
+        done = run_here(good, "gate", *words)
+        assert (done.returncode, "prints one line of status and no --format json: write --out FILE" in done.stdout) == (3, True)
+    else:
+        assert told in one_sentence(run_here(good, "gate", *words))
+
+
+def test_a_suite_of_ones_own_is_not_replaced(good: Path, tmp_path: Path) -> None:
+    mine = tmp_path / "gate.toml"
+    mine.write_text("schema = 1\n")
+    assert "was not written by `collbench gate`" in one_sentence(gate(good, "--confirm-suite", str(mine), night(good, "same")))
+    assert mine.read_text() == "schema = 1\n"

@@ -40,6 +40,7 @@ COMMANDS = (
     "import",
     "gate",
     "baseline",
+    "history",
     "report",
     "compare",
 )

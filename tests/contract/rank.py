@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from collbench.backends.habits import habits
+from collbench.backends.slowing import parse_slowing
 from collbench.errors import CollbenchError
 from collbench.operations.cell import Cell
 from collbench.operations.dtypes import DTYPES
@@ -53,13 +54,13 @@ def traffic_of(asked: dict[str, Any]) -> Traffic | None:
 
 
 def request_of(asked: dict[str, Any]) -> Request:
-    """The request from JSON: backend, ranks, out, check, seed, sweeps."""
+    """The request from JSON: backend, ranks, out, check, seed, sweeps, slowed."""
     parts = tuple(sweep_of(part) for part in asked["sweeps"])
     names = tuple({operation.name: operation for part in parts for operation in part.operations}.values())
     return Request(
         command="contract", sweep=Several(names, (), (), parts=parts), backends=(asked["backend"],), asked=frozenset([asked["backend"]]),
         budget=Budget(0.05, 1, 1), ranks=asked["ranks"] if asked["backend"] == "simulated" else None,
-        check=asked.get("check", 1), timeout_s=30, out=Path(asked["out"]),
+        check=asked.get("check", 1), timeout_s=30, out=Path(asked["out"]), slowed=parse_slowing(asked.get("slowed", [])),
     )  # fmt: skip
 
 

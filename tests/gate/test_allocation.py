@@ -11,7 +11,7 @@ import pytest
 from collbench.errors import UsageError
 from collbench.gate.allocation import COLUMNS, allocations_in
 from tests.gate.allocations import launch, launches
-from tests.results.rows import make_row, make_times, not_measured, store
+from tests.results.rows import COPY, make_row, make_times, not_measured, store
 
 
 def test_launches_of_an_allocation_are_put_together_cell_by_cell(tmp_path: Path) -> None:
@@ -79,6 +79,40 @@ def test_launches_of_no_allocation_are_not_allocations(tmp_path: Path) -> None:
 def test_a_beginning_that_is_no_moment_is_unknown(tmp_path: Path, told: object) -> None:
     edit_info(launch(tmp_path / "a", {8: 1e-6}), started_utc=told)
     assert allocations_in([tmp_path / "a"])[0].began_utc == ""
+
+
+def test_allocations_are_in_the_order_in_which_they_began_whatever_their_zone(tmp_path: Path) -> None:
+    for name, began in (("a", "2026-11-20T10:00:00+02:00"), ("b", "2026-11-20T07:00:00Z"), ("c", "2026-11-20T09:00:00")):
+        edit_info(launch(tmp_path / name, {8: 1e-6}), started_utc=began)
+    named = [tmp_path / name for name in "cab"]
+    assert [each.name for each in allocations_in(named)] == ["b", "a", "c"]
+    edit_info(tmp_path / "b", started_utc=None)
+    assert [each.name for each in allocations_in(named)] == ["c", "a", "b"]
+
+
+def test_what_was_slowed_on_purpose_says_how(tmp_path: Path) -> None:
+    store(tmp_path / "a", [make_row(8, flags=("slowed",)), make_row(1024)], slowed=["by=10%", 7, "by=2% sizes=8"])
+    store(tmp_path / "b", [make_row(8, flags=("slowed",))], slowed="by=10%")
+    store(tmp_path / "c", [make_row(8)], slowed=["by=10%"])
+    assert [each.slowed for each in allocations_in([tmp_path / name for name in "abc"])] == ["by=10%; by=2% sizes=8", "how is not said", ""]
+
+
+def test_an_allocation_is_imported_whole_or_not_at_all(tmp_path: Path) -> None:
+    store(tmp_path / "a", [make_row(8, flags=("imported",))])
+    assert allocations_in([tmp_path / "a"])[0].imported
+    store(tmp_path / "b", [make_row(8, flags=("imported",)), make_row(1024)])
+    with pytest.raises(UsageError, match="some of its allocation's rows are imported, others measured here"):
+        allocations_in([tmp_path / "b"])
+
+
+def test_shares_of_the_ceiling_are_kept_by_launch_where_all_are_of_one_kind(tmp_path: Path) -> None:
+    for number, share in enumerate((80.0, 84.0, 82.0), 1):
+        launch(tmp_path / f"launch-{number}", {8: 1e-6}, "night", percent_of_ceiling=share)
+    (shown,) = allocations_in([tmp_path])[0].shown.values()
+    assert (shown.percent, shown.percents) == (82.0, (80.0, 84.0, 82.0))
+    launch(tmp_path / "launch-4", {8: 1e-6}, "night", ceiling=COPY)
+    (shown,) = allocations_in([tmp_path])[0].shown.values()
+    assert (shown.percent, shown.percents) == (None, (None,) * 4)
 
 
 def edit_info(run: Path, **changes: object) -> None:

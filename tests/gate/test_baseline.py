@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -129,3 +130,37 @@ def test_a_cell_that_could_not_be_measured_keeps_its_reason(tmp_path: Path) -> N
     add_all(tmp_path / "base", allocations_in([store(tmp_path / "a", [not_measured("no GPU"), make_row(8)])]))
     (again,) = load(tmp_path / "base").allocations
     assert sorted(str(measured.na) for measured in again.cells.values()) == ["None", "no GPU"]
+
+
+def test_one_allocation_under_two_names_counts_once(tmp_path: Path, night: Path) -> None:
+    (one,) = allocations_in([night])
+    add_all(tmp_path / "base", [one])
+    with pytest.raises(UsageError, match="allocations night-1 and again are one and the same"):
+        add_all(tmp_path / "base", [replace(one, name="again")])
+    head, *rest = (tmp_path / "base" / FILE).read_text().splitlines()
+    copied = json.dumps({**json.loads(head), "name": "copy"})
+    (tmp_path / "base" / FILE.replace("night-1", "copy")).write_text("\n".join([copied, *rest]))
+    with pytest.raises(UsageError, match="allocations copy and night-1 are one and the same"):
+        load(tmp_path / "base")
+
+
+def test_what_was_slowed_on_purpose_is_no_baseline(tmp_path: Path, night: Path) -> None:
+    (one,) = allocations_in([night])
+    with pytest.raises(UsageError, match=r"allocation night-1 was slowed on purpose \(by=10%\): it says nothing of the cluster"):
+        add_all(tmp_path / "base", [replace(one, slowed="by=10%")])
+
+
+def test_imported_and_measured_are_kept_apart(tmp_path: Path, night: Path) -> None:
+    (one,) = allocations_in([night])
+    other = replace(one, name="other", began_utc="2026-11-01T00:00:00Z", imported=True)
+    add_all(tmp_path / "base", [other])
+    assert load(tmp_path / "base").allocations[0].imported
+    with pytest.raises(UsageError, match="other was imported and night-1 measured here: keep them in two baselines"):
+        add_all(tmp_path / "base", [one])
+
+
+def test_a_baseline_without_a_start_comes_first(tmp_path: Path, night: Path) -> None:
+    (one,) = allocations_in([night])
+    names = {"a": "2026-11-02T00:00:00+02:00", "b": "", "c": "2026-11-01T23:00:00Z"}
+    add_all(tmp_path / "base", [replace(one, name=name, began_utc=began) for name, began in names.items()])
+    assert [each.name for each in load(tmp_path / "base").allocations] == ["b", "a", "c"]

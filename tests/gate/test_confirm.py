@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import tomllib
+from dataclasses import replace
+from pathlib import Path
 
 from collbench.analysis.cells import cell_of
-from collbench.gate.allocation import COLUMNS
+from collbench.gate.allocation import COLUMNS, Measured
+from collbench.gate.baseline import Baseline
 from collbench.gate.confirm import confirm_suite, suspects
-from collbench.gate.verdict import Suspicion, Verdict
+from collbench.gate.verdict import FloorState, Suspicion, Verdict
 from collbench.suite.form import check_form
+from tests.gate.judging import BASE, SIZES, allocation, judged
 from tests.gate.verdicts import verdict as made_up
 from tests.results.rows import make_row
 
@@ -44,6 +48,41 @@ def test_the_suite_has_a_sweep_for_what_differs_in_size_only() -> None:
 
 
 def test_uneven_traffic_is_named_as_left_out() -> None:
-    text = confirm_suite([cell_of(make_row(8, operation="alltoallv", traffic="skew 2"))])
-    assert "# left out, since a suite cannot name its traffic" in text
+    text = confirm_suite([cell_of(make_row(8, operation="alltoallv", traffic="experts.csv:1f2e3d4c"))])
+    assert "# left out, since a suite cannot name their traffic" in text
     assert "sweeps" not in tomllib.loads(text)
+
+
+def test_a_skew_has_a_key() -> None:
+    document = tomllib.loads(confirm_suite([cell_of(make_row(8, operation="alltoallv", traffic="skew 2"))]))
+    check_form(document, "confirm.toml")
+    assert document["sweeps"][0]["skew"] == 2
+
+
+def test_a_cell_below_its_floor_is_measured_again_be_it_in_the_baseline_or_not() -> None:
+    new = cell_of(make_row(1 << 30))
+    below = [
+        FloorState("x", dict(zip(COLUMNS, each, strict=True)), "ring:80@64M-", 80.0, (70.0,), None, None, "suspected")
+        for each in (CELLS[1], new)
+    ]
+    assert suspects(made_up(result="no verdict", floors=tuple(below)), CELLS) == [CELLS[1], new]
+
+
+def test_what_the_suite_measures_again_is_enough_to_confirm_a_group_and_the_whole() -> None:
+    slower = dict.fromkeys(SIZES, 1.018)
+    first = judged(allocation("a", slower))
+    assert {each.kind for each in first.suspicions} == {"group", "whole"}
+    again = [allocation(name, slower) for name in "bc"]
+    only = suspects(first, BASE.cells)
+    verdict = judged(allocation("a", slower), *(replace(each, cells={cell: each.cells[cell] for cell in only}) for each in again))
+    assert {each.state for each in verdict.suspicions} == {"confirmed"}
+
+
+def test_a_group_of_which_no_suite_can_name_a_cell_is_noted() -> None:
+    odd = [cell_of(make_row(size, operation="alltoallv", traffic="experts.csv:1f2e3d4c")) for size in (64 << 20, 128 << 20, 256 << 20)]
+    nights = {
+        name: replace(allocation(name), cells=dict.fromkeys(odd, Measured((0.1 * by,) * 5))) for name, by in (("good", 1.0), ("a", 1.1))
+    }
+    base = Baseline(Path("base"), [replace(nights["good"], name=f"good-{number}", began_utc="2026-11-12") for number in range(6)])
+    (note,) = judged(nights["a"], baseline=base).notes
+    assert note.startswith("suspected, but not in --confirm-suite, since a suite cannot name their traffic: alltoallv 64 MiB nccl")

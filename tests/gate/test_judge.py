@@ -2,49 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from collbench.analysis.cells import cell_of
-from collbench.errors import UsageError
-from collbench.gate.allocation import Allocation, Cell, Measured
+from collbench.gate.allocation import Measured, Shown
 from collbench.gate.baseline import Baseline
 from collbench.gate.changes import Expected
-from collbench.gate.judge import judge
-from collbench.gate.verdict import Verdict
-from tests.results.rows import make_row
-
-TODAY = date(2026, 11, 21)
-SIZES = (8, 1024, 64 << 20, 128 << 20, 256 << 20)
-FACTS = {"software": {"nccl": "2.29"}, "topology": {"nic": "400 Gb/s"}, "hosts": {"names": "node1"}}
-
-
-def cell(size: int) -> Cell:
-    return cell_of(make_row(size))
-
-
-def allocation(name: str, factors: Mapping[int, float] | None = None, launches: int = 5, **changes: Any) -> Allocation:
-    """Every size takes a microsecond and a nanosecond per byte, times its factor."""
-    times = {size: (1e-6 + size * 1e-9) * (factors or {}).get(size, 1.0) for size in SIZES}
-    cells = {cell(size): Measured((time,) * launches) for size, time in times.items()}
-    whole = Allocation(name, "2026-11-12" if name.startswith("good") else "2026-11-20", launches, 0, (6e-8,) * launches, FACTS, cells)
-    return replace(whole, **changes)
-
-
-BASE = Baseline(Path("base"), [allocation(f"good-{number}", launches=3) for number in range(6)])
-
-
-def judged(*candidate: Allocation, baseline: Baseline = BASE, expected: tuple[Expected, ...] = ()) -> Verdict:
-    return judge(baseline, candidate, expected, TODAY)
-
-
-def slow(name: str, factor: float = 1.1, size: int = 64 << 20) -> Allocation:
-    return allocation(name, {size: factor})
+from collbench.gate.floors import read_floor
+from tests.gate.judging import BASE, FACTS, SIZES, allocation, cell, judged, slow
+from tests.results.rows import NIC
 
 
 class TestResults:
@@ -183,33 +152,17 @@ class TestChanges:
         assert judged(replace(allocation("new"), facts={**FACTS, "hosts": {"names": "node7"}})).result == "passed"
 
 
-class TestState:
-    def test_launches_in_another_state_of_the_machine_are_left_out(self) -> None:
-        flipped = allocation("new", canary_s=(6e-8, 26e-8, 6e-8, 6e-8, 26e-8))
-        twice = (1.0, 9.0, 1.0, 1.0, 9.0)
-        slow_twice = {name: [by * time for by, time in zip(twice, each.medians_s, strict=True)] for name, each in flipped.cells.items()}
-        cells = {name: Measured(tuple(times)) for name, times in slow_twice.items()}
-        assert judged(replace(flipped, cells=cells)).result == "passed"
+class TestFloors:
+    BELOW = Shown(frozenset(), 71.0, NIC, None, (71.0,) * 5)
 
-    def test_too_many_of_them_give_no_verdict(self) -> None:
-        verdict = judged(slow("new", 4.0), replace(slow("b", 4.0), canary_s=(26e-8,) * 5))
-        assert verdict.result == "no verdict"
-        assert "allocation b: the machine was in another state in 5 of 5 launches" in verdict.reasons[0]
+    def test_below_in_three_allocations_is_a_regression_though_nothing_else_is_known(self) -> None:
+        asked = (read_floor("ring:80@64M"),)
+        nights = [replace(allocation(name), shown={cell(64 << 20): self.BELOW}) for name in "abc"]
+        verdict = judged(*nights, asked=asked, baseline=Baseline(Path("base"), BASE.allocations[:3]))
+        assert (verdict.result, verdict.floors[0].state) == ("regression", "confirmed")
+        assert judged(nights[0], asked=asked).result == "no verdict"
 
-
-class TestBadInput:
-    def test_an_allocation_cannot_be_judged_by_itself(self) -> None:
-        with pytest.raises(UsageError, match="allocation good-3 is in the baseline base: it cannot be judged by itself"):
-            judged(allocation("good-3"))
-
-    def test_nor_under_another_name(self) -> None:
-        with pytest.raises(UsageError, match="allocation new is in the baseline base as good-0: it cannot be judged by itself"):
-            judged(replace(BASE.allocations[0], name="new"))
-
-    def test_two_of_one_name_are_refused(self) -> None:
-        with pytest.raises(UsageError, match="two of the candidate's allocations have one name"):
-            judged(slow("a"), slow("b"), slow("b"))
-
-    def test_nothing_in_common_is_refused(self) -> None:
-        with pytest.raises(UsageError, match="allocation new has no cell in common with base: measure the same suite"):
-            judged(replace(allocation("new"), cells={cell(5): Measured((1e-6,))}))
+    def test_flipped_launches_count_neither_for_nor_against_it(self) -> None:
+        shown = {cell(64 << 20): self.BELOW._replace(percents=(71.0, 71.0, 85.0, 85.0, 85.0), percent=85.0)}
+        flipped = allocation("new", canary_s=(6e-8, 6e-8, 6e-8, 26e-8, 26e-8), shown=shown)
+        assert judged(flipped, asked=(read_floor("ring:80@64M"),)).floors[0].percents == (71.0,)

@@ -63,5 +63,6 @@ def regression(**changes: Any) -> Verdict:
             Change("software", "nccl", "2.29", "2.30", "", ANNOUNCED),
         ),
         "candidates": ("night-9", "night-10", "night-11"),
+        "asked": ("ring:80@64M-", "ring:50@1M-"),
     }  # fmt: skip
     return verdict(**{**told, **changes})

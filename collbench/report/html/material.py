@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # they import numpy or many rooms, which a page without such 
     from collbench.analysis.concerns import Concern
     from collbench.analysis.pair_effects import PairEffects
     from collbench.analysis.stragglers import Compared
+    from collbench.gate.verdict import Verdict
     from collbench.results.pair_reader import StoredPairs
 
 MOST_CANDIDATES = 8
@@ -30,11 +31,13 @@ class Material:
     """runs      as read, in the order they were named
     where     the file that is written; links to raw files are relative to its folder
     warnings  what could not be read, or not be put together, in sentences
+    verdict   what the gate said of them; None: it was not asked
     """
 
     runs: Sequence[Run]
     where: Path
     warnings: Sequence[str] = ()
+    verdict: Verdict | None = None
 
     @cached_property
     def tables(self) -> list[Launches]:

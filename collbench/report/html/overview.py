@@ -41,7 +41,7 @@ def section(material: Material) -> Section | None:
     best = [(table, each) for table in material.tables for each in peaks(material.rows(table))]
     highest = [(_caption(best, shown), shown)] if best and (shown := peak_table(best)) else []
     drawn = peak_bars.chart(_labelled(best))
-    texts = [*_summary(found), *_against(material), *_left_out(subjects)]
+    texts = [*_judged(material), *_summary(found), *_against(material), *_left_out(subjects)]
     return Section("overview", "Overview", texts, [*measured_on, *highest, *concerns], [drawn] if drawn else [])
 
 
@@ -53,6 +53,15 @@ def _summary(found: Sequence[Concern]) -> list[str]:
     told = ", ".join(f"{number} × {severity}" for severity, number in counts.items())
     bad = [each.sentence() for each in found if each.severity in _BAD]
     return [f"To know before any figure: {told}.", *(f"{short(sentence, 600)}." for sentence in bad[:_MOST_BAD])]
+
+
+def _judged(material: Material) -> list[str]:
+    """What the gate said, where it was asked."""
+    if material.verdict is None:
+        return []
+    from collbench.report.verdict.words import headline, judged
+
+    return [f"The gate says: {headline(material.verdict)} ({judged(material.verdict)})."]
 
 
 def _against(material: Material) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import gc
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 from collbench.errors import UsageError
 from collbench.report.headlines import short
-from collbench.report.html import against, latencies, machine, matrix, overview, provenance, rates, ratios, slowest, spread, timeline
+from collbench.report.html import against, gate, latencies, machine, matrix, overview, provenance, rates, ratios, slowest, spread, timeline
 from collbench.report.outputs import write_whole
 
 if TYPE_CHECKING:
+    from collbench.report.html.chart import Section
     from collbench.report.html.material import Material
 
 _HERE = Path(__file__).parent
-SECTIONS = (overview, against, matrix, rates, latencies, ratios, spread, slowest, timeline, machine, provenance)
+SECTIONS = (gate, overview, against, matrix, rates, latencies, ratios, spread, slowest, timeline, machine, provenance)
 _NEEDED = ("matplotlib", "jinja2")
 
 
@@ -31,13 +32,18 @@ def write_html(material: Material) -> None:
 
 def html(material: Material) -> str:
     """The page as text. Raises UsageError where the extra `report` is missing."""
+    return page(_title(material), lambda: [made for module in SECTIONS if (made := module.section(material)) is not None])
+
+
+def page(title: str, make: Callable[[], Sequence[Section]]) -> str:
+    """The sections that `make` makes as a page: text that needs no network. Raises UsageError where the extra `report` is missing."""
     missing = [name for name in _NEEDED if find_spec(name) is None]
     if missing:
         raise UsageError(f"--html needs {' and '.join(missing)}: pip install 'collbench[report]'")
     with _uncollected():
-        sections = [made for module in SECTIONS if (made := module.section(material)) is not None]
+        sections = make()
     style, script = (_written(suffix) for suffix in ("css", "js"))
-    return str(_template().render(title=_title(material), sections=sections, style=style, script=script))
+    return str(_template().render(title=title, sections=sections, style=style, script=script))
 
 
 @contextmanager

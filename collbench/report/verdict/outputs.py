@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
+from collbench.errors import UsageError
+from collbench.gate.exits import NAGIOS
 from collbench.gate.verdict import Verdict
-from collbench.report.outputs import write_whole
+from collbench.report.outputs import STDOUT, write_whole
 from collbench.report.table import Line
-from collbench.report.verdict import terminal
 from collbench.results.jsonl import to_page
+
+_NEEDS = {"junit": ("junitparser",), "openmetrics": ("prometheus_client",), "html": ("matplotlib", "jinja2")}
+_SUMMARY = "GITHUB_STEP_SUMMARY"  # what earlier commands of the step wrote there stays, as GitHub expects
 
 
 @dataclass(frozen=True)
@@ -23,15 +29,64 @@ class Files:
     openmetrics: Path | None = None
     html: Path | None = None
 
+    def check(self) -> None:
+        """Raises UsageError for what could not be written after a long judgement: what goes to stdout, or needs a missing package."""
+        for name, path in vars(self).items():
+            if path == STDOUT:
+                raise UsageError(f"--{name} does not go to stdout: name a FILE")
+            missing = [needed for needed in _NEEDS.get(name, ()) if path is not None and find_spec(needed) is None]
+            if missing:
+                raise UsageError(f"--{name} needs {' and '.join(missing)}: pip install 'collbench[report]'")
 
-def write_files(verdict: Verdict, files: Files, runs: Sequence[Path], confirm_suite: Path | None, suite: str | None) -> None:
-    """Writes what was asked for, each in one step; verdict.json first. Raises UsageError."""
+
+def write_files(verdict: Verdict, files: Files, runs: Sequence[Path]) -> None:
+    """Writes what was asked for, each in one step; verdict.json first. `runs` are the candidate's, for the page. Raises UsageError."""
     if files.out:
         write_whole(files.out, to_page(verdict.as_json()), "--out")
-    if confirm_suite and suite:
-        write_whole(confirm_suite, suite, "--confirm-suite")
+    if files.junit:
+        from collbench.report.verdict.junit import junit
+
+        write_whole(files.junit, junit(verdict), "--junit")
+    if files.markdown:
+        _write_markdown(files.markdown, verdict)
+    if files.openmetrics:
+        from collbench.report.verdict.metrics import openmetrics
+
+        write_whole(files.openmetrics, openmetrics(verdict), "--openmetrics")
+    if files.html:
+        from collbench.report.html.material import Material
+        from collbench.report.html.page import write_html
+        from collbench.report.readable import readable
+
+        found = readable(runs)
+        write_html(Material(found.runs, files.html, found.warnings, verdict))
 
 
 def lines(verdict: Verdict, format: str, style: str) -> Iterator[Line]:
-    """What is printed."""
-    yield from terminal.lines(verdict, format)
+    """What is printed: for a monitor one line of status, else the verdict in `format`: table, json or github."""
+    if style == NAGIOS:
+        from collbench.report.verdict import status
+
+        yield from status.lines(verdict)
+    elif format == "github":
+        from collbench.report.verdict import annotations
+
+        yield from annotations.lines(verdict)
+    else:
+        from collbench.report.verdict import terminal
+
+        yield from [terminal.json_line(verdict)] if format == "json" else terminal.lines(verdict)
+
+
+def _write_markdown(path: Path, verdict: Verdict) -> None:
+    from collbench.report.verdict.markdown import LARGEST, markdown
+
+    summary = os.environ.get(_SUMMARY)
+    if not summary or Path(summary).resolve() != path.resolve():
+        write_whole(path, markdown(verdict), "--markdown")
+        return
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(markdown(verdict, LARGEST - file.tell()))
+    except OSError as error:
+        raise UsageError(f"--markdown {path} cannot be written ({error.strerror or error}): choose another file") from error

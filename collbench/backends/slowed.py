@@ -1,0 +1,200 @@
+"""Any real backend made slower on purpose: proves end to end what the gate finds. Its rows keep that backend's name, and say so.
+
+A call at an iteration's begin and one at its end hold the rank until the iteration has taken so many percent longer than it did. The
+library, the data and their verification are the backend's own.
+
+The time is held where a rank itself can hold it: behind calls that return when they are done. Where they only enqueue work (NCCL) the host
+could be held, but not what is timed, so such a cell is n/a. Iterations of less than about a microsecond cannot be slowed by less than what
+the two calls take, some 0.1 µs.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collbench.backends.backend import Available, Backend, Settings, Unavailable, Usual
+from collbench.backends.clock import DeviceClock
+from collbench.backends.group import Group
+from collbench.backends.memory import AnyBuffers
+from collbench.backends.simulated import VirtualClock
+from collbench.backends.slowing import Slowdown, Slowing
+from collbench.backends.socket_messages import native
+from collbench.errors import UsageError
+from collbench.operations.cell import Cell
+from collbench.operations.operation import Operation, Reason
+from collbench.operations.program import Call, NativeCall, Program, PythonCall
+
+if TYPE_CHECKING:
+    from collbench.world.world import World
+
+_TRIES, _PAIRS = 8, 64
+_SPUN_NS = 100_000  # as in slowed.c: longer holds begin with sleep, so that others have the core
+
+
+class SlowedBackend(Usual):
+    """What `collbench backends` lists: it has no calls of its own, `slowed` puts them around another backend's."""
+
+    name = api = "slowed"
+    devices = frozenset({"cpu"})
+
+    @classmethod
+    def probe(cls) -> Available | Unavailable:
+        """Always there."""
+        return Available("proves the gate's power: makes other backends slower on purpose, see --slowed")
+
+    def open(self, world: World, settings: Settings) -> None:
+        """Raises UsageError: there is nothing to measure."""
+        raise UsageError("slowed makes another backend slower: name that one, like --backend mpi --slowed by=10%")
+
+
+def slowed(kind: type[Backend], slowing: Slowing) -> type[Backend]:
+    """The backend with its iterations made slower as `slowing` says; all else is its own."""
+
+    class Slowed(kind):  # type: ignore[misc, valid-type]
+        """`kind`, slowed."""
+
+        def open(self, world: World, settings: Settings) -> None:
+            """Its own, and which rank is driven here."""
+            super().open(world, settings)
+            self._seed, self._at = settings.seed, world.rank
+
+        def supports(self, operation: Operation, cell: Cell) -> Reason | None:
+            """Its own, and that the cell's iterations can be held."""
+            reason: Reason | None = super().supports(operation, cell)
+            return reason or (_not_held(self.clock(), kind.name) if slowing.of(cell) else None)
+
+        def bind(self, operation: Operation, cell: Cell, group: Group, buffers: AnyBuffers) -> Program:
+            """Its own program between two calls, in a cell and at a rank that are to be slowed."""
+            program: Program = super().bind(operation, cell, group, buffers)
+            slowdown = slowing.of(cell)
+            if slowdown is None:
+                return program
+            clock = self.clock()
+            if isinstance(clock, VirtualClock):
+                return _between(program, _virtual(slowdown, self._seed, clock, group))
+            return _between(program, _real(slowdown, self._seed, program.native)) if slowdown.of(self._at) else program
+
+    Slowed.__name__ = f"Slowed{kind.__name__}"
+    return Slowed
+
+
+class _Hold(Protocol):
+    """What goes around an iteration."""
+
+    @property
+    def begin(self) -> Call: ...
+
+    @property
+    def end(self) -> Call: ...
+
+
+def _not_held(clock: Any, name: str) -> Reason | None:
+    """Why iterations timed by this clock cannot be held, or None."""
+    enqueued = isinstance(clock, DeviceClock) or clock.queued
+    if enqueued:
+        return f"--slowed holds back calls that return when they are done; {name} only enqueues its work"
+    own = not clock.native and not isinstance(clock, VirtualClock)
+    return f"--slowed holds ranks by CLOCK_MONOTONIC, and {name} has a clock of its own" if own else None
+
+
+def _between(program: Program, hold: _Hold) -> Program:
+    slots = tuple((hold.begin, *slot, hold.end) for slot in program.slots)
+    once = program.once and _between(program.once, hold)
+    return replace(program, slots=slots, keep=(program.keep, hold), once=once)
+
+
+def _real(slowdown: Slowdown, seed: int, in_c: bool) -> _Hold:
+    """Calls in C where all others are, and it was built."""
+    library, parts = native() if in_c else None, slowdown.by.parts(_seeds(slowdown, seed))
+    return NativeHold(library, parts) if library else PythonHold(parts)
+
+
+def _seeds(slowdown: Slowdown, seed: int) -> list[int]:
+    """The same at all ranks, so that an iteration is slower at all of them by as much."""
+    return [seed, *slowdown.text.encode()]
+
+
+class _SlowedStruct(ctypes.Structure):
+    _fields_ = [("began_ns", ctypes.c_int64), ("cost_ns", ctypes.c_int64), ("turn", ctypes.c_int64), ("n", ctypes.c_int64),
+                ("by", ctypes.POINTER(ctypes.c_double))]  # fmt: skip
+
+
+class NativeHold:
+    """The calls of slowed.c."""
+
+    def __init__(self, library: ctypes.CDLL, parts: NDArray[np.float64]) -> None:
+        by = (ctypes.c_double * len(parts))(*parts)
+        library.collbench_slowed_cost.restype = ctypes.c_int64
+        self._struct = _SlowedStruct(0, library.collbench_slowed_cost(), 0, len(parts), by)
+        self.begin, self.end = (self._call(library, name) for name in ("begin", "end"))
+
+    def _call(self, library: ctypes.CDLL, name: str) -> NativeCall:
+        pointer = ctypes.cast(getattr(library, f"collbench_slowed_{name}"), ctypes.c_void_p).value or 0
+        return NativeCall(f"slowed {name}", pointer, (ctypes.addressof(self._struct),))
+
+
+class PythonHold:
+    """The same in Python, between calls that are Python's."""
+
+    def __init__(
+        self, parts: NDArray[np.float64], now: Callable[[], int] = time.monotonic_ns, sleep: Callable[[float], object] = time.sleep
+    ) -> None:
+        self._parts, self._now, self._sleep = [float(part) for part in parts], now, sleep
+        self._began_ns = self._turn = self._cost_ns = 0
+        self.begin, self.end = PythonCall("slowed begin", self._begin), PythonCall("slowed end", self._end)
+        self._cost_ns = self._cost()
+
+    def _begin(self) -> None:
+        self._began_ns = self._now()
+
+    def _end(self) -> None:
+        ended = self._now()
+        part = self._parts[self._turn % len(self._parts)]
+        self._turn += 1
+        until = ended + int((ended - self._began_ns) * part) - self._cost_ns
+        if until - ended >= 2 * _SPUN_NS:
+            self._sleep((until - ended - _SPUN_NS) * 1e-9)
+        while self._now() < until:
+            pass
+
+    def _cost(self) -> int:
+        """Nanoseconds that the two calls take when they hold nothing: the quickest of several tries."""
+        held, self._parts, quickest = self._parts, [0.0], 2**62
+        for _ in range(_TRIES):
+            began = self._now()
+            for _ in range(_PAIRS):
+                self._begin()
+                self._end()
+            quickest = min(quickest, self._now() - began)
+        self._parts, self._turn = held, 0
+        return quickest // _PAIRS
+
+
+class _VirtualHold:
+    """Moves the virtual ranks' own clock on."""
+
+    def __init__(self, clock: VirtualClock, chosen: NDArray[np.bool_], parts: NDArray[np.float64]) -> None:
+        self._clock, self._chosen, self._parts, self._turn = clock, chosen, parts, 0
+        self._began = clock.stamp()
+        self.begin, self.end = PythonCall("slowed begin", self._begin), PythonCall("slowed end", self._end)
+
+    def _begin(self) -> None:
+        self._began = self._clock.stamp()
+
+    def _end(self) -> None:
+        part = self._parts[self._turn % len(self._parts)]
+        self._turn += 1
+        self._clock.hold(np.where(self._chosen, (self._clock.stamp() - self._began) * part, 0.0))
+
+
+def _virtual(slowdown: Slowdown, seed: int, clock: VirtualClock, group: Group) -> _Hold:
+    chosen = np.zeros(len(clock.stamp()), bool)
+    chosen[[rank for rank in group.ranks if slowdown.of(rank)]] = True
+    return _VirtualHold(clock, chosen, slowdown.by.parts(_seeds(slowdown, seed)))

@@ -1,0 +1,193 @@
+"""What `--slowed` says: which cells are made slower on purpose, by how much and at which ranks, so that a gate can prove its power."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from collbench.errors import UsageError
+from collbench.operations.cell import Cell
+from collbench.operations.registry import commands, operations
+from collbench.units import parse_size
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+KEYS = ("by", "operations", "backends", "sizes", "ranks")
+MOST_PERCENT = 1000.0
+DRAWS = 1021  # a prime: no batch of iterations meets the same draws each time
+_REMEDY = "write it like 'by=10% operations=allreduce sizes=1M-16M ranks=0'"
+_ONE, _SPAN, _AROUND = (
+    re.compile(form) for form in (r"([\d.]+)\s*%", r"([\d.]+)\s*%?\s*-\s*([\d.]+)\s*%", r"([\d.]+)\s*%?\s*(?:±|\+-)\s*([\d.]+)\s*%")
+)
+
+
+@dataclass(frozen=True)
+class Percent:
+    """By how much an iteration is slower.
+
+    kind   "exactly" (the first number), "between" (both, each value as likely) or "around" (mean and standard deviation, normal)
+    """
+
+    kind: str
+    first: float
+    second: float = 0.0
+
+    def parts(self, seed: Sequence[int]) -> NDArray[np.float64]:
+        """Parts of an iteration's time, one per iteration in turn, the same for a seed; never below 0."""
+        import numpy as np  # here: every command's options are read with this file
+
+        if self.kind == "exactly":
+            return np.array([self.first / 100])
+        random = np.random.default_rng(list(seed))
+        drawn = random.uniform(self.first, self.second, DRAWS) if self.kind == "between" else random.normal(self.first, self.second, DRAWS)
+        parts: NDArray[np.float64] = np.maximum(drawn, 0.0) / 100
+        return parts
+
+
+@dataclass(frozen=True)
+class Slowdown:
+    """One of the specs: `text` as it was written; what is None is not restricted. Sizes are (from, to) in bytes, both with it."""
+
+    text: str
+    by: Percent
+    operations: frozenset[str] | None = None
+    backends: frozenset[str] | None = None
+    sizes: tuple[tuple[int, float], ...] | None = None
+    ranks: frozenset[int] | None = None
+
+    def fits(self, cell: Cell) -> bool:
+        """Whether it is for this cell."""
+        named = (self.operations is None or cell.operation in self.operations) and (self.backends is None or cell.backend in self.backends)
+        return named and (self.sizes is None or any(low <= cell.size_bytes <= high for low, high in self.sizes))
+
+    def of(self, rank: int) -> bool:
+        """Whether it is for this rank of the job."""
+        return self.ranks is None or rank in self.ranks
+
+
+@dataclass(frozen=True)
+class Slowing:
+    """All that `--slowed` says; of several specs that fit a cell the last counts."""
+
+    slowdowns: tuple[Slowdown, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.slowdowns)
+
+    @property
+    def texts(self) -> list[str]:
+        """The specs, as they were written."""
+        return [slowdown.text for slowdown in self.slowdowns]
+
+    def of(self, cell: Cell) -> Slowdown | None:
+        """What is done to a cell."""
+        return next((slowdown for slowdown in reversed(self.slowdowns) if slowdown.fits(cell)), None)
+
+    def check(self, cells: Iterable[Cell], ranks: int) -> None:
+        """Raises UsageError for a spec that means none of the cells to be measured, or no rank: what is not slowed proves nothing."""
+        chosen = {id(slowdown) for slowdown in map(self.of, cells)}
+        for slowdown in self.slowdowns:
+            if id(slowdown) not in chosen:
+                raise UsageError(f"--slowed '{slowdown.text}' means no cell of this run, or a later one takes them all: name others")
+            beyond = sorted(rank for rank in slowdown.ranks or () if rank >= ranks)
+            if beyond:
+                raise UsageError(f"--slowed '{slowdown.text}' names rank {beyond[0]}, and there are {ranks}: choose from 0 to {ranks - 1}")
+
+
+def parse_slowing(texts: Iterable[str]) -> Slowing:
+    """The specs of several texts, each of which may hold several with ';' between them. Raises UsageError with what and the remedy."""
+    parts = (part.strip() for text in texts for part in text.split(";"))
+    found = Slowing(tuple(_slowdown(part) for part in parts if part))
+    if not found and any(True for _ in texts):
+        raise UsageError(f"--slowed is empty: {_REMEDY}")
+    return found
+
+
+def _slowdown(text: str) -> Slowdown:
+    values: dict[str, Any] = {}
+    for key, value in _pairs(text):
+        if key in values:
+            raise UsageError(f"--slowed '{text}' says {key} twice: separate two specs by ';'")
+        values[key] = _READ[key](value, text)
+    if "by" not in values:
+        raise UsageError(f"--slowed '{text}' does not say by how much: {_REMEDY}")
+    return Slowdown(" ".join(text.split()), **values)
+
+
+def _pairs(text: str) -> Iterator[tuple[str, str]]:
+    for word in text.split():
+        key, equals, value = word.partition("=")
+        if key not in KEYS or not equals or not value:
+            raise UsageError(f"--slowed '{text}': '{word}' is none of {', '.join(f'{known}=…' for known in KEYS)}: {_REMEDY}")
+        yield key, value
+
+
+def _percent(value: str, text: str) -> Percent:
+    for kind, form in (("exactly", _ONE), ("between", _SPAN), ("around", _AROUND)):
+        match = form.fullmatch(value)
+        numbers = _numbers(match.groups()) if match else None
+        if numbers and max(numbers) <= MOST_PERCENT and numbers[0] > 0 and (kind != "between" or numbers[0] < numbers[1]):
+            return Percent(kind, *numbers)
+    raise UsageError(f"--slowed '{text}': by={value} is no slowdown: write by=10%, by=5-15% or by=10±3% (up to {MOST_PERCENT:g} %)")
+
+
+def _numbers(texts: Iterable[str]) -> list[float] | None:
+    try:
+        return [float(text) for text in texts]
+    except ValueError:
+        return None
+
+
+def _operations(value: str, text: str) -> frozenset[str]:
+    """Names of operations, or of commands: p2p stands for three."""
+    known = {name: [one.name for one in found] for name, found in commands().items()} | {name: [name] for name in operations()}
+    return frozenset(name for word in _listed(value, known, "operation", text) for name in known[word])
+
+
+def _backends(value: str, text: str) -> frozenset[str]:
+    from collbench.backends.registry import backend_names
+
+    return frozenset(_listed(value, backend_names(), "backend", text))
+
+
+def _listed(value: str, known: Iterable[str], what: str, text: str) -> list[str]:
+    words, choices = value.split(","), list(known)
+    for word in words:
+        if word not in choices:
+            raise UsageError(f"--slowed '{text}': {what} '{word}' is unknown: choose from {', '.join(choices)}")
+    return words
+
+
+def _sizes(value: str, text: str) -> tuple[tuple[int, float], ...]:
+    return tuple(_span(part, text) for part in value.split(","))
+
+
+def _span(part: str, text: str) -> tuple[int, float]:
+    low, dash, high = part.partition("-")
+    try:
+        first = parse_size(low)
+        last = parse_size(high) if high else float("inf") if dash else first
+    except UsageError as error:
+        raise UsageError(f"--slowed '{text}': {error}") from error
+    if first > last:
+        raise UsageError(f"--slowed '{text}': the sizes {part} run downwards: write the smaller one first")
+    return first, last
+
+
+def _ranks(value: str, text: str) -> frozenset[int]:
+    found: set[int] = set()
+    for part in value.split(","):
+        match = re.fullmatch(r"(\d{1,7})(?:-(\d{1,7}))?", part)
+        if not match or int(match[1]) > int(match[2] or match[1]):
+            raise UsageError(f"--slowed '{text}': '{part}' is no rank: write ranks=0, ranks=0,3 or ranks=4-7")
+        found.update(range(int(match[1]), int(match[2] or match[1]) + 1))
+    return frozenset(found)
+
+
+_READ: dict[str, Callable[[str, str], Any]] = {
+    "by": _percent, "operations": _operations, "backends": _backends, "sizes": _sizes, "ranks": _ranks,
+}  # fmt: skip

@@ -1,0 +1,106 @@
+"""Why there is no pass: everything that keeps a verdict from being one, a sentence each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from collbench.analysis.differences import Difference
+from collbench.gate.allocation import Allocation, Cell
+from collbench.gate.baseline import Baseline, seconds_of
+from collbench.gate.comparable import differing_way
+from collbench.gate.names import counted, names_of
+from collbench.gate.rule import FEWEST, STRIKES, Limits, Mask
+from collbench.gate.verdict import SUSPECTED, Suspicion
+
+_MOST_NAMED = 4
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Why there is no pass; `blocks`: nor a regression, since what is compared is not comparable."""
+
+    sentence: str
+    blocks: bool = False
+
+
+def of_history(baseline: Baseline, learned: Baseline, limits: Limits) -> Iterator[Problem]:
+    """Too few allocations; `learned` is the baseline without what was left out."""
+    count, out = len(learned.allocations), len(baseline.allocations) - len(learned.allocations)
+    besides = f" besides {counted(out, 'allocation')} in another state of the machine" if out else ""
+    if count < FEWEST:
+        held = counted(count, "allocation")
+        yield Problem(f"{baseline.path} has {held}{besides}: with fewer than {FEWEST} nothing is known of chance; add good ones", True)
+    elif not limits.judged.any():
+        yield Problem(f"{baseline.path} has no cell in {FEWEST} allocations{besides}: nothing is known of chance; add good ones", True)
+
+
+def of_clocks(baseline: Baseline, candidate: Sequence[Allocation]) -> Iterator[Problem]:
+    """Candidates that began before what they are judged by."""
+    last = baseline.allocations[-1]
+    for each in candidate:
+        if each.began is not None and last.began is not None and each.began < last.began:
+            when = f"began {each.began_utc}, before the baseline's last one, {last.name} ({last.began_utc})"
+            yield Problem(f"allocation {each.name} {when}: a clock is wrong, or it is older than what judges it", True)
+
+
+def of_changes(found: Sequence[Difference]) -> Iterator[Problem]:
+    """Changes that nobody announced."""
+    for each in found[:_MOST_NAMED]:
+        yield Problem(f"{each.sentence()}: nobody announced it (--expect FILE)", True)
+    if len(found) > _MOST_NAMED:
+        yield Problem(f"and {len(found) - _MOST_NAMED} more changes that nobody announced", True)
+
+
+def of_launches(candidate: Sequence[Allocation]) -> Iterator[Problem]:
+    """Launches that broke off."""
+    for each in candidate:
+        if each.unfinished:
+            yield Problem(f"allocation {each.name}: {each.unfinished} of {counted(each.launches, 'launch')} broke off; repeat them")
+
+
+def of_missing(first: Allocation, cells: Sequence[Cell], judged: Mask) -> Iterator[Problem]:
+    """Cells with a history that the first allocation lacks; later ones may hold suspects alone."""
+    lost = [cell for cell, known_well in zip(cells, judged, strict=True) if known_well and not _has(first, cell)]
+    if lost:
+        why = next((each.na for cell in lost if (each := first.cells.get(cell)) is not None and each.na), None)
+        why = why or differing_way(lost, first.cells)
+        yield Problem(f"allocation {first.name} lacks {names_of(lost)}{f' ({why})' if why else ''}: what is missing never passes")
+
+
+def of_parts(first: Allocation, cells: Sequence[Cell], torn: Mask) -> Iterator[Problem]:
+    """Cells that some launches of the first allocation lack: what broke there is not known to be well."""
+    names = [cell for cell, is_torn in zip(cells, torn, strict=True) if is_torn]
+    if names:
+        yield Problem(f"allocation {first.name}: not every launch measured {names_of(names)}; repeat those launches")
+
+
+def of_scatter(allocation: Allocation, cells: Sequence[Cell], unstable: Mask) -> Iterator[Problem]:
+    """Cells whose launches lie too far apart; what their rows say of themselves is told as a hint."""
+    names = [cell for cell, is_unstable in zip(cells, unstable, strict=True) if is_unstable]
+    if names:
+        flags = {flag for cell in names if cell in allocation.shown for flag in allocation.shown[cell].flags}
+        hint = ", ".join(sorted(flags & {"two_modes", "drift", "state_flip"}))
+        what = f"launches lie further apart than the baseline's ever did in {names_of(names)}{f' ({hint})' if hint else ''}"
+        yield Problem(f"allocation {allocation.name}: {what}: unstable, so no verdict on that; measure a fresh one")
+
+
+def of_suspects(suspicions: Sequence[Suspicion], allocations: int, strikes: int = STRIKES) -> Iterator[Problem]:
+    """Suspects that were not measured often enough."""
+    waiting = sum(each.state == SUSPECTED for each in suspicions)
+    if waiting:
+        more = strikes - allocations
+        how = f"in {more} fresh allocation{'s' if more > 1 else ''}, and judge all together" if more > 0 else "where they were left out"
+        yield Problem(f"{SUSPECTED}: {waiting}; measure those again {how}")
+
+
+def torn_cells(allocation: Allocation, cells: Sequence[Cell], left_out: Sequence[bool]) -> Mask:
+    """[cells] which some launches have, and others, but for those that were left out, do not."""
+    there = np.isfinite(seconds_of(allocation, cells)[:, ~np.array(left_out, dtype=np.bool_)])
+    return np.asarray(there.any(axis=1) & ~there.all(axis=1))
+
+
+def _has(allocation: Allocation, cell: Cell) -> bool:
+    return cell in allocation.cells and allocation.cells[cell].time is not None

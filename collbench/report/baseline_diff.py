@@ -1,0 +1,84 @@
+"""What `collbench baseline diff` prints: what changed besides, and what moved further than chance moves it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from math import log
+
+from collbench.gate.allocation import COLUMNS, Allocation
+from collbench.gate.diff import Moved, Moves
+from collbench.gate.names import counted
+from collbench.gate.series import CELL
+from collbench.report.columns import NOTHING
+from collbench.report.flags import printable
+from collbench.report.history import day
+from collbench.report.table import Line
+from collbench.results.jsonl import plain
+
+FORMATS = ("table", "json")
+_MOST, _MOST_NAMED = 60, 8
+_BY_CHANCE = "a comparison, not a gate: of cells that are unchanged chance moves about one in 500 beyond its limit"
+
+
+def lines(moves: Moves, format: str) -> Iterator[Line]:
+    """What is between two sides, in `format`, one of FORMATS; in JSON one object."""
+    yield from _json(moves) if format == "json" else _table(moves)
+
+
+def _table(moves: Moves) -> Iterator[Line]:
+    beyond = worst_first([each for each in moves.moved if each.beyond])
+    cells = [each for each in moves.moved if each.about.kind == CELL]
+    for name, side in zip((moves.old, moves.new), moves.sides, strict=True):
+        yield Line(printable(f"{name}: {_about(side)}"), "head")
+    yield Line(f"{sum(each.beyond for each in cells)} of {counted(len(cells), 'cell')} moved further than chance explains", "head")
+    yield from (Line(printable(_told(each)), "doubtful") for each in beyond[:_MOST])
+    if len(beyond) > _MOST:
+        yield Line(f"and {len(beyond) - _MOST} more: see --format json", "foot")
+    yield from (Line(printable(each), "foot") for each in _feet(moves, cells))
+    yield Line("what changed besides:" if moves.changes else "nothing else that is recorded changed", "head")
+    yield from (Line(printable(f"  {each.sentence()}")) for each in moves.changes)
+
+
+def worst_first(moved: Sequence[Moved]) -> list[Moved]:
+    """The furthest first, slower or faster."""
+    return sorted(moved, key=lambda each: -abs(log(each.factor)))
+
+
+def _about(side: Sequence[Allocation]) -> str:
+    """ "6 allocations, the last one night-6 of 2026-11-12 on node1, node2"; of a single one "2026-11-12 on node1, node2"."""
+    last = side[-1]
+    hosts = last.facts.get("hosts", {}).get("names", "hosts unknown")
+    many = f"{counted(len(side), 'allocation')}, the last one {last.name} of " if len(side) > 1 else ""
+    return f"{many}{day(last.began_utc) or 'an unknown day'} on {hosts}"
+
+
+def _told(each: Moved) -> str:
+    limit = NOTHING if each.limit is None else f"{each.limit if each.factor > 1 else 1 / each.limit:.3f}"
+    return f"  {'slower' if each.factor > 1 else 'faster'}: {each.about.name}: time × {each.factor:.3f}; by chance up to × {limit}"
+
+
+def _feet(moves: Moves, cells: Sequence[Moved]) -> Iterator[str]:
+    unknown = sum(each.limit is None for each in cells)
+    if unknown:
+        yield f"of {counted(unknown, 'cell')} nothing is known of chance: too few allocations measured them"
+    if len(cells) > unknown:
+        yield _BY_CHANCE
+    for name, only in ((moves.old, moves.only_old), (moves.new, moves.only_new)):
+        if only:
+            more = f" and {len(only) - _MOST_NAMED} more" if len(only) > _MOST_NAMED else ""
+            yield f"only in {name}: {', '.join(each.name for each in only[:_MOST_NAMED])}{more}"
+
+
+def _json(moves: Moves) -> Iterator[Line]:
+    found = {
+        "old": moves.old, "new": moves.new, "allocations": [[each.name for each in side] for side in moves.sides],
+        "changes": [vars(each) for each in moves.changes],
+        "moved": [
+            {"kind": each.about.kind, "name": each.about.name, "cell": dict(zip(COLUMNS, each.about.cell or (), strict=False)),
+             "factor": each.factor, "limit": each.limit, "beyond": each.beyond}
+            for each in moves.moved
+        ],
+        "only_old": [each.name for each in moves.only_old], "only_new": [each.name for each in moves.only_new],
+    }  # fmt: skip
+    yield Line(json.dumps(plain(found), allow_nan=False))

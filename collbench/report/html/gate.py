@@ -1,0 +1,108 @@
+"""What the gate said: the result, what points at what, every group and suspect with what may be by chance, what changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from collbench.gate.verdict import ACCEPTED, CLEARED, CONFIRMED, PASSED, FloorState, GroupState, Suspicion, Verdict
+from collbench.report.headlines import short
+from collbench.report.html.chart import Chart, Section, Table
+from collbench.report.html.gate_chart import MOST_LINES, Judged, drawn
+from collbench.report.html.material import Material
+from collbench.report.verdict.words import (
+    announced,
+    cleared,
+    headline,
+    judged,
+    name_of,
+    of,
+    of_floor,
+    of_group,
+    open_ones,
+    sentences,
+    slower_in_each,
+)
+
+_MOST_ROWS, _MOST_SENTENCES = 200, 20
+_MADE = (
+    "The time in an allocation is the median over its launches' medians; it is divided by the median over the baseline's allocations. "
+    "The limit is what that may be by chance: three of the spreads over the baseline's allocations, drawn together over cells of one "
+    "kind, and not less than a floor. A point is an allocation of the candidate, the first one the largest; what exceeds its limit in "
+    "the first one is a suspect, and confirmed is what exceeds it in all three."
+)
+
+
+def section(material: Material) -> Section | None:
+    """The verdict; None where the gate was not asked."""
+    verdict = material.verdict
+    if verdict is None:
+        return None
+    cause = [f"It points at {short(verdict.cause.sentence)}."] if verdict.cause is not None else []
+    texts = [f"{headline(verdict)}.", *cause, *(f"{text}." for text in sentences(verdict.reasons, _MOST_SENTENCES)), f"{judged(verdict)}."]
+    notes = [f"Note: {text}." for text in sentences(verdict.notes, _MOST_SENTENCES)]
+    tables = [("Slower, the surest and worst first", _slower(verdict)), ("What changed, the most plausible cause first", _changes(verdict)),
+              ("Cleared: slower at first, and not again", _figures(cleared(verdict))),
+              ("Shares of the ceiling that were asked for", _figures(verdict.floors))]  # fmt: skip
+    return Section("gate", "Gate", [*texts, *notes], [each for each in tables if each[1].rows], _charts(verdict))
+
+
+def _slower(verdict: Verdict) -> Table:
+    return _figures([each for each in open_ones(verdict) if isinstance(each, Suspicion)])
+
+
+def _figures(found: Sequence[Suspicion | FloorState]) -> Table:
+    shown = found[:_MOST_ROWS]
+    rows = [[each.state, name_of(each), of(each) if isinstance(each, Suspicion) else of_floor(each)] for each in shown]
+    return Table(["state", "what", "by allocation"], rows, marks=_marks([each.state for each in shown]))
+
+
+def _changes(verdict: Verdict) -> Table:
+    shown = verdict.changes[:_MOST_ROWS]
+    rows = [
+        [short(each.kind, 40), *(short(text) for text in (each.what, each.before, each.after, each.plausible)), announced(each.announced)]
+        for each in shown
+    ]
+    marks = {place: "doubtful" for place, each in enumerate(shown) if each.announced is None}
+    return Table(["kind", "what", "before", "now", "as a cause", "announced"], rows, marks=marks)
+
+
+def _charts(verdict: Verdict) -> list[Chart]:
+    """Every group, and the cells that are slower; none where nothing has both a time and a limit."""
+    groups = [_of_group(each) for each in verdict.groups]
+    cells = [_of_cell(each) for each in (*open_ones(verdict), *cleared(verdict)) if isinstance(each, Suspicion) and each.kind == "cell"]
+    of_cells = _figures([each for each in verdict.suspicions if each.kind == "cell"])
+    told = [("gate-groups", "Every group against its limit", groups, _group_table(verdict.groups)),
+            ("gate-cells", "Cells that exceeded their limit", cells, of_cells)]  # fmt: skip
+    return [chart for key, title, lines, table in told if (chart := _chart(key, title, lines, table)) is not None]
+
+
+def _chart(key: str, title: str, lines: Sequence[Judged], table: Table) -> Chart | None:
+    shown = sorted((each for each in lines if each.first is not None), key=lambda each: each.state != CONFIRMED)[:MOST_LINES]
+    if not shown:
+        return None
+    drawing, spots = drawn(shown, key, title)
+    over = sum(each.over for each in shown)
+    cut = f" Drawn are {len(shown)} of {len(lines)}." if len(shown) < len(lines) else ""
+    says = f"{over} of {len(shown)} exceed their limit, the upright mark, in the first allocation, the largest point.{cut}"
+    return Chart(key, title, says, _MADE, drawing, table, spots, wide=True)
+
+
+def _of_group(each: GroupState) -> Judged:
+    """By its own median where it is judged as one, else by its worst cell."""
+    if each.limit is not None:
+        return Judged(name_of(each), each.factors, each.limit, each.state, f"{each.state}: {of_group(each)}")
+    return Judged(name_of(each), (each.worst_factor,), each.worst_limit, each.state, f"{each.state}: {of_group(each)}")
+
+
+def _of_cell(each: Suspicion) -> Judged:
+    return Judged(name_of(each), each.factors, each.limit, each.state, f"{each.state}: {slower_in_each(each.factors)}")
+
+
+def _group_table(groups: Sequence[GroupState]) -> Table:
+    rows = [[short(each.state, 20), name_of(each), str(each.cells), of_group(each)] for each in groups[:_MOST_ROWS]]
+    return Table(["state", "group", "cells", "by allocation"], rows, frozenset({2}), _marks([each.state for each in groups[:_MOST_ROWS]]))
+
+
+def _marks(states: Sequence[str]) -> dict[int, str]:
+    told = {CONFIRMED: "wrong", PASSED: "", ACCEPTED: "", CLEARED: ""}
+    return {place: mark for place, state in enumerate(states) if (mark := told.get(state, "doubtful"))}

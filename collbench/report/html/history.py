@@ -1,0 +1,142 @@
+"""The page of a history: every change, a chart for each group and for each cell that changed, and the allocations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from math import exp, isfinite, nan
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from collbench.gate.history import History, Series
+from collbench.gate.names import counted
+from collbench.gate.series import CELL, KINDS
+from collbench.gate.steps import Step
+from collbench.report.columns import NOTHING
+from collbench.report.headlines import short
+from collbench.report.history import by_step, chosen, day, interval, sentences, title, with_it
+from collbench.report.html.chart import Chart, Section, Table
+from collbench.report.html.drawing.draw import BAD, LIMIT, fixed_ticks, line, panel, spots, svg_of
+from collbench.report.html.names import cut
+from collbench.report.html.page import page
+from collbench.report.outputs import write_whole
+from collbench.units import format_time
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_MOST_GROUPS, _MOST_CELLS, _MOST_LISTED, _MOST_NAMED = 48, 24, 300, 5
+_MOST_TICKS = 6
+_HEAD = ("what", "since", "day", "time ×", "95 %", "by chance up to ×", "with it")
+_MADE = (
+    "Each point is an allocation: of a cell the median of its launches' medians, of a group the median over its cells of how much slower "
+    "they are than usual, all over the first level. Levels (horizontal) have three allocations or more, and neighbours differ by more "
+    "than five standard errors of their medians, and by more than anybody would care for. The interval of a change is a little too far "
+    "from 1, since the place where it is largest was chosen. The last two allocations make no level: of them the gate is to be asked."
+)
+
+
+def write_history(history: History, pattern: str, where: Path) -> None:
+    """Writes the page in one step. Raises UsageError where it cannot, where no cell fits the pattern, or the extra `report` is missing."""
+    shown = chosen(history, pattern)
+    write_whole(where, page(f"collbench: {short(f'history of {history.of}', 120)}", lambda: list(_sections(history, shown))), "--html")
+
+
+def _sections(history: History, shown: Sequence[Series]) -> Iterator[Section]:
+    groups, cells = ([each for each in shown if (each.about.kind == CELL) == is_cell] for is_cell in (False, True))
+    changed = by_step([each for each in cells if each.steps])
+    yield Section("changes", "Changes", [f"{title(history)}.", *(f"{short(note)}." for note in history.notes)], _changes(history, shown))
+    if groups:
+        less = _less(len(groups), _MOST_GROUPS, "groups")
+        yield Section("groups", "Groups", less, (), [_chart(history, each, f"group-{n}") for n, each in enumerate(groups[:_MOST_GROUPS])])
+    if changed:
+        less = _less(len(changed), _MOST_CELLS, "cells that changed, those that changed most")
+        yield Section(
+            "cells", "Cells that changed", less, (), [_chart(history, each, f"cell-{n}") for n, each in enumerate(changed[:_MOST_CELLS])]
+        )
+    yield Section("allocations", "Allocations", (), [_allocations(history)])
+
+
+def _less(there: int, most: int, what: str) -> list[str]:
+    return [f"Drawn are {most} of {there} {what}."] if there > most else []
+
+
+def _changes(history: History, shown: Sequence[Series]) -> list[tuple[str, Table]]:
+    """Every step: of the whole, of groups, of cells; of each kind the largest first."""
+    every = [(each, step) for each in shown for step in each.steps]
+    every.sort(key=lambda pair: (KINDS.index(pair[0].about.kind), -abs(pair[1].change)))
+    if not every:
+        return []
+    rows = [_change(history, *each) for each in every[:_MOST_LISTED]]
+    slower = {number: "wrong" for number, (_, step) in enumerate(every[:_MOST_LISTED]) if step.change > 0}
+    more = f" ({_MOST_LISTED} of {len(every)})" if len(every) > _MOST_LISTED else ""
+    return [(f"What changed, when, and what else changed then{more}", Table(_HEAD, rows, frozenset({3, 4, 5}), slower))]
+
+
+def _change(history: History, series: Series, step: Step) -> list[str]:
+    since, (low, high) = history.allocations[step.at], interval(step)
+    limit = exp(step.limit if step.change > 0 else -step.limit)
+    figures = [f"{exp(step.change):.3f}", f"{low:.3f} to {high:.3f}", f"{limit:.3f}"]
+    return [cut(series.about.name, 80), cut(since.name), day(since.began_utc), *figures, short(with_it(history, step))]
+
+
+def _chart(history: History, series: Series, key: str) -> Chart:
+    name, usual = cut(series.about.name, 80), series.levels[0].value if series.levels else 0.0
+    figure, axes = panel()
+    xs = list(range(len(series.values)))
+    ys = [exp(each - usual) if isfinite(each) else nan for each in map(float, series.values)]
+    axes.plot(xs, ys, **line(0))
+    for level in series.levels:
+        axes.plot([level.first, level.last], [exp(level.value - usual)] * 2, color=LIMIT, linewidth=2.2)
+    for step in series.steps:
+        axes.axvline((step.before + step.at) / 2, color=BAD, linewidth=1.2, linestyle="--")
+    _frame(axes, history, series, [each for each in ys if isfinite(each)])
+    texts = [_spot(history, series, number, y) for number, y in enumerate(ys)]
+    says = " ".join(f"{told[:1].upper()}{told[1:]}." for told in sentences(history, series)) or "It did not change."
+    return Chart(key, name, short(says, 600), _MADE, svg_of(figure, key, name), _table(history, series, ys), spots(axes, xs, ys, texts))
+
+
+def _frame(axes: Axes, history: History, series: Series, ys: Sequence[float]) -> None:
+    """Days along x; along y two floors at least, so that noise does not look like news."""
+    every = max(1, -(-len(history.allocations) // _MOST_TICKS))
+    ticks = list(range(0, len(history.allocations), every))
+    fixed_ticks(axes.xaxis, ticks, [day(history.allocations[tick].began_utc) for tick in ticks])
+    axes.set_xlim(-0.5, len(history.allocations) - 0.5)
+    low, high = min([*ys, exp(-series.floor)]), max([*ys, exp(series.floor)])
+    axes.set_ylim(low - 0.06 * (high - low), high + 0.06 * (high - low))
+    axes.set_ylabel("time / first level")
+
+
+def _spot(history: History, series: Series, number: int, factor: float) -> str:
+    allocation = history.allocations[number]
+    time = f", {format_time(exp(float(series.values[number])))} µs" if series.about.kind == CELL and isfinite(factor) else ""
+    return f"{cut(allocation.name)}, {day(allocation.began_utc)}: × {factor:.3f}{time}"
+
+
+def _table(history: History, series: Series, ys: Sequence[float]) -> Table:
+    is_cell, starts = series.about.kind == CELL, {step.at for step in series.steps}
+    rows = [
+        [cut(each.name), each.began_utc[:16], f"{y:.4f}" if isfinite(y) else NOTHING,
+         *([format_time(exp(float(value))) if isfinite(value) else NOTHING] if is_cell else [])]
+        for each, y, value in zip(history.allocations, ys, series.values, strict=True)
+    ]  # fmt: skip
+    head = ("allocation", "began", "time / first level", *(["time µs"] if is_cell else []))
+    return Table(head, rows, frozenset({2, 3}) if is_cell else frozenset({2}), dict.fromkeys(starts, "doubtful"))
+
+
+def _allocations(history: History) -> tuple[str, Table]:
+    """Each with what changed since the one before it."""
+    since = [[], *(history.between(*pair) for pair in pairwise(range(len(history.allocations))))]
+    rows = [
+        [cut(each.name), each.began_utc[:16], str(len(each.cells)), str(each.launches),
+         short(each.facts.get("hosts", {}).get("names", NOTHING), 80), _differing([one.sentence() for one in changed])]
+        for each, changed in zip(history.allocations, since, strict=True)
+    ]  # fmt: skip
+    head = ("allocation", "began", "cells", "launches", "hosts", "changed since the one before")
+    caption = f"{counted(len(rows), 'allocation')} in the order in which they began"
+    return caption, Table(head, rows, frozenset({2, 3}), {number: "doubtful" for number, each in enumerate(since) if each})
+
+
+def _differing(told: Sequence[str]) -> str:
+    more = f"; and {len(told) - _MOST_NAMED} more" if len(told) > _MOST_NAMED else ""
+    return short("; ".join(told[:_MOST_NAMED]) + more) or NOTHING

@@ -1,0 +1,93 @@
+"""The same cells plain and slowed in one process, in turns: what the ratio of their times is. A rank of it, or the start of both.
+
+One JSON object as argument: backend, operation, sizes, mode, spec, looks, samples. Rank 0 prints {size: ratio} as its last line.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import sys
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from collbench.backends.backend import Settings
+from collbench.backends.registry import backend_class
+from collbench.backends.slowed import slowed
+from collbench.backends.slowing import parse_slowing
+from collbench.operations.cell import Cell
+from collbench.operations.dtypes import DTYPES
+from collbench.operations.registry import operations
+from collbench.timing.loop import Loop, Timed
+from collbench.timing.sync import host_sync
+from collbench.world.world import World
+
+_BATCH = 20
+_QUICK = 0.05  # quantile
+
+
+def ratios(asked: dict[str, Any], world: World) -> dict[str, float]:
+    """By size slowed over plain: the quicker samples of each, which others that share the cores do not reach."""
+    kind, operation = backend_class(asked["backend"]), operations()[asked["operation"]]
+    backend = slowed(kind, parse_slowing([asked["spec"]]))()
+    backend.open(world, Settings(timeout_s=30))
+    whole, barrier = backend.group(range(backend.ranks)), host_sync(world)
+    assert barrier
+    sync = backend.sync(whole) or barrier.program()
+    found: dict[str, float] = {}
+    for size in asked["sizes"]:
+        redop = "sum" if operation.reduces else None
+        cell = Cell(
+            operation.name, backend.name, DTYPES["float32"], size, redop=redop, mode=asked["mode"], in_place=asked["backend"] == "gloo"
+        )
+        if operation.pair:
+            cell = replace(cell, in_place=None, window=1, streams=1)
+        group = backend.pair(whole, range(2), cell) if operation.pair else whole
+        on = operation.on(backend.api, backend.passes_messages)
+        loops = []
+        for bind in (kind.bind, type(backend).bind):
+            program = bind(backend, on, cell, group, backend.allocate(on, cell, group, 1))
+            before, meeting = (None, sync) if asked["mode"] == "pipelined" else (sync, None)
+            loops.append(Loop(Timed(program, before, backend.clock(), ctypes.c_int64(), meeting)))
+        found[str(size)] = _ratio(loops, asked, world, 1 if asked["mode"] == "isolated" else _BATCH)
+        backend.release(group)
+    backend.close()
+    barrier.close()
+    return found
+
+
+def _ratio(loops: list[Loop], asked: dict[str, Any], world: World, batch: int) -> float:
+    taken: list[list[np.ndarray]] = [[], []]
+    for _ in range(asked["looks"]):
+        for loop, parts in zip(loops, taken, strict=True):
+            arrays = world.gather_array(loop.run(asked["samples"], batch), "looking")
+            parts.extend([np.concatenate(arrays).max(axis=0)] if arrays else [])
+    if world.rank:
+        return 1.0
+    plain, slower = (float(np.quantile(np.concatenate(parts), _QUICK)) for parts in taken)
+    return slower / plain
+
+
+def main(argv: list[str]) -> int:
+    """A rank, or the start of two."""
+    from collbench.launch.detect import detect
+    from collbench.launch.spawn import record_exit, start_local
+
+    asked, info = json.loads(argv[1]), detect(os.environ)
+    if info is None:
+        program = [sys.executable, __file__]
+        return start_local(argv[1:], 2, mpi=asked["backend"] == "mpi", mpiexec=None, env=os.environ, program=program)
+    world = World(info, 30)
+    found = ratios(asked, world)
+    if world.rank == 0:
+        print(json.dumps(found), flush=True)
+    record_exit(0, os.environ)
+    world.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

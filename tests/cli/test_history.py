@@ -1,0 +1,58 @@
+"""collbench history, and collbench baseline diff: as a user types them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from collbench.gate.baseline import add_all
+from tests.cli.command import one_sentence, run_here
+from tests.gate.allocations import launch
+from tests.gate.histories import nights, upgraded
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    """A baseline of twelve allocations, upgraded in the middle."""
+    add_all(tmp_path / "base", upgraded(12, 6, by=1.1))
+    return tmp_path
+
+
+def test_the_history_of_a_baseline(base: Path) -> None:
+    done = run_here(base, "history", "base", "--only", "*MiB mpi")
+    assert done.returncode == 0 and done.stderr == ""
+    assert done.stdout.startswith("base: 12 allocations from 2026-11-01 to 2026-11-12, 14 cells; changed: 1 group, 4 cells\n")
+    assert done.stdout.count("since night-7, 2026-11-07; with it: software mpi version: 4.3 → 5.0") == 5
+    assert done.stdout.isascii() is False and "\x1b" not in done.stdout and "█" not in done.stdout
+
+
+def test_bars_where_colour_is_asked_for_and_a_page(base: Path) -> None:
+    done = run_here(base, "history", "base", "--only", "allreduce 64 MiB mpi", "--color", "always", "--html", "page.html")
+    assert "█" in done.stdout and "\x1b[33m" in done.stdout
+    assert (base / "page.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+def test_json_and_runs_in_a_folder(tmp_path: Path) -> None:
+    for number in range(3):
+        launch(tmp_path / "runs" / f"run-{number}", {8: 1e-6})
+    lines = run_here(tmp_path, "history", "runs", "--format", "json").stdout.splitlines()
+    assert [(each["name"], each["time_s"]) for each in map(json.loads, lines)] == [("allreduce 8 B nccl", pytest.approx([1e-6] * 3))]
+
+
+def test_diff_of_allocations_and_of_baselines(base: Path) -> None:
+    done = run_here(base, "baseline", "diff", "base", "night-6", "night-7")
+    assert done.returncode == 0 and "4 of 14 cells moved further than chance explains" in done.stdout
+    add_all(base / "other", nights(6))
+    told = json.loads(run_here(base, "baseline", "diff", "base", "other", "--format", "json").stdout)
+    assert (told["old"], told["new"], len(told["moved"])) == ("base", "other", 19)
+
+
+def test_bad_input_is_one_sentence(base: Path) -> None:
+    assert "nowhere cannot be read" in one_sentence(run_here(base, "history", "nowhere"))
+    assert "fits no cell" in one_sentence(run_here(base, "history", "base", "--only", "nobody"))
+    assert "--color 'blue' is unknown" in one_sentence(run_here(base, "history", "base", "--color", "blue"))
+    assert "choose from night-1" in one_sentence(run_here(base, "baseline", "diff", "base", "night-1", "night-99"))
+    assert "nowhere is not a baseline" in one_sentence(run_here(base, "baseline", "diff", "base", "nowhere"))
+    assert "diff is between two" in one_sentence(run_here(base, "baseline", "diff", "base", "a", "b", "c"))

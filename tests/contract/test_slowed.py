@@ -1,0 +1,52 @@
+"""A backend that is slowed carries every operation as ever: right to the last element, under its own name, or n/a for the same reason."""
+
+import re
+
+import pytest
+
+from tests.contract.asked import MOVING, ODD, REDUCING, ROOTED
+from tests.contract.launch import launch
+
+EVERY = [
+    {"operations": ["barrier"], "sizes": [1], "dtypes": ["float32"]},
+    {"operations": ["allreduce", *REDUCING], "sizes": ODD, "dtypes": ["float32", "int8"]},
+    {"operations": ["broadcast", *MOVING, *ROOTED], "sizes": ODD, "dtypes": ["int8"], "roots": [1]},
+    {"operations": ["p2p_latency", "p2p_bandwidth", "p2p_bidirectional"], "sizes": ODD, "dtypes": ["float32"], "window": 3},
+    {"operations": ["allreduce"], "sizes": [1003], "dtypes": ["float32"], "mode": "pipelined", "buffers": "rotating"},
+]
+SPEC = "by=5-15%; by=20% sizes=1-16 ranks=1"  # these sizes, rounded to whole elements of each part
+in_turn = pytest.mark.in_turn
+
+
+@pytest.mark.parametrize("backend", ["simulated", pytest.param("mpi", marks=in_turn), pytest.param("gloo", marks=in_turn)])
+def test_every_operation_is_carried_out_and_says_that_it_was_slowed(tmp_path, backend):
+    plain, found = (launch(tmp_path / name, backend, 2, EVERY, **more) for name, more in (("a", {}), ("b", {"slowed": [SPEC]})))
+    assert (plain.code, found.code, found.stderr) == (0, 0, plain.stderr)
+    assert [_what(row) for row in found.rows] == [_what(row) for row in plain.rows]
+    for row in found.rows:
+        if row.na is None:
+            spec = "by=20% sizes=1-16 ranks=1" if 1 <= row.size_bytes <= 16 else "by=5-15%"
+            assert (row.wrong in (0, None), "slowed" in row.flags, row.evidence["slowed"]) == (True, True, spec)
+    assert not any("slowed" in row.flags or "slowed" in row.evidence for row in plain.rows)
+
+
+def _what(row):
+    """The cell, and how it was verified."""
+    return row.operation, row.backend, row.api, row.dtype, row.root, row.mode, row.size_bytes, row.group, row.na, row.checked, row.wrong
+
+
+@in_turn
+def test_pairs_over_sockets_too(tmp_path):
+    asked = [
+        {"operations": ["p2p_latency", "p2p_bandwidth", "p2p_bidirectional"], "sizes": [8, 300_001], "dtypes": ["float32"], "window": 3}
+    ]
+    found = launch(tmp_path, "socket", 2, asked, slowed=["by=10%"])
+    assert (found.code, {(row.na, row.wrong, "slowed" in row.flags) for row in found.rows}) == (0, {(None, 0, True)})
+
+
+def test_what_only_enqueues_is_not_slowed_but_says_why(tmp_path):
+    asked = [{"operations": ["allreduce"], "sizes": [8, 1024], "dtypes": ["float32"], "buffers": "fixed"}]
+    found = launch(tmp_path, "nccl", 2, asked, slowed=["by=10% sizes=8"])
+    first, other = found.rows
+    assert re.fullmatch("--slowed holds back calls that return when they are done; nccl only enqueues its work", first.na)
+    assert (other.na, other.wrong, other.flags.count("slowed")) == (None, 0, 0)

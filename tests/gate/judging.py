@@ -1,0 +1,47 @@
+"""A baseline and candidates for the tests of the decision: every size takes a microsecond and a nanosecond per byte."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from collbench.analysis.cells import cell_of
+from collbench.gate.allocation import Allocation, Cell, Measured
+from collbench.gate.baseline import Baseline
+from collbench.gate.changes import Expected
+from collbench.gate.floors import Floor
+from collbench.gate.judge import judge
+from collbench.gate.verdict import Verdict
+from tests.results.rows import make_row
+
+TODAY = date(2026, 11, 21)
+SIZES = (8, 1024, 64 << 20, 128 << 20, 256 << 20)
+FACTS = {"software": {"nccl": "2.29"}, "topology": {"nic": "400 Gb/s"}, "hosts": {"names": "node1"}}
+
+
+def cell(size: int) -> Cell:
+    return cell_of(make_row(size))
+
+
+def allocation(name: str, factors: Mapping[int, float] | None = None, launches: int = 5, **changes: Any) -> Allocation:
+    """Every size takes a microsecond and a nanosecond per byte, times its factor."""
+    times = {size: (1e-6 + size * 1e-9) * (factors or {}).get(size, 1.0) for size in SIZES}
+    cells = {cell(size): Measured((time,) * launches) for size, time in times.items()}
+    whole = Allocation(name, "2026-11-12" if name.startswith("good") else "2026-11-20", launches, 0, (6e-8,) * launches, FACTS, cells)
+    return replace(whole, **changes)
+
+
+BASE = Baseline(Path("base"), [allocation(f"good-{number}", launches=3) for number in range(6)])
+
+
+def judged(
+    *candidate: Allocation, baseline: Baseline = BASE, expected: tuple[Expected, ...] = (), asked: tuple[Floor, ...] = ()
+) -> Verdict:
+    return judge(baseline, candidate, expected, TODAY, asked)
+
+
+def slow(name: str, factor: float = 1.1, size: int = 64 << 20) -> Allocation:
+    return allocation(name, {size: factor})

@@ -1,0 +1,50 @@
+"""Made-up clusters for the tests of causes: what the rule says of cells of which some were slowed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from collbench.analysis.cells import cell_of
+from collbench.gate.allocation import COLUMNS, Cell
+from collbench.gate.baseline import scheme_of
+from collbench.gate.groups import group_states
+from collbench.gate.rule import exceed, learn
+from collbench.gate.suspicions import suspicions_of
+from collbench.gate.verdict import GroupState, Suspicion
+from tests.results.rows import make_row
+
+LARGE = (2 << 20, 4 << 20, 8 << 20, 16 << 20)
+MID = (64 << 10, 256 << 10, 1 << 20)
+SMALL = (8, 64, 512, 4096)
+
+
+def cells(
+    backends: Sequence[str] = ("gloo", "mpi"), operations: Sequence[str] = ("allreduce",), sizes: Sequence[int] = LARGE, **changes: Any
+) -> list[Cell]:
+    """A cell for each of them, over two nodes."""
+    told = {"nodes": 2, "device": "cpu", **changes}
+    return [cell_of(make_row(size, backend=name, operation=what, **told)) for name in backends for what in operations for size in sizes]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What the gate knows when it looks for a cause."""
+
+    suspicions: list[Suspicion]
+    groups: list[GroupState]
+    cells: list[Cell]
+
+
+def judged(listed: list[Cell], slower: Callable[[dict[str, Any]], float], seed: int = 0, noise: float = 0.006) -> Judged:
+    """Six good allocations and three in which each cell takes `slower(its columns)` times as long; ln of times with such noise."""
+    random = np.random.default_rng(seed)
+    spread = noise * np.where([cell[-1] > 16 << 10 for cell in listed], 1.0, 2.0)
+    factors = np.log([slower(dict(zip(COLUMNS, cell, strict=True))) for cell in listed])
+    limits = learn(random.normal(0.0, spread, (6, len(listed))), scheme_of(listed))
+    excess = exceed(limits, factors + random.normal(0.0, spread, (3, len(listed))))
+    suspicions = suspicions_of(limits, excess, listed)
+    return Judged(suspicions, group_states(limits, excess, listed, suspicions), listed)

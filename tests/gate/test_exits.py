@@ -1,0 +1,35 @@
+"""Exit codes: collbench's own, a monitor's and a prolog's, of verdicts and of failures."""
+
+from __future__ import annotations
+
+import pytest
+
+from collbench.gate.exits import STYLES, code_of_failure, exit_code
+from collbench.gate.verdict import Verdict
+from tests.gate.verdicts import ANNOUNCED, regression, suspicion, verdict
+
+WAITS = "suspected: 1; measure those again in 2 fresh allocations, and judge all together"
+ACCEPTED = suspicion("accepted", announced=ANNOUNCED)
+
+
+@pytest.mark.parametrize(
+    ("given", "codes"),
+    [
+        (verdict(), (0, 0, 0)),
+        (verdict(suspicions=(suspicion("cleared"),)), (0, 0, 0)),
+        (verdict(suspicions=(ACCEPTED,)), (0, 1, 0)),
+        (verdict(result="no verdict", suspicions=(suspicion("suspected"),), reasons=(WAITS,)), (3, 1, 0)),
+        (verdict(result="no verdict", suspicions=(suspicion("suspected"),), reasons=(WAITS, "a clock is wrong")), (3, 3, 0)),
+        (verdict(result="no verdict", reasons=("base has 3 allocations",)), (3, 3, 0)),
+        (verdict(result="no verdict"), (3, 3, 0)),
+        (regression(), (1, 2, 1)),
+        (verdict(result="wrong data", reasons=("what arrived is not what was sent",)), (4, 2, 1)),
+    ],
+)
+def test_a_verdict_in_every_style(given: Verdict, codes: tuple[int, ...]) -> None:
+    assert tuple(exit_code(given, style) for style in STYLES) == codes
+
+
+@pytest.mark.parametrize(("own", "codes"), [(0, (0, 0, 0)), (2, (2, 3, 0)), (4, (4, 3, 0)), (143, (143, 3, 0))])
+def test_a_failure_is_unknown_to_a_monitor_and_drains_no_node(own: int, codes: tuple[int, ...]) -> None:
+    assert tuple(code_of_failure(own, style) for style in STYLES) == codes

@@ -1,0 +1,139 @@
+"""Shares of a ceiling that are asked for: `--min-percent`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collbench.analysis.cells import cell_of
+from collbench.errors import UsageError
+from collbench.gate.allocation import Allocation, Cell, Measured, Shown
+from collbench.gate.floors import Floor, floor_problems, floor_states, read_floor
+from collbench.peak.ceiling import Ceiling, nothing
+from tests.results.rows import NIC, make_row
+
+BOUND = Ceiling("network", 100e9, "NIC 4×100 Gb/s", "bound", "sysfs")
+M = 1 << 20
+
+
+def cell(size: int = 64 * M, **changes: Any) -> Cell:
+    return cell_of(make_row(size, **{"backend": "mpi", **changes}))
+
+
+def allocation(
+    name: str, percents: Mapping[Cell, float | None], ceiling: Ceiling | None = NIC, bound: Ceiling | None = BOUND
+) -> Allocation:
+    shown = {each: Shown(frozenset(), percent, ceiling, bound) for each, percent in percents.items()}
+    return Allocation(name, "2026-11-20T03:00:00+00:00", 5, 0, (None,) * 5, {}, {each: Measured((1e-3,) * 5) for each in percents}, shown)
+
+
+def states(asked: str, *percents: float | None, **changes: Any) -> list[str]:
+    candidate = [allocation(f"night-{number}", {cell(): percent}, **changes) for number, percent in enumerate(percents)]
+    return [each.state for each in floor_states([read_floor(asked)], candidate)]
+
+
+def test_a_floor_says_model_percent_sizes_and_where_it_is_asked() -> None:
+    assert read_floor("ring:80@64M-") == Floor("ring:80@64M-", "ring", 80.0, 64 * M, None)
+    assert read_floor("hard:60.5@1M-16M/all*+mpi") == Floor("hard:60.5@1M-16M/all*+mpi", "hard", 60.5, M, 16 * M, "all*", "mpi")
+    assert read_floor("given:90@-1M+torch-nccl") == Floor("given:90@-1M+torch-nccl", "given", 90.0, 1, M, "*", "torch-nccl")
+    assert read_floor("ring:80@64M") == Floor("ring:80@64M", "ring", 80.0, 64 * M, 64 * M)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("80", "write MODEL:PERCENT@SIZES, such as ring:80@64M-"),
+        ("ring:80", "write MODEL:PERCENT@SIZES"),
+        ("rign:80@64M-", "there is no model 'rign': choose from ring, hard, network, measured, given, simulated"),
+        ("ring:0@64M-", "'0' is no percentage above 0 and up to 100"),
+        ("ring:101@64M-", "'101' is no percentage"),
+        ("ring:nan@64M-", "'nan' is no percentage"),
+        ("ring:80@64X-", "size '64X' is not a number of bytes"),
+        ("ring:80@-", "size '' is not a number of bytes"),
+        ("ring:80@16M-1M", "sizes '16M-1M' run downwards"),
+        ("ring:80@64M-" * 50, "write MODEL:PERCENT@SIZES"),
+    ],
+)
+def test_nonsense_is_named(text: str, told: str) -> None:
+    with pytest.raises(UsageError, match=r"^--min-percent ") as caught:
+        read_floor(text)
+    assert told in str(caught.value)
+
+
+@settings(max_examples=60)
+@given(st.one_of(st.text(max_size=40), st.from_regex(r"\A[a-z]{1,6}:[0-9.e+-]{1,6}@[0-9KMGx.-]{1,9}(/\w+)?(\+\w+)?\Z")))
+def test_whatever_is_typed_is_a_floor_or_a_sentence(text: str) -> None:
+    try:
+        assert 0 < read_floor(text).percent <= 100
+    except UsageError as error:
+        assert str(error).startswith("--min-percent ")
+
+
+def test_below_in_three_allocations_is_confirmed_in_fewer_suspected_and_above_in_one_of_them_cleared() -> None:
+    assert states("ring:80@64M-", 79.0, 78.0, 75.0) == ["confirmed"]
+    assert states("ring:80@64M-", 79.0, 78.0) == ["suspected"]
+    assert states("ring:80@64M-", 79.0, None, 75.0) == ["suspected"]
+    assert states("ring:80@64M-", 79.0, 81.0, 75.0) == ["cleared"]
+    assert states("ring:80@64M-", 80.0, 70.0, 70.0) == []
+
+
+def test_side_by_side_two_allocations_are_enough() -> None:
+    both = [allocation(name, {cell(): 70.0}) for name in ("first", "second")]
+    assert [each.state for each in floor_states([read_floor("ring:80@64M-")], both, strikes=2)] == ["confirmed"]
+
+
+def test_what_is_not_known_is_no_pass() -> None:
+    assert states("ring:80@64M-", None) == ["no verdict"]
+    assert states("ring:80@64M-", 95.0, ceiling=None) == ["no verdict"]
+    assert states("ring:80@64M-", None, ceiling=nothing("no speed")) == ["no verdict"]
+    assert states("ring:80@64M-", 95.0, ceiling=BOUND) == ["no verdict"]
+    assert states("measured:80@64M-", 95.0) == ["no verdict"]
+    assert states("hard:30@64M-", 95.0, bound=None) == ["no verdict"]
+
+
+def test_the_hard_bound_is_another_denominator_than_the_ring() -> None:
+    assert states("hard:45@64M-", 84.0) == ["suspected"]  # 84 % of 50 GB/s are 42 % of 100
+    assert states("hard:40@64M-", 84.0) == []
+    assert states("hard:80@64M-", 84.0, ceiling=BOUND) == []
+    assert states("network:80@64M-", 84.0) == []
+
+
+def test_each_size_is_held_to_it_for_itself() -> None:
+    first = allocation("night-1", {cell(M): 20.0, cell(64 * M): 70.0, cell(128 * M): 99.0, cell(256 * M): 99.0})
+    (found,) = floor_states([read_floor("ring:80@64M-")], [first])
+    assert (found.name, found.percents, found.wanted) == ("allreduce 64 MiB mpi", (70.0,), 80.0)
+    assert (found.limited_by, found.model, found.cell["size_bytes"]) == ("NIC 4×100 Gb/s", "ring", 64 * M)
+
+
+def test_it_is_asked_of_the_operations_and_backends_that_it_names() -> None:
+    first = allocation(
+        "night-1", {cell(): 70.0, cell(backend="gloo"): 60.0, cell(operation="broadcast"): 50.0, cell(0, operation="barrier"): None}
+    )
+    found = floor_states([read_floor("ring:80@1-/allreduce+mpi"), read_floor("ring:55@64M-+gl*")], [first])
+    assert [(each.name, each.state) for each in found] == [("allreduce 64 MiB mpi", "suspected")]
+    assert {each.name for each in floor_states([read_floor("ring:80@1-")], [first])} == {
+        "allreduce 64 MiB mpi",
+        "allreduce 64 MiB gloo",
+        "broadcast 64 MiB mpi",
+    }
+
+
+def test_a_floor_for_nothing_that_was_measured_is_refused() -> None:
+    with pytest.raises(UsageError, match="ring:80@1G-: allocation night-1 has no such cell; measure those sizes, or ask for others"):
+        floor_states([read_floor("ring:80@1G-")], [allocation("night-1", {cell(): 70.0})])
+
+
+def test_what_keeps_it_from_passing_is_said() -> None:
+    first = allocation("night-1", {cell(): 70.0, cell(M): None})
+    suspected, unknown = floor_problems(floor_states([read_floor("ring:80@1M-")], [first]))
+    assert (
+        suspected
+        == "suspected: below --min-percent: allreduce 64 MiB mpi; measure those again in fresh allocations, and judge all together"
+    )
+    assert unknown.startswith("--min-percent ring:80@1M-: the share is not known of allreduce 1 MiB mpi (n/a, no such ceiling, ")
+    again = [allocation(name, {cell(): 70.0}) for name in ("night-1", "night-2", "night-3")]
+    assert floor_problems(floor_states([read_floor("ring:80@64M-")], again)) == []

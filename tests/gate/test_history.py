@@ -1,0 +1,70 @@
+"""A history: levels, what changed besides, and what was not measured."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from collbench.gate.history import History, Series, history
+from tests.gate.histories import cell, nights, upgraded
+
+
+def named(found: History, name: str) -> Series:
+    (series,) = (each for each in found.series if each.about.name == name)
+    return series
+
+
+def test_an_upgrade_shows_in_its_cells_and_their_group_and_nowhere_else() -> None:
+    found = history("base", upgraded())
+    assert {each.about.name for each in found.series if each.steps} == {
+        "allreduce on mpi, large messages", *(f"allreduce {size} MiB mpi" for size in (2, 16, 64, 256)),
+    }  # fmt: skip
+    group = named(found, "allreduce on mpi, large messages")
+    assert [(level.first, level.last) for level in group.levels] == [(0, 9), (10, 19)]
+    assert group.trend == pytest.approx(1.05, abs=0.01)
+    assert group.largest == pytest.approx(0.0488, abs=0.01)
+    (step,) = group.steps
+    assert [each.sentence() for each in found.between(step.before, step.at)] == ["software mpi version: 4.3 → 5.0"]
+    assert named(found, "all cells").largest == 0
+
+
+def test_up_and_down_again_is_a_trend_of_one() -> None:
+    found = history("base", nights(20, lambda number, backend, size: 1.1 if 7 <= number < 14 else 1.0))
+    series = named(found, "allreduce 64 MiB gloo")
+    assert [step.at for step in series.steps] == [7, 14]
+    assert series.trend == pytest.approx(1.0, abs=0.01)
+    assert found.between(6, 7) == []
+
+
+def test_cells_that_appear_go_and_are_missing_for_a_while() -> None:
+    gone = {8: range(3), 64: range(15, 20), 1024: (4, 5, 9)}
+    found = history("base", nights(20, lambda number, backend, size: None if number in gone.get(size, ()) else 1.0))
+    assert found.missing(named(found, "allreduce 8 B mpi")) == "measured since night-4"
+    assert found.missing(named(found, "allreduce 64 B mpi")) == "not since night-16"
+    assert found.missing(named(found, "allreduce 1 KiB mpi")) == "missing in 3 between"
+    assert found.missing(named(found, "allreduce 2 MiB mpi")) == ""
+    assert not any(each.steps for each in found.series)
+
+
+def test_a_cell_that_was_never_measured_has_no_level() -> None:
+    allocations = nights(6)
+    for each in allocations:
+        each.cells[cell(8)] = each.cells[cell(8)]._replace(medians_s=(None,) * 3, na="no such size")
+    series = named(found := history("base", allocations), "allreduce 8 B mpi")
+    assert (series.levels, series.trend, found.missing(series)) == ([], None, "never measured")
+
+
+def test_one_allocation_is_a_history_without_a_change() -> None:
+    found = history("base", nights(1))
+    assert [each.trend for each in found.series] == [1.0] * len(found.series)
+
+
+def test_another_state_of_the_machine_is_told_with_a_step() -> None:
+    slower = nights(12, lambda number, backend, size: 1.2 if number >= 6 else 1.0)
+    found = history("base", [replace(each, canary_s=(2.6e-7,) * 3) if number >= 6 else each for number, each in enumerate(slower)])
+    (step,) = named(found, "all cells").steps
+    assert found.state(step) == "another state of the machine (canary 60 → 260 ns)"
+    assert history("base", slower).state(step) == ""
+    unheard = history("base", [replace(each, canary_s=(None,) * 3) for each in slower])
+    assert unheard.state(step) == ""

@@ -1,0 +1,146 @@
+"""The file of an allocation: it appears whole, replaces nothing, and whatever was edited into it is one sentence or can be judged."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from collbench.errors import UsageError
+from collbench.gate import kept
+from collbench.gate.baseline import Baseline, add_all, load
+from collbench.report.baseline import lines
+from tests.gate.judging import allocation, judged
+
+FILE = "good-0.allocation.jsonl"
+
+
+class TestWithoutLinks:
+    @pytest.fixture(autouse=True)
+    def _no_links(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def refuse(*_: Any) -> None:
+            raise OSError(errno.EPERM, "Operation not permitted")
+
+        monkeypatch.setattr(os, "link", refuse)
+
+    def test_the_file_is_made_all_the_same(self, tmp_path: Path) -> None:
+        add_all(tmp_path, [allocation("good-0")])
+        assert load(tmp_path).allocations == [allocation("good-0")]
+        assert [each.name for each in tmp_path.iterdir()] == [FILE]
+
+    def test_it_replaces_nothing(self, tmp_path: Path) -> None:
+        (tmp_path / FILE).write_text("somebody else's")
+        with pytest.raises(UsageError, match=r"allocation good-0 is in .* already"):
+            add_all(tmp_path, [allocation("good-0")])
+        assert (tmp_path / FILE).read_text() == "somebody else's"
+
+    def test_what_could_not_be_written_whole_is_removed(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        answers = iter([None, OSError(errno.ENOSPC, "No space left on device")])  # the draft is the first
+
+        def full(_: int) -> None:
+            error = next(answers)
+            if error is not None:
+                raise error
+
+        monkeypatch.setattr(os, "fsync", full)
+        with pytest.raises(UsageError, match="No space left on device"):
+            add_all(tmp_path, [allocation("good-0")])
+        assert not list(tmp_path.iterdir())
+
+
+def test_a_link_whose_answer_got_lost_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.link
+
+    def twice(source: Path, target: Path) -> None:
+        real(source, target)
+        raise FileExistsError(errno.EEXIST, "File exists")
+
+    monkeypatch.setattr(os, "link", twice)
+    add_all(tmp_path, [allocation("good-0")])
+    assert [each.name for each in load(tmp_path).allocations] == ["good-0"]
+
+
+def test_a_filesystem_that_is_read_only_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(os, "link", refuse)
+    with pytest.raises(UsageError, match=r"cannot be written \(Read-only file system\): choose another folder"):
+        add_all(tmp_path, [allocation("good-0")])
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"launches": 4}, "it has 4 launches and 3 canaries"),
+        ({"facts": {"weather": {"rain": "yes"}}}, "'facts' in its first line"),
+        ({"facts": {"software": {"mpi": "\ud800"}}}, "surrogates not allowed"),
+        ({"imported": "yes"}, "'imported' in its first line is 'yes'"),
+        ({"canary_s": [float("nan")] * 3}, "NaN is no number"),
+    ],
+)
+def test_a_head_that_no_allocation_has_is_named(tmp_path: Path, changes: dict[str, Any], told: str) -> None:
+    file = written(tmp_path)
+    first, *rest = file.read_text().splitlines()
+    file.write_text("\n".join([json.dumps({**json.loads(first), **changes}), *rest]))
+    with pytest.raises(UsageError, match=told):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [("nodes", "two"), ("in_place", 1), ("backend", None), ("size_bytes", True), ("backend", "n\x1b[2Jccl"), ("mode", [])],
+)
+def test_a_column_that_no_cell_has_is_named(tmp_path: Path, column: str, value: object) -> None:
+    file = written(tmp_path)
+    head, first, *rest = file.read_text().splitlines()
+    told = json.loads(first)
+    told[kept.COLUMNS.index(column)] = value
+    file.write_text("\n".join([head, json.dumps(told), *rest]))
+    with pytest.raises(UsageError, match="line 2 has figures that no allocation can have"):
+        load(tmp_path)
+
+
+def test_a_cell_that_stands_there_twice_is_named(tmp_path: Path) -> None:
+    file = written(tmp_path)
+    file.write_text(file.read_text() + file.read_text().splitlines()[1] + "\n")
+    with pytest.raises(UsageError, match="1 of its lines name a cell that another one names, too"):
+        load(tmp_path)
+
+
+def written(folder: Path) -> Path:
+    (file,) = add_all(folder, [allocation("good-0", launches=3)])
+    return file
+
+
+ODD = st.sampled_from(
+    [None, True, -1, 0, 3, 2**70, 1e-300, 1e308, "", "x", "\x1b[2J", "2026-11-12T00:00:00+14:00", "0001-01-01", [], [1e-6] * 3, {}]
+)
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 30), ODD), min_size=1, max_size=3))
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_baseline_edited_into_nonsense_is_one_sentence_or_can_be_judged(tmp_path: Path, edits: list[tuple[int, int, Any]]) -> None:
+    (tmp_path / FILE).unlink(missing_ok=True)
+    file = written(tmp_path)
+    told = [json.loads(line) for line in file.read_text().splitlines()]
+    for line, place, value in edits:
+        names = list(told[line]) if line == 0 else range(len(told[line]))
+        told[line][names[place % len(names)]] = value
+    file.write_text("\n".join(map(json.dumps, told)))
+    try:
+        (odd,) = load(tmp_path).allocations
+        base = Baseline(tmp_path, [*(allocation(f"good-{number}", launches=3) for number in range(1, 5)), odd])
+        verdict = judged(allocation("new"), baseline=base)
+    except UsageError as error:
+        assert "\n" not in str(error)
+    else:
+        assert verdict.result in ("passed", "no verdict", "wrong data")
+        assert json.dumps(verdict.as_json())
+        assert [line.text for line in lines(base, "table")]

@@ -1,0 +1,267 @@
+"""An old and a new stack side by side: what passes, what is a regression, and what is neither."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, date, datetime
+from typing import Any
+
+import pytest
+
+from collbench.analysis.cells import cell_of
+from collbench.errors import UsageError
+from collbench.gate.allocation import Allocation, Cell, Measured
+from collbench.gate.changes import Expected
+from collbench.gate.paired import decide
+from collbench.gate.side_by_side import SideBySide, Starts, in_pairs
+from collbench.gate.verdict import Verdict
+from tests.results.rows import make_row
+
+TODAY = date(2026, 11, 21)
+SIZES = (8, 1 << 20, 64 << 20, 128 << 20, 256 << 20)
+LARGE = 64 << 20
+CALM, FLIPPED = 6e-8, 2.4e-7
+HOSTS = {"names": "node1, node2"}
+OLD, NEW = ({"hosts": HOSTS, "software": {"nccl": version}} for version in ("2.29", "2.30"))
+
+
+def cell(size: int) -> Cell:
+    return cell_of(make_row(size))
+
+
+def stack(name: str, factors: Sequence[float], size: int | None, **changes: Any) -> Allocation:
+    """Each launch takes 20 % longer than the one before; times its factor for one size, or for all."""
+    cells = {
+        cell(each): Measured(
+            tuple(
+                (1e-5 + each * 1e-9) * (1 + 0.2 * number) * (factor if size in (each, None) else 1) for number, factor in enumerate(factors)
+            )
+        )
+        for each in SIZES
+    }
+    canaries = changes.pop("canaries", ())
+    canary_s = tuple(FLIPPED if number in canaries else CALM for number in range(len(factors)))
+    return replace(Allocation(name, "2026-11-20", len(factors), 0, canary_s, {}, cells), **changes)
+
+
+def minutes(*numbers: int | None) -> Starts:
+    return [None if number is None else datetime(2026, 11, 20, 10, number, tzinfo=UTC) for number in numbers]
+
+
+def turns(name: str = "a", slower: float | Sequence[float] = 1.0, size: int | None = LARGE, pairs: int = 5, **stacks: Any) -> SideBySide:
+    """Launches by turns, of which the new one takes `slower` times as long; `stacks`: changes of old and new, and their starts."""
+    factors = [slower] * pairs if isinstance(slower, float) else slower
+    before = stack(name, [1.0] * len(factors), None, **{"facts": OLD, **stacks.get("old", {})})
+    after = stack(name, factors, size, **{"facts": NEW, **stacks.get("new", {})})
+    usual = [minutes(*range(first, 2 * len(factors), 2)) for first in (0, 1)]
+    return in_pairs(before, after, *stacks.get("starts", usual))
+
+
+def judged(*both: SideBySide, expected: Sequence[Expected] = ()) -> Verdict:
+    return decide(both, expected, TODAY)
+
+
+def lacking(allocation_pairs: SideBySide, stack_name: str, *launches: int) -> SideBySide:
+    """Without the times of 64 MiB in these launches of a stack."""
+    held: Allocation = getattr(allocation_pairs, stack_name)
+    times = held.cells[cell(LARGE)].medians_s
+    torn = Measured(tuple(None if number in launches else time for number, time in enumerate(times)))
+    changed = replace(held, cells={**held.cells, cell(LARGE): torn})
+    return replace(allocation_pairs, old=changed) if stack_name == "old" else replace(allocation_pairs, new=changed)
+
+
+class TestResults:
+    def test_what_is_as_fast_passes_though_each_launch_is_slower_than_the_one_before(self) -> None:
+        verdict = judged(turns())
+        assert (verdict.result, verdict.exit_code, verdict.mode, verdict.reasons, verdict.notes) == ("passed", 0, "paired", (), ())
+        assert (verdict.cells, verdict.allocations, verdict.candidates, verdict.thin) == (5, 1, ("a",), False)
+        assert [(group.name, group.state) for group in verdict.groups] == [
+            ("allreduce on nccl, small messages", "passed"),
+            ("allreduce on nccl, mid messages", "passed"),
+            ("allreduce on nccl, large messages", "passed"),
+        ]
+
+    def test_one_allocation_makes_a_suspect_and_no_verdict(self) -> None:
+        verdict = judged(turns(slower=1.05))
+        assert (verdict.result, verdict.reasons) == (
+            "no verdict", ("suspected: 1; measure those again in 1 fresh allocation, and judge all together",),
+        )  # fmt: skip
+        (suspect,) = verdict.suspicions
+        assert (suspect.name, suspect.state, suspect.limit) == ("allreduce 64 MiB nccl", "suspected", pytest.approx(1.02))
+        assert suspect.factors == pytest.approx((1.05,))
+
+    def test_what_exceeds_in_both_is_a_regression(self) -> None:
+        verdict = judged(turns("a", 1.05), turns("b", [1.04, 1.05, 1.06, 1.05, 1.05, 1.06]))
+        assert (verdict.result, verdict.exit_code) == ("regression", 1)
+        (confirmed,) = verdict.suspicions
+        assert (confirmed.name, confirmed.state, confirmed.factors) == ("allreduce 64 MiB nccl", "confirmed", pytest.approx((1.05, 1.05)))
+
+    def test_what_was_fast_in_the_second_one_is_cleared(self) -> None:
+        verdict = judged(turns("a", 1.05), turns("b"))
+        assert (verdict.result, verdict.suspicions[0].state) == ("passed", "cleared")
+
+    def test_what_is_too_little_for_any_cell_is_found_in_the_group_and_the_whole(self) -> None:
+        verdict = judged(turns("a", 1.018, None), turns("b", 1.018, None))
+        assert verdict.result == "regression"
+        assert {each.kind for each in verdict.suspicions} == {"whole", "group"}
+
+    def test_the_second_one_may_hold_the_suspects_alone(self) -> None:
+        alone = turns("b", 1.05)
+        only = {cell(LARGE): alone.new.cells[cell(LARGE)]}
+        verdict = judged(turns("a", 1.05), replace(alone, new=replace(alone.new, cells=only)))
+        assert verdict.result == "regression"
+
+    def test_pairs_that_scatter_do_not_exceed(self) -> None:
+        """Five pairs of 0.9 to 1.2 with a median of 1.05: three standard errors are far more."""
+        scattered = [0.9, 0.95, 1.05, 1.15, 1.2]
+        assert judged(turns("a", scattered), turns("b", scattered)).result == "passed"
+
+    def test_a_slowdown_that_was_announced_is_accepted(self) -> None:
+        expected = Expected("software", "nccl*", "fewer CTAs", "A. Reviewer", date(2027, 1, 31), slower_percent=6.0)
+        verdict = judged(turns("a", 1.05), turns("b", 1.05), expected=[expected])
+        assert (verdict.result, verdict.suspicions[0].state) == ("passed", "accepted")
+
+
+class TestChanges:
+    def test_another_software_is_listed_and_blocks_nothing(self) -> None:
+        verdict = judged(turns())
+        assert [each.sentence() for each in verdict.changes] == ["software nccl: 2.29 → 2.30"]
+
+    def test_a_stack_against_itself_is_told(self) -> None:
+        verdict = judged(turns(new={"facts": OLD}))
+        told = "the two stacks do not differ in anything that is recorded: this compares a stack with itself"
+        assert (verdict.result, verdict.notes) == ("passed", (told,))
+
+    def test_other_nodes_block(self) -> None:
+        verdict = judged(turns(slower=1.1, new={"facts": {**NEW, "hosts": {"names": "node3, node4"}}}))
+        assert verdict.result == "no verdict"
+        assert verdict.reasons[0].startswith("allocation a: the old stack ran on node1, node2, the new one on node3, node4: start a launch")
+
+    def test_another_topology_blocks_unless_it_was_announced(self) -> None:
+        changed = turns(old={"facts": {**OLD, "topology": {"nic rate": "400"}}}, new={"facts": {**NEW, "topology": {"nic rate": "200"}}})
+        verdict = judged(changed)
+        assert (verdict.result, verdict.reasons) == (
+            "no verdict", ("topology nic rate: 400 → 200: nobody announced it (--expect FILE)",),
+        )  # fmt: skip
+        announced = Expected("topology", "nic*", "new cables", "A. Reviewer", date(2027, 1, 31))
+        assert judged(changed, expected=[announced]).result == "passed"
+
+    def test_a_stack_that_is_another_one_in_the_second_allocation_blocks(self) -> None:
+        verdict = judged(turns("a", 1.1), turns("b", 1.1, new={"facts": {**NEW, "software": {"nccl": "2.31"}}}))
+        told = "the new stack is not the same in allocations a and b (software nccl: 2.30 → 2.31): nothing repeats the other"
+        assert (verdict.result, verdict.reasons) == ("no verdict", (told,))
+
+    def test_what_was_slowed_on_purpose_is_told(self) -> None:
+        verdict = judged(turns(new={"slowed": "by=10%"}))
+        told = "allocation a (new stack) was slowed on purpose (by=10%): this verdict says nothing of the stacks"
+        assert verdict.notes == (told,)
+
+
+class TestSideBySide:
+    def test_the_order_within_a_pair_is_free(self) -> None:
+        first, second = minutes(0, 3, 4, 7, 8), minutes(1, 2, 5, 6, 9)
+        assert judged(turns(starts=(first, second))).result == "passed"
+
+    def test_launches_are_paired_by_time_whatever_their_numbers(self) -> None:
+        """Those that take 1.0, 1.2 … times as long on both sides belong together."""
+        shuffled = turns()
+        times = shuffled.new.cells[cell(LARGE)].medians_s
+        again = replace(shuffled.new, cells={cell(LARGE): Measured(tuple(reversed(times)))})
+        both = in_pairs(shuffled.old, again, minutes(0, 2, 4, 6, 8), minutes(9, 7, 5, 3, 1))
+        assert both.differences([cell(LARGE)])[:, 0] == pytest.approx([0] * 5)
+
+    def test_one_stack_after_the_other_is_not_side_by_side(self) -> None:
+        verdict = judged(turns(slower=1.1, starts=(minutes(0, 1, 2, 3, 4), minutes(5, 6, 7, 8, 9))))
+        assert (verdict.result, verdict.suspicions) == ("no verdict", ())
+        assert verdict.reasons[0].startswith(
+            "allocation a: the stacks were not side by side: their launches do not take turns; start a launch"
+        )
+
+    def test_a_launch_that_does_not_say_when_it_began(self) -> None:
+        verdict = judged(turns(starts=(minutes(0, 2, 4, 6, 8), minutes(1, 3, None, 7, 9))))
+        assert verdict.reasons[0].startswith("allocation a: a launch does not say when it began")
+
+    def test_launches_without_a_partner(self) -> None:
+        both = in_pairs(stack("a", [1.0] * 5, None), stack("a", [1.0] * 6, None), minutes(*range(5)), minutes(*range(6)))
+        assert both.problem == (
+            "allocation a: 5 launches of the old stack and 6 launches of the new: each needs one of the other stack beside it"
+        )
+
+    def test_too_few_pairs(self) -> None:
+        verdict = judged(turns(slower=1.1, pairs=4))
+        told = "allocation a: 4 pairs of launches, and 5 are needed: measure 1 pair more in it"
+        assert (verdict.result, verdict.reasons[0]) == ("no verdict", told)
+
+    def test_other_allocations(self) -> None:
+        verdict = judged(in_pairs(stack("b", [1.0] * 5, None), stack("a", [1.0] * 5, None), minutes(0, 2, 4, 6, 8), minutes(1, 3, 5, 7, 9)))
+        assert verdict.reasons[0].startswith("allocation a: the old stack's launches are of b: both have to be of one allocation")
+
+    def test_pairs_in_another_state_of_the_machine_are_left_out_and_replaced(self) -> None:
+        slow = [1.0, 1.0, 1.0, 1.0, 3.0, 3.0, 1.0]
+        verdict = judged(turns("a", slow, None, old={"canaries": (4,)}, new={"canaries": (5,)}))
+        told = "allocation a: the machine was in another state in 2 of 7 pairs of launches (canary more than 20 % off): left out"
+        assert (verdict.result, verdict.suspicions, verdict.notes) == ("passed", (), (told,))
+
+    def test_pairs_that_were_left_out_have_to_be_replaced(self) -> None:
+        told = "allocation a: 4 pairs of launches, and 5 are needed: measure 1 pair more in it"
+        assert judged(turns(old={"canaries": (4,)})).reasons == (told,)
+
+    def test_more_than_two_are_too_many(self) -> None:
+        verdict = judged(turns(pairs=9, new={"canaries": (1, 3, 5)}))
+        assert verdict.reasons[0].endswith("3 of 9 pairs of launches (canary more than 20 % off); measure a fresh one when it is quiet")
+
+    def test_without_a_canary_the_state_is_not_known(self) -> None:
+        verdict = judged(turns(new={"canary_s": (None,) * 5}))
+        assert verdict.notes == ("allocation a (new stack): launches without a canary: the state of the machine is not known",)
+
+
+class TestFigures:
+    def test_what_is_missing_never_passes(self) -> None:
+        verdict = judged(lacking(turns(), "new", *range(5)))
+        told = "allocation a (new stack) lacks allreduce 64 MiB nccl: what is missing never passes"
+        assert (verdict.result, verdict.reasons) == ("no verdict", (told,))
+
+    @pytest.mark.parametrize("name", ["old", "new"])
+    def test_nor_what_one_launch_lacks(self, name: str) -> None:
+        verdict = judged(lacking(turns(), name, 2))
+        told = f"allocation a ({name} stack): not every launch measured allreduce 64 MiB nccl; repeat those launches"
+        assert (verdict.result, verdict.reasons) == ("no verdict", (told,))
+        assert [group.state for group in verdict.groups] == ["passed", "passed", "no verdict"]
+
+    def test_what_only_the_new_stack_has_is_told(self) -> None:
+        verdict = judged(lacking(turns(), "old", *range(5)))
+        assert (verdict.result, verdict.cells) == ("passed", 4)
+        assert verdict.notes == ("1 cell of the new stack without the like of the old one: not judged (allreduce 64 MiB nccl)",)
+
+    @pytest.mark.parametrize("name", ["old", "new"])
+    def test_wrong_data_come_before_everything(self, name: str) -> None:
+        both = turns(slower=1.1)
+        held: Allocation = getattr(both, name)
+        wrong = replace(held, cells={**held.cells, cell(8): held.cells[cell(8)]._replace(wrong=3)})
+        verdict = judged(replace(both, old=wrong) if name == "old" else replace(both, new=wrong))
+        assert (verdict.result, verdict.exit_code) == ("wrong data", 4)
+        assert verdict.reasons[0] == f"allocation a ({name} stack): what arrived is not what was sent in allreduce 8 B nccl"
+
+    def test_a_launch_that_broke_off_never_passes(self) -> None:
+        verdict = judged(turns(old={"unfinished": 1}))
+        assert (verdict.result, verdict.reasons) == (
+            "no verdict", ("allocation a (old stack): 1 of 5 launches broke off; repeat them",),
+        )  # fmt: skip
+
+    def test_a_scatter_that_hides_much_is_told(self) -> None:
+        verdict = judged(turns(slower=[0.5, 0.8, 1.0, 1.3, 2.0]))
+        assert verdict.result == "passed"
+        assert verdict.notes == ("launches scatter so much that only a slowdown by more than 25 % is seen in allreduce 64 MiB nccl",)
+
+    def test_nothing_in_common_is_no_verdict(self) -> None:
+        both = turns()
+        others = {cell(size + 8): measured for size, measured in zip(SIZES, both.new.cells.values(), strict=True)}
+        verdict = judged(replace(both, new=replace(both.new, cells=others)))
+        assert (verdict.result, verdict.cells) == ("no verdict", 0)
+        assert verdict.reasons[1] == "allocation a: no cell has a time in 4 pairs of launches: nothing can be judged"
+
+    def test_nothing_measured_is_refused(self) -> None:
+        nothing = {"cells": {cell(8): Measured((None,) * 5, 0, "no GPU")}}
+        with pytest.raises(UsageError, match="allocation a has no cell with a time: name launches that measured something"):
+            judged(turns(old=nothing, new=nothing))

@@ -1,0 +1,145 @@
+"""Clusters drawn from recorded allocations: they scatter as those did, together where those did, and the self-test says much the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from collbench.analysis.cells import cell_of
+from collbench.errors import UsageError
+from collbench.gate.allocation import Allocation, Cell, Measured
+from collbench.gate.baseline import Baseline, scheme_of
+from collbench.gate.noise import Cluster, Noise
+from collbench.gate.recorded import recorded, setting_of
+from collbench.gate.scheme import Figures
+from collbench.gate.self_test import made_up, self_test
+from tests.results.rows import make_row
+
+SILENT = Noise((0.0,) * 3, 1, (0.0,) * 3, (0.0,) * 3, 0, 0, 0, 0, 0, 0, 0, 0)
+FEW = [cell_of(make_row(64 << 20 << power)) for power in range(4)]
+MANY = [
+    cell_of(make_row(8 << power, operation=operation, backend=backend))
+    for operation in ("allreduce", "allgather", "reducescatter", "alltoall") for backend in ("nccl", "gloo", "mpi") for power in range(28)
+]  # fmt: skip
+
+
+def baseline(times: Figures, cells: list[Cell]) -> Baseline:
+    """[allocations × launches × cells] ln of seconds; NaN is not measured."""
+    found = [
+        Allocation(
+            f"good-{number}", "2026-11-12", len(each), 0, (None,) * len(each), {},
+            {cell: Measured(tuple(None if np.isnan(value) else float(np.exp(value)) for value in column))
+             for cell, column in zip(cells, each.T, strict=True)},
+        )
+        for number, each in enumerate(times)
+    ]  # fmt: skip
+    return Baseline(Path("base"), found)
+
+
+def of_noise(noise: Noise, allocations: int, seed: int, cells: list[Cell] = MANY) -> Baseline:
+    random = np.random.default_rng(seed)
+    cluster = Cluster.draw(noise, scheme_of(cells), random)
+    between = random.normal(0, 1, (allocations, len(cells))) * cluster.allocation + random.normal(
+        0, noise.allocation_common, (allocations, 1)
+    )
+    return baseline(cluster.launches(allocations, 3, random) + between[:, None, :], cells)
+
+
+def test_what_never_scattered_never_does() -> None:
+    found = recorded(baseline(np.full((4, 3, 4), -9.0), FEW))
+    assert not found.allocations(3, 5, np.random.default_rng(0)).any()
+    assert not found.pairs(2, 5, np.random.default_rng(0)).any()
+    assert (found.launches, found.left_out) == (3, 0)
+
+
+def test_it_scatters_as_the_recorded_ones_did_in_cells_groups_and_all_together() -> None:
+    """Of 40 recorded allocations: the spread of cells of each class, of groups and of the whole, within what these can tell."""
+    noise, scheme = Noise(bimodal=0.0, spikes=0.0), scheme_of(MANY)
+    drawn = recorded(of_noise(noise, 40, seed=1)).allocations(400, 3, np.random.default_rng(2))
+    true = Cluster.draw(noise, scheme, np.random.default_rng(3)).allocations(400, 3, np.random.default_rng(4))
+    classes = scheme.classes[scheme.of]
+    for each in range(3):
+        spreads = [float(np.median(times[:, classes == each].std(axis=0))) for times in (drawn, true)]
+        assert spreads[0] == pytest.approx(spreads[1], rel=0.15)
+        groups = [float(scheme.medians(times)[:, scheme.classes == each].std(axis=0).mean()) for times in (drawn, true)]
+        assert groups[0] == pytest.approx(groups[1], rel=0.25)
+    whole = [float(np.median(times, axis=1).std()) for times in (drawn, true)]
+    assert whole[0] == pytest.approx(whole[1], rel=0.35)
+
+
+def test_what_launches_have_in_common_stays_common_and_cancels_nowhere() -> None:
+    """Every launch of an allocation is slower or faster by 1 % in all cells: pairs differ in all cells alike."""
+    found = recorded(baseline(np.tile(np.array([-0.01, 0.0, 0.01])[None, :, None], (4, 1, 4)), FEW))
+    pairs = found.pairs(2, 5, np.random.default_rng(0))
+    assert pairs.std() > 0.005
+    assert pairs == pytest.approx(np.repeat(pairs[..., :1], 4, axis=-1))
+
+
+def test_what_lies_between_allocations_is_not_in_pairs() -> None:
+    times = np.tile(np.array([0.0, 0.1, 0.2, 0.3])[:, None, None], (1, 3, 4))
+    found = recorded(baseline(times, FEW))
+    assert found.pairs(2, 5, np.random.default_rng(0)) == pytest.approx(np.zeros((2, 5, 4)), abs=1e-12)
+    drawn = found.allocations(2000, 3, np.random.default_rng(0))
+    assert drawn.std(axis=0) == pytest.approx([0.129] * 4, rel=0.1)  # the standard deviation of 0, 0.1, 0.2, 0.3 is 0.129
+    assert drawn == pytest.approx(np.repeat(drawn[:, :1], 4, axis=1))
+
+
+def test_cells_are_missing_as_often_as_they_were_and_those_in_too_few_are_left_out() -> None:
+    times = np.zeros((8, 3, 4))
+    times[:4, :, 1] = np.nan
+    times[:5, :, 2] = np.nan
+    found = recorded(baseline(times, FEW))
+    assert (found.left_out, len(found.scheme.of)) == (1, 3)
+    lacking = np.isnan(found.allocations(400, 3, np.random.default_rng(0))).mean(axis=0)
+    assert lacking == pytest.approx([0, 0.5, 0], abs=0.08)
+
+
+def test_a_launch_that_lacks_a_cell_leaves_it_to_the_others() -> None:
+    times = np.zeros((4, 3, 4))
+    times[:, 0, 0] = np.nan
+    drawn = recorded(baseline(times, FEW)).allocations(200, 5, np.random.default_rng(0))
+    assert np.isfinite(drawn[:, 0]).mean() > 0.95
+
+
+@pytest.mark.parametrize(
+    ("shape", "told"),
+    [
+        ((3, 3), r"base has 3 allocations of 2 launches or more: 4 are needed to see how they scatter; add good ones"),
+        ((6, 1), r"base has 0 allocations of 2 launches or more: 4 are needed"),
+    ],
+)
+def test_too_little_is_refused(shape: tuple[int, int], told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        recorded(baseline(np.zeros((*shape, 4)), FEW))
+
+
+def test_no_cell_in_enough_allocations_is_refused() -> None:
+    times = np.full((4, 3, 4), np.nan)
+    for number in range(4):
+        times[number, :, number] = 0.0
+    with pytest.raises(UsageError, match="base has no cell in 4 allocations: add good ones"):
+        recorded(baseline(times, FEW))
+
+
+def test_the_self_test_of_what_never_scatters_finds_everything_and_nothing_else() -> None:
+    found = recorded(of_noise(SILENT, 4, 0))
+    for paired in (False, True):
+        setting = setting_of(found, paired=paired)
+        assert (setting.allocations, setting.launches) == (4, 3)
+        assert [each.share for each in self_test(setting, 2)] == [0, 1, 1, 1, 1, 1, 1, 0]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("paired", [False, True])
+def test_the_table_of_recorded_allocations_is_near_that_of_the_cluster_they_were_recorded_on(paired: bool) -> None:
+    """Six allocations of three launches, as a cluster would have them: rates within six percentage points, false alarms within two."""
+    found = recorded(of_noise(Noise(), 6, seed=1))
+    tables = [
+        list(self_test(setting, 500)) for setting in (setting_of(found, paired=paired), made_up(Noise(), found.scheme, paired=paired))
+    ]
+    nothing, *others = ((here.share, there.share) for here, there in zip(*tables, strict=True))
+    assert nothing[0] <= nothing[1] + 0.02
+    for here, there in others:
+        assert here == pytest.approx(there, abs=0.08)

@@ -1,0 +1,116 @@
+"""Launches in another state of the machine, and cells whose launches lie too far apart: neither is judged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from collbench.gate.allocation import Allocation, Cell, Measured, Shown
+from collbench.gate.baseline import Baseline
+from tests.gate.judging import BASE, allocation, cell, judged, slow
+
+
+class TestState:
+    def test_launches_in_another_state_of_the_machine_are_left_out(self) -> None:
+        flipped = scattered("new", (1.0, 9.0, 1.0, 1.0, 9.0), canary_s=(6e-8, 26e-8, 6e-8, 6e-8, 26e-8))
+        verdict = judged(flipped)
+        assert verdict.result == "passed"
+        what = "the machine was in another state in 2 of 5 launches (canary more than 20 % off the baseline's): left out"
+        assert verdict.notes == (f"allocation new: {what}",)
+
+    def test_too_many_of_them_give_no_verdict(self) -> None:
+        verdict = judged(slow("new", 4.0), replace(slow("b", 4.0), canary_s=(26e-8,) * 5))
+        assert verdict.result == "no verdict"
+        assert "allocation b: the machine was in another state in 5 of 5 launches" in verdict.reasons[0]
+
+    @pytest.mark.parametrize(
+        ("launches", "flips", "told"),
+        [
+            (7, 2, None),  # five, and two that replaced the flipped ones
+            (5, 2, None),
+            (3, 1, "and 2 launches left; measure 1 launch more in it, and name them too"),
+            (2, 1, "and 1 launch left; measure 2 launches more in it, and name them too"),
+            (4, 2, "and 2 launches left; measure 1 launch more in it, and name them too"),
+            (1, 1, "and 0 launches left; measure a fresh one when it is quiet"),
+            (9, 3, "(canary more than 20 % off the baseline's); measure a fresh one when it is quiet"),
+        ],
+    )
+    def test_at_most_two_may_be_replaced_and_three_are_left(self, launches: int, flips: int, told: str | None) -> None:
+        canary_s = (6e-8,) * (launches - flips) + (26e-8,) * flips
+        verdict = judged(scattered("new", (1.0,) * (launches - flips) + (4.0,) * flips, canary_s=canary_s))
+        assert verdict.result == ("passed" if told is None else "no verdict")
+        assert told is None or verdict.reasons[0].endswith(told)
+
+    def test_what_a_left_out_launch_lacks_is_not_missed_and_what_was_wrong_in_it_is(self) -> None:
+        whole = allocation("new", canary_s=(26e-8, 6e-8, 6e-8, 6e-8, 6e-8))
+        assert judged(replace(whole, cells={**whole.cells, cell(8): Measured((None, *(1.008e-6,) * 4))})).result == "passed"
+        assert judged(replace(whole, cells={**whole.cells, cell(8): Measured((1.008e-6,) * 5, wrong=1)})).result == "wrong data"
+
+    def test_a_flipped_launch_of_the_baseline_does_not_widen_its_limits(self) -> None:
+        odd = scattered("good-9", (9.0, 1.0, 9.0), canary_s=(26e-8, 6e-8, 26e-8))
+        verdict = judged(*(slow(name) for name in "abc"), baseline=Baseline(Path("base"), [*BASE.allocations, odd]))
+        assert verdict.result == "regression"
+        assert [(each.kind, each.limit) for each in verdict.suspicions] == [("cell", pytest.approx(1.02))]
+        what = "in 2 of 3 launches (canary more than 20 % off the others'): left out"
+        assert verdict.notes == (f"baseline, good-9: the machine was in another state {what}",)
+
+    def test_an_allocation_of_the_baseline_that_flipped_as_a_whole_does_not_count(self) -> None:
+        odd = [replace(each, canary_s=(26e-8,) * 3) for each in BASE.allocations[:3]]
+        verdict = judged(
+            allocation("new"), baseline=Baseline(Path("base"), [*odd, *BASE.allocations[3:], allocation("good-7", launches=3)])
+        )
+        assert (verdict.allocations, verdict.thin, verdict.result) == (4, True, "passed")
+        short = judged(allocation("new"), baseline=Baseline(Path("base"), [*odd, *BASE.allocations[3:]]))
+        assert short.reasons[0].startswith(
+            "base has 3 allocations besides 3 allocations in another state of the machine: with fewer than 4"
+        )
+
+
+def scattered(name: str, by_launch: Sequence[float], **changes: Any) -> Allocation:
+    """Every launch slower by a factor of its own."""
+    whole = allocation(name, launches=len(by_launch), **changes)
+    times = {cell: zip(by_launch, each.medians_s, strict=True) for cell, each in whole.cells.items()}
+    return replace(whole, cells={cell: Measured(tuple(by * (time or 0) for by, time in both)) for cell, both in times.items()})
+
+
+def one_scattered(name: str, *by_launch: float) -> Allocation:
+    """The 8-byte cell alone."""
+    whole = allocation(name)
+    return replace(whole, cells={**whole.cells, cell(8): Measured(tuple(1.008e-6 * by for by in by_launch))})
+
+
+class TestUnstable:
+    def test_launches_far_apart_give_no_verdict_on_their_cell(self) -> None:
+        verdict = judged(one_scattered("new", 1.0, 1.3, 1.0, 1.3, 1.0))
+        assert verdict.result == "no verdict"
+        (reason,) = verdict.reasons
+        assert reason.startswith("allocation new: launches lie further apart than the baseline's ever did in allreduce 8 B nccl: unstable")
+        assert [each.state for each in verdict.groups] == ["no verdict", "passed"]
+
+    def test_one_odd_launch_of_five_is_chance(self) -> None:
+        assert judged(one_scattered("new", 1.0, 1.3, 1.0, 1.0, 1.0)).result == "passed"
+
+    def test_what_is_slower_anyway_is_a_suspect_and_no_more(self) -> None:
+        verdict = judged(one_scattered("new", 1.0, 1.3, 1.3, 1.3, 1.0))
+        assert verdict.reasons == ("suspected: 1; measure those again in 2 fresh allocations, and judge all together",)
+
+    def test_a_suspect_is_not_cleared_by_launches_far_apart(self) -> None:
+        verdict = judged(slow("a", 1.2, 8), one_scattered("b", 1.0, 1.3, 1.0, 1.3, 1.0), allocation("c"))
+        assert (verdict.suspicions[0].state, verdict.result) == ("cleared", "no verdict")
+        assert verdict.reasons[0].startswith("allocation b: launches lie further apart")
+
+    def test_a_regression_elsewhere_is_told(self) -> None:
+        assert judged(*(replace(slow(n), cells={**slow(n).cells, **bad(n)}) for n in "abc")).result == "regression"
+
+    def test_rows_that_say_so_are_a_hint(self) -> None:
+        shown = {cell(8): Shown(frozenset({"two_modes", "few_samples"}), None, None)}
+        verdict = judged(replace(one_scattered("new", 1.0, 1.3, 1.0, 1.3, 1.0), shown=shown))
+        assert "in allreduce 8 B nccl (two_modes): unstable" in verdict.reasons[0]
+
+
+def bad(name: str) -> dict[Cell, Measured]:
+    return {cell(8): one_scattered(name, 1.0, 1.3, 1.0, 1.3, 1.0).cells[cell(8)]}

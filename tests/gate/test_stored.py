@@ -1,0 +1,141 @@
+"""A verdict.json: what was written is read back; what does not fit the schema is one sentence with its place."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+
+from collbench.errors import UsageError
+from collbench.gate.stored import SCHEMA_FILE, read_verdict, schema
+from collbench.gate.verdict import EXIT_CODES, Verdict
+from collbench.results.jsonl import to_page
+from tests.gate.verdicts import CELL, group, regression, verdict
+
+
+def written(folder: Path, told: Any) -> Path:
+    path = folder / "verdict.json"
+    path.write_text(told if isinstance(told, str) else json.dumps(told))
+    return path
+
+
+def refused(folder: Path, told: Any) -> str:
+    """The sentence without the file's name."""
+    with pytest.raises(UsageError) as error:
+        read_verdict(written(folder, told))
+    assert "\n" not in str(error.value)
+    return str(error.value).partition("verdict.json ")[2]
+
+
+def told(**changes: Any) -> dict[str, Any]:
+    """A regression as a file has it, but for `changes`."""
+    page: dict[str, Any] = json.loads(to_page(regression().as_json()))
+    return {**page, **changes}
+
+
+@pytest.mark.parametrize(
+    "given", [verdict(), regression(), *(verdict(result=result) for result in EXIT_CODES)], ids=lambda each: each.result
+)
+def test_what_was_written_is_read_back(given: Verdict, tmp_path: Path) -> None:
+    assert read_verdict(written(tmp_path, to_page(given.as_json()))) == given
+
+
+def test_the_schema_is_one_and_closed_at_every_level() -> None:
+    Draft202012Validator.check_schema(schema())
+    assert SCHEMA_FILE.is_file()
+    objects = [schema(), *(each for each in schema()["$defs"].values() if "properties" in each)]
+    assert len(objects) == 7
+    for each in objects:
+        assert each["additionalProperties"] is False
+        assert each["required"] == list(each["properties"])
+
+
+def test_the_schema_has_every_field_and_every_result() -> None:
+    assert set(schema()["properties"]) == set(regression().as_json())
+    assert schema()["properties"]["result"]["enum"] == list(EXIT_CODES)
+    codes = {rule["if"]["properties"]["result"]["const"]: rule["then"]["properties"]["exit_code"]["const"] for rule in schema()["allOf"]}
+    assert codes == EXIT_CODES
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"result": "fine"}, 'result is "fine", where enum ["passed", "regression", "no verdict", "wrong data"] is wanted'),
+        ({"exit_code": 0}, "exit_code is 0, where const 1 is wanted"),
+        ({"surprise": 1}, 'it has "surprise", which is unknown'),
+        ({"reasons": "none"}, 'reasons is "none", where type "array" is wanted'),
+        ({"allocations": 5.5}, 'allocations is 5.5, where type "integer" is wanted'),
+        ({"candidates": []}, "candidates is [], where minItems 1 is wanted"),
+        ({"judged_on": "2026-02-31"}, 'judged_on is "2026-02-31", where format "date" is wanted'),
+        ({"judged_on": "yesterday"}, 'judged_on is "yesterday", where pattern'),
+        ({"cause": {"kind": "link"}}, "cause lacks sentence"),
+        ({"changes": [{"kind": "software"}]}, "changes[0] lacks what"),
+        ({"groups": [{**json.loads(json.dumps(vars(group()))), "limit": -1}]}, "groups[0].limit is -1, where exclusiveMinimum 0 is wanted"),
+        ({"collbench": 1}, 'collbench is 1, where type "string" is wanted'),
+    ],
+)
+def test_what_does_not_fit_is_said_with_its_place(changes: dict[str, Any], said: str, tmp_path: Path) -> None:
+    sentence = refused(tmp_path, told(**changes))
+    assert sentence.startswith(f"does not fit verdict.schema.json: {said}")
+    assert sentence.endswith("; name what `collbench gate --out` wrote")
+
+
+def test_what_a_suspicion_holds_is_checked_too(tmp_path: Path) -> None:
+    first = {**told()["suspicions"][0], "cell": {**CELL, "size_bytes": [8]}}
+    assert "suspicions[0].cell.size_bytes is [8]" in refused(tmp_path, told(suspicions=[first]))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "cannot be read (not JSON (JSONDecodeError))"),
+        ("[1]", "cannot be read (not a JSON object)"),
+        ("[" * 100_000, "cannot be read (not JSON (RecursionError))"),
+        ('{"schema": 2}', "has schema 2, and this collbench knows up to 1: update collbench"),
+        ("{}", "does not fit verdict.schema.json: it lacks schema"),
+    ],
+)
+def test_what_is_no_verdict_is_refused(text: str, said: str, tmp_path: Path) -> None:
+    assert refused(tmp_path, text).startswith(said)
+
+
+def test_a_file_without_an_end_is_not_read_to_it() -> None:
+    with pytest.raises(UsageError, match=r"/dev/zero cannot be read \(larger than 64 MiB\)"):
+        read_verdict(Path("/dev/zero"))
+
+
+def test_a_folder_or_nothing_is_refused(tmp_path: Path) -> None:
+    for path, why in ((tmp_path, "Is a directory"), (tmp_path / "none", "No such file")):
+        with pytest.raises(UsageError, match=why):
+            read_verdict(path)
+
+
+def test_control_characters_of_a_file_reach_no_terminal(tmp_path: Path) -> None:
+    for changes in ({"\x1b[2J": 1}, {"result": "\x1b[2J"}):
+        assert refused(tmp_path, told(**changes)).isprintable()
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 3) | st.floats() | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=4), inner, max_size=2),
+    max_leaves=4,
+)
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_whatever_stands_in_a_field_is_a_verdict_or_one_sentence(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    page = told()
+    where = data.draw(st.sampled_from(["groups", "suspicions", "floors", "changes", None]))
+    place = page if where is None else page[where][0]
+    place[data.draw(st.sampled_from(sorted(place)))] = data.draw(anything)
+    path = written(tmp_path_factory.getbasetemp(), page)
+    try:
+        assert isinstance(read_verdict(path).as_json(), dict)
+    except UsageError as error:
+        assert str(error).isprintable()

@@ -1,0 +1,91 @@
+"""The gate's section of the page: first, where a verdict was given, and absent where none was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from collbench.gate.verdict import Verdict
+from collbench.report.html.chart import Section
+from collbench.report.html.gate import section
+from collbench.report.html.gate_chart import Judged, drawn
+from collbench.report.html.material import Material
+from collbench.report.html.overview import section as overview
+from collbench.report.html.page import html
+from collbench.results.reader import Run
+from tests.gate.verdicts import regression, verdict
+from tests.report.verdict.hostile import hostile
+from tests.results.rows import make_row
+
+
+def material(given: Verdict | None) -> Material:
+    return Material([Run(Path("night-9"), {}, [make_row()])], Path("page.html"), (), given)
+
+
+def gate(given: Verdict) -> Section:
+    found = section(material(given))
+    assert found is not None
+    return found
+
+
+def test_without_a_verdict_there_is_no_section() -> None:
+    assert section(material(None)) is None
+
+
+def test_it_says_the_result_the_cause_and_why() -> None:
+    assert gate(regression()).texts == [
+        "regression: 2 confirmed, 1 accepted.",
+        "It points at the link: large messages are 1.12 times slower on mpi and nccl, small ones are not.",
+        "allocation night-9 lacks allreduce 8 B mpi: what is missing never passes.",
+        "judged: night-9, night-10, night-11; baseline base: 6 allocations, 6 cells with a history.",
+        "Note: allocation night-9: 1 of 5 launches was left out: the machine was in another state.",
+    ]
+
+
+def test_its_tables_have_what_is_slower_what_changed_and_the_floors() -> None:
+    tables = dict(gate(regression()).tables)
+    assert [row[:2] for row in tables["Slower, the surest and worst first"].rows] == [
+        ["confirmed", "allreduce 64 MiB mpi"], ["accepted", "allreduce 8 B nccl"],
+    ]  # fmt: skip
+    assert tables["What changed, the most plausible cause first"].rows == [
+        ["topology", "nic rate", "400 Gb/s", "360 Gb/s", "it is what all slower cells share", ""],
+        ["software", "nccl", "2.29", "2.30", "", "by A. Reviewer until 2027-01-31: fewer CTAs leave room for kernels"],
+    ]
+    assert tables["Shares of the ceiling that were asked for"].marks == {0: "wrong"}
+
+
+def test_a_pass_without_groups_has_neither_table_nor_chart() -> None:
+    assert (list(gate(verdict()).tables), list(gate(verdict()).charts)) == ([], [])
+
+
+def test_charts_show_groups_and_cells_against_their_limits() -> None:
+    groups, cells = gate(regression()).charts
+    assert [spot.text.split("\n")[0] for spot in groups.spots] == ["allreduce on mpi, large messages", "allreduce on nccl, large messages"]
+    assert groups.says == "1 of 2 exceed their limit, the upright mark, in the first allocation, the largest point. Drawn are 2 of 3."
+    assert len(groups.table.rows) == 3
+    assert [spot.text.split("\n")[0] for spot in cells.spots] == ["allreduce 64 MiB mpi", "allreduce 8 B nccl"]
+    assert groups.spots[0].x > groups.spots[1].x
+
+
+@pytest.mark.parametrize("factor", [1e-9, 1.0, 1e9])
+def test_a_chart_holds_any_factor(factor: float) -> None:
+    svg, spots = drawn([Judged("cell", (factor, None, 1.0), 1e9, "passed", "told")], "gate-cells", "title")
+    assert "<svg" in svg and 0 <= spots[0].x <= 900
+
+
+def test_it_stands_first_and_the_overview_says_the_result_too() -> None:
+    page = html(material(regression()))
+    assert page.index('<section id="gate"') < page.index('<section id="overview"')
+    found = overview(material(regression()))
+    assert found is not None
+    assert found.texts[0] == (
+        "The gate says: regression: 2 confirmed, 1 accepted (judged: night-9, night-10, night-11; baseline base: 6 allocations, "
+        "6 cells with a history)."
+    )
+
+
+def test_a_strangers_text_is_no_markup() -> None:
+    page = html(material(hostile(rows=2)))
+    assert "<script>&#34;" not in page and "<script>\"'" not in page
+    assert "\x1b" not in page and "\u202e" not in page

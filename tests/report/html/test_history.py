@@ -1,0 +1,60 @@
+"""The page of a history."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from collbench.errors import UsageError
+from collbench.gate.history import history
+from collbench.report.html import history as made
+from collbench.report.html.history import write_history
+from tests.gate.histories import nights, upgraded
+
+
+def test_changes_then_groups_then_cells_that_changed_then_allocations(tmp_path: Path) -> None:
+    write_history(history("base", upgraded(12, 6), ["left out: <b>night</b>"]), "allreduce*MiB mpi", tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert re.findall(r'<section id="(\w+)"', text) == ["changes", "groups", "cells", "allocations"]
+    assert text.count("<figure") == 1 + 4
+    assert "software mpi version: 4.3 → 5.0" in text
+    assert "left out: &lt;b&gt;night&lt;/b&gt;" in text and "<b>night" not in text
+    assert re.search(r"Slower × 1\.0\d\d \(.*\) since night-7, 2026-11-07; with it: software mpi version: 4\.3 → 5\.0\.", text)
+    assert "<th>allreduce on mpi, large messages" in text
+    assert "night-3, 2026-11-03: × 1.0" in text or "night-3, 2026-11-03: × 0.9" in text
+
+
+def test_where_nothing_changed_it_says_so(tmp_path: Path) -> None:
+    write_history(history("base", nights(6)), "allreduce 8 B*", tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert re.findall(r'<section id="(\w+)"', text) == ["changes", "groups", "allocations"]
+    assert "changed: nothing." in text and "It did not change." in text
+
+
+def test_of_many_the_first_are_drawn_and_that_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for limit in ("_MOST_CELLS", "_MOST_GROUPS", "_MOST_LISTED"):
+        monkeypatch.setattr(made, limit, 1)
+    write_history(history("base", upgraded(6, 3, by=1.3)), "*", tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert text.count("<figure") == 2
+    assert "Drawn are 1 of 5 groups." in text and "Drawn are 1 of 4 cells that changed, those that changed most." in text
+    assert "what else changed then (1 of " in text
+
+
+def test_hostile_names_stay_text(tmp_path: Path) -> None:
+    allocations = [
+        replace(each, facts={**each.facts, "software": {"mpi": f"<script>{number > 2}</script>\u202e"}})
+        for number, each in enumerate(nights(6, lambda number, backend, size: 1.5 if number > 2 else 1.0))
+    ]
+    write_history(history("<script>", allocations), "allreduce 8 B mpi", tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "&lt;script&gt;True" in text and "<script>True" not in text and "\u202e" not in text
+
+
+def test_a_pattern_that_fits_nothing_writes_nothing(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--only 'x' fits no cell"):
+        write_history(history("base", nights(1)), "x", tmp_path / "page.html")
+    assert not (tmp_path / "page.html").exists()

@@ -1,0 +1,56 @@
+"""What `collbench baseline diff` prints."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from collbench.gate.baseline import Baseline
+from collbench.gate.diff import between_allocations, between_baselines
+from collbench.report.baseline_diff import lines
+from tests.gate.histories import cell, nights, upgraded
+
+BASE = Baseline(Path("base"), upgraded(12, 6, by=1.1))
+
+
+def test_what_moved_and_what_else_changed() -> None:
+    told = [line.text for line in lines(between_allocations(BASE, "night-6", "night-7"), "table")]
+    assert told[:3] == [
+        "night-6: 2026-11-06 on node1, node2", "night-7: 2026-11-07 on node1, node2", "4 of 14 cells moved further than chance explains",
+    ]  # fmt: skip
+    moved = [re.fullmatch(r"  slower: (.*): time × 1\.\d{3}; by chance up to × 1\.0\d\d", line) for line in told[3:8]]
+    assert {each[1] for each in moved if each} == {
+        "allreduce on mpi, large messages",
+        *(f"allreduce {size} MiB mpi" for size in (2, 16, 64, 256)),
+    }
+    assert told[8:] == [
+        "a comparison, not a gate: of cells that are unchanged chance moves about one in 500 beyond its limit",
+        "what changed besides:", "  software mpi version: 4.3 → 5.0",
+    ]  # fmt: skip
+
+
+def test_faster_has_a_limit_below_one() -> None:
+    told = [line.text for line in lines(between_allocations(BASE, "night-7", "night-6"), "table")]
+    assert re.fullmatch(r"  faster: .*: time × 0\.\d{3}; by chance up to × 0\.9\d\d", told[3])
+
+
+def test_nothing_known_and_cells_of_one_side() -> None:
+    first, second = nights(2)
+    del second.cells[cell(8)]
+    moves = between_baselines(Baseline(Path("a"), [first]), Baseline(Path("b"), [second]))
+    told = [line.text for line in lines(moves, "table")]
+    assert told[2:] == [
+        "0 of 13 cells moved further than chance explains",
+        "of 13 cells nothing is known of chance: too few allocations measured them",
+        "only in a: allreduce 8 B mpi", "nothing else that is recorded changed",
+    ]  # fmt: skip
+
+
+def test_json_is_one_object() -> None:
+    (line,) = lines(between_baselines(Baseline(Path("a"), BASE.allocations[:6]), Baseline(Path("b"), BASE.allocations[6:])), "json")
+    told = json.loads(line.text)
+    assert (told["old"], told["new"], told["allocations"][0][-1]) == ("a", "b", "night-6")
+    slow = next(each for each in told["moved"] if each["name"] == "allreduce 64 MiB mpi")
+    assert slow["beyond"] and round(slow["factor"], 1) == 1.1 and slow["cell"]["size_bytes"] == 64 << 20
+    assert told["changes"] == [{"kind": "software", "what": "mpi version", "a": "4.3", "b": "5.0"}]

@@ -1,0 +1,96 @@
+"""What `collbench history` prints: courses, changes in words, and JSON."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+from collbench.errors import UsageError
+from collbench.gate.history import Series, history
+from collbench.gate.series import CELL, About
+from collbench.report.history import BARS, FIGURES, chosen, course, letters_for, lines
+from tests.gate.histories import cell, nights, upgraded
+
+FOUND = history("base", upgraded())
+
+
+def text(pattern: str = "*") -> list[str]:
+    return [line.text for line in lines(FOUND, "table", pattern)]
+
+
+def test_a_line_for_each_series_groups_first_and_its_changes_below_it() -> None:
+    shown = text()
+    assert shown[0] == "base: 20 allocations from 2026-11-01 to 2026-11-20, 14 cells; changed: 1 group, 4 cells"
+    assert shown[3].startswith("all cells  ")
+    group = next(number for number, line in enumerate(shown) if line.startswith("allreduce on mpi, large messages"))
+    assert re.fullmatch(r"allreduce on mpi, large messages +20 of 20 +– +× 1\.0[45]\d +[0-2]{10}[7-9]{10}", shown[group])
+    assert re.fullmatch(
+        r"    slower × 1\.0[45]\d \(1\.04\d to 1\.05\d; by chance up to × 1\.01\d\) since night-11, 2026-11-11; "
+        r"with it: software mpi version: 4\.3 → 5\.0", shown[group + 1],
+    )  # fmt: skip
+    cells = [line.split("  ")[0] for line in shown[group + 2 :] if line.startswith("allreduce")]
+    assert set(cells[:4]) == {f"allreduce {size} MiB mpi" for size in (2, 16, 64, 256)}
+    assert len(cells) == 14
+
+
+def test_faster_and_nothing_recorded() -> None:
+    found = history("base", nights(12, lambda number, backend, size: 0.9 if number >= 6 else 1.0))
+    told = [line.text for line in lines(found, "table")]
+    assert any(re.search(r"faster × 0\.90\d .* since night-7, 2026-11-07; with it: nothing that is recorded$", line) for line in told)
+
+
+def test_notes_and_gaps_are_told() -> None:
+    found = history("base", nights(8, lambda number, backend, size: None if size == 8 and number < 4 else 1.0), ["left out: x\x1b[2J"])
+    told = [line.text for line in lines(found, "table")]
+    assert told[1] == "left out: x?[2J"
+    assert any(re.match(r"allreduce 8 B mpi +4 of 8 .* \.{4}\d{4}$", line) for line in told)
+    assert "    measured since night-5" in told
+
+
+def test_only_some_cells_and_their_groups() -> None:
+    names = [each.about.name for each in chosen(FOUND, "*64 MiB*")]
+    assert names == [
+        "allreduce on gloo, large messages", "allreduce on mpi, large messages", "allreduce 64 MiB gloo", "allreduce 64 MiB mpi",
+    ]  # fmt: skip
+    with pytest.raises(UsageError, match=r"--only 'alltoall' fits no cell: names are such as allreduce 8 B gloo, "):
+        chosen(FOUND, "alltoall")
+
+
+def test_a_course_has_a_sign_for_each_allocation_and_noise_stays_flat() -> None:
+    def of(*values: float) -> Series:
+        return Series(About(CELL, "x"), np.array(values), (), 0.02)
+
+    assert course(of(0.0, 0.1, float("nan"), 0.05), BARS) == "▁█·▅" or course(of(0.0, 0.1, float("nan"), 0.05), BARS) == "▁█·▄"
+    assert course(of(0.0, 0.1, float("nan")), FIGURES) == "09."
+    assert set(course(of(0.0, 0.002, 0.001), FIGURES)) <= {"4", "5"}
+    assert len(course(of(*[0.0] * 99), FIGURES)) == 60
+    assert course(of(float("nan")), FIGURES) == "."
+
+
+@pytest.mark.parametrize(
+    ("encoding", "painted", "letters"),
+    [("utf-8", True, BARS), ("utf-8", False, FIGURES), ("ascii", True, FIGURES), ("nonsense", True, FIGURES), (None, True, FIGURES)],
+)
+def test_bars_are_for_terminals_that_can_show_them(encoding: str | None, painted: bool, letters: str) -> None:
+    assert letters_for(encoding, painted) == letters
+
+
+def test_of_many_cells_the_first_are_shown_and_the_rest_counted() -> None:
+    many = history("base", nights(1, sizes=range(8, 8 + 100)))
+    told = [line.text for line in lines(many, "table")]
+    assert told[-1] == "and 140 more cells: ask for some with --only PATTERN, or for all with --format json"
+
+
+def test_json_has_an_object_for_each_series() -> None:
+    told = [json.loads(line.text) for line in lines(FOUND, "json")]
+    assert [each["kind"] for each in told] == ["whole"] + ["group"] * 4 + ["cell"] * 14
+    one = next(each for each in told if each["name"] == "allreduce 64 MiB mpi")
+    assert one["cell"]["size_bytes"] == cell(64 << 20)[-1]
+    assert (len(one["time_s"]), len(one["allocations"]), one["missing"]) == (20, 20, "")
+    (step,) = one["steps"]
+    assert (step["since"], step["last_before"], step["changes"]) == ("night-11", "night-10", ["software mpi version: 4.3 → 5.0"])
+    assert step["low"] < step["factor"] < step["high"] and step["factor"] == pytest.approx(1.05, abs=0.01)
+    assert "factor" in told[0] and "time_s" not in told[0]

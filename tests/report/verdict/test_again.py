@@ -1,0 +1,49 @@
+"""The file of the suite that measures suspects again: never another's, and never one of an earlier night."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from collbench.errors import UsageError
+from collbench.gate.allocation import COLUMNS
+from collbench.gate.confirm import confirm_suite
+from collbench.report.verdict.again import write_suite
+from tests.gate.verdicts import CELL
+
+SUITE = confirm_suite([tuple(CELL[name] for name in COLUMNS)])
+
+
+def test_it_is_written_and_replaces_one_of_an_earlier_night(tmp_path: Path) -> None:
+    file = tmp_path / "confirm.toml"
+    for suite in (SUITE, f"{SUITE}# other"):
+        assert write_suite(file, suite) is None
+        assert file.read_text() == suite
+
+
+def test_without_suspects_that_of_an_earlier_night_is_removed_and_that_is_said(tmp_path: Path) -> None:
+    file = tmp_path / "confirm.toml"
+    write_suite(file, SUITE)
+    said = write_suite(file, None)
+    assert said == f"--confirm-suite {file} was removed: it was of an earlier gate, and there is nothing to measure again"
+    assert not file.exists()
+    assert write_suite(file, None) is None
+
+
+@pytest.mark.parametrize("suite", [SUITE, None])
+def test_a_suite_of_somebody_else_stays(suite: str | None, tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text('schema = 1\n[[sweeps]]\noperations = "allreduce"\n')
+    with pytest.raises(UsageError, match=r"mine.toml was not written by `collbench gate`, and is not replaced: name another file"):
+        write_suite(file, suite)
+    assert "sweeps" in file.read_text()
+
+
+def test_a_folder_is_refused_and_a_pipe_written_to(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="Is a directory"):
+        write_suite(tmp_path, SUITE)
+    assert write_suite(Path(os.devnull), SUITE) is None
+    assert write_suite(Path(os.devnull), None) is None
+    assert not Path(os.devnull).is_file()

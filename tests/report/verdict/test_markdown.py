@@ -1,0 +1,61 @@
+"""Markdown for a step's summary: the result first, 20 rows, the rest folded, and never more than GitHub takes."""
+
+from __future__ import annotations
+
+from collbench.report.verdict.markdown import LARGEST, markdown
+from tests.gate.verdicts import group, regression, suspicion, verdict
+from tests.report.verdict.hostile import hostile
+
+
+def test_a_pass_is_short() -> None:
+    assert markdown(verdict()).split("\n") == [
+        "## ✅ collbench gate: passed", "", "judged: new; baseline base: 6 allocations, 6 cells with a history", "",
+    ]  # fmt: skip
+
+
+def test_a_regression_begins_with_it() -> None:
+    lines = markdown(regression()).splitlines()
+    assert lines[0] == "## ❌ collbench gate: regression: 2 confirmed, 1 accepted"
+    assert lines[2] == "Points at the link: large messages are 1.12 times slower on mpi and nccl, small ones are not"
+    assert "| confirmed | allreduce 64 MiB mpi | +12.0 %, +11.0 %, +13.0 %, by chance up to +2.0 % |" in lines
+    assert "- topology nic rate: 400 Gb/s → 360 Gb/s: it is what all slower cells share" in lines
+    assert [line.removeprefix("<details><summary>").removesuffix("</summary>") for line in lines if "<summary>" in line] == [
+        "Groups (3)", "Cleared: slower at first, and not again (1)", "Notes (1)",
+    ]  # fmt: skip
+
+
+def test_no_verdict_has_its_reasons() -> None:
+    text = markdown(verdict(result="no verdict", reasons=("base has 3 allocations",)))
+    assert text.startswith("## ❔ collbench gate: no verdict\n\n- base has 3 allocations\n")
+
+
+def test_twenty_rows_stand_open_and_all_are_below() -> None:
+    first, _, folded = markdown(regression(suspicions=tuple(suspicion(name=f"cell {n}") for n in range(50)), floors=())).partition(
+        "<details>"
+    )
+    assert [first.count("| confirmed | cell"), folded.count("| confirmed | cell")] == [20, 50]
+    assert "The first 20 of 50, the surest and worst first; the others are below." in first
+
+
+def test_groups_that_did_not_pass_stand_first() -> None:
+    text = markdown(verdict(groups=(group(), group("no verdict", "gather"), group("confirmed", "reduce"))))
+    assert [line.split(" | ")[1].split()[0] for line in text.splitlines() if ", large messages |" in line] == [
+        "reduce",
+        "gather",
+        "allreduce",
+    ]
+
+
+def test_it_is_never_larger_than_github_takes() -> None:
+    text = markdown(hostile(rows=4000))
+    assert len(text.encode()) <= LARGEST < 1024 << 10
+    assert "More would not fit here" in text
+    assert text.count("<details>") == text.count("</details>")
+
+
+def test_a_strangers_text_is_no_markup() -> None:
+    text = markdown(hostile(rows=2))
+    assert "<script>" not in text and "[a]" not in text.replace("\\[", "") and "@everyone" not in text
+    assert all(line.isprintable() for line in text.splitlines())
+    rows = [line for line in text.splitlines() if line.startswith("| confirmed")]
+    assert rows and all(line.replace("\\|", "").count("|") in (4, 5) for line in rows)

@@ -1,0 +1,101 @@
+"""--slowed in a launch: the rows keep their backend's name and say what was done, run.json has the specs, what means nothing is refused."""
+
+import json
+
+import pytest
+
+from collbench.backends.slowing import parse_slowing
+from collbench.errors import UsageError
+from collbench.launch.info import LaunchInfo
+from collbench.operations.allreduce import ALLREDUCE
+from collbench.operations.dtypes import DTYPES
+from collbench.operations.plan import Sweep
+from collbench.report.flags import FLAGS
+from collbench.results.reader import read_run
+from collbench.runner.request import Request
+from collbench.runner.run import run
+from collbench.runner.same_run import difference_of_what_is_asked
+from collbench.timing.budget import Budget
+from collbench.world.world import World
+from tests.cli.command import one_sentence, run_here
+
+SIZES = (1024, 2**16)
+
+
+@pytest.fixture
+def measured(tmp_path):
+    """Measures two sizes on 4 virtual ranks, some seed, slowed by these specs; returns the stored run."""
+
+    def of(*specs, name="run"):
+        request = Request(
+            "allreduce", Sweep((ALLREDUCE,), SIZES, (DTYPES["float32"],)), ("simulated",), frozenset(["simulated"]), ranks=4,
+            budget=Budget(2, 20, 2), out=tmp_path / name, timeout_s=10.0, order_seed=1, slowed=parse_slowing(specs),
+        )  # fmt: skip
+        world = World(LaunchInfo("local", 0, 1, 0, 1, "ipc://", "alone"), 10.0)
+        try:
+            assert run(request, world, None, lambda code: None) == 0
+        finally:
+            world.close()
+        return read_run(tmp_path / name)
+
+    return of
+
+
+def by_size(found):
+    return {row.size_bytes: row for row in found.rows}
+
+
+def test_rows_that_were_slowed_say_so(measured):
+    plain, found = by_size(measured(name="plain")), by_size(measured("by=10%  sizes=64K"))
+    small, large = (found[size] for size in SIZES)
+    assert (small.flags, large.flags) == (("simulated", "few_samples"), ("simulated", "slowed", "few_samples"))
+    assert (small.evidence.get("slowed"), large.evidence["slowed"]) == (None, "by=10% sizes=64K")
+    assert (large.backend, large.api, large.wrong, large.checked) == ("simulated", "simulated", 0, 1)
+    assert large.time_s.p50 / plain[SIZES[1]].time_s.p50 == pytest.approx(1.10, abs=0.03)  # noise of another order
+    assert small.time_s.p50 / plain[SIZES[0]].time_s.p50 == pytest.approx(1.0, abs=0.03)
+    assert "made slower on purpose by --slowed" in FLAGS["slowed"]
+
+
+def test_the_run_has_the_specs_and_is_not_gone_on_with_under_others(measured):
+    info = measured("by=10% sizes=64K; by=2%").info
+    assert info["slowed"] == ["by=10% sizes=64K", "by=2%"]
+    assert "slowed" not in measured(name="plain").info
+    request = Request("allreduce", Sweep((), None, ()), ("simulated",), budget=Budget(2, 20, 2))
+    assert "--slowed was by=10% sizes=64K; by=2% and is not set" in difference_of_what_is_asked(info, request)
+
+
+def test_a_spec_without_a_cell_or_a_rank_measures_nothing(measured, tmp_path):
+    with pytest.raises(UsageError, match="--slowed 'by=10% sizes=1M' means no cell of this run"):
+        measured("by=10% sizes=1M")
+    with pytest.raises(UsageError, match="names rank 4, and there are 4: choose from 0 to 3"):
+        measured("by=10% ranks=4")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("command", [["allreduce"], ["run", "quick"], ["pairs"]])
+def test_every_measuring_command_has_it_and_its_twin(tmp_path, command):
+    said = "--slowed 'by=10': by=10 is no slowdown: write by=10%, by=5-15% or by=10±3% (up to 1000 %)"
+    asked = [*command, "--backend", "simulated"]
+    assert one_sentence(run_here(tmp_path, *asked, "--slowed", "by=10")) == said
+    assert one_sentence(run_here(tmp_path, *asked, env={"COLLBENCH_SLOWED": "by=10"})) == said
+
+
+def test_pairs_say_it_too(tmp_path):
+    done = run_here(
+        tmp_path,
+        "pairs",
+        "--backend",
+        "simulated",
+        "--ranks",
+        "2",
+        "--slowed",
+        "by=100% sizes=1M",
+        "--format",
+        "json",
+        "--max-time",
+        "0.05",
+    )
+    assert done.returncode == 0, done.stderr
+    (run_folder,) = (tmp_path / "runs").iterdir()
+    assert json.loads((run_folder / "run.json").read_text())["slowed"] == ["by=100% sizes=1M"]
+    assert '"slowed"' in done.stdout

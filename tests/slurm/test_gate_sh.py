@@ -1,0 +1,139 @@
+"""gate.sh where things go wrong that a test cannot have of a real Slurm: commands are doubles here."""
+
+from __future__ import annotations
+
+import fcntl
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.beds.bed import Finished
+from tests.cli.command import environment
+from tests.slurm.made_up import SLURM, doubles, said
+
+# Judges as VERDICT says (its exit code); 3 suspects something. Its calls are counted in `calls`.
+COLLBENCH = """\
+echo "$*" >>calls
+while (($#)); do case $1 in --out) out=$2 ;; --confirm-suite) suite=$2 ;; esac; shift; done
+[[ -n ${NO_VERDICT:-} ]] || echo '{}' >"$out"
+[[ -z ${suite:-} || ${VERDICT:-0} != [13] ]] || echo 'schema = 1' >"$suite"
+exit "${VERDICT:-0}"
+"""
+SBATCH = 'echo "$*" >>submitted; echo "$(wc -l <submitted);cluster"'
+ENDED = 'echo "JobId=1 JobState={state} Reason=None ExitCode={code} NodeList=n$4"'
+
+
+def gate(folder: Path, *more: str, scontrol: str = ENDED.format(state="COMPLETED", code="0:0"), env: Mapping[str, str] | None = None,
+         sbatch: str = SBATCH) -> Finished:  # fmt: skip
+    path = doubles(folder, collbench=COLLBENCH, sbatch=sbatch, scontrol=scontrol, scancel='echo "$*" >>cancelled', sleep="")
+    (folder / "good").mkdir(exist_ok=True)
+    line = ["timeout", "30", str(SLURM / "gate.sh"), "--baseline", "good", "--keep", "keep", *more]
+    own = {**environment(), "PATH": path, **(env or {})}
+    return subprocess.run(line, cwd=folder, env=own, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+
+
+def submitted(folder: Path) -> list[str]:
+    return (folder / "submitted").read_text().splitlines()
+
+
+class TestOptions:
+    @pytest.mark.parametrize(
+        ("more", "says"),
+        [
+            (["--launches", "0"], "--launches 0: a whole number from 1 on is wanted"),
+            (["--wait", "1h"], "--wait 1h: a whole number from 1 on is wanted"),
+            (["--junit", "f"], "there is no option --junit: see gate.sh --help; what is for collbench gate comes after --"),
+            (["--suite"], "--suite: its value is missing"),
+            (["--suite", "night"], "--suite night is no file: name one, or quick, full or gate"),
+            (["--baseline", "nowhere"], "--baseline nowhere is no folder"),
+            (["--keep", "/proc/nowhere"], "--keep /proc/nowhere cannot be written"),
+            (["--", "--exit-style", "nagios"], "--exit-style is for what reads a verdict later"),
+        ],
+    )
+    def test_bad_ones_are_a_sentence(self, more: list[str], says: str, tmp_path: Path) -> None:
+        done = gate(tmp_path, *more)
+        assert done.returncode == 2 and says in done.stderr and done.stdout == "", said(done)
+        assert not (tmp_path / "submitted").exists()
+
+    def test_help(self, tmp_path: Path) -> None:
+        done = gate(tmp_path, "--help")
+        assert done.returncode == 0 and "--fresh-nodes" in done.stdout and done.stderr == ""
+
+    def test_no_slurm(self, tmp_path: Path) -> None:
+        done = gate(tmp_path, env={"COLLBENCH": "no-such-program"})
+        assert done.returncode == 2 and "no-such-program is not found: put it on the PATH" in done.stderr
+
+
+class TestLoop:
+    def test_three_strikes_and_no_more(self, tmp_path: Path) -> None:
+        done = gate(tmp_path, "--expect", "changes.toml", "--fresh-nodes", "--", "--junit", "gate.xml", env={"VERDICT": "1"})
+        assert done.returncode == 1, said(done)
+        first, second, third = submitted(tmp_path)
+        assert "gate.sbatch" in first and "--exclude" not in first
+        assert "confirm.sbatch" in second and "--exclude=n1 " in second and "suspects-2.toml 5" in second
+        assert "--exclude=n1,n2 " in third and "suspects-3.toml 5" in third
+        calls = (tmp_path / "calls").read_text().splitlines()
+        assert all("--expect changes.toml" in call for call in calls)
+        assert ["--junit gate.xml" in call for call in calls] == [False, False, False, True]  # outputs are made once: some append
+        assert "--confirm-suite" not in calls[2] and calls[2].split()[-3:] == calls[3].split()[-3:]
+
+    def test_nodes_are_not_excluded_unless_asked(self, tmp_path: Path) -> None:
+        assert gate(tmp_path, env={"VERDICT": "1"}).returncode == 1
+        assert not any("--exclude" in line for line in submitted(tmp_path))
+
+    @pytest.mark.parametrize("code", [0, 2, 4])
+    def test_without_suspects_it_ends(self, code: int, tmp_path: Path) -> None:
+        assert gate(tmp_path, env={"VERDICT": str(code)}).returncode == code
+        assert len(submitted(tmp_path)) == 1
+
+    def test_what_cannot_be_judged(self, tmp_path: Path) -> None:
+        done = gate(tmp_path, env={"VERDICT": "2", "NO_VERDICT": "1"})
+        assert done.returncode == 2 and "cannot be judged (see above): it is in " in done.stderr
+
+
+class TestJobs:
+    @pytest.mark.parametrize(
+        ("state", "code", "exits"),
+        [
+            ("FAILED", "1:0", 3), ("FAILED", "2:0", 2), ("FAILED", "4:0", 4), ("FAILED", "137:0", 3), ("TIMEOUT", "0:0", 3),
+            ("CANCELLED", "0:15", 3), ("NODE_FAIL", "1:0", 3), ("OUT_OF_MEMORY", "0:125", 3),
+        ],
+    )  # fmt: skip
+    def test_how_they_fail_is_never_a_regression(self, state: str, code: str, exits: int, tmp_path: Path) -> None:
+        done = gate(tmp_path, scontrol=ENDED.format(state=state, code=code))
+        assert done.returncode == exits and f"job 1 ended as {state} (exit code {code}), see " in done.stderr, said(done)
+        assert not (tmp_path / "keep" / "latest" / "verdict.json").exists()  # launches before the failure may look well
+
+    def test_wrong_data_are_named_however_the_job_ended(self, tmp_path: Path) -> None:
+        done = gate(tmp_path, "--", "--junit", "gate.xml", scontrol=ENDED.format(state="FAILED", code="143:0"), env={"VERDICT": "4"})
+        assert done.returncode == 4 and "--junit gate.xml" in (tmp_path / "calls").read_text().splitlines()[1]
+
+    def test_slurm_refuses(self, tmp_path: Path) -> None:
+        done = gate(tmp_path, sbatch="echo 'sbatch: error: no such partition' >&2; exit 1")
+        assert done.returncode == 3 and "no verdict: Slurm did not take the job of allocation 1" in done.stderr
+
+    def test_the_controller_is_away_for_a_while(self, tmp_path: Path) -> None:
+        away = f'echo >>asked; (($(wc -l <asked) > 3)) || {{ echo "Unable to contact slurm controller" >&2; exit 1; }}; {ENDED}'
+        assert gate(tmp_path, scontrol=away.replace("{state}", "COMPLETED").replace("{code}", "0:0")).returncode == 0
+
+    def test_a_job_that_slurm_forgot_is_judged_by_its_files(self, tmp_path: Path) -> None:
+        forgotten = "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"
+        assert gate(tmp_path, scontrol=forgotten).returncode == 0
+        assert len((tmp_path / "calls").read_text().splitlines()) == 2
+
+    def test_one_that_does_not_end_is_cancelled(self, tmp_path: Path) -> None:
+        pending = "echo 'JobId=1 JobState=PENDING Reason=Resources ExitCode=0:0 NodeList='"
+        done = gate(tmp_path, "--wait", "1", scontrol=pending)
+        assert done.returncode == 3 and "did not end within 1 s (PENDING, reason Resources); raise --wait" in done.stderr
+        assert (tmp_path / "cancelled").read_text() == "1\n"
+
+
+def test_a_second_call_does_not_disturb_the_first(tmp_path: Path) -> None:
+    (tmp_path / "keep").mkdir()
+    with (tmp_path / "keep" / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done = gate(tmp_path)
+    assert done.returncode == 3 and "no verdict: another gate.sh is at work in keep" in done.stderr
+    assert not (tmp_path / "submitted").exists()

@@ -1,0 +1,245 @@
+"""node_check.sh: what it finds drains a node of a real Slurm; what fails in it drains nothing."""
+
+from __future__ import annotations
+
+import fcntl
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.beds import SlurmBed
+from tests.beds.bed import Finished
+from tests.cli.command import BIN, until
+from tests.conftest import enter
+from tests.slurm.made_up import ANNOUNCED, SLURM, baseline, doubles, said, settings, suite
+
+SLOW = "export COLLBENCH_SLOWED=by=30%"
+# `run` makes a launch and ends with RUN, `gate` writes what VERDICT (its exit code in style prolog) and SUSPECTED say.
+COLLBENCH = """\
+echo "$*" >>calls
+verb=$1
+while (($#)); do case $1 in --out) out=$2 ;; --confirm-suite) suite=$2 ;; --verdict) verdict=$2 ;; esac; shift; done
+if [[ $verb == run ]]; then [[ -n ${NO_RUN:-} ]] || mkdir -p "$out/launch-1"; exit "${RUN:-0}"; fi
+if [[ -n ${verdict:-} ]]; then [[ -z ${suite:-} ]] && echo "COLLBENCH CRITICAL - wrong data in allreduce | x=1"; exit "${SHOWN:-0}"; fi
+[[ -n ${NO_VERDICT:-} ]] || echo '{}' >"$out"
+[[ -z ${SUSPECTED:-} ]] || echo 'schema = 1' >"$suite"
+exit "${VERDICT:-0}"
+"""
+SCONTROL = 'echo "$*" >>asked; [[ $* != *show* ]] || echo "NodeName=node1 State={state} Reason=none"'
+
+
+class Checked(SlurmBed):
+    """Slurm that checks its idle nodes every few seconds, and each node before a job; the check is a copy in the bed's folder."""
+
+    def _configure(self) -> None:
+        super()._configure()
+        for name, node in (("health", self.nodes[0]), ("prolog", self.nodes[1])):
+            script = self.folder / name
+            own = f"{self.folder}/check/node_check.sh >>{self.folder}/check/talk 2>&1"
+            script.write_text(f"#!/bin/bash\n[[ $SLURMD_NODENAME != {node} || ! -e {self.folder}/check/begin ]] || {own}\n")
+            script.chmod(0o755)
+        conf = self.folder / "slurm.conf"
+        checks = f"HealthCheckProgram={self.folder}/health\nHealthCheckInterval=3\nHealthCheckNodeState=IDLE,CYCLE\n"
+        conf.write_text(f"{conf.read_text()}{checks}Prolog={self.folder}/prolog\nPrologFlags=Alloc\n")
+
+    @property
+    def talk(self) -> str:
+        """What the checks said."""
+        path = self.folder / "check" / "talk"
+        return path.read_text() if path.exists() else ""
+
+
+@pytest.fixture
+def checked() -> Iterator[Checked]:
+    with ExitStack() as stack:
+        bed = enter(stack, Checked(nodes=2))
+        yield bed
+        (bed.folder / "check" / "begin").unlink(missing_ok=True)
+        until(lambda: all(map(_free, bed.folder.glob("check/keep-*/.lock"))), "the last check, which has no mark of the bed", 60)
+
+
+def _free(lock: Path) -> bool:
+    """Whether no check is at work."""
+    with lock.open() as held:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True
+
+
+def install(folder: Path) -> Path:
+    """The script in a folder, set up for the simulated link and with a baseline that it learned there."""
+    folder.mkdir(exist_ok=True)
+    shutil.copy(SLURM / "node_check.sh", folder)
+    (folder / "changes.toml").write_text(ANNOUNCED)
+    own = [f"{name}={folder}/{each}" for name, each in (("BASELINE", "learned"), ("KEEP", "keep"), ("SUITE", "small.toml"))]
+    lines = [f"COLLBENCH={BIN}/collbench", *own, f"JUDGING=(--expect {folder}/changes.toml)", "export COLLBENCH_ITERATIONS=200"]
+    (folder / "node_check.conf").write_text("\n".join([*lines, ""]))
+    suite(folder, "launches = 1\nranks = 2")
+    learned = subprocess.run([str(folder / "node_check.sh"), "--learn"], env=settings(), capture_output=True, text=True, check=False)
+    assert learned.returncode == 0 and learned.stdout.startswith(str(folder / "learned")), said(learned)
+    shutil.rmtree(folder / "learned")
+    baseline(folder / "learned", next((folder / "keep").glob("*Z")))
+    return folder
+
+
+def slowed(folder: Path, on: bool) -> None:
+    """Whether the next check finds the node slower by 30 %."""
+    conf = folder / "node_check.conf"
+    told = [line for line in conf.read_text().splitlines() if "SLOWED" not in line]
+    conf.write_text("\n".join([*told, *[SLOW] * on, ""]))
+
+
+def node(bed: SlurmBed, name: str) -> tuple[str, str]:
+    """The node's state and the reason of it."""
+    told = bed.call(["scontrol", "--oneliner", "show", "node", name]).stdout
+    state, reason = re.search(r" State=(\S+)", told), re.search(r" Reason=(.*?) \[", told)
+    assert state, told
+    return state[1], reason[1] if reason else ""
+
+
+@pytest.mark.slurm
+def test_three_slow_checks_in_a_row_drain_the_node(bed: SlurmBed, tmp_path: Path) -> None:
+    folder, name = install(tmp_path / "check"), bed.nodes[5]
+    slowed(folder, True)
+
+    def check() -> Finished:
+        return bed.call([str(folder / "node_check.sh")], env={"SLURMD_NODENAME": name})
+
+    try:
+        told = [check() for _ in range(2)]
+        assert [each.returncode for each in told] == [0, 0] and node(bed, name) == ("IDLE", ""), said(told[1])
+        assert [f"suspicious, {number} of 3" in each.stderr for number, each in enumerate(told, 1)] == [True, True]
+        last = check()
+        state, reason = node(bed, name)
+    finally:
+        bed.call(["scontrol", "update", f"NodeName={name}", "State=RESUME"])
+    assert last.returncode == 1 and state == "IDLE+DRAIN" and reason.startswith("[collbench] regression: "), said(last)
+    assert len(list((folder / "keep" / "drained").glob("*Z/run.json"))) == 3 and not (folder / "keep" / "waiting").exists()
+
+
+@pytest.mark.slurm
+@pytest.mark.in_turn
+def test_one_good_check_clears_those_before(bed: SlurmBed, tmp_path: Path) -> None:
+    folder, name = install(tmp_path / "check"), bed.nodes[4]
+    for slow, waiting in ((True, 1), (True, 2), (False, 0), (True, 1)):
+        slowed(folder, slow)
+        done = bed.call([str(folder / "node_check.sh")], env={"SLURMD_NODENAME": name})
+        kept = folder / "keep" / "waiting"
+        assert done.returncode == 0 and len(kept.read_text().splitlines() if kept.exists() else []) == waiting, said(done)
+    assert node(bed, name) == ("IDLE", "")
+    assert len(list((folder / "keep").glob("*Z"))) == 1  # those that are neither the last nor waiting are gone
+
+
+@pytest.mark.slurm
+@pytest.mark.in_turn
+def test_slurm_itself_calls_it(checked: Checked) -> None:
+    """As the HealthCheckProgram of one node, and as the prolog of another."""
+    folder = install(checked.folder / "check")
+    slowed(folder, True)
+    with (folder / "node_check.conf").open("a") as conf:
+        conf.write(f"export SLURM_CONF={checked.folder}/slurm.conf\nKEEP={folder}/keep-$node\n")  # here the nodes are one machine
+    idle, asked = checked.nodes
+    (folder / "begin").touch()
+    until(lambda: "DRAIN" in node(checked, idle)[0], "the health check", 60)
+    assert node(checked, idle)[1].startswith("[collbench] regression: ") and "suspicious, 2 of 3" in checked.talk, checked.talk
+    for number in (1, 2):
+        assert checked.call(["srun", "-w", asked, "true"], timeout=30).returncode == 0
+        assert checked.talk.count(f"node_check.sh: {asked}: suspicious, {number} of 3") == 1, checked.talk
+    refused = checked.call(["srun", "-w", asked, "true"], timeout=30)
+    assert refused.returncode != 0 and "DRAIN" in node(checked, asked)[0], said(refused)
+    assert node(checked, asked)[1].startswith("[collbench] regression: ")  # and not Slurm's own "Prolog error"
+
+
+class TestDoubles:
+    """Its own failures: commands are doubles here."""
+
+    @pytest.fixture
+    def check(self, tmp_path: Path) -> Callable[..., Finished]:
+        def call(*more: str, state: str = "IDLE", conf: str = "", **env: str) -> Finished:
+            path = doubles(tmp_path, collbench=COLLBENCH, scontrol=SCONTROL.format(state=state), sleep="")
+            shutil.copy(SLURM / "node_check.sh", tmp_path)
+            (tmp_path / "good").mkdir()
+            job = {name: env.pop(name) for name in ("SLURM_JOB_ID",) if name in env}
+            told = [f"BASELINE={tmp_path}/good KEEP={tmp_path}/keep", conf, *(f"export {name}={value}" for name, value in env.items())]
+            (tmp_path / "node_check.conf").write_text("\n".join([*told, ""]))
+            own = {"PATH": path, "SLURMD_NODENAME": "node1", **job}
+            line = ["timeout", "30", str(tmp_path / "node_check.sh"), *more]
+            return subprocess.run(line, cwd=tmp_path, env=own, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+
+        return call
+
+    @pytest.mark.parametrize(
+        ("env", "says"),
+        [
+            ({"conf": "COLLBENCH=/nowhere/collbench"}, "no verdict: /nowhere/collbench is not found: set COLLBENCH in "),
+            ({"conf": "BASELINE=/nowhere"}, "no verdict: /nowhere is no folder: make one with node_check.sh --learn"),
+            ({"conf": "KEEP=/proc/nowhere"}, "no verdict: /proc/nowhere cannot be written"),
+            ({"RUN": "4", "NO_RUN": "1"}, "no verdict: the measurement failed, or took longer than 50 s"),
+            ({"RUN": "124"}, "no verdict: the measurement failed, or took longer than 50 s"),
+            ({"VERDICT": "0", "NO_VERDICT": "1"}, "no verdict: what was measured cannot be judged"),
+            ({"VERDICT": "1", "NO_VERDICT": "1"}, "no verdict: what was measured cannot be judged"),  # 1 of a Python that broke
+            ({"SHOWN": "3"}, "no verdict: see "),
+            ({"state": "ALLOCATED"}, "no verdict: a job is on this node (ALLOCATED); set HealthCheckNodeState=IDLE"),
+            ({"state": "MIXED+DRAIN"}, "no verdict: a job is on this node (MIXED+DRAIN)"),
+            ({"state": ""}, "no verdict: Slurm does not say whether a job is on this node"),
+            ({"SUSPECTED": "1"}, "suspicious, 1 of 3"),
+        ],
+    )
+    def test_no_failure_of_its_own_drains(self, env: dict[str, str], says: str, check: Callable[..., Finished], tmp_path: Path) -> None:
+        done = check(**env)
+        assert done.returncode == 0 and f"node_check.sh: node1: {says}" in done.stderr and done.stdout == "", said(done)
+        assert not (tmp_path / "asked").exists() or "State=DRAIN" not in (tmp_path / "asked").read_text()
+
+    def test_all_is_well(self, check: Callable[..., Finished]) -> None:
+        done = check()
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+    @pytest.mark.parametrize("code", ["0", "4"])
+    def test_wrong_data_drain_at_once(self, code: str, check: Callable[..., Finished], tmp_path: Path) -> None:
+        assert check(VERDICT="1", RUN=code).returncode == 1
+        assert "update NodeName=node1 State=DRAIN Reason=[collbench] wrong data in allreduce\n" in (tmp_path / "asked").read_text()
+
+    def test_a_reason_that_is_there_stays(self, check: Callable[..., Finished], tmp_path: Path) -> None:
+        done = check(VERDICT="1", state="IDLE+DRAIN")
+        assert done.returncode == 1 and "it is drained or down already, and keeps its reason" in done.stderr
+        assert "update" not in (tmp_path / "asked").read_text()
+
+    def test_in_a_prolog_the_jobs_own_node_is_allocated(self, check: Callable[..., Finished]) -> None:
+        assert check(state="ALLOCATED", SLURM_JOB_ID="7").stderr == ""
+
+    def test_nodes_may_have_a_baseline_of_their_own(self, check: Callable[..., Finished], tmp_path: Path) -> None:
+        own = tmp_path / "own" / "node1"
+        own.mkdir(parents=True)
+        assert check(conf=f"BASELINE={tmp_path}/own JUDGING=(--min-percent ring:60@1M-)").returncode == 0
+        assert (
+            f"gate --baseline {own} " in (tmp_path / "calls").read_text()
+            and "--min-percent ring:60@1M-" in (tmp_path / "calls").read_text()
+        )
+
+    def test_no_drain_leaves_it_to_the_caller(self, check: Callable[..., Finished], tmp_path: Path) -> None:
+        done = check("--no-drain", VERDICT="1")
+        assert (done.returncode, done.stdout) == (1, "[collbench] wrong data in allreduce\n")
+        assert "update" not in (tmp_path / "asked").read_text()
+
+
+@pytest.mark.parametrize(
+    ("lines", "died"),
+    [
+        ("echo '[collbench] slower'; exit 1", "died 1 check_collbench:  [collbench] slower\n"),
+        ("exit 1", ""),
+        ("echo x; exit 0", ""),
+        ("exit 127", ""),
+    ],
+)
+def test_nhc_fails_by_what_is_confirmed_alone(lines: str, died: str, tmp_path: Path) -> None:
+    doubles(tmp_path, check=f"[[ $1 == --no-drain ]] || exit 5\n{lines}")
+    nhc = f'die() {{ echo "died $*"; }}; source {SLURM}/collbench.nhc; check_collbench {tmp_path}/commands/check; echo "code $?"'
+    done = subprocess.run(["bash", "-c", nhc], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == (f"{died}code {int(bool(died))}\n", "")

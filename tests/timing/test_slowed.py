@@ -1,0 +1,42 @@
+"""The native calls that make an iteration longer: by their part, in turn, less what they cost themselves."""
+
+import ctypes
+import time
+
+import numpy as np
+import pytest
+
+from collbench.backends.slowed import NativeHold
+from collbench.backends.socket_messages import native
+from collbench.operations.program import MAX_WORDS
+
+pytestmark = pytest.mark.skipif(native() is None, reason="the native code was not built")
+
+
+def called(call):
+    function = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_uint64] * MAX_WORDS)(call.pointer)
+    return function(*call.words, *[0] * (MAX_WORDS - len(call.words)))
+
+
+def held_ns(hold, work_ns):
+    """Nanoseconds of an iteration whose own work takes so many."""
+    began = time.monotonic_ns()
+    assert called(hold.begin) == 0
+    while time.monotonic_ns() - began < work_ns:
+        pass
+    assert called(hold.end) == 0
+    return time.monotonic_ns() - began
+
+
+@pytest.mark.parametrize("work_ns", [50_000, 1_000_000])
+def test_an_iteration_takes_its_parts_in_turn_and_never_less(work_ns):
+    hold = NativeHold(native(), np.array([0.5, 2.0]))
+    found = [held_ns(hold, work_ns) for _ in range(10)]
+    assert min(found[::2]) >= 1.45 * work_ns and min(found[1::2]) >= 2.9 * work_ns  # what others take comes on top
+    assert min(found[::2]) < 2.9 * work_ns
+
+
+def test_what_the_calls_cost_is_a_look_at_the_clock_or_a_few():
+    library = native()
+    library.collbench_slowed_cost.restype = ctypes.c_int64
+    assert 0 < library.collbench_slowed_cost() < 100_000
