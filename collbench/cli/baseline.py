@@ -34,12 +34,19 @@ def add(commands: Any) -> dict[str, argparse.ArgumentParser]:
 
 
 def _add(arguments: argparse.Namespace, argv: list[str]) -> int:
-    """Adds all allocations of the runs, or none; 0. Raises UsageError."""
+    """Adds all allocations of the runs, or none, and says how many more are wanted; 0. Raises UsageError."""
+    import sys
+
     from collbench.gate.allocation import allocations_in
     from collbench.gate.baseline import add_all
+    from collbench.gate.kept import ENDING
+    from collbench.report.baseline import after_adding
+    from collbench.report.screen import write_line
 
     for file in add_all(arguments.folder, allocations_in(arguments.runs)):
         print(file)
+    held = sum(1 for _ in arguments.folder.glob(f"*{ENDING}"))
+    write_line(sys.stderr, f"collbench: {after_adding(arguments.folder, held)}")
     return 0
 
 
@@ -78,7 +85,12 @@ def _diff(arguments: argparse.Namespace, argv: list[str]) -> int:
     if len(arguments.others) > 2:
         raise UsageError(f"diff is between two: name two allocations of {arguments.folder}, or the folder of one other baseline")
     baseline = load(arguments.folder)
-    two = len(arguments.others) == 2
+    two, names = len(arguments.others) == 2, [each.name for each in baseline.allocations]
+    if not two and arguments.others[0] in names:
+        other = next((name for name in reversed(names) if name != arguments.others[0]), "OTHER")
+        raise UsageError(
+            f"diff is between two: name a second one: collbench baseline diff {arguments.folder} {arguments.others[0]} {other}"
+        )
     moves = between_allocations(baseline, *arguments.others) if two else between_baselines(baseline, load(Path(arguments.others[0])))
     for line in lines(moves, arguments.format):
         write_line(sys.stdout, line.text)

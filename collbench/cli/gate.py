@@ -13,7 +13,9 @@ from collbench.cli.parser import Parser, from_environment
 from collbench.errors import UsageError
 
 if TYPE_CHECKING:
+    from collbench.gate.allocation import Allocation
     from collbench.gate.verdict import Verdict
+    from collbench.report.verdict.following import Typed
     from collbench.report.verdict.outputs import Files
 
 _ABOUT = (
@@ -65,8 +67,7 @@ def call(arguments: argparse.Namespace, argv: list[str]) -> int:
     if arguments.self_test:
         return self_test.call(arguments)
     files = _files(arguments)
-    verdict, suite = _verdict(arguments)
-    return _written(arguments, files, verdict, suite)
+    return _written(arguments, files, *_verdict(arguments))
 
 
 def style_of(argv: Sequence[str], environ: Mapping[str, str]) -> str:
@@ -118,8 +119,8 @@ def _files(arguments: argparse.Namespace) -> Files:
     return files
 
 
-def _verdict(arguments: argparse.Namespace) -> tuple[Verdict, str | None]:
-    """The verdict, and the suite that measures its suspects again: None where there are none, or nothing was judged here."""
+def _verdict(arguments: argparse.Namespace) -> tuple[Verdict, str | None, Typed | None]:
+    """The verdict, the suite that measures its suspects again (None where there are none), and what was typed to judge by a baseline."""
     ways = [bool(arguments.baseline), arguments.paired, bool(arguments.verdict)]
     if sum(ways) != 1 or bool(arguments.verdict) == bool(arguments.runs):
         ways_told = "--paired OLD… NEW…, --verdict FILE, or --self-test"
@@ -129,11 +130,11 @@ def _verdict(arguments: argparse.Namespace) -> tuple[Verdict, str | None]:
 
         if arguments.expect or arguments.min_percent:
             raise UsageError("--verdict judges nothing: leave out --expect and --min-percent, or name the baseline and the runs")
-        return read_verdict(arguments.verdict), None
+        return read_verdict(arguments.verdict), None, None
     return _paired(arguments) if arguments.paired else _judged(arguments)
 
 
-def _judged(arguments: argparse.Namespace) -> tuple[Verdict, str | None]:
+def _judged(arguments: argparse.Namespace) -> tuple[Verdict, str | None, Typed]:
     from datetime import date
 
     from collbench.gate.allocation import allocations_in
@@ -146,12 +147,26 @@ def _judged(arguments: argparse.Namespace) -> tuple[Verdict, str | None]:
     expected = read_expected(arguments.expect) if arguments.expect else []
     floors = [read_floor(text) for text in arguments.min_percent]
     baseline = load(arguments.baseline)
-    verdict = judge(baseline, allocations_in(arguments.runs), expected, date.today(), floors)
+    candidate = allocations_in(arguments.runs)
+    verdict = judge(baseline, candidate, expected, date.today(), floors)
     waiting = suspects(verdict, baseline.cells)
-    return verdict, confirm_suite(waiting) if any(map(can_be_named, waiting)) else None
+    suite = confirm_suite(waiting) if any(map(can_be_named, waiting)) else None
+    return verdict, suite, _typed(arguments, candidate, suite)
 
 
-def _paired(arguments: argparse.Namespace) -> tuple[Verdict, str | None]:
+def _typed(arguments: argparse.Namespace, candidate: Sequence[Allocation], suite: str | None) -> Typed:
+    from collbench.report.verdict.following import Typed
+
+    first = candidate[0]
+    besides = ["--expect", str(arguments.expect)] if arguments.expect else []
+    besides += [word for floor in arguments.min_percent for word in ("--min-percent", floor)]
+    return Typed(
+        arguments.baseline, arguments.runs, besides, arguments.confirm_suite, suite is not None, bool(arguments.html), first.imported,
+        first.facts.get("launcher", {}).get("name"), first.facts.get("options", {}), any(each.slowed for each in candidate),
+    )  # fmt: skip
+
+
+def _paired(arguments: argparse.Namespace) -> tuple[Verdict, None, None]:
     from datetime import date
 
     from collbench.gate.changes import read_expected
@@ -163,19 +178,22 @@ def _paired(arguments: argparse.Namespace) -> tuple[Verdict, str | None]:
         raise UsageError(f"--paired: {len(arguments.runs)} runs are no pairs: name those of the old stack, then as many of the new one")
     expected = read_expected(arguments.expect) if arguments.expect else []
     floors = [read_floor(text) for text in arguments.min_percent]
-    return judge_paired(arguments.runs[:half], arguments.runs[half:], expected, date.today(), floors), None
+    return judge_paired(arguments.runs[:half], arguments.runs[half:], expected, date.today(), floors), None, None
 
 
-def _written(arguments: argparse.Namespace, files: Files, verdict: Verdict, suite: str | None) -> int:
+def _written(arguments: argparse.Namespace, files: Files, verdict: Verdict, suite: str | None, typed: Typed | None) -> int:
     import sys
 
-    from collbench.gate.exits import PROLOG, exit_code
+    from collbench.gate.exits import NAGIOS, PROLOG, exit_code
+    from collbench.gate.verdict import UNDECIDED
     from collbench.report.screen import PlainScreen, wants_color, write_line
     from collbench.report.verdict.again import write_suite
+    from collbench.report.verdict.following import following
     from collbench.report.verdict.outputs import lines, write_files
 
     write_files(verdict, files, arguments.runs)
-    said = write_suite(arguments.confirm_suite, suite) if arguments.confirm_suite else None
+    stays = verdict.result == UNDECIDED and len(verdict.candidates) > 1
+    said = write_suite(arguments.confirm_suite, suite, stays) if arguments.confirm_suite else None
     code = exit_code(verdict, arguments.exit_style)
     drains_not = f"{verdict.result}: {_DRAINS_NOT}" if arguments.exit_style == PROLOG and verdict.exit_code and not code else None
     for told in filter(None, (said, drains_not)):
@@ -183,4 +201,7 @@ def _written(arguments: argparse.Namespace, files: Files, verdict: Verdict, suit
     screen = PlainScreen(sys.stdout, sys.stderr, wants_color(sys.stdout))
     for line in lines(verdict, arguments.format, arguments.exit_style):
         screen.data(line)
+    if typed is not None and arguments.format == "table" and arguments.exit_style != NAGIOS:
+        for line in following(verdict, typed):
+            screen.data(line)
     return code

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from collbench.analysis.cells import cell_of, known, time_of
 from collbench.analysis.combine import allocation_of, launch_folders, read_all, repetitions
 from collbench.analysis.differences import facts
-from collbench.errors import UsageError
+from collbench.errors import FINE, UsageError
 from collbench.peak.ceiling import Ceiling
 from collbench.results.peers.peer import IMPORTED
 from collbench.results.reader import Run
@@ -53,6 +53,7 @@ class Shown(NamedTuple):
     percent  of the ceiling, the median over launches; None where one has none, or another kind of ceiling. ceiling: the last row's
     bound    the last row's hard bound
     percents by launch; None where it has no time, no percentage or another kind of ceiling than the others
+    checked  whether every launch compared what arrived with what was sent, and says how much was wrong
     """
 
     flags: frozenset[str]
@@ -60,6 +61,7 @@ class Shown(NamedTuple):
     ceiling: Ceiling | None
     bound: Ceiling | None = None
     percents: tuple[float | None, ...] = ()
+    checked: bool = True
 
 
 @dataclass(frozen=True)
@@ -142,7 +144,7 @@ def allocation_from(runs: Sequence[Run]) -> Allocation:
     starts = [(when, str(text)) for run in runs if (when := moment(text := run.info.get("started_utc")))]
     began = min(starts)[1] if starts else ""
     return Allocation(
-        name, began, len(runs), sum(not run.finished for run in runs), tuple(map(_canary, runs)), _by_kind(runs[0]), cells,
+        name, began, len(runs), sum(map(_broke_off, runs)), tuple(map(_canary, runs)), _by_kind(runs), cells,
         _all_shown(cells, each), _is_imported(runs), _slowed(runs),
     )  # fmt: skip
 
@@ -154,6 +156,12 @@ def moment(value: Any) -> datetime | None:
     except ValueError:
         return None
     return found.replace(tzinfo=UTC) if found is not None and found.tzinfo is None else found
+
+
+def _broke_off(run: Run) -> bool:
+    """Whether it did not come to its end, or to one that says that it failed; wrong data speak for themselves."""
+    failed = run.info.get("exit_code") not in (FINE, None) and not any(row.wrong for row in run.rows)
+    return failed or not run.finished
 
 
 def _is_imported(runs: Sequence[Run]) -> bool:
@@ -203,7 +211,8 @@ def _shown(each: Sequence[Row | None]) -> Shown:
     complete = bool(there) and sum(share is not None for share in percents) == len(there)
     percent = median_of(percents) if complete else None
     flags = frozenset(flag for row in there for flag in row.flags)
-    return Shown(flags, percent, ceilings[-1] if ceilings else None, bound, percents)
+    checked = all(row.checked and row.wrong is not None for row in there)
+    return Shown(flags, percent, ceilings[-1] if ceilings else None, bound, percents, checked)
 
 
 def median_of(values: Iterable[float | None]) -> float | None:
@@ -216,8 +225,9 @@ def _canary(run: Run) -> float | None:
     return median_of(value for row in run.rows for value in row.canary_s.values() if value is not None and known(value))
 
 
-def _by_kind(run: Run) -> dict[str, dict[str, str]]:
+def _by_kind(runs: Sequence[Run]) -> dict[str, dict[str, str]]:
+    """What the launches say, the first one before the others: of what it is silent about they may tell that it changed."""
     found: dict[str, dict[str, str]] = {}
-    for (kind, what), text in facts(run).items():
-        found.setdefault(kind, {})[what] = text
+    for (kind, what), text in (each for run in runs for each in facts(run).items()):
+        found.setdefault(kind, {}).setdefault(what, text)
     return found

@@ -109,6 +109,21 @@ def _own_cells(suspicion: Suspicion, cells: Sequence[Cell]) -> list[Cell]:
     return [cell for cell in cells if suspicion.kind == "whole" or str(group_of_cell(cell)) == suspicion.name]
 
 
+def of_what_changed(
+    expected: Sequence[Expected], candidate: Sequence[Allocation], good: Sequence[Allocation]
+) -> tuple[list[Expected], list[str]]:
+    """Those of which a slowdown may come, since the change is there (or none is named); and a sentence for each of the others.
+
+    What changed is looked for between the candidate and any of the `good` allocations: those before the change are judged by, too.
+    """
+    named = [each for each in expected if each.slower_percent is not None and each.kind]
+    found = {one for before in good for after in candidate for one in changes(before, after)} if named else set()
+    idle = [each for each in named if not any(each.covers(one, each.expires) for one in found)]  # what is over is told elsewhere
+    why = "did not change, so it makes nothing slower"
+    told = [f"announced by {each.reviewer} ({each.reason}): {each.kind} {each.what} {why}" for each in idle]
+    return [each for each in expected if each not in idle], told
+
+
 def expired(expected: Sequence[Expected], today: date) -> list[str]:
     """What no longer counts, a sentence each."""
     over = [each for each in expected if today > each.expires]
@@ -151,7 +166,10 @@ def from_table(told: Any, where: str) -> Expected:
     if kind and "*" not in kind and kind not in COMPARED:
         raise UsageError(f"{where}: no change is of kind '{kind}': choose from {', '.join(COMPARED)}")
     plain = {name: told[name] for name in (*_ALWAYS, "operation", "backend") if name in told}
-    return Expected(kind=kind, what=told.get("what", ""), **plain, **_slower(told, where))
+    what = told.get("what", "")
+    if kind and not (kind + what).strip("*? "):
+        raise UsageError(f"{where}: kind '{kind}' and what '{what}' announce whatever may change: name what does")
+    return Expected(kind=kind, what=what, **plain, **_slower(told, where))
 
 
 def _check_names(told: Any, where: str) -> None:

@@ -19,7 +19,7 @@ from collbench.gate import notes, problems
 from collbench.gate.allocation import Allocation, Cell
 from collbench.gate.baseline import Baseline, scheme_of, times_of
 from collbench.gate.cause import cause_of
-from collbench.gate.changes import Expected, accepted, changes, expired, unannounced
+from collbench.gate.changes import Expected, accepted, changes, expired, of_what_changed, unannounced
 from collbench.gate.comparable import check, of_another_cluster
 from collbench.gate.confirm import suspects
 from collbench.gate.floors import Floor, floor_problems, floor_states
@@ -29,7 +29,7 @@ from collbench.gate.plausible import ranked
 from collbench.gate.problems import Problem
 from collbench.gate.rule import ENOUGH, Excess, Limits, Mask, exceed, learn
 from collbench.gate.steady import Steady, steady, steady_baseline, usual_canary
-from collbench.gate.suspicions import suspicions_of
+from collbench.gate.suspicions import suspected_cells, suspicions_of
 from collbench.gate.unstable import launch_limits, unstable
 from collbench.gate.verdict import CONFIRMED, PASSED, REGRESSION, UNDECIDED, WRONG_DATA, FloorState, Suspicion, Verdict
 
@@ -41,7 +41,8 @@ class Looked:
     cells, limits, excess  the baseline's cells, what may be by chance, and by how much each allocation exceeds it
     steady                 the candidate's allocations without launches in another state of the machine
     unstable               [allocations × cells] whose launches lie too far apart, though they do not exceed; of later ones suspects alone
-    torn                   [cells] that not every launch of the first allocation has
+    torn                   [allocations × cells] that not every launch has; of later ones what is suspected alone
+    wanted                 [cells] that a candidate has to have: those with a history, and what the last good allocation has
     """
 
     cells: Sequence[Cell]
@@ -50,6 +51,12 @@ class Looked:
     steady: Sequence[Steady]
     unstable: Mask
     torn: Mask
+    wanted: Mask
+
+    @property
+    def undecided(self) -> Mask:
+        """[cells] that were measured, but say nothing."""
+        return np.asarray((self.unstable | self.torn).any(axis=0))
 
 
 def judge(
@@ -65,14 +72,15 @@ def judge(
     learned, left_out = steady_baseline(baseline)
     looked = _look(learned, candidate, cells, usual_canary(baseline.allocations))
     found = [changes(baseline.allocations[-1], each) for each in candidate]
-    suspicions = accepted(suspicions_of(looked.limits, looked.excess, cells), expected, today, cells)
+    happened, idle = of_what_changed(expected, candidate, baseline.allocations)
+    suspicions = accepted(suspicions_of(looked.limits, looked.excess, cells), happened, today, cells)
     floors = floor_states(asked, [each.allocation for each in looked.steady])
-    groups = group_states(looked.limits, looked.excess, cells, suspicions, looked.unstable[0] | looked.torn)
+    groups = group_states(looked.limits, looked.excess, cells, suspicions, looked.undecided)
     cause = cause_of(suspicions, groups, cells)
     wrong = list(wrong_data(candidate))
     against = [
         *problems.of_history(baseline, learned, looked.limits),
-        *problems.of_clocks(baseline, candidate),
+        *problems.of_clocks(baseline, candidate, today),
         *_of_changes(baseline, candidate, [unannounced(each, expected, today) for each in found]),
         *_of_figures(candidate, looked, suspicions),
         *map(Problem, floor_problems(floors)),
@@ -81,7 +89,7 @@ def judge(
         result=WRONG_DATA if wrong else result_of(against, suspicions, floors),
         mode="baseline",
         reasons=(*wrong, *(problem.sentence for problem in against)),
-        notes=(*left_out, *_notes(baseline, candidate, looked), *expired(expected, today)),
+        notes=(*left_out, *_notes(baseline, candidate, looked), *expired(expected, today), *idle),
         suspicions=tuple(suspicions),
         groups=tuple(groups),
         floors=tuple(floors),
@@ -106,8 +114,10 @@ def _look(learned: Baseline, candidate: Sequence[Allocation], cells: Sequence[Ce
     allowed = launch_limits(learned.allocations, cells, limits)
     scattered = np.array([unstable(each.allocation, cells, allowed) for each in calm]) & limits.judged & ~excess.cells_over
     scattered[1:] &= excess.cells_over[0]
-    torn = problems.torn_cells(candidate[0], cells, calm[0].left_out) & limits.judged
-    return Looked(cells, limits, excess, calm, scattered, torn)
+    torn = np.array([problems.torn_cells(each, cells, one.left_out) for each, one in zip(candidate, calm, strict=True)]) & limits.judged
+    torn[1:] &= suspected_cells(limits, excess)
+    wanted = limits.judged | np.isfinite(times_of(learned.allocations[-1:], cells)).any(axis=0)
+    return Looked(cells, limits, excess, calm, scattered, torn, wanted)
 
 
 def _of_changes(baseline: Baseline, candidate: Sequence[Allocation], found: Sequence[Sequence[Difference]]) -> Iterator[Problem]:
@@ -128,10 +138,10 @@ def _of_figures(candidate: Sequence[Allocation], looked: Looked, suspicions: Seq
     cells, first = looked.cells, looked.steady[0].allocation
     yield from (Problem(each.problem, True) for each in looked.steady if each.problem)
     yield from problems.of_launches(candidate)
-    yield from problems.of_missing(first, cells, looked.limits.judged)
-    yield from problems.of_parts(first, cells, looked.torn)
-    for each, mask in zip(looked.steady, looked.unstable, strict=True):
-        yield from problems.of_scatter(each.allocation, cells, mask)
+    yield from problems.of_missing(first, cells, looked.wanted)
+    for each, torn, unstable_ones in zip(looked.steady, looked.torn, looked.unstable, strict=True):
+        yield from problems.of_parts(each.allocation, cells, torn)
+        yield from problems.of_scatter(each.allocation, cells, unstable_ones)
     yield from problems.of_suspects(suspicions, len(candidate))
 
 
@@ -139,6 +149,8 @@ def _notes(baseline: Baseline, candidate: Sequence[Allocation], looked: Looked) 
     yield from (each.note for each in looked.steady if each.note)
     yield from notes.of_candidate(baseline, candidate)
     yield from notes.of_cells(candidate[0], looked.cells, looked.limits.judged)
+    yield from notes.of_unchecked(candidate)
+    yield from notes.of_later(looked.limits, looked.excess, looked.cells, [each.name for each in candidate])
 
 
 def result_of(against: Sequence[Problem], suspicions: Sequence[Suspicion], floors: Sequence[FloorState]) -> str:

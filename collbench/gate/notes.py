@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from collbench.gate.allocation import Allocation, Cell
+import numpy as np
+
+from collbench.gate.allocation import COLUMNS, Allocation, Cell
 from collbench.gate.baseline import Baseline
 from collbench.gate.confirm import NO_KEY, can_be_named
 from collbench.gate.names import counted, names_of
-from collbench.gate.rule import Mask
+from collbench.gate.rule import Excess, Limits, Mask
 from collbench.gate.unstable import FEWEST_LAUNCHES
 from collbench.gate.verdict import SUSPECTED
 
 _UNCHECKED = "the state of the machine is not known"
+_SIZE = COLUMNS.index("size_bytes")
 
 
 def of_candidate(baseline: Baseline, candidate: Sequence[Allocation]) -> Iterator[str]:
@@ -58,6 +61,30 @@ def of_cells(first: Allocation, cells: Sequence[Cell], judged: Mask) -> Iterator
     if others:
         what = f"{counted(len(others), 'cell')} of allocation {first.name} without a history long enough: not judged"
         yield f"{what} ({names_of(others)}); the baseline gets to know them as allocations are added"
+
+
+def of_unchecked(candidate: Sequence[Allocation]) -> Iterator[str]:
+    """Cells of which nobody knows whether the data were right; what moves nothing has none."""
+    for each in candidate:
+        others = [cell for cell, shown in each.shown.items() if cell[_SIZE] and not shown.checked]
+        if others:
+            yield f"allocation {each.name}: what arrived was not compared with what was sent in {names_of(others)}"
+
+
+def of_later(limits: Limits, excess: Excess, cells: Sequence[Cell], names: Sequence[str]) -> Iterator[str]:
+    """What exceeds its limit in several later allocations, though not in the first, which alone makes suspects."""
+    groups = list(map(str, limits.scheme.groups))
+    found = [
+        *(["all cells"] if _in_later(excess.whole_over[:, None]).any() else []),
+        *(groups[number] for number in map(int, np.flatnonzero(_in_later(excess.groups_over)))),
+        *([names_of(late)] if (late := [cells[number] for number in map(int, np.flatnonzero(_in_later(excess.cells_over)))]) else []),
+    ]
+    if found:
+        yield f"slower in several allocations, but not in {names[0]}, which came first: {'; '.join(found)}; judge the later ones alone"
+
+
+def _in_later(over: Mask) -> Mask:
+    return np.asarray((over[1:].sum(axis=0) > 1) & ~over[0])
 
 
 def of_confirming(waiting: Sequence[Cell]) -> Iterator[str]:

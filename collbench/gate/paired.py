@@ -1,7 +1,7 @@
 """No history: an old and a new stack side by side, their launches by turns in one allocation, and in a second one.
 
 That their software differs is the point, and blocks nothing; another topology, other nodes or machines do. What exceeds its limit in
-one allocation is a suspect, and a regression what does in both: chance alone exceeds some limit of one in a few of a hundred.
+one allocation is a suspect, and a regression what does in both: of 336 limits chance exceeds one in nearly half of all allocations.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from collbench.errors import UsageError
 from collbench.gate import problems
 from collbench.gate.allocation import Cell
 from collbench.gate.baseline import scheme_of, seconds_of
+from collbench.gate.by_turns import PAIRED_STRIKES, learn_pairs
 from collbench.gate.cause import cause_of
 from collbench.gate.changes import Expected, accepted, changes, expired, unannounced
 from collbench.gate.floors import Floor, floor_problems, floor_states
@@ -27,7 +28,7 @@ from collbench.gate.judge import result_of, wrong_data
 from collbench.gate.names import counted, names_of
 from collbench.gate.plausible import ranked
 from collbench.gate.problems import Problem, torn_cells
-from collbench.gate.rule import FEWEST, PAIRED_STRIKES, Excess, Limits, Mask, exceed, learn_pairs
+from collbench.gate.rule import FEWEST, Excess, Limits, Mask, exceed
 from collbench.gate.scheme import Figures, known_median
 from collbench.gate.side_by_side import SideBySide, side_by_side, told_apart
 from collbench.gate.suspicions import suspicions_of

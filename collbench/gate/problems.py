@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import date, timedelta
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from collbench.gate.rule import FEWEST, STRIKES, Limits, Mask
 from collbench.gate.verdict import SUSPECTED, Suspicion
 
 _MOST_NAMED = 4
+_ANYWHERE = timedelta(days=1)  # by which the date of one zone is ahead of another's
 
 
 @dataclass(frozen=True)
@@ -37,13 +39,15 @@ def of_history(baseline: Baseline, learned: Baseline, limits: Limits) -> Iterato
         yield Problem(f"{baseline.path} has no cell in {FEWEST} allocations{besides}: nothing is known of chance; add good ones", True)
 
 
-def of_clocks(baseline: Baseline, candidate: Sequence[Allocation]) -> Iterator[Problem]:
-    """Candidates that began before what they are judged by."""
+def of_clocks(baseline: Baseline, candidate: Sequence[Allocation], today: date) -> Iterator[Problem]:
+    """Candidates that began before what they are judged by, or have not begun yet."""
     last = baseline.allocations[-1]
     for each in candidate:
         if each.began is not None and last.began is not None and each.began < last.began:
             when = f"began {each.began_utc}, before the baseline's last one, {last.name} ({last.began_utc})"
             yield Problem(f"allocation {each.name} {when}: a clock is wrong, or it is older than what judges it", True)
+        elif each.began is not None and each.began.date() > today + _ANYWHERE:
+            yield Problem(f"allocation {each.name} began {each.began_utc}, and today is {today}: a clock is wrong", True)
 
 
 def of_changes(found: Sequence[Difference]) -> Iterator[Problem]:
@@ -61,20 +65,20 @@ def of_launches(candidate: Sequence[Allocation]) -> Iterator[Problem]:
             yield Problem(f"allocation {each.name}: {each.unfinished} of {counted(each.launches, 'launch')} broke off; repeat them")
 
 
-def of_missing(first: Allocation, cells: Sequence[Cell], judged: Mask) -> Iterator[Problem]:
-    """Cells with a history that the first allocation lacks; later ones may hold suspects alone."""
-    lost = [cell for cell, known_well in zip(cells, judged, strict=True) if known_well and not _has(first, cell)]
+def of_missing(first: Allocation, cells: Sequence[Cell], wanted: Mask) -> Iterator[Problem]:
+    """Cells that are wanted and that the first allocation lacks; later ones may hold suspects alone."""
+    lost = [cell for cell, is_wanted in zip(cells, wanted, strict=True) if is_wanted and not _has(first, cell)]
     if lost:
         why = next((each.na for cell in lost if (each := first.cells.get(cell)) is not None and each.na), None)
         why = why or differing_way(lost, first.cells)
         yield Problem(f"allocation {first.name} lacks {names_of(lost)}{f' ({why})' if why else ''}: what is missing never passes")
 
 
-def of_parts(first: Allocation, cells: Sequence[Cell], torn: Mask) -> Iterator[Problem]:
-    """Cells that some launches of the first allocation lack: what broke there is not known to be well."""
+def of_parts(allocation: Allocation, cells: Sequence[Cell], torn: Mask) -> Iterator[Problem]:
+    """Cells that some launches of an allocation lack: what broke there is not known to be well."""
     names = [cell for cell, is_torn in zip(cells, torn, strict=True) if is_torn]
     if names:
-        yield Problem(f"allocation {first.name}: not every launch measured {names_of(names)}; repeat those launches")
+        yield Problem(f"allocation {allocation.name}: not every launch measured {names_of(names)}; repeat those launches")
 
 
 def of_scatter(allocation: Allocation, cells: Sequence[Cell], unstable: Mask) -> Iterator[Problem]:

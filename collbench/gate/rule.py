@@ -5,14 +5,10 @@ spreads, where the spread of cells with a short history is drawn towards that of
 nobody would act. The medians over a group and over all cells have limits of their own: they see what is too little for any single cell.
 A cell, group or the whole is slower when it exceeds its limit in three allocations, each a fresh one: in one allocation alone chance
 exceeds some limit often (`self_test` says how often).
-
-Where an old and a new stack run by turns in one allocation no history is needed: what the allocation does to both cancels in a pair of
-launches, and a limit is three standard errors of the median over the pairs. Slower is what exceeds it in two allocations.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -22,11 +18,9 @@ from numpy.typing import NDArray
 from collbench.gate.scheme import Figures, Scheme, known_median
 
 STRIKES = 3
-PAIRS, PAIRED_STRIKES = 5, 2  # of launches of two stacks, at least, in each of so many allocations
 FEWEST, ENOUGH = 4, 6  # allocations: with fewer there is no verdict; with fewer than enough it is marked as resting on a thin baseline
 SPREADS = 3.0
-_LENT = 8.0  # degrees of freedom that the group lends to each of its cells
-_OF_A_MEDIAN = 1.2533  # its standard error over that of a mean, for a normal distribution
+LENT = 8.0  # degrees of freedom that the group lends to each of its cells
 _CELL_FLOORS, _GROUP_FLOORS, _WHOLE_FLOOR = np.log1p([0.05, 0.04, 0.02]), np.log1p([0.03, 0.02, 0.01]), float(np.log1p(0.015))
 LEAST_CELLS = 3  # of a group that is judged as one: a median of fewer is moved by a single cell, which has a limit of its own
 Mask = NDArray[np.bool_]
@@ -116,28 +110,6 @@ def learn(times: Figures, scheme: Scheme) -> Limits:
     )  # fmt: skip
 
 
-def learn_pairs(differences: Figures, scheme: Scheme) -> Limits:
-    """The limits of [allocations × pairs × cells] ln of new over old time; NaN where one launch of a pair has none. Centres are 0.
-
-    A later allocation may hold suspects alone: what is judged is what the first one measured. The spread is that of all allocations
-    about the mean of each; it is drawn towards the median of the group's (of a group: of its class's), since of so few pairs the
-    mean would be that of a single outlier.
-    """
-    counts = np.isfinite(differences[0]).sum(axis=0)
-    judged = counts >= FEWEST
-    known_well = np.where(judged, differences, np.nan)
-    cells = _chance(differences, lambda own: scheme.medians(own)[scheme.of])
-    groups = _chance(scheme.medians(known_well), lambda own: _by_class(own, scheme))
-    whole = float(_chance(known_median(known_well)[..., None], lambda own: own)[0])
-    floors = floors_of(scheme)
-    many = np.bincount(scheme.of, judged, len(scheme.groups)) >= LEAST_CELLS
-    return Limits(
-        scheme, counts, np.zeros(len(scheme.of)), np.maximum(floors.cells, cells),
-        np.zeros(len(many)), np.where(many, np.maximum(floors.groups, groups), np.inf),
-        0.0, float(np.inf if judged.sum() < LEAST_CELLS else max(floors.whole, whole)),
-    )  # fmt: skip
-
-
 def exceed(limits: Limits, times: Figures) -> Excess:
     """Allocations, [allocations × cells] ln of seconds, against the limits. A cell that is not judged never exceeds its own.
 
@@ -176,25 +148,8 @@ def pooled(own: Figures, counts: NDArray[np.int64], scheme: Scheme) -> Figures:
     """[cells] each cell's variance between so many allocations, drawn towards its group's mean; of a single allocation the group's."""
     lent = scheme.means(own)[scheme.of]
     degrees = np.maximum(counts - 1, 0)
-    found: Figures = (_LENT * lent + degrees * np.nan_to_num(own)) / (_LENT + degrees)
+    found: Figures = (LENT * lent + degrees * np.nan_to_num(own)) / (LENT + degrees)
     return found
-
-
-def _by_class(values: Figures, scheme: Scheme) -> Figures:
-    """[groups] the median over all groups of the same class of sizes."""
-    return np.array([known_median(values[scheme.classes == each]) for each in scheme.classes])
-
-
-def _chance(values: Figures, lent_by: Callable[[Figures], Figures]) -> Figures:
-    """[allocations × pairs × …] -> […]: how far the median over an allocation's pairs is from 0 by chance."""
-    counts = np.isfinite(values).sum(axis=1)
-    degrees = np.maximum(counts - 1, 0)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        own = np.nansum(degrees * np.nan_to_num([_variance(each) for each in values]), axis=0) / degrees.sum(axis=0)
-        drawn = (_LENT * lent_by(own) + degrees.sum(axis=0) * np.nan_to_num(own)) / (_LENT + degrees.sum(axis=0))
-        fewest = np.where(counts > 0, counts, np.inf).min(axis=0)
-        found = SPREADS * _OF_A_MEDIAN * np.sqrt(drawn / fewest)
-    return np.where(np.isfinite(found) & np.isfinite(fewest), found, np.inf)
 
 
 def _variance(values: Figures) -> Figures:

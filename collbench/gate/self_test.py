@@ -9,8 +9,9 @@ from typing import Protocol
 
 import numpy as np
 
+from collbench.gate.by_turns import PAIRED_STRIKES, PAIRS, learn_pairs
 from collbench.gate.noise import Cluster, Noise
-from collbench.gate.rule import ENOUGH, LEAST_CELLS, PAIRED_STRIKES, PAIRS, STRIKES, Limits, Slower, exceed, learn, learn_pairs, slower
+from collbench.gate.rule import ENOUGH, LEAST_CELLS, STRIKES, Limits, Slower, exceed, learn, slower
 from collbench.gate.scheme import CLASSES, Figures, Numbers, Scheme, known_median
 
 BASELINE_LAUNCHES, LAUNCHES = 3, 5

@@ -15,8 +15,8 @@ from collbench.analysis.combine import check_once, launch_folders
 from collbench.errors import UsageError
 from collbench.gate.allocation import Allocation, Cell, allocations_in, moment
 from collbench.gate.baseline import seconds_of
+from collbench.gate.by_turns import PAIRS
 from collbench.gate.names import counted
-from collbench.gate.rule import PAIRS
 from collbench.gate.scheme import Figures, Numbers
 from collbench.gate.steady import MOST_FLIPPED, flipped, usual_canary, without
 from collbench.results.folder import CELLS, RUN

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collbench.errors import UsageError
-from collbench.gate.verdict import SCHEMA, Verdict, from_json
+from collbench.gate.verdict import CONFIRMED, PASSED, SCHEMA, SUSPECTED, UNDECIDED, Verdict, from_json
 from collbench.results.jsonl import parse_object
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ _REMEDY = "name what `collbench gate --out` wrote"
 
 
 def read_verdict(path: Path) -> Verdict:
-    """The verdict in a file. Raises UsageError where it cannot be read, or does not fit the schema."""
+    """The verdict in a file. Raises UsageError where it cannot be read, does not fit the schema, or contradicts itself."""
     try:
         told = parse_object(_read(path))
     except (OSError, ValueError) as error:
@@ -34,7 +34,10 @@ def read_verdict(path: Path) -> Verdict:
     misfit = _misfit(told)
     if misfit is not None:
         raise UsageError(f"--verdict {path} does not fit verdict.schema.json: {misfit}; {_REMEDY}")
-    return from_json(told)
+    verdict = from_json(told)
+    if verdict.result == PASSED and (verdict.reasons or verdict.count(CONFIRMED) or verdict.count(SUSPECTED) or verdict.count(UNDECIDED)):
+        raise UsageError(f"--verdict {path} says that it passed, and names what does not pass: {_REMEDY}")
+    return verdict
 
 
 @cache

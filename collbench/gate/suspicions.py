@@ -16,6 +16,12 @@ from collbench.gate.verdict import CLEARED, CONFIRMED, SUSPECTED, Suspicion
 _ORDER = (CONFIRMED, SUSPECTED, CLEARED)
 
 
+def suspected_cells(limits: Limits, excess: Excess) -> Mask:
+    """[cells] that exceed in the first allocation, be it alone, with their group or with all."""
+    groups = excess.groups_over[0][limits.scheme.of]
+    return np.asarray(excess.cells_over[0] | groups | bool(excess.whole_over[0]))
+
+
 def suspicions_of(limits: Limits, excess: Excess, cells: Sequence[Cell], strikes: int = STRIKES) -> list[Suspicion]:
     """Everything that exceeded its limit in the first allocation, the surest and worst first; confirmed is what did in `strikes`."""
     found = []

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from math import exp, isfinite
+from pathlib import Path
+from shlex import quote
 
 from collbench.gate.allocation import COLUMNS, Allocation, Cell
 from collbench.gate.baseline import Baseline, scheme_of, times_of
@@ -18,6 +20,7 @@ from collbench.units import format_percent, format_size, format_time
 
 FORMATS = ("table", "json")
 _FIRST = ("operation", "size_bytes", "backend")
+_MOST_HOSTS = 4
 _TITLES = ("cell", "allocations", "time µs", "smallest slowdown visible")
 
 
@@ -26,8 +29,17 @@ def lines(baseline: Baseline, format: str) -> Iterator[Line]:
     cells = baseline.cells
     learned, left_out = steady_baseline(baseline)
     limits = learn(times_of(learned.allocations, cells), scheme_of(cells))
-    sentences = [*left_out, *_sentences(len(learned.allocations), limits)]
+    sentences = [*left_out, *_sentences(baseline.path, len(learned.allocations), limits)]
     yield from _json(cells, limits) if format == "json" else _table(baseline, cells, limits, sentences)
+
+
+def after_adding(path: Path, held: int) -> str:
+    """How many allocations there are, and what is typed next."""
+    there, folder = f"{path} has {counted(held, 'allocation')}", quote(str(path))
+    if held < FEWEST:
+        return f"{there}; a verdict needs {FEWEST}, {ENOUGH} are sound: collbench baseline add {folder} RUN…"
+    few = f" ({ENOUGH} are sound)" if held < ENOUGH else ""
+    return f"{there}{few}; what they let a gate see: collbench baseline show {folder}"
 
 
 def _table(baseline: Baseline, cells: Sequence[Cell], limits: Limits, sentences: Sequence[str]) -> Iterator[Line]:
@@ -46,14 +58,23 @@ def _table(baseline: Baseline, cells: Sequence[Cell], limits: Limits, sentences:
 
 def _about(allocation: Allocation) -> str:
     """ "night-3  2026-11-21T18:12  8 cells, 5 launches  node1, node2"."""
-    hosts = allocation.facts.get("hosts", {}).get("names", "hosts unknown")
     counts = f"{counted(len(allocation.cells), 'cell')}, {counted(allocation.launches, 'launch')}"
-    return f"{allocation.name}  {allocation.began_utc[:16]}  {counts}  {hosts}"
+    return f"{allocation.name}  {allocation.began_utc[:16]}  {counts}  {hosts_of(allocation)}"
 
 
-def _sentences(allocations: int, limits: Limits) -> Iterator[str]:
+def hosts_of(allocation: Allocation) -> str:
+    """ "node1, node2"; of many "512 hosts, node001 to node512" in the order of their names."""
+    told = allocation.facts.get("hosts", {}).get("names")
+    if not told:
+        return "hosts unknown"
+    names = told.split(", ")
+    return told if len(names) <= _MOST_HOSTS else f"{len(names)} hosts, {names[0]} to {names[-1]}"
+
+
+def _sentences(path: Path, allocations: int, limits: Limits) -> Iterator[str]:
     if allocations < FEWEST:
-        yield f"with fewer than {FEWEST} allocations a gate gives no verdict: add {FEWEST - allocations} more"
+        more = f"add {FEWEST - allocations} more: collbench baseline add {quote(str(path))} RUN…"
+        yield f"with fewer than {FEWEST} allocations a gate gives no verdict; {more}"
     elif allocations < ENOUGH:
         yield f"a thin baseline: {ENOUGH} allocations or more make sound limits"
     known = [(group, exp(limit) - 1) for group, limit in zip(limits.scheme.groups, limits.groups, strict=True) if isfinite(limit)]

@@ -10,6 +10,7 @@ from collbench.gate.allocation import COLUMNS, Allocation
 from collbench.gate.diff import Moved, Moves
 from collbench.gate.names import counted
 from collbench.gate.series import CELL
+from collbench.report.baseline import hosts_of
 from collbench.report.columns import NOTHING
 from collbench.report.flags import printable
 from collbench.report.history import day
@@ -31,13 +32,21 @@ def _table(moves: Moves) -> Iterator[Line]:
     cells = [each for each in moves.moved if each.about.kind == CELL]
     for name, side in zip((moves.old, moves.new), moves.sides, strict=True):
         yield Line(printable(f"{name}: {_about(side)}"), "head")
-    yield Line(f"{sum(each.beyond for each in cells)} of {counted(len(cells), 'cell')} moved further than chance explains", "head")
+    yield Line(_how_many(cells), "head")
     yield from (Line(printable(_told(each)), "doubtful") for each in beyond[:_MOST])
     if len(beyond) > _MOST:
         yield Line(f"and {len(beyond) - _MOST} more: see --format json", "foot")
     yield from (Line(printable(each), "foot") for each in _feet(moves, cells))
     yield Line("what changed besides:" if moves.changes else "nothing else that is recorded changed", "head")
     yield from (Line(printable(f"  {each.sentence()}")) for each in moves.changes)
+
+
+def _how_many(cells: Sequence[Moved]) -> str:
+    """Of the cells of which something is known of chance: the others have not stayed, it is only not known."""
+    known = [each for each in cells if each.limit is not None]
+    if cells and not known:
+        return f"not known whether any of {counted(len(cells), 'cell')} moved further than chance explains"
+    return f"{sum(each.beyond for each in known)} of {counted(len(known), 'cell')} moved further than chance explains"
 
 
 def worst_first(moved: Sequence[Moved]) -> list[Moved]:
@@ -48,9 +57,8 @@ def worst_first(moved: Sequence[Moved]) -> list[Moved]:
 def _about(side: Sequence[Allocation]) -> str:
     """ "6 allocations, the last one night-6 of 2026-11-12 on node1, node2"; of a single one "2026-11-12 on node1, node2"."""
     last = side[-1]
-    hosts = last.facts.get("hosts", {}).get("names", "hosts unknown")
     many = f"{counted(len(side), 'allocation')}, the last one {last.name} of " if len(side) > 1 else ""
-    return f"{many}{day(last.began_utc) or 'an unknown day'} on {hosts}"
+    return f"{many}{day(last.began_utc) or 'an unknown day'} on {hosts_of(last)}"
 
 
 def _told(each: Moved) -> str:

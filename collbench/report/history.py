@@ -57,7 +57,7 @@ def lines(history: History, format: str, pattern: str = "*", letters: str = FIGU
 
 
 def _table(history: History, shown: Sequence[Series], letters: str) -> Iterator[Line]:
-    cells, others = by_step([each for each in shown if each.about.kind == CELL]), [each for each in shown if each.about.kind != CELL]
+    cells, others = (by_step([each for each in shown if (each.about.kind == CELL) == is_cell]) for is_cell in (True, False))
     yield Line(printable(f"{history.of}: {title(history)}"), "head")
     yield from (Line(printable(note), "doubtful") for note in history.notes)
     yield Line(_reading(len(history.allocations), letters), "foot")
@@ -83,8 +83,8 @@ def title(history: History) -> str:
 
 
 def by_step(series: Sequence[Series]) -> list[Series]:
-    """Those with the largest change first; without one they keep their order."""
-    return sorted(series, key=lambda each: -each.largest)
+    """All cells together first, then those with the largest change; without one they keep their order."""
+    return sorted(series, key=lambda each: (each.about.kind != WHOLE, -each.largest))
 
 
 def sentences(history: History, series: Series) -> Iterator[str]:
@@ -125,8 +125,8 @@ def day(began_utc: str) -> str:
 
 def _reading(allocations: int, letters: str) -> str:
     last = f" (the last {MOST_ALLOCATIONS})" if allocations > MOST_ALLOCATIONS else ""
-    scale = f"{letters[0]} fastest to {letters[-1]} slowest of its line (twice the least change of interest at least)"
-    return f"course: a sign for each allocation{last}, {scale}, {_UNKNOWN[letters]} not measured; trend: the last level over the first"
+    scale = f"{letters[0]} fastest to {letters[-1]} slowest of its line; differences too small to matter stay in the middle"
+    return f"course: a sign for each allocation{last}, {scale}; {_UNKNOWN[letters]} not measured. trend: the last level over the first"
 
 
 def _row(series: Series, allocations: int, letters: str) -> list[str]:

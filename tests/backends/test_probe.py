@@ -32,7 +32,7 @@ def test_the_known_ones():
 
 
 def test_an_unknown_one_lists_the_known_ones():
-    with pytest.raises(UsageError, match=r"backend 'ncll' is unknown: choose from mpi, gloo, nccl, torch-nccl, simulated, socket "):
+    with pytest.raises(UsageError, match=r"backend 'ncll' is unknown: choose from mpi, gloo, nccl, torch-nccl, simulated, socket, slowed "):
         backend_class("ncll")
 
 

@@ -24,6 +24,7 @@ from tests.cli.command import ROOT, run
 
 REPLACED = 2  # launches of an allocation, at most
 _CONFIRM = "confirm.toml"
+_UNDECIDED = "undecided-"
 _ANNOUNCED = """\
 [[change]]
 kind = "topology"
@@ -50,6 +51,7 @@ class Trial:
     confirmed  names of what is slower; beside: those of them that what was done does not explain
     suspected  how much of the first allocation was suspected
     right      whether the verdict is what it has to be
+    undecided  first allocations that gave no verdict, and were measured afresh (at most one)
     launches   of all allocations; replaced: how many of them were measured in place of others
     seconds    of all of it; load: the machine's load average when it ended
     """
@@ -64,6 +66,7 @@ class Trial:
     suspected: int
     cause: str | None
     right: bool
+    undecided: int
     launches: int
     replaced: int
     seconds: float
@@ -119,12 +122,13 @@ class Trials:
         finally:
             self.place.reshape(LINK_MBIT, True)
         launches = [len(list(each.glob("launch-*"))) for each in _allocations(target)]
+        undecided = sum(each.name.startswith(_UNDECIDED) for each in _allocations(target))
         archive(self.folder, target)
         found = confirmed(last)
         return Trial(
             kind, seed, done.words, last["result"], last["reasons"], [each["name"] for each in found],
             [each["name"] for each in found if not done.explains(each)], len(first["suspicions"]), last["cause"] and last["cause"]["kind"],
-            right(kind, done, last), sum(launches), sum(count - self.effort.launches for count in launches),
+            right(kind, done, last), undecided, sum(launches), sum(count - self.effort.launches for count in launches),
             round(time.monotonic() - began, 1), round(os.getloadavg()[0], 1),
         )  # fmt: skip
 
@@ -135,12 +139,16 @@ class Trials:
         return {(each["backend"], each["size_bytes"]): 100 * each["visible_slowdown"] for each in cells if each["visible_slowdown"]}
 
     def _judged(self, target: Path, done: Done) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The verdict on the first allocation, and that on all."""
+        """The verdict on the first allocation, and that on all. One that gives none is measured afresh, once, as the gate says."""
         expect = ("--expect", "expected.toml") if done.at_hosts else ()
         if expect:
             (target / "expected.toml").write_text(_ANNOUNCED)
         self._allocation(target / "1-first", self.suite, done)
         first = last = self._gate(target, "verdict-of-first.json", *expect, "--confirm-suite", _CONFIRM)
+        if first["result"] == "no verdict" and not (target / _CONFIRM).exists():
+            (target / "1-first").rename(target / f"{_UNDECIDED}1-first")
+            self._allocation(target / "1-fresh", self.suite, done)
+            first = last = self._gate(target, "verdict-of-first.json", *expect, "--confirm-suite", _CONFIRM)
         if (target / _CONFIRM).exists():
             for name in ("2-again", "3-again"):
                 self._allocation(target / name, target / _CONFIRM, done)
@@ -148,7 +156,7 @@ class Trials:
         return first, last
 
     def _gate(self, target: Path, out: str, *more: str) -> dict[str, Any]:
-        runs = [each.name for each in _allocations(target)]
+        runs = [each.name for each in _allocations(target) if not each.name.startswith(_UNDECIDED)]
         _collbench(target, {0, 1, 3}, "gate", "--baseline", f"../{self.baseline.name}", "--out", out, *more, *runs)
         found: dict[str, Any] = json.loads((target / out).read_text())
         return found

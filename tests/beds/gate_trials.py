@@ -9,7 +9,7 @@ Seeded trials, by turns, of kinds (all of them; N of each, else as many as stand
     half    likewise by half of that                                            -> it is not
 Over two hosts joined by 500 Mbit/s, `srun -N2`, and between two ranks on this host. Every allocation is measured and judged by the
 command line: five launches; what the gate suspects again, by its suite, in two fresh allocations. Launches in which the machine was in
-another state (canary) are replaced, two of an allocation at most.
+another state (canary) are replaced, two of an allocation at most; a first allocation without a verdict is measured afresh, once.
 
 Leaves in FOLDER the baselines, what they say that is visible, of every trial the verdicts and an archive of its runs, trials.jsonl and a
 table (README.md). A trial whose line is there is not repeated: what was broken off goes on, with the same baselines.
@@ -108,14 +108,15 @@ def _span(values: Sequence[int]) -> str:
 
 def readme(trials: Sequence[Trial]) -> str:
     """What lies in the folder, and what came out."""
-    replaced, effort = sum(trial.replaced for trial in trials), Effort()
+    replaced, undecided, effort = sum(trial.replaced for trial in trials), sum(trial.undecided for trial in trials), Effort()
     return "\n".join(
         [
             "# Trials of the gate",
             "",
             f"Made by `python -m tests.beds.gate_trials FOLDER` on {os.cpu_count()} cores. Baselines of {effort.allocations} allocations",
             f"of {effort.baseline_launches} launches; {effort.launches} launches in each allocation that was judged. {replaced} more were",
-            f"measured for launches whose canary told of another state of the machine (at most {REPLACED} of an allocation).",
+            f"measured for launches whose canary told of another state of the machine (at most {REPLACED} of an allocation), and",
+            f"{undecided} first allocations afresh, since there was no verdict on them (at most one of a trial).",
             "",
             table(trials),
             "",

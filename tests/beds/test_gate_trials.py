@@ -154,6 +154,13 @@ def test_launches_in_another_state_are_replaced(trials: Trials) -> None:
     assert (found.result, found.launches, found.replaced) == ("passed", 4, 1), found
 
 
+def test_what_gives_no_verdict_is_measured_afresh_once(trials: Trials) -> None:
+    found = Trials(MadeUp(flipped=range(5)), trials.folder, trials.effort).play("same", 2)
+    assert (found.result, found.undecided, found.launches, found.replaced) == ("passed", 1, 8, 2), found
+    with tarfile.open(trials.folder / "same-2/runs.tar.xz") as archive:
+        assert {name.partition("/")[0] for name in archive.getnames()} == {"undecided-1-first", "1-fresh"}
+
+
 def test_what_is_measured_already_is_not_measured_again(trials: Trials, monkeypatch: pytest.MonkeyPatch) -> None:
     before = {file: file.read_bytes() for file in trials.baseline.iterdir()}
     trials.learn()
@@ -166,7 +173,7 @@ def test_what_is_measured_already_is_not_measured_again(trials: Trials, monkeypa
 def trial(seed: int, **changes: object) -> Trial:
     plain: dict[str, object] = {
         "kind": "same", "seed": seed, "done": "nothing done", "result": "passed", "reasons": [], "confirmed": [], "beside": [],
-        "suspected": 0, "cause": None, "right": True, "launches": 5, "replaced": 0, "seconds": 40.0 + seed, "load": 1.0,
+        "suspected": 0, "cause": None, "right": True, "undecided": 0, "launches": 5, "replaced": 0, "seconds": 40.0 + seed, "load": 1.0,
     }  # fmt: skip
     return Trial(**{**plain, **changes})  # type: ignore[arg-type]
 

@@ -41,9 +41,9 @@ def test_what_is_missing_says_how_to_get_it(tmp_path: Path, without: dict[str, s
 def test_json(tmp_path: Path, without: dict[str, str]) -> None:
     done = run(tmp_path, "backends", "--format", "json", env=without)
     found = {answer["backend"]: answer for answer in map(json.loads, done.stdout.splitlines())}
-    assert list(found) == ["mpi", "gloo", "nccl", "torch-nccl", "simulated", "socket"]
+    assert list(found) == ["mpi", "gloo", "nccl", "torch-nccl", "simulated", "socket", "slowed"]
     assert {name: answer["available"] for name, answer in found.items() if name != "nccl"} == {
-        "mpi": False, "gloo": False, "torch-nccl": False, "simulated": True, "socket": True,
+        "mpi": False, "gloo": False, "torch-nccl": False, "simulated": True, "socket": True, "slowed": True,
     }  # fmt: skip
     assert found["mpi"]["why"] == "mpi4py is not installed" and "collbench[mpich]" in found["mpi"]["remedy"]
     assert (found["simulated"]["devices"], found["nccl"]["devices"], found["torch-nccl"]["devices"]) == (["cpu"], ["cuda"], ["cuda"])

@@ -31,7 +31,7 @@ def test_add_show_and_drop(tmp_path: Path) -> None:
 
 def test_show_says_how_much_is_missing_for_a_verdict(tmp_path: Path) -> None:
     run_here(tmp_path, "baseline", "add", "base", *nights(tmp_path, 3))
-    assert "with fewer than 4 allocations a gate gives no verdict: add 1 more" in run_here(tmp_path, "baseline", "show", "base").stdout
+    assert "no verdict; add 1 more: collbench baseline add base RUN…" in run_here(tmp_path, "baseline", "show", "base").stdout
     run_here(tmp_path, "baseline", "add", "base", str(launch(tmp_path / "fourth", {8: 1e-6})))
     assert "a thin baseline: 6 allocations or more make sound limits" in run_here(tmp_path, "baseline", "show", "base").stdout
 
@@ -62,3 +62,14 @@ def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
     assert "nowhere is not a run folder" in one_sentence(run_here(tmp_path, "baseline", "add", "base", "nowhere"))
     assert "nowhere is not a baseline" in one_sentence(run_here(tmp_path, "baseline", "show", "nowhere"))
     assert "choose from night-0" in one_sentence(run_here(tmp_path, "baseline", "drop", "base", "nobody"))
+
+
+def test_a_difference_to_nothing_names_the_second_one(tmp_path: Path) -> None:
+    run_here(tmp_path, "baseline", "add", "base", *nights(tmp_path, 2))
+    told = one_sentence(run_here(tmp_path, "baseline", "diff", "base", "night-0"))
+    assert "name a second one: collbench baseline diff base night-0 night-1" in told
+
+
+def test_adding_says_how_many_are_wanted(tmp_path: Path) -> None:
+    done = run_here(tmp_path, "baseline", "add", "base", *nights(tmp_path, 1))
+    assert done.stderr == "collbench: base has 1 allocation; a verdict needs 4, 6 are sound: collbench baseline add base RUN…\n"

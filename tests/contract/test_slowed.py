@@ -6,6 +6,7 @@ import pytest
 
 from tests.contract.asked import MOVING, ODD, REDUCING, ROOTED
 from tests.contract.launch import launch
+from tests.contract.test_every_cell import assert_as_promised, cells_of
 
 EVERY = [
     {"operations": ["barrier"], "sizes": [1], "dtypes": ["float32"]},
@@ -19,20 +20,15 @@ in_turn = pytest.mark.in_turn
 
 
 @pytest.mark.parametrize("backend", ["simulated", pytest.param("mpi", marks=in_turn), pytest.param("gloo", marks=in_turn)])
-def test_every_operation_is_carried_out_and_says_that_it_was_slowed(tmp_path, backend):
-    plain, found = (launch(tmp_path / name, backend, 2, EVERY, **more) for name, more in (("a", {}), ("b", {"slowed": [SPEC]})))
-    assert (plain.code, found.code, found.stderr) == (0, 0, plain.stderr)
-    assert [_what(row) for row in found.rows] == [_what(row) for row in plain.rows]
-    for row in found.rows:
-        if row.na is None:
-            spec = "by=20% sizes=1-16 ranks=1" if 1 <= row.size_bytes <= 16 else "by=5-15%"
-            assert (row.wrong in (0, None), "slowed" in row.flags, row.evidence["slowed"]) == (True, True, spec)
-    assert not any("slowed" in row.flags or "slowed" in row.evidence for row in plain.rows)
-
-
-def _what(row):
-    """The cell, and how it was verified."""
-    return row.operation, row.backend, row.api, row.dtype, row.root, row.mode, row.size_bytes, row.group, row.na, row.checked, row.wrong
+def test_every_operation_is_carried_out_as_promised_and_says_that_it_was_slowed(tmp_path, backend):
+    found, cells = launch(tmp_path, backend, 2, EVERY, slowed=[SPEC]), cells_of(EVERY, backend, 2)
+    assert found.code == 0, found.stderr
+    for row, cell in zip(found.rows, cells, strict=True):
+        assert_as_promised(row, cell, backend, 2)
+        spec = "by=20% sizes=1-16 ranks=1" if 1 <= row.size_bytes <= 16 else "by=5-15%"
+        assert (row.backend, row.flags.count("slowed"), row.evidence.get("slowed")) == (
+            (backend, 0, None) if row.na else (backend, 1, spec)
+        )
 
 
 @in_turn
@@ -44,6 +40,7 @@ def test_pairs_over_sockets_too(tmp_path):
     assert (found.code, {(row.na, row.wrong, "slowed" in row.flags) for row in found.rows}) == (0, {(None, 0, True)})
 
 
+@in_turn
 def test_what_only_enqueues_is_not_slowed_but_says_why(tmp_path):
     asked = [{"operations": ["allreduce"], "sizes": [8, 1024], "dtypes": ["float32"], "buffers": "fixed"}]
     found = launch(tmp_path, "nccl", 2, asked, slowed=["by=10% sizes=8"])

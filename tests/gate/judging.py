@@ -43,5 +43,5 @@ def judged(
     return judge(baseline, candidate, expected, TODAY, asked)
 
 
-def slow(name: str, factor: float = 1.1, size: int = 64 << 20) -> Allocation:
-    return allocation(name, {size: factor})
+def slow(name: str, factor: float = 1.1, size: int = 64 << 20, launches: int = 5) -> Allocation:
+    return allocation(name, {size: factor}, launches)

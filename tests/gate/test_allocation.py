@@ -115,6 +115,27 @@ def test_shares_of_the_ceiling_are_kept_by_launch_where_all_are_of_one_kind(tmp_
     assert (shown.percent, shown.percents) == (None, (None,) * 4)
 
 
+@pytest.mark.parametrize(("told", "wrong", "broke_off"), [(0, 0, 0), (130, 0, 1), (4, 0, 1), (4, 3, 0)])
+def test_a_launch_that_says_that_it_failed_broke_off(tmp_path: Path, told: int, wrong: int, broke_off: int) -> None:
+    launch(tmp_path / "launch-1", {8: 1e-6}, "night")
+    edit_info(launch(tmp_path / "launch-2", {8: 1e-6}, "night", wrong=wrong), exit_code=told)
+    assert allocations_in([tmp_path])[0].unfinished == broke_off
+
+
+def test_what_only_a_later_launch_tells_is_known(tmp_path: Path) -> None:
+    launch(tmp_path / "launch-1", {8: 1e-6}, "night")
+    edit_info(launch(tmp_path / "launch-2", {8: 1e-6}, "night"), backends={"nccl": {"version": "2.30"}})
+    assert allocations_in([tmp_path])[0].facts["software"]["nccl version"] == "2.30"
+
+
+def test_shares_say_whether_every_launch_was_verified(tmp_path: Path) -> None:
+    launch(tmp_path / "launch-1", {8: 1e-6}, "night")
+    assert [each.checked for each in allocations_in([tmp_path])[0].shown.values()] == [True]
+    for number, (checked, wrong) in enumerate(((0, None), (1, None)), 2):
+        other = launch(tmp_path / f"launch-{number}", {8: 1e-6}, "night", checked=checked, wrong=wrong)
+        assert [each.checked for each in allocations_in([tmp_path / "launch-1", other])[0].shown.values()] == [False]
+
+
 def edit_info(run: Path, **changes: object) -> None:
     info = json.loads((run / "run.json").read_text())
     (run / "run.json").write_text(json.dumps({**info, **changes}))

@@ -129,6 +129,12 @@ def test_the_day_of_expiry_is_the_last_on_which_it_counts(tmp_path: Path) -> Non
     assert allowed(told, suspicion(), today=date(2027, 2, 1)) == ["confirmed"]
 
 
+@pytest.mark.parametrize(("kind", "what"), [("*", "*"), ("**", " * ?")])
+def test_what_announces_everything_is_refused(tmp_path: Path, kind: str, what: str) -> None:
+    with pytest.raises(UsageError, match=r"announce whatever may change: name what does$"):
+        expected(tmp_path, GOOD.replace('"software"', f'"{kind}"').replace('"nccl *"', f'"{what}"'))
+
+
 VALUE = st.one_of(st.text(max_size=9), st.integers(), st.floats(), st.booleans(), st.just(date(2026, 12, 1)))
 KEYS = st.sampled_from(["kind", "what", "reason", "reviewer", "expires", "sizes", "operation", "slower_percent", "else"])
 

@@ -43,13 +43,13 @@ class TestResults:
 
     def test_confirmations_may_hold_the_suspects_alone(self) -> None:
         alone = {cell(64 << 20): Measured((0.0741,))}
-        verdict = judged(slow("a"), *(replace(slow(name), cells=alone, launches=1) for name in "bc"))
+        verdict = judged(slow("a"), *(replace(slow(name, launches=1), cells=alone) for name in "bc"))
         assert verdict.result == "regression"
         assert [each.kind for each in verdict.suspicions] == ["cell"]
 
     def test_suspects_alone_say_nothing_of_the_whole(self) -> None:
         all_slow = dict.fromkeys(SIZES, 1.1)
-        alone = [replace(allocation(name), cells={cell(64 << 20): Measured((0.0741,))}, launches=1) for name in "bc"]
+        alone = [replace(allocation(name, launches=1), cells={cell(64 << 20): Measured((0.0741,))}) for name in "bc"]
         verdict = judged(allocation("a", all_slow), *alone)
         states = {(each.kind, each.name): each.state for each in verdict.suspicions}
         assert states["cell", "allreduce 64 MiB nccl"] == "confirmed"
@@ -101,6 +101,24 @@ class TestNoPass:
         assert verdict.result == "no verdict"
         assert verdict.reasons == ("allocation new: not every launch measured allreduce 8 B nccl; repeat those launches",)
 
+    def test_a_confirmation_that_some_launches_lack_clears_nothing(self) -> None:
+        fast = allocation("b")
+        torn = {**fast.cells, cell(64 << 20): Measured((None, None, None, None, 64e-3)), cell(8): Measured((None, 1e-6, 1e-6, 1e-6, 1e-6))}
+        verdict = judged(slow("a"), replace(fast, cells=torn), allocation("c"))
+        assert verdict.result == "no verdict"
+        assert verdict.reasons == ("allocation b: not every launch measured allreduce 64 MiB nccl; repeat those launches",)
+        assert [each.state for each in verdict.groups] == ["passed", "no verdict"]
+
+    def test_what_the_last_good_allocation_has_may_not_be_missing_though_its_history_is_short(self) -> None:
+        newest = BASE.allocations[-1]
+        more = replace(newest, cells={**newest.cells, cell(2048): Measured((3e-6,) * 3)})
+        later = Baseline(Path("base"), [*BASE.allocations[:-1], more])
+        assert judged(allocation("new"), baseline=later).reasons == (
+            "allocation new lacks allreduce 2 KiB nccl: what is missing never passes",
+        )
+        earlier = Baseline(Path("base"), [more, *BASE.allocations[:-1]])
+        assert judged(allocation("new"), baseline=earlier).result == "passed"
+
     def test_a_baseline_in_which_no_cell_has_a_history_gives_no_verdict(self) -> None:
         each_its_own = [
             replace(each, cells={cell(size): Measured((1e-6,) * 3)}) for each, size in zip(BASE.allocations, SIZES, strict=False)
@@ -115,6 +133,11 @@ class TestNoPass:
         assert verdict.reasons[0].startswith(
             "allocation old began 2026-11-11, before the baseline's last one, good-5 (2026-11-12): a clock"
         )
+
+    def test_a_clock_in_the_future_gives_no_verdict(self) -> None:
+        verdict = judged(allocation("new", began_utc="2026-11-23T01:00:00+00:00"))
+        assert verdict.reasons == ("allocation new began 2026-11-23T01:00:00+00:00, and today is 2026-11-21: a clock is wrong",)
+        assert judged(allocation("new", began_utc="2026-11-22T23:00:00+00:00")).result == "passed"
 
     def test_wrong_data_come_before_everything(self) -> None:
         whole = slow("new")
@@ -147,6 +170,16 @@ class TestChanges:
     def test_an_announcement_expires(self) -> None:
         expired = Expected("software", "nccl", "upgrade", "ops", date(2026, 11, 20))
         assert judged(replace(allocation("new"), facts=NEW), expected=(expired,)).result == "no verdict"
+
+    def test_a_slowdown_is_accepted_only_where_the_change_that_it_comes_of_is_there(self) -> None:
+        announced = Expected("software", "nccl*", "fewer CTAs", "ops", date(2026, 12, 1), slower_percent=20)
+        verdict = judged(slow("a"), expected=(announced,))
+        assert (verdict.result, verdict.suspicions[0].state) == ("no verdict", "suspected")
+        assert verdict.notes == ("announced by ops (fewer CTAs): software nccl* did not change, so it makes nothing slower",)
+        changed = judged(replace(slow("a"), facts=NEW), expected=(announced,))
+        assert (changed.result, changed.suspicions[0].state) == ("passed", "accepted")
+        half = Baseline(Path("base"), [*BASE.allocations[:-1], replace(BASE.allocations[-1], facts=NEW)])
+        assert judged(replace(slow("a"), facts=NEW), expected=(announced,), baseline=half).suspicions[0].state == "accepted"
 
     def test_other_hosts_are_no_change(self) -> None:
         assert judged(replace(allocation("new"), facts={**FACTS, "hosts": {"names": "node7"}})).result == "passed"

@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
-from collbench.gate.allocation import Measured
+from collbench.gate.allocation import Measured, Shown
 from collbench.gate.baseline import Baseline
 from collbench.gate.changes import Expected
 from tests.gate.judging import BASE, allocation, cell, judged, slow
@@ -49,6 +49,18 @@ class TestNotes:
         whole = allocation("new")
         (note,) = judged(replace(whole, cells={**whole.cells, cell(2048): Measured((1e-6,) * 5)})).notes
         assert note.startswith("1 cell of allocation new without a history long enough: not judged (allreduce 2 KiB nccl)")
+
+    def test_what_was_not_verified(self) -> None:
+        unchecked = {cell(size): Shown(frozenset(), None, None, checked=size > 8) for size in (0, 8, 1024)}
+        assert judged(allocation("new", shown=unchecked)).notes == (
+            "allocation new: what arrived was not compared with what was sent in allreduce 8 B nccl",
+        )
+
+    def test_what_is_slower_in_all_allocations_but_the_first(self) -> None:
+        assert judged(allocation("a"), slow("b"), slow("c")).notes == (
+            "slower in several allocations, but not in a, which came first: allreduce 64 MiB nccl; judge the later ones alone",
+        )
+        assert judged(allocation("a"), slow("b"), allocation("c")).notes == ()
 
     def test_an_announcement_that_expired(self) -> None:
         (note,) = judged(allocation("new"), expected=(Expected("software", "x", "upgrade", "ops", date(2026, 11, 1)),)).notes

@@ -113,7 +113,7 @@ class TestResults:
         assert verdict.result == "regression"
 
     def test_pairs_that_scatter_do_not_exceed(self) -> None:
-        """Five pairs of 0.9 to 1.2 with a median of 1.05: three standard errors are far more."""
+        """Five pairs of 0.9 to 1.2 with a median of 1.05: four standard errors are far more."""
         scattered = [0.9, 0.95, 1.05, 1.15, 1.2]
         assert judged(turns("a", scattered), turns("b", scattered)).result == "passed"
 

@@ -66,21 +66,21 @@ def test_the_table_of_the_protocol_comes_out() -> None:
 
 @pytest.mark.long
 def test_the_table_of_two_stacks_side_by_side_comes_out() -> None:
-    """A/A 0.5 %, a large cell's 5 % found in 88 %: within what 2000 trials can tell."""
+    """A/A at most 0.5 %, a large cell's 5 % found in at least 88 %."""
     found = shares(usual(paired=True), 2000, seed=2)
-    assert found["nothing"] <= 0.009
-    assert 0.85 <= found["one cell of large messages slower by 5 %"] <= 0.91
+    assert found["nothing"] <= 0.005
+    assert found["one cell of large messages slower by 5 %"] >= 0.88
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "most", "most_paired"),
     [
-        ("bimodal", 0.125, 0.135),
-        ("drift", 0.25, 0.015),
-        ("harsh", 0.225, 0.035),
-        ("missing", 0.012, 0.012),
-        ("wander", 0.05, 0.015),
+        ("bimodal", 0.125, 0.025),
+        ("drift", 0.25, 0.008),
+        ("harsh", 0.225, 0.022),
+        ("missing", 0.012, 0.008),
+        ("wander", 0.05, 0.008),
     ],
 )
 def test_harsher_noise_raises_alarms_as_often_as_is_stated(name: str, most: float, most_paired: float) -> None:

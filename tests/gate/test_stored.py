@@ -45,6 +45,14 @@ def test_what_was_written_is_read_back(given: Verdict, tmp_path: Path) -> None:
     assert read_verdict(written(tmp_path, to_page(given.as_json()))) == given
 
 
+@pytest.mark.parametrize(
+    "changes", [{"reasons": ["x"]}, {"suspicions": told()["suspicions"]}, {"floors": told()["floors"]}], ids=["reasons", "cell", "floor"]
+)
+def test_what_passed_names_nothing_that_does_not(changes: dict[str, Any], tmp_path: Path) -> None:
+    page = json.loads(to_page(verdict().as_json()))
+    assert refused(tmp_path, {**page, **changes}).startswith("says that it passed, and names what does not pass: ")
+
+
 def test_the_schema_is_one_and_closed_at_every_level() -> None:
     Draft202012Validator.check_schema(schema())
     assert SCHEMA_FILE.is_file()

@@ -41,7 +41,7 @@ def test_nothing_known_and_cells_of_one_side() -> None:
     moves = between_baselines(Baseline(Path("a"), [first]), Baseline(Path("b"), [second]))
     told = [line.text for line in lines(moves, "table")]
     assert told[2:] == [
-        "0 of 13 cells moved further than chance explains",
+        "not known whether any of 13 cells moved further than chance explains",
         "of 13 cells nothing is known of chance: too few allocations measured them",
         "only in a: allreduce 8 B mpi", "nothing else that is recorded changed",
     ]  # fmt: skip

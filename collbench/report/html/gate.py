@@ -21,9 +21,10 @@ from collbench.report.verdict.words import (
     open_ones,
     sentences,
     slower_in_each,
+    worst_groups,
 )
 
-_MOST_ROWS, _MOST_SENTENCES = 200, 20
+_MOST_ROWS, _MOST_FOLDED, _MOST_SENTENCES = 20, 200, 20  # rows of what everybody reads, and of what is folded below a chart
 _MADE = (
     "The time in an allocation is the median over its launches' medians; it is divided by the median over the baseline's allocations. "
     "The limit is what that may be by chance: three of the spreads over the baseline's allocations, drawn together over cells of one "
@@ -40,18 +41,21 @@ def section(material: Material) -> Section | None:
     cause = [f"It points at {short(verdict.cause.sentence)}."] if verdict.cause is not None else []
     texts = [f"{headline(verdict)}.", *cause, *(f"{text}." for text in sentences(verdict.reasons, _MOST_SENTENCES)), f"{judged(verdict)}."]
     notes = [f"Note: {text}." for text in sentences(verdict.notes, _MOST_SENTENCES)]
-    tables = [("Slower, the surest and worst first", _slower(verdict)), ("What changed, the most plausible cause first", _changes(verdict)),
-              ("Cleared: slower at first, and not again", _figures(cleared(verdict))),
-              ("Shares of the ceiling that were asked for", _figures(verdict.floors))]  # fmt: skip
+    slower, again = [each for each in open_ones(verdict) if isinstance(each, Suspicion)], cleared(verdict)
+    floors = sorted(verdict.floors, key=lambda each: (each.state == CLEARED, each.state != CONFIRMED))
+    tables = [(_title("Slower, the surest and worst first", slower), _figures(slower)),
+              (_title("What changed, the most plausible cause first", verdict.changes), _changes(verdict)),
+              (_title("Cleared: slower at first, and not again", again), _figures(again)),
+              (_title("Shares of the ceiling that were asked for", floors), _figures(floors))]  # fmt: skip
     return Section("gate", "Gate", [*texts, *notes], [each for each in tables if each[1].rows], _charts(verdict))
 
 
-def _slower(verdict: Verdict) -> Table:
-    return _figures([each for each in open_ones(verdict) if isinstance(each, Suspicion)])
+def _title(what: str, found: Sequence[object]) -> str:
+    return f"{what} ({_MOST_ROWS} of {len(found)}; all are in verdict.json)" if len(found) > _MOST_ROWS else what
 
 
-def _figures(found: Sequence[Suspicion | FloorState]) -> Table:
-    shown = found[:_MOST_ROWS]
+def _figures(found: Sequence[Suspicion | FloorState], most: int = _MOST_ROWS) -> Table:
+    shown = found[:most]
     rows = [[each.state, name_of(each), of(each) if isinstance(each, Suspicion) else of_floor(each)] for each in shown]
     return Table(["state", "what", "by allocation"], rows, marks=_marks([each.state for each in shown]))
 
@@ -68,9 +72,9 @@ def _changes(verdict: Verdict) -> Table:
 
 def _charts(verdict: Verdict) -> list[Chart]:
     """Every group, and the cells that are slower; none where nothing has both a time and a limit."""
-    groups = [_of_group(each) for each in verdict.groups]
+    groups = [_of_group(each) for each in worst_groups(verdict.groups)]
     cells = [_of_cell(each) for each in (*open_ones(verdict), *cleared(verdict)) if isinstance(each, Suspicion) and each.kind == "cell"]
-    of_cells = _figures([each for each in verdict.suspicions if each.kind == "cell"])
+    of_cells = _figures([each for each in verdict.suspicions if each.kind == "cell"], _MOST_FOLDED)
     told = [("gate-groups", "Every group against its limit", groups, _group_table(verdict.groups)),
             ("gate-cells", "Cells that exceeded their limit", cells, of_cells)]  # fmt: skip
     return [chart for key, title, lines, table in told if (chart := _chart(key, title, lines, table)) is not None]
@@ -99,8 +103,9 @@ def _of_cell(each: Suspicion) -> Judged:
 
 
 def _group_table(groups: Sequence[GroupState]) -> Table:
-    rows = [[short(each.state, 20), name_of(each), str(each.cells), of_group(each)] for each in groups[:_MOST_ROWS]]
-    return Table(["state", "group", "cells", "by allocation"], rows, frozenset({2}), _marks([each.state for each in groups[:_MOST_ROWS]]))
+    shown = worst_groups(groups)[:_MOST_FOLDED]
+    rows = [[short(each.state, 20), name_of(each), str(each.cells), of_group(each)] for each in shown]
+    return Table(["state", "group", "cells", "by allocation"], rows, frozenset({2}), _marks([each.state for each in shown]))
 
 
 def _marks(states: Sequence[str]) -> dict[int, str]:

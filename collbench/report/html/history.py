@@ -12,6 +12,7 @@ from collbench.gate.history import History, Series
 from collbench.gate.names import counted
 from collbench.gate.series import CELL, KINDS
 from collbench.gate.steps import Step
+from collbench.report.baseline import hosts_of
 from collbench.report.columns import NOTHING
 from collbench.report.headlines import short
 from collbench.report.history import by_step, chosen, day, interval, sentences, title, with_it
@@ -43,11 +44,11 @@ def write_history(history: History, pattern: str, where: Path) -> None:
 
 
 def _sections(history: History, shown: Sequence[Series]) -> Iterator[Section]:
-    groups, cells = ([each for each in shown if (each.about.kind == CELL) == is_cell] for is_cell in (False, True))
-    changed = by_step([each for each in cells if each.steps])
+    groups, cells = (by_step([each for each in shown if (each.about.kind == CELL) == is_cell]) for is_cell in (False, True))
+    changed = [each for each in cells if each.steps]
     yield Section("changes", "Changes", [f"{title(history)}.", *(f"{short(note)}." for note in history.notes)], _changes(history, shown))
     if groups:
-        less = _less(len(groups), _MOST_GROUPS, "groups")
+        less = _less(len(groups), _MOST_GROUPS, "groups, those that changed most")
         yield Section("groups", "Groups", less, (), [_chart(history, each, f"group-{n}") for n, each in enumerate(groups[:_MOST_GROUPS])])
     if changed:
         less = _less(len(changed), _MOST_CELLS, "cells that changed, those that changed most")
@@ -129,7 +130,7 @@ def _allocations(history: History) -> tuple[str, Table]:
     since = [[], *(history.between(*pair) for pair in pairwise(range(len(history.allocations))))]
     rows = [
         [cut(each.name), each.began_utc[:16], str(len(each.cells)), str(each.launches),
-         short(each.facts.get("hosts", {}).get("names", NOTHING), 80), _differing([one.sentence() for one in changed])]
+         short(hosts_of(each), 120), _differing([one.sentence() for one in changed])]
         for each, changed in zip(history.allocations, since, strict=True)
     ]  # fmt: skip
     head = ("allocation", "began", "cells", "launches", "hosts", "changed since the one before")

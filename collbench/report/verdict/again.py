@@ -12,14 +12,19 @@ from collbench.gate.confirm import OURS
 from collbench.report.outputs import write_whole
 
 
-def write_suite(path: Path, suite: str | None) -> str | None:
-    """Writes `suite`, or without one removes what an earlier gate left there and says so. Raises UsageError where the file is not ours."""
+def write_suite(path: Path, suite: str | None, stays: bool = False) -> str | None:
+    """Writes `suite`, or without one removes what an earlier gate left there and says so. Raises UsageError where the file is not ours.
+
+    `stays`: it was measured again, but that is no verdict yet, and may have to be done once more.
+    """
     check_ours(path)
     if suite is not None:
         write_whole(path, suite, "--confirm-suite")
         return None
     if not path.is_file():
         return None
+    if stays:
+        return f"--confirm-suite {path} stays as it is: there is no verdict yet, and what it measures may be wanted once more"
     try:
         path.unlink()
     except OSError as error:

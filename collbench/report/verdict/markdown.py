@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from collbench.gate.verdict import CONFIRMED, PASSED, REGRESSION, UNDECIDED, WRONG_DATA, FloorState, GroupState, Suspicion, Verdict
+from collbench.gate.verdict import PASSED, REGRESSION, UNDECIDED, WRONG_DATA, FloorState, GroupState, Suspicion, Verdict
 from collbench.report.headlines import short
 from collbench.report.markdown_text import escaped, escaped_line, items, table
 from collbench.report.verdict.words import (
@@ -19,6 +19,7 @@ from collbench.report.verdict.words import (
     of_group,
     open_ones,
     sentences,
+    worst_groups,
 )
 
 LARGEST = 1_000_000  # bytes: GitHub drops a step's summary of more than 1,024 KiB
@@ -95,7 +96,7 @@ def _folded(verdict: Verdict) -> Iterator[list[str]]:
 
 def _groups(groups: Sequence[GroupState]) -> list[str]:
     """Those that did not pass first."""
-    order = sorted(groups, key=lambda each: (each.state == PASSED, each.state != CONFIRMED))
+    order = worst_groups(groups)
     rows = [(short(each.state, 20), short(each.name, LONGEST_NAME), str(each.cells), of_group(each)) for each in order[:_MOST_FOLDED]]
     return table(("state", "group", "cells", "time, by allocation"), rows, [False, False, True, False])
 

@@ -20,6 +20,7 @@ from collbench.report.verdict.words import (
     of_group,
     open_ones,
     sentences,
+    worst_groups,
 )
 from collbench.results.jsonl import plain
 
@@ -84,7 +85,7 @@ def _groups(verdict: Verdict) -> Iterator[Line]:
         return
     counts = Counter(each.state for each in verdict.groups)
     yield Line(f"groups: {', '.join(f'{number} {short(state, 20)}' for state, number in counts.items())}", "head")
-    found = sorted((each for each in verdict.groups if each.state != PASSED), key=lambda each: each.state != CONFIRMED)
+    found = worst_groups([each for each in verdict.groups if each.state != PASSED])
     yield from _columns([(each.state, name_of(each), of_group(each)) for each in found[:_MOST_GROUPS]])
     if len(found) > _MOST_GROUPS:
         yield Line(f"  and {len(found) - _MOST_GROUPS} more: see --out FILE")

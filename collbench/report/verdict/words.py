@@ -8,6 +8,7 @@ from collbench.gate.verdict import (
     ACCEPTED,
     CLEARED,
     CONFIRMED,
+    PASSED,
     SUSPECTED,
     Announcement,
     Change,
@@ -94,10 +95,22 @@ def sentences(texts: Sequence[str], most: int) -> list[str]:
 
 
 def open_ones(verdict: Verdict) -> Iterator[Suspicion | FloorState]:
-    """What is confirmed, suspected or accepted, in this order."""
-    told: list[Suspicion | FloorState] = [*verdict.suspicions, *verdict.floors]
+    """What is confirmed, suspected or accepted, in this order; all cells together before a part of them."""
+    suspicions = sorted(verdict.suspicions, key=lambda each: each.kind != "whole")
+    told: list[Suspicion | FloorState] = [*suspicions, *verdict.floors]
     for state in (CONFIRMED, SUSPECTED, ACCEPTED):
         yield from (each for each in told if each.state == state)
+
+
+def worst_groups(groups: Sequence[GroupState]) -> list[GroupState]:
+    """What is confirmed first, then what is not known or suspected, then what passed; of a state what exceeds its limit most first."""
+    return sorted(groups, key=lambda each: (each.state == PASSED, each.state != CONFIRMED, -_beyond(each)))
+
+
+def _beyond(each: GroupState) -> float:
+    """By what factor its median, or where it is not judged as one its worst cell, exceeds its limit; 0 where nothing is known."""
+    factor, limit = (each.factors[0] if each.factors else None, each.limit) if each.limit else (each.worst_factor, each.worst_limit)
+    return factor / limit if factor and limit else 0.0
 
 
 def cleared(verdict: Verdict) -> list[Suspicion]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from collbench.report.html.material import Material
 from collbench.report.html.overview import section as overview
 from collbench.report.html.page import html
 from collbench.results.reader import Run
-from tests.gate.verdicts import regression, verdict
+from tests.gate.verdicts import regression, suspicion, verdict
 from tests.report.verdict.hostile import hostile
 from tests.results.rows import make_row
 
@@ -89,3 +90,18 @@ def test_a_strangers_text_is_no_markup() -> None:
     page = html(material(hostile(rows=2)))
     assert "<script>&#34;" not in page and "<script>\"'" not in page
     assert "\x1b" not in page and "\u202e" not in page
+
+
+def test_hundreds_of_suspects_do_not_drown_what_changed_and_the_worst_floor_is_shown() -> None:
+    asked = regression().floors[0]
+    told = gate(
+        regression(
+            suspicions=tuple(suspicion() for _ in range(135)),
+            floors=(*(replace(asked, state="cleared", name=f"well {n}") for n in range(30)), asked),
+        )
+    )
+    titles = [title for title, _ in told.tables]
+    assert titles[0] == "Slower, the surest and worst first (20 of 135; all are in verdict.json)"
+    assert titles[-1] == "Shares of the ceiling that were asked for (20 of 31; all are in verdict.json)"
+    assert [len(table.rows) for _, table in told.tables] == [20, 2, 20]
+    assert told.tables[-1][1].rows[0][:2] == ["confirmed", asked.name]

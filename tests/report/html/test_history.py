@@ -40,7 +40,8 @@ def test_of_many_the_first_are_drawn_and_that_is_said(tmp_path: Path, monkeypatc
     write_history(history("base", upgraded(6, 3, by=1.3)), "*", tmp_path / "page.html")
     text = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert text.count("<figure") == 2
-    assert "Drawn are 1 of 5 groups." in text and "Drawn are 1 of 4 cells that changed, those that changed most." in text
+    assert "Drawn are 1 of 5 groups, those that changed most." in text
+    assert "Drawn are 1 of 4 cells that changed, those that changed most." in text
     assert "what else changed then (1 of " in text
 
 

@@ -32,6 +32,15 @@ def test_without_suspects_that_of_an_earlier_night_is_removed_and_that_is_said(t
     assert write_suite(file, None) is None
 
 
+def test_it_stays_while_what_it_measured_is_no_verdict(tmp_path: Path) -> None:
+    file = tmp_path / "confirm.toml"
+    assert write_suite(file, None, stays=True) is None
+    write_suite(file, SUITE)
+    said = write_suite(file, None, stays=True)
+    assert said == f"--confirm-suite {file} stays as it is: there is no verdict yet, and what it measures may be wanted once more"
+    assert file.read_text() == SUITE
+
+
 @pytest.mark.parametrize("suite", [SUITE, None])
 def test_a_suite_of_somebody_else_stays(suite: str | None, tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"

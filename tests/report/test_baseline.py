@@ -1,0 +1,32 @@
+"""What `collbench baseline` says of many hosts, and of what is typed next."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from collbench.gate.baseline import Baseline
+from collbench.report.baseline import after_adding, hosts_of, lines
+from tests.gate.judging import allocation
+
+
+def on(*names: str) -> dict[str, dict[str, str]]:
+    return {"hosts": {"names": ", ".join(names)}}
+
+
+def test_few_hosts_by_name_and_many_by_number() -> None:
+    assert hosts_of(allocation("a", facts=on("node1", "node2"))) == "node1, node2"
+    assert hosts_of(allocation("a", facts=on(*(f"node{n:03}" for n in range(512))))) == "512 hosts, node000 to node511"
+    assert hosts_of(allocation("a", facts={})) == "hosts unknown"
+
+
+def test_no_line_is_as_long_as_a_cluster() -> None:
+    wide = [allocation(f"good-{n}", facts=on(*(f"node{n:03}.cluster.example.org" for n in range(512)))) for n in range(4)]
+    assert max(len(line.text) for line in lines(Baseline(Path("base"), wide), "table")) < 140
+
+
+def test_after_adding_the_next_command_is_told() -> None:
+    assert after_adding(Path("my base"), 1) == (
+        "my base has 1 allocation; a verdict needs 4, 6 are sound: collbench baseline add 'my base' RUN…"
+    )
+    assert after_adding(Path("base"), 4) == "base has 4 allocations (6 are sound); what they let a gate see: collbench baseline show base"
+    assert after_adding(Path("base"), 6) == "base has 6 allocations; what they let a gate see: collbench baseline show base"

@@ -1,0 +1,75 @@
+"""What to type after a verdict: commands that are right as they stand."""
+
+from __future__ import annotations
+
+import shlex
+import tomllib
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from collbench.gate.verdict import Change, Verdict
+from collbench.report.verdict.following import Typed, following
+from tests.gate.verdicts import suspicion, verdict
+
+AGAIN = ("suspected: 1; measure those again in 2 fresh allocations, and judge all together",)
+SUSPECTED = {"result": "no verdict", "reasons": AGAIN, "suspicions": (suspicion("suspected"),), "candidates": ("night-8",)}
+
+
+def told(given: Verdict, **changes: Any) -> list[str]:
+    typed: dict[str, Any] = {
+        "baseline": Path("base"), "runs": [Path("night-8")], "besides": [], "suite": Path("confirm.toml"), "nameable": True, "html": False,
+        "imported": False, "launcher": "local", "options": {"--ranks": "2", "--sizes": "8-1M"}, "slowed": False,
+    }  # fmt: skip
+    return [line.text for line in following(given, Typed(**{**typed, **changes}))]
+
+
+def test_suspects_are_measured_in_two_fresh_allocations_and_judged_with_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "night-8-again-1").mkdir()
+    assert told(verdict(**SUSPECTED), besides=["--min-percent", "ring:80@64M-"]) == [
+        "next: measure the suspects again in two fresh allocations, one line in each:",
+        "  collbench run confirm.toml --ranks 2 --launches 5 --allocation night-8-again-2 --out night-8-again-2 --quiet",
+        "  collbench run confirm.toml --ranks 2 --launches 5 --allocation night-8-again-3 --out night-8-again-3 --quiet",
+        "and judge all together:",
+        "  collbench gate --baseline base night-8 night-8-again-2 night-8-again-3 --confirm-suite confirm.toml --min-percent ring:80@64M-",
+    ]
+
+
+def test_a_launcher_starts_each_launch_and_a_third_allocation_is_one() -> None:
+    two = verdict(**{**SUSPECTED, "candidates": ("482", "483")})
+    lines = told(two, launcher="srun", runs=[Path("a b"), Path("second")])
+    assert lines[:2] == [
+        "next: measure the suspects again in one more fresh allocation:",
+        "  for n in 1 2 3 4 5; do srun collbench run confirm.toml --quiet --out 482-again-1/launch-$n; done",
+    ]
+    assert shlex.split(lines[-1])[4:7] == ["a b", "second", "482-again-1"]
+
+
+def test_without_a_suite_it_is_written_first_and_what_no_suite_measures_has_none() -> None:
+    assert told(verdict(**SUSPECTED), suite=None)[1] == "  collbench gate --baseline base night-8 --confirm-suite confirm.toml"
+    assert told(verdict(**SUSPECTED), imported=True) == [] == told(verdict(**SUSPECTED), nameable=False)
+
+
+def test_a_change_is_announced_by_a_table_that_can_be_read() -> None:
+    change = Change("software", 'mpi "x" [1]', "4", "5", "", None)
+    given = verdict(**{**SUSPECTED, "reasons": (f"{change.sentence()}: nobody announced it (--expect FILE)", *AGAIN), "changes": (change,)})
+    lines = told(given)
+    assert lines[0] == "next: if it was meant, announce it in changes.toml:"
+    (table,) = tomllib.loads("\n".join(lines[1:7]))["change"]
+    assert (table["kind"], table["what"], table["expires"]) == ("software", 'mpi "x" [[]1]', date(2026, 12, 21))
+    assert lines[7:] == ["and judge again:", "  collbench gate --baseline base night-8 --expect changes.toml"]
+
+
+def test_what_passed_may_be_kept_and_too_few_are_added_to() -> None:
+    assert told(verdict()) == ["next: to keep it among the good ones:", "  collbench baseline add base night-8"]
+    assert told(verdict(), slowed=True) == [] == told(verdict(candidates=("a", "b", "c")))
+    assert told(verdict(result="no verdict", allocations=2))[1] == "  collbench baseline add base RUN…"
+
+
+def test_a_regression_has_a_page_and_wrong_data_a_table() -> None:
+    assert told(verdict(result="regression"))[1] == "  collbench gate --baseline base night-8 --html gate.html"
+    assert told(verdict(result="regression"), html=True) == []
+    assert told(verdict(result="wrong data")) == ["next: see in which cells:", "  collbench report night-8"]
