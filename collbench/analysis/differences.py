@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
+from collbench.analysis.idle import without_idle
 from collbench.results.environment import steering
 from collbench.results.folder import TOPOLOGY
 from collbench.results.jsonl import parse_object
@@ -68,7 +69,7 @@ def apart(a: Run, b: Run) -> list[Difference]:
 
 
 def facts(run: Run) -> Facts:
-    """Everything that is compared, as text by (kind, what)."""
+    """Everything that is compared, as text by (kind, what): without interfaces that carry nothing."""
     info = run.info
     found: Facts = {("software", "collbench"): info["collbench"]} if isinstance(info.get("collbench"), str) else {}
     found |= _flat("software", {"schema of the run folder": info.get("schema")})
@@ -83,7 +84,7 @@ def facts(run: Run) -> Facts:
     found |= _places(info)
     found |= _flat("launcher", {"name": info.get("launcher"), **_object(info.get("launcher_facts"))})
     found |= _flat("options", _options(info.get("command")))
-    return found | _flat("libraries", _libraries(info.get("libraries")))
+    return without_idle(found) | _flat("libraries", _libraries(info.get("libraries")))
 
 
 def _both_probed(a: Facts, b: Facts) -> tuple[Facts, Facts]:

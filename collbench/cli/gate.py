@@ -66,7 +66,11 @@ def call(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Prints the verdict and returns its exit code in the style asked for; with --self-test prints the table, 0. Raises UsageError."""
     if arguments.self_test:
         return self_test.call(arguments)
+    from collbench.report.verdict.earlier import remove_earlier
+
     files = _files(arguments)
+    _check_ways(arguments)
+    remove_earlier(files, arguments.verdict)
     return _written(arguments, files, *_verdict(arguments))
 
 
@@ -119,17 +123,21 @@ def _files(arguments: argparse.Namespace) -> Files:
     return files
 
 
-def _verdict(arguments: argparse.Namespace) -> tuple[Verdict, str | None, Typed | None]:
-    """The verdict, the suite that measures its suspects again (None where there are none), and what was typed to judge by a baseline."""
+def _check_ways(arguments: argparse.Namespace) -> None:
+    """Raises UsageError where it is not said, or twice, what is to be judged."""
     ways = [bool(arguments.baseline), arguments.paired, bool(arguments.verdict)]
     if sum(ways) != 1 or bool(arguments.verdict) == bool(arguments.runs):
         ways_told = "--paired OLD… NEW…, --verdict FILE, or --self-test"
         raise UsageError(f"name a baseline and runs (collbench gate --baseline DIR RUN…), {ways_told}")
+    if arguments.verdict and (arguments.expect or arguments.min_percent):
+        raise UsageError("--verdict judges nothing: leave out --expect and --min-percent, or name the baseline and the runs")
+
+
+def _verdict(arguments: argparse.Namespace) -> tuple[Verdict, str | None, Typed | None]:
+    """The verdict, the suite that measures its suspects again (None where there are none), and what was typed to judge by a baseline."""
     if arguments.verdict:
         from collbench.gate.stored import read_verdict
 
-        if arguments.expect or arguments.min_percent:
-            raise UsageError("--verdict judges nothing: leave out --expect and --min-percent, or name the baseline and the runs")
         return read_verdict(arguments.verdict), None, None
     return _paired(arguments) if arguments.paired else _judged(arguments)
 
@@ -155,7 +163,7 @@ def _judged(arguments: argparse.Namespace) -> tuple[Verdict, str | None, Typed]:
 
 
 def _typed(arguments: argparse.Namespace, candidate: Sequence[Allocation], suite: str | None) -> Typed:
-    from collbench.report.verdict.following import Typed
+    from collbench.report.verdict.following import Typed, words_of
 
     first = candidate[0]
     besides = ["--expect", str(arguments.expect)] if arguments.expect else []
@@ -163,6 +171,7 @@ def _typed(arguments: argparse.Namespace, candidate: Sequence[Allocation], suite
     return Typed(
         arguments.baseline, arguments.runs, besides, arguments.confirm_suite, suite is not None, bool(arguments.html), first.imported,
         first.facts.get("launcher", {}).get("name"), first.facts.get("options", {}), any(each.slowed for each in candidate),
+        {each.name: words_of(each.facts.get("options", {})) for each in candidate},
     )  # fmt: skip
 
 

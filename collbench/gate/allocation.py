@@ -22,8 +22,10 @@ from collbench.results.reader import Run
 from collbench.results.record import SERIES, Row
 
 SLOWED = "slowed"  # the flag on every row that `--slowed` made slower
+_JOBS = {"SLURM_JOB_ID": "Slurm job", "PBS_JOBID": "PBS job", "LSB_JOBID": "LSF job"}  # by the variable that tells its number
 COLUMNS = (*SERIES, "size_bytes")  # what names a cell, as `cell_of` gives it
 Cell = tuple[Any, ...]
+_LONGEST_JOB = 200
 NAME = re.compile(r"[A-Za-z0-9][\w.+-]{0,99}", re.ASCII)
 
 
@@ -75,6 +77,7 @@ class Allocation:
     shown       what the rows say besides; a baseline does not keep it
     imported    whether another tool measured it
     slowed      how it was made slower on purpose (`--slowed`); "" where it was not, as in every baseline
+    jobs        of the scheduler, in which its launches ran: "Slurm job testbed-12"; none where no scheduler says so
     """
 
     name: str
@@ -87,6 +90,7 @@ class Allocation:
     shown: Mapping[Cell, Shown] = field(default_factory=dict, compare=False)
     imported: bool = False
     slowed: str = ""
+    jobs: tuple[str, ...] = ()
 
     @property
     def began(self) -> datetime | None:
@@ -145,7 +149,7 @@ def allocation_from(runs: Sequence[Run]) -> Allocation:
     began = min(starts)[1] if starts else ""
     return Allocation(
         name, began, len(runs), sum(map(_broke_off, runs)), tuple(map(_canary, runs)), _by_kind(runs), cells,
-        _all_shown(cells, each), _is_imported(runs), _slowed(runs),
+        _all_shown(cells, each), _is_imported(runs), _slowed(runs), _jobs(runs),
     )  # fmt: skip
 
 
@@ -178,6 +182,20 @@ def _slowed(runs: Sequence[Run]) -> str:
         return ""
     texts = [text for run in runs if isinstance(told := run.info.get("slowed"), list) for text in told if isinstance(text, str)]
     return "; ".join(dict.fromkeys(texts)) or "how is not said"
+
+
+def _jobs(runs: Sequence[Run]) -> tuple[str, ...]:
+    """Each once; srun outside of an allocation makes a job of every launch."""
+    told = [environment for run in runs if isinstance(environment := run.info.get("environment"), dict)]
+    found = [job for environment in told for variable in _JOBS if (job := _job(environment, variable))]
+    return tuple(dict.fromkeys(found))
+
+
+def _job(environment: Mapping[str, Any], variable: str) -> str | None:
+    cluster = environment.get("SLURM_CLUSTER_NAME") if variable.startswith("SLURM_") else None
+    parts = [part for part in (cluster, environment.get(variable)) if isinstance(part, str) and part]
+    number = "-".join(parts) if environment.get(variable) else ""
+    return f"{_JOBS[variable]} {number}" if number.isprintable() and 0 < len(number) <= _LONGEST_JOB else None
 
 
 def _cells(runs: Sequence[Run], each: Sequence[Mapping[Cell, Row]]) -> Iterator[tuple[Cell, Measured]]:

@@ -101,13 +101,16 @@ def add_all(path: Path, allocations: Sequence[Allocation]) -> list[Path]:
     """Writes all of them into the folder, which is made where it is missing, or none; returns their files.
 
     Raises UsageError where one has wrong data, did not come to its end, was slowed on purpose or is in there already, be it under
-    another name; where some were imported and others measured here; and where nothing can be written.
+    another name; where two are of one job; where some were imported and others measured here; and where nothing can be written.
     """
     for allocation in allocations:
         _refuse_a_bad_one(allocation)
     held = {file: head_of(file) for file in sorted(path.glob(f"*{ENDING}"))}
     alike = [read(file, {}) for file, head in held.items() if any(_may_be(head, each) for each in allocations)]
     _refuse_twins(path, [*alike, *allocations])
+    _refuse_one_job(
+        path, [*((head["name"], head["jobs"]) for head in held.values() if head), *((each.name, each.jobs) for each in allocations)]
+    )
     origins = [(head["name"], head["imported"]) for head in held.values() if head]
     _refuse_a_mixture(path, [*origins, *((each.name, each.imported) for each in allocations)])
     written: list[Path] = []
@@ -123,6 +126,26 @@ def add_all(path: Path, allocations: Sequence[Allocation]) -> list[Path]:
 def same(one: Allocation, other: Allocation) -> bool:
     """Whether they are one, be it under another name."""
     return one.name == other.name or (_is_exact(one.began_utc) and one.began == other.began and one.cells == other.cells)
+
+
+def of_one_job(held: Sequence[tuple[str, Sequence[str]]]) -> tuple[str, str, str] | None:
+    """Two allocations that are of one job, and the job; None where each has its own. `held` are names, and the jobs of each."""
+    owner: dict[str, str] = {}
+    for name, jobs in held:
+        for job in jobs:
+            if owner.setdefault(job, name) != name:
+                return owner[job], name, job
+    return None
+
+
+def fresh(candidate: Sequence[Allocation], held: Sequence[Allocation] = ()) -> list[bool]:
+    """Of each whether no earlier one, and none of those held, is of a job of its own."""
+    used = {job for each in held for job in each.jobs}
+    found = []
+    for each in candidate:
+        found.append(not used.intersection(each.jobs))
+        used.update(each.jobs)
+    return found
 
 
 def _is_exact(moment_utc: str) -> bool:
@@ -146,6 +169,14 @@ def _refuse_twins(path: Path, allocations: Sequence[Allocation]) -> None:
                 f"allocations {twin.name} and {each.name} are one and the same ({path}): an allocation counts once; leave one out"
             )
         earlier.append(each)
+
+
+def _refuse_one_job(path: Path, held: Sequence[tuple[str, Sequence[str]]]) -> None:
+    """What one job measures scatters less than what several do, and limits learned from it would be too narrow."""
+    found = of_one_job(held)
+    if found is not None:
+        one, other, job = found
+        raise UsageError(f"{path}: {one} and {other} are both of {job}, so they are one allocation: measure each in a job of its own")
 
 
 def _refuse_a_mixture(path: Path, origins: Sequence[tuple[str, bool]]) -> None:

@@ -13,6 +13,7 @@ from fnmatch import fnmatchcase
 
 from collbench.errors import UsageError
 from collbench.gate.allocation import COLUMNS, Allocation, Cell, Shown
+from collbench.gate.baseline import fresh
 from collbench.gate.names import name_of
 from collbench.gate.rule import STRIKES
 from collbench.gate.verdict import CLEARED, CONFIRMED, SUSPECTED, UNDECIDED, FloorState
@@ -86,24 +87,25 @@ def _named(states: Sequence[FloorState]) -> str:
 
 
 def _state(floor: Floor, cell: Cell, candidate: Sequence[Allocation], strikes: int) -> FloorState | None:
-    """None where the first allocation holds what is asked for."""
+    """None where the first allocation holds what is asked for. Several of one job count once."""
     shares = [_share(floor, each.shown.get(cell)) for each in candidate]
     percents = tuple(percent for percent, _ in shares)
     first, ceiling = percents[0], next((found for _, found in shares if found is not None), None)
     if first is not None and first >= floor.percent:
         return None
     limited_by, model = (ceiling.limited_by, ceiling.model) if ceiling is not None else (None, None)
-    columns, state = dict(zip(COLUMNS, cell, strict=True)), _result(floor.percent, percents, strikes)
+    columns, state = dict(zip(COLUMNS, cell, strict=True)), _result(floor.percent, percents, fresh(candidate), strikes)
     return FloorState(name_of(cell), columns, floor.asked, floor.percent, percents, limited_by, model, state)
 
 
-def _result(wanted: float, percents: Sequence[float | None], strikes: int) -> str:
+def _result(wanted: float, percents: Sequence[float | None], counts: Sequence[bool], strikes: int) -> str:
     known = [percent for percent in percents if percent is not None]
+    below = sum(percent is not None and own for percent, own in zip(percents, counts, strict=True))
     if percents[0] is None:
         return UNDECIDED
     if any(percent >= wanted for percent in known):
         return CLEARED
-    return CONFIRMED if len(known) >= strikes else SUSPECTED
+    return CONFIRMED if below >= strikes else SUSPECTED
 
 
 def _share(floor: Floor, shown: Shown | None) -> tuple[float | None, Ceiling | None]:

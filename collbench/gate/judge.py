@@ -17,7 +17,7 @@ from collbench import __version__
 from collbench.analysis.differences import Difference
 from collbench.gate import notes, problems
 from collbench.gate.allocation import Allocation, Cell
-from collbench.gate.baseline import Baseline, scheme_of, times_of
+from collbench.gate.baseline import Baseline, fresh, scheme_of, times_of
 from collbench.gate.cause import cause_of
 from collbench.gate.changes import Expected, accepted, changes, expired, of_what_changed, unannounced
 from collbench.gate.comparable import check, of_another_cluster
@@ -56,7 +56,7 @@ class Looked:
     @property
     def undecided(self) -> Mask:
         """[cells] that were measured, but say nothing."""
-        return np.asarray((self.unstable | self.torn).any(axis=0))
+        return np.asarray((self.unstable | self.torn).any(axis=0)) | (self.steady[0].problem is not None)
 
 
 def judge(
@@ -73,14 +73,16 @@ def judge(
     looked = _look(learned, candidate, cells, usual_canary(baseline.allocations))
     found = [changes(baseline.allocations[-1], each) for each in candidate]
     happened, idle = of_what_changed(expected, candidate, baseline.allocations)
-    suspicions = accepted(suspicions_of(looked.limits, looked.excess, cells), happened, today, cells)
+    counts = [own and one.problem is None for own, one in zip(fresh(candidate, baseline.allocations), looked.steady, strict=True)]
+    suspicions = accepted(suspicions_of(looked.limits, looked.excess, cells, counts=counts), happened, today, cells)
     floors = floor_states(asked, [each.allocation for each in looked.steady])
     groups = group_states(looked.limits, looked.excess, cells, suspicions, looked.undecided)
-    cause = cause_of(suspicions, groups, cells)
+    cause = cause_of(suspicions, groups, cells) if counts[0] else None  # another state of the machine slows as it likes
     wrong = list(wrong_data(candidate))
     against = [
         *problems.of_history(baseline, learned, looked.limits),
         *problems.of_clocks(baseline, candidate, today),
+        *problems.of_jobs(baseline, candidate),
         *_of_changes(baseline, candidate, [unannounced(each, expected, today) for each in found]),
         *_of_figures(candidate, looked, suspicions),
         *map(Problem, floor_problems(floors)),

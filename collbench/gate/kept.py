@@ -145,7 +145,7 @@ def _head(told: Any, file: Path) -> dict[str, Any]:
         raise ValueError("its first line does not say what it is")
     if told["schema"] > SCHEMA:
         raise ValueError(f"it was written by a newer collbench (schema {told['schema']}, this one knows {SCHEMA}): update")
-    told = {"imported": False, **told}
+    told = {"imported": False, "jobs": [], **told}
     for name, fit in _FITS.items():
         if not fit(told.get(name)):
             raise ValueError(f"'{name}' in its first line is {str(told.get(name))[:40]!r}")
@@ -153,7 +153,7 @@ def _head(told: Any, file: Path) -> dict[str, Any]:
         raise ValueError(f"'name' in its first line is {told['name'][:40]!r}")
     if len(told["canary_s"]) != told["launches"]:
         raise ValueError(f"it has {told['launches']} launches and {len(told['canary_s'])} canaries")
-    return {**{name: told[name] for name in _FITS if name != "columns"}, "canary_s": tuple(told["canary_s"])}
+    return {**{name: told[name] for name in _FITS if name != "columns"}, "canary_s": tuple(told["canary_s"]), "jobs": tuple(told["jobs"])}
 
 
 def _cells(lines: Sequence[Any], launches: int, names: dict[Cell, Cell]) -> dict[Cell, Measured]:
@@ -222,4 +222,5 @@ _FITS: dict[str, Callable[[Any], bool]] = {
     "facts": _is_facts,
     "columns": lambda value: value == [*COLUMNS, "medians_s", "wrong", "na"],
     "imported": lambda value: isinstance(value, bool),
+    "jobs": lambda value: isinstance(value, list) and all(isinstance(each, str) and each.isprintable() for each in value),
 }

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from math import isclose
 
 from collbench.analysis.differences import Difference, Facts
+from collbench.analysis.idle import without_idle
 
 _MACHINE = re.compile(r"machines (\d+) (.+)", re.ASCII | re.DOTALL)
 _OWN = re.compile(r"software .* address|topology .* sm_lid", re.ASCII | re.DOTALL)
@@ -22,7 +23,7 @@ def comparable(before: Facts, after: Facts) -> tuple[Facts, Facts]:
     A run tells of equal machines once. So where one of many is changed a second kind of machine appears, and is compared with what it
     was: the most alike of the other side.
     """
-    a, b = _lasting(before), _lasting(after)
+    a, b = _lasting(without_idle(before)), _lasting(without_idle(after))  # of a baseline that an earlier collbench wrote, too
     one, other = _machines(a), _machines(b)
     if not one or not other or max(len(one), len(other)) > _MOST_MACHINES:
         return a, b

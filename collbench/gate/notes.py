@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from collbench.gate.allocation import COLUMNS, Allocation, Cell
-from collbench.gate.baseline import Baseline
+from collbench.gate.baseline import Baseline, of_one_job
 from collbench.gate.confirm import NO_KEY, can_be_named
 from collbench.gate.names import counted, names_of
 from collbench.gate.rule import Excess, Limits, Mask
@@ -27,6 +27,10 @@ def of_candidate(baseline: Baseline, candidate: Sequence[Allocation]) -> Iterato
     if few:
         many = f" and {counted(len(few) - 1, 'other')}" if len(few) > 1 else ""
         yield f"{few[0].name}{many}: fewer than {FEWEST_LAUNCHES} launches, so it is not known whether cells are stable; five are usual"
+    shared = of_one_job([(each.name, each.jobs) for each in baseline.allocations])
+    if shared is not None:
+        one, other, job = shared
+        yield f"baseline: {one} and {other} are both of {job}: its limits may be too narrow; drop one, and add one of a job of its own"
     yield from _of_canaries(baseline, candidate)
     yield from _of_starts(baseline, candidate)
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from datetime import date
-from math import exp, isclose, isfinite, log
+from math import isclose, isfinite, log
 
 from collbench.analysis.differences import NOTHING, Difference
 from collbench.gate.cause import BACKEND, CELLS, HOST, LATENCY, LINK, MEMORY, OPERATION, UNCLEAR
 from collbench.gate.changes import Expected
-from collbench.gate.pattern import Pattern, pattern_of
+from collbench.gate.pattern import Pattern, pattern_of, times
 from collbench.gate.verdict import Announcement, Cause, Change, GroupState, Suspicion
 
 _FIRST, _LIKELY, _POSSIBLE, _UNLIKELY, _HARDLY = range(5)
@@ -90,8 +90,9 @@ def _of_library(owners: set[str], pattern: Pattern, kind: str) -> _Told:
         return _HARDLY, f"hardly: nothing that is slower is on {' or '.join(sorted(owners))}"
     if slower <= owners:
         return (_LIKELY if kind == LINK else _FIRST), "it carries all that is slower"
-    others = ", ".join(sorted(slower - owners))
-    return _UNLIKELY, f"it carries a part of what is slower; {others} is slower too"
+    others = sorted(slower - owners)
+    also = f"{', '.join(others)} {'is' if len(others) == 1 else 'are'} slower too"
+    return _UNLIKELY, f"it carries a part of what is slower; {also}"
 
 
 def _of_link(change: Difference, pattern: Pattern, kind: str) -> _Told:
@@ -99,7 +100,7 @@ def _of_link(change: Difference, pattern: Pattern, kind: str) -> _Told:
     if slowdown is not None and slowdown < 0:
         return _HARDLY, "hardly: this makes it faster"
     if slowdown is not None and isclose(slowdown, pattern.slowdown, rel_tol=_NEAR) and kind in (LINK, UNCLEAR, ""):
-        return _FIRST, f"a link that is {exp(slowdown):.2f} times slower, and {exp(pattern.slowdown):.2f} times slower is what was measured"
+        return _FIRST, f"a link that is {times([slowdown])} times slower, and {times([pattern.slowdown])} times slower is what was measured"
     if kind in (LINK, LATENCY, UNCLEAR):
         rate = bool(_RATE.search(change.what))
         return (_FIRST if rate else _LIKELY), "it is of the links, which all that is slower shares"

@@ -10,13 +10,14 @@ import numpy as np
 
 from collbench.analysis.differences import Difference
 from collbench.gate.allocation import Allocation, Cell
-from collbench.gate.baseline import Baseline, seconds_of
+from collbench.gate.baseline import Baseline, of_one_job, seconds_of
 from collbench.gate.comparable import differing_way
 from collbench.gate.names import counted, names_of
 from collbench.gate.rule import FEWEST, STRIKES, Limits, Mask
 from collbench.gate.verdict import SUSPECTED, Suspicion
 
 _MOST_NAMED = 4
+_NOT_FRESH = "what happens in one job is no proof of the next, so it counts once; measure in a job of its own"
 _ANYWHERE = timedelta(days=1)  # by which the date of one zone is ahead of another's
 
 
@@ -48,6 +49,19 @@ def of_clocks(baseline: Baseline, candidate: Sequence[Allocation], today: date) 
             yield Problem(f"allocation {each.name} {when}: a clock is wrong, or it is older than what judges it", True)
         elif each.began is not None and each.began.date() > today + _ANYWHERE:
             yield Problem(f"allocation {each.name} began {each.began_utc}, and today is {today}: a clock is wrong", True)
+
+
+def of_jobs(baseline: Baseline, candidate: Sequence[Allocation]) -> Iterator[Problem]:
+    """Candidates of one job, or of one of the baseline's: in the same allocation chance repeats itself (MEASUREMENT.md: 10 to 15 times)."""
+    known = {job: each.name for each in baseline.allocations for job in each.jobs}
+    held = next(((each, job) for each in candidate for job in each.jobs if job in known), None)
+    if held is not None:
+        each, job = held
+        yield Problem(f"allocation {each.name} is of {job}, and {known[job]} of the baseline, too: {_NOT_FRESH}", True)
+    twice = of_one_job([(each.name, each.jobs) for each in candidate])
+    if twice is not None:
+        one, other, job = twice
+        yield Problem(f"allocations {one} and {other} are both of {job}: {_NOT_FRESH}", True)
 
 
 def of_changes(found: Sequence[Difference]) -> Iterator[Problem]:

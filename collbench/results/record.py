@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
+from functools import cache
 from typing import Any
 
 from collbench.peak.ceiling import Ceiling
@@ -110,12 +111,22 @@ class Row:
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Row:
         """The row written by `as_json`; unknown keys of a newer schema are left out. Raises TypeError when a field is missing."""
-        known = {f.name: values[f.name] for f in fields(cls) if f.name in values}
+        names = _names()
+        known = {name: values[name] for name in names if name in values}
         for name, kind in _NESTED.items():
             if known.get(name) is not None:
                 known[name] = kind(**known[name])
         known["flags"] = tuple(known.get("flags", ()))
-        return cls(**known)
+        if len(known) < len(names):
+            return cls(**known)
+        row = object.__new__(cls)  # whole, as most are: without a call for each field
+        vars(row).update(known)
+        return row
 
 
 _NESTED: dict[str, type] = {"ceiling": Ceiling, "hard_bound": Ceiling, "time_s": Times}
+
+
+@cache
+def _names() -> tuple[str, ...]:
+    return tuple(each.name for each in fields(Row))

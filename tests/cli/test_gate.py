@@ -217,3 +217,14 @@ def test_a_suite_of_ones_own_is_not_replaced(good: Path, tmp_path: Path) -> None
     mine.write_text("schema = 1\n")
     assert "was not written by `collbench gate`" in one_sentence(gate(good, "--confirm-suite", str(mine), night(good, "same")))
     assert mine.read_text() == "schema = 1\n"
+
+
+def test_a_gate_that_fails_leaves_no_verdict_of_an_earlier_night(good: Path, tmp_path: Path) -> None:
+    outputs = ["--out", str(tmp_path / "verdict.json"), "--junit", str(tmp_path / "gate.xml")]
+    assert gate(good, *outputs, night(good, "same")).returncode == 0
+    assert gate(good, *outputs, "--paired", night(good, "same")).returncode == 2
+    assert len(list(tmp_path.iterdir())) == 2  # what was typed is no gate yet
+    assert gate(good, *outputs, "not-there").returncode == 2
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "gate.xml").write_text("<mine/>")
+    assert "gate.xml was not written by `collbench gate --junit`" in one_sentence(gate(good, *outputs, night(good, "same")))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -137,3 +138,10 @@ def test_what_keeps_it_from_passing_is_said() -> None:
     assert unknown.startswith("--min-percent ring:80@1M-: the share is not known of allreduce 1 MiB mpi (n/a, no such ceiling, ")
     again = [allocation(name, {cell(): 70.0}) for name in ("night-1", "night-2", "night-3")]
     assert floor_problems(floor_states([read_floor("ring:80@64M-")], again)) == []
+
+
+def test_three_of_one_job_are_one() -> None:
+    low = [allocation(f"night-{number}", {cell(): 70.0}) for number in range(3)]
+    floors = [read_floor("ring:80@64M-")]
+    assert [each.state for each in floor_states(floors, low)] == ["confirmed"]
+    assert [each.state for each in floor_states(floors, [replace(each, jobs=("Slurm job 12",)) for each in low])] == ["suspected"]

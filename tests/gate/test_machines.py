@@ -65,3 +65,12 @@ def test_what_names_a_node_is_no_change() -> None:
 )
 def test_what_steers_a_node_is(what: str, a: str, b: str) -> None:
     assert len(changes(allocation(machine(0, **{what: a})), allocation(machine(0, **{what: b})))) == 1
+
+
+def test_a_container_s_interfaces_are_no_change_and_a_used_one_s_rate_is() -> None:
+    """Those of a baseline that was written with them, too."""
+    eth0 = {"interfaces 0 name": "eth0", **machine(0, **{"nics eth0 virtual": "veth or the like", "nics eth0 shaped": "500"})}
+    docker = {"machines 0 nics docker0 virtual": "bridge", "machines 0 nics veth7 virtual": "veth or the like"}
+    assert changes(allocation(eth0), allocation({**eth0, **docker})) == [] == changes(allocation({**eth0, **docker}), allocation(eth0))
+    found = changes(allocation(eth0), allocation({**eth0, **docker, "machines 0 nics eth0 shaped": "450"}))
+    assert [(each.what, each.b) for each in found] == [("machines 0 nics eth0 shaped", "450")]

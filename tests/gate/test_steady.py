@@ -45,6 +45,20 @@ class TestState:
         assert verdict.result == ("passed" if told is None else "no verdict")
         assert told is None or verdict.reasons[0].endswith(told)
 
+    def test_an_allocation_in_another_state_clears_and_confirms_nothing(self) -> None:
+        odd = {"canary_s": (26e-8,) * 5}
+        for later in (allocation("c", **odd), replace(slow("c"), **odd)):
+            verdict = judged(slow("a"), slow("b"), later)
+            assert (verdict.result, {each.state for each in verdict.suspicions}) == ("no verdict", {"suspected"})
+        assert {each.state for each in judged(slow("a"), slow("b"), allocation("c")).suspicions} == {"cleared"}
+
+    def test_the_only_allocation_in_another_state_points_at_nothing(self) -> None:
+        slower = allocation("a", dict.fromkeys((64 << 20, 128 << 20, 256 << 20), 4.0))
+        assert judged(slower).cause is not None
+        verdict = judged(replace(slower, canary_s=(26e-8,) * 5))
+        assert (verdict.cause, verdict.result) == (None, "no verdict")
+        assert "passed" not in {each.state for each in verdict.groups}
+
     def test_what_a_left_out_launch_lacks_is_not_missed_and_what_was_wrong_in_it_is(self) -> None:
         whole = allocation("new", canary_s=(26e-8, 6e-8, 6e-8, 6e-8, 6e-8))
         assert judged(replace(whole, cells={**whole.cells, cell(8): Measured((None, *(1.008e-6,) * 4))})).result == "passed"

@@ -16,7 +16,7 @@ from collbench.results.environment import cpu_model, host_facts, loaded_librarie
     [
         "SLURM_JOB_ID", "OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMIX_RANK", "NCCL_DEBUG", "UCX_TLS", "GLOO_SOCKET_IFNAME", "MPICH_CVAR_X",
         "FI_PROVIDER", "I_MPI_FABRICS", "MV2_X", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "COLLBENCH_OUT", "MASTER_ADDR", "MASTER_PORT",
-        "RANK", "WORLD_SIZE", "LOCAL_RANK", "TORCHELASTIC_RUN_ID", "LD_PRELOAD",
+        "RANK", "WORLD_SIZE", "LOCAL_RANK", "TORCHELASTIC_RUN_ID", "LD_PRELOAD", "PBS_JOBID", "LSB_JOBID",
     ],
 )  # fmt: skip
 def test_what_steers_libraries_is_recorded(name: str) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date, timedelta
 from pathlib import Path
 from shlex import quote
 
+from collbench.gate.names import counted
 from collbench.gate.rule import ENOUGH, FEWEST, STRIKES
 from collbench.gate.verdict import PASSED, REGRESSION, SUSPECTED, WRONG_DATA, Change, Verdict
 from collbench.report.headlines import short
@@ -16,6 +18,7 @@ from collbench.report.table import Line
 
 _LAUNCHES, _DAYS, _LONGEST_NAME = 5, 30, 90
 _PLACING = ("--ranks", "-g", "--gpus-per-process", "--ranks-per-node")  # how many ranks a start without a launcher makes
+_MORE = re.compile(r"allocation (\S+): .*; measure (\d) launch(?:es)? more in it, and name them too", re.ASCII | re.DOTALL)
 _EXPECT, _SUITE = "changes.toml", "confirm.toml"
 
 
@@ -31,6 +34,7 @@ class Typed:
     launcher  "local", "srun" …; None where no run says it
     options   of the command that measured, as `facts` has them
     slowed    whether it was made slower on purpose: no baseline takes it
+    commands  by allocation the words that measured it, as `words_of` has them; none where they are not known
     """
 
     baseline: Path
@@ -43,6 +47,7 @@ class Typed:
     launcher: str | None
     options: Mapping[str, str]
     slowed: bool
+    commands: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def judge(self, *more: str) -> str:
         """The same gate with more words, be they runs or options."""
@@ -72,6 +77,32 @@ def _texts(verdict: Verdict, typed: Typed) -> Iterator[str]:
         yield from _announcing(verdict, typed, meant[0], len(meant))
     elif waiting and verdict.waits:
         yield from _again(verdict, typed)
+    else:
+        yield from _replacing(verdict, typed)
+
+
+def words_of(options: Mapping[str, str]) -> list[str]:
+    """What was typed to measure, of `facts`' options; nothing where that does not say how the words were parted."""
+    if "command" not in options or any(not value or " " in value for name, value in options.items() if name != "command"):
+        return []
+    others = ((name, value) for name, value in options.items() if name != "command")
+    return [*options["command"].split(" "), *(word for name, value in others for word in ([name] if value == "given" else [name, value]))]
+
+
+def _replacing(verdict: Verdict, typed: Typed) -> Iterator[str]:
+    """Launches in place of those during which the machine was in another state, for each allocation that lacks some."""
+    lacking = [(told[1], int(told[2])) for reason in verdict.reasons if (told := _MORE.fullmatch(reason))]
+    known = [(name, count, typed.commands[name]) for name, count in lacking if typed.commands.get(name)]
+    if typed.slowed or not known:
+        return
+    added: list[str] = []
+    for name, count, words in known:
+        folder = _fresh_names(name, 1)[0]
+        added.append(folder)
+        while_it_runs = "" if typed.launcher in (None, "local") else ", in the same job"
+        yield f"next: measure {counted(count, 'launch')} more in {name}{while_it_runs}:"
+        yield f"  {_started([*words, '--allocation', name, '--quiet', '--out'], folder, count, typed)}"
+    yield from ("and judge all together:", f"  {typed.judge(*added)}")
 
 
 def _kept(verdict: Verdict, typed: Typed) -> Iterator[str]:
@@ -127,10 +158,16 @@ def _measured(name: str, typed: Typed) -> str:
     if typed.launcher in (None, "local"):
         placing = [word for option in _PLACING if option in typed.options for word in (option, typed.options[option])]
         return _command("run", suite, *placing, "--launches", str(_LAUNCHES), "--allocation", name, "--out", name, "--quiet")
-    start = {"mpirun": "mpirun …", "torchrun": "torchrun … -m"}.get(str(typed.launcher), typed.launcher)
     allocation = [] if typed.launcher == "srun" else ["--allocation", name]
-    command = _command("run", suite, *allocation, "--quiet", "--out")
-    return f"for n in {' '.join(map(str, range(1, _LAUNCHES + 1)))}; do {start} {command} {quote(name)}/launch-$n; done"
+    return _started(["run", suite, *allocation, "--quiet", "--out"], name, _LAUNCHES, typed)
+
+
+def _started(words: Sequence[str], folder: str, count: int, typed: Typed) -> str:
+    """So many launches into a folder; a launcher starts each."""
+    if typed.launcher in (None, "local"):
+        return _command(*words, folder, *(["--launches", str(count)] if count > 1 else []))
+    start = {"mpirun": "mpirun …", "torchrun": "torchrun … -m"}.get(str(typed.launcher), typed.launcher)
+    return f"for n in {' '.join(map(str, range(1, count + 1)))}; do {start} {_command(*words)} {quote(folder)}/launch-$n; done"
 
 
 def _command(*words: str) -> str:

@@ -78,11 +78,16 @@ def lines(verdict: Verdict, format: str, style: str) -> Iterator[Line]:
         yield from [terminal.json_line(verdict)] if format == "json" else terminal.lines(verdict)
 
 
+def is_summary(path: Path) -> bool:
+    """Whether it is the one that GitHub gathers for the step."""
+    summary = os.environ.get(_SUMMARY)
+    return bool(summary) and Path(summary or "").resolve() == path.resolve()
+
+
 def _write_markdown(path: Path, verdict: Verdict) -> None:
     from collbench.report.verdict.markdown import LARGEST, markdown
 
-    summary = os.environ.get(_SUMMARY)
-    if not summary or Path(summary).resolve() != path.resolve():
+    if not is_summary(path):
         write_whole(path, markdown(verdict), "--markdown")
         return
     try:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from collbench.gate.verdict import Change, Verdict
-from collbench.report.verdict.following import Typed, following
+from collbench.report.verdict.following import Typed, following, words_of
 from tests.gate.verdicts import suspicion, verdict
 
 AGAIN = ("suspected: 1; measure those again in 2 fresh allocations, and judge all together",)
@@ -73,3 +73,22 @@ def test_a_regression_has_a_page_and_wrong_data_a_table() -> None:
     assert told(verdict(result="regression"))[1] == "  collbench gate --baseline base night-8 --html gate.html"
     assert told(verdict(result="regression"), html=True) == []
     assert told(verdict(result="wrong data")) == ["next: see in which cells:", "  collbench report night-8"]
+
+
+def test_launches_that_replace_others_are_measured_as_the_first_ones_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    more = "the machine was in another state in 1 of 2 launches (canary off), and 1 launch left; measure 2 launches more in it"
+    given = verdict(result="no verdict", reasons=(f"allocation night-8: {more}, and name them too",), candidates=("night-8",))
+    words = words_of({"command": "run all.toml", "--ranks": "2", "--in-place": "given"})
+    assert told(given, commands={"night-8": words}) == [
+        "next: measure 2 launches more in night-8:",
+        "  collbench run all.toml --ranks 2 --in-place --allocation night-8 --quiet --out night-8-again-1 --launches 2",
+        "and judge all together:",
+        "  collbench gate --baseline base night-8 night-8-again-1",
+    ]
+    measured = "collbench run all.toml --ranks 2 --in-place --allocation night-8 --quiet --out night-8-again-1/launch-$n"
+    assert told(given, commands={"night-8": words}, launcher="srun")[:2] == [
+        "next: measure 2 launches more in night-8, in the same job:",
+        f"  for n in 1 2; do srun {measured}; done",
+    ]
+    assert told(given) == [] == told(given, commands={"night-8": words_of({"command": "run", "--ranks": "2 all.toml"})})
