@@ -71,6 +71,7 @@ def decide(both: Sequence[SideBySide], expected: Sequence[Expected], today: date
     against = [
         *(Problem(each.problem, True) for each in both if each.problem),
         *problems.of_changes(unannounced([each for each in found if each.kind not in _STACK], expected, today)),
+        *problems.of_shared_jobs([each.new for each in both]),
         *_of_stacks(both),
         *_of_figures(both, looked, suspicions),
         *map(Problem, floor_problems(floors)),

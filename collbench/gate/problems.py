@@ -58,6 +58,11 @@ def of_jobs(baseline: Baseline, candidate: Sequence[Allocation]) -> Iterator[Pro
     if held is not None:
         each, job = held
         yield Problem(f"allocation {each.name} is of {job}, and {known[job]} of the baseline, too: {_NOT_FRESH}", True)
+    yield from of_shared_jobs(candidate)
+
+
+def of_shared_jobs(candidate: Sequence[Allocation]) -> Iterator[Problem]:
+    """Two of them that are of one job."""
     twice = of_one_job([(each.name, each.jobs) for each in candidate])
     if twice is not None:
         one, other, job = twice

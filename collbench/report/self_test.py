@@ -48,7 +48,7 @@ def limits_of(recorded: Recorded) -> Iterator[Line]:
     allocations, launches = len(recorded.allocation), len(recorded.launch)
     yield Line(
         f"drawn from {launches} launches of {allocations} recorded allocations: what is rarer than one of {launches} launches is not in "
-        f"it, nor whether the cluster drifts"
+        f"it, nor whether the cluster drifts; few allocations overstate false alarms"
     )
     if recorded.left_out:
         cells, them = ("1 cell", "it") if recorded.left_out == 1 else (f"{recorded.left_out} cells", "them")

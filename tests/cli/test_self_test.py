@@ -53,7 +53,7 @@ def test_of_what_a_baseline_recorded(folder: Path) -> None:
     assert lines[2].split()[:3] == ["nothing", "false", "alarms"]
     assert lines[-2:] == [
         "drawn from 10 launches of 5 recorded allocations: what is rarer than one of 10 launches is not in it, nor whether the cluster "
-        "drifts",
+        "drifts; few allocations overstate false alarms",
         "1 cell left out: fewer than four allocations have it",
     ]
 

