@@ -186,8 +186,9 @@ def test_a_wheel_and_a_source_archive_hold_the_cuda_kernels_and_all_that_is_no_p
     shutil.copytree(ROOT / "cuda_kernels", sources / "cuda_kernels")
     data = [path.relative_to(ROOT) for path in ROOT.glob("collbench/**/*.*") if path.suffix in (".toml", ".json", ".c", ".typed")]
     assert {"quick.toml", "suite.schema.json", "sockets.c"} < {path.name for path in data}
-    for path in (*data, *(place.parent / "__init__.py" for place in data)):
-        (sources / path).parent.mkdir(exist_ok=True)
+    packages = {package for place in data if (ROOT / (package := place.parent / "__init__.py")).exists()}  # some folders hold data alone
+    for path in (*data, *packages):
+        (sources / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / path, sources / path)
     for name in ("pyproject.toml", "MANIFEST.in", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, sources)

@@ -14,6 +14,7 @@ from tests.beds.hosts import Hosts
 # TmpFS: slurmd processes that share a /tmp would share PMIx's folders in it too. KillWait: the default of 30 s is a test's whole patience.
 CONFIGURATION = """\
 ClusterName=testbed
+FirstJobId={first}
 SlurmctldHost={machine}({controller})
 SlurmctldPort={port}
 SlurmUser=root
@@ -157,7 +158,7 @@ class SlurmBed(Bed):
         port = 12000 + 20 * self.number  # below the range from which outgoing connections take theirs
         machine = socket.gethostname().partition(".")[0]
         controller = self.hosts.gateway if self.hosts else "127.0.0.1"
-        text = CONFIGURATION.format(machine=machine, controller=controller, port=port, folder=self.folder)
+        text = CONFIGURATION.format(first=_first_job(), machine=machine, controller=controller, port=port, folder=self.folder)
         addresses = self.hosts.addresses if self.hosts else ["127.0.0.1"] * self.count
         for index, (node, address) in enumerate(zip(self.nodes, addresses, strict=True), 1):
             text += f"NodeName={node} NodeHostname={node if self.hosts else machine} NodeAddr={address} Port={port + index} "
@@ -186,3 +187,8 @@ class SlurmBed(Bed):
             time.sleep(0.05)
         logs = "\n".join(path.read_text()[-600:] for path in sorted((self.folder / "log").iterdir()))
         raise Missing(f"the {self.count} Slurm nodes did not become idle within 20 s: {logs}")
+
+
+def _first_job() -> int:
+    """A number that no earlier bed's jobs had: the gate takes cluster and number for the job's name. Slurm counts to 67,108,863."""
+    return 1 + int(time.time()) % 60_000_000

@@ -22,7 +22,7 @@ from tests.cli.command import run_here
 from tests.helpers import make_cell
 from tests.results.rows import make_row, make_times, store
 
-CELLS = {(backend, size << 20): 3.0 for backend in ("gloo", "mpi") for size in (1, 2, 4, 16)}
+CELLS = {(backend, size << 20): 3.0 for backend in ("gloo", "mpi") for size in (4, 8, 16)}
 
 
 class MadeUp:
@@ -70,7 +70,7 @@ def trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trials:
 def test_what_is_done_is_drawn_by_the_seed() -> None:
     assert drawn("same", 0, CELLS) == Done()
     assert drawn("group", 3, CELLS) == drawn("group", 3, CELLS)
-    assert drawn("group", 3, CELLS).sizes == tuple(size << 20 for size in (2, 4, 16))
+    assert drawn("group", 3, CELLS).sizes == tuple(size << 20 for size in (4, 8, 16))
     assert {drawn("group", seed, CELLS).backend for seed in range(9)} == {"gloo", "mpi"}
     assert len({drawn("cell", seed, CELLS).spec for seed in range(10)}) > 4
     assert [drawn("link", seed, CELLS).at_hosts for seed in (0, 1)] == [False, True]
@@ -123,7 +123,7 @@ def test_kinds_are_spread_over_the_whole() -> None:
 
 def test_the_suite_says_what_can_be_slowed(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text(Link.suite)
-    assert sizes_in(tmp_path / "a.toml", "gloo") == {size << 20 for size in (1, 2, 4, 16)}
+    assert sizes_in(tmp_path / "a.toml", "gloo") == {size << 20 for size in (4, 8, 16)}
     (tmp_path / "b.toml").write_text('[[sweeps]]\nbackends = "mpi"\nsizes = [1024, 2048]\n')
     assert sizes_in(tmp_path / "b.toml", "mpi") == {1024, 2048} and sizes_in(tmp_path / "b.toml", "gloo") == set()
 
