@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from collbench.backends.backend import Available, Settings, Unavailable
 from collbench.backends.group import Group
 from collbench.backends.memory import AnyBuffers
-from collbench.backends.on_torch import TorchBackend, join, no_cuda_build
+from collbench.backends.on_torch import TorchBackend, join, load_torch, no_cuda_build
 from collbench.backends.torch_binding import TorchBinding
 from collbench.operations.cell import Cell
 from collbench.operations.operation import Operation, Reason
@@ -43,9 +43,7 @@ class GlooBackend(TorchBackend):
         """Imports torch and forms its default group over a store that rank 0 opens on a free port."""
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # it warns of every address without a name
         self._chosen = os.environ.setdefault(_INTERFACE, interface_with(world.me.address))
-        import torch
-
-        self._torch = torch
+        torch = self._torch = load_torch()
         self.rank, self.ranks = world.rank, world.size
         torch.set_num_threads(1)
         self.look_for_gpus(world, lambda: no_cuda_build(torch))

@@ -17,7 +17,7 @@ from collbench.backends.clock import Clock
 from collbench.backends.group import Group
 from collbench.backends.memory import AnyBuffers
 from collbench.backends.on_gpu import OneGpu, no_gpu
-from collbench.backends.on_torch import TorchBackend, join, no_cuda_build
+from collbench.backends.on_torch import TorchBackend, join, load_torch, no_cuda_build
 from collbench.backends.places import Place, trouble
 from collbench.backends.torch_binding import TorchBinding
 from collbench.errors import RunFailed, UsageError
@@ -109,9 +109,7 @@ class TorchNcclBackend(TorchBackend):
 
     def open(self, world: World, settings: Settings) -> None:
         """Imports torch, takes a GPU and forms the default group. Raises UsageError, RunFailed."""
-        import torch
-
-        self._torch = torch
+        torch = self._torch = load_torch()
         cuda: Any = torch.cuda
         self.rank, self.ranks = world.rank, world.size
         if settings.gpus_per_process > 1:

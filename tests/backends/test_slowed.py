@@ -220,6 +220,18 @@ def test_it_is_listed_but_carries_nothing_itself(world):
         SlowedBackend().open(world, Settings())
 
 
+def measured(**asked):
+    """By size how many times as long real ranks took."""
+    line = [
+        sys.executable,
+        str(ROOT / "tests/backends/slowed_pairs.py"),
+        json.dumps({"spec": "by=10%", "looks": 31, "samples": 20, **asked}),
+    ]
+    done = subprocess.run(line, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=90, check=False)
+    assert done.returncode == 0, done.stderr
+    return {int(size): ratio for size, ratio in json.loads(done.stdout.splitlines()[-1]).items()}
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("backend", "operation", "sizes", "mode"),
@@ -228,18 +240,20 @@ def test_it_is_listed_but_carries_nothing_itself(world):
         ("mpi", "allreduce", [16384, 262144], "pipelined"),
         ("mpi", "allreduce", [16384, 262144], "batched"),
         ("socket", "p2p_latency", [8, 1024, 65536, MIB], "isolated"),
-        ("gloo", "allreduce", [8, 1024, 65536, MIB], "isolated"),
     ],
 )
-def test_over_real_libraries_iterations_take_ten_percent_longer(backend, operation, sizes, mode):
-    """The quicker ones of many in turns, and wide bounds: who shares the cores makes a rank wait for another one's hold, too.
+def test_native_iterations_take_ten_percent_longer_than_those_beside_them(backend, operation, sizes, mode):
+    """The quicker ones of many in turns, and wide bounds: where cores are shared, a rank waits for another one's hold, too.
 
     Below a microsecond the two calls take more than 10 % by themselves.
     """
-    asked = {"backend": backend, "operation": operation, "sizes": sizes, "mode": mode, "spec": "by=10%", "looks": 31, "samples": 20}
-    line = [sys.executable, str(ROOT / "tests/backends/slowed_pairs.py"), json.dumps(asked)]
-    done = subprocess.run(line, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=90, check=False)
-    assert done.returncode == 0, done.stderr
-    for size, ratio in json.loads(done.stdout.splitlines()[-1]).items():
-        short = backend == "mpi" and int(size) < 4096
+    for size, ratio in measured(backend=backend, operation=operation, sizes=sizes, mode=mode).items():
+        short = backend == "mpi" and size < 4096
         assert 1.04 < ratio < (1.5 if short else 1.3), (size, ratio)
+
+
+@pytest.mark.in_turn
+def test_gloos_iterations_take_ten_percent_longer_than_they_took():
+    """Each against its own time: beside others, on cores that ranks and Gloo's threads share, it may be up to a quarter."""
+    found = measured(backend="gloo", operation="allreduce", sizes=[8, 1024, 65536, MIB], mode="isolated", within=True)
+    assert {size: round(ratio, 2) for size, ratio in found.items()} == pytest.approx(dict.fromkeys(found, 1.10), abs=0.02)

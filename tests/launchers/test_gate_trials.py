@@ -25,7 +25,7 @@ SUITE = (
 )
 
 
-@pytest.mark.in_turn
+@pytest.mark.long  # 15 s and more: the gate itself on made-up times of a link is in tests/beds/test_gate_trials.py
 @pytest.mark.slurm
 @pytest.mark.timeout(180)
 def test_a_link_that_lost_a_tenth_is_found(tmp_path: Path) -> None:
