@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from collbench.report.html.chart import Spot
 from collbench.report.html.drawing.draw import BAD, INK, PAPER, SOFT, panel, series_color, spots, svg_of
+from collbench.report.html.drawing.ratio_axis import ticks_within
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -64,20 +65,11 @@ def _axis(axes: Axes, lines: Sequence[Interval]) -> None:
     spare = 0.06 * (high - low)
     axes.set_xlim(low - spare, high + spare)
     axes.set_ylim(len(lines) - 0.5, -0.5)
-    ticks = _ticks(low - spare, high + spare)
+    ticks = ticks_within(_TICKS, low - spare, high + spare, (high - low + 2 * spare) / 8)
     axes.set_xticks([log2(tick) for tick in ticks], [f"×{tick:g}" for tick in ticks])
     axes.set_yticks([])
     axes.set_xlabel("← faster · time of the candidate / time of the baseline · slower →")
     axes.axvline(0, color=INK, linewidth=1)
-
-
-def _ticks(low: float, high: float) -> list[float]:
-    """Round ratios, none closer to another than an eighth of the axis."""
-    chosen: list[float] = []
-    for tick in _TICKS:
-        if low <= log2(tick) <= high and all(abs(log2(tick / other)) >= (high - low) / 8 for other in chosen):
-            chosen.append(tick)
-    return sorted(chosen)
 
 
 def _draw(axes: Axes, place: int, each: Interval) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from collbench.gate.verdict import CONFIRMED
 from collbench.report.html.chart import Spot
 from collbench.report.html.drawing.draw import BAD, GRID, INK, LIMIT, PAPER, SOFT, fixed_ticks, panel, spots, svg_of
+from collbench.report.html.drawing.ratio_axis import ticks_within
 from collbench.report.verdict.words import slower
 
 if TYPE_CHECKING:
@@ -68,20 +69,11 @@ def _axis(axes: Axes, lines: Sequence[Judged]) -> None:
     spare = 0.06 * (high - low)
     axes.set_xlim(low - spare, high + spare)
     axes.set_ylim(len(lines) - 0.5, -0.5)
-    ticks = _ticks(low - spare, high + spare)
+    ticks = ticks_within(_TICKS, low - spare, high + spare, (high - low + 2 * spare) / 8, log)
     fixed_ticks(axes.xaxis, [log(tick) for tick in ticks], [slower(tick) if tick != 1 else "as before" for tick in ticks])
     axes.set_yticks([])
     axes.set_xlabel("← faster · time over what the baseline says · slower →")
     axes.axvline(0, color=INK, linewidth=1)
-
-
-def _ticks(low: float, high: float) -> list[float]:
-    """Round factors, none closer to another than an eighth of the axis."""
-    chosen: list[float] = []
-    for tick in _TICKS:
-        if low <= log(tick) <= high and all(abs(log(tick / other)) >= (high - low) / 8 for other in chosen):
-            chosen.append(tick)
-    return sorted(chosen)
 
 
 def _draw(axes: Axes, place: int, each: Judged) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import log2
 from typing import TYPE_CHECKING
 
@@ -28,7 +28,7 @@ def ratio_axis(axes: Axes, levels: Sequence[float], upright: bool) -> None:
     room = 0.05 * (high - low)
     low, high = low - room, high + room
     box = axes.bbox
-    ticks = _ticks(low, high, 16 * (high - low) / box.height if upright else 40 * (high - low) / box.width)
+    ticks = ticks_within(_TICKS, low, high, 16 * (high - low) / box.height if upright else 40 * (high - low) / box.width)
     places, texts = [log2(tick) for tick in ticks], [f"×{tick:g}" for tick in ticks]
     if upright:
         fixed_ticks(axes.yaxis, places, texts)
@@ -42,10 +42,10 @@ def ratio_axis(axes: Axes, levels: Sequence[float], upright: bool) -> None:
         axes.axvline(0, color=SOFT, linewidth=0.8)
 
 
-def _ticks(low: float, high: float, apart: float) -> list[float]:
-    """Round ratios between two levels, none closer to another than `apart`."""
+def ticks_within(ticks: Sequence[float], low: float, high: float, apart: float, level: Callable[[float], float] = log2) -> list[float]:
+    """Those of `ticks` between two levels, in ascending order; of two nearer to one another than `apart` the one named first."""
     chosen: list[float] = []
-    for tick in _TICKS:
-        if low <= log2(tick) <= high and all(abs(log2(tick) - log2(other)) >= apart for other in chosen):
+    for tick in ticks:
+        if low <= level(tick) <= high and all(abs(level(tick) - level(other)) >= apart for other in chosen):
             chosen.append(tick)
     return sorted(chosen)
