@@ -61,7 +61,7 @@ def baseline(folder: Path, run: Path) -> Path:
     draw = random.Random(8)
     for night in range(1, NIGHTS + 1):
         told = {**json.loads(head), "name": f"night-{night}", "began_utc": f"2026-01-{night:02d}T00:00:00+00:00", "launches": 3}
-        told["canary_s"] = told["canary_s"][:1] * 3
+        told["canary_s"] = [None] * 3  # the machine's state is not what these tests are about, and a busy one changes it
         lines = [_again(json.loads(cell), draw.gauss(1, _SPREAD)) for cell in cells]
         (folder / f"night-{night}.allocation.jsonl").write_text("\n".join([json.dumps(told), *map(json.dumps, lines), ""]))
     return folder
