@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from math import isfinite
+from operator import attrgetter
 from typing import Any
 
 from collbench.results.record import SERIES, Row
 
 WHERE_NONE = {"algorithm": "auto", "protocol": "auto"}  # what None means in these fields; in all others it is nothing
+_NAMED = attrgetter(*SERIES, "size_bytes")
 SHORTEST_S, LONGEST_S = 1e-15, 1e12  # beyond, logarithms and their squares overflow
 
 
 def cell_of(row: Row) -> tuple[Any, ...]:
     """The cell's identity: its series and its size in bytes."""
-    return (*(getattr(row, name) for name in SERIES), row.size_bytes)
+    named: tuple[Any, ...] = _NAMED(row)
+    return named
 
 
 def forced(row: Row) -> str:

@@ -139,7 +139,10 @@ def _verdict(arguments: argparse.Namespace) -> tuple[Verdict, str | None, Typed 
         from collbench.gate.stored import read_verdict
 
         return read_verdict(arguments.verdict), None, None
-    return _paired(arguments) if arguments.paired else _judged(arguments)
+    from collbench.reading import uncollected
+
+    with uncollected():
+        return _paired(arguments) if arguments.paired else _judged(arguments)
 
 
 def _judged(arguments: argparse.Namespace) -> tuple[Verdict, str | None, Typed]:

@@ -22,7 +22,7 @@ _ABOUT = (
     "for `collbench report` and `compare`. What such output lacks (intervals, samples, ranks) is said and stays unknown."
 )
 FORMATS = "nccl-tests, nccl-tests-json, param, osu, imb, perftest or gloo"  # the registry's, which no other command has to load
-_LARGEST = 1 << 30
+_LARGEST = 256 << 20  # bytes; in memory a line takes some 60 more
 _LISTED = 12  # folders; a log of every night may have thousands
 _STDIN = Path("-")
 
@@ -48,13 +48,10 @@ def add(commands: Any) -> dict[str, argparse.ArgumentParser]:
 
 def call(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Writes the folders, says what is in them, and returns the exit code. Raises UsageError."""
-    import gc
+    from collbench.reading import uncollected
 
-    gc.disable()  # what is read lives until it is stored: looking for what does not takes a third of the time of a long log
-    try:
+    with uncollected():
         return _import(arguments, argv)
-    finally:
-        gc.enable()
 
 
 def _import(arguments: argparse.Namespace, argv: list[str]) -> int:
@@ -98,7 +95,8 @@ def _read(path: Path, arguments: argparse.Namespace) -> list[Table]:
 
 
 def _bytes(path: Path) -> bytes:
-    """A file's content, or stdin's. Raises UsageError for what cannot be read, and for more than 1 GiB."""
+    """A file's content, or stdin's. Raises UsageError for what cannot be read, and for more than 256 MiB."""
+    from collbench.reading import open_file
     from collbench.report.flags import printable
 
     shown = printable(str(path))
@@ -110,12 +108,12 @@ def _bytes(path: Path) -> bytes:
         elif path.name in ("run.json", "cells.jsonl"):
             raise UsageError(f"{shown} is collbench's own: `collbench report` takes its folder as it is")
         else:
-            with path.open("rb") as file:
+            with open_file(path) as file:
                 data = file.read(_LARGEST + 1)
     except OSError as error:
         raise UsageError(f"{shown} cannot be read ({error.strerror or error}): check its permissions") from error
     if len(data) > _LARGEST:
-        raise UsageError(f"{shown} is larger than 1 GiB: cut out the part with the tables")
+        raise UsageError(f"{shown} is larger than {_LARGEST >> 20} MiB: cut out the part with the tables")
     return data
 
 

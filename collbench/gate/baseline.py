@@ -5,7 +5,6 @@ Nothing is locked: a file appears whole or not at all, under a name that no othe
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from collbench.errors import UsageError
 from collbench.gate.allocation import COLUMNS, Allocation, Cell, Measured, in_order, moment
 from collbench.gate.kept import ENDING, head_of, read, write
 from collbench.gate.scheme import Figures, Group, Scheme, known_median, size_class
+from collbench.reading import uncollected
 
 _BACKEND, _OPERATION, _SIZE = (COLUMNS.index(name) for name in ("backend", "operation", "size_bytes"))
 
@@ -85,16 +85,10 @@ def load(path: Path) -> Baseline:
 
 
 def _read(files: Sequence[Path]) -> list[Allocation]:
-    """All of them; of a million tuples that stay none is garbage, and looking for some took two fifths of the time."""
+    """All of them; what has been read is checked, and kept in memory, once."""
     names: dict[Cell, Cell] = {}
-    looked = gc.isenabled()
-    gc.disable()
-    try:
+    with uncollected():
         return [read(file, names) for file in files]
-    finally:
-        if looked:
-            gc.enable()
-            gc.freeze()
 
 
 def add_all(path: Path, allocations: Sequence[Allocation]) -> list[Path]:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import base64
-import gc
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collbench.errors import UsageError
+from collbench.reading import uncollected
 from collbench.report.headlines import short
 from collbench.report.html import against, gate, latencies, machine, matrix, overview, provenance, rates, ratios, slowest, spread, timeline
 from collbench.report.outputs import write_whole
@@ -40,22 +39,10 @@ def page(title: str, make: Callable[[], Sequence[Section]]) -> str:
     missing = [name for name in _NEEDED if find_spec(name) is None]
     if missing:
         raise UsageError(f"--html needs {' and '.join(missing)}: pip install 'collbench[report]'")
-    with _uncollected():
+    with uncollected():
         sections = make()
     style, script = (_written(suffix) for suffix in ("css", "js"))
     return str(_template().render(title=title, sections=sections, style=style, script=script))
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Nobody looks for garbage meanwhile: drawings are full of cycles, and looking takes a seventh of the time."""
-    was = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was:
-            gc.enable()
 
 
 def _written(suffix: str) -> str:

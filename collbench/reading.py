@@ -1,0 +1,81 @@
+"""Reads files that nobody vouches for: regular ones alone, without waiting, and never more than a limit.
+
+A pipe or a terminal in a file's place would have us wait for ever, a device may act when it is opened, and a sparse file holds more
+than any memory. What is refused is an OSError whose `strerror` says why: callers tell it as they tell that a file is not there.
+"""
+
+from __future__ import annotations
+
+import errno
+import gc
+import os
+import re
+import stat
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+_KINDS = {stat.S_IFIFO: "a pipe", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device", stat.S_IFSOCK: "a socket"}
+_MOST_PARTS = 32
+# The parser's time grows with the square of a key's parts. No part is begun in its middle, so that this takes time by length alone.
+_LONG_KEY = re.compile(rf"""(?<![\w"'-])(?:[\w"'-]++[ \t]*+\.[ \t]*+){{{_MOST_PARTS}}}""")
+
+
+def open_file(path: Path) -> BinaryIO:
+    """A regular file, opened. Raises OSError, for what is none, too."""
+    try:
+        _check_kind(path, os.stat(path).st_mode)  # noqa: PTH116 - before it is opened: some devices act on that
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except ValueError as error:
+        raise OSError(errno.EINVAL, "no file can have that name", str(path)) from error
+    try:
+        _check_kind(path, os.fstat(descriptor).st_mode)
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def read_file(path: Path, most: int) -> bytes:
+    """All that a regular file holds. Raises OSError, for one of more than `most` bytes, too."""
+    with open_file(path) as file:
+        data = file.read(most + 1) or b""  # None: of the kernel's files some have nothing to say at the moment
+    if len(data) > most:
+        raise OSError(errno.EFBIG, f"it is larger than {most >> 20} MiB", str(path))
+    return data
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """What TOML says. Raises ValueError, for what is nested or named too deeply, too."""
+    if _LONG_KEY.search(text):
+        raise ValueError(f"a key has more than {_MOST_PARTS} parts")
+    try:
+        return tomllib.loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+def values_in(text: bytes) -> int:
+    """About how many values JSON holds, and never fewer: an empty list takes two characters, and 64 bytes of memory."""
+    return 1 + text.count(b",") + text.count(b":") + text.count(b"[") + text.count(b"{")
+
+
+def _check_kind(path: Path, mode: int) -> None:
+    if stat.S_ISDIR(mode):
+        raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, f"it is {_KINDS.get(stat.S_IFMT(mode), 'no file')}, and no file", str(path))
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Nobody looks for garbage meanwhile: of a million values that were read, and stay, none is; a look takes a third of the time."""
+    looked = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if looked:
+            gc.enable()
