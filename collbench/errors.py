@@ -6,11 +6,14 @@
     └── RunFailed             4  wrong data, hang, crash, launcher and communicator disagree
         ├── WaitExpired       4  a rank did not arrive within the deadline
         └── PeerFailed        4  another rank failed and told us why
+            └── Orphaned      4  rank 0 is not there any longer: nobody else can say so
 
-Exit code 1 is kept for a negative verdict of the gate or the doctor; 130 and 143 for signals.
+Exit code 1 is kept for a negative verdict of the gate or the doctor; 130 and 143 for signals, which raise Interrupted.
 """
 
 from __future__ import annotations
+
+from signal import SIGINT, Signals
 
 FINE, NEGATIVE, USAGE, NO_VERDICT, FAILED, INTERRUPTED, TERMINATED = 0, 1, 2, 3, 4, 130, 143
 
@@ -49,3 +52,23 @@ class PeerFailed(RunFailed):
     def __init__(self, sentence: str, code: int = FAILED) -> None:
         super().__init__(sentence)
         self.exit_code = code
+
+
+class Orphaned(PeerFailed):
+    """Rank 0 has ended, is stopped or cannot be reached; the sentence is this rank's own."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """A signal asks this process to end. No CollbenchError: nothing went wrong, and nobody but the front door is to catch it.
+
+    exit_code: 130 for Ctrl-C, 143 for any other; said: whether the user has been told.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"interrupted by {Signals(number).name}")
+        self.number, self.exit_code, self.said = number, code_of_signal(number), False
+
+
+def code_of_signal(number: int) -> int:
+    """The exit code of a process that a signal asked to end."""
+    return INTERRUPTED if number == SIGINT else TERMINATED

@@ -9,6 +9,7 @@ from itertools import islice
 from typing import Any
 
 from collbench.analysis.idle import without_idle
+from collbench.reading import read_file
 from collbench.results.environment import steering
 from collbench.results.folder import TOPOLOGY
 from collbench.results.jsonl import parse_object
@@ -145,9 +146,7 @@ def topology_of(run: Run) -> dict[str, Any]:
     """What stands in the run's topology.json; nothing where there is none that can be read."""
     path = run.path / TOPOLOGY
     try:
-        if not path.is_file() or path.stat().st_size > _LARGEST_TOPOLOGY:
-            return {}
-        return parse_object(path.read_bytes())
+        return parse_object(read_file(path, _LARGEST_TOPOLOGY))
     except (OSError, ValueError):
         return {}
 

@@ -15,6 +15,7 @@ from collbench.backends.mpi_cuda import why_not_cuda
 from collbench.backends.native_binding import Address, NativeBinding
 from collbench.backends.on_gpu import HostOrGpuBackend
 from collbench.errors import RunFailed
+from collbench.launch.mpi_library import finalise, initialise
 from collbench.launch.pairing import mpi_mismatch, size_disagrees
 from collbench.operations.cell import Cell
 from collbench.operations.groups import group_size
@@ -147,8 +148,7 @@ class MpiBackend(HostOrGpuBackend):
         mismatch = mpi_mismatch(mpi.Get_library_version(), world.info, os.environ)
         if mismatch:
             raise RunFailed(mismatch)
-        if not mpi.Is_initialized():
-            mpi.Init_thread(mpi.THREAD_SINGLE)
+        initialise(mpi)
         disagrees = size_disagrees(mpi.COMM_WORLD.Get_size(), world.info)
         if disagrees:
             raise RunFailed(disagrees)
@@ -202,8 +202,7 @@ class MpiBackend(HostOrGpuBackend):
 
     def close(self) -> None:
         """MPI_Finalize."""
-        if self._mpi.Is_initialized() and not self._mpi.Is_finalized():
-            self._mpi.Finalize()
+        finalise(self._mpi)
 
 
 def _has_large(library: ctypes.CDLL) -> bool:

@@ -15,7 +15,8 @@ from collbench.errors import RunFailed
 from collbench.operations.plan import MOST_STREAMS
 
 if TYPE_CHECKING:
-    from collbench.world.world import Member, World
+    from collbench.world.members import Member
+    from collbench.world.world import World
 
 _KEY_BYTES = 16
 _GREETING = struct.Struct("!16s4I")  # the key of who is greeted; who speaks, to whom, which connection of theirs, which stream

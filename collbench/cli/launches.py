@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from collbench.errors import INTERRUPTED, TERMINATED, UsageError
+from collbench.errors import INTERRUPTED, TERMINATED, Interrupted, UsageError
 from collbench.launch.supervise import say
 from collbench.launch.variables import number
 
@@ -83,8 +83,8 @@ def in_turn(launches: Sequence[One], arguments: argparse.Namespace, argv: Sequen
             code = start([*argv, "--out", str(one.folder)], {**env, _INDEX: str(one.index), **one.env})
             if code:
                 break
-    except KeyboardInterrupt:  # while no ranks' supervisor was there to take it
-        code = INTERRUPTED
+    except Interrupted as error:  # while no ranks' supervisor was there to take it
+        code = error.exit_code
     if code:
         say(_why_it_ended(code, one.title, left))
     return code

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
 import sys
 from contextlib import suppress
-from types import FrameType
 from typing import NoReturn
 
+from collbench.cli import defect
 from collbench.cli.parser import Parser, from_environment
-from collbench.errors import FAILED, INTERRUPTED, TERMINATED, CollbenchError, UsageError
+from collbench.errors import FAILED, CollbenchError, Interrupted, UsageError
+from collbench.launch import signals
 
 _EPILOG = """\
 exit codes: 0 fine · 1 negative verdict · 2 bad input, a missing backend, every cell n/a · 3 no verdict ·
@@ -85,7 +85,7 @@ def _formatter() -> type:
 
 
 def _guarded(argv: list[str]) -> int:
-    signal.signal(signal.SIGTERM, _terminated)
+    signals.handle()
     try:
         return run(argv)
     except BaseException as error:
@@ -104,44 +104,24 @@ def _code_of(error: BaseException) -> int:
     """The exit code for what ended the run; says why unless that was said already."""
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else FAILED
-    known = {KeyboardInterrupt: INTERRUPTED, Terminated: TERMINATED, BrokenPipeError: FAILED}
-    if type(error) in known:
-        return known[type(error)]
-    if isinstance(error, OSError) and error.filename is None and error.errno in _NO_ROOM:  # a stream: files of ours have names
-        _say(f"collbench: the output cannot be written ({error.strerror}): make room where it goes, or send it elsewhere\n")
+    if isinstance(error, BrokenPipeError):
         return FAILED
-    if not isinstance(error, CollbenchError):
-        import traceback
-
-        _say("".join(traceback.format_exception(error)))
-        _say("collbench: this is a defect of collbench, not of your network: please report the lines above\n")
+    if isinstance(error, OSError) and error.filename is None and error.errno in _NO_ROOM:  # a stream: files of ours have names
+        defect.say(f"collbench: the output cannot be written ({error.strerror}): make room where it goes, or send it elsewhere\n")
+        return FAILED
+    if not isinstance(error, CollbenchError | Interrupted):
+        defect.tell(error)
         return FAILED
     if not getattr(error, "said", False):
-        _say(f"collbench: {error}\n")
+        defect.say(f"collbench: {error}\n")
     return error.exit_code
-
-
-def _say(text: str) -> None:
-    """On stderr; where nobody can read that, the exit code has to say it alone."""
-    with suppress(OSError, ValueError):
-        sys.stderr.write(text)
-        sys.stderr.flush()
-
-
-class Terminated(BaseException):
-    """SIGTERM, as an exception, so that what is open gets closed."""
-
-    exit_code = TERMINATED
-
-
-def _terminated(_number: int, _frame: FrameType | None) -> None:
-    raise Terminated
 
 
 def _leave(code: int) -> NoReturn:
     """Ends now: neither Python's own clean-up nor threads of libraries that failed keep a finished rank alive."""
     from collbench.launch.spawn import record_exit
 
+    signals.settle()
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             stream.flush()

@@ -63,6 +63,12 @@ def add_slowed(group: argparse._ArgumentGroup) -> None:
                             "of those of operations=, backends=, sizes=, at all ranks or ranks=; several with ';' between")  # fmt: skip
 
 
+def add_stop_on_wrong(group: argparse._ArgumentGroup) -> None:
+    """Adds whether wrong data ends the run."""
+    words = "end the run after wrong data, with what was measured until then (default: measure on, and exit with 4)"
+    group.add_argument("--stop-on-wrong", action="store_true", help=words)
+
+
 def _add_sizes(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--sizes", metavar="SIZES", help="1K-1G, 1K-1G:x4, 1K-64K:+1K or 8,1K,1M; K = 1024 (default: 8-64M on CPUs, 8-1G on NCCL)"
@@ -132,6 +138,7 @@ def _add_how(group: argparse._ArgumentGroup, operations: list[Operation]) -> Non
     group.add_argument("--precision", metavar="PCT", type=amount, help="half-width of the interval aimed at, in percent (default: by size)")
     group.add_argument("--max-time", metavar="SECONDS", type=amount, default=5.0, help="per cell, before all counts (default: 5)")
     group.add_argument("-c", "--check", metavar="N", type=natural, default=1, help="verifying calls per cell; 0: off (default: 1)")
+    add_stop_on_wrong(group)
     group.add_argument("--ceiling", metavar="GB/s", type=amount, help="the rate to set the bus bandwidth against (default: probed)")
     group.add_argument(
         "--oversubscription", metavar="X", type=factor, default=1.0, help="the fabric carries a host's rate divided by X (default: 1)"
@@ -215,7 +222,8 @@ def request_of(arguments: argparse.Namespace, sweep: Sweep | Sweeps, backends: t
         check=arguments.check, ceiling=arguments.ceiling, oversubscription=arguments.oversubscription, timeout_s=arguments.timeout,
         seed=arguments.seed or 0, order_seed=arguments.seed, out=arguments.out, resume=_resumed(arguments), allocation=arguments.allocation,
         launches=arguments.launches, gpus_per_process=arguments.gpus_per_process, evidence=arguments.evidence,
-        telemetry_hz=arguments.telemetry, slowed=parse_slowing(arguments.slowed), argv=tuple(argv),
+        telemetry_hz=arguments.telemetry, slowed=parse_slowing(arguments.slowed), stop_on_wrong=arguments.stop_on_wrong,
+        argv=tuple(argv),
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from collbench.cli.gpus import default_backends
-from collbench.cli.options import DEFAULT_TIMEOUT_S, add_ranks, add_slowed
+from collbench.cli.options import DEFAULT_TIMEOUT_S, add_ranks, add_slowed, add_stop_on_wrong
 from collbench.cli.parser import Parser, amount, natural, positive, streams, words
 from collbench.cli.start import Command, begin, launch_of
 from collbench.errors import UsageError
@@ -74,6 +74,7 @@ def _add_how(group: argparse._ArgumentGroup) -> None:
                        help="for the whole matrix: of more rounds than fit into it a sample is measured, in which each place has a "
                             f"partner at least (default: {_BUDGET_S:g}, all pairs of 400 nodes)")  # fmt: skip
     group.add_argument("-c", "--check", metavar="N", type=natural, default=1, help="verifying calls per measurement; 0: off (default: 1)")
+    add_stop_on_wrong(group)
     group.add_argument("--seed", metavar="N", type=natural, help="of the inputs and the order of rounds (default: 0, and any order)")
     add_slowed(group)
 
@@ -128,7 +129,7 @@ def _request(arguments: argparse.Namespace, argv: list[str]) -> Request:
         budget=Budget(arguments.max_time, arguments.iterations, arguments.warmup, precision), ranks=arguments.ranks,
         check=arguments.check, timeout_s=arguments.timeout, seed=seed, order_seed=arguments.seed, out=arguments.out,
         allocation=arguments.allocation, gpus_per_process=arguments.gpus_per_process, evidence="off",
-        slowed=parse_slowing(arguments.slowed), argv=tuple(argv),
+        slowed=parse_slowing(arguments.slowed), stop_on_wrong=arguments.stop_on_wrong, argv=tuple(argv),
     )  # fmt: skip
 
 

@@ -9,11 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from collbench.cli import gdr_check
+from collbench.cli import defect, gdr_check
 from collbench.cli.gpus import agreed, check_options, local_ranks, node_ranks, said
 from collbench.cli.launches import placed, repeat
 from collbench.cli.same_suite import same_suite
-from collbench.errors import CollbenchError, RunFailed, UsageError
+from collbench.errors import CollbenchError, Interrupted, RunFailed, UsageError
+from collbench.launch import signals
 
 if TYPE_CHECKING:
     from collbench.cli.listening import Listening
@@ -137,6 +138,7 @@ def _take_part(request: Request, info: LaunchInfo, command: Command) -> int:
         record_exit(code, os.environ)
 
     def work(world: World) -> int:
+        _refuse_restarted(info, world)
         same_suite(request, world)
         meant = agreed(request, world)
         if world.rank:
@@ -147,21 +149,38 @@ def _take_part(request: Request, info: LaunchInfo, command: Command) -> int:
     return together(info, request.timeout_s, work)
 
 
+def _refuse_restarted(info: LaunchInfo, world: World) -> None:
+    """Raises UsageError, on all ranks, where torchrun has started them before."""
+    from collbench.launch.torchrun import is_elastic, refusal
+
+    restarts = world.first(info.facts.get("restarts"), "asking for restarts") if is_elastic(info) else None
+    if restarts:
+        raise UsageError(refusal(restarts))
+
+
 def together(info: LaunchInfo, timeout_s: float, work: Callable[[World], int]) -> int:
     """Joins the other ranks and does the work; where it fails at one of them, all end with the same sentence and code."""
-    from collbench.launch.supervise import say
+    from collbench.launch.slurm import end_of_step
     from collbench.world.world import World
 
     world = World(info, timeout_s)
+    world.finish_off = end_of_step(info, os.environ)
     try:
-        return work(world)
-    except BaseException as error:
-        why = error if isinstance(error, CollbenchError) else RunFailed(f"{type(error).__name__}: {error}")
+        with signals.heard(world.interrupted):
+            return work(world)
+    except BaseException as caught:
+        signals.settle()
+        error = world.explained(caught)
+        why = error if isinstance(error, CollbenchError | Interrupted) else RunFailed(f"{type(error).__name__}: {error}")
+        if defect.is_one(error):
+            defect.tell(error)
         if world.rank == 0 and why is error:
-            say(str(why))  # before the others learn of it: mpiexec kills rank 0 as soon as one of them has ended
-        # Rank 0 speaks for all; another rank only when rank 0 does not answer, or when it has a traceback to show.
-        why.said = world.abort(why)  # type: ignore[attr-defined]
-        raise
+            world.speak(str(why), why.exit_code)  # before the others end: mpiexec kills rank 0 as soon as one of them has
+        # Rank 0 speaks for all; another rank only when rank 0 does not answer.
+        why.said = world.abort(why)  # type: ignore[union-attr]
+        if error is caught:
+            raise
+        raise error from caught
     finally:
         world.close()
         sys.stdout.flush()

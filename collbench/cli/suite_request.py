@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from collbench.backends.registry import backend_class, backend_names
@@ -37,6 +38,7 @@ _ONE_BY_ONE = {"devices": "device", "modes": "mode", "buffers": "buffers", "wind
 _PLACED = {True: [("in_place", True)], False: [("out_of_place", True)], "both": [("out_of_place", True), ("in_place", True)]}
 _SHORT_SIZES = ("minimum", "maximum", "factor", "increment")
 _OF_A_SWEEP = frozenset({*_TOGETHER.values(), *_ONE_BY_ONE.values(), *_SHORT_SIZES, "in_place", "out_of_place"})
+_MOST_COMBINATIONS = 2000
 _NOT_FOR_NAMES = re.compile(r"[^\w.-]+")
 
 
@@ -45,6 +47,7 @@ def suite_request(parser: Parser, arguments: argparse.Namespace, argv: list[str]
     _check_typed(arguments)
     suite = read_suite(arguments.suite)
     check_names(suite, backend_names())
+    _check_number(suite)
     typed = given(parser, argv[1:]) & _OF_A_SWEEP
     _check_use(typed, suite)
     whole = _parsed(parser, argv, _variables(suite.run.items()), suite, "[run]")
@@ -63,6 +66,17 @@ def _check_typed(arguments: argparse.Namespace) -> None:
     make_sweep(arguments, ())
     for name in arguments.backend or ():
         backend_class(name)
+
+
+def _check_number(suite: Suite) -> None:
+    """Raises UsageError for a suite that would keep us busy for hours before anything is measured."""
+    lists = ([each for key, each in table.values.items() if key in _ONE_BY_ONE] for table in suite.sweeps)
+    number = sum(prod(map(len, each)) for each in lists)
+    if number > _MOST_COMBINATIONS:
+        raise UsageError(
+            f"suite {suite.files[0]} makes {number:,} combinations of {', '.join(_ONE_BY_ONE)}, the most is {_MOST_COMBINATIONS:,}: "
+            "make its lists shorter"
+        )
 
 
 def _check_use(typed: set[str], suite: Suite) -> None:

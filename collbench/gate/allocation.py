@@ -140,7 +140,9 @@ def allocation_from(runs: Sequence[Run]) -> Allocation:
     """The launches of one allocation together. Raises UsageError where it has no name that a file can have, or no row."""
     name = allocation_of(runs[0]) or runs[0].path.resolve().name
     if not NAME.fullmatch(name):
-        raise UsageError(f"{runs[0].path}: its allocation's name {name!r} cannot be that of a file: measure with another --allocation NAME")
+        raise UsageError(
+            f"{runs[0].path}: its allocation's name {name[:100]!r} cannot be that of a file: measure with another --allocation NAME"
+        )
     each = [{cell_of(row): row for row in run.rows} for run in runs]
     cells = dict(_cells(runs, each))
     if not cells:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
@@ -19,6 +18,7 @@ from collbench.gate.baseline import group_of_cell
 from collbench.gate.floors import sizes_of
 from collbench.gate.machines import comparable, passing
 from collbench.gate.verdict import ACCEPTED, CLEARED, CONFIRMED, SUSPECTED, Announcement, Suspicion
+from collbench.reading import parse_toml, read_file
 
 # An allocation is fresh: its hosts, its launcher's numbers and its list of cells are others each time, and paths say nothing.
 COMPARED = ("software", "environment", "topology", "ranks", "machine")
@@ -141,8 +141,8 @@ def _compared(allocation: Allocation, lonely: Collection[str]) -> Facts:
 def read_expected(path: Path) -> list[Expected]:
     """The changes in a TOML file: a table [[change]] each. Raises UsageError naming what does not fit."""
     try:
-        told = tomllib.loads(_text(path))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+        told = parse_toml(read_file(path, _LARGEST).decode("utf-8"))
+    except (OSError, ValueError) as error:
         raise UsageError(f"--expect {path} cannot be read ({getattr(error, 'strerror', None) or error}): name a TOML file") from error
     listed = told.get("change")
     if set(told) != {"change"} or not isinstance(listed, list):
@@ -150,20 +150,12 @@ def read_expected(path: Path) -> list[Expected]:
     return [from_table(one, f"--expect {path}, change {number}") for number, one in enumerate(listed, 1)]
 
 
-def _text(path: Path) -> str:
-    with path.open("rb") as file:
-        content = file.read(_LARGEST + 1)
-    if len(content) > _LARGEST:
-        raise OSError(0, f"more than {_LARGEST >> 20} MiB")
-    return content.decode("utf-8")
-
-
 def from_table(told: Any, where: str) -> Expected:
     """The change that a table [[change]] says. Raises UsageError that begins with `where`."""
     _check_names(told, where)
     for name in (*_DIFFERENCE, *_SLOWER[:3], "reason", "reviewer"):
         if name in told and (not isinstance(told[name], str) or not told[name].strip()):
-            raise UsageError(f"{where}: '{name}' is {told[name]!r}, where words are wanted")
+            raise UsageError(f"{where}: '{name}' is {repr(told[name])[:60]}, where words are wanted")
     if type(told["expires"]) is not date:
         raise UsageError(f"{where}: 'expires' is {told['expires']}, where a day such as 2027-01-31 (without quotes) is wanted")
     kind = told.get("kind", "")
@@ -193,6 +185,6 @@ def _slower(told: dict[str, Any], where: str) -> dict[str, Any]:
         return {}
     percent = told["slower_percent"]
     if type(percent) not in (int, float) or not isfinite(percent) or not 0 < percent <= _MOST_PERCENT:
-        raise UsageError(f"{where}: 'slower_percent' is {percent!r}, where a number above 0 and up to {_MOST_PERCENT} is wanted")
+        raise UsageError(f"{where}: 'slower_percent' is {repr(percent)[:60]}, where a number above 0 and up to {_MOST_PERCENT} is wanted")
     smallest, largest = sizes_of(told["sizes"], where) if "sizes" in told else (0, None)
     return {"slower_percent": float(percent), "smallest": smallest, "largest": largest}

@@ -17,12 +17,15 @@ from collbench.analysis.cells import LONGEST_S, SHORTEST_S, is_time
 from collbench.analysis.differences import KINDS
 from collbench.errors import UsageError
 from collbench.gate.allocation import COLUMNS, NAME, Allocation, Cell, Measured, moment
+from collbench.reading import open_file, read_file, values_in
 from collbench.results.jsonl import to_line
 
 SCHEMA = 1
 ENDING = ".allocation.jsonl"
 _NOT_KEPT = ("cells", "shown", "slowed")
-_LARGEST, _LARGEST_HEAD = 256 << 20, 32 << 20  # bytes: 10,000 cells take some 3 MB
+_LARGEST, _LARGEST_HEAD = 128 << 20, 16 << 20  # bytes: 10,000 cells take some 3 MB
+_MOST_LINES = 1 << 20
+_MOST_VALUES = 1 << 23  # of 10,000 cells there are some 300,000; an empty list takes two characters, and 64 bytes of memory
 _PLACES = len(COLUMNS) + 3
 _COUNTS = {"root", "window", "ranks", "nodes", "streams", "size_bytes"}
 _ALWAYS = {"operation", "backend", "device", "dtype", "mode", "in_place", "buffers", "group", "ranks", "size_bytes"}
@@ -98,12 +101,11 @@ def read(file: Path, names: dict[Cell, Cell]) -> Allocation:
     Raises UsageError where the file cannot be understood.
     """
     try:
-        if not file.is_file():
-            raise ValueError("it is no file")
-        if file.stat().st_size > _LARGEST:
-            raise ValueError(f"it is larger than {_LARGEST >> 20} MiB")
-        lines = file.read_text(encoding="utf-8").splitlines()
-        head = _head(_parsed(lines[0]) if lines else None, file)
+        data = read_file(file, _LARGEST)
+        if values_in(data) > _MOST_VALUES or data.count(b"\n") > _MOST_LINES:
+            raise ValueError(f"it holds more than {_MOST_LINES:,} cells, or {_MOST_VALUES:,} values")
+        lines = data.decode("utf-8").removesuffix("\n").split("\n")
+        head = _head(_parsed(lines[0]) if data else None, file)
         return Allocation(**head, cells=_cells(_all_parsed(lines[1:]), head["launches"], names))
     except (OSError, ValueError, RecursionError) as error:
         why = (error.strerror if isinstance(error, OSError) else None) or error
@@ -113,8 +115,8 @@ def read(file: Path, names: dict[Cell, Cell]) -> Allocation:
 def head_of(file: Path) -> dict[str, Any]:
     """What its first line says; nothing where that cannot be understood, as `read` would tell."""
     try:
-        with file.open(encoding="utf-8") as lines:
-            return _head(_parsed(lines.readline(_LARGEST_HEAD)), file)
+        with open_file(file) as lines:
+            return _head(_parsed(lines.readline(_LARGEST_HEAD).decode("utf-8")), file)
     except (OSError, ValueError, RecursionError):
         return {}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,10 @@ from numpy.typing import NDArray
 
 from collbench.errors import UsageError
 from collbench.gate.scheme import CLASSES, Figures, Group, Scheme
+from collbench.reading import parse_toml, read_file
 
 _MEDIAN = 1.2533  # the error of a median over that of a mean, for a normal distribution
+_LARGEST = 1 << 20  # bytes of a file
 
 
 @dataclass(frozen=True)
@@ -122,8 +123,8 @@ def read_noise(path: Path) -> Noise:
     """
     path = noises().get(str(path), path)
     try:
-        told = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        told = parse_toml(read_file(path, _LARGEST).decode("utf-8"))
+    except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         raise UsageError(f"--noise {path} cannot be read ({why}): name a TOML file, or one of {', '.join(noises())}") from error
     known = {field.name: field.default for field in fields(Noise)}
@@ -131,7 +132,7 @@ def read_noise(path: Path) -> Noise:
         if name not in known:
             raise UsageError(f"--noise {path}: '{name}' is unknown: choose from {', '.join(known)}")
         if not _fits(value, known[name]):
-            raise UsageError(f"--noise {path}: '{name}' is {value!r}, where {_wanted(known[name])} is wanted")
+            raise UsageError(f"--noise {path}: '{name}' is {repr(value)[:60]}, where {_wanted(known[name])} is wanted")
     fitting: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in told.items()}
     return Noise(**fitting)
 

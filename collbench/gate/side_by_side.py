@@ -20,7 +20,7 @@ from collbench.gate.names import counted
 from collbench.gate.scheme import Figures, Numbers
 from collbench.gate.steady import MOST_FLIPPED, flipped, usual_canary, without
 from collbench.results.folder import CELLS, RUN
-from collbench.results.jsonl import parse_object
+from collbench.results.jsonl import read_object
 from collbench.results.reader import Run
 
 _BY_TURNS = "start a launch of the old stack and one of the new, then the next two, in the same job"
@@ -82,8 +82,8 @@ def _launches(path: Path) -> list[Run]:
 def _info(folder: Path) -> dict[str, Any]:
     """What cannot be read says nothing here: reading the run whole says why."""
     try:
-        return parse_object((folder / RUN).read_bytes())
-    except (OSError, ValueError, RecursionError):
+        return read_object(folder / RUN)
+    except (OSError, ValueError):
         return {}
 
 

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from collbench.errors import UsageError
 from collbench.gate.verdict import CONFIRMED, PASSED, SCHEMA, SUSPECTED, UNDECIDED, Verdict, from_json
-from collbench.results.jsonl import parse_object
+from collbench.results.jsonl import read_object
 
 if TYPE_CHECKING:
     from jsonschema.exceptions import ValidationError
 
 SCHEMA_FILE = Path(__file__).parent / "verdict.schema.json"
-_LARGEST = 64 << 20  # bytes: of 10,000 cells, all of them suspected, it takes some 10 MB
 _LONGEST = 80  # letters of a value that a sentence shows
 _REMEDY = "name what `collbench gate --out` wrote"
 
@@ -24,7 +23,7 @@ _REMEDY = "name what `collbench gate --out` wrote"
 def read_verdict(path: Path) -> Verdict:
     """The verdict in a file. Raises UsageError where it cannot be read, does not fit the schema, or contradicts itself."""
     try:
-        told = parse_object(_read(path))
+        told = read_object(path)
     except (OSError, ValueError) as error:
         why = (error.strerror if isinstance(error, OSError) else None) or error
         raise UsageError(f"--verdict {path} cannot be read ({why}): {_REMEDY}") from error
@@ -45,15 +44,6 @@ def schema() -> dict[str, Any]:
     """The JSON Schema (draft 2020-12) of a verdict, as shipped."""
     found: dict[str, Any] = json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
     return found
-
-
-def _read(path: Path) -> bytes:
-    """Never more than a verdict can have, be it an endless device."""
-    with path.open("rb") as file:
-        text = file.read(_LARGEST + 1)
-    if len(text) > _LARGEST:
-        raise ValueError(f"larger than {_LARGEST >> 20} MiB")
-    return text
 
 
 def _misfit(told: dict[str, Any]) -> str | None:

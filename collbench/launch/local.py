@@ -28,7 +28,8 @@ def _local(env: Mapping[str, str]) -> LaunchInfo:
     if name is None or not folder:
         raise UsageError(f"COLLBENCH_LOCAL={folder!r} is set but no rank is: it belongs to collbench's own start, unset it")
     rank, ranks = place(env, name, "COLLBENCH_RANKS")
-    return LaunchInfo("local", rank, ranks, rank, ranks, f"ipc://{folder}/control", token=folder, mpi=_RANK_VARIABLES[name])
+    mpi = _RANK_VARIABLES[name]
+    return LaunchInfo("local", rank, ranks, rank, ranks, f"ipc://{folder}/control", token=folder, mpi=mpi, secret=f"{folder}/secret")
 
 
 def to_variable(info: LaunchInfo) -> str:

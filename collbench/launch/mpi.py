@@ -48,6 +48,7 @@ def _info(env: Mapping[str, str], names: tuple[str, str, str, str], family: str,
         token=_token(env, one_host, ranks),
         port=port,
         mpi=manager,
+        node=_daemon() or "",
         facts={"mpirun": family},
     )
 
@@ -55,12 +56,14 @@ def _info(env: Mapping[str, str], names: tuple[str, str, str, str], family: str,
 def _token(env: Mapping[str, str], one_host: bool, ranks: int) -> str:
     job = env.get("PMIX_NAMESPACE") or env.get("OMPI_MCA_ess_base_jobid") or env.get("PMI_JOBID") or ""
     if one_host:
-        return f"mpirun:{os.getuid()}:{job or _daemon()}:{ranks}"
+        return f"mpirun:{os.getuid()}:{job or _daemon() or _parent()}:{ranks}"
     # Across hosts hydra gives no name of the job; whoever wants two at a time on one MASTER_ADDR sets MASTER_PORT.
     return f"mpirun:{job}:{ranks}:{env.get('MASTER_ADDR', '')}:{env.get('MASTER_PORT', '')}"
 
 
-def _daemon() -> str:
-    family = ancestors()
-    daemon = next((a for a in family if a[1].startswith(_DAEMONS)), family[0] if family else (os.getppid(), "", ""))
-    return f"{daemon[0]}@{daemon[2]}"
+def _daemon() -> str | None:
+    return next((f"{pid}@{began}" for pid, name, began in ancestors() if name.startswith(_DAEMONS)), None)
+
+
+def _parent() -> str:
+    return next((f"{pid}@{began}" for pid, _, began in ancestors()), f"{os.getppid()}@")

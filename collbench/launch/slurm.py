@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import re
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from collbench.errors import UsageError
 from collbench.launch.info import LaunchInfo
 from collbench.launch.variables import ancestors, master, meeting_at, number, place
 
-SCONTROL_TIMEOUT_S = 10.0
+SCONTROL_TIMEOUT_S, _SCANCEL_TIMEOUT_S = 10.0, 3.0
 _FIRST_SPECIAL_STEP = 0xFFFFFFF0  # slurm.h: 4294967290 interactive, …291 batch, …292 extern
 _NODE_NAME = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.-]*")
 _KILL = "if a rank dies, Slurm lets the others wait: start with srun --kill-on-bad-exit=1 (or export SLURM_KILL_BAD_EXIT=1)"
@@ -38,6 +39,7 @@ def detect(env: Mapping[str, str]) -> LaunchInfo | None:
         port=port,
         mpi=_manager(env),
         hosts=hosts,
+        node=env.get("SLURM_NODEID", ""),
         advice=_advice(env, ranks),
         facts={"srun_mpi": env.get("SLURM_MPI_TYPE", "none")},
     )
@@ -82,6 +84,24 @@ def _hosts(env: Mapping[str, str]) -> tuple[str, ...]:
     if not hosts:
         raise UsageError(f"{name} names no host inside a Slurm step: put srun in front, or unset SLURM_STEP_ID")
     return hosts
+
+
+def end_of_step(info: LaunchInfo, env: Mapping[str, str]) -> Callable[[], None] | None:
+    """What kills every task of this step, also one that is stopped; None outside of a step, and where Slurm does it by itself.
+
+    Without --kill-on-bad-exit the step's other tasks wait for ever when one has failed.
+    """
+    if info.launcher != "srun" or env.get("SLURM_KILL_BAD_EXIT") == "1":
+        return None
+    step = f"{env.get('SLURM_JOB_ID', '')}.{env.get('SLURM_STEP_ID', '')}"
+    return lambda: _cancel(step)
+
+
+def _cancel(step: str) -> None:
+    import subprocess
+
+    with suppress(OSError, subprocess.TimeoutExpired):  # no scancel here: Slurm's time limit ends the step
+        subprocess.run(["scancel", "--signal=KILL", step], capture_output=True, timeout=_SCANCEL_TIMEOUT_S, check=False)
 
 
 def _local_place(env: Mapping[str, str], ranks: int) -> tuple[int, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import shutil
 import signal
 import sys
@@ -16,7 +17,7 @@ from collbench.errors import FAILED, FINE, UsageError
 from collbench.launch import mpiexec as mpi_start
 from collbench.launch.info import LaunchInfo
 from collbench.launch.local import to_variable
-from collbench.launch.supervise import GRACE_S, Child, Supervisor, die_with_parent, say
+from collbench.launch.supervise import GRACE_S, Child, Supervisor, die_with_parent, name_of, say
 from collbench.launch.variables import number, without_manager, without_scheduler
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "die_with_parent",
     "node_workers",
     "record_exit",
+    "record_run",
     "record_start",
     "start_local",
     "terminal",
@@ -62,7 +64,10 @@ def start_local(
             return _through_mpiexec(command, ranks, shared, folder, grace_s)
         alone = without_manager(shared)
         children = [Child(f"rank {i}", [*program, *argv], {**alone, "COLLBENCH_RANK": str(i)}) for i in range(ranks)]
-        return Supervisor(children, grace_s=grace_s).run()
+        supervisor = Supervisor(children, grace_s=grace_s)
+        code = supervisor.run()
+        _speak_for_rank_0(supervisor.signal, folder)
+        return code
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         _show_cursor()
@@ -172,11 +177,16 @@ def record_exit(code: int, env: Mapping[str, str]) -> None:
     _record("exit", code, env)
 
 
-def _record(kind: str, number: int, env: Mapping[str, str]) -> None:
+def record_run(folder: Path, env: Mapping[str, str]) -> None:
+    """Leaves the run folder's name for the parent: it names the folder where rank 0 is killed before it can."""
+    _record("run", folder, env)
+
+
+def _record(kind: str, what: int | Path, env: Mapping[str, str]) -> None:
     folder, rank = env.get("COLLBENCH_LOCAL"), next((env[n] for n in ("COLLBENCH_RANK", *_MPI_RANKS) if n in env), None)
     if folder and rank and rank.isdigit() and Path(folder).is_dir():
         part = Path(folder) / f"part-{rank}"
-        part.write_text(str(number), encoding="ascii")
+        part.write_text(str(what), encoding="utf-8", errors="surrogateescape")
         part.rename(Path(folder) / f"{kind}-{rank}")
 
 
@@ -195,7 +205,11 @@ def _show_cursor() -> None:
 
 def _private_folder() -> Path:
     where = tempfile.gettempdir()
-    return Path(tempfile.mkdtemp(prefix="collbench-", dir=where if len(where) < _LONGEST_FOLDER else "/tmp"))
+    folder = Path(tempfile.mkdtemp(prefix="collbench-", dir=where if len(where) < _LONGEST_FOLDER else "/tmp"))
+    secret = folder / "secret"
+    secret.touch(mode=0o600)
+    secret.write_text(secrets.token_hex(32), encoding="ascii")
+    return folder
 
 
 def _mpi_command(mpiexec: Path | None, ranks: int, line: Sequence[str]) -> list[str]:
@@ -219,8 +233,19 @@ def _through_mpiexec(command: Sequence[str], ranks: int, env: Mapping[str, str],
     supervisor = Supervisor([child], grace_s=grace_s, failed_elsewhere=failed)
     code = supervisor.run()
     if supervisor.signal is not None:
+        _speak_for_rank_0(supervisor.signal, folder)
         return code
     return _outcome(code, _recorded(folder), ranks, next(iter(supervisor.ends), "a rank"))
+
+
+def _speak_for_rank_0(number: int | None, folder: Path) -> None:
+    """Says what a signal has ended, where rank 0 was killed before it could; one that left its exit code has said it."""
+    if number is None or (folder / "exit-0").exists():
+        return
+    run = folder / "run-0"
+    where = run.read_text(encoding="utf-8", errors="surrogateescape") if run.exists() else ""
+    what = f"what was measured is in {where}" if where else "nothing was measured"
+    say(f"interrupted by {name_of(number)}, and rank 0 was killed before it could say more: {what}")
 
 
 def _recorded(folder: Path) -> list[int]:

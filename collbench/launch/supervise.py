@@ -15,9 +15,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from collbench.errors import FAILED, UsageError
+from collbench.errors import FAILED, UsageError, code_of_signal
+from collbench.launch.signals import heeded, settle
 
-GRACE_S = 5.0
+# Ranks end one another within 2 s; with the verdict's 5 s before it, a launch has ended 10 s after its deadline.
+GRACE_S, _LAST_S = 3.0, 1.0
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _POLL_S = 0.5
 
@@ -74,7 +76,10 @@ class Child:
 
 
 class Supervisor:
-    """Runs children to their end. `failed_elsewhere` is polled for a failure that the children's exit codes do not show yet."""
+    """Runs children to their end. `failed_elsewhere` is polled for a failure that the children's exit codes do not show yet.
+
+    After the first failure, or a signal, the others have `grace_s` to end by themselves, then SIGTERM, and SIGKILL a second later.
+    """
 
     def __init__(self, children: Sequence[Child], *, grace_s: float = GRACE_S, failed_elsewhere: Callable[[], bool] | None = None) -> None:
         self.children = children
@@ -83,12 +88,13 @@ class Supervisor:
         self.first_failure: int | None = None
         self.signal: int | None = None
         self.ends: list[str] = []
+        self._watched: dict[int, str] = {}  # by pidfd
         self._deadline: float | None = None
         self._stage = 0
 
     def run(self) -> int:
-        """Starts all, waits for all, and returns the first failing exit code, 128 + a signal we were sent, or 0."""
-        with selectors.DefaultSelector() as self._selector, _signals_as_bytes(self._late) as signals:
+        """Starts all, waits for all, and returns the first failing exit code, that of a signal we were sent, or 0."""
+        with selectors.DefaultSelector() as self._selector, self._signals_as_bytes() as signals:
             self._selector.register(signals, selectors.EVENT_READ, None)
             try:
                 for child in self.children:
@@ -98,13 +104,18 @@ class Supervisor:
                 self._kill()
                 self._close_pidfds()
         if self.signal is not None:
-            return 128 + self.signal
+            return code_of_signal(self.signal)
         return self.first_failure or 0
 
     def watch(self, name: str, pid: int) -> None:
-        """Puts `name` into `ends` when that process, which is no child of ours, ends. To be called by `failed_elsewhere`."""
+        """Puts `name` into `ends` when that process, which is no child of ours, ends. To be called by `failed_elsewhere`.
+
+        From then on it gets the signals that we get, and the child that started it does not: that one speaks of them on stdout.
+        """
         with contextlib.suppress(ProcessLookupError):
-            self._selector.register(os.pidfd_open(pid), selectors.EVENT_READ, name)
+            descriptor = os.pidfd_open(pid)
+            self._watched[descriptor] = name
+            self._selector.register(descriptor, selectors.EVENT_READ, name)
 
     def _wait(self, signals: socket.socket) -> None:
         while any(child.alive for child in self.children) and self._stage < 3:
@@ -114,6 +125,7 @@ class Supervisor:
                 elif isinstance(key.data, str):
                     self.ends.append(key.data)
                     self._selector.unregister(key.fileobj)
+                    del self._watched[key.fd]
                     os.close(key.fd)
                 else:
                     self._ended(key)
@@ -127,15 +139,20 @@ class Supervisor:
 
     def _pass_on(self, numbers: bytes) -> None:
         for number in numbers:
-            repeated = self.signal is not None
-            self.signal = self.signal or number
-            for child in self.children:
-                child.send(signal.SIGKILL if repeated else number, group=repeated)
-            self._begin_end()
+            if self.signal is None:
+                self.signal = number
+                self._send(number)
+                self._begin_end()
+            elif number == signal.SIGINT:  # an impatient user; a scheduler repeats its SIGTERM and means nothing by it
+                self._stage = 1
+                self._kill()
 
-    def _late(self, numbers: bytes) -> None:
-        """Signals that came after the last child had ended: they end the command all the same."""
-        self.signal = self.signal or next(iter(numbers), None)
+    def _send(self, number: int) -> None:
+        for descriptor in self._watched:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(descriptor, number)
+        for child in () if self._watched else self.children:
+            child.send(number)
 
     def _ended(self, key: selectors.SelectorKey) -> None:
         child: Child = key.data
@@ -146,7 +163,7 @@ class Supervisor:
         if code == 0 or self.signal is not None or self._stage > 0:
             return
         if code < 0 and code != -signal.SIGPIPE:  # whoever read our output (`| head`) has seen enough
-            say(f"{child.name} (pid {child.process.pid}) was killed by signal {-code} ({_name(-code)})")
+            say(f"{child.name} (pid {child.process.pid}) was killed by signal {-code} ({name_of(-code)})")
         if self.first_failure is None:
             self.first_failure = code if code > 0 else FAILED
         self._begin_end()
@@ -159,19 +176,52 @@ class Supervisor:
         if self._deadline is None or time.monotonic() < self._deadline:
             return
         self._stage += 1
-        self._deadline = time.monotonic() + self.grace_s
+        self._deadline = time.monotonic() + self._last_s
         if self._stage == 1:
             for child in self.children:
                 child.send(signal.SIGTERM)
         else:
             self._kill()
 
+    @property
+    def _last_s(self) -> float:
+        return min(self.grace_s, _LAST_S)
+
     def _kill(self) -> None:
         late = [child for child in self.children if child.alive]
+        if late and self._stage and self.signal is None:
+            within = f"{self.grace_s + self._last_s:g} s of the first failure"
+            say(f"{', '.join(child.name for child in late)} did not end within {within}: killed")
+        if self._stage:
+            self._send(signal.SIGKILL)
         for child in late:
             child.send(signal.SIGKILL, group=True)
-        if late and self._stage:
-            say(f"{', '.join(child.name for child in late)} did not end within {2 * self.grace_s:g} s of the first failure: killed")
+
+    @contextlib.contextmanager
+    def _signals_as_bytes(self) -> Iterator[socket.socket]:
+        """The signals that ask us to end, as bytes on a socket while it lasts, so that the wait for them and for children is one.
+
+        Those that come after the last child has ended end the command all the same: at every moment either we or the old handlers have
+        them. Once one has come, this process is ending.
+        """
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        theirs.setblocking(False)
+        old_fd = signal.set_wakeup_fd(theirs.fileno())
+        old: dict[int, Any] = {number: signal.signal(number, lambda *_: None) for number in heeded()}
+        try:
+            yield ours
+        finally:
+            if self.signal is None:
+                for number, handler in old.items():
+                    signal.signal(number, handler)
+            else:
+                settle()
+            signal.set_wakeup_fd(old_fd)
+            with contextlib.suppress(BlockingIOError):
+                self.signal = self.signal or next(iter(ours.recv(64)), None)
+            ours.close()
+            theirs.close()
 
     def _close_pidfds(self) -> None:
         for key in list(self._selector.get_map().values()):
@@ -184,35 +234,14 @@ class Supervisor:
 
 
 def say(sentence: str) -> None:
-    """One sentence on stderr, at once."""
-    print(f"collbench: {sentence}", file=sys.stderr, flush=True)
+    """One sentence on stderr, at once; where nobody can read that any longer, the exit code says it alone."""
+    with contextlib.suppress(OSError):
+        print(f"collbench: {sentence}", file=sys.stderr, flush=True)
 
 
-def _name(number: int) -> str:
+def name_of(number: int) -> str:
+    """SIGKILL of 9."""
     try:
         return signal.Signals(number).name
     except ValueError:
         return "a real-time signal"
-
-
-@contextlib.contextmanager
-def _signals_as_bytes(late: Callable[[bytes], None]) -> Iterator[socket.socket]:
-    """SIGINT and SIGTERM as bytes on a socket while it lasts, so that the wait for them and for children is one.
-
-    Those that nobody has read by the end are given to `late`; at every moment either we or the old handlers have them.
-    """
-    ours, theirs = socket.socketpair()
-    ours.setblocking(False)
-    theirs.setblocking(False)
-    old_fd = signal.set_wakeup_fd(theirs.fileno())
-    old: dict[int, Any] = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield ours
-    finally:
-        for number, handler in old.items():
-            signal.signal(number, handler)
-        signal.set_wakeup_fd(old_fd)
-        with contextlib.suppress(BlockingIOError):
-            late(ours.recv(64))
-        ours.close()
-        theirs.close()

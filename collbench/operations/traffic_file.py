@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
+import errno
 import hashlib
+import io
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from collbench.errors import UsageError
 from collbench.operations.traffic import Traffic
+from collbench.reading import read_file
 
 _LARGEST_BYTES = 256 * 2**20  # 4,096 ranks with 16 characters a number
+_MOST_NUMBERS = 1 << 24  # 4,096 ranks
+_LONGEST_LINE = 1 << 20  # bytes: 4,096 numbers are some 100 kB
 _MOST = 2**53  # a float64 holds every whole number up to here
 _NUMBER = re.compile(r"\+?\d+(\.\d*)?(e\+?\d+)?", re.IGNORECASE | re.ASCII)
 _LIKE = "write one row per sending rank and one number of bytes per receiving rank, separated by commas or spaces"
@@ -24,33 +30,44 @@ def read_traffic(path: Path) -> Traffic:
     """
     raw = _bytes_of(path)
     try:
-        text = raw.decode("utf-8-sig")
+        rows = list(_rows(raw, path))
     except UnicodeDecodeError as error:
         raise UsageError(f"traffic file '{path}' is not text: {_LIKE}") from error
-    rows = list(_rows(text, path))
     _check(rows, path)
     return Traffic(f"{path.name}:{hashlib.sha256(raw).hexdigest()[:8]}", matrix=tuple(numbers for _, numbers in rows))
 
 
 def _bytes_of(path: Path) -> bytes:
     try:
-        with path.open("rb") as file:
-            raw = file.read(_LARGEST_BYTES + 1)
+        return read_file(path, _LARGEST_BYTES)
     except OSError as error:
+        if error.errno == errno.EFBIG:
+            raise UsageError(
+                f"traffic file '{path}' has more than {_LARGEST_BYTES >> 20} MiB, which is no matrix of any job: {_LIKE}"
+            ) from error
         why = error.strerror or error
         raise UsageError(f"traffic file '{path}' cannot be read ({why}): name a file of numbers, one row per sending rank") from error
-    if len(raw) > _LARGEST_BYTES:
-        raise UsageError(f"traffic file '{path}' has more than {_LARGEST_BYTES >> 20} MiB, which is no matrix of any job: {_LIKE}")
-    return raw
 
 
-def _rows(text: str, path: Path) -> Iterator[tuple[int, tuple[float, ...]]]:
+def _rows(raw: bytes, path: Path) -> Iterator[tuple[int, tuple[float, ...]]]:
     """(line, its numbers) of every line that has some."""
-    commas = "," in re.sub("#.*", "", text)
-    for line, whole in enumerate(text.splitlines(), 1):
+    commas, left = any("," in line.partition("#")[0] for line in _lines(raw, path)), _MOST_NUMBERS
+    for line, whole in enumerate(_lines(raw, path), 1):
         kept = whole.partition("#")[0].strip()
         if kept:
-            yield line, tuple(_number(word, line, path) for word in (_fields(kept) if commas else kept.split()))
+            words = _fields(kept) if commas else kept.split()
+            left -= len(words)
+            if left < 0:
+                raise UsageError(f"traffic file '{path}', line {line}: there are more than {_MOST_NUMBERS:,} numbers: {_LIKE}")
+            yield line, tuple(_number(word, line, path) for word in words)
+
+
+def _lines(raw: bytes, path: Path) -> Iterator[str]:
+    """One after another: all at once they would take many times the memory."""
+    for number, piece in enumerate(io.BytesIO(raw.removeprefix(codecs.BOM_UTF8)), 1):
+        if len(piece) > _LONGEST_LINE:
+            raise UsageError(f"traffic file '{path}', line {number}: it has more than {_LONGEST_LINE >> 20} MiB: {_LIKE}")
+        yield from piece.decode("utf-8").splitlines()
 
 
 def _fields(line: str) -> Sequence[str]:

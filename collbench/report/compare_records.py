@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from collbench.analysis.compare import CellRatio, Comparison
-from collbench.report.flags import printable
+from collbench.report.flags import defused
 from collbench.report.plan import in_print_order
 from collbench.report.table import Line
 from collbench.results.jsonl import to_page
@@ -16,7 +16,6 @@ from collbench.results.record import SERIES, Row
 from collbench.stats.ratio import Ratio
 
 STATE = "machine_state_differs"
-_FORMULA = ("=", "+", "-", "@")
 
 
 def csv_lines(found: Comparison) -> Iterator[Line]:
@@ -96,5 +95,4 @@ def _defused(value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, int | float):
         return repr(value)
-    text = printable(" ".join(value) if isinstance(value, list) else str(value))
-    return f"'{text}" if text.startswith(_FORMULA) else text  # a spreadsheet would run it
+    return defused(" ".join(value) if isinstance(value, list) else str(value))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from collbench.peak.ceiling import Ceiling
-from collbench.report.flags import printable
+from collbench.report.flags import defused
 from collbench.report.plan import PlanSummary
 from collbench.report.table import Line
 from collbench.results.jsonl import plain
@@ -22,7 +22,6 @@ _CEILING = [field.name for field in fields(Ceiling)]
 _GROUPS = ("count", "ranks", "p50_s", "busbw_bytes_per_s", "total_busbw_bytes_per_s")
 # Offsets into samples.bin mean nothing outside the run's folder.
 _LEFT_OUT = {"samples"}
-_FORMULA = ("=", "+", "-", "@")
 
 
 class CsvWriter:
@@ -70,8 +69,7 @@ def _cell(value: Any) -> str:
     if isinstance(value, int | float):
         return repr(value)
     text = _json(value) if isinstance(value, dict | list) else " ".join(value) if isinstance(value, tuple) else str(value)
-    # A spreadsheet would run text that begins like a formula.
-    return f"'{printable(text)}" if text.startswith(_FORMULA) else printable(text)
+    return defused(text)
 
 
 def _json(value: Any) -> str:

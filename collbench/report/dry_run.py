@@ -11,6 +11,7 @@ from typing import Any, TextIO
 
 from collbench.errors import UsageError
 from collbench.operations.cell import Cell
+from collbench.report.flags import defused, printable
 from collbench.report.screen import write_line
 from collbench.units import format_duration, format_size
 
@@ -55,7 +56,7 @@ def write_dry_run(planned: Planned, format: str, out: TextIO, talk: TextIO | Non
         raise UsageError("--dry-run prints a plan, which has no --format nccl-tests: choose table, csv or json")
     if format == "table":
         for line in (*_table(planned), *sentences(planned)):
-            write_line(out, line)
+            write_line(out, printable(line))
         return
     if format == "json":
         for label, cell in planned.cells:
@@ -63,7 +64,7 @@ def write_dry_run(planned: Planned, format: str, out: TextIO, talk: TextIO | Non
     else:
         _write_csv(planned, out)
     for line in sentences(planned) if talk else ():
-        write_line(talk, line)  # type: ignore[arg-type]
+        write_line(talk, printable(line))  # type: ignore[arg-type]
 
 
 def sentences(planned: Planned) -> Iterator[str]:
@@ -139,5 +140,12 @@ def _write_csv(planned: Planned, out: TextIO) -> None:
     if rows:
         writer.writerow(rows[0])
     for row in rows:
-        writer.writerow(["" if value is None else " ".join(value) if isinstance(value, list) else value for value in row.values()])
+        writer.writerow(map(_cell, row.values()))
     out.flush()
+
+
+def _cell(value: Any) -> Any:
+    """As a spreadsheet takes it; a suite's words, such as the name of a file of traffic, may be anybody's."""
+    if isinstance(value, list):
+        value = " ".join(value)
+    return "" if value is None else defused(value) if isinstance(value, str) else value

@@ -11,6 +11,8 @@ FLAGS = {
     "python_messages": "Python moved the bytes, since the native code is not built: small sizes read 10 to 15 µs per message and stream "
     "too slow",
     "python_loop": "timed by a Python loop, since the native one is not built: small sizes read up to 0.5 µs too slow",
+    "straggler": "a rank was not allowed to run at all for a second or more meanwhile (stopped, swapped out, its machine asleep): "
+    "evidence.paused_s says which and for how long; measure again",
     "above_bound": "faster than the link allows: the bytes took another path (shared memory?), or the link's rate was read wrongly",
     "two_modes": "the samples gather around two values, both are shown; busbw and percentage belong to the median: look for what "
     "changes between them (clocks, neighbours, a switch of algorithm)",
@@ -41,6 +43,8 @@ FLAGS = {
     "pairs_at_once": "all pairs ran at the same time and shared what lies between them",
 }
 
+_FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
+
 # With one of these the time shown is not what an interval of 95 % promises.
 DOUBTFUL = frozenset(
     {"two_modes", "drift", "state_flip", "skew_limited", "constant", "clock_stepped", "cpu_shared", "target_missed", "warmup_unsettled"}
@@ -54,6 +58,11 @@ WITHIN_A_LAUNCH = frozenset({"drift", "target_missed", "warmup_unsettled"})
 def printable(text: str) -> str:
     """`text` without anything that could move a cursor or reverse a line: such characters become "?"."""
     return text if text.isprintable() else "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
+def defused(text: str) -> str:
+    """`printable` text for a cell of a spreadsheet, which runs one that begins like a formula; in some countries with full-width signs."""
+    return f"'{printable(text)}" if text.startswith(_FORMULA) else printable(text)
 
 
 def explain(flags: Iterable[str]) -> list[str]:

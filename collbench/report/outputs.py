@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,7 +49,10 @@ def write_whole(path: Path, text: str, option: str) -> None:
 def _by_rename(target: Path, text: str) -> None:
     draft = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        draft.write_text(text, encoding="utf-8", newline="")
+        with suppress(FileNotFoundError):
+            draft.unlink()
+        with draft.open("x", encoding="utf-8", newline="") as file:  # a link that waits there leads elsewhere
+            file.write(text)
         draft.replace(target)
     finally:
         draft.unlink(missing_ok=True)

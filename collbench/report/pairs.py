@@ -11,7 +11,7 @@ import numpy as np
 
 from collbench.analysis.pair_effects import PairFinding
 from collbench.errors import UsageError
-from collbench.report.flags import printable
+from collbench.report.flags import defused, printable
 from collbench.report.pairs_map import heatmap
 from collbench.report.pairs_table import place_lines
 from collbench.report.probe_wrap import width_of, wrapped
@@ -27,7 +27,6 @@ _COLUMNS = (
     "sender", "receiver", "size_bytes", "bandwidth_bytes_per_s", "bandwidth_low_bytes_per_s", "bandwidth_high_bytes_per_s",
     "latency_size_bytes", "latency_s", "wrong",
 )  # fmt: skip
-_FORMULA = ("=", "+", "-", "@")
 
 
 def write_pairs(
@@ -73,7 +72,7 @@ def csv_lines(matrix: PairMatrix) -> Iterator[str]:
     known = np.isfinite(matrix.bandwidth) | np.isfinite(matrix.latency_s) | np.isfinite(matrix.wrong)
     for a, b in np.argwhere(known).tolist():
         figures = (matrix.bandwidth, matrix.low, matrix.high)
-        ends = [_text(matrix.places[a]), _text(matrix.places[b])]
+        ends = [defused(matrix.places[a]), defused(matrix.places[b])]
         rates = [_number(each[a, b]) for each in figures]
         wrong = "" if np.isnan(matrix.wrong[a, b]) else f"{matrix.wrong[a, b]:.0f}"
         sizes = (str(matrix.size_bytes), str(matrix.latency_size_bytes))
@@ -173,10 +172,6 @@ def _blocks(out: TextIO) -> bool:
 
 def _number(value: float) -> str:
     return repr(float(value)) if np.isfinite(value) else ""
-
-
-def _text(value: str) -> str:
-    return f"'{printable(value)}" if value.startswith(_FORMULA) else printable(value)
 
 
 def _record(cells: Sequence[str]) -> str:

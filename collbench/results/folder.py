@@ -11,23 +11,24 @@ lock            while a process writes here: which one
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import threading
 import time
-from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from collbench.errors import RunFailed, UsageError
-from collbench.results.appended import Appended
-from collbench.results.jsonl import parse_object, to_line, to_page
+from collbench.errors import CollbenchError, UsageError
+from collbench.results.appended import GONE, Appended
+from collbench.results.jsonl import read_object, to_line, to_page
 from collbench.results.lock import Lock
 from collbench.results.record import SCHEMA, Row
-from collbench.units import format_bytes
+from collbench.results.replaced import draft_of, make_folders, replace, sync_folder
+from collbench.results.writable import Writing, cannot_create, cannot_resume, refuse_a_full_disk
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -36,20 +37,23 @@ RUN, TOPOLOGY, CELLS, SAMPLES, EVENTS = "run.json", "topology.json", "cells.json
 PAIRS = "pairs.jsonl"
 _LINES = (CELLS, PAIRS, EVENTS)
 _OF_THE_END = ("finished_utc", "exit_code", "rows", "models")  # of run.json: what a run says of itself when it ends
-# What the smallest run needs. With less a run would start, and break off in the middle.
-_LEAST_FREE_BYTES = 1 << 20
+Watch = Callable[[str], AbstractContextManager[None]]
 
 
 class RunFolder:
     """A run's folder, open for appending by one process (rank 0). Its methods may be called from any thread.
 
-    Once it is created, every method raises RunFailed when the disk no longer takes what it writes.
+    Once it is created, every method raises RunFailed when the disk no longer takes what it writes; UsageError before the first result.
+    watch is entered around every write, with what is done: a disk that does not answer blocks for ever.
     """
 
     def __init__(self, path: Path, run: dict[str, Any], files: dict[str, Appended], lock: Lock) -> None:
         self.path = path
         self.run = run
         self.rows = 0
+        self.watch: Watch = lambda _: nullcontext()
+        self._measured = False
+        self._ending = threading.Lock()
         self._files = files
         self._held = lock
         self._lock = threading.RLock()  # a signal handler may note an event while the same thread appends
@@ -67,14 +71,14 @@ class RunFolder:
         lock: Lock | None = None
         try:
             new = [folder for folder in (path, *path.parents) if not folder.exists()]
-            path.mkdir(parents=True, exist_ok=True)
+            make_folders(path, new)
             refuse_a_second_run(path)
             refuse_a_full_disk(path)
             lock = Lock(path)
             for name in (CELLS, SAMPLES, EVENTS):
                 files[name] = Appended(path / name)
             head = {"schema": SCHEMA, "id": path.resolve().name, "operation": operation, "started_utc": utc(), **run}
-            _replace(path / RUN, to_page(head))
+            replace(path / RUN, to_page(head))
         except (OSError, UsageError) as error:
             if lock:
                 lock.release()
@@ -94,9 +98,9 @@ class RunFolder:
             refuse_a_full_disk(path, "start a new run on another disk with --out DIR")
             lock = Lock(path)
         except OSError as error:
-            raise UsageError(f"{path} cannot be resumed: it cannot be written ({error.strerror or error}); start a new run") from error
+            raise UsageError(cannot_resume(path, error)) from error
         try:
-            return cls(path, parse_object((path / RUN).read_bytes()), {}, lock)
+            return cls(path, read_object(path / RUN), {}, lock)
         except (OSError, ValueError) as error:
             lock.release()
             raise UsageError(f"{path} cannot be resumed: its {RUN} cannot be read ({error}); start a new run") from error
@@ -117,7 +121,7 @@ class RunFolder:
                     self._files[name] = Appended(self.path / name, again=True)
             cut = {name: self._files[name].cut_last_line() for name in _LINES if name in self._files}
         except OSError as error:
-            raise UsageError(f"{self.path} cannot be resumed: it cannot be written ({error.strerror or error}); start a new run") from error
+            raise UsageError(cannot_resume(self.path, error)) from error
         return {name: count for name, count in cut.items() if count}
 
     def resumed(self, **facts: Any) -> None:
@@ -138,43 +142,64 @@ class RunFolder:
 
     def append(self, row: Row, arrays: Mapping[str, NDArray[Any]]) -> Row:
         """Stores a finished cell: the arrays first, then the row that points to them. Returns the row with its `samples`."""
-        with self._lock, self._safely():
+        self._measured = True
+        with self._safely():
             samples = {name: self._store(array) for name, array in arrays.items()}
             if arrays:
                 self._files[SAMPLES].sync()
-            stored = replace(row, samples=samples)
+            stored = row.with_figures(samples=samples)
             self._append_line(CELLS, stored.as_json())
             self.rows += 1
         return stored
 
     def append_round(self, values: Mapping[str, Any]) -> None:
         """Stores a finished round of pairs; the file for them is made with the first."""
-        with self._lock, self._safely():
+        self._measured = True
+        with self._safely():
             if PAIRS not in self._files:
                 self._files[PAIRS] = Appended(self.path / PAIRS)
+                sync_folder(self.path)
             self._append_line(PAIRS, values)
             self.rows += 1
 
     def event(self, kind: str, **facts: Any) -> None:
         """Notes that something happened, with the time by the calendar and by CLOCK_MONOTONIC."""
-        with self._lock, self._safely():
+        with self._safely():
             self._append_line(EVENTS, {"utc": utc(), "monotonic_s": time.monotonic(), "kind": kind, **facts})
 
     def write_topology(self, topology: Mapping[str, Any]) -> None:
         """Stores the cluster as probed."""
         with self._safely():
-            _replace(self.path / TOPOLOGY, to_page(topology))
+            replace(self.path / TOPOLOGY, to_page(topology))
 
     def update(self, **facts: Any) -> None:
         """Adds facts to run.json that were not known at its creation."""
-        with self._lock, self._safely():
+        with self._safely():
             self.run.update(facts)
-            _replace(self.path / RUN, to_page(self.run))
+            replace(self.path / RUN, to_page(self.run))
 
     def finish(self, **facts: Any) -> None:
         """Completes run.json with the time of the end, the number of rows and `facts` (the runner gives exit_code)."""
-        self.update(finished_utc=utc(), rows=self.rows, **facts)
-        self._held.release()
+        try:
+            self.update(finished_utc=utc(), rows=self.rows, **facts)
+        finally:
+            self._held.release()
+
+    def so_far(self, planned: int) -> str:
+        """How much is stored of so many cells (of pairs: rounds), and how to go on; for the sentence of a run that is interrupted."""
+        if self.run.get("operation") == "pairs":
+            return f"{self.rows} of {planned} rounds: `collbench report {self.path}` shows them"
+        there = f": {'it is' if self.rows == 1 else 'they are'} in {self.path}" if self.rows else ""
+        return f"{self.rows} of {planned} cells{there}; go on with --resume {self.path}"
+
+    def end_early(self, kind: str, text: str, code: int, **facts: Any) -> None:
+        """Keeps why the run ends before its time, and completes run.json: as much of it as the disk still takes. Once only."""
+        if not self._ending.acquire(blocking=False):
+            return
+        with suppress(CollbenchError):
+            self.event(kind, text=text, **facts)
+        with suppress(CollbenchError):
+            self.finish(exit_code=code)
 
     def _store(self, array: NDArray[Any]) -> dict[str, Any]:
         if array.dtype.kind not in "biuf":
@@ -186,27 +211,25 @@ class RunFolder:
         self._files[name].append(to_line(values).encode() + b"\n")
         self._files[name].sync()
 
-    def _safely(self) -> _Safely:
-        return _Safely(self)
+    @contextmanager
+    def _safely(self) -> Iterator[None]:
+        """Watched, one thread at a time; what the operating system refuses becomes the sentence for the user."""
+        try:
+            with self.watch(f"writing to {self.path}"), self._lock:
+                self._check_in_place()
+                yield
+        except OSError as error:
+            raise self._writing(error).failed(error) from error
 
+    def _check_in_place(self) -> None:
+        if CELLS in self._files and not self._files[CELLS].is_in_place:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
 
-class _Safely:
-    """Turns what the operating system says during the run into the sentence for the user."""
-
-    def __init__(self, folder: RunFolder) -> None:
-        self._folder = folder
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        if isinstance(error, OSError):
-            path, rows = self._folder.path, self._folder.rows
-            again = "" if self._folder.run.get("operation") == "pairs" else f" and go on with --resume {path}"
-            raise RunFailed(
-                f"results can no longer be written to {path} ({error.strerror or error}): {rows} finished cells are safe in it; "
-                f"make room there{again}, or run again with --out DIR on another disk"
-            ) from error
+    def _writing(self, error: OSError) -> Writing:
+        gone = error.errno in GONE
+        moved = self._files[CELLS].moved_to if gone and CELLS in self._files else None
+        resumes = self.run.get("operation") != "pairs"
+        return Writing(self.path, self.rows, self._measured, resumes, gone, moved.parent if moved else None)
 
 
 def run_name(operation: str) -> str:
@@ -226,51 +249,12 @@ def refuse_a_second_run(path: Path) -> None:
             raise UsageError(f"--out {path} already holds a run ({name}): choose a new folder, so that nothing is lost")
 
 
-def refuse_a_full_disk(path: Path, instead: str = "choose another folder with --out DIR") -> None:
-    """Raises UsageError where the disk has less room than the smallest run needs; OSError."""
-    disk = os.statvfs(path)
-    free = disk.f_bavail * disk.f_frsize
-    if disk.f_blocks and free < _LEAST_FREE_BYTES:
-        raise UsageError(
-            f"run folder {path} cannot be written: its disk has {format_bytes(free)} left, a run needs at least "
-            f"{format_bytes(_LEAST_FREE_BYTES)}; make room there, or {instead}"
-        )
-
-
-def cannot_create(path: Path, error: OSError) -> str:
-    """Why there is no run folder, for the user."""
-    return f"run folder {path} cannot be written ({error.strerror or error}): choose another folder with --out DIR"
-
-
 def _undo(path: Path, files: Mapping[str, Appended], new: list[Path]) -> None:
     for file in files.values():
         file.remove()
     with suppress(OSError):
         if files:
-            _draft(path / RUN).unlink(missing_ok=True)
+            draft_of(path / RUN).unlink(missing_ok=True)
     for folder in new:
         with suppress(OSError):  # never made, or somebody put something there meanwhile
             folder.rmdir()
-
-
-def _draft(path: Path) -> Path:
-    return path.with_name(f".{path.name}.new")
-
-
-def _replace(path: Path, text: str) -> None:
-    """Puts `text` in place of the file in one step, so that no reader and no crash ever sees half of it."""
-    draft = _draft(path)
-    with draft.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
-    _sync_folder(path.parent)
-
-
-def _sync_folder(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -9,8 +9,11 @@ from typing import Any
 from collbench.errors import UsageError
 from collbench.results.pairs import PAIRS, PairMatrix, PairRound, matrix_of
 from collbench.results.reader import Run, read_lines
+from collbench.units import format_bytes
 
-_MOST_PLACES = 20_000  # five matrices of so many places squared are 16 GB: more comes from a broken file
+_MOST_PLACES = 20_000
+_BYTES_OF_A_PAIR = 160  # in memory: its six figures, and what is made of them while it is looked at
+_LITTLE = 1 << 30  # bytes, which every machine has
 _FIGURES = ("latency_s", "forward_s", "backward_s")
 _INTERVALS = ("latency_ci_s", "forward_ci_s", "backward_ci_s")
 
@@ -56,7 +59,23 @@ def _checked(about: Any, run: Run) -> dict[str, Any]:
     named = isinstance(places, list) and 2 <= len(places) <= _MOST_PLACES and all(isinstance(place, str) for place in places)
     if not named or not all(_is_whole(known.get(name), 1) for name in ("size_bytes", "latency_size_bytes")):
         raise UsageError(f"{run.path} holds rounds of pairs, but its run.json does not say of which places and sizes: it was altered")
+    _check_room(len(known["places"]), run)
     return known
+
+
+def _check_room(places: int, run: Run) -> None:
+    """Raises UsageError where the matrix of so many places is larger than the memory: it takes a few letters to say that there are."""
+    needed = _BYTES_OF_A_PAIR * places**2
+    if needed <= _LITTLE:
+        return
+    import psutil
+
+    free = psutil.virtual_memory().available
+    if needed > free:
+        raise UsageError(
+            f"{run.path} is of {places:,} places, whose matrix takes {format_bytes(needed)} of memory, and {format_bytes(free)} are free: "
+            "read it on a larger machine"
+        )
 
 
 def round_from_json(values: dict[str, Any], places: int) -> PairRound:
@@ -120,4 +139,5 @@ _OF_THE_ROUND: dict[str, Callable[[Any], bool]] = {
     "again": lambda value: isinstance(value, bool),
     "n": lambda value: _is_list(value, _is_count) and len(value) == 3,
     "flags": lambda value: _is_list(value, lambda flag: isinstance(flag, str)),
+    "wrong_detail": lambda value: _is_list(value, lambda detail: detail is None or isinstance(detail, str)),
 }

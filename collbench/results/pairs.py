@@ -31,6 +31,7 @@ class PairRound:
     wrong        wrong elements in all three, None: not verified
     na           why a pair was not measured, None: it was
     n            samples of each of the three: [latency, forward, backward]
+    wrong_detail of each pair, what the first rank found wrong: element, what was wanted and got; None: nothing; empty: not recorded
     """
 
     round: int
@@ -46,6 +47,7 @@ class PairRound:
     n: tuple[int, int, int] = (0, 0, 0)
     again: bool = False
     flags: tuple[str, ...] = ()
+    wrong_detail: tuple[str | None, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """JSON-ready."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import types
 from collections.abc import Callable, Iterator, Mapping
@@ -13,14 +14,19 @@ from typing import TYPE_CHECKING, Any, Union, get_args, get_origin, get_type_hin
 
 from collbench.errors import UsageError
 from collbench.peak.ceiling import Ceiling
+from collbench.reading import open_file, values_in
 from collbench.results.folder import CELLS, EVENTS, RUN, SAMPLES
-from collbench.results.jsonl import parse_object
+from collbench.results.jsonl import parse_object, read_object
 from collbench.results.record import SCHEMA, Row, Times
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_LONGEST_LINE = 64 << 20
+_LONGEST_LINE = 16 << 20  # bytes; a round of 20,000 places takes some 3 MB
+_LARGEST_LINES = 1 << 30  # bytes of a file of lines; 100,000 rows take some 300 MB
+_MOST_VALUES = 1 << 25  # in the lines of a file: they stay in memory; a row has some 200, one of another tool 130
+_MOST_BAD = 10_000  # lines that cannot be read: what is so long and says nothing is no run's file
+_LARGEST_ARRAY = 128 << 20  # bytes of one of a row's arrays
 _NUMBER_TYPE = re.compile(r"[<>|=]?[biuf](?:1|2|4|8)")
 _NESTED: dict[str, type] = {"time_s": Times, "ceiling": Ceiling, "hard_bound": Ceiling}
 
@@ -44,6 +50,8 @@ class Run:
         """One of the row's stored arrays. Raises UsageError when the row has none of that name, or samples.bin does not hold it."""
         dtype, shape, offset = _checked_place(row.samples.get(name), f"array '{name}' of {row.operation} in {self.path}")
         length, path = math.prod(shape) * dtype.itemsize, self.path / SAMPLES
+        if length > _LARGEST_ARRAY:
+            raise UsageError(f"array '{name}' in {path} would have {length} bytes, more than any row keeps: the row was altered")
         data = _slice(path, offset, length)
         if len(data) < length:
             raise UsageError(f"array '{name}' lies outside {path} (offset {offset}, {length} bytes): the file was cut or is another run's")
@@ -149,7 +157,9 @@ def _parts(hint: Any) -> tuple[Any, tuple[Any, ...]]:
 
 def _read_info(path: Path, warnings: list[str]) -> dict[str, Any]:
     try:
-        info = parse_object(_bytes(path))
+        info = read_object(path) if _is_file(path) else parse_object(b"")
+    except OSError as error:
+        raise UsageError(_cannot_read(path, error)) from error
     except ValueError as error:
         warnings.append(f"{path} is {error}: what was run is unknown")
         return {}
@@ -174,46 +184,66 @@ def _reader_of(info: Mapping[str, Any]) -> str:
 
 def read_lines(path: Path, parse: Callable[[dict[str, Any]], Any], warnings: list[str]) -> Iterator[Any]:
     """What `parse` makes of each line's object. What it refuses with ValueError is left out, with a warning; no file has no lines."""
-    bad, unknown = list[str](), list[str]()
-    for number, line in enumerate(_lines(path), start=1):
+    refused, unknown = _Counted(), _Counted()
+    for number, line in enumerate(_lines(path, warnings), start=1):
+        if refused.number == _MOST_BAD:
+            warnings.append(f"{path}: what follows line {number - 1} is left out, too: too many of its lines cannot be read")
+            break
+        strange = list[str]()
         try:
-            yield parse(parse_object(line, unknown))
+            yield parse(parse_object(line, strange))
         except (ValueError, RecursionError) as error:
             if line.endswith(b"\n"):
-                bad.append(f"line {number}: {error}")
+                refused.add(f"line {number}: {error}")
             else:
                 warnings.append(f"{path} ends in the middle of line {number}: the run was stopped there")
-    if bad:
-        warnings.append(f"{path}: {len(bad)} lines are left out, the first is {bad[0]}")
-    if unknown:
-        warnings.append(f"{path} holds what no measurement gives ({unknown[0][:20]}, {len(unknown)} in all): such figures are unknown")
+        unknown.add(*strange)
+    if refused.number:
+        warnings.append(f"{path}: {refused.number} lines are left out, the first is {refused.first}")
+    if unknown.number:
+        warnings.append(f"{path} holds what no measurement gives ({unknown.first[:20]}, {unknown.number} in all): such figures are unknown")
 
 
-def _lines(path: Path) -> Iterator[bytes]:
+@dataclass
+class _Counted:
+    """How many there are of a kind, and the first: a file may hold as many as it has letters."""
+
+    number: int = 0
+    first: str = ""
+
+    def add(self, *texts: str) -> None:
+        """Some more of them."""
+        self.first = self.first or (texts[0] if texts else "")
+        self.number += len(texts)
+
+
+def _lines(path: Path, warnings: list[str]) -> Iterator[bytes]:
+    """Up to where a file has more than any run writes, with a warning then; none of what is no file."""
+    read = values = 0
     if not _is_file(path):
         return
     try:
-        with path.open("rb") as file:
-            yield from iter(lambda: file.readline(_LONGEST_LINE), b"")
+        with open_file(path) as file:
+            while line := file.readline(_LONGEST_LINE):
+                read, values = read + len(line), values + values_in(line)
+                if read > _LARGEST_LINES or values > _MOST_VALUES or (len(line) == _LONGEST_LINE and line[-1:] != b"\n"):
+                    warnings.append(f"{path} holds more than any run writes: what follows byte {read - len(line)} is left out")
+                    return
+                yield line
     except OSError as error:
         raise UsageError(_cannot_read(path, error)) from error
 
 
-def _bytes(path: Path) -> bytes:
-    return _slice(path, 0, _LONGEST_LINE) if _is_file(path) else b""
-
-
 def _slice(path: Path, offset: int, length: int) -> bytes:
     """At most `length` bytes from `offset`, and never more than the file has, whatever a row claims."""
+    if not _is_file(path):
+        return b""
     try:
-        if not _is_file(path):
-            return b""
-        with path.open("rb") as file:
-            left = path.stat().st_size - offset
-            if left <= 0:
+        with open_file(path) as file:
+            if file.seek(0, os.SEEK_END) <= offset:
                 return b""
             file.seek(offset)
-            return file.read(min(length, left))
+            return file.read(length) or b""
     except OSError as error:
         raise UsageError(_cannot_read(path, error)) from error
 

@@ -9,17 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from collbench.errors import FINE, UsageError
-from collbench.results.folder import (
-    CELLS,
-    RUN,
-    TOPOLOGY,
-    cannot_create,
-    refuse_a_full_disk,
-    refuse_a_second_run,
-    utc,
-)
+from collbench.results.folder import CELLS, RUN, TOPOLOGY, refuse_a_second_run, utc
 from collbench.results.jsonl import to_line, to_page
 from collbench.results.record import SCHEMA, Row
+from collbench.results.writable import cannot_create, refuse_a_full_disk
 
 
 @dataclass(frozen=True)

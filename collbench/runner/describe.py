@@ -10,7 +10,8 @@ from collbench.evidence.conditions import binding, settings
 from collbench.results.environment import host_facts, loaded_libraries, recorded_environment
 from collbench.runner.opening import Opened
 from collbench.runner.request import Request
-from collbench.world.world import Member, World
+from collbench.world.members import Member
+from collbench.world.world import World
 
 
 def member_places(world: World, opened: list[Opened]) -> list[dict[str, Any]]:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cached_property, partial
+from threading import Thread
 from typing import Any, Protocol, TypeVar
 
 from collbench.backends.backend import Backend
-from collbench.errors import UsageError
+from collbench.errors import FAILED, CollbenchError, UsageError
+from collbench.launch.spawn import record_run
 from collbench.operations.cell import Cell
 from collbench.operations.operation import Operation
 from collbench.results.folder import RunFolder
@@ -21,10 +25,12 @@ from collbench.runner.opening import Opened, close_backends
 from collbench.runner.request import Request
 from collbench.timing.canary import Canary
 from collbench.timing.sync import HostSync
-from collbench.world.world import Member, World
+from collbench.world.members import Member
+from collbench.world.world import World
 
 Work = tuple[Operation, Cell, Opened]
 T = TypeVar("T")
+_PATIENCE_S = 1.0
 
 
 class Listener(Protocol):
@@ -86,9 +92,42 @@ class Launch:
             self.sync.close()
 
     def hang(self, sentence: str) -> None:
-        """Keeps a hang in events.jsonl; called by the watchdog's thread as the last thing of this process."""
+        """Keeps a hang in the folder, and shows the rows that still wait for those before them; the last thing that this process does.
+
+        Both in threads of their own, for a second at most: a disk or a terminal that does not answer may be what hangs.
+        """
+        ending = time.monotonic() + _PATIENCE_S
+        last = [Thread(target=each, daemon=True) for each in (partial(self._end_early, sentence, self.world.ending_code), self._show)]
+        for thread in last:
+            thread.start()
+        for thread in last:
+            thread.join(max(0.0, ending - time.monotonic()))
+
+    def _show(self) -> None:
+        with suppress(OSError, ValueError):  # our output is gone: somebody closed it
+            if self.listener:
+                self.listener.end()
+
+    def break_off(self, error: BaseException) -> None:
+        """Keeps why the run ends before its time, who knocked at the control plane meanwhile, and how far it came."""
+        with suppress(CollbenchError):
+            self.remark()
+        self._end_early(str(error) or type(error).__name__, code_of(error))
+
+    def _end_early(self, why: str, code: int) -> None:
         if self.folder:
-            self.folder.event("hang", text=sentence)
+            facts = self.world.facts
+            self.folder.end_early("hang" if facts or why.startswith("hang:") else "abort", why, code, **facts)
+
+    def remark(self) -> None:
+        """Tells who knocked at the control plane without being of this launch."""
+        for sentence in self.world.remarks():
+            self.note(sentence)
+
+    def keeps(self, folder: RunFolder, planned: int) -> None:
+        """From now on results go there, watched; of so many cells (of pairs: rounds), for the sentence of a run that is interrupted."""
+        folder.watch, self.world.kept = self.world.watchdog.phase, partial(folder.so_far, planned)
+        record_run(folder.path, os.environ)
 
     def lap(self) -> tuple[float, float]:
         """When it was called before (at first: when the launch began), and now: seconds on CLOCK_MONOTONIC."""
@@ -119,12 +158,19 @@ class Launch:
             self.folder.event("note", text=sentence)
 
 
+def code_of(error: BaseException) -> int:
+    """The exit code that run.json gets for a run that broke off."""
+    code: int = getattr(error, "exit_code", FAILED)
+    return code
+
+
 def at_rank_0(world: World, do: Callable[[], T], what: str) -> T | None:
     """What `do` gives at rank 0, None elsewhere. A UsageError there ends every rank the same way: it is raised on all. All ranks call."""
     found, wrong = None, None
     if world.rank == 0:
         try:
-            found = do()
+            with world.watchdog.phase(what):
+                found = do()
         except UsageError as error:
             wrong = str(error)
     wrong = world.decide(wrong, what)

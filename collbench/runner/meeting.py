@@ -40,6 +40,10 @@ class LeftEarly:
         after, delay = format_time(self.after_s), format_time(self.delay_s)
         return f"rank {self.rank} left after {after} µs, before rank {self.late} entered, which waited {delay} µs"
 
+    def as_json(self) -> dict[str, Any]:
+        """For the control plane and a row's evidence."""
+        return asdict(self)
+
 
 def left_early(ready: Ready, world: World, calls: int) -> tuple[int, list[LeftEarly]]:
     """(how many calls were verified, the ranks that left one early, each once), the same at all ranks, which all call.
@@ -97,7 +101,7 @@ def _attempt(ready: Ready, world: World, late: int, delay_s: float) -> dict[str,
     early = others if left_s < delay_s * _CLOCKS else []
     return {
         "told": len(others), "late_itself": bool(others) and came_s >= delay_s,
-        "early": [asdict(LeftEarly(group.ranks[rank], group.ranks[late], left_s, delay_s)) for group, rank in early],
+        "early": [LeftEarly(group.ranks[rank], group.ranks[late], left_s, delay_s).as_json() for group, rank in early],
     }  # fmt: skip
 
 

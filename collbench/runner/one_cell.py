@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
@@ -37,6 +37,10 @@ class Wrong(Protocol):
 
     def sentence(self) -> str:
         """For rows and errors."""
+        ...
+
+    def as_json(self) -> dict[str, Any]:
+        """For a row's evidence: which rank, and what it found."""
         ...
 
 
@@ -129,25 +133,29 @@ def prepare_over(operation: Operation, cell: Cell, groups: Groups, stage: Stage,
     """The same over groups that are given, such as one round of pairs."""
     backend, operation = stage.backend, operation.on(stage.backend.api, stage.backend.passes_messages)
     asked = _Asked(operation, cell, stage, groups)
-    mine = _members(asked)
+    with _at(cell, world, "making its groups"):
+        mine = _members(asked)
     own = operation.pair or _is_tuned(cell)  # the others were made before the first cell: no rank can fail alone
     reason = world.first(mine if isinstance(mine, str) else None, f"{cell.title()}: making its groups") if own else None
     if reason or isinstance(mine, str):
         return reason or str(mine)
     ready = _bound(asked, mine, world)
     if isinstance(ready, str):
-        _release(operation, cell, backend, mine)
+        with _at(cell, world, "freeing its groups"):
+            _release(operation, cell, backend, mine)
     return ready
 
 
 def _bound(asked: _Asked, mine: tuple[Group, ...], world: World) -> Ready | str:
     """On GPUs nobody binds before all have memory: a call captured into a graph connects the ranks, and waits for those that fail."""
     cell = asked.cell
-    buffers = _try(lambda: _filled(asked, mine))
+    with _at(cell, world, "allocating"):
+        buffers = _try(lambda: _filled(asked, mine))
     wrong = buffers if isinstance(buffers, str) else None
     if cell.device != "cpu" and (reason := world.first(wrong, f"{cell.title()}: allocating")):
         return reason
-    program = buffers if isinstance(buffers, str) else _try(lambda: _program(asked, mine, buffers))
+    with _at(cell, world, "binding its calls"):
+        program = buffers if isinstance(buffers, str) else _try(lambda: _program(asked, mine, buffers))
     reason = world.first(program if isinstance(program, str) else None, f"{cell.title()}: binding its calls")
     if reason or isinstance(program, str) or isinstance(buffers, str):
         return reason or str(program)
@@ -202,11 +210,16 @@ def _release(operation: Operation, cell: Cell, backend: Backend, mine: Sequence[
         backend.release(group)
 
 
+def _at(cell: Cell, world: World, what: str) -> AbstractContextManager[None]:
+    """Under the watchdog's eyes."""
+    return world.watchdog.phase(f"{cell.title()}: {what}")
+
+
 @contextmanager
 def phase(ready: Ready, world: World, what: str) -> Iterator[None]:
     """Under the watchdog's eyes; work that does not end is told with its cell."""
     try:
-        with world.watchdog.phase(f"{ready.cell.title()}: {what}"):
+        with _at(ready.cell, world, what):
             yield
     except Unfinished as error:
         raise Unfinished(f"{ready.cell.title()}: {error}") from None

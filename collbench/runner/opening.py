@@ -84,8 +84,11 @@ def _try_open(backend: Backend, world: World, settings: Settings) -> tuple[str, 
             backend.open(world, settings)
             if backend.uses_nccl:
                 backend.ask_ras = _ask_ras()
+                world.ask_too(backend.ask_ras)
     except CollbenchError as error:
         return str(error), isinstance(error, UsageError)
+    except MemoryError:  # of this rank alone: the others are in the middle of it
+        raise
     except Exception as error:
         return f"{backend.name} does not open: {type(error).__name__}: {error}", False
     return None

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from collbench.backends.backend import Backend
 from collbench.errors import FAILED, FINE, USAGE
+from collbench.launch import signals
 from collbench.operations.tournament import Pair, Schedule
 from collbench.results.pairs import PairRound
 from collbench.runner.launch import Launch
@@ -71,6 +72,13 @@ class Match:
             self.listener.note(sentence)
         self.launch.note(sentence)
 
+    def stops(self) -> bool:
+        """Whether wrong data has ended the launch, the same at all ranks, which all call."""
+        if not self.asked.launch.stop_on_wrong:
+            return False
+        wrong: bool = self.launch.world.decide(any(map(any, (one.wrong for one in self.rounds))), "deciding whether to go on")
+        return wrong
+
     @property
     def backend(self) -> Backend:
         """The backend that carries the messages, open."""
@@ -103,8 +111,11 @@ def limits(match: Match) -> Iterator[str]:
         yield sentence
 
 
-def tournament(match: Match, court: Court) -> None:
-    """Round by round, until all are done or the time is used up; nobody is left without a pair."""
+def tournament(match: Match, court: Court) -> bool:
+    """Round by round, until all are done or the time is used up; nobody is left without a pair.
+
+    Returns False where wrong data ended it, as --stop-on-wrong asks.
+    """
     world, total, least = match.launch.world, match.plan.number, match.plan.least * match.plan.parts
     for number, pairs in enumerate(match.plan.rounds()):
         spent_s = world.decide(time.monotonic() - match.began, "playing the next round")
@@ -116,13 +127,18 @@ def tournament(match: Match, court: Court) -> None:
         if match.listener:
             spent_s = time.monotonic() - match.began
             match.listener.round(number + 1, total, len(pairs), spent_s / (number + 1) * (total - number - 1))
+        if match.stops():
+            match.note(f"stopped after wrong data in round {number + 1} of {total} (--stop-on-wrong)")
+            return False
+    return True
 
 
 def _take(match: Match, played: Iterator[PairRound]) -> None:
     for one in played:
         match.rounds.append(one)
         if match.launch.folder:
-            match.launch.folder.append_round(one.as_json())
+            with signals.deferred():
+                match.launch.folder.append_round(one.as_json())
 
 
 def second_look(match: Match, court: Court) -> None:
@@ -139,6 +155,8 @@ def second_look(match: Match, court: Court) -> None:
             done[a, b] += 1
             if match.listener:
                 match.listener.round(turn + 1, len(suspects), 1, None)
+            if match.stops():
+                return
 
 
 def _new_suspects(match: Match, done: Mapping[Pair, int]) -> list[Pair]:
@@ -154,9 +172,10 @@ def conclude(match: Match) -> int:
     first = [one for one in match.rounds if not one.again]
     measured = sum(reason is None for one in first for reason in one.na)
     about = match.about(measured)
-    if about["sampled"] and match.visited < match.plan.pairs:
+    wrong = list(_wrong(match))
+    if about["sampled"] and match.visited < match.plan.pairs and not (wrong and match.asked.launch.stop_on_wrong):
         match.note(about["sampled"])
-    for sentence in _wrong(match):
+    for sentence in (*wrong, *launch.world.remarks()):
         match.note(sentence)
     found = match.listener.matrix(match.rounds, about) if match.listener else []
     code = launch.world.decide(_code(match.rounds, measured), "ending")
@@ -169,9 +188,14 @@ def conclude(match: Match) -> int:
 
 def _wrong(match: Match) -> Iterator[str]:
     names = match.places.names
-    bad = [(pair, wrong) for one in match.rounds for pair, wrong in zip(one.pairs, one.wrong, strict=True) if wrong]
-    for (a, b), wrong in bad[:_TOLD]:
-        yield f"wrong data between {names[a]} and {names[b]}: {wrong} elements are not what was sent"
+    bad = [
+        (pair, wrong, f" ({detail})" if detail else "")
+        for one in match.rounds
+        for pair, wrong, detail in zip(one.pairs, one.wrong, one.wrong_detail or (None,) * len(one.pairs), strict=True)
+        if wrong
+    ]
+    for (a, b), wrong, detail in bad[:_TOLD]:
+        yield f"wrong data between {names[a]} and {names[b]}: {wrong} elements are not what was sent{detail}"
     if len(bad) > _TOLD:
         yield f"wrong data between {len(bad) - _TOLD} more pairs"
 

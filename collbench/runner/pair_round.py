@@ -91,6 +91,7 @@ class _Times:
     wrong: tuple[int, ...]
     n: int
     flags: tuple[str, ...]
+    wrong_detail: tuple[str | None, ...]
 
 
 def play(court: Court, number: int, pairs: Round, again: bool = False) -> Iterator[PairRound]:
@@ -152,12 +153,14 @@ def _times(court: Court, ready: Ready, measured: Measured, mismatches: Sequence[
     found = [_figure(slowest(measured.samples, ranks) / messages) for ranks in each]
     turn_of = {rank: turn // width for turn, group in enumerate(ready.groups) for rank in group}
     wrong: Counter[int] = Counter()
+    details: dict[int, str] = {}
     for mismatch in mismatches:
         wrong[turn_of[mismatch.rank]] += mismatch.wrong
+        details.setdefault(turn_of[mismatch.rank], mismatch.sentence())
     flags = [*measured.flags, *(["python_loop"] if ready.fell_back else [])]
     return _Times(
         tuple(seconds for seconds, _ in found), tuple(interval for _, interval in found), tuple(wrong[turn] for turn in range(len(each))),
-        measured.samples.shape[1], tuple(flags),
+        measured.samples.shape[1], tuple(flags), tuple(details.get(turn) for turn in range(len(each))),
     )  # fmt: skip
 
 
@@ -176,5 +179,5 @@ def _round(court: Court, number: int, pairs: Sequence[Pair], again: bool, times:
     return PairRound(
         number, tuple(pairs), latency.seconds, latency.intervals, forward.seconds, forward.intervals, backward.seconds, backward.intervals,
         tuple(wrong if court.asked.launch.check else [None] * len(pairs)), (None,) * len(pairs), (latency.n, forward.n, backward.n), again,
-        tuple(flags),
+        tuple(flags), tuple(next(filter(None, details), None) for details in zip(*(one.wrong_detail for one in times), strict=True)),
     )  # fmt: skip

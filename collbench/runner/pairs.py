@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from collbench.backends.backend import can_do
 from collbench.backends.registry import backend_class
-from collbench.errors import CollbenchError, RunFailed, UsageError
+from collbench.errors import RunFailed, UsageError
+from collbench.launch import signals
 from collbench.results.folder import RunFolder
 from collbench.runner.ceilings import Ceilings
 from collbench.runner.checks import check_memory, notes
@@ -20,7 +20,6 @@ from collbench.runner.pair_match import Match, PairsListener, conclude, limits, 
 from collbench.runner.pair_places import PairsRequest, places_of, schedule_of
 from collbench.runner.pair_round import Court, ways_of
 from collbench.runner.request import Request
-from collbench.runner.run import code_of
 from collbench.runner.turn import stage_of
 from collbench.world.world import World
 
@@ -39,11 +38,12 @@ def run_pairs(asked: PairsRequest, world: World, listener: PairsListener | None,
     try:
         code = _play_all(match, waiting)
     except BaseException as error:
-        if launch.folder:
-            with contextlib.suppress(CollbenchError):
-                launch.folder.event("abort", text=str(error) or type(error).__name__)
-                launch.folder.finish(exit_code=code_of(error))
-        raise
+        signals.settle()
+        why = world.explained(error)
+        launch.break_off(why)
+        if why is error:
+            raise
+        raise why from error
     if listener:
         listener.end()
     launch.leave([opened], code, ended)
@@ -94,7 +94,10 @@ def _create_folder(match: Match) -> RunFolder | None:
         facts = {"order_seed": match.launch.order_seed, "pairs": match.about(measured=None)}
         return RunFolder.create(request.out, request.command, {**describe_run(request, world, [match.opened]), **facts})
 
-    return at_rank_0(world, create, "creating the run folder")
+    folder = at_rank_0(world, create, "creating the run folder")
+    if folder:
+        match.launch.keeps(folder, match.plan.number)
+    return folder
 
 
 def _play_all(match: Match, waiting: Sequence[str]) -> int:
@@ -109,8 +112,8 @@ def _play_all(match: Match, waiting: Sequence[str]) -> int:
         match.note(sentence)
     court = _court(match)
     match.began = time.monotonic()
-    tournament(match, court)
-    second_look(match, court)
+    if tournament(match, court):
+        second_look(match, court)
     return conclude(match)
 
 

@@ -34,6 +34,7 @@ class Request:
     evidence       "on": counters and logs are read around each cell; "off": not; "tuning": NCCL writes a line per call, too
     telemetry_hz   how often clocks, power and temperatures are read meanwhile; 0: never
     slowed         which cells are made slower on purpose
+    stop_on_wrong  whether the launch ends after the first cell with wrong data
     argv           what was typed
     suite          the suite as read, for run.json: name, title, digest (SHA-256 of all that was read), files, run, sweeps, and what was
                    typed instead; None: no suite
@@ -60,5 +61,6 @@ class Request:
     evidence: str = "on"
     telemetry_hz: float = 0.0
     slowed: Slowing = field(default_factory=Slowing)
+    stop_on_wrong: bool = False
     argv: Sequence[str] = ()
     suite: Mapping[str, Any] | None = None

@@ -9,7 +9,7 @@ from typing import Any
 
 from collbench.errors import UsageError
 from collbench.results.folder import TOPOLOGY, RunFolder
-from collbench.results.jsonl import parse_object, to_line
+from collbench.results.jsonl import parse_object, read_object, to_line
 from collbench.results.reader import Run, read_run
 from collbench.results.record import Row
 from collbench.runner.request import Request
@@ -100,7 +100,7 @@ def _check_topology(folder: RunFolder, topology: dict[str, Any]) -> None:
     if not path.is_file():
         return
     try:
-        then = parse_object(path.read_bytes())
+        then = read_object(path)
     except (OSError, ValueError) as error:
         raise UsageError(_refusal(folder, f"its {TOPOLOGY} cannot be read ({error})")) from error
     found = topology_difference(then, parse_object(to_line(topology).encode()))

@@ -179,6 +179,12 @@ def check_fields(calls: int, mismatches: Sequence[Wrong]) -> dict[str, Any]:
     return {"checked": calls, "wrong": sum(mismatch.wrong for mismatch in mismatches) if calls else None, "wrong_detail": detail}
 
 
+def wrong_evidence(mismatches: Sequence[Wrong]) -> dict[str, Any]:
+    """For a row's evidence: at how many ranks data was wrong, and what the first of them found there; nothing where all was right."""
+    first = [mismatch.as_json() for mismatch in mismatches[:_WORST]]
+    return {"wrong_data": {"found": len(mismatches), "first": first}} if first else {}
+
+
 def _times(known: Median, slowest: Samples) -> Times:
     """Equal samples have no interval: the clock's step hides how far apart they are."""
     spread = quantiles(slowest)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import random
 from collections.abc import Callable
 from typing import Any
 
-from collbench.errors import FAILED, FINE, INTERRUPTED, USAGE, CollbenchError
+from collbench.errors import FAILED, FINE, USAGE
+from collbench.launch import signals
 from collbench.operations.registry import operations
 from collbench.results.curves import models
 from collbench.results.record import SERIES, Row
@@ -49,8 +49,11 @@ def run(request: Request, world: World, listener: Listener | None, ended: Callab
     try:
         code = _run_all(launch, opened, work, stored, waiting)
     except BaseException as error:
-        _break_off(launch, opened, stored, error)
-        raise
+        why = world.explained(error)
+        _break_off(launch, opened, stored, why)
+        if why is error:
+            raise
+        raise why from error
     if listener:
         listener.end()
     launch.leave(opened, code, ended)
@@ -113,21 +116,20 @@ def _end(launch: Launch, opened: list[Opened], rows: list[Row], code: int) -> No
     for curve, model in chosen:
         if model != "ring":
             launch.note(_PASSED.format(**curve))
+    launch.remark()
     if launch.folder:
         launch.folder.finish(exit_code=code, models=[{**curve, "model": model} for curve, model in chosen], **_paths(opened))
 
 
 def _break_off(launch: Launch, opened: list[Opened], stored: Stored, error: BaseException) -> None:
     """Keeps why the run ends; a folder that is not gone on with stays as it was."""
+    signals.settle()
     for one in opened:
         if one.paths:
             one.paths.close()  # now: as soon as others know of the error, a launcher may kill this process
-    with contextlib.suppress(CollbenchError):
-        if launch.folder:
-            launch.folder.event("abort", text=str(error) or type(error).__name__)
-            launch.folder.finish(exit_code=code_of(error))
-        elif stored.folder:
-            stored.folder.give_up()
+    if stored.folder and not launch.folder:
+        stored.folder.give_up()
+    launch.break_off(error)
 
 
 def _instruments(launch: Launch, work: list[Work]) -> Instruments | None:
@@ -151,11 +153,6 @@ def shuffled(cells: int, order_seed: int, launch_index: int) -> list[int]:
     return order
 
 
-def code_of(error: BaseException) -> int:
-    """The exit code that run.json gets for a run that broke off."""
-    return INTERRUPTED if isinstance(error, KeyboardInterrupt) else getattr(error, "exit_code", FAILED)
-
-
 def exit_code(rows: list[Row]) -> int:
     """4 when data was wrong, 2 when every cell is n/a, else 0."""
     if any(row.wrong for row in rows):
@@ -174,4 +171,6 @@ def _folder(launch: Launch, opened: list[Opened], work: list[Work]) -> Stored:
     stored = at_rank_0(world, opening, "opening the run folder") or Stored(resumed=request.resume is not None)
     stored.done = frozenset(world.decide(sorted(stored.rows), "looking at what is stored"))
     launch.folder = None if stored.resumed else stored.folder
+    if stored.folder:
+        launch.keeps(stored.folder, len(work))
     return stored

@@ -8,6 +8,7 @@ from typing import Any
 
 from collbench.backends.backend import Backend, can_do, in_place_only
 from collbench.backends.group import Group
+from collbench.launch import signals
 from collbench.operations.cell import Cell
 from collbench.operations.operation import Operation
 from collbench.operations.program import Program
@@ -17,9 +18,10 @@ from collbench.runner.launch import Launch, Work, ranks_by_host, ranks_of
 from collbench.runner.meeting import left_early
 from collbench.runner.one_cell import Ready, Stage, Wrong, make_groups, prepare, release, verify_cell
 from collbench.runner.opening import Opened
-from collbench.runner.rows import Circumstances, check_fields, make_row, row_without
+from collbench.runner.rows import Circumstances, check_fields, make_row, row_without, wrong_evidence
 from collbench.runner.watched import Watched, watch
 from collbench.timing.sync import host_sync
+from collbench.units import format_bytes
 from collbench.world.world import World
 
 
@@ -41,6 +43,18 @@ def rows_of(launch: Launch, work: list[Work], ceilings: Ceilings, order: Sequenc
         row = turn.without(operation, cell, reason, place) if reason else turn.take(operation, cell, place)
         if row:
             yield row
+        if launch.request.stop_on_wrong and _wrong(launch, row, len(order) - done - 1):
+            return
+
+
+def _wrong(launch: Launch, row: Row | None, left: int) -> bool:
+    """Whether a cell's data was wrong, the same at all ranks; says that the launch ends there, with so many cells `left`."""
+    wrong: bool = launch.world.decide(bool(row and row.wrong), "deciding whether to go on")
+    if wrong and row:
+        rest = f", {left} {'cell is' if left == 1 else 'cells are'} not measured" if left else ""
+        where = f"{row.operation} {format_bytes(row.size_bytes)} on {row.backend}"
+        launch.note(f"stopped after wrong data in {where}{rest} (--stop-on-wrong): {row.wrong_detail}")
+    return wrong
 
 
 def _turn(launch: Launch, items: list[Work], ceilings: Ceilings) -> Turn:
@@ -113,7 +127,7 @@ class Turn:
             return None
         row, arrays = make_row(ready, backend, watched, self.around(ready, backend, watched))
         self._keep(watched, place)
-        row = replace(row, **check_fields(checked, mismatches), evidence=row.evidence | evidence)
+        row = replace(row, **check_fields(checked, mismatches), evidence=row.evidence | evidence | wrong_evidence(mismatches))
         return _finish(self.launch, row, arrays, place)
 
     def _verified(self, ready: Ready) -> tuple[int, Sequence[Wrong] | None, list[dict[str, Any]]]:
@@ -155,9 +169,13 @@ def _finish(launch: Launch, row: Row, arrays: dict[str, Any], place: int) -> Row
     """Stores and shows a row, at rank 0."""
     if launch.folder is None:
         return None
-    row = launch.folder.append(replace(row, evidence=row.evidence | _when(launch, row.evidence)), arrays)
-    if launch.listener:
-        launch.listener.row(row, place)
+    row = replace(row, evidence=row.evidence | _when(launch, row.evidence))
+    with signals.deferred():  # else a cell could be stored and not counted
+        try:
+            row = launch.folder.append(row, arrays)
+        finally:  # what cannot be stored was measured all the same
+            if launch.listener:
+                launch.listener.row(row, place)
     return row
 
 

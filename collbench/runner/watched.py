@@ -36,6 +36,7 @@ class Watched:
                ("enqueue_s") where calls only enqueue
     launch_bound   whether these seconds, not the device's work, were timed
     telemetry  by host the samples taken meanwhile
+    paused_s   by rank for how long it was not allowed to run at all meanwhile; only those that were not
     """
 
     measured: Measured
@@ -48,6 +49,7 @@ class Watched:
     evidence: dict[str, Any] = field(default_factory=dict)
     launch_bound: bool = False
     telemetry: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    paused_s: dict[str, float] = field(default_factory=dict)
 
     @property
     def flags(self) -> list[str]:
@@ -58,6 +60,7 @@ class Watched:
             "cpu_shared": self.silent or noticeable(self.stolen),
             "other_path": self.other_path,
             "launch_bound": self.launch_bound,
+            "straggler": bool(self.paused_s),
         }
         return [word for word, true in words.items() if true]
 
@@ -78,10 +81,11 @@ def watch(ready: Ready, world: World, budget: Budget, canary: Canary | None, ins
         before = canary.sing() if canary else None  # the ranks come to it together; later the one that reads counters would be missed
         if instruments:
             instruments.begin(ready, world)
-        began = now()
+        began, paused_s = now(), world.watchdog.paused_s
         measured = time_cell(ready, world, budget)
         span, after = between(began, now()), canary.sing() if canary else None
-        mine = {"before": before, "after": after, **span.as_json(), "enqueue_s": ready.loop.enqueue_s}
+        mine = {"before": before, "after": after, **span.as_json(), "enqueue_s": ready.loop.enqueue_s,
+                "paused_s": world.watchdog.paused_s - paused_s}  # fmt: skip
         seen = instruments.end(ready) if instruments else {}
         everyone = world.gather({**mine, **seen}, what)
         left = ending - time.monotonic()
@@ -102,12 +106,15 @@ def _result(measured: Measured, everyone: Sequence[dict[str, Any]], listening: b
     changed = any(flipped(one["before"], one["after"]) for one in everyone)
     stolen = _largest(one["stolen"] for one in everyone)
     silent = listening and None in canaries.values()
-    return Watched(measured, canaries if listening else {}, silent, stolen, max(one["preempted"] for one in everyone), repeats, changed)
+    paused = {str(rank): round(one["paused_s"], 3) for rank, one in enumerate(everyone) if one["paused_s"]}
+    preempted = max(one["preempted"] for one in everyone)
+    return Watched(measured, canaries if listening else {}, silent, stolen, preempted, repeats, changed, paused_s=paused)
 
 
 def _with_evidence(found: Watched, ready: Ready, world: World, everyone: list[dict[str, Any]], instruments: Instruments | None) -> Watched:
     """What the hosts' counters and the host's share of the time say; reckoned when the ranks no longer wait for it."""
-    evidence = found.evidence | ({"moved": told(ready, world, everyone)} if instruments else {})
+    paused = {"paused_s": found.paused_s} if found.paused_s else {}
+    evidence = found.evidence | paused | ({"moved": told(ready, world, everyone)} if instruments else {})
     enqueue_s = _largest(one["enqueue_s"] for one in everyone)
     if enqueue_s is not None:
         evidence["enqueue_s"] = enqueue_s

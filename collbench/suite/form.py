@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 SCHEMA_FILE = Path(__file__).parent / "suite.schema.json"
 VERSION = 1
+_MOST_SWEEPS = 1000
 _UNKNOWN_KEY, _LEVELS = "additionalProperties", {"run": "[run]", "defaults": "[defaults]", "sweeps": "[[sweeps]]"}
 
 
@@ -28,10 +29,13 @@ def schema() -> dict[str, Any]:
 
 def check_form(document: Mapping[str, Any], file: str) -> None:
     """Raises UsageError, one sentence, for the first thing in the document that is not as the schema says; `file` names it."""
-    from jsonschema import Draft202012Validator
+    from jsonschema import Draft202012Validator, validators
 
     _check_version(document, file)
-    found = sorted(Draft202012Validator(schema()).iter_errors(document), key=_order)
+    _check_number(document, file)
+    extend: Any = validators.extend
+    validator = extend(Draft202012Validator, {"uniqueItems": _unique_items})(schema())
+    found = sorted(validator.iter_errors(document), key=_order)
     if found:
         raise UsageError(f"suite {file}{_sentence(found[0], document)}")
 
@@ -54,6 +58,22 @@ def _check_version(document: Mapping[str, Any], file: str) -> None:
         raise UsageError(f"suite {file} does not say which form it has: write schema = {VERSION} as its first line")
     if isinstance(version, int) and version > VERSION:
         raise UsageError(f"suite {file} has schema = {version}, and this collbench knows up to {VERSION}: update collbench")
+
+
+def _check_number(document: Mapping[str, Any], file: str) -> None:
+    sweeps = document.get("sweeps")
+    if isinstance(sweeps, list) and len(sweeps) > _MOST_SWEEPS:
+        raise UsageError(f"suite {file} has {len(sweeps):,} sweeps, the most is {_MOST_SWEEPS:,}: put what is alike into one")
+
+
+def _unique_items(validator: Any, wanted: bool, items: Any, _schema: Any) -> Iterator[ValidationError]:
+    """The library compares each with each where they are of several types, which takes hours for a list of 1 MiB."""
+    from jsonschema.exceptions import ValidationError
+
+    if wanted and validator.is_type(items, "array"):
+        plain = [item if isinstance(item, str | int | float) and not isinstance(item, bool) else repr(item) for item in items]
+        if len(set(plain)) < len(plain):
+            yield ValidationError("says one thing twice")
 
 
 def _order(error: ValidationError) -> tuple[bool, list[str]]:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import re
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from collbench.errors import UsageError
+from collbench.reading import parse_toml, read_file
 from collbench.suite.form import check_form, place_of
 
 _FOLDER = Path(__file__).parent
 BUILT_IN = ("quick", "full", "gate")
 _LARGEST_BYTES = 1 << 20
+_MOST_FILES = 32  # twenty that extend the next one twice would be read a million times
 _WHERE = re.compile(r"^(.*) \(at (?:line (\d+), column (\d+)|end of document)\)$", re.DOTALL)
 _FILES = ("traffic",)  # keys that name files, which are looked for beside the suite
 
@@ -74,6 +76,7 @@ class _Draft:
     run: dict[str, Any] = field(default_factory=dict)
     defaults: dict[str, Any] = field(default_factory=dict)
     sweeps: list[_Sweep] = field(default_factory=list)
+    read: int = 0
 
 
 @dataclass(frozen=True)
@@ -106,6 +109,9 @@ def _read_into(draft: _Draft, name: str, folder: Path, chain: tuple[str, ...], t
     """Adds a suite to what those that it extends say; `chain` is how it was come upon."""
     path = _path(name, folder)
     file = name if _is_built_in(name) else str(path)
+    draft.read += 1
+    if draft.read > _MOST_FILES:
+        raise UsageError(f"suite {chain[0]} extends more than {_MOST_FILES} suites, one through another: write them into one")
     if file in chain:
         raise UsageError(f"suite {chain[0]} extends itself ({' -> '.join((*chain[chain.index(file) :], file))}): take one of these out")
     text = _bytes_of(path, file, chain)
@@ -131,23 +137,21 @@ def _is_built_in(name: str) -> bool:
 def _bytes_of(path: Path, file: str, chain: Sequence[str]) -> bytes:
     who = f", which {chain[-1]} extends," if chain else ""
     try:
-        with path.open("rb") as opened:
-            text = opened.read(_LARGEST_BYTES + 1)
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or error
+        return read_file(path, _LARGEST_BYTES)
+    except OSError as error:
+        if error.errno == errno.EFBIG:
+            raise UsageError(f"suite {file} is larger than {_LARGEST_BYTES >> 20} MiB: name a file that somebody wrote") from error
+        why = error.strerror or error
         raise UsageError(f"suite {file}{who} cannot be read ({why}): name a file, or one of {', '.join(BUILT_IN)}") from error
-    if len(text) > _LARGEST_BYTES:
-        raise UsageError(f"suite {file} is larger than {_LARGEST_BYTES >> 20} MiB: name a file that somebody wrote")
-    return text
 
 
 def _parsed(text: bytes, file: str) -> dict[str, Any]:
     try:
-        return tomllib.loads(text.decode("utf-8-sig"))
+        return parse_toml(text.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         line = text[: error.start].count(b"\n") + 1
         raise UsageError(f"suite {file}, line {line}: this is not UTF-8: save the file as UTF-8") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise UsageError(_not_toml(str(error), file)) from error
 
 

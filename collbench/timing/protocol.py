@@ -51,22 +51,29 @@ class Measured:
 
 
 Look = tuple[int, int]  # samples, iterations per sample
+
+
+class WarmUp(Look):
+    """A look whose samples are not kept."""
+
+
 Plan = Generator[Look, Samples, Measured]
 
 
 def measure(loop: Loop, world: World, plan: Plan | None, what: str) -> Measured | None:
-    """Runs a plan on all ranks; rank 0 (which has the plan) gets the result, the others None."""
+    """Runs a plan on all ranks; rank 0 (which has the plan) gets the result, the others None. `what`: the cell, in sentences."""
     look: Look | None = next(plan) if plan else None
     starts: list[Samples] = []
     loop_s = 0.0
     while True:
-        count, batch = world.decide(look or (0, 0), what)
+        count, batch, warm = world.decide([*(look or (0, 0)), isinstance(look, WarmUp)], f"{what}: the next samples")
         if count == 0:
             return None
-        began = time.monotonic()
-        seconds = loop.run(count, batch) / (batch * loop.iterations)
-        loop_s += time.monotonic() - began
-        arrays = world.gather_array(np.concatenate([seconds, loop.starts_ns]), what)
+        with world.watchdog.phase(f"{what}: {'warm-up' if warm else 'measuring'}"):
+            began = time.monotonic()
+            seconds = loop.run(count, batch) / (batch * loop.iterations)
+            loop_s += time.monotonic() - began
+        arrays = world.gather_array(np.concatenate([seconds, loop.starts_ns]), f"{what}: gathering samples")
         if plan is None or arrays is None:
             continue
         halves = [(array[: len(array) // 2], array[len(array) // 2 :]) for array in arrays]
@@ -75,7 +82,7 @@ def measure(loop: Loop, world: World, plan: Plan | None, what: str) -> Measured 
         try:
             look = plan.send(taken)
         except StopIteration as stop:
-            world.decide((0, 0), what)
+            world.decide([0, 0, False], f"{what}: the next samples")
             measured: Measured = stop.value
             measured.loop_s = loop_s
             measured.starts_ns = np.concatenate(starts, axis=1)[:, -measured.samples.shape[1] :]  # what is kept came last
@@ -103,7 +110,7 @@ def schedule(
     iterations: how many one turn of the loop holds (graphs hold several); samples are seconds of one of them.
     """
     began = now()
-    first = yield 1, 1
+    first = yield WarmUp((1, 1))
     once = max(*slowest(first, timed), now() - began, 1e-7)
     batch = 1 if mode in ("isolated", "graph") else max(1, min(_PIPELINE, int(budget.max_time_s / _FEWEST / once)))
     measured = Measured(np.empty((len(first), 0)), budget.target(size_bytes), batch=batch, iterations=iterations)
@@ -121,7 +128,7 @@ def _warm_up(budget: Budget, once: float, timed: list[int], measured: Measured) 
     """Windows until two in a row agree (medians within 2 %, quartiles within 5 %), the cap, or a quarter of the budget."""
     if budget.warmup is not None:
         if budget.warmup > 1:  # the first call was one already
-            yield budget.warmup - 1, 1
+            yield WarmUp((budget.warmup - 1, 1))
         measured.warmups = budget.warmup
         return
     spent, before, each = once, None, once * measured.batch
@@ -130,7 +137,7 @@ def _warm_up(budget: Budget, once: float, timed: list[int], measured: Measured) 
         window = _clamp(budget.max_time_s / (5 * each), 3, 20)
         if spent + window * each > budget.max_time_s / 2:
             break
-        series = slowest((yield window, measured.batch), timed)
+        series = slowest((yield WarmUp((window, measured.batch))), timed)
         measured.warmups += window
         each = max(float(np.median(series)) if len(series) else each, 1e-9) * (of_one if len(series) else 1)
         spent += window * each

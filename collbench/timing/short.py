@@ -14,7 +14,7 @@ import numpy as np
 
 from collbench.stats.median import median
 from collbench.timing.budget import Budget
-from collbench.timing.protocol import FEW, MOST_SAMPLES, Look, Measured, Plan, Samples, slowest
+from collbench.timing.protocol import FEW, MOST_SAMPLES, Look, Measured, Plan, Samples, WarmUp, slowest
 
 _FEWEST = 6  # samples that an interval needs
 _BATCH = 20  # iterations between two stamps where the ranks do not meet before each
@@ -27,7 +27,7 @@ def short_schedule(budget: Budget, size_bytes: int, mode: str, timed: list[int],
     At least 6 samples are taken where so many fit into the budget, whatever the looks cost.
     """
     began = now()
-    first = yield 1, 1
+    first = yield WarmUp((1, 1))
     each = _seconds(first, timed)
     look_s = max(0.0, now() - began - each)
     batch = 1 if mode == "isolated" else max(1, min(_BATCH, int(budget.max_time_s / _BATCHES / each)))
@@ -37,7 +37,7 @@ def short_schedule(budget: Budget, size_bytes: int, mode: str, timed: list[int],
         measured.reached = None if budget.iterations else False
     else:
         if measured.warmups > 1:
-            each = _seconds((yield measured.warmups - 1, 1), timed)
+            each = _seconds((yield WarmUp((measured.warmups - 1, 1))), timed)
         yield from _sample(budget, (began + budget.max_time_s - look_s, each), timed, measured, now)
     n = measured.samples.shape[1]
     measured.flags += [flag for flag, true in (("few_samples", n < FEW), ("target_missed", measured.reached is False)) if true]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any, cast
 
+from collbench.reading import open_file
 from collbench.topology.archive import SUFFIXES
+from collbench.topology.tarball import unpacked
 from collbench.topology.text import MOST_BYTES, Unreadable, decoded, printable
 
 MOST_ENTRIES = 4096  # of a folder
@@ -72,39 +72,16 @@ def text_of(path: Path) -> str:
 def _begin(path: Path, most: int) -> bytes:
     """The first `most` bytes, unpacked."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(descriptor, "rb") as raw:
-            opened = _unpacked(raw)
-            return opened(raw).read(most) if opened else raw.read(most)
+        with open_file(path) as raw:
+            stream, pieces = unpacked(raw), [b""]
+            while most and (piece := stream.read(most)):
+                pieces.append(piece)
+                most -= len(piece)
+            return b"".join(pieces)
     except (OSError, EOFError, ValueError) as why:
         raise _unreachable(path, why) from None
     except Exception as why:  # zlib, lzma and zstandard have errors of their own kind
         raise Unreadable(f"{_told(path)} is damaged ({printable(str(why), 80)}): pack or copy it again") from None
-
-
-def _unpacked(raw: IO[bytes]) -> Callable[[IO[bytes]], IO[bytes]] | None:
-    """What unpacks a file with this beginning, None for a plain one."""
-    magic = raw.read(6)
-    raw.seek(0)
-    if magic.startswith(b"\x1f\x8b"):
-        import gzip
-
-        return lambda stream: cast(IO[bytes], gzip.GzipFile(fileobj=stream))
-    if magic.startswith(b"BZh"):
-        import bz2
-
-        return lambda stream: cast(IO[bytes], bz2.BZ2File(stream))
-    if magic == b"\xfd7zXZ\x00":
-        import lzma
-
-        return lambda stream: cast(IO[bytes], lzma.LZMAFile(stream))
-    return _zstandard if magic.startswith(b"\x28\xb5\x2f\xfd") else None
-
-
-def _zstandard(stream: IO[bytes]) -> Any:
-    import zstandard
-
-    return zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(stream)
 
 
 def _unreachable(path: Path, why: Exception) -> Unreadable:

@@ -12,6 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Protocol, cast
 
+from collbench.reading import values_in
 from collbench.topology.files import Files, Folder
 from collbench.topology.merge import merge
 from collbench.topology.model import Machine, System
@@ -24,6 +25,7 @@ OUTPUTS = "outputs"  # of tools, beside sys and proc in what `probe --gather` wr
 _SNAPSHOT, _TREE, _TEXT = 0, 1, 2  # trust: lower is merged first
 _HEAD = 1 << 16
 _MOST_NAMED = 4
+_MOST_VALUES = 1 << 23  # of JSON; 10,000 machines have some 3 million
 
 
 class Reader(Protocol):
@@ -258,6 +260,8 @@ def _snapshot(text: str, name: str) -> list[Machine]:
     from collbench.topology.plausible import impossible
     from collbench.topology.snapshot import machines_of
 
+    if len(text) > _MOST_VALUES and values_in(text.encode()) > _MOST_VALUES:
+        raise Unreadable(f"{printable(name)} holds more than {_MOST_VALUES:,} values: give fewer machines at once")
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):

@@ -12,20 +12,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Protocol, cast
 
+from collbench.reading import open_file
 from collbench.topology.text import Unreadable, printable
 
 MOST_STREAM = 256 << 20  # bytes after decompression
 MOST_MEMBERS = 200_000
 MOST_FILE = 8 << 20  # bytes of one file; `lspci -vvv` of a large machine has more than one MiB
+MOST_PATH = 4096  # PATH_MAX
+MOST_HEADER = 1 << 15  # bytes of a member's long name, or of its further attributes
 MOST_DEPTH = 60  # folders above a file; /sys has about 20
 MOST_WINDOW = 128 << 20  # bytes of memory that a compressed file may ask for
 
 _MAGIC = {b"\x1f\x8b": "gz", b"BZh": "bz2", b"\xfd7zXZ\x00": "xz", b"\x28\xb5\x2f\xfd": "zst"}
+_BEFORE_A_MEMBER = {*tarfile.GNU_TYPES, tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE} - {tarfile.GNUTYPE_SPARSE}
 _CHUNK = 1 << 16
 
 
-class _Readable(Protocol):
-    def read(self, size: int, /) -> bytes: ...
+class Readable(Protocol):
+    """What can be read piece by piece; b"" at the end."""
+
+    def read(self, size: int, /) -> bytes:
+        """At most so many bytes."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +52,8 @@ def members(file: Path, left_out: Counter[str]) -> Iterator[Member]:
     """
     name = printable(file.name)
     try:
-        with file.open("rb") as raw:
-            yield from _from(_Bounded(_unpacked(raw), name), name, left_out)
+        with open_file(file) as raw:
+            yield from _from(_Bounded(unpacked(raw), name), name, left_out)
     except Unreadable:
         raise
     except FileNotFoundError:
@@ -72,6 +80,8 @@ def _from(stream: _Bounded, name: str, left_out: Counter[str]) -> Iterator[Membe
 
 
 def _why_not(header: tarfile.TarInfo) -> str | None:
+    if len(header.name) > MOST_PATH or len(header.linkname) > MOST_PATH:  # before anything is made of them: they may be of 256 MiB
+        return "names that are longer than any path"
     parts = header.name.split("/")
     if header.name.startswith("/") or ".." in parts:
         return "paths that are absolute or lead upwards"
@@ -81,7 +91,7 @@ def _why_not(header: tarfile.TarInfo) -> str | None:
         return "links that leave the tree"
     if header.size < 0 or not (header.isreg() or header.isdir() or header.issym() or header.islnk()):
         return "devices, pipes and members of unknown kind"
-    return None
+    return "sparse files" if header.issparse() else None  # a few bytes say that they are of any size, and those are not counted
 
 
 def _leaves(parts: list[str], target: str) -> bool:
@@ -108,9 +118,17 @@ def _member(tar: tarfile.TarFile, header: tarfile.TarInfo) -> Member:
 
 
 class _Header(tarfile.TarInfo):
-    """Notes on the tarfile how it ended, as tarfile takes a damaged header for the end."""
+    """Notes on the tarfile how it ended, as tarfile takes a damaged header for the end. Long names are bounded before they are read."""
 
     ENDED = "collbench_ended"
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Any:
+        """See tarfile.TarInfo, which searches what stands before a member in a time that grows with its square (CVE-2024-6232)."""
+        found = super().frombuf(buf, encoding, errors)
+        if found.type in _BEFORE_A_MEMBER and found.size > MOST_HEADER:
+            raise ValueError(f"a member's name or attributes take {found.size} bytes, the most is {MOST_HEADER}")
+        return found
 
     @classmethod
     def fromtarfile(cls, tar: tarfile.TarFile) -> Any:
@@ -125,7 +143,7 @@ class _Header(tarfile.TarInfo):
 class _Bounded:
     """Ends a stream that would never end."""
 
-    def __init__(self, source: _Readable, name: str) -> None:
+    def __init__(self, source: Readable, name: str) -> None:
         self._source, self._name, self._left = source, name, MOST_STREAM
 
     def read(self, size: int) -> bytes:
@@ -137,7 +155,8 @@ class _Bounded:
         return data
 
 
-def _unpacked(raw: IO[bytes]) -> _Readable:
+def unpacked(raw: IO[bytes]) -> Readable:
+    """What unpacks a file with this beginning, with bounded memory; a plain one itself."""
     start = raw.read(6)
     raw.seek(0)
     kind = next((kind for magic, kind in _MAGIC.items() if start.startswith(magic)), None)

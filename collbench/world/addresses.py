@@ -30,6 +30,15 @@ def addresses_towards(meeting: str) -> tuple[str, str]:
         return str(probe.getsockname()[0]), str(target[0])
 
 
+def resolved(host: str) -> str | None:
+    """The address that a host's name or address stands for, the same at every rank: IPv4 before IPv6. None where it stands for none."""
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return None
+    return str(min(found, key=lambda entry: entry[0] != socket.AF_INET)[4][0])
+
+
 def own_address() -> str:
     """This host's address as its name resolves, or on its default route; loopback when it has neither."""
     try:

@@ -9,6 +9,7 @@ import mpi4py
 
 from collbench.errors import RunFailed
 from collbench.launch.info import LaunchInfo
+from collbench.launch.mpi_library import initialise
 from collbench.launch.pairing import mpi_mismatch, size_disagrees
 from collbench.world.addresses import own_address
 
@@ -21,8 +22,7 @@ def meeting_of_rank_0(info: LaunchInfo) -> tuple[str, str]:
     mismatch = mpi_mismatch(MPI.Get_library_version(), info, os.environ)
     if mismatch:
         raise RunFailed(f"{mismatch}; or set MASTER_ADDR to rank 0's host, so that the ranks can meet without MPI")
-    if not MPI.Is_initialized():
-        MPI.Init_thread(MPI.THREAD_SINGLE)
+    initialise(MPI)
     disagrees = size_disagrees(MPI.COMM_WORLD.Get_size(), info)
     if disagrees:
         raise RunFailed(disagrees)

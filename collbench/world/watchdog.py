@@ -1,7 +1,7 @@
 """A deadline on everything that blocks outside our own waits: a call into a library that never comes back ends in a sentence.
 
 The watching thread never calls the library. It looks at a progress word that the timed loops advance; when nothing moves
-for the whole timeout it says where this rank stands and ends the process with exit code 4.
+for the whole timeout it has all ranks asked where they stand, and if nobody answers says it for this rank and ends the process.
 """
 
 from __future__ import annotations
@@ -13,18 +13,26 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 from collbench.errors import FAILED, CollbenchError
+from collbench.world.deadman import DeadMan
 
 _LOOKS_PER_TIMEOUT = 20
+_LONGEST_PAUSE_S = 1.0
+_NOTICED_S = 1.0  # a shorter pause may be a busy machine
+_AFTER_S = 9.0  # how long after its deadline a process that cannot even watch itself is ended by the kernel
+_CONSULT_S = 8.0  # longer than it takes to ask all ranks
+_LAST_S = 4.0
 
 
 class Watchdog:
     """Watches the phase that is running in this process. One per process; `close` ends the thread.
 
-    progress   a word that the timed loops advance
+    progress   a word that the timed loops set to the last iteration that is complete
     witness    told the sentence before the process ends (rank 0 writes it down)
     suspects   names who may be the reason, if anybody can be named
+    consult    told the phase when nothing moves: who knows all ranks ends this one with a better sentence, or returns one
     """
 
     def __init__(self, timeout_s: float, whoami: str, end: Callable[[str], None] | None = None) -> None:
@@ -32,9 +40,16 @@ class Watchdog:
         self._timeout, self._whoami, self._end = timeout_s, whoami, end or end_process
         self.witness: Callable[[str], None] | None = None
         self.suspects: Callable[[], list[str]] | None = None
+        self.consult: Callable[[str], str | None] | None = None
         self._phase: str | None = None
-        self._since = time.monotonic()
+        self._waiting: str | None = None
+        self._failed = ""
+        self._seen = -1
+        self._since = self._looked = time.monotonic()
+        self._paused_s = self._queued = 0.0
+        self._pause = min(timeout_s / _LOOKS_PER_TIMEOUT, _LONGEST_PAUSE_S)
         self._stop = threading.Event()
+        self._dead_man = DeadMan()
         self._thread = threading.Thread(target=self._watch, name="collbench-watchdog", daemon=True)
         self._thread.start()
 
@@ -42,40 +57,104 @@ class Watchdog:
     def phase(self, name: str) -> Iterator[None]:
         """Anything inside must make progress within the timeout; `name` says what was going on if it does not."""
         before = self._phase
-        self.progress.value, self._since, self._phase = -1, time.monotonic(), name
+        self.progress.value, self._since, self._phase, self._failed = -1, time.monotonic(), name, ""
         try:
             yield
+        except BaseException:
+            self._failed = self._failed or name
+            raise
         finally:
             self._since, self._phase = time.monotonic(), before
 
     @contextmanager
-    def elsewhere(self) -> Iterator[None]:
-        """Inside, something else keeps the deadline: the control plane's waits name who is missing, which this cannot."""
-        before, self._phase = self._phase, None
+    def elsewhere(self, what: str = "") -> Iterator[None]:
+        """Inside, something else keeps the deadline: the control plane's waits (for `what`) name who is missing, which this cannot."""
+        before, self._phase, self._waiting = self._phase, None, what
+        self._since, self._failed = time.monotonic(), ""
         try:
             yield
+        except BaseException:
+            self._failed = self._failed or what
+            raise
         finally:
-            self._since, self._phase = time.monotonic(), before
+            self._since, self._phase, self._waiting = time.monotonic(), before, None
+
+    @property
+    def at(self) -> str:
+        """The phase that is running, or what is waited for, or in which one something failed; "" between phases."""
+        return self._failed or self._phase or self._waiting or ""
+
+    @property
+    def waits(self) -> bool:
+        """Whether this rank waits for the others over the control plane."""
+        return self._waiting is not None
+
+    @property
+    def iteration(self) -> int:
+        """The iteration of the timed loop that is running, from 0 on; -1 where none is complete yet."""
+        complete = self.progress.value
+        return complete + 1 if complete >= 0 and not self.waits else -1
+
+    @property
+    def still_s(self) -> float:
+        """For how long nothing has moved."""
+        if self.progress.value != self._seen:
+            self._seen, self._since = self.progress.value, time.monotonic()
+        return time.monotonic() - self._since
+
+    @property
+    def paused_s(self) -> float:
+        """For how long, in all, the whole process was not allowed to run: stopped, swapped out, its machine asleep; or its Python held.
+
+        That it had to wait for a core does not count.
+        """
+        return self._paused_s + self._overdue_s(time.monotonic())
+
+    def _overdue_s(self, now: float) -> float:
+        late = now - self._looked - self._pause
+        held = late - (self._queued_s() - self._queued) if late > _NOTICED_S else 0.0
+        return held if held > _NOTICED_S else 0.0
+
+    def _queued_s(self) -> float:
+        """For how long the watching thread has waited for a core; source: Documentation/scheduler/sched-stats.rst. 0 where not known."""
+        try:
+            return int(Path(f"/proc/self/task/{self._thread.native_id}/schedstat").read_text(encoding="ascii").split()[1]) * 1e-9
+        except (OSError, IndexError, ValueError):
+            return 0.0
 
     def _watch(self) -> None:
-        seen = self.progress.value
-        while not self._stop.wait(self._timeout / _LOOKS_PER_TIMEOUT):
-            if self._phase is None or self.progress.value != seen:
-                seen, self._since = self.progress.value, time.monotonic()
-            elif time.monotonic() - self._since > self._timeout:
+        self._dead_man.wind(self._timeout + _AFTER_S)
+        while not self._stop.wait(self._pause):
+            now = time.monotonic()
+            self._paused_s, self._looked, self._queued = self._paused_s + self._overdue_s(now), now, self._queued_s()
+            self._dead_man.wind(self._timeout + _AFTER_S)
+            if self.still_s > self._timeout and self._phase is not None:
                 self._give_up(self.sentence())
                 return
 
     def _give_up(self, sentence: str) -> None:
+        if self.consult:
+            self._dead_man.wind(_CONSULT_S + _LAST_S)
+            better = self._consulted(self.consult)
+            if better is None and self._stop.is_set():
+                return
+            sentence = better or sentence
         if self.witness:
             with suppress(CollbenchError):
                 self.witness(sentence)
         self._end(sentence)
 
+    def _consulted(self, consult: Callable[[str], str | None]) -> str | None:
+        """Asks twice: whoever knows all ranks may fall silent before it has ended this process."""
+        for _ in range(2):
+            better = consult(self.at)
+            if better is not None or self._stop.wait(_CONSULT_S / 2):
+                return better
+        return None
+
     def sentence(self) -> str:
         """Where this rank stands: "hang: allreduce 64 MiB on mpi: rank 1 (node2, pid 7) has not moved for 60 s in iteration 41"."""
-        iteration = self.progress.value
-        where = f" in iteration {iteration}" if iteration >= 0 else ""
+        where = f" in iteration {self.iteration}" if self.iteration >= 0 else ""
         named = ", ".join(self.suspects()) if self.suspects else ""
         return (
             f"hang: {self._phase}: {self._whoami} has not moved for {self._timeout:g} s{where}; "
@@ -86,10 +165,12 @@ class Watchdog:
         """Ends the watching thread."""
         self._stop.set()
         self._thread.join()
+        self._dead_man.close()
 
 
-def end_process(sentence: str) -> None:
-    """Says why on stderr and ends the process at once with exit code 4: the blocked thread cannot be asked to stop."""
-    sys.stderr.write(f"collbench: {sentence}\n")
-    sys.stderr.flush()
-    os._exit(FAILED)
+def end_process(sentence: str, code: int = FAILED) -> None:
+    """Says why on stderr (where there is something to say) and ends the process at once: the blocked thread cannot be asked to stop."""
+    if sentence:
+        sys.stderr.write(f"collbench: {sentence}\n")
+        sys.stderr.flush()
+    os._exit(code)

@@ -4,92 +4,196 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from collbench.errors import CollbenchError, PeerFailed
+from collbench.errors import FAILED, INTERRUPTED, TERMINATED, CollbenchError, Interrupted, Orphaned, PeerFailed, RunFailed, WaitExpired
 from collbench.launch.info import LaunchInfo
+from collbench.launch.spawn import record_exit
+from collbench.launch.supervise import say
 from collbench.world.addresses import LOOPBACK, addresses_towards
-from collbench.world.watchdog import Watchdog
-from collbench.world.wire import ABORT, SAY, Frames, Hub, Spoke
+from collbench.world.ending import Ending
+from collbench.world.members import Crew, Member, addressed
+from collbench.world.node import began_of, is_stopped
+from collbench.world.reach import own_addresses
+from collbench.world.secret import secret_of
+from collbench.world.standing import Standing
+from collbench.world.watchdog import Watchdog, end_process
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from collbench.world.hub_end import HubEnd
+    from collbench.world.spoke_end import SpokeEnd
+
 T = TypeVar("T")
+_VOICES = 8  # so many ranks at most say what rank 0 cannot say any longer
+_ECHOES = (FAILED, INTERRUPTED, TERMINATED)  # exit codes of what may have another reason
+_LEAVING_S = 2.0  # for the other ranks of a launch that ends early
+_ASKING_S = 10.0  # and longer than rank 0 takes to ask all
 _LONGER = 1.5  # the others wait so much longer than rank 0 does, which alone knows who is missing
 
 
-@dataclass(frozen=True)
-class Member:
-    """One rank as it presented itself: its host's name, its rank there, its process, the CPUs it may use (by number).
-
-    address      the address at which the ranks of other hosts reach this one (127.0.0.1 when there are none)
-    hub_address  rank 0's address as this rank sees it
-    """
-
-    rank: int
-    host: str
-    local_rank: int
-    pid: int
-    cpus: tuple[int, ...]
-    address: str = LOOPBACK
-    hub_address: str = LOOPBACK
-
-    def __str__(self) -> str:
-        return f"rank {self.rank} ({self.host}, pid {self.pid})"
-
-
-class World:
+class World(Crew):
     """All ranks of one launch. Every method is called by all ranks, in the same order; every wait has a deadline.
 
     rank, size   this rank and how many there are
-    members      all ranks, by rank; me: this one
     timeout_s    the deadline of every wait
+    kept         tells what is stored so far: "12 of 40 cells: they are in runs/x"; None as long as nothing is
+    ending_code  the exit code of a launch that `_end` ends: 4, or that of a signal
+    finish_off   has the launcher end the ranks that cannot end themselves; None where it does so by itself
     """
 
     def __init__(self, info: LaunchInfo, timeout_s: float) -> None:
         self.info, self.rank, self.size, self.timeout_s = info, info.rank, info.ranks, timeout_s
         self._step = 0
         self._patience_s = 0.0
-        self._hub: Hub | None = None
-        self._spoke: Spoke | None = None
-        me = Member(info.rank, socket.gethostname(), info.local_rank, os.getpid(), tuple(sorted(os.sched_getaffinity(0))))
-        self.me = me
-        self.members: tuple[Member, ...] = (me,)
-        self.watchdog = Watchdog(timeout_s, str(me))
+        self.kept: Callable[[], str] | None = None
+        self.ending_code = FAILED
+        self._signal: Interrupted | None = None
+        self.finish_off: Callable[[], None] | None = None
+        self._spoken = threading.Lock()
+        self._asked: BaseException | None = None
+        self._hub: HubEnd | None = None
+        self._spoke: SpokeEnd | None = None
+        cpus = tuple(sorted(os.sched_getaffinity(0)))
+        me = Member(info.rank, socket.gethostname(), info.local_rank, os.getpid(), cpus, began_of(os.getpid()))
+        super().__init__(me)
+        self.watchdog = Watchdog(timeout_s, str(self.me), self._end_alone)
         self.watchdog.suspects = self._stopped
         try:
             if self.size > 1:
-                self._join(me)
-        except CollbenchError as error:
+                self._join()
+        except (CollbenchError, Interrupted) as error:
             self.abort(error)
             self.close()
             raise
 
-    def _join(self, me: Member) -> None:
+    def _join(self) -> None:
         info = self.info if self.info.meeting != "mpi" else self._meet_over_mpi()
+        secret, ending = secret_of(info, os.environ), Ending(self._end, self._speak)
         if self.rank == 0:
-            self._hub = Hub(info.meeting, info.port, info.token)
-            said = self._hub.admit(self.size, info.token, self.timeout_s)
-            members = addressed([me, *(Member(**said[rank]) for rank in range(1, self.size))])
-            self._hub.tell(0, SAY, [asdict(member) for member in members])
+            from collbench.world.hub_end import HubEnd
+
+            self._hub = HubEnd(info, secret, self._standing, ending, self.timeout_s)
+            with self.watchdog.elsewhere("joining"):
+                said = self._hub.admit(self.timeout_s)
+            self.members = tuple(addressed([self.me, *(Member(**said[rank]) for rank in range(1, self.size))]))
+            self._hub.expect({one.rank: str(one) for one in self.members}, {one.rank: one.addresses for one in self.members})
+            self._hub.tell(0, [asdict(member) for member in self.members])
         else:
-            self._spoke = Spoke()
+            from collbench.world.spoke_end import SpokeEnd
+
+            self._spoke = SpokeEnd(info, secret, self._standing, ending)
             mine, hubs = addresses_towards(info.meeting)
-            about = asdict(replace(me, address=mine, hub_address=hubs))
-            self._spoke.join(info.meeting, info.port, {"token": info.token, "rank": self.rank, "about": about}, self.timeout_s)
-            members = [Member(**found) for found in self._spoke.hear(0, "joining", _LONGER * self.timeout_s)]
-        self.members = tuple(members)
+            addresses = own_addresses() if mine != LOOPBACK and not info.local_rank else ()
+            with self.watchdog.elsewhere("joining"):
+                self._spoke.join(asdict(replace(self.me, address=mine, hub_address=hubs, addresses=addresses)), self.timeout_s)
+                found = self._spoke.hear(0, "joining", self.timeout_s, _LONGER * self.timeout_s + _ASKING_S)
+            self.members = tuple(Member(**one) for one in found)
+            self._spoke.know(self.members[info.rank], self.members)
         self.me = self.members[self.rank]
+        self.watchdog.consult = (self._hub or self._spoke).stuck  # type: ignore[union-attr]
+
+    def _standing(self) -> Standing:
+        """Where this rank stands; asked for by the keeper's thread."""
+        dog = self.watchdog
+        return Standing(self.rank, dog.at, dog.waits, dog.iteration, dog.still_s, self._step, dog.paused_s)
+
+    def _end(self, sentence: str, code: int) -> None:
+        """Ends this process, whose main thread does not; rank 0 has spoken for all."""
+        self.ending_code = code
+        if self.rank == 0:
+            self._speak(sentence, code)
+        if self.finish_off and self.rank == 0:
+            self.finish_off()
+        record_exit(code, os.environ)  # mpiexec does not keep it
+        end_process("", code)
+
+    def _speak(self, sentence: str, code: int) -> None:
+        """For the main thread, which is inside a call: says why everything ends, and keeps it."""
+        self.ending_code = code
+        if not self._spoken.locked():
+            self.speak(sentence, code)  # first: it takes no time, and a launcher may kill this process at any moment
+            with suppress(CollbenchError):
+                (self.watchdog.witness or str)(sentence)
+
+    def _end_alone(self, sentence: str) -> None:
+        """The watchdog's end: nobody else could tell more."""
+        record_exit(FAILED, os.environ)
+        end_process(sentence if self._has_voice else "")
+
+    def speak(self, sentence: str, code: int) -> None:
+        """Says why everything ends, unless that has been said, which it is once only."""
+        if self._has_voice and self._spoken.acquire(blocking=False):
+            say(self.last_words(sentence, code))
+            if self.rank == 0:  # for the parent of a local start: when others end, mpiexec may kill this process at any moment
+                record_exit(code, os.environ)
+
+    @property
+    def _has_voice(self) -> bool:
+        """Whether this rank is one that speaks where rank 0 cannot: of a node one, and not of thousands of nodes."""
+        first = 1 if self.rank and self.me.host == self.members[0].host else 0
+        return self.rank < _VOICES and (len(self.members) == 1 or self.info.local_rank == first)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Where all ranks stood when nothing moved, and what was seen of the reason, for events.jsonl; {} without a hang."""
+        return self._hub.part.facts if self._hub else {}
+
+    def ask_too(self, informant: Callable[[], str | None]) -> None:
+        """When nothing moves rank 0 asks this, too, in a thread of its own, and adds its answer to the sentence."""
+        if self._hub:
+            self._hub.part.informants.append(informant)
+
+    def explained(self, error: BaseException) -> BaseException:
+        """What is behind an error, at rank 0: a library's is often but the echo of another rank's end, and so is a launcher's signal.
+
+        Takes 1.5 s at most where somebody is silent, and some seconds more to look at him.
+        """
+        if isinstance(error, MemoryError):
+            at = self.watchdog.at or "work between two phases"
+            error = RunFailed(f"no memory is left for {self.me} during {at}: choose smaller sizes, or fewer ranks per host")
+        code = getattr(error, "exit_code", FAILED)
+        if not self._hub or isinstance(error, PeerFailed | WaitExpired) or error is self._asked or code not in _ECHOES:
+            return error
+        self._asked = error
+        known = error if isinstance(error, CollbenchError | Interrupted) else RunFailed(f"{type(error).__name__}: {error}")
+        sentence = self._told(known)
+        with self.watchdog.elsewhere(self.watchdog.at):
+            return self._hub.reason(sentence, code) or error
+
+    def last_words(self, sentence: str, code: int) -> str:
+        """The sentence; of a launch that a signal ended it goes on with what is stored."""
+        if code not in (INTERRUPTED, TERMINATED):
+            return sentence
+        sentence = str(self._signal or sentence)  # a launcher sends it to all: another rank may have been quicker to tell
+        return f"{sentence} after {self.kept()}" if self.kept else f"{sentence} before anything was measured"
+
+    def interrupted(self, number: int) -> None:
+        """A signal asks this process to end: tells the others, in case that the main thread is inside a call and cannot. Any thread."""
+        self._signal = error = Interrupted(number)
+        tell = self._hub.signalled if self._hub else self._spoke.interrupt if self._spoke else None
+        if tell:
+            tell(self._told(error), error.exit_code)
+
+    def _told(self, error: CollbenchError | Interrupted) -> str:
+        """The sentence as the other ranks get it."""
+        by_name = isinstance(error, PeerFailed) or str(self.me) in str(error)
+        if self.size == 1 or by_name or (self.rank == 0 and isinstance(error, Interrupted)):
+            return str(error)
+        if isinstance(error, Interrupted):
+            return f"{self.me} was {error}"
+        at = self.watchdog.at if error.exit_code == FAILED and not isinstance(error, WaitExpired) else ""
+        return f"{self.me}{f', during {at}' if at and at not in str(error) else ''}: {error}"
 
     def _stopped(self) -> list[str]:
         """The other ranks of this host that are not allowed to run: "rank 1 (node1, pid 7) is stopped"."""
-        return [f"{member} is stopped" for member in self.on_host() if member != self.me and _is_stopped(member.pid)]
+        return [f"{member} is stopped" for member in self.on_host() if member != self.me and is_stopped(member.pid)]
 
     def _meet_over_mpi(self) -> LaunchInfo:
         """mpirun over several hosts names no host for rank 0: the ranks tell one another through MPI itself."""
@@ -97,25 +201,7 @@ class World:
 
         with self.watchdog.phase("joining over MPI"):
             meeting, token = meeting_of_rank_0(self.info)
-        return replace(self.info, meeting=meeting, token=token)
-
-    @property
-    def hosts(self) -> tuple[str, ...]:
-        """The hosts, in the order of their first rank."""
-        return tuple(dict.fromkeys(member.host for member in self.members))
-
-    def on_host(self, host: str | None = None) -> list[Member]:
-        """The ranks of a host (this one by default)."""
-        return [member for member in self.members if member.host == (host or self.me.host)]
-
-    @property
-    def oversubscribed(self) -> str | None:
-        """The first host with more ranks than cores that any of them may use, or None."""
-        return next((host for host in self.hosts if len(self.on_host(host)) > self.cores_on(host)), None)
-
-    def cores_on(self, host: str | None = None) -> int:
-        """How many cores the ranks of a host (this one by default) may use together: a bound rank adds only its own."""
-        return len({cpu for member in self.on_host(host) for cpu in member.cpus})
+        return replace(self.info, meeting=meeting, token=token, secret="token")
 
     @contextmanager
     def patient(self, seconds: float) -> Iterator[None]:
@@ -128,41 +214,49 @@ class World:
 
     def gather(self, value: T, what: str) -> list[T] | None:
         """Every rank's `value` (JSON), by rank, at rank 0; None elsewhere. `what` names the phase in errors."""
-        self._step += 1
-        if self._hub:
-            came = self._collect(self._hub, what)
-            return [value, *(came[rank][0] for rank in range(1, self.size))]
-        if self._spoke:
-            self._spoke.say(self._step, value)
-            return None
-        return [value]
+        found: dict[int, T] = {self.rank: value}
+        self._gather(value, (), what, lambda rank, said, _: found.update({rank: said}))
+        return [found[rank] for rank in range(self.size)] if self.rank == 0 else None
 
     def gather_array(self, array: NDArray[np.float64], what: str) -> list[NDArray[np.float64]] | None:
         """Every rank's array (float64, any number of rows of equal length), by rank, at rank 0; None elsewhere."""
+        found = {self.rank: array}
+        self.gather_into(array, what, lambda rank, one: found.update({rank: one}))
+        return [found[rank] for rank in range(self.size)] if self.rank == 0 else None
+
+    def gather_into(self, array: NDArray[np.float64], what: str, take: Callable[[int, NDArray[np.float64]], None]) -> None:
+        """Gives every other rank's array (float64) to `take` at rank 0, one by one as they come: nothing else keeps them.
+
+        An array is read-only: a view of what came.
+        """
         import numpy as np
 
+        def taken(rank: int, shape: Any, raw: Sequence[bytes | memoryview]) -> None:
+            try:
+                one = np.frombuffer(raw[0], np.float64).reshape(shape)
+            except (ValueError, TypeError, IndexError) as error:
+                raise RunFailed(f"{what}: {self.members[rank]} sent no array of {shape} ({error}): the ranks' versions differ") from None
+            take(rank, one)
+
+        self._gather(list(array.shape), (array.tobytes(),), what, taken)  # a copy: the caller may go on with its own
+
+    def _gather(self, value: Any, raw: Sequence[bytes | memoryview], what: str, take: Callable[..., None]) -> None:
         self._step += 1
         if self._hub:
-            came = self._collect(self._hub, what)
-            rest = (came[rank] for rank in range(1, self.size))
-            return [array, *(np.frombuffer(raw[0], np.float64).reshape(shape) for shape, raw in rest)]
-        if self._spoke:
-            self._spoke.say(self._step, list(array.shape), [np.ascontiguousarray(array).data])
-            return None
-        return [array]
-
-    def _collect(self, hub: Hub, what: str) -> dict[int, tuple[Any, Frames]]:
-        with self.watchdog.elsewhere():
-            return hub.collect(self._step, what, [str(m) for m in self.members], self.timeout_s + self._patience_s)
+            with self.watchdog.elsewhere(what):
+                self._hub.collect(self._step, what, self._patience_s, take)
+        elif self._spoke:
+            self._spoke.say(self._step, what, value, raw)
 
     def decide(self, value: T, what: str) -> T:
         """Rank 0's `value` (JSON) at every rank; the others' is ignored."""
         self._step += 1
         if self._hub:
-            self._hub.tell(self._step, SAY, value)
+            self._hub.tell(self._step, value)
         elif self._spoke:
-            with self.watchdog.elsewhere():
-                heard: T = self._spoke.hear(self._step, what, _LONGER * (self.timeout_s + self._patience_s))
+            longest_s = _LONGER * (self.timeout_s + self._patience_s) + _ASKING_S
+            with self.watchdog.elsewhere(what):
+                heard: T = self._spoke.hear(self._step, what, self.timeout_s, longest_s)
             return heard
         return value
 
@@ -174,17 +268,29 @@ class World:
         """The first reason that any rank has, the same at all ranks; None when no rank has one."""
         return next((found for found in self.agree(reason, what) if found is not None), None)
 
-    def abort(self, error: CollbenchError) -> bool:
+    def remarks(self) -> list[str]:
+        """At rank 0: who knocked without being of this launch, who came twice, where everybody could have knocked; one sentence each."""
+        return self._hub.remarks() if self._hub else []
+
+    def abort(self, error: CollbenchError | Interrupted) -> bool:
         """Tells the other ranks why this one ends, so that they end with the same sentence and code at once.
 
-        Returns whether rank 0 knows: it speaks for all.
+        Returns whether rank 0 knows: it speaks for all, and is the first to leave, since a launcher kills all when one has left.
         """
-        sentence = str(error) if isinstance(error, PeerFailed) else f"{self.me}: {error}" if self.size > 1 else str(error)
+        known = True
         if self._hub:
-            self._hub.tell(self._step, ABORT, [sentence, error.exit_code])
-        elif self._spoke and not isinstance(error, PeerFailed):
-            return self._spoke.abort(sentence, error.exit_code)
-        return True
+            self._hub.interrupt(self._told(error), error.exit_code)
+            if self.finish_off and self._hub.see_off(_LEAVING_S):
+                self.finish_off()
+        elif isinstance(error, Orphaned):
+            self.speak(str(error), error.exit_code)
+        elif self._spoke:
+            reason = error if isinstance(error, PeerFailed) else self._spoke.abort(self._told(error), error.exit_code)
+            if isinstance(reason, Orphaned):
+                self.speak(str(reason), reason.exit_code)
+            known = reason is not None
+            self._spoke.farewell()
+        return known
 
     def close(self) -> None:
         """Leaves in order: everything sent is on its way, the watchdog is gone."""
@@ -192,18 +298,3 @@ class World:
             if end:
                 end.close()
         self.watchdog.close()
-
-
-def addressed(members: Sequence[Member]) -> list[Member]:
-    """The members with addresses that work between hosts: rank 0's own host is known best by the others."""
-    home = members[0].host
-    seen = next((member.hub_address for member in members if member.host != home), LOOPBACK)
-    return [replace(member, address=seen if member.host == home else member.address) for member in members]
-
-
-def _is_stopped(pid: int) -> bool:
-    """Whether SIGSTOP or a debugger holds the process."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0] in "Tt"
-    except OSError:
-        return False

@@ -110,9 +110,11 @@ def namespaces(number: int) -> list[str]:
 
 
 def links(number: int) -> list[str]:
-    """Return the bridge and the machine's ends of the hosts' links."""
+    """Return the bridges and the machine's ends of the hosts' links."""
     found = [path.name for path in Path("/sys/class/net").iterdir()]
-    return [name for name in found if name == f"cb{number}br" or (name.startswith(f"cb{number}h") and name.endswith("p"))]
+    return [
+        name for name in found if name in (f"cb{number}br", f"cb{number}cr") or (name.startswith(f"cb{number}h") and name.endswith("p"))
+    ]
 
 
 def _claim() -> int:

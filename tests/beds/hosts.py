@@ -39,6 +39,11 @@ class Hosts(Bed):
         return f"10.99.{self.number}.254"
 
     @property
+    def bridge(self) -> str:
+        """The machine's own interface in that network."""
+        return f"cb{self.number}br"
+
+    @property
     def rsh(self) -> str:
         """The command that takes ssh's place in MPI launchers."""
         return str(HERE / "rsh.sh")
@@ -47,7 +52,7 @@ class Hosts(Bed):
         """Lay the bridge, then each host's link to it."""
         lines = ["127.0.0.1 localhost", *(f"{address} {name}" for address, name in zip(self.addresses, self.names, strict=True))]
         (self.folder / "hosts").write_text("\n".join(lines) + "\n")
-        bridge = f"cb{self.number}br"
+        bridge = self.bridge
         self.must("ip", "link", "add", bridge, "type", "bridge")
         self.must("ip", "address", "add", f"{self.gateway}/24", "dev", bridge)
         self.must("ip", "link", "set", bridge, "up")

@@ -46,12 +46,13 @@ def run(folder: Path, *argv: str, program: Sequence[str] = PROGRAM, env: Mapping
 def run_here(folder: Path, *argv: str, env: Mapping[str, str] | None = None) -> Finished:
     """Runs `collbench argv…` in the folder, but within this process: for what reads and refuses, and loads neither MPI nor torch."""
     with TemporaryFile("w+") as out, TemporaryFile("w+") as err:
-        terminated = signal.getsignal(signal.SIGTERM)
+        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
         try:
             with chdir(folder), patch.dict(os.environ, environment(env), clear=True), redirect_stdout(out), redirect_stderr(err):
                 code = main._guarded(list(argv))
         finally:
-            signal.signal(signal.SIGTERM, terminated)
+            for number, handler in before.items():
+                signal.signal(number, handler)
         out.seek(0)
         err.seek(0)
         return Finished(["collbench", *argv], code, out.read(), err.read())

@@ -45,6 +45,12 @@ def test_what_is_not_typed(asked: Any) -> None:
     assert (request.gpus_per_process, request.evidence, request.telemetry_hz) == (1, "on", 1.0)
 
 
+@pytest.mark.parametrize("line", ["allreduce", "p2p", "barrier", "run quick", "pairs"])
+def test_wrong_data_ends_the_run_only_where_that_is_asked_for(asked: Any, line: str) -> None:
+    assert [asked(line).stop_on_wrong, asked(f"{line} --stop-on-wrong").stop_on_wrong] == [False, True]
+    assert [asked(line, COLLBENCH_STOP_ON_WRONG=word).stop_on_wrong for word in ("1", "no")] == [True, False]
+
+
 def test_the_short_forms_of_nccl_tests(asked: Any) -> None:
     request = asked("allreduce -b 1K -e 16K -f 4 -n 7 -w 2 -c 3 -d float64,int8 -o max,min")
     assert request.sweep.sizes == (K, 4 * K, 16 * K)

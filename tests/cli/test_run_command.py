@@ -78,6 +78,13 @@ def test_what_is_typed_wins_over_the_environment_and_that_over_the_suite(asked: 
     assert (request.budget.max_time_s, request.check, request.ranks) == (2.0, 0, 4)
 
 
+@pytest.mark.parametrize(("word", "stops"), [("true", True), ("false", False)])
+def test_a_suite_says_whether_wrong_data_ends_the_run(asked: Any, word: str, stops: bool) -> None:
+    text = SUITE.replace("check = 2", f"check = 2\nstop_on_wrong = {word}")
+    assert asked(text=text).stop_on_wrong is stops
+    assert asked("--stop-on-wrong", text=text).stop_on_wrong is True
+
+
 @pytest.mark.parametrize("line", ["--sizes 2K,4K", "-b 2K -e 4K", "-b2K -e4K"])
 def test_typed_sizes_are_those_of_every_sweep(line: str, asked: Any) -> None:
     assert {size for _, size, _, _ in cells(asked(line))} == {2048, 4096}
@@ -250,3 +257,18 @@ def test_under_a_launcher_every_rank_reads_its_own_hosts_file(second: str, sente
     done = run(tmp_path, "-n", "2", "sh", "-c", line, program=[str(mpiexec)])
     assert done.stderr.count("collbench: ") == 1 and sentence in done.stderr, done.stderr
     assert done.returncode != 0 and not list(tmp_path.glob("*/runs"))
+
+
+def test_names_from_a_strangers_suite_do_not_steer_the_terminal(tmp_path: Path) -> None:
+    (tmp_path / "two.toml").write_text('schema = 1\nextends = "\\u001b[2J\\u202ex.toml"\n')
+    said = one_sentence(run_here(tmp_path, "run", "two.toml"))
+    assert said.startswith("suite ?[2J?x.toml, which two.toml extends, cannot be read (No such file or directory): name a file, or one of")
+    (tmp_path / "two.toml").write_text(f'{SUITE}traffic = "a\\u0000b"\n'.replace('"allreduce"', '"alltoallv"'))
+    assert "no file can have that name" in one_sentence(run_here(tmp_path, "run", "two.toml"))
+
+
+def test_lists_that_would_keep_us_busy_for_hours_are_refused(asked: Any) -> None:
+    long = ", ".join(map(str, range(1, 60)))
+    text = f'schema = 1\n[[sweeps]]\noperations = ["p2p_bandwidth"]\nwindow = [{long}]\nstreams = [{long}]\n'
+    with pytest.raises(UsageError, match=r"^suite two.toml makes 3,481 combinations of .*, the most is 2,000: make its lists shorter$"):
+        asked(text=text)

@@ -30,7 +30,7 @@ class Launch:
             until(lambda: self.process.poll() is not None or (cells.exists() and cells.stat().st_size), "the first row", 60)
             if self.process.poll() is None:
                 break
-            assert "hang: opening " in self.said, self.said
+            assert "hang: opening " in self.said or "hang: looking for " in self.said, self.said
         assert self.process.poll() is None, self.said
         self.parent = self.process.pid
         self.pids = [member["pid"] for member in json.loads((folder / "run" / "run.json").read_text())["rank_map"]]

@@ -43,7 +43,7 @@ def test_a_table_for_each_change(tmp_path: Path) -> None:
         ),
         ("[[change]", "cannot be read"),
         ("x = " + "[" * 5000, "cannot be read"),
-        ("#" + "x" * (1 << 20), "cannot be read (more than 1 MiB)"),
+        ("#" + "x" * (1 << 20), "cannot be read (it is larger than 1 MiB)"),
         (GOOD + 'backend = "mpi"\n', "it names cells, but not by how much they may be slower: say slower_percent"),
         (GOOD.replace('kind = "software"\n', "") + "slower_percent = 5\n", "it has to say kind, what, reason, reviewer, expires"),
         (GOOD + "slower_percent = 0\n", "'slower_percent' is 0, where a number above 0 and up to 1000 is wanted"),

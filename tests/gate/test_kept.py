@@ -144,3 +144,19 @@ def test_a_baseline_edited_into_nonsense_is_one_sentence_or_can_be_judged(tmp_pa
         assert verdict.result in ("passed", "no verdict", "wrong data")
         assert json.dumps(verdict.as_json())
         assert [line.text for line in lines(base, "table")]
+
+
+def test_what_no_allocation_holds_is_refused_before_it_takes_the_memory(tmp_path: Path) -> None:
+    add_all(tmp_path, [allocation("good-0")])
+    head = (tmp_path / FILE).read_bytes().partition(b"\n")[0]
+    for more, told in ((b"[" + b"[]," * (1 << 23) + b"1]", "values"), (b"\n" * ((1 << 20) + 1), "cells"), (b"[" * 100_000, "recursion")):
+        (tmp_path / FILE).write_bytes(head + b"\n" + more + b"\n")
+        with pytest.raises(UsageError, match=rf"good-0.* cannot be read \(.*{told}.*\): take it from where it was whole, or drop it"):
+            load(tmp_path)
+
+
+def test_a_pipe_in_an_allocations_place_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / FILE)
+    with pytest.raises(UsageError, match=r"cannot be read \(it is a pipe, and no file\)"):
+        load(tmp_path)
+    assert kept.head_of(tmp_path / FILE) == {}

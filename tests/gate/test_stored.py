@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -112,9 +113,16 @@ def test_what_is_no_verdict_is_refused(text: str, said: str, tmp_path: Path) -> 
     assert refused(tmp_path, text).startswith(said)
 
 
-def test_a_file_without_an_end_is_not_read_to_it() -> None:
-    with pytest.raises(UsageError, match=r"/dev/zero cannot be read \(larger than 64 MiB\)"):
+def test_a_file_without_an_end_is_not_read_to_it(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"/dev/zero cannot be read \(it is a device, and no file\)"):
         read_verdict(Path("/dev/zero"))
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UsageError, match=r"pipe cannot be read \(it is a pipe, and no file\)"):
+        read_verdict(tmp_path / "pipe")
+    (tmp_path / "sparse").touch()
+    os.truncate(tmp_path / "sparse", 1 << 40)
+    with pytest.raises(UsageError, match=r"sparse cannot be read \(larger than 64 MiB\)"):
+        read_verdict(tmp_path / "sparse")
 
 
 def test_a_folder_or_nothing_is_refused(tmp_path: Path) -> None:

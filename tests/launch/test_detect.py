@@ -1,5 +1,6 @@
 """Which launcher started me: the environments of real launchers, what wins, and what is refused."""
 
+import os
 import string
 
 import pytest
@@ -120,6 +121,10 @@ class TestTorchrun:
         assert detect(captured.TORCHRUN).token == detect({**captured.TORCHRUN, "TORCHELASTIC_RESTART_COUNT": "1"}).token
         assert detect(captured.TORCHRUN).token != detect({**captured.TORCHRUN, "TORCHELASTIC_RUN_ID": "x"}).token
 
+    def test_a_restart_is_a_fact_of_the_launch(self):
+        assert detect(captured.TORCHRUN).facts == {"variables": "torchrun"}
+        assert detect({**captured.TORCHRUN, "TORCHELASTIC_RESTART_COUNT": "2"}).facts == {"variables": "torchrun", "restarts": "2"}
+
     def test_by_hand_the_master_port_is_ours(self):
         info = detect(captured.KUBERNETES)
         assert (info.launcher, info.rank, info.ranks, info.local_rank, info.local_ranks) == ("torchrun", 3, 4, 0, 1)
@@ -138,6 +143,27 @@ class TestTorchrun:
     def test_two_processes_must_not_both_be_rank_0(self):
         with pytest.raises(UsageError, match="WORLD_SIZE says 1, but mpirun started 3 ranks"):
             detect({**captured.PRTE, **captured.KUBERNETES, "RANK": "0", "WORLD_SIZE": "1"})
+
+
+class TestEndOfStep:
+    """Slurm without --kill-on-bad-exit lets the others wait: the last of rank 0's acts is a scancel of its step."""
+
+    def test_the_step_is_killed(self, tmp_path, monkeypatch):
+        scancel = tmp_path / "scancel"
+        scancel.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/said\n')
+        scancel.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+        slurm.end_of_step(detect(captured.SRUN_NONE), captured.SRUN_NONE)()
+        assert (tmp_path / "said").read_text() == "--signal=KILL 8.0\n"
+
+    def test_a_machine_without_scancel_is_left_to_slurm(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("PATH", str(tmp_path))
+        slurm.end_of_step(detect(captured.SRUN_NONE), captured.SRUN_NONE)()
+
+    def test_not_where_slurm_does_it_or_has_not_started_the_ranks(self):
+        env = {**captured.SRUN_NONE, "SLURM_KILL_BAD_EXIT": "1"}
+        assert slurm.end_of_step(detect(env), env) is None
+        assert slurm.end_of_step(detect(captured.HYDRA_IN_SLURM), captured.HYDRA_IN_SLURM) is None
 
 
 class TestOwnStart:

@@ -1,6 +1,7 @@
 """Traffic files: squares of bytes, with commas or spaces; whatever else they are is said in one sentence."""
 
 import hashlib
+import os
 
 import pytest
 from hypothesis import given, settings
@@ -73,3 +74,22 @@ def test_any_file_is_a_square_or_one_sentence(tmp_path_factory, raw):
         return
     assert found.matrix and {len(row) for row in found.matrix} == {len(found.matrix)}
     assert all(number >= 0 for row in found.matrix for number in row) and found.own_bytes()
+
+
+def test_what_would_take_more_memory_than_any_job_is_refused(tmp_path, monkeypatch):
+    with pytest.raises(UsageError, match=r"line 1: it has more than 1 MiB: write one row"):
+        read(tmp_path, b"1 " * (1 << 20))
+    monkeypatch.setattr(traffic_file, "_MOST_NUMBERS", 8)
+    with pytest.raises(UsageError, match=r"line 3: there are more than 8 numbers: write one row"):
+        read(tmp_path, "1 2 3\n4 5 6\n7 8 9\n")
+
+
+def test_a_pipe_in_its_place_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UsageError, match=r"pipe' cannot be read \(it is a pipe, and no file\): name a file of numbers"):
+        read_traffic(tmp_path / "pipe")
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_lines_end_as_on_any_machine(end, tmp_path):
+    assert read(tmp_path, f"\ufeff# x{end}1,2{end}{end}3,4{end}").matrix == ((1.0, 2.0), (3.0, 4.0))

@@ -77,3 +77,13 @@ def test_csv_has_the_same_fields() -> None:
 def test_a_plan_has_no_form_of_nccl_tests() -> None:
     with pytest.raises(UsageError, match="choose table, csv or json"):
         printed("nccl-tests")
+
+
+def test_a_strangers_words_are_letters() -> None:
+    evil = "=1+\x1b[2J\u202e"
+    cells = [(evil, make_cell(count=2))]
+    assert "\x1b" not in printed(title=evil, cells=cells, notes=[evil])[0] and "=1+?[2J?" in printed(title=evil, cells=cells)[0]
+    out, talk = printed("csv", title=evil, cells=cells)
+    assert next(iter(list(csv.reader(io.StringIO(out)))[1])) == "'=1+?[2J?"
+    assert talk.startswith("=1+?[2J?: 1 cell")
+    assert json.loads(printed("json", cells=cells)[0])["sweep"] == evil

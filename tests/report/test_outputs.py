@@ -53,3 +53,11 @@ def test_stdout_belongs_to_one() -> None:
         Outputs(html=STDOUT).check()
     with pytest.raises(UsageError, match="--openmetrics does not go to stdout"):
         Outputs(openmetrics=STDOUT).check()
+
+
+def test_a_link_that_waits_where_the_draft_goes_leads_nowhere(tmp_path: Path) -> None:
+    other, draft = tmp_path / "other", tmp_path / f".page.{os.getpid()}"
+    other.write_text("somebody else's")
+    draft.symlink_to(other)
+    write_whole(tmp_path / "page", "ours", "--html")
+    assert (other.read_text(), (tmp_path / "page").read_text(), draft.is_symlink()) == ("somebody else's", "ours", False)

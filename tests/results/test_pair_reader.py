@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -134,3 +135,11 @@ def test_each_way_has_its_own_faster_look_with_its_own_interval():
 def test_a_time_below_the_clock_has_no_rate():
     one = a_round(0, ((0, 1),), forward_ci_s=((0.0, 1e-6),))
     assert np.isnan(matrix_of(ABOUT["places"], [one], SIZE, 8).high[0, 1])
+
+
+def test_a_matrix_larger_than_the_memory_is_refused_before_it_is_made(stored, monkeypatch):
+    """Twenty thousand names take 200 kB, and their matrix 60 GB."""
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=8 << 30))
+    places = [str(place) for place in range(20_000)]
+    with pytest.raises(UsageError, match=r"is of 20,000 places, whose matrix takes 59.6 GiB of memory, and 8 GiB are free: read it on a"):
+        stored(a_round(), about={**ABOUT, "places": places})

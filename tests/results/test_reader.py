@@ -18,6 +18,7 @@ from collbench.errors import UsageError
 from collbench.report.summary import report_run
 from collbench.report.terminal import FORMATS
 from collbench.results.folder import RunFolder
+from collbench.results.jsonl import parse_object
 from collbench.results.reader import read_run, row_from_json
 from tests.results.rows import make_row, not_measured, store
 
@@ -165,6 +166,78 @@ def test_bombs_are_left_out(tmp_path: Path, bomb: bytes) -> None:
     run = read_run(path)
     assert len(run.rows) == 1
     assert run.warnings[0].startswith(f"{path}/cells.jsonl: 1 lines are left out, the first is line 1: ")
+
+
+def with_lines(tmp_path: Path, before: bytes) -> tuple[Path, bytes]:
+    """A run of one row, which stands behind these lines; and the row."""
+    path = store(tmp_path / "run", [make_row()])
+    row = (path / "cells.jsonl").read_bytes()
+    (path / "cells.jsonl").write_bytes(before + row)
+    return path, row
+
+
+@pytest.mark.parametrize("line", [b"\n", b"x\n", b'{"a": 1}\n'])
+def test_lines_that_say_nothing_end_the_reading(line: bytes, tmp_path: Path) -> None:
+    path, _ = with_lines(tmp_path, line * 10_000)
+    run = read_run(path)
+    assert (run.rows, len(run.warnings)) == ([], 2)
+    assert run.warnings[0] == f"{path}/cells.jsonl: what follows line 10000 is left out, too: too many of its lines cannot be read"
+    assert run.warnings[1].startswith(f"{path}/cells.jsonl: 10000 lines are left out, the first is line 1: ")
+
+
+@pytest.mark.parametrize(
+    ("limit", "value"),
+    [("_LARGEST_LINES", 3000), ("_MOST_VALUES", 300)],
+)
+def test_a_file_larger_than_any_runs_is_read_to_the_limit(limit: str, value: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"collbench.results.reader.{limit}", value)
+    path = store(tmp_path / "run", [make_row(8 << step) for step in range(20)])
+    run = read_run(path)
+    whole = (path / "cells.jsonl").read_bytes().splitlines(keepends=True)
+    kept_bytes = sum(map(len, whole[: len(run.rows)]))
+    assert 1 <= len(run.rows) < 20
+    assert run.warnings == [f"{path}/cells.jsonl holds more than any run writes: what follows byte {kept_bytes} is left out"]
+
+
+def test_a_sparse_file_is_read_to_the_limit(tmp_path: Path) -> None:
+    path, row = with_lines(tmp_path, b"")
+    os.truncate(path / "cells.jsonl", 1 << 42)
+    os.truncate(path / "events.jsonl", 1 << 42)
+    os.truncate(path / "run.json", 1 << 42)
+    run = read_run(path)
+    assert len(run.rows) == 1
+    assert run.warnings == [
+        f"{path}/run.json is larger than 64 MiB: what was run is unknown",
+        f"{path}/cells.jsonl holds more than any run writes: what follows byte {len(row)} is left out",
+        f"{path}/events.jsonl holds more than any run writes: what follows byte 0 is left out",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("bomb", "why"),
+    [
+        (b'{"a":[' + b"[]," * (1 << 22) + b"1]}", "more than 4,194,304 values"),
+        (b'{"a":' + b"[" * 65 + b"]" * 65 + b"}", "more than 64 levels deep"),
+        (b'{"a":' * 300 + b"1" + b"}" * 300, "more than 64 levels deep"),
+    ],
+    ids=range(3),
+)
+def test_an_object_that_is_no_measurements_is_left_out(bomb: bytes, why: str, tmp_path: Path) -> None:
+    path, _ = with_lines(tmp_path, bomb + b"\n")
+    run = read_run(path)
+    assert (len(run.rows), run.warnings) == (1, [f"{path}/cells.jsonl: 1 lines are left out, the first is line 1: {why}"])
+
+
+def test_brackets_in_a_text_are_no_depth() -> None:
+    assert parse_object(json.dumps({"a": "[" * 1000, "b": [[]] * 100}).encode()) == {"a": "[" * 1000, "b": [[]] * 100}
+
+
+def test_a_row_that_claims_a_trillion_values_takes_no_memory(tmp_path: Path) -> None:
+    path, row = with_lines(tmp_path, b"")
+    os.truncate(path / "samples.bin", 1 << 43)
+    values = json.loads(row) | {"samples": {"max_s": {"offset": 0, "dtype": "<f8", "shape": [10**12]}}}
+    with pytest.raises(UsageError, match=r"array 'max_s' in .* would have 8000000000000 bytes, more than any row keeps"):
+        read_run(path).array(row_from_json(values), "max_s")
 
 
 def _read_and_report(path: Path) -> None:

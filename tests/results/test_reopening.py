@@ -80,6 +80,23 @@ def test_a_pipe_in_place_of_a_file_is_not_waited_for(tmp_path: Path) -> None:
         folder.go_on()
 
 
+@pytest.mark.parametrize("name", ["cells.jsonl", "samples.bin", "events.jsonl", ".run.json.new"])
+def test_a_link_in_place_of_a_file_leads_nowhere(tmp_path: Path, name: str) -> None:
+    path, ours = _half(tmp_path / "run").path, tmp_path / "ours"
+    ours.write_text("half a line")
+    (path / name).unlink(missing_ok=True)
+    (path / name).symlink_to(ours)
+    folder = RunFolder.reopen(path)
+    if name == ".run.json.new":
+        folder.go_on()
+        folder.resumed()
+        assert json.loads((path / "run.json").read_text())["resumed"] and not (path / "run.json").is_symlink()
+    else:
+        with pytest.raises(UsageError, match="it cannot be written"):
+            folder.go_on()
+    assert ours.read_text() == "half a line"
+
+
 def test_rounds_of_pairs_are_cut_in_the_same_way(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "run", "pairs", {})
     folder.append_round({"round": 0})

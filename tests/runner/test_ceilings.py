@@ -12,7 +12,7 @@ from collbench.peak.host import HostRates
 from collbench.runner.ceilings import Ceilings, _sharing
 from collbench.topology.interfaces import Interface
 from collbench.topology.model import Machine, Nic, Port
-from collbench.world.world import Member
+from collbench.world.members import Member
 from tests.helpers import make_cell
 from tests.topology.machines import dgx
 

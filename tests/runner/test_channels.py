@@ -24,7 +24,7 @@ from collbench.runner.channels_host import memory_jobs
 from collbench.runner.channels_mpi import Way, _way
 from collbench.runner.channels_nic import Device, _rails, devices_of
 from collbench.topology.model import Machine, Nic, NumaNode, Port
-from collbench.world.world import Member
+from collbench.world.members import Member
 from tests.beds import SlurmBed
 from tests.cli.command import ROOT, environment
 from tests.fake_gpu import double

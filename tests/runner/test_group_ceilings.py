@@ -13,7 +13,7 @@ from collbench.operations.traffic import Traffic
 from collbench.runner.ceilings import Ceilings
 from collbench.topology.interfaces import Interface
 from collbench.topology.model import Machine, Nic, Port
-from collbench.world.world import Member
+from collbench.world.members import Member
 from tests.helpers import make_cell
 from tests.peak.made import GEN3, gpus, infiniband, switched, wired
 

@@ -58,11 +58,11 @@ class Told:
 def play(tmp_path):
     """Measures pairs of virtual ranks; returns code, rounds as stored, matrix and what was told."""
 
-    def these(ranks=4, *, suspects=(), check=1, seed=0, budget=None, **asked):
+    def these(ranks=4, *, suspects=(), check=1, seed=0, budget=None, stop_on_wrong=False, **asked):
         sweep = Sweep((), None, (DTYPES["uint8"],), window=4)
         launch = Request(
             "pairs", sweep, ("simulated",), frozenset(["simulated"]), budget or Budget(0.5, 8, 1), ranks, check, timeout_s=10.0,
-            order_seed=seed, out=tmp_path / "run", evidence="off",
+            order_seed=seed, out=tmp_path / "run", evidence="off", stop_on_wrong=stop_on_wrong,
         )  # fmt: skip
         told, codes, world = Told(suspects), [], World(LaunchInfo("local", 0, 1, 0, 1, "ipc://", "alone"), 10.0)
         try:
@@ -198,6 +198,9 @@ class Fussy(SimulatedBackend):
         return super().pair(whole, ranks, cell)
 
 
+SPOILT = "rank 3: 7 wrong elements, first at 0: wanted 1, got 0"
+
+
 class Careless(SimulatedBackend):
     """Spoils what rank 3 receives from rank 0."""
 
@@ -251,8 +254,18 @@ def test_wrong_data_ends_with_4_after_all_have_been_measured(play, backend):
     assert (found.code, len(found.rounds), found.about["measured"]) == (4, 3, 6)
     assert np.argwhere(found.matrix.wrong > 0).tolist() == [[0, 3], [3, 0]] and found.matrix.wrong[0, 3] == 7
     assert [note for note in found.told.notes if "wrong" in note] == [
-        f"wrong data between {found.about['places'][0]} and {found.about['places'][3]}: 7 elements are not what was sent"
+        f"wrong data between {found.about['places'][0]} and {found.about['places'][3]}: 7 elements are not what was sent ({SPOILT})"
     ]
+    assert [detail for one in found.rounds for detail in one.wrong_detail if detail] == [SPOILT]
+
+
+def test_wrong_data_stops_the_tournament_where_that_is_asked_for(play, backend):
+    backend(Careless)
+    found = play(4, stop_on_wrong=True, suspects=[(1, 2)])
+    *before, last = found.rounds
+    assert (found.code, read_run(found.folder).info["exit_code"]) == (4, 4)
+    assert sum(last.wrong) == 7 and not any(any(one.wrong) for one in before) and not any(one.again for one in found.rounds)
+    assert f"stopped after wrong data in round {len(found.rounds)} of 3 (--stop-on-wrong)" in found.told.notes
 
 
 def test_without_verification_nothing_is_said_of_the_data(play):

@@ -46,7 +46,7 @@ def ranks(folder: Path, n: int, then: str = "return 0", broken: int | None = Non
     text = RANK.replace("{then}", then).replace("{how}", how).replace("{told}", told)
     processes = []
     for rank in range(n):
-        info = LaunchInfo("local", rank, n, rank, n, f"ipc://{folder}/control", token="t")
+        info = LaunchInfo("local", rank, n, rank, n, f"ipc://{folder}/control", token="t", secret="token")
         more = {"COLLBENCH_WORKER": to_variable(info), **({"BROKEN": "1"} if rank == broken else {})}
         line = [sys.executable, "-c", text]
         processes.append(subprocess.Popen(line, cwd=ROOT, env=environment(more), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))

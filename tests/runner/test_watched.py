@@ -10,6 +10,7 @@ from collbench.runner import watched as watched_module
 from collbench.runner.watched import Watched, watch
 from collbench.timing.budget import Budget
 from collbench.timing.protocol import Measured
+from collbench.world.watchdog import Watchdog
 from collbench.world.world import World
 
 READY = SimpleNamespace(cell=SimpleNamespace(title=lambda: "a cell"), timed=[0], loop=SimpleNamespace(enqueue_s=None))
@@ -48,6 +49,13 @@ def seen(monkeypatch):
             world.close()
 
     return run
+
+
+def test_a_rank_that_was_held_meanwhile_is_a_straggler_and_the_row_says_for_how_long(seen, monkeypatch):
+    held = iter([2.0, 3.5])
+    monkeypatch.setattr(Watchdog, "paused_s", property(lambda dog: next(held)))
+    found, _ = seen(65e-9, 66e-9)
+    assert (found.flags, found.evidence["paused_s"]) == (["straggler"], {"0": 1.5})
 
 
 def test_in_one_state_a_cell_is_measured_once(seen):

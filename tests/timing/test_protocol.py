@@ -243,6 +243,23 @@ def test_measure_runs_the_plans_looks_and_divides_by_the_batch():
     assert found.starts_ns.tolist() == [[2000, 2001, 2002]]  # of the samples that are kept
 
 
+def test_the_watchdog_is_told_which_looks_are_warm_up():
+    class Stub:
+        iterations = 1
+
+        def run(self, n, batch):
+            self.starts_ns = np.zeros((1, n))
+            phases.append(world.watchdog.at)
+            return np.full((1, n), 1e-3)
+
+    phases, world = [], World(LaunchInfo("local", 0, 1, 0, 1, "ipc://", "alone"), 5.0)
+    try:
+        measure(Stub(), world, schedule(Budget(5.0, 3, 2), 8, "isolated", [0]), "a cell")
+    finally:
+        world.close()
+    assert phases == ["a cell: warm-up", "a cell: warm-up", "a cell: measuring"]
+
+
 def test_the_second_half_of_the_budget_is_not_spent_on_what_it_cannot_reach():
     two = np.random.default_rng(3).choice([1e-3, 4e-3], 100_000, p=[0.55, 0.45])
     bench = Bench(Budget(1.0, precision=0.005), lambda i: float(two[i]))

@@ -211,3 +211,31 @@ def test_damage_anywhere_ends_in_a_sentence_or_a_tree(tmp_path_factory, changes,
         assert {"sys", "proc"} & {*open_archive(file).names("/")}
     except Unreadable as why:
         assert file.name in str(why)
+
+
+def test_a_sparse_member_is_left_out(opened):
+    """GNU's form: a hole of 8 MiB and one byte behind it, which take a kilobyte of the stream."""
+    header = tarfile.TarInfo("sys/hole").tobuf(tarfile.GNU_FORMAT)
+    hole = bytearray(header)
+    hole[156:157] = tarfile.GNUTYPE_SPARSE
+    hole[124:136] = b"%011o\0" % 1  # what is stored of it
+    hole[386:410] = b"%011o\0" % ((8 << 20) - 1) + b"%011o\0" % 1  # (where, how long) of its only part
+    hole[483:495] = b"%011o\0" % (8 << 20)  # its real size
+    hole[148:156] = b" " * 8
+    hole[148:156] = b"%06o\0 " % sum(hole)
+    whole = packed(*MACHINE)
+    archive = opened(bytes(hole) + b"x".ljust(512, b"\0") + whole)
+    assert archive.text("/sys/hole") is None and archive.text("/" + RATE) == "400 Gb/sec (4X NDR)"
+    assert archive.doubts == ("machine.tar: 1 members left out: sparse files",)
+
+
+def test_names_longer_than_any_path_are_left_out_and_counted(opened):
+    archive = opened(packed(*MACHINE, ("sys/" + "a/" * 3000 + "b", "x"), ("sys/link", "->", "../" * 3000)))
+    assert archive.doubts == ("machine.tar: 2 members left out: names that are longer than any path",)
+
+
+def test_a_members_attributes_without_end_are_refused_before_they_are_searched(opened):
+    with pytest.raises(
+        Unreadable, match=r"^machine.tar .* \(a member's name or attributes take \d+ bytes, the most is 32768\): pack or copy it"
+    ):
+        opened(packed(*MACHINE, ("sys/" + "1" * 1_000_000, "x")))

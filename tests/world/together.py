@@ -7,12 +7,15 @@ import secrets
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from collbench.launch.info import LaunchInfo
+
 ROOT = Path(__file__).parent.parent.parent
 DEADLINE_S = 60  # of the whole group, far above what any test needs
+KINDS = ("ipc", "host", "tcp", "nodes")
 
 # One rank: joins, runs main(world), prints what it returned; a failure is told to the others as the command line does.
 RANK = """
@@ -21,12 +24,12 @@ import numpy as np
 from collbench.errors import *
 from collbench.launch.info import LaunchInfo
 from collbench.world.world import World
-rank, n, meeting, token, port, timeout_s = json.loads(sys.argv[1])
+info, timeout_s = json.loads(sys.argv[1])
 {body}
 world = None
 try:
     time.sleep(globals().get("LATE_S", 0))
-    world = World(LaunchInfo("local", rank, n, rank, n, meeting, token, port), timeout_s)
+    world = World(LaunchInfo(**info), timeout_s)
     print(json.dumps(main(world)))
     code = 0
 except CollbenchError as error:
@@ -50,16 +53,31 @@ class Ended:
 
 
 class Meeting:
-    """A place to meet: a socket file in `folder`, or loopback TCP on ports that a fresh token chooses."""
+    """Where ranks meet, by `kind`.
+
+    ipc    a socket file in `folder`
+    host   loopback, all ranks on one host: they find one another without a port
+    tcp    loopback TCP on ports that a fresh token chooses (or `port`), each rank a node of its own
+    nodes  the same, two ranks a node
+    """
 
     def __init__(self, kind: str, folder: Path, port: int | None = None) -> None:
-        self.token, self.port = secrets.token_hex(8), port
+        self.kind, self.token, self.port = kind, secrets.token_hex(8), port
         self.place = f"ipc://{folder}/control" if kind == "ipc" else "tcp://127.0.0.1"
+
+    def info(self, rank: int, n: int, token: str | None = None) -> LaunchInfo:
+        """What the launcher of such a launch tells a rank of it."""
+        each = {"tcp": 1, "nodes": 2}.get(self.kind, n)
+        node, local_rank = divmod(rank, each)
+        local_ranks = min(each, n - node * each)
+        return LaunchInfo(
+            "local", rank, n, local_rank, local_ranks, self.place, token or self.token, self.port, node=str(node), secret="token"
+        )
 
 
 def start(body: str, rank: int, n: int, meeting: Meeting, *, timeout_s: float = 20.0, token: str | None = None) -> subprocess.Popen[str]:
     """One rank as a process of its own."""
-    told = json.dumps([rank, n, meeting.place, token or meeting.token, meeting.port, timeout_s])
+    told = json.dumps([asdict(meeting.info(rank, n, token)), timeout_s])
     line = [sys.executable, "-c", RANK.replace("{body}", body), told]
     return subprocess.Popen(line, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 

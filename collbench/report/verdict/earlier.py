@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from collbench.errors import UsageError
+from collbench.reading import open_file
 from collbench.report.verdict.outputs import Files, is_summary
 
 _BEGINNING = 4096  # bytes, in which each output says whose it is
@@ -44,7 +45,7 @@ def _is_earlier(option: str, path: Path) -> bool:
     try:
         if not path.is_file():
             return False
-        with path.open("rb") as file:
+        with open_file(path) as file:
             begins = file.read(_BEGINNING).decode(errors="replace")
     except (OSError, RuntimeError) as error:  # RuntimeError: a link that leads to itself
         raise UsageError(

@@ -20,7 +20,7 @@ from collbench.results.record import Row
 _RESULTS, _ERRORS = "BENCHMARK RESULTS", "VERIFY ERRORS"
 _NAME = re.compile(r"^ +([A-Z][A-Z0-9_]{1,63})\s*$")
 _HEADING = re.compile(r"^(Device|Devices|Options): +(.+)$")
-_OPTION = re.compile(r"(\w+)=([^,\s]*)")
+_OPTION = re.compile(r"\b(\w{1,64})=([^,\s]{0,200})")
 _COLUMN = re.compile(r"size \(B\)|elements|(?:min|p50|p99|max) \([un]s\)|bandwidth \(GB/s\)|iterations|samples")
 _MISMATCH = re.compile(r"(?:\S{1,40} vs \S{1,40}\. )?Mismatch at index: \[?[\d, ]{1,40}\]?")
 _UNITS = {"us": 1e-6, "ns": 1e-9}

@@ -21,8 +21,8 @@ _VERSION = re.compile(r"^#\s{1,40}Intel ?\(R\) MPI Benchmark(?:s| Suite)? {1,4}(
 _BENCHMARK = re.compile(r"^# Benchmarking (Multi-)?(\S{1,64})")
 _PROCESSES = re.compile(r"^# #processes = (\d{1,9})")
 _GROUPS = re.compile(r"^# \( ?(\d{1,9}) groups of (\d{1,9}) processes each")
-_GROUP = re.compile(r"^# Group +\d+:((?: +\d+)+)")
-_CONTINUED = re.compile(r"^#((?: +\d+)+)\s*$")
+_GROUP = re.compile(r"^# Group +\d+:((?: +\d{1,9})+)")
+_CONTINUED = re.compile(r"^#((?: +\d{1,9})+)\s*$")
 _FACT = re.compile(
     r"^# (Machine|System|Release|MPI Version|MPI_Datatype(?: for reductions)?|MPI_Op|Minimum message length in bytes)\s*:\s*(.*)$"
 )

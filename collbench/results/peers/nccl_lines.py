@@ -176,8 +176,7 @@ def _body(words: list[str]) -> Body | None:
 
 
 def _root(text: str | None) -> int | None:
-    root = int(text) if text and len(text) < 9 else -1
-    return root if root >= 0 else None
+    return int(text) if text and len(text) < 9 and text.isdecimal() else None
 
 
 def _is_word(text: str) -> bool:

@@ -23,7 +23,7 @@ _COLUMN = re.compile(
 _WINDOWS = re.compile(r"^#(?:\s+\d{1,9})+\s*$")
 _PAIRS = re.compile(r"^#\s*\[ pairs: (\d{1,9}) \]\s*\[ window size: (\w{1,9}) \]")
 _DATATYPE = re.compile(r"^#\s*Datatype: (\w{1,40})")
-_MEMORY = re.compile(r"^# (?:Send Buffer|Rank 0 Memory) on (\w+).*? on (\w+)")
+_MEMORY = re.compile(r"^# (?:Send Buffer|Rank 0 Memory) on (\w{1,40}).{0,200}? on (\w{1,40})")
 _FACTS = re.compile(r"^# (Window creation|Synchronization): (.{1,60})")
 _LONGEST_TITLE = 200  # the expression takes long on lines that nobody prints
 _GRAPH = ("Dimensions size", "Time took to create topology graph")  # before the title
@@ -107,7 +107,7 @@ def _learn(table: Table, line: str) -> None:
     if line.startswith(_MESSAGE_RATES):
         table.said["skip"] = True
     elif found := _PAIRS.match(line):
-        table.said |= {"pairs": int(found[1]), "window": int(found[2]) if found[2].isdigit() else None}
+        table.said |= {"pairs": int(found[1]), "window": int(found[2]) if found[2].isdecimal() else None}
     elif found := _DATATYPE.match(line):
         table.said["datatype"], table.said["skip"] = found[1], False
     elif found := _MEMORY.match(line):

@@ -18,11 +18,13 @@ from collbench.results.peers.rows import Kind, is_size, is_time, ranks_and_nodes
 from collbench.results.record import Row
 
 _LINE = re.compile(r"COMMS-RES(-QUANT)?(?:-([a-z0-9_]{1,40})-([a-z0-9]{1,20})(\S{0,80}))?\s+(\d.*)")
-_HELLO = re.compile(r"Hello from Rank (\d{1,7}): .*?host (\S{1,256}), device: ([^,]{1,40}),.*?world_size: (\d{1,9})")
+# How far apart two words may stand is bounded: else a line that says the first again and again takes the square of its length.
+_HELLO = re.compile(r"Hello from Rank (\d{1,7}): .{0,200}?host (\S{1,256}), device: ([^,]{1,40}),.{0,200}?world_size: (\d{1,9})")
 _GROUP = re.compile(r"groupSize (\d{1,9})")
 _WORLD = re.compile(r"'world_size': (\d{1,9})")
-_BACKEND = re.compile(r"backend: (\w{1,20}) nw-stack: .*?args\.z: (\d+)")
-_PAIRS = re.compile(r"collective=pt2pt\s.*?src_ranks=\[([\d, ]*)\], dst_ranks=\[([\d, ]*)\]")
+_BACKEND = re.compile(r"backend: (\w{1,20}) nw-stack: .{0,2000}?args\.z: (\d{1,9})")
+_RANKS = r"\[((?:\d{1,9}(?:, ?|(?=\])))*)\]"
+_PAIRS = re.compile(rf"collective=pt2pt\s.{{0,2000}}?src_ranks={_RANKS}, dst_ranks={_RANKS}")
 _COLLECTIVE = re.compile(r"collective=(\w{1,40})")
 _OURS = {
     "all_reduce": "allreduce", "reduce": "reduce", "broadcast": "broadcast", "all_gather": "allgather", "all_gather_base": "allgather",

@@ -10,10 +10,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from collbench.errors import UsageError
+from collbench.results.jsonl import parse_object
 from collbench.results.peers.figures import missing, number, some, unprefixed, whole, without_figures
 from collbench.results.peers.peer import IMPORTED, Given, PeerRun, Reader
 from collbench.results.peers.rows import Kind, Spread, is_size, is_time, short
@@ -36,6 +38,7 @@ _BYTES = {"MB": 2**20, "MiB": 2**20, "Gb": 1e9 / 8}
 _PROGRAMS = {"Send": "send", "Send_imm": "send", "RDMA_Write": "write", "RDMA_Write_imm": "write", "RDMA_Read": "read", "Atomic": "atomic"}
 _JSON_PART = re.compile(r'^\s*"?(test_info|results)"?\s*:\s*\{\s*$')
 _JSON_KEY = re.compile(r'^\s*"?([\w.* ]{1,40}?)"?\s*:\s*"?([^",{}]{0,200})"?\s*,?\s*$')
+_LONGEST_LINE = 400
 _US = 1e-6
 
 
@@ -128,10 +131,10 @@ def _in_json(lines: Sequence[str]) -> Iterator[_Test]:
 
 
 def _one_key_a_line(lines: Sequence[str]) -> Sequence[str]:
-    try:
-        return json.dumps(json.loads("\n".join(lines)), indent=1).splitlines()
-    except (ValueError, RecursionError):
-        return lines
+    """Those that are longer than any key and its value say nothing."""
+    with suppress(ValueError):
+        lines = json.dumps(parse_object("\n".join(lines).encode()), indent=1).splitlines()
+    return [line if len(line) <= _LONGEST_LINE else "" for line in lines]
 
 
 def _of_json(parts: Mapping[str, Mapping[str, str]], line: int) -> _Test:

@@ -39,3 +39,20 @@ def test_what_is_no_text_is_lines_all_the_same() -> None:
 def test_a_compressed_file_is_to_be_unpacked(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"^it is compressed: unpack it first \(gunzip\)$"):
         lines_of(gzip.compress(TEXT.encode()))
+
+
+@pytest.mark.parametrize("end", ["\n", "\r", "\x0b", "\x1d", "\x85", "\u2028"])
+def test_more_lines_than_a_log_has_are_refused_before_they_are_made(end: str) -> None:
+    with pytest.raises(UsageError, match=r"^it has more than 4,194,304 lines: cut out the part with the tables$"):
+        lines_of(end.encode() * ((1 << 22) + 1))
+
+
+@pytest.mark.parametrize("end", ["\n", "\r", "\r\n", "\x0b", "\x85", "\u2028"])
+def test_a_line_ends_where_python_ends_it(end: str) -> None:
+    text = f"a{end}b{end}{end}c{end}"
+    assert lines_of(text.encode()) == text.splitlines() == ["a", "b", "", "c"]
+
+
+def test_a_line_longer_than_any_tool_prints_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"^line 2 has more than 16 MiB, which no tool prints: cut out the part with the tables$"):
+        lines_of(b"a\n" + b"x" * (17 << 20) + b"\n")

@@ -1,0 +1,125 @@
+"""The thread that owns a process's control-plane sockets. It sleeps until something comes, or is due; it never calls the measured library.
+
+Whatever it does is done by its part: `Coordinator` at rank 0, `Relay` at any other rank.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from queue import SimpleQueue
+from typing import Any, Protocol
+
+import zmq
+
+from collbench.errors import CollbenchError, RunFailed
+
+_JOIN_S = 5.0
+_LOOK_S = 1.0
+_LONGEST_SLEEP_S = 3600.0
+
+
+class Part(Protocol):
+    """What a keeper does. Every method runs in its thread."""
+
+    inbox: SimpleQueue[Any]
+
+    @property
+    def sockets(self) -> Sequence[Any]:
+        """ZeroMQ sockets, and file descriptors, that are to be polled."""
+        ...
+
+    def read(self, ready: Any) -> None:
+        """One of them has something."""
+        ...
+
+    def tick(self, now: float) -> float:
+        """Does what is due; returns when it wants to be called again, on CLOCK_MONOTONIC."""
+        ...
+
+    def close(self) -> None:
+        """Closes its sockets."""
+        ...
+
+
+class Keeper:
+    """Runs a part until it is closed. `do` may be called from any thread."""
+
+    def __init__(self, part: Part) -> None:
+        self._part = part
+        self._actions: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._stop = False
+        self._thread = threading.Thread(target=self._run, name="collbench-keeper", daemon=True)
+        self._thread.start()
+
+    def do(self, action: Callable[[], None]) -> None:
+        """Has the thread do something, after what it was asked before."""
+        self._actions.put(action)
+        with suppress(OSError):
+            os.eventfd_write(self._wake, 1)
+
+    def see_done(self, action: Callable[[], None]) -> None:
+        """The same, and waits until it is done: the next that the caller does may be a call that holds Python's lock for long."""
+        done = threading.Event()
+
+        def act() -> None:
+            action()
+            done.set()
+
+        self.do(act)
+        while not done.wait(_LOOK_S) and self._thread.is_alive():
+            pass
+
+    def _run(self) -> None:
+        try:
+            self._keep()
+        except BaseException as error:  # the main thread must not wait for what never comes
+            self._part.inbox.put(error if isinstance(error, CollbenchError) else RunFailed(f"the control plane failed: {error!r}"))
+        finally:
+            self._part.close()
+
+    def _keep(self) -> None:
+        poller, polled = zmq.Poller(), list[Any]()
+        due = self._part.tick(time.monotonic())
+        while not (self._stop and self._actions.empty()):
+            wanted = [self._wake, *self._part.sockets]
+            if wanted != polled:
+                poller, polled = _poller(wanted), wanted
+            for ready, _ in poller.poll(_until(due)):
+                if ready == self._wake:
+                    self._act()
+                else:
+                    self._part.read(ready)
+            due = self._part.tick(time.monotonic())
+
+    def _act(self) -> None:
+        with suppress(BlockingIOError):
+            os.eventfd_read(self._wake)
+        while not self._actions.empty():
+            self._actions.get()()
+
+    def _halt(self) -> None:
+        self._stop = True
+
+    def close(self) -> None:
+        """Ends the thread, after everything it was asked to do; what it has sent is on its way."""
+        self.do(self._halt)
+        self._thread.join(_JOIN_S)
+        if not self._thread.is_alive():
+            os.close(self._wake)
+
+
+def _until(due: float) -> int:
+    """Milliseconds from now on, at most an hour."""
+    return max(0, int(min(due - time.monotonic(), _LONGEST_SLEEP_S) * 1000) + 1)
+
+
+def _poller(wanted: Sequence[Any]) -> zmq.Poller:
+    poller = zmq.Poller()
+    for one in wanted:
+        poller.register(one, zmq.POLLIN)
+    return poller

@@ -1,0 +1,71 @@
+"""The ranks as they presented themselves, and how each is named."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from collbench.world.addresses import LOOPBACK
+
+
+@dataclass(frozen=True)
+class Member:
+    """One rank as it presented itself: its host's name, its rank there, its process, the CPUs it may use (by number).
+
+    began        when its process began, in clock ticks since its host's boot; -1 where that cannot be told
+    address      the address at which the ranks of other hosts reach this one (127.0.0.1 when there are none)
+    hub_address  rank 0's address as this rank sees it
+    addresses    its host's, where others may reach it; of the first rank of a node alone, where there are several
+    """
+
+    rank: int
+    host: str
+    local_rank: int
+    pid: int
+    cpus: tuple[int, ...]
+    began: int = -1
+    address: str = LOOPBACK
+    hub_address: str = LOOPBACK
+    addresses: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} ({self.host}, pid {self.pid})"
+
+
+class Crew:
+    """Who the ranks are. members: all of them, by rank, this one alone before they have joined; me: this one."""
+
+    def __init__(self, me: Member) -> None:
+        self.me = me
+        self.members: tuple[Member, ...] = (me,)
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The hosts, in the order of their first rank."""
+        return tuple(dict.fromkeys(member.host for member in self.members))
+
+    def on_host(self, host: str | None = None) -> list[Member]:
+        """The ranks of a host (this one by default)."""
+        return [member for member in self.members if member.host == (host or self.me.host)]
+
+    @property
+    def oversubscribed(self) -> str | None:
+        """The first host with more ranks than cores that any of them may use, or None."""
+        return next((host for host in self.hosts if len(self.on_host(host)) > self.cores_on(host)), None)
+
+    def cores_on(self, host: str | None = None) -> int:
+        """How many cores the ranks of a host (this one by default) may use together: a bound rank adds only its own."""
+        return len({cpu for member in self.on_host(host) for cpu in member.cpus})
+
+
+def addressed(members: Sequence[Member]) -> list[Member]:
+    """The members with addresses that work between hosts: rank 0's own host is known best by the others."""
+    home = members[0].host
+    seen = next((member.hub_address for member in members if member.host != home), LOOPBACK)
+    return [replace(member, address=seen if member.host == home else member.address) for member in members]
+
+
+def above(me: Member, members: Sequence[Member]) -> Member:
+    """Who a rank's words go through to rank 0: the first rank of its host, unless it is that itself."""
+    first = next(member for member in members if member.host == me.host)
+    return members[0] if me == first else first

@@ -1,0 +1,150 @@
+"""One message of the control plane: [kind, step, sizes, JSON, raw arrays …]. Nothing in it can be executed, and all of it is bounded.
+
+What comes from the wire is a stranger's word until `parsed` has read it: kinds from a list, steps that are numbers, JSON of plain values
+up to a limit and of the kind's own shape, raw parts of the sizes that were announced. JSON and arrays go in pieces of 64 KiB: a socket
+closes a connection that sends a longer frame, so that somebody who has not even shown a key cannot make it hold more.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from collbench.world.shapes import SHAPES, whole
+
+PIECE_BYTES = 64 << 10
+MOST_JSON_BYTES = 32 << 20  # 10,000 ranks with 256 CPUs each that present themselves: 11 MB
+MOST_RAW_PARTS = 4096  # arrays in one message: one per rank of a node
+MOST_BYTES = 1 << 30  # of one message
+_MOST_FRAMES = 3 + MOST_RAW_PARTS + MOST_BYTES // PIECE_BYTES
+_MOST_DIGITS = 18
+_LONG_BYTES = 4096  # of JSON: more is worth packing; the CPUs of ranks are mostly the same
+_PLAIN, _PACKED = b"j", b"z"
+
+
+class Kind(Enum):
+    """What a message is for."""
+
+    HELLO = b"hello"  # up: a rank presents itself
+    WELCOME = b"welcome"  # down: it has been heard
+    MOVED = b"moved"  # up: a rank that presented itself here speaks through another connection
+    SAY = b"say"  # up: what the ranks of a node say in a step
+    OFFER = b"offer"  # up: a large SAY is ready
+    GRANT = b"grant"  # down: send it
+    TELL = b"tell"  # down: what rank 0 says in a step
+    BEAT = b"beat"  # up: where ranks stand, now and then
+    STUCK = b"stuck"  # up: a rank does not move
+    WHERE = b"where"  # both ways: say at once where you stand
+    HERE = b"here"  # both ways: where ranks stand
+    STACK = b"stack"  # down: take the stack of one of your ranks
+    STACKED = b"stacked"  # up: what it looks like
+    GONE = b"gone"  # up: a rank's process has ended without a word
+    BYE = b"bye"  # up and down: this rank leaves in order
+    ABORT = b"abort"  # both ways: everything ends, with this sentence and code
+
+
+class Malformed(ValueError):
+    """What came is no message of ours."""
+
+
+@dataclass(frozen=True)
+class Message:
+    """kind, the step it belongs to (0 where it belongs to none), a JSON value, raw arrays' bytes in the order in which the JSON tells."""
+
+    kind: Kind
+    step: int = 0
+    body: Any = None
+    raw: Sequence[bytes | memoryview] = field(default=())
+
+    def frames(self) -> list[bytes | memoryview]:
+        """As a socket carries it. Raises ValueError for more than a message may hold."""
+        parts = [memoryview(part).cast("B") for part in (_packed(self.body), *self.raw)]
+        sizes = [part.nbytes for part in parts]
+        if sum(sizes) > MOST_BYTES:
+            raise ValueError(f"{sum(sizes)} bytes in one message, and {MOST_BYTES} are the most")
+        return [self.kind.value, str(self.step).encode(), _text(sizes), *(piece for part in parts for piece in _pieces(part))]
+
+
+def _text(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def _packed(value: Any) -> bytes:
+    text = _text(value)
+    return _PLAIN + text if len(text) < _LONG_BYTES else _PACKED + zlib.compress(text, 1)
+
+
+def _pieces(part: memoryview) -> Iterator[memoryview]:
+    return (part[at : at + PIECE_BYTES] for at in range(0, part.nbytes, PIECE_BYTES))
+
+
+def parsed(frames: Sequence[bytes | memoryview]) -> Message:
+    """The message in these frames. Raises Malformed for anything else, whatever it is."""
+    if not 3 <= len(frames) <= _MOST_FRAMES or any(len(frame) > PIECE_BYTES for frame in frames):
+        raise Malformed(f"{len(frames)} frames")
+    kind, step, sizes = map(bytes, frames[:3])
+    try:
+        body, *raw = _parts(frames[3:], _sizes(sizes))
+        message = Message(Kind(kind), _step(step), _unpacked(bytes(body)), raw)
+    except (ValueError, RecursionError, zlib.error) as error:
+        raise Malformed(str(error)) from None
+    if not SHAPES[message.kind.value](message.body):
+        raise Malformed(f"no {message.kind.value.decode()}")
+    return message
+
+
+def _step(text: bytes) -> int:
+    if not (text.isdigit() and len(text) <= _MOST_DIGITS):
+        raise Malformed("a step that is no number")
+    return int(text)
+
+
+def _sizes(text: bytes) -> list[int]:
+    sizes = json.loads(text)
+    if not (isinstance(sizes, list) and 1 <= len(sizes) <= 1 + MOST_RAW_PARTS and all(whole(size) and size >= 0 for size in sizes)):
+        raise Malformed("no list of sizes")
+    return sizes
+
+
+def _parts(pieces: Sequence[bytes | memoryview], sizes: Sequence[int]) -> list[bytes | memoryview]:
+    """The pieces put together to parts of these sizes; a part of one piece is that piece."""
+    if sum(sizes) != sum(map(len, pieces)):
+        raise Malformed(f"{sum(map(len, pieces))} bytes where {sum(sizes)} were announced")
+    found, at = list[bytes | memoryview](), 0
+    for size in sizes:
+        count = -(-size // PIECE_BYTES)
+        mine = pieces[at : at + count]
+        if sum(map(len, mine)) != size:
+            raise Malformed("a part of another size")
+        found.append(mine[0] if count == 1 else b"".join(mine))
+        at += count
+    return found
+
+
+def _unpacked(packed: bytes) -> Any:
+    text = packed[1:]
+    if packed[:1] == _PACKED:
+        unpacker = zlib.decompressobj()
+        text = unpacker.decompress(text, MOST_JSON_BYTES)
+        if not unpacker.eof:
+            raise Malformed("JSON that is cut off, or too long")
+    elif packed[:1] != _PLAIN:
+        raise Malformed("no JSON")
+    return json.loads(text)
+
+
+def entries(message: Message, ranks: frozenset[int] | set[int]) -> list[tuple[int, Any, list[bytes | memoryview]]]:
+    """What the ranks of a SAY say: (rank, value, raw arrays) each. Raises Malformed unless all are of `ranks`, and all parts are there."""
+    found, at = [], 0
+    for rank, value, parts in message.body:
+        if rank not in ranks:
+            raise Malformed("somebody else's rank")
+        found.append((rank, value, list(message.raw[at : at + parts])))
+        at += parts
+    if at != len(message.raw):
+        raise Malformed(f"{len(message.raw)} parts where {at} were announced")
+    return found

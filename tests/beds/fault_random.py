@@ -1,0 +1,84 @@
+"""python -m tests.beds.fault_random FOLDER [N]   N seeded faults (200) at random moments of a run, from its start to its end.
+
+What happens, to which rank, when, on which library and by which launcher is drawn by the seed. No sentence may name a wrong rank, no
+finished cell may be lost, no process stay behind. Some faults come too late, when the run has ended: it must have ended well then.
+
+Leaves in FOLDER what `fault_matrix` leaves, with a table of its own; what was broken off goes on.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.beds.fault_matrix import amiss, played, series
+from tests.faults.matrix.outcome import Outcome, limit_words
+from tests.faults.matrix.plan import FAULTS, LAUNCHERS, LIBRARIES, RANKS, WHAT, Case
+
+COUNT = 200
+LATEST_S = 6.0  # after the victim's start: an undisturbed run takes about so long
+
+
+def drawn(seed: int) -> Case:
+    """The case of a seed."""
+    chance = random.Random(f"fault {seed}")
+    fault, library = chance.choice(FAULTS), chance.choice(LIBRARIES)
+    launcher = chance.choice((LAUNCHERS[library], LAUNCHERS[library], "srun"))
+    return Case(fault, "", library, launcher, chance.randrange(RANKS), round(chance.uniform(0, LATEST_S), 2))
+
+
+def table(outcomes: Sequence[Outcome]) -> str:
+    """A line for each fault; then whatever was amiss."""
+    lines = [
+        "| fault | drawn | as it has to be | wrong names | lost cells | left behind | seconds to the last rank's end |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    each = [(WHAT[fault], [one for one in outcomes if one.fault == fault]) for fault in FAULTS]
+    lines += [_line(what, those) for what, those in [*each, ("**all**", list(outcomes))] if those]
+    return "\n".join([*lines, *amiss(outcomes)])
+
+
+def _line(what: str, those: Sequence[Outcome]) -> str:
+    def count(word: str) -> int:
+        return sum(any(word in sentence for sentence in one.amiss) for one in those)
+
+    seconds = [one.seconds for one in those if not one.case.harmless]
+    span = f"{min(seconds):.1f} to {max(seconds):.1f}" if seconds else "–"
+    numbers = [
+        len(those),
+        sum(one.right for one in those),
+        count("names the wrong rank"),
+        count("are lost"),
+        sum(bool(one.left) for one in those),
+    ]
+    return f"| {' | '.join([what, *map(str, numbers), span])} |"
+
+
+def readme(outcomes: Sequence[Outcome]) -> str:
+    """What lies in the folder, and what came out."""
+    return "\n".join(
+        [
+            "# Random faults",
+            "",
+            f"Made by `python -m tests.beds.fault_random FOLDER`: a fault drawn by a seed, 0 to {LATEST_S:g} s after the start of the rank",
+            f"it strikes; four ranks on two hosts. {limit_words()}.",
+            "",
+            table(outcomes),
+            "",
+        ]
+    )  # fmt: skip
+
+
+def main(words: Sequence[str]) -> None:
+    """Plays, telling each as it ends, and prints the table."""
+    folder, count = Path(words[0]).resolve(), int(words[1]) if len(words) > 1 else COUNT
+    for outcome in series(folder, [drawn(seed) for seed in range(count)], readme):
+        told = "; ".join(outcome.amiss) or "; ".join(outcome.said[:2])
+        print(f"{outcome.case.name}: {'right' if outcome.right else 'AMISS'}, {outcome.seconds:.1f} s: {told}", flush=True)
+    print(table(played(folder)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

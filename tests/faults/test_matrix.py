@@ -1,0 +1,175 @@
+"""Every fault in every phase on every library, on real ranks over hosts of their own; and what judges the outcomes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from tests.beds import Missing, fault_matrix, fault_random
+from tests.cli.command import BIN
+from tests.conftest import cannot, sample
+from tests.faults.matrix.outcome import Outcome, Seen, accused, judged
+from tests.faults.matrix.plan import CUTS, FAULTS, LIBRARIES, PHASES, Case, matrix
+from tests.faults.matrix.play import Player, outcome_of, player
+from tests.faults.matrix.starting import OPENMPI
+
+ROOT = Path(__file__).parents[2]
+QUICK = [case for case in matrix(slurm=False) if case.fault in ("killed", "early exit", "memory", "wrong data")]
+KILLED = Case("killed", "timed", "gloo", "by hand", 2)
+SAID = "hang: allreduce 1 MiB on gloo: measuring: rank 2 (h2, pid 7) never entered iteration 3; 3 of 4 ranks wait"
+SEEN = Seen([SAID], [4, 4, 137, 4], 4, [8, 16], [8, 16], [], [], 1.0, 1.5, [])
+
+
+@pytest.mark.hosts
+@pytest.mark.skipif(not (BIN / "mpiexec").exists(), reason="no MPICH beside this Python: pip install collbench[mpich]")
+@pytest.mark.skipif(not (OPENMPI / "mpirun").exists(), reason="no Open MPI: `make openmpi-environment`")
+class TestRealRanks:
+    @pytest.fixture(scope="class")
+    def place(self) -> Iterator[Player]:
+        try:
+            with player(slurm=False) as found:
+                yield found
+        except Missing as why:
+            cannot(why)
+
+    @pytest.mark.parametrize("case", sample(QUICK, 1), ids=lambda case: case.name)
+    def test_a_fault_ends_in_time_and_is_named(self, case: Case, place: Player) -> None:
+        outcome = place.play(case)
+        assert outcome.right, outcome
+
+    @pytest.mark.long
+    @pytest.mark.timeout(7200)
+    def test_the_whole_matrix(self) -> None:
+        """Its table and trials are left in build/fault-matrix."""
+        outcomes = self.whole("fault-matrix", fault_matrix.chosen([]), fault_matrix.readme)
+        assert not [outcome for outcome in outcomes if not outcome.right], fault_matrix.table(outcomes)
+
+    @pytest.mark.long
+    @pytest.mark.timeout(7200)
+    def test_random_faults(self) -> None:
+        """200 of them, left in build/fault-random."""
+        outcomes = self.whole("fault-random", [fault_random.drawn(seed) for seed in range(fault_random.COUNT)], fault_random.readme)
+        assert not [outcome for outcome in outcomes if not outcome.right], fault_random.table(outcomes)
+
+    def whole(self, name: str, cases: list[Case], readme: fault_matrix.Table) -> list[Outcome]:
+        folder = ROOT / "build" / name
+        (folder / "trials.jsonl").unlink(missing_ok=True)
+        try:
+            list(fault_matrix.series(folder, cases, readme))
+        except Missing as why:
+            cannot(why)
+        return fault_matrix.played(folder)
+
+
+class TestCases:
+    def test_every_fault_meets_every_phase_on_every_library(self) -> None:
+        cases = matrix(slurm=False)
+        assert {(case.fault, case.phase, case.library) for case in cases} == {
+            (f, p, li) for f in FAULTS for p in PHASES for li in LIBRARIES
+        }
+        assert len(cases) == 120 and len(matrix(slurm=True)) == 160
+
+    def test_every_rank_is_struck(self) -> None:
+        for fault in set(FAULTS) - set(CUTS):
+            assert {case.victim for case in matrix(slurm=False) if case.fault == fault} == {0, 1, 2, 3}
+
+    def test_of_a_cut_link_each_side_may_name_the_other(self) -> None:
+        assert {case.suspects for case in matrix(slurm=True) if case.fault in ("link", "control")} == {
+            (frozenset({0, 1}), frozenset({2, 3}))
+        }
+
+    def test_a_seed_draws_the_same_again(self) -> None:
+        assert fault_random.drawn(7) == fault_random.drawn(7)
+        assert {fault_random.drawn(seed).fault for seed in range(fault_random.COUNT)} == set(FAULTS)
+
+
+class TestWhatIsAccused:
+    @pytest.mark.parametrize(
+        ("sentence", "ranks"),
+        [
+            (SAID, {2}),
+            ("rank 1 (h1, pid 5): hang: opening gloo: rank 2 (h2, pid 7) is stopped; 3 of 4 ranks wait", {2}),
+            ("hang: opening gloo: rank 0 (h1, pid 4) cannot be reached; as rank 2 (h2, pid 60) sees it", {0}),
+            ("hang: x: rank 2 (h2, pid 4) lost its control connection: it does not acknowledge what rank 0 sends", {2}),
+            ("hang: joining: rank 0 does not answer; as rank 3 sees it", {0}),
+            ("hang: joining over MPI: rank 2 (h, pid 3) has not moved for 5 s; look at the ranks that print no such line", set()),
+            ("rank 1 (h1, pid 5): MPI_Allreduce failed in iteration 3: it said no", {1}),
+            ("ranks 2, 3 of 4 did not join within 5 s: see whether they started", {2, 3}),
+            ("rank 2 (h2, pid 7), rank 3 (h2, pid 8) is on a host that does not answer", {2, 3}),
+            ("results no longer written: no space left; 31 of 32 ranks wait", set()),
+        ],
+    )
+    def test_who(self, sentence: str, ranks: set[int]) -> None:
+        assert accused(sentence) == ranks
+
+
+class TestJudging:
+    def test_what_is_as_it_has_to_be(self) -> None:
+        assert judged(KILLED, SEEN) == []
+
+    @pytest.mark.parametrize(
+        ("changes", "word"),
+        [
+            ({"said": []}, "no sentence tells of it"),
+            ({"said": [SAID.replace("rank 2", "rank 1")]}, "names the wrong rank"),
+            ({"said": [SAID.replace("measuring", "x")]}, "no sentence names the phase timed"),
+            ({"codes": [4, 0, 137, 4]}, "the other ranks ended with [0, 4], not 4"),
+            ({"stored_code": None}, "run.json says None, not 4"),
+            ({"cells": [8]}, "the cells of [16] bytes were stored and are lost"),
+            ({"finished": [8], "cells": [8]}, "1 cells were stored before the fault, and had to be 2"),
+            ({"seconds": 15.1}, "the last rank ended after 15.1 s"),
+            ({"launcher_s": 15.1}, "the launcher ended after 15.1 s"),
+            ({"left": ["port 29541"]}, "port 29541 was left"),
+            ({"traceback": True}, "a traceback was shown"),
+            ({"struck": False}, "the fault never struck"),
+        ],
+    )
+    def test_what_is_not(self, changes: dict[str, object], word: str) -> None:
+        (found,) = judged(KILLED, replace(SEEN, **changes))  # type: ignore[arg-type]
+        assert word in found
+
+    def test_a_pause_must_do_no_harm_and_be_flagged(self) -> None:
+        case = replace(KILLED, fault="paused")
+        fine = replace(SEEN, said=[], codes=[0] * 4, stored_code=0, flags=["straggler"], seconds=20.0, launcher_s=20.0)
+        assert judged(case, fine) == []
+        assert judged(case, replace(fine, flags=[])) == ["no row is flagged as a straggler's"]
+        assert "though nothing lasted" in judged(case, replace(fine, codes=[4] * 4))[0]
+
+    def test_wrong_data_do_not_stop_the_run(self) -> None:
+        case, detail = replace(KILLED, fault="wrong data"), "rank 2: 1 wrong element, first at 7: wanted 3.0, got 4.0"
+        fine = replace(SEEN, said=[], codes=[4] * 4, cells=[8, 16, 32, 64], wrong=[detail] * 2)
+        assert judged(case, fine) == []
+        assert judged(case, replace(fine, wrong=[detail])) == ["1 rows are wrong, and had to be 2"]
+        assert "a row says" in judged(case, replace(fine, wrong=[detail, detail.replace("rank 2", "rank 1")]))[0]
+
+    def test_a_full_disk_is_the_users_to_mend_before_the_first_cell(self) -> None:
+        case = replace(KILLED, fault="disk", phase="init")
+        full = replace(
+            SEEN, said=["run folder runs/x: No space left on device: make room"], codes=[2] * 4, finished=[], cells=[], stored_code=None
+        )
+        assert judged(case, full) == []
+        assert judged(replace(case, phase="timed"), replace(full, codes=[4] * 4, finished=[8, 16], cells=[8, 16])) == []
+
+
+class TestTables:
+    def test_the_matrix(self) -> None:
+        right, wrong = outcome_of(KILLED, SEEN), outcome_of(replace(KILLED, phase="init"), replace(SEEN, said=[]))
+        lines = fault_matrix.table([right, wrong]).splitlines()
+        assert lines[0] == "| fault | phase | gloo, by hand |"
+        assert lines[2:4] == ["| SIGKILL | init | rank 2: **1 amiss**, code 4, 1.0 s |", "| SIGKILL | timed | rank 2: code 4, 1.0 s |"]
+        assert lines[-1] == "- killed, init, gloo by hand, rank 2: no sentence tells of it"
+
+    def test_random_faults(self) -> None:
+        fine = outcome_of(replace(KILLED, phase="", after_s=1.0), SEEN)
+        lines = fault_random.table([fine, outcome_of(fine.case, replace(SEEN, cells=[], left=["port 1"]))]).splitlines()
+        assert lines[2] == "| SIGKILL | 2 | 1 | 0 | 1 | 1 | 1.0 to 1.0 |" and lines[3].startswith("| **all** | 2 |")
+
+    def test_what_was_played_is_not_played_again(self, tmp_path: Path) -> None:
+        outcome = outcome_of(KILLED, SEEN)
+        (tmp_path / "trials.jsonl").write_text(json.dumps(asdict(outcome)) + "\n")
+        assert list(fault_matrix.series(tmp_path, [KILLED], fault_matrix.readme)) == []
+        assert fault_matrix.played(tmp_path) == [outcome]

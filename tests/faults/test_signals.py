@@ -1,0 +1,223 @@
+"""Ctrl-C, SIGTERM and a lost terminal under every launcher: a readable run folder, the right code, and a last line that is true."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.beds import SlurmBed
+from tests.cli.command import BIN, PROGRAM, environment, run
+from tests.conftest import sample
+from tests.faults.launch import TIMEOUT_S, Launch
+from tests.faults.test_faults import LONG, MPICH
+
+pytestmark = [
+    pytest.mark.in_turn,
+    pytest.mark.timeout(120),
+    pytest.mark.skipif(not MPICH.exists() or not (BIN / "torchrun").exists(), reason="needs the extras torch and mpich beside this Python"),
+]
+
+WITHIN_S = 10
+CALM = (*LONG, "--timeout", "30")  # nothing but the signal is to end these
+LAST = re.compile(r"collbench: (.*)interrupted by (SIG\w+) after (\d+) of (\d+) cells: (?:it is|they are) in run; go on with --resume run")
+
+
+def child_of(pid: int) -> int:
+    """Of the `timeout` in front, or of what it started."""
+    return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
+
+
+def told_truly(one: Launch, name: str, code: int) -> None:
+    """The last line of ours names the signal and counts what is really there; the folder is complete, and says the same."""
+    last = [line for line in one.said.splitlines() if line.startswith("collbench: ")][-1]
+    found = LAST.fullmatch(last)
+    assert found, one.said
+    kept = stored_truly(one, name, code)
+    assert (found[2], int(found[3])) == (name, kept) and int(found[4]) > kept
+    assert "defect" not in one.said
+
+
+def stored_truly(one: Launch, name: str, code: int) -> int:
+    """The folder is complete and says how the run ended; returns how many cells are in it."""
+    stored = one.stored()
+    assert (stored.info["exit_code"], stored.info["rows"]) == (code, len(stored.rows)) and stored.finished
+    assert f"interrupted by {name}" in events(one)[-1]["text"]
+    return len(stored.rows)
+
+
+def events(one: Launch) -> list[dict[str, str]]:
+    """Those that say why the run ended."""
+    found = [json.loads(line) for line in (one.folder / "run/events.jsonl").read_text().splitlines()]
+    return [event for event in found if event["kind"] in ("abort", "hang")]
+
+
+EACH = [(backend, number) for backend in ("gloo", "mpi") for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+
+
+class TestOurOwnStart:
+    @pytest.mark.parametrize(("backend", "number"), sample(EACH, 1))
+    def test_the_last_line(self, backend: str, number: signal.Signals, launch: Callable[..., Launch]) -> None:
+        one = launch(*CALM, "--backend", backend)
+        os.kill(child_of(one.parent), number)
+        code = 130 if number == signal.SIGINT else 143
+        assert one.end(WITHIN_S) == code
+        told_truly(one, number.name, code)
+        assert "Traceback" not in one.said
+        last = [line for line in one.said.splitlines() if line != "run folder: run"][-1]
+        assert last.startswith("collbench: ") and "interrupted by " in last
+        assert "Ctrl-C" not in (one.folder / "stdout").read_text()  # hydra would say it among the data
+        one.everybody_left()
+
+    @pytest.mark.long
+    def test_what_was_interrupted_goes_on(self, launch: Callable[..., Launch], tmp_path: Path) -> None:
+        brief = ("allreduce", "--sizes", "8,1K,1K-4M", "-n", "20", "--backend", "gloo")
+        one = launch(*brief, "--out", "run")
+        os.kill(child_of(one.parent), signal.SIGINT)
+        assert one.end(WITHIN_S) == 130
+        kept = len(one.stored().rows)
+        done = run(tmp_path, *brief, "--resume", "run")
+        assert done.returncode == 0 and f"run has {kept} of 14 cells" in done.stderr
+        assert len(one.stored().rows) == 14 and one.stored().info["exit_code"] == 0
+
+    def test_ctrl_c_while_a_rank_is_stopped(self, launch: Callable[..., Launch]) -> None:
+        """Its partner is inside a call that never returns: it is ended from another thread, which has the last word."""
+        one = launch(*CALM, "--backend", "mpi")
+        os.kill(one.pids[1], signal.SIGSTOP)
+        os.kill(child_of(one.parent), signal.SIGINT)
+        assert one.end(WITHIN_S) == 130
+        told_truly(one, "SIGINT", 130)
+        one.everybody_left()
+
+    @pytest.mark.long
+    def test_ctrl_c_twice(self, launch: Callable[..., Launch]) -> None:
+        one = launch(*CALM, "--backend", "gloo")
+        parent = child_of(one.parent)
+        while one.process.poll() is None:
+            os.kill(parent, signal.SIGINT)
+            time.sleep(0.02)
+        assert one.end(WITHIN_S) == 130
+        assert re.search(r"collbench: .*interrupted by SIGINT.* run\b", one.said.splitlines()[-1]), one.said
+        one.stored()
+        one.everybody_left()
+
+    @pytest.mark.long
+    def test_nohup_survives_its_terminal(self, launch: Callable[..., Launch]) -> None:
+        brief = ("allreduce", "--sizes", "8,1K,1K-1M", "-n", "20", "--out", "run", "--backend", "gloo")
+        one = launch(*PROGRAM, *brief, program=("nohup",))
+        os.kill(child_of(one.parent), signal.SIGHUP)
+        assert one.end(60) == 0
+        assert one.stored().finished
+
+
+def under(launcher: str, openmpi: str) -> tuple[Sequence[str], Sequence[str]]:
+    """The launcher, and what goes between it and the operation."""
+    if launcher == "torchrun":
+        words = ("--nproc-per-node", "2", "--master-port", "0", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0")
+        return (str(BIN / "torchrun"),), (*words, *PROGRAM[1:])
+    if launcher == "mpiexec of MPICH":
+        return (str(MPICH),), ("-n", "2", *PROGRAM)
+    return (str(Path(openmpi).parent / "mpirun"),), ("-n", "2", openmpi, *PROGRAM[1:])
+
+
+class TestLaunchers:
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+    @pytest.mark.parametrize("launcher", ["torchrun", "mpiexec of MPICH", pytest.param("mpirun of Open MPI", marks=pytest.mark.openmpi)])
+    def test_the_last_line(
+        self, launcher: str, number: signal.Signals, launch: Callable[..., Launch], request: pytest.FixtureRequest
+    ) -> None:
+        openmpi = str(request.getfixturevalue("openmpi_python")) if "Open" in launcher else ""
+        program, words = under(launcher, openmpi)
+        backend = "gloo" if launcher == "torchrun" else "mpi"
+        one = launch(*words, *CALM, "--backend", backend, program=program)
+        os.kill(child_of(one.parent), number)
+        assert one.end(WITHIN_S) != 0
+        if "Open" in launcher:  # prterun turns Ctrl-C into SIGTERM, prints nothing any longer, and kills all a quarter of a second later
+            assert one.stored().info.get("exit_code", 143) == 143
+        else:
+            told_truly(one, number.name, 130 if number == signal.SIGINT else 143)
+        one.everybody_left()
+
+    @pytest.mark.long
+    def test_one_rank_alone_is_asked_to_end(self, launch: Callable[..., Launch]) -> None:
+        program, words = under("mpiexec of MPICH", "")
+        one = launch(*words, *CALM, "--backend", "mpi", program=program)
+        os.kill(one.pids[1], signal.SIGTERM)
+        assert one.end(WITHIN_S) != 0
+        told_truly(one, "SIGTERM", 143)
+        assert re.search(rf"collbench: rank 1 \(\S+, pid {one.pids[1]}\) was interrupted by SIGTERM after", one.said)
+        one.everybody_left()
+
+
+class TestTorchrunRestarts:
+    @pytest.mark.long
+    def test_the_second_start_measures_nothing(self, launch: Callable[..., Launch]) -> None:
+        program, words = under("torchrun", "")
+        one = launch("--max-restarts", "1", *words, *LONG, "--backend", "gloo", program=program)
+        os.kill(one.pids[1], signal.SIGKILL)
+        assert one.end(60) != 0
+        assert one.said.count("collbench: torchrun has started the ranks again (restart 1) after an earlier start failed") == 1
+        stored = one.stored()
+        assert stored.info["exit_code"] == 4
+        assert [path.name for path in one.folder.iterdir() if path.is_dir()] == ["run"]
+        one.everybody_left()
+
+    @pytest.mark.long
+    def test_a_stopped_rank_does_not_hold_it_for_half_a_minute(self, launch: Callable[..., Launch]) -> None:
+        program, words = under("torchrun", "")
+        one = launch(*words, *LONG, "--backend", "gloo", program=program)
+        os.kill(one.pids[1], signal.SIGSTOP)
+        assert one.end(TIMEOUT_S + 10) != 0
+        assert re.search(r"rank 1\b.*is stopped", one.said), one.said
+        one.everybody_left()
+
+
+@pytest.mark.slurm
+class TestSlurm:
+    def launched(self, bed: SlurmBed, launch: Callable[..., Launch], *options: str, words: Sequence[str] = CALM) -> Launch:
+        step = ("srun", "-N2", "--mpi=none", *options, *PROGRAM)
+        return launch(*words, "--backend", "gloo", program=step, env=bed.environment(environment()))
+
+    def test_scancel(self, slurm_hosts: SlurmBed, launch: Callable[..., Launch]) -> None:
+        one = self.launched(slurm_hosts, launch)
+        job = one.stored().info["allocation_id"].rpartition("-")[2]
+        assert slurm_hosts.call(["scancel", job]).returncode == 0
+        assert one.end(30) != 0
+        told_truly(one, "SIGTERM", 143)
+        one.everybody_left()
+
+    @pytest.mark.long
+    def test_a_signal_before_the_time_limit(self, slurm_hosts: SlurmBed, launch: Callable[..., Launch]) -> None:
+        one = self.launched(slurm_hosts, launch)
+        job = one.stored().info["allocation_id"].rpartition("-")[2]
+        assert slurm_hosts.call(["scancel", "--signal=TERM", job]).returncode == 0  # what --signal=TERM@60 does
+        assert one.end(30) != 0
+        told_truly(one, "SIGTERM", 143)
+        one.everybody_left()
+
+    @pytest.mark.parametrize("victim", sample([0, 1], 1))
+    def test_without_kill_on_bad_exit_a_stopped_rank_ends_all_the_same(
+        self, victim: int, slurm_hosts: SlurmBed, launch: Callable[..., Launch]
+    ) -> None:
+        one = self.launched(slurm_hosts, launch, words=LONG)
+        os.kill(one.pids[victim], signal.SIGSTOP)
+        assert one.end(TIMEOUT_S + 10) != 0
+        one.stored()
+        one.everybody_left()
+
+    @pytest.mark.long
+    @pytest.mark.timeout(240)
+    def test_the_time_limit_itself(self, slurm_hosts: SlurmBed, launch: Callable[..., Launch]) -> None:
+        one = self.launched(slurm_hosts, launch, "--time=1", "--signal=TERM@30")
+        with pytest.raises(subprocess.TimeoutExpired):
+            one.process.wait(1)
+        assert one.end(85) != 0
+        told_truly(one, "SIGTERM", 143)
+        one.everybody_left()

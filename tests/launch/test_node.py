@@ -1,0 +1,40 @@
+"""What tells the nodes of a launch apart where their hosts' names do not."""
+
+from __future__ import annotations
+
+import pytest
+
+from collbench.launch import mpi, slurm, torchrun
+
+STEP = {
+    "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_PROCID": "2", "SLURM_NTASKS": "4", "SLURM_LOCALID": "0", "SLURM_NODEID": "1",
+    "SLURM_STEP_NODELIST": "n[1-2]", "SLURM_STEP_TASKS_PER_NODE": "2(x2)", "MASTER_ADDR": "127.0.0.1",
+}  # fmt: skip
+BY_HAND = {"RANK": "2", "WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+HYDRA = {"PMI_RANK": "2", "PMI_SIZE": "4", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "2"}
+
+
+def test_slurm_counts_its_nodes() -> None:
+    info = slurm.detect(STEP)
+    assert info and info.node == "1"
+
+
+@pytest.mark.parametrize(("more", "node"), [({"GROUP_RANK": "3"}, "3"), ({}, "")])
+def test_torchrun_counts_its_agents(more: dict[str, str], node: str) -> None:
+    info = torchrun.detect({**BY_HAND, **more})
+    assert info and info.node == node
+
+
+@pytest.mark.parametrize(
+    ("family", "node"),
+    [
+        ([(41, "python", "900"), (40, "bash", "800"), (39, "hydra_pmi_proxy", "700")], "39@700"),
+        ([(41, "prted", "900")], "41@900"),
+        ([(41, "bash", "900"), (1, "systemd", "1")], ""),  # a shell of its own for each rank is no node
+        ([], ""),
+    ],
+)
+def test_mpiexec_has_a_daemon_a_node(family: list[tuple[int, str, str]], node: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mpi, "ancestors", lambda: family)
+    info = mpi.detect(HYDRA)
+    assert info and info.node == node

@@ -1,0 +1,119 @@
+"""The first signal ends what the main thread does, the next ones change nothing; another thread hears of it, come what may."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from collbench.errors import Interrupted
+from collbench.launch import signals
+
+ALL = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@pytest.fixture(autouse=True)
+def as_it_was() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in ALL}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "sentence"),
+    [
+        (signal.SIGINT, 130, "interrupted by SIGINT"),
+        (signal.SIGTERM, 143, "interrupted by SIGTERM"),
+        (signal.SIGHUP, 143, "interrupted by SIGHUP"),
+    ],
+)
+def test_the_first_one_is_an_exception_that_nobody_catches_by_chance(number: signal.Signals, code: int, sentence: str) -> None:
+    signals.handle()
+    with pytest.raises(Interrupted) as came:
+        signal.raise_signal(number)
+    assert not isinstance(came.value, Exception)
+    assert (came.value.exit_code, str(came.value)) == (code, sentence)
+
+
+def test_those_that_follow_change_nothing() -> None:
+    signals.handle()
+    with pytest.raises(Interrupted):
+        signal.raise_signal(signal.SIGINT)
+    for number in ALL:
+        signal.raise_signal(number)
+
+
+def test_a_process_that_is_ending_is_not_disturbed() -> None:
+    signals.handle()
+    signals.settle()
+    signal.raise_signal(signal.SIGTERM)
+
+
+def test_nohup_is_respected() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signals.handle()
+    signal.raise_signal(signal.SIGHUP)
+    assert signals.heeded() == (signal.SIGINT, signal.SIGTERM)
+    with signals.deferred():
+        signal.raise_signal(signal.SIGHUP)
+    assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+
+
+def test_what_must_be_done_to_its_end_is() -> None:
+    done = []
+    signals.handle()
+    with pytest.raises(Interrupted) as came, signals.deferred():
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGINT)
+        done.append("all of it")
+    assert done and came.value.number == signal.SIGTERM
+
+
+def test_an_error_inside_counts_more_than_the_signal() -> None:
+    signals.handle()
+    with pytest.raises(ValueError, match="the disk"), signals.deferred():
+        signal.raise_signal(signal.SIGTERM)
+        raise ValueError("the disk is full")
+
+
+def test_a_call_that_never_returns_does_not_keep_it_from_being_heard() -> None:
+    """The main thread waits for a lock that only the hearing thread opens: no signal ends that wait."""
+    libc, lock, heard = ctypes.CDLL(None), ctypes.create_string_buffer(64), []
+    libc.pthread_mutex_lock(lock)
+
+    def tell(number: int) -> None:
+        heard.append(number)
+        libc.pthread_mutex_unlock(lock)
+
+    signals.handle()
+    with pytest.raises(Interrupted), signals.heard(tell):
+        threading.Timer(0.02, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        libc.pthread_mutex_lock(lock)
+    assert heard == [signal.SIGTERM]
+
+
+def test_where_no_signal_comes_nobody_is_told() -> None:
+    before, heard = signal.set_wakeup_fd(-1), list[int]()
+    with signals.heard(heard.append):
+        assert any(thread.name == "collbench-signals" for thread in threading.enumerate())
+    assert not any(thread.name == "collbench-signals" for thread in threading.enumerate())
+    assert signal.set_wakeup_fd(before) == -1 and not heard
+
+
+def test_other_threads_leave_signals_alone() -> None:
+    found = []
+
+    def elsewhere() -> None:
+        with signals.heard(lambda _: None), signals.deferred():
+            signals.settle()
+        found.append(signal.getsignal(signal.SIGTERM))
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    assert found == [signal.getsignal(signal.SIGTERM)]

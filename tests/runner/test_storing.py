@@ -1,0 +1,153 @@
+"""What a launch does when its results cannot be stored, its data is wrong, or it hangs: the rest is shown, kept, and gone on with."""
+
+import errno
+import os
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from collbench.errors import RunFailed, UsageError
+from collbench.operations.check import Mismatch
+from collbench.results import appended
+from collbench.results.folder import RunFolder
+from collbench.results.reader import read_run
+from collbench.runner import launch as launching
+from collbench.runner import turn
+from collbench.runner.launch import Launch
+from collbench.runner.request import Request
+from tests.results.rows import make_row
+from tests.runner.test_resume import PLAN, Told, start
+
+WRONG = [Mismatch(2, 5, 17, "3.0", "2.0", "rank 0's share is missing"), Mismatch(3, 1, 4, "1.0", "0.0")]
+SENTENCES = (
+    "rank 2: 5 wrong elements, first at 17: wanted 3.0, got 2.0 (rank 0's share is missing); "
+    "rank 3: 1 wrong element, first at 4: wanted 1.0, got 0.0"
+)
+
+
+@pytest.fixture
+def wrong(monkeypatch):
+    """Makes the data of the cell that is measured as the nth (from 1) wrong."""
+
+    def at(number):
+        real, cells = turn.verify_cell, []
+
+        def verify(ready, world, calls):
+            cells.append(ready.cell)
+            return list(WRONG) if len(cells) == number else real(ready, world, calls)
+
+        monkeypatch.setattr(turn, "verify_cell", verify)
+
+    return at
+
+
+def test_a_row_of_wrong_data_tells_rank_place_wanted_and_got_and_the_rest_is_measured(tmp_path, wrong):
+    wrong(3)
+    found = start(out=tmp_path / "run", order_seed=1)
+    assert (found.code, len(found.rows)) == (4, 8)
+    (row,) = [row for row in read_run(tmp_path / "run").rows if row.wrong]
+    assert (row.checked, row.wrong, row.wrong_detail) == (1, 6, SENTENCES)
+    assert row.evidence["wrong_data"] == {"found": 2, "first": [one.as_json() for one in WRONG]}
+    assert {"rank": 2, "wrong": 5, "index": 17, "wanted": "3.0", "got": "2.0"}.items() <= row.evidence["wrong_data"]["first"][0].items()
+
+
+def test_wrong_data_ends_the_run_where_that_is_asked_for_and_the_rest_can_be_measured_later(tmp_path, wrong):
+    wrong(3)
+    found = start(out=tmp_path / "run", order_seed=1, stop_on_wrong=True)
+    stored = read_run(tmp_path / "run")
+    assert (found.code, len(found.rows), len(stored.rows)) == (4, 3, 3)
+    assert (stored.finished, stored.info["exit_code"], stored.info["rows"]) == (True, 4, 3)
+    last = stored.rows[-1]
+    said = (
+        f"stopped after wrong data in allreduce {last.size_bytes} B on simulated, 5 cells are not measured (--stop-on-wrong): {SENTENCES}"
+    )
+    assert said.replace("4096 B", "4 KiB") in found.told.notes
+    wrong(2)
+    found = start(resume=tmp_path / "run", stop_on_wrong=True)
+    assert (found.code, found.told.measured, len(read_run(tmp_path / "run").rows)) == (4, 2, 5)
+    wrong(0)
+    found = start(resume=tmp_path / "run")
+    assert (found.code, found.told.measured, len(read_run(tmp_path / "run").rows)) == (4, 3, 8)
+
+
+def test_what_cannot_be_stored_is_shown_all_the_same(tmp_path, monkeypatch):
+    write, told = os.write, Told()
+
+    def full(descriptor, data):
+        if Path(f"/proc/self/fd/{descriptor}").readlink().name == "samples.bin" and len(told.rows) == 3:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(descriptor, data)
+
+    monkeypatch.setattr("tests.runner.test_resume.Told", lambda: told)
+    with monkeypatch.context() as patch:
+        patch.setattr(appended.os, "write", full)
+        with pytest.raises(
+            RunFailed, match=r"\(No space left on device\): 3 finished cells are safe in it; make room there and go on with --res"
+        ):
+            start(out=tmp_path / "run", order_seed=1)
+    stored = read_run(tmp_path / "run")
+    assert (len(told.rows), len(stored.rows), stored.info["exit_code"]) == (4, 3, 4)
+    assert [row for _, row in told.rows[:3]] == stored.rows and told.rows[3][1].time_s is not None
+    told.__init__()
+    found = start(resume=tmp_path / "run")
+    assert (found.code, len(found.rows), len(read_run(tmp_path / "run").rows)) == (0, 8, 8)
+
+
+def test_a_folder_that_is_moved_meanwhile_is_found_and_gone_on_with(tmp_path, monkeypatch):
+    told = Told()
+    told.progress = lambda title, done, total, eta_s: done == 3 and (tmp_path / "run").rename(tmp_path / "there")
+    monkeypatch.setattr("tests.runner.test_resume.Told", lambda: told)
+    with pytest.raises(
+        RunFailed, match=r"run was moved to \S+/there while the run wrote into it: 3 finished cells are there; leave it and go on"
+    ):
+        start(out=tmp_path / "run")
+    monkeypatch.undo()
+    assert not (tmp_path / "run").exists()
+    found = start(resume=tmp_path / "there")
+    assert (found.code, found.told.measured, len(found.rows)) == (0, 5, 8)
+
+
+def test_a_disk_that_fails_before_the_first_cell_is_bad_input(tmp_path, monkeypatch):
+    monkeypatch.setattr("collbench.runner.run.Ceilings.topology", lambda self: (tmp_path / "run").rename(tmp_path / "there") and {})
+    with pytest.raises(UsageError, match="nothing was measured"):
+        start(out=tmp_path / "run")
+    assert read_run(tmp_path / "there").rows == []
+
+
+@pytest.fixture
+def hung(tmp_path):
+    """A launch with one stored row and a listener, as the verdict finds it."""
+    folder = RunFolder.create(tmp_path / "run", "allreduce", {})
+    folder.append(make_row(8), {})
+    told = Told()
+    told.end = lambda: told.notes.append("the end")
+    world = SimpleNamespace(ending_code=4, facts={})
+    return Launch(Request("allreduce", PLAN, ("simulated",)), world, told, folder=folder)
+
+
+def test_a_hang_is_kept_with_its_end_and_the_rows_that_wait_are_shown(hung):
+    hung.hang("hang: rank 1 is stopped")
+    stored = read_run(hung.folder.path)
+    assert [(event["kind"], event["text"]) for event in stored.events] == [("hang", "hang: rank 1 is stopped")]
+    assert (stored.finished, stored.info["exit_code"], len(stored.rows), hung.listener.notes) == (True, 4, 1, ["the end"])
+
+
+@pytest.mark.parametrize("stuck", ["disk", "screen"])
+def test_neither_a_disk_nor_a_screen_that_does_not_answer_keeps_the_process_from_ending(hung, monkeypatch, stuck):
+    never = threading.Event()
+    monkeypatch.setattr(launching, "_PATIENCE_S", 0.1)
+    if stuck == "disk":
+        monkeypatch.setattr(appended.os, "fdatasync", lambda descriptor: never.wait())
+    else:
+        hung.listener.end = never.wait
+    began = time.monotonic()
+    hung.hang("hang: rank 1 is stopped")
+    assert time.monotonic() - began < 5
+    if stuck == "screen":
+        assert read_run(hung.folder.path).info["exit_code"] == 4
+    else:
+        assert hung.listener.notes == ["the end"]
+    never.set()

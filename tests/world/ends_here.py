@@ -1,0 +1,92 @@
+"""The ends of a control plane within this process: rank 0's and the others', each with its keeper's thread. Cheaper than processes."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from collbench.launch.info import LaunchInfo
+from collbench.world.ending import Ending
+from collbench.world.hub_end import HubEnd
+from collbench.world.secret import Secret, secret_of
+from collbench.world.spoke_end import SpokeEnd
+from collbench.world.standing import Standing
+
+DEADLINE_S = 20.0
+
+
+def free_port() -> int:
+    """One that nobody listens at just now."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])
+
+
+def no_end(sentence: str, code: int) -> None:
+    raise AssertionError(f"the keeper had to end the process ({code}): {sentence}")
+
+
+@dataclass
+class Here:
+    """A launch of `n` ranks on loopback, each a node of its own, or `each` a node."""
+
+    n: int = 2
+    each: int = 1
+    meeting: str = "tcp://127.0.0.1"
+    port: int = field(default_factory=free_port)
+    token: str = field(default_factory=lambda: secrets.token_hex(16))
+    stack: ExitStack = field(default_factory=ExitStack)
+    left: list[HubEnd | SpokeEnd] = field(default_factory=list)
+
+    def info(self, rank: int, **other: Any) -> LaunchInfo:
+        node, local_rank = divmod(rank, self.each)
+        told = {"launcher": "local", "rank": rank, "ranks": self.n, "local_rank": local_rank, "local_ranks": self.each}
+        where = {"meeting": self.meeting, "token": self.token, "port": self.port, "node": str(node), "secret": "token"}
+        return LaunchInfo(**{**told, **where, **other})
+
+    @property
+    def secret(self) -> Secret:
+        return secret_of(self.info(0), {})
+
+    def hub(self) -> HubEnd:
+        end = HubEnd(self.info(0), self.secret, lambda: Standing(0), Ending(no_end), DEADLINE_S)
+        self.stack.callback(self.close, end)
+        return end
+
+    def spoke(self, rank: int, secret: Secret | None = None, **other: Any) -> SpokeEnd:
+        end = SpokeEnd(self.info(rank, **other), secret or self.secret, lambda: Standing(rank), Ending(no_end))
+        self.stack.callback(self.close, end)
+        return end
+
+    def close(self, end: HubEnd | SpokeEnd) -> None:
+        """Leaves in order, once."""
+        if end not in self.left:
+            self.left.append(end)
+            end.close()
+
+    def join(self, hub: HubEnd, *spokes: SpokeEnd) -> dict[int, Any]:
+        """Everybody joins; what rank 0 heard."""
+        threads = [threading.Thread(target=one.join, args=(about(rank), DEADLINE_S)) for rank, one in enumerate(spokes, 1)]
+        for thread in threads:
+            thread.start()
+        said = hub.admit(DEADLINE_S)
+        for thread in threads:
+            thread.join()
+        hub.expect({rank: f"rank {rank}" for rank in range(self.n)}, {})
+        return said
+
+
+def about(rank: int) -> dict[str, Any]:
+    return {"rank": rank, "host": f"node{rank}", "pid": 4242 + rank}
+
+
+@contextmanager
+def launch(n: int = 2, each: int = 1) -> Iterator[Here]:
+    here = Here(n, each)
+    with here.stack:
+        yield here

@@ -1,0 +1,137 @@
+"""Messages as nobody should send them: real ones of every kind, mutated by a seed; and what becomes of them."""
+
+from __future__ import annotations
+
+import json
+import random
+import zlib
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+from collbench.world.message import PIECE_BYTES, Kind, Malformed, Message, entries, parsed
+from collbench.world.standing import Standing, standings
+
+_ABOUT = {"rank": 1, "host": "node1", "local_rank": 0, "pid": 4242, "cpus": [0, 1], "began": 7}
+_REAL = (
+    Message(Kind.HELLO, 0, [[1, _ABOUT, 0], [2, _ABOUT, 0]]),
+    Message(Kind.WELCOME),
+    Message(Kind.MOVED, 0, 1),
+    Message(Kind.SAY, 5, [[1, {"x": [1.5, None]}, 2], [2, "words", 0]], [b"12345678", bytes(PIECE_BYTES + 9)]),
+    Message(Kind.OFFER, 5, 1 << 20),
+    Message(Kind.GRANT, 5),
+    Message(Kind.TELL, 5, {"cells": list(range(2000))}),
+    Message(Kind.BEAT, 0, [Standing(1, "allreduce 64 MiB on mpi: measuring", False, 41, 0.5, 7, 0.0).as_json()]),
+    Message(Kind.STUCK, 0, "allreduce 64 MiB on mpi"),
+    Message(Kind.WHERE),
+    Message(Kind.HERE, 0, [Standing(1).as_json()]),
+    Message(Kind.STACK, 0, 1),
+    Message(Kind.STACKED, 0, [1, "poll\nMPI_Allreduce"]),
+    Message(Kind.GONE, 0, [1, "killed by signal 9 (SIGKILL)"]),
+    Message(Kind.BYE, 0, 1),
+    Message(Kind.ABORT, 0, ["rank 1 (node1, pid 4242): the folder is gone", 4]),
+)
+_WORDS: tuple[Any, ...] = (
+    None, True, -1, 0, 1, 2**31, 2**63, 10**30, 1e308, float("nan"), float("inf"), "", "\x00\x1b[2J", "\ud800", "a" * 5000, [], {},
+    [[]], [1] * 999, {"__class__": "os.system"}, "cos\nsystem\n(S'id'\ntR.",
+)  # fmt: skip
+
+
+@cache
+def frames_of() -> list[list[bytes]]:
+    """One real message of every kind, as frames."""
+    return [[bytes(frame) for frame in message.frames()] for message in _REAL]
+
+
+def noise(chance: random.Random, count: int) -> Iterator[list[bytes]]:
+    """So many messages, each a real one that was changed once or more often."""
+    changes = (_bits, _cut, _longer, _swapped, _dropped, _again, _value, _values, _sizes)
+    for _ in range(count):
+        frames = list(chance.choice(frames_of()))
+        for _ in range(chance.choice((1, 1, 1, 2, 4))):
+            frames = chance.choice(changes)(chance, frames)
+        yield frames
+
+
+def heard(frames: list[bytes]) -> str:
+    """ "message" or "refused": what rank 0 makes of these frames, read as far as it reads them. Anything else is raised."""
+    try:
+        message = parsed(frames)
+        if message.kind is Kind.SAY:
+            entries(message, {1, 2})
+        if message.kind in (Kind.BEAT, Kind.HERE):
+            standings(message.body, {1, 2})
+    except Malformed:
+        return "refused"
+    return "message"
+
+
+def _at(chance: random.Random, frames: list[bytes]) -> int:
+    return chance.randrange(len(frames)) if frames else 0
+
+
+def _bits(chance: random.Random, frames: list[bytes]) -> list[bytes]:
+    at = _at(chance, frames)
+    if not frames or not frames[at]:
+        return [*frames, chance.randbytes(chance.randrange(40))]
+    changed = bytearray(frames[at])
+    for _ in range(chance.choice((1, 1, 8))):
+        changed[chance.randrange(len(changed))] = chance.randrange(256)
+    return [*frames[:at], bytes(changed), *frames[at + 1 :]]
+
+
+def _cut(chance: random.Random, frames: list[bytes]) -> list[bytes]:
+    at = _at(chance, frames)
+    return [frame[: chance.randrange(len(frame) + 1)] if number == at else frame for number, frame in enumerate(frames)]
+
+
+def _longer(chance: random.Random, frames: list[bytes]) -> list[bytes]:
+    at = _at(chance, frames)
+    more = chance.randbytes(chance.choice((1, 10, 1000)))
+    return [frame + more if number == at else frame for number, frame in enumerate(frames)]
+
+
+def _swapped(chance: random.Random, frames: list[bytes]) -> list[bytes]:
+    return chance.sample(frames, len(frames))
+
+
+def _dropped(chance: random.Random, frames: list[bytes]) -> list[bytes]:
+    at = _at(chance, frames)
+    return frames[:at] + frames[at + 1 :]
+
+
+def _again(chance: random.Random, frames: list[bytes]) -> list[bytes]:
+    return frames + frames[: chance.randrange(len(frames) + 1)]
+
+
+def _value(chance: random.Random, frames: list[bytes]) -> list[bytes]:
+    """A well-made message with another body."""
+    return _with_body(chance, frames, chance.choice(_WORDS))
+
+
+def _values(chance: random.Random, frames: list[bytes]) -> list[bytes]:
+    """The same with one value of its own body exchanged."""
+    try:
+        body = parsed(frames).body
+    except Malformed:
+        return frames
+    return _with_body(chance, frames, _exchanged(chance, body))
+
+
+def _exchanged(chance: random.Random, body: Any) -> Any:
+    if isinstance(body, list) and body and chance.random() < 0.8:
+        at = chance.randrange(len(body))
+        return [*body[:at], _exchanged(chance, body[at]), *body[at + 1 :]]
+    return chance.choice(_WORDS)
+
+
+def _with_body(chance: random.Random, frames: list[bytes], body: Any) -> list[bytes]:
+    text = json.dumps(body).encode()
+    wire = b"j" + text if chance.random() < 0.7 else b"z" + zlib.compress(text)
+    kind = chance.choice(frames_of())[0] if chance.random() < 0.2 or not frames else frames[0]
+    return [kind, b"5", str([len(wire)]).encode(), wire]
+
+
+def _sizes(chance: random.Random, frames: list[bytes]) -> list[bytes]:
+    sizes = [chance.choice((0, 1, 5, PIECE_BYTES, 2**31, 2**62, -1)) for _ in range(chance.randrange(6))]
+    return [*frames[:2], json.dumps(sizes).encode(), *frames[3:]]

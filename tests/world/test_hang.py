@@ -1,0 +1,128 @@
+"""A rank that dies, stops or never comes, with real processes: one sentence names it and its phase, in time, and nobody is left behind."""
+
+import re
+import time
+
+import pytest
+
+from tests.world.together import Meeting, ends, start
+
+pytestmark = [pytest.mark.timeout(90)]
+
+TIMEOUT_S = 3.0  # within which three ranks join on a busy machine
+BODY = """
+import ctypes, signal
+WARM = "allreduce 8 B on mpi: warm-up"
+
+def main(world):
+    world.agree(None, "beginning")
+    guilty = world.rank == {guilty}
+{what}
+"""
+# What all ranks do; `guilty` is the one that goes wrong. A library that waits for a rank is a sleep that no signal of Python's ends.
+STOPPED_IN_A_CALL = """
+    with world.watchdog.phase(WARM):
+        world.watchdog.progress.value = 40
+        os.kill(os.getpid(), signal.SIGSTOP) if guilty else ctypes.CDLL(None).sleep(60)"""
+STOPPED_IN_A_WAIT = """
+    time.sleep(0.2)  # what was told before has been heard
+    if guilty:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    world.agree(None, "gathering samples")"""
+KILLED = """
+    with world.watchdog.phase(WARM):
+        time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGKILL) if guilty else ctypes.CDLL(None).sleep(60)"""
+LEAVES = """
+    time.sleep(0.2)
+    os._exit(0) if guilty else world.agree(None, "gathering samples")"""
+HOLDS_PYTHON = """
+    with world.watchdog.phase(WARM):
+        (ctypes.PyDLL if guilty else ctypes.CDLL)(None).sleep(60)"""
+BEHIND = """
+    with world.watchdog.phase(WARM):
+        world.watchdog.progress.value = 39 if guilty else 40
+        ctypes.CDLL(None).sleep(60)"""
+NEVER_COMES = """
+    if guilty:
+        ctypes.CDLL(None).sleep(60)
+    world.agree(None, "gathering samples")"""
+ECHO = """
+    with world.watchdog.phase(WARM):
+        time.sleep(0.5)
+        if guilty:
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(0.2)
+        raise world.explained(RunFailed("Connection closed by peer"))"""
+
+
+def told_by(what, guilty, tmp_path):
+    """(how each rank ended, everything that was said, seconds), of three ranks of which one goes wrong."""
+    meeting, began = Meeting("ipc", tmp_path), time.monotonic()
+    found = ends([start(BODY.format(guilty=guilty, what=what), rank, 3, meeting, timeout_s=TIMEOUT_S) for rank in range(3)])
+    said = "\n".join(f"{one.stderr}{one.said[1] if isinstance(one.said, list) else ''}" for one in found)
+    return found, said, time.monotonic() - began
+
+
+@pytest.mark.in_turn
+def test_a_rank_that_is_killed_is_named_at_once(tmp_path):
+    found, said, _ = told_by(KILLED, 1, tmp_path)
+    assert re.search(r"rank 1 \(\S+, pid \d+\) ended without a word during allreduce 8 B on mpi: warm-up: killed", said), said
+    assert found[0].code == found[2].code == 4, found
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("what", "sentence"),
+    [
+        (STOPPED_IN_A_CALL, r"hang: allreduce 8 B on mpi: warm-up: rank 1 \(\S+, pid \d+\) is stopped \(SIGSTOP.*; 2 of 3 ranks wait"),
+        (STOPPED_IN_A_WAIT, r"hang: gathering samples: rank 1 \(\S+, pid \d+\) is stopped"),
+        (LEAVES, r"rank 1 \(\S+, pid \d+\) ended without a word during gathering samples: (it exited with code 0|killed)"),
+        (HOLDS_PYTHON, r"hang: allreduce 8 B on mpi: warm-up: rank 1 \(\S+, pid \d+\) does not answer, though the host does"),
+        (BEHIND, r"hang: allreduce 8 B on mpi: warm-up: rank 1 \(\S+, pid \d+\) never entered iteration 41; 2 of 3 ranks wait"),
+        (NEVER_COMES, r"hang: gathering samples: rank 1 \(\S+, pid \d+\) never came: it is still at work between two phases"),
+        (ECHO, r"rank 1 \(\S+, pid \d+\) ended without a word during allreduce 8 B on mpi: warm-up: killed"),
+    ],
+    ids=["stopped-in-a-call", "stopped-in-a-wait", "leaves", "holds-python", "behind", "never-comes", "echo"],
+)
+def test_a_rank_is_named_and_everything_ends(what, sentence, tmp_path):
+    found, said, seconds = told_by(what, 1, tmp_path)
+    assert re.search(sentence, said), said
+    assert found[0].code == 4, found
+    assert all(one.code != 0 for one in found[2:])
+    assert seconds < TIMEOUT_S + 10 + TIMEOUT_S  # and so long at most until they had joined
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("what", "sentence"),
+    [
+        (STOPPED_IN_A_WAIT, r"hang: gathering samples: rank 0 \(\S+, pid \d+\) is stopped .* as rank 1 \("),
+        (KILLED, r"rank 0 \(\S+, pid \d+\) ended without a word during allreduce 8 B on mpi: warm-up: killed"),
+        (NEVER_COMES, r"hang: gathering samples: rank 0 \(\S+, pid \d+\) never came: it is still at work between two phases"),
+        (BEHIND, r"hang: allreduce 8 B on mpi: warm-up: rank 0 \(\S+, pid \d+\) never entered iteration 41"),
+    ],
+    ids=["stopped-in-a-wait", "killed", "never-comes", "behind"],
+)
+def test_rank_0_itself_is_named(what, sentence, tmp_path):
+    found, said, seconds = told_by(what, 0, tmp_path)
+    assert re.search(sentence, said), said
+    assert not found[2].stderr  # of a node one speaks
+    assert found[1].code == found[2].code == 4, found
+    assert seconds < TIMEOUT_S + 10 + TIMEOUT_S
+
+
+@pytest.mark.in_turn
+def test_a_pause_within_the_deadline_changes_nothing_but_is_known(tmp_path):
+    pauses = """
+    world.agree(None, "before")
+    if guilty:
+        import subprocess
+        subprocess.Popen(["sh", "-c", f"sleep 1.5; kill -CONT {os.getpid()}"])
+        os.kill(os.getpid(), signal.SIGSTOP)
+    return world.agree(world.watchdog.paused_s, "after")"""
+    found, said, _ = told_by(pauses, 1, tmp_path)
+    assert [one.code for one in found] == [0, 0, 0], said
+    paused_s = found[0].said
+    assert 1.0 < paused_s[1] < 30
+    assert paused_s[0] == paused_s[2] == 0

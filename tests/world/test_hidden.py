@@ -1,0 +1,73 @@
+"""A whole run with a stranger at its port: it is told of; the secret and its keys are nowhere, not even in the process list."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+
+from collbench.launch.torchrun import detect
+from collbench.world.keys import Keys
+from collbench.world.secret import secret_of
+from tests.cli.command import PROGRAM, running, start, until
+from tests.world.ends_here import free_port
+
+SECRET = "only-the-ranks-of-this-launch-know-it"
+
+
+@pytest.mark.in_turn
+def test_a_stranger_is_told_of_and_no_secret_is(tmp_path: Path) -> None:
+    port = free_port()
+    common = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "COLLBENCH_SECRET": SECRET}
+    folders = [tmp_path / "rank0", tmp_path / "rank1"]
+    for rank, folder in enumerate(folders):
+        folder.mkdir()
+        line = ("allreduce", "--sizes", "8", "-n", "3", "--backend", "gloo", "--out", "run", "--evidence", "off")
+        start(folder, *line, program=PROGRAM, env={**common, "RANK": str(rank)})
+    seen: set[str] = set()
+    done = threading.Event()
+    watcher = threading.Thread(target=watch, args=(seen, done))
+    watcher.start()
+    until(lambda: browsed(port), "rank 0's port")
+    until(lambda: not any(map(running, folders)), "the ranks' end", 60)
+    done.set()
+    watcher.join()
+    info = detect({**common, "RANK": "0"})
+    assert info
+    secret = secret_of(info, common)
+    keys = Keys.of(secret)
+    hidden = [SECRET.encode(), secret.key, secret.key.hex().encode(), *keys.listener, *keys.caller]
+    written = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
+    assert (folders[0] / "run/run.json").exists(), (folders[0] / "stderr").read_text()
+    assert any("collbench" in line for line in seen)
+    for told in (folders[0] / "stderr", folders[0] / "run/events.jsonl"):
+        assert "rank 0 refused 1 connection that was not of this launch" in told.read_text()
+    for text, word in itertools.product([*written, *(line.encode() for line in seen)], hidden):
+        assert word not in text
+
+
+def browsed(port: int) -> bool:
+    """Whether somebody listens there; who does is asked for a web page, and hangs up."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=5) as stranger:
+            stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            while stranger.recv(4096):
+                pass
+    except ConnectionRefusedError:
+        return False
+    except ConnectionError:
+        pass
+    return True
+
+
+def watch(seen: set[str], done: threading.Event) -> None:
+    """The command lines of all processes, now and again."""
+    while not done.wait(0.1):
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                seen.add(path.read_text(errors="replace"))
+            except OSError:
+                continue

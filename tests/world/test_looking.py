@@ -1,0 +1,156 @@
+"""What can be seen of a process and of a host from outside: how it ended, whether it is stopped, its stack, whether anybody is there."""
+
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from collbench.world.message import Malformed
+from collbench.world.node import Node, began_of, how_ended, is_stopped
+from collbench.world.reach import answering, own_addresses, unacknowledged
+from collbench.world.stack import innermost, own_stack
+from collbench.world.standing import Standing, standings
+
+GDB = """\
+[New LWP 11]
+Thread 2 (Thread 0x7f (LWP 11) "python"):
+#0  0x00007f5 in __poll (fds=0x1) at poll.c:29
+
+Thread 1 (Thread 0x7f0 (LWP 10) "python"):
+#0  0x00007f1 in MPIDI_progress () from /lib/libmpi.so.12
+#1  MPIR_Wait (request=0x1) at wait.c:3
+#2  0x00007f2 in PMPI_Allreduce () from /lib/libmpi.so.12
+#3  collbench_run () from _loop.so
+#4  0x00007f3 in ffi_call_unix64 () from /lib/libffi.so.8
+#5  main ()
+"""
+PY_SPY = """\
+Process 10: python -m collbench
+Thread 10 (idle): "MainThread"
+    poll (libc.so.6)
+    PMPI_Barrier (libmpi.so.12)
+    _PyEval_EvalFrameDefault (python)
+    run (collbench/timing/loop.py:94)
+
+Thread 11 (idle): "collbench-keeper"
+    zmq_poll (libzmq.so)
+"""
+PYTHON = '  File "a.py", line 1, in main\n    take()\n  File "b.py", line 2, in take\n    fill()\n  File "c.py", line 3, in fill\n    x\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (GDB, "MPIDI_progress < MPIR_Wait < PMPI_Allreduce < collbench_run"),
+        (PY_SPY, "poll < PMPI_Barrier"),
+        (PYTHON, "fill < take < main"),
+        ("gdb could not look into it", ""),
+        ("", ""),
+    ],
+)
+def test_the_innermost_calls_of_the_main_thread(text, words):
+    assert innermost(text) == words
+
+
+def test_a_process_tells_its_own_stack_from_any_thread():
+    told = []
+    thread = threading.Thread(target=lambda: told.append(own_stack()))
+    thread.start()
+    thread.join()
+    assert "test_a_process_tells_its_own_stack_from_any_thread" in told[0]
+
+
+@pytest.fixture
+def child():
+    process = subprocess.Popen(["sleep", "60"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+def until(condition):
+    end = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_a_node_sees_who_is_stopped_and_how_one_ended(child):
+    node = Node()
+    node.watch(3, {"pid": child.pid, "began": began_of(child.pid)})
+    node.watch(4, {"pid": child.pid, "began": began_of(child.pid) + 1})  # another process that has that number now
+    assert (node.has(3), node.has(4), node.stopped()) == (True, False, [])
+    child.send_signal(signal.SIGSTOP)
+    until(lambda: is_stopped(child.pid))
+    assert node.stopped() == [3]
+    node.kill([4])
+    assert how_ended(child.pid) == ""
+    node.kill([3])
+    until(lambda: how_ended(child.pid))
+    (descriptor,) = node.descriptors
+    assert node.ended(descriptor) == (3, "killed by signal 9 (SIGKILL)")
+    assert node.descriptors == [] and not node.has(3)
+
+
+def test_an_early_exit_is_none_of_a_signal():
+    process = subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"])
+    try:
+        until(lambda: how_ended(process.pid))
+        assert how_ended(process.pid) == "it exited with code 3"
+    finally:
+        process.wait()
+    assert how_ended(process.pid) == ""
+
+
+def test_the_kernel_ends_a_stopped_process_whose_dead_man_is_not_wound_up():
+    code = "import os; from collbench.world.deadman import DeadMan; d = DeadMan(); d.wind(0.2); os.kill(os.getpid(), 19)  # SIGSTOP"
+    assert subprocess.run([sys.executable, "-c", code], timeout=30, check=False).returncode == -signal.SIGKILL
+
+
+def test_a_dead_man_that_is_wound_up_or_closed_does_nothing():
+    code = (
+        "import time; from collbench.world.deadman import DeadMan; d = DeadMan(); d.wind(0.3); d.wind(60); e = DeadMan(); e.wind(0.3); "
+        "e.close(); time.sleep(0.6); raise SystemExit(7)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], timeout=30, check=False).returncode == 7
+
+
+def test_a_host_that_is_there_accepts_or_refuses():
+    assert answering(["127.0.0.1"], 1.0) == "127.0.0.1"
+    assert answering([], 1.0) is None
+    assert answering(["no address"], 1.0) is None
+
+
+def test_what_a_kernel_has_taken_is_acknowledged_even_if_nobody_reads_it():
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as end:
+        end.sendall(b"x")
+        until(lambda: not unacknowledged(end.fileno()))
+    with socket.socketpair()[0] as other:
+        assert not unacknowledged(other.fileno())
+    assert not unacknowledged(-1)
+
+
+def test_own_addresses_are_neither_loopback_nor_of_one_link_alone():
+    assert not [address for address in own_addresses() if address.startswith(("127.", "::1", "fe80:"))]
+
+
+def test_a_standing_comes_back_as_it_was_told():
+    one = Standing(3, "warm-up", False, 41, 0.5, 7, 1.25, True)
+    assert standings([one.as_json()], {3}) == [one]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        None, {}, [None], [[3]], [[4, "", False, 0, 0, 0, 0, False]], [[True, "", False, 0, 0, 0, 0, False]],
+        [[3, 0, False, 0, 0, 0, 0, False]], [[3, "", 0, 0, 0, 0, 0, False]], [[3, "", False, 0, float("nan"), 0, 0, False]],
+        [[3, "", False, 10**400, 0, 0, 0, False]], [[3, "", False, 0, 0, 0, float("inf"), False]], [[3, "", False, 0, 0, 0, 0]],
+    ],
+)  # fmt: skip
+def test_what_is_no_standing_is_refused(wrong):
+    with pytest.raises(Malformed):
+        standings(wrong, {3})

@@ -1,0 +1,189 @@
+"""The ranks of a node speak through its first one: rank 0 has one connection a node, and room for what comes."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from collbench.errors import RunFailed, UsageError
+from collbench.world import descriptors
+from collbench.world.bundle import BUNDLE_BYTES, LARGE_BYTES, bundles
+from collbench.world.hub_end import HubEnd
+from collbench.world.message import MOST_RAW_PARTS
+from collbench.world.places import node_place
+from collbench.world.spoke_end import SpokeEnd
+from tests.cli.command import until
+from tests.world.ends_here import Here, about, launch
+
+
+def collected(hub: HubEnd, step: int) -> dict[int, Any]:
+    found: dict[int, Any] = {}
+    hub.collect(step, "asking", 10, lambda rank, value, raw: found.update({rank: (value, [bytes(part) for part in raw])}))
+    return found
+
+
+def joined(here: Here) -> tuple[HubEnd, list[SpokeEnd]]:
+    hub = here.hub()
+    spokes = [here.spoke(rank) for rank in range(1, here.n)]
+    assert here.join(hub, *spokes) == {rank: about(rank) for rank in range(1, here.n)}
+    return hub, spokes
+
+
+def test_one_connection_a_node_and_everybody_is_heard() -> None:
+    with launch(n=6, each=3) as here:
+        hub, spokes = joined(here)
+        assert sorted(sorted(child.ranks) for child in hub.part.down.children.values()) == [[1], [2], [3, 4, 5]]
+        for rank, spoke in enumerate(spokes, 1):
+            spoke.say(1, "asking", f"I am {rank}", [bytes([rank])])
+        assert collected(hub, 1) == {rank: (f"I am {rank}", [bytes([rank])]) for rank in range(1, 6)}
+        hub.tell(2, "go on")
+        assert [spoke.hear(2, "listening", 10, 10) for spoke in spokes] == ["go on"] * 5
+
+
+def test_large_arrays_come_when_there_is_room_and_are_whole() -> None:
+    with launch(n=4, each=2) as here:
+        hub, spokes = joined(here)
+        sent = {rank: os.urandom(BUNDLE_BYTES // 2 + 1000 * rank) for rank in (1, 2, 3)}
+        for rank, spoke in enumerate(spokes, 1):
+            spoke.say(1, "asking", None, [sent[rank]])
+        assert collected(hub, 1) == {rank: (None, [array]) for rank, array in sent.items()}
+        until(lambda: hub.part._under_way == 0 and not hub.part._offers, "room for all that comes")
+
+
+def test_large_arrays_of_a_later_step_stay_where_they_are() -> None:
+    with launch(n=2) as here:
+        hub, (spoke,) = joined(here)
+        for step in range(1, 5):
+            spoke.say(step, "asking", step, [bytes(LARGE_BYTES + 1)])
+        until(lambda: len(hub.part._offers) == 4, "four offers")
+        assert hub.part._under_way == 0
+        for step in range(1, 5):
+            assert collected(hub, step)[1][0] == step
+            assert set(hub.part._offers) == set(range(step + 1, 5))
+
+
+def test_the_first_rank_of_a_node_stays_until_the_others_have_left() -> None:
+    with launch(n=4, each=2) as here:
+        hub, (first, leader, mate) = joined(here)
+        leader.say(1, "asking", "leader")
+        leaving = threading.Thread(target=here.close, args=(leader,))
+        leaving.start()
+        first.say(1, "asking", "first")
+        mate.say(1, "asking", "mate")
+        assert {rank: value for rank, (value, _) in collected(hub, 1).items()} == {1: "first", 2: "leader", 3: "mate"}
+        assert leaving.is_alive()
+        here.close(mate)
+        leaving.join(5)
+        assert not leaving.is_alive()
+        until(lambda: hub.part.still_there() == [1], "the end of both")
+
+
+def test_a_rank_that_leaves_stays_until_what_it_has_was_asked_for() -> None:
+    with launch(n=2) as here:
+        hub, (spoke,) = joined(here)
+        spoke.say(1, "asking", "large", [bytes(LARGE_BYTES + 1)])
+        leaving = threading.Thread(target=here.close, args=(spoke,))
+        leaving.start()
+        until(lambda: hub.part._offers, "the offer")
+        assert collected(hub, 1)[1][0] == "large"
+        leaving.join(5)
+        assert not leaving.is_alive()
+
+
+def test_what_a_rank_has_said_counts_though_it_has_left_before_its_node_was_asked() -> None:
+    with launch(n=4, each=2) as here:
+        hub, (first, leader, mate) = joined(here)
+        mate.say(1, "asking", "mate", [bytes(LARGE_BYTES + 1)])
+        here.close(mate)
+        leader.say(1, "asking", "leader", [bytes(LARGE_BYTES + 1)])
+        until(lambda: hub.part._offers, "the offer")
+        first.say(1, "asking", "first")
+        assert {rank: value for rank, (value, _) in collected(hub, 1).items()} == {1: "first", 2: "leader", 3: "mate"}
+        until(lambda: hub.part.still_there() == [1, 2], "the end of rank 3")
+
+
+def test_who_is_still_there_is_told() -> None:
+    with launch(n=3) as here:
+        hub, (one, _) = joined(here)
+        here.close(one)
+        until(lambda: hub.part.still_there() == [2], "the end of rank 1")
+        assert hub.see_off(0.1) == [2]
+
+
+def test_a_rank_that_finds_no_first_one_on_its_node_goes_to_rank_0_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("collbench.world.spoke_end._AT_THE_NODE_S", 0.1)
+    with launch(n=4, each=2) as here:
+        hub = here.hub()
+        spokes = [here.spoke(1), here.spoke(2, node="another"), here.spoke(3)]  # two nodes by what their launcher says
+        here.join(hub, *spokes)
+        for spoke in spokes:
+            spoke.say(1, "asking", "here")
+        assert sorted(collected(hub, 1)) == [1, 2, 3]
+        assert sorted(sorted(child.ranks) for child in hub.part.down.children.values()) == [[1], [2], [3]]
+
+
+def test_a_rank_that_found_two_ways_keeps_one_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its node's first rank came late: it has been there already when that one opened its door, too."""
+    monkeypatch.setattr("collbench.world.spoke_end._AT_THE_NODE_S", 0.0)
+    with launch(n=4, each=2) as here:
+        hub = here.hub()
+        mate = here.spoke(3)
+        joining = threading.Thread(target=mate.join, args=(about(3), 10))
+        joining.start()
+        joining.join()
+        first, leader = here.spoke(1), here.spoke(2)
+        here.join(hub, first, leader)
+        for step in (1, 2):
+            for spoke in (first, leader, mate):
+                spoke.say(step, "asking", step)
+            assert sorted(collected(hub, step)) == [1, 2, 3]
+        assert not hub.part.left and hub.part.still_there() == [1, 2, 3]
+
+
+def test_nobody_waits_busily() -> None:
+    with launch(n=4, each=2) as here:
+        joined(here)
+        before = time.process_time()
+        time.sleep(1.0)
+        assert time.process_time() - before < 0.25  # four keepers that spun would take a second each
+
+
+def test_places_differ_where_nodes_do() -> None:
+    here = Here(n=4, each=2)
+    places = {node_place(here.info(rank), here.secret) for rank in range(4)}
+    assert len(places) == 2
+    assert len({*places, node_place(here.info(0, token="another"), Here(n=4, each=2).secret)}) == 3
+    assert all(place.startswith("ipc://@collbench-") and here.token not in place for place in places)
+
+
+def test_bundles_keep_the_order_and_are_bounded() -> None:
+    said = [(rank, None, [bytes(BUNDLE_BYTES // 3)]) for rank in range(7)] + [(7, None, [bytes(3 * BUNDLE_BYTES)]), (8, None, [])]
+    found = list(bundles(said))
+    assert [[rank for rank, _, _ in bundle] for bundle in found] == [[0, 1, 2], [3, 4, 5], [6], [7], [8]]
+    assert [len(bundle) for bundle in bundles([(rank, None, [b""] * 1000) for rank in range(5)])] == [MOST_RAW_PARTS // 1000, 1]
+
+
+def test_rank_0_may_open_a_connection_to_each_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = {"now": (1024, 20_000)}
+    monkeypatch.setattr(descriptors.resource, "getrlimit", lambda _: limits["now"])
+    monkeypatch.setattr(descriptors.resource, "setrlimit", lambda _, both: limits.update(now=both))
+    descriptors.allow_connections(0)
+    assert limits["now"] == (1024, 20_000)
+    descriptors.allow_connections(5000)
+    assert limits["now"] == (6024, 20_000)
+    descriptors.allow_connections(19_500)
+    assert limits["now"] == (20_000, 20_000)
+    with pytest.raises(UsageError, match=r"connection to each of 30000 nodes, and this host allows a process 20000 open files: raise"):
+        descriptors.allow_connections(30_000)
+
+
+def test_a_rank_of_another_version_is_told_of() -> None:
+    with launch(n=2) as here:
+        hub, (spoke,) = joined(here)
+        spoke._keeper.do(lambda: spoke._part.up.socket.send_multipart([b"hello", b"0", b"{}"]))
+        with pytest.raises(RunFailed, match=r"a rank told nonsense .* the ranks run different versions of collbench"):
+            collected(hub, 1)

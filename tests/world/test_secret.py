@@ -1,0 +1,153 @@
+"""Where the secret of a launch comes from, who may read it, and that it is shown nowhere."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from collbench.errors import UsageError
+from collbench.launch.info import LaunchInfo
+from collbench.world.keys import Keys
+from collbench.world.secret import secret_of
+
+
+def info(token: str = "job 1", ranks: int = 2, secret: str = "", local_ranks: int = 1) -> LaunchInfo:
+    return LaunchInfo("srun", 0, ranks, 0, local_ranks, "tcp://node1", token, secret=secret)
+
+
+GIVEN = {"COLLBENCH_SECRET": "sixteen or more letters"}
+
+
+def test_it_is_the_same_for_all_ranks_of_a_launch_and_no_other() -> None:
+    first = secret_of(info(), GIVEN)
+    assert first.source == "COLLBENCH_SECRET"
+    assert first.key == secret_of(info(), {**GIVEN, "HOME": "/nowhere"}).key
+    others = [
+        secret_of(info("job 2"), GIVEN),
+        secret_of(info(ranks=3), GIVEN),
+        secret_of(info(), {"COLLBENCH_SECRET": "another with 16 letters"}),
+    ]
+    assert len({first.key, *(other.key for other in others)}) == 4
+
+
+def test_what_is_derived_from_it_is_another_thing_for_each_purpose() -> None:
+    secret = secret_of(info(), GIVEN)
+    assert len({secret.key, secret.derived("listener"), secret.derived("caller"), secret.derived("ports")}) == 4
+
+
+def test_nothing_of_it_is_shown() -> None:
+    secret = secret_of(info(), GIVEN)
+    keys = Keys.of(secret)
+    shown = f"{secret!r} {secret} {keys!r} {keys}"
+    assert repr(secret.key)[2:-1] not in shown and all(key.decode() not in shown for key in (*keys.listener, *keys.caller))
+
+
+def test_both_ends_have_the_same_two_pairs_of_keys() -> None:
+    one, other = Keys.of(secret_of(info(), GIVEN)), Keys.of(secret_of(info(), GIVEN))
+    assert (one.listener, one.caller) == (other.listener, other.caller)
+    assert len({*one.listener, *one.caller}) == 4
+    assert all(len(key) == 40 for key in (*one.listener, *one.caller))
+
+
+def test_a_token_that_is_a_secret_already() -> None:
+    found = secret_of(info("0123456789abcdef", secret="token"), {})
+    assert found.source == "this launch"
+    assert found.key != secret_of(info("0123456789abcdeg", secret="token"), {}).key
+
+
+def test_a_file_of_the_local_start(tmp_path: Path) -> None:
+    path = private(tmp_path / "secret", "made for this one launch")
+    assert secret_of(info(secret=str(path)), GIVEN).source == "this launch"
+    assert secret_of(info(secret=str(path)), GIVEN).key != secret_of(info(), GIVEN).key
+
+
+def test_a_file_that_the_user_names(tmp_path: Path) -> None:
+    path = private(tmp_path / "mine", " sixteen or more letters\n")
+    found = secret_of(info(), {"COLLBENCH_SECRET_FILE": str(path)})
+    assert found.source == str(path)
+    assert found.key == secret_of(info(), GIVEN).key
+
+
+def private(path: Path, text: str, mode: int = 0o600) -> Path:
+    path.write_text(text)
+    path.chmod(mode)
+    return path
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o666, 0o610])
+def test_a_file_that_others_can_read_is_none(mode: int, tmp_path: Path) -> None:
+    path = private(tmp_path / "mine", "sixteen or more letters", mode)
+    with pytest.raises(UsageError, match="is not a file that its owner alone can read: chown it to yourself and chmod 600 it"):
+        secret_of(info(), {"COLLBENCH_SECRET_FILE": str(path)})
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_a_file_of_somebody_else_is_none(tmp_path: Path) -> None:
+    path = private(tmp_path / "mine", "sixteen or more letters")
+    os.chown(path, 12345, -1)
+    with pytest.raises(UsageError, match="is not a file that its owner alone can read"):
+        secret_of(info(), {"COLLBENCH_SECRET_FILE": str(path)})
+
+
+def test_a_folder_a_fifo_or_nothing_is_no_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo", 0o600)
+    for path, why in ((tmp_path, "not a file"), (tmp_path / "fifo", "not a file"), (tmp_path / "none", r"cannot be read \(No such file")):
+        with pytest.raises(UsageError, match=why if path.name == "none" else "not a file|Is a directory"):
+            secret_of(info(), {"COLLBENCH_SECRET_FILE": str(path)})
+
+
+@pytest.mark.parametrize("text", ["x", "fifteen letters"])
+def test_a_short_one_is_none(text: str, tmp_path: Path) -> None:
+    path = private(tmp_path / "mine", text)
+    for env in ({"COLLBENCH_SECRET": text}, {"COLLBENCH_SECRET_FILE": str(path)}):
+        with pytest.raises(UsageError, match=f"has {len(text)} characters, and needs 16: make one with openssl rand -hex 16"):
+            secret_of(info(), env)
+
+
+def test_the_users_own_is_made_once_by_however_many_ranks_at_a_time(tmp_path: Path) -> None:
+    env = {"HOME": str(tmp_path)}
+    found: list[bytes] = []
+    threads = [threading.Thread(target=lambda: found.append(secret_of(info(), env).key)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    path = tmp_path / ".config/collbench/secret"
+    assert len(found) == 8 and len(set(found)) == 1
+    assert (path.stat().st_mode & 0o777, len(path.read_bytes())) == (0o600, 64)
+    assert [one.name for one in path.parent.iterdir()] == ["secret"]
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+    assert secret_of(info(), env).source == str(path)
+
+
+def test_another_place_for_settings(tmp_path: Path) -> None:
+    secret_of(info(), {"HOME": "/nowhere", "XDG_CONFIG_HOME": str(tmp_path)})
+    assert (tmp_path / "collbench/secret").exists()
+
+
+def test_without_a_home_launches_over_hosts_must_be_given_one() -> None:
+    with pytest.raises(UsageError, match=r"there is no HOME .* export COLLBENCH_SECRET with the same 16 characters or more for all ranks"):
+        secret_of(info(), {})
+
+
+def test_a_home_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match=r"no secret can be made in .* \(Not a directory\), without which nobody may join: export"):
+        secret_of(info(), {"HOME": str(tmp_path / "file")})
+
+
+def test_a_folder_that_others_can_write_keeps_none(tmp_path: Path) -> None:
+    (tmp_path / "collbench").mkdir(mode=0o700)
+    (tmp_path / "collbench").chmod(0o777)
+    with pytest.raises(UsageError, match="is no folder that its owner alone can write"):
+        secret_of(info(), {"XDG_CONFIG_HOME": str(tmp_path)})
+
+
+def test_on_one_host_a_private_folder_serves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+    first, second = (secret_of(info(local_ranks=2), {}) for _ in range(2))
+    assert first.key == second.key
+    assert first.source == str(tmp_path / f"collbench-{os.geteuid()}" / "secret")

@@ -1,0 +1,244 @@
+"""Nobody joins who does not belong: strangers are refused and told of, and the launch goes on with its own."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import zmq
+
+from collbench.errors import PeerFailed, UsageError, WaitExpired
+from collbench.world.keys import Keys
+from collbench.world.message import PIECE_BYTES, Kind, Message
+from collbench.world.secret import Secret
+from collbench.world.strangers import Strangers, closing
+from tests.cli.command import until
+from tests.world.ends_here import Here, about, free_port, launch
+from tests.world.proxy import Proxy
+
+GREETING = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x00" + b"CURVE".ljust(20, b"\0") + b"\0" + bytes(31)  # rfc.zeromq.org/spec/37
+
+
+@pytest.fixture
+def here() -> Iterator[Here]:
+    with launch() as found:
+        yield found
+
+
+def knock(here: Here, *said: bytes, stay: bool = False, patience_s: float = 5) -> bytes:
+    """Says something at rank 0's port as any program can; returns what it answers until it closes (or, unless `stay`, what we close)."""
+    with socket.create_connection(("127.0.0.1", here.port), timeout=patience_s) as stranger:
+        answer = b""
+        with suppress(OSError):  # closed in the middle of it
+            for one in said:
+                stranger.sendall(one)
+            if not stay:
+                stranger.shutdown(socket.SHUT_WR)
+            while piece := stranger.recv(65536):
+                answer += piece
+        return answer
+
+
+def converse(here: Here, *said: bytes) -> bytes:
+    """Says it word for word, as who has waited for the answer to each; returns the last answer, nothing where the connection was closed."""
+    with socket.create_connection(("127.0.0.1", here.port), timeout=5) as stranger:
+        answer = b""
+        for one in said:
+            stranger.sendall(one)
+            answer = stranger.recv(65536)
+        return answer
+
+
+def without_curve(here: Here) -> None:
+    context = zmq.Context()
+    stranger = context.socket(zmq.DEALER)
+    stranger.linger = 0
+    monitor = stranger.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+    stranger.connect(f"tcp://127.0.0.1:{here.port}")
+    stranger.send_multipart(Message(Kind.HELLO, 0, [[1, about(1), 0]]).frames())
+    assert monitor.poll(5000)
+    context.destroy(linger=0)
+
+
+def another_secret(here: Here) -> None:
+    stranger = here.spoke(1, Secret(b"x" * 32, "/x/secret"))
+    with pytest.raises(WaitExpired, match=r"was refused where rank 0 should be .* the secret of /x/secret is not the same there"):
+        stranger.join(about(1), 0.5)
+
+
+def another_key(here: Here) -> None:
+    """Who knows the coordinator's public key, and is not of the launch."""
+    context, ours = zmq.Context(), Keys.of(here.secret)
+    stranger = context.socket(zmq.DEALER)
+    Keys(ours.listener, Keys.of(Secret(b"y" * 32, "")).caller).calling(stranger)
+    monitor = stranger.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_DISCONNECTED)
+    stranger.connect(f"tcp://127.0.0.1:{here.port}")
+    assert monitor.poll(5000)
+    context.destroy(linger=0)
+
+
+STRANGERS: dict[str, Callable[[Here], object]] = {
+    "a browser": lambda here: knock(here, b"GET / HTTP/1.1\r\nHost: rank0\r\n\r\n"),
+    "a flood of garbage": lambda here: [knock(here, random.Random(seed).randbytes(200_000)) for seed in range(20)],
+    "a greeting that stops": lambda here: knock(here, GREETING[:11]),
+    "a greeting of another mechanism": lambda here: knock(here, GREETING.replace(b"CURVE", b"PLAIN")),
+    "a handshake that is garbage": lambda here: knock(here, GREETING, b"\x04\xff" + random.Random(1).randbytes(255)),
+    "ZeroMQ without a key": without_curve,
+    "another secret": another_secret,
+    "another key": another_key,
+}
+
+
+@pytest.mark.parametrize("stranger", STRANGERS.values(), ids=STRANGERS)
+def test_a_stranger_is_refused_and_told_of(stranger: Callable[[Here], object], here: Here) -> None:
+    hub = here.hub()
+    stranger(here)
+    until(hub.remarks, "a sentence about the stranger")
+    assert here.join(hub, here.spoke(1)) == {1: about(1)}
+    (told,) = hub.remarks()
+    assert told.startswith("rank 0 refused ") and "not of this launch" in told
+    assert hub.part.down.strangers.count >= 1
+    assert set(hub.part.down.strangers.addresses) <= {"127.0.0.1"}
+
+
+def test_the_address_of_who_knows_the_protocol_is_told(here: Here) -> None:
+    hub = here.hub()
+    converse(here, GREETING, b"\x04\x06\x05HELLO")
+    until(hub.remarks, "a sentence about the stranger")
+    assert ", from 127.0.0.1: see what runs there" in hub.remarks()[0]
+
+
+def test_a_frame_longer_than_any_of_ours_closes_the_connection_before_it_is_kept(here: Here) -> None:
+    here.hub()
+    told = (PIECE_BYTES * 2).to_bytes(8, "big")
+    assert len(knock(here, GREETING, b"\x06" + told, b"\x05HELLO", stay=True)) <= len(GREETING)  # its greeting at most, then it closes
+
+
+def test_a_recorded_conversation_is_refused_when_it_comes_again(here: Here) -> None:
+    hub = here.hub()
+    with Proxy(here.port) as proxy:
+        spoke = here.spoke(1, port=proxy.port)
+        here.join(hub, spoke)
+        spoke.say(1, "asking", "what was said")
+        heard: list[object] = []
+        hub.collect(1, "asking", 5, lambda rank, value, _: heard.append((rank, value)))
+        recorded = proxy.recorded
+    assert heard == [(1, "what was said")]
+    assert not hub.remarks()
+    knock(here, recorded)
+    until(hub.remarks, "a sentence about the replay")
+    assert hub.part.inbox.empty()
+    assert hub.part.still_there() in ([], [1])  # and nobody has joined a second time
+    for secret in (here.secret.key, *(key for pair in (Keys.of(here.secret).listener, Keys.of(here.secret).caller) for key in pair)):
+        assert secret not in recorded
+    assert b"what was said" not in recorded and b"node1" not in recorded
+
+
+def test_a_second_launch_at_the_same_port_is_refused_on_both_sides(here: Here) -> None:
+    hub = here.hub()
+    with launch() as second:
+        second.port = here.port
+        with pytest.raises(UsageError, match=rf"port {here.port} is taken \(Address already in use\); set MASTER_PORT to a free one"):
+            second.hub()
+        with pytest.raises(WaitExpired, match=r"rank 1 was refused .* give a second launch a MASTER_PORT of its own"):
+            second.spoke(1).join(about(1), 0.5)
+    until(hub.remarks, "a sentence about the second launch")
+    assert "a second launch needs a MASTER_PORT of its own" in hub.remarks()[0]
+    assert here.join(hub, here.spoke(1)) == {1: about(1)}
+
+
+def test_a_process_that_says_it_is_a_rank_which_has_joined_is_told_so_and_ends_alone(here: Here) -> None:
+    hub, spoke = here.hub(), here.spoke(1)
+    here.join(hub, spoke)
+    again = here.spoke(1)
+    again._part.ending.begin = lambda *_: None
+    with pytest.raises(
+        PeerFailed, match=r"rank 1 was started again \(node9, pid 9\), by a launcher that restarts ranks or by a second launch"
+    ):
+        again.join({"host": "node9", "pid": 9}, 5)
+    assert [one.partition(" (")[0] for one in hub.remarks()] == ["rank 1 was started again"]
+    spoke.say(1, "asking", "still here")
+    heard: list[object] = []
+    hub.collect(1, "asking", 5, lambda rank, value, _: heard.append((rank, value)))
+    assert heard == [(1, "still here")]
+
+
+def test_a_place_that_is_taken_on_this_host_says_so() -> None:
+    with launch(n=2, each=2) as here:
+        here.hub()
+        with pytest.raises(UsageError, match="another launch that looks the same runs here"):
+            here.hub()
+
+
+def test_a_flood_makes_the_port_deaf_once_everybody_is_in(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("collbench.world.strangers._FLOOD", 3)
+    hub, spoke = here.hub(), here.spoke(1)
+    for _ in range(6):
+        knock(here, b"noise")
+    here.join(hub, spoke)  # a flood does not keep those out who belong
+    with pytest.raises(TimeoutError):
+        for _ in range(100):
+            socket.create_connection(("127.0.0.1", here.port), timeout=0.5).close()
+            time.sleep(0.01)
+    assert "and stopped listening: see what runs there" in hub.remarks()[0]
+    spoke.say(1, "asking", "still here")
+    heard: list[object] = []
+    hub.collect(1, "asking", 5, lambda rank, value, _: heard.append((rank, value)))
+    assert heard == [(1, "still here")]
+
+
+def test_many_strangers_are_counted_and_few_addresses_kept() -> None:
+    strangers = Strangers()
+    assert strangers.sentence() is None
+    for number in range(1000):
+        strangers.note(f"10.0.{number // 250}.{number % 250}")
+    assert (strangers.count, len(strangers.addresses)) == (1000, 64)
+    assert "refused 1000 connections that were not of this launch" in str(strangers.sentence())
+    assert ", from 10.0.0.0, 10.0.0.1, 10.0.0.2, …: see what runs there" in str(strangers.sentence())
+
+
+@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
+def test_whose_connection_was_just_closed_is_seen_in_the_kernels_table(family: socket.AddressFamily) -> None:
+    address = "127.0.0.1" if family == socket.AF_INET else "::1"
+    with socket.create_server((address, 0), family=family) as listening:
+        port = listening.getsockname()[1]
+        assert closing(port) == []
+        with socket.create_connection((address, port)):
+            listening.accept()[0].close()  # it closes first, as who refuses does
+            assert closing(port) == [address]
+    assert closing(free_port()) == []
+
+
+@pytest.mark.in_turn
+def test_a_flood_does_not_take_memory_and_rank_0_works_meanwhile(here: Here) -> None:
+    hub, spoke = here.hub(), here.spoke(1)
+    here.join(hub, spoke)
+    before, end = resident(), time.monotonic() + 1.0
+
+    def flood() -> None:
+        while time.monotonic() < end:
+            with suppress(OSError):
+                knock(here, GREETING, b"\x06" + PIECE_BYTES.to_bytes(8, "big"), os.urandom(PIECE_BYTES - 1), patience_s=1)
+
+    threads = [threading.Thread(target=flood) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for step in range(1, 20):
+        spoke.say(step, "asking", step)
+        hub.collect(step, "asking", 10, lambda rank, value, _: None)
+    for thread in threads:
+        thread.join()
+    assert hub.part.down.strangers.count > 8
+    assert resident() - before < 64 << 20
+
+
+def resident() -> int:
+    """Bytes of memory of this process."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
