@@ -7,6 +7,7 @@ import gc
 import os
 import random
 import shutil
+import signal
 import subprocess
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack
@@ -53,6 +54,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Tell `sample`, which is called before there are fixtures."""
     if config.getoption("--long"):
         os.environ[LONG] = "1"
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it is ignored, and every process that tests start would ignore it, too
 
 
 def pytest_report_header() -> str:

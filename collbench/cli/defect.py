@@ -10,7 +10,10 @@ from collbench.errors import CollbenchError
 
 
 def say(text: str) -> None:
-    """On stderr; where nobody can read that, the exit code has to say it alone."""
+    """Lines on stderr, without anything that steers a terminal; where nobody can read them, the exit code has to say it alone."""
+    from collbench.report.flags import printable
+
+    text = "".join(f"{printable(line)}\n" for line in text.splitlines())
     with suppress(OSError, ValueError):
         sys.stderr.write(text)
         sys.stderr.flush()

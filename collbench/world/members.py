@@ -12,10 +12,10 @@ from collbench.world.addresses import LOOPBACK
 class Member:
     """One rank as it presented itself: its host's name, its rank there, its process, the CPUs it may use (by number).
 
-    began        when its process began, in clock ticks since its host's boot; -1 where that cannot be told
     address      the address at which the ranks of other hosts reach this one (127.0.0.1 when there are none)
     hub_address  rank 0's address as this rank sees it
     addresses    its host's, where others may reach it; of the first rank of a node alone, where there are several
+    began        when its process began, in clock ticks since its host's boot; -1 where that cannot be told
     """
 
     rank: int
@@ -23,10 +23,10 @@ class Member:
     local_rank: int
     pid: int
     cpus: tuple[int, ...]
-    began: int = -1
     address: str = LOOPBACK
     hub_address: str = LOOPBACK
     addresses: tuple[str, ...] = ()
+    began: int = -1
 
     def __str__(self) -> str:
         return f"rank {self.rank} ({self.host}, pid {self.pid})"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
@@ -29,11 +30,14 @@ class Node:
         return list(self._ranks)
 
     def watch(self, rank: int, about: Any) -> None:
-        """Begins to watch a rank's process, if it is one of this machine: what it says of itself must be true here."""
-        if rank in self._pids or not isinstance(about, dict):
+        """Begins to watch a rank's process, if it is one of this host: what it says of itself must be true here.
+
+        Containers number their processes alike and may begin at the same moment: the host's name must fit, too, and nobody is itself.
+        """
+        if rank in self._pids or not isinstance(about, dict) or about.get("host") != socket.gethostname():
             return
         pid, began = about.get("pid"), about.get("began")
-        if isinstance(pid, int) and pid > 1 and isinstance(began, int) and began == began_of(pid):
+        if isinstance(pid, int) and pid not in (0, 1, os.getpid()) and isinstance(began, int) and began == began_of(pid):
             with suppress(OSError):
                 self._ranks[os.pidfd_open(pid)] = rank
                 self._pids[rank] = pid

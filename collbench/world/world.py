@@ -61,7 +61,7 @@ class World(Crew):
         self._hub: HubEnd | None = None
         self._spoke: SpokeEnd | None = None
         cpus = tuple(sorted(os.sched_getaffinity(0)))
-        me = Member(info.rank, socket.gethostname(), info.local_rank, os.getpid(), cpus, began_of(os.getpid()))
+        me = Member(info.rank, socket.gethostname(), info.local_rank, os.getpid(), cpus, began=began_of(os.getpid()))
         super().__init__(me)
         self.watchdog = Watchdog(timeout_s, str(self.me), self._end_alone)
         self.watchdog.suspects = self._stopped

@@ -1,5 +1,6 @@
 """A cell made ready on all ranks in step: nobody goes on while another has failed."""
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 from collbench.backends.group import Group
@@ -14,7 +15,7 @@ class OtherRank:
     """A world in which another rank has the reason `reason` in the step `when`."""
 
     def __init__(self, when, reason):
-        self.when, self.reason = when, reason
+        self.when, self.reason, self.watchdog = when, reason, SimpleNamespace(phase=lambda name: nullcontext())
 
     def first(self, mine, what):
         return mine or (self.reason if what.endswith(self.when) else None)

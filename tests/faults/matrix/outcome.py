@@ -19,6 +19,8 @@ _PHASES = {
     "timed": re.compile(r"measuring|timed"),
     "gather": re.compile(r"gathering samples|the next samples"),  # as rank 0 waits for the others, and as they wait for it
 }
+# Without control the measured path goes on to where the ranks have to speak; who has no memory left to gather was measuring.
+_ALSO = {("control", "warm-up"): ("gather",), ("control", "timed"): ("gather",), ("memory", "gather"): ("timed",)}
 KILLED = 128 + 9  # a rank inside a call that does not come back is ended by the first rank of its host
 _DISK = re.compile(r"[Nn]o space left|has \d+ B left")
 
@@ -169,8 +171,7 @@ def _of_sentences(case: Case, seen: Seen) -> list[str]:
     found = [f"{sentence!r} names the wrong rank" for sentence in told if not _may_be(case, accused(sentence))]
     if not any(accused(sentence) for sentence in told) and (case.phase or not any(_OF_ITSELF in sentence for sentence in told)):
         found.append("nobody is named")
-    # Without control the measured path goes on, to where the ranks have to speak.
-    phases = [_PHASES[phase] for phase in ((case.phase, "gather") if case.fault == "control" else (case.phase,)) if case.phase]
+    phases = [_PHASES[phase] for phase in (case.phase, *_ALSO.get((case.fault, case.phase), ())) if phase]
     if phases and not any(phase.search(sentence) for phase in phases for sentence in told):
         found.append(f"no sentence names the phase {case.phase}")
     return found

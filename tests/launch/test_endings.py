@@ -1,0 +1,62 @@
+"""How a local start ends when its ranks do not: Ctrl-C twice, a repeated SIGTERM, and the last word of the parent."""
+
+import signal
+import subprocess
+import sys
+import time
+
+from collbench.launch import supervise
+from collbench.launch.supervise import GRACE_S
+from tests.launch.test_spawn import PARENT, alive, wait_for
+
+STUBBORN = """
+import os, signal, sys, time
+from pathlib import Path
+from collbench.launch.spawn import die_with_parent, record_run
+die_with_parent()
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+record_run(Path("runs/x"), os.environ)
+rank = os.environ["COLLBENCH_RANK"]
+(Path(sys.argv[1]) / f"rank-{rank}.new").write_text(f"{os.getpid()} ipc:///nowhere/control")
+(Path(sys.argv[1]) / f"rank-{rank}.new").rename(Path(sys.argv[1]) / f"rank-{rank}")
+time.sleep(60)
+"""
+
+
+def stubborn(folder, grace_s):
+    """A start whose ranks hear no signal but SIGKILL."""
+    code = PARENT.replace("grace_s=2", f"grace_s={grace_s}")
+    line = [sys.executable, "-c", code, str(folder), "0,0", "own", STUBBORN]
+    process = subprocess.Popen(line, stderr=subprocess.PIPE, text=True)
+    wait_for(lambda: all((folder / f"rank-{i}").exists() for i in range(2)), "two ranks")
+    return process
+
+
+KILLED = "collbench: interrupted by {}, and rank 0 was killed before it could say more: what was measured is in runs/x\n"
+
+
+def test_the_second_ctrl_c_kills_at_once_and_the_parent_says_the_last_word(tmp_path):
+    process = stubborn(tmp_path, grace_s=60)
+    ranks = [int((tmp_path / f"rank-{i}").read_text().split()[0]) for i in range(2)]
+    while any(alive(pid) for pid in ranks):  # one that comes before the last one is taken is no second one
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.02)
+    said = process.communicate(timeout=8)[1]
+    assert (process.returncode, said) == (130, KILLED.format("SIGINT"))
+
+
+def test_a_repeated_sigterm_is_no_impatience(tmp_path):
+    process = stubborn(tmp_path, grace_s=0.3)
+    began = time.monotonic()
+    for _ in range(3):
+        process.send_signal(signal.SIGTERM)
+        time.sleep(0.05)
+    said = process.communicate(timeout=8)[1]
+    assert (process.returncode, said) == (143, KILLED.format("SIGTERM"))
+    assert time.monotonic() - began > 0.55
+
+
+def test_all_is_over_in_time():
+    """The verdict takes 5 s at most, what follows must end within 10 s of the deadline."""
+    assert GRACE_S + supervise._LAST_S <= 4.5
