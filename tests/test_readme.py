@@ -29,7 +29,8 @@ BRIEF = {"COLLBENCH_SIZES": "8,1K", "COLLBENCH_MAX_TIME": "0.05", "COLLBENCH_ITE
 
 VERDICT = "reports/gate-trials/link-0/verdict.json"
 _DEAR = re.compile(
-    r"-64M|-n 20|^(mpirun|torchrun|pip|srun.* allreduce)|run quick|barrier|pairs$|--ranks 4|--in-place|--skew|--launches|--timeout|--stop-on-wrong|--self-test|-N4"
+    r"-64M|-n 20|^(mpirun|torchrun|pip|srun.* allreduce)|run quick|barrier|pairs$|-N4|"
+    r"--(ranks 4|in-place|skew|launches|timeout|stop-on-wrong|self-test)"
 )
 
 
