@@ -54,7 +54,9 @@ def pytest_configure(config: pytest.Config) -> None:
     """Tell `sample`, which is called before there are fixtures."""
     if config.getoption("--long"):
         os.environ[LONG] = "1"
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it is ignored, and every process that tests start would ignore it, too
+    for number, usual in ((signal.SIGHUP, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler)):
+        if signal.getsignal(number) == signal.SIG_IGN:  # nohup, a shell's background: every process that tests start would ignore it, too
+            signal.signal(number, usual)
 
 
 def pytest_report_header() -> str:

@@ -1,5 +1,6 @@
 """What can be seen of a process and of a host from outside: how it ended, whether it is stopped, its stack, whether anybody is there."""
 
+import os
 import signal
 import socket
 import subprocess
@@ -81,9 +82,12 @@ def until(condition):
 
 def test_a_node_sees_who_is_stopped_and_how_one_ended(child):
     node = Node()
-    node.watch(3, {"pid": child.pid, "began": began_of(child.pid)})
-    node.watch(4, {"pid": child.pid, "began": began_of(child.pid) + 1})  # another process that has that number now
-    assert (node.has(3), node.has(4), node.stopped()) == (True, False, [])
+    host = socket.gethostname()
+    node.watch(3, {"host": host, "pid": child.pid, "began": began_of(child.pid)})
+    node.watch(4, {"host": host, "pid": child.pid, "began": began_of(child.pid) + 1})  # another process that has that number now
+    node.watch(5, {"host": "another", "pid": child.pid, "began": began_of(child.pid)})  # containers number their processes alike
+    node.watch(6, {"host": host, "pid": os.getpid(), "began": began_of(os.getpid())})  # it would end itself with them
+    assert ([node.has(rank) for rank in range(3, 7)], node.stopped()) == ([True, False, False, False], [])
     child.send_signal(signal.SIGSTOP)
     until(lambda: is_stopped(child.pid))
     assert node.stopped() == [3]
