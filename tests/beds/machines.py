@@ -13,9 +13,8 @@ from tests.beds.bed import Missing
 from tests.beds.hosts import Hosts
 
 DISK_MB = 8
-ROOT = Path(__file__).parent.parent.parent
 _LISTENING = "0A"  # of /proc/net/tcp, include/net/tcp_states.h
-# A project that lies in /tmp stays there. SIGCHLD ignored: whoever is left without a parent is collected by the kernel.
+# SIGCHLD ignored: whoever is left without a parent is collected by the kernel.
 _BOOT = """
 set -e
 hostname "$1"
@@ -26,11 +25,7 @@ mount -t sysfs none /sys
 mount --rbind /mnt/cgroup /sys/fs/cgroup
 umount -l /mnt
 mount --bind "$2/hosts" /etc/hosts
-mkdir -p "$2/project"
-mount --bind "$4" "$2/project"
 mount -t tmpfs -o mode=1777 none /tmp
-[ -e "$4" ] || { mkdir -p "$4" && mount --bind "$2/project" "$4"; }
-umount "$2/project"
 mount -t tmpfs -o mode=1777 none /dev/shm
 mount -t tmpfs -o "size=$3m" none "$2/disk"
 mount -t proc proc /proc
@@ -115,7 +110,7 @@ class Machines(Hosts):
 
     def _boot(self, name: str) -> None:
         apart = ["unshare", "--uts", "--mount", "--ipc", "--pid", "--fork", "--kill-child"]
-        line = ["nsenter", f"--net=/run/netns/{name}", *apart, "sh", "-c", _BOOT, "boot", name, str(self.folder), str(DISK_MB), str(ROOT)]
+        line = ["nsenter", f"--net=/run/netns/{name}", *apart, "sh", "-c", _BOOT, "boot", name, str(self.folder), str(DISK_MB)]
         process = subprocess.Popen(
             line, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=self.environment()
         )
