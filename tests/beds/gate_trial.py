@@ -23,8 +23,9 @@ from tests.beds.gate_places import LINK_MBIT, RESHAPED_MBIT, Place
 from tests.cli.command import ROOT, run
 
 REPLACED = 2  # launches of an allocation, at most
+AFRESH = 2  # times that an allocation is measured afresh, at most, since more of its launches flipped than may be replaced
 _CONFIRM = "confirm.toml"
-_UNDECIDED = "undecided-"
+_UNDECIDED, _FLIPPED = "undecided-", "flipped-"
 _ANNOUNCED = """\
 [[change]]
 kind = "topology"
@@ -52,6 +53,7 @@ class Trial:
     suspected  how much of the first allocation was suspected
     right      whether the verdict is what it has to be
     undecided  first allocations that gave no verdict, and were measured afresh (at most one)
+    flipped    allocations that were measured afresh before they were judged: the canary said that the machine was in another state
     launches   of all allocations; replaced: how many of them were measured in place of others
     seconds    of all of it; load: the machine's load average when it ended
     """
@@ -71,6 +73,7 @@ class Trial:
     replaced: int
     seconds: float
     load: float
+    flipped: int = 0
 
     def sentence(self) -> str:
         """ "by=10% …: regression (allreduce 4 MiB mpi)"."""
@@ -122,14 +125,14 @@ class Trials:
         finally:
             self.place.reshape(LINK_MBIT, True)
         launches = [len(list(each.glob("launch-*"))) for each in _allocations(target)]
-        undecided = sum(each.name.startswith(_UNDECIDED) for each in _allocations(target))
+        undecided, flipped = (sum(each.name.startswith(mark) for each in _allocations(target)) for mark in (_UNDECIDED, _FLIPPED))
         archive(self.folder, target)
         found = confirmed(last)
         return Trial(
             kind, seed, done.words, last["result"], last["reasons"], [each["name"] for each in found],
             [each["name"] for each in found if not done.explains(each)], len(first["suspicions"]), last["cause"] and last["cause"]["kind"],
             right(kind, done, last), undecided, sum(launches), sum(count - self.effort.launches for count in launches),
-            round(time.monotonic() - began, 1), round(os.getloadavg()[0], 1),
+            round(time.monotonic() - began, 1), round(os.getloadavg()[0], 1), flipped,
         )  # fmt: skip
 
     def _visible(self) -> dict[tuple[str, int], float]:
@@ -156,13 +159,22 @@ class Trials:
         return first, last
 
     def _gate(self, target: Path, out: str, *more: str) -> dict[str, Any]:
-        runs = [each.name for each in _allocations(target) if not each.name.startswith(_UNDECIDED)]
+        runs = [each.name for each in _allocations(target) if not each.name.startswith((_UNDECIDED, _FLIPPED))]
         _collbench(target, {0, 1, 3}, "gate", "--baseline", f"../{self.baseline.name}", "--out", out, *more, *runs)
         found: dict[str, Any] = json.loads((target / out).read_text())
         return found
 
     def _allocation(self, out: Path, suite: Path, done: Done) -> None:
-        """Measures one; launches made while the machine was in another state are left in it, and others measured for them."""
+        """Measures one, and afresh while the canary alone says that it cannot be judged: no figure of it has a say in that."""
+        self._measured(out, suite, done)
+        for number in range(AFRESH):
+            if self._steady(out) >= self.effort.launches:
+                return
+            out.rename(out.with_name(f"{_FLIPPED}{out.name}-{number + 1}"))
+            self._measured(out, suite, done)
+
+    def _measured(self, out: Path, suite: Path, done: Done) -> None:
+        """Launches made while the machine was in another state are left in it, and others measured for them."""
         name = f"{out.parent.name}-{out.name}"
         slowed = done.spec if set(done.sizes) & sizes_in(suite, done.backend) else ""
         for number in range(self.effort.launches):

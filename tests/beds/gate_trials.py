@@ -9,7 +9,8 @@ Seeded trials, by turns, of kinds (all of them; N of each, else as many as stand
     half    likewise by half of that                                            -> it is not
 Over two hosts joined by 500 Mbit/s, `srun -N2`, and between two ranks on this host. Every allocation is measured and judged by the
 command line: five launches; what the gate suspects again, by its suite, in two fresh allocations. Launches in which the machine was in
-another state (canary) are replaced, two of an allocation at most; a first allocation without a verdict is measured afresh, once.
+another state (canary) are replaced, two of an allocation at most; where more flipped, the allocation is measured afresh before it is
+judged, twice at most. A first allocation without a verdict is measured afresh, once.
 
 Leaves in FOLDER the baselines, what they say that is visible, of every trial the verdicts and an archive of its runs, trials.jsonl and a
 table (README.md). A trial whose line is there is not repeated: what was broken off goes on, with the same baselines.
@@ -27,7 +28,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from tests.beds.gate_places import link, memory
-from tests.beds.gate_trial import REPLACED, Effort, Trial, Trials
+from tests.beds.gate_trial import AFRESH, REPLACED, Effort, Trial, Trials
 
 KINDS = {"same": 20, "cell": 10, "group": 10, "link": 10, "twice": 10, "half": 10}
 ON_MEMORY = ("twice", "half")
@@ -108,15 +109,17 @@ def _span(values: Sequence[int]) -> str:
 
 def readme(trials: Sequence[Trial]) -> str:
     """What lies in the folder, and what came out."""
-    replaced, undecided, effort = sum(trial.replaced for trial in trials), sum(trial.undecided for trial in trials), Effort()
+    replaced, undecided, flipped = (sum(getattr(trial, what) for trial in trials) for what in ("replaced", "undecided", "flipped"))
+    effort = Effort()
     return "\n".join(
         [
             "# Trials of the gate",
             "",
             f"Made by `python -m tests.beds.gate_trials FOLDER` on {os.cpu_count()} cores. Baselines of {effort.allocations} allocations",
             f"of {effort.baseline_launches} launches; {effort.launches} launches in each allocation that was judged. {replaced} more were",
-            f"measured for launches whose canary told of another state of the machine (at most {REPLACED} of an allocation), and",
-            f"{undecided} first allocations afresh, since there was no verdict on them (at most one of a trial).",
+            f"measured for launches whose canary told of another state of the machine (at most {REPLACED} of an allocation); {flipped}",
+            f"allocations afresh before they were judged, since more of their launches had flipped (each at most {AFRESH} times), and",
+            f"{undecided} first allocations, since there was no verdict on them (at most one of a trial).",
             "",
             table(trials),
             "",
