@@ -195,7 +195,8 @@ class Coordinator:
 
     def _gone(self, rank: int) -> None:
         if rank not in self.left and rank not in self.gone:
-            self.gone[rank] = time.monotonic()
+            for one in [*self._before(), rank]:  # the first one is the reason: a launcher may have killed the others for it
+                self.gone.setdefault(one, time.monotonic())
             self._see_who_is_there()
             self.inquiries.begin("")
 
@@ -222,8 +223,16 @@ class Coordinator:
         if not child.ranks:
             self.down.forget(child)
 
+    def _before(self) -> list[int]:
+        """The ranks that had ended already, in the order of their ends, though a last word of them might still have come."""
+        cut = {min(child.ranks): child for child in self.down.cut if child.ranks}
+        lost = {rank: child.cut or 0.0 for rank, child in cut.items() if self.down.with_rank(rank) in (child, None)}
+        ended = {**lost, **self._ended}
+        return sorted(ended.keys() - self.left, key=lambda rank: ended[rank])
+
     def _see_who_is_there(self) -> None:
-        if not self.still_there():
+        many = len(self.left) + len(self.gone) >= len(self._about)  # of thousands that leave the first ones need not count all
+        if many and not self.still_there():
             self.parted.set()
 
     def still_there(self) -> list[int]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 from collbench.errors import FAILED, INTERRUPTED, TERMINATED, CollbenchError, Interrupted, Orphaned, PeerFailed, RunFailed, WaitExpired
 from collbench.launch.info import LaunchInfo
@@ -16,54 +16,38 @@ from collbench.launch.spawn import record_exit
 from collbench.launch.supervise import say
 from collbench.world.addresses import LOOPBACK, addresses_towards
 from collbench.world.ending import Ending
-from collbench.world.members import Crew, Member, addressed
+from collbench.world.members import Member, addressed
 from collbench.world.node import began_of, is_stopped
 from collbench.world.reach import own_addresses
 from collbench.world.secret import secret_of
 from collbench.world.standing import Standing
+from collbench.world.talk import Talk
 from collbench.world.watchdog import Watchdog, end_process
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from collbench.world.hub_end import HubEnd
-    from collbench.world.spoke_end import SpokeEnd
-
-T = TypeVar("T")
 _VOICES = 8  # so many ranks at most say what rank 0 cannot say any longer
 _ECHOES = (FAILED, INTERRUPTED, TERMINATED)  # exit codes of what may have another reason
 _LEAVING_S = 2.0  # for the other ranks of a launch that ends early
-_ASKING_S = 10.0  # and longer than rank 0 takes to ask all
-_LONGER = 1.5  # the others wait so much longer than rank 0 does, which alone knows who is missing
 
 
-class World(Crew):
-    """All ranks of one launch. Every method is called by all ranks, in the same order; every wait has a deadline.
+class World(Talk):
+    """All ranks of one launch: they join, talk (talk.py), and end together, with one sentence that says why.
 
-    rank, size   this rank and how many there are
-    timeout_s    the deadline of every wait
     kept         tells what is stored so far: "12 of 40 cells: they are in runs/x"; None as long as nothing is
     ending_code  the exit code of a launch that `_end` ends: 4, or that of a signal
     finish_off   has the launcher end the ranks that cannot end themselves; None where it does so by itself
     """
 
     def __init__(self, info: LaunchInfo, timeout_s: float) -> None:
-        self.info, self.rank, self.size, self.timeout_s = info, info.rank, info.ranks, timeout_s
-        self._step = 0
-        self._patience_s = 0.0
+        self.info = info
         self.kept: Callable[[], str] | None = None
         self.ending_code = FAILED
         self._signal: Interrupted | None = None
         self.finish_off: Callable[[], None] | None = None
         self._spoken = threading.Lock()
         self._asked: BaseException | None = None
-        self._hub: HubEnd | None = None
-        self._spoke: SpokeEnd | None = None
         cpus = tuple(sorted(os.sched_getaffinity(0)))
         me = Member(info.rank, socket.gethostname(), info.local_rank, os.getpid(), cpus, began=began_of(os.getpid()))
-        super().__init__(me)
-        self.watchdog = Watchdog(timeout_s, str(self.me), self._end_alone)
+        super().__init__(me, info.ranks, timeout_s, Watchdog(timeout_s, str(me), self._end_alone))
         self.watchdog.suspects = self._stopped
         try:
             if self.size > 1:
@@ -93,7 +77,7 @@ class World(Crew):
             addresses = own_addresses() if mine != LOOPBACK and not info.local_rank else ()
             with self.watchdog.elsewhere("joining"):
                 self._spoke.join(asdict(replace(self.me, address=mine, hub_address=hubs, addresses=addresses)), self.timeout_s)
-                found = self._spoke.hear(0, "joining", self.timeout_s, _LONGER * self.timeout_s + _ASKING_S)
+                found = self._spoke.hear(0, "joining", self.timeout_s, self.longest_s)
             self.members = tuple(Member(**one) for one in found)
             self._spoke.know(self.members[info.rank], self.members)
         self.me = self.members[self.rank]
@@ -202,75 +186,6 @@ class World(Crew):
         with self.watchdog.phase("joining over MPI"):
             meeting, token = meeting_of_rank_0(self.info)
         return replace(self.info, meeting=meeting, token=token, secret="token")
-
-    @contextmanager
-    def patient(self, seconds: float) -> Iterator[None]:
-        """Inside, every wait allows for so many seconds of honest work at the other ranks on top of the deadline."""
-        self._patience_s = seconds
-        try:
-            yield
-        finally:
-            self._patience_s = 0.0
-
-    def gather(self, value: T, what: str) -> list[T] | None:
-        """Every rank's `value` (JSON), by rank, at rank 0; None elsewhere. `what` names the phase in errors."""
-        found: dict[int, T] = {self.rank: value}
-        self._gather(value, (), what, lambda rank, said, _: found.update({rank: said}))
-        return [found[rank] for rank in range(self.size)] if self.rank == 0 else None
-
-    def gather_array(self, array: NDArray[np.float64], what: str) -> list[NDArray[np.float64]] | None:
-        """Every rank's array (float64, any number of rows of equal length), by rank, at rank 0; None elsewhere."""
-        found = {self.rank: array}
-        self.gather_into(array, what, lambda rank, one: found.update({rank: one}))
-        return [found[rank] for rank in range(self.size)] if self.rank == 0 else None
-
-    def gather_into(self, array: NDArray[np.float64], what: str, take: Callable[[int, NDArray[np.float64]], None]) -> None:
-        """Gives every other rank's array (float64) to `take` at rank 0, one by one as they come: nothing else keeps them.
-
-        An array is read-only: a view of what came.
-        """
-        import numpy as np
-
-        def taken(rank: int, shape: Any, raw: Sequence[bytes | memoryview]) -> None:
-            try:
-                one = np.frombuffer(raw[0], np.float64).reshape(shape)
-            except (ValueError, TypeError, IndexError) as error:
-                raise RunFailed(f"{what}: {self.members[rank]} sent no array of {shape} ({error}): the ranks' versions differ") from None
-            take(rank, one)
-
-        self._gather(list(array.shape), (array.tobytes(),), what, taken)  # a copy: the caller may go on with its own
-
-    def _gather(self, value: Any, raw: Sequence[bytes | memoryview], what: str, take: Callable[..., None]) -> None:
-        self._step += 1
-        if self._hub:
-            with self.watchdog.elsewhere(what):
-                self._hub.collect(self._step, what, self._patience_s, take)
-        elif self._spoke:
-            self._spoke.say(self._step, what, value, raw)
-
-    def decide(self, value: T, what: str) -> T:
-        """Rank 0's `value` (JSON) at every rank; the others' is ignored."""
-        self._step += 1
-        if self._hub:
-            self._hub.tell(self._step, value)
-        elif self._spoke:
-            longest_s = _LONGER * (self.timeout_s + self._patience_s) + _ASKING_S
-            with self.watchdog.elsewhere(what):
-                heard: T = self._spoke.hear(self._step, what, self.timeout_s, longest_s)
-            return heard
-        return value
-
-    def agree(self, value: T, what: str) -> list[T]:
-        """Every rank's `value` (JSON), by rank, at every rank. A barrier, too."""
-        return self.decide(self.gather(value, what) or [], what)
-
-    def first(self, reason: T | None, what: str) -> T | None:
-        """The first reason that any rank has, the same at all ranks; None when no rank has one."""
-        return next((found for found in self.agree(reason, what) if found is not None), None)
-
-    def remarks(self) -> list[str]:
-        """At rank 0: who knocked without being of this launch, who came twice, where everybody could have knocked; one sentence each."""
-        return self._hub.remarks() if self._hub else []
 
     def abort(self, error: CollbenchError | Interrupted) -> bool:
         """Tells the other ranks why this one ends, so that they end with the same sentence and code at once.

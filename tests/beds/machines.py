@@ -10,21 +10,14 @@ from contextlib import suppress
 from pathlib import Path
 
 from tests.beds.bed import Missing
-from tests.beds.hosts import Hosts
+from tests.beds.hosts import HERE, Hosts
 
 DISK_MB = 8
 _LISTENING = "0A"  # of /proc/net/tcp, include/net/tcp_states.h
 # SIGCHLD ignored: whoever is left without a parent is collected by the kernel.
 _BOOT = """
-set -e
-hostname "$1"
-mount -t tmpfs none /mnt
-mkdir /mnt/cgroup
-mount --rbind /sys/fs/cgroup /mnt/cgroup
-mount -t sysfs none /sys
-mount --rbind /mnt/cgroup /sys/fs/cgroup
-umount -l /mnt
-mount --bind "$2/hosts" /etc/hosts
+. "$4/own_sys.sh"
+own_sys "$1" "$2"
 mount -t tmpfs -o mode=1777 none /tmp
 mount -t tmpfs -o mode=1777 none /dev/shm
 mount -t tmpfs -o "size=$3m" none "$2/disk"
@@ -110,7 +103,7 @@ class Machines(Hosts):
 
     def _boot(self, name: str) -> None:
         apart = ["unshare", "--uts", "--mount", "--ipc", "--pid", "--fork", "--kill-child"]
-        line = ["nsenter", f"--net=/run/netns/{name}", *apart, "sh", "-c", _BOOT, "boot", name, str(self.folder), str(DISK_MB)]
+        line = ["nsenter", f"--net=/run/netns/{name}", *apart, "sh", "-c", _BOOT, "boot", name, str(self.folder), str(DISK_MB), str(HERE)]
         process = subprocess.Popen(
             line, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=self.environment()
         )

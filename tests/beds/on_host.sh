@@ -1,8 +1,6 @@
 #!/bin/sh
 # on_host.sh HOST CMD...   runs CMD as if logged in on HOST, one of the network namespaces of a bed (hosts.py): its network, host name, /sys, /etc/hosts.
-#
-# /sys is mounted afresh because it shows the interfaces of the namespace that mounted it; /sys/fs/cgroup is carried over because slurmd will not start
-# without. All of it lives in a mount namespace of this command's own, so nothing is left to undo.
+# All of it (own_sys.sh) lives in a mount namespace of this command's own, so nothing is left to undo.
 host=$1
 shift
 number=${host#cb}
@@ -18,14 +16,7 @@ if [ -e "$bed/machines/$host" ]; then
 fi
 
 exec nsenter --net="/run/netns/$host" unshare --uts --mount sh -c '
-    set -e
-    hostname "$1"
-    mount -t tmpfs none /mnt
-    mkdir /mnt/cgroup
-    mount --rbind /sys/fs/cgroup /mnt/cgroup
-    mount -t sysfs none /sys
-    mount --rbind /mnt/cgroup /sys/fs/cgroup
-    umount -l /mnt
-    mount --bind "$2/hosts" /etc/hosts
-    shift 2
-    exec "$@"' on_host "$host" "$bed" "$@"
+    . "$3/own_sys.sh"
+    own_sys "$1" "$2"
+    shift 3
+    exec "$@"' on_host "$host" "$bed" "$(dirname "$(readlink -f "$0")")" "$@"

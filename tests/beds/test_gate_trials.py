@@ -154,11 +154,27 @@ def test_launches_in_another_state_are_replaced(trials: Trials) -> None:
     assert (found.result, found.launches, found.replaced) == ("passed", 4, 1), found
 
 
-def test_what_gives_no_verdict_is_measured_afresh_once(trials: Trials) -> None:
+def kept(trials: Trials, name: str) -> set[str]:
+    with tarfile.open(trials.folder / name / "runs.tar.xz") as archive:
+        return {each.partition("/")[0] for each in archive.getnames()}
+
+
+def test_an_allocation_of_which_too_many_flipped_is_measured_afresh_before_it_is_judged(trials: Trials) -> None:
     found = Trials(MadeUp(flipped=range(5)), trials.folder, trials.effort).play("same", 2)
-    assert (found.result, found.undecided, found.launches, found.replaced) == ("passed", 1, 8, 2), found
-    with tarfile.open(trials.folder / "same-2/runs.tar.xz") as archive:
-        assert {name.partition("/")[0] for name in archive.getnames()} == {"undecided-1-first", "1-fresh"}
+    assert (found.result, found.flipped, found.undecided, found.launches, found.replaced) == ("passed", 1, 0, 8, 2), found
+    assert kept(trials, "same-2") == {"flipped-1-first-1", "1-first"}
+
+
+def test_a_confirmation_too(trials: Trials) -> None:
+    found = Trials(MadeUp(flipped=range(3, 8)), trials.folder, trials.effort).play("cell", 1)
+    assert (found.result, found.right, found.flipped, found.undecided) == ("regression", True, 1, 0), found
+    assert kept(trials, "cell-1") == {"1-first", "flipped-2-again-1", "2-again", "3-again"}
+
+
+def test_what_gives_no_verdict_all_the_same_is_measured_afresh_once(trials: Trials) -> None:
+    found = Trials(MadeUp(flipped=range(15)), trials.folder, trials.effort).play("same", 2)
+    assert (found.result, found.flipped, found.undecided, found.launches, found.replaced) == ("passed", 2, 1, 18, 6), found
+    assert kept(trials, "same-2") == {"flipped-1-first-1", "flipped-1-first-2", "undecided-1-first", "1-fresh"}
 
 
 def test_what_is_measured_already_is_not_measured_again(trials: Trials, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,7 +50,16 @@ class TestKilled:
         one.stored()
         one.everybody_left()
 
-    def test_a_rank_of_mpiexec(self, launch: Callable[..., Launch]) -> None:
+    @pytest.mark.parametrize("victim", sample([0, 1], 1))
+    def test_a_rank_of_mpiexec_that_leaves_the_ending_to_us(self, victim: int, launch: Callable[..., Launch]) -> None:
+        one = launch("-disable-auto-cleanup", "-n", "2", *PROGRAM, *LONG, "--backend", "mpi", program=(str(MPICH),))
+        os.kill(one.pids[victim], signal.SIGKILL)
+        assert one.end(within_s=TIMEOUT_S + 12) != 0
+        assert re.search(rf"rank {victim} \(\S+, pid {one.pids[victim]}\)", one.said)
+        one.stored()
+        one.everybody_left()
+
+    def test_a_rank_of_mpiexec_that_kills_all_at_once(self, launch: Callable[..., Launch]) -> None:
         one = launch("-n", "2", *PROGRAM, *LONG, "--backend", "mpi", program=(str(MPICH),))
         os.kill(one.pids[1], signal.SIGKILL)
         assert one.end(within_s=TIMEOUT_S + 12) != 0

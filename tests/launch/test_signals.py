@@ -51,7 +51,9 @@ def test_those_that_follow_change_nothing() -> None:
 def test_a_process_that_is_ending_is_not_disturbed() -> None:
     signals.handle()
     signals.settle()
+    settled = [signal.getsignal(number) for number in ALL]
     signal.raise_signal(signal.SIGTERM)
+    assert [signal.getsignal(number) for number in ALL] == settled
 
 
 def test_nohup_is_respected() -> None:

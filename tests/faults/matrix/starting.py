@@ -107,7 +107,8 @@ def _commands(bed: Machines, case: Case, line: list[str], slurm: SlurmBed | None
         places = ["--host", ",".join(f"{name}:{each}" for name in bed.names), "--map-by", f"ppr:{each}:node", "-n", str(RANKS)]
         return [([str(OPENMPI / "mpirun"), *reach, *places, *line], {})]
     reach = ["-launcher", "ssh", "-launcher-exec", bed.rsh, "-hosts", ",".join(bed.names), "-ppn", str(each), "-iface", bed.bridge]
-    return [([str(BIN / "mpiexec"), *reach, "-n", str(RANKS), *line], {})]
+    alone = ["-disable-auto-cleanup"]  # as README says: else it kills all before any can say who died
+    return [([str(BIN / "mpiexec"), *alone, *reach, "-n", str(RANKS), *line], {})]
 
 
 def _place(rank: int, each: int) -> dict[str, str]:

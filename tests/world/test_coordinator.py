@@ -1,0 +1,77 @@
+"""Rank 0's part by itself: what it makes of processes that end shortly one after the other, as they do where a launcher kills the rest."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from collbench.errors import PeerFailed
+from collbench.world.coordinator import Coordinator
+from collbench.world.down import Child
+from collbench.world.ending import Ending
+from collbench.world.standing import Standing
+
+KILLED = "killed by signal 9 (SIGKILL)"
+
+
+def coordinator(*children: Child) -> Coordinator:
+    """Of ranks 0 to 3 that have joined; connections are made up."""
+    cut = [child for child in children if child.cut is not None]
+    down: Any = SimpleNamespace(
+        children={child.name: child for child in children},
+        cut=cut,
+        with_rank=lambda rank: next((child for child in children if rank in child.ranks), None),
+        forget=cut.remove,
+        tell=lambda message: None,
+    )
+    part = Coordinator(down, lambda: Standing(0, "allreduce 8 B on mpi: measuring"), Ending(lambda *_: None), 5.0)
+    part._about = {rank: {} for rank in range(1, 4)}
+    part.names = {rank: f"rank {rank} (h, pid {rank})" for rank in range(4)}
+    part.expected = part.names
+    return part
+
+
+def child(*ranks: int, cut: float | None = None) -> Child:
+    found = Child(bytes(ranks))
+    found.ranks, found.cut = set(ranks), cut
+    return found
+
+
+def told(part: Coordinator) -> str:
+    part.tick(time.monotonic())
+    found = part.inbox.get_nowait()
+    assert isinstance(found, PeerFailed)
+    return str(found)
+
+
+@pytest.mark.parametrize(
+    ("ends", "named"),
+    [
+        ([(1, "ended with code 0"), (2, KILLED)], 1),
+        ([(3, "ended with code 1"), (1, "ended with code 0"), (2, KILLED)], 3),
+        ([(2, KILLED), (1, "ended with code 0")], 2),
+    ],
+)
+def test_who_ended_first_is_the_reason(ends: list[tuple[int, str]], named: int) -> None:
+    part = coordinator(child(1), child(2), child(3))
+    for rank, how in ends:
+        part._end_of(rank, how)
+    during = "allreduce 8 B on mpi: measuring"
+    assert told(part).startswith(f"rank {named} (h, pid {named}) ended without a word during {during}: {dict(ends)[named]}")
+
+
+def test_a_connection_that_was_lost_before_is_an_end_too() -> None:
+    part = coordinator(child(1), child(2, 3, cut=time.monotonic() - 0.01))
+    part._end_of(1, KILLED)
+    assert list(part.gone) == [2, 1]
+
+
+def test_who_left_in_order_is_no_reason() -> None:
+    part = coordinator(child(1), child(2), child(3, cut=time.monotonic() - 0.01))
+    part.left.add(3)
+    part._end_of(3, "ended with code 0")
+    part._end_of(1, KILLED)
+    assert list(part.gone) == [1]
