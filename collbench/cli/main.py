@@ -85,7 +85,7 @@ def _formatter() -> type:
 
 
 def _guarded(argv: list[str]) -> int:
-    signals.handle()
+    signals.handle(os.environ)
     try:
         return run(argv)
     except BaseException as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
 
@@ -17,6 +17,7 @@ from collbench.errors import Interrupted
 
 _ALL = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _JOIN_S = 1.0
+_HYDRA = "HYDI_CONTROL_FD"  # MPICH's mpiexec gives it to every rank
 
 
 def heeded() -> tuple[int, ...]:
@@ -24,10 +25,15 @@ def heeded() -> tuple[int, ...]:
     return tuple(number for number in _ALL if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN)
 
 
-def handle() -> None:
-    """From now on the first one raises Interrupted in the main thread."""
+def handle(env: Mapping[str, str] | None = None) -> None:
+    """From now on the first one raises Interrupted in the main thread; `env` tells who started this process.
+
+    mpiexec of MPICH that leaves the ending to the ranks tells each of another's end by SIGUSR1, which would kill it.
+    """
     for number in heeded():
         signal.signal(number, _first)
+    if _HYDRA in (env or {}) and signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL:
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
 
 
 def settle() -> None:

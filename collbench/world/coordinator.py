@@ -56,6 +56,7 @@ class Coordinator:
     how     by rank how its process ended, where that is known
 
     names, addresses   by rank, how it is named, and where others reach its host
+    beside             by rank who else may have died, where the launcher kills all of a host for one
     informants         what libraries know when nothing moves: called in threads of their own, in 3 s at most
     facts              for events.jsonl, where all ranks stood when a roll call found the reason
     """
@@ -65,6 +66,7 @@ class Coordinator:
         self.expected: Mapping[int, str] = {}
         self.names: dict[int, str] = {}
         self.addresses: Mapping[int, Sequence[str]] = {}
+        self.beside: Mapping[int, str] = {}
         self.informants: list[Callable[[], str | None]] = []
         self.facts: dict[str, Any] = {}
         self.node = Node()
@@ -244,9 +246,9 @@ class Coordinator:
         self._see_who_is_there()
         self.down.tell(Message(Kind.BYE))
 
-    def expect(self, members: Mapping[int, str], addresses: Mapping[int, Sequence[str]]) -> None:
-        """Everybody has joined; by rank how each is named, and the addresses of its host."""
-        self.expected, self.addresses, self.down.complete = members, addresses, True
+    def expect(self, members: Mapping[int, str], addresses: Mapping[int, Sequence[str]], beside: Mapping[int, str]) -> None:
+        """Everybody has joined; by rank how each is named, the addresses of its host, and who else there may have died."""
+        self.expected, self.addresses, self.beside, self.down.complete = members, addresses, beside, True
 
     def signalled(self, sentence: str, code: int) -> None:
         """A signal asks rank 0 to end; unless a rank has ended, which made a launcher send it."""

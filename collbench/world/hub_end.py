@@ -77,9 +77,9 @@ class HubEnd:
             raise RunFailed(f"two processes say they are rank {rank}: {said[rank]} and {about}; the launcher started it twice")
         said[rank] = about
 
-    def expect(self, members: Mapping[int, str], addresses: Mapping[int, Sequence[str]]) -> None:
-        """From now on these ranks are asked when nothing moves; by rank how each is named, and the addresses of its host."""
-        self._keeper.do(lambda: self.part.expect(members, addresses))
+    def expect(self, members: Mapping[int, str], addresses: Mapping[int, Sequence[str]], beside: Mapping[int, str]) -> None:
+        """From now on these ranks are asked when nothing moves; by rank how each is named, the addresses of its host, who is beside it."""
+        self._keeper.do(lambda: self.part.expect(members, addresses, beside))
 
     def collect(self, step: int, what: str, patience_s: float, take: Take) -> None:
         """Gives `take` what each other rank says in this step, as it comes: (rank, value, raw arrays). Raises WaitExpired, PeerFailed.

@@ -189,6 +189,7 @@ class Inquiry:
             heard={rank: one for rank, (one, _) in hub.heard.items()},
             gone=list(hub.gone),
             how=hub.how,
+            beside=hub.beside,
             held=frozenset(self.held),
             unreachable=frozenset(self._unreachable - self.answers.keys()),
             elsewhere=self._elsewhere,

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 
 from collbench.world.addresses import LOOPBACK
 
+_MOST_NAMED = 8
+
 
 @dataclass(frozen=True)
 class Member:
@@ -63,6 +65,20 @@ def addressed(members: Sequence[Member]) -> list[Member]:
     home = members[0].host
     seen = next((member.hub_address for member in members if member.host != home), LOOPBACK)
     return [replace(member, address=seen if member.host == home else member.address) for member in members]
+
+
+def beside(members: Sequence[Member]) -> dict[int, str]:
+    """By the first rank of each host that has more: who else may have died, where a launcher kills all of a host for one."""
+    mates: dict[str, list[Member]] = {}
+    for member in members:
+        mates.setdefault(member.host, []).append(member)
+    return {first.rank: _others(others) for first, *others in mates.values() if others}
+
+
+def _others(mates: Sequence[Member]) -> str:
+    who = str(mates[0]) if len(mates) == 1 else f"one of ranks {', '.join(str(mate.rank) for mate in mates[:_MOST_NAMED])}"
+    more = f" and {len(mates) - _MOST_NAMED} more" if len(mates) > _MOST_NAMED else ""
+    return f"; or {who}{more} was, and mpiexec killed all of {mates[0].host}"
 
 
 def above(me: Member, members: Sequence[Member]) -> Member:

@@ -36,6 +36,7 @@ class Relay:
     released   set when this rank may leave: nobody behind it needs it any longer
     hub_heard  set when rank 0 says anything
     above      who is at the other end of the way up: "rank 0", or the first rank of this node
+    or_else    who else may have died, where the launcher kills all of a host for one
     """
 
     def __init__(self, rank: int, up: Up, down: Down | None, stand: Callable[[], Standing], *, beat_s: float, ending: Ending) -> None:
@@ -43,7 +44,7 @@ class Relay:
         self.node = Node()
         self.inbox: SimpleQueue[Any] = SimpleQueue()
         self.farewell, self.released, self.hub_heard = threading.Event(), threading.Event(), threading.Event()
-        self.above = "rank 0"
+        self.above, self.or_else = "rank 0", ""
         self._hello: Message | None = None
         self._said: dict[int, dict[int, Entry]] = {}
         self._sent = 0
@@ -229,7 +230,8 @@ class Relay:
         if now - cut > _LOST_S:
             self.farewell.set()
             where = self._stand().phase
-            self.lose(f"{self.above} ended without a word{f' during {where}' if where else ''}: killed, crashed or out of memory")
+            during = f" during {where}" if where else ""
+            self.lose(f"{self.above} ended without a word{during}: killed, crashed or out of memory{self.or_else}")
         return cut + _LOST_S
 
     def lose(self, sentence: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from queue import Empty
 from typing import Any
@@ -62,9 +62,10 @@ class SpokeEnd:
             return None
         return down
 
-    def know(self, me: Member, members: Sequence[Member]) -> None:
-        """Who this rank is, and who the others are: to name them."""
-        self._me, self._hub, self._part.above = me, members[0], str(above(me, members))
+    def know(self, me: Member, members: Sequence[Member], beside: Mapping[int, str]) -> None:
+        """Who this rank is, who the others are, and by rank who is beside it: to name them."""
+        first = above(me, members)
+        self._me, self._hub, self._part.above, self._part.or_else = me, members[0], str(first), beside.get(first.rank, "")
 
     def join(self, about: Any, deadline_s: float) -> None:
         """Finds rank 0 and presents itself. Raises WaitExpired where it does not answer within the deadline."""

@@ -30,6 +30,7 @@ class Seen:
     heard        where each rank stood when it was last heard of
     gone         whose process has ended, in the order of their ends
     how          by rank how its process ended, where that is known: "killed by signal 9 (SIGKILL)"
+    beside       by rank who else may have died instead, where a launcher kills all of a host for one
     held         whose process is held by SIGSTOP or a debugger, as its node says
     unreachable  whose host's kernel does not acknowledge rank 0's messages
     elsewhere    by rank an address at which its host answers nevertheless
@@ -44,6 +45,7 @@ class Seen:
     heard: Mapping[int, Standing] = field(default_factory=dict)
     gone: Sequence[int] = ()
     how: Mapping[int, str] = field(default_factory=dict)
+    beside: Mapping[int, str] = field(default_factory=dict)
     held: Collection[int] = ()
     unreachable: Collection[int] = ()
     elsewhere: Mapping[int, str] = field(default_factory=dict)
@@ -77,7 +79,7 @@ def sentence(seen: Seen) -> Told:
 
 def _ended(seen: Seen, ended: Sequence[int]) -> Told:
     first, where = ended[0], _where(seen, ended)
-    why = seen.how.get(first) or "killed, crashed or out of memory"
+    why = seen.how.get(first) or f"killed, crashed or out of memory{seen.beside.get(first, '')}"
     more = f"; {len(ended) - 1} more did so after it" if len(ended) > 1 else ""
     return Told(f"{_named(seen, [first])} ended without a word{f' during {where}' if where else ''}: {why}{more}", (first,))
 

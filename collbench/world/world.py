@@ -16,7 +16,7 @@ from collbench.launch.spawn import record_exit
 from collbench.launch.supervise import say
 from collbench.world.addresses import LOOPBACK, addresses_towards
 from collbench.world.ending import Ending
-from collbench.world.members import Member, addressed
+from collbench.world.members import Member, addressed, beside
 from collbench.world.node import began_of, is_stopped
 from collbench.world.reach import own_addresses
 from collbench.world.secret import secret_of
@@ -67,7 +67,8 @@ class World(Talk):
             with self.watchdog.elsewhere("joining"):
                 said = self._hub.admit(self.timeout_s)
             self.members = tuple(addressed([self.me, *(Member(**said[rank]) for rank in range(1, self.size))]))
-            self._hub.expect({one.rank: str(one) for one in self.members}, {one.rank: one.addresses for one in self.members})
+            where = {one.rank: one.addresses for one in self.members}
+            self._hub.expect({one.rank: str(one) for one in self.members}, where, self._beside())
             self._hub.tell(0, [asdict(member) for member in self.members])
         else:
             from collbench.world.spoke_end import SpokeEnd
@@ -79,9 +80,13 @@ class World(Talk):
                 self._spoke.join(asdict(replace(self.me, address=mine, hub_address=hubs, addresses=addresses)), self.timeout_s)
                 found = self._spoke.hear(0, "joining", self.timeout_s, self.longest_s)
             self.members = tuple(Member(**one) for one in found)
-            self._spoke.know(self.members[info.rank], self.members)
+            self._spoke.know(self.members[info.rank], self.members, self._beside())
         self.me = self.members[self.rank]
         self.watchdog.consult = (self._hub or self._spoke).stuck  # type: ignore[union-attr]
+
+    def _beside(self) -> dict[int, str]:
+        """MPICH's mpiexec kills all of a host within a millisecond of a death there."""
+        return beside(self.members) if self.info.facts.get("mpirun") == "MPICH" else {}
 
     def _standing(self) -> Standing:
         """Where this rank stands; asked for by the keeper's thread."""

@@ -77,7 +77,7 @@ class Here:
         said = hub.admit(DEADLINE_S)
         for thread in threads:
             thread.join()
-        hub.expect({rank: f"rank {rank}" for rank in range(self.n)}, {})
+        hub.expect({rank: f"rank {rank}" for rank in range(self.n)}, {}, {})
         return said
 
 

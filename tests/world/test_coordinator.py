@@ -12,6 +12,7 @@ from collbench.errors import PeerFailed
 from collbench.world.coordinator import Coordinator
 from collbench.world.down import Child
 from collbench.world.ending import Ending
+from collbench.world.members import Member, beside
 from collbench.world.standing import Standing
 
 KILLED = "killed by signal 9 (SIGKILL)"
@@ -75,3 +76,17 @@ def test_who_left_in_order_is_no_reason() -> None:
     part._end_of(3, "ended with code 0")
     part._end_of(1, KILLED)
     assert list(part.gone) == [1]
+
+
+def test_where_a_launcher_kills_all_of_a_host_for_one_each_of_them_is_named() -> None:
+    members = [Member(rank, "ab"[rank // 2], rank % 2, 70 + rank, ()) for rank in range(4)] + [Member(4, "c", 0, 74, ())]
+    assert beside(members) == {
+        0: "; or rank 1 (a, pid 71) was, and mpiexec killed all of a",
+        2: "; or rank 3 (b, pid 73) was, and mpiexec killed all of b",
+    }
+    many = [Member(rank, "a", rank, 70 + rank, ()) for rank in range(11)]
+    assert beside(many) == {0: "; or one of ranks 1, 2, 3, 4, 5, 6, 7, 8 and 2 more was, and mpiexec killed all of a"}
+    part = coordinator(child(1), child(2, 3, cut=0.0))
+    part.beside = beside(members)
+    part._gone(2)
+    assert told(part).endswith(": killed, crashed or out of memory; or rank 3 (b, pid 73) was, and mpiexec killed all of b")
