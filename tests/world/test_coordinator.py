@@ -42,7 +42,8 @@ def child(*ranks: int, cut: float | None = None) -> Child:
 
 
 def told(part: Coordinator) -> str:
-    part.tick(time.monotonic())
+    while part.inbox.empty():
+        part.tick(time.monotonic())
     found = part.inbox.get_nowait()
     assert isinstance(found, PeerFailed)
     return str(found)
