@@ -1,0 +1,103 @@
+"""What a training step exchanges: collectives and messages in order, each over groups of ranks that run at the same time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from collbench.operations.groups import Groups
+from collbench.operations.traffic import Traffic
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One operation of a step.
+
+    operation   its name in the registry: "allreduce", "allgather", "reducescatter", "alltoallv", "broadcast", "sendrecv", "p2p_bandwidth" …
+    groups      ranks of the job; the groups are disjoint, and of one size. Ranks in none of them rest
+    size_bytes  as collbench counts the operation's size (nccl-tests' size)
+    what        for the table: "gradients, bucket 3 of 14", "activations to the next stage"
+    times       so many times one after the other
+    dtype, redop, root   None: the operation has none; root is a rank within the group
+    traffic     of alltoallv: who sends how much to whom
+    """
+
+    operation: str
+    groups: Groups
+    size_bytes: int
+    what: str
+    times: int = 1
+    dtype: str = "float32"
+    redop: str | None = None
+    root: int | None = None
+    traffic: Traffic | None = None
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a regime is told.
+
+    parameters     of the model, in numbers; element_bytes: of one of them on the wire (dtype says which)
+    layers, hidden, sequence, microbatch, microbatches, experts, top_k, vocabulary   of a transformer, see models.toml
+    bucket_bytes   of gradients
+    hosts          by rank the number of its host: hierarchical exchanges, pipelines and tensor-parallel groups are laid out by it
+    options        what only one regime has: {"update": "sharded"}, {"tensor": 4}
+    """
+
+    name: str
+    parameters: int
+    dtype: str
+    element_bytes: int
+    bucket_bytes: int
+    hosts: tuple[int, ...]
+    layers: int = 0
+    hidden: int = 0
+    sequence: int = 0
+    microbatch: int = 1
+    microbatches: int = 1
+    experts: int = 0
+    top_k: int = 2
+    vocabulary: int = 0
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def ranks(self) -> int:
+        """How many there are."""
+        return len(self.hosts)
+
+    @property
+    def gradient_bytes(self) -> int:
+        """All gradients."""
+        return self.parameters * self.element_bytes
+
+
+@dataclass(frozen=True)
+class Step:
+    """One training step's traffic, in order. payload_bytes: what the training itself wants moved, per rank (gradients, activations)."""
+
+    exchanges: tuple[Exchange, ...]
+    payload_bytes: int
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Regime:
+    """A way of training; one file beside this one gives it as `REGIME`.
+
+    name      what users type; summary: one line for `--help`
+    step      the exchanges of one step. Raises UsageError for a shape it cannot lay out (a remedy in the sentence)
+    options   words it takes beside the common ones, with their default: {"update": "synchronous"}
+    asynchronous  whether ranks go on without one another (then `step` gives what one worker exchanges in one round)
+    """
+
+    name: str
+    summary: str
+    step: Callable[[Shape], Step]
+    options: Mapping[str, str] = field(default_factory=dict)
+    asynchronous: Callable[[Shape], bool] = lambda shape: False
+
+
+def disjoint(groups: Sequence[Sequence[int]]) -> bool:
+    """Whether no rank is in two groups."""
+    ranks = [rank for group in groups for rank in group]
+    return len(ranks) == len(set(ranks))
