@@ -65,7 +65,8 @@ class SpokeEnd:
     def know(self, me: Member, members: Sequence[Member], beside: Mapping[int, str]) -> None:
         """Who this rank is, who the others are, and by rank who is beside it: to name them."""
         first = above(me, members)
-        self._me, self._hub, self._part.above, self._part.or_else = me, members[0], str(first), beside.get(first.rank, "")
+        self._me, self._hub, self._part.above = me, members[0], str(first)
+        self._part.or_else = beside.get(first.rank, "") if first.host != me.host else ""  # this rank lives: not all of its host were killed
 
     def join(self, about: Any, deadline_s: float) -> None:
         """Finds rank 0 and presents itself. Raises WaitExpired where it does not answer within the deadline."""

@@ -79,9 +79,9 @@ class Case:
         """Whom a sentence may name, some of one set.
 
         Of a cut link, each side can only say that it does not reach the other. And where MPICH's mpiexec kills all of a host for one, those
-        of the other host can only say which one it was.
+        of the other host can only say which host it was, even where the one had ended by itself.
         """
-        if self.fault == "killed" and self.launcher == "mpiexec":
+        if self.fault in ("killed", "early exit") and self.launcher == "mpiexec":
             return (frozenset(rank for rank in range(RANKS) if host_of(rank) == host_of(self.victim)),)
         if self.fault in CUTS:
             return tuple(frozenset(rank for rank in range(RANKS) if host_of(rank) == host) for host in range(HOSTS))

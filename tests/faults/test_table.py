@@ -1,0 +1,38 @@
+"""README's table of faults is the one that the kept runs give; `COLLBENCH_GOLDEN=1` writes it anew."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.beds import fault_matrix, fault_random
+from tests.faults.matrix.plan import FAULTS, LIBRARIES, PHASES, matrix
+
+ROOT = Path(__file__).parents[2]
+README = ROOT / "README.md"
+MATRIX, DRAWN = ROOT / "reports/fault-matrix", ROOT / "reports/fault-random"
+BLOCK = re.compile(r"(?<=<!-- table of: reports/fault-matrix -->\n).*?(?=<!-- end of table -->)", re.DOTALL)
+
+
+def test_readme_shows_what_came_out() -> None:
+    wanted = fault_matrix.table(fault_matrix.played(MATRIX)) + "\n"
+    text = README.read_text(encoding="utf-8")
+    if os.environ.get("COLLBENCH_GOLDEN"):
+        README.write_text(text := BLOCK.sub(lambda _: wanted, text), encoding="utf-8")
+    assert BLOCK.findall(text) == [wanted]
+
+
+def test_every_fault_in_every_phase_on_every_library_and_launcher_was_played_and_is_as_it_has_to_be() -> None:
+    outcomes = fault_matrix.played(MATRIX)
+    assert {one.case.name for one in outcomes} == {case.name for case in matrix(slurm=True)}
+    assert [one.case.name for one in outcomes if not one.right] == []
+    assert len(outcomes) == len(FAULTS) * len(PHASES) * (len(LIBRARIES) + 1)
+
+
+@pytest.mark.parametrize("folder", [MATRIX, DRAWN], ids=["matrix", "random"])
+def test_the_folder_tells_what_its_lines_say(folder: Path) -> None:
+    make = fault_matrix.readme if folder == MATRIX else fault_random.readme
+    assert (folder / "README.md").read_text(encoding="utf-8") == make(fault_matrix.played(folder))
