@@ -7,9 +7,14 @@ for, and none that keeps the deadline.
 from __future__ import annotations
 
 import ctypes
+import os
 from typing import Any
 
 from collbench.errors import RunFailed
+
+# Open MPI aborts the whole job as soon as another rank's connection closes, before anybody can say whose it was: it is to wait so many
+# seconds, in which the ranks find out and end by themselves. Source: ompi_info --all, opal_abort_delay.
+_OPEN_MPIS_PATIENCE = ("OMPI_MCA_opal_abort_delay", "5")
 
 
 def initialise(mpi: Any) -> None:
@@ -19,6 +24,7 @@ def initialise(mpi: Any) -> None:
     """
     if mpi.Is_initialized():
         return
+    os.environ.setdefault(*_OPEN_MPIS_PATIENCE)
     provided = ctypes.c_int()
     code = ctypes.CDLL(mpi.__file__).MPI_Init_thread(None, None, int(mpi.THREAD_SINGLE), ctypes.byref(provided))
     if code:

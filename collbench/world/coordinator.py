@@ -25,6 +25,7 @@ _MOST_LATE = 16  # ranks that come again, of which is told
 _WORD_S = 0.3  # how long after a process's end its last word may come
 _LOOK_S = 0.003
 _READ_S = 0.003
+_AWAKE_S = 3.0  # after a pause, in which what went wrong meanwhile is its doing
 _LOST_S = 0.1  # how long a node's connection may be gone before its process counts as ended
 
 
@@ -54,6 +55,7 @@ class Coordinator:
     parted  set when all who joined have left or are gone
     late    sentences about processes that presented themselves as a rank which had joined already
     how     by rank how its process ended, where that is known
+    woke_after_s   for how long this process was held, where that has just ended; else 0
 
     names, addresses   by rank, how it is named, and where others reach its host
     beside             by rank who else may have died, where the launcher kills all of a host for one
@@ -77,6 +79,7 @@ class Coordinator:
         self.parted = threading.Event()
         self.late: list[str] = []
         self.how: dict[int, str] = {}
+        self.woke_after_s = self._woke_at = self._paused_s = 0.0
         self._ended: dict[int, float] = {}  # ranks whose process has ended, and when
         self.inquiries = Inquiries(self)
         self._about: dict[int, Any] = {}
@@ -263,6 +266,7 @@ class Coordinator:
 
     def tick(self, now: float) -> float:
         """Sees who is gone, ends an inquiry, ends what is to end."""
+        self._see_whether_held(now)
         for child in [one for one in self.down.cut if one.cut is not None and now - one.cut > _LOST_S]:
             self.down.forget(child)
             first = min(child.ranks, default=None)  # whose process it was; those behind it end by themselves
@@ -273,6 +277,14 @@ class Coordinator:
             self._gone(rank)
         due = min(self.inquiries.tick(now), now + _LOOK_S if self.in_doubt else math.inf)
         return min(self.ending.tick(now), due)
+
+    def _see_whether_held(self, now: float) -> None:
+        paused_s = self.stand().paused_s
+        longer_s, self._paused_s = paused_s - self._paused_s, max(paused_s, self._paused_s)
+        if now - self._woke_at > _AWAKE_S:
+            self.woke_after_s = 0.0
+        if longer_s > 0:
+            self.woke_after_s, self._woke_at = self.woke_after_s + longer_s, now
 
     def close(self) -> None:
         """Ends those of this node that do not, where the launch is broken; closes the sockets."""

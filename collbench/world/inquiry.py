@@ -168,8 +168,18 @@ class Inquiry:
         if self.echo and self._blames_nobody:
             return Outcome(self.echo.sentence, self.echo.code, {}, self.echo)
         self.heard(self._hub.stand())
+        if self._hub.gone and self._hub.woke_after_s >= self._hub.timeout_s:
+            return Outcome(self._slept(), FAILED, self._facts())
         text = "; ".join([sentence(self._seen()).text, *self._said])
         return Outcome(text, FAILED, self._facts())
+
+    def _slept(self) -> str:
+        """Rank 0 stood still itself; the others have waited for it as long as they may."""
+        own, name = self._own, self._hub.expected.get(self._own.rank, "rank 0")
+        return (
+            f"hang: {own.phase or 'work between two phases'}: {name} stood still for {self._hub.woke_after_s:.1f} s (SIGSTOP, a debugger, "
+            f"or its machine did), longer than the others wait (--timeout {self._hub.timeout_s:g}): they have ended"
+        )
 
     @property
     def _all_work(self) -> bool:
@@ -226,10 +236,13 @@ class Inquiries:
         self._now.patient = self._now.patient and patient
 
     def met(self, sentence: str, code: int, *, own: bool = False) -> None:
-        """A rank ends for this reason: at once where it knows, after a roll call where another rank's end may be behind it."""
+        """A rank ends for this reason: at once where it knows, after a roll call where another rank's end may be behind it.
+
+        A launcher's signal, too, may be the echo of an end that is still to be heard of.
+        """
         if own and self._hub.ending.begun:
             self._hub.inbox.put(Cleared())
-        elif code == FAILED or own:
+        elif own or code in (FAILED, INTERRUPTED, TERMINATED):
             self.begin("", Echo(sentence, code, own))
         else:
             self.conclude(sentence, code)

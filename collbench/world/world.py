@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, replace
@@ -26,6 +27,7 @@ from collbench.world.watchdog import Watchdog, end_process
 
 _VOICES = 8  # so many ranks at most say what rank 0 cannot say any longer
 _ECHOES = (FAILED, INTERRUPTED, TERMINATED)  # exit codes of what may have another reason
+_UNHEARD_S = 2.5  # longer than rank 0 looks at a rank after those behind that one have given up waiting for an answer
 _LEAVING_S = 2.0  # for the other ranks of a launch that ends early
 
 
@@ -113,8 +115,14 @@ class World(Talk):
 
     def _end_alone(self, sentence: str) -> None:
         """The watchdog's end: nobody else could tell more."""
+        self._let_others_speak()
         record_exit(FAILED, os.environ)
         end_process(sentence if self._has_voice else "")
+
+    def _let_others_speak(self) -> None:
+        """Of whom nobody hears, he does not leave first: libraries end a process at once when another's connection closes."""
+        if not self._has_voice:
+            time.sleep(_UNHEARD_S)
 
     def speak(self, sentence: str, code: int) -> None:
         """Says why everything ends, unless that has been said, which it is once only."""
@@ -203,6 +211,7 @@ class World(Talk):
             if self.finish_off and self._hub.see_off(_LEAVING_S):
                 self.finish_off()
         elif isinstance(error, Orphaned):
+            self._let_others_speak()
             self.speak(str(error), error.exit_code)
         elif self._spoke:
             reason = error if isinstance(error, PeerFailed) else self._spoke.abort(self._told(error), error.exit_code)

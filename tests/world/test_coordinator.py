@@ -91,3 +91,34 @@ def test_where_a_launcher_kills_all_of_a_host_for_one_each_of_them_is_named() ->
     part.beside = beside(members)
     part._gone(2)
     assert told(part).endswith(": killed, crashed or out of memory; or rank 3 (b, pid 73) was, and mpiexec killed all of b")
+
+
+def test_rank_0_that_stood_still_itself_accuses_nobody_else() -> None:
+    paused = [0.0]
+    part = coordinator(child(1), child(2), child(3))
+    part.stand = lambda: Standing(0, "allreduce 8 B on mpi: measuring", paused_s=paused[0])
+    part.tick(time.monotonic())
+    paused[0] = 7.5
+    part._end_of(1, "ended with code 4")
+    part._end_of(2, KILLED)
+    assert told(part).startswith(
+        "hang: allreduce 8 B on mpi: measuring: rank 0 (h, pid 0) stood still for 7.5 s (SIGSTOP, a debugger, or its machine did), "
+        "longer than the others wait (--timeout 5)"
+    )
+
+
+def test_a_pause_that_is_long_over_is_no_reason() -> None:
+    paused = [7.5]
+    part = coordinator(child(1), child(2), child(3))
+    part.stand = lambda: Standing(0, "measuring", paused_s=paused[0])
+    part.tick(time.monotonic() - 10)
+    part._end_of(1, KILLED)
+    assert told(part).startswith("rank 1 (h, pid 1) ended without a word during measuring: killed by signal 9")
+
+
+def test_a_launchers_signal_may_be_the_echo_of_an_end() -> None:
+    part = coordinator(child(1), child(2), child(3))
+    part.inquiries.met("rank 2 (h, pid 2) was interrupted by SIGTERM", 143)
+    assert part.inbox.empty()
+    part._end_of(3, KILLED)
+    assert told(part).startswith("rank 3 (h, pid 3) ended without a word")
