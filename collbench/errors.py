@@ -18,10 +18,18 @@ from signal import SIGINT, Signals
 FINE, NEGATIVE, USAGE, NO_VERDICT, FAILED, INTERRUPTED, TERMINATED = 0, 1, 2, 3, 4, 130, 143
 
 
+_MOST_LETTERS = 8000  # of a sentence: what a file calls a name may be as long as the file
+
+
 class CollbenchError(Exception):
     """What went wrong, where, and the remedy, in one sentence; `exit_code` is what the process returns."""
 
     exit_code = FAILED
+
+    def __str__(self) -> str:
+        """The sentence; of one that quotes too much the middle is left out: the remedy stands at its end."""
+        text, half = super().__str__(), _MOST_LETTERS // 2
+        return text if len(text) <= _MOST_LETTERS else f"{text[:half]} … {text[-half:]}"
 
 
 class UsageError(CollbenchError):

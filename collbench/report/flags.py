@@ -40,9 +40,12 @@ FLAGS = {
     "unverified": "the tool that moved the bytes does not compare what arrived",
     "path_unproven": "no counter shows which link carried the bytes, so there is no percentage",
     "wrong_data": "what arrived is not what was sent",
+    "asynchronous": "no worker waits for another: times are those of a worker's round, the slowest worker's",
+    "too_many_updates": "more updates than the type of the sums adds up exactly, so they were not verified: --dtype float64",
     "pairs_at_once": "all pairs ran at the same time and shared what lies between them",
 }
 
+_CELL_LETTERS = 32_767  # the most that a spreadsheet's cell holds
 _FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
 
 # With one of these the time shown is not what an interval of 95 % promises.
@@ -61,8 +64,12 @@ def printable(text: str) -> str:
 
 
 def defused(text: str) -> str:
-    """`printable` text for a cell of a spreadsheet, which runs one that begins like a formula; in some countries with full-width signs."""
-    return f"'{printable(text)}" if text.startswith(_FORMULA) else printable(text)
+    """`printable` text for a cell of a spreadsheet, which runs one that begins like a formula; in some countries with full-width signs.
+
+    Cut where a spreadsheet's cell ends: readers of CSV refuse much longer ones.
+    """
+    text = printable(text if len(text) < _CELL_LETTERS else f"{text[: _CELL_LETTERS - 2]}…")
+    return f"'{text}" if text.startswith(_FORMULA) else text
 
 
 def explain(flags: Iterable[str]) -> list[str]:

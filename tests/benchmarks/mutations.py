@@ -97,7 +97,7 @@ def _changed(value: Any, draw: random.Random) -> Any:
         return _of_list(value, draw)
     if isinstance(value, str) and draw.random() < 0.3:
         return value + draw.choice(TEXTS)
-    if isinstance(value, int | float) and not isinstance(value, bool) and draw.random() < 0.3:
+    if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300 and draw.random() < 0.3:
         return draw.choice((-value, value * 1e9, value / 1e9, str(value), [value], value + 0.5))
     return draw.choice(_VALUES)(draw)
 

@@ -12,6 +12,7 @@ import pytest
 
 from collbench.errors import UsageError
 from collbench.report.csv_text import csv_columns
+from collbench.report.flags import defused
 from collbench.report.plan import PlanSummary
 from collbench.report.summary import report_run
 from collbench.report.terminal import make_reporter
@@ -71,6 +72,13 @@ def test_csv_keeps_both_values_and_why_a_cell_stopped() -> None:
     row = records(live("csv", [make_row(modes=modes, stopped="max_time", launches=5)]))[0]
     assert (json.loads(row["modes"]), row["stopped"], row["launches"]) == (modes, "max_time", "5")
     assert records(live("csv", [make_row()]))[0]["modes"] == ""
+
+
+@pytest.mark.parametrize(("letters", "kept"), [(32_766, 32_766), (32_767, 32_766), (200_000, 32_766)])
+def test_no_cell_is_longer_than_a_spreadsheets(letters: int, kept: int) -> None:
+    assert len(defused("x" * letters)) == kept
+    assert len(defused("=" + "x" * letters)) == 32_767
+    assert defused("x" * letters).endswith("…") is (letters > kept)
 
 
 @pytest.mark.parametrize("text", ["=1+1", "+cmd", "-2", "@SUM(A1)"])
