@@ -68,7 +68,9 @@ def _dear(command: str) -> object:
 
 
 def _may_end_with(command: str) -> tuple[int, ...]:
-    """This machine may be ill, and the verdict shown is a regression."""
+    """This machine may be ill, the verdict shown is a regression, and a hunt finds whom it should."""
+    if command.startswith("collbench hunt --backend simulated"):
+        return (1,)  # one of them is slowed on purpose
     return {"collbench doctor": (0, 1), f"collbench gate --verdict {VERDICT}": (1,)}.get(command, (0,))
 
 
@@ -98,6 +100,9 @@ def test_a_command_on_four_nodes_names_each_of_them(command: str, tmp_path: Path
     options, _, ours = command.removeprefix("srun ").partition("collbench ")
     words = [sys.executable, "-m", "collbench", *shlex.split(ours), "--out", str(tmp_path / "run")]
     done = four_nodes.srun(shlex.split(options), words, timeout=100, env=_environment(tmp_path))
+    if ours.startswith("hunt "):  # all are well; with three samples of each that may stay open
+        assert done.returncode in (0, 3) and done.stdout.startswith("hunt among 4 nodes, over socket, "), done.stderr
+        return
     assert done.returncode == 0, done.stderr
     assert all(node in done.stdout for node in four_nodes.nodes)
 

@@ -136,11 +136,15 @@ class SimulatedBackend(Usual):
 def move(operation: Operation, buffers: Buffers, slot: int) -> None:
     """Carries one iteration out: reads every rank's send elements before it writes any receive elements."""
     sends = {place.rank: buffers.send(i, slot).copy() for i, place in enumerate(buffers.places)}
+    sums: dict[tuple[tuple[int, ...], int, int], NDArray[Any]] = {}  # of an all-reduce every rank gets the same
     for i, place in enumerate(buffers.places):
         received, offset = buffers.recv(i, slot), 0
         for block in operation.arrives(place):
-            parts = (sends[source][block.at : block.at + block.count] for source in block.sources)
-            received[offset : offset + block.count] = reduced(parts, len(block.sources), place.cell)
+            key = (tuple(block.sources), block.at, block.count)
+            if key not in sums:
+                parts = (sends[source][block.at : block.at + block.count] for source in block.sources)
+                sums[key] = reduced(parts, len(block.sources), place.cell)
+            received[offset : offset + block.count] = sums[key]
             offset += block.count
 
 

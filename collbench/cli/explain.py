@@ -8,7 +8,7 @@ from typing import Any
 
 def add(commands: Any) -> dict[str, argparse.ArgumentParser]:
     """Adds the command."""
-    about = "what a finding of `collbench doctor` means, how to check it by hand, and what to do"
+    about = "what a finding of `collbench doctor` or `hunt` means, how to check it by hand, and what to do"
     parser = commands.add_parser("explain", help="what a finding means and what to do", description=about)
     parser.add_argument("code", metavar="CODE", nargs="?", help="CB2101 and the like (default: list all)")
     parser.set_defaults(call=call)

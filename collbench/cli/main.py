@@ -38,12 +38,14 @@ def run(argv: list[str]) -> int:
         explain,
         gate,
         history,
+        hunt,
         import_,
         kernels,
         pairs,
         peak,
         probe,
         report,
+        workload,
     )
     from collbench.cli import run as suite
     from collbench.cli.unknown import check_command, check_words
@@ -52,8 +54,8 @@ def run(argv: list[str]) -> int:
                     epilog=_EPILOG, formatter_class=_formatter())  # fmt: skip
     parser.add_argument("--version", action="store_true", help="print the version")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
-    one_each = (collective, suite, pairs, backends, probe, peak, doctor, explain, import_, report, compare, baseline, history, gate,
-                kernels)  # fmt: skip
+    one_each = (collective, suite, pairs, hunt, workload, backends, probe, peak, doctor, explain, import_, report, compare, baseline,
+                history, gate, kernels)  # fmt: skip
     added = {name: parser for each in one_each for name, parser in each.add(commands).items()}
     if argv and argv[0] in added:
         argv = [argv[0], *from_environment(added[argv[0]], argv[1:], os.environ)]

@@ -62,6 +62,27 @@ class Answer:
 
 
 @dataclass(frozen=True)
+class Hint:
+    """Who may be sick, before it is confirmed.
+
+    places  one, or two of a path, or all of a group of which somebody is slow
+    kind    as in `Suspect.kind`
+    ratio   the speed reached of what the others do
+    why     one sentence: what was seen
+    state   CONFIRMED, CLEARED or INCONCLUSIVE where whoever gives the hint has measured again itself, as groups that grow have to be;
+            "": it is to be measured again with pairs. partners, evidence: as of a `Suspect`, with such a state
+    """
+
+    places: tuple[int, ...]
+    kind: str
+    ratio: float
+    why: str
+    state: str = ""
+    partners: tuple[int, ...] = ()
+    evidence: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Options:
     """How a hunt goes about it.
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from collbench.analysis.combine import check_once, read_all
 from collbench.analysis.resumed import sentence as resumed
 from collbench.errors import UsageError
+from collbench.report.kinds import kind_of
 from collbench.report.pairs_stored import holds_pairs
 from collbench.results.folder import CELLS, PAIRS
 from collbench.results.reader import Run
@@ -54,9 +55,11 @@ def readable(paths: Sequence[Path]) -> Readable:
 
 
 def _runs_in(path: Path) -> list[Run]:
-    """Raises UsageError for a run of pairs whose run.json does not fit, too."""
+    """Raises UsageError for a run of pairs, or of another kind, whose run.json does not fit, too."""
     runs = read_all([path])
     for run in runs:
+        if kind := kind_of(run):
+            kind.check(run)
         if holds_pairs(run):
             from collbench.results.pair_reader import check_pairs
 
@@ -65,15 +68,21 @@ def _runs_in(path: Path) -> list[Run]:
 
 
 def _is_empty(run: Run) -> bool:
-    if not holds_pairs(run):
+    if _file(run) == CELLS:
         return not run.rows
     try:
-        return (run.path / PAIRS).stat().st_size == 0
+        return (run.path / _file(run)).stat().st_size == 0
     except OSError:
         return True
 
 
 def _why(run: Run) -> str:
     if run.finished:
-        return f"nothing was measured, or its {PAIRS if holds_pairs(run) else CELLS} was lost"
+        return f"nothing was measured, or its {_file(run)} was lost"
     return "it broke off before its first cell was finished, or has only begun"
+
+
+def _file(run: Run) -> str:
+    """Where a run of its kind has its results."""
+    kind = kind_of(run)
+    return kind.file if kind else PAIRS if holds_pairs(run) else CELLS

@@ -13,6 +13,8 @@ from collbench.errors import FINE, INTERRUPTED, TERMINATED, USAGE, UsageError
 from collbench.report.findings import lines as findings
 from collbench.report.flags import printable
 from collbench.report.html.material import Material
+from collbench.report.kinds import not_drawn
+from collbench.report.kinds import write_csv as write_csv_of_kinds
 from collbench.report.outputs import STDOUT, Outputs, write_whole
 from collbench.report.pairs_stored import holds_pairs, write_csv, write_stored
 from collbench.report.plan import in_print_order, plan_of
@@ -57,6 +59,7 @@ def report_run(
     asked.check()
     err, found = err or sys.stderr, readable(paths)
     warnings = found.warnings
+    warnings = [*warnings, *(not_drawn(found.runs) if html or markdown or openmetrics else ())]
     material = Material(found.runs, html or Path(), warnings, verdict=_verdict(verdict, html))
     of_imports = dict.fromkeys(sentence for run in found.runs for sentence in of_import(run.info))
     for sentence in (*warnings, *of_imports, *material.apart):
@@ -83,9 +86,13 @@ def _verdict(path: Path | None, html: Path | None) -> Verdict | None:
 
 
 def _check_one_kind(material: Material) -> None:
-    of_pairs, tables = [run for run in material.runs if holds_pairs(run)], material.tables
-    if of_pairs and tables:
-        raise UsageError(f"{of_pairs[0].path} holds a matrix of pairs and {tables[0].name} rows: write them to two CSV files")
+    of_pairs = [("a matrix of pairs", str(run.path)) for run in material.runs if holds_pairs(run)]
+    of_kinds = [(kind.what, str(run.path)) for run, kind in material.others]
+    of_rows = [("rows", table.name) for table in material.tables]
+    (what, first), *others = [*of_pairs, *of_kinds, *of_rows]
+    rest = [(one, other) for other, one in others if other != what]
+    if rest:
+        raise UsageError(f"{first} holds {what} and {' '.join(rest[0])}: write them to two CSV files")
 
 
 def _print_runs(material: Material, format: str, stream: TextIO, err: TextIO, color: str) -> None:
@@ -93,6 +100,8 @@ def _print_runs(material: Material, format: str, stream: TextIO, err: TextIO, co
     _print_all(material.tables, format, PlainScreen(stream, err, painted).data, _room(stream))
     for run, stored, effects in _pairs(material):
         write_stored(run, stored, effects, format, out=stream, err=err, color=painted)
+    for run, kind in material.others:
+        kind.write(run, format, out=stream, err=err, color=painted)
 
 
 def _print_markdown(material: Material, stream: TextIO) -> None:
@@ -109,7 +118,7 @@ def _pairs(material: Material) -> list[tuple[Run, StoredPairs, PairEffects]]:
 def _write_files(material: Material, asked: Outputs, err: TextIO) -> None:
     """Before anything is printed, so that they are there even if nobody reads stdout to its end."""
     if asked.csv is not None and asked.csv != STDOUT:
-        _write_csv(material.tables, asked.csv) if material.tables else write_csv(_pairs(material), asked.csv, err)
+        _write_one_csv(material, asked.csv, err)
     if asked.markdown is not None and asked.markdown != STDOUT:
         from collbench.report.markdown import markdown
 
@@ -122,6 +131,16 @@ def _write_files(material: Material, asked: Outputs, err: TextIO) -> None:
         from collbench.report.html.page import write_html
 
         write_html(material)
+
+
+def _write_one_csv(material: Material, path: Path, err: TextIO) -> None:
+    """All that is asked for is of one kind."""
+    if material.tables:
+        _write_csv(material.tables, path)
+    elif material.others:
+        write_csv_of_kinds(material.others, path, err)
+    else:
+        write_csv(_pairs(material), path, err)
 
 
 def _print_all(tables: Sequence[Launches], format: str, print_line: _Print, room: int | None = None) -> None:

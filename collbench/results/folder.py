@@ -4,7 +4,7 @@ run.json        what was run, where and with what; replaced as a whole, never wr
 topology.json   the cluster
 cells.jsonl     one row per finished cell, fsynced
 samples.bin     the rows' arrays one after the other, fsynced before the row that points into it
-pairs.jsonl     one line per finished round of pairs (`collbench pairs` alone), fsynced
+pairs.jsonl     one line per finished round of pairs (`collbench pairs` alone), fsynced; hunt.jsonl, workload.jsonl: likewise of theirs
 events.jsonl    findings, warnings, hang, abort
 lock            while a process writes here: which one
 """
@@ -34,8 +34,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 RUN, TOPOLOGY, CELLS, SAMPLES, EVENTS = "run.json", "topology.json", "cells.jsonl", "samples.bin", "events.jsonl"
-PAIRS = "pairs.jsonl"
-_LINES = (CELLS, PAIRS, EVENTS)
+PAIRS, HUNT, WORKLOAD = "pairs.jsonl", "hunt.jsonl", "workload.jsonl"
+ROUNDS = {"pairs": PAIRS, "hunt": HUNT, "workload": WORKLOAD}  # by operation: what has lines of its own, and cannot be gone on with
+_LINES = (CELLS, *ROUNDS.values(), EVENTS)
 _OF_THE_END = ("finished_utc", "exit_code", "rows", "models")  # of run.json: what a run says of itself when it ends
 Watch = Callable[[str], AbstractContextManager[None]]
 
@@ -117,7 +118,7 @@ class RunFolder:
         """
         try:
             for name in (SAMPLES, *_LINES):
-                if name != PAIRS or (self.path / PAIRS).exists():
+                if name not in ROUNDS.values() or (self.path / name).exists():
                     self._files[name] = Appended(self.path / name, again=True)
             cut = {name: self._files[name].cut_last_line() for name in _LINES if name in self._files}
         except OSError as error:
@@ -152,14 +153,14 @@ class RunFolder:
             self.rows += 1
         return stored
 
-    def append_round(self, values: Mapping[str, Any]) -> None:
-        """Stores a finished round of pairs; the file for them is made with the first."""
+    def append_round(self, values: Mapping[str, Any], name: str = PAIRS) -> None:
+        """Stores a finished round of pairs, or a line of another one of ROUNDS; the file for them is made with the first."""
         self._measured = True
         with self._safely():
-            if PAIRS not in self._files:
-                self._files[PAIRS] = Appended(self.path / PAIRS)
+            if name not in self._files:
+                self._files[name] = Appended(self.path / name)
                 sync_folder(self.path)
-            self._append_line(PAIRS, values)
+            self._append_line(name, values)
             self.rows += 1
 
     def event(self, kind: str, **facts: Any) -> None:
@@ -187,7 +188,7 @@ class RunFolder:
 
     def so_far(self, planned: int) -> str:
         """How much is stored of so many cells (of pairs: rounds), and how to go on; for the sentence of a run that is interrupted."""
-        if self.run.get("operation") == "pairs":
+        if self.run.get("operation") in ROUNDS:
             return f"{self.rows} of {planned} rounds: `collbench report {self.path}` shows them"
         there = f": {'it is' if self.rows == 1 else 'they are'} in {self.path}" if self.rows else ""
         return f"{self.rows} of {planned} cells{there}; go on with --resume {self.path}"
@@ -228,7 +229,7 @@ class RunFolder:
     def _writing(self, error: OSError) -> Writing:
         gone = error.errno in GONE
         moved = self._files[CELLS].moved_to if gone and CELLS in self._files else None
-        resumes = self.run.get("operation") != "pairs"
+        resumes = self.run.get("operation") not in ROUNDS
         return Writing(self.path, self.rows, self._measured, resumes, gone, moved.parent if moved else None)
 
 
@@ -244,7 +245,7 @@ def utc() -> str:
 
 def refuse_a_second_run(path: Path) -> None:
     """Raises UsageError where a folder holds a run, or a part of one."""
-    for name in (RUN, CELLS, SAMPLES, PAIRS, EVENTS):
+    for name in (RUN, *_LINES, SAMPLES):
         if (path / name).exists():
             raise UsageError(f"--out {path} already holds a run ({name}): choose a new folder, so that nothing is lost")
 

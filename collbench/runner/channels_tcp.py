@@ -83,7 +83,7 @@ def _measured(way: _Way, world: World, links: dict[str, Link]) -> Channel:
 def _both_ends(way: _Way, world: World, offer: tuple[str, int, str], listener: list[socket.socket]) -> tuple[Told, Told]:
     """(what the source says, what the target says), at all ranks."""
     (address, port, key), waits = offer, patience(world)
-    send = partial(streams.send, (address, port), bytes.fromhex(key), way.streams, way.seconds, waits)
+    send = partial(streams.send, (address, port), bytes.fromhex(key), way.streams, (way.seconds, waits))
     mine: dict[str, Told] = {}
     with world.patient(way.seconds + 2 * waits):
         sender = threading.Thread(target=lambda: mine.update(source=attempt(send)), daemon=True)

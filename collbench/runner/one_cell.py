@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
 from collbench.backends.backend import Backend, Tuning
@@ -50,6 +50,7 @@ class Ready:
 
     checking: the loop that is verified: `loop`, but where one turn of that is several iterations, or the operation a barrier.
     synchronised: whether the ranks meet before each sample, not only before the first of a look.
+    program: what `loop` runs, for whoever joins it with others.
     """
 
     operation: Operation
@@ -60,6 +61,7 @@ class Ready:
     loop: Loop
     checking: Loop
     synchronised: bool = True
+    program: Program = field(default_factory=lambda: Program(((),)))
 
     @property
     def timed(self) -> list[int]:
@@ -113,12 +115,13 @@ class Stage:
 
 @dataclass(frozen=True)
 class _Asked:
-    """What is to be made ready: a cell over these groups, on a backend's stage."""
+    """What is to be made ready: a cell over these groups, on a backend's stage, with so many buffers in turn (None: the cell's own)."""
 
     operation: Operation
     cell: Cell
     stage: Stage
     groups: Groups
+    slots: int | None = None
 
 
 def prepare(operation: Operation, cell: Cell, stage: Stage, world: World) -> Ready | str:
@@ -129,10 +132,10 @@ def prepare(operation: Operation, cell: Cell, stage: Stage, world: World) -> Rea
     return prepare_over(operation, cell, groups_of(operation, cell, stage.backend.ranks), stage, world)
 
 
-def prepare_over(operation: Operation, cell: Cell, groups: Groups, stage: Stage, world: World) -> Ready | str:
-    """The same over groups that are given, such as one round of pairs."""
+def prepare_over(operation: Operation, cell: Cell, groups: Groups, stage: Stage, world: World, *, slots: int | None = None) -> Ready | str:
+    """The same over groups that are given, such as one round of pairs, and with so many buffers in turn (None: the cell's own)."""
     backend, operation = stage.backend, operation.on(stage.backend.api, stage.backend.passes_messages)
-    asked = _Asked(operation, cell, stage, groups)
+    asked = _Asked(operation, cell, stage, groups, slots)
     with _at(cell, world, "making its groups"):
         mine = _members(asked)
     own = operation.pair or _is_tuned(cell)  # the others were made before the first cell: no rank can fail alone
@@ -191,7 +194,7 @@ def _looped(asked: _Asked, made: _Made, world: World) -> Ready:
     timed = Timed(program, before, stage.backend.clock(), world.watchdog.progress, meeting)
     loop = Loop(timed)
     checking = Loop(_to_check(timed, operation)) if program.once or operation.meets else loop
-    return Ready(operation, cell, asked.groups, mine, buffers, loop, checking, synchronised=each)
+    return Ready(operation, cell, asked.groups, mine, buffers, loop, checking, synchronised=each, program=program)
 
 
 def _to_check(timed: Timed, operation: Operation) -> Timed:
@@ -237,7 +240,7 @@ def _trial(ready: Ready, world: World) -> str | None:
 
 def _filled(asked: _Asked, mine: tuple[Group, ...]) -> tuple[AnyBuffers, ...]:
     cell, backend = asked.cell, asked.stage.backend
-    slots = slots_for(cell)
+    slots = asked.slots or slots_for(cell)
     buffers = tuple(backend.allocate(asked.operation, replace(cell, seed=_seed(cell, group)), group, slots) for group in mine)
     for each in buffers:
         for slot in range(slots):
@@ -281,12 +284,12 @@ def verify_cell(ready: Ready, world: World, calls: int) -> list[Mismatch] | None
                 for buffers in ready.buffers:
                     buffers.fill(slot, for_check=True)
                 ready.checking.run(1, slot=slot)
-                found += _mismatches(ready, slot)
+                found += mismatches_in(ready, slot)
     everyone = world.gather(found, f"{ready.cell.title()}: verifying")
     return None if everyone is None else [Mismatch(**one) for part in everyone for one in part]
 
 
-def _mismatches(ready: Ready, slot: int) -> list[dict[str, Any]]:
+def mismatches_in(ready: Ready, slot: int) -> list[dict[str, Any]]:
     """What this process's ranks received wrong in a slot; ranks are told by their rank in the job."""
     found: list[dict[str, Any]] = []
     for group, buffers in zip(ready.mine, ready.buffers, strict=True):

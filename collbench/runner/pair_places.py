@@ -71,7 +71,7 @@ class Places:
 def places_of(asked: PairsRequest, hosts: Sequence[str], by_host: Sequence[Sequence[int]]) -> Places:
     """The places of a launch, from its hosts and the ranks on each. Raises UsageError where there are no two of them."""
     if sum(map(len, by_host)) < 2:
-        raise UsageError("pairs needs two ranks, and this launch has one: start more, without a launcher by --ranks 2")
+        raise UsageError(f"{asked.launch.command} needs two ranks, and this launch has one: start more, without a launcher by --ranks 2")
     by = asked.by or ("node" if len(hosts) > 1 else "rank")
     if by == "node" and len(hosts) < 2:
         raise UsageError(f"--by node needs two nodes, and all ranks are on {hosts[0]}: start ranks on others, too, or choose --by rank")

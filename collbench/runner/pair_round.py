@@ -17,12 +17,12 @@ from collbench.operations.p2p_latency import P2P_LATENCY
 from collbench.operations.plan import Sweep
 from collbench.operations.tournament import Pair, Round
 from collbench.results.pairs import PairRound
-from collbench.runner.one_cell import Ready, Stage, phase, prepare_over, release, verify_cell
+from collbench.runner.one_cell import Ready, Stage, prepare_over, release, verify_cell
 from collbench.runner.pair_places import PairsRequest, Places
+from collbench.runner.shortly import time_shortly
 from collbench.stats.median import median
 from collbench.timing.budget import Budget
-from collbench.timing.protocol import Measured, measure, slowest
-from collbench.timing.short import short_schedule
+from collbench.timing.protocol import Measured, slowest
 from collbench.world.world import World
 
 OPERATIONS = (P2P_LATENCY, P2P_BANDWIDTH)
@@ -128,20 +128,12 @@ def _measure(court: Court, way: Way, pairs: Round) -> _Times | str | None:
     if isinstance(ready, str):
         return ready
     check = court.asked.launch.check
-    measured = _time(ready, court.world, way.budget)
+    measured = time_shortly(ready, court.world, way.budget)
     mismatches = verify_cell(ready, court.world, check) if check else []
     release(ready, court.stage.backend)
     if measured is None or mismatches is None:
         return None
     return _times(court, ready, measured, mismatches)
-
-
-def _time(ready: Ready, world: World, budget: Budget) -> Measured | None:
-    """Runs the short protocol on all ranks; the result is at rank 0."""
-    cell = ready.cell
-    plan = short_schedule(budget, cell.size_bytes, cell.mode, ready.timed) if world.rank == 0 else None
-    with phase(ready, world, "measuring"), world.patient(budget.max_time_s):
-        return measure(ready.loop, world, plan, cell.title())
 
 
 def _times(court: Court, ready: Ready, measured: Measured, mismatches: Sequence[Mismatch]) -> _Times:

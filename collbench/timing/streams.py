@@ -65,17 +65,19 @@ def receive(listener: socket.socket, key: bytes, streams: int, seconds: float, p
     return Streamed(_rates(arrivals), _wrong(arrivals))
 
 
-def send(place: tuple[str, int], key: bytes, streams: int, seconds: float, patience_s: float) -> None:
-    """Pours into that many streams until the receiver closes them, or `patience_s` after the time is over.
+def send(place: tuple[str, int], key: bytes, streams: int, times: tuple[float, float], source: str = "") -> None:
+    """Pours into that many streams until the receiver closes them, or (seconds, patience) `times` are both over.
 
-    Raises OSError when the place cannot be reached.
+    source: the address of this host that they come from; "": as the kernel chooses. Raises OSError when the place cannot be reached.
     """
+    seconds, patience_s = times
+    end = (source, 0) if source else None
     with ExitStack() as stack:
-        connections = [stack.enter_context(socket.create_connection(place, timeout=patience_s)) for _ in range(streams)]
+        connections = [stack.enter_context(socket.create_connection(place, patience_s, end)) for _ in range(streams)]
         for connection in connections:
             connection.sendall(key)
-        end = time.monotonic() + seconds + patience_s
-        at_once([partial(_pour, each, end) for each in connections], "sending TCP streams")
+        until = time.monotonic() + seconds + patience_s
+        at_once([partial(_pour, each, until) for each in connections], "sending TCP streams")
 
 
 def _accepted(listener: socket.socket, key: bytes, streams: int, patience_s: float) -> list[socket.socket]:

@@ -20,6 +20,7 @@ class Exchange:
     times       so many times one after the other
     dtype, redop, root   None: the operation has none; root is a rank within the group
     traffic     of alltoallv: who sends how much to whom
+    adds        whoever receives adds up what the ranks sent to it (a parameter server): within the step, and checked
     """
 
     operation: str
@@ -31,6 +32,7 @@ class Exchange:
     redop: str | None = None
     root: int | None = None
     traffic: Traffic | None = None
+    adds: bool = False
 
 
 @dataclass(frozen=True)
@@ -86,8 +88,11 @@ class Regime:
 
     name      what users type; summary: one line for `--help`
     step      the exchanges of one step. Raises UsageError for a shape it cannot lay out (a remedy in the sentence)
-    options   words it takes beside the common ones, with their default: {"update": "synchronous"}
+    options   words it takes beside the common ones, with their default: {"update": "synchronous"}; "": worked out from the rest
     asynchronous  whether ranks go on without one another (then `step` gives what one worker exchanges in one round)
+    takes     the common words that it looks at, with their default; "": the model's own, or worked out. See shaping.HELP
+    help      of each of its options a line for `--help`
+    check     raises UsageError for options that cannot be read, whatever the ranks and hosts: `shaping.shape_of` calls it
     """
 
     name: str
@@ -95,6 +100,9 @@ class Regime:
     step: Callable[[Shape], Step]
     options: Mapping[str, str] = field(default_factory=dict)
     asynchronous: Callable[[Shape], bool] = lambda shape: False
+    takes: Mapping[str, str] = field(default_factory=dict)
+    help: Mapping[str, str] = field(default_factory=dict)
+    check: Callable[[Shape], None] = lambda shape: None
 
 
 def disjoint(groups: Sequence[Sequence[int]]) -> bool:

@@ -30,6 +30,8 @@ COMMANDS = (
     "barrier",
     "p2p",
     "pairs",
+    "hunt",
+    "workload",
     "run",
     "backends",
     "kernels",

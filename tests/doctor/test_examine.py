@@ -138,7 +138,7 @@ def test_trap_a_veth_in_nccls_file_is_no_network() -> None:
 
 def test_every_code_has_a_page_and_every_page_a_rule() -> None:
     texts = "".join(file.read_text(encoding="utf-8") for file in DOCTOR.glob("*.py"))
-    assert set(re.findall(r'"(CB2\d{3})"', texts)) == set(pages())
+    assert set(re.findall(r'"(CB2\d{3})"', texts)) == {code for code in pages() if code.startswith("CB2")}
 
 
 def test_every_page_says_something_and_where_it_stands() -> None:

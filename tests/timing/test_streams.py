@@ -39,7 +39,7 @@ def poured(listener: socket.socket, *pieces: bytes) -> Iterator[None]:
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_the_rate_of_all_streams_together(count: int, listener: socket.socket) -> None:
-    sender = beside(lambda: send(listener.getsockname(), KEY, count, 0.2, 5))
+    sender = beside(lambda: send(listener.getsockname(), KEY, count, (0.2, 5)))
     arrived = receive(listener, KEY, count, 0.2, 5)
     sender.join(5)
     assert not sender.is_alive() and arrived.wrong is None
@@ -82,7 +82,7 @@ def test_a_byte_that_is_lost_shows(listener: socket.socket) -> None:
 def test_who_does_not_know_the_key_is_turned_away(listener: socket.socket) -> None:
     with socket.create_connection(listener.getsockname()) as stranger:
         stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
-        sender = beside(lambda: send(listener.getsockname(), KEY, 1, 0.1, 5))
+        sender = beside(lambda: send(listener.getsockname(), KEY, 1, (0.1, 5)))
         assert receive(listener, KEY, 1, 0.1, 5).wrong is None
     sender.join(5)
 
@@ -103,4 +103,20 @@ def test_nobody_listens() -> None:
     with listen("127.0.0.1") as gone:
         place = gone.getsockname()
     with pytest.raises(ConnectionRefusedError):
-        send(place, KEY, 1, 0.1, 1)
+        send(place, KEY, 1, (0.1, 1))
+
+
+def test_a_stream_leaves_from_the_address_it_is_told() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        came: list[str] = []
+
+        def take() -> None:
+            connection, (address, _) = listener.accept()
+            came.append(address)
+            connection.close()
+
+        taking = threading.Thread(target=take)
+        taking.start()
+        send(listener.getsockname(), b"k" * streams.KEY_BYTES, 1, (0.05, 1.0), source="127.0.0.2")
+        taking.join()
+    assert came == ["127.0.0.2"]

@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from collbench.report.kinds import Kind, kind_of, of_kinds
 from collbench.report.pairs_stored import holds_pairs
 from collbench.report.plan import in_print_order
 from collbench.results.reader import Run
@@ -41,7 +42,7 @@ class Material:
 
     @cached_property
     def tables(self) -> list[Launches]:
-        """Launches of one allocation as one, in the order they were named; runs of pairs are not among them."""
+        """Launches of one allocation as one, in the order they were named; runs of pairs and of other kinds are not among them."""
         return self._together[0]
 
     @property
@@ -61,6 +62,11 @@ class Material:
 
         read = [(run, read_pairs(run)) for run in self.runs if holds_pairs(run)]
         return [(run, stored) for run, stored in read if stored is not None]
+
+    @cached_property
+    def others(self) -> list[tuple[Run, Kind]]:
+        """The runs of other kinds, such as hunts, which are told on a terminal alone."""
+        return list(of_kinds(self.runs))
 
     @cached_property
     def effects(self) -> list[PairEffects]:
@@ -106,4 +112,4 @@ class Material:
     def _together(self) -> tuple[list[Launches], list[str]]:
         from collbench.analysis.combine import together
 
-        return together([run for run in self.runs if not holds_pairs(run)])
+        return together([run for run in self.runs if not holds_pairs(run) and not kind_of(run)])

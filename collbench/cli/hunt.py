@@ -1,0 +1,123 @@
+"""collbench hunt: names the bad node, NIC, rank or link, and clears whoever only met it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from collbench.cli.options import add_slowed, add_stop_on_wrong
+from collbench.cli.pair_options import add_backend, add_check, add_messages, add_samples, add_where, pairs_request
+from collbench.cli.parser import Parser, amount, natural, positive
+from collbench.cli.start import Command, begin, launch_of
+from collbench.errors import UsageError
+
+if TYPE_CHECKING:
+    from collbench.cli.listening import Listening
+    from collbench.runner.hunt_asked import HuntRequest
+    from collbench.runner.hunt_play import HuntListener
+    from collbench.runner.launch import Listener
+    from collbench.runner.request import Request
+    from collbench.world.world import World
+
+_BUDGET_S = 600.0
+_SUMMARY = "name the bad node, NIC, rank or link, and clear whoever only met it"
+_DESCRIPTION = (
+    f"{_SUMMARY}. Rounds of disjoint pairs (or groups), then each suspect again with two partners that are well, then groups that grow: "
+    "whoever was a suspect is confirmed, cleared or inconclusive. recommendation.json in the run's folder says what to do. "
+    "Exit code 1: somebody is confirmed; 3: no verdict."
+)
+
+
+def add(commands: Any) -> dict[str, argparse.ArgumentParser]:
+    """Adds the command."""
+    parser: Parser = commands.add_parser("hunt", help=_SUMMARY, description=_DESCRIPTION)
+    parser.later(partial(_add_options, parser))
+    parser.set_defaults(call=call, gdr_check=False)
+    return {"hunt": parser}
+
+
+def _add_options(parser: Parser) -> None:
+    what = parser.add_argument_group("what to measure")
+    add_messages(what, "who may be sick")
+    add_backend(what)
+    _add_hunt(parser.add_argument_group("how to hunt"))
+    how = parser.add_argument_group("how to measure")
+    add_samples(how)
+    add_check(how)
+    add_stop_on_wrong(how)
+    how.add_argument("--seed", metavar="N", type=natural, help="of the inputs, and of who meets whom (default: 0)")
+    add_slowed(how)
+    _add_drain(parser.add_argument_group("what to do about it"))
+    add_where(parser.add_argument_group("launch and output"), "hunt")
+
+
+def _add_hunt(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--method", choices=("auto", "pairs", "groups"), default="auto",
+                       help="rounds of pairs, or O(log N) of collectives over groups that overlap (default: auto, pairs where so many "
+                            "rounds fit into the budget)")  # fmt: skip
+    group.add_argument("--rounds", metavar="N", type=positive, help="of the sweep, at most (default: by the number of places)")
+    group.add_argument("--budget", metavar="SECONDS", type=amount, default=_BUDGET_S,
+                       help=f"for all rounds (default: {_BUDGET_S:g})")  # fmt: skip
+    group.add_argument("--cover-links", metavar="FILE", type=Path,
+                       help="choose pairs that cross every link of the fabric; FILE: what ibnetdiscover printed")  # fmt: skip
+    group.add_argument("--no-isolation", action="store_true", help="do not look at who is confirmed alone: inside, and per interface")
+    group.add_argument("--no-growing", action="store_true", help="do not look for faults that larger groups alone show")
+
+
+def _add_drain(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--apply", action="store_true",
+                       help="drain the nodes that are confirmed (scontrol update, kubectl cordon), and print how to undo it (default: "
+                            "print and store the lines only)")  # fmt: skip
+    group.add_argument("--max-drain", metavar="N|PCT%", default="2%",
+                       help="--apply: so many nodes at most are out of use by collbench at a time, else none is drained (default: 2%%, and "
+                            "one at least)")  # fmt: skip
+
+
+def call(arguments: argparse.Namespace, argv: list[str]) -> int:
+    """Hunts in the launch this process belongs to, or starts ranks on this host. Returns the exit code."""
+    asked = _asked(arguments, argv)
+    return begin(asked.pairs.launch, Command(arguments, argv, _hunting(asked), _listening), launch_of(arguments, argv))
+
+
+def _asked(arguments: argparse.Namespace, argv: list[str]) -> HuntRequest:
+    """What was typed. Raises UsageError for what cannot be read, and for what a hunt does not do."""
+    from collbench.hunt.drain import parse_cap
+    from collbench.hunt.managers import node_here
+    from collbench.runner.hunt_asked import HuntRequest
+    from collbench.runner.pair_places import PairsRequest
+    from collbench.units import parse_size
+
+    if arguments.resume:
+        raise UsageError("hunt cannot be resumed: each round follows from those before it, and one launch measures them; start a new run, "
+                         "without --resume")  # fmt: skip
+    parse_cap(arguments.max_drain)
+    pairs = PairsRequest(
+        pairs_request(arguments, argv), arguments.by, parse_size(arguments.size), parse_size(arguments.latency_size),
+        budget_s=arguments.budget,
+    )  # fmt: skip
+    return HuntRequest(
+        pairs, arguments.method, arguments.rounds, not arguments.no_growing, not arguments.no_isolation, node_here(os.environ)
+    )
+
+
+def _hunting(asked: HuntRequest) -> Callable[[Request, World, Listener | None, Callable[[int], None]], int]:
+    """What each rank does."""
+    from dataclasses import replace
+
+    def hunt(request: Request, world: World, listener: Listener | None, ended: Callable[[int], None]) -> int:
+        from collbench.runner.hunt import run_hunt
+
+        here = replace(asked, pairs=replace(asked.pairs, launch=request))
+        return run_hunt(here, world, cast("HuntListener | None", listener), ended)  # from `_listening`
+
+    return hunt
+
+
+def _listening(request: Request, arguments: argparse.Namespace) -> Listening:
+    from collbench.cli.hunt_listening import HuntListening
+
+    return HuntListening(arguments)

@@ -1,0 +1,171 @@
+"""Who thinks during a hunt, at rank 0, and what the user is told: a line per round, then the verdict and what to do about it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from collbench.analysis.pair_finding import hosts_of
+from collbench.cli.listening import Listening
+from collbench.errors import RunFailed, UsageError
+from collbench.hunt.asks import Answer, Ask, Figure, Hunt, Options
+from collbench.hunt.verdict import Verdict
+from collbench.report.screen import is_terminal, wants_color
+from collbench.results.hunts import HuntRound
+from collbench.runner.pair_places import MEASUREMENTS
+from collbench.units import format_duration
+
+
+class HuntListening(Listening):
+    """The runner's HuntListener. Use it in a `with`, as Listening."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        super().__init__(arguments)
+        self._arguments = arguments
+        self._about: Mapping[str, Any] = {}
+        self._hunt: Hunt | None = None
+        self._verdict: Verdict | None = None
+        self._options = Options()
+        self._manager = ""
+        self._rounds = 0
+        self._advice: list[str] = []
+        watched = is_terminal(sys.stdout) or is_terminal(sys.stderr, "stderr")
+        self._live = watched and os.environ.get("TERM") != "dumb"
+
+    def plan(self, about: Mapping[str, Any]) -> Mapping[str, Any]:
+        """How many rounds it takes at most, and what a file of the fabric's links gives. Raises UsageError, before anything is kept."""
+        from collbench.hunt.drain import check_apply
+        from collbench.hunt.hunt import promise
+
+        self._manager = check_apply(os.environ) if self._arguments.apply else ""
+        self._options, crossed = options_of(self._arguments, about)
+        return {"promised": promise(len(about["places"]), self._options), "seed": self._options.seed, **crossed}
+
+    def begin_hunt(self, about: Mapping[str, Any], folder: str) -> None:
+        """The promise."""
+        from collbench.hunt.hunt import hunt
+
+        self._about, self._folder = about, folder
+        self._hunt = hunt(tuple(about["places"]), self._options)
+        longest = format_duration(about["promised"] * MEASUREMENTS * about["max_time_s"])
+        rounds = "one round" if about["promised"] == 1 else f"{about['promised']} rounds"
+        self._reporter.note(f"hunt among {len(about['places'])} {about['by']}s: at most {rounds}, of {longest} in all")
+
+    def next(self, last: HuntRound | None) -> Mapping[str, Any] | None:
+        """What the hunt asks for, now that it knows what the last round gave."""
+        assert self._hunt is not None
+        try:
+            ask = next(self._hunt) if last is None else self._hunt.send(answer_of(last))
+        except StopIteration as stop:
+            self._verdict = stop.value
+            return None
+        self._tell(ask)
+        self._rounds += 1
+        return asdict(ask)
+
+    def _tell(self, ask: Ask) -> None:
+        """Moves the live line, or writes one for the log."""
+        if self._live:
+            self._reporter.progress(f"{ask.stage}: {ask.why}", self._rounds, self._about["promised"], None)
+        else:
+            self._reporter.note(f"round {self._rounds + 1} of at most {self._about['promised']}, {ask.stage}: {ask.why}")
+
+    def verdict(self, about: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The verdict, for run.json."""
+        assert self._verdict is not None
+        found = self._verdict
+        told = {
+            "result": found.result, "suspects": [each.as_json() for each in found.suspects], "rounds": found.rounds,
+            "notes": list(found.notes), "no_verdict": found.no_verdict, "middle": found.middle,
+        }  # fmt: skip
+        self._about = {**about, "verdict": told}
+        return told
+
+    def act(self, folder: Path, event: Callable[..., None]) -> None:
+        """Writes recommendation.json, and with --apply drains who is confirmed. Raises RunFailed where the file cannot be written."""
+        from collbench.hunt.drain import apply, parse_cap
+        from collbench.hunt.recommendation import About, lines, recommendation, store
+
+        assert self._verdict is not None
+        about = About.here(folder, os.environ, [(host, node) for host, node in self._about["nodes"]], allocation=self._arguments.allocation,
+                           manager=self._manager, no_drain=_no_drain(self._arguments, self._about))  # fmt: skip
+        told = recommendation(self._verdict, about)
+        try:
+            path = store(folder, told)
+            self._advice = lines(told)
+            if self._arguments.apply:
+                applied = apply(told, parse_cap(self._arguments.max_drain), os.environ, note=lambda entry: event("drain", **entry))
+                told |= {"applied": applied.as_json(), "refused": applied.refused or None}
+                store(folder, told)
+                self._advice += applied.lines()
+        except OSError as error:
+            raise RunFailed(f"{folder}: recommendation.json cannot be written ({error.strerror or error}): make room there") from error
+        self._reporter.note(f"recommendation: {path}")
+
+    def end(self) -> None:
+        """Prints the verdict, what to do about it, and where the run is kept."""
+        self._reporter.close()
+        if self._about.get("verdict"):
+            from collbench.report.hunt import write_hunt
+
+            format, color = self._arguments.format, wants_color(sys.stdout, self._arguments.color)
+            write_hunt(self._about, format, sys.stdout, color=color, advice=self._advice)
+            sys.stdout.flush()
+            for line in self._advice if format == "csv" else ():
+                self._reporter.note(line)
+        super().end()
+
+
+def options_of(arguments: argparse.Namespace, about: Mapping[str, Any]) -> tuple[Options, dict[str, Any]]:
+    """How the hunt goes about it; and of a file of links, for run.json's "hunt", sentences on what is crossed, and the links that are not.
+
+    Raises UsageError.
+    """
+    if arguments.method == "groups" and about["no_groups"]:
+        raise UsageError(f"--method groups reduces over groups, and {about['no_groups']}: choose another --backend, or --method pairs")
+    can_reduce = about["no_groups"] is None
+    options = Options(
+        method=arguments.method if can_reduce else "pairs",
+        rounds=arguments.rounds,
+        most_rounds=max(1, int(arguments.budget / (MEASUREMENTS * arguments.max_time))),
+        seed=arguments.seed or 0,
+        growing=can_reduce and not arguments.no_growing,
+        isolate=not arguments.no_isolation,
+        can_inside=can_reduce and about["ranks_per_place"] > 1,
+        nics=tuple(about["nics"]),
+    )
+    return _with_cover(options, arguments.cover_links, about) if arguments.cover_links else (options, {})
+
+
+def _with_cover(options: Options, path: Path, about: Mapping[str, Any]) -> tuple[Options, dict[str, Any]]:
+    from collbench.hunt.cover import cover_links
+
+    if options.method == "groups":
+        raise UsageError("--cover-links chooses pairs, and --method groups measures none: leave one of the two out")
+    found = cover_links(path, hosts_of(about["places"]))
+    crossed = {"crossed": [found.sentence(), *found.notes], "uncovered": list(found.uncovered)}
+    return replace(options, leaf_of=found.leaf_of, cover=found.pairs), crossed
+
+
+def answer_of(one: HuntRound) -> Answer:
+    """What a round gave, as the hunt is told it."""
+    figures = [
+        Figure(*each)
+        for each in zip(
+            one.speed_bytes_per_s, one.backward_bytes_per_s, one.latency_s, one.low_bytes_per_s, one.high_bytes_per_s, one.wrong, one.na,
+            strict=True,
+        )
+    ]  # fmt: skip
+    return Answer(tuple(figures), one.flags)
+
+
+def _no_drain(arguments: argparse.Namespace, about: Mapping[str, Any]) -> str:
+    """Why nobody may be drained whatever the verdict; "": somebody may."""
+    if about["virtual"]:
+        return f"the ranks of {about['backend']} are made up"
+    return "ranks were slowed on purpose (--slowed)" if arguments.slowed else ""

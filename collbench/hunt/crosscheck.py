@@ -1,0 +1,224 @@
+"""Every candidate again, with partners that are known to be well, beside pairs of places that are well: rounds of it until all is said.
+
+In each round every case gets what it needs next, the deepest first; places that are well and free then meet one another, as controls.
+A third of those who are well is kept for that. Partners are those that were asked least; the first one from the candidate's own leaf,
+the second from another, where leaves are known; on the same host only for paths inside hosts.
+"""
+
+from __future__ import annotations
+
+import random as draws
+from collections import Counter
+from collections.abc import Generator, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from collbench.hunt.asks import PAIRS, Answer, Ask
+from collbench.hunt.book import Book
+from collbench.hunt.candidates import LATENCY, RECEIVES, SENDS, Candidate, Seen
+from collbench.hunt.judging import PlaceCase
+from collbench.hunt.paths import PathCase
+from collbench.hunt.trials import Measured, Scale
+from collbench.hunt.verdict import CONFIRMED
+
+STAGE = "cross-check"
+_MOST_CONTROLS = 16
+_KEPT = 3  # one in so many of those who are well is kept for controls
+_MOST_PATHS = 16
+_PEERS = 3  # other suspects that each is measured with, where there are so many
+
+Case = PlaceCase | PathCase
+
+
+@dataclass(frozen=True)
+class Wish:
+    """A pair that a case wants: `place` with `partner`; well: whether that one counts as known to be well."""
+
+    case: Case
+    place: int
+    partner: int
+    well: bool
+
+
+@dataclass
+class CrossCheck:
+    """What is known of who: `found` of the sweep, where places are (`hosts`, `leaves`), and everything measured (`book`)."""
+
+    book: Book
+    found: Seen
+    hosts: Sequence[str]
+    leaves: Sequence[str] | None
+    random: draws.Random
+    places: list[PlaceCase] = field(default_factory=list)
+    paths: list[PathCase] = field(default_factory=list)
+    left_out: int = 0
+    _used: Counter[int] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        """One case per candidate, of the paths the deepest."""
+        self.places = [PlaceCase(each) for each in self.found.places]
+        self.paths = [PathCase(each) for each in self.found.paths[:_MOST_PATHS]]
+        self.left_out = len(self.found.paths) - len(self.paths)
+        usual = {way: self.found.middle for way in (SENDS, RECEIVES) if self.found.middle}
+        self.scale = Scale(self.alike, usual)
+
+    def run(self, room: int) -> Generator[Ask, Answer, bool]:
+        """Rounds until nobody wants anything any longer, at most `room`; False: it ran out."""
+        while wishes := self._wishes():
+            if room <= 0:
+                return False
+            room -= 1
+            yield from self._round(wishes)
+        return True
+
+    def _round(self, wishes: Sequence[Wish]) -> Generator[Ask, Answer, None]:
+        pairs = [_pair(wish.place, wish.partner) for wish in wishes]
+        controls = self._controls(pairs)
+        numbers = f"{len(set(pairs))} pairs of suspects again, {len(controls)} of places that are well beside them"
+        groups = tuple(dict.fromkeys([*pairs, *controls]))
+        answer = yield from self.book.asking(Ask(PAIRS, groups, numbers, STAGE))
+        figures = dict(zip(groups, answer.figures, strict=True))
+        measured: list[Measured] = [(pair, figures[pair]) for pair in controls if figures[pair].speed is not None]
+        self.scale.learn(measured)
+        for wish, pair in zip(wishes, pairs, strict=True):
+            noise = _noise(wish.case.candidate)
+            wish.case.add(self.scale.trial(wish.place, (pair, figures[pair]), measured, wish.well, noise))
+        self._tell_parts()
+
+    def _tell_parts(self) -> None:
+        """Suspects that are fast with one another make a part of the network: others may be in a part of their own.
+
+        Whoever is slow with one of its own leaf, too, is not slow for that.
+        """
+        parts = any(case.fast_with_peer and case.fast_again is None for case in self.places)
+        for case in self.places:
+            own = any(self._same_leaf(each, case.place) for each in case.partners())
+            case.in_a_part = parts and not own
+
+    def _wishes(self) -> list[Wish]:
+        """What this round can give, every place once. Pairs without anybody who is well take no room from the controls."""
+        busy: set[int] = set()
+        wishes = [*self._peers(busy), *self._pairs_again(busy)]
+        free = [place for place in self.found.well if place not in busy]
+        kept = max(2, len(free) // _KEPT)
+        for case, place, again in self._wanting():
+            free = [each for each in free if each not in busy]
+            if place in busy or (len(free) <= kept and wishes):
+                continue
+            new = self._partner(case, place, free) if isinstance(case, PathCase) or case.needs_well else None
+            partner = again if new is None else new
+            if partner is None or partner in busy:
+                continue
+            wishes.append(Wish(case, place, partner, True))
+            busy |= {place, partner}
+            self._used[partner] += 1
+        return wishes
+
+    def _wanting(self) -> Iterable[tuple[Case, int, int | None]]:
+        """(case, place, the partner to meet again) of all who want one that is well."""
+        for case in self.places:
+            if self._wants(case):
+                yield case, case.place, case.once_more
+        for path in self._open_paths():
+            for place in path.needs_ends:
+                yield path, place, None
+
+    def _open_paths(self) -> list[PathCase]:
+        """Paths whose slowness neither end explains: those of a candidate wait until it is cleared."""
+        state = {case.place: None if self._wants(case) else case.state() for case in self.places}
+        waits = {place for place, told in state.items() if told is None or told == CONFIRMED}
+        return [path for path in self.paths if not waits & set(path.places)]
+
+    def _wants(self, case: PlaceCase) -> bool:
+        """Whether its state may still change; where nobody is left to meet it is what it is."""
+        met = {each for each in self.found.well if each != case.place} <= case.tried
+        return case.once_more is not None or (case.needs_well and not met)
+
+    def _pairs_again(self, busy: set[int]) -> list[Wish]:
+        wishes = []
+        for path in self._open_paths():
+            a, b = path.places
+            if path.needs_pair and not busy & {a, b}:
+                wishes.append(Wish(path, a, b, False))
+                busy |= {a, b}
+        return wishes
+
+    def _peers(self, busy: set[int]) -> list[Wish]:
+        """Whoever is slow with those who are well, with somebody it was fast with, or with another such: are they of one part?"""
+        wishes = []
+        for case in self.places:
+            partner = case.fast_again
+            if partner is None and case.slow_with_all and case.peers < _PEERS:
+                partner = self._peer(case, busy)
+            if partner is None or busy & {case.place, partner}:
+                continue
+            wishes += [Wish(each, each.place, self._other(each, case.place, partner), False) for each in self._of(case.place, partner)]
+            busy |= {case.place, partner}
+        return wishes
+
+    def _of(self, *places: int) -> list[PlaceCase]:
+        return [case for case in self.places if case.place in places and case.slow_with_all]
+
+    def _other(self, case: PlaceCase, a: int, b: int) -> int:
+        return b if case.place == a else a
+
+    def _peer(self, case: PlaceCase, busy: set[int]) -> int | None:
+        fast = [place for place in case.candidate.fast_with if place not in case.tried]
+        others = [each.place for each in self.places if each is not case and each.slow_with_all and each.place not in case.tried]
+        wanted = [place for place in fast or self._nearest(case.place, others) if place not in busy]
+        return wanted[0] if wanted else None
+
+    def _nearest(self, place: int, others: Sequence[int]) -> list[int]:
+        """Those of the same leaf first; paths inside hosts are another matter."""
+        apart = [each for each in others if self.hosts[each] != self.hosts[place]]
+        return sorted(apart, key=lambda each: not self._same_leaf(each, place))
+
+    def _partner(self, case: Case, place: int, free: Sequence[int]) -> int | None:
+        """One that is well and was asked least; of the leaf that is due."""
+        tried = case.tried if isinstance(case, PlaceCase) else case.tried(place) | set(case.places)
+        inside = case.candidate.inside
+        those = [each for each in free if each not in tried and (self.hosts[each] == self.hosts[place]) == inside]
+        if not those:
+            return None
+        other_leaf = len(tried) % 2 == 1
+        order = self.random.sample(those, len(those))
+        return min(order, key=lambda each: (self._same_leaf(each, place) == other_leaf, self._used[each]))
+
+    def _controls(self, pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Pairs of free places that are well, of each kind of path that is measured; any, where those are not to be had."""
+        taken = {place for pair in pairs for place in pair}
+        slow = {path.places for path in self.paths}
+        free = [place for place in self.found.well if place not in taken]
+        free = self.random.sample(free, len(free))
+        kinds: list[Hashable] = list(dict.fromkeys(self.alike(*pair) for pair in pairs))
+        found: list[tuple[int, int]] = []
+        for turn in range(_MOST_CONTROLS):
+            pair = self._control(free, kinds[turn % len(kinds)], slow)
+            if pair is not None:
+                found.append(pair)
+                free = [place for place in free if place not in pair]
+        return found or [pair for pair in [self._control(free, None, slow)] if pair is not None]
+
+    def _control(self, free: Sequence[int], kind: Hashable, slow: set[tuple[int, int]]) -> tuple[int, int] | None:
+        for at, a in enumerate(free):
+            for b in free[at + 1 :]:
+                if _pair(a, b) not in slow and (kind is None or self.alike(a, b) == kind):
+                    return _pair(a, b)
+        return None
+
+    def alike(self, a: int, b: int) -> Hashable:
+        """The kind of path between two places: within a host or a leaf, or not."""
+        return self.hosts[a] == self.hosts[b], self._same_leaf(a, b)
+
+    def _same_leaf(self, a: int, b: int) -> bool:
+        """Whether they are known to hang on one switch; "" is unknown."""
+        return self.leaves is not None and self.leaves[a] == self.leaves[b] != ""
+
+
+def _pair(a: int, b: int) -> tuple[int, int]:
+    return min(a, b), max(a, b)
+
+
+def _noise(candidate: Candidate) -> Mapping[str, float]:
+    """What the sweep knew of the figures that the candidate is about."""
+    ways = (LATENCY,) if LATENCY in candidate.ways else (SENDS, RECEIVES)
+    return dict.fromkeys(ways, candidate.noise)

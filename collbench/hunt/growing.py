@@ -1,0 +1,260 @@
+"""Groups that grow, for faults that no pair shows: a place that is slow only where many take part.
+
+Sizes double. At each of them all places are split into disjoint groups that run an all-reduce at the same time. A group that is slower
+than its siblings is divided: its halves (where there are many groups: smaller pieces) change places with parts of groups that are well,
+and whichever takes the slowness along is divided again, until one place is left. That one is measured once more among other partners
+that are well, and at the same time the partners it had with another place in its stead: only who is slow both times, with them and not
+they without it, is named. Groups that are slow together are divided at the same time.
+
+That takes log₂ N rounds for the sizes and about as many for all divisions together; whoever was named is left out of larger groups. Sizes
+that are slower than smaller ones with nobody to blame are told as a note: then it is the core of the network, or the library's
+algorithm for so many ranks.
+"""
+
+from __future__ import annotations
+
+import random as draws
+from collections.abc import Collection, Generator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from math import exp, log
+
+import numpy as np
+
+from collbench.hunt.asks import GROUPS, Answer, Ask, Figure, Hint, Options
+from collbench.hunt.groups import log_ratios
+from collbench.hunt.verdict import CONFIRMED
+
+LEAST_SIZE = 4  # smaller groups are pairs
+SLOW = log(0.85)  # of the siblings' speed: below what modes of launches do (8 %)
+_STEP_AND_CONFIRMATION = 2  # rounds
+_MOST_FOR_TWO = 9  # rounds
+WHOLE = 0.8  # as a ratio: larger rings have longer ways
+
+Part = tuple[int, ...]
+
+
+def sizes(n: int) -> list[int]:
+    """4, 8, … while two groups of that size are there, and the half of all where it is half as large again as the last."""
+    doubled = [1 << power for power in range(2, n.bit_length()) if 2 << power <= n]
+    return [*doubled, n // 2] if doubled and 2 * (n // 2) >= 3 * doubled[-1] else doubled
+
+
+def most_rounds(n: int, options: Options) -> int:
+    """How many rounds `look` takes at most: one for each size and for the whole, and those that divide who is slow."""
+    return len(sizes(n)) + 1 + _dividing(n) if options.growing and sizes(n) else 0
+
+
+def look(places: Sequence[int], options: Options, random: draws.Random) -> Generator[Ask, Answer, tuple[tuple[Hint, ...], tuple[str, ...]]]:
+    """(hints of kind "scale", of one place each and confirmed as told above; notes). Nothing below eight places, but a note."""
+    if not options.growing:
+        return (), ()
+    if not sizes(len(places)):
+        return (), (f"growing groups: {len(places)} places make no two groups of {LEAST_SIZE} to compare",)
+    found = _Growing(random, list(places), _dividing(len(places)))
+    for size in sizes(len(places)):
+        yield from found.at(size)
+    yield from found.whole()
+    return tuple(sorted(found.hints, key=lambda hint: hint.ratio)), tuple(found.notes)
+
+
+@dataclass
+class _Growing:
+    """places: those not named yet; well: by place the largest size at which its group was well.
+
+    room: rounds that are left to divide who is slow; usual: the bus bandwidth of the groups that are well, of the largest size so far
+    (their median), bytes per second; unsettled: whether somebody is slow and it stays open who.
+    """
+
+    random: draws.Random
+    places: list[int]
+    room: int
+    hints: list[Hint] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    well: dict[int, int] = field(default_factory=dict)
+    usual: float | None = None
+    unsettled: bool = False
+
+    def at(self, size: int) -> Generator[Ask, Answer, None]:
+        """Everything of one size (of the half of those who are left, if that is less)."""
+        size = min(size, len(self.places) // 2)
+        groups = _cut(self.random.sample(self.places, len(self.places)), size)
+        answer = yield _ask(groups, f"{len(groups)} groups of {size} beside one another")
+        slow = self._judge(groups, answer, size)
+        taken = (yield from self._divide(slow, size)) if slow else {}
+        if taken:
+            yield from self._confirm(taken, size)
+
+    def whole(self) -> Generator[Ask, Answer, None]:
+        """All who are left, against what smaller groups of them reached: measured twice, if there is room, before anything is said."""
+        if self.usual is None or self.unsettled or len(self.places) < 2 * LEAST_SIZE:
+            return
+        everybody, best = f"all {len(self.places)} places together", 0.0
+        for turn in ("once", "again")[: 1 + min(1, self.room)]:
+            answer = yield _ask([tuple(sorted(self.places))], f"{everybody}, {turn}")
+            if not answer.figures[0].speed:
+                self.notes.append(f"{everybody} could not be measured: {_why(answer.figures[0])}")
+                return
+            best = max(best, answer.figures[0].speed / self.usual)
+            if best > WHOLE:
+                return
+        self.notes.append(
+            f"{everybody} reach {best:.0%} of the bus bandwidth of smaller groups, and no part of them is to blame: it is the core of the "
+            "network, or the library's algorithm for so many ranks; nobody is accused"
+        )
+
+    def _judge(self, groups: Sequence[Part], answer: Answer, size: int) -> list[Part]:
+        """The slow groups, the worst first; what the others reach is kept. With too many slow ones there is nobody to divide them with."""
+        told = dict(zip(groups, zip(log_ratios(answer), answer.figures, strict=True), strict=True))
+        slow = sorted((group for group in groups if told[group][0] < SLOW), key=lambda group: told[group][0])
+        well = [group for group in groups if told[group][0] >= SLOW]
+        self.notes += [f"a group of {size} could not be measured: {_why(figure)}" for ratio, figure in told.values() if np.isnan(ratio)]
+        self.well |= {place: size for group in well for place in group}
+        if len(slow) > len(well):
+            self._leave(f"{len(slow)} of {len(groups)} groups of {size} are slower than the others: too many to tell by whom")
+            return []
+        if well:
+            self._tell_usual([speed for group in well if (speed := told[group][1].speed)], size)
+        return slow
+
+    def _tell_usual(self, speeds: Sequence[float], size: int) -> None:
+        """A note where groups of this size are all alike slower than those of the last one."""
+        usual = float(np.median(speeds))
+        if self.usual and usual < WHOLE * self.usual:
+            self.notes.append(
+                f"groups of {size}, all alike, reach {usual / self.usual:.0%} of the bus bandwidth of smaller ones: it is what they share, "
+                "the network above the switches next to them or the library's algorithm; nobody is accused"
+            )
+        self.usual = usual
+
+    def _divide(self, slow: list[Part], size: int) -> Generator[Ask, Answer, dict[int, Part]]:
+        """Single places that take the slowness along, each with the partners it had when it was alone among others."""
+        taken: dict[int, Part] = {}
+        parts = slow
+        while parts and self._has_room(parts, size):
+            others = self._others({place for part in parts for place in part} | set(taken), size)
+            parts, pieces = self._pieces(parts, size, len(others))
+            if not pieces:
+                break
+            groups = _filled(pieces, size, others)
+            answer = yield _ask(groups, f"groups of {size} with {len(pieces)} pieces of {len(parts)} slow ones")
+            told = dict(zip(pieces, zip(log_ratios(answer), answer.figures, strict=True), strict=False))
+            blamed = [piece for piece in pieces if told[piece][0] < SLOW]
+            self.well |= {place: size for piece in pieces if told[piece][0] >= SLOW for place in piece}
+            self._tell_lost(parts, told, size)
+            partners = {piece[0]: tuple(set(group) - set(piece)) for piece, group in zip(pieces, groups, strict=False)}
+            taken |= {piece[0]: partners[piece[0]] for piece in blamed if len(piece) == 1}
+            parts = [piece for piece in blamed if len(piece) > 1]
+        return taken
+
+    def _has_room(self, parts: Sequence[Part], size: int) -> bool:
+        """For a division and the confirmation after it. Takes the division's round."""
+        if self.room < _STEP_AND_CONFIRMATION:
+            self._leave(f"{_parts(len(parts))} slow in groups of {size}, and no rounds were left to tell who is the reason")
+            return False
+        self.room -= 1
+        return True
+
+    def _leave(self, note: str) -> None:
+        """Somebody is slow and it stays open who: then the whole tells nothing either."""
+        self.notes.append(note)
+        self.unsettled = True
+
+    def _others(self, suspected: Collection[int], size: int) -> list[int]:
+        """Everybody whose group of this size was well, in drawn order."""
+        well = [place for place in self.places if self.well.get(place) == size and place not in suspected]
+        return self.random.sample(well, len(well))
+
+    def _pieces(self, parts: Sequence[Part], size: int, others: int) -> tuple[list[Part], list[Part]]:
+        """(the parts that can be divided now, the worst first; their pieces): as many pieces as there are others to complete groups."""
+        most = next((number for number in range(len(parts), 0, -1) if _cuts(parts[:number], size, others) > 1), 0)
+        if most < len(parts):
+            self._leave(f"{_parts(len(parts) - most)} slow in groups of {size}, too many for the others to divide them with")
+        kept = list(parts[:most])
+        return kept, [piece for part in kept for piece in _divided(part, _cuts(kept, size, others))]
+
+    def _tell_lost(self, parts: Sequence[Part], told: Mapping[Part, tuple[float, Figure]], size: int) -> None:
+        """A note where nothing is left to follow: no piece was slow with others."""
+        for part in parts:
+            of_part = [told[piece] for piece in told if set(piece) <= set(part)]
+            lost = [figure for ratio, figure in of_part if np.isnan(ratio)]
+            if lost:
+                self.notes.append(f"a part of a slow group of {size} could not be measured: {_why(lost[0])}")
+            elif min(ratio for ratio, _ in of_part) >= SLOW:
+                self.notes.append(
+                    f"a group of {size} was slow, and no piece of the {len(part)} places that were left of it was with others: "
+                    "it is the paths between them, or chance; nobody is named"
+                )
+
+    def _confirm(self, taken: Mapping[int, Part], size: int) -> Generator[Ask, Answer, None]:
+        """Each with new partners, as far as there are some, at the same time as whole groups of others who are well."""
+        self.room -= 1
+        had = {place for partners in taken.values() for place in partners}
+        others = sorted(self._others(taken, size), key=lambda place: place in had)
+        most = max(0, (len(others) - size) // (size - 1))
+        if most < len(taken):
+            self._leave(f"{len(taken) - most} more places were slow in groups of {size} than could be measured again: they are not named")
+        singles = [(place,) for place in taken][:most]
+        if not singles:
+            return
+        groups = _filled(singles, size, others)
+        answer = yield _ask(groups, f"groups of {size}: {len(singles)} suspects with new partners")
+        for (place,), group, ratio, figure in zip(singles, groups, log_ratios(answer), answer.figures, strict=False):
+            partners = tuple(sorted({*group, *taken[place]} - {place}))
+            self._settle(Hint((place,), "scale", exp(ratio), "", CONFIRMED, partners), size, figure)
+        named = {hint.places[0] for hint in self.hints}
+        self.places = [place for place in self.places if place not in named]
+
+    def _settle(self, hint: Hint, size: int, figure: Figure) -> None:
+        """The hint with its reason, or a note where it was as fast as the others the second time."""
+        if not hint.ratio < exp(SLOW):
+            lost = "" if figure.speed else f": {_why(figure)}"
+            self.notes.append(f"a place that was slow in groups of {size} was not when it was measured again{lost}; it is not named")
+            return
+        slow = f"two groups of {size} were slow with it, the last one at {hint.ratio:.0%} of the bus bandwidth of others at the same time"
+        well = self.well.get(hint.places[0])
+        alone = "all of its partners were well without it" + (f", and in groups of {well} it was as fast as the others" if well else "")
+        self.hints.append(replace(hint, why=f"{slow}; {alone}", evidence=(slow, alone)))
+
+
+def _parts(number: int) -> str:
+    return "1 more part was" if number == 1 else f"{number} more parts were"
+
+
+def _ask(groups: Sequence[Part], why: str) -> Ask:
+    return Ask(GROUPS, tuple(groups), why, stage="growing")
+
+
+def _dividing(n: int) -> int:
+    """Rounds that divide a group as large as half of all by halves, and confirm who is left; of few places those for two groups."""
+    once = (n // 2 - 1).bit_length() + 1
+    return max(once, min(2 * once, _MOST_FOR_TWO))
+
+
+def _cuts(parts: Sequence[Part], size: int, others: int) -> int:
+    """Into how many pieces each of these parts can be divided, so that so many others complete a group of `size` for each piece."""
+    needed = others + sum(map(len, parts))
+    return min(needed // (len(parts) * size), max(map(len, parts)))
+
+
+def _divided(part: Part, number: int) -> list[Part]:
+    """In so many pieces, of sizes that differ by one at most; no empty ones."""
+    edges = [len(part) * step // number for step in range(number + 1)]
+    return [part[low:high] for low, high in pairwise(edges) if high > low]
+
+
+def _cut(places: Sequence[int], size: int) -> list[Part]:
+    return [tuple(sorted(places[at : at + size])) for at in range(0, len(places) - size + 1, size)]
+
+
+def _filled(pieces: Sequence[Part], size: int, others: Sequence[int]) -> list[Part]:
+    """A group for each piece, completed by others who are well, and whole groups of those who are left over to compare with."""
+    groups, left = [], list(others)
+    for piece in pieces:
+        taken, left = left[: size - len(piece)], left[size - len(piece) :]
+        groups.append(tuple(sorted([*piece, *taken])))
+    return [*groups, *_cut(left, size)]
+
+
+def _why(figure: Figure) -> str:
+    return figure.na or "no reason was given"

@@ -1,0 +1,187 @@
+"""What a hunt came to: who is confirmed, cleared or neither and what speaks for it, for people, and as CSV and JSON for programs.
+
+Everything is told from run.json's "hunt", so that a stored hunt reads as it did when it was measured.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TextIO
+
+from collbench.errors import UsageError
+from collbench.hunt.recommendation import CODES, what
+from collbench.hunt.verdict import CLEARED, CONFIRMED, INCONCLUSIVE
+from collbench.peak.ceiling import TOLERANCE
+from collbench.report.flags import defused, printable
+from collbench.report.probe_wrap import width_of, wrapped
+from collbench.report.screen import PlainScreen, write_line
+from collbench.report.table import Line
+from collbench.results.jsonl import to_line
+from collbench.units import format_percent, format_rate, format_size
+
+FORMATS = ("table", "csv", "json")
+FAR_BELOW = 0.7  # of the ceiling: where everybody reaches less, nobody stands out, and all may be ill
+_MOST_SHOWN = 20  # of the cleared and the undecided; whoever is confirmed is told whole
+_STYLES = {CONFIRMED: "wrong", INCONCLUSIVE: "doubtful", CLEARED: ""}
+_COLUMNS = ("state", "code", "kind", "places", "ratio", "ratio_low", "ratio_high", "partners", "part", "evidence")
+
+
+def write_hunt(about: Mapping[str, Any], format: str, out: TextIO, *, color: bool, advice: Sequence[str] = ()) -> None:
+    """Prints what a hunt came to on `out`.
+
+    about   run.json's "hunt"; its "verdict" is None where the hunt broke off
+    format  table, csv (a record per suspect) or json (one object). Raises UsageError for another one
+    advice  what to do about it, a line each, of recommendation.json
+    """
+    if format not in FORMATS:
+        raise UsageError(f"--format '{format}' is unknown for a hunt: choose from {', '.join(FORMATS)}")
+    if format == "table":
+        screen, width = PlainScreen(out, out, color), width_of(out)
+        for text, style in [*_told(about), *((line, "foot") for line in advice)]:
+            typed = text in advice and text.startswith("  ")  # a command to be pasted: a line break would be, too
+            for line in wrapped([Line(printable(text), style)], None if typed else width):
+                screen.data(line)
+        return
+    for text in _csv(about) if format == "csv" else [to_line({**as_object(about), "advice": list(advice)})]:
+        write_line(out, text)
+
+
+def hunted(about: Mapping[str, Any]) -> str:
+    """What was done, in one line: "hunt among 64 ranks, over simulated, messages of 1 MiB, 14 rounds (at most 23 were promised)"."""
+    size = about.get("size_bytes")
+    over = f", over {about['backend']}" if isinstance(about.get("backend"), str) else ""
+    messages = f", messages of {format_size(size)}" if isinstance(size, int) else ""
+    done, most = about.get("rounds"), about.get("promised")
+    rounds = f", {done} {'round' if done == 1 else 'rounds'}" if isinstance(done, int) else ""
+    promised = f" (at most {most} were promised)" if rounds and isinstance(most, int) else ""
+    return f"hunt among {len(about['places'])} {about.get('by', 'place')}s{over}{messages}{rounds}{promised}"
+
+
+def headline(verdict: Mapping[str, Any]) -> str:
+    """The verdict in one line."""
+    counts = {state: sum(each["state"] == state for each in verdict["suspects"]) for state in (CONFIRMED, CLEARED, INCONCLUSIVE)}
+    told = ", ".join(f"{number} {state}" for state, number in counts.items() if number)
+    if verdict["result"] == CONFIRMED:
+        return told
+    if verdict["result"] == "nobody":
+        return "nobody is slower than the others" + (f": {told}" if told else "")
+    return f"no verdict: {verdict.get('no_verdict') or told}"
+
+
+def usual(about: Mapping[str, Any]) -> str | None:
+    """What most of them reach of what they could: "usually 9.87 of 10.0 GB/s (99 %), limited by a simulated link"; None: not known."""
+    middle = (about.get("verdict") or {}).get("middle")
+    if not isinstance(middle, int | float) or middle <= 0:
+        return None
+    share, ceiling = share_of_ceiling(about), about.get("ceiling") or {}
+    if share is None:
+        return f"usually {format_rate(middle)} GB/s, and no ceiling is known to set it against"
+    if share > TOLERANCE:
+        most = format_rate(ceiling["bytes_per_s"])
+        return f"usually {format_rate(middle)} GB/s, above the {most} that {ceiling['limited_by']} is said to carry: no percentage is given"
+    told = f"usually {format_rate(middle)} of {format_rate(ceiling['bytes_per_s'])} GB/s ({format_percent(100 * share)})"
+    return f"{told}, limited by {ceiling['limited_by']}"
+
+
+def share_of_ceiling(about: Mapping[str, Any]) -> float | None:
+    """What the usual speed is of the ceiling, from 0 to about 1; None where one of them is not known."""
+    ceiling, middle = about.get("ceiling"), (about.get("verdict") or {}).get("middle")
+    most = ceiling.get("bytes_per_s") if isinstance(ceiling, dict) and isinstance(ceiling.get("limited_by"), str) else None
+    if not all(isinstance(value, int | float) and value > 0 for value in (most, middle)):
+        return None
+    return float(middle / most)  # type: ignore[operator]
+
+
+def all_are_slow(about: Mapping[str, Any]) -> str | None:
+    """A sentence where nobody stands out, and yet all are far below the ceiling."""
+    share = share_of_ceiling(about)
+    if share is None or share >= FAR_BELOW or (about.get("verdict") or {}).get("result") != "nobody":
+        return None
+    return (
+        f"all are equally slow, at {format_percent(100 * share)} of the ceiling ({about['ceiling']['limited_by']}): nobody is accused; see "
+        "what they have in common (`collbench doctor`, `collbench probe --measure`), or whether a larger --size or --window reaches more"
+    )
+
+
+def next_steps(about: Mapping[str, Any]) -> list[str]:
+    """What to type next, where the verdict is not clear."""
+    verdict = about.get("verdict")
+    if verdict is None:
+        return ["the hunt broke off: nobody is judged; start it again"]
+    undecided = [each for each in verdict["suspects"] if each["state"] == INCONCLUSIVE]
+    slow = all_are_slow(about)
+    longer = about.get("max_time_s")
+    again = f"collbench hunt --max-time {4 * longer:g}" if isinstance(longer, int | float) else "collbench hunt"
+    return [*([slow] if slow else []), *([f"to decide, measure longer, on an idle system: `{again}`"] if undecided else [])]
+
+
+def sentence(suspect: Mapping[str, Any], places: Sequence[str]) -> str:
+    """ "confirmed: node07 sends and receives at 51 % of the others (50 % to 52 %), the interface eth1: beside node02 and node05, …"."""
+    ends = [suspect.get("low"), suspect.get("high")]
+    known = all(isinstance(end, int | float) for end in ends) and suspect["kind"] != "latency"
+    span = f" ({' to '.join(format_percent(100 * end) for end in ends if end is not None)})" if known else ""
+    part = f": {suspect['part']}" if suspect["part"] else ""
+    who = " and ".join(places[place] for place in suspect["places"])
+    who = f"the path between {who}" if len(suspect["places"]) > 1 else who
+    if suspect["state"] == CLEARED:
+        return f"{CLEARED}: {who} is as fast as the others"
+    return f"{suspect['state']}: {who} {_does(suspect)}{span}{part}"
+
+
+def _does(suspect: Mapping[str, Any]) -> str:
+    return what(suspect["kind"], suspect["ratio"]) if suspect["kind"] in CODES else "is slow"
+
+
+def _told(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Lines with their styles."""
+    yield hunted(about), "head"
+    verdict, places = about.get("verdict"), about["places"]
+    if verdict:
+        yield headline(verdict), "wrong" if verdict["result"] == CONFIRMED else ""
+        for state in (CONFIRMED, INCONCLUSIVE, CLEARED):
+            yield from _suspects([each for each in verdict["suspects"] if each["state"] == state], places, state)
+        yield from ((text, "") for text in [usual(about)] if text)
+        yield from ((note, "foot") for note in verdict["notes"])
+    yield from ((text, "foot") for text in about.get("crossed") or ())
+    yield from ((text, "foot") for text in next_steps(about))
+
+
+def _suspects(suspects: Sequence[Mapping[str, Any]], places: Sequence[str], state: str) -> Iterator[tuple[str, str]]:
+    shown = suspects if state == CONFIRMED else suspects[:_MOST_SHOWN]
+    for each in shown:
+        yield sentence(each, places), _STYLES[state]
+        yield from ((f"  {text}", "") for text in each["evidence"])
+    if len(shown) < len(suspects):
+        yield f"and {len(suspects) - len(shown)} more {state}: see --format json", "foot"
+
+
+def as_object(about: Mapping[str, Any]) -> dict[str, Any]:
+    """One object: what was hunted, the suspects with their codes and sentences; places and partners are numbers of the list of places."""
+    verdict = about.get("verdict") or {}
+    suspects = [
+        {**each, "code": CODES.get(each["kind"]), "sentence": sentence(each, about["places"])} for each in verdict.get("suspects", [])
+    ]
+    kept = {name: value for name, value in about.items() if name not in ("places", "verdict", "nodes")}
+    return {
+        "schema": 1, "places": about["places"], "result": verdict.get("result"), "suspects": suspects, "notes": verdict.get("notes", []),
+        "middle_bytes_per_s": verdict.get("middle"), "share_of_ceiling": share_of_ceiling(about), "next": next_steps(about), "about": kept,
+    }  # fmt: skip
+
+
+def _csv(about: Mapping[str, Any]) -> Iterator[str]:
+    """A header and a record for each suspect; RFC 4180 ends records with a carriage return."""
+    yield _record(_COLUMNS)
+    places = about["places"]
+    for each in (about.get("verdict") or {}).get("suspects", []):
+        who, partners = (" ".join(defused(places[place]) for place in each[name]) for name in ("places", "partners"))
+        ratios = ["" if each.get(name) is None else repr(float(each[name])) for name in ("ratio", "low", "high")]
+        words = [defused(text) for text in (each["part"], "; ".join(each["evidence"]))]
+        yield _record([each["state"], CODES.get(each["kind"], ""), defused(each["kind"]), who, *ratios, partners, *words])
+
+
+def _record(cells: Sequence[str]) -> str:
+    text = io.StringIO()
+    csv.writer(text).writerow(cells)
+    return text.getvalue().removesuffix("\n")

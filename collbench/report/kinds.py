@@ -1,0 +1,68 @@
+"""Runs whose results are neither rows of cells nor a matrix of pairs: how each kind is told, checked and shown once more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, TextIO
+
+from collbench.errors import UsageError
+from collbench.results.folder import HUNT, WORKLOAD
+from collbench.results.reader import Run
+
+Writing = Callable[..., None]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """name    of the command, and of what run.json holds of it
+    file    the lines of its results, in the run's folder
+    module  where `check_stored(run)` (raises UsageError for a run that does not fit) and `write_stored(run, format, out, err, color)` are
+    what    for sentences: "a hunt"
+    """
+
+    name: str
+    file: str
+    module: str
+    what: str
+
+    def check(self, run: Run) -> None:
+        """Raises UsageError where the run cannot be shown."""
+        self._function("check_stored")(run)
+
+    def write(self, run: Run, format: str, *, out: TextIO, err: TextIO, color: bool) -> None:
+        """Shows it. Raises UsageError for a format that it does not have."""
+        self._function("write_stored")(run, format, out=out, err=err, color=color)
+
+    def _function(self, name: str) -> Any:
+        return getattr(import_module(f"collbench.report.{self.module}"), name)  # most reports need none of them
+
+
+KINDS = (Kind("hunt", HUNT, "hunt_stored", "a hunt"), Kind("workload", WORKLOAD, "workload_stored", "training traffic"))
+
+
+def kind_of(run: Run) -> Kind | None:
+    """Which of them a run is; None: rows, or pairs."""
+    return next((kind for kind in KINDS if kind.name in run.info or (run.path / kind.file).is_file()), None)
+
+
+def of_kinds(runs: Sequence[Run]) -> Iterator[tuple[Run, Kind]]:
+    """The runs of these kinds, in their order."""
+    yield from ((run, kind) for run in runs if (kind := kind_of(run)))
+
+
+def not_drawn(runs: Sequence[Run]) -> list[str]:
+    """A sentence for each run that a page, Markdown and OpenMetrics leave out."""
+    return [f"{run.path} holds {kind.what}, which is shown by `collbench report {run.path}` alone" for run, kind in of_kinds(runs)]
+
+
+def write_csv(runs: Sequence[tuple[Run, Kind]], path: Path, err: TextIO) -> None:
+    """Writes runs of one kind to one file, each with its header. Raises UsageError when it cannot be written."""
+    try:
+        with path.open("w", encoding="utf-8", newline="") as file:
+            for run, kind in runs:
+                kind.write(run, "csv", out=file, err=err, color=False)
+    except OSError as error:
+        raise UsageError(f"--csv {path} cannot be written ({error.strerror or error}): choose another file") from error

@@ -1,0 +1,193 @@
+"""What `collbench workload` measured: a line per training and backend in workload.jsonl."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from collbench.peak.ceiling import Ceiling
+from collbench.results import folder
+from collbench.results.reader import Run, read_lines, read_run
+from collbench.results.record import Times
+
+WORKLOAD = folder.WORKLOAD
+
+
+@dataclass(frozen=True)
+class StepRow:
+    """One training step's traffic on one backend. Where it could not be measured `na` says why, and there are no figures.
+
+    regime, model, options   what was asked: "data-parallel", "bert-large", {"update": "sharded"}; note: what the regime says of itself
+    parameters, dtype, bucket_bytes   of the model and its gradients
+    payload_bytes   what the training itself wants moved, per rank
+    moved_bytes     per step, of the rank that moves most, by the conventions of busbw (see workloads.moved): exchange by exchange the
+                    busier direction, since one follows the other. Of asynchronous training what a worker pushes and pulls in a round
+    n, time_s, stopped   samples of a whole step, from the ranks' meeting to the end of the slowest; why no more were taken. Of
+                    asynchronous training: rounds of a worker, which meets nobody
+    busbw_bytes_per_s   moved_bytes by the time. Of asynchronous training what the busiest server takes in per second, which is also what
+                    it sends out
+    ceiling_time_s  how long the step takes at its exchanges' ceilings, one after the other where they share a rank
+    ceiling         moved_bytes by that time, limited by the exchange that takes most of it; its rate is None where one of them has none
+    parts           what the step consists of; exchanges alike in all but `what` are one: {"what", "operation", "groups" (how many),
+                    "group_ranks" (of each), "size_bytes", "times" (in a step), "moved_bytes" (of a rank, all times), "time_s" (of one,
+                    alone; null: not looked at), "busbw_bytes_per_s", "ceiling", "percent_of_ceiling"}
+    parts_time_s    all parts' times alone, one after the other where they share a rank: what is left of the step is what they cost or
+                    save one another
+    checked, wrong, wrong_detail   as in a row of cells
+    staleness       of asynchronous training: how many updates of others a server had applied between what a worker pulled and its next
+                    update: {"p50", "p95", "max", "workers": [{"rank", "steps", "steps_per_s", "p50", "p95", "max"}],
+                    "servers": [{"rank", "updates"}], "steps_per_s" (of all), "duration_s"}; else empty
+    """
+
+    regime: str
+    model: str
+    backend: str
+    device: str
+    ranks: int
+    nodes: int
+    dtype: str
+    parameters: int
+    bucket_bytes: int
+    payload_bytes: int
+    moved_bytes: float
+    options: dict[str, str] = field(default_factory=dict)
+    note: str = ""
+    na: str | None = None
+    n: int = 0
+    time_s: Times | None = None
+    stopped: str | None = None
+    busbw_bytes_per_s: float | None = None
+    ceiling: Ceiling | None = None
+    ceiling_time_s: float | None = None
+    percent_of_ceiling: float | None = None
+    parts: list[dict[str, Any]] = field(default_factory=list)
+    parts_time_s: float | None = None
+    checked: int = 0
+    wrong: int | None = None
+    wrong_detail: str | None = None
+    flags: tuple[str, ...] = ()
+    staleness: dict[str, Any] = field(default_factory=dict)
+    evidence: dict[str, Any] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return asdict(self)
+
+
+def holds_workload(run: Run) -> bool:
+    """Whether the run measured training's traffic."""
+    return isinstance(run.info.get("workload"), dict) or (run.path / WORKLOAD).is_file()
+
+
+def read_workload(run: Run | Path) -> tuple[dict[str, Any], list[StepRow], list[str]]:
+    """(run.json's "workload", the rows up to the last that is whole, what could not be read). Raises UsageError where there is no run."""
+    run = read_run(run) if isinstance(run, Path) else run
+    about, warnings = run.info.get("workload"), list[str]()
+    rows = list(read_lines(run.path / WORKLOAD, step_from_json, warnings))
+    return about if isinstance(about, dict) else {}, rows, warnings
+
+
+def step_from_json(values: dict[str, Any]) -> StepRow:
+    """The row in `values`, every field checked; unknown keys are left out. Raises ValueError naming the first misfit."""
+    known = {each.name: values[each.name] for each in fields(StepRow) if each.name in values}
+    for name, fits in _FITS.items():
+        if name in known and not fits(known[name]):
+            raise ValueError(f"'{name}' is {str(known[name])[:40]!r}")
+    known["flags"] = tuple(known.get("flags", ()))
+    try:
+        known["parts"] = [_part(each) for each in known.get("parts", [])]
+        return StepRow(**{**known, "time_s": _times(known.get("time_s")), "ceiling": _ceiling(known.get("ceiling"))})
+    except TypeError as error:
+        raise ValueError(f"fields are missing or misplaced ({error})") from error
+
+
+def _part(values: Mapping[str, Any]) -> dict[str, Any]:
+    """A part whose every key is there and fits."""
+    for name, fits in _PART.items():
+        if not fits(values.get(name)):
+            raise ValueError(f"'{name}' of a part is {str(values.get(name))[:40]!r}")
+    _times(values["time_s"])
+    _ceiling(values["ceiling"])
+    return dict(values)
+
+
+def _times(values: Any) -> Times | None:
+    return None if values is None else Times(**_only(values, Times, dict.fromkeys(_TIMES, _is_time)))
+
+
+def _ceiling(values: Any) -> Ceiling | None:
+    return None if values is None else Ceiling(**_only(values, Ceiling, {**dict.fromkeys(_WORDS, _is_text), "bytes_per_s": _is_time}))
+
+
+def _only(values: Any, kind: type[Any], fits: Mapping[str, Callable[[Any], bool]]) -> dict[str, Any]:
+    """The fields of a nested record. Raises ValueError for one that is missing or does not fit."""
+    if not isinstance(values, dict):
+        raise ValueError(f"{kind.__name__} is {str(values)[:40]!r}")
+    for name, fit in fits.items():
+        if not fit(values.get(name, "" if fit is _is_text else None)):
+            raise ValueError(f"'{name}' is {str(values.get(name))[:40]!r}")
+    if kind is Times and values.get("p50") is None:
+        raise ValueError("its time is no number")
+    known: dict[str, Any] = {each.name: values[each.name] for each in fields(kind) if each.name in values}
+    return known
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_word(value: Any) -> bool:
+    return value is None or isinstance(value, str)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_time(value: Any) -> bool:
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool) and value >= 0)
+
+
+def _is_amount(value: Any) -> bool:
+    return value is not None and _is_time(value)
+
+
+def _is_object(value: Any) -> bool:
+    return isinstance(value, dict)
+
+
+def _is_staleness(value: Any) -> bool:
+    """Empty, or with everything that a table shows of it."""
+    if not isinstance(value, dict):
+        return False
+    of_all = all(_is_time(value.get(name)) for name in ("p50", "p95", "max", "steps_per_s", "duration_s"))
+    return of_all and all(
+        isinstance(each, dict) and all(_is_amount(number) or number is None for number in each.values())
+        for name in ("workers", "servers")
+        for each in (value.get(name, []) if isinstance(value.get(name, []), list) else [None])
+    )
+
+
+_TIMES = tuple(each.name for each in fields(Times))
+_WORDS = ("kind", "limited_by", "model", "source")
+_PART: dict[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(("what", "operation"), _is_text),
+    **dict.fromkeys(("groups", "group_ranks", "size_bytes", "times"), _is_count),
+    **dict.fromkeys(("moved_bytes", "busbw_bytes_per_s", "percent_of_ceiling"), _is_time),
+    **dict.fromkeys(("time_s", "ceiling"), lambda value: value is None or isinstance(value, dict)),
+}
+_FITS: dict[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(("regime", "model", "backend", "device", "dtype", "note"), _is_text),
+    **dict.fromkeys(("na", "stopped", "wrong_detail"), _is_word),
+    **dict.fromkeys(("ranks", "nodes", "parameters", "bucket_bytes", "payload_bytes", "n", "checked"), _is_count),
+    "moved_bytes": _is_amount,
+    "wrong": lambda value: value is None or _is_count(value),
+    **dict.fromkeys(("busbw_bytes_per_s", "ceiling_time_s", "percent_of_ceiling", "parts_time_s"), _is_time),
+    "options": lambda value: isinstance(value, dict) and all(isinstance(each, str) for each in value.values()),
+    "parts": lambda value: isinstance(value, list) and all(isinstance(each, dict) for each in value),
+    "flags": lambda value: isinstance(value, list | tuple) and all(isinstance(each, str) for each in value),
+    "staleness": _is_staleness,
+    "evidence": _is_object,
+}

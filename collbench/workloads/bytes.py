@@ -1,0 +1,160 @@
+"""What an exchange sends over the wire: bytes out of and into each rank, or each host, to be held against counters.
+
+Where a library's algorithm is known, or messages go straight from who has them to who gets them, that is exact; of a broadcast and a
+reduction it is the least that any algorithm needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collbench.errors import UsageError
+from collbench.operations.dtypes import dtype_named
+from collbench.operations.traffic import elements
+from collbench.workloads.exchange import Exchange
+
+RING, DIRECT, WHOLE = "ring", "direct", "allreduce"
+# What libraries were seen to do otherwise (tests/launchers/test_bytes_across_hosts.py), as `moved_in_step` takes it.
+GLOO = {"reducescatter": WHOLE}
+_Matrix = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Moved:
+    """Bytes by place (a rank, or a host's number), payload alone; exact: no algorithm in question could move more or fewer."""
+
+    sent: dict[int, float]
+    received: dict[int, float]
+    exact: bool
+
+    def __add__(self, other: Moved) -> Moved:
+        """Both, one after the other."""
+        return Moved(_sum(self.sent, other.sent), _sum(self.received, other.received), self.exact and other.exact)
+
+
+def moved(exchange: Exchange, places: Sequence[int] | None = None, algorithm: str | None = None) -> Moved:
+    """What an exchange moves between places, all its `times` together.
+
+    places     by rank the number of its host; None: every rank is a place of its own
+    algorithm  "ring" (all-reduce, reduce-scatter, all-gather: neighbours are those of the group, the last one's is the first), "direct"
+               (each part straight to who gets it), "allreduce" (a reduce-scatter that is one, of which each rank keeps its part);
+               None: "ring" where there is one
+
+    Raises UsageError for an operation or an algorithm whose bytes are not known.
+    """
+    at = {rank: rank if places is None else places[rank] for group in exchange.groups for rank in group}
+    everywhere = sorted(set(at.values()) if places is None else set(places))
+    matrices = [_between(exchange, len(group), algorithm) for group in exchange.groups]
+    sent, received = dict.fromkeys(everywhere, 0.0), dict.fromkeys(everywhere, 0.0)
+    exact = exchange.operation not in _LEAST
+    for group, matrix in zip(exchange.groups, matrices, strict=True):
+        _count([at[rank] for rank in group], matrix if exact else _copied_once(group, at, exchange), sent, received)
+    return Moved(_times(sent, exchange.times), _times(received, exchange.times), exact)
+
+
+def moved_in_step(exchanges: Sequence[Exchange], places: Sequence[int] | None = None, algorithms: Mapping[str, str] | None = None) -> Moved:
+    """What all of them move together; algorithms: by operation, else as `moved` takes it."""
+    return reduce(Moved.__add__, (moved(one, places, (algorithms or {}).get(one.operation)) for one in exchanges), Moved({}, {}, True))
+
+
+def _times(one: Mapping[int, float], times: int) -> dict[int, float]:
+    return {place: size * times for place, size in one.items()}
+
+
+def _sum(one: Mapping[int, float], other: Mapping[int, float]) -> dict[int, float]:
+    return {place: one.get(place, 0.0) + other.get(place, 0.0) for place in sorted({*one, *other})}
+
+
+def _count(at: Sequence[int], matrix: _Matrix, sent: dict[int, float], received: dict[int, float]) -> None:
+    place = np.array(at)
+    crossing = np.where(place[:, None] != place[None, :], matrix, 0.0)
+    for way, of_rank in ((sent, crossing.sum(axis=1).tolist()), (received, crossing.sum(axis=0).tolist())):
+        for where, size in zip(at, of_rank, strict=True):
+            way[where] += size
+
+
+def _ring(share: Callable[[int], float]) -> Callable[[Exchange, int], _Matrix]:
+    """Every rank sends the next one `share` of the size."""
+    return lambda exchange, n: np.roll(np.eye(n), 1, axis=1) * (share(n) * exchange.size_bytes)
+
+
+def _straight(exchange: Exchange, n: int) -> _Matrix:
+    """Every rank sends every other one a part."""
+    return (np.ones((n, n)) - np.eye(n)) * (exchange.size_bytes / n)
+
+
+def _from_root(exchange: Exchange, n: int) -> _Matrix:
+    return _rooted(n, exchange.root or 0) * (exchange.size_bytes / n)
+
+
+def _to_root(exchange: Exchange, n: int) -> _Matrix:
+    return _from_root(exchange, n).T
+
+
+def _rooted(n: int, root: int) -> _Matrix:
+    found = np.zeros((n, n))
+    found[root] = 1
+    found[root, root] = 0
+    return found
+
+
+def _uneven(exchange: Exchange, n: int) -> _Matrix:
+    width = dtype_named(exchange.dtype).size
+    found = elements(exchange.traffic, n, exchange.size_bytes // width).astype(np.float64) * width
+    np.fill_diagonal(found, 0)
+    return found
+
+
+def _one_way(exchange: Exchange, n: int) -> _Matrix:
+    return np.array([[0.0, 1.0], [0.0, 0.0]]) * exchange.size_bytes
+
+
+def _both_ways(exchange: Exchange, n: int) -> _Matrix:
+    return np.array([[0.0, 1.0], [1.0, 0.0]]) * exchange.size_bytes
+
+
+def _nothing(exchange: Exchange, n: int) -> _Matrix:
+    return np.zeros((n, n))
+
+
+# By operation and algorithm, [n × n] bytes by sending and receiving rank of a group; the first algorithm is what None means.
+_BETWEEN: Mapping[str, Mapping[str, Callable[[Exchange, int], _Matrix]]] = {
+    "allreduce": {RING: _ring(lambda n: 2 * (n - 1) / n)},
+    "reducescatter": {RING: _ring(lambda n: (n - 1) / n), DIRECT: _straight, WHOLE: _ring(lambda n: 2 * (n - 1) / n)},
+    "allgather": {RING: _ring(lambda n: (n - 1) / n), DIRECT: _straight},
+    "alltoall": {DIRECT: _straight},
+    "alltoallv": {DIRECT: _uneven},
+    "gather": {DIRECT: _to_root},
+    "scatter": {DIRECT: _from_root},
+    "sendrecv": {DIRECT: _ring(lambda n: 1.0)},
+    "p2p_bandwidth": {DIRECT: _one_way},
+    "p2p_bidirectional": {DIRECT: _both_ways},
+    "p2p_latency": {DIRECT: _both_ways},
+    "broadcast": {DIRECT: _nothing},
+    "reduce": {DIRECT: _nothing},
+}
+_LEAST = frozenset({"broadcast", "reduce"})
+
+
+def _between(exchange: Exchange, n: int, algorithm: str | None) -> _Matrix:
+    known = _BETWEEN.get(exchange.operation)
+    if known is None:
+        raise UsageError(f"what {exchange.operation} moves is not known beforehand: choose from {', '.join(_BETWEEN)}")
+    chosen = algorithm or next(iter(known))
+    if chosen not in known:
+        raise UsageError(f"what {exchange.operation} moves by '{chosen[:40]}' is not known: choose {' or '.join(known)}")
+    return known[chosen](exchange, n)
+
+
+def _copied_once(group: Sequence[int], at: Mapping[int, int], exchange: Exchange) -> _Matrix:
+    """The whole size once between the root's place and each other place, from or to one rank there."""
+    found, n, root = np.zeros((len(group), len(group))), len(group), exchange.root or 0
+    for place in {at[rank] for rank in group} - {at[group[root]]}:
+        one = next(index for index in range(n) if at[group[index]] == place)
+        found[(root, one) if exchange.operation == "broadcast" else (one, root)] = exchange.size_bytes
+    return found

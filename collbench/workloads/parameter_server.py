@@ -1,0 +1,134 @@
+"""Parameter servers: workers push their gradients to the servers, which keep the model, and pull the model from them.
+
+Every worker sends each server its shard of every bucket, and gets that shard of the model back: messages between workers and servers
+alone, all towards a few ranks at once. What a server adds up is its own work, no collective's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from collbench.errors import UsageError
+from collbench.operations.traffic import Traffic
+from collbench.workloads.buckets import Bucket, buckets
+from collbench.workloads.exchange import Exchange, Regime, Shape, Step
+from collbench.workloads.laying import by_host, counted, everybody, need_ranks, printable
+from collbench.workloads.shaping import BUCKET, whole
+
+UPDATES = ("synchronous", "asynchronous", "sharded")
+
+
+@dataclass(frozen=True)
+class Roles:
+    """Who serves and who works; ranks of the job, every one of them in one of the two."""
+
+    servers: tuple[int, ...]
+    workers: tuple[int, ...]
+
+
+def roles(shape: Shape) -> Roles:
+    """The servers are the first rank of each host, then the second of each … so that they share no NIC where that can be helped.
+
+    Raises UsageError for a number of servers that leaves no worker, or a server without a parameter.
+    """
+    need_ranks(shape, 2, REGIME.name)
+    number = _servers(shape)
+    if number > shape.parameters:
+        raise UsageError(
+            f"{counted(number, 'server')} cannot share {counted(shape.parameters, 'parameter')}: choose fewer --servers or a larger --model"
+        )
+    if number >= shape.ranks:
+        raise UsageError(
+            f"parameter-server with {counted(number, 'server')} among {counted(shape.ranks, 'rank')} leaves nobody to work: "
+            f"choose --servers 1 to {shape.ranks - 1}, or start more ranks"
+        )
+    turns = sorted((place, at, rank) for at, ranks in enumerate(by_host(shape)) for place, rank in enumerate(ranks))
+    servers = tuple(sorted(rank for _, _, rank in turns[:number]))
+    return Roles(servers, tuple(rank for rank in range(shape.ranks) if rank not in servers))
+
+
+def shards(elements: int, servers: int) -> list[int]:
+    """How many elements of a bucket each server has; they differ by one at most."""
+    base, more = divmod(elements, servers)
+    return [base + (server < more) for server in range(servers)]
+
+
+def _servers(shape: Shape) -> int:
+    update, number = _update(shape), whole(shape, "servers")
+    if update != "sharded":
+        return number or 1
+    if number == 1:
+        raise UsageError("--update sharded with one server has no shards: choose --servers 2 or more, or --update synchronous")
+    return number or 2
+
+
+def _update(shape: Shape) -> str:
+    update = shape.options.get("update") or UPDATES[0]
+    if update not in UPDATES:
+        raise UsageError(f"--update '{printable(update)}' is unknown: choose from {', '.join(UPDATES)}")
+    return update
+
+
+def _step(shape: Shape) -> Step:
+    who = roles(shape)
+    alone = _update(shape) == "asynchronous"
+    parts = buckets(shape)
+    one_way = _messages if alone else _incast
+    push = [exchange for one in parts for exchange in one_way(shape, who, one, push=True)]
+    pull = [exchange for one in parts for exchange in one_way(shape, who, one, push=False)]
+    return Step((*push, *pull), 2 * shape.gradient_bytes, _note(who, alone))
+
+
+def _check(shape: Shape) -> None:
+    _servers(shape)
+
+
+def _note(who: Roles, alone: bool) -> str:
+    each = "one server keeps the model" if len(who.servers) == 1 else f"each of {len(who.servers)} servers keeps a shard of the model"
+    if alone:
+        return f"{each}; this is the round of one of {counted(len(who.workers), 'worker')}, each of which goes on at its own pace"
+    return f"{each} and sums the gradients of {counted(len(who.workers), 'worker')}"
+
+
+def _incast(shape: Shape, who: Roles, one: Bucket, *, push: bool) -> Iterator[Exchange]:
+    """All workers at once."""
+    each = [float(part * shape.element_bytes) for part in shards(one.size_bytes // shape.element_bytes, len(who.servers))]
+    rows = [[0.0] * shape.ranks for _ in range(shape.ranks)]
+    for worker in who.workers:
+        for server, size in zip(who.servers, each, strict=True):
+            rows[worker if push else server][server if push else worker] = size
+    name = f"{'push to' if push else 'pull from'} {counted(len(who.servers), 'server')}"
+    busiest = max(one.size_bytes, int(max(each)) * len(who.workers))
+    yield Exchange(
+        "alltoallv", everybody(shape), busiest, _what(one, push), one.times, shape.dtype,
+        traffic=Traffic(name, matrix=tuple(map(tuple, rows))), adds=push,
+    )  # fmt: skip
+
+
+def _messages(shape: Shape, who: Roles, one: Bucket, *, push: bool) -> Iterator[Exchange]:
+    """The first worker alone, one message per server."""
+    worker = who.workers[0]
+    for server, part in zip(who.servers, shards(one.size_bytes // shape.element_bytes, len(who.servers)), strict=True):
+        if part:
+            pair = (worker, server) if push else (server, worker)
+            yield Exchange("p2p_bandwidth", (pair,), part * shape.element_bytes, _what(one, push), one.times, shape.dtype)
+
+
+def _what(one: Bucket, push: bool) -> str:
+    return f"{'gradients to the servers' if push else 'the model from the servers'}, {one.which}"
+
+
+REGIME = Regime(
+    name="parameter-server",
+    summary="workers push gradients to servers and pull the model",
+    step=_step,
+    options={"update": UPDATES[0], "servers": ""},
+    asynchronous=lambda shape: _update(shape) == "asynchronous",
+    takes={"bucket": BUCKET},
+    check=_check,
+    help={
+        "update": "synchronous, asynchronous (no worker waits for another) or sharded (the model in parts, one per server)",
+        "servers": "ranks that serve and do not work (default: 1; 2 of --update sharded)",
+    },
+)

@@ -1,0 +1,161 @@
+"""`collbench workload` as users start it: what a step exchanges without starting anything, what it refuses, on every backend, once more."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from collbench.results.workloads import StepRow, read_workload
+from collbench.workloads.registry import regimes
+from tests.cli.command import BIN, one_sentence, run, run_here
+from tests.conftest import sample
+
+MISSING = {"mpi": not find_spec("mpi4py"), "gloo": not find_spec("torch")}
+BACKENDS = [pytest.param(name, marks=pytest.mark.skipif(MISSING[name], reason=f"no {name}")) for name in MISSING]
+LAYERS = ("--layers", "2", "--hidden", "64")
+OF_ITS_OWN = {
+    "data-parallel": ("--bucket", "1M"), "parameter-server": ("--bucket", "1M", "--update", "sharded"), "fsdp": LAYERS,
+    "pipeline": ("--layers", "3", "--hidden", "64", "--sequence", "32"), "expert-parallel": (*LAYERS, "--sequence", "32"),
+    "tensor-parallel": (*LAYERS, "--sequence", "32", "--tensor", "3"),
+}  # fmt: skip
+SMALL = ("--model", "1M", "--bucket", "1M", "--max-time", "0.5")  # numbers, of 4 bytes each
+
+
+def planned(folder: Path, *typed: str) -> list[dict[str, Any]]:
+    """The exchanges that --dry-run tells."""
+    done = run_here(folder, "workload", *typed, "--dry-run", "--format", "json")
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_a_plan_by_hand(tmp_path: Path) -> None:
+    exchanges = planned(tmp_path, "data-parallel", "--model", "resnet50", "--ranks", "4")
+    assert {one["operation"] for one in exchanges} == {"allreduce"} and {one["group_ranks"] for one in exchanges} == {4}
+    assert sum(one["size_bytes"] * one["times"] for one in exchanges) == 25_557_032 * 4
+    assert sum(one["moves_bytes"] for one in exchanges) == pytest.approx(25_557_032 * 4 * 2 * 3 / 4)
+    assert list(tmp_path.iterdir()) == [], "nothing was started"
+
+
+def test_the_layout_that_is_asked_for(tmp_path: Path) -> None:
+    exchanges = planned(tmp_path, "hierarchical", "--ranks", "8", "--ranks-per-node", "4")
+    assert {(one["operation"], one["groups"], one["group_ranks"]) for one in exchanges} == {
+        ("reducescatter", 2, 4), ("allreduce", 4, 2), ("allgather", 2, 4),
+    }  # fmt: skip
+
+
+def test_a_plan_for_people(tmp_path: Path) -> None:
+    done = run_here(tmp_path, "workload", "fsdp,pipeline", "--ranks", "2", "--dry-run", "--microbatches", "3")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0] == "fsdp · bert-large, 340,000,000 parameters · float32 · 2 ranks · 1 node"
+    assert lines[lines.index("") + 1].startswith("pipeline · bert-large")
+    assert re.search(r"^a step: .+ of a rank's own data; the busiest rank moves .+, all ranks .+$", done.stdout, re.MULTILINE)
+
+
+def test_all_leaves_out_what_cannot_be_laid_out_and_says_why(tmp_path: Path) -> None:
+    done = run_here(tmp_path, "workload", "all", "--ranks", "4", "--dry-run", "--format", "csv")
+    assert done.returncode == 0
+    assert {row["regime"] for row in csv.DictReader(io.StringIO(done.stdout))} == set(regimes()) - {"hierarchical"}
+    assert done.stderr.startswith("without hierarchical: hierarchical over one host") and done.stderr.count("\n") == 1
+
+
+def test_options_come_from_the_environment_too(tmp_path: Path) -> None:
+    typed = {"COLLBENCH_TENSOR": "4", "COLLBENCH_RANKS": "8"}
+    done = run_here(tmp_path, "workload", "tensor-parallel", "--dry-run", "--format", "json", env=typed)
+    assert [json.loads(line)["group_ranks"] for line in done.stdout.splitlines()] == [4, 4]
+
+
+REFUSED = [
+    (("nothing",), "workload 'nothing' is unknown: choose from data-parallel, hierarchical, parameter-server, pipeline, tensor-parallel, "
+                   "expert-parallel, fsdp"),
+    (("",), "workload '' is unknown: choose from data-parallel, hierarchical, parameter-server, pipeline, tensor-parallel, "
+            "expert-parallel, fsdp"),
+    ((), "the following arguments are required: NAME (see `collbench workload --help`)"),
+    (("fsdp", "--model", "bert"), "model 'bert' is unknown: choose from resnet50, bert-large, gpt2-xl, or give its number of parameters, "
+                                  "like 340M or 1.5B"),
+    (("data-parallel", "--bucket", "0"), "--bucket: size '0' is not a whole, positive number of bytes: the smallest size is 1"),
+    (("data-parallel", "--ranks", "1"), "data-parallel over 1 rank: it needs 2 or more; start more with --ranks, srun or mpirun"),
+    (("fsdp", "--update", "sharded"), "--update means nothing to fsdp: leave it out; it takes --model, --dtype, --layers, --hidden"),
+    (("fsdp,pipeline", "--tensor", "2"), "--tensor means nothing to fsdp, pipeline, only to tensor-parallel: leave it out"),
+    (("fsdp", "--step-time", "0"), "step time '0' is not a time above 0: write seconds, like 0.18, or with a unit, like 180ms"),
+    (("fsdp", "--resume", "x"), "workload cannot be resumed: one launch measures all of it; start a new run, without --resume"),
+    (("fsdp", "--format", "nccl-tests"), "argument --format: invalid choice: 'nccl-tests' (choose from 'table', 'csv', 'json') "
+                                         "(see `collbench workload --help`)"),
+    (("fsdp", "--steps", "0"), "argument -n/--steps: '0' is not a whole number from 1 on (see `collbench workload --help`)"),
+    (("pipeline", "--model", "resnet50"), "pipeline needs layers, hidden and sequence, which model 'resnet50' does not say: choose "
+                                          "bert-large or gpt2-xl, or give --layers, --hidden, --sequence"),
+    (("hierarchical", "--ranks", "4"), "hierarchical over one host has nothing to sum across hosts: start ranks on several hosts, or take "
+                                       "data-parallel, which is flat"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("typed", "sentence"), REFUSED, ids=lambda value: " ".join(value) if isinstance(value, tuple) else "")
+@pytest.mark.parametrize("dry", [(), ("--dry-run",)], ids=["", "dry"])
+def test_bad_input_ends_in_a_sentence(typed: tuple[str, ...], sentence: str, dry: tuple[str, ...], tmp_path: Path) -> None:
+    assert one_sentence(run_here(tmp_path, "workload", *typed, *dry)) == sentence
+    assert list(tmp_path.iterdir()) == []
+
+
+def stored(folder: Path) -> list[StepRow]:
+    about, rows, warnings = read_workload(folder / "run")
+    assert about and rows and not warnings
+    return rows
+
+
+@pytest.mark.in_turn
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", sample(sorted(OF_ITS_OWN), 2))
+def test_a_step_is_measured_and_right(backend: str, name: str, tmp_path: Path) -> None:
+    typed = ["workload", name, "--backend", backend, "--ranks", "3", "--model", "1M", "--max-time", "0.5", *OF_ITS_OWN[name]]
+    done = run(tmp_path, *typed, "--out", "run", "--format", "json", "--step-time", "10ms")
+    assert done.returncode == 0, done.stderr
+    told, (row,) = [json.loads(line) for line in done.stdout.splitlines()], stored(tmp_path)
+    assert (row.regime, row.backend, row.ranks, row.na, row.wrong) == (name, backend, 3, None, 0) and row.checked
+    assert row.time_s and row.moved_bytes > 0 and row.busbw_bytes_per_s == pytest.approx(row.moved_bytes / row.time_s.p50)
+    assert [one["scaling"]["apart"]["value"] for one in told] == [pytest.approx(0.01 / (0.01 + row.time_s.p50))]
+
+
+@pytest.mark.in_turn
+@pytest.mark.skipif(MISSING["gloo"] and MISSING["mpi"], reason="no CPU backend")
+def test_what_is_printed_is_shown_again(tmp_path: Path) -> None:
+    done = run(tmp_path, "workload", "data-parallel,fsdp", "--ranks", "2", *SMALL, "--out", "run", "--step-time", "10ms")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.splitlines()[-1] == "run folder: run"
+    again = run_here(tmp_path, "report", "run")
+    rows = len(stored(tmp_path))
+    assert again.returncode == 0 and again.stdout == f"run ({rows} rows)\n{done.stdout}"
+    assert "scaling efficiency that the network allows, where a step computes for t = 10.00 ms" in done.stdout
+    records = list(csv.DictReader(io.StringIO(run_here(tmp_path, "report", "run", "--csv").stdout)))
+    assert [record["regime"] for record in records].count("fsdp") == rows // 2
+
+
+@pytest.mark.in_turn
+def test_all_on_virtual_ranks(tmp_path: Path) -> None:
+    typed = ("--backend", "simulated", "--ranks", "4", "--max-time", "0.2", "--model", "1M", *LAYERS, "--sequence", "32", "--stages", "2")
+    done = run(tmp_path, "workload", "all", *typed, "--out", "run", "--quiet")
+    assert (done.returncode, done.stderr) == (0, "")
+    by_name = {row.regime: row for row in stored(tmp_path)}
+    assert list(by_name) == list(regimes())
+    unable = {name: row.na for name, row in by_name.items() if row.na}
+    assert list(unable) == ["hierarchical"] and unable["hierarchical"].startswith("hierarchical over one host")
+    assert "n/a (hierarchical over one host" in done.stdout
+    assert all((row.wrong, "simulated" in row.flags) == (0, True) for row in by_name.values() if not row.na)
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", done.stdout)
+
+
+@pytest.mark.in_turn
+@pytest.mark.skipif(MISSING["mpi"] or not (BIN / "mpiexec").exists(), reason="no MPI")
+def test_under_a_launcher(tmp_path: Path) -> None:
+    program = (str(BIN / "mpiexec"), "-n", "3", str(BIN / "python"), "-m", "collbench")
+    done = run(tmp_path, "workload", "parameter-server", "--update", "asynchronous", *SMALL, "--out", "run", program=program)
+    assert done.returncode == 0, done.stderr
+    rows = [row for row in stored(tmp_path) if row.na is None]
+    assert rows and all(len(row.staleness["workers"]) == 2 for row in rows)
+    assert "no worker waits for another: 2 workers" in done.stdout

@@ -1,0 +1,75 @@
+"""When rank 0 prints what: a training as soon as all backends have told, records at once, and what is left however the run ends."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+import pytest
+
+from collbench.cli.workload_listening import WorkloadListening
+from collbench.results.record import Times
+from collbench.results.workloads import StepRow
+
+ABOUT: dict[str, Any] = {"backends": ["mpi", "gloo"], "step_time_s": 0.3}
+
+
+@pytest.fixture(autouse=True)
+def nobody_watches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLLBENCH_TTY", "0")
+
+
+def row(regime: str, backend: str) -> StepRow:
+    known = Times(0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1)
+    return StepRow(regime, "1M", backend, "cpu", 2, 1, "float32", 10**6, 1 << 20, 4 * 10**6, 4e6, n=9, time_s=known)
+
+
+def listening(format: str = "table") -> WorkloadListening:
+    told = WorkloadListening(argparse.Namespace(format=format, color="never", quiet=False))
+    told.begin_workload(ABOUT, "run")
+    return told
+
+
+def heads(text: str) -> list[str]:
+    return [line.split(" · ")[0] for line in text.splitlines() if " · " in line]
+
+
+def test_a_training_is_printed_when_all_backends_have_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with listening() as told:
+        told.progress("fsdp 1M on mpi", 0, 4, None)
+        told.step_row(row("fsdp", "mpi"))
+        assert capsys.readouterr() == ("", "1 of 4: fsdp 1M on mpi\n")
+        told.step_row(row("fsdp", "gloo"))
+        said = capsys.readouterr().out
+        assert heads(said) == ["fsdp"] and "mpi      75.0 %" in said, "300 of 400 ms"
+        told.step_row(row("pipeline", "mpi"))
+        told.step_row(row("pipeline", "gloo"))
+        assert capsys.readouterr().out.startswith("\npipeline · 1M")
+        told.end()
+        assert capsys.readouterr() == ("", "run folder: run\n")
+
+
+def test_what_was_measured_before_it_broke_off_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(RuntimeError), listening() as told:
+        told.step_row(row("fsdp", "mpi"))
+        raise RuntimeError
+    assert heads(capsys.readouterr().out) == ["fsdp"]
+
+
+@pytest.mark.parametrize(("format", "lines"), [("csv", [2, 1, 1]), ("json", [1, 1, 1])])
+def test_programs_get_each_row_at_once(format: str, lines: list[int], capsys: pytest.CaptureFixture[str]) -> None:
+    with listening(format) as told:
+        for count, each in zip(lines, (row("fsdp", "mpi"), row("fsdp", "gloo"), row("pipeline", "mpi")), strict=True):
+            told.step_row(each)
+            assert len(capsys.readouterr().out.splitlines()) == count
+
+
+def test_under_a_live_line_all_is_printed_in_the_end(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("COLLBENCH_TTY", "stderr")
+    with listening() as told:
+        told.progress("fsdp 1M on mpi", 0, 2, None)
+        for backend in ABOUT["backends"]:
+            told.step_row(row("fsdp", backend))
+        assert capsys.readouterr().out == ""
+        told.end()
+    assert heads(capsys.readouterr().out) == ["fsdp"]

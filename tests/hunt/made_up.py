@@ -1,0 +1,206 @@
+"""A made-up cluster that answers what a hunt asks, and the truth of who is sick in it.
+
+A message is as slow as the slower of its ends, a collective as its slowest place or path. The noise is the one of
+`tests/analysis/pair_matrices`: σ·t₄/√2 of each figure, places 0.5 % apart, as much as σ common to all of a round, one pair in ten
+(for good) with a second mode 8 % slower that it takes in a fifth of the cases; and one round in ten runs in such a mode as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collbench.hunt.asks import GROUPS, INSIDE, NIC, PAIRS, Answer, Ask, Figure
+
+RATE, LATENCY_S, INSIDE_RATE = 10e9, 20e-6, 40e9
+_MODE, _HAS_MODE, _IN_MODE, _ROUND_IN_MODE = 0.08, 0.1, 0.2, 0.1
+_PLACES_APART = 0.005
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Scale:
+    """A fault of one place that shows only in groups of at least `least` places."""
+
+    least: int
+    ratio: float
+
+
+class MadeUp:
+    """n places that are all well; make some sick, then `answer` asks. The seed is that of all noise."""
+
+    def __init__(self, n: int, seed: int = 0, sigma: float = 0.015) -> None:
+        self.n, self.sigma, self.drawn = n, sigma, np.random.default_rng(seed)
+        self.names = tuple(f"node{number:03d}" for number in range(n))
+        self.sends, self.receives, self.latency, self.inside = (np.ones(n) for _ in range(4))
+        self.apart = self.drawn.normal(0, _PLACES_APART, n)
+        self.modal = self.drawn.random((n, n)) < _HAS_MODE
+        self.kinds: dict[int, str] = {}
+        self.paths: dict[tuple[int, int], float] = {}
+        self.scales: dict[int, Scale] = {}
+        self.nics: tuple[str, ...] = ()
+        self.of_nic: dict[tuple[int, str], float] = {}
+        self.dead: dict[int, str] = {}
+        self.corrupting: set[int] = set()
+        self.no_latency = False
+        self.part_of, self.across = (0,) * n, 1.0
+        self._asked = 0
+        self._dies_at: dict[int, tuple[int, str]] = {}
+
+    def node(self, place: int, ratio: float = 0.5) -> MadeUp:
+        """Slow both ways."""
+        return self._slow(place, "node", ratio, ratio)
+
+    def sender(self, place: int, ratio: float = 0.5) -> MadeUp:
+        """What it sends is slow."""
+        return self._slow(place, "sender", ratio, 1.0)
+
+    def receiver(self, place: int, ratio: float = 0.5) -> MadeUp:
+        """What it receives is slow."""
+        return self._slow(place, "receiver", 1.0, ratio)
+
+    def slow_latency(self, place: int, ratio: float = 0.5) -> MadeUp:
+        """Small messages alone: they take 1/ratio as long."""
+        self.latency[place], self.kinds[place] = ratio, "latency"
+        return self
+
+    def busy(self, place: int, ratio: float = 0.5) -> MadeUp:
+        """Its CPU has other work: messages both ways, small ones and collectives inside are all slow."""
+        self.latency[place] = self.inside[place] = ratio
+        return self.node(place, ratio)
+
+    def slow_inside(self, place: int, ratio: float = 0.5) -> MadeUp:
+        """Among its own ranks: messages to others are well, collectives of groups are not."""
+        self.inside[place], self.kinds[place] = ratio, "inside"
+        return self
+
+    def path(self, a: int, b: int, ratio: float = 0.5) -> MadeUp:
+        """Between two places that are well with others, both ways."""
+        self.paths[min(a, b), max(a, b)] = ratio
+        return self
+
+    def scale(self, place: int, least: int, ratio: float = 0.5) -> MadeUp:
+        """Slow in groups of at least `least` places alone."""
+        self.scales[place], self.kinds[place] = Scale(least, ratio), "scale"
+        return self
+
+    def rails(self, *nics: str) -> MadeUp:
+        """Every place has these interfaces, each with an equal share of its rate."""
+        self.nics = nics
+        return self
+
+    def slow_nic(self, place: int, nic: str, ratio: float = 0.5) -> MadeUp:
+        """One interface; messages over all of them wait for the slowest."""
+        self.of_nic[place, nic] = ratio
+        return self.node(place, ratio)
+
+    def all_slow(self, ratio: float) -> MadeUp:
+        """Every place alike."""
+        self.sends *= ratio
+        self.receives *= ratio
+        return self
+
+    def parts(self, of_place: Sequence[int], ratio: float = 0.5) -> MadeUp:
+        """A network of several parts: between places of different ones messages are slower; nobody is sick."""
+        self.part_of, self.across = tuple(of_place), ratio
+        return self
+
+    def dies(self, place: int, after: int = 0, why: str = "it does not answer any longer") -> MadeUp:
+        """No figure of any group it is in, from the ask of that number on."""
+        self._dies_at[place] = (after, why)
+        return self
+
+    def truly_slow(self, places: tuple[int, ...], kind: str) -> bool:
+        """Whether that is what is wrong with them."""
+        if kind == "path":
+            return (min(places), max(places)) in self.paths
+        return len(places) == 1 and self.kinds.get(places[0]) == kind
+
+    def answer(self, ask: Ask) -> Answer:
+        """Figures with fresh noise, common parts drawn once per ask."""
+        for place, (after, why) in self._dies_at.items():
+            if self._asked >= after:
+                self.dead[place] = why
+        self._asked += 1
+        in_mode = _MODE if self.drawn.random() < _ROUND_IN_MODE else 0.0
+        common = self.drawn.normal(0, self.sigma, 2) - in_mode
+        return Answer(tuple(self._figure(ask, group, common) for group in ask.groups))
+
+    def _figure(self, ask: Ask, group: tuple[int, ...], common: NDArray[np.float64]) -> Figure:
+        lost = [place for place in group if place in self.dead]
+        if lost:
+            return Figure(None, na=f"{self.names[lost[0]]}: {self.dead[lost[0]]}")
+        wrong = 7 if self.corrupting & set(group) else 0
+        if ask.kind in (GROUPS, INSIDE):
+            speed = (self._group(group) if ask.kind == GROUPS else INSIDE_RATE * float(self.inside[group[0]])) * self._noise(
+                group, common[0]
+            )
+            return Figure(speed, low=speed * (1 - self.sigma), high=speed * (1 + self.sigma), wrong=wrong)
+        ways = [
+            self._message(way[0], way[1], ask.nic) * self._noise(way, off) for way, off in zip((group, group[::-1]), common, strict=True)
+        ]
+        slower = min(ways)
+        latency = LATENCY_S / min(self.latency[list(group)]) / self._noise(group, common[0], 2.0)
+        low, high = slower * (1 - self.sigma), slower * (1 + self.sigma)
+        return Figure(ways[0], ways[1], None if self.no_latency or ask.kind == NIC else latency, low, high, wrong)
+
+    def _message(self, sender: int, receiver: int, nic: str | None) -> float:
+        path = self.paths.get((min(sender, receiver), max(sender, receiver)), 1.0)
+        path *= self.across if self.part_of[sender] != self.part_of[receiver] else 1.0
+        if nic is not None:
+            return RATE / len(self.nics) * path * min(self.of_nic.get((place, nic), 1.0) for place in (sender, receiver))
+        return RATE * path * min(float(self.sends[sender]), float(self.receives[receiver]))
+
+    def _group(self, group: tuple[int, ...]) -> float:
+        slowest = min(min(self.sends[place], self.receives[place], self.inside[place]) for place in group)
+        large = [scale.ratio for place, scale in self.scales.items() if place in group and len(group) >= scale.least]
+        ring = zip(group, group[1:] + group[:1], strict=True)
+        paths = [self.paths.get((min(pair), max(pair)), 1.0) for pair in ring]
+        return RATE * min(float(slowest), *large, *paths)
+
+    def _noise(self, places: tuple[int, ...], common: float, wider: float = 1.0) -> float:
+        own = wider * self.sigma / np.sqrt(2) * self.drawn.standard_t(4)
+        modal = len(places) == 2 and self.modal[places[0], places[1]] and self.drawn.random() < _IN_MODE
+        return float(np.exp(min(self.apart[list(places)]) + own + common - _MODE * modal))
+
+    def _slow(self, place: int, kind: str, sends: float, receives: float) -> MadeUp:
+        self.sends[place], self.receives[place], self.kinds[place] = sends, receives, kind
+        return self
+
+
+@dataclass
+class Played(Generic[T]):
+    """What a conversation came to, and all that was asked."""
+
+    result: T
+    asks: list[Ask] = field(default_factory=list)
+
+
+def play(conversation: Generator[Ask, Answer, T], made: MadeUp) -> Played[T]:
+    """Answer every ask of a generator until it returns; each ask is checked."""
+    asks: list[Ask] = []
+    try:
+        ask = next(conversation)
+        while True:
+            check(ask, made.n)
+            asks.append(ask)
+            ask = conversation.send(made.answer(ask))
+    except StopIteration as stop:
+        return Played(stop.value, asks)
+
+
+def check(ask: Ask, n: int) -> None:
+    """What every ask has to keep to: places that there are, in disjoint groups of the right size."""
+    places = [place for group in ask.groups for place in group]
+    assert ask.groups, "an ask of nothing"
+    assert len(places) == len(set(places)), f"groups that are not disjoint: {ask.groups}"
+    assert all(0 <= place < n for place in places)
+    assert (ask.nic is not None) == (ask.kind == NIC)
+    for group in ask.groups:
+        assert len(group) == 1 if ask.kind == INSIDE else len(group) >= 2
+        assert ask.kind not in (PAIRS, NIC) or (len(group) == 2 and group[0] < group[1]), f"{group} is not a pair, the lower first"

@@ -1,0 +1,195 @@
+"""A schedule that crosses every cable: as the file tells the fabric, under routings that spread, with nobody twice in a round."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collbench.errors import UsageError
+from collbench.hunt.cover import Cover, cover, cover_links, packed
+from collbench.topology.fabric import Fabric
+from collbench.topology.fabric_routes import Routes, Way, attached
+from collbench.topology.readers.ibnetdiscover import read
+from tests.topology.fabric_texts import FAT_TREE, TINY, fat_tree, star
+
+
+def nodes(n: int) -> list[str]:
+    return [f"node{number:02d}" for number in range(1, n + 1)]
+
+
+def ways_of(found: Cover, fabric: Fabric, names: list[str], routing: int = 0) -> set[Way]:
+    """What the pairs cross, both ways, walked anew."""
+    ports = attached(fabric)
+    rails = len(ports[names[0]])
+    routes = [Routes(fabric, [ports[name][rail] for name in names], routing + 1) for rail in range(rails)]
+    ways: set[Way] = set()
+    for a, b in [way for pair in found.pairs for way in (pair, pair[::-1])]:
+        for rail in range(rails):
+            source, target = ports[names[a]][rail], ports[names[b]][rail]
+            ways |= {source.up, *(routes[rail].between(source.leaf, target, routing) or ()), target.down}
+    return ways
+
+
+@pytest.mark.parametrize("routing", range(8))
+def test_every_cable_of_a_fat_tree_is_crossed_both_ways(routing: int) -> None:
+    fabric = read(fat_tree().plain(), "x")
+    found = cover(fabric, nodes(16))
+    cables = [cable for cable in fabric.cables if all("cf000000" not in guid for guid, _ in cable.ends)]  # no host's adapter
+    assert ways_of(found, fabric, nodes(16), routing) == {way for cable in cables for way in (cable.ends, cable.ends[::-1])}
+    assert (found.links, found.uncovered, found.notes) == (len(cables), (), ())
+
+
+def test_the_sentence_says_what_the_claim_rests_on() -> None:
+    found = cover_links(FAT_TREE, nodes(16))
+    assert 0.9 <= found.otherwise < 1
+    assert found.sentence() == (
+        f"{len(found.pairs)} pairs in {len(found.rounds)} rounds cross 32 of 32 cables, both ways, under each of 16 routings that spread "
+        f"destinations evenly over equal paths ({found.otherwise:.0%} of them under one that was not looked at)"
+    )
+
+
+def test_few_rounds_of_disjoint_pairs_the_lower_place_first() -> None:
+    found = cover_links(FAT_TREE, nodes(16))
+    assert len(found.rounds) <= 4
+    assert all(a < b for a, b in found.pairs)
+    assert len(set(found.pairs)) == len(found.pairs)
+    for pairs in found.rounds:
+        places = [place for pair in pairs for place in pair]
+        assert len(places) == len(set(places))
+
+
+def test_all_on_one_switch_is_each_host_once() -> None:
+    found = cover_links(TINY, nodes(3))
+    assert found.sentence() == (
+        "2 pairs in 2 rounds cross 3 of 3 cables, both ways, under each of 16 routings that spread destinations evenly over equal paths"
+    )
+    assert {place for pair in found.pairs for place in pair} == {0, 1, 2}
+    assert found.leaf_of == ("MF0;switch1:MQM8700/U1",) * 3
+
+
+def test_only_cables_between_hosts_that_take_part_are_looked_at() -> None:
+    fabric = read(fat_tree().plain(), "x")
+    under_one = cover(fabric, nodes(4))
+    assert (under_one.links, under_one.uncovered) == (4, ())
+    under_two = cover(fabric, ["node01", "node02", "node03", "node04", "node09", "node10", "node11", "node12"])
+    assert (under_two.links, under_two.uncovered) == (8 + 2 * 4, ())
+
+
+def test_fewer_destinations_than_equal_cables_leave_some_uncrossed() -> None:
+    found = cover(read(fat_tree().plain(), "x"), ["node01", "node05"])
+    assert found.pairs == ((0, 1),)
+    assert found.links == 2 + 2 * 4
+    assert len(found.uncovered) == 8  # under another routing it is another one of the four
+    assert found.uncovered[0] == "MF0;spine1:MQM8700/U1 port 1 - MF0;leaf1:MQM8700/U1 port 5"
+    assert "cross 2 of 10 cables" in found.sentence()
+    assert found.sentence().endswith(" and 2 more")
+
+
+def test_places_are_numbered_as_their_names_are_given() -> None:
+    names = nodes(16)
+    Random(3).shuffle(names)
+    found = cover_links(FAT_TREE, names)
+    assert found.leaf_of[names.index("node01")] == "MF0;leaf1:MQM8700/U1"
+    assert found.leaf_of[names.index("node16")] == "MF0;leaf4:MQM8700/U1"
+    assert found.uncovered == ()
+
+
+def test_names_match_with_and_without_their_domain() -> None:
+    found = cover_links(FAT_TREE, [f"{name.upper()}.cluster.example" for name in nodes(16)])
+    assert (found.links, found.uncovered, found.notes) == (32, (), ())
+
+
+def test_hosts_that_the_file_does_not_tell_of_are_one_sentence() -> None:
+    found = cover_links(FAT_TREE, ["login1", *nodes(16), *(f"new{number}" for number in range(9))])
+    assert found.notes == (
+        "the fabric's file does not tell of login1, new0, new1, new2, new3, new4 and 4 more: their cables are not looked at",
+    )
+    assert found.leaf_of[0] == ""
+    assert 0 not in {place for pair in found.pairs for place in pair}
+    assert found.uncovered == ()
+
+
+def test_of_two_places_on_a_host_the_first_takes_part() -> None:
+    found = cover_links(TINY, ["node01", "node01", "node02"])
+    assert found.pairs == ((0, 2),)
+    assert found.leaf_of == ("MF0;switch1:MQM8700/U1",) * 3
+
+
+def test_rails_are_each_covered() -> None:
+    fabric = read(fat_tree(rails=2).plain(), "x")
+    found = cover(fabric, nodes(16))
+    assert (found.links, found.uncovered) == (64, ())
+    assert len(ways_of(found, fabric, nodes(16))) == 128
+    assert found.notes == ("hosts have up to 2 ports on the fabric: the cables of each are crossed if messages go over all of them",)
+
+
+def test_hosts_that_no_path_joins_are_told() -> None:
+    two = star(2).plain() + star(3).plain().replace("b0000000", "b0000009").replace("c000000", "c000001").replace("node0", "other")
+    found = cover(read(two, "x"), ["node01", "node02", "other1", "other2", "other3"])
+    assert (found.links, found.uncovered, found.notes) == (5, (), ())
+    alone = cover(read(two, "x"), ["node01", "node02", "other1"])
+    assert alone.notes == ("other1: no path to any other host that takes part, on the same port of both",)
+    assert (alone.pairs, alone.links) == (((0, 1),), 2)
+
+
+def test_a_cable_slower_than_its_siblings_is_told() -> None:
+    text = (
+        fat_tree()
+        .plain()
+        .replace('"S-00000000b0000001"[6]\t\t# "MF0;leaf2:MQM8700/U1" lid 8 4xHDR', '"S-00000000b0000001"[6]\t\t# "x" lid 8 2xHDR')
+    )
+    (note,) = cover(read(text, "x"), nodes(16)).notes
+    assert note == (
+        "cables slower than others between the same switches, so look at them first: "
+        "MF0;spine1:MQM8700/U1 port 4 - MF0;leaf2:MQM8700/U1 port 6 (2xHDR)"
+    )
+
+
+def test_a_file_of_another_cluster_is_refused_with_the_names_in_it(tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as refused:
+        cover_links(TINY, ["a1", "a2"])
+    assert str(refused.value) == (
+        f"fabric file '{TINY}' tells of none of the 2 hosts of this job (a1, a2): its hosts are called node01, node02, node03; "
+        "save it on this cluster"
+    )
+    with pytest.raises(UsageError, match=r"tells of one of the 2 hosts of this job \(a1, node02\)"):
+        cover_links(TINY, ["a1", "node02"])
+    (tmp_path / "nameless").write_text(star().plain().replace("node0", "MT4119 Mellanox Technologies "))
+    with pytest.raises(UsageError, match="no adapter in it has a host's name"):
+        cover_links(tmp_path / "nameless", ["node01", "node02"])
+
+
+def test_pairs_are_packed_into_the_first_round_with_room() -> None:
+    assert packed([(0, 1), (1, 2), (2, 3), (0, 3)]) == (((0, 1), (2, 3)), ((1, 2), (0, 3)))
+    assert packed([]) == ()
+
+
+def test_512_hosts_in_three_rounds() -> None:
+    fabric = read(fat_tree(16, 32, 8, 1).plain(), "x")
+    found = cover(fabric, [f"node{number:02d}" for number in range(1, 513)])
+    assert (found.links, found.uncovered, found.routings) == (512 + 16 * 8, (), 8)
+    assert len(found.rounds) <= 3
+
+
+@given(st.data())
+@settings(max_examples=80, deadline=None)
+def test_a_damaged_fabric_is_covered_as_far_as_it_goes_or_refused(data: st.DataObject) -> None:
+    lines = fat_tree(3, 2, 2, 2, rails=2).plain().splitlines()
+    kept = [line for line in lines if data.draw(st.integers(0, 9)) < 8]
+    text = data.draw(
+        st.sampled_from(["\n".join(kept), "\n".join(kept).replace("b0000001", "b0000000"), "\n".join(kept).replace("a0", "c0")])
+    )
+    try:
+        fabric = read(text, "x")
+        found = cover(fabric, nodes(6))
+    except UsageError as refused:
+        assert "\n" not in str(refused)
+        return
+    assert all(0 <= a < b < 6 for a, b in found.pairs)
+    assert len(found.uncovered) <= found.links
+    assert 0 <= found.otherwise <= 1
+    assert sum(map(len, found.rounds)) == len(found.pairs)

@@ -1,0 +1,317 @@
+"""`--apply`: nobody is drained without a verdict, past the cap or twice; what cannot be done is one sentence with the line to type."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+
+import collbench.hunt.recommendation as module
+from collbench.errors import RunFailed, UsageError
+from collbench.hunt.drain import DEFAULT_CAP, Applied, apply, check_apply, parse_cap
+from collbench.hunt.managers import Said, ask_here
+from collbench.hunt.verdict import CLEARED
+from collbench.results.jsonl import to_page
+from tests.hunt.verdicts import about, recommended, suspect, verdict
+
+SCHEMA = json.loads(Path(module.__file__).with_name("recommendation.schema.json").read_text())
+MINE = "[collbench] CB6101 earlier"
+# Says so in its name and in all that it prints: no Kubernetes runs here.
+FAKE_KUBECTL = """\
+#!/bin/bash
+# A fake kubectl: nodes are lines "NAME" or "NAME true" of the file beside it.
+nodes=$(dirname "$0")/nodes
+echo "$LC_ALL $*" >>"$nodes.asked"
+case $1 in
+get) [[ $3 == --* ]] && cat "$nodes" || grep -w "^$3" "$nodes" ;;
+cordon) grep -qw "^$2" "$nodes" || { echo "fake kubectl: nodes \\"$2\\" not found" >&2; exit 1; }
+    sed -i "s/^$2\\$/$2 true/" "$nodes" ;;
+uncordon) sed -i "s/^$2 true\\$/$2/" "$nodes" ;;
+esac
+"""
+
+
+class Cluster:
+    """Slurm as the commands tell it, within this process: `refuses` says why an update fails, `lies` one that does nothing."""
+
+    def __init__(self, nodes: int = 100, refuses: str = "", lies: bool = False, **reasons: str) -> None:
+        self.reasons = {f"node{number:02}": "" for number in range(nodes)} | reasons
+        self.refuses, self.lies, self.asked = refuses, lies, list[list[str]]()
+
+    def __call__(self, words: Sequence[str], env: Mapping[str, str]) -> Said:
+        self.asked.append(list(words))
+        if words[1] == "update":
+            return self._update(*words[2:])
+        wanted = words[5:] or list(self.reasons)
+        return Said(0, "".join(self._shown(name) for name in wanted if name in self.reasons))
+
+    @property
+    def drained(self) -> list[str]:
+        return [name for name, reason in self.reasons.items() if reason]
+
+    def _update(self, node: str, state: str, reason: str = "") -> Said:
+        if self.refuses:
+            return Said(1, why=self.refuses)
+        if not self.lies:
+            self.reasons[node.removeprefix("NodeName=")] = reason.removeprefix("Reason=") if state == "State=DRAIN" else ""
+        return Said(0)
+
+    def _shown(self, name: str) -> str:
+        reason = self.reasons[name]
+        state = f"State=IDLE+DRAIN Weight=1 Reason={reason} [root@2026-11-22T03:15:00]" if reason else "State=IDLE Weight=1"
+        return f"NodeName={name} Arch=x86_64 OS=Linux 6.1 {state}\n"
+
+
+def applied(told: dict[str, Any], cluster: Cluster, cap: str = DEFAULT_CAP) -> Applied:
+    """What came of it; the entries fit the file they go into."""
+    found = apply(told, parse_cap(cap), {}, ask=cluster)
+    stored = json.loads(to_page({**told, "applied": found.as_json(), "refused": found.refused or None}))
+    Draft202012Validator(SCHEMA, format_checker=Draft202012Validator.FORMAT_CHECKER).validate(stored)
+    return found
+
+
+class TestCap:
+    @pytest.mark.parametrize(
+        ("text", "of", "most"),
+        [
+            ("2%", 512, 11), ("2%", 500, 10), ("2 %", 100, 2), ("2%", 8, 1), ("0.1%", 3, 1), ("100%", 7, 7), ("33.4%", 3, 2), ("3", 2, 3),
+            ("1", 5000, 1),
+        ],
+    )  # fmt: skip
+    def test_a_share_is_rounded_up_and_a_number_is_that(self, text: str, of: int, most: int) -> None:
+        assert parse_cap(text).of(of) == most
+
+    @pytest.mark.parametrize(
+        "text", ["0", "0%", "0.0 %", "-1", "-2%", "101%", "100.1%", "", "%", "two", "2.5", "1e3", "nan%", "2%%", "٣", "9" * 10, "\x1b[2J"]
+    )
+    def test_what_is_none_is_refused_in_one_sentence(self, text: str) -> None:
+        with pytest.raises(UsageError, match=r"^--max-drain .*--max-drain 2%") as error:
+            parse_cap(text)
+        assert str(error.value).isprintable()
+
+    @given(st.text(max_size=8), st.integers(1, 10**6))
+    def test_whatever_is_typed_is_a_cap_of_one_at_least_or_a_sentence(self, text: str, nodes: int) -> None:
+        try:
+            assert parse_cap(text).of(nodes) >= 1
+        except UsageError as error:
+            assert "\n" not in str(error)
+
+
+class TestApply:
+    def test_a_confirmed_node_is_drained_with_its_reason_and_how_to_undo_it(self) -> None:
+        told, cluster, noted = recommended(), Cluster(), list[dict[str, Any]]()
+        found = apply(told, parse_cap("2%"), {}, noted.append, cluster)
+        assert cluster.drained == ["node07"] and cluster.reasons["node07"] == told["drains"][0]["reason"]
+        assert found.lines() == ["node07 is drained", "undo it with: scontrol update NodeName=node07 State=RESUME"]
+        assert noted == found.as_json() and (noted[0]["action"], noted[0]["node"]) == ("drained", "node07")
+        cluster(shlex.split(found.undo[0]), {})
+        assert cluster.drained == []
+
+    def test_past_the_cap_nobody_is(self) -> None:
+        cluster = Cluster()
+        found = applied(recommended(suspect(), suspect("sender", 9), suspect("node", 2)), cluster)
+        assert cluster.drained == [] and found.entries == [] and all(words[1] != "update" for words in cluster.asked)
+        assert found.lines() == [found.refused] == [
+            "nobody is drained: 3 are confirmed, and --max-drain 2% allows 2 of 100 nodes; see whether what they share is the reason, then "
+            "type the lines of recommendation.json, or raise --max-drain"
+        ]  # fmt: skip
+
+    def test_up_to_the_cap_everybody_is(self) -> None:
+        cluster = Cluster()
+        assert len(applied(recommended(suspect(), suspect("sender", 9)), cluster).undo) == 2
+        assert cluster.drained == ["node07", "node09"]
+
+    def test_those_that_collbench_drained_before_count_and_others_do_not(self) -> None:
+        told = recommended(suspect(), suspect("sender", 9))
+        cluster = Cluster(node50=MINE)
+        assert (
+            "2 are confirmed, 1 is drained by collbench already, and --max-drain 2% allows 2 of 100 nodes" in applied(told, cluster).refused
+        )
+        assert cluster.drained == ["node50"]
+        assert applied(told, Cluster(node50="disk", node51="fan [collbench] no"), "2").refused == ""
+
+    def test_who_is_drained_already_is_left_with_the_reason_that_it_has(self) -> None:
+        cluster = Cluster(node07="bad disk")
+        found = applied(recommended(), cluster)
+        assert found.lines() == ["node07 is drained already (bad disk), and left as it is"] and found.undo == []
+        assert cluster.reasons["node07"] == "bad disk" and found.entries[0]["action"] == "left"
+
+    def test_who_is_drained_already_takes_no_place_of_others(self) -> None:
+        cluster = Cluster(node07="bad disk")
+        found = applied(recommended(suspect(), suspect("sender", 9)), cluster, "1")
+        assert cluster.drained == ["node07", "node09"] and [each["action"] for each in found.entries] == ["left", "drained"]
+
+    @pytest.mark.parametrize(
+        ("told", "why"),
+        [
+            (recommended(suspect(state=CLEARED)), "nobody is confirmed as the reason"),
+            (module.recommendation(verdict(suspect(), no_verdict="a node died"), about()), "there is no verdict"),
+            (recommended(no_drain="the simulated backend has no path"), "the simulated backend has no path"),
+            (recommended(suspect("path", 3, 9)), "what is confirmed lies in no node"),
+            (recommended(manager=""), "neither Slurm nor Kubernetes gives out these nodes; the lines to type are in recommendation.json"),
+        ],
+        ids=["cleared", "no verdict", "simulated", "path", "no manager"],
+    )
+    def test_without_a_reason_nothing_is_even_asked(self, told: dict[str, Any], why: str) -> None:
+        cluster = Cluster()
+        assert applied(told, cluster).lines() == [f"nobody is drained: {why}"] and cluster.asked == []
+
+    def test_no_verdict_drains_nobody_whatever_else_the_recommendation_holds(self) -> None:
+        for result in ("no verdict", "nobody"):
+            cluster = Cluster()
+            assert apply({**recommended(), "result": result}, parse_cap("100%"), {}, ask=cluster).entries == [] and cluster.asked == []
+
+    def test_who_may_not_says_what_to_type(self) -> None:
+        told = recommended()
+        found = applied(told, Cluster(refuses="slurm_update error: Access/permission denied"))
+        assert found.undo == [] and found.lines() == [
+            "node07 is not drained (slurm_update error: Access/permission denied): type by hand, where it is allowed: "
+            + told["drains"][0]["line"]
+        ]
+
+    def test_what_slurm_did_counts_and_not_what_it_said(self) -> None:
+        (sentence,) = applied(recommended(), Cluster(lies=True)).lines()
+        assert sentence.startswith("node07 is not drained (scontrol said that it did, and the node is not drained): ")
+
+        def lost(words: Sequence[str], env: Mapping[str, str]) -> Said:  # done, but the answer came too late
+            return Said(None, why="late") if cluster(words, env) and words[1] == "update" else cluster(words, env)
+
+        cluster = Cluster()
+        assert apply(recommended(), parse_cap("1"), {}, ask=lost).undo == ["scontrol update NodeName=node07 State=RESUME"]
+
+    def test_a_node_that_slurm_does_not_know_is_not_guessed(self) -> None:
+        told = recommended(nodes={"node07": "node07.cluster.example"})
+        cluster = Cluster()
+        (sentence,) = applied(told, cluster).lines()
+        assert sentence.startswith(
+            "node07.cluster.example is not drained: scontrol knows no node of that name; with its right name type by hand"
+        )
+        assert cluster.drained == []
+
+    def test_one_that_fails_does_not_keep_the_others(self) -> None:
+        told, cluster = recommended(suspect(), suspect("sender", 9), nodes={"node07": "nowhere"}), Cluster()
+        assert [each["action"] for each in applied(told, cluster).entries] == ["failed", "drained"]
+
+    def test_what_was_done_is_told_even_where_it_can_no_longer_be_written(self) -> None:
+        def full(entry: dict[str, Any]) -> None:
+            raise RunFailed("results can no longer be written (No space left on device)")
+
+        cluster = Cluster()
+        with pytest.raises(RunFailed) as error:
+            apply(recommended(suspect(), suspect("sender", 9)), parse_cap("2%"), {}, full, cluster)
+        assert str(error.value) == (
+            "results can no longer be written (No space left on device); meanwhile node07 is drained; "
+            "undo it with: scontrol update NodeName=node07 State=RESUME"
+        )
+        assert cluster.drained == ["node07"]
+
+    def test_a_pod_whose_node_is_not_told_is_not_drained(self) -> None:
+        told = recommended(manager="kubernetes", pods=True)
+
+        def ask(words: Sequence[str], env: Mapping[str, str]) -> Said:
+            assert words[:3] == ["kubectl", "get", "nodes"]
+            return Said(0, "node07 \nnode08 true\n")
+
+        found = apply(told, parse_cap("2"), {}, ask=ask)
+        assert found.entries[0]["action"] == "failed" and found.lines()[0].startswith("node07 is not drained: node07 is a pod, and which")
+
+    def test_slurm_that_does_not_answer_drains_nobody(self) -> None:
+        found = apply(recommended(), parse_cap("2%"), {}, ask=lambda words, env: Said(None, why="scontrol did not answer within 20 s"))
+        assert found.lines() == [
+            "nobody is drained: scontrol does not say which nodes there are (scontrol did not answer within 20 s); the lines to type are "
+            "in recommendation.json"
+        ]
+
+    def test_a_name_that_was_changed_in_the_recommendation_reaches_no_command(self) -> None:
+        told = recommended()
+        told["drains"][0]["node"] = "ALL"
+        cluster = Cluster(ALL="")
+        assert applied(told, cluster, "100%").entries[0]["action"] == "failed" and cluster.drained == []
+
+
+@pytest.fixture
+def kubernetes(tmp_path: Path) -> dict[str, str]:
+    """An environment whose kubectl is a fake, with three nodes."""
+    (tmp_path / "kubectl").write_text(FAKE_KUBECTL)
+    (tmp_path / "kubectl").chmod(0o755)
+    (tmp_path / "nodes").write_text("node06\nnode07\nnode08\n")
+    return {"PATH": f"{tmp_path}:/usr/bin:/bin", "KUBERNETES_SERVICE_HOST": "10.0.0.1"}
+
+
+class TestFakeKubectl:
+    """A program of that name that is not Kubernetes: which words reach it, and what is made of its answers."""
+
+    def test_a_node_is_cordoned_and_comes_back(self, kubernetes: dict[str, str], tmp_path: Path) -> None:
+        told = recommended(manager="kubernetes", pods=True, nodes={"node07": "node07"})
+        found = apply(told, parse_cap("2%"), kubernetes)
+        assert found.lines() == ["node07 is drained", "undo it with: kubectl uncordon node07"]
+        assert (tmp_path / "nodes").read_text() == "node06\nnode07 true\nnode08\n"
+        assert "C cordon node07\n" in (tmp_path / "nodes.asked").read_text()
+        assert ask_here(shlex.split(found.undo[0]), kubernetes).code == 0
+        assert (tmp_path / "nodes").read_text() == "node06\nnode07\nnode08\n"
+
+    def test_every_cordoned_node_counts_since_nobody_can_tell_whose_it_is(self, kubernetes: dict[str, str], tmp_path: Path) -> None:
+        (tmp_path / "nodes").write_text("node06 true\nnode07\nnode08\n")
+        found = apply(recommended(manager="kubernetes"), parse_cap("1"), kubernetes)
+        assert "1 is confirmed, 1 is drained (cordoned, by whom is not told) already, and --max-drain 1 allows 1 of 3" in found.refused
+        assert (tmp_path / "nodes").read_text() == "node06 true\nnode07\nnode08\n"
+
+    def test_it_answers_so_it_may_be_asked(self, kubernetes: dict[str, str]) -> None:
+        assert check_apply(kubernetes) == "kubernetes"
+        assert check_apply({"PATH": kubernetes["PATH"].partition(":")[0] + ":/bin"}) == "kubernetes"
+
+
+class TestBeforeAnythingIsMeasured:
+    def test_neither(self, tmp_path: Path) -> None:
+        with pytest.raises(UsageError) as error:
+            check_apply({"PATH": str(tmp_path)})
+        assert str(error.value) == (
+            "--apply needs Slurm (scontrol) or Kubernetes (kubectl) to drain a node, and neither is found here: start where one of them "
+            "is, or leave --apply out and type the lines of recommendation.json where it is"
+        )
+
+    def test_slurm_started_us_and_its_tool_is_not_here(self, tmp_path: Path) -> None:
+        with pytest.raises(UsageError, match=r"scontrol does not answer \(scontrol cannot be started \(No such file or directory\)\)"):
+            check_apply({"PATH": str(tmp_path), "SLURM_JOB_ID": "1"})
+
+    def test_both_answer_and_neither_started_us(self, tmp_path: Path) -> None:
+        for name in ("scontrol", "kubectl"):
+            (tmp_path / name).touch(0o755)
+        answers = {"scontrol": Said(0, "NodeName=n1 State=IDLE\n"), "kubectl": Said(0, "n1 \n")}
+        with pytest.raises(UsageError, match="--apply finds both Slurm and Kubernetes here"):
+            check_apply({"PATH": str(tmp_path)}, lambda words, env: answers[words[0]])
+        assert check_apply({"PATH": str(tmp_path), "SLURM_JOB_ID": "7"}, lambda words, env: answers[words[0]]) == "slurm"
+
+    def test_one_of_two_that_answers_is_taken(self, tmp_path: Path) -> None:
+        for name in ("scontrol", "kubectl"):
+            (tmp_path / name).touch(0o755)
+        answers = {"scontrol": Said(1, why="no configuration"), "kubectl": Said(0, "n1 \n")}
+        assert check_apply({"PATH": str(tmp_path)}, lambda words, env: answers[words[0]]) == "kubernetes"
+
+    @pytest.mark.skipif(not shutil.which("kubectl"), reason="kubectl is not installed")
+    def test_a_real_kubectl_without_a_cluster_is_no_kubernetes(self, tmp_path: Path) -> None:
+        folder = Path(shutil.which("kubectl") or "").parent
+        (tmp_path / "kubectl").symlink_to(folder / "kubectl")
+        with pytest.raises(UsageError, match=r"kubectl does not answer \(.*refused"):
+            check_apply({"PATH": f"{tmp_path}", "HOME": str(tmp_path), "KUBECONFIG": "/dev/null"})
+
+
+class TestAsking:
+    def test_what_a_command_said_last_is_why_it_failed(self, tmp_path: Path) -> None:
+        (tmp_path / "scontrol").write_text("#!/bin/sh\necho first >&2; printf 'then \\033[31mred\\n\\n' >&2; exit 3\n")
+        (tmp_path / "scontrol").chmod(0o755)
+        assert ask_here(["scontrol"], {"PATH": f"{tmp_path}:/bin"}) == Said(3, "", "then ?[31mred")
+
+    def test_one_that_does_not_end_is_not_waited_for(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("collbench.hunt.managers.TIMEOUT_S", 0.2)
+        said = ask_here(["sleep", "30"], dict(os.environ))
+        assert said == Said(None, "", "sleep did not answer within 0.2 s")

@@ -1,0 +1,179 @@
+"""`--apply` on a real Slurm: the node is really drained, the printed line brings it back, past the cap and without a verdict nobody is."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from collbench.errors import UsageError
+from collbench.hunt.drain import Applied, apply, check_apply, parse_cap
+from collbench.hunt.managers import Said, ask_here, nodes
+from collbench.hunt.recommendation import recommendation
+from tests.beds import SlurmBed
+from tests.cli.command import until
+from tests.conftest import enter
+from tests.hunt.verdicts import about, suspect, verdict
+
+pytestmark = [pytest.mark.slurm, pytest.mark.in_turn("drain")]
+
+
+@pytest.fixture(scope="module")
+def bed() -> Iterator[SlurmBed]:
+    """Six nodes, of which 2 % is one."""
+    with ExitStack() as stack:
+        yield enter(stack, SlurmBed(nodes=6))
+
+
+@pytest.fixture(autouse=True)
+def everybody_is_back(bed: SlurmBed) -> Iterator[None]:
+    yield
+    for name in bed.nodes:
+        if "DRAIN" in node(bed, name)[0]:
+            bed.must("scontrol", "update", f"NodeName={name}", "State=RESUME")
+
+
+def environment(bed: SlurmBed) -> dict[str, str]:
+    """As a job's first rank has it."""
+    return {**os.environ, **bed.environment(), "SLURM_JOB_ID": "1"}
+
+
+def told(bed: SlurmBed, *places: int, **changes: Any) -> dict[str, Any]:
+    """A hunt over the bed's nodes that confirmed those."""
+    found = verdict(*(suspect("node", place) for place in places), names=tuple(bed.nodes), **changes)
+    return recommendation(found, about(run=Path("runs/a hunt's")))
+
+
+def applied(bed: SlurmBed, recommended: dict[str, Any], cap: str = "2%") -> Applied:
+    return apply(recommended, parse_cap(cap), environment(bed))
+
+
+def node(bed: SlurmBed, name: str) -> tuple[str, str]:
+    """The node's state and the reason of it, as `scontrol show node` has them."""
+    shown = bed.must("scontrol", "--oneliner", "show", "node", name)
+    state, reason = re.search(r" State=(\S+)", shown), re.search(r" Reason=(.*?) \[", shown)
+    assert state, shown
+    return state[1], reason[1] if reason else ""
+
+
+def states(bed: SlurmBed) -> list[str]:
+    return [node(bed, name)[0] for name in bed.nodes]
+
+
+def test_slurm_answers_and_tells_its_nodes(bed: SlurmBed) -> None:
+    assert check_apply(environment(bed)) == "slurm"
+    found, why = nodes("slurm", environment(bed), ask_here)
+    assert found is not None and [each.name for each in found] == bed.nodes and not any(each.drained or each.reason for each in found), why
+
+
+def test_a_confirmed_node_is_drained_and_the_printed_line_brings_it_back(bed: SlurmBed) -> None:
+    recommended, name = told(bed, 2), bed.nodes[2]
+    done = applied(bed, recommended)
+    state, reason = node(bed, name)
+    assert (state, reason) == ("IDLE+DRAIN", recommended["drains"][0]["reason"]), done.lines()
+    assert reason == f"[collbench] CB6101 {name} sends and receives at 51 % of the others, run a hunt?s"
+    assert bed.call(["sinfo", "--noheader", "--states=drain", "--format=%N %E"]).stdout.strip() == f"{name} {reason}"
+    assert [each for each in states(bed) if "DRAIN" in each] == ["IDLE+DRAIN"]
+    assert done.lines() == [f"{name} is drained", f"undo it with: scontrol update NodeName={name} State=RESUME"]
+    bed.must("bash", "-c", done.undo[0])
+    assert node(bed, name)[0] == "IDLE"
+
+
+def test_the_line_of_the_recommendation_drains_alike_when_it_is_pasted(bed: SlurmBed) -> None:
+    drain = told(bed, 3)["drains"][0]
+    bed.must("bash", "-c", drain["line"])
+    assert node(bed, bed.nodes[3]) == ("IDLE+DRAIN", drain["reason"])
+    bed.must("bash", "-c", drain["undo"])
+    assert node(bed, bed.nodes[3])[0] == "IDLE"
+
+
+def test_past_the_cap_nobody_is_drained(bed: SlurmBed) -> None:
+    done = applied(bed, told(bed, 1, 4))
+    assert set(states(bed)) == {"IDLE"} and done.entries == []
+    assert done.refused.startswith("nobody is drained: 2 are confirmed, and --max-drain 2% allows 1 of 6 nodes; ")
+    assert len(applied(bed, told(bed, 1, 4), "2").undo) == 2 and states(bed).count("IDLE+DRAIN") == 2
+
+
+def test_what_collbench_drained_before_counts(bed: SlurmBed) -> None:
+    applied(bed, told(bed, 1))
+    done = applied(bed, told(bed, 4))
+    assert "1 is confirmed, 1 is drained by collbench already, and --max-drain 2% allows 1 of 6" in done.refused
+    assert states(bed).count("IDLE+DRAIN") == 1
+    bed.must("scontrol", "update", f"NodeName={bed.nodes[1]}", "Reason=a disk")  # somebody else's now
+    assert applied(bed, told(bed, 4)).undo == [f"scontrol update NodeName={bed.nodes[4]} State=RESUME"]
+
+
+def test_twice_is_once(bed: SlurmBed) -> None:
+    recommended = told(bed, 2)
+    applied(bed, recommended)
+    again = applied(bed, recommended)
+    assert again.lines() == [f"{bed.nodes[2]} is drained already ({recommended['drains'][0]['reason']}), and left as it is"]
+
+
+def running(bed: SlurmBed, job: str) -> bool:
+    return bed.must("squeue", "--noheader", "--format=%T", "--job", job).strip() == "RUNNING"
+
+
+def test_a_node_on_which_the_hunt_itself_still_runs_is_drained_too(bed: SlurmBed) -> None:
+    """Slurm lets the job end, and gives out no other."""
+    script = Path(bed.folder) / "sleeps"
+    script.write_text("#!/bin/sh\nsleep 60\n")
+    job = bed.must("sbatch", "--parsable", "--output=/dev/null", "-w", bed.nodes[0], "-N1", str(script)).strip()
+    try:
+        until(lambda: running(bed, job), "the job", 20)
+        applied(bed, told(bed, 0))
+        assert node(bed, bed.nodes[0])[0] in ("MIXED+DRAIN", "ALLOCATED+DRAIN")
+        assert running(bed, job)
+    finally:
+        bed.must("scancel", job)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"no_verdict": "a node died during the hunt"}, {"suspects": (suspect("node", 2, state="inconclusive"),)}]
+)
+def test_without_a_verdict_nobody_is_drained(bed: SlurmBed, changes: dict[str, Any]) -> None:
+    found = verdict(**{"names": tuple(bed.nodes), "suspects": (suspect("node", 2),), **changes})
+    asked: list[Sequence[str]] = []
+
+    def ask(words: Sequence[str], env: Mapping[str, str]) -> Said:
+        asked.append(words)
+        return ask_here(words, env)
+
+    done = apply(recommendation(found, about()), parse_cap("100%"), environment(bed), ask=ask)
+    assert done.lines() == ["nobody is drained: there is no verdict"] and asked == [] and set(states(bed)) == {"IDLE"}
+
+
+def test_a_node_that_slurm_does_not_have(bed: SlurmBed) -> None:
+    recommended = recommendation(verdict(suspect("node", 0), names=("elsewhere",)), about())
+    done = applied(bed, recommended)
+    assert done.lines()[0].startswith("elsewhere is not drained: scontrol knows no node of that name; ")
+    line = shlex.split(recommended["drains"][0]["line"])
+    assert "Invalid node name" in bed.call(line).stderr + bed.call(line).stdout and set(states(bed)) == {"IDLE"}
+
+
+def test_who_may_not_drain_reads_what_to_type(bed: SlurmBed) -> None:
+    """As a user who is no operator: what Slurm refuses is a sentence."""
+    recommended = told(bed, 5)
+
+    def as_nobody(words: Sequence[str], env: Mapping[str, str]) -> Said:
+        return ask_here(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *words], env)
+
+    bed.must("chmod", "a+rx", str(bed.folder))
+    done = apply(recommended, parse_cap("2%"), environment(bed), ask=as_nobody)
+    assert done.undo == [] and set(states(bed)) == {"IDLE"}
+    assert f"{bed.nodes[5]} is not drained (" in done.lines()[0] and "Access/permission denied" in done.lines()[0], done.lines()
+    assert done.lines()[0].endswith(recommended["drains"][0]["line"])
+
+
+def test_slurm_that_is_away_is_said_before_anything_is_measured(tmp_path: Path) -> None:
+    (tmp_path / "slurm.conf").write_text("ClusterName=away\nSlurmctldHost=localhost(127.0.0.1)\nSlurmctldPort=1\nAuthType=auth/munge\n"
+                                         "NodeName=n1\nPartitionName=main Nodes=n1\nMessageTimeout=2\nSlurmctldTimeout=3\n")  # fmt: skip
+    env = {**os.environ, "SLURM_CONF": str(tmp_path / "slurm.conf"), "SLURM_JOB_ID": "1"}
+    with pytest.raises(UsageError, match=r"--apply needs Slurm \(scontrol\) or Kubernetes .* scontrol does not answer \("):
+        check_apply(env)

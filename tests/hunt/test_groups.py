@@ -1,0 +1,118 @@
+"""A sweep by groups: about log N rounds, every sick place a candidate, and hardly anybody else."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from math import ceil, log2
+from random import Random
+
+import pytest
+
+from collbench.hunt.asks import GROUPS, Answer, Figure, Options
+from collbench.hunt.groups import LEAST_RATIO, group_size, log_ratios, partitions, rounds, sweep
+from tests.hunt.made_up import MadeUp, play
+
+TRIALS = range(20)
+
+
+def candidates(made: MadeUp, seed: int, options: Options | None = None) -> set[int]:
+    found = play(sweep(made.n, options or Options(), Random(seed)), made).result
+    assert all(len(hint.places) == 1 and hint.kind == "node" for hint in found)
+    return {hint.places[0] for hint in found}
+
+
+@pytest.mark.parametrize(("n", "sick"), [(16, 1), (64, 2), (64, 4)])
+def test_every_sick_place_is_a_candidate_and_at_most_one_other(n: int, sick: int) -> None:
+    for seed in TRIALS:
+        ill = set(Random(seed).sample(range(n), sick))
+        made = MadeUp(n, seed)
+        for place in ill:
+            made.node(place, 0.5)
+        found = candidates(made, seed)
+        assert ill <= found, seed
+        assert len(found - ill) <= 1, seed
+
+
+def test_three_of_512_in_ten_rounds() -> None:
+    made = MadeUp(512, 1).node(7, 0.5).node(300, 0.6).node(511, 0.7)
+    played = play(sweep(512, Options(), Random(1)), made)
+    assert {hint.places[0] for hint in played.result} == {7, 300, 511}
+    assert [round(hint.ratio, 1) for hint in played.result] == [0.5, 0.6, 0.7]
+    assert len(played.asks) == rounds(512, Options()) == 10
+    assert {len(group) for ask in played.asks for group in ask.groups} == {16}
+
+
+def test_a_place_that_lacks_an_eighth_is_found_in_nine_trials_of_ten() -> None:
+    assert sum(5 in candidates(MadeUp(64, seed).node(5, 0.875), seed) for seed in TRIALS) >= 18
+
+
+@pytest.mark.parametrize("n", [16, 64, 130])
+def test_all_are_well_and_hardly_anybody_is_a_candidate(n: int) -> None:
+    assert sum(len(candidates(MadeUp(n, seed), seed)) for seed in TRIALS) <= 1
+
+
+def test_all_equally_slow_are_all_well() -> None:
+    assert not candidates(MadeUp(64, 3).all_slow(0.4), 3)
+
+
+@pytest.mark.parametrize("n", [8, 9, 16, 100, 512, 4096])
+def test_rounds_are_promised_and_kept(n: int) -> None:
+    assert rounds(n, Options()) == ceil(log2(n)) + 1
+    assert rounds(n, Options(rounds=3)) == 3
+    if n < 1000:
+        asks = play(sweep(n, Options(), Random(0)), MadeUp(n)).asks
+        assert len(asks) == rounds(n, Options())
+        assert {ask.kind for ask in asks} == {GROUPS}
+        assert {ask.stage for ask in asks} == {"sweep"}
+
+
+def test_two_places_meet_as_seldom_as_they_can() -> None:
+    meetings: dict[tuple[int, int], int] = {}
+    for groups in partitions(64, 4, 7, Random(0)):
+        assert sorted(place for group in groups for place in group) == list(range(64))
+        for pair in (pair for group in groups for pair in combinations(group, 2)):
+            meetings[pair] = meetings.get(pair, 0) + 1
+    assert max(meetings.values()) <= 2
+    assert sum(times == 2 for times in meetings.values()) < len(meetings) / 20
+
+
+def test_the_rest_rests_by_turns() -> None:
+    resting = [set(range(18)) - {place for group in groups for place in group} for groups in partitions(18, 4, 9, Random(0))]
+    assert all(len(rest) == 2 for rest in resting)
+    assert set.union(*resting) == set(range(18))
+
+
+def test_there_are_four_groups_for_each_sick_place() -> None:
+    assert [(n, group_size(n)) for n in (8, 16, 64, 128, 512, 4096)] == [(8, 2), (16, 4), (64, 4), (128, 4), (512, 16), (4096, 16)]
+
+
+def test_a_place_that_has_died_is_a_candidate() -> None:
+    hints = play(sweep(16, Options(), Random(2)), MadeUp(16, 2).dies(9, 0, "gone")).result
+    assert [(hint.places, hint.ratio) for hint in hints] == [((9,), LEAST_RATIO)]
+    assert hints[0].why == "none of the 5 groups with it could be measured: node009: gone"
+
+
+def test_a_backend_that_measures_nothing_accuses_nobody() -> None:
+    made = MadeUp(16)
+    for place in range(16):
+        made.dies(place)
+    assert not candidates(made, 0)
+
+
+def test_groups_are_compared_with_the_faster_ones_of_their_own_round() -> None:
+    figures = tuple(Figure(speed) for speed in (5e9, 10e9, 10e9, None, 10e9))
+    ratios = log_ratios(Answer(figures))
+    assert ratios[0] == pytest.approx(-0.693, abs=1e-3)
+    assert list(ratios[[1, 2, 4]]) == [0, 0, 0]
+    assert ratios[3] != ratios[3]
+
+
+def test_too_few_places_make_no_groups() -> None:
+    with pytest.raises(ValueError, match="7 places make too few groups"):
+        next(sweep(7, Options(), Random(0)))
+
+
+def test_what_is_drawn_comes_from_the_seed() -> None:
+    asked = [play(sweep(32, Options(), Random(seed)), MadeUp(32)).asks for seed in (4, 4, 5)]
+    assert asked[0] == asked[1]
+    assert asked[0] != asked[2]

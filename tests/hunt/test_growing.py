@@ -1,0 +1,178 @@
+"""Groups that grow: who is slow in large groups alone is found; a whole that is slow as such accuses nobody."""
+
+from __future__ import annotations
+
+from math import log2
+from random import Random
+
+import pytest
+
+from collbench.hunt.asks import GROUPS, Answer, Ask, Figure, Hint, Options
+from collbench.hunt.growing import look, most_rounds, sizes
+from collbench.hunt.verdict import CONFIRMED
+from tests.hunt.made_up import MadeUp, Played, play
+
+Looked = Played[tuple[tuple[Hint, ...], tuple[str, ...]]]
+
+
+def looked(made: MadeUp, seed: int = 0) -> Looked:
+    played = play(look(range(made.n), Options(), Random(seed)), made)
+    assert len(played.asks) <= most_rounds(made.n, Options())
+    return played
+
+
+def named(played: Looked) -> list[int]:
+    assert all(hint.kind == "scale" and len(hint.places) == 1 for hint in played.result[0])
+    return sorted(hint.places[0] for hint in played.result[0])
+
+
+@pytest.mark.parametrize(("n", "least"), [(8, 3), (16, 5), (64, 17), (64, 32), (100, 40), (512, 100)])
+def test_one_that_is_slow_from_some_size_on_is_found(n: int, least: int) -> None:
+    for seed in range(10):
+        sick = Random(seed).randrange(n)
+        assert named(looked(MadeUp(n, seed).scale(sick, least), seed)) == [sick], seed
+
+
+def test_what_is_told_of_it() -> None:
+    (hint,), notes = looked(MadeUp(64, 1).scale(40, 16, 0.6), 1).result
+    assert hint.ratio == pytest.approx(0.6, rel=0.1)
+    assert hint.why == (
+        f"two groups of 16 were slow with it, the last one at {hint.ratio:.0%} of the bus bandwidth of others at the same time; "
+        "all of its partners were well without it, and in groups of 8 it was as fast as the others"
+    )
+    assert hint.evidence == tuple(hint.why.split("; "))
+    assert hint.state == CONFIRMED
+    assert len(hint.partners) > 15
+    assert not notes
+
+
+def test_several_at_the_same_time_and_at_different_sizes() -> None:
+    for seed in range(10):
+        made = MadeUp(64, seed).scale(3, 8).scale(50, 8, 0.6).scale(20, 20, 0.7)
+        assert named(looked(made, seed)) == [3, 20, 50], seed
+
+
+def test_two_in_one_group_are_both_found() -> None:
+    made = MadeUp(16, 5)
+    for place in (0, 1):
+        made.scale(place, 4)
+    found = [named(looked(made, seed)) for seed in range(20)]
+    assert found.count([0, 1]) >= 18
+
+
+def test_all_are_well_and_nobody_is_named() -> None:
+    for seed in range(20):
+        hints, notes = looked(MadeUp(64, seed), seed).result
+        assert (hints, notes) == ((), ()), seed
+
+
+def test_all_equally_slow_are_all_well() -> None:
+    assert looked(MadeUp(32, 4).all_slow(0.3)).result == ((), ())
+
+
+class SlowCore(MadeUp):
+    """Groups of more than half of all share a core that is too narrow."""
+
+    def answer(self, ask: Ask) -> Answer:
+        narrow = 0.5 if any(len(group) > self.n // 2 for group in ask.groups) else 1.0
+        return Answer(tuple(Figure(narrow * (figure.speed or 0)) for figure in super().answer(ask).figures))
+
+
+def test_a_whole_slower_than_its_parts_accuses_nobody() -> None:
+    hints, notes = looked(SlowCore(32, 2)).result
+    assert hints == ()
+    (note,) = notes
+    assert note.startswith("all 32 places together reach ")
+    assert note.endswith("it is the core of the network, or the library's algorithm for so many ranks; nobody is accused")
+
+
+def test_a_slow_path_within_a_group_names_nobody() -> None:
+    notes: list[str] = []
+    for seed in range(30):
+        hints, told = looked(MadeUp(16, seed).path(2, 9, 0.5), seed).result
+        assert hints == (), seed
+        notes += told
+    assert any("it is the paths between them, or chance; nobody is named" in note for note in notes)
+
+
+def test_one_that_dies_meanwhile_is_told_and_not_named() -> None:
+    played = looked(MadeUp(32, 3).scale(4, 8).dies(20, 2, "gone"), 3)
+    assert 20 not in named(played)
+    assert any("could not be measured: node020: gone" in note for note in played.result[1])
+
+
+def test_most_groups_slow_are_too_many_to_divide() -> None:
+    made = MadeUp(12, 0)
+    for place in (0, 4):
+        made.scale(place, 4)
+    found = [looked(made, seed).result for seed in range(10)]
+    assert all({hint.places[0] for hint in hints} <= {0, 4} for hints, _ in found)
+    assert any("2 of 3 groups of 4 are slower than the others: too many to tell by whom" in notes for _, notes in found)
+
+
+class Oversubscribed(MadeUp):
+    """Groups of 16 and more have to cross what is too narrow, all alike."""
+
+    def answer(self, ask: Ask) -> Answer:
+        answered = zip(ask.groups, super().answer(ask).figures, strict=True)
+        return Answer(tuple(Figure((0.6 if len(group) >= 16 else 1) * (figure.speed or 0)) for group, figure in answered))
+
+
+def test_where_no_rounds_are_left_it_stays_open() -> None:
+    made = MadeUp(64, 2)
+    for least, place in zip((3, 5, 9, 17), (1, 20, 40, 60), strict=True):
+        made.scale(place, least)
+    hints, notes = looked(made, 2).result
+    assert {1, 20} <= {hint.places[0] for hint in hints} <= {1, 20, 40, 60}
+    assert any("and no rounds were left to tell who is the reason" in note for note in notes)
+    assert not any("nobody is accused" in note for note in notes)
+
+
+def test_sizes_that_are_slower_for_all_are_told_once_and_accuse_nobody() -> None:
+    hints, notes = looked(Oversubscribed(64, 2)).result
+    assert hints == ()
+    (note,) = notes
+    assert note.startswith("groups of 16, all alike, reach ")
+
+
+def test_below_eight_places_there_is_nothing_to_compare() -> None:
+    played = looked(MadeUp(7))
+    assert played.asks == []
+    assert played.result == ((), ("growing groups: 7 places make no two groups of 4 to compare",))
+    assert most_rounds(7, Options()) == 0
+
+
+def test_sizes_double_up_to_the_half() -> None:
+    assert sizes(8) == [4]
+    assert sizes(64) == [4, 8, 16, 32]
+    assert sizes(100) == [4, 8, 16, 32, 50]
+    assert sizes(66) == [4, 8, 16, 32]
+
+
+def test_fewer_places_never_take_more_rounds() -> None:
+    most = [most_rounds(n, Options()) for n in range(600)]
+    assert most == sorted(most)
+
+
+@pytest.mark.parametrize(("n", "most"), [(8, 1 + 1 + 6), (64, 4 + 1 + 9), (512, 7 + 1 + 9), (4096, 10 + 1 + 12)])
+def test_the_promise_is_sizes_and_the_whole_and_divisions(n: int, most: int) -> None:
+    assert most_rounds(n, Options()) == most
+    assert most_rounds(n, Options(growing=False)) == 0
+    assert most <= 2 * log2(n) + 2
+
+
+def test_it_can_be_switched_off() -> None:
+    played = play(look(range(16), Options(growing=False), Random(0)), MadeUp(16))
+    assert (played.asks, played.result) == ([], ((), ()))
+
+
+def test_who_is_well_costs_one_round_for_each_size_and_the_whole() -> None:
+    played = looked(MadeUp(64, 1))
+    assert [max(map(len, ask.groups)) for ask in played.asks] == [4, 8, 16, 32, 64]
+    assert {ask.kind for ask in played.asks} == {GROUPS}
+    assert {ask.stage for ask in played.asks} == {"growing"}
+
+
+def test_only_given_places_are_asked() -> None:
+    played = play(look([0, 2, *range(4, 16)], Options(), Random(0)), MadeUp(16))
+    assert not {1, 3} & {place for ask in played.asks for group in ask.groups for place in group}

@@ -1,0 +1,278 @@
+"""A hunt among made-up places: who is sick is confirmed, who only met them is cleared, and where nobody is sick nobody is accused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from collbench.errors import UsageError
+from collbench.hunt.asks import PAIRS, Options
+from collbench.hunt.hunt import hunt, promise
+from collbench.hunt.verdict import CLEARED, CONFIRMED, INCONCLUSIVE, Verdict
+from tests.hunt.made_up import MadeUp, Played, play
+
+Named = set[tuple[str, tuple[int, ...]]]
+
+
+def played(made: MadeUp, **options: object) -> Played[Verdict]:
+    """A whole hunt, which keeps to its promise; without groups that grow unless asked for."""
+    chosen = Options(**({"growing": False, "isolate": False} | options))  # type: ignore[arg-type]
+    found = play(hunt(made.names, chosen), made)
+    assert sum(found.result.rounds.values()) == len(found.asks) <= found.result.promised == promise(made.n, chosen)
+    return found
+
+
+def confirmed(verdict: Verdict) -> Named:
+    return {(each.kind, each.places) for each in verdict.of(CONFIRMED)}
+
+
+def nodes(*places: int) -> Named:
+    return {("node", (place,)) for place in places}
+
+
+def sick(made: MadeUp, places: Sequence[int], ratio: float = 0.5) -> MadeUp:
+    for place in places:
+        made.node(place, ratio)
+    return made
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_one_of_16_and_two_of_64_are_confirmed_and_nobody_else(seed: int) -> None:
+    one, two = (played(sick(MadeUp(n, seed), places), seed=seed).result for n, places in ((16, [5]), (64, [5, 41])))
+    assert confirmed(one) == nodes(5)
+    assert confirmed(two) == nodes(5, 41)
+    assert one.result == two.result == "confirmed"
+    assert not one.of(INCONCLUSIVE) and not two.of(INCONCLUSIVE)
+
+
+def test_a_suspect_says_with_whom_it_was_slow_and_against_what() -> None:
+    (found,) = played(MadeUp(16).node(5)).result.of(CONFIRMED)
+    assert found.ratio == pytest.approx(0.5, rel=0.05)
+    assert found.low is not None and found.high is not None and found.low < 0.5 < found.high < 0.6
+    assert len(found.partners) == 2 and 5 not in found.partners
+    assert found.evidence[0].startswith("the sweep: sends and receives at ") and "(8 of 8 partners)" in found.evidence[0]
+    assert all("pairs of places that are well at the same time" in sentence for sentence in found.evidence[1:])
+
+
+def test_every_suspect_is_measured_again_with_two_who_are_well_beside_controls() -> None:
+    made = sick(MadeUp(16), [3, 9, 12])
+    asks = [ask for ask in played(made).asks if ask.stage == "cross-check"]
+    with_well = {(place, other) for ask in asks for pair in ask.groups for place, other in (pair, pair[::-1]) if place in {3, 9, 12}}
+    for place in (3, 9, 12):
+        assert len({other for who, other in with_well if who == place} - {3, 9, 12}) == 2
+    assert all(any(not {3, 9, 12} & set(pair) for pair in ask.groups) for ask in asks)
+    assert all(ask.kind == PAIRS for ask in asks)
+
+
+def test_a_place_that_met_nearly_only_sick_ones_is_suspected_and_cleared() -> None:
+    everybody = ((0, 1), (0, 2), (0, 3), (4, 5), (6, 7), (8, 9), (10, 11))
+    verdict = played(sick(MadeUp(12, 2), [1, 2, 3]), cover=everybody, rounds=3).result
+    assert confirmed(verdict) == nodes(1, 2, 3)
+    assert (CLEARED, (0,)) in {(each.state, each.places) for each in verdict.suspects}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_quarter_of_64_with_one_another_as_partners(seed: int) -> None:
+    verdict = played(sick(MadeUp(64, seed), range(seed, 64, 4)), seed=seed).result
+    assert confirmed(verdict) == nodes(*range(seed, 64, 4))
+    assert not verdict.of(INCONCLUSIVE)
+
+
+@pytest.mark.parametrize(
+    ("make", "kind"),
+    [
+        (MadeUp.node, "node"),
+        (MadeUp.sender, "sender"),
+        (MadeUp.receiver, "receiver"),
+        (MadeUp.slow_latency, "latency"),
+        (MadeUp.busy, "node"),
+    ],
+)
+@pytest.mark.parametrize("n", [8, 16])
+def test_kinds(make: Callable[[MadeUp, int, float], MadeUp], kind: str, n: int) -> None:
+    for seed in range(3):
+        assert confirmed(played(make(MadeUp(n, seed), seed, 0.5), seed=seed).result) == {(kind, (seed,))}
+
+
+@pytest.mark.parametrize("ratio", [0.8, 0.9])
+def test_places_that_are_only_a_little_slow(ratio: float) -> None:
+    for n in (5, 8, 16, 33):
+        assert confirmed(played(MadeUp(n, 1).node(2, ratio)).result) == nodes(2)
+
+
+def test_a_path_is_confirmed_and_its_ends_are_not() -> None:
+    for n in (5, 8):
+        verdict = played(MadeUp(n).path(1, 4)).result
+        assert confirmed(verdict) == {("path", (1, 4))}
+    (found,) = verdict.of(CONFIRMED)
+    assert found.ratio == pytest.approx(0.5, rel=0.05)
+    assert any(sentence.startswith("node001 again with ") for sentence in found.evidence)
+    assert any(sentence.startswith("node004 again with ") for sentence in found.evidence)
+
+
+def test_a_node_a_latency_and_a_path_at_once() -> None:
+    verdict = played(MadeUp(8).node(3).slow_latency(5, 0.4).path(1, 7)).result
+    assert confirmed(verdict) == {("node", (3,)), ("latency", (5,)), ("path", (1, 7))}
+
+
+@pytest.mark.parametrize(("n", "places"), [(8, [2, 5]), (16, [0, 5, 6, 11]), (16, [1, 2, 3, 4, 5]), (64, range(0, 64, 4))])
+def test_up_to_a_quarter_sick_and_a_little_more(n: int, places: Sequence[int]) -> None:
+    assert confirmed(played(sick(MadeUp(n), places)).result) == nodes(*places)
+
+
+def test_more_than_a_third_sick_accuses_nobody() -> None:
+    verdict = played(sick(MadeUp(16), range(6))).result
+    assert not confirmed(verdict)
+    assert verdict.result == "no verdict"
+    assert "6 of 16 places are slower than the rest, more than a third" in " ".join(verdict.notes)
+
+
+def test_half_of_them_sick_leaves_no_majority() -> None:
+    verdict = played(sick(MadeUp(8), range(4))).result
+    assert not confirmed(verdict)
+    assert "79 % of the pairs are noticeably slower than the fastest ones" in verdict.notes[-1]
+
+
+@pytest.mark.parametrize("n", [4, 8, 16, 32])
+def test_all_well_accuses_nobody_in_50_trials(n: int) -> None:
+    for seed in range(50):
+        verdict = played(MadeUp(n, seed), seed=seed).result
+        assert not confirmed(verdict), seed
+
+
+def test_all_equally_slow_is_said_and_nobody_is_accused() -> None:
+    verdict = played(MadeUp(16).all_slow(0.3)).result
+    assert verdict.result == "nobody" and not verdict.suspects
+    assert verdict.middle == pytest.approx(3e9, rel=0.05)
+    assert any("all reach the usual 3.0" in note and "only the ceiling can say" in note for note in verdict.notes)
+
+
+@pytest.mark.parametrize("sizes", [(12, 4), (9, 7), (8, 8), (14, 2), (6, 5, 5), (10, 3, 3), (4, 4, 4, 4), (56, 4, 4)])
+def test_nobody_is_accused_for_being_in_a_part_of_the_network(sizes: tuple[int, ...]) -> None:
+    of_place = [part for part, size in enumerate(sizes) for _ in range(size)]
+    for seed in range(3):
+        for leaves in (None, tuple(map(str, of_place))):
+            verdict = played(MadeUp(len(of_place), seed).parts(of_place), seed=seed, leaf_of=leaves).result
+            assert not confirmed(verdict), (seed, leaves)
+
+
+def test_where_leaves_are_known_partners_come_from_the_own_one_and_from_another() -> None:
+    leaves = tuple(str(place % 4) for place in range(16))
+    (found,) = played(MadeUp(16).node(5), leaf_of=leaves).result.of(CONFIRMED)
+    assert {leaves[partner] == leaves[5] for partner in found.partners} == {True, False}
+
+
+def test_ranks_of_one_host_and_ranks_of_several() -> None:
+    for each in (16, 4):
+        made = MadeUp(16).node(5)
+        made.names = tuple(f"rank {place} (host{place // each})" for place in range(16))
+        assert confirmed(played(made).result) == nodes(5)
+
+
+def test_a_place_that_dies_is_inconclusive_and_the_sick_one_is_still_found() -> None:
+    for after in (0, 3):
+        verdict = played(MadeUp(8).node(5).dies(3, after)).result
+        assert confirmed(verdict) == nodes(5)
+        (silent,) = verdict.of(INCONCLUSIVE)
+        assert silent.places == (3,)
+        assert silent.evidence[0].startswith("no figure of its last ") and "it does not answer any longer" in silent.evidence[0]
+
+
+def test_when_nearly_all_die_nobody_can_be_judged() -> None:
+    made = MadeUp(5)
+    for place in (0, 1, 2):
+        made.dies(place)
+    verdict = played(made).result
+    assert verdict.result == "no verdict" and "give figures" in str(verdict.no_verdict)
+
+
+def test_wrong_data_is_told() -> None:
+    made = MadeUp(8).node(2)
+    made.corrupting = {2}
+    (found,) = played(made).result.of(CONFIRMED)
+    assert found.evidence[-1] == "node002: elements arrived wrong in 9 of the 9 measurements it was in"
+
+
+def test_a_latency_that_is_not_measured_is_no_harm() -> None:
+    made = MadeUp(8).node(2)
+    made.no_latency = True
+    assert confirmed(played(made).result) == nodes(2)
+
+
+@pytest.mark.parametrize(("n", "asked", "says"), [(1, 0, "one place"), (2, 1, "whether it is the path"), (3, 3, "nobody is named")])
+def test_of_fewer_than_four_nobody_is_named_but_the_figures_are_told(n: int, asked: int, says: str) -> None:
+    found = played(MadeUp(n).node(0) if n > 1 else MadeUp(1))
+    assert len(found.asks) == asked
+    assert not found.result.suspects and found.result.result == "no verdict"
+    assert says in str(found.result.no_verdict)
+    assert sum("GB/s there" in note for note in found.result.notes) == n * (n - 1) // 2
+
+
+def test_the_same_seed_asks_the_same() -> None:
+    first, again, other = (played(MadeUp(16, 1).node(3), seed=seed).asks for seed in (7, 7, 8))
+    assert first == again != other
+
+
+def test_rounds_that_are_too_few_are_refused_with_the_number_that_is_enough() -> None:
+    with pytest.raises(UsageError, match=r"5 rounds are too few for 16 places: .* allow 6 or more"):
+        promise(16, Options(method="pairs", most_rounds=5))
+    assert promise(16, Options(method="pairs", most_rounds=6)) == 6
+
+
+def test_a_limit_of_all_rounds_is_kept_by_a_shorter_sweep() -> None:
+    found = played(MadeUp(16).node(5), most_rounds=9, method="pairs")
+    assert len(found.asks) <= 9
+    assert confirmed(found.result) == nodes(5)
+
+
+def test_pairs_to_cover_are_all_measured_first() -> None:
+    cover = tuple((place, place + 8) for place in range(8)) + tuple((place, place + 4) for place in range(4))
+    found = played(MadeUp(16).path(3, 7), cover=cover)
+    first = {pair for ask in found.asks[:2] for pair in ask.groups}
+    assert set(cover) <= first
+    assert confirmed(found.result) == {("path", (3, 7))}
+
+
+def test_faults_at_scale_are_looked_for_where_no_pair_is_slow() -> None:
+    found = played(MadeUp(16, 2).scale(6, least=8), growing=True)
+    assert confirmed(found.result) == {("scale", (6,))}
+    assert found.result.rounds["growing"] > 0
+    assert "growing" not in played(MadeUp(16).node(3), growing=True).result.rounds
+
+
+def test_whoever_is_confirmed_is_looked_at_alone() -> None:
+    made = MadeUp(8).rails("eth0", "eth1").slow_nic(3, "eth1", 0.5)
+    (found,) = played(made, isolate=True, nics=("eth0", "eth1")).result.of(CONFIRMED)
+    assert found.places == (3,) and "eth1" in found.part
+
+
+def test_512_places_with_three_sick_take_at_most_40_rounds() -> None:
+    verdict = played(MadeUp(512).node(3).sender(77, 0.6).node(400, 0.8), growing=True).result
+    assert confirmed(verdict) == {("node", (3,)), ("sender", (77,)), ("node", (400,))}
+    assert sum(verdict.rounds.values()) <= 40
+
+
+@pytest.mark.long
+def test_whoever_is_confirmed_is_slow_in_truth_in_200_clusters() -> None:
+    missed = 0
+    for seed in range(200):
+        n = 4 + seed % 29
+        made = MadeUp(n, seed, sigma=0.005 + 0.01 * (seed % 3) / 2)
+        ratio = (0.5, 0.8, 0.9)[seed % 3]
+        makes = (made.node, made.sender, made.receiver, made.slow_latency, made.busy)
+        for number in range(1 + seed % max(1, n // 4)):
+            makes[(seed + number) % 5]((seed + 3 * number) % n, ratio if (seed + number) % 5 != 3 else 0.5)
+        verdict = played(made, seed=seed).result
+        for each in verdict.of(CONFIRMED):
+            assert made.truly_slow(each.places, each.kind), (seed, each)
+        missed += len(made.kinds) - len(verdict.of(CONFIRMED))
+    assert missed <= 20
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("n", [4, 5, 6, 8, 9, 16, 64])
+def test_all_well_accuses_nobody_in_400_trials(n: int) -> None:
+    for seed in range(400 if n < 64 else 100):
+        verdict = played(MadeUp(n, seed), seed=seed).result
+        assert not confirmed(verdict), seed

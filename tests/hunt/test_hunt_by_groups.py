@@ -1,0 +1,97 @@
+"""The whole hunt where the sweep is by groups, growing groups and isolation included: who is confirmed, within how many rounds."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collbench.hunt.asks import GROUPS, Options
+from collbench.hunt.groups import LEAST_PLACES, rounds, sweep
+from collbench.hunt.growing import look, most_rounds
+from collbench.hunt.hunt import hunt, promise
+from collbench.hunt.isolation import IN_HOST
+from collbench.hunt.verdict import CONFIRMED, Verdict
+from tests.hunt.made_up import MadeUp, Played, play
+
+BY_GROUPS = Options(method="groups")
+
+
+def hunted(made: MadeUp, options: Options = BY_GROUPS) -> Played[Verdict]:
+    played = play(hunt(made.names, options), made)
+    assert len(played.asks) <= promise(made.n, options)
+    return played
+
+
+def confirmed(played: Played[Verdict]) -> set[int]:
+    return {suspect.places[0] for suspect in played.result.of(CONFIRMED)}
+
+
+@pytest.mark.parametrize(("n", "sick"), [(16, 1), (64, 2)])
+def test_all_who_are_sick_and_nobody_else(n: int, sick: int) -> None:
+    for seed in range(20):
+        ill = set(Random(seed).sample(range(n), sick))
+        made = MadeUp(n, seed)
+        for place in ill:
+            made.node(place, 0.5)
+        assert confirmed(hunted(made)) == ill, seed
+
+
+def test_three_of_512_within_forty_rounds() -> None:
+    made = MadeUp(512, 4).node(0, 0.5).node(200, 0.6).node(411, 0.5)
+    played = hunted(made)
+    assert confirmed(played) == {0, 200, 411}
+    assert promise(512, BY_GROUPS) <= 40
+    assert sum(ask.kind == GROUPS for ask in played.asks) == rounds(512, BY_GROUPS)
+
+
+def test_all_are_well_and_nobody_is_accused_in_fifty_trials() -> None:
+    for seed in range(50):
+        assert hunted(MadeUp(32, seed)).result.result == "nobody", seed
+
+
+def test_a_fault_at_scale_alone_is_confirmed_after_a_sweep_that_saw_nothing() -> None:
+    (found,) = hunted(MadeUp(64, 3).scale(17, 12, 0.5)).result.suspects
+    assert (found.kind, found.places, found.state) == ("scale", (17,), CONFIRMED)
+    assert found.evidence
+
+
+def test_a_fault_inside_that_no_pair_shows_is_found_by_groups_and_told_as_such() -> None:
+    (found,) = hunted(MadeUp(32, 3).slow_inside(9, 0.5), Options(method="pairs", can_inside=True)).result.of(CONFIRMED)
+    assert (found.kind, found.places, found.part) == ("inside", (9,), IN_HOST)
+
+
+def test_a_slow_interface_is_told_of_whoever_is_confirmed() -> None:
+    made = MadeUp(16, 2).rails("eth0", "eth1").slow_nic(6, "eth1", 0.4)
+    (found,) = hunted(made, Options(method="groups", can_inside=True, nics=("eth0", "eth1"))).result.suspects
+    assert (found.places, found.part) == ((6,), "the interface eth1")
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> MadeUp:
+    """Of any size, with some dead, some slow in groups of any size, some slow paths."""
+    n = draw(st.integers(1, 70))
+    made = MadeUp(n, draw(st.integers(0, 1000)), draw(st.sampled_from([0.0, 0.015, 0.1])))
+    place = st.integers(0, n - 1)
+    for each in draw(st.lists(place, max_size=6)):
+        made.scale(each, draw(st.integers(2, n + 2)), draw(st.sampled_from([0.1, 0.5, 0.8])))
+    for each in draw(st.lists(place, max_size=3)):
+        made.dies(each, draw(st.integers(0, 12)))
+    for a, b in draw(st.lists(st.tuples(place, place), max_size=3)):
+        made.path(a, b)
+    return made
+
+
+@given(clusters(), st.integers(0, 100))
+@settings(max_examples=60, deadline=None)
+def test_whatever_is_answered_promises_are_kept(made: MadeUp, seed: int) -> None:
+    grown = play(look(range(made.n), Options(), Random(seed)), made)
+    assert len(grown.asks) <= most_rounds(made.n, Options())
+    hints, notes = grown.result
+    assert len({hint.places for hint in hints}) == len(hints)
+    assert all(len(ask.groups) == 1 or len({len(group) for group in ask.groups}) == 1 for ask in grown.asks)  # groups are compared
+    assert all("\n" not in note for note in notes)
+    if made.n >= LEAST_PLACES:
+        assert len(play(sweep(made.n, Options(), Random(seed)), made).asks) == rounds(made.n, Options())

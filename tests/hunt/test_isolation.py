@@ -1,0 +1,145 @@
+"""Whoever is confirmed, alone: which part of it is slow, what was compared with what, and what could not be told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from collbench.hunt.asks import INSIDE, NIC, Options
+from collbench.hunt.isolation import IN_HOST, TO_NETWORK, look, most_rounds
+from collbench.hunt.verdict import CLEARED, CONFIRMED, Suspect
+from tests.hunt.made_up import MadeUp, Played, play
+
+RAILS = Options(can_inside=True, nics=("eth0", "eth1"))
+GOOD = tuple(range(4, 16))
+SEEDS = range(20)
+
+
+def confirmed(place: int = 2, ratio: float = 0.5, kind: str = "node") -> Suspect:
+    return Suspect(kind, (place,), CONFIRMED, ratio, evidence=("slow with node005 and node006",))
+
+
+def isolated(made: MadeUp, *suspects: Suspect, options: Options = RAILS, good: tuple[int, ...] = GOOD) -> Played[tuple[Suspect, ...]]:
+    played = play(look(suspects, good, options), made)
+    assert len(played.asks) <= most_rounds(options)
+    return played
+
+
+def cluster(seed: int = 0) -> MadeUp:
+    return MadeUp(16, seed).rails("eth0", "eth1")
+
+
+def test_one_slow_interface_of_two_is_named() -> None:
+    for seed in SEEDS:
+        (found,) = isolated(cluster(seed).slow_nic(2, "eth1"), confirmed()).result
+        assert (found.kind, found.part) == ("node", "the interface eth1"), seed
+
+
+def test_evidence_tells_what_was_compared_with_what() -> None:
+    (found,) = isolated(cluster().slow_nic(2, "eth1"), confirmed()).result
+    earlier, inside, eth0, eth1 = found.evidence
+    assert earlier == "slow with node005 and node006"
+    assert inside.startswith("inside: among its own ranks an all-reduce reaches ")
+    assert inside.endswith("% of what 3 that are well do at the same time")
+    assert eth0.startswith("eth0: over it alone its messages reach ")
+    assert 45 <= int(eth1.removeprefix("eth1: over it alone its messages reach ").partition("%")[0]) <= 55
+
+
+def test_slow_inside_too_is_inside_the_host() -> None:
+    for seed in SEEDS:
+        (found,) = isolated(cluster(seed).busy(2), confirmed()).result
+        assert (found.kind, found.part) == ("inside", IN_HOST), seed
+
+
+def test_slow_over_all_interfaces_and_well_inside_is_the_way_to_the_network() -> None:
+    for seed in SEEDS:
+        made = cluster(seed).slow_nic(2, "eth0").slow_nic(2, "eth1")
+        (found,) = isolated(made, confirmed()).result
+        assert (found.kind, found.part) == ("node", TO_NETWORK), seed
+
+
+def test_two_slow_interfaces_of_three() -> None:
+    made = MadeUp(16).rails("a", "b", "c").slow_nic(2, "a").slow_nic(2, "c")
+    (found,) = isolated(made, confirmed(), options=Options(nics=("a", "b", "c"))).result
+    assert found.part == "the interfaces a and c"
+
+
+def test_well_inside_without_interfaces_to_ask_is_the_way_to_the_network() -> None:
+    (found,) = isolated(MadeUp(16).node(2), confirmed(), options=Options(can_inside=True)).result
+    assert found.part == TO_NETWORK
+
+
+def test_well_inside_and_over_each_interface_alone_names_no_part() -> None:
+    (found,) = isolated(cluster(), confirmed()).result
+    assert (found.kind, found.part) == ("node", "")
+    assert len(found.evidence) == 4
+
+
+def test_several_at_once_take_a_round_inside_and_one_for_each_interface() -> None:
+    played = isolated(cluster().slow_nic(1, "eth0").busy(2).slow_nic(3, "eth1"), confirmed(1), confirmed(2), confirmed(3))
+    assert [found.part for found in played.result] == ["the interface eth0", IN_HOST, "the interface eth1"]
+    assert [(ask.kind, ask.nic) for ask in played.asks] == [(INSIDE, None), (NIC, "eth0"), (NIC, "eth1")]
+    assert {ask.stage for ask in played.asks} == {"isolation"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "sent", "words"), [("sender", True, "what it sends reaches"), ("receiver", False, "what it receives reaches")]
+)
+@pytest.mark.parametrize("place", [2, 15])  # the first and the second of its pair
+def test_a_way_is_judged_by_itself(kind: str, sent: bool, words: str, place: int) -> None:
+    good = tuple(each for each in range(16) if each != place)
+    made = MadeUp(16).rails("eth0", "eth1").slow_nic(7, "eth0")
+    made.sends[:], made.receives[:] = 1, 1
+
+    def one_way(sender: int, receiver: int, nic: str | None) -> float:
+        return 2e9 if (sender if sent else receiver) == place and nic == "eth1" else 5e9
+
+    made._message = one_way  # type: ignore[method-assign]
+    (found,) = isolated(made, confirmed(place, 0.4, kind), good=good).result
+    assert (found.kind, found.part) == (kind, "the interface eth1")
+    assert words in found.evidence[-1]
+
+
+def test_whoever_is_not_confirmed_or_no_single_place_is_left_as_it_was() -> None:
+    others = (replace(confirmed(1), state=CLEARED), Suspect("path", (1, 3), CONFIRMED, 0.5))
+    played = isolated(cluster(), *others)
+    assert (played.result, played.asks) == (others, [])
+
+
+def test_whoever_is_slow_in_groups_alone_is_looked_at_inside_alone() -> None:
+    played = isolated(cluster().slow_inside(2).scale(3, 8), confirmed(2, kind="scale"), confirmed(3, kind="scale"))
+    assert [(found.kind, found.part) for found in played.result] == [("inside", IN_HOST), ("scale", "")]
+    assert [ask.kind for ask in played.asks] == [INSIDE]
+
+
+def test_it_can_be_switched_off() -> None:
+    options = replace(RAILS, isolate=False)
+    assert isolated(cluster(), confirmed(), options=options).asks == []
+    assert (most_rounds(options), most_rounds(RAILS), most_rounds(Options())) == (0, 3, 0)
+
+
+def test_too_few_good_ones_to_compare_with_are_told() -> None:
+    (found,) = isolated(cluster().busy(2), confirmed(), good=(4, 5)).result
+    assert found.part == IN_HOST  # inside two are enough
+    assert found.evidence[-1] == "eth1: could not be told: only 2 places are known to be well"
+
+
+def test_what_cannot_be_measured_is_told_and_blamed_on_nothing() -> None:
+    (found,) = isolated(cluster().dies(2, 0, "gone"), confirmed()).result
+    assert (found.kind, found.part) == ("node", "")
+    assert found.evidence[1:] == tuple(f"{what}: could not be told: node002: gone" for what in ("inside", "eth0", "eth1"))
+
+
+def test_without_controls_that_can_be_measured_nothing_is_told() -> None:
+    made = cluster()
+    for place in GOOD:
+        made.dies(place)
+    (found,) = isolated(made, confirmed(), options=Options(can_inside=True)).result
+    assert found.part == ""
+    assert found.evidence[-1] == "inside: could not be told: none of the 3 to compare with could be measured"
+
+
+def test_a_small_loss_is_looked_for_with_a_narrow_limit() -> None:
+    (found,) = isolated(cluster(3).slow_nic(2, "eth1", 0.85), confirmed(ratio=0.86)).result
+    assert found.part == "the interface eth1"

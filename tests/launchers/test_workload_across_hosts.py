@@ -1,0 +1,150 @@
+"""`collbench workload` over shaped links: every training's bytes written out by hand against the hosts' link counters, within 2 %; and
+how long the gradients of a model of 340 million parameters take between two hosts of 1 Gbit/s, within 5 % of the arithmetic.
+
+The counters are read here, outside of collbench, before and after two starts of the same command, one of which makes STEPS steps more.
+What else both do (joining, warm-up, a trial, verification) is the same and falls out of the difference. A counter holds 66 bytes of
+headers per packet (Ethernet 14, IPv4 20, TCP 32); packets are counted beside bytes, so the headers are taken out exactly, and what is
+left are the messages' bytes, and of MPI and the ranks' own talk a few headers more.
+
+How MPICH moves each collective is known from test_bytes_across_hosts; all-reduce is told to be a ring here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from collbench.results.workloads import StepRow, read_workload
+from tests.beds import Hosts
+from tests.cli.command import BIN, PROGRAM, environment
+from tests.launchers.stored import stored
+from tests.launchers.test_bytes_across_hosts import MPICH
+
+NEAR = 0.02
+STEPS = 4  # more in the second start than in the first
+HEADERS = 66
+MODEL = 3_000_000  # parameters of 4 bytes: 12 MB
+S = 4 * MODEL
+A = 4 * 512 * 256 * 2  # activations: 512 tokens of hidden size 256, two sequences at a time
+TRANSFORMER = ("--layers", "3", "--hidden", "256", "--sequence", "512", "--microbatch", "2")
+Bytes = tuple[float, float, float]
+
+pytestmark = [
+    pytest.mark.hosts,
+    pytest.mark.skipif(not (BIN / "mpiexec").exists(), reason="no MPICH beside this Python: pip install collbench[mpich]"),
+]
+
+
+@dataclass(frozen=True)
+class Case:
+    """name, typed  of the training
+    moves           bytes of the busiest rank, as they are told: of each exchange what it sends or gets, whichever is more
+    sends, gets     bytes of each of the three hosts in a step
+    per_host        ranks
+    """
+
+    name: str
+    typed: tuple[str, ...]
+    moves: float
+    sends: Bytes
+    gets: Bytes
+    per_host: int = 1
+
+
+def alike(size: float) -> tuple[Bytes, Bytes]:
+    """All hosts send and get the same."""
+    return (size, size, size), (size, size, size)
+
+
+CASES = [
+    # A ring over 3 moves 2·2/3 of the size out of each.
+    Case("data-parallel", ("--bucket", "5M"), 4 / 3 * S, *alike(4 / 3 * S)),
+    # Two ranks per host: each of both sums its half of every bucket over the three hosts, 2·2/3 of S/2; what is inside a host, half of
+    # the model to add up and half to gather for each, crosses no link.
+    Case("hierarchical", ("--bucket", "6M"), 5 / 3 * S, *alike(4 / 3 * S), per_host=2),
+    # Rank 0 serves: both workers send it the whole of the gradients, and after that get the whole model.
+    Case("parameter-server", ("--bucket", "5M"), 4 * S, (2 * S, S, S), (2 * S, S, S)),
+    # Ranks 0 and 1 have half of the model each, rank 2 works.
+    Case("parameter-server", ("--update", "sharded", "--bucket", "5M"), 2 * S, (S / 2, S / 2, S), (S / 2, S / 2, S)),
+    # The same without waiting for one another: as many rounds of each worker.
+    Case("parameter-server", ("--update", "asynchronous", "--bucket", "5M"), 2 * S, (2 * S, S, S), (2 * S, S, S)),
+    # Three stages: the middle one has two neighbours; 8 microbatches, each forward and back.
+    Case("pipeline", (*TRANSFORMER, "--microbatches", "8"), 16 * A, (8 * A, 16 * A, 8 * A), (8 * A, 16 * A, 8 * A)),
+    # Four all-reduces per layer.
+    Case("tensor-parallel", (*TRANSFORMER, "--tensor", "3"), 4 * 3 * 4 / 3 * A, *alike(4 * 3 * 4 / 3 * A)),
+    # Four times per layer every token goes to 2 of 3 experts, so that two thirds of twice the activations leave each host.
+    Case("expert-parallel", (*TRANSFORMER, "--top-k", "2"), 4 * 3 * 2 / 3 * 2 * A, *alike(4 * 3 * 2 / 3 * 2 * A)),
+    # Parameters are gathered twice and gradients scattered once, two thirds of them each time.
+    Case("fsdp", ("--layers", "3", "--hidden", "256"), 3 * 2 / 3 * S, *alike(3 * 2 / 3 * S)),
+]  # fmt: skip
+
+
+def counted(bed: Hosts) -> list[tuple[int, int]]:
+    """By host the payload that has left and that has come over its link."""
+    names = ("tx_bytes", "tx_packets", "rx_bytes", "rx_packets")
+    files = [f"/sys/class/net/eth0/statistics/{name}" for name in names]
+    told = [[int(word) for word in bed.run(host, ["cat", *files]).stdout.split()] for host in bed.names]
+    return [(each[0] - HEADERS * each[1], each[2] - HEADERS * each[3]) for each in told]
+
+
+def launched(bed: Hosts, typed: tuple[str, ...], folder: Path, per_host: int, timeout: float) -> StepRow:
+    """The row of one launch by MPICH's mpiexec; inside a host the ranks talk over its loopback."""
+    passed = [word for name, value in MPICH.items() for word in ("-genv", name, value)]
+    reach = ["-launcher", "ssh", "-launcher-exec", bed.rsh, "-hosts", ",".join(bed.names), "-ppn", str(per_host), "-iface", "eth0"]
+    line = [str(BIN / "mpiexec"), *reach, "-n", str(per_host * len(bed.names)), *passed, *PROGRAM, "workload", *typed]
+    done = bed.run(0, [*line, "--backend", "mpi", "--no-parts", "--out", str(folder / "run")], timeout, environment())
+    _, (row,), warnings = read_workload(stored(done, folder))
+    assert (row.na, row.wrong, row.nodes, warnings) == (None, 0, len(bed.names), [])
+    return row
+
+
+def between(bed: Hosts, case: Case, folder: Path, steps: int) -> tuple[StepRow, list[tuple[int, int]]]:
+    """By host the payload that a launch sends and gets; once more where it measured again what the machine had disturbed."""
+    typed = (case.name, "--model", str(MODEL), *case.typed, "--steps", str(steps), "--warmup", "1", "--max-time", "60")
+    for attempt in range(4):
+        (here := folder / f"{steps}-{attempt}").mkdir()
+        before = counted(bed)
+        row = launched(bed, typed, here, case.per_host, 70)
+        after = counted(bed)
+        assert row.n == steps
+        if not {"remeasured", "state_flip"} & set(row.flags):
+            return row, [(out - out0, into - into0) for (out, into), (out0, into0) in zip(after, before, strict=True)]
+    pytest.fail("the machine changed its state in each of four launches, which made more steps than they were told to")
+
+
+def per_step(bed: Hosts, case: Case, folder: Path) -> tuple[StepRow, list[tuple[float, float]]]:
+    """By host the payload that a step sends and gets."""
+    (_, few), (row, many) = (between(bed, case, folder, steps) for steps in (2, 2 + STEPS))
+    return row, [((b[0] - a[0]) / STEPS, (b[1] - a[1]) / STEPS) for a, b in zip(few, many, strict=True)]
+
+
+@pytest.mark.timeout(160)
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=pytest.mark.in_turn, id=f"{case.name} {' '.join(case.typed[:2])}") for case in CASES]
+)
+def test_links_carry_what_the_training_must_move(case: Case, hosts: Callable[..., Hosts], tmp_path: Path) -> None:
+    row, moved = per_step(hosts(3, "1gbit"), case, tmp_path)
+    assert [out for out, _ in moved] == pytest.approx(case.sends, rel=NEAR)
+    assert [into for _, into in moved] == pytest.approx(case.gets, rel=NEAR)
+    assert row.moved_bytes == pytest.approx(case.moves, rel=0.0001), "parts are filled up by a few elements"
+
+
+GRADIENTS = 4 * 340_000_000
+LINK = 1e9 / 8  # bytes per second
+# A full frame as the shaper counts it: 1448 bytes of payload in 1514 (1500 and Ethernet's 14; no preamble between namespaces).
+FRAMING = 1448 / 1514
+
+
+@pytest.mark.long
+@pytest.mark.timeout(400)
+def test_bert_large_between_two_hosts_takes_what_arithmetic_says(hosts: Callable[..., Hosts], tmp_path: Path) -> None:
+    """Two hosts: each sends half of every sum and gets half of the result, 2·(2-1)/2 = 1 of the gradients: 11.4 s."""
+    typed = ("data-parallel", "--model", "bert-large", "--steps", "2", "--warmup", "1", "--max-time", "120", "--step-time", "500ms")
+    row = launched(hosts(2, "1gbit"), typed, tmp_path, 1, 380)
+    assert (row.parameters, row.dtype, row.moved_bytes, row.n) == (340_000_000, "float32", GRADIENTS, 2)
+    assert row.time_s and row.time_s.p50 == pytest.approx(GRADIENTS / (LINK * FRAMING), rel=0.05)
+    assert row.ceiling and row.ceiling.limited_by == "NIC eth0 1 Gb/s, TCP" and row.percent_of_ceiling
+    assert row.percent_of_ceiling == pytest.approx(100, abs=5)

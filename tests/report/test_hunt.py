@@ -1,0 +1,177 @@
+"""What a hunt came to, for people and for programs, as measured and from disk."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from collbench.errors import UsageError
+from collbench.report.hunt import write_hunt
+from collbench.report.summary import report_run
+from collbench.results.folder import HUNT, RunFolder
+from tests.results.test_hunts import SUSPECT, a_round
+
+SICK: dict[str, Any] = {**SUSPECT, "high": 0.52}
+CLEARED: dict[str, Any] = {**SUSPECT, "places": [0], "state": "cleared", "ratio": 1.0, "low": None, "evidence": ["as fast as c with d"]}
+UNDECIDED: dict[str, Any] = {
+    **SUSPECT,
+    "kind": "path",
+    "places": [2, 3],
+    "state": "inconclusive",
+    "ratio": 0.8,
+    "low": None,
+    "partners": [],
+}
+CEILING = {"bytes_per_s": 12.5e9, "limited_by": "NIC eth0 100 Gb/s", "source": "ethtool", "kind": "network"}
+
+
+def about(*suspects: dict[str, Any], result: str = "confirmed", **changes: Any) -> dict[str, Any]:
+    verdict = {"result": result, "suspects": list(suspects), "rounds": {"sweep": 3, "cross-check": 2}, "notes": ["a link was not crossed"],
+               "no_verdict": None, "middle": 12e9, **changes.pop("verdict", {})}  # fmt: skip
+    return {
+        "places": ["a", "b", "c", "d"], "by": "node", "backend": "mpi", "size_bytes": 1 << 20, "rounds": 5, "promised": 9,
+        "max_time_s": 0.5, "ceiling": CEILING, "verdict": verdict, **changes,
+    }  # fmt: skip
+
+
+def text_of(hunt: dict[str, Any], format: str = "table", advice: tuple[str, ...] = ()) -> str:
+    out = io.StringIO()
+    write_hunt(hunt, format, out, color=False, advice=advice)
+    return out.getvalue()
+
+
+def test_the_whole_text() -> None:
+    assert text_of(about(SICK, CLEARED, UNDECIDED), advice=("to take b out of use:",)).splitlines() == [
+        "hunt among 4 nodes, over mpi, messages of 1 MiB, 5 rounds (at most 9 were promised)",
+        "1 confirmed, 1 cleared, 1 inconclusive",
+        "confirmed: b sends and receives at 50 % of the others (49 % to 52 %)",
+        "  slow with a and c",
+        "inconclusive: the path between c and d reaches 80 % of what their other pairs do",
+        "  slow with a and c",
+        "cleared: a is as fast as the others",
+        "  as fast as c with d",
+        "usually 12.0 of 12.5 GB/s (96 %), limited by NIC eth0 100 Gb/s",
+        "a link was not crossed",
+        "to decide, measure longer, on an idle system: `collbench hunt --max-time 2`",
+        "to take b out of use:",
+    ]
+
+
+def test_nobody_and_no_verdict_say_so() -> None:
+    assert text_of(about(result="nobody")).splitlines()[1] == "nobody is slower than the others"
+    assert text_of(about(CLEARED, result="nobody")).splitlines()[1] == "nobody is slower than the others: 1 cleared"
+    few = about(result="no verdict", verdict={"no_verdict": "two places: which of them is slow cannot be told"})
+    assert text_of(few).splitlines()[1] == "no verdict: two places: which of them is slow cannot be told"
+    assert text_of(about(UNDECIDED, result="no verdict")).splitlines()[1] == "no verdict: 1 inconclusive"
+
+
+def test_where_all_are_equally_slow_nobody_is_accused_and_the_ceiling_speaks() -> None:
+    said = text_of(about(result="nobody", verdict={"middle": 3e9}))
+    assert "usually 3.00 of 12.5 GB/s (24 %), limited by NIC eth0 100 Gb/s" in said
+    assert "all are equally slow, at 24 % of the ceiling (NIC eth0 100 Gb/s): nobody is accused" in said
+    assert "equally slow" not in text_of(about(result="nobody", verdict={"middle": 9e9}))
+    assert "equally slow" not in text_of(about(SICK, verdict={"middle": 3e9}))
+
+
+def test_without_a_ceiling_no_percentage_is_given() -> None:
+    assert "usually 12.0 GB/s, and no ceiling is known to set it against" in text_of(about(result="nobody", ceiling=None))
+
+
+def test_above_a_ceiling_no_percentage_is_given() -> None:
+    said = text_of(about(result="nobody", verdict={"middle": 15e9}))
+    assert "usually 15.0 GB/s, above the 12.5 that NIC eth0 100 Gb/s is said to carry: no percentage is given" in said
+
+
+def test_rows_and_hunts_are_not_written_to_one_csv_file(run: Path, tmp_path: Path) -> None:
+    RunFolder.create(tmp_path / "other", "pairs", {"pairs": {"places": ["a", "b"], "size_bytes": 1, "latency_size_bytes": 1}}).finish()
+    said = f"^{tmp_path}/other holds a matrix of pairs and {run} a hunt: write them to two CSV files$"
+    with pytest.raises(UsageError, match=said):
+        reported(run, tmp_path / "other", csv=tmp_path / "a.csv")
+
+
+def test_what_was_found_alone_is_told() -> None:
+    assert "at 50 % of the others (49 % to 52 %): the interface eth1" in text_of(about({**SICK, "part": "the interface eth1"}))
+
+
+def test_of_many_that_are_cleared_the_first_are_shown_and_all_that_are_confirmed() -> None:
+    said = text_of(about(*[SICK] * 30, *[CLEARED] * 30))
+    assert said.count("confirmed: b") == 30 and said.count("cleared: a") == 20
+    assert "and 10 more cleared: see --format json" in said
+
+
+def test_csv_has_a_record_for_each_suspect() -> None:
+    first, second = csv.DictReader(io.StringIO(text_of(about(SICK, UNDECIDED), "csv")))
+    assert first == {
+        "state": "confirmed", "code": "CB6101", "kind": "node", "places": "b", "ratio": "0.5", "ratio_low": "0.49", "ratio_high": "0.52",
+        "partners": "a c", "part": "", "evidence": "slow with a and c",
+    }  # fmt: skip
+    assert (second["code"], second["places"], second["ratio_low"]) == ("CB6105", "c d", "")
+
+
+def test_json_is_one_object_with_sentences_and_codes() -> None:
+    told = json.loads(text_of(about(SICK), "json", advice=("do this",)))
+    assert (told["schema"], told["result"], told["places"], told["advice"]) == (1, "confirmed", ["a", "b", "c", "d"], ["do this"])
+    assert told["share_of_ceiling"] == pytest.approx(0.96)
+    (one,) = told["suspects"]
+    assert (one["code"], one["places"], one["sentence"]) == (
+        "CB6101", [1], "confirmed: b sends and receives at 50 % of the others (49 % to 52 %)",
+    )  # fmt: skip
+
+
+def test_names_that_would_be_formulas_or_control_are_disarmed() -> None:
+    hostile = about(SICK, places=["=1+1", "=cmd()", "\x1b[31m", "d"])
+    (record,) = csv.DictReader(io.StringIO(text_of(hostile, "csv")))
+    assert record["places"].startswith("'=") and "\x1b" not in text_of(hostile)
+
+
+def test_an_unknown_format_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"^--format 'nccl-tests' is unknown for a hunt: choose from table, csv, json$"):
+        text_of(about(SICK), "nccl-tests")
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    folder = RunFolder.create(tmp_path / "run", "hunt", {"hunt": about(SICK)})
+    for number in range(5):
+        folder.append_round(a_round(number).as_json(), HUNT)
+    folder.finish(exit_code=1)
+    return tmp_path / "run"
+
+
+def reported(*paths: Path, **options: Any) -> tuple[int, str, str]:
+    out, err = io.StringIO(), io.StringIO()
+    code = report_run(paths, options.pop("csv", None), options.pop("format", "table"), out, err=err, **options)
+    return code, out.getvalue(), err.getvalue()
+
+
+def test_a_stored_hunt_reads_as_it_was_measured(run: Path) -> None:
+    code, out, err = reported(run)
+    assert (code, err) == (0, "")
+    assert out == f"run (5 rounds)\n{text_of(about(SICK))}"
+    assert json.loads(reported(run, format="json")[1]) == json.loads(text_of(about(SICK), "json"))
+    assert reported(run, csv=Path("-"))[1] == text_of(about(SICK), "csv")
+
+
+def test_a_hunt_that_broke_off_judges_nobody(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path / "run", "hunt", {"hunt": {**about(), "verdict": None, "rounds": None}})
+    folder.append_round(a_round().as_json(), HUNT)
+    folder.end_early("abort", "rank 3 was killed", 4)
+    out = reported(tmp_path / "run")[1]
+    assert "hunt among 4 nodes, over mpi, messages of 1 MiB, 1 round (at most 9 were promised)" in out
+    assert "the hunt broke off: nobody is judged; start it again" in out and "confirmed" not in out
+
+
+def test_a_page_and_metrics_say_that_a_hunt_is_not_on_them(run: Path, tmp_path: Path) -> None:
+    err = reported(run, markdown=tmp_path / "page.md")[2]
+    assert err == f"{run} holds a hunt, which is shown by `collbench report {run}` alone\n"
+    assert "holds a hunt" in (tmp_path / "page.md").read_text()
+
+
+def test_a_csv_file_of_hunts(run: Path, tmp_path: Path) -> None:
+    assert reported(run, csv=tmp_path / "a.csv")[0] == 0
+    assert (tmp_path / "a.csv").read_bytes().decode() == text_of(about(SICK), "csv")

@@ -1,0 +1,110 @@
+"""Rows of training's traffic: stored, read back, and what of a stranger's file is left out."""
+
+import json
+from dataclasses import asdict, replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from collbench.peak.ceiling import Ceiling
+from collbench.results.folder import RunFolder
+from collbench.results.jsonl import parse_object, to_line
+from collbench.results.reader import read_run
+from collbench.results.record import Times
+from collbench.results.workloads import WORKLOAD, StepRow, holds_workload, read_workload, step_from_json
+
+CEILING = Ceiling("network", 125e6, "NIC eth0 1 Gb/s", source="sysfs")
+TIMES = Times(0.02, 0.019, 0.021, 0.018, 0.022, 0.023, 0.024)
+PART = {
+    "what": "gradients, buckets 1 to 3 of 3", "operation": "allreduce", "groups": 1, "group_ranks": 2, "size_bytes": 1 << 20, "times": 3,
+    "moved_bytes": 3.0 * (1 << 20), "time_s": asdict(TIMES), "busbw_bytes_per_s": 1e8, "ceiling": asdict(CEILING),
+    "percent_of_ceiling": 80.0,
+}  # fmt: skip
+ROW = StepRow(
+    "data-parallel", "bert-large", "mpi", "cpu", 2, 2, "float32", 340_000_000, 25 << 20, 1_360_000_000, 1.36e9, {"update": "sharded"},
+    "flat", None, 60, TIMES, "precision", 1e8, CEILING, 0.016, 80.0, [PART], 0.06, 1, 0, None, ("drift",),
+    {"p50": 1.0, "p95": 2.0, "max": 3.0, "workers": [{"rank": 1, "steps": 4}], "servers": [{"rank": 0, "updates": 4}],
+     "steps_per_s": 4.0, "duration_s": 1.0}, {"loop": "native"},
+)  # fmt: skip
+NA = StepRow("fsdp", "1M", "nccl", "cuda", 2, 1, "float32", 10, 4, 40, 0.0, na="no GPU here")
+
+
+def test_a_row_comes_back_as_it_was() -> None:
+    for row in (ROW, NA):
+        assert step_from_json(parse_object(to_line(row.as_json()).encode())) == row
+
+
+def test_a_run_s_rows_and_what_it_says_of_them(tmp_path) -> None:
+    folder = RunFolder.create(tmp_path / "run", "workload", {"workload": {"ranks": 2}})
+    folder.append_round(ROW.as_json(), WORKLOAD)
+    folder.append_round(NA.as_json(), WORKLOAD)
+    folder.finish(exit_code=0)
+    assert holds_workload(read_run(tmp_path / "run"))
+    assert read_workload(tmp_path / "run") == ({"ranks": 2}, [ROW, NA], [])
+
+
+def test_a_run_of_other_things_holds_none(tmp_path) -> None:
+    RunFolder.create(tmp_path / "run", "allreduce", {}).finish(exit_code=0)
+    assert not holds_workload(read_run(tmp_path / "run"))
+    assert read_workload(tmp_path / "run") == ({}, [], [])
+
+
+def test_a_line_that_was_cut_or_altered_is_a_warning(tmp_path) -> None:
+    folder = RunFolder.create(tmp_path / "run", "workload", {})
+    folder.append_round(ROW.as_json(), WORKLOAD)
+    folder.finish(exit_code=0)
+    with (tmp_path / "run" / WORKLOAD).open("a") as file:
+        file.write(to_line({**ROW.as_json(), "payload_bytes": -1}) + "\n")
+        file.write(to_line({**ROW.as_json(), "parts": [{**PART, "times": "3"}]}) + "\n")
+        file.write('{"regime":"data-par')
+    _, rows, warnings = read_workload(tmp_path / "run")
+    assert rows == [ROW]
+    assert any("2 lines are left out, the first is line 2: 'payload_bytes' is '-1'" in warning for warning in warnings)
+    assert any("ends in the middle of line 4" in warning for warning in warnings)
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"regime": None}, "'regime' is 'None'"),
+        ({"time_s": {**asdict(TIMES), "p50": None}}, "its time is no number"),
+        ({"time_s": {**asdict(TIMES), "max": -1}}, "'max' is '-1'"),
+        ({"time_s": 3}, "Times is '3'"),
+        ({"ceiling": {**asdict(CEILING), "limited_by": 4}}, "'limited_by' is '4'"),
+        ({"flags": [1]}, "'flags' is"),
+        ({"options": {"a": 1}}, "'options' is"),
+        ({"staleness": {"workers": [{"rank": "x"}]}}, "'staleness' is"),
+        ({"staleness": {"p50": "much"}}, "'staleness' is"),
+        ({"parts": [{}]}, "of a part is"),
+        ({"parts": [{**PART, "times": "3"}]}, "'times' of a part is '3'"),
+        ({"wrong": True}, "'wrong' is 'True'"),
+    ],
+)
+def test_what_does_not_fit_is_named(changes, why) -> None:
+    with pytest.raises(ValueError, match=why.replace("(", r"\(")):
+        step_from_json({**json.loads(json.dumps(ROW.as_json())), **changes})
+
+
+def test_a_field_that_is_missing_is_named() -> None:
+    with pytest.raises(ValueError, match="fields are missing"):
+        step_from_json({"regime": "fsdp"})
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+NAMES = st.sampled_from([*ROW.as_json(), "made up"])
+
+
+@given(st.dictionaries(NAMES, VALUES, max_size=4), st.dictionaries(st.sampled_from([*PART]), VALUES, max_size=2))
+def test_whatever_a_line_holds_it_is_a_row_or_a_value_error(changes, of_part) -> None:
+    values = {**ROW.as_json(), "parts": [{**PART, **of_part}], **changes}
+    try:
+        found = step_from_json(values)
+    except ValueError:
+        return
+    assert isinstance(found, StepRow) and isinstance(replace(found).as_json(), dict)
+    assert all(isinstance(part["size_bytes"], int) for part in found.parts)

@@ -1,0 +1,251 @@
+"""A hunt's launch from what is asked to the folder: each kind of round, what a refusal and wrong data do, and how it ends."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from collbench.backends import registry
+from collbench.backends.simulated import ALPHA_S, BETA_BYTES_PER_S, SimulatedBackend
+from collbench.backends.slowing import parse_slowing
+from collbench.errors import CollbenchError, UsageError
+from collbench.launch.info import LaunchInfo
+from collbench.operations.dtypes import DTYPES
+from collbench.operations.plan import Sweep
+from collbench.results.hunts import read_hunt
+from collbench.results.reader import read_run
+from collbench.runner.hunt import run_hunt
+from collbench.runner.hunt_asked import HuntRequest
+from collbench.runner.pair_places import PairsRequest, Places
+from collbench.runner.request import Request
+from collbench.timing.budget import Budget
+from collbench.world.world import World
+
+SIZE = 2**16
+ALONE = SIZE / (ALPHA_S + SIZE / BETA_BYTES_PER_S)  # a message of the simulated link, bytes per second
+
+
+def reduced(n: int) -> float:
+    """What an all-reduce among n simulated ranks reaches, bytes per second of bus bandwidth."""
+    moved = SIZE * 2 * (n - 1) / n
+    return moved / (ALPHA_S + moved / BETA_BYTES_PER_S)
+
+
+def ask(kind: str, *groups: tuple[int, ...], nic: str | None = None) -> dict[str, Any]:
+    return {"kind": kind, "groups": groups, "why": "to see", "stage": "sweep", "nic": nic}
+
+
+class Thinker:
+    """Asks what it was given, one after the other, and comes to a result."""
+
+    def __init__(self, asks: list[dict[str, Any]], result: str = "nobody", refusal: str = "") -> None:
+        self.asks, self.result, self.refusal = asks, result, refusal
+        self.notes: list[str] = []
+        self.heard: list[Any] = []
+        self.acted: list[Path] = []
+        self.ended = False
+
+    def note(self, sentence: str) -> None:
+        self.notes.append(sentence)
+
+    def plan(self, about: Any) -> dict[str, Any]:
+        if self.refusal:
+            raise UsageError(self.refusal)
+        self.planned = dict(about)
+        return {"promised": len(self.asks), "seed": 0}
+
+    def begin_hunt(self, about: Any, folder: str) -> None:
+        self.began = (dict(about), folder)
+
+    def next(self, last: Any) -> dict[str, Any] | None:
+        self.heard += [last] if last else []
+        return self.asks.pop(0) if self.asks else None
+
+    def verdict(self, about: Any) -> dict[str, Any]:
+        return {"result": self.result, "suspects": [], "rounds": {}, "notes": [], "no_verdict": None, "middle": None}
+
+    def act(self, folder: Path, event: Any) -> None:
+        event("drain", node="node1")
+        self.acted.append(folder)
+
+    def end(self) -> None:
+        self.ended = True
+
+
+@pytest.fixture
+def hunt(tmp_path: Path) -> Any:
+    """Hunts among virtual ranks, asking what is given; returns code, rounds as stored and what was told."""
+
+    def these(*asks: dict[str, Any], ranks: int = 6, result: str = "nobody", refusal: str = "", slowed: str = "", **launch: Any) -> Any:
+        sweep = Sweep((), None, (DTYPES["uint8"],), window=4, buffers="fixed")
+        request = Request(
+            "hunt", sweep, ("simulated",), frozenset(["simulated"]), Budget(0.5, 8, 1), ranks, timeout_s=10.0, order_seed=0,
+            out=tmp_path / "run", evidence="off", slowed=parse_slowing([slowed] if slowed else []), **launch,
+        )  # fmt: skip
+        told, codes = Thinker(list(asks), result, refusal), list[int]()
+        world = World(LaunchInfo("local", 0, 1, 0, 1, "ipc://", "alone"), 10.0)
+        try:
+            code = run_hunt(HuntRequest(PairsRequest(request, size_bytes=SIZE)), world, told, codes.append)
+        finally:
+            world.close()
+        run = read_run(tmp_path / "run")
+        stored = read_hunt(run)
+        assert codes == [code] == [run.info["exit_code"]] and told.ended and not stored.warnings
+        assert told.heard == stored.rounds[: len(told.heard)] and len(stored.rounds) - len(told.heard) <= bool(launch)
+        return SimpleNamespace(code=code, told=told, rounds=stored.rounds, about=stored.about, folder=tmp_path / "run")
+
+    return these
+
+
+def test_pairs_are_measured_both_ways_with_their_latency(hunt: Any) -> None:
+    (one,) = hunt(ask("pairs", (0, 1), (2, 5))).rounds
+    assert (one.kind, one.stage, one.why, one.groups) == ("pairs", "sweep", "to see", ((0, 1), (2, 5)))
+    assert one.speed_bytes_per_s == pytest.approx((ALONE, ALONE), rel=0.1)
+    assert one.backward_bytes_per_s == pytest.approx((ALONE, ALONE), rel=0.1)
+    assert one.latency_s == pytest.approx((ALPHA_S, ALPHA_S), rel=0.1)
+    for there, back, low, high in zip(
+        one.speed_bytes_per_s, one.backward_bytes_per_s, one.low_bytes_per_s, one.high_bytes_per_s, strict=True
+    ):
+        assert low <= min(there, back) <= high
+    assert one.wrong == (0, 0) and one.na == (None, None) and {"simulated", "pairs_at_once"} <= set(one.flags)
+
+
+def test_groups_of_several_sizes_run_at_once_and_their_figure_is_the_bus_bandwidth(hunt: Any) -> None:
+    (one,) = hunt(ask("groups", (0, 3), (1, 2, 4, 5))).rounds
+    assert one.speed_bytes_per_s == pytest.approx((reduced(2), reduced(4)), rel=0.1)
+    assert one.backward_bytes_per_s == one.latency_s == (None, None) and one.na == (None, None)
+    assert all(
+        low <= speed <= high for speed, low, high in zip(one.speed_bytes_per_s, one.low_bytes_per_s, one.high_bytes_per_s, strict=True)
+    )
+    assert {"simulated", "few_samples"} <= set(one.flags)
+
+
+def test_a_group_is_as_slow_as_its_slowest_rank(hunt: Any) -> None:
+    (one,) = hunt(ask("groups", (0, 1, 2), (3, 4, 5)), slowed="by=100% ranks=4").rounds
+    assert one.speed_bytes_per_s == pytest.approx((reduced(3), reduced(3) / 2), rel=0.1)
+    assert "slowed" in one.flags
+
+
+def test_groups_may_be_asked_for_again(hunt: Any) -> None:
+    found = hunt(*[ask("groups", (0, 1, 2))] * 3)
+    assert [one.round for one in found.rounds] == [0, 1, 2] and all(one.na == (None,) for one in found.rounds)
+
+
+def test_inside_reduces_among_the_ranks_of_each_place(hunt: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = Places("node", ("a", "b", "c"), ((0, 3), (1, 4), (2, 5)))
+    monkeypatch.setattr("collbench.runner.hunt.places_of", lambda *launch: nodes)
+    found = hunt(ask("inside", (0,), (2,)), ask("groups", (0, 1)), ask("pairs", (0, 2)))
+    inside, whole, pair = found.rounds
+    assert inside.speed_bytes_per_s == pytest.approx((reduced(2), reduced(2)), rel=0.1)
+    assert whole.speed_bytes_per_s == pytest.approx((reduced(4),), rel=0.1)
+    assert pair.speed_bytes_per_s == pytest.approx((2 * ALONE,), rel=0.1)  # of both ranks
+    assert (found.about["by"], found.about["ranks_per_place"]) == ("node", 2)
+
+
+def test_one_rank_has_nothing_to_reduce_and_no_interface_is_not_measured(hunt: Any) -> None:
+    inside, nic, pair = hunt(ask("inside", (0,), (1,)), ask("nic", (0, 1), nic="eth7"), ask("pairs", (0, 1))).rounds
+    assert inside.na == ("one rank: nothing to reduce",) * 2 and inside.speed_bytes_per_s == (None, None)
+    assert nic.na == ("not all nodes have the interface eth7",) and pair.na == (None,)
+
+
+def test_run_json_says_what_was_hunted_and_what_could_be_reached(hunt: Any) -> None:
+    found = hunt(ask("pairs", (0, 1)), ask("pairs", (2, 3)))
+    keys = ("by", "backend", "virtual", "size_bytes", "window", "promised", "rounds", "no_groups", "nics")
+    assert [found.about[key] for key in keys] == ["rank", "simulated", True, SIZE, 4, 2, 2, None, []]
+    assert found.about["ceiling"]["bytes_per_s"] == BETA_BYTES_PER_S
+    assert found.about["verdict"]["result"] == "nobody" and len(found.about["places"]) == 6
+    began, folder = found.told.began
+    assert (began["verdict"], began["promised"], folder) == (None, 2, str(found.folder))
+
+
+@pytest.mark.parametrize(("result", "code"), [("nobody", 0), ("confirmed", 1), ("no verdict", 3)])
+def test_the_verdict_decides_the_code_and_is_acted_on_once(hunt: Any, result: str, code: int) -> None:
+    found = hunt(ask("pairs", (0, 1)), result=result)
+    assert (found.code, found.told.acted) == (code, [found.folder])
+    events = [json.loads(line) for line in (found.folder / "events.jsonl").read_text().splitlines()]
+    assert [event["node"] for event in events if event["kind"] == "drain"] == ["node1"]
+
+
+def test_a_plan_that_is_refused_leaves_no_folder(hunt: Any, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"^--cover-links: none of its hosts is here$"):
+        hunt(refusal="--cover-links: none of its hosts is here")
+    assert not (tmp_path / "run").exists()
+
+
+class Careless(SimulatedBackend):
+    """Spoils what rank 3 receives from rank 0."""
+
+    def bind(self, operation: Any, cell: Any, group: Any, buffers: Any) -> Any:
+        program = super().bind(operation, cell, group, buffers)
+        if group.ranks != (0, 3) or operation.name != "p2p_bandwidth":
+            return program
+        (call,) = program.slots[0]
+
+        def spoil() -> None:
+            call.function()
+            buffers.recv(1, 0)[:7] ^= 1
+
+        return replace(program, slots=((replace(call, function=spoil),),))
+
+
+class Fussy(SimulatedBackend):
+    """Refuses groups with rank 2 in them, and what ranks 1 and 2 have to say to each other."""
+
+    def group(self, ranks: Any, tuning: Any = None) -> Any:
+        if 2 in ranks and len(ranks) < self.ranks:
+            raise CollbenchError("no group for rank 2")
+        return super().group(ranks, tuning)
+
+    def pair(self, whole: Any, ranks: Any, cell: Any) -> Any:
+        if set(ranks) == {1, 2}:
+            raise CollbenchError("ranks 1 and 2 do not speak")
+        return super().pair(whole, ranks, cell)
+
+
+@pytest.fixture
+def backend(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Puts a backend in the place of the simulated one."""
+
+    def put(kind: type[SimulatedBackend]) -> None:
+        monkeypatch.setattr(registry, "backend_class", lambda name: kind)
+        monkeypatch.setattr("collbench.runner.opening.backend_class", lambda name: kind)
+
+    return put
+
+
+def test_what_is_refused_has_no_figure_and_says_why(hunt: Any, backend: Any) -> None:
+    backend(Fussy)
+    pairs, groups, after = hunt(ask("pairs", (0, 3), (1, 2), (4, 5)), ask("groups", (0, 1), (2, 3)), ask("groups", (0, 1))).rounds
+    assert pairs.na == (None, "ranks 1 and 2 do not speak", None)
+    assert [speed is None for speed in pairs.speed_bytes_per_s] == [False, True, False]
+    assert groups.na == ("no group for rank 2",) * 2 and after.na == (None,)
+
+
+def test_nothing_measured_at_all_is_bad_input(hunt: Any, backend: Any) -> None:
+    backend(Fussy)
+    found = hunt(ask("pairs", (1, 2)), result="no verdict")
+    assert (found.code, found.told.acted) == (2, [])
+
+
+def test_wrong_data_ends_with_4_and_nobody_is_drained_for_it(hunt: Any, backend: Any) -> None:
+    backend(Careless)
+    found = hunt(ask("pairs", (0, 3), (1, 2)), ask("pairs", (0, 1)), result="confirmed")
+    assert (found.code, found.told.acted, [one.wrong for one in found.rounds]) == (4, [], [(7, 0), (0,)])
+    a, b = found.about["places"][0], found.about["places"][3]
+    detail = "rank 3: 7 wrong elements, first at 0: wanted 1, got 0"
+    assert [note for note in found.told.notes if "wrong" in note] == [
+        f"wrong data between {a} and {b}: 7 elements are not what was sent ({detail})",
+        "no recommendation is written, and nobody drained: data was wrong",
+    ]
+
+
+def test_wrong_data_stops_the_hunt_where_that_is_asked_for(hunt: Any, backend: Any) -> None:
+    backend(Careless)
+    found = hunt(ask("pairs", (0, 3)), ask("pairs", (0, 1)), stop_on_wrong=True)
+    assert (found.code, len(found.rounds), found.about["verdict"], found.told.acted) == (4, 1, None, [])
+    assert "stopped after wrong data in round 1 (--stop-on-wrong)" in found.told.notes

@@ -1,0 +1,134 @@
+"""Streams over one interface alone: which interfaces all nodes have, and what is made of what both ends say."""
+
+from __future__ import annotations
+
+import re
+import socket
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from collbench.runner import hunt_nics
+from collbench.runner.hunt_asked import Asked
+from collbench.runner.hunt_nics import Streaming, rails_of
+from collbench.runner.pair_places import Places
+from collbench.timing import streams
+from tests.world.together import Meeting, together
+
+NODES = Places("node", ("a", "b", "c"), ((0,), (1,), (2,)))
+RATES = [1e9, 1.1e9, 0.9e9] * 8
+
+
+def world_of(*said: Any) -> Any:
+    """A world whose ranks, one on each host, say this whenever they are asked; rank 0's view."""
+    members = [SimpleNamespace(rank=rank, host=host) for rank, host in enumerate(NODES.names)]
+    return SimpleNamespace(on_host=lambda host: [one for one in members if one.host == host], me=members[0], rank=0,
+                           agree=lambda mine, what: list(said))  # fmt: skip
+
+
+def test_only_interfaces_that_all_nodes_have_with_addresses_of_their_own() -> None:
+    said = [
+        {"eth0": f"10.0.0.{n}", "eth1": f"10.1.0.{n}", "docker0": "172.17.0.1", **({"ib0": "10.2.0.1"} if n == 1 else {})}
+        for n in (1, 2, 3)
+    ]
+    assert rails_of(world_of(*said), NODES) == {
+        "eth0": ("10.0.0.1", "10.0.0.2", "10.0.0.3"),
+        "eth1": ("10.1.0.1", "10.1.0.2", "10.1.0.3"),
+    }
+
+
+def test_paired_ranks_share_interfaces_so_there_are_none_to_choose() -> None:
+    assert rails_of(world_of(), Places("rank", ("rank 0 (a)", "rank 1 (a)"), ((0,), (1,)))) == {}
+
+
+def test_this_host_tells_neither_loopback_nor_what_is_down() -> None:
+    found = hunt_nics._addresses()
+    assert "lo" not in found and not any(address.startswith("127.") for address in found.values())
+
+
+def played(monkeypatch: pytest.MonkeyPatch, *said: tuple[Any, Any, Any]) -> Any:
+    """A round of one pair whose two directions end like this: (the target's offer, what the source says, what the target says)."""
+    (offer, source, target), (back, sender, taker) = said
+    answers = iter([[{}, offer, {}], [source, target, {}], [back, {}, {}], [taker, sender, {}]])  # first from rank 0 to rank 1, then back
+    world = world_of()
+    world.agree = lambda mine, what: next(answers)
+    monkeypatch.setattr(Streaming, "_done", lambda *those: {})
+    monkeypatch.setattr(hunt_nics, "patience", lambda world: 0.0)
+    monkeypatch.setattr(streams, "listen", lambda address: socket.socket())
+    world.patient, world.watchdog = nullcontext, SimpleNamespace(phase=nullcontext)
+    rails = {"eth1": ("10.1.0.1", "10.1.0.2", "10.1.0.3")}
+    return Streaming(world, NODES, rails, 1.0).play(4, Asked("nic", ((0, 1),), "alone", "isolation", "eth1"))
+
+
+GOOD: tuple[Any, Any, Any] = ({"value": [4000, "00"]}, {"value": int(1e9)}, {"value": [RATES, None]})
+
+
+def test_both_ways_are_measured_and_the_interval_is_the_slower_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow: tuple[Any, Any, Any] = (GOOD[0], {"value": None}, {"value": [[rate / 2 for rate in RATES], None]})
+    one = played(monkeypatch, GOOD, slow)
+    assert (one.speed_bytes_per_s, one.backward_bytes_per_s, one.na, one.wrong, one.nic) == ((1e9,), (0.5e9,), (None,), (0,), "eth1")
+    assert one.low_bytes_per_s[0] <= 0.5e9 <= one.high_bytes_per_s[0] < 0.6e9
+    assert one.flags == ("path_unproven",)  # on the way back nothing was counted
+    assert played(monkeypatch, GOOD, GOOD).flags == ()
+
+
+@pytest.mark.parametrize(
+    ("offer", "source", "target", "why"),
+    [
+        ({"why": "no such address"}, {}, {}, "b cannot listen at 10.1.0.2: no such address"),
+        (GOOD[0], {"why": "refused"}, GOOD[2], "a does not reach b at 10.1.0.2: refused"),
+        (GOOD[0], GOOD[1], {"why": "timed out"}, "nothing arrived at b (10.1.0.2): timed out"),
+        (GOOD[0], {"value": 1000}, GOOD[2], "the stream left a over another interface than eth1, whose address it had"),
+        (GOOD[0], GOOD[1], {"value": [[], None]}, "eth1 of a: the stream stalled"),
+    ],
+    ids=["listen", "reach", "arrive", "elsewhere", "stall"],
+)
+def test_what_has_no_figure_says_why(offer: Any, source: Any, target: Any, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = played(monkeypatch, (offer, source, target), GOOD)
+    assert (one.na, one.speed_bytes_per_s) == ((why,), (None,))
+
+
+def test_wrong_bytes_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = played(monkeypatch, (GOOD[0], GOOD[1], {"value": [RATES, "byte 7 of a TCP stream is not the one that was sent"]}), GOOD)
+    assert (one.wrong, one.wrong_detail) == ((1,), ("byte 7 of a TCP stream is not the one that was sent",))
+
+
+STREAMED = """
+from collbench.runner import hunt_nics
+from collbench.runner.hunt_asked import Asked
+from collbench.runner.pair_places import Places
+
+hunt_nics._leaders = lambda world, places: list(world.members)  # each rank stands for a node, though all are on this host
+
+
+def main(world):
+    places = Places("node", ("a", "b", "c", "d", "e"), ((0,), (1,), (2,), (3,), (4,)))
+    streaming = hunt_nics.Streaming(world, places, {NIC: ADDRESSES}, 0.1)
+    one = streaming.play(3, Asked("nic", ((0, 1), (2, 4)), "alone", "isolation", NIC))
+    return one and one.as_json()
+"""
+LOOPBACK = [f"127.0.0.{n}" for n in range(1, 6)]
+
+
+def streamed(folder: Path, nic: str, addresses: list[str], timeout_s: float = 20.0) -> dict[str, Any]:
+    """What rank 0 of five has of a round over an interface, of which each rank is told to have an address."""
+    first, *others = together(STREAMED + f"NIC, ADDRESSES = {nic!r}, {addresses!r}", 5, Meeting("tcp", folder), timeout_s=timeout_s)
+    assert [(one.code, one.said) for one in others] == [(0, None)] * 4 and first.code == 0, first.stderr
+    assert isinstance(first.said, dict)
+    return first.said
+
+
+def test_real_streams_of_several_pairs_at_once_and_who_is_in_none_rests(tmp_path: Path) -> None:
+    one = streamed(tmp_path, "lo", LOOPBACK)
+    assert (one["na"], one["wrong"], one["flags"], one["groups"]) == ([None, None], [0, 0], [], [[0, 1], [2, 4]])
+    assert all(rate > 1e6 for way in ("speed_bytes_per_s", "backward_bytes_per_s") for rate in one[way])
+
+
+@pytest.mark.in_turn
+def test_an_end_that_is_not_reached_costs_its_own_pair_alone(tmp_path: Path) -> None:
+    one = streamed(tmp_path, "none", [*LOOPBACK[:2], "192.0.2.1", *LOOPBACK[3:]], timeout_s=4.0)
+    assert one["na"][0] is None and re.fullmatch(r"\S+ does not reach \S+ at 127\.0\.0\.5: .+", one["na"][1])
+    assert one["flags"] == ["path_unproven"]  # there is no interface "none" that could have counted

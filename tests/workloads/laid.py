@@ -1,0 +1,22 @@
+"""What the tests of regimes need: a regime's step by its name, what was typed and where the ranks are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from collbench.workloads.exchange import Exchange, Step
+from collbench.workloads.registry import regime_named
+from collbench.workloads.shaping import shape_of
+
+MIB = 1024 * 1024
+
+
+def laid_out(name: str, typed: Mapping[str, str], hosts: Sequence[int]) -> Step:
+    """The step of a regime."""
+    regime = regime_named(name)
+    return regime.step(shape_of(regime, typed, hosts))
+
+
+def told(exchange: Exchange) -> tuple[str, object, int, int]:
+    """What matters of an exchange: (operation, groups, size_bytes, times)."""
+    return exchange.operation, exchange.groups, exchange.size_bytes, exchange.times

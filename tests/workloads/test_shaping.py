@@ -1,0 +1,96 @@
+"""What was typed becomes a shape; what means nothing, or cannot be read, is refused before any rank starts."""
+
+import pytest
+
+from collbench.errors import UsageError
+from collbench.workloads.registry import regime_named, regimes
+from collbench.workloads.shaping import HELP, help_of, host_numbers, shape_of, words
+
+DATA, PIPELINE, EXPERTS = regime_named("data-parallel"), regime_named("pipeline"), regime_named("expert-parallel")
+
+
+def test_nothing_typed_is_bert_large_in_float32_in_buckets_of_25_mib():
+    shape = shape_of(DATA, {}, (0, 1))
+    assert (shape.name, shape.parameters, shape.dtype, shape.element_bytes) == ("bert-large", 340 * 10**6, "float32", 4)
+    assert shape.bucket_bytes == 25 * 1024 * 1024
+    assert shape.gradient_bytes == 340 * 10**6 * 4
+    assert (shape.hosts, shape.ranks) == ((0, 1), 2)
+
+
+def test_a_type_of_half_the_size_halves_the_gradients():
+    shape = shape_of(DATA, {"model": "1.5B", "dtype": "bf16", "bucket": "1M"}, (0, 0))
+    assert (shape.dtype, shape.element_bytes, shape.gradient_bytes, shape.bucket_bytes) == ("bfloat16", 2, 2 * 1500 * 10**6, 1024 * 1024)
+
+
+def test_a_transformers_sizes_are_the_models_unless_they_are_typed():
+    shape = shape_of(PIPELINE, {"model": "gpt2-xl", "sequence": "256", "microbatches": "3"}, (0, 1))
+    assert (shape.layers, shape.hidden, shape.sequence, shape.microbatch, shape.microbatches) == (48, 1600, 256, 1, 3)
+
+
+def test_a_regimes_own_words_are_its_options():
+    assert shape_of(EXPERTS, {"imbalance": "1.5", "experts": "8", "top_k": "1"}, (0, 1)).options == {"imbalance": "1.5", "seed": "0"}
+    assert shape_of(PIPELINE, {}, (0, 1)).options == {"stages": ""}
+
+
+@pytest.mark.parametrize(
+    ("typed", "sentence"),
+    [
+        ({"bucket": "0"}, "--bucket: size '0' is not a whole, positive number of bytes: the smallest size is 1"),
+        ({"bucket": "3"}, "--bucket 3 has no room for one float32: give 4 bytes or more, like 25M"),
+        ({"bucket": "much"}, "--bucket: size 'much' is not a number of bytes: write it like 8, 1K, 64M or 1G"),
+        ({"dtype": "int32"}, "--dtype int32 is no type to train in: choose float32, float64, bfloat16 or float16"),
+        ({"dtype": "e4m3"}, "--dtype float8_e4m3fn is no type to train in"),
+        ({"dtype": "real"}, "dtype 'real' is unknown"),
+        ({"model": "bart"}, "model 'bart' is unknown"),
+        ({"stages": "2"}, "--stages means nothing to data-parallel: leave it out; it takes --model, --dtype, --bucket"),
+        ({"top_k": "2"}, "--top-k means nothing to data-parallel"),
+    ],
+)
+def test_what_cannot_be_is_one_sentence(typed, sentence):
+    with pytest.raises(UsageError) as caught:
+        shape_of(DATA, typed, ())
+    assert sentence in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "typed", "sentence"),
+    [
+        ("parameter-server", {"update": "lazy\n"}, "--update 'lazy' is unknown: choose from synchronous, asynchronous, sharded"),
+        ("parameter-server", {"update": "sharded", "servers": "1"}, "--update sharded with one server has no shards"),
+        ("parameter-server", {"servers": "none"}, "--servers 'none' is no number"),
+        ("pipeline", {"stages": "0"}, "--stages '0' is no number"),
+        ("tensor-parallel", {"tensor": "x"}, "--tensor 'x' is no number"),
+        ("expert-parallel", {"imbalance": "\x1b[2J"}, "--imbalance '?[2J' is no number from 1 on"),
+        ("expert-parallel", {"seed": "1.5"}, "--seed '1.5' is no seed"),
+    ],
+)
+def test_a_regimes_own_words_are_read_before_anybody_knows_where_ranks_are(name, typed, sentence):
+    with pytest.raises(UsageError) as caught:
+        shape_of(regime_named(name), typed, ())
+    assert str(caught.value).startswith(sentence)
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "2.5", "many", "1e3", "10000000000", "²"])
+@pytest.mark.parametrize("name", ["microbatches", "layers"])
+def test_what_is_counted_is_a_whole_number_from_1_on(name, text):
+    with pytest.raises(UsageError, match=rf"--{name} '.*' is no number of them: give a whole number from 1 to 1,000,000,000"):
+        shape_of(PIPELINE, {name: text}, (0, 1))
+
+
+def test_a_layer_too_many_words_has_a_dash():
+    with pytest.raises(UsageError, match="--top-k 'x' is no number"):
+        shape_of(EXPERTS, {"top_k": "x"}, (0, 1))
+
+
+def test_hosts_are_numbered_as_they_appear():
+    assert host_numbers(["node7", "node7", "node2", "node7"]) == (0, 0, 1, 0)
+    assert host_numbers([]) == ()
+
+
+@pytest.mark.parametrize("regime", regimes().values(), ids=lambda regime: regime.name)
+def test_every_option_has_a_default_and_a_line_of_help(regime):
+    assert list(help_of(regime)) == list(words(regime))
+    assert all(help_of(regime).values())
+    assert set(regime.help) == set(regime.options)
+    assert set(regime.takes) <= set(HELP)
+    shape_of(regime, words(regime), (0, 1))
