@@ -160,9 +160,14 @@ def _refuse_restarted(info: LaunchInfo, world: World) -> None:
 
 def together(info: LaunchInfo, timeout_s: float, work: Callable[[World], int]) -> int:
     """Joins the other ranks and does the work; where it fails at one of them, all end with the same sentence and code."""
+    from collbench.world.deadman import AFTER_S, DeadMan
+
+    early = DeadMan()  # whoever is stopped before the others know of it is ended by nobody else
+    early.wind(timeout_s + AFTER_S)
     from collbench.launch.slurm import end_of_step
     from collbench.world.world import World
 
+    early.close()
     world = World(info, timeout_s)
     world.finish_off = end_of_step(info, os.environ)
     try:

@@ -24,6 +24,9 @@ class _Times(ctypes.Structure):
     _fields_ = tuple((name, ctypes.c_long) for name in ("every_s", "every_ns", "in_s", "in_ns"))
 
 
+AFTER_S = 9.0  # how long after its deadline a process that cannot even watch itself is ended by the kernel
+
+
 class DeadMan:
     """Kills this process `seconds` after `wind` was called the last time; `works` is False where the kernel has no such timer."""
 

@@ -16,12 +16,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from collbench.errors import FAILED, CollbenchError
-from collbench.world.deadman import DeadMan
+from collbench.world.deadman import AFTER_S, DeadMan
 
 _LOOKS_PER_TIMEOUT = 20
 _LONGEST_PAUSE_S = 1.0
 _NOTICED_S = 1.0  # a shorter pause may be a busy machine
-_AFTER_S = 9.0  # how long after its deadline a process that cannot even watch itself is ended by the kernel
 _CONSULT_S = 8.0  # longer than it takes to ask all ranks
 _LAST_S = 4.0
 
@@ -123,11 +122,11 @@ class Watchdog:
             return 0.0
 
     def _watch(self) -> None:
-        self._dead_man.wind(self._timeout + _AFTER_S)
+        self._dead_man.wind(self._timeout + AFTER_S)
         while not self._stop.wait(self._pause):
             now = time.monotonic()
             self._paused_s, self._looked, self._queued = self._paused_s + self._overdue_s(now), now, self._queued_s()
-            self._dead_man.wind(self._timeout + _AFTER_S)
+            self._dead_man.wind(self._timeout + AFTER_S)
             if self.still_s > self._timeout and self._phase is not None:
                 self._give_up(self.sentence())
                 return

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tests.faults.matrix.plan import TIMEOUT_S, WITHIN_S, Case
+from tests.faults.matrix.plan import SIZES, TIMEOUT_S, WITHIN_S, Case
 
 _TELLER = re.compile(r"^(?:rank \d+ \([^)]*\): )+|^rank \d+ found no (?=rank 0)")
 _SEEN_BY = re.compile(r"; as rank \d+( \([^)]*\))? sees it")
@@ -112,7 +112,8 @@ def judged(case: Case, seen: Seen) -> list[str]:
     if not seen.struck:
         return _of_a_sound_run(seen) if not case.phase else ["the fault never struck"]
     found = _of_ends(case, seen) + _of_cells(case, seen)
-    if case.fault in ("memory", "disk") and not case.phase and set(seen.codes) == {0}:
+    everything = len(seen.finished) == len(SIZES)
+    if not case.phase and set(seen.codes) == {0} and (case.fault in ("memory", "disk") or everything):
         return found  # nobody wanted any more of it
     if case.harmless:
         return found + _of_a_pause(case, seen)

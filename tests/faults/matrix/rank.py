@@ -123,7 +123,7 @@ def _on_opening(striker: Striker) -> None:
 def _on_cells(striker: Striker) -> None:
     from collbench.runner import one_cell, turn
 
-    prepares, compares = turn.prepare, one_cell._mismatches
+    prepares, compares = turn.prepare, one_cell.mismatches_in
 
     def prepare(*arguments: Any) -> Any:
         striker.cells += 1
@@ -134,7 +134,7 @@ def _on_cells(striker: Striker) -> None:
             buffers.recv(0, slot)[_WRONG_AT] += 1
         return compares(ready, slot)
 
-    turn.prepare, one_cell._mismatches = prepare, mismatches
+    turn.prepare, one_cell.mismatches_in = prepare, mismatches
 
 
 def _on_loops(striker: Striker) -> None:
