@@ -112,8 +112,8 @@ def judged(case: Case, seen: Seen) -> list[str]:
     if not seen.struck:
         return _of_a_sound_run(seen) if not case.phase else ["the fault never struck"]
     found = _of_ends(case, seen) + _of_cells(case, seen)
-    everything = len(seen.finished) == len(SIZES)
-    if not case.phase and set(seen.codes) == {0} and (case.fault in ("memory", "disk") or everything):
+    over = len(seen.finished) == len(SIZES) and seen.stored_code == 0
+    if not case.phase and (over or (case.fault in ("memory", "disk") and set(seen.codes) == {0})):
         return found  # nobody wanted any more of it
     if case.harmless:
         return found + _of_a_pause(case, seen)
