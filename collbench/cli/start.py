@@ -164,12 +164,12 @@ def together(info: LaunchInfo, timeout_s: float, work: Callable[[World], int]) -
 
     early = DeadMan()  # whoever is stopped before the others know of it is ended by nobody else
     early.wind(timeout_s + AFTER_S)
+    from collbench.launch.mpi import end_of_job
     from collbench.launch.slurm import end_of_step
     from collbench.world.world import World
 
     early.close()
-    world = World(info, timeout_s)
-    world.finish_off = end_of_step(info, os.environ)
+    world = World(info, timeout_s, end_of_step(info, os.environ) or end_of_job(info, os.environ))
     try:
         with signals.heard(world.interrupted):
             return work(world)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 
+from collbench.errors import FAILED
 from collbench.launch.info import LaunchInfo
 from collbench.launch.variables import ancestors, local_place, master, meeting_at, place
 
@@ -30,6 +32,22 @@ def detect(env: Mapping[str, str]) -> LaunchInfo | None:
     if "SLURM_JOB_ID" in env:
         return None
     return _info(env, _PALS, "MPICH", "pmi")
+
+
+def end_of_job(info: LaunchInfo, env: Mapping[str, str]) -> Callable[[], None] | None:
+    """What has MPICH's mpiexec kill every rank, also one that is stopped, and end with our code; None under other launchers.
+
+    With -disable-auto-cleanup it waits for the others for ever when one has failed. It is what MPI_Abort says to it (PMI-1).
+    """
+    descriptor = env.get("PMI_FD", "")
+    if info.launcher != "mpirun" or info.facts.get("mpirun") != "MPICH" or "HYDI_CONTROL_FD" not in env or not descriptor.isdecimal():
+        return None
+    return lambda: _abort(int(descriptor))
+
+
+def _abort(descriptor: int) -> None:
+    with suppress(OSError):
+        os.write(descriptor, f"cmd=abort exitcode={FAILED}\n".encode())
 
 
 def _info(env: Mapping[str, str], names: tuple[str, str, str, str], family: str, manager: str) -> LaunchInfo:

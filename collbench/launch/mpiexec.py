@@ -51,8 +51,7 @@ def command(mpiexec: Path, ranks: int, program: Sequence[str], cores: int | None
     family = mpiexec_family(mpiexec)
     flags: list[str] = []
     if family == "MPICH":
-        # By itself it kills all ranks within milliseconds of a death, before any of them can say whose it was; the ranks end one another.
-        flags = ["-launcher", "fork", "-host", "localhost", "-disable-auto-cleanup"]
+        flags = ["-launcher", "fork", "-host", "localhost"]
     elif family == "Open MPI" and ranks > (physical_cores() if cores is None else cores):
         flags = ["--oversubscribe"]  # only then: it also unbinds ranks from cores
     return [str(mpiexec), *flags, "-n", str(ranks), *program]

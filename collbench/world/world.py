@@ -39,12 +39,12 @@ class World(Talk):
     finish_off   has the launcher end the ranks that cannot end themselves; None where it does so by itself
     """
 
-    def __init__(self, info: LaunchInfo, timeout_s: float) -> None:
+    def __init__(self, info: LaunchInfo, timeout_s: float, finish_off: Callable[[], None] | None = None) -> None:
         self.info = info
         self.kept: Callable[[], str] | None = None
         self.ending_code = FAILED
         self._signal: Interrupted | None = None
-        self.finish_off: Callable[[], None] | None = None
+        self.finish_off = finish_off
         self._spoken = threading.Lock()
         self._asked: BaseException | None = None
         cpus = tuple(sorted(os.sched_getaffinity(0)))
@@ -117,6 +117,11 @@ class World(Talk):
         """The watchdog's end: nobody else could tell more."""
         self._let_others_speak()
         record_exit(FAILED, os.environ)
+        if self.finish_off and len(self.members) == 1:  # nobody has joined: each knows only itself, and somebody may be stopped
+            say(sentence)
+            time.sleep(_LEAVING_S)  # the others say so, too
+            self.finish_off()
+            sentence = ""
         end_process(sentence if self._has_voice else "")
 
     def _let_others_speak(self) -> None:

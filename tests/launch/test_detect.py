@@ -2,13 +2,14 @@
 
 import os
 import string
+from contextlib import suppress
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from collbench.errors import UsageError
-from collbench.launch import slurm
+from collbench.launch import mpi, slurm
 from collbench.launch.detect import LocalRequest, detect
 from collbench.launch.local import to_variable
 from tests.launch import captured
@@ -143,6 +144,25 @@ class TestTorchrun:
     def test_two_processes_must_not_both_be_rank_0(self):
         with pytest.raises(UsageError, match="WORLD_SIZE says 1, but mpirun started 3 ranks"):
             detect({**captured.PRTE, **captured.KUBERNETES, "RANK": "0", "WORLD_SIZE": "1"})
+
+
+class TestEndOfJob:
+    """MPICH's mpiexec with -disable-auto-cleanup waits for a rank that is stopped, unless it is told to abort."""
+
+    def test_mpiexec_is_told_to_abort_with_our_code(self):
+        ours, theirs = os.pipe()
+        env = {**captured.HYDRA, "HYDI_CONTROL_FD": "7", "PMI_FD": str(theirs)}
+        mpi.end_of_job(detect(env), env)()
+        assert os.read(ours, 100) == b"cmd=abort exitcode=4\n"
+        os.close(ours)
+        with suppress(BrokenPipeError):
+            mpi.end_of_job(detect(env), env)()
+        os.close(theirs)
+
+    def test_nobody_else(self):
+        assert mpi.end_of_job(detect(captured.SRUN_PMI2), captured.SRUN_PMI2) is None
+        env = {**captured.HYDRA, "PMI_FD": "9"}
+        assert mpi.end_of_job(detect(env), {name: value for name, value in env.items() if name != "HYDI_CONTROL_FD"}) is None
 
 
 class TestEndOfStep:

@@ -178,7 +178,7 @@ def test_what_mpiexecs_code_means(code, ours):
 @pytest.mark.parametrize(
     ("version", "ranks", "flags"),
     [
-        ("HYDRA build details:", 9, ["-launcher", "fork", "-host", "localhost", "-disable-auto-cleanup"]),
+        ("HYDRA build details:", 9, ["-launcher", "fork", "-host", "localhost"]),
         ("mpiexec (Open MPI) 5.0.11", 4, []),
         ("mpiexec (Open MPI) 5.0.11", 5, ["--oversubscribe"]),
         ("Intel's", 5, []),
