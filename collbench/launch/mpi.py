@@ -40,7 +40,7 @@ def end_of_job(info: LaunchInfo, env: Mapping[str, str]) -> Callable[[], None] |
     With -disable-auto-cleanup it waits for the others for ever when one has failed. It is what MPI_Abort says to it (PMI-1).
     """
     descriptor = env.get("PMI_FD", "")
-    if info.launcher != "mpirun" or info.facts.get("mpirun") != "MPICH" or "HYDI_CONTROL_FD" not in env or not descriptor.isdecimal():
+    if info.launcher != "mpirun" or info.facts.get("mpirun") != "MPICH" or "MPI_LOCALNRANKS" not in env or not descriptor.isdecimal():
         return None
     return lambda: _abort(int(descriptor))
 

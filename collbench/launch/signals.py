@@ -17,7 +17,7 @@ from collbench.errors import Interrupted
 
 _ALL = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _JOIN_S = 1.0
-_HYDRA = "HYDI_CONTROL_FD"  # MPICH's mpiexec gives it to every rank
+_HYDRA = "MPI_LOCALNRANKS"  # MPICH's mpiexec gives it to every rank
 
 
 def heeded() -> tuple[int, ...]:

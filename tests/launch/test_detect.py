@@ -151,7 +151,7 @@ class TestEndOfJob:
 
     def test_mpiexec_is_told_to_abort_with_our_code(self):
         ours, theirs = os.pipe()
-        env = {**captured.HYDRA, "HYDI_CONTROL_FD": "7", "PMI_FD": str(theirs)}
+        env = {**captured.HYDRA, "PMI_FD": str(theirs)}
         mpi.end_of_job(detect(env), env)()
         assert os.read(ours, 100) == b"cmd=abort exitcode=4\n"
         os.close(ours)
@@ -161,8 +161,7 @@ class TestEndOfJob:
 
     def test_nobody_else(self):
         assert mpi.end_of_job(detect(captured.SRUN_PMI2), captured.SRUN_PMI2) is None
-        env = {**captured.HYDRA, "PMI_FD": "9"}
-        assert mpi.end_of_job(detect(env), {name: value for name, value in env.items() if name != "HYDI_CONTROL_FD"}) is None
+        assert mpi.end_of_job(detect(captured.HYDRA), {**captured.HYDRA, "PMI_FD": ""}) is None
 
 
 class TestEndOfStep:
