@@ -76,7 +76,7 @@ class _Found:
         if slow and len(slow) < len(known):
             return self.suspect.kind, f"the {'interface' if len(slow) == 1 else 'interfaces'} {' and '.join(slow)}"
         if slow or (self.inside is not None and not known and self.suspect.kind in _BY_MESSAGES):
-            return self.suspect.kind, TO_NETWORK
+            return self.suspect.kind, TO_NETWORK + (f" ({' and '.join(slow)})" if slow else "")
         return self.suspect.kind, self.suspect.part
 
 

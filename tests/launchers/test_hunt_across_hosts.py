@@ -91,7 +91,7 @@ def test_a_host_whose_link_has_half_the_rate_is_confirmed_alone(seed: int, bed: 
     found = hunted(slurm, tmp_path, "--seed", str(seed))
     one = check_alone(found, sick)
     assert one["kind"] == "node" and 0.4 < one["ratio"] < 0.6
-    assert "eth0" in one["part"]
+    assert one["part"] == "its way to the network (eth0)"
     (drain,) = json.loads((found.folder / "recommendation.json").read_text())["drains"]
     assert drain["line"].startswith(
         f'scontrol update NodeName={hosts.names[sick]} State=DRAIN Reason="[collbench] CB6101 {hosts.names[sick]} '
@@ -154,13 +154,14 @@ def test_groups_confirm_it_too(bed: tuple[Hosts, SlurmBed], tmp_path: Path) -> N
 
 @pytest.mark.long
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core: whoever burns it slows all ranks")
-def test_a_host_whose_cpu_is_busy_is_confirmed_alone(bed: tuple[Hosts, SlurmBed], tmp_path: Path) -> None:
+def test_a_host_whose_cpu_is_busy_is_suspected_and_nobody_else_accused(bed: tuple[Hosts, SlurmBed], tmp_path: Path) -> None:
+    """Eight hosts share two cores here, so the others' messages are uneven, too: the verdict may stay open, but not on another."""
     hosts, slurm = bed
     links(hosts)
     sick = random.Random("hunt busy").randrange(HOSTS)
     with burned(tmp_path / "run", hosts.names[sick]):
         found = hunted(slurm, tmp_path)
-    check_alone(found, sick)
+    assert [*found.places("confirmed"), *found.places("inconclusive")] == [[sick]], found.out + found.err
 
 
 @contextmanager
