@@ -90,7 +90,7 @@ def counted(bed: Hosts) -> list[tuple[int, int]]:
     return [(each[0] - HEADERS * each[1], each[2] - HEADERS * each[3]) for each in told]
 
 
-def launched(bed: Hosts, typed: tuple[str, ...], folder: Path, per_host: int, timeout: float, backend: str = "mpi") -> StepRow:
+def launched(bed: Hosts, typed: tuple[str, ...], folder: Path, per_host: int, timeout: float, *, backend: str = "mpi") -> StepRow:
     """The row of one launch by MPICH's mpiexec; inside a host the ranks talk over its loopback."""
     passed = [word for name, value in MPICH.items() for word in ("-genv", name, value)]
     reach = ["-launcher", "ssh", "-launcher-exec", bed.rsh, "-hosts", ",".join(bed.names), "-ppn", str(per_host), "-iface", "eth0"]
@@ -146,7 +146,7 @@ def test_bert_large_between_two_hosts_takes_what_arithmetic_says(hosts: Callable
     Over Gloo, which adds up one part while the next is on its way; MPICH adds up in between, and takes longer by that.
     """
     typed = ("data-parallel", "--model", "bert-large", "--steps", "2", "--warmup", "1", "--max-time", "120", "--step-time", "500ms")
-    row = launched(hosts(2, "1gbit"), typed, tmp_path, 1, 380, "gloo")
+    row = launched(hosts(2, "1gbit"), typed, tmp_path, 1, 380, backend="gloo")
     assert (row.parameters, row.dtype, row.moved_bytes, row.n) == (340_000_000, "float32", GRADIENTS, 2)
     assert row.time_s and row.time_s.p50 == pytest.approx(GRADIENTS / (LINK * FRAMING), rel=0.05)
     assert row.ceiling and row.ceiling.limited_by == "NIC eth0 1 Gb/s, TCP" and row.percent_of_ceiling
