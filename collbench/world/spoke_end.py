@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -85,7 +86,7 @@ class SpokeEnd:
                 "all ranks, and give a second launch a MASTER_PORT of its own"
             )
         return (
-            f"rank {info.rank} found no rank 0 at {where} within {deadline_s:g} s: "
+            f"rank {info.rank} on {socket.gethostname()} found no rank 0 at {where} within {deadline_s:g} s: "
             "see whether rank 0 started and its host can be reached, or raise --timeout"
         )
 

@@ -106,7 +106,7 @@ class TestWhatIsAccused:
             ("rank 1 (h1, pid 5): MPI_Allreduce failed in iteration 3: it said no", {1}),
             ("ranks 2, 3 of 4 did not join within 5 s: see whether they started", {2, 3}),
             ("rank 2 (h2, pid 7), rank 3 (h2, pid 8) is on a host that does not answer", {2, 3}),
-            ("rank 1 found no rank 0 at tcp://10.99.1.1:31075 within 5 s: see whether rank 0 started", {0}),
+            ("rank 1 on h1 found no rank 0 at tcp://10.99.1.1:31075 within 5 s: see whether rank 0 started", {0}),
             ("results no longer written: no space left; 31 of 32 ranks wait", set()),
         ],
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tests.faults.matrix.plan import SIZES, TIMEOUT_S, WITHIN_S, Case
 
-_TELLER = re.compile(r"^(?:rank \d+ \([^)]*\): )+|^rank \d+ found no (?=rank 0)")
+_TELLER = re.compile(r"^(?:rank \d+ \([^)]*\): )+|^rank \d+ on \S+ found no (?=rank 0)")
 _SEEN_BY = re.compile(r"; as rank \d+( \([^)]*\))? sees it")
 _OF_ITSELF = "look at the ranks that print no such line"  # as long as the ranks have not met, each knows only itself
 _IN_FULL = re.compile(r"\brank (\d+) \(")
