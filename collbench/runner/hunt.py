@@ -8,13 +8,14 @@ from typing import Any
 from collbench.operations.allreduce import ALLREDUCE
 from collbench.runner.ceilings import Ceilings
 from collbench.runner.checks import notes
+from collbench.runner.guarded import Playing, create_folder, guarded
 from collbench.runner.hunt_asked import HuntRequest
 from collbench.runner.hunt_groups import group_cell, no_groups
 from collbench.runner.hunt_nics import Rails, Streaming, rails_of
 from collbench.runner.hunt_play import Hunting, HuntListener, conclude, play_all
 from collbench.runner.hunt_rounds import Field
 from collbench.runner.launch import Launch, at_rank_0, ranks_by_host
-from collbench.runner.one_backend import create_folder, first_at_hand, guarded
+from collbench.runner.one_backend import first_at_hand
 from collbench.runner.opening import Opened
 from collbench.runner.pair_court import check_pairs, court_of
 from collbench.runner.pair_places import Places, places_of
@@ -39,8 +40,8 @@ def run_hunt(asked: HuntRequest, world: World, listener: HuntListener | None, en
     about = _about(asked, opened, places, rails, lacking) | {"nodes": _nodes(asked, world)}
     about |= _planned(about, world, listener)
     hunting = Hunting(asked, launch, listener, about)
-    launch.folder = create_folder(launch, opened, {"hunt": about}, about["promised"])
-    return guarded(launch, [opened], listener, ended, lambda: _hunt(hunting, opened, places, (rails, lacking), waiting))
+    launch.folder = create_folder(launch, [opened], {"hunt": about}, about["promised"])
+    return guarded(Playing(launch, [opened], listener, ended), lambda: _hunt(hunting, opened, places, (rails, lacking), waiting))
 
 
 def _about(asked: HuntRequest, opened: Opened, places: Places, rails: Rails, lacking: str | None) -> dict[str, Any]:

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 
 from collbench.runner.ceilings import Ceilings
 from collbench.runner.checks import notes
+from collbench.runner.guarded import Playing, create_folder, guarded
 from collbench.runner.launch import Launch, ranks_by_host
-from collbench.runner.one_backend import create_folder, first_at_hand, guarded
+from collbench.runner.one_backend import first_at_hand
 from collbench.runner.opening import Opened
 from collbench.runner.pair_court import check_pairs, court_of
 from collbench.runner.pair_match import Match, PairsListener, conclude, limits, second_look, tournament
@@ -25,8 +26,8 @@ def run_pairs(asked: PairsRequest, world: World, listener: PairsListener | None,
     launch = Launch.begun(request, world)
     opened = first_at_hand(request, world, waiting.append)
     match = _match(asked, launch, listener, opened)
-    launch.folder = create_folder(launch, opened, {"pairs": match.about(measured=None)}, match.plan.number)
-    return guarded(launch, [opened], listener, ended, lambda: _play_all(match, waiting))
+    launch.folder = create_folder(launch, [opened], {"pairs": match.about(measured=None)}, match.plan.number)
+    return guarded(Playing(launch, [opened], listener, ended), lambda: _play_all(match, waiting))
 
 
 def _match(asked: PairsRequest, launch: Launch, listener: PairsListener | None, opened: Opened) -> Match:

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 from collbench.errors import FAILED, FINE, USAGE
-from collbench.launch import signals
 from collbench.operations.registry import operations
 from collbench.results.curves import models
 from collbench.results.record import SERIES, Row
 from collbench.runner.ceilings import Ceilings
 from collbench.runner.checks import check_memory, check_traffic, notes
 from collbench.runner.describe import describe_conditions, describe_run, member_places
+from collbench.runner.guarded import Playing, guarded
 from collbench.runner.instruments import Instruments
 from collbench.runner.launch import Launch, Listener, Work, at_rank_0, ranks_of
 from collbench.runner.opening import Opened, open_backends
@@ -45,19 +45,8 @@ def run(request: Request, world: World, listener: Listener | None, ended: Callab
     request.slowed.check([cell for _, cell, _ in work], max(ranks_of(one, world) for one in opened))
     check_memory(work, world)
     stored = _folder(launch, opened, work)
-    world.watchdog.witness = launch.hang
-    try:
-        code = _run_all(launch, opened, work, stored, waiting)
-    except BaseException as error:
-        why = world.explained(error)
-        _break_off(launch, opened, stored, why)
-        if why is error:
-            raise
-        raise why from error
-    if listener:
-        listener.end()
-    launch.leave(opened, code, ended)
-    return code
+    playing = Playing(launch, opened, listener, ended, lambda: _let_go(launch, opened, stored))
+    return guarded(playing, lambda: _run_all(launch, opened, work, stored, waiting))
 
 
 def _run_all(launch: Launch, opened: list[Opened], work: list[Work], stored: Stored, waiting: list[str]) -> int:
@@ -121,15 +110,13 @@ def _end(launch: Launch, opened: list[Opened], rows: list[Row], code: int) -> No
         launch.folder.finish(exit_code=code, models=[{**curve, "model": model} for curve, model in chosen], **_paths(opened))
 
 
-def _break_off(launch: Launch, opened: list[Opened], stored: Stored, error: BaseException) -> None:
-    """Keeps why the run ends; a folder that is not gone on with stays as it was."""
-    signals.settle()
+def _let_go(launch: Launch, opened: list[Opened], stored: Stored) -> None:
+    """Of a run that ends early; a folder that is not gone on with stays as it was."""
     for one in opened:
         if one.paths:
-            one.paths.close()  # now: as soon as others know of the error, a launcher may kill this process
+            one.paths.close()
     if stored.folder and not launch.folder:
         stored.folder.give_up()
-    launch.break_off(error)
 
 
 def _instruments(launch: Launch, work: list[Work]) -> Instruments | None:

@@ -8,13 +8,13 @@ from typing import Any
 
 from collbench.errors import FAILED, FINE, USAGE, UsageError
 from collbench.launch import signals
-from collbench.results.folder import RunFolder
 from collbench.results.workloads import WORKLOAD, StepRow
 from collbench.runner.ceilings import Ceilings
 from collbench.runner.checks import notes
-from collbench.runner.describe import describe_conditions, describe_run
+from collbench.runner.describe import describe_conditions
+from collbench.runner.guarded import Playing, create_folder, guarded
 from collbench.runner.instruments import Instruments
-from collbench.runner.launch import Launch, at_rank_0, members_of
+from collbench.runner.launch import Launch, members_of
 from collbench.runner.opening import Opened, open_backends
 from collbench.runner.rows import check_fields, wrong_evidence
 from collbench.runner.turn import stage_of
@@ -82,35 +82,8 @@ def run_workload(asked: WorkloadRequest, world: World, listener: WorkloadListene
     turns = turns_of(asked, opened, world)
     session = Session(asked, launch, listener, opened, turns, Ceilings(request, world))
     request.slowed.check([part.cell for turn in turns if turn.plan for part in turn.plan.parts], max(turn.ranks for turn in turns))
-    launch.folder = _create_folder(session)
-    world.watchdog.witness = launch.hang
-    try:
-        code = _measure_all(session, waiting)
-    except BaseException as error:
-        signals.settle()
-        why = world.explained(error)
-        launch.break_off(why)
-        if why is error:
-            raise
-        raise why from error
-    if listener:
-        listener.end()
-    launch.leave(list(opened), code, ended)
-    return code
-
-
-def _create_folder(session: Session) -> RunFolder | None:
-    """The run folder at rank 0; what goes wrong there ends every rank the same way."""
-    request, world = session.launch.request, session.world
-
-    def create() -> RunFolder:
-        facts = {"order_seed": session.launch.order_seed, "workload": session.about()}
-        return RunFolder.create(request.out, "workload", {**describe_run(request, world, list(session.opened)), **facts})
-
-    folder = at_rank_0(world, create, "creating the run folder")
-    if folder:
-        session.launch.keeps(folder, len(session.turns))
-    return folder
+    launch.folder = create_folder(launch, list(opened), {"workload": session.about()}, len(turns))
+    return guarded(Playing(launch, list(opened), listener, ended), lambda: _measure_all(session, waiting))
 
 
 def _measure_all(session: Session, waiting: Sequence[str]) -> int:

@@ -193,10 +193,12 @@ class TestTogether:
              "NCCL_ALGO": "Ring"} for step in range(2)
         ]  # fmt: skip
         hosts = (["n1", "n2"], ["n2", "n1"])
-        self.one(*(run_of([row_of(1e-6)], hosts=host, environment=one) for one, host in zip(environments, hosts, strict=True)))
+        found = self.one(*(run_of([row_of(1e-6)], hosts=host, environment=one) for one, host in zip(environments, hosts, strict=True)))
+        assert [run.info["hosts"] for run in found.runs] == list(hosts)
 
     def test_a_backend_that_only_one_has_contradicts_nothing(self) -> None:
-        self.one(run_of([], backends={"mpi": {"mpi": "5"}}), run_of([], backends={"mpi": {"mpi": "5"}, "gloo": {"torch": "2"}}))
+        found = self.one(run_of([], backends={"mpi": {"mpi": "5"}}), run_of([], backends={"mpi": {"mpi": "5"}, "gloo": {"torch": "2"}}))
+        assert [sorted(run.info["backends"]) for run in found.runs] == [["mpi"], ["gloo", "mpi"]]
 
 
 class TestFolders:

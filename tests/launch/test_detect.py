@@ -177,7 +177,8 @@ class TestEndOfStep:
 
     def test_a_machine_without_scancel_is_left_to_slurm(self, tmp_path, monkeypatch):
         monkeypatch.setenv("PATH", str(tmp_path))
-        slurm.end_of_step(detect(captured.SRUN_NONE), captured.SRUN_NONE)()
+        end = slurm.end_of_step(detect(captured.SRUN_NONE), captured.SRUN_NONE)
+        assert end() is None and list(tmp_path.iterdir()) == []
 
     def test_not_where_slurm_does_it_or_has_not_started_the_ranks(self):
         env = {**captured.SRUN_NONE, "SLURM_KILL_BAD_EXIT": "1"}

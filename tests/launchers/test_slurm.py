@@ -63,7 +63,8 @@ class TestKnownTruth:
     @pytest.mark.parametrize("manager", ["none"])
     def test_gloo_reads_the_links_rate(self, manager: str, python: str, slurm_hosts: SlurmBed, tmp_path: Path) -> None:
         less = {"COLLBENCH_ITERATIONS": "5", "COLLBENCH_BACKEND": "gloo"}
-        self.measure(slurm_hosts, manager, [python, *short(tmp_path, sizes="1K,64M")[1:]], less)
+        rows = self.measure(slurm_hosts, manager, [python, *short(tmp_path, sizes="1K,64M")[1:]], less)
+        assert sorted((row.backend, row.size_bytes) for row in rows) == [("gloo", 1024), ("gloo", 64 * M)]
 
     @pytest.mark.long
     @pytest.mark.timeout(1800)
