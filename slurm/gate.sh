@@ -79,7 +79,9 @@ new_folder() { # one call at a time: a second one would disturb what the first o
     flock -n 9 || fail 3 "no verdict: another gate.sh is at work in $keep; wait for its end"
     keep=$(cd "$keep" && pwd) baseline=$(cd "$baseline" && pwd)
     [[ ! -f $suite ]] || suite=$(realpath "$suite")
-    folder=$keep/$(date -u +%Y%m%dT%H%M%SZ)
+    while folder=$keep/$(date -u +%Y%m%dT%H%M%SZ) && [[ -e $folder ]]; do
+        sleep 0.2
+    done
     mkdir "$folder" || fail 2 "$folder cannot be made: choose another --keep"
 }
 

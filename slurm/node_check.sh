@@ -51,7 +51,9 @@ alone_on_it() { # a prolog's job has not begun; any other that is there would be
 }
 
 measure() { # into $run
-    run=$KEEP/$(date -u +%Y%m%dT%H%M%SZ)
+    while run=$KEEP/$(date -u +%Y%m%dT%H%M%SZ) && [[ -e $run || -e $run.log ]]; do
+        sleep 0.2 # a quick check's name is taken until its second is over
+    done
     timeout --kill-after=5 "$LIMIT" "$COLLBENCH" run "$SUITE" --allocation "$node-${run##*/}" --out "$run" --quiet \
         </dev/null >"$run.log" 2>&1
 }

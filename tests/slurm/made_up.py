@@ -76,7 +76,7 @@ def _again(cell: list[object], times: float) -> list[object]:
 def doubles(folder: Path, **scripts: str) -> str:
     """A PATH whose first folder holds these commands, each told as the lines of a bash script."""
     commands = folder / "commands"
-    commands.mkdir()
+    commands.mkdir(exist_ok=True)
     for name, lines in scripts.items():
         (commands / name).write_text(f"#!/bin/bash\n{lines}\n")
         (commands / name).chmod(0o755)

@@ -167,7 +167,7 @@ class TestDoubles:
         def call(*more: str, state: str = "IDLE", conf: str = "", **env: str) -> Finished:
             path = doubles(tmp_path, collbench=COLLBENCH, scontrol=SCONTROL.format(state=state), sleep="")
             shutil.copy(SLURM / "node_check.sh", tmp_path)
-            (tmp_path / "good").mkdir()
+            (tmp_path / "good").mkdir(exist_ok=True)
             job = {name: env.pop(name) for name in ("SLURM_JOB_ID",) if name in env}
             told = [f"BASELINE={tmp_path}/good KEEP={tmp_path}/keep", conf, *(f"export {name}={value}" for name, value in env.items())]
             (tmp_path / "node_check.conf").write_text("\n".join([*told, ""]))
@@ -176,6 +176,13 @@ class TestDoubles:
             return subprocess.run(line, cwd=tmp_path, env=own, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
 
         return call
+
+    def test_checks_within_one_second_have_folders_of_their_own(self, check: Callable[..., Finished], tmp_path: Path) -> None:
+        stamps = tmp_path / "stamps"
+        doubles(tmp_path, date=f"echo >>{stamps}; echo 20261122T05180$(($(wc -l <{stamps}) / 4))Z")
+        told = [check(SUSPECTED="1").stderr for _ in range(2)]
+        assert ["suspicious, 1 of 3" in told[0], "suspicious, 2 of 3" in told[1]] == [True, True], told
+        assert sorted(each.name for each in (tmp_path / "keep").glob("*Z")) == ["20261122T051800Z", "20261122T051801Z"]
 
     @pytest.mark.parametrize(
         ("env", "says"),
