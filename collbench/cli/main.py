@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import NoReturn
 
@@ -29,12 +31,35 @@ def main() -> NoReturn:
 
 def run(argv: list[str]) -> int:
     """Runs one command; returns its exit code. Raises CollbenchError."""
+    parser, added = _parsers()
+    if argv and argv[0] in added:
+        argv = [argv[0], *from_environment(added[argv[0]], argv[1:], os.environ)]
+    arguments = _read(argv, parser, added)
+    if arguments.version:
+        from collbench import __version__
+
+        print(f"collbench {__version__}")
+        return 0
+    if arguments.command is None:
+        raise UsageError("no command: type `collbench allreduce` to measure, `collbench backends` to see with what, or `collbench --help`")
+    code: int = arguments.call(arguments, argv)
+    return code
+
+
+def parsed(argv: list[str]) -> Namespace:
+    """What a command line says, without the environment, and without running it. Raises UsageError as `run` does."""
+    return _read(argv, *_parsers())
+
+
+def _parsers() -> tuple[Parser, dict[str, ArgumentParser]]:
+    """The whole command line, and the parser of each command."""
     from collbench.cli import (
         backends,
         baseline,
         collective,
         compare,
         doctor,
+        emit,
         explain,
         gate,
         history,
@@ -48,29 +73,24 @@ def run(argv: list[str]) -> int:
         workload,
     )
     from collbench.cli import run as suite
-    from collbench.cli.unknown import check_command, check_words
 
     parser = Parser(prog="collbench", description="Is the network as fast as what you paid for, and did the last upgrade make it worse?",
                     epilog=_EPILOG, formatter_class=_formatter())  # fmt: skip
     parser.add_argument("--version", action="store_true", help="print the version")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
-    one_each = (collective, suite, pairs, hunt, workload, backends, probe, peak, doctor, explain, import_, report, compare, baseline,
+    one_each = (collective, suite, pairs, hunt, workload, backends, probe, peak, doctor, explain, emit, import_, report, compare, baseline,
                 history, gate, kernels)  # fmt: skip
-    added = {name: parser for each in one_each for name, parser in each.add(commands).items()}
-    if argv and argv[0] in added:
-        argv = [argv[0], *from_environment(added[argv[0]], argv[1:], os.environ)]
+    return parser, {name: parser for each in one_each for name, parser in each.add(commands).items()}
+
+
+def _read(argv: list[str], parser: Parser, added: Mapping[str, ArgumentParser]) -> Namespace:
+    from collbench.cli.unknown import check_command, check_words
+
     check_command(argv, added)
     arguments, left = parser.parse_known_args(argv)
     check_words(arguments.command, left, added)
-    if arguments.version:
-        from collbench import __version__
-
-        print(f"collbench {__version__}")
-        return 0
-    if arguments.command is None:
-        raise UsageError("no command: type `collbench allreduce` to measure, `collbench backends` to see with what, or `collbench --help`")
-    code: int = arguments.call(arguments, argv)
-    return code
+    found: Namespace = arguments
+    return found
 
 
 def _open_streams() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from collbench.errors import UsageError
@@ -18,11 +18,16 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **settings: Any) -> None:
         self._later: Callable[[], object] | None = None
+        self._rest = ""
         super().__init__(allow_abbrev=False, **settings)
 
     def later(self, fill: Callable[[], object]) -> None:
         """Adds the options when they are needed."""
         self._later = fill
+
+    def keep_rest(self, name: str) -> None:
+        """Leaves what follows a bare `--` as it is, in the namespace under `name` (None: there is no `--`)."""
+        self._rest = name
 
     def whole(self) -> Parser:
         """The parser with all of its options."""
@@ -34,7 +39,12 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """argparse's, of the whole parser."""
         self.whole()
-        return super().parse_known_args(args, namespace)
+        if not self._rest:
+            return super().parse_known_args(args, namespace)
+        own, rest = split_rest(args)
+        found, left = super().parse_known_args(own, namespace)
+        setattr(found, self._rest, rest)
+        return found, left
 
     def format_help(self) -> str:
         """argparse's, of the whole parser."""
@@ -44,6 +54,13 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """One sentence: what, and where to look."""
         raise UsageError(f"{message} (see `{self.prog} --help`)")
+
+
+def split_rest(typed: Sequence[str]) -> tuple[list[str], list[str] | None]:
+    """What stands before a bare `--`, and what after it (None: there is none)."""
+    words = list(typed)
+    at = words.index("--") if "--" in words else None
+    return (words, None) if at is None else (words[:at], words[at + 1 :])
 
 
 def positive(text: str) -> int:
@@ -121,10 +138,11 @@ def actions_of(parser: argparse.ArgumentParser) -> list[argparse.Action]:
 def from_environment(parser: argparse.ArgumentParser, typed: list[str], env: Mapping[str, str]) -> list[str]:
     """The options that COLLBENCH_* variables (empty is unset) add in front of what was typed; what was typed wins over them."""
     added: list[str] = []
+    own, _ = split_rest(typed)
     for action in actions_of(parser):
         long = next((option for option in action.option_strings if option.startswith("--")), None)
         value = env.get(_twin(long)) if long and long != "--help" else None
-        if long is None or not value or _given(action, typed):
+        if long is None or not value or _given(action, own):
             continue
         if action.nargs == 0:
             added += [long] if value.lower() not in ("0", "false", "no") else []

@@ -19,7 +19,7 @@ Writing = Callable[..., None]
 class Kind:
     """name    of the command, and of what run.json holds of it
     file    the lines of its results, in the run's folder
-    module  where `check_stored(run)` (raises UsageError for a run that does not fit) and `write_stored(run, format, out, err, color)` are
+    module  where `check_stored(run)` (raises UsageError for a run that does not fit) and `write_stored`, with what `write` takes, are
     what    for sentences: "a hunt"
     """
 
@@ -32,9 +32,12 @@ class Kind:
         """Raises UsageError where the run cannot be shown."""
         self._function("check_stored")(run)
 
-    def write(self, run: Run, format: str, *, out: TextIO, err: TextIO, color: bool) -> None:
-        """Shows it. Raises UsageError for a format that it does not have."""
-        self._function("write_stored")(run, format, out=out, err=err, color=color)
+    def write(self, run: Run, format: str, *, out: TextIO, err: TextIO, color: bool, first: bool = True) -> None:
+        """Shows it. Raises UsageError for a format that it does not have.
+
+        first: whether no other one of its kind stands before it: a CSV begins with its header.
+        """
+        self._function("write_stored")(run, format, out=out, err=err, color=color, first=first)
 
     def _function(self, name: str) -> Any:
         return getattr(import_module(f"collbench.report.{self.module}"), name)  # most reports need none of them
@@ -58,11 +61,18 @@ def not_drawn(runs: Sequence[Run]) -> list[str]:
     return [f"{run.path} holds {kind.what}, which is shown by `collbench report {run.path}` alone" for run, kind in of_kinds(runs)]
 
 
+def write_all(runs: Sequence[tuple[Run, Kind]], format: str, *, out: TextIO, err: TextIO, color: bool) -> None:
+    """Shows runs one after the other; CSV has one header for those of a kind that follow one another."""
+    before = None
+    for run, kind in runs:
+        kind.write(run, format, out=out, err=err, color=color, first=kind is not before)
+        before = kind
+
+
 def write_csv(runs: Sequence[tuple[Run, Kind]], path: Path, err: TextIO) -> None:
-    """Writes runs of one kind to one file, each with its header. Raises UsageError when it cannot be written."""
+    """Writes runs of one kind to one file, under one header. Raises UsageError when it cannot be written."""
     try:
         with path.open("w", encoding="utf-8", newline="") as file:
-            for run, kind in runs:
-                kind.write(run, "csv", out=file, err=err, color=False)
+            write_all(runs, "csv", out=file, err=err, color=False)
     except OSError as error:
         raise UsageError(f"--csv {path} cannot be written ({error.strerror or error}): choose another file") from error

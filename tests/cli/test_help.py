@@ -39,6 +39,7 @@ COMMANDS = (
     "peak",
     "doctor",
     "explain",
+    "emit",
     "import",
     "gate",
     "baseline",

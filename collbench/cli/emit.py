@@ -1,0 +1,129 @@
+"""collbench emit KIND … -- allreduce …: the file that a launcher wants, for the same job everywhere."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from collbench.cli.parser import Parser
+from collbench.errors import UsageError
+
+if TYPE_CHECKING:
+    from collbench.emit.job import Job, Kind, Setting, Value
+
+_SUMMARY = "write the file that starts a measurement under Slurm, mpirun, torchrun, Kubernetes, Ansible or ReFrame"
+_DESCRIPTION = (
+    "writes one commented file that starts `collbench COMMAND …` on many nodes, with the reason for each setting; what follows -- is the "
+    "command as it would be typed, and is the same for every kind"
+)
+PARTITION = "partition"
+_INNER = ("run", "pairs", "hunt", "workload", "probe", "doctor")
+_OWN = {"ranks": "--ranks-per-node in front of --", "ranks_per_node": "--ranks-per-node in front of --"}
+
+
+def add(commands: Any) -> dict[str, argparse.ArgumentParser]:
+    """Adds the command."""
+    parser: Parser = commands.add_parser("emit", help=_SUMMARY, description=_DESCRIPTION)
+    parser.keep_rest("inner")
+    parser.later(partial(_add_options, parser))
+    parser.set_defaults(call=call)
+    return {"emit": parser}
+
+
+def _add_options(parser: Parser) -> None:
+    from collbench.emit.registry import kinds, settings
+
+    parser.usage = "collbench emit KIND [OPTIONS] -- COMMAND …"
+    parser.add_argument("kind", metavar="KIND", help="; ".join(f"{kind.name}: {kind.summary}" for kind in kinds().values()))
+    job = parser.add_argument_group("the job")
+    for setting in (each for each in settings().values() if each.name != PARTITION):
+        job.add_argument(_option(setting), dest=setting.name, metavar=setting.metavar, action="append", help=_help(setting))
+    file = parser.add_argument_group("the file")
+    file.add_argument(f"--{PARTITION}", metavar="NAME", help="Slurm's partition; with --site the table of it, for every kind")
+    file.add_argument("--site", metavar="FILE", type=Path, help="a TOML file with what is the same for every job, by partition")
+    file.add_argument("--write", metavar="FILE", type=Path, help="write it there, with the right to run it (default: to stdout)")
+    file.add_argument("--submit", action="store_true", help="hand it to sbatch or kubectl, and print what that said")
+
+
+def _option(setting: Setting) -> str:
+    return f"--{setting.name}"
+
+
+def _help(setting: Setting) -> str:
+    from collbench.emit.registry import kinds, knowing
+
+    whose = knowing(setting)
+    usual = f" (default: {setting.default})" if setting.default is not None and "(default" not in setting.summary else ""
+    of_some = "" if len(whose) == len(kinds()) else f"; of {', '.join(whose)}"
+    return f"{setting.summary}{usual}{of_some}".replace("%", "%%")
+
+
+def call(arguments: argparse.Namespace, argv: list[str]) -> int:
+    """Writes the file, and submits it where that was asked for; 0. Raises UsageError."""
+    from collbench.emit.handing import submit, write
+
+    kind = _kind(arguments.kind)
+    job = _job(kind, arguments)
+    text = kind.render(job)
+    if arguments.write:
+        write(arguments.write, text)
+    if arguments.submit:
+        print(submit(kind, text, os.environ))
+    if not arguments.write and not arguments.submit:
+        sys.stdout.write(text)
+    return 0
+
+
+def _kind(name: str) -> Kind:
+    from collbench.emit.registry import kinds
+    from collbench.suite.form import nearest
+
+    if name not in kinds():
+        raise UsageError(f"emit knows no '{name}': {nearest(name, kinds())}")
+    return kinds()[name]
+
+
+def _job(kind: Kind, arguments: argparse.Namespace) -> Job:
+    from collbench.emit.job import job_of
+    from collbench.emit.registry import settings
+    from collbench.emit.site import of_site
+
+    command = _inner(arguments.inner)
+    known = settings()
+    usable = {each.name for each in kind.settings}
+    said = {name: [texts] if isinstance(texts, str) else texts for name in known if (texts := getattr(arguments, name))}
+    if PARTITION not in usable and arguments.site:
+        said.pop(PARTITION, None)  # it has named the table, and that is all it does here
+    typed = {name: _value(known[name], texts) for name, texts in said.items()}
+    at_site = of_site(arguments.site, arguments.partition, known) if arguments.site else {}
+    # what a site says for other kinds is not this job's; what was typed for them is a mistake
+    return job_of(kind, command, {**{name: value for name, value in at_site.items() if name in usable}, **typed})
+
+
+def _value(setting: Setting, texts: list[str]) -> Value:
+    from collbench.emit.site import parse_setting
+
+    values = [parse_setting(setting, text, _option(setting)) for text in texts]
+    return tuple(map(str, values)) if setting.many else values[-1]
+
+
+def _inner(words: Sequence[str] | None) -> tuple[str, ...]:
+    """What follows --. Raises UsageError where collbench itself would refuse it, or where it says what the file is to say."""
+    from collbench.cli.main import parsed
+    from collbench.emit.quoting import printable
+    from collbench.operations.registry import commands
+
+    if not words:
+        raise UsageError("emit needs the command to start: write it after --, like `collbench emit slurm --nodes 2 -- allreduce`")
+    if words[0] not in (*commands(), *_INNER):
+        raise UsageError(f"after --: '{words[0]}' is no command that many ranks run: {', '.join((*sorted(commands()), *_INNER))}")
+    found = parsed([printable(word) for word in words])
+    for name, instead in _OWN.items():
+        if getattr(found, name, None) is not None:
+            raise UsageError(f"after --: --{name.replace('_', '-')} is what the launcher decides: say {instead}")
+    return tuple(words)

@@ -1,0 +1,56 @@
+"""What was typed, quoted for the language of the file it goes into: nothing reaches a file any other way.
+
+A template's `{{ … }}` takes whole numbers and what one of these has quoted, and refuses everything else: text that was forgotten to be
+quoted is an error of ours that a test finds, never a hole.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterable
+
+from collbench.errors import UsageError
+
+
+class Quoted(str):
+    """Text that may stand in a file as it is."""
+
+    __slots__ = ()
+
+
+def printable(text: str) -> str:
+    """The text. Raises UsageError for control characters and line ends, which no quoting carries safely everywhere."""
+    if not text.isprintable():
+        raise UsageError(f"{text!r} has characters that cannot be printed: leave them out")
+    return text
+
+
+def sh(text: str) -> Quoted:
+    """One word of a POSIX shell."""
+    return Quoted(shlex.quote(printable(text)))
+
+
+def line(words: Iterable[str]) -> Quoted:
+    """A command line of a POSIX shell."""
+    return Quoted(" ".join(sh(word) for word in words))
+
+
+def yaml(text: str) -> Quoted:
+    """A double-quoted YAML string (JSON's are): never a number, a date, an anchor or `no`."""
+    return Quoted(json.dumps(printable(text), ensure_ascii=False))
+
+
+def yamls(words: Iterable[str]) -> Quoted:
+    """A YAML list of strings, in one line."""
+    return Quoted("[" + ", ".join(yaml(word) for word in words) + "]")
+
+
+def python(text: str) -> Quoted:
+    """A Python string."""
+    return Quoted(json.dumps(printable(text)))
+
+
+def remark(text: str) -> Quoted:
+    """The rest of a comment's line, in any of these languages."""
+    return Quoted(printable(text))
