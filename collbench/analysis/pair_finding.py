@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from collbench.units import format_percent
 
-_HOST = re.compile(r"\(([^()]+)\)$")
+_RANK = re.compile(r"rank [0-9]+ \((.+)\)", re.DOTALL)  # as `pairs` names a rank's place; whatever else ends in brackets is a name itself
 _DOES = {"node": "sends and receives", "sender": "sends", "receiver": "receives"}
 _CAUSE = {
     "node": "its NIC, cable or slot",
@@ -81,7 +81,7 @@ class PairFinding:
 
 def hosts_of(names: Sequence[str]) -> tuple[str, ...]:
     """The host of each place: "rank 3 (node1)" is on node1, a place with another kind of name is a host of its own."""
-    return tuple(match[1] if (match := _HOST.search(name)) else name for name in names)
+    return tuple(match[1] if (match := _RANK.fullmatch(name)) else name for name in names)
 
 
 def _times(ratio: float) -> str:

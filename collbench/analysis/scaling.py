@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from collbench.errors import UsageError
 
-_UNITS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6}
-_DURATION = re.compile(r"^\s*(\d+(?:\.\d*)?|\.\d+)\s*(s|ms|us|µs)?\s*$", re.IGNORECASE)
+_UNITS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "\N{MICRO SIGN}s": 1e-6, "\N{GREEK SMALL LETTER MU}s": 1e-6}
+_DURATION = re.compile(rf"\s*(\d+(?:\.\d*)?|\.\d+)\s*({'|'.join(filter(None, _UNITS))})?\s*", re.IGNORECASE | re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def efficiency(compute_s: float, exchange_s: float, low_s: float | None = None, 
 
 def parse_step_time(text: str) -> float:
     """Seconds of "180ms", "0.18", "0.18s" or "900us". Raises UsageError for anything else, and for no time at all."""
-    match = _DURATION.match(text)
+    match = _DURATION.fullmatch(text)
     value = float(match[1]) * _UNITS[(match[2] or "").lower()] if match else 0.0
     if not 0 < value < float("inf"):
         raise UsageError(f"step time '{text}' is not a time above 0: write seconds, like 0.18, or with a unit, like 180ms")

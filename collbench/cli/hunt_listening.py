@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,12 @@ from collbench.results.hunts import HuntRound
 from collbench.runner.pair_places import MEASUREMENTS
 from collbench.units import format_duration
 
+# By flag of a round: the figures tell of how the launch was started, and not of the machines.
+_OURS = {
+    "oversubscribed": "there were more ranks than cores, so that they waited for a core: start fewer",
+    "shared_gpu": "several ranks drove one GPU: start one for each",
+}
+
 
 class HuntListening(Listening):
     """The runner's HuntListener. Use it in a `with`, as Listening."""
@@ -33,6 +39,7 @@ class HuntListening(Listening):
         self._options = Options()
         self._manager = ""
         self._rounds = 0
+        self._flags: set[str] = set()
         self._advice: list[str] = []
         watched = is_terminal(sys.stdout) or is_terminal(sys.stderr, "stderr")
         self._live = watched and os.environ.get("TERM") != "dumb"
@@ -59,6 +66,7 @@ class HuntListening(Listening):
     def next(self, last: HuntRound | None) -> Mapping[str, Any] | None:
         """What the hunt asks for, now that it knows what the last round gave."""
         assert self._hunt is not None
+        self._flags |= set(last.flags if last else ())
         try:
             ask = next(self._hunt) if last is None else self._hunt.send(answer_of(last))
         except StopIteration as stop:
@@ -88,24 +96,32 @@ class HuntListening(Listening):
 
     def act(self, folder: Path, event: Callable[..., None]) -> None:
         """Writes recommendation.json, and with --apply drains who is confirmed. Raises RunFailed where the file cannot be written."""
-        from collbench.hunt.drain import apply, parse_cap
-        from collbench.hunt.recommendation import About, lines, recommendation, store
+        from collbench.hunt.recommendation import About, lines, recommendation
 
         assert self._verdict is not None
         about = About.here(folder, os.environ, [(host, node) for host, node in self._about["nodes"]], allocation=self._arguments.allocation,
-                           manager=self._manager, no_drain=_no_drain(self._arguments, self._about))  # fmt: skip
+                           manager=self._manager, no_drain=_no_drain(self._arguments, self._about, self._flags))  # fmt: skip
         told = recommendation(self._verdict, about)
-        try:
-            path = store(folder, told)
-            self._advice = lines(told)
-            if self._arguments.apply:
-                applied = apply(told, parse_cap(self._arguments.max_drain), os.environ, note=lambda entry: event("drain", **entry))
-                told |= {"applied": applied.as_json(), "refused": applied.refused or None}
-                store(folder, told)
-                self._advice += applied.lines()
-        except OSError as error:
-            raise RunFailed(f"{folder}: recommendation.json cannot be written ({error.strerror or error}): make room there") from error
+        path = _stored(folder, told)
+        self._advice = lines(told)
+        if self._arguments.apply:
+            self._apply(folder, told, event)
         self._reporter.note(f"recommendation: {path}")
+
+    def _apply(self, folder: Path, told: dict[str, Any], event: Callable[..., None]) -> None:
+        """Each drain is kept as soon as it is done, with the line that undoes it: whatever ends this process, Ctrl-C or a full disk."""
+        from collbench.hunt.drain import apply, parse_cap
+
+        def keep(entry: dict[str, Any]) -> None:
+            event("drain", **entry)
+            told["applied"].append(entry)
+            _stored(folder, told)
+
+        applied = apply(told, parse_cap(self._arguments.max_drain), os.environ, note=keep)
+        self._advice += applied.lines()
+        if applied.refused:
+            told["refused"] = applied.refused
+            _stored(folder, told)
 
     def end(self) -> None:
         """Prints the verdict, what to do about it, and where the run is kept."""
@@ -164,8 +180,19 @@ def answer_of(one: HuntRound) -> Answer:
     return Answer(tuple(figures), one.flags)
 
 
-def _no_drain(arguments: argparse.Namespace, about: Mapping[str, Any]) -> str:
-    """Why nobody may be drained whatever the verdict; "": somebody may."""
+def _stored(folder: Path, told: Mapping[str, Any]) -> Path:
+    from collbench.hunt.recommendation import store
+
+    try:
+        return store(folder, told)
+    except OSError as error:
+        raise RunFailed(f"{folder}: recommendation.json cannot be written ({error.strerror or error}): make room there") from error
+
+
+def _no_drain(arguments: argparse.Namespace, about: Mapping[str, Any], flags: Collection[str]) -> str:
+    """Why nobody may be drained whatever the verdict: it is our own doing that somebody is slow. "": somebody may."""
     if about["virtual"]:
         return f"the ranks of {about['backend']} are made up"
-    return "ranks were slowed on purpose (--slowed)" if arguments.slowed else ""
+    if arguments.slowed:
+        return "ranks were slowed on purpose (--slowed)"
+    return next((why for flag, why in _OURS.items() if flag in flags), "")

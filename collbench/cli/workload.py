@@ -46,7 +46,7 @@ def call(arguments: argparse.Namespace, argv: list[str]) -> int:
     if arguments.dry_run:
         return 0 if info and info.rank else _show(asked, arguments, info)
     if info is None:
-        _planned(asked.trainings, (0,) * _ranks(asked.launch, arguments, None))
+        _planned(asked.trainings, (0,) * len(_hosts(asked.launch, arguments, None)))
     return begin(asked.launch, Command(arguments, argv, _measuring(asked), _listening), info)
 
 
@@ -103,11 +103,15 @@ def _listening(request: Request, arguments: argparse.Namespace) -> Listening:
     return WorkloadListening(arguments)
 
 
-def _ranks(request: Request, arguments: argparse.Namespace, info: LaunchInfo | None) -> int:
-    """How many there would be."""
+def _hosts(request: Request, arguments: argparse.Namespace, info: LaunchInfo | None) -> tuple[int, ...]:
+    """The hosts of the ranks that there would be, which fill one after the other."""
     if info is None:
-        return local_ranks(request, os.environ) * request.gpus_per_process
-    return info.ranks * (arguments.ranks_per_node or node_ranks(request, info, os.environ)) * request.gpus_per_process
+        processes = local_ranks(request, os.environ)
+        per_host = arguments.ranks_per_node or processes
+    else:
+        each = arguments.ranks_per_node or node_ranks(request, info, os.environ)
+        processes, per_host = info.ranks * each, info.local_ranks * each
+    return tuple(rank // (per_host * request.gpus_per_process) for rank in range(processes * request.gpus_per_process))
 
 
 def _show(asked: WorkloadRequest, arguments: argparse.Namespace, info: LaunchInfo | None) -> int:
@@ -115,9 +119,7 @@ def _show(asked: WorkloadRequest, arguments: argparse.Namespace, info: LaunchInf
     from collbench.report.screen import write_line
     from collbench.report.workload_plan import write_plan
 
-    ranks = _ranks(asked.launch, arguments, info)
-    per_host = arguments.ranks_per_node or (info.local_ranks if info else ranks)
-    planned, left_out = _planned(asked.trainings, tuple(rank // per_host for rank in range(ranks)))
+    planned, left_out = _planned(asked.trainings, _hosts(asked.launch, arguments, info))
     for sentence in [] if arguments.quiet else left_out:
         write_line(sys.stderr, sentence)
     write_plan(planned, arguments.format, sys.stdout)

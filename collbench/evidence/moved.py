@@ -29,6 +29,7 @@ class Ran:
 
     iterations   of the operation, all of them: warm-ups, and those that are no samples
     host_of      the host of each rank that takes part
+    must         what must leave and reach each host in an iteration; None: as the operation, the cell and the groups say
     """
 
     operation: Operation
@@ -36,6 +37,7 @@ class Ran:
     groups: Groups
     host_of: Mapping[int, str]
     iterations: int
+    must: Least | None = None
 
 
 def evidence(ran: Ran, by_host: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
@@ -47,7 +49,7 @@ def evidence(ran: Ran, by_host: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     at_least_bytes   what all hosts together must send where no switch copies or adds
     other_path   a sentence, when bytes that must have crossed between hosts did not show; else None
     """
-    bound = least(ran.operation, ran.cell, ran.groups, ran.host_of)
+    bound = ran.must or least(ran.operation, ran.cell, ran.groups, ran.host_of)
     hosts = {host: _of_host(host, moved, bound, ran) for host, moved in by_host.items()}
     first = sorted(hosts, key=lambda host: _ratio(hosts[host]))[:_MOST_HOSTS]
     return {

@@ -6,7 +6,7 @@ A hunt is a generator: it yields an `Ask`, is sent the `Answer`, and returns a `
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Hint:
     ratio   the speed reached of what the others do
     why     one sentence: what was seen
     state   CONFIRMED, CLEARED or INCONCLUSIVE where whoever gives the hint has measured again itself, as groups that grow have to be;
-            "": it is to be measured again with pairs. partners, evidence: as of a `Suspect`, with such a state
+            "": it is to be measured again with pairs. partners, evidence: as of a `Suspect`, with such a state; `why` is then all of it
     """
 
     places: tuple[int, ...]
@@ -106,7 +106,7 @@ class Options:
     can_inside: bool = False
     nics: tuple[str, ...] = ()
     leaf_of: tuple[str, ...] | None = None
-    cover: tuple[tuple[int, int], ...] | None = field(default=None)
+    cover: tuple[tuple[int, int], ...] | None = None
 
 
 Hunt = Generator[Ask, Answer, "Verdict"]

@@ -122,6 +122,18 @@ def _most_lost(book: Book, known: dict[int, str]) -> tuple[int, str] | None:
     return worst, f"no figure of its last {len(missed[worst])} of {asked[worst]} pairs: {missed[worst][-1]}"
 
 
+def hardly_met(book: Book, least: int) -> dict[int, str]:
+    """Places that have figures with fewer than so many others, with the reason why that says nothing of them."""
+    met: list[set[int]] = [set() for _ in book.names]
+    for _, (a, b), figure in book.figures():
+        if figure.speed is not None:
+            met[a].add(b)
+            met[b].add(a)
+    return {
+        place: f"figures with {len(others)} others alone, fewer than {least}" for place, others in enumerate(met) if len(others) < least
+    }
+
+
 def wrong_data(book: Book) -> dict[int, tuple[int, int]]:
     """Places in whose pairs or groups elements arrived wrong: in how many of how many they were in."""
     found: dict[int, tuple[int, int]] = {}

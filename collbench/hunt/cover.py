@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice, product
+from itertools import chain, islice, product
 from pathlib import Path
 
 from collbench.errors import UsageError
@@ -126,9 +126,11 @@ class _Greedy:
         self.possible = set[Way]().union(*(routes.possible() for routes in self.routes))
         self._ports = {(port.host, port.rail): port for ports in by_rail for port in ports}
         self._on: dict[tuple[int, str], list[str]] = defaultdict(list)
+        self._joined: dict[tuple[int, str], list[str]] = defaultdict(list)
         for port in self._ports.values():
             self._on[port.rail, port.leaf].append(port.host)
-        self._sent: dict[tuple[str, Attached], frozenset[Element]] = {}
+            self._joined[port.rail, self.routes[port.rail].part(port.leaf)].append(port.host)
+        self._sent: dict[tuple[str, Attached], tuple[Element, ...]] = {}
         self._crossers = self._who_crosses()
         self._left = set(self._crossers)
 
@@ -171,19 +173,22 @@ class _Greedy:
     def notes(self) -> list[str]:
         """Of rails, and of hosts that no path joins."""
         several = f"hosts have up to {self.rails} ports on the fabric: the cables of each are crossed if messages go over all of them"
-        lonely = [host for host in self.places if not any(self._joined(host, other) for other in self.places)]
+        lonely = [host for host in self.places if not self._reached(host)]
         apart = f"{_listed(lonely)}: no path to any other host that takes part, on the same port of both"
         return [several] * (self.rails > 1) + [apart] * bool(lonely)
 
     def _who_crosses(self) -> dict[Element, list[tuple[str, Attached]]]:
         """By way and routing some of the leaves and destinations whose messages go over it."""
         found: dict[Element, list[tuple[str, Attached]]] = defaultdict(list)
+        once: dict[Element, Element] = {}  # millions of them are few that differ
         for routes in self.routes:
             for target, leaf in product(routes.ports, routes.leaves):
                 ways = ((routing, routes.between(leaf, target, routing) or ()) for routing in range(self.routings))
-                sent = self._sent[leaf, target] = frozenset((routing, way) for routing, each in ways for way in each)
-                for element in sent:
-                    found[element].append((leaf, target))
+                key, elements = (leaf, target), [(routing, way) for routing, each in ways for way in each]
+                if elements:
+                    self._sent[key] = tuple(once.setdefault(element, element) for element in elements)
+                for element in self._sent.get(key, ()):
+                    found[element].append(key)
         return dict(found)
 
     def _best(self, element: Element, free: set[str]) -> Hosts | None:
@@ -199,18 +204,21 @@ class _Greedy:
     def _others(self, met: set[str]) -> Iterator[Hosts]:
         """Pairs for hosts that are in none: with one another if they can, else with any."""
         for host in self.places:
-            partners = sorted(self.places, key=lambda other: other in met) if host not in met else ()
-            other = next((other for other in partners if self._joined(host, other)), None)
+            partners = self._reached(host) if host not in met else []
+            other = next((other for other in partners if other not in met), partners[0] if partners else None)
             if other:
                 met |= {host, other}
                 yield host, other
 
-    def _joined(self, a: str, b: str) -> bool:
-        return a != b and any(self.routes[one.rail].between(one.leaf, two) is not None for one, two in self._ends(a, b))
+    def _reached(self, host: str) -> list[str]:
+        """The other hosts that a path joins with this one."""
+        ports = [self._ports[host, rail] for rail in range(self.rails) if (host, rail) in self._ports]
+        joined = (self._joined[port.rail, self.routes[port.rail].part(port.leaf)] for port in ports)
+        return [other for other in dict.fromkeys(chain.from_iterable(joined)) if other != host]
 
     def _elements(self, a: str, b: str) -> frozenset[Element]:
         """All between switches that the messages of two hosts cross, both ways, over all rails, by routing."""
-        return frozenset[Element]().union(*(self._sent[one.leaf, two] for one, two in self._ends(a, b)))
+        return frozenset[Element]().union(*(self._sent.get((one.leaf, two), ()) for one, two in self._ends(a, b)))
 
     def _ends(self, a: str, b: str) -> list[tuple[Attached, Attached]]:
         """Who sends to whom: the same rail's ports of both hosts, both ways."""

@@ -101,6 +101,8 @@ def apply(
 ) -> Applied:
     """Drains what a recommendation confirms, unless more nodes are confirmed than `cap` leaves: then nobody.
 
+    Where somebody else drains meanwhile, so that both together pass the cap, a node just drained is brought back.
+
     `note` is called with each entry once it is done. What the manager refuses is a sentence in the result, and nothing is raised but
     RunFailed where `note` does: no more is drained then, and the sentence tells what was, and how to undo it.
     """
@@ -114,10 +116,9 @@ def apply(
     refused = _past_the_cap(cap, len(new), found, told["manager"])
     if refused:
         return _nobody_is(refused)
-    applied = Applied()
+    applied, drainer = Applied(), _Drainer(told["manager"], cap, env, ask, there)
     for each in told["drains"]:
-        entry = _left(there[each["node"]], each) if _drained(there, each) else _drain(told["manager"], each, there, env, ask)
-        applied.entries.append(entry)
+        applied.entries.append(entry := drainer.drain(each))
         try:
             note(entry)
         except CollbenchError as error:  # what was done must be known even where it can no longer be written
@@ -177,19 +178,48 @@ def _left(node: Node, drain: Mapping[str, Any]) -> dict[str, Any]:
     return _entry(drain, LEFT, f"{node.name} is drained already{reason}, and left as it is")
 
 
-def _drain(manager: str, drain: Mapping[str, Any], there: Mapping[str, Node], env: Mapping[str, str], ask: Ask) -> dict[str, Any]:
-    name = drain["node"]
-    if not name or not is_name(name):
-        return _entry(drain, FAILED, f"{drain['host']} is not drained: {drain['no_line'] or 'its name is not that of one node'}")
-    by_hand = f"type by hand, where it is allowed: {line(drain_words(manager, name, drain['reason']))}"
-    if name not in there:
-        return _entry(drain, FAILED, f"{name} is not drained: {TOOLS[manager]} knows no node of that name; with its right name {by_hand}")
-    said = ask(drain_words(manager, name, drain["reason"]), env)
-    now, _ = nodes(manager, env, ask, name)  # what it is now counts: an answer may be lost, and one of success may be wrong
-    if now and now[0].name == name and now[0].drained:
-        return _entry(drain, DRAINED, f"{name} is drained") | {"undo": line(undo_words(manager, name))}
-    why = said.why or f"{TOOLS[manager]} said that it did, and the node is not drained"
-    return _entry(drain, FAILED, f"{name} is not drained ({why}): {by_hand}")
+@dataclass(frozen=True)
+class _Drainer:
+    """Who drains, how many at most, and how it is asked; there: by name the nodes as they were at first."""
+
+    manager: str
+    cap: Cap
+    env: Mapping[str, str]
+    ask: Ask
+    there: Mapping[str, Node]
+
+    def drain(self, drain: Mapping[str, Any]) -> dict[str, Any]:
+        """One node, unless it is drained already, or can no longer be within the cap; what came of it."""
+        name = drain["node"]
+        if _drained(self.there, drain):
+            return _left(self.there[name], drain)
+        if not name or not is_name(name):
+            return _entry(drain, FAILED, f"{drain['host']} is not drained: {drain['no_line'] or 'its name is not that of one node'}")
+        by_hand, tool = f"type by hand, where it is allowed: {line(self._words(drain))}", TOOLS[self.manager]
+        if name not in self.there:
+            return _entry(drain, FAILED, f"{name} is not drained: {tool} knows no node of that name; with its right name {by_hand}")
+        said = self.ask(self._words(drain), self.env)
+        now = nodes(self.manager, self.env, self.ask)[0] or []  # what is now counts: an answer may be lost, and one of success may be wrong
+        if any(node.name == name and node.drained for node in now):
+            return self._taken_back(drain) if sum(node.ours for node in now) > self.cap.of(len(now)) else self._done(drain)
+        return _entry(
+            drain, FAILED, f"{name} is not drained ({said.why or f'{tool} said that it did, and the node is not drained'}): {by_hand}"
+        )
+
+    def _taken_back(self, drain: Mapping[str, Any]) -> dict[str, Any]:
+        """Two hunts that drain at the same time each saw room for their own; where there is none for both, who sees it gives way."""
+        name, past = drain["node"], f"with it more nodes than --max-drain {self.cap.text} allows are drained, since others were meanwhile"
+        said = self.ask(undo_words(self.manager, name), self.env)
+        now, _ = nodes(self.manager, self.env, self.ask, name)
+        if now and now[0].name == name and not now[0].drained:
+            return _entry(drain, LEFT, f"{name} was drained and is brought back: {past}")
+        return self._done(drain, f", and could not be brought back ({said.why or 'why is not told'}): {past}")
+
+    def _done(self, drain: Mapping[str, Any], why: str = "") -> dict[str, Any]:
+        return _entry(drain, DRAINED, f"{drain['node']} is drained{why}") | {"undo": line(undo_words(self.manager, drain["node"]))}
+
+    def _words(self, drain: Mapping[str, Any]) -> list[str]:
+        return drain_words(self.manager, drain["node"], drain["reason"])
 
 
 def _entry(drain: Mapping[str, Any], action: str, why: str) -> dict[str, Any]:

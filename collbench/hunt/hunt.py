@@ -16,7 +16,7 @@ from collbench.analysis.pair_finding import hosts_of
 from collbench.errors import UsageError
 from collbench.hunt import candidates, few, groups, growing, isolation, parts, sweep, telling
 from collbench.hunt.asks import Answer, Ask, Hint, Hunt, Options
-from collbench.hunt.book import Book, lost
+from collbench.hunt.book import Book, hardly_met, lost
 from collbench.hunt.candidates import Seen
 from collbench.hunt.crosscheck import CrossCheck
 from collbench.hunt.verdict import CONFIRMED, INCONCLUSIVE, Suspect, Verdict
@@ -32,7 +32,7 @@ _T = TypeVar("_T")
 def promise(n: int, options: Options) -> int:
     """How many rounds a hunt among n places takes at most; it keeps to it, and mostly takes far fewer.
 
-    Raises UsageError where `options.most_rounds` does not hold the fewest that tell anything.
+    Raises UsageError where `options.rounds` or `options.most_rounds` does not hold the fewest that tell anything.
     """
     if n < few.LEAST_PLACES:
         return few.rounds(n)
@@ -66,14 +66,19 @@ def _shares(n: int, options: Options) -> _Shares:
     method = _method(n, options)
     by_groups = method == "groups"
     wanted = groups.rounds(n, options) if by_groups else sweep.rounds(n, options)
-    least = wanted if by_groups else min(wanted, sweep.least_rounds(n, options))
+    least = wanted if by_groups else sweep.least_rounds(n, options)
+    if wanted < least:
+        raise UsageError(
+            f"a sweep of {wanted} {'round' if wanted == 1 else 'rounds'} does not tell a sick one of {n} places from a sick partner: "
+            f"allow {least} or more (--rounds {least})"
+        )
     grown = growing.most_rounds(n, options) if options.growing else 0
     alone = isolation.most_rounds(options)
     most = options.most_rounds if options.most_rounds is not None else wanted + CROSS_CHECK_ROUNDS + grown + alone
     if most < least + _LEAST_CROSS_CHECK:
         raise UsageError(
             f"{most} rounds are too few for {n} places: the sweep takes {least} and measuring suspects again {_LEAST_CROSS_CHECK}; "
-            f"allow {least + _LEAST_CROSS_CHECK} or more"
+            f"allow {least + _LEAST_CROSS_CHECK} or more (a larger --budget, or a smaller --max-time)"
         )
     swept = max(least, min(wanted, most - CROSS_CHECK_ROUNDS))
     left = most - swept
@@ -102,6 +107,8 @@ class _Hunt:
         self.random = draws.Random(f"hunt, {self.options.seed}")
         self.book = Book(self.names)
         self.shares = _shares(len(self.names), self.options)
+        if self.options.method == "groups" and self.shares.method == "pairs":
+            self.notes.append(f"groups take {groups.LEAST_PLACES} places or more, and cover no links: pairs were measured instead of them")
 
     def run(self) -> Hunt:
         """All stages, as far as each is needed."""
@@ -126,17 +133,22 @@ class _Hunt:
         return ()
 
     def _seen(self, hints: Sequence[Hint]) -> Seen:
-        gone = list(lost(self.book))
+        gone = list(self._untold())
         if self.shares.method == "groups":
             return candidates.from_hints(hints, len(self.names), gone)
         return candidates.seen(self.book.matrix(), gone)
 
+    def _untold(self) -> dict[int, str]:
+        """Places of which it cannot be told whether they are slow, with the reason."""
+        gone = lost(self.book)
+        return gone if self.shares.method == "groups" else {**hardly_met(self.book, sweep.LEAST_PARTNERS), **gone}
+
     def _too_many(self, found: Seen) -> str | None:
         """Why nobody can be accused, where those who are well are no majority to measure against."""
-        n = len(self.names) - len(lost(self.book))
+        n = len(self.names) - len(self._untold())
         slow = len(found.places)
         if n < few.LEAST_PLACES:
-            return f"only {n} of {len(self.names)} places give figures: too few to tell a sick one from the others"
+            return f"only {n} of {len(self.names)} places give figures with enough others: too few to tell a sick one from the others"
         if slow and (len(found.well) < 2 or 2 * slow >= n):
             return f"{slow} of {n} places are slower than the rest: no majority that is well, so it may as well be the rest that is fast"
         return None
@@ -148,7 +160,7 @@ class _Hunt:
             self.notes.append(f"{self.shares.cross_check} rounds did not suffice to measure every suspect again: the rest is inconclusive")
         if check.left_out:
             self.notes.append(f"{check.left_out} more pairs were slow once, and were not measured again: too many to be exceptions")
-        gone = lost(self.book)
+        gone = self._untold()
         judged = parts.told(telling.suspects(check, self.names), self.book, check.alike)
         places = [each for each in judged if not set(each.places) & gone.keys()]
         return self._at_most_a_third(places) + [telling.silent(place, why) for place, why in gone.items()]
@@ -200,7 +212,8 @@ class _Hunt:
 
     def _verdict(self, suspects: Sequence[Suspect], found: Seen, why: str | None) -> Verdict:
         notes = [*self.notes, *telling.notes(self.book, suspects, found)]
-        told = tuple(telling.ordered(telling.with_wrong(suspects, self.book)))
+        suspects = telling.with_leaf(telling.with_wrong(suspects, self.book), _hosts(self.names), self.options.leaf_of)
+        told = tuple(telling.ordered(suspects))
         middle = found.middle or telling.usual(self.book)
         return Verdict(self.names, told, self.book.rounds(), self.shares.all_of_them, tuple(notes), why, middle)
 

@@ -15,8 +15,10 @@ import numpy as np
 from collbench.hunt.asks import INSIDE, NIC, Answer, Ask, Figure, Options
 from collbench.hunt.verdict import CONFIRMED, Suspect
 
+_INSIDE = "inside"  # as in `Suspect.kind`
 IN_HOST = "inside the host (its CPU, memory or GPU links)"
 TO_NETWORK = "its way to the network"
+_NOT_INSIDE = "it was not measured inside (that takes several ranks per place): over TCP cores that are busy with something else look alike"
 _BOUNDS = (0.8, 0.95)  # slow is below half of the loss (of its logarithm), but never within noise, and a fifth is always slow
 _CONTROLS = 3  # good places inside of which the median is taken, at least
 _BY_MESSAGES = ("node", "sender", "receiver")  # their messages are slow: well inside, it is the way to the network
@@ -29,7 +31,8 @@ def most_rounds(options: Options) -> int:
 
 
 def look(suspects: Sequence[Suspect], good: Sequence[int], options: Options) -> Generator[Ask, Answer, tuple[Suspect, ...]]:
-    """The suspects in their order; of confirmed single places `part` and `evidence` tell what was found, and `kind` may become "inside".
+    """The suspects in their order; of confirmed single places `part` and `evidence` tell what was found, and `kind` may become "inside":
+    then `ratio` is that of its own ranks among themselves.
 
     Paths and whoever is not confirmed come back as they were; whoever is slow at scale alone is looked at inside alone, since messages of
     pairs do not show it. What could not be measured is evidence, too: "could not be told: why".
@@ -66,11 +69,15 @@ class _Found:
     def told(self) -> Suspect:
         """The suspect with its part, where one was found."""
         kind, part = self._part()
-        return replace(self.suspect, kind=kind, part=part, evidence=(*self.suspect.evidence, *self.evidence))
+        unsure = [_NOT_INSIDE] if self.inside is None and part.startswith(TO_NETWORK) else []
+        found = replace(self.suspect, kind=kind, part=part, evidence=(*self.suspect.evidence, *self.evidence, *unsure))
+        if kind != _INSIDE or self.inside is None:
+            return found
+        return replace(found, ratio=self.inside, low=None, high=None)  # what its own ranks reach, and no longer its messages
 
     def _part(self) -> tuple[str, str]:
         if self.inside is not None and self.inside < self.limit:
-            return "inside", IN_HOST
+            return _INSIDE, IN_HOST
         known = {nic: ratio for nic, ratio in self.nics.items() if ratio is not None}
         slow = [nic for nic, ratio in known.items() if ratio < self.limit]
         if slow and len(slow) < len(known):

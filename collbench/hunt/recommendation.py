@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from collbench.analysis.pair_finding import hosts_of
 from collbench.errors import UsageError
 from collbench.hunt.managers import (
     KUBERNETES,
@@ -42,13 +42,13 @@ CODES = {
 }
 SCHEMA, FILE, SCHEMA_FILE = 1, "recommendation.json", "recommendation.schema.json"
 _PATH = "path"
-_RANK = re.compile(r"rank [0-9]+ \((.*)\)", re.DOTALL)  # as `pairs` names a rank's place; whatever else ends in brackets is a name itself
+_BY_MESSAGES = ("node", "sender", "receiver")  # slow messages lie in the node or in its link, unless isolation told which
 _REACHES = {
     "node": "sends and receives at {} of the others",
     "sender": "sends at {} of the others",
     "receiver": "receives at {} of the others",
     "path": "reaches {} of what their other pairs do",
-    "inside": "its ranks reach {} among themselves of what others do among theirs",
+    "inside": "reaches {} among its own ranks of what others do among theirs",
     "scale": "reaches {} of the others in larger groups",
 }
 # A hunt that ends with more than this says how much it left out: the file stays below a few MB whatever was measured.
@@ -87,7 +87,7 @@ class About:
 
 def recommendation(verdict: Verdict, about: About) -> dict[str, Any]:
     """JSON-ready, as recommendation.schema.json has it. Only what is confirmed, and lies in a node, has lines that drain."""
-    hosts = tuple(match[1] if (match := _RANK.fullmatch(name)) else name for name in verdict.names)
+    hosts = hosts_of(verdict.names)
     kept = verdict.suspects[:_MOST_SUSPECTS]
     return {
         "schema": SCHEMA,
@@ -173,8 +173,9 @@ def _advice(suspect: Suspect, places: list[str]) -> str:
         return f"{who} {'is' if len(places) == 1 else 'are'} {suspect.state}: nothing is to be done about it"
     if suspect.kind == _PATH:
         return f"look at the cable and the switch ports between {who}; both are well with others, so neither is to be drained"
-    part = f" ({_name(suspect.part)})" if suspect.part else ""
-    return f"look at {who}{part}, which {what(suspect.kind, suspect.ratio)}"
+    link = " and its link (NIC, cable, switch port)" if suspect.kind in _BY_MESSAGES else ""
+    where = f" ({_name(suspect.part)})" if suspect.part else link
+    return f"look at {who}{where}: it {what(suspect.kind, suspect.ratio)}"
 
 
 def _drains(suspects: tuple[Suspect, ...], hosts: tuple[str, ...], about: About) -> list[dict[str, Any]]:

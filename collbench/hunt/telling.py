@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import isnan, log, nan
 
@@ -57,7 +57,7 @@ def silent(place: int, why: str) -> Suspect:
 
 def of_hint(hint: Hint) -> Suspect:
     """What groups that grow have shown themselves."""
-    return Suspect(hint.kind, hint.places, hint.state or CONFIRMED, hint.ratio, partners=hint.partners, evidence=(hint.why, *hint.evidence))
+    return Suspect(hint.kind, hint.places, hint.state, hint.ratio, partners=hint.partners, evidence=hint.evidence)
 
 
 def ordered(those: Iterable[Suspect]) -> list[Suspect]:
@@ -69,6 +69,21 @@ def with_wrong(those: Sequence[Suspect], book: Book) -> list[Suspect]:
     """Suspects whose pairs or groups brought wrong data have a sentence more."""
     wrong = wrong_data(book)
     return [replace(each, evidence=(*each.evidence, *_wrong(each.places, wrong, book.names))) for each in those]
+
+
+def with_leaf(those: Sequence[Suspect], hosts: Sequence[str], leaf_of: Sequence[str] | None) -> list[Suspect]:
+    """Those that are confirmed and alone on their switch have a sentence more: its cables would look alike. leaf_of: "" is unknown."""
+    hosts_on: dict[str, set[str]] = {}
+    for host, leaf in zip(hosts, leaf_of or (), strict=False):
+        hosts_on.setdefault(leaf, set()).add(host)
+    return [replace(each, evidence=(*each.evidence, *_alone(each, hosts_on, leaf_of))) if leaf_of else each for each in those]
+
+
+def _alone(suspect: Suspect, hosts_on: Mapping[str, set[str]], leaf_of: Sequence[str] | None) -> list[str]:
+    leaf = leaf_of[suspect.places[0]] if leaf_of and len(suspect.places) == 1 else ""
+    if not leaf or suspect.state != CONFIRMED or len(hosts_on[leaf]) > 1:
+        return []
+    return [f"nobody else who takes part hangs on its switch ({leaf}): that switch and its cables may as well be the reason"]
 
 
 def notes(book: Book, those: Sequence[Suspect], found: Seen) -> list[str]:

@@ -62,6 +62,8 @@ class Trial:
     def _against(self) -> str:
         usual = [f"{format_rate(self.usual[way])} GB/s" for way in (SENDS, RECEIVES) if way in self.usual]
         usual += [f"{format_time(1 / self.usual[LATENCY])} µs"] if LATENCY in self.usual else []
+        if not usual:
+            return "nothing to compare it with"
         who = f"{self.controls} pairs of places that are well" if self.controls > 1 else "a pair of places that are well"
         return f"{who} at the same time: {', '.join(usual)}" if self.controls else f"usual in the sweep: {', '.join(usual)}"
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterator, Mapping, Sequence
+from math import isfinite
 from typing import Any, TextIO
 
 from collbench.errors import UsageError
@@ -28,12 +29,15 @@ _STYLES = {CONFIRMED: "wrong", INCONCLUSIVE: "doubtful", CLEARED: ""}
 _COLUMNS = ("state", "code", "kind", "places", "ratio", "ratio_low", "ratio_high", "partners", "part", "evidence")
 
 
-def write_hunt(about: Mapping[str, Any], format: str, out: TextIO, *, color: bool, advice: Sequence[str] = ()) -> None:
+def write_hunt(
+    about: Mapping[str, Any], format: str, out: TextIO, *, color: bool, advice: Sequence[str] = (), headed: bool = False
+) -> None:
     """Prints what a hunt came to on `out`.
 
     about   run.json's "hunt"; its "verdict" is None where the hunt broke off
     format  table, csv (a record per suspect) or json (one object). Raises UsageError for another one
     advice  what to do about it, a line each, of recommendation.json
+    headed  whether a CSV has its header already, from another hunt
     """
     if format not in FORMATS:
         raise UsageError(f"--format '{format}' is unknown for a hunt: choose from {', '.join(FORMATS)}")
@@ -44,7 +48,7 @@ def write_hunt(about: Mapping[str, Any], format: str, out: TextIO, *, color: boo
             for line in wrapped([Line(printable(text), style)], None if typed else width):
                 screen.data(line)
         return
-    for text in _csv(about) if format == "csv" else [to_line({**as_object(about), "advice": list(advice)})]:
+    for text in _csv(about, headed) if format == "csv" else [to_line({**as_object(about), "advice": list(advice)})]:
         write_line(out, text)
 
 
@@ -66,7 +70,7 @@ def headline(verdict: Mapping[str, Any]) -> str:
     if verdict["result"] == CONFIRMED:
         return told
     if verdict["result"] == "nobody":
-        return "nobody is slower than the others" + (f": {told}" if told else "")
+        return "nobody stands out" + (f": {told}" if told else "")
     return f"no verdict: {verdict.get('no_verdict') or told}"
 
 
@@ -119,9 +123,8 @@ def next_steps(about: Mapping[str, Any]) -> list[str]:
 
 def sentence(suspect: Mapping[str, Any], places: Sequence[str]) -> str:
     """ "confirmed: node07 sends and receives at 51 % of the others (50 % to 52 %), the interface eth1: beside node02 and node05, …"."""
-    ends = [suspect.get("low"), suspect.get("high")]
-    known = all(isinstance(end, int | float) for end in ends) and suspect["kind"] != "latency"
-    span = f" ({' to '.join(format_percent(100 * end) for end in ends if end is not None)})" if known else ""
+    ends = [end for name in ("low", "high") if (end := _known(suspect, name)) is not None]
+    span = f" ({' to '.join(format_percent(100 * end) for end in ends)})" if len(ends) == 2 and suspect["kind"] != "latency" else ""
     part = f": {suspect['part']}" if suspect["part"] else ""
     who = " and ".join(places[place] for place in suspect["places"])
     who = f"the path between {who}" if len(suspect["places"]) > 1 else who
@@ -131,7 +134,16 @@ def sentence(suspect: Mapping[str, Any], places: Sequence[str]) -> str:
 
 
 def _does(suspect: Mapping[str, Any]) -> str:
-    return what(suspect["kind"], suspect["ratio"]) if suspect["kind"] in CODES else "is slow"
+    ratio = _known(suspect, "ratio")
+    if ratio is None:
+        return "could not be measured"
+    return what(suspect["kind"], ratio) if suspect["kind"] in CODES else "is slow"
+
+
+def _known(suspect: Mapping[str, Any], name: str) -> float | None:
+    """A number of a suspect's; None where it has none: as measured that is NaN, as stored null."""
+    value = suspect.get(name)
+    return float(value) if isinstance(value, int | float) and isfinite(value) else None
 
 
 def _told(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -170,13 +182,14 @@ def as_object(about: Mapping[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _csv(about: Mapping[str, Any]) -> Iterator[str]:
-    """A header and a record for each suspect; RFC 4180 ends records with a carriage return."""
-    yield _record(_COLUMNS)
+def _csv(about: Mapping[str, Any], headed: bool) -> Iterator[str]:
+    """A header, unless there is one, and a record for each suspect; RFC 4180 ends records with a carriage return."""
+    if not headed:
+        yield _record(_COLUMNS)
     places = about["places"]
     for each in (about.get("verdict") or {}).get("suspects", []):
         who, partners = (" ".join(defused(places[place]) for place in each[name]) for name in ("places", "partners"))
-        ratios = ["" if each.get(name) is None else repr(float(each[name])) for name in ("ratio", "low", "high")]
+        ratios = ["" if (known := _known(each, name)) is None else repr(known) for name in ("ratio", "low", "high")]
         words = [defused(text) for text in (each["part"], "; ".join(each["evidence"]))]
         yield _record([each["state"], CODES.get(each["kind"], ""), defused(each["kind"]), who, *ratios, partners, *words])
 

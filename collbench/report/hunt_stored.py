@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TextIO
 
+from collbench.errors import UsageError
 from collbench.hunt.drain import lines_of
 from collbench.hunt.recommendation import lines, read
 from collbench.report.flags import printable
@@ -19,20 +20,28 @@ def check_stored(run: Run) -> None:
     check_hunt(run)
 
 
-def write_stored(run: Run, format: str, *, out: TextIO, err: TextIO, color: bool) -> None:
-    """Prints what the hunt came to; what could not be read is said on `err`. Raises UsageError for a format that a hunt does not have."""
+def write_stored(run: Run, format: str, *, out: TextIO, err: TextIO, color: bool, headed: bool = False) -> bool:
+    """Prints what the hunt came to; what could not be read, its recommendation.json among it, is said on `err`.
+
+    headed: whether a CSV has its header already; returns whether it has one now. Raises UsageError for a format that a hunt does not have.
+    """
     stored = read_hunt(run)
-    for warning in stored.warnings:
+    advice, unread = _advice(run)
+    for warning in (*stored.warnings, *unread):
         write_line(err, printable(warning))
     done = len(stored.rounds)
     if format == "table":
-        state = "" if run.finished else ", not finished"
+        state = "" if run.finished and stored.about.get("verdict") else ", not finished"
         rounds = f"{done} {'round' if done == 1 else 'rounds'}"
         PlainScreen(out, err, color).data(Line(printable(f"{run.path.resolve().name} ({rounds}{state})"), "head"))
-    write_hunt({**stored.about, "rounds": done}, format, out, color=color, advice=_advice(run))
+    write_hunt({**stored.about, "rounds": done}, format, out, color=color, advice=advice, headed=headed)
+    return True
 
 
-def _advice(run: Run) -> list[str]:
-    """What to do about it, and what was done."""
-    told = read(run.path)
-    return [*lines(told), *lines_of(told["applied"]), *filter(None, [told["refused"]])] if told else []
+def _advice(run: Run) -> tuple[list[str], list[str]]:
+    """What to do about it, and what was done; and a sentence where that cannot be read."""
+    try:
+        told = read(run.path)
+    except UsageError as error:
+        return [], [str(error)]
+    return [*lines(told), *lines_of(told["applied"]), *filter(None, [told["refused"]])] if told else [], []

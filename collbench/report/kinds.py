@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -11,8 +11,6 @@ from typing import Any, TextIO
 from collbench.errors import UsageError
 from collbench.results.folder import HUNT, WORKLOAD
 from collbench.results.reader import Run
-
-Writing = Callable[..., None]
 
 
 @dataclass(frozen=True)
@@ -32,12 +30,13 @@ class Kind:
         """Raises UsageError where the run cannot be shown."""
         self._function("check_stored")(run)
 
-    def write(self, run: Run, format: str, *, out: TextIO, err: TextIO, color: bool, first: bool = True) -> None:
+    def write(self, run: Run, format: str, *, out: TextIO, err: TextIO, color: bool, headed: bool = False) -> bool:
         """Shows it. Raises UsageError for a format that it does not have.
 
-        first: whether no other one of its kind stands before it: a CSV begins with its header.
+        headed: whether a CSV has its header already, from another run of this kind; returns whether it has one now.
         """
-        self._function("write_stored")(run, format, out=out, err=err, color=color, first=first)
+        now: bool = self._function("write_stored")(run, format, out=out, err=err, color=color, headed=headed)
+        return now
 
     def _function(self, name: str) -> Any:
         return getattr(import_module(f"collbench.report.{self.module}"), name)  # most reports need none of them
@@ -63,10 +62,10 @@ def not_drawn(runs: Sequence[Run]) -> list[str]:
 
 def write_all(runs: Sequence[tuple[Run, Kind]], format: str, *, out: TextIO, err: TextIO, color: bool) -> None:
     """Shows runs one after the other; CSV has one header for those of a kind that follow one another."""
-    before = None
+    of: Kind | None = None
     for run, kind in runs:
-        kind.write(run, format, out=out, err=err, color=color, first=kind is not before)
-        before = kind
+        headed = kind.write(run, format, out=out, err=err, color=color, headed=kind is of)
+        of = kind if headed and format == "csv" else None
 
 
 def write_csv(runs: Sequence[tuple[Run, Kind]], path: Path, err: TextIO) -> None:

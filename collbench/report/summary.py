@@ -13,7 +13,7 @@ from collbench.errors import FINE, INTERRUPTED, TERMINATED, USAGE, UsageError
 from collbench.report.findings import lines as findings
 from collbench.report.flags import printable
 from collbench.report.html.material import Material
-from collbench.report.kinds import not_drawn
+from collbench.report.kinds import not_drawn, write_all
 from collbench.report.kinds import write_csv as write_csv_of_kinds
 from collbench.report.outputs import STDOUT, Outputs, write_whole
 from collbench.report.pairs_stored import holds_pairs, write_csv, write_stored
@@ -100,8 +100,7 @@ def _print_runs(material: Material, format: str, stream: TextIO, err: TextIO, co
     _print_all(material.tables, format, PlainScreen(stream, err, painted).data, _room(stream))
     for run, stored, effects in _pairs(material):
         write_stored(run, stored, effects, format, out=stream, err=err, color=painted)
-    for run, kind in material.others:
-        kind.write(run, format, out=stream, err=err, color=painted)
+    write_all(material.others, format, out=stream, err=err, color=painted)
 
 
 def _print_markdown(material: Material, stream: TextIO) -> None:

@@ -21,10 +21,10 @@ def check_stored(run: Run) -> None:
         raise UsageError(f"{run.path} holds training traffic, but its run.json does not say of what: it was altered")
 
 
-def write_stored(run: Run, format: str, *, out: TextIO, err: TextIO, color: bool) -> None:
+def write_stored(run: Run, format: str, *, out: TextIO, err: TextIO, color: bool, headed: bool = False) -> bool:
     """Prints the steps of a workload run; what could not be read is said on `err`.
 
-    Raises UsageError for a format that steps do not have.
+    headed: whether a CSV has its header already; returns whether it has one now. Raises UsageError for a format that steps do not have.
     """
     check_format(format)
     about, rows, warnings = read_workload(run)
@@ -33,7 +33,8 @@ def write_stored(run: Run, format: str, *, out: TextIO, err: TextIO, color: bool
     if format == "table":
         end = "" if run.finished else ", not finished"
         PlainScreen(out, err, color).data(Line(printable(f"{run.path.resolve().name} ({counted(len(rows), 'row')}{end})"), "head"))
-    write_steps(rows, format, out, color=color, step_time_s=step_time_of(about))
+    write_steps(rows, format, out, color=color, step_time_s=step_time_of(about), first=not headed)
+    return headed or bool(rows)
 
 
 def step_time_of(about: Mapping[str, Any]) -> float | None:

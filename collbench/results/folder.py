@@ -187,9 +187,10 @@ class RunFolder:
             self._held.release()
 
     def so_far(self, planned: int) -> str:
-        """How much is stored of so many cells (of pairs: rounds), and how to go on; for the sentence of a run that is interrupted."""
-        if self.run.get("operation") in ROUNDS:
-            return f"{self.rows} of {planned} rounds: `collbench report {self.path}` shows them"
+        """How much is stored of so many cells (or rounds, or rows), and how to go on; for the sentence of a run that is interrupted."""
+        if (operation := self.run.get("operation")) in ROUNDS:
+            what = "rows" if operation == "workload" else "rounds"
+            return f"{self.rows} of {planned} {what}: `collbench report {self.path}` shows them"
         there = f": {'it is' if self.rows == 1 else 'they are'} in {self.path}" if self.rows else ""
         return f"{self.rows} of {planned} cells{there}; go on with --resume {self.path}"
 

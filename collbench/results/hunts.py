@@ -128,9 +128,7 @@ def _is_suspect(value: Any, places: int) -> bool:
         return False
     where = [value.get("places"), value.get("partners")]
     sound = all(isinstance(each, list) and all(_is_count(place) and place < places for place in each) for each in where)
-    numbers = (
-        _is_speed(value.get("ratio")) and value.get("ratio") is not None and all(_is_bound(value.get(name)) for name in ("low", "high"))
-    )
+    numbers = _is_speed(value.get("ratio")) and all(_is_bound(value.get(name)) for name in ("low", "high"))  # of silent places: none
     return sound and numbers and _words(value.get("evidence")) and all(isinstance(value.get(name), str) for name in ("kind", "part"))
 
 

@@ -32,7 +32,7 @@ class StepRow:
     ceiling         moved_bytes by that time, limited by the exchange that takes most of it; its rate is None where one of them has none
     parts           what the step consists of; exchanges alike in all but `what` are one: {"what", "operation", "groups" (how many),
                     "group_ranks" (of each), "size_bytes", "times" (in a step), "moved_bytes" (of a rank, all times), "time_s" (of one,
-                    alone; null: not looked at), "busbw_bytes_per_s", "ceiling", "percent_of_ceiling"}
+                    alone; null: not looked at), "busbw_bytes_per_s" (moved_bytes of one by that), "ceiling", "percent_of_ceiling"}
     parts_time_s    all parts' times alone, one after the other where they share a rank: what is left of the step is what they cost or
                     save one another
     checked, wrong, wrong_detail   as in a row of cells
@@ -106,8 +106,8 @@ def step_from_json(values: dict[str, Any]) -> StepRow:
 def _part(values: Mapping[str, Any]) -> dict[str, Any]:
     """A part whose every key is there and fits."""
     for name, fits in _PART.items():
-        if not fits(values.get(name)):
-            raise ValueError(f"'{name}' of a part is {str(values.get(name))[:40]!r}")
+        if name not in values or not fits(values[name]):
+            raise ValueError(f"'{name}' of a part is {str(values.get(name, 'missing'))[:40]!r}")
     _times(values["time_s"])
     _ceiling(values["ceiling"])
     return dict(values)

@@ -33,7 +33,7 @@ def run_hunt(asked: HuntRequest, world: World, listener: HuntListener | None, en
     opened = first_at_hand(request, world, waiting.append)
     assert opened.backend is not None
     places = places_of(asked.pairs, world.hosts, ranks_by_host(opened.backend, world))
-    lacking = no_groups(asked.pairs, opened.backend)
+    lacking = no_groups(asked.pairs, opened.backend, world)
     others = [] if lacking else [(ALLREDUCE, group_cell(asked.pairs, opened.backend), opened)]
     check_pairs(asked.pairs, launch, opened, others)
     rails = {} if opened.backend.virtual else rails_of(world, places)
@@ -78,19 +78,12 @@ def _hunt(hunting: Hunting, opened: Opened, places: Places, known: tuple[Rails, 
         launch.folder.write_topology(ceilings.topology())
     if hunting.listener:
         hunting.listener.begin_hunt(hunting.about, str(launch.folder.path) if launch.folder else "")
-    for sentence in (*waiting, *notes(launch, [opened]), *_limits(places)):
+    for sentence in filter(None, (*waiting, *notes(launch, [opened]), places.resting)):
         hunting.note(sentence)
     court = court_of(hunting.asked.pairs, launch, opened, places)
     streaming = Streaming(launch.world, places, rails, launch.request.budget.max_time_s)
     play_all(hunting, Field(court, streaming, lacking))
     return conclude(hunting, _ceiling(hunting, ceilings, court))
-
-
-def _limits(places: Places) -> list[str]:
-    """What this hunt leaves out."""
-    if not places.rests:
-        return []
-    return [f"each node takes part with as many ranks as the smallest has, {places.width}: of all nodes' ranks {places.rests} rest"]
 
 
 def _ceiling(hunting: Hunting, ceilings: Ceilings, court: Court) -> dict[str, Any] | None:

@@ -24,6 +24,7 @@ from collbench.runner.shortly import time_shortly
 from collbench.runner.turn import placed
 from collbench.stats.median import median
 from collbench.timing.protocol import Measured, slowest
+from collbench.world.world import World
 
 _WARMUPS = 2  # the first connects
 
@@ -50,9 +51,9 @@ def group_cell(asked: PairsRequest, backend: Backend) -> Cell:
     return placed(cell, ALLREDUCE, backend)
 
 
-def no_groups(asked: PairsRequest, backend: Backend) -> str | None:
-    """Why this backend cannot reduce over groups, or None."""
-    return can_do(backend, ALLREDUCE, group_cell(asked, backend))
+def no_groups(asked: PairsRequest, backend: Backend, world: World) -> str | None:
+    """Why this backend cannot reduce over groups at some rank, the same at all of them, which all call; or None."""
+    return world.first(can_do(backend, ALLREDUCE, group_cell(asked, backend)), f"asking {backend.name} whether it reduces over groups")
 
 
 def play_groups(court: Court, number: int, ask: Asked) -> HuntRound | None:
@@ -73,7 +74,8 @@ def _measured(court: Court, groups: Groups) -> tuple[dict[tuple[int, ...], _Reac
     """By group what it reached, at rank 0."""
     backend, request = court.stage.backend, court.asked.launch
     cell, members = group_cell(court.asked, backend), court.stage.members
-    wrong, made = _made(backend, [ranks for ranks in groups if ranks not in members])
+    with court.world.watchdog.phase(f"making groups on {backend.name}"):
+        wrong, made = _made(backend, [ranks for ranks in groups if ranks not in members])
     reason = court.world.first(wrong, "making the groups of a round")
     stage: Stage = replace(court.stage, members=members | made)
     ready = reason or prepare_over(ALLREDUCE, cell, groups, stage, court.world)
@@ -92,14 +94,19 @@ def _measured(court: Court, groups: Groups) -> tuple[dict[tuple[int, ...], _Reac
 
 
 def _made(backend: Backend, groups: Sequence[tuple[int, ...]]) -> tuple[str | None, dict[tuple[int, ...], Group | None]]:
-    """Why the library refuses (None: it does not), and this process's part of each group. All ranks call, in one order."""
+    """Why the library refuses one first (None: it does not), and this process's part of each group. All ranks call, in one order.
+
+    Each is tried, since the other ranks go on. Of a rank that has died libraries tell in errors of their own; who it was comes out when
+    the ranks agree.
+    """
     made: dict[tuple[int, ...], Group | None] = {}
-    try:
-        for ranks in groups:
+    why: list[str] = []
+    for ranks in groups:
+        try:
             made[ranks] = backend.group(ranks)
-    except CollbenchError as error:
-        return str(error), made
-    return None, made
+        except (CollbenchError, RuntimeError) as error:
+            why.append(str(error) or type(error).__name__)
+    return next(iter(why), None), made
 
 
 def _free(backend: Backend, made: dict[tuple[int, ...], Group | None]) -> None:

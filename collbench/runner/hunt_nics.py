@@ -1,8 +1,8 @@
 """One round over one interface alone: a plain TCP stream between the two hosts of each pair, from and to the addresses of that interface.
 
 The backend cannot be told which interface to take; a stream of our own can: it leaves from that interface's address for the address of
-the same interface of the other host, and what the sender's interface counted proves that it did. Where hosts have several interfaces in
-one network the kernel may choose another one: then there is no figure.
+the same interface of the other host, and what the interfaces at both ends counted proves that it did. Where hosts have several
+interfaces in one network their kernels may choose others, to send and to answer for an address: then there is no figure.
 """
 
 from __future__ import annotations
@@ -76,15 +76,28 @@ class _Way:
 
     def sent(self, port: int, key: bytes, seconds: float, waits: float) -> int | None:
         """Sends; returns the bytes that the interface counted meanwhile, None where it counts none."""
-        before = ethernet_counters.read()[0].get(self.nic, {}).get("tx_bytes")
+        before = _counted(self.nic, "tx_bytes")
         streams.send((self.target_address, port), key, 1, (seconds, waits), source=self.source_address)
-        after = ethernet_counters.read()[0].get(self.nic, {}).get("tx_bytes")
-        return None if before is None or after is None else after - before
+        return _since(before, _counted(self.nic, "tx_bytes"))
+
+    def taken(self, listener: socket.socket, key: bytes, seconds: float, waits: float) -> list[Any]:
+        """Receives; returns [the rates, what was wrong, the bytes that the interface counted meanwhile]."""
+        before = _counted(self.nic, "rx_bytes")
+        arrived = streams.receive(listener, key, 1, seconds, waits)
+        return [arrived.rates.tolist(), arrived.wrong, _since(before, _counted(self.nic, "rx_bytes"))]
+
+
+def _counted(nic: str, what: str) -> int | None:
+    return ethernet_counters.read()[0].get(nic, {}).get(what)
+
+
+def _since(before: int | None, after: int | None) -> int | None:
+    return None if before is None or after is None else after - before
 
 
 @dataclass(frozen=True)
 class _Carried:
-    """What a stream carried, bytes per second with its interval; or why nothing is known. proven: whether the interface counted it."""
+    """What a stream carried, bytes per second with its interval; or why nothing is known. proven: whether both interfaces counted it."""
 
     speed: float | None = None
     low: float | None = None
@@ -139,13 +152,8 @@ class Streaming:
         port, key = offer["value"][0], bytes.fromhex(offer["value"][1])
         waits = patience(self.world)
         if way.target == self.world.me:
-            return attempt(partial(_taken, listener[0], key, self.seconds, waits))
+            return attempt(lambda: way.taken(listener[0], key, self.seconds, waits))
         return attempt(lambda: way.sent(port, key, self.seconds, waits))
-
-
-def _taken(listener: socket.socket, key: bytes, seconds: float, waits: float) -> list[Any]:
-    arrived = streams.receive(listener, key, 1, seconds, waits)
-    return [arrived.rates.tolist(), arrived.wrong]
 
 
 def _carried(way: _Way, offer: Told, said: tuple[Told, Told], seconds: float) -> _Carried:
@@ -156,14 +164,16 @@ def _carried(way: _Way, offer: Told, said: tuple[Told, Told], seconds: float) ->
     for told, what in ends:
         if "value" not in told:
             return _Carried(na=f"{what}: {told.get('why', 'nothing was said')}")
-    rates, wrong = target["value"]
+    (rates, wrong, came), left = target["value"], source["value"]
     if not rates or max(rates) <= 0:
         return _Carried(na=f"{way.nic} of {way.source.host}: the stream stalled", wrong=wrong)
-    counted = source["value"]
-    if counted is not None and counted < COUNTED * float(np.mean(rates)) * seconds * _COUNTED_PART:
-        return _Carried(na=f"the stream left {way.source.host} over another interface than {way.nic}, whose address it had")
+    least = COUNTED * float(np.mean(rates)) * seconds * _COUNTED_PART
+    if left is not None and left < least:
+        return _Carried(na=f"the stream left {way.source.host} over another interface than {way.nic}, whose address it had", wrong=wrong)
+    if came is not None and came < least:
+        return _Carried(na=f"the stream came to {way.target.host} over another interface than {way.nic}, whose address it had", wrong=wrong)
     known = median(np.array(rates))
-    return _Carried(known.value or None, known.ci_low, known.ci_high, wrong, proven=counted is not None)
+    return _Carried(known.value or None, known.ci_low, known.ci_high, wrong, proven=left is not None and came is not None)
 
 
 def _round(number: int, ask: Asked, both: Sequence[tuple[_Carried, _Carried]]) -> HuntRound:

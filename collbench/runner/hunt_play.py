@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
@@ -11,14 +10,14 @@ from typing import Any, Protocol
 
 from collbench.errors import FAILED, FINE, NEGATIVE, NO_VERDICT, USAGE
 from collbench.launch import signals
-from collbench.results.folder import HUNT
+from collbench.results.folder import HUNT, RunFolder
 from collbench.results.hunts import HuntRound
 from collbench.runner.hunt_asked import Asked, HuntRequest
 from collbench.runner.hunt_rounds import Field
 from collbench.runner.launch import Launch
+from collbench.runner.wrong_data import wrong_data
 
 _CODES = {"confirmed": NEGATIVE, "nobody": FINE, "no verdict": NO_VERDICT}
-_TOLD = 4  # wrong groups that are told one by one
 
 
 class HuntListener(Protocol):
@@ -61,7 +60,6 @@ class Hunting:
     launch: Launch
     listener: HuntListener | None
     about: dict[str, Any]
-    began: float = field(default_factory=time.monotonic)
     rounds: list[HuntRound] = field(default_factory=list)
     stopped: bool = False
 
@@ -100,24 +98,27 @@ def conclude(hunting: Hunting, ceiling: Mapping[str, Any] | None) -> int:
     """The verdict, run.json and the exit code. Raises CollbenchError where a rank is no longer there."""
     launch, world = hunting.launch, hunting.launch.world
     hunting.about |= {"rounds": len(hunting.rounds), "ceiling": ceiling}
-    wrong = _wrong(hunting)
-    for sentence in (*wrong, *world.remarks()):
+    for sentence in (*_wrong(hunting), *world.remarks()):
         hunting.note(sentence)
-    whole = hunting.listener is not None and not hunting.stopped
-    verdict = dict(hunting.listener.verdict(hunting.about)) if hunting.listener and whole else None
+    verdict = dict(hunting.listener.verdict(hunting.about)) if hunting.listener and not hunting.stopped else None
     code = world.decide(_code(hunting, verdict), "ending")
     world.agree(None, "ending")  # all are still there: nobody is drained for a node that died
     if launch.folder:
         hunting.about["verdict"] = verdict
         launch.folder.update(hunt=hunting.about)
-    if launch.folder and hunting.listener and verdict and not wrong and code != USAGE:
-        with world.watchdog.phase("acting on the verdict"):
-            hunting.listener.act(launch.folder.path, launch.folder.event)
-    if wrong and verdict:
-        hunting.note("no recommendation is written, and nobody drained: data was wrong")
-    if launch.folder:
+        if verdict:
+            _follow(hunting, launch.folder, code)
         launch.folder.finish(exit_code=code, hunt=hunting.about)
     return code
+
+
+def _follow(hunting: Hunting, folder: RunFolder, code: int) -> None:
+    """What a verdict is followed by: nothing where data was wrong, or nothing could be measured."""
+    if code == FAILED:
+        hunting.note("no recommendation is written, and nobody drained: data was wrong")
+    elif code != USAGE and hunting.listener:
+        with hunting.launch.world.watchdog.phase("acting on the verdict"):
+            hunting.listener.act(folder.path, folder.event)
 
 
 def _code(hunting: Hunting, verdict: Mapping[str, Any] | None) -> int:
@@ -130,13 +131,7 @@ def _code(hunting: Hunting, verdict: Mapping[str, Any] | None) -> int:
 
 
 def _wrong(hunting: Hunting) -> list[str]:
-    """A sentence for each group with wrong data; of many the first."""
-    names = hunting.about["places"]
-    bad = [
-        (" and ".join(names[place] for place in group), wrong, f" ({detail})" if detail else "")
-        for one in hunting.rounds
-        for group, wrong, detail in zip(one.groups, one.wrong, one.wrong_detail or (None,) * len(one.groups), strict=True)
-        if wrong
-    ]
-    said = [f"wrong data between {who}: {wrong} elements are not what was sent{detail}" for who, wrong, detail in bad[:_TOLD]]
-    return [*said, *([f"wrong data in {len(bad) - _TOLD} more groups"] if len(bad) > _TOLD else [])]
+    met = (
+        each for one in hunting.rounds for each in zip(one.groups, one.wrong, one.wrong_detail or (None,) * len(one.groups), strict=True)
+    )
+    return wrong_data(hunting.about["places"], met, "groups")

@@ -75,4 +75,5 @@ def told(ready: Ready, world: World, everyone: list[dict[str, Any]]) -> dict[str
     hosts = [member.host for member in world.members]
     host_of = {rank: host for host, one in zip(hosts, everyone, strict=True) for rank in one["driven"]}
     by_host = {host: one["moved"] for host, one in zip(hosts, everyone, strict=True) if one["moved"] is not None}
-    return evidence(Ran(ready.operation, ready.cell, ready.groups, host_of, everyone[0]["iterations"]), by_host)
+    must = ready.must(host_of) if ready.must else None
+    return evidence(Ran(ready.operation, ready.cell, ready.groups, host_of, everyone[0]["iterations"], must), by_host)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
@@ -11,6 +11,7 @@ from collbench.backends.backend import Backend, Tuning
 from collbench.backends.group import Group
 from collbench.backends.memory import AnyBuffers
 from collbench.errors import CollbenchError
+from collbench.evidence.crossing import Least
 from collbench.operations.cell import Cell
 from collbench.operations.check import Mismatch
 from collbench.operations.groups import Groups, groups_of
@@ -50,7 +51,7 @@ class Ready:
 
     checking: the loop that is verified: `loop`, but where one turn of that is several iterations, or the operation a barrier.
     synchronised: whether the ranks meet before each sample, not only before the first of a look.
-    program: what `loop` runs, for whoever joins it with others.
+    program: what `loop` runs, for whoever joins it with others. must: of several operations in one what crosses hosts; None: it is one.
     """
 
     operation: Operation
@@ -62,6 +63,7 @@ class Ready:
     checking: Loop
     synchronised: bool = True
     program: Program = field(default_factory=lambda: Program(((),)))
+    must: Callable[[Mapping[int, str]], Least] | None = None
 
     @property
     def timed(self) -> list[int]:
@@ -73,8 +75,8 @@ class Ready:
     def evidence(self) -> dict[str, Any]:
         """What this process can say of the cell's circumstances."""
         pages = {buffers.page_bytes for buffers in self.buffers if buffers.page_bytes}
-        return {"page_bytes": max(pages, default=None), "loop": "native" if self.loop.native else "python",
-                "synchronised": self.synchronised}  # fmt: skip
+        loop = "native" if self.loop.native else "python"
+        return {"page_bytes": max(pages, default=None), "loop": loop, "synchronised": self.synchronised}
 
     @property
     def fell_back(self) -> bool:

@@ -17,11 +17,11 @@ from collbench.runner.launch import Launch
 from collbench.runner.opening import Opened
 from collbench.runner.pair_places import PairsRequest, Places, sampled
 from collbench.runner.pair_round import Court, play, ways_of
+from collbench.runner.wrong_data import wrong_data
 
 _MOST_SUSPECTS = 32
 _LOOKS = 3  # when the loudest are cleared, others stand out that had been lost in their noise
 _TIMES = 2  # that a pair is measured again at most: a disturbance may last
-_TOLD = 4  # wrong pairs that are told one by one
 
 
 class PairsListener(Protocol):
@@ -103,12 +103,7 @@ class Match:
 
 def limits(match: Match) -> Iterator[str]:
     """What this matrix leaves out."""
-    if match.places.rests:
-        width, rests = match.places.width, match.places.rests
-        yield f"each node takes part with as many ranks as the smallest has, {width}: of all nodes' ranks {rests} rest"
-    sentence = sampled(match.asked, match.plan, match.plan.pairs)
-    if sentence:
-        yield sentence
+    yield from filter(None, [match.places.resting, sampled(match.asked, match.plan, match.plan.pairs)])
 
 
 def tournament(match: Match, court: Court) -> bool:
@@ -172,7 +167,7 @@ def conclude(match: Match) -> int:
     first = [one for one in match.rounds if not one.again]
     measured = sum(reason is None for one in first for reason in one.na)
     about = match.about(measured)
-    wrong = list(_wrong(match))
+    wrong = _wrong(match)
     if about["sampled"] and match.visited < match.plan.pairs and not (wrong and match.asked.launch.stop_on_wrong):
         match.note(about["sampled"])
     for sentence in (*wrong, *launch.world.remarks()):
@@ -186,18 +181,9 @@ def conclude(match: Match) -> int:
     return code
 
 
-def _wrong(match: Match) -> Iterator[str]:
-    names = match.places.names
-    bad = [
-        (pair, wrong, f" ({detail})" if detail else "")
-        for one in match.rounds
-        for pair, wrong, detail in zip(one.pairs, one.wrong, one.wrong_detail or (None,) * len(one.pairs), strict=True)
-        if wrong
-    ]
-    for (a, b), wrong, detail in bad[:_TOLD]:
-        yield f"wrong data between {names[a]} and {names[b]}: {wrong} elements are not what was sent{detail}"
-    if len(bad) > _TOLD:
-        yield f"wrong data between {len(bad) - _TOLD} more pairs"
+def _wrong(match: Match) -> list[str]:
+    met = (each for one in match.rounds for each in zip(one.pairs, one.wrong, one.wrong_detail or (None,) * len(one.pairs), strict=True))
+    return wrong_data(match.places.names, met, "pairs")
 
 
 def _code(rounds: Sequence[PairRound], measured: int) -> int:

@@ -62,6 +62,13 @@ class Places:
         """Ranks of each place."""
         return len(self.ranks[0])
 
+    @property
+    def resting(self) -> str | None:
+        """A sentence where ranks take no part; None: all do."""
+        if not self.rests:
+            return None
+        return f"each node takes part with as many ranks as the smallest has, {self.width}: of all nodes' ranks {self.rests} rest"
+
     def groups(self, pairs: Sequence[Pair], backward: bool = False) -> Groups:
         """The pairs of ranks that send, pair by pair of places; `backward`: from the second place to the first."""
         each = [(b, a) if backward else (a, b) for a, b in pairs]

@@ -14,7 +14,7 @@ from collbench.runner.checks import notes
 from collbench.runner.describe import describe_conditions
 from collbench.runner.guarded import Playing, create_folder, guarded
 from collbench.runner.instruments import Instruments
-from collbench.runner.launch import Launch, members_of
+from collbench.runner.launch import Launch
 from collbench.runner.opening import Opened, open_backends
 from collbench.runner.rows import check_fields, wrong_evidence
 from collbench.runner.turn import stage_of
@@ -22,7 +22,7 @@ from collbench.runner.watched import watch
 from collbench.runner.workload_asked import WorkloadListener, WorkloadRequest
 from collbench.runner.workload_asynchronous import measure_asynchronous
 from collbench.runner.workload_plan import Plan
-from collbench.runner.workload_rows import Around, common_flags, limits_of, must_cross, path_s, with_figures
+from collbench.runner.workload_rows import Around, common_flags, limits_of, path_s, with_figures
 from collbench.runner.workload_step import PreparedStep, prepare_step, release_step, time_part, verify_step
 from collbench.runner.workload_turns import Turn, turns_of
 from collbench.timing.canary import canary
@@ -160,10 +160,8 @@ def _timed(session: Session, turn: Turn, step: PreparedStep) -> StepRow | None:
     wrong = verify_step(step, world, request.check) if request.check else []
     if watched is None or wrong is None:
         return None
-    if "moved" in watched.evidence:
-        host_of = {rank: member.host for rank, member in enumerate(members_of(turn.backend, world))}
-        moved = watched.evidence["moved"]
-        moved["at_least_bytes"] = round(must_cross(step, host_of) * moved["iterations"])
+    if watched.other_path:
+        session.note(watched.other_path)
     row = with_figures(turn.row(), step, watched, looks, _around(session, turn, step))
     return replace(row, **check_fields(request.check, wrong), evidence=row.evidence | wrong_evidence(wrong))
 

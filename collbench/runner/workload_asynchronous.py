@@ -20,7 +20,7 @@ from collbench.results.record import Times
 from collbench.results.workloads import StepRow
 from collbench.runner.ceilings import Ceilings
 from collbench.runner.launch import Launch, members_of
-from collbench.runner.rows import check_fields, wrong_evidence
+from collbench.runner.rows import check_fields, doubts, wrong_evidence
 from collbench.runner.workload_messages import Messenger, Talk, messenger
 from collbench.runner.workload_roles import Roles
 from collbench.runner.workload_rows import times_of
@@ -125,10 +125,11 @@ def _verified(done: Done, carrier: Messenger, pushed: dict[int, int], turn: Turn
 
 def _told(done: Done, wrong: Sequence[Mismatch]) -> dict[str, Any]:
     """For rank 0."""
+    series = np.array(done.round_s)
     stale = {str(rank): {str(by): many for by, many in seen.items()} for rank, seen in done.shard.staleness.items()} if done.shard else {}
     return {
         "worker": done.pupil is not None, "rounds": len(done.round_s), "duration_s": done.duration_s, "stale": stale,
-        "times": asdict(times_of(np.array(done.round_s))) if done.round_s else None,
+        "times": asdict(times_of(series)) if done.round_s else None, "doubts": list(doubts(series, len(series), None, 1)),
         "updates": done.shard.applied.total() if done.shard else 0, "wrong": [each.as_json() for each in wrong],
     }  # fmt: skip
 
@@ -140,7 +141,7 @@ def _row(turn: Turn, launch: Launch, everyone: Sequence[dict[str, Any]], checked
     mismatches = [Mismatch(**one) for said in everyone for one in said["wrong"]]
     busiest = _bytes_per_s(turn, everyone)
     unchecked = launch.request.check and not checked
-    flags = (*turn.backend.flags, "asynchronous", *(["too_many_updates"] if unchecked else []))
+    flags = (*turn.backend.flags, "asynchronous", *(["too_many_updates"] if unchecked else []), *slowest["doubts"])
     row = turn.row(
         n=slowest["rounds"], time_s=Times(**slowest["times"]), stopped="iterations" if launch.request.budget.iterations else "max_time",
         busbw_bytes_per_s=busiest, staleness=_staleness(everyone, workers), flags=flags,
@@ -151,15 +152,18 @@ def _row(turn: Turn, launch: Launch, everyone: Sequence[dict[str, Any]], checked
 
 
 def _ceiling(turn: Turn, ceilings: Ceilings, world: World) -> Ceiling:
-    """What reaches a server one way where all its workers are on other hosts, the other servers being as busy."""
+    """What reaches a server one way where all its workers are on other hosts: of fewer hosts than there are servers what these send."""
     roles, backend = turn.roles, turn.backend
     assert roles is not None
     host = [member.host for member in members_of(backend, world)]
-    if {host[server] for server in roles.servers} & {host[worker] for worker in roles.workers}:
+    serving, working = ({host[rank] for rank in ranks} for ranks in (roles.servers, roles.workers))
+    if serving & working:
         return nothing(_NO_CEILING)
-    pairs = tuple((roles.workers[turn % len(roles.workers)], server) for turn, server in enumerate(roles.servers))
     cell = Cell("p2p_bandwidth", backend.name, roles.dtype, roles.largest * roles.dtype.size, in_place=False, window=1)
-    return ceilings.of(P2P_BANDWIDTH, cell, backend, pairs)[0]
+    found = ceilings.of(P2P_BANDWIDTH, cell, backend, ((roles.workers[0], roles.servers[0]),))[0]
+    if found.kind == "given" or not found.bytes_per_s:
+        return found
+    return replace(found, bytes_per_s=found.bytes_per_s * min(1.0, len(working) / len(roles.servers)))
 
 
 def _against(row: StepRow, ceiling: Ceiling, crowded: bool) -> StepRow:

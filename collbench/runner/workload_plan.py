@@ -27,6 +27,7 @@ from collbench.workloads.exchange import Exchange, Step, disjoint
 from collbench.workloads.moved import operation_of
 from collbench.world.world import World
 
+MOST_EXCHANGES = 100_000  # of a step: each is a call that the loop holds ready, and none of the models at hand has 1,000
 _BETWEEN_PARTS = 104_729  # a prime above what slots and groups add to a seed: one part's data in another one's buffers shows
 
 
@@ -95,7 +96,11 @@ class Plan:
 
 
 def plan_of(step: Step, request: Request, backend: Backend) -> Plan:
-    """The step's parts as cells. Raises UsageError for groups that no operation can run over, and sizes below one element."""
+    """The step's parts as cells.
+
+    Raises UsageError for groups that no operation can run over, sizes below one element, and more exchanges than can be held ready.
+    """
+    check_number(step)
     alike: dict[Exchange, int] = {}
     turns = [alike.setdefault(_key(exchange), len(alike)) for exchange in step.exchanges]
     of_part: list[list[Exchange]] = [[] for _ in alike]
@@ -107,6 +112,16 @@ def plan_of(step: Step, request: Request, backend: Backend) -> Plan:
         raise UsageError("this step exchanges nothing: nothing can be measured; start more ranks, or choose another way of training")
     order = [turn for exchange, turn in zip(step.exchanges, turns, strict=True) for _ in range(exchange.times)]
     return Plan(step, parts, tuple(order))
+
+
+def check_number(step: Step) -> None:
+    """Raises UsageError for more exchanges than can be held ready."""
+    number = sum(exchange.times for exchange in step.exchanges)
+    if number > MOST_EXCHANGES:
+        raise UsageError(
+            f"this step makes {number:,} exchanges, and {MOST_EXCHANGES:,} are the most that can be held ready: choose a larger --bucket, "
+            "fewer --layers or --microbatches, or a smaller model"
+        )
 
 
 def _key(exchange: Exchange) -> Exchange:
@@ -179,7 +194,7 @@ def too_large(title: str, plan: Plan, backend: Backend, world: World) -> str | N
     whose = f"for its {here} ranks there" if device is None else "on each GPU"
     return (
         f"the buffers of {title} need {format_bytes(need)} on {world.me.host} {whose}, and {format_bytes(free)} is free: choose a smaller "
-        "model, or smaller buckets"
+        "model, or smaller exchanges of it (--bucket, --microbatch; of fsdp more --layers)"
     )
 
 

@@ -11,6 +11,7 @@ from collbench.backends.backend import Backend
 from collbench.errors import UsageError
 from collbench.operations.dtypes import DTYPES, DType, dtype_named
 from collbench.runner.checks import free_memory
+from collbench.runner.workload_plan import check_number
 from collbench.units import format_bytes
 from collbench.workloads.exchange import Step
 from collbench.world.world import World
@@ -70,7 +71,8 @@ class Roles:
 
 
 def roles_of(step: Step, ranks: int) -> Roles:
-    """From what the first worker exchanges in a round. Raises UsageError where that says no such thing."""
+    """From what the first worker exchanges in a round. Raises UsageError where that says no such thing, or has too many messages."""
+    check_number(step)
     if not step.exchanges or any(len(group) != 2 for exchange in step.exchanges for group in exchange.groups):
         raise UsageError("asynchronous training is messages between a worker and its servers, and this step has others")
     worker, dtype = step.exchanges[0].groups[0][0], dtype_named(step.exchanges[0].dtype)

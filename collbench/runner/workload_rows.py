@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import groupby
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from collbench.backends.backend import Backend
-from collbench.evidence.crossing import least
 from collbench.peak.ceiling import TOLERANCE, Ceiling, nothing
 from collbench.results.record import Times
 from collbench.results.workloads import StepRow
@@ -21,9 +21,11 @@ from collbench.runner.workload_plan import Part, Plan
 from collbench.runner.workload_step import Prepared, PreparedStep, taking_part
 from collbench.stats.median import median, quantiles
 from collbench.timing.protocol import Measured, slowest, sound
+from collbench.workloads.exchange import Exchange
 from collbench.workloads.moved import bytes_of, moved_bytes
 
 Seconds = Mapping[int, float | None]
+_OF_RANKS = ("given", "measured")  # rates of what a rank moves; those of links are busbw as nccl-tests counts it, uneven parts, too
 
 
 @dataclass(frozen=True)
@@ -47,8 +49,8 @@ def path_s(plan: Plan, each: Seconds) -> float | None:
     if None in each.values():
         return None
     free = dict.fromkeys(plan.ranks, 0.0)
-    for turn in plan.order:
-        seconds = each[turn] or 0.0
+    for turn, alike in groupby(plan.order):
+        seconds = (each[turn] or 0.0) * len(list(alike))
         for group in plan.parts[turn].groups:
             free.update(dict.fromkeys(group, max(free[rank] for rank in group) + seconds))
     return max(free.values())
@@ -56,10 +58,17 @@ def path_s(plan: Plan, each: Seconds) -> float | None:
 
 def least_s(part: Part, ceiling: Ceiling | None) -> float | None:
     """How long one exchange takes at a ceiling; None where there is none. What moves nothing takes none."""
-    moved = part.cell.size_bytes * part.operation.bus_factor(part.width)
+    of_rank = ceiling is not None and ceiling.kind in _OF_RANKS
+    moved = _moved_once(part) if of_rank else part.cell.size_bytes * part.operation.bus_factor(part.width)
     if not moved:
         return 0.0
     return moved / ceiling.bytes_per_s if ceiling and ceiling.bytes_per_s else None
+
+
+def rate_at(part: Part, ceiling: Ceiling | None) -> float | None:
+    """What the busiest rank moves per second at a ceiling, in the terms of the busbw of parts; None where there is none."""
+    seconds = least_s(part, ceiling)
+    return _moved_once(part) / seconds if seconds else None
 
 
 def times_of(series: NDArray[np.float64]) -> Times:
@@ -77,14 +86,15 @@ def with_figures(row: StepRow, step: PreparedStep, watched: Watched, looks: Sequ
     alone = [_times_alone(one, look) for one, look in zip(step.parts, looks, strict=True)]
     ceiling, seconds, bound_s = _ceiling(step.plan, around.limits, row.moved_bytes)
     passed = bool(known and bound_s and known.p50 * TOLERANCE < bound_s)
-    withheld = around.withheld or passed
+    elsewhere = around.withheld or watched.other_path is not None
+    withheld = elsewhere or passed
     percent = 100 * seconds / known.p50 if known and seconds and known.p50 and not withheld else None
     flags = dict.fromkeys((*around.flags, *(["above_bound"] if passed else []), *watched.measured.flags, *watched.flags,
                            *doubts(series, len(taken), None, 1)))  # fmt: skip
     return replace(
         row, n=len(series), time_s=known, stopped=watched.measured.stopped, ceiling=ceiling, ceiling_time_s=seconds,
         busbw_bytes_per_s=row.moved_bytes / known.p50 if known and known.p50 else None, percent_of_ceiling=percent,
-        parts=[_part(*each, around.withheld) for each in zip(step.parts, alone, around.limits, strict=True)],
+        parts=[_part(*each, elsewhere) for each in zip(step.parts, alone, around.limits, strict=True)],
         parts_time_s=path_s(step.plan, {turn: times.p50 if times else None for turn, times in enumerate(alone)}),
         flags=tuple(flags), evidence={**around.evidence, **watched.evidence, "parts_alone": [_how(look) for look in looks]},
     )  # fmt: skip
@@ -122,25 +132,24 @@ def _how(look: Measured | None) -> dict[str, Any]:
 
 
 def _part(one: Prepared, times: Times | None, limit: Limit, withheld: bool) -> dict[str, Any]:
-    part, moved = one.part, one.part.cell.size_bytes * one.part.operation.bus_factor(one.part.width)
+    part, moved = one.part, _moved_once(one.part)
     busbw = moved / times.p50 if times and times.p50 and moved else None
-    rate = limit.ceiling.bytes_per_s
-    bound = limit.bound.bytes_per_s if limit.bound else None
+    rate, bound = rate_at(part, limit.ceiling), rate_at(part, limit.bound)
     sound_percent = busbw and rate and not withheld and not (bound and busbw > bound * TOLERANCE)
     return {
         "what": part.what, "operation": part.operation.name, "groups": len(part.groups), "group_ranks": part.width,
-        "size_bytes": part.cell.size_bytes, "times": part.times, "moved_bytes": _moved(part),
-        "time_s": asdict(times) if times else None, "busbw_bytes_per_s": busbw, "ceiling": asdict(limit.ceiling),
+        "size_bytes": part.cell.size_bytes, "times": part.times, "moved_bytes": moved * part.times,
+        "time_s": asdict(times) if times else None, "busbw_bytes_per_s": busbw, "ceiling": asdict(replace(limit.ceiling, bytes_per_s=rate)),
         "percent_of_ceiling": 100 * busbw / rate if sound_percent and busbw and rate else None,
     }  # fmt: skip
 
 
-def _moved(part: Part) -> float:
-    """Bytes of the busiest rank, all times."""
-    return max(bytes_of(_whole(part), part.width))
+def _moved_once(part: Part) -> float:
+    """Bytes of the busiest rank in one exchange."""
+    return max(bytes_of(replace(_whole(part), times=1), part.width))
 
 
-def _whole(part: Part) -> Any:
+def _whole(part: Part) -> Exchange:
     """The part as one exchange, of the size that was really moved."""
     return replace(part.exchange, size_bytes=part.cell.size_bytes, times=part.times)
 
@@ -149,17 +158,6 @@ def moved_by(plan: Plan, ranks: int) -> float:
     """Bytes of the rank that moves most in a step."""
     step = replace(plan.step, exchanges=tuple(_whole(part) for part in plan.parts))
     return max(moved_bytes(step, ranks))
-
-
-def must_cross(step: PreparedStep, host_of: Mapping[int, str]) -> float:
-    """Bytes that all hosts together must send in a step, where no switch copies or adds, whatever the algorithm."""
-    return sum(
-        one.part.times * least(one.ready.operation, one.ready.cell, one.part.groups, _those(one.part, host_of)).total for one in step.parts
-    )
-
-
-def _those(part: Part, host_of: Mapping[int, str]) -> dict[int, str]:
-    return {rank: host_of[rank] for rank in taking_part(part)}
 
 
 def common_flags(plan: Plan, backend: Backend, crowded: bool, slowed: Callable[[Any], Any], fell_back: bool = False) -> tuple[str, ...]:

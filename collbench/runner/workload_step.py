@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from collbench.backends.backend import Backend, can_do
+from collbench.evidence.crossing import Least, least
 from collbench.operations.cell import Cell
 from collbench.operations.check import Mismatch
 from collbench.operations.dtypes import dtype_named
@@ -113,7 +115,22 @@ def _whole(title: str, plan: Plan, found: Sequence[Prepared], stage: Stage, worl
     timed, once = _timed(_joined(plan, found), stage, world), _timed(_each_once(plan, found), stage, world)
     buffers = tuple(each for one in found for each in one.ready.buffers)
     mine = (stage.whole,) if stage.whole else ()  # for whoever reads counters: which ranks this process drives
-    return Ready(operation, cell, (plan.ranks,), mine, buffers, Loop(timed), Loop(once), program=timed.program)
+    must = partial(must_cross, found)
+    return Ready(operation, cell, (plan.ranks,), mine, buffers, Loop(timed), Loop(once), program=timed.program, must=must)
+
+
+def must_cross(parts: Sequence[Prepared], host_of: Mapping[int, str]) -> Least:
+    """Bytes that must leave and reach each host in a step, whatever the algorithm."""
+    each = [(one.part.times, _must_cross(one, host_of)) for one in parts]
+    hosts = set(host_of.values())
+    out = {host: sum(times * one.out.get(host, 0.0) for times, one in each) for host in hosts}
+    into = {host: sum(times * one.into.get(host, 0.0) for times, one in each) for host in hosts}
+    return Least(out, into, sum(times * one.total for times, one in each))
+
+
+def _must_cross(one: Prepared, host_of: Mapping[int, str]) -> Least:
+    those = {rank: host_of[rank] for rank in taking_part(one.part)}
+    return least(one.ready.operation, one.ready.cell, one.part.groups, those)
 
 
 def _joined(plan: Plan, found: Sequence[Prepared]) -> Program:
@@ -135,7 +152,9 @@ def _turns(plan: Plan, found: Sequence[Prepared]) -> Iterator[tuple[int, int]]:
 
 
 def _program(found: Sequence[Prepared], turns: Sequence[tuple[int, int]]) -> Program:
-    return joined([replace(found[part].program, slots=(_slot(found[part].program, slot),), once=None) for part, slot in turns])
+    programs = [replace(found[part].program, slots=(_slot(found[part].program, slot),), once=None) for part, slot in turns]
+    explain = next((one.explain for one in programs if one.slots[0]), programs[0].explain)  # where this rank rests nothing can fail
+    return replace(joined(programs), explain=explain)
 
 
 def _slot(program: Program, slot: int) -> Any:

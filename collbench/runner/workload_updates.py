@@ -61,7 +61,8 @@ class Shard:
             if number[0] == 0:
                 return
             if number[0] != turn:
-                raise RunFailed(f"server {self.server} got update {number[0]} of rank {worker} when it expected the {turn}th")
+                here = self.roles.servers[self.server]
+                raise RunFailed(f"the server on rank {here} got update {number[0]} of rank {worker} when update {turn} was due")
             for at, many in pieces[0]:
                 yield received(inbox[:many])
                 self.add(at, inbox[:many])

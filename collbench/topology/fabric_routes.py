@@ -14,9 +14,12 @@ from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from collbench.errors import UsageError
 from collbench.topology.fabric import Cable, End, Fabric
 
 Way = tuple[End, End]  # a cable in one direction: from a port, to a port
+
+MOST_STEPS = 20_000_000  # some microseconds and bytes each
 
 
 @dataclass(frozen=True)
@@ -61,12 +64,20 @@ def host_key(name: str) -> str:
 
 
 class Routes:
-    """The ways between ports that take part: `ports` of one rail; built once, then asked for paths under each of so many routings."""
+    """The ways between ports that take part: `ports` of one rail; built once, then asked for paths under each of so many routings.
+
+    Raises UsageError, before it takes long, for so many switches and ports that finding the ways would.
+    """
 
     def __init__(self, fabric: Fabric, ports: Sequence[Attached], routings: int = 1) -> None:
         self._onward = _onward(fabric)
         self.ports = sorted(ports, key=lambda port: (fabric.lids.get(port.end, 0), port.end))
-        self._distance = {leaf: self._distances(leaf) for leaf in dict.fromkeys(port.leaf for port in self.ports)}
+        leaves = dict.fromkeys(port.leaf for port in self.ports)
+        self._check(len(self.ports) ** 2 + len(leaves) * sum(map(len, self._onward.values())))
+        self._distance = {leaf: self._distances(leaf) for leaf in leaves}
+        longest = max((distance.get(leaf, 0) for distance in self._distance.values() for leaf in leaves), default=0)
+        self._check(routings * len(self.ports) * len(leaves) * max(1, longest))
+        self._part = {leaf: next(first for first, distance in self._distance.items() if leaf in distance) for leaf in leaves}
         self._near: dict[tuple[str, str], list[Way]] = {}
         self._tables = [self._routing(number) for number in range(routings)]
 
@@ -74,6 +85,10 @@ class Routes:
     def leaves(self) -> list[str]:
         """The switches that the ports hang on."""
         return list(self._distance)
+
+    def part(self, leaf: str) -> str:
+        """The first of the leaves that paths join with this one: which part of the fabric it is in."""
+        return self._part[leaf]
 
     def possible(self) -> set[Way]:
         """Every way that lies on a shortest path between two of the ports."""
@@ -95,6 +110,14 @@ class Routes:
             ways.append(table[leaf])
             leaf = ways[-1][1][0]
         return tuple(ways)
+
+    def _check(self, steps: int) -> None:
+        if steps > MOST_STEPS:
+            switches = len({port.leaf for port in self.ports})
+            raise UsageError(
+                f"tells of {len(self.ports)} ports on {switches} switches for the hosts of this job: it would take too long to find all "
+                "ways between them; hunt without --cover-links, or among fewer nodes"
+            )
 
     def _routing(self, number: int) -> Mapping[Attached, Mapping[str, Way]]:
         """By destination what each switch on the way to it forwards over. Number 0 goes by LIDs and ports, others are drawn."""

@@ -7,23 +7,26 @@ of all tokens, and the others share the rest evenly.
 from __future__ import annotations
 
 import random
+import re
 from fractions import Fraction
 
 from collbench.errors import UsageError
 from collbench.operations.traffic import Traffic
 from collbench.workloads.exchange import Exchange, Regime, Shape, Step
-from collbench.workloads.laying import counted, everybody, need_ranks, printable
+from collbench.workloads.laying import counted, everybody, need_ranks, need_table, printable
 from collbench.workloads.shaping import need_transformer
 
+_NUMBER = re.compile(r"\d{1,9}(?:\.\d{1,9}|/\d{1,9})?", re.ASCII)  # a Fraction takes exponents, too, and works them out to the last digit
 # To the experts, and back: gradients of results, too, go where the results came from.
 _FORWARD = ("tokens to their experts", "results back to the tokens' ranks")
 _BACKWARD = ("gradients of results to the experts", "gradients of tokens back to their ranks")
 
 
 def _step(shape: Shape) -> Step:
-    need_transformer(shape, REGIME.name)
     need_ranks(shape, 2, REGIME.name)
+    need_table(shape, REGIME.name)
     _check_experts(shape)
+    need_transformer(shape, REGIME.name, shape.top_k)
     imbalance, seed = _imbalance(shape), _seed(shape)
     there = _routed(shape, imbalance, random.Random(f"experts, {seed}").randrange(shape.ranks))
     name = f"experts, imbalance {float(imbalance):g}, seed {seed}"
@@ -89,8 +92,8 @@ def _imbalance(shape: Shape) -> Fraction:
 def _typed_imbalance(shape: Shape) -> Fraction:
     text = shape.options.get("imbalance") or "1"
     try:
-        value = Fraction(text) if len(text) <= 20 else Fraction(0)
-    except (ValueError, ZeroDivisionError):
+        value = Fraction(text) if _NUMBER.fullmatch(text) else Fraction(0)
+    except ZeroDivisionError:
         value = Fraction(0)
     if value < 1:
         raise UsageError(

@@ -8,6 +8,8 @@ from collbench.errors import UsageError
 from collbench.operations.groups import Groups
 from collbench.workloads.exchange import Shape
 
+_MOST_IN_TABLE = 8192  # half a gigabyte
+
 
 def counted(number: int, what: str) -> str:
     """ "1 rank", "3 ranks"."""
@@ -23,6 +25,15 @@ def need_ranks(shape: Shape, least: int, regime: str) -> None:
     """Raises UsageError where there are fewer ranks than `least`."""
     if shape.ranks < least:
         raise UsageError(f"{regime} over {counted(shape.ranks, 'rank')}: it needs {least} or more; start more with --ranks, srun or mpirun")
+
+
+def need_table(shape: Shape, regime: str) -> None:
+    """Raises UsageError for so many ranks that a table of what each sends to each other one would fill the memory."""
+    if shape.ranks > _MOST_IN_TABLE:
+        raise UsageError(
+            f"{regime} over {counted(shape.ranks, 'rank')}: what each sends to each other one is kept in a table, and {_MOST_IN_TABLE:,} "
+            "ranks are the most that it is made for; start fewer"
+        )
 
 
 def by_host(shape: Shape) -> Groups:

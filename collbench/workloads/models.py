@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from collbench.errors import UsageError
+from collbench.workloads.laying import printable
 
 _FILE = Path(__file__).with_name("models.toml")
 _NUMBER = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)([KMBGT]?)", re.IGNORECASE | re.ASCII)
@@ -65,7 +66,7 @@ def model_named(text: str) -> Model:
         return found
     match = _NUMBER.fullmatch(typed)
     if not match:
-        shown = "".join(letter if letter.isprintable() else "?" for letter in typed[:40])
+        shown = printable(typed)
         known = ", ".join(models())
         raise UsageError(f"model '{shown}' is unknown: choose from {known}, or give its number of parameters, like 340M or 1.5B")
     return Model(name=typed, parameters=_parameters(typed, match), source="typed")

@@ -13,7 +13,7 @@ from collbench.errors import UsageError
 from collbench.operations.traffic import Traffic
 from collbench.workloads.buckets import Bucket, buckets
 from collbench.workloads.exchange import Exchange, Regime, Shape, Step
-from collbench.workloads.laying import by_host, counted, everybody, need_ranks, printable
+from collbench.workloads.laying import by_host, counted, everybody, need_ranks, need_table, printable
 from collbench.workloads.shaping import BUCKET, whole
 
 UPDATES = ("synchronous", "asynchronous", "sharded")
@@ -73,6 +73,8 @@ def _update(shape: Shape) -> str:
 def _step(shape: Shape) -> Step:
     who = roles(shape)
     alone = _update(shape) == "asynchronous"
+    if not alone:
+        need_table(shape, REGIME.name)
     parts = buckets(shape)
     one_way = _messages if alone else _incast
     push = [exchange for one in parts for exchange in one_way(shape, who, one, push=True)]

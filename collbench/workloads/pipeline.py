@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from collbench.errors import UsageError
 from collbench.operations.groups import Groups
@@ -47,13 +47,18 @@ def _boundaries(stages: Groups) -> Iterator[tuple[Groups, str]]:
 def _stages(shape: Shape) -> Groups:
     """The ranks of each stage; neighbours are on one host as far as possible. Raises UsageError for a number that does not fit."""
     number = whole(shape, "stages") or shape.ranks
-    if number < 2 or shape.ranks % number:
-        fit = [str(n) for n in range(2, shape.ranks + 1) if shape.ranks % n == 0]
-        raise UsageError(f"--stages {number} does not divide {counted(shape.ranks, 'rank')} into a pipeline: choose {' or '.join(fit[:8])}")
+    fit = [n for n in range(2, shape.ranks + 1) if shape.ranks % n == 0]
+    if number not in fit:
+        raise UsageError(f"--stages {number} does not divide {counted(shape.ranks, 'rank')} into a pipeline: choose {_listed(fit[:8])}")
     if number > shape.layers:
-        typed = f"choose --stages {shape.layers} or fewer" if shape.layers > 1 else "give --layers 2 or more"
+        fewer = [n for n in fit if n <= shape.layers]
+        typed = f"choose --stages {_listed(fewer[-8:])}" if fewer else f"give --layers {fit[0]} or more"
         raise UsageError(f"{number} stages have too few layers, {shape.layers} in all: {typed}, or a deeper model")
     return blocks(host_after_host(shape), shape.ranks // number)
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    return " or ".join(map(str, numbers))
 
 
 REGIME = Regime(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from collbench.errors import UsageError
 from collbench.workloads.exchange import Regime
+from collbench.workloads.laying import printable
 
 # The room's own furniture. Everything else in this folder is a regime.
 FURNITURE = frozenset({"__init__", "buckets", "bytes", "exchange", "laying", "models", "moved", "registry", "shaping"})
@@ -27,6 +28,6 @@ def regime_named(name: str) -> Regime:
     """The regime called `name` ("_" for "-" will do). Raises UsageError that lists the known ones."""
     found = regimes().get(name.strip().lower().replace("_", "-"))
     if found is None:
-        shown = "".join(letter if letter.isprintable() else "?" for letter in name[:40])
+        shown = printable(name)
         raise UsageError(f"workload '{shown}' is unknown: choose from {', '.join(regimes())}")
     return found

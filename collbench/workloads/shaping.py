@@ -26,6 +26,7 @@ HELP = {
     "top_k": "experts that each token is sent to",
 }
 _MOST = 10**9  # of anything that is counted
+_MOST_BYTES = 2**40  # of the activations of a microbatch
 
 
 def words(regime: Regime) -> dict[str, str]:
@@ -65,8 +66,8 @@ def host_numbers(names: Sequence[str]) -> tuple[int, ...]:
     return tuple(numbers[name] for name in names)
 
 
-def need_transformer(shape: Shape, regime: str) -> None:
-    """Raises UsageError where layers, hidden size or sequence are not known."""
+def need_transformer(shape: Shape, regime: str, copies: int = 1) -> None:
+    """Raises UsageError where layers, hidden size or sequence are not known, or so many copies of activations larger than any memory."""
     missing = [name for name in ("layers", "hidden", "sequence") if not getattr(shape, name)]
     if missing:
         named = ", ".join(missing[:-1]) + " and " * (len(missing) > 1) + missing[-1]
@@ -74,6 +75,9 @@ def need_transformer(shape: Shape, regime: str) -> None:
             f"{regime} needs {named}, which model '{shape.name}' does not say: "
             f"choose bert-large or gpt2-xl, or give {', '.join(f'--{name}' for name in missing)}"
         )
+    if shape.hidden * shape.sequence * shape.microbatch * shape.element_bytes * copies > _MOST_BYTES:
+        smaller = ", ".join(_option(name) for name in ("microbatch", "sequence", "hidden", *(["top_k"] if copies > 1 else [])))
+        raise UsageError(f"{regime} of a microbatch whose activations are more than 1 TiB: give smaller ones of {smaller}")
 
 
 def whole(shape: Shape, name: str) -> int | None:

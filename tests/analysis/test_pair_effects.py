@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from collbench.analysis.pair_effects import PairFinding, doubts, findings, suspects
+from collbench.analysis.pair_finding import hosts_of
 from collbench.operations.tournament import circle_round, schedule
 from collbench.results.pairs import PairMatrix
 from tests.analysis.pair_matrices import Made, only
@@ -277,3 +278,17 @@ def test_any_figures_are_survived(figures: tuple[np.ndarray, ...]) -> None:
         assert 0 <= each.ratio < 1
         assert each.sentence(matrix.places)
     assert all(isinstance(each, str) for each in doubts(matrix))
+
+
+def test_a_rank_is_on_the_host_that_its_name_tells_and_other_brackets_are_part_of_a_name() -> None:
+    names = (
+        "rank 3 (node1)",
+        "rank 12 (a (b))",
+        "node1",
+        "rack 2 (node1)",
+        "gpu (node1)",
+        "rank x (node1)",
+        "rank 3 (node1) ",
+        "rank 3 ()",
+    )
+    assert hosts_of(names) == ("node1", "a (b)", *names[2:])

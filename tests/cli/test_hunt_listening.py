@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import json
+import signal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from collbench.cli.hunt_listening import HuntListening, answer_of, options_of
-from collbench.errors import RunFailed, UsageError
+from collbench.errors import Interrupted, RunFailed, UsageError
+from collbench.hunt import drain
 from collbench.hunt.asks import Answer, Figure
+from collbench.hunt.managers import Said
 from collbench.hunt.verdict import CONFIRMED, Suspect, Verdict
+from collbench.results.hunts import HuntRound
 from tests.hunt.test_cover import FAT_TREE, nodes
 from tests.results.test_hunts import a_round
 
@@ -99,21 +105,99 @@ def test_whom_we_made_slow_ourselves_is_not_drained(arguments: argparse.Namespac
     assert (told["no_drain"], told["drains"]) == (why, [])
 
 
+@pytest.mark.parametrize(
+    ("flag", "why"),
+    [
+        ("oversubscribed", "there were more ranks than cores, so that they waited for a core: start fewer"),
+        ("shared_gpu", "several ranks drove one GPU: start one for each"),
+        ("few_samples", None),
+    ],
+)
+def test_nobody_is_drained_for_how_the_launch_was_started(flag: str, why: str | None, tmp_path: Path) -> None:
+    listening = HuntListening(typed())
+    listening.begin_hunt({**ABOUT, **listening.plan(ABOUT)}, str(tmp_path))
+    last = None
+    while asked := listening.next(last):
+        n = len(asked["groups"])
+        each, none = (1e9,) * n, (None,) * n
+        last = HuntRound(0, asked["kind"], "sweep", "", asked["groups"], each, each, (1e-6,) * n, none, none, (0,) * n, none,
+                         flags=(flag,) if last is None else ())  # fmt: skip
+    listening._verdict = SICK
+    listening.verdict(ABOUT)
+    listening.act(tmp_path, events([]))
+    told = json.loads((tmp_path / "recommendation.json").read_text())
+    assert (told["no_drain"], len(told["drains"])) == (why, 0 if why else 1)
+
+
 def test_apply_drains_keeps_what_it_did_and_says_how_to_undo_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     there: dict[str, Any] = {}
 
     def apply(told: Any, cap: Any, env: Any, note: Any) -> Any:
         there.update(stored=(tmp_path / "recommendation.json").is_file(), cap=cap.text)
         note({"node": NAMES[3], "action": "drained"})
-        return argparse.Namespace(as_json=lambda: [{"node": NAMES[3]}], lines=lambda: ["undo it with: this"], refused="")
+        return argparse.Namespace(lines=lambda: ["undo it with: this"], refused="")
 
     monkeypatch.setattr("collbench.hunt.drain.apply", apply)
     kept: list[Any] = []
     listening = concluded(typed(apply=True, max_drain="3"))
     listening.act(tmp_path, events(kept))
     assert there == {"stored": True, "cap": "3"} and kept == [("drain", {"node": NAMES[3], "action": "drained"})]
-    assert json.loads((tmp_path / "recommendation.json").read_text())["applied"] == [{"node": NAMES[3]}]
+    assert json.loads((tmp_path / "recommendation.json").read_text())["applied"] == [{"node": NAMES[3], "action": "drained"}]
     assert listening._advice[-1] == "undo it with: this"
+
+
+def test_what_stands_against_draining_is_kept_and_said(tmp_path: Path) -> None:
+    listening = concluded(typed(apply=True, slowed=["by=10%"]))
+    listening.act(tmp_path, events([]))
+    told = json.loads((tmp_path / "recommendation.json").read_text())
+    assert (told["applied"], told["refused"]) == ([], "nobody is drained: ranks were slowed on purpose (--slowed)")
+    assert listening._advice[-1] == told["refused"]
+
+
+@pytest.fixture
+def drained(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Slurm that drains whoever is named; the second node is never reached: Ctrl-C comes before."""
+    out: set[str] = set()
+
+    def ask(words: Any, env: Any) -> Said:
+        if "update" not in words:
+            nodes = "\n".join(f"NodeName={name} State=IDLE{'+DRAIN' * (name in out)}" for name in NAMES if name in words or len(words) == 5)
+            return Said(0, nodes)
+        if out:
+            raise Interrupted(signal.SIGINT)
+        out.add(words[2].removeprefix("NodeName="))
+        return Said(0)
+
+    monkeypatch.setattr("collbench.hunt.drain.apply", partial(drain.apply, ask=ask))
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+
+
+TWO = Verdict(NAMES, tuple(Suspect("node", (place,), CONFIRMED, 0.5, partners=(0, 1)) for place in (3, 5)), {"sweep": 8}, 20)
+
+
+def test_what_was_drained_before_ctrl_c_is_kept_with_the_line_that_undoes_it(drained: None, tmp_path: Path) -> None:
+    listening = concluded(typed(apply=True, max_drain="3"))
+    listening._verdict = TWO
+    with pytest.raises(Interrupted):
+        listening.act(tmp_path, events([]))
+    (applied,) = json.loads((tmp_path / "recommendation.json").read_text())["applied"]
+    assert (applied["node"], applied["action"], applied["undo"]) == (
+        NAMES[3], "drained", f"scontrol update NodeName={NAMES[3]} State=RESUME",
+    )  # fmt: skip
+
+
+def test_where_the_disk_is_full_after_a_drain_the_sentence_says_how_to_undo_it(
+    drained: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(folder: Path, told: Any) -> Path:
+        if told["applied"]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return folder / "recommendation.json"
+
+    monkeypatch.setattr("collbench.hunt.recommendation.store", full)
+    said = rf"cannot be written \(No space left on device\).*{NAMES[3]} is drained; undo it with: scontrol update NodeName={NAMES[3]} "
+    with pytest.raises(RunFailed, match=said):
+        concluded(typed(apply=True)).act(tmp_path, events([]))
 
 
 def test_a_folder_that_cannot_be_written_is_a_failure_with_a_sentence(tmp_path: Path) -> None:

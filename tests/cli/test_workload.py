@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import argparse
 import csv
 import io
 import json
 import re
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from collbench.cli import workload
+from collbench.launch.info import LaunchInfo
 from collbench.results.workloads import StepRow, read_workload
+from collbench.runner.request import Request
 from collbench.workloads.registry import regimes
 from tests.cli.command import BIN, one_sentence, run, run_here
 from tests.conftest import sample
@@ -48,6 +53,29 @@ def test_the_layout_that_is_asked_for(tmp_path: Path) -> None:
     assert {(one["operation"], one["groups"], one["group_ranks"]) for one in exchanges} == {
         ("reducescatter", 2, 4), ("allreduce", 4, 2), ("allgather", 2, 4),
     }  # fmt: skip
+
+
+ALONE = LaunchInfo("srun", 0, 2, 0, 1, "tcp://h", "t")
+
+
+@pytest.mark.parametrize(
+    ("info", "ranks_per_node", "gpus_each", "hosts"),
+    [
+        (None, None, 1, (0,) * 6),
+        (None, 4, 1, (0, 0, 0, 0, 1, 1)),
+        (None, 3, 2, (0,) * 6 + (1,) * 6),
+        (ALONE, None, 1, (0, 0, 0, 1, 1, 1)),  # a task that becomes three on each node
+        (ALONE, 2, 2, (0, 0, 0, 0, 1, 1, 1, 1)),
+        (replace(ALONE, ranks=4, local_ranks=2), 1, 1, (0, 0, 1, 1)),
+    ],
+)
+def test_hosts_of_a_launch_that_is_only_planned(
+    info: LaunchInfo | None, ranks_per_node: int | None, gpus_each: int, hosts: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workload, "local_ranks", lambda request, env: 6)
+    monkeypatch.setattr(workload, "node_ranks", lambda request, info, env: 3)
+    request = cast(Request, argparse.Namespace(gpus_per_process=gpus_each))
+    assert workload._hosts(request, argparse.Namespace(ranks_per_node=ranks_per_node), info) == hosts
 
 
 def test_a_plan_for_people(tmp_path: Path) -> None:

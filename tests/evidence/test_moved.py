@@ -1,11 +1,13 @@
 """What counters say of a cell: ratios, unknowns, and rows whose bytes did not take the network."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from collbench.evidence.crossing import Least
 from collbench.evidence.moved import Ran, bypassed, evidence
 from collbench.operations.registry import operations
 from tests.helpers import make_cell
@@ -39,6 +41,13 @@ def test_bytes_are_set_against_what_must_cross():
     assert (moved["iterations"], moved["at_least_bytes"], moved["other_path"], moved["inside"]) == (100, 200 * MIB, None, None)
     assert host["interfaces"]["eth0"]["tx_bytes"] == 100 * MIB + 66 * 3500
     assert json.loads(json.dumps(moved)) == moved
+
+
+def test_what_must_cross_may_be_told():
+    must = Least({"h1": 5.0 * MIB}, {"h2": 5.0 * MIB}, 5.0 * MIB)
+    found = evidence(replace(ran(operation="barrier", size=4), must=must), {"h1": seen(400 * MIB), "h2": seen(rx=100 * MIB)})
+    assert found["at_least_bytes"] == 500 * MIB and found["hosts"]["h1"]["out"]["at_least_bytes"] == 500 * MIB
+    assert found["hosts"]["h2"]["in"]["at_least_bytes"] == 500 * MIB
 
 
 def test_ranks_that_share_a_memory_are_called_out():

@@ -175,6 +175,12 @@ def test_512_hosts_in_three_rounds() -> None:
     assert len(found.rounds) <= 3
 
 
+def test_a_fabric_that_is_too_large_is_one_sentence_with_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("collbench.topology.fabric_routes.MOST_STEPS", 100)
+    with pytest.raises(UsageError, match=r"^fabric file '.*' tells of 16 ports on 4 switches for the hosts of this job: it would take too"):
+        cover_links(FAT_TREE, nodes(16))
+
+
 @given(st.data())
 @settings(max_examples=80, deadline=None)
 def test_a_damaged_fabric_is_covered_as_far_as_it_goes_or_refused(data: st.DataObject) -> None:

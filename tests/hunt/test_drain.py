@@ -224,6 +224,26 @@ class TestApply:
         found = apply(told, parse_cap("2"), {}, ask=ask)
         assert found.entries[0]["action"] == "failed" and found.lines()[0].startswith("node07 is not drained: node07 is a pod, and which")
 
+    @pytest.mark.parametrize("refuses", ["", "Access denied"])
+    def test_two_hunts_at_the_same_time_do_not_pass_the_cap_together(self, refuses: str) -> None:
+        cluster = Cluster()
+
+        def meanwhile(words: Sequence[str], env: Mapping[str, str]) -> Said:
+            if "State=DRAIN" in words:  # after the first look the other hunt drains its own
+                cluster.reasons["node50"] = MINE
+            if "State=RESUME" in words and refuses:
+                return Said(1, why=refuses)
+            return cluster(words, env)
+
+        found = apply(recommended(), parse_cap("1"), {}, ask=meanwhile)
+        past = "with it more nodes than --max-drain 1 allows are drained, since others were meanwhile"
+        if refuses:
+            undo = "scontrol update NodeName=node07 State=RESUME"
+            assert found.lines() == [f"node07 is drained, and could not be brought back ({refuses}): {past}", f"undo it with: {undo}"]
+            return
+        assert cluster.drained == ["node50"] and found.undo == []
+        assert found.lines() == [f"node07 was drained and is brought back: {past}"] and found.entries[0]["action"] == "left"
+
     def test_slurm_that_does_not_answer_drains_nobody(self) -> None:
         found = apply(recommended(), parse_cap("2%"), {}, ask=lambda words, env: Said(None, why="scontrol did not answer within 20 s"))
         assert found.lines() == [

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from collbench.errors import UsageError
-from collbench.hunt.asks import PAIRS, Options
+from collbench.hunt.asks import PAIRS, Ask, Figure, Options
 from collbench.hunt.hunt import hunt, promise
+from collbench.hunt.trials import Trial
 from collbench.hunt.verdict import CLEARED, CONFIRMED, INCONCLUSIVE, Verdict
 from tests.hunt.made_up import MadeUp, Played, play
 
@@ -194,6 +197,11 @@ def test_wrong_data_is_told() -> None:
     assert found.evidence[-1] == "node002: elements arrived wrong in 9 of the 9 measurements it was in"
 
 
+def test_a_sentence_of_figures_without_any_to_compare_with_says_so() -> None:
+    told = Trial(0, 1, well=True, values={"latency": 1e6}).sentence(["a", "b"])
+    assert told == "again with b: 1.000 µs; nothing to compare it with"
+
+
 def test_a_latency_that_is_not_measured_is_no_harm() -> None:
     made = MadeUp(8).node(2)
     made.no_latency = True
@@ -215,9 +223,60 @@ def test_the_same_seed_asks_the_same() -> None:
 
 
 def test_rounds_that_are_too_few_are_refused_with_the_number_that_is_enough() -> None:
-    with pytest.raises(UsageError, match=r"5 rounds are too few for 16 places: .* allow 6 or more"):
+    with pytest.raises(
+        UsageError, match=r"5 rounds are too few for 16 places: .* allow 6 or more \(a larger --budget, or a smaller --max-time\)"
+    ):
         promise(16, Options(method="pairs", most_rounds=5))
     assert promise(16, Options(method="pairs", most_rounds=6)) == 6
+
+
+@pytest.mark.parametrize(("n", "asked", "least"), [(16, 1, 3), (16, 2, 3), (9, 3, 4), (4, 2, 3)])
+def test_a_sweep_too_short_to_tell_anything_is_refused_and_not_called_nobody(n: int, asked: int, least: int) -> None:
+    with pytest.raises(UsageError, match=rf"does not tell a sick one of {n} places .* allow {least} or more \(--rounds {least}\)"):
+        promise(n, Options(method="pairs", rounds=asked))
+    assert confirmed(played(MadeUp(n).node(2), rounds=least).result) == nodes(2)
+
+
+def test_where_too_few_pairs_gave_figures_there_is_no_verdict() -> None:
+    made = MadeUp(4).node(0)
+    asked = made._figure
+
+    def without_a_pair(ask: Ask, group: tuple[int, ...], common: NDArray[np.float64]) -> Figure:
+        return Figure(None, na="lost") if group == (2, 3) else asked(ask, group, common)
+
+    made._figure = without_a_pair  # type: ignore[method-assign]
+    verdict = played(made).result
+    assert verdict.result == "no verdict"
+    assert verdict.no_verdict == "only 2 of 4 places give figures with enough others: too few to tell a sick one from the others"
+
+
+def test_a_place_with_figures_of_two_others_alone_is_not_called_well() -> None:
+    made = MadeUp(8).node(5)
+    asked = made._figure
+
+    def hardly(ask: Ask, group: tuple[int, ...], common: NDArray[np.float64]) -> Figure:
+        return Figure(None, na="lost") if 3 in group and not {0, 1} & set(group) else asked(ask, group, common)
+
+    made._figure = hardly  # type: ignore[method-assign]
+    verdict = played(made).result
+    assert confirmed(verdict) == nodes(5)
+    (open_one,) = verdict.of(INCONCLUSIVE)
+    assert open_one.places == (3,) and "whether it is slow cannot be told" in open_one.evidence
+
+
+def test_groups_of_too_few_places_are_pairs_and_it_is_said() -> None:
+    verdict = played(MadeUp(6).node(2), method="groups").result
+    assert confirmed(verdict) == nodes(2)
+    assert "groups take 8 places or more, and cover no links: pairs were measured instead of them" in verdict.notes
+
+
+def test_who_is_alone_on_its_switch_may_be_slow_for_that_switch() -> None:
+    says = "nobody else who takes part hangs on its switch (alone): that switch and its cables may as well be the reason"
+    leaves = tuple("alone" if place == 5 else str(place % 2) for place in range(16))
+    (found,) = played(MadeUp(16).node(5), leaf_of=leaves).result.of(CONFIRMED)
+    assert found.evidence[-1] == says
+    (found,) = played(MadeUp(16).node(4), leaf_of=leaves).result.of(CONFIRMED)
+    assert says not in found.evidence
 
 
 def test_a_limit_of_all_rounds_is_kept_by_a_shorter_sweep() -> None:

@@ -52,6 +52,25 @@ def test_slow_inside_too_is_inside_the_host() -> None:
         assert (found.kind, found.part) == ("inside", IN_HOST), seed
 
 
+def test_the_ratio_of_who_is_slow_inside_is_that_of_its_ranks_and_no_longer_of_its_messages() -> None:
+    made = cluster().busy(2, 0.3)
+    made.inside[2] = 0.6
+    before = replace(confirmed(ratio=0.3), low=0.29, high=0.31)
+    (found,) = isolated(made, before).result
+    assert found.ratio == pytest.approx(0.6, rel=0.1) and (found.low, found.high) == (None, None)
+    (found,) = isolated(cluster().slow_nic(2, "eth1"), before).result
+    assert (found.ratio, found.low, found.high) == (0.3, 0.29, 0.31)
+
+
+def test_where_the_inside_was_not_measured_busy_cores_are_not_ruled_out() -> None:
+    alone = Options(nics=("eth0",))
+    (found,) = isolated(MadeUp(16).rails("eth0").slow_nic(2, "eth0"), confirmed(), options=alone).result
+    assert found.part == "its way to the network (eth0)"
+    assert found.evidence[-1].startswith("it was not measured inside") and "cores" in found.evidence[-1]
+    (found,) = isolated(MadeUp(16).rails("eth0").slow_nic(2, "eth0"), confirmed(), options=replace(alone, can_inside=True)).result
+    assert found.evidence[-1].startswith("eth0: ")
+
+
 def test_slow_over_all_interfaces_and_well_inside_is_the_way_to_the_network() -> None:
     for seed in SEEDS:
         made = cluster(seed).slow_nic(2, "eth0").slow_nic(2, "eth1")

@@ -73,7 +73,7 @@ class TestLines:
             ("sender", "CB6102", "sends at 51 % of the others"),
             ("receiver", "CB6103", "receives at 51 % of the others"),
             ("latency", "CB6104", "takes 1.96 times as long as the others for a small message"),
-            ("inside", "CB6106", "its ranks reach 51 % among themselves of what others do among theirs"),
+            ("inside", "CB6106", "reaches 51 % among its own ranks of what others do among theirs"),
             ("scale", "CB6107", "reaches 51 % of the others in larger groups"),
         ],
     )
@@ -114,9 +114,26 @@ class TestLines:
         assert only(told)["node"] == "node01" and "CB6102 node01 sends at 51 %" in only(told)["reason"]
         assert told["suspects"][0]["places"] == ["rank 3 (node01)"] and told["suspects"][0]["hosts"] == ["node01"]
 
+    @pytest.mark.parametrize(
+        ("kind", "advice"),
+        [
+            ("node", "look at node07 and its link (NIC, cable, switch port): it sends and receives at 51 % of the others"),
+            ("receiver", "look at node07 and its link (NIC, cable, switch port): it receives at 51 % of the others"),
+            ("latency", "look at node07: it takes 1.96 times as long as the others for a small message"),
+            ("inside", "look at node07: it reaches 51 % among its own ranks of what others do among theirs"),
+            ("scale", "look at node07: it reaches 51 % of the others in larger groups"),
+        ],
+    )
+    def test_where_to_look_is_the_node_or_its_link(self, kind: str, advice: str) -> None:
+        assert recommended(suspect(kind))["suspects"][0]["advice"] == advice
+
+    def test_a_name_in_brackets_is_no_rank_and_stays_whole(self) -> None:
+        (told,) = recommendation(verdict(suspect("node", 0, partners=()), names=("rack 3 (node01)",)), about())["suspects"]
+        assert told["hosts"] == ["rack 3 (node01)"]
+
     def test_people_read_what_to_type_and_how_to_undo_it(self) -> None:
         assert lines(recommended(suspect(part="the interface eth1"))) == [
-            "CB6101: look at node07 (the interface eth1), which sends and receives at 51 % of the others; "
+            "CB6101: look at node07 (the interface eth1): it sends and receives at 51 % of the others; "
             "`collbench explain CB6101` says more",
             "to take node07 out of use:", f"  {DRAIN}",
             "to bring node07 back:", "  scontrol update NodeName=node07 State=RESUME",

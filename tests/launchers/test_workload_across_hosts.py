@@ -98,7 +98,15 @@ def launched(bed: Hosts, typed: tuple[str, ...], folder: Path, per_host: int, ti
     done = bed.run(0, [*line, "--backend", backend, "--no-parts", "--out", str(folder / "run")], timeout, environment())
     _, (row,), warnings = read_workload(stored(done, folder))
     assert (row.na, row.wrong, row.nodes, warnings) == (None, 0, len(bed.names), [])
+    if "asynchronous" not in row.flags:
+        assert crossed(row) and all(ratio > 1 - NEAR for ratio in crossed(row)) and "other_path" not in row.flags
     return row
+
+
+def crossed(row: StepRow) -> list[float]:
+    """What collbench itself counted at each host and direction, in parts of what has to cross there at least."""
+    ways = [host[way] for host in row.evidence["moved"]["hosts"].values() for way in ("out", "in")]
+    return [float(way["ratio"]) for way in ways if way["at_least_bytes"]]
 
 
 def between(bed: Hosts, case: Case, folder: Path, steps: int) -> tuple[StepRow, list[tuple[int, int]]]:

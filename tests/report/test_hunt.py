@@ -5,12 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import json
+from math import nan
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from collbench.errors import UsageError
+from collbench.hunt.recommendation import FILE
 from collbench.report.hunt import write_hunt
 from collbench.report.summary import report_run
 from collbench.results.folder import HUNT, RunFolder
@@ -62,9 +64,16 @@ def test_the_whole_text() -> None:
     ]
 
 
+def test_a_command_to_be_pasted_is_never_broken_into_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("collbench.report.hunt.width_of", lambda out: 40)
+    command = f"  scontrol update NodeName=b State=DRAIN Reason={'slow ' * 20}."
+    said = text_of(about(SICK), advice=("to take b out of use:", command)).splitlines()
+    assert command in said and max(len(line) for line in said if line != command) <= 40
+
+
 def test_nobody_and_no_verdict_say_so() -> None:
-    assert text_of(about(result="nobody")).splitlines()[1] == "nobody is slower than the others"
-    assert text_of(about(CLEARED, result="nobody")).splitlines()[1] == "nobody is slower than the others: 1 cleared"
+    assert text_of(about(result="nobody")).splitlines()[1] == "nobody stands out"
+    assert text_of(about(CLEARED, result="nobody")).splitlines()[1] == "nobody stands out: 1 cleared"
     few = about(result="no verdict", verdict={"no_verdict": "two places: which of them is slow cannot be told"})
     assert text_of(few).splitlines()[1] == "no verdict: two places: which of them is slow cannot be told"
     assert text_of(about(UNDECIDED, result="no verdict")).splitlines()[1] == "no verdict: 1 inconclusive"
@@ -162,6 +171,7 @@ def test_a_hunt_that_broke_off_judges_nobody(tmp_path: Path) -> None:
     folder.append_round(a_round().as_json(), HUNT)
     folder.end_early("abort", "rank 3 was killed", 4)
     out = reported(tmp_path / "run")[1]
+    assert out.startswith("run (1 round, not finished)\n")  # though run.json could still be completed
     assert "hunt among 4 nodes, over mpi, messages of 1 MiB, 1 round (at most 9 were promised)" in out
     assert "the hunt broke off: nobody is judged; start it again" in out and "confirmed" not in out
 
@@ -170,6 +180,29 @@ def test_a_page_and_metrics_say_that_a_hunt_is_not_on_them(run: Path, tmp_path: 
     err = reported(run, markdown=tmp_path / "page.md")[2]
     assert err == f"{run} holds a hunt, which is shown by `collbench report {run}` alone\n"
     assert "holds a hunt" in (tmp_path / "page.md").read_text()
+
+
+def test_a_place_that_gave_no_figures_is_not_called_slow_and_reads_the_same_from_disk(tmp_path: Path) -> None:
+    silent = {**UNDECIDED, "kind": "node", "places": [1], "ratio": nan, "evidence": ["no figure of its last 3 of 5 pairs: gone"]}
+    hunt = about(silent, result="no verdict")
+    folder = RunFolder.create(tmp_path / "run", "hunt", {"hunt": hunt})
+    for number in range(5):
+        folder.append_round(a_round(number).as_json(), HUNT)
+    folder.finish(exit_code=3)
+    assert "inconclusive: b could not be measured" in text_of(hunt).splitlines()
+    code, out, err = reported(tmp_path / "run")
+    assert (code, err, out) == (0, "", f"run (5 rounds)\n{text_of(hunt)}")
+    for format in ("csv", "json"):
+        assert reported(tmp_path / "run", format=format)[1] == text_of(hunt, format)
+    (record,) = csv.DictReader(io.StringIO(text_of(hunt, "csv")))
+    assert (record["state"], record["ratio"]) == ("inconclusive", "")
+
+
+def test_a_recommendation_that_cannot_be_read_is_said_and_the_hunt_is_shown(run: Path) -> None:
+    (run / FILE).write_text("{")
+    code, out, err = reported(run)
+    assert (code, out) == (0, f"run (5 rounds)\n{text_of(about(SICK))}")
+    assert err == f"{run / FILE} cannot be read (not JSON (JSONDecodeError)): remove it, or hunt again\n"
 
 
 def test_a_csv_file_of_hunts(run: Path, tmp_path: Path) -> None:

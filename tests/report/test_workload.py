@@ -241,6 +241,14 @@ def test_the_command_shows_it_and_writes_one_csv_file(tmp_path: Path) -> None:
     assert (tmp_path / "steps.csv").read_bytes().decode() == text_of(ROW, format="csv")
 
 
+def test_several_runs_have_one_csv_header_whoever_is_empty(tmp_path: Path) -> None:
+    runs = [stored(tmp_path / "none"), stored(tmp_path / "a", ROW), stored(tmp_path / "b", replace(ROW, backend="mpi"))]
+    out = io.StringIO()
+    report_run(runs, tmp_path / "steps.csv", "csv", out, err=io.StringIO())
+    whole = text_of(ROW, replace(ROW, backend="mpi"), format="csv")
+    assert out.getvalue() == whole and (tmp_path / "steps.csv").read_bytes().decode() == whole
+
+
 def test_a_run_json_that_does_not_fit(tmp_path: Path) -> None:
     folder = stored(tmp_path / "run", ROW)
     (folder / "run.json").write_text(json.dumps({"schema": 1, "operation": "workload", "workload": []}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -120,7 +121,7 @@ def test_a_run_json_that_names_no_places_is_refused(about: Any, stored: Store) -
 @given(where=st.sampled_from(["verdict", "suspect"]), name=st.text(max_size=3) | st.sampled_from([*VERDICT, *SUSPECT]), value=JSON)
 @settings(max_examples=200, deadline=None)
 def test_a_verdict_that_was_altered_is_refused_or_whole(where: str, name: str, value: Any) -> None:
-    from collbench.report.hunt import as_object
+    from collbench.report.hunt import as_object, write_hunt
     from collbench.results.reader import Run
 
     verdict = {**VERDICT, name: value} if where == "verdict" else {**VERDICT, "suspects": [{**SUSPECT, name: value}]}
@@ -130,3 +131,5 @@ def test_a_verdict_that_was_altered_is_refused_or_whole(where: str, name: str, v
     except UsageError:
         return
     assert as_object(about)["result"] in ("confirmed", "nobody", "no verdict")
+    for format in ("table", "csv", "json"):
+        write_hunt(about, format, io.StringIO(), color=False)

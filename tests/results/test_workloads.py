@@ -78,6 +78,7 @@ def test_a_line_that_was_cut_or_altered_is_a_warning(tmp_path) -> None:
         ({"staleness": {"p50": "much"}}, "'staleness' is"),
         ({"parts": [{}]}, "of a part is"),
         ({"parts": [{**PART, "times": "3"}]}, "'times' of a part is '3'"),
+        *[({"parts": [{key: PART[key] for key in PART if key != name}]}, f"'{name}' of a part is 'missing'") for name in PART],
         ({"wrong": True}, "'wrong' is 'True'"),
     ],
 )

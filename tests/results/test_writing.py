@@ -227,6 +227,7 @@ def test_every_write_is_watched(run: RunFolder, monkeypatch: pytest.MonkeyPatch)
         ("allreduce", 1, "1 of 40 cells: it is in {path}; go on with --resume {path}"),
         ("run-quick", 12, "12 of 40 cells: they are in {path}; go on with --resume {path}"),
         ("pairs", 3, "3 of 40 rounds: `collbench report {path}` shows them"),
+        ("workload", 3, "3 of 40 rows: `collbench report {path}` shows them"),
     ],
 )
 def test_how_far_it_came(tmp_path: Path, operation: str, rows: int, sentence: str) -> None:

@@ -6,21 +6,24 @@ import json
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar, cast
 
 import pytest
 
 from collbench.backends import registry
 from collbench.backends.simulated import ALPHA_S, BETA_BYTES_PER_S, SimulatedBackend
 from collbench.backends.slowing import parse_slowing
-from collbench.errors import CollbenchError, UsageError
+from collbench.errors import CollbenchError, PeerFailed, UsageError
 from collbench.launch.info import LaunchInfo
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.plan import Sweep
 from collbench.results.hunts import read_hunt
+from collbench.results.pairs import PairRound
 from collbench.results.reader import read_run
-from collbench.runner.hunt import run_hunt
-from collbench.runner.hunt_asked import HuntRequest
+from collbench.runner.hunt import _ceiling, _nodes, run_hunt
+from collbench.runner.hunt_asked import Asked, HuntRequest
+from collbench.runner.hunt_groups import no_groups
+from collbench.runner.hunt_rounds import _of_pairs
 from collbench.runner.pair_places import PairsRequest, Places
 from collbench.runner.request import Request
 from collbench.timing.budget import Budget
@@ -137,7 +140,7 @@ def test_groups_may_be_asked_for_again(hunt: Any) -> None:
 
 
 def test_inside_reduces_among_the_ranks_of_each_place(hunt: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    nodes = Places("node", ("a", "b", "c"), ((0, 3), (1, 4), (2, 5)))
+    nodes = Places("node", ("a", "b", "c"), ((0, 3), (1, 4), (2, 5)), rests=1)
     monkeypatch.setattr("collbench.runner.hunt.places_of", lambda *launch: nodes)
     found = hunt(ask("inside", (0,), (2,)), ask("groups", (0, 1)), ask("pairs", (0, 2)))
     inside, whole, pair = found.rounds
@@ -145,6 +148,17 @@ def test_inside_reduces_among_the_ranks_of_each_place(hunt: Any, monkeypatch: py
     assert whole.speed_bytes_per_s == pytest.approx((reduced(4),), rel=0.1)
     assert pair.speed_bytes_per_s == pytest.approx((2 * ALONE,), rel=0.1)  # of both ranks
     assert (found.about["by"], found.about["ranks_per_place"]) == ("node", 2)
+    assert "each node takes part with as many ranks as the smallest has, 2: of all nodes' ranks 1 rest" in found.told.notes
+
+
+def test_all_ranks_of_two_nodes_together_reach_so_many_times_one_link(hunt: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("collbench.runner.hunt.places_of", lambda *launch: Places("node", ("a", "b", "c"), ((0, 3), (1, 4), (2, 5))))
+    assert hunt(ask("pairs", (0, 1))).about["ceiling"]["bytes_per_s"] == 2 * BETA_BYTES_PER_S
+
+
+def test_the_managers_names_of_nodes_are_kept_each_once() -> None:
+    world: Any = SimpleNamespace(me=SimpleNamespace(host="a"), gather=lambda mine, what: [mine, ["b", "n2"], ["b", "n2"], ["c", ""]])
+    assert _nodes(HuntRequest(PairsRequest(cast("Request", None)), node="n1"), world) == [("a", "n1"), ("b", "n2")]
 
 
 def test_one_rank_has_nothing_to_reduce_and_no_interface_is_not_measured(hunt: Any) -> None:
@@ -169,6 +183,35 @@ def test_the_verdict_decides_the_code_and_is_acted_on_once(hunt: Any, result: st
     assert (found.code, found.told.acted) == (code, [found.folder])
     events = [json.loads(line) for line in (found.folder / "events.jsonl").read_text().splitlines()]
     assert [event["node"] for event in events if event["kind"] == "drain"] == ["node1"]
+
+
+def test_where_a_rank_is_gone_at_the_end_nobody_is_judged(hunt: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    acted: list[Any] = []
+    agree = World.agree
+
+    def gone(world: World, value: Any, what: str) -> Any:
+        if what == "ending":
+            raise PeerFailed("rank 3 is gone")
+        return agree(world, value, what)
+
+    monkeypatch.setattr(Thinker, "act", lambda *told: acted.append(told))
+    monkeypatch.setattr(World, "agree", gone)
+    with pytest.raises(PeerFailed, match="rank 3 is gone"):
+        hunt(ask("pairs", (0, 1)), result="confirmed")
+    assert acted == [] and read_hunt(read_run(tmp_path / "run")).about["verdict"] is None
+
+
+def test_the_interval_of_a_pair_is_that_of_its_slower_direction() -> None:
+    met = PairRound(0, ((0, 1), (2, 3)), (1e-6,) * 2, ((None, None),) * 2, (1.0, 4.0), ((0.9, 1.1), (3.0, 5.0)),
+                    (2.0, 1.0), ((1.6, 2.5), (0.9, 1.1)), (0, 0), (None, None))  # fmt: skip
+    one = _of_pairs(0, Asked.told(ask("pairs", (0, 1), (2, 3))), [met], 120)
+    assert (one.speed_bytes_per_s, one.backward_bytes_per_s) == ((120.0, 30.0), (60.0, 120.0))
+    assert (one.low_bytes_per_s, one.high_bytes_per_s) == ((48.0, 24.0), (75.0, 40.0))
+
+
+def test_where_ranks_wait_for_a_core_no_ceiling_is_set_against_their_times() -> None:
+    hunting: Any = SimpleNamespace(rounds=[SimpleNamespace(kind="pairs")])
+    assert _ceiling(hunting, cast("Any", None), cast("Any", SimpleNamespace(flags=("oversubscribed",)))) is None
 
 
 def test_a_plan_that_is_refused_leaves_no_folder(hunt: Any, tmp_path: Path) -> None:
@@ -224,6 +267,40 @@ def test_what_is_refused_has_no_figure_and_says_why(hunt: Any, backend: Any) -> 
     assert pairs.na == (None, "ranks 1 and 2 do not speak", None)
     assert [speed is None for speed in pairs.speed_bytes_per_s] == [False, True, False]
     assert groups.na == ("no group for rank 2",) * 2 and after.na == (None,)
+
+
+class Broken(SimulatedBackend):
+    """Its library throws an error of its own at the first group of a round; all that are made are let go."""
+
+    groups: ClassVar[dict[tuple[int, ...], int]] = {}
+
+    def group(self, ranks: Any, tuning: Any = None) -> Any:
+        if 0 in ranks and len(ranks) < self.ranks:
+            raise RuntimeError("Failed to recv, got 0 bytes")
+        self.groups[tuple(ranks)] = self.groups.get(tuple(ranks), 0) + 1
+        return super().group(ranks, tuning)
+
+    def release(self, group: Any) -> None:
+        self.groups[tuple(group.ranks)] -= 1
+        super().release(group)
+
+
+def test_a_librarys_own_error_while_groups_are_made_is_a_reason_and_the_other_groups_are_still_made(hunt: Any, backend: Any) -> None:
+    Broken.groups.clear()
+    backend(Broken)
+    groups, after = hunt(ask("groups", (0, 1), (2, 3)), ask("groups", (2, 3))).rounds
+    assert groups.na == ("Failed to recv, got 0 bytes",) * 2 and after.na == (None,)
+    assert {ranks: held for ranks, held in Broken.groups.items() if len(ranks) < 6} == {(2, 3): 0}
+
+
+def test_all_ranks_know_of_one_that_cannot_reduce() -> None:
+    sweep = Sweep((), None, (DTYPES["uint8"],), window=4, buffers="fixed")
+    asked = PairsRequest(Request("hunt", sweep, ("simulated",), frozenset(), Budget(0.5, 8, 1), 4), size_bytes=SIZE)
+    heard: list[Any] = []
+    world: Any = SimpleNamespace(first=lambda reason, what: heard.append(reason) or "too old at rank 3")
+    backend = SimulatedBackend()
+    backend.ranks = 4
+    assert no_groups(asked, backend, world) == "too old at rank 3" and heard == [None]
 
 
 def test_nothing_measured_at_all_is_bad_input(hunt: Any, backend: Any) -> None:

@@ -63,16 +63,17 @@ def played(monkeypatch: pytest.MonkeyPatch, *said: tuple[Any, Any, Any]) -> Any:
     return Streaming(world, NODES, rails, 1.0).play(4, Asked("nic", ((0, 1),), "alone", "isolation", "eth1"))
 
 
-GOOD: tuple[Any, Any, Any] = ({"value": [4000, "00"]}, {"value": int(1e9)}, {"value": [RATES, None]})
+GOOD: tuple[Any, Any, Any] = ({"value": [4000, "00"]}, {"value": int(1e9)}, {"value": [RATES, None, int(1e9)]})
 
 
 def test_both_ways_are_measured_and_the_interval_is_the_slower_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    slow: tuple[Any, Any, Any] = (GOOD[0], {"value": None}, {"value": [[rate / 2 for rate in RATES], None]})
+    slow: tuple[Any, Any, Any] = (GOOD[0], {"value": None}, {"value": [[rate / 2 for rate in RATES], None, int(1e9)]})
     one = played(monkeypatch, GOOD, slow)
     assert (one.speed_bytes_per_s, one.backward_bytes_per_s, one.na, one.wrong, one.nic) == ((1e9,), (0.5e9,), (None,), (0,), "eth1")
     assert one.low_bytes_per_s[0] <= 0.5e9 <= one.high_bytes_per_s[0] < 0.6e9
     assert one.flags == ("path_unproven",)  # on the way back nothing was counted
     assert played(monkeypatch, GOOD, GOOD).flags == ()
+    assert played(monkeypatch, GOOD, (*GOOD[:2], {"value": [RATES, None, None]})).flags == ("path_unproven",)  # nor where it came to
 
 
 @pytest.mark.parametrize(
@@ -82,9 +83,10 @@ def test_both_ways_are_measured_and_the_interval_is_the_slower_ones(monkeypatch:
         (GOOD[0], {"why": "refused"}, GOOD[2], "a does not reach b at 10.1.0.2: refused"),
         (GOOD[0], GOOD[1], {"why": "timed out"}, "nothing arrived at b (10.1.0.2): timed out"),
         (GOOD[0], {"value": 1000}, GOOD[2], "the stream left a over another interface than eth1, whose address it had"),
-        (GOOD[0], GOOD[1], {"value": [[], None]}, "eth1 of a: the stream stalled"),
+        (GOOD[0], GOOD[1], {"value": [RATES, None, 1000]}, "the stream came to b over another interface than eth1, whose address it had"),
+        (GOOD[0], GOOD[1], {"value": [[], None, 0]}, "eth1 of a: the stream stalled"),
     ],
-    ids=["listen", "reach", "arrive", "elsewhere", "stall"],
+    ids=["listen", "reach", "arrive", "elsewhere", "come elsewhere", "stall"],
 )
 def test_what_has_no_figure_says_why(offer: Any, source: Any, target: Any, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
     one = played(monkeypatch, (offer, source, target), GOOD)
@@ -92,7 +94,7 @@ def test_what_has_no_figure_says_why(offer: Any, source: Any, target: Any, why: 
 
 
 def test_wrong_bytes_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    one = played(monkeypatch, (GOOD[0], GOOD[1], {"value": [RATES, "byte 7 of a TCP stream is not the one that was sent"]}), GOOD)
+    one = played(monkeypatch, (GOOD[0], GOOD[1], {"value": [RATES, "byte 7 of a TCP stream is not the one that was sent", None]}), GOOD)
     assert (one.wrong, one.wrong_detail) == ((1,), ("byte 7 of a TCP stream is not the one that was sent",))
 
 

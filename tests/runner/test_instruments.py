@@ -7,6 +7,7 @@ import pytest
 from collbench.backends.group import Group
 from collbench.evidence import counters
 from collbench.evidence.counters import Counters
+from collbench.evidence.crossing import Least
 from collbench.launch.info import LaunchInfo
 from collbench.operations.registry import operations
 from collbench.runner.instruments import Instruments, told
@@ -29,6 +30,7 @@ def ready(device="cpu", size=8, driven=(0, 1)):
         cell=cell,
         groups=((0, 1),),
         mine=(Group((0, 1), driven),),
+        must=None,
         loop=SimpleNamespace(iterations_run=40),
     )
 
@@ -74,6 +76,17 @@ def test_iterations_are_those_between_the_readings(world, readings):
     moved = told(cell, world, [found])
     assert (moved["iterations"], moved["other_path"], list(moved["hosts"])) == (25, None, [world.me.host])
     assert moved["inside"]["at_least_bytes"] == 2 * 8 * 25 and moved["inside"]["loopback_bytes"] == 1000 - 66
+    instruments.close()
+
+
+def test_what_must_cross_in_several_operations_is_asked_of_whoever_joined_them(world, readings):
+    instruments, cell, asked = Instruments.ready(world, cuda=False, telemetry_hz=0), ready(), []
+    cell.must = lambda host_of: asked.append(host_of) or Least({world.me.host: 7.0}, {}, 9.0)
+    instruments.begin(cell, world)
+    cell.loop.iterations_run += 25
+    moved = told(cell, world, [instruments.end(cell)])
+    assert moved["at_least_bytes"] == 9 * 25 and asked == [{0: world.me.host, 1: world.me.host}]
+    assert moved["hosts"][world.me.host]["out"]["at_least_bytes"] == 7 * 25
     instruments.close()
 
 

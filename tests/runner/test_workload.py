@@ -10,13 +10,17 @@ import pytest
 from collbench.backends.simulated import ALPHA_S, BETA_BYTES_PER_S, SimulatedBackend
 from collbench.errors import CollbenchError, UsageError
 from collbench.launch.info import LaunchInfo
+from collbench.operations.cell import Cell
+from collbench.operations.dtypes import DTYPES
+from collbench.operations.program import Program, PythonCall
 from collbench.operations.registry import operations
 from collbench.results.workloads import read_workload
-from collbench.runner import workload
+from collbench.runner import watched, workload
 from collbench.runner.workload import run_workload
 from collbench.runner.workload_plan import Part, Plan
 from collbench.runner.workload_roles import roles_of, roles_too_large
 from collbench.runner.workload_rows import path_s
+from collbench.runner.workload_step import _program, must_cross
 from collbench.workloads.exchange import Exchange, Step
 from collbench.world.world import World
 from tests.runner.workload_rank import request_of
@@ -145,6 +149,22 @@ def test_a_server_adds_up_what_workers_push(train):
     assert row.moved_bytes == 4 * 3 * 4096  # the server gets 3 gradients twice, and sends 3 models twice
 
 
+def test_a_part_s_busbw_and_ceiling_are_of_what_it_moves(train):
+    (row,) = train(SERVER).rows
+    for part in row.parts:
+        assert part["moved_bytes"] == 2 * 3 * 4096
+        assert part["busbw_bytes_per_s"] == pytest.approx(3 * 4096 / part["time_s"]["p50"])
+        # A made-up link's time is that of nccl-tests' 3/4, of which the server's share, that of nobody else, is all.
+        assert part["ceiling"]["bytes_per_s"] == pytest.approx(BETA_BYTES_PER_S * 4 / 3)
+    assert row.ceiling.bytes_per_s == pytest.approx(BETA_BYTES_PER_S * 4 / 3)
+
+
+def test_a_ceiling_that_is_given_is_the_one_that_is_shown(train):
+    (row,) = train(SERVER, ceiling=2.0).rows
+    assert row.ceiling.bytes_per_s == pytest.approx(2e9) and row.ceiling_time_s == pytest.approx(row.moved_bytes / 2e9)
+    assert [part["ceiling"]["bytes_per_s"] for part in row.parts] == [pytest.approx(2e9)] * 2
+
+
 def test_shares_that_differ_and_a_server_s_own_are_added_up_too(train):
     uneven = [[400, 0, 0, 800], [396, 0, 0, 800], [404, 0, 0, 0], [0, 0, 0, 4]]
     push = {"operation": "alltoallv", "groups": ALL, "size_bytes": 1604, "matrix": uneven, "adds": True, "what": "push"}
@@ -251,7 +271,8 @@ REFUSED = [
     ([{"operation": "allgather", "groups": ALL, "size_bytes": 8}], r"8 bytes are less than an element for each of 4 ranks \(16 bytes\)"),
     ([{"operation": "p2p_bandwidth", "groups": ALL, "size_bytes": 8}], "p2p_bandwidth is between two ranks, not 4"),
     ([{"operation": "allgether", "groups": ALL, "size_bytes": 8}], "there is no operation 'allgether'"),
-    ([{"operation": "allreduce", "groups": ALL, "size_bytes": 2**52}], "is free: choose a smaller model, or smaller buckets"),
+    ([{"operation": "allreduce", "groups": ALL, "size_bytes": 2**52}], "is free: choose a smaller model, or smaller exchanges of it"),
+    ([{"operation": "allreduce", "groups": ALL, "size_bytes": 8, "times": 10**9}], "this step makes 1,000,000,000 exchanges, and 100,000"),
 ]
 
 
@@ -279,6 +300,38 @@ def test_a_path_waits_where_ranks_are_shared_and_nowhere_else():
     assert path_s(plan, {0: 1.0, 1: 2.0, 2: 4.0}) == 1 + 4  # 1-2 and 0-3 side by side, both after the first
     assert path_s(plan_by_hand(((0, 1),), ((1, 2),), ((2, 3),)), {0: 1.0, 1: 2.0, 2: 4.0}) == 7  # a chain
     assert path_s(plan, {0: 1.0, 1: None, 2: 4.0}) is None
+    assert path_s(replace(plan, order=(0, 0, 1, 1, 1, 2)), {0: 1.0, 1: 2.0, 2: 4.0}) == 2 + 3 * 2
+
+
+def test_an_error_is_told_in_the_library_s_words_where_a_rank_rests_in_the_first_exchange():
+    resting, calling = Program(((),)), Program(((PythonCall("call", print),),), explain=lambda code: "no such communicator")
+    found = [SimpleNamespace(program=each) for each in (resting, calling)]
+    assert _program(found, [(0, 0), (1, 0), (1, 0)]).explain(5) == "no such communicator"
+    assert _program(found, [(0, 0), (0, 0)]).explain(5) == "error code 5"
+
+
+def test_what_must_cross_in_a_step_is_the_sum_of_its_exchanges():
+    exchanges = [Exchange("allreduce", ((0, 1, 2),), 4096, "x"), Exchange("p2p_bandwidth", ((0, 1), (2, 3)), 100, "x")]
+    cells = [Cell(one.operation, "mpi", DTYPES["float32"], one.size_bytes, window=1) for one in exchanges]
+    found = []
+    for exchange, cell, times in zip(exchanges, cells, (2, 3), strict=True):
+        operation = operations()[exchange.operation]
+        ready = SimpleNamespace(operation=operation, cell=cell)
+        found.append(SimpleNamespace(part=Part("x", exchange, operation, cell, times), ready=ready))
+    must = must_cross(found, {0: "a", 1: "b", 2: "b", 3: "c"})
+    assert must.out == {"a": 2 * 4096 + 3 * 100, "b": 2 * 4096 + 3 * 100, "c": 0}
+    assert must.into == {"a": 2 * 4096, "b": 2 * 4096 + 3 * 100, "c": 3 * 100}
+    assert must.total == 2 * 2 * 4096 + 3 * 2 * 100
+
+
+@pytest.mark.parametrize("path", [None, "simulated moved 0 B of at least 1 GiB out of a: the bytes took another path"])
+def test_bytes_that_took_another_path_have_no_percentage_and_it_is_said(train, monkeypatch, path):
+    monkeypatch.setattr(watched.Watched, "other_path", path)
+    found = train(BUCKETS)
+    (row,) = found.rows
+    percentages = [row.percent_of_ceiling, *(part["percent_of_ceiling"] for part in row.parts)]
+    assert [each is None for each in percentages] == [path is not None] * 3
+    assert ("other_path" in row.flags, path in found.told.notes) == (path is not None, path is not None)
 
 
 @pytest.mark.parametrize(("timeout_s", "refused"), [(10.0, True), (30.0, False)])

@@ -3,6 +3,7 @@
 import queue
 import threading
 from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,6 +11,8 @@ import pytest
 from collbench.backends.simulated import SimulatedBackend
 from collbench.errors import RunFailed, UsageError
 from collbench.operations.dtypes import DTYPES
+from collbench.peak.ceiling import Ceiling
+from collbench.runner import workload_asynchronous
 from collbench.runner.workload_asynchronous import _quantiles
 from collbench.runner.workload_roles import roles_of
 from collbench.runner.workload_updates import PERIOD, Pupil, Shard, differences, exact_updates, gradient, lost_updates, total
@@ -85,7 +88,7 @@ def test_the_quantiles_of_staleness_are_values_that_occurred():
 def test_an_update_out_of_turn_ends_the_run():
     played = Played(roles_of(step(), 2))
     played.round(1)
-    with pytest.raises(RunFailed, match="server 0 got update 3 of rank 1 when it expected the 2th"):
+    with pytest.raises(RunFailed, match="the server on rank 0 got update 3 of rank 1 when update 2 was due"):
         played.round(1, number=3)
 
 
@@ -176,6 +179,40 @@ def test_several_servers_have_a_shard_each():
     assert (roles.servers, roles.workers) == ((0, 3), (1, 2, 4))
     assert (roles.elements(1), roles.largest, roles.moved_bytes) == (150, 150, 2 * 2 * 600)
     assert set(Pupil(roles, 4).round(1)) == {0, 3}
+
+
+def test_more_messages_than_can_be_held_ready_are_refused():
+    with pytest.raises(UsageError, match="this step makes 1,000,000,001 exchanges"):
+        roles_of(Step((Exchange("p2p_bandwidth", ((1, 0),), 4, "x", 10**9), Exchange("p2p_bandwidth", ((0, 1),), 4, "x")), 4), 2)
+
+
+def test_rounds_of_two_kinds_are_doubtful():
+    paces = np.random.default_rng(1).normal([1e-5] * 60 + [4e-3] * 60, 1e-7).tolist()
+    told = workload_asynchronous._told(workload_asynchronous.Done(round_s=paces, pupil=object()), [])
+    assert "two_modes" in told["doubts"] and told["rounds"] == 120
+    assert workload_asynchronous._told(workload_asynchronous.Done(shard=Shard(roles_of(step(), 2), 0)), [])["doubts"] == []
+
+
+NIC = Ceiling("network", 120.0, "NIC eth0")
+
+
+@pytest.mark.parametrize(
+    ("servers", "hosts", "found", "rate"),
+    [
+        ((0,), "abc", NIC, 120),
+        ((0, 1, 2), "abcde", NIC, 80),  # two workers feed three servers
+        ((0, 1), "abcc", NIC, 60),  # two workers behind one NIC
+        ((0, 1, 2), "abcde", Ceiling("given", 120.0, "the ceiling given"), 120),
+        ((0,), "aab", NIC, None),
+    ],
+)
+def test_the_ceiling_is_what_the_workers_hosts_can_send_to_a_server(servers, hosts, found, rate, monkeypatch):
+    asked = []
+    monkeypatch.setattr(workload_asynchronous, "members_of", lambda backend, world: [SimpleNamespace(host=each) for each in hosts])
+    roles = roles_of(step(servers=servers, worker=max(servers) + 1), len(hosts))
+    ceilings = SimpleNamespace(of=lambda *about: asked.append(about[-1]) or (found, None))
+    told = workload_asynchronous._ceiling(SimpleNamespace(roles=roles, backend=SimpleNamespace(name="mpi")), ceilings, None)
+    assert (told.bytes_per_s, asked) == (rate, [((roles.workers[0], 0),)] if rate else [])
 
 
 def test_what_is_no_asynchronous_training():

@@ -52,7 +52,7 @@ def request_of(asked: dict[str, Any], slowed: list[str] | None = None) -> Worklo
         "workload", sweep, names, frozenset(names), Budget(asked.get("max_time_s", 0.5), asked.get("iterations"), asked.get("warmup")),
         asked["ranks"] if names == ("simulated",) else None, asked.get("check", 1), timeout_s=asked.get("timeout_s", 30.0),
         out=Path(asked["out"]), evidence="off", slowed=parse_slowing(slowed or []), stop_on_wrong=bool(asked.get("stop_on_wrong")),
-        order_seed=0,
+        order_seed=0, ceiling=asked.get("ceiling"),
     )  # fmt: skip
     return WorkloadRequest(launch, tuple(map(training_of, asked["trainings"])), asked.get("parts", True))
 

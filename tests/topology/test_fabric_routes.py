@@ -6,7 +6,9 @@ from collections import Counter
 
 import pytest
 
-from collbench.topology.fabric import Cable, Fabric
+from collbench.errors import UsageError
+from collbench.topology import fabric_routes
+from collbench.topology.fabric import Cable, Fabric, Node
 from collbench.topology.fabric_routes import Attached, Routes, attached, host_key, slower
 from collbench.topology.readers.ibnetdiscover import read
 from tests.topology.fabric_texts import fat_tree, star
@@ -80,3 +82,26 @@ def test_cables_slower_than_their_siblings() -> None:
     text = fat_tree().plain().replace("4xHDR", "4xEDR", 1)
     assert [cable.ends for cable in slower(read(text, "x"))] == [(("00000000a0000000", 1), (LEAF1, 5))]
     assert slower(read(star().plain().replace("4xHDR", "1xHDR", 1), "x")) == []  # a host's own cable has none beside it
+
+
+def test_more_ports_and_switches_than_can_be_gone_through_are_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [each[0] for each in attached(FABRIC).values()]
+    monkeypatch.setattr(fabric_routes, "MOST_STEPS", 3 * 16 * 4 * 2)  # the steps of all paths under three routings
+    assert Routes(FABRIC, names, 3).leaves
+    with pytest.raises(UsageError) as refused:
+        Routes(FABRIC, names, 4)
+    assert str(refused.value) == (
+        "tells of 16 ports on 4 switches for the hosts of this job: it would take too long to find all ways between them; hunt without "
+        "--cover-links, or among fewer nodes"
+    )
+    monkeypatch.setattr(fabric_routes, "MOST_STEPS", 16 * 16 + 4 * 32 - 1)  # pairs of ports, and the cables of switches from each leaf
+    with pytest.raises(UsageError, match="tells of 16 ports on 4 switches"):
+        Routes(FABRIC, names, 0)
+
+
+def test_a_ring_of_thousands_of_switches_is_refused_and_not_gone_through() -> None:
+    n = 4000
+    cables = tuple(Cable((f"s{number}", 1), (f"s{(number + 1) % n}", 2)) for number in range(n))
+    fabric = Fabric("x", {f"s{number}": Node(f"s{number}", "switch") for number in range(n)}, cables)
+    with pytest.raises(UsageError, match="tells of 4000 ports on 4000 switches"):
+        Routes(fabric, [Attached(f"h{number}", 0, (f"h{number}", 1), (f"s{number}", 9)) for number in range(n)])

@@ -64,6 +64,7 @@ def test_more_experts_per_rank_allow_more_imbalance():
         ({"imbalance": "0.5"}, "--imbalance '0.5' is no number from 1 on: 1 is even"),
         ({"imbalance": "nan"}, "--imbalance 'nan'"),
         ({"imbalance": "1/0"}, "--imbalance '1/0'"),
+        ({"imbalance": "1e9999"}, "--imbalance '1e9999' is no number from 1 on"),
         ({"seed": "-1"}, "--seed '-1' is no seed: give a whole number from 0 on"),
         ({"model": "resnet50", "layers": "3"}, "expert-parallel needs hidden"),
     ],

@@ -38,7 +38,9 @@ def test_more_ranks_than_stages_are_pipelines_side_by_side_host_after_host():
     [
         ({"stages": "3"}, 4, "--stages 3 does not divide 4 ranks into a pipeline: choose 2 or 4"),
         ({"stages": "1"}, 2, "--stages 1 does not divide 2 ranks into a pipeline: choose 2"),
-        ({"layers": "3"}, 4, "4 stages have too few layers, 3 in all: choose --stages 3 or fewer, or a deeper model"),
+        ({"layers": "3"}, 4, "4 stages have too few layers, 3 in all: choose --stages 2, or a deeper model"),
+        ({}, 48, "48 stages have too few layers, 24 in all: choose --stages 2 or 3 or 4 or 6 or 8 or 12 or 16 or 24, or a deeper model"),
+        ({}, 29, "29 stages have too few layers, 24 in all: give --layers 29 or more, or a deeper model"),
         ({"layers": "1"}, 2, "2 stages have too few layers, 1 in all: give --layers 2 or more, or a deeper model"),
         ({}, 1, "pipeline over 1 rank: it needs 2 or more"),
         ({"model": "resnet50"}, 2, "pipeline needs layers, hidden and sequence, which model 'resnet50' does not say: choose bert-large"),

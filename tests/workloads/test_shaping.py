@@ -82,6 +82,19 @@ def test_a_layer_too_many_words_has_a_dash():
         shape_of(EXPERTS, {"top_k": "x"}, (0, 1))
 
 
+@pytest.mark.parametrize(("name", "more"), [("pipeline", ""), ("tensor-parallel", ""), ("expert-parallel", ", --top-k")])
+def test_activations_that_fit_no_memory_are_refused(name, more):
+    most = str(10**9)
+    with pytest.raises(UsageError, match=f"more than 1 TiB: give smaller ones of --microbatch, --sequence, --hidden{more}$"):
+        regime_named(name).step(shape_of(regime_named(name), {"hidden": most, "sequence": most}, (0, 0)))
+
+
+@pytest.mark.parametrize("name", ["parameter-server", "expert-parallel"])
+def test_a_table_between_too_many_ranks_is_refused(name):
+    with pytest.raises(UsageError, match=r"over 100,000 ranks: .* 8,192 ranks are the most"):
+        regime_named(name).step(shape_of(regime_named(name), {}, (0,) * 100_000))
+
+
 def test_hosts_are_numbered_as_they_appear():
     assert host_numbers(["node7", "node7", "node2", "node7"]) == (0, 0, 1, 0)
     assert host_numbers([]) == ()

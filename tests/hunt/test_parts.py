@@ -1,0 +1,61 @@
+"""What keeps somebody from being accused for how the network is built, each by itself."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from collbench.hunt import parts, telling
+from collbench.hunt.asks import PAIRS, Answer, Ask, Figure
+from collbench.hunt.book import Book
+from collbench.hunt.candidates import SENDS, Candidate
+from collbench.hunt.crosscheck import CrossCheck
+from collbench.hunt.judging import many_as_slow
+from collbench.hunt.trials import Trial
+from collbench.hunt.verdict import CONFIRMED, INCONCLUSIVE, Suspect
+
+
+def measured(slow: int, n: int = 12) -> Book:
+    """Every pair of n places, of which so many are half as fast; those of place 0 are fast."""
+    pairs = list(combinations(range(n), 2))
+    halved = [pair for pair in pairs if 0 not in pair][:slow]
+    figures = tuple(Figure(speed, speed) for speed in (5e9 if pair in halved else 1e10 for pair in pairs))
+    return Book(tuple(map(str, range(n))), [(Ask(PAIRS, tuple(pairs), "all"), Answer(figures))])
+
+
+@pytest.mark.parametrize(("slow", "state"), [(0, CONFIRMED), (16, CONFIRMED), (17, INCONCLUSIVE), (40, INCONCLUSIVE)])
+def test_who_is_no_slower_than_three_in_ten_pairs_of_others_is_not_accused(slow: int, state: str) -> None:
+    (found,) = parts.told([Suspect("node", (0,), CONFIRMED, 0.5, partners=(1, 2))], measured(slow), lambda a, b: True)
+    assert found.state == state  # of 55 pairs of others
+    assert (state == CONFIRMED) == (not found.evidence)
+
+
+def paths(*ends: tuple[int, int]) -> CrossCheck:
+    cases = [SimpleNamespace(places=pair, suspect=lambda names, pair=pair: Suspect("path", pair, CONFIRMED, 0.5)) for pair in ends]
+    return cast("CrossCheck", SimpleNamespace(places=[], paths=cases))
+
+
+@pytest.mark.parametrize(
+    ("ends", "state"),
+    [
+        (((0, 1), (2, 3), (4, 5)), CONFIRMED),
+        (((0, 1), (2, 3), (4, 5), (6, 7)), INCONCLUSIVE),
+        (((0, 1), (2, 3), (4, 5), (1, 7)), CONFIRMED),
+    ],
+    ids=["few", "many", "with a common place"],
+)
+def test_many_paths_without_a_common_place_are_no_exceptions(ends: tuple[tuple[int, int], ...], state: str) -> None:
+    assert {each.state for each in telling.suspects(paths(*ends), [str(place) for place in range(16)])} == {state}
+
+
+@pytest.mark.parametrize(
+    ("beside", "alike", "many"),
+    [((0.0,) * 10, True, False), ((0.7,) * 3 + (0.0,) * 7, True, False), ((0.7,) * 4 + (0.0,) * 6, True, True), ((0.0,) * 10, False, True)],
+)
+def test_controls_as_slow_or_of_no_like_path_confirm_nobody(beside: tuple[float, ...], alike: bool, many: bool) -> None:
+    candidate = Candidate((0,), (SENDS,), 0.7, 0.05, 2.0, 2.0, 0.01, 0.01, "slow")
+    trial = Trial(0, 1, well=True, controls=len(beside), alike=alike, depths={SENDS: 0.7}, noise={SENDS: 0.01}, beside={SENDS: beside})
+    assert many_as_slow(candidate, [trial]) is many
