@@ -6,17 +6,18 @@ PYTHON ?= python3
 SIZES ?= 64-64M:x4
 PYTEST = .venv/bin/python -m pytest
 # Rooms whose tests start no ranks and time nothing: two processes share them. All others have the machine to themselves.
-APART = $(addprefix tests/,analysis doctor evidence gate hunt operations peak report stats suite topology workloads)
+APART = $(addprefix tests/,analysis doctor emit evidence gate hunt operations peak report stats suite topology workloads)
 
 export PYTHON
 unexport PYTHONDONTWRITEBYTECODE  # where it is set, each of the hundreds of processes that tests start compiles this project anew
 
-.PHONY: help run test test-long lint clean run-environment test-environment openmpi-environment cuda-environment
+.PHONY: help run test test-long lint clean run-environment test-environment openmpi-environment cuda-environment plugin-environments test-plugins
 .NOTPARALLEL:
 
 help:
 	@echo 'make run        install what is missing into .venv, then measure all-reduce on every CPU backend here'
 	@echo 'make test       the same installs and the test tools; lint, types, then the tests (a sample of the long lists, drawn by the commit)'
+	@echo 'make test-plugins  JAX, TensorFlow and Horovod, which it installs in environments of their own (part of test-long)'
 	@echo 'make test-long  every test, nothing sampled; its table is left in build/LONG.md (committed as tests/LONG.md)'
 	@echo 'make lint       ruff and mypy'
 	@echo 'make clean      remove the environments and everything built'
@@ -28,7 +29,7 @@ test: lint openmpi-environment cuda-environment
 	$(PYTEST) -n 2 --dist loadfile $(APART)
 	$(PYTEST) $(addprefix --ignore=,$(APART))
 
-test-long: lint openmpi-environment cuda-environment
+test-long: lint openmpi-environment cuda-environment plugin-environments
 	mkdir -p build
 	$(PYTEST) --long --junitxml=build/long.xml; code=$$?; scripts/long_table build/long.xml >build/LONG.md; exit $$code
 
@@ -50,6 +51,15 @@ openmpi-environment: test-environment
 cuda-environment: test-environment
 	@BORROW=.venv scripts/environment .venv-cuda cuda13
 
+# Further stacks, each in an environment of its own, some GB in all: what they have in common is borrowed.
+plugin-environments: test-environment
+	@BORROW=.venv scripts/environment .venv-jax jax
+	@BORROW=.venv scripts/environment .venv-tensorflow tensorflow
+	@scripts/horovod .venv-horovod
+
+test-plugins: lint openmpi-environment plugin-environments
+	$(PYTEST) tests/plugins --long
+
 clean:
-	rm -rf .venv .venv-openmpi .venv-cuda build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis collbench/timing/_loop*.so
+	rm -rf .venv .venv-openmpi .venv-cuda .venv-jax .venv-tensorflow .venv-horovod build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis collbench/timing/_loop*.so
 	find collbench tests -name __pycache__ -prune -exec rm -rf {} +

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -39,7 +40,7 @@ def _add_options(parser: Parser) -> None:
     from collbench.emit.registry import kinds, settings
 
     parser.usage = "collbench emit KIND [OPTIONS] -- COMMAND …"
-    parser.add_argument("kind", metavar="KIND", help="; ".join(f"{kind.name}: {kind.summary}" for kind in kinds().values()))
+    parser.add_argument("launcher", metavar="KIND", help="; ".join(f"{kind.name}: {kind.summary}" for kind in kinds().values()))
     job = parser.add_argument_group("the job")
     for setting in (each for each in settings().values() if each.name != PARTITION):
         job.add_argument(_option(setting), dest=setting.name, metavar=setting.metavar, action="append", help=_help(setting))
@@ -66,12 +67,17 @@ def _help(setting: Setting) -> str:
 def call(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Writes the file, and submits it where that was asked for; 0. Raises UsageError."""
     from collbench.emit.handing import submit, write
+    from collbench.report.screen import write_line
 
-    kind = _kind(arguments.kind)
+    kind = _kind(arguments.launcher)
     job = _job(kind, arguments)
     text = kind.render(job)
     if arguments.write:
         write(arguments.write, text)
+    if arguments.write and not arguments.submit:
+        write_line(
+            sys.stderr, f"collbench: {arguments.write} is written; next: {kind.start.replace('FILE', shlex.quote(str(arguments.write)))}"
+        )
     if arguments.submit:
         print(submit(kind, text, os.environ))
     if not arguments.write and not arguments.submit:
@@ -91,18 +97,19 @@ def _kind(name: str) -> Kind:
 def _job(kind: Kind, arguments: argparse.Namespace) -> Job:
     from collbench.emit.job import job_of
     from collbench.emit.registry import settings
-    from collbench.emit.site import of_site
+    from collbench.emit.site import of_site, together
 
     command = _inner(arguments.inner)
     known = settings()
     usable = {each.name for each in kind.settings}
-    said = {name: [texts] if isinstance(texts, str) else texts for name in known if (texts := getattr(arguments, name))}
-    if PARTITION not in usable and arguments.site:
+    said = {name: [texts] if isinstance(texts, str) else texts for name in known if (texts := getattr(arguments, name)) is not None}
+    table_alone = PARTITION not in usable and arguments.site is not None
+    if table_alone:
         said.pop(PARTITION, None)  # it has named the table, and that is all it does here
     typed = {name: _value(known[name], texts) for name, texts in said.items()}
-    at_site = of_site(arguments.site, arguments.partition, known) if arguments.site else {}
+    at_site = of_site(arguments.site, arguments.partition, known, named=table_alone) if arguments.site else {}
     # what a site says for other kinds is not this job's; what was typed for them is a mistake
-    return job_of(kind, command, {**{name: value for name, value in at_site.items() if name in usable}, **typed})
+    return job_of(kind, command, together({name: value for name, value in at_site.items() if name in usable}, typed))
 
 
 def _value(setting: Setting, texts: list[str]) -> Value:
@@ -122,7 +129,10 @@ def _inner(words: Sequence[str] | None) -> tuple[str, ...]:
         raise UsageError("emit needs the command to start: write it after --, like `collbench emit slurm --nodes 2 -- allreduce`")
     if words[0] not in (*commands(), *_INNER):
         raise UsageError(f"after --: '{words[0]}' is no command that many ranks run: {', '.join((*sorted(commands()), *_INNER))}")
-    found = parsed([printable(word) for word in words])
+    try:
+        found = parsed([printable(word) for word in words])
+    except UsageError as error:
+        raise UsageError(f"after --: {error}") from error
     for name, instead in _OWN.items():
         if getattr(found, name, None) is not None:
             raise UsageError(f"after --: --{name.replace('_', '-')} is what the launcher decides: say {instead}")

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from collbench.runner.request import Request
     from collbench.world.world import World
 
+_ONE_EACH = {"srun": "each task of srun is alone on its node and", "kubernetes": "each pod"}
+
 
 def default_backends(env: Mapping[str, str]) -> tuple[str, ...]:
     """nccl alone where there are GPUs and it can run, else the CPU backends; with GPUs but without NCCL both, so that it is said why."""
@@ -81,10 +83,10 @@ def local_ranks(request: Request, env: Mapping[str, str]) -> int:
 
 
 def node_ranks(request: Request, info: LaunchInfo, env: Mapping[str, str]) -> int:
-    """How many processes a task of srun that is alone on its node becomes, so that all its GPUs take part; 1: it stays as it is."""
+    """How many processes a task that is alone on its node (of srun), or a pod, becomes, so that all its GPUs take part; 1: it stays."""
     from collbench.launch.spawn import default_ranks
 
-    if info.launcher != "srun" or info.local_ranks != 1 or "worker" in info.facts:
+    if info.launcher not in _ONE_EACH or info.local_ranks != 1 or "worker" in info.facts:
         return 1
     gpus = visible_gpus(env)
     each = per_process(request) if gpus else None
@@ -93,6 +95,7 @@ def node_ranks(request: Request, info: LaunchInfo, env: Mapping[str, str]) -> in
 
 def said(info: LaunchInfo, ranks: int) -> LaunchInfo:
     """The launch with a sentence about the processes that this task becomes, which rank 0 will say."""
-    why = f"each task of srun is alone on its node and becomes {ranks} processes, so that all its GPUs take part (else: --ranks-per-node 1)"
+    one = _ONE_EACH.get(info.launcher, "each task")
+    why = f"{one} becomes {ranks} processes, so that all its GPUs take part (else: --ranks-per-node 1)"
     kept = [info.advice] if info.advice and info.ranks > 1 else []  # with one task srun's own advice is to start more
     return replace(info, advice="; ".join([why, *kept]))

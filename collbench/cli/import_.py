@@ -21,7 +21,7 @@ _ABOUT = (
     "Reads what nccl-tests (text, JSON), rccl-tests, OSU, IMB, perftest, PARAM comms and gloo's benchmark printed, and writes run folders "
     "for `collbench report` and `compare`. What such output lacks (intervals, samples, ranks) is said and stays unknown."
 )
-FORMATS = "nccl-tests, nccl-tests-json, param, osu, imb, perftest or gloo"  # the registry's, which no other command has to load
+FORMATS = "nccl-tests, nccl-tests-json, param, osu, imb, perftest, gloo or log"  # the registry's, which no other command has to load
 _LARGEST = 256 << 20  # bytes; in memory a line takes some 60 more
 _LISTED = 12  # folders; a log of every night may have thousands
 _STDIN = Path("-")

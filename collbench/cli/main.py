@@ -58,6 +58,7 @@ def _parsers() -> tuple[Parser, dict[str, ArgumentParser]]:
         baseline,
         collective,
         compare,
+        completion,
         doctor,
         emit,
         explain,
@@ -79,7 +80,7 @@ def _parsers() -> tuple[Parser, dict[str, ArgumentParser]]:
     parser.add_argument("--version", action="store_true", help="print the version")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
     one_each = (collective, suite, pairs, hunt, workload, backends, probe, peak, doctor, explain, emit, import_, report, compare, baseline,
-                history, gate, kernels)  # fmt: skip
+                history, gate, kernels, completion)  # fmt: skip
     return parser, {name: parser for each in one_each for name, parser in each.add(commands).items()}
 
 

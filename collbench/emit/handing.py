@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -26,7 +27,10 @@ def write(file: Path, text: str) -> None:
 
 
 def submit(kind: Kind, text: str, env: Mapping[str, str]) -> str:
-    """What the launcher's own command says when it reads the file from stdin. Raises UsageError where it is missing, or refuses it."""
+    """What the launcher's own command says when it reads the file from stdin; its warnings go to stderr.
+
+    Raises UsageError where it is missing, or refuses the file.
+    """
     if not kind.submit:
         raise UsageError(f"emit {kind.name} has nothing to submit to: {kind.remedy}")
     program = shutil.which(kind.submit[0], path=env.get("PATH"))
@@ -34,10 +38,14 @@ def submit(kind: Kind, text: str, env: Mapping[str, str]) -> str:
         raise UsageError(f"--submit needs {kind.submit[0]}, which is not found: {kind.remedy}")
     try:
         line = [program, *kind.submit[1:]]
-        done = subprocess.run(line, input=text, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False, env=dict(env))
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise UsageError(f"{kind.submit[0]} did not answer ({error}): try again, or write the file with --write") from error
+        done = subprocess.run(line, input=text.encode(), capture_output=True, timeout=_TIMEOUT_S, check=False, env=dict(env))
+    except OSError as error:
+        raise UsageError(f"{program} cannot be started ({error.strerror}): {kind.remedy}") from error
+    except subprocess.TimeoutExpired as error:
+        raise UsageError(f"{kind.submit[0]} did not answer within {_TIMEOUT_S:g} s: see whether it has the job nevertheless") from error
+    out, err = (stream.decode(errors="replace").strip() for stream in (done.stdout, done.stderr))
     if done.returncode:
-        said = " ".join((done.stderr or done.stdout).split()) or f"exit code {done.returncode}"
-        raise UsageError(f"{kind.submit[0]} did not take the job: {said}")
-    return done.stdout.strip()
+        raise UsageError(f"{kind.submit[0]} did not take the job: {' '.join((err or out).split()) or f'exit code {done.returncode}'}")
+    if err:
+        print(err, file=sys.stderr)
+    return out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from collbench.errors import UsageError
@@ -20,7 +21,7 @@ class Setting:
     summary     one line of --help
     parse       from what was typed to the value; raises UsageError that says what is wrong with it, without naming the setting
     default     None: nothing is said, and the file says nothing of it either
-    many        it may be given several times: its value is a tuple of all
+    many        it may be given several times: its value is a tuple of all, of a site's defaults first, then its partition's, then typed
     """
 
     name: str
@@ -33,14 +34,20 @@ class Setting:
 
 @dataclass(frozen=True)
 class Job:
-    """What is to be started. `command` follows `collbench`; `settings` by name has those of its kind that were said, or have a default."""
+    """What is to be started.
+
+    command     follows `collbench`
+    settings    all of its kind by name; None: it was not said, and has no default
+    said        the names of those that were said
+    """
 
     command: tuple[str, ...]
-    settings: Mapping[str, Value]
+    settings: Mapping[str, Value | None]
+    said: frozenset[str] = frozenset()
 
     def __getitem__(self, name: str) -> Any:
-        """The value of a setting; None where nothing was said (an empty tuple where several may be)."""
-        return self.settings.get(name)
+        """The value of a setting; None where nothing was said. Raises KeyError for one that the kind does not have: a misspelt one, too."""
+        return self.settings[name]
 
     @property
     def name(self) -> str:
@@ -60,7 +67,17 @@ class Job:
     @property
     def says_out(self) -> bool:
         """Whether the command says itself where its run folder is."""
-        return any(word == "--out" or word.startswith("--out=") for word in self.command)
+        return self.out is not None
+
+    @property
+    def out(self) -> str | None:
+        """The run folder that the command names; None where it leaves that to collbench, or to the file."""
+        return self.told("--out")
+
+    @property
+    def wants_out(self) -> bool:
+        """Whether the command writes a run folder and leaves it to the file to say where: probe and doctor write none, --resume goes on."""
+        return self.command[0] not in ("probe", "doctor") and not self.says_out and self.told("--resume") is None
 
     @property
     def nodes(self) -> int:
@@ -82,6 +99,14 @@ class Job:
         """The variables that every rank is to have, by name."""
         return dict(pair.split("=", 1) for pair in self["env"] or ())
 
+    def told(self, option: str) -> str | None:
+        """The value of a long option of the command, the last one where there are several."""
+        found = None
+        for word, following in pairwise((*self.command, "")):
+            if word == option or word.startswith(f"{option}="):
+                found = following if word == option else word.partition("=")[2]
+        return found
+
 
 @dataclass(frozen=True)
 class Kind:
@@ -90,7 +115,7 @@ class Kind:
     suffix      what the file's name ends with: ".sbatch"
     render      the file's text, which ends with a line end. Raises UsageError for settings that contradict each other
     submit      the command that reads the file from stdin, as ("sbatch",); empty: the user runs the file
-    remedy      what a user is told who says --submit where that is empty, or whose machine has no such command
+    start       the command line that starts a file which is called FILE
     """
 
     name: str
@@ -98,8 +123,13 @@ class Kind:
     suffix: str
     settings: tuple[Setting, ...]
     render: Callable[[Job], str]
+    start: str
     submit: tuple[str, ...] = ()
-    remedy: str = ""
+
+    @property
+    def remedy(self) -> str:
+        """What whoever says --submit is told where nothing can take the file."""
+        return f"write the file with --write, then: {self.start}"
 
 
 def job_of(kind: Kind, command: tuple[str, ...], said: Mapping[str, Value]) -> Job:
@@ -108,5 +138,5 @@ def job_of(kind: Kind, command: tuple[str, ...], said: Mapping[str, Value]) -> J
     for name in said:
         if name not in known:
             raise UsageError(f"emit {kind.name} has no use for --{name}: leave it out (see `collbench emit --help`)")
-    defaults = {name: each.default for name, each in known.items() if each.default is not None}
-    return Job(command, {**defaults, **said})
+    defaults = {name: each.default for name, each in known.items()}
+    return Job(command, {**defaults, **said}, frozenset(said))

@@ -46,9 +46,24 @@ def yamls(words: Iterable[str]) -> Quoted:
     return Quoted("[" + ", ".join(yaml(word) for word in words) + "]")
 
 
+def pod(text: str) -> Quoted:
+    """A YAML string for a pod's command, args or env, where Kubernetes makes one $ of two, and fills in $(NAME)."""
+    return yaml(text.replace("$", "$$"))
+
+
+def pods(words: Iterable[str]) -> Quoted:
+    """A YAML list of such strings, in one line."""
+    return Quoted("[" + ", ".join(pod(word) for word in words) + "]")
+
+
 def python(text: str) -> Quoted:
     """A Python string."""
-    return Quoted(json.dumps(printable(text)))
+    return Quoted(json.dumps(printable(text), ensure_ascii=False))  # JSON's escape for what lies beyond U+FFFF is two characters there
+
+
+def ansible(text: str) -> Quoted:
+    """A YAML string that Ansible takes as it is: its tag `!unsafe` stands where Jinja would find something to fill in."""
+    return Quoted(("!unsafe " if "{" in text else "") + yaml(text))
 
 
 def remark(text: str) -> Quoted:

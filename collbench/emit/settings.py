@@ -12,6 +12,7 @@ from collbench.errors import UsageError
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
 # A registry's reference (host:port/path/name:tag@digest), or a path of a file (.sif, .sqsh)
 _IMAGE = re.compile(r"[A-Za-z0-9./][A-Za-z0-9._/:@+#-]*")
+_MODULE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+/=-]*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*")
 _DIGITS = 9
 MOST_NODES = 100_000
@@ -39,15 +40,22 @@ def image(text: str) -> str:
     return _matching(_IMAGE, text, "an image: write registry/name:tag, or the path of a .sif or .sqsh file, without blanks and quotes")
 
 
+def module(text: str) -> str:
+    """An environment module, such as openmpi/5.0. Raises UsageError."""
+    return _matching(_MODULE, text, "a module: write name/version, letters, digits and -_.+/= alone, a letter or digit first")
+
+
 def variable(text: str) -> str:
     """NAME=VALUE. Raises UsageError."""
     return printable(_matching(_VARIABLE, text, "NAME=VALUE, with a name of letters, digits and _"))
 
 
 def path(text: str) -> str:
-    """A path, of any printable characters. Raises UsageError for none, and for one that would be read as an option."""
+    """A path, of any printable characters. Raises UsageError for none, for one that would be read as an option, and for ~ and $HOME."""
     if not text or text.startswith("-"):
         raise UsageError(f"'{text}' is no path: write ./{text} for a file of that name" if text else "a path is missing")
+    if text.startswith(("~", "$")):
+        raise UsageError(f"'{text}' would stay as it is, because nothing expands it there: write the whole path")
     return printable(text)
 
 
@@ -77,6 +85,9 @@ NAME = Setting("name", "NAME", "the job's name", word, "collbench")
 PROGRAM = Setting("program", "PATH", "collbench, as the nodes find it", path, "collbench")
 RUNS = Setting("runs", "FOLDER", "where run folders are left, on a file system that all nodes share", path, "runs")
 ENV = Setting("env", "NAME=VALUE", "a variable for every rank; may be given several times", variable, many=True)
+MODULES = Setting("module", "NAME", "an environment module that is loaded first; may be given several times", module, many=True)
 IMAGE = Setting("image", "IMAGE", "a container that has collbench: registry/name:tag, or a .sif or .sqsh file", image)
+PORT = Setting("port", "PORT", "where the ranks meet, on the first node", whole(1024, 65535), 29500)
+HOSTS = Setting("hosts", "FILE", "a file with the hosts' names, one in each line", path)
 
 EVERYWHERE = (NODES, GPUS, RANKS, NAME, PROGRAM, RUNS, ENV)

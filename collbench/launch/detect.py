@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from collbench.errors import UsageError
-from collbench.launch import local, mpi, slurm, torchrun
+from collbench.launch import kubernetes, local, mpi, slurm, torchrun
 from collbench.launch.info import LaunchInfo
 
-_ORDER = (torchrun.detect, mpi.detect, slurm.detect)
+_ORDER = (torchrun.detect, mpi.detect, slurm.detect, kubernetes.detect)
+_OF_ONE_TASK = ("srun", kubernetes.LAUNCHER)
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ def detect(env: Mapping[str, str], request: LocalRequest | None = None) -> Launc
     """The launch this process belongs to, or None: nobody started ranks, a local start may.
 
     Raises UsageError for a variable that cannot be read, for launchers that contradict each other, for --ranks under a
-    launcher, and inside a Slurm allocation where neither srun nor --ranks was given.
+    launcher, and inside a Slurm allocation, or a pod of an indexed Job, where nothing says how many ranks there are, nor --ranks.
     """
     request = request or LocalRequest()
     own = local.detect(env)
@@ -45,6 +46,8 @@ def _check_nobody(env: Mapping[str, str], request: LocalRequest) -> None:
             f"inside Slurm job {env['SLURM_JOB_ID']} but not started by srun: put srun in front, "
             f"`srun {line}`, or give --ranks N to start N ranks on this host alone"
         )
+    if request.ranks is None and (why := kubernetes.refusal(env)):
+        raise UsageError(why)
     if "PMIX_RANK" in env and not slurm.in_allocation(env):
         raise UsageError("PMIX_RANK is set but nothing tells how many ranks there are: start collbench with mpirun, mpiexec or srun")
 
@@ -66,6 +69,6 @@ def _completed(env: Mapping[str, str], info: LaunchInfo) -> LaunchInfo:
 def _under_launcher(info: LaunchInfo, request: LocalRequest) -> LaunchInfo | None:
     if request.ranks is None or request.ranks == info.ranks:
         return info
-    if info.launcher == "srun" and info.ranks == 1:
-        return None  # `srun --pty bash` and the like: a shell in a step, in which a local start is what was asked for
+    if info.launcher in _OF_ONE_TASK and info.ranks == 1:
+        return None  # `srun --pty bash`, a single pod: a shell in which a local start is what was asked for
     raise UsageError(f"--ranks {request.ranks} is for a start without a launcher, but {info.launcher} started {info.ranks}: drop --ranks")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 class LaunchInfo:
     """One process as its launcher started it. Ranks, local ranks and nodes count from 0.
 
-    launcher      "local", "torchrun", "mpirun" or "srun"
+    launcher      "local", "torchrun", "mpirun", "srun" or "kubernetes"
     meeting       where the control plane meets: "ipc:///path" on one host, or "tcp://host" across hosts
     port          a port that the user or launcher fixed for us, else None (derived from `token`)
     token         text that all ranks of this launch share and no other launch has

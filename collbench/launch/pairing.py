@@ -108,6 +108,10 @@ def _torchrun_remedy(library: str, flag: str, info: LaunchInfo) -> str:
     return f"{by} cannot start MPI ({library}): use {_own_mpiexec(library)} -n {info.ranks}, or srun --mpi={flag}, instead"
 
 
+def _kubernetes_remedy(library: str, flag: str, info: LaunchInfo) -> str:
+    return f"a pod of this kind starts no MPI ({library}): take an MPIJob, `collbench emit kubernetes --kind mpijob`"
+
+
 def _local_remedy(library: str, flag: str, info: LaunchInfo) -> str:
     return f"these ranks were not started by the mpiexec of {library}: use {_own_mpiexec(library)} -n {info.ranks}, or srun --mpi={flag}"
 
@@ -128,4 +132,4 @@ def _count(ranks: int) -> str:
     return "1 rank" if ranks == 1 else f"{ranks} ranks"
 
 
-_REMEDY = {"srun": _srun_remedy, "mpirun": _mpirun_remedy, "torchrun": _torchrun_remedy}
+_REMEDY = {"srun": _srun_remedy, "mpirun": _mpirun_remedy, "torchrun": _torchrun_remedy, "kubernetes": _kubernetes_remedy}

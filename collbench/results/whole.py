@@ -17,7 +17,10 @@ from collbench.results.writable import cannot_create, refuse_a_full_disk
 
 @dataclass(frozen=True)
 class Whole:
-    """A run that is at its end: what run.json says beside schema, id, operation, times and number of rows; rows without arrays."""
+    """A run that is at its end: what run.json says beside schema, id, operation, times and number of rows; rows without arrays.
+
+    The exit code is 0 where `info` has none.
+    """
 
     path: Path
     operation: str
@@ -32,7 +35,7 @@ class Whole:
             yield TOPOLOGY, [to_page(self.topology)]
         yield CELLS, (f"{to_line(row.as_json())}\n" for row in self.rows)
         head = {"schema": SCHEMA, "id": self.path.name or self.path.resolve().name, "operation": self.operation, "started_utc": utc()}
-        yield RUN, [to_page({**head, **self.info, "finished_utc": utc(), "rows": len(self.rows), "exit_code": FINE})]
+        yield RUN, [to_page({**head, "exit_code": FINE, **self.info, "finished_utc": utc(), "rows": len(self.rows)})]
 
 
 def write_all(runs: Iterable[Whole]) -> None:

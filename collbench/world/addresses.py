@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import socket
+import time
 
 from collbench.errors import UsageError
 
 LOOPBACK = "127.0.0.1"
 _ANY_PORT = 9  # only to ask the kernel for a route: nothing is sent
+_ASK_AGAIN_S = 0.2
 
 
 def addresses_towards(meeting: str) -> tuple[str, str]:
@@ -37,6 +39,18 @@ def resolved(host: str) -> str | None:
     except (OSError, UnicodeError):
         return None
     return str(min(found, key=lambda entry: entry[0] != socket.AF_INET)[4][0])
+
+
+def await_name(meeting: str, patience_s: float) -> bool:
+    """Whether the host of a meeting has an address, which is waited for: a pod's name is made known only seconds after its start."""
+    if not meeting.startswith("tcp://"):
+        return True
+    host, end = meeting.removeprefix("tcp://").strip("[]"), time.monotonic() + patience_s
+    while resolved(host) is None:
+        if time.monotonic() >= end:
+            return False
+        time.sleep(_ASK_AGAIN_S)
+    return True
 
 
 def own_address() -> str:

@@ -13,9 +13,10 @@ from typing import Any
 
 from collbench.errors import FAILED, INTERRUPTED, TERMINATED, CollbenchError, Interrupted, Orphaned, PeerFailed, RunFailed, WaitExpired
 from collbench.launch.info import LaunchInfo
+from collbench.launch.kubernetes import LAUNCHER as KUBERNETES
 from collbench.launch.spawn import record_exit
 from collbench.launch.supervise import say
-from collbench.world.addresses import LOOPBACK, addresses_towards
+from collbench.world.addresses import LOOPBACK, addresses_towards, await_name
 from collbench.world.ending import Ending
 from collbench.world.members import Member, addressed, beside
 from collbench.world.node import began_of, is_stopped
@@ -29,6 +30,7 @@ _VOICES = 8  # so many ranks at most say what rank 0 cannot say any longer
 _ECHOES = (FAILED, INTERRUPTED, TERMINATED)  # exit codes of what may have another reason
 _UNHEARD_S = 2.5  # longer than rank 0 looks at a rank after those behind that one have given up waiting for an answer
 _LEAVING_S = 2.0  # for the other ranks of a launch that ends early
+_OWN_NAME_S = 10.0  # rank 0 can do without: then it listens at every address of its pod
 
 
 class World(Talk):
@@ -62,6 +64,8 @@ class World(Talk):
     def _join(self) -> None:
         info = self.info if self.info.meeting != "mpi" else self._meet_over_mpi()
         secret, ending = secret_of(info, os.environ), Ending(self._end, self._speak)
+        if info.launcher == KUBERNETES:
+            self._await_name(info.meeting)
         if self.rank == 0:
             from collbench.world.hub_end import HubEnd
 
@@ -85,6 +89,16 @@ class World(Talk):
             self._spoke.know(self.members[info.rank], self.members, self._beside())
         self.me = self.members[self.rank]
         self.watchdog.consult = (self._hub or self._spoke).stuck  # type: ignore[union-attr]
+
+    def _await_name(self, meeting: str) -> None:
+        """The names of pods come late. Raises WaitExpired where rank 0's does not."""
+        patience_s = self.timeout_s if self.rank else min(self.timeout_s, _OWN_NAME_S)
+        with self.watchdog.elsewhere("joining"):
+            if not await_name(meeting, patience_s) and self.rank:
+                raise WaitExpired(
+                    f"the name of rank 0's pod ({meeting.removeprefix('tcp://')}) did not resolve within {patience_s:g} s: give its Job a "
+                    "headless Service with publishNotReadyAddresses, as `collbench emit kubernetes` does, or raise --timeout"
+                )
 
     def _beside(self) -> dict[int, str]:
         """MPICH's mpiexec kills all of a host within a millisecond of a death there."""

@@ -100,6 +100,7 @@ def test_processes_of_a_local_start(asked: Request, number: int, ranks: int, see
         (request("mpi"), 8, ALONE, 1),
         (request("nccl"), 8, LaunchInfo("srun", 0, 16, 0, 8, "tcp://h", "t"), 1),
         (request("nccl"), 8, LaunchInfo("torchrun", 0, 2, 0, 1, "tcp://h", "t"), 1),
+        (request("nccl"), 8, LaunchInfo("kubernetes", 0, 2, 0, 1, "tcp://h", "t"), 8),
         (request("nccl"), 8, LaunchInfo("srun", 0, 2, 0, 1, "tcp://h", "t", facts={"worker": "1"}), 1),
     ],
 )
@@ -112,6 +113,8 @@ def test_it_says_so() -> None:
     why = "each task of srun is alone on its node and becomes 8 processes, so that all its GPUs take part (else: --ranks-per-node 1)"
     assert gpus.said(ALONE, 8).advice == f"{why}; start with --kill-on-bad-exit=1"
     assert gpus.said(LaunchInfo("srun", 0, 1, 0, 1, "tcp://h", "t", advice="a single task: srun -n N"), 8).advice == why
+    pod = LaunchInfo("kubernetes", 0, 2, 0, 1, "tcp://h", "t")
+    assert gpus.said(pod, 8).advice == "each pod becomes 8 processes, so that all its GPUs take part (else: --ranks-per-node 1)"
 
 
 @pytest.mark.parametrize(

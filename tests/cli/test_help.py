@@ -46,6 +46,7 @@ COMMANDS = (
     "history",
     "report",
     "compare",
+    "completion",
 )
 
 

@@ -148,7 +148,7 @@ def test_given_machines_are_kept_and_limit_the_rows(tmp_path: Path) -> None:
     ("argv", "sentence"),
     [
         (["nothing.log"], "nothing.log is no file: name what the tool printed"),
-        (["other.txt"], "other.txt cannot be imported: none of its lines is of a format that is known: say --as FORMAT (nccl"),
+        (["other.txt"], "other.txt cannot be imported: none of its lines is of a format that is known: say --as FORMAT (log, nccl"),
         (["other.txt", "--as", "word"], "other.txt cannot be imported: --as 'word' is unknown: choose from"),
         (["other.txt", "--as", "nccl-tests"], "other.txt cannot be imported: it has no line of nccl-tests' table"),
         (["a.log", "--operation", "sum"], "--operation 'sum' is unknown: choose from"),

@@ -10,6 +10,8 @@ from collbench.launch.pairing import mpi_mismatch, mpi_name, size_disagrees
 from tests.launch import captured
 from tests.launch.captured import MPICH, OPEN_MPI
 
+POD = {"JOB_COMPLETION_INDEX": "1", "COLLBENCH_PODS": "2", "MASTER_ADDR": "job-0.job", "COLLBENCH_SECRET": "x"}
+
 
 @pytest.fixture(autouse=True)
 def names_resolve(monkeypatch):
@@ -31,6 +33,7 @@ def names_resolve(monkeypatch):
         (OPEN_MPI, captured.HYDRA, "started by MPICH's mpirun, but mpi4py uses Open MPI 5.0.11: use "),
         (OPEN_MPI, captured.PRTE, None),
         (OPEN_MPI, captured.TORCHRUN, "torchrun cannot start MPI"),
+        (MPICH, POD, "a pod of this kind starts no MPI (MPICH 5.0.2): take an MPIJob"),
     ],
 )
 def test_each_pairing_as_measured(library, env, remedy):

@@ -1,26 +1,113 @@
-"""Slurm: a batch script for sbatch."""
+"""Slurm: a batch script for sbatch, with or without a container (pyxis with enroot, or Apptainer), once or as an array of allocations."""
 
 from __future__ import annotations
 
 from collbench.emit.job import Job, Kind, Setting
-from collbench.emit.settings import CPUS, EVERYWHERE, MINUTES, one_of, word
+from collbench.emit.quoting import Quoted, line, sh
+from collbench.emit.settings import CPUS, EVERYWHERE, IMAGE, MINUTES, MODULES, one_of, whole, word
 from collbench.emit.template import filled
+from collbench.errors import UsageError
 
 PARTITION = Setting("partition", "NAME", "Slurm's partition; with --site also the table that says what its jobs want", word)
 ACCOUNT = Setting("account", "NAME", "whom the time is charged to", word)
-MPI = Setting("mpi", "HOW", "how srun starts MPI: pmix, pmi2 or none (default: as Slurm is set up)", one_of("pmix", "pmi2", "none"))
+QOS = Setting("qos", "NAME", "Slurm's quality of service", word)
+GPU_TYPE = Setting("gpu-type", "TYPE", "which GPUs, where a partition has several types, such as h100", word)
+MPI = Setting(
+    "mpi",
+    "HOW",
+    "how srun starts MPI: pmix, pmi2, cray_shasta or none (default: as Slurm is set up)",
+    one_of("pmix", "pmi2", "cray_shasta", "none"),
+)
+ARRAY = Setting("array", "K", "as many jobs, an allocation each, one after the other", whole(1, 1000))
+CONTAINER = Setting("container", "HOW", "what runs the image: pyxis, or apptainer (default: by the image)", one_of("pyxis", "apptainer"))
+
+_FILES = (".sif", ".sqsh", ".squashfs")
+_DOCKER = "docker://"
+_SEPARATORS = ":,"  # of the lists of mounts that pyxis and Apptainer take
+# Slurm sends the signal up to a minute before its time: a job shorter than this would be ended as soon as it begins
+_LEAST_MINUTES_TO_SIGNAL = 3
 
 
 def _render(job: Job) -> str:
-    return filled("slurm.sbatch.j2", job=job)
+    container = _container(job)
+    if job["gpu-type"] and not job.gpus:
+        raise UsageError("--gpu-type needs to know how many: say --gpus-per-node, too")
+    return filled(
+        "slurm.sbatch.j2",
+        job=job,
+        login=Quoted(" -l" if job["module"] else ""),
+        container=container,
+        image=sh(_enroot(job["image"]) if container == "pyxis" else str(job["image"])),
+        is_file=_is_file(str(job["image"])),
+        signals=job["minutes"] >= _LEAST_MINUTES_TO_SIGNAL,
+        gres=sh(":".join(["gpu", *([job["gpu-type"]] if job["gpu-type"] else []), str(job.gpus)])),
+        task=_task(job, container),
+    )
+
+
+def _task(job: Job, container: str) -> Quoted:
+    """What each rank runs; the shell of the script fills in the folder."""
+    inside = '"${inside[@]}" ' if container == "apptainer" else ""
+    folder = '"$runs"' if container else sh(job.runs)
+    out = f' --out {folder}/"$SLURM_JOB_ID"' if job.wants_out else ""
+    return Quoted(f"{inside}{line((job.program, *job.command))}{out}")
+
+
+def _container(job: Job) -> str:
+    """pyxis, apptainer, or nothing. Raises UsageError where what was said does not fit together."""
+    image = job["image"]
+    if not image:
+        if job["container"]:
+            raise UsageError(f"--container {job['container']} needs an image: say --image")
+        return ""
+    container = str(job["container"] or ("apptainer" if image.endswith(".sif") else "pyxis"))
+    if container == "apptainer" and not _is_file(image):
+        fetch = f"call `apptainer pull collbench.sif docker://{image.removeprefix(_DOCKER)}` once"
+        raise UsageError(f"--image {image} would be fetched by every rank: {fetch}, and say --image collbench.sif")
+    if container == "pyxis" and image.endswith(".sif"):
+        raise UsageError(
+            f"--image {image} is a file of Apptainer's: leave out --container pyxis, or name an image of a registry, or a .sqsh file"
+        )
+    if "://" in image.removeprefix(_DOCKER):
+        raise UsageError(f"--image {image} is nothing that pyxis fetches: write registry/name:tag, or the path of a .sqsh file")
+    _check_mounts(job)
+    return container
+
+
+def _check_mounts(job: Job) -> None:
+    """Raises UsageError where the run folder would be lost with the container."""
+    if job.out is not None:
+        raise UsageError(
+            f"--out {job.out} may lie outside of what the container sees: leave it out, and name the folder of all runs with --runs"
+        )
+    if any(each in job.runs for each in _SEPARATORS):
+        raise UsageError(f"--runs {job.runs} cannot be mounted into a container: choose a path without : and ,")
+
+
+def _is_file(image: str) -> bool:
+    return image.startswith(("/", ".")) or image.endswith(_FILES)
+
+
+def _enroot(image: str) -> str:
+    """An image as pyxis wants it: [REGISTRY#]IMAGE[:TAG], and of a file a path with a slash.
+
+    Source: github.com/NVIDIA/enroot, doc/cmd/import.md; github.com/NVIDIA/pyxis, README.md (--container-image).
+    """
+    if _is_file(image):
+        return image if image.startswith(("/", ".")) else f"./{image}"
+    name = image.removeprefix(_DOCKER)
+    registry, slash, path = name.partition("/")
+    if "#" in name or not slash or not ("." in registry or ":" in registry or registry == "localhost"):
+        return name
+    return path if registry == "docker.io" else f"{registry}#{path}"
 
 
 KIND = Kind(
     name="slurm",
     summary="a batch script for sbatch",
     suffix=".sbatch",
-    settings=(*EVERYWHERE, CPUS, MINUTES, PARTITION, ACCOUNT, MPI),
+    settings=(*EVERYWHERE, CPUS, MINUTES, IMAGE, MODULES, PARTITION, ACCOUNT, QOS, GPU_TYPE, MPI, ARRAY, CONTAINER),
     render=_render,
     submit=("sbatch",),
-    remedy="write the file with --write and call sbatch where Slurm is",
+    start="sbatch FILE",
 )

@@ -13,8 +13,10 @@ from collbench.results.peers.osu import OSU
 from collbench.results.peers.param import PARAM
 from collbench.results.peers.peer import Reader
 from collbench.results.peers.perftest import PERFTEST
+from collbench.results.peers.pod_log import POD_LOG
 
-READERS: tuple[Reader, ...] = (NCCL_TESTS_JSON, PARAM, NCCL_TESTS, OSU, IMB, PERFTEST, GLOO)
+# The marks of our own rows first: what stands between them may look like anything.
+READERS: tuple[Reader, ...] = (POD_LOG, NCCL_TESTS_JSON, PARAM, NCCL_TESTS, OSU, IMB, PERFTEST, GLOO)
 HEAD = 400
 
 

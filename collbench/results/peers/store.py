@@ -14,7 +14,7 @@ from collbench.results.peers.peer import PeerRun
 from collbench.results.record import SERIES, Row
 from collbench.results.whole import Whole, write_all
 
-_ELSEWHERE = ("environment", "devices")  # facts of a table that stand in run.json's own places
+_ELSEWHERE = ("environment", "devices", "exit_code")  # facts of a table that stand in run.json's own places
 _SERIES_OF = attrgetter(*SERIES)
 
 
@@ -61,7 +61,9 @@ class Together:
         files = {table.source.sha256: vars(table.source) for table in self.tables}
         hosts = {"hosts": list(dict.fromkeys(first.hosts)), "rank_map": _rank_map(first)} if first.hosts else {}
         environment = {"environment": first.facts["environment"]} if first.facts.get("environment") else {}
+        codes = [code for table in self.tables if isinstance(code := table.run.facts.get("exit_code"), int)]
         return {
+            **({"exit_code": max(codes)} if codes else {}),
             "backends": dict.fromkeys((row.backend for row in self.rows), _versions(first)),
             **hosts,
             **environment,

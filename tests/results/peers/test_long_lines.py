@@ -17,6 +17,7 @@ _AGAIN = {
     "perftest": ('"test_info" : {\n', " "),
     "nccl-tests": ("", " "),
     "nccl-tests-json": ("{", "["),
+    "log": ("----- collbench: rows begin -----\n{", "["),
 }
 _MORE = (("param", "", "backend: a nw-stack: "), ("param", "", "Hello from Rank 1: host a, device: b, "), ("perftest", "", " a"))
 

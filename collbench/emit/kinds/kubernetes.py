@@ -1,0 +1,232 @@
+"""Kubernetes: an indexed Job (the default: it needs no operator, and no sshd), a JobSet, a TrainJob or an MPIJob; one pod for each node."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from collbench.emit.job import Job, Kind, Setting
+from collbench.emit.marks import BEGIN, END
+from collbench.emit.quoting import Quoted, pod, pods
+from collbench.emit.settings import CPUS, EVERYWHERE, IMAGE, MINUTES, one_of
+from collbench.emit.template import filled
+from collbench.errors import UsageError
+from collbench.operations.registry import commands
+
+_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_CLAIM = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
+_SIZE = re.compile(r"[1-9][0-9]{0,8}(Ki|Mi|Gi|Ti|k|M|G|T)?")
+_PAGES = re.compile(r"[1-9][0-9]{0,5}(Ki|Mi|Gi)=[1-9][0-9]{0,8}(Ki|Mi|Gi)")
+_RESOURCE = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?/[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?=[1-9][0-9]{0,3}")
+_LONGEST_NAME = 63  # of a DNS label, RFC 1035
+_RESULTS = "/results"  # where the volume is mounted
+LOST = "/tmp/collbench-run"  # the run folder without a volume: any user may write there, and it ends with the pod
+_PATIENCE_S = 600
+_WHY_BOUND = {
+    False: "--bind-to core: a rank that wanders between cores scatters short times",
+    True: "--bind-to none: NCCL's threads want the cores beside their GPU, more than one",
+}
+
+
+@dataclass(frozen=True)
+class _Flavour:
+    """What tells one kind of job from another.
+
+    longest     what the controllers add to the name, where K is the last pod's number
+    first       rank 0's pod, by its name in the network, where NAME is the job's; "" where MPI or the operator tells it
+    index       the variable with the pod's number
+    logs        the selector or the object whose log has the rows
+    """
+
+    longest: str
+    first: str
+    index: str
+    logs: str
+
+
+_FLAVOURS = {
+    "job": _Flavour("-K", "NAME-0.NAME", "JOB_COMPLETION_INDEX", "-l batch.kubernetes.io/job-name=NAME --tail=-1"),
+    "jobset": _Flavour("-pods-0-K-abcde", "NAME-pods-0-0.NAME", "JOB_COMPLETION_INDEX", "-l jobset.sigs.k8s.io/jobset-name=NAME --tail=-1"),
+    "trainjob": _Flavour("-node-0-K-abcde", "", "PET_NODE_RANK", "-l jobset.sigs.k8s.io/jobset-name=NAME --tail=-1"),
+    "mpijob": _Flavour("-worker-K", "", "", "job/NAME-launcher"),
+}
+
+
+def _matching(pattern: re.Pattern[str], text: str, wanted: str) -> str:
+    if not pattern.fullmatch(text):
+        raise UsageError(f"{text!r} is not {wanted}")
+    return text
+
+
+def _namespace(text: str) -> str:
+    return _matching(_LABEL, text, "a namespace: small letters, digits and - alone, 63 at most, none of them - at an end")
+
+
+def _claim(text: str) -> str:
+    return _matching(_CLAIM, text, "the name of a PersistentVolumeClaim: small letters, digits, - and . alone")
+
+
+def _size(text: str) -> str:
+    return _matching(_SIZE, text, "a size: write 512Mi or 16Gi")
+
+
+def _resource(text: str) -> str:
+    return _matching(_RESOURCE, text, "NAME=COUNT: write the name of the device plug-in's resource, like rdma/hca_shared_devices_a=1")
+
+
+def _pages(text: str) -> str:
+    return _matching(_PAGES, text, "PAGE=SIZE: write 2Mi=1Gi for 1 GiB of pages of 2 MiB")
+
+
+KIND_OF_JOB = Setting("kind", "KIND", "job, jobset, trainjob or mpijob", one_of(*_FLAVOURS), "job")
+NAMESPACE = Setting("namespace", "NAME", "Kubernetes' namespace (default: kubectl's own)", _namespace)
+PULL = Setting(
+    "pull-policy", "WHEN", "when a node fetches the image: Always, IfNotPresent or Never", one_of("Always", "IfNotPresent", "Never")
+)
+VOLUME = Setting("volume", "CLAIM", "a PersistentVolumeClaim that takes the run folders (default: the rows go to the log)", _claim)
+RDMA = Setting("rdma", "NAME=COUNT", "a resource of an RDMA device plug-in for each pod; may be given several times", _resource, many=True)
+HUGEPAGES = Setting("hugepages", "PAGE=SIZE", "huge pages for each pod, such as 2Mi=1Gi; may be given several times", _pages, many=True)
+SHM = Setting("shm", "SIZE", "/dev/shm of each pod with several ranks", _size, "8Gi")
+MEMORY = Setting("memory", "SIZE", "memory of each pod", _size)
+RUNTIME = Setting("runtime", "NAME", "TrainJob: the ClusterTrainingRuntime that it refers to (default: torch-distributed)", _claim)
+
+
+def _render(job: Job) -> str:
+    kind = str(job["kind"])
+    flavour = _FLAVOURS[kind]
+    _check_name(job, flavour)
+    _check(job, kind)
+    marked = _is_marked(job)
+    return filled(
+        f"kubernetes.{kind}.j2",
+        job=job,
+        in_namespace=Quoted(f" -n {job['namespace']}" if job["namespace"] else ""),
+        logs=Quoted(flavour.logs.replace("NAME", job.name)),
+        first=Quoted(flavour.first.replace("NAME", job.name)) if job.nodes > 1 else "",
+        index=Quoted(flavour.index) if job.nodes > 1 else "",
+        marked=marked,
+        begin=Quoted(BEGIN),
+        end=Quoted(END),
+        words=_words(job, marked),
+        environment=job.environment,
+        has_env=job.nodes > 1 or bool(job.environment or (job["volume"] and job.wants_out)),
+        why_bound=Quoted(_WHY_BOUND[bool(job.gpus)]),
+        limits=_limits(job),
+        seconds=int(job["minutes"]) * 60,
+        patience=_patience(job),
+        shm=job["shm"] if job.ranks > 1 or "shm" in job.said else "",
+        folder=_folder(job),
+        runs=_runs(job),
+        runtime=job["runtime"] or "torch-distributed",
+    )
+
+
+def _check_name(job: Job, flavour: _Flavour) -> None:
+    """Raises UsageError for a name that cannot be a host's, or becomes too long with what the pods' names add."""
+    longest = f"{job.name}{flavour.longest.replace('K', str(job.nodes - 1))}"
+    if not re.fullmatch(r"[a-z]([a-z0-9-]*[a-z0-9])?", job.name):
+        raise UsageError(
+            f"--name {job.name} is no name for Kubernetes, which makes host names of it: small letters, digits and - alone, "
+            "a letter first, no - at the end"
+        )
+    if len(longest) > _LONGEST_NAME:
+        most = _LONGEST_NAME - (len(longest) - len(job.name))
+        raise UsageError(f"--name {job.name} is too long: with {job['kind']} and {job.nodes} pods it may have {most} characters at most")
+
+
+def _check(job: Job, kind: str) -> None:
+    """Raises UsageError for settings that are missing, or do not fit together."""
+    image = job["image"]
+    if not image:
+        raise UsageError("emit kubernetes needs an image that has collbench in it: say --image registry/name:tag")
+    if image.startswith(("/", ".")) or image.endswith((".sif", ".sqsh", ".squashfs")) or "#" in image or "://" in image:
+        raise UsageError(f"--image {image} is nothing that Kubernetes fetches: write registry/name:tag")
+    if job["hugepages"] and not (job["memory"] or job["cpus-per-rank"]):
+        raise UsageError("--hugepages alone is refused by Kubernetes: say --memory, or --cpus-per-rank, too")
+    if kind == "trainjob" and job["pull-policy"]:
+        raise UsageError("--pull-policy is what a TrainJob leaves to its runtime: leave it out, or choose another --kind")
+    if kind != "trainjob" and job["runtime"]:
+        raise UsageError(f"--runtime is a TrainJob's alone: leave it out, or say --kind trainjob instead of {kind}")
+    _check_environment(job, kind)
+
+
+def _check_environment(job: Job, kind: str) -> None:
+    own = {"COLLBENCH_PODS", "COLLBENCH_SECRET", "MASTER_ADDR", "JOB_COMPLETION_INDEX", "POD_NAME"} if kind != "mpijob" else {"POD_NAME"}
+    for name in job.environment:
+        if name in own or name.startswith("PET_"):
+            raise UsageError(f"--env {name}=… is what the manifest, or Kubernetes, says itself: leave it out")
+
+
+def _is_marked(job: Job) -> bool:
+    """Whether the log has the rows, between two marks."""
+    formats = [each for each in job.command if each == "--format" or each.startswith("--format=")]
+    return not job["volume"] and not formats and job.command[0] in (*commands(), "run")
+
+
+def _folder(job: Job) -> str:
+    """Where the volume is mounted, and with it the folder of all runs."""
+    return job.runs if job.runs.startswith("/") else _RESULTS
+
+
+def _words(job: Job, marked: bool) -> Quoted:
+    """The program and its words; the run folder has the pod's name, which Kubernetes fills in."""
+    measures = job.command[0] not in ("probe", "doctor")
+    several = job.ranks > 1 or job.gpus  # a pod with GPUs becomes a rank for each, unless it is told
+    ranks = ["--ranks-per-node", str(job.ranks)] if measures and several and job["kind"] != "mpijob" else []
+    words = [job.program, *job.command, *ranks, *(["--format", "json"] if marked else [])]
+    if job["kind"] == "mpijob":
+        words = [*_mpirun(job), *words]
+    if not job.wants_out:
+        return pods(words)
+    if not job["volume"]:
+        return pods([*words, "--out", LOST])
+    return Quoted(f'{pods([*words, "--out"])[:-1]}, {pod(f"{_runs(job)}/")[:-1]}$(POD_NAME)"]')
+
+
+def _runs(job: Job) -> str:
+    """The folder of all runs on the volume."""
+    return job.runs.rstrip("/") if job.runs.startswith("/") else f"{_RESULTS}/{job.runs}"
+
+
+def _mpirun(job: Job) -> list[str]:
+    """Open MPI's, before the program; `env` because ssh hands on no variable."""
+    bound = "none" if job.gpus else "core"
+    pairs = [f"{name}={value}" for name, value in job.environment.items()]
+    where = ["-n", str(job.nodes * job.ranks), "--hostfile", "/etc/mpi/hostfile", "--map-by", f"ppr:{job.ranks}:node", "--bind-to", bound]
+    return ["mpirun", *where, *(["env", *pairs] if pairs else [])]
+
+
+def _limits(job: Job) -> list[tuple[str, str, str]]:
+    """What each pod gets: (resource, how much, why it is asked for). Raises UsageError for one that is named twice."""
+    plain = {"nvidia.com/gpu": job.gpus, "cpu": (job["cpus-per-rank"] or 0) * job.ranks, "memory": job["memory"]}
+    asked = [f"{name}={value}" for name, value in plain.items() if value]
+    asked += [*(job["rdma"] or ()), *(f"hugepages-{each}" for each in job["hugepages"] or ())]
+    names = [each.partition("=")[0] for each in asked]
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(f"{name} is asked for twice: say it once")
+    return [(name, each.partition("=")[2], _why(name)) for name, each in zip(names, asked, strict=True)]
+
+
+def _why(resource: str) -> str:
+    if resource.startswith("hugepages-"):
+        return "UCX and DPDK take buffers from huge pages, which a pod has only where it asks for them; the node must have set them aside"
+    return "the devices of RDMA, without which NCCL and UCX fall back to TCP" if "/" in resource and "gpu" not in resource else ""
+
+
+def _patience(job: Job) -> int:
+    """How long pods wait for one another, in seconds; 0 where the command says it, or there is nobody to wait for."""
+    told = any(word == "--timeout" or word.startswith("--timeout=") for word in job.command) or "COLLBENCH_TIMEOUT" in job.environment
+    return 0 if told or job.nodes == 1 else min(_PATIENCE_S, int(job["minutes"]) * 60)
+
+
+_OWN = (KIND_OF_JOB, NAMESPACE, PULL, VOLUME, RDMA, HUGEPAGES, SHM, MEMORY, RUNTIME)
+KIND = Kind(
+    name="kubernetes",
+    summary="a manifest of an indexed Job, JobSet, TrainJob or MPIJob",
+    suffix=".yaml",
+    settings=(*EVERYWHERE, CPUS, MINUTES, IMAGE, *_OWN),
+    render=_render,
+    submit=("kubectl", "create", "-f", "-"),
+    start="kubectl create -f FILE",
+)

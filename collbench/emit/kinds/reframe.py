@@ -1,0 +1,55 @@
+"""ReFrame: a check that passes where every byte arrived right, and logs each cell's bus bandwidth."""
+
+from __future__ import annotations
+
+import re
+
+from collbench.emit.job import Job, Kind, Setting
+from collbench.emit.quoting import line, sh
+from collbench.emit.settings import CPUS, ENV, GPUS, MINUTES, MODULES, NAME, NODES, PROGRAM, RANKS
+from collbench.emit.template import filled
+from collbench.errors import UsageError
+
+_SYSTEM = re.compile(r"[A-Za-z0-9_*+%@][A-Za-z0-9_*+%@=.:-]*")
+_ALONE = ("probe", "doctor")
+_OWN_FOLDER = "run"  # in ReFrame's stage folder
+
+
+def system(text: str) -> str:
+    """Where ReFrame may run a check: a system, system:partition, *, or +feature. Raises UsageError."""
+    if not _SYSTEM.fullmatch(text):
+        raise UsageError(f"{text!r} is none of ReFrame's: write SYSTEM, SYSTEM:PARTITION, * or +FEATURE")
+    return text
+
+
+SYSTEM = Setting("system", "SYSTEM", "where ReFrame may run the check: system:partition of its configuration, or +feature", system, "*")
+
+
+def _render(job: Job) -> str:
+    folder = job.out or job.told("--resume") or _OWN_FOLDER
+    added = ["--out", folder] if job.wants_out else []
+    return filled(
+        "reframe.py.j2",
+        job=job,
+        classname=_class(job.name),
+        words=[sh(word) for word in (*job.command, *added)],
+        exports=["export " + line([f"{name}={value}"]) for name, value in job.environment.items()],
+        report=None if job.command[0] in _ALONE else f"{sh(job.program)} report {sh(folder)} --format json >rows.jsonl",
+        kept=job.wants_out,
+    )
+
+
+def _class(name: str) -> str:
+    """The check's name, a Python class: no other name of the file, and no keyword, begins so."""
+    camel = "".join(part[:1].upper() + part[1:] for part in re.split(r"[^A-Za-z0-9]+", name))
+    return camel if camel.startswith("Collbench") else f"Collbench{camel}"
+
+
+KIND = Kind(
+    name="reframe",
+    summary="a check, passed where all data is right",
+    suffix=".py",
+    settings=(NODES, GPUS, RANKS, NAME, PROGRAM, ENV, CPUS, MINUTES, MODULES, SYSTEM),
+    render=_render,
+    start="reframe -c FILE -r",
+)

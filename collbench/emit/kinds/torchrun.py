@@ -1,0 +1,51 @@
+"""torchrun: a script that is started on each node, which meet by rendezvous."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+
+from collbench.emit.job import Job, Kind, Setting
+from collbench.emit.quoting import Quoted, sh
+from collbench.emit.settings import CPUS, EVERYWHERE, HOSTS, MODULES, PORT, one_of
+from collbench.emit.template import filled
+from collbench.errors import UsageError
+
+_HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?")
+
+
+def _host(text: str) -> str:
+    """The name or the IPv4 address of a host. Raises UsageError."""
+    if not _HOST.fullmatch(text):
+        raise UsageError(f"{text!r} is not a host: write a name or an IPv4 address, and its port with --port")
+    return text
+
+
+RENDEZVOUS = Setting(
+    "rendezvous", "HOW", "c10d: a store hands the ranks out; static: each node is told its number", one_of("c10d", "static"), "c10d"
+)
+ENDPOINT = Setting("endpoint", "HOST", "the node where all meet (default: the first of --hosts, else of Slurm's job)", _host)
+
+
+def _render(job: Job) -> str:
+    static = job["rendezvous"] == "static"
+    return filled(
+        "torchrun.sh.j2",
+        job=job,
+        static=static,
+        alone=job.nodes == 1 and not (static or job["endpoint"] or job["hosts"]),
+        folder=posixpath.dirname(job.program),
+        threads=job["cpus-per-rank"] or 1,
+        hosts_word=sh(job["hosts"] or "HOSTS"),
+        out=Quoted(' --out "$out"' if job.wants_out else ""),
+    )
+
+
+KIND = Kind(
+    name="torchrun",
+    summary="a script for torchrun, to be started on each node",
+    suffix=".sh",
+    settings=(*EVERYWHERE, CPUS, MODULES, HOSTS, PORT, RENDEZVOUS, ENDPOINT),
+    render=_render,
+    start="bash FILE    # on each node, by srun or ssh: its first lines say how",
+)

@@ -1,0 +1,79 @@
+"""How this shell would launch, for people and as JSON: where it is, MPI, launchers, what does not fit, what to type."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from typing import TextIO
+
+from collbench.errors import FINE, NEGATIVE
+from collbench.launch.explain import Explanation
+from collbench.launch.explain_found import Found
+from collbench.report.flags import printable
+from collbench.report.probe_wrap import width_of, wrapped
+from collbench.report.screen import PlainScreen, wants_color
+from collbench.report.table import Line
+
+SCHEMA = 1
+_STYLES = {"severe": "wrong", "warning": "doubtful", "note": ""}
+
+
+def tell_launch(told: Explanation, format: str, stream: TextIO, *, color: str = "auto") -> int:
+    """Prints it on `stream` as "table" or "json". Returns the exit code: 1 with a severe problem, else 0."""
+    screen = PlainScreen(stream, sys.stderr, wants_color(stream, color))
+    lines = json_lines(told) if format == "json" else table_lines(told)
+    for line in wrapped(lines, None if format == "json" else width_of(stream)):
+        screen.data(line)
+    return NEGATIVE if told.severe else FINE
+
+
+def table_lines(told: Explanation) -> Iterator[Line]:
+    """Where this shell is and what it has, then a line for each problem, then what to type."""
+    for place in told.places:
+        yield Line(printable(f"this shell  {place}"))
+    loaded = told.library
+    file = f" ({loaded.path})" if loaded.path else ""
+    yield Line(printable(f"MPI         {f'mpi4py {loaded.mpi4py} loads {loaded.name}{file}' if loaded.name else 'no library'}"))
+    yield from _launchers(told.launchers)
+    for problem in told.problems:
+        yield Line(printable(f"{problem.severity}: {problem.what}"), _STYLES[problem.severity])
+    yield Line("what to type", "head")
+    room = max(len(each.purpose) for each in told.commands)
+    for each in told.commands:
+        yield Line(printable(f"  {each.purpose:<{room}}  {each.line}"))
+
+
+def _launchers(found: Sequence[Found]) -> Iterator[Line]:
+    rows = [(each.name, str(each.path), _what(each)) for each in found]
+    if not rows:
+        yield Line("launchers   none found: collbench starts ranks on this host by itself")
+        return
+    widths = [max(len(row[column]) for row in rows) for column in range(2)]
+    for number, (name, path, what) in enumerate(rows):
+        yield Line(printable(f"{'launchers' if number == 0 else '':<12}{name:<{widths[0]}}  {path:<{widths[1]}}  {what}".rstrip()))
+
+
+def _what(found: Found) -> str:
+    plugins = f", --mpi={'|'.join(found.plugins)}" if found.plugins else ""
+    hidden = "" if found.first else " (not the first in PATH)"
+    return (f"{found.family} {found.version}".rstrip() if found.family else f"does not say what it is: {found.trouble}") + plugins + hidden
+
+
+def json_lines(told: Explanation) -> Iterator[Line]:
+    """One object: schema, places, the MPI library, launchers, problems, what to type."""
+    loaded = told.library
+    document = {
+        "schema": SCHEMA,
+        "places": told.places,
+        "mpi": {"library": loaded.name, "path": loaded.path, "mpi4py": loaded.mpi4py, "problem": loaded.problem},
+        "launchers": [_found(each) for each in told.launchers],
+        "problems": [{"severity": each.severity, "what": each.what} for each in told.problems],
+        "type": [{"purpose": each.purpose, "line": each.line} for each in told.commands],
+    }
+    yield Line(json.dumps(document))
+
+
+def _found(each: Found) -> dict[str, object]:
+    known = {"name": each.name, "path": str(each.path), "family": each.family, "version": each.version, "first_in_path": each.first}
+    return {**known, "mpi_plugins": list(each.plugins), "trouble": each.trouble}

@@ -1,0 +1,112 @@
+"""Rows of collbench's own in the log of a pod: what --format json printed between the two marks of `collbench emit kubernetes`.
+
+The rows are what was measured, with their intervals; samples, hosts and versions were in the run folder, which ended with the pod.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from collbench.emit.marks import BEGIN, END
+from collbench.errors import UsageError
+from collbench.results.jsonl import parse_object
+from collbench.results.peers.peer import Given, PeerRun, Reader
+from collbench.results.peers.rows import agreed
+from collbench.results.reader import row_from_json
+from collbench.results.record import Row
+
+_ENDED = re.compile(re.escape(END) + r" (\d{1,3}) -----")
+# kubectl logs --prefix, and then --timestamps
+_PREFIX = re.compile(r"(?:\[pod/[^\]\s]{1,512}\] )?(?:\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.\d]{0,10}(?:Z|[+-]\d\d:\d\d) )?")
+_MISSING = ("no samples", "no names of hosts", "no per-rank data beside the rows' own", "no versions of libraries")
+
+
+@dataclass
+class _Block:
+    """What stands between two marks. ended: the exit code, None where the log ends first; bad: lines that are no rows, by number."""
+
+    rows: list[Row] = field(default_factory=list)
+    bad: dict[int, str] = field(default_factory=dict)
+    ended: int | None = None
+
+
+def knows(lines: Sequence[str]) -> bool:
+    """Whether one of these lines is the mark before the rows."""
+    return any(_bare(line) == BEGIN for line in lines)
+
+
+def read(lines: Sequence[str], given: Given) -> list[PeerRun]:
+    """One run for each pair of marks. Raises UsageError where there are no rows, or what the user says of them contradicts them."""
+    blocks = list(_blocks(lines))
+    if not any(block.rows for block in blocks):
+        number, why = next(((number, why) for block in blocks for number, why in block.bad.items()), (0, ""))
+        at = f"line {number} is no row of a collective: {why}" if number else "there is nothing"
+        raise UsageError(f"between the marks {at}; give the whole log of rank 0's pod, of a command that measures collectives")
+    return [_run(block, given) for block in blocks if block.rows]
+
+
+def _blocks(lines: Sequence[str]) -> Iterator[_Block]:
+    block: _Block | None = None
+    for number, line in enumerate(lines, 1):
+        text = _bare(line)
+        if text == BEGIN:
+            if block:
+                yield block
+            block = _Block()
+        elif block and (found := _ENDED.fullmatch(text)):
+            block.ended = int(found[1])
+            yield block
+            block = None
+        elif block and text.startswith("{"):
+            _take(block, number, text)
+    if block:
+        yield block
+
+
+def _bare(line: str) -> str:
+    """The line without what kubectl puts before it."""
+    found = _PREFIX.match(line)
+    return line[found.end() :].rstrip() if found else line.rstrip()
+
+
+def _take(block: _Block, number: int, text: str) -> None:
+    try:
+        row = row_from_json(parse_object(text.encode()))
+    except ValueError as error:
+        block.bad[number] = str(error)
+    else:
+        block.rows.append(replace(row, samples={}))  # their arrays are not here
+
+
+def _run(block: _Block, given: Given) -> PeerRun:
+    for row in block.rows:
+        agreed("ranks", given.ranks, row.ranks, "the log")
+    nodes = next((row.nodes for row in block.rows if row.nodes), None)
+    if given.nodes and nodes:
+        agreed("nodes", given.nodes, nodes, "the log")
+    operations = dict.fromkeys(row.operation for row in block.rows)
+    return PeerRun(
+        "collbench",
+        None,
+        ", ".join(operations),
+        "the median over the samples",
+        block.rows,
+        facts={} if block.ended is None else {"exit_code": block.ended},
+        missing=_MISSING,
+        doubts=list(_doubts(block)),
+    )
+
+
+def _doubts(block: _Block) -> Iterator[str]:
+    if block.ended is None:
+        yield "the log ends before the command did: later rows are not in it"
+    elif block.ended:
+        yield f"the command ended with exit code {block.ended}: see why in the log"
+    if block.bad:
+        number, why = next(iter(block.bad.items()))
+        yield f"{len(block.bad)} lines between the marks are no rows and were left out, the first is line {number}: {why}"
+
+
+POD_LOG = Reader("log", knows, read)

@@ -1,0 +1,153 @@
+"""`collbench completion`: what a shell offers for a line that ends with Tab is what the parsers know."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+from argparse import SUPPRESS
+from pathlib import Path
+
+import pytest
+
+from collbench.backends.registry import backend_names
+from collbench.cli.completion import SHELLS, script
+from collbench.cli.main import _parsers
+from collbench.cli.parser import actions_of
+from collbench.emit.registry import kinds
+from collbench.operations.registry import commands
+from tests.cli.command import one_sentence, run, run_here
+from tests.cli.test_help import imported
+from tests.conftest import cannot
+
+# Loads the script as a user does, and asks for what bash would ask for: the function that `complete -p` says collbench has.
+_PRESS_TAB = r"""
+source "$1"; shift
+COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=()
+read -ra registered < <(complete -p collbench)
+for ((at = 0; at < ${#registered[@]}; at++)); do
+    [[ ${registered[at]} == -F ]] && "${registered[at + 1]}" collbench "${!#}" "${@: -2:1}"
+done
+printf '%s\n' "${COMPREPLY[@]}"
+"""
+
+
+@pytest.fixture(scope="module")
+def bash_script(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("bash") / "collbench.bash"
+    file.write_text(script("bash"))
+    return file
+
+
+def offered(bash_script: Path, line: str, folder: Path | None = None) -> set[str]:
+    """What bash offers for `line`, whose last word is being typed (a trailing blank: none of it yet)."""
+    words = [*shlex.split(line), *([""] if line.endswith(" ") else [])]
+    asked = ["bash", "--norc", "-c", _PRESS_TAB, "bash", str(bash_script), *words]
+    done = subprocess.run(asked, cwd=folder, capture_output=True, text=True, timeout=20, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    return {word for word in done.stdout.splitlines() if word}
+
+
+def long_options(command: str) -> set[str]:
+    _, parsers = _parsers()
+    return {
+        option
+        for action in actions_of(parsers[command])
+        for option in action.option_strings
+        if option.startswith("--") and action.help != SUPPRESS
+    }
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("collbench allr", {"allreduce"}),
+        ("collbench allreduce --si", {"--sizes"}),
+        ("collbench allreduce --device c", {"cpu", "cuda"}),
+        ("collbench allreduce --sizes 8 --mode gra", {"graph"}),
+        ("collbench allreduce --dtype bf", {"bfloat16"}),
+        ("collbench peak allr", {"allreduce"}),
+        ("collbench baseline sh", {"show"}),
+        ("collbench completion ", set(SHELLS)),
+        ("collbench nothing-like-it", set()),
+        ("collbench emit slurm --nodes 2 -- allr", {"allreduce"}),
+        ("collbench emit slurm --nodes 2 -- allreduce --si", {"--sizes"}),
+        ("collbench emit slurm --site site.toml --wri", {"--write"}),
+    ],
+)
+def test_bash_completes(line: str, words: set[str], bash_script: Path) -> None:
+    assert offered(bash_script, line) == words
+
+
+def test_bash_offers_every_command_every_backend_and_every_kind(bash_script: Path) -> None:
+    assert offered(bash_script, "collbench ") >= {*_parsers()[1]} > {*commands()}
+    assert offered(bash_script, "collbench allreduce --backend ") == {*backend_names()}
+    assert offered(bash_script, "collbench emit ") == {*kinds()}
+
+
+def test_options_that_are_filled_in_late_are_there(bash_script: Path) -> None:
+    for command in ("allreduce", "hunt", "emit", "gate"):
+        assert offered(bash_script, f"collbench {command} --") == long_options(command)
+
+
+def test_bash_completes_files_where_files_belong(bash_script: Path, tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "suite.toml").touch()
+    assert offered(bash_script, "collbench report r", tmp_path) == {"runs"}
+    assert offered(bash_script, "collbench run su", tmp_path) == {"suite.toml"}
+    assert offered(bash_script, "collbench emit slurm --site ", tmp_path) == {"runs", "suite.toml"}
+
+
+# zsh's own pseudo-terminal, the one way to press Tab where nobody sits. $1: folder, $2: how to load the script, $3: typed, $4: expected.
+_ZSH = r"""
+zmodload zsh/zpty
+zpty shell zsh -f -i
+zpty -w shell "unset zle_bracketed_paste; cd '$1'; autoload -Uz compinit; $2; print LOA""DED"
+until [[ $seen == *LOADED* ]]; do zpty -r shell line || exit 1; seen+=$line; done; seen=
+zpty -w -n shell "$3"$'\t'
+repeat 100; do
+    while zpty -rt shell line; do seen+=$line; print -rn -- $line; done
+    [[ $seen == *$4* ]] && break
+    sleep 0.05
+done
+zpty -d shell
+"""
+_LOADED = {"eval": 'compinit -u -d dump; eval "$(<_collbench)"', "fpath": "fpath=($PWD $fpath); compinit -u -d dump"}
+
+
+def _zsh() -> str:
+    return shutil.which("zsh") or cannot("no zsh here: apt-get install zsh")
+
+
+@pytest.mark.parametrize("loaded", _LOADED)
+@pytest.mark.parametrize("typed", ["collbench allr·educe", "collbench allreduce --siz·es"])
+@pytest.mark.in_turn
+def test_zsh_completes(typed: str, loaded: str, tmp_path: Path) -> None:
+    (tmp_path / "_collbench").write_text(script("zsh"))
+    begin, end = typed.split("·")
+    asked = ["timeout", "30", _zsh(), "-f", "-c", _ZSH, "zsh", str(tmp_path), _LOADED[loaded], begin, end]
+    done = subprocess.run(asked, capture_output=True, text=True, errors="replace", check=False)
+    assert begin + end in done.stdout.replace("\b", ""), done.stdout + done.stderr
+
+
+def test_zsh_reads_the_script_and_it_names_every_command(tmp_path: Path) -> None:
+    written = script("zsh")
+    assert written.startswith("#compdef collbench\n")
+    assert all(f"\n    {command}:" in written or f"'{command}':" in written or f"{command}) " in written for command in _parsers()[1])
+    (tmp_path / "_collbench").write_text(written)
+    done = subprocess.run([_zsh(), "-f", "-n", str(tmp_path / "_collbench")], capture_output=True, text=True, timeout=20, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_another_shell_is_told_which_there_are(tmp_path: Path) -> None:
+    assert one_sentence(run_here(tmp_path, "completion", "fish")).startswith(
+        "'fish' is no shell that collbench completes in: write bash or zsh"
+    )
+
+
+def test_no_other_command_pays_for_it(tmp_path: Path) -> None:
+    profile = {"PYTHONPROFILEIMPORTTIME": "1"}
+    assert "shtab" not in imported(run(tmp_path, "explain", env=profile).stderr)
+    told = run(tmp_path, "completion", "bash", env=profile)
+    assert "shtab" in imported(told.stderr)
+    assert told.stdout.startswith("# AUTOMATICALLY GENERATED") and not imported(told.stderr) & {"torch", "mpi4py"}

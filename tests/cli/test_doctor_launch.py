@@ -1,0 +1,133 @@
+"""`collbench doctor --launch` as a process: with this Python's MPI, in real launches, and with what is typed beside it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.beds import SlurmBed
+from tests.cli.command import BIN, PROGRAM, environment, one_sentence, run, run_here
+from tests.launch import captured
+from tests.launchers.stored import measured, stored
+
+DOCTOR = ("doctor", "--launch")
+BARE = "/nowhere"  # a PATH without any launcher
+OVER_MPI = "2 ranks on this host, over MPI"
+
+with_mpich = pytest.mark.skipif(not (BIN / "mpiexec").exists(), reason="no MPICH beside this Python: pip install collbench[mpich]")
+
+
+def document(text: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(text)
+    assert found["schema"] == 1
+    return found
+
+
+def lines(told: dict[str, Any]) -> dict[str, str]:
+    return {each["purpose"]: each["line"] for each in told["type"]}
+
+
+def split(words: list[str]) -> tuple[list[str], list[str]]:
+    """The options of a line of srun's, and the command behind them."""
+    assert words[0] == "srun"
+    first = next(at for at, word in enumerate(words[1:], 1) if not word.startswith("-"))
+    return words[1:first], words[first:]
+
+
+def stand_in(folder: Path, said: str) -> str:
+    """A PATH in which mpiexec prints this of itself."""
+    folder.mkdir()
+    (folder / "mpiexec").write_text(f"#!/bin/sh\nprintf '%s\\n' {shlex.quote(said)}\n")
+    (folder / "mpiexec").chmod(0o755)
+    return str(folder)
+
+
+@with_mpich
+class TestThisShell:
+    def test_what_there_is(self, tmp_path: Path) -> None:
+        done = run_here(tmp_path, *DOCTOR, env={"PATH": f"{BIN}"})
+        assert (done.returncode, done.stderr) == (0, "")
+        told = done.stdout.splitlines()
+        assert told[0] == "this shell  started by no launcher, and in no scheduler's job"
+        assert told[1].startswith("MPI         mpi4py ") and "loads MPICH " in told[1]
+        assert told[2].split() == ["launchers", "mpirun", f"{BIN}/mpirun", "MPICH", told[2].split()[-1]]
+        assert f"  {OVER_MPI} " in done.stdout and " mpirun -n 2 collbench allreduce --backend mpi\n" in done.stdout
+
+    def test_the_other_mpis_mpiexec_is_first_in_path(self, tmp_path: Path) -> None:
+        path = stand_in(tmp_path / "bin", "mpirun (Open MPI) 5.0.11")
+        done = run_here(tmp_path, *DOCTOR, env={"PATH": path})
+        assert (done.returncode, done.stderr) == (1, "")
+        (problem,) = [line for line in done.stdout.splitlines() if line.startswith("severe: ")]
+        assert problem.startswith(f"severe: mpiexec in {path}, first in PATH, is Open MPI's, but mpi4py loads MPICH ")
+        assert problem.endswith(f"; type {BIN}/mpirun, or put {BIN} first in PATH")
+
+    @pytest.mark.in_turn
+    @pytest.mark.openmpi
+    def test_what_it_says_to_type_starts_two_ranks(self, openmpi_python: str, tmp_path: Path) -> None:
+        """With the real mpiexec of the other MPI first in PATH."""
+        path = f"{Path(openmpi_python).parent}:/usr/bin:/bin"
+        asked = run(tmp_path, *DOCTOR, "--format", "json", env={"PATH": path})
+        told = document(asked.stdout)
+        assert asked.returncode == 1 and [each["severity"] for each in told["problems"]] == ["severe"]
+        typed = shlex.split(lines(told)[OVER_MPI])
+        found = stored(run(tmp_path, "--sizes", "1K", "--out", "run", program=typed, env={"PATH": path}), tmp_path)
+        assert measured(found) == {"mpi": (2, 1, 0)}
+
+
+class TestVariables:
+    def test_of_torchrun(self, tmp_path: Path) -> None:
+        done = run_here(tmp_path, *DOCTOR, "--format", "json", env={**captured.TORCHRUN, "RANK": "0", "PATH": BARE})
+        told = document(done.stdout)
+        assert told["places"] == ["torchrun started this as rank 0 of 2; it cannot start MPI"]
+        assert done.returncode == 0  # the other backends go on
+
+    def test_rank_0_alone_speaks(self, tmp_path: Path) -> None:
+        done = run_here(tmp_path, *DOCTOR, env={**captured.TORCHRUN, "PATH": BARE})
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+    def test_of_kubernetes(self, tmp_path: Path) -> None:
+        pod = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "HOSTNAME": "job-0", "PATH": BARE}
+        done = run_here(tmp_path, *DOCTOR, "--format", "json", env=pod)
+        told = document(done.stdout)
+        assert (done.returncode, told["places"]) == (0, ["pod job-0 of Kubernetes"])
+        assert " emit kubernetes " in lines(told)["pods of Kubernetes"]
+
+
+class TestWhatIsTypedBeside:
+    @pytest.mark.parametrize(("option", "file"), [("--from", "."), ("--log", "nccl.log")])
+    def test_it_examines_no_machine(self, option: str, file: str, tmp_path: Path) -> None:
+        told = one_sentence(run_here(tmp_path, *DOCTOR, option, file))
+        assert told == f"--launch looks at this shell, {option} at what others sent: leave one of the two out"
+
+    def test_a_format_that_there_is_not(self, tmp_path: Path) -> None:
+        assert "--format" in one_sentence(run_here(tmp_path, *DOCTOR, "--format", "matrix"))
+
+
+@with_mpich
+@pytest.mark.in_turn
+@pytest.mark.slurm
+@pytest.mark.timeout(150)
+class TestSlurm:
+    def test_a_step_with_the_wrong_mpi(self, slurm_hosts: SlurmBed) -> None:
+        done = slurm_hosts.srun(["-N2", "--mpi=pmix"], [*PROGRAM, *DOCTOR], 60, environment())
+        assert done.returncode == 1
+        assert done.stdout.startswith("this shell  srun --mpi=pmix started this as rank 0 of 2; it can start MPI by PMIx\n")
+        assert done.stdout.count("this shell  Slurm job ") == 1 and ", in step 0\n" in done.stdout
+        assert "severe: srun --mpi=pmix serves Open MPI, but mpi4py uses MPICH " in done.stdout
+        assert "  all nodes of this Slurm job, in place of this step  srun --mpi=pmi2 --kill-on-bad-exit=1 " in done.stdout
+
+    def test_what_it_says_to_type_in_a_job_measures_over_mpi(self, slurm_hosts: SlurmBed, tmp_path: Path) -> None:
+        asked = slurm_hosts.call(["salloc", "-N2", *PROGRAM, *DOCTOR, "--format", "json"], 60, environment())
+        told = document(asked.stdout)
+        assert asked.returncode == 0 and not told["problems"]
+        assert told["places"][0].endswith(" on 2 nodes, not in a step of srun's")
+        (srun,) = [each for each in told["launchers"] if each["name"] == "srun"]
+        assert srun["family"] == "Slurm" and {"pmi2", "none"} <= set(srun["mpi_plugins"])
+        srun_words, typed = split(shlex.split(lines(told)["all nodes of this Slurm job"]))
+        asked_for = [*typed, "--sizes", "1K", "--out", str(tmp_path / "run")]
+        found = stored(slurm_hosts.srun(["-N2", *srun_words], asked_for, 90, environment()), tmp_path)
+        assert measured(found)["mpi"] == (2, 2, 0)

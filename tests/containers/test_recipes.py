@@ -1,0 +1,188 @@
+"""The recipes: linted, and what they name is there; every Python package comes in the version that was tested."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from collbench import __version__
+from tests.containers.recipes import (
+    CONTAINERS,
+    DOCKERFILES,
+    PROJECT,
+    ROOT,
+    Instruction,
+    arguments,
+    copied,
+    definition,
+    definition_arguments,
+    dockerfile,
+    let_through,
+    pip_installs,
+    post,
+)
+from tests.install.site import offline, repack
+
+BIN = Path(sys.prefix) / "bin"
+RECIPES = (*DOCKERFILES, "collbench.def")
+
+
+def said(*words: str | Path, stdin: str = "") -> tuple[int, str]:
+    done = subprocess.run([*words], input=stdin, capture_output=True, text=True, timeout=60, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", DOCKERFILES)
+def test_hadolint_finds_nothing(name: str) -> None:
+    assert said(BIN / "hadolint", "--no-color", CONTAINERS / name) == (0, "")
+
+
+def test_hadolint_would_find_something(tmp_path: Path) -> None:
+    (tmp_path / "Dockerfile").write_text("FROM debian\nRUN cd /tmp && apt-get install vim\n")
+    code, text = said(BIN / "hadolint", "--no-color", tmp_path / "Dockerfile")
+    assert code == 1 and {"DL3006", "DL3003", "DL3015"} <= set(re.findall(r"DL\d+", text))
+
+
+@pytest.mark.parametrize("name", DOCKERFILES)
+def test_every_base_has_a_tag_that_says_a_version(name: str) -> None:
+    bases = [each.words.split()[0] for each in dockerfile(name) if each.name == "FROM"]
+    assert set(bases) == {"${BASE}", "run"}
+    assert re.fullmatch(r"(docker\.io/library/debian|nvcr\.io/nvidia/cuda):[a-z\d.-]*\d{2,}[a-z\d.-]*", arguments(name)["BASE"])
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_what_is_copied_is_there_and_is_all_that_pip_builds_from(recipe: str) -> None:
+    assert [path for path in copied(recipe) if not (ROOT / path).exists()] == []
+    assert {"pyproject.toml", "setup.py", "MANIFEST.in", "constraints.txt", "collbench", "cuda_kernels"} < set(copied(recipe))
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_every_pip_line_goes_through_the_tested_versions_and_names_extras_that_exist(recipe: str) -> None:
+    (words,) = pip_installs(recipe)
+    assert words[words.index("-c") + 1] == "constraints.txt"
+    (project,) = [word for word in words if word.startswith(".")]
+    extras = re.fullmatch(r"\.\[([a-z\d,]+)\]", project)
+    assert extras and {"torch", "openmpi", "report"} <= {*extras[1].split(",")} <= {*PROJECT["optional-dependencies"]}
+    assert ("cuda13" in extras[1]) is recipe.endswith(".cuda")
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_the_environment_that_pip_builds_in_is_held_to_them_too(recipe: str) -> None:
+    text = (CONTAINERS / recipe).read_text()
+    assert "PIP_CONSTRAINT=/source/constraints.txt PIP_BUILD_CONSTRAINT=/source/constraints.txt" in text
+    wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
+    pinned = re.findall(r"^(\S+)==", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    assert {re.split("[<>=]", name)[0] for name in wanted} <= {*pinned}
+
+
+@pytest.mark.parametrize("name", DOCKERFILES)
+def test_nothing_wraps_what_a_launcher_starts_and_it_runs_as_a_user(name: str) -> None:
+    instructions = dockerfile(name)
+    assert [each.words for each in instructions if each.name == "ENTRYPOINT"] == ["[]"]
+    assert instructions[-1] == Instruction("FROM", "run")
+    assert [each.words for each in instructions if each.name == "USER"] == ["1000", "0", "1000"]
+    assert Instruction("CMD", '["collbench", "--help"]') in instructions
+
+
+def test_the_labels_say_this_version() -> None:
+    for name in DOCKERFILES:
+        (label,) = [each.words for each in dockerfile(name) if each.name == "LABEL"]
+        assert f'org.opencontainers.image.version="{__version__}"' in label and f'licenses="{PROJECT["license"]}"' in label
+    labels = dict(line.split(maxsplit=1) for line in definition()[1]["labels"].strip().splitlines())
+    assert labels["org.opencontainers.image.version"] == __version__
+
+
+def test_both_dockerfiles_have_the_same_targets_and_the_same_ssh() -> None:
+    def of_target(name: str) -> list[Instruction]:
+        instructions = dockerfile(name)
+        return instructions[instructions.index(Instruction("FROM", "run AS mpijob")) :]
+
+    assert of_target("Dockerfile") == of_target("Dockerfile.cuda")
+
+
+def test_the_definition_is_whole() -> None:
+    header, sections = definition()
+    assert header == {"Bootstrap": "docker", "From": "{{ BASE }}"}
+    assert set(sections) == {"arguments", "labels", "files", "post", "environment", "runscript", "test", "help"}
+    assert definition_arguments()["BASE"] == arguments("Dockerfile")["BASE"]
+    assert definition_arguments()["TORCH_INDEX"] == arguments("Dockerfile")["TORCH_INDEX"]
+    assert f"--build-arg BASE={arguments('Dockerfile.cuda')['BASE']} " in (CONTAINERS / "collbench.def").read_text()
+    used = {name for text in (header["From"], *sections.values()) for name in re.findall(r"\{\{ (\w+) \}\}", text)}
+    assert used == set(definition_arguments())
+
+
+@pytest.mark.parametrize("section", ["post", "runscript", "test", "environment"])
+def test_the_definition_s_shell_is_sound(section: str) -> None:
+    text = "#!/bin/sh\n" + (post() if section == "post" else definition()[1][section])
+    assert said("bash", "-n", stdin=text) == (0, "")
+    assert said(BIN / "shellcheck", "-", stdin=text) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("path", "seen"),
+    [
+        ("collbench/cli/main.py", True),
+        ("collbench/emit/kinds/templates/slurm.sbatch.j2", True),
+        ("constraints.txt", True),
+        ("containers/ssh/sshd_config", True),
+        ("containers/Dockerfile", False),
+        (".git/config", False),
+        (".venv/bin/python", False),
+        ("runs/one/samples.bin", False),
+        ("collbench/timing/_loop.so", False),
+        ("collbench/cli/__pycache__/main.cpython-311.pyc", False),
+    ],
+)
+def test_a_build_sees_the_sources_and_nothing_else(path: str, seen: bool) -> None:
+    assert let_through(path) is seen
+
+
+@pytest.mark.in_turn
+@pytest.mark.parametrize("recipe", ["Dockerfile", "collbench.def"])
+def test_from_what_is_copied_alone_pip_builds_the_whole_package(recipe: str, tmp_path: Path) -> None:
+    source, wheels = tmp_path / "source", tmp_path / "wheels"
+    for top in (ROOT / name for name in copied(recipe) if "/" not in name):
+        for file in [top] if top.is_file() else [file for file in top.rglob("*") if file.is_file()]:
+            path = file.relative_to(ROOT)
+            if let_through(str(path)):
+                (source / path.parent).mkdir(parents=True, exist_ok=True)
+                shutil.copy(file, source / path)
+    wheels.mkdir()
+    repack("setuptools", wheels)
+    constraints = str(source / "constraints.txt")
+    env = {**os.environ, **offline(wheels), "PIP_CONSTRAINT": constraints, "PIP_BUILD_CONSTRAINT": constraints}
+    line = ["timeout", "100", sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(tmp_path), "."]
+    done = subprocess.run(line, cwd=source, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (wheel,) = tmp_path.glob("*.whl")
+    inside = set(zipfile.ZipFile(wheel).namelist())
+    ours = {str(path.relative_to(ROOT)) for path in (ROOT / "collbench").rglob("*") if path.suffix in (".py", ".j2", ".toml", ".json")}
+    assert ours <= inside and "collbench/cuda_kernels/README.md" in inside
+    assert ("collbench/timing/_loop.so" in inside) is bool(shutil.which("gcc"))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_pip_finds_versions_for_all_that_a_recipe_installs(recipe: str) -> None:
+    (words,) = pip_installs(recipe)
+    asked = [word for word in words[1:] if not word.startswith("https://download") and word != "--extra-index-url"]
+    line = ["timeout", "110", sys.executable, "-m", "pip", asked[0], "--dry-run", "-q", *asked[1:]]
+    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("readme", ["containers/README.md", "install/README.md"])
+def test_what_a_readme_points_to_is_there(readme: str) -> None:
+    text = (ROOT / readme).read_text()
+    places = re.findall(r"\]\(([^)]+)\)", text)
+    assert len(places) >= 4 and [place for place in places if not (ROOT / readme).parent.joinpath(place).exists()] == []
+    assert [word for word in re.findall(r"(?:containers|install)/[\w.-]+\w", text) if not (ROOT / word).exists()] == []
+    assert [tag for tag in re.findall(r"collbench/(\d+\.\d+\.\d+)", text) if tag != __version__] == []

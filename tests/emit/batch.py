@@ -1,0 +1,70 @@
+"""Batch scripts as the tests read and play them: emitted, taken apart, and run by bash with a stand-in for srun."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
+
+from tests.cli.command import environment, run_here
+
+SWEEP = ("allreduce", "--sizes", "1K-1G")
+SEEN = ("X", "SLURM_KILL_BAD_EXIT", "MELLANOX_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
+# Tells how it was called; with GO_ON it becomes what follows its options, as srun does
+SRUN = f"""\
+#!/bin/bash
+printf '%s\\0' $# "$@"
+for name in {" ".join(SEEN)}; do printf '%s\\0' "${{!name-unset}}"; done
+while [[ $1 == --* ]]; do shift; done
+[[ -z ${{GO_ON:-}} ]] || exec "$@"
+exit "${{CODE:-0}}"
+"""
+
+
+def emit(folder: Path, *told: str, command: tuple[str, ...] = SWEEP) -> str:
+    """The script."""
+    done = run_here(folder, "emit", "slurm", *told, "--", *command)
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    return done.stdout
+
+
+def asked(script: str) -> dict[str, str]:
+    """The #SBATCH lines by option."""
+    return {name: value for name, _, value in (line.partition("=") for line in re.findall(r"^#SBATCH --(.*)$", script, re.MULTILINE))}
+
+
+def program(folder: Path, name: str, text: str) -> Path:
+    """A program of this text."""
+    path = folder / name
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+@dataclass(frozen=True)
+class Called:
+    """What bash made of a script in which srun is a stand-in: srun's options and its command, what it saw, and how all ended."""
+
+    code: int
+    options: list[str]
+    command: list[str]
+    env: dict[str, str]
+    rest: str
+    errors: str
+
+
+def play(folder: Path, script: str, env: dict[str, str] | None = None) -> Called:
+    """Runs the script in the folder, as job 77."""
+    bin_ = folder / "bin"
+    bin_.mkdir(exist_ok=True)
+    program(bin_, "srun", SRUN)
+    own = environment({"SLURM_JOB_ID": "77", **(env or {})})
+    own["PATH"] = f"{bin_}:{own['PATH']}"
+    done = subprocess.run(["bash"], input=script, cwd=folder, env=own, capture_output=True, text=True, timeout=60, check=False)
+    count, *told = done.stdout.split("\0") if done.stdout else ["0"]
+    words, seen = told[: int(count)], told[int(count) :]
+    options = list(takewhile(lambda word: word.startswith("--"), words))
+    found = {name: value for name, value in zip(SEEN, seen, strict=False) if value != "unset"}
+    return Called(done.returncode, options, words[len(options) :], found, "".join(seen[len(SEEN) :]), done.stderr)

@@ -1,0 +1,43 @@
+"""Playbooks, played by Ansible itself over the hosts of a bed: what takes ssh's place reaches them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tests.beds import Hosts
+from tests.beds.bed import Finished
+from tests.cli.command import BIN, ROOT, environment
+
+PLAY = BIN / "ansible-playbook"
+
+
+def inventory(bed: Hosts, more: Sequence[str] = ()) -> str:
+    """The bed's hosts in the group `nodes`, then others that are not there."""
+    settings = {
+        "ansible_ssh_executable": bed.rsh,
+        "ansible_python_interpreter": str(BIN / "python"),
+        "ansible_ssh_args": "''",
+        "ansible_control_path": "none",
+    }
+    lines = ["[nodes]", *bed.names, *more, "[nodes:vars]", *(f"{name}={value}" for name, value in settings.items())]
+    return "\n".join(lines) + "\n"
+
+
+def play(
+    bed: Hosts, folder: Path, playbook: Path, *words: str, more: Sequence[str] = (), forks: int = 5, env: Mapping[str, str] | None = None
+) -> Finished:
+    """Plays it, where collbench is found by its name; nothing is left in the home folder of who runs the tests."""
+    (folder / "hosts.ini").write_text(inventory(bed, more))
+    quiet = {"ANSIBLE_NOCOLOR": "1", "ANSIBLE_HOME": f"{folder}/ansible", "ANSIBLE_PIPELINING": "1", "ANSIBLE_SSH_TRANSFER_METHOD": "piped"}
+    found = {"PATH": f"{BIN}:/usr/sbin:/usr/bin:/sbin:/bin", "PYTHONPATH": str(ROOT), "HOME": str(folder)}
+    line = [str(PLAY), "-i", str(folder / "hosts.ini"), "--forks", str(forks), *words, str(playbook)]
+    return bed.call(["env", "-C", str(folder), *line], 100, environment({**quiet, **found, **(env or {})}))
+
+
+def messages(done: Finished) -> dict[str, str]:
+    """By host: the last sentence that it failed with, or could not be reached with."""
+    found = re.findall(r"^(?:fatal|\[ERROR\]|failed): \[([^\]]+)\].*?=> (\{.*?\n?\})$", done.stdout, re.MULTILINE | re.DOTALL)
+    return {host: str(json.loads(text).get("msg", "")) for host, text in found}

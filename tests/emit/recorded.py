@@ -1,0 +1,57 @@
+"""An emitted shell script, really run by bash, with a stand-in for its launcher that writes down how it was called."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from collbench.emit.job import Kind, Value, job_of
+
+COMMAND = ("allreduce", "--sizes", "1K-1G")
+_STAND_IN = """#!/bin/bash
+printf '%s\\0' $# "$@"
+/usr/bin/env -0
+"""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """How the script ended: its code, what it said on stderr, and the launcher's words and environment (none: it was not started)."""
+
+    code: int
+    said: str
+    words: list[str]
+    env: dict[str, str]
+
+    def after(self, option: str) -> str:
+        """The word behind an option."""
+        return self.words[self.words.index(option) + 1]
+
+
+def text(kind: Kind, said: Mapping[str, Value], command: Sequence[str] = COMMAND) -> str:
+    """The file."""
+    return kind.render(job_of(kind, tuple(command), said))
+
+
+def recorded(
+    folder: Path,
+    kind: Kind,
+    said: Mapping[str, Value],
+    *argv: str,
+    command: Sequence[str] = COMMAND,
+    launchers: Sequence[str] = ("mpirun", "mpiexec", "torchrun"),
+    env: Mapping[str, str] | None = None,
+) -> Recorded:
+    """Runs the file in the folder with these arguments; `launchers` are the stand-ins there are, `env` what else is in the environment."""
+    for name in launchers:
+        (folder / name).write_text(_STAND_IN)
+        (folder / name).chmod(0o755)
+    script = folder / "job.sh"
+    script.write_text(text(kind, said, command))
+    shell = {"PATH": f"{folder}:/usr/bin:/bin", **(env or {})}
+    done = subprocess.run(["bash", script, *argv], cwd=folder, env=shell, capture_output=True, text=True, timeout=20, check=False)
+    count, *rest = done.stdout.split("\0")
+    variables = dict(each.split("=", 1) for each in rest[int(count or 0) :] if each)
+    return Recorded(done.returncode, done.stderr, rest[: int(count or 0)], variables)

@@ -1,0 +1,79 @@
+"""What is quoted is read back as it was by the language it is quoted for: bash itself, PyYAML, Python, Ansible."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+from collections.abc import Callable
+
+import pytest
+import yaml
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from collbench.emit import quoting, template
+from collbench.emit.quoting import Quoted
+from collbench.errors import UsageError
+from tests.emit.texts import HOSTILE, UNPRINTABLE, texts
+
+HOSTILE_LIST = list(HOSTILE)
+OF_LISTS = [each for each in template.FILTERS if "words" in each.__annotations__]
+OF_TEXTS = [each for each in template.FILTERS if each not in OF_LISTS]
+
+
+def said_by_bash(quoted: str) -> list[str]:
+    done = subprocess.run(["bash", "-c", f"printf '%s\\0' {quoted}"], capture_output=True, check=True)
+    assert not done.stderr
+    return done.stdout.decode().split("\0")[:-1]
+
+
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(st.lists(texts, min_size=1, max_size=20))
+@example(HOSTILE_LIST)
+def test_bash_reads_the_same_words(words: list[str]) -> None:
+    assert said_by_bash(quoting.line(words)) == words
+    assert said_by_bash(" ".join(quoting.sh(word) for word in words)) == words
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(st.lists(texts, max_size=20))
+@example(HOSTILE_LIST)
+def test_yaml_reads_the_same_strings(words: list[str]) -> None:
+    assert yaml.safe_load(f"a: {quoting.yamls(words)}  # and a remark") == {"a": words}
+    for word in words:
+        assert yaml.safe_load(f"- {quoting.yaml(word)}  # and a remark") == [word]
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(st.lists(texts, max_size=20))
+@example(HOSTILE_LIST)
+def test_python_reads_the_same_strings(words: list[str]) -> None:
+    assert [ast.literal_eval(quoting.python(word)) for word in words] == words
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(texts)
+@example("a # b: '\"")
+def test_a_remark_ends_with_its_line(text: str) -> None:
+    assert yaml.safe_load(f"a: 1  # {quoting.remark(text)}\nb: 2\n") == {"a": 1, "b": 2}
+    assert ast.unparse(ast.parse(f"a = 1  # {quoting.remark(text)}\nb = 2\n")) == "a = 1\nb = 2"
+
+
+@pytest.mark.parametrize("text", UNPRINTABLE, ids=ascii)
+@pytest.mark.parametrize("quote", OF_TEXTS, ids=lambda each: each.__name__)
+def test_line_ends_and_controls_are_refused_by_each(quote: Callable[[str], Quoted], text: str) -> None:
+    with pytest.raises(UsageError, match="cannot be printed: leave them out"):
+        quote(text)
+
+
+@pytest.mark.parametrize("quote", OF_LISTS, ids=lambda each: each.__name__)
+def test_and_in_each_word_of_a_list(quote: Callable[[list[str]], Quoted]) -> None:
+    with pytest.raises(UsageError, match=r"'a\\nb' has characters that cannot be printed"):
+        quote(["fine", "a\nb"])
+
+
+def test_what_is_not_fully_quoted_is_no_quoted_text() -> None:
+    quoted = quoting.sh("a")
+    assert isinstance(quoted, Quoted)
+    assert not isinstance(quoted + "; rm", Quoted)
+    assert not isinstance(f"{quoted}; rm", Quoted)

@@ -1,0 +1,243 @@
+"""The batch script: what stands in it and why, and that nothing typed gets out of its place."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collbench.emit.job import job_of
+from collbench.emit.kinds.slurm import KIND
+from tests.benchmarks import host_list
+from tests.cli.command import BIN, one_sentence, run_here
+from tests.emit.batch import SWEEP, Called, asked, emit, play, program
+
+# In the place of collbench: what the launch is taken for
+DETECT = """\
+import json, os, sys
+from collbench.launch.detect import detect
+found = detect(dict(os.environ))
+told = {name: getattr(found, name) for name in ("launcher", "rank", "ranks", "local_rank", "local_ranks", "node", "advice")}
+print(json.dumps({**told, "hosts": len(found.hosts), "first": found.hosts[0], "last": found.hosts[-1], "words": sys.argv[1:]}))
+"""
+
+
+class TestWhatIsAskedFor:
+    def test_of_a_plain_job(self, tmp_path: Path) -> None:
+        assert asked(emit(tmp_path)) == {
+            "job-name": "collbench", "output": "%x-%j.out", "time": "30", "nodes": "2", "ntasks-per-node": "1", "exclusive": "", "mem": "0",
+            "no-requeue": "", "signal": "TERM@60",
+        }  # fmt: skip
+
+    def test_of_gpus_a_rank_each(self, tmp_path: Path) -> None:
+        told = asked(emit(tmp_path, "--nodes", "4", "--gpus-per-node", "8", "--gpu-type", "h100", "--cpus-per-rank", "12"))
+        assert (told["nodes"], told["ntasks-per-node"], told["gres"], told["cpus-per-task"]) == ("4", "8", "gpu:h100:8", "12")
+        assert asked(emit(tmp_path, "--gpus-per-node", "8", "--ranks-per-node", "1"))["ntasks-per-node"] == "1"
+        assert asked(emit(tmp_path, "--gpus-per-node", "8"))["gres"] == "gpu:8"
+
+    def test_of_the_queue(self, tmp_path: Path) -> None:
+        told = asked(emit(tmp_path, "--partition", "h100", "--account", "infra", "--qos", "debug", "--name", "a.b-c", "--minutes", "90"))
+        assert (told["partition"], told["account"], told["qos"], told["job-name"], told["time"]) == (
+            "h100",
+            "infra",
+            "debug",
+            "a.b-c",
+            "90",
+        )
+
+    def test_of_an_array_one_allocation_at_a_time(self, tmp_path: Path) -> None:
+        told = asked(emit(tmp_path, "--array", "6"))
+        assert (told["array"], told["output"]) == ("1-6%1", "%x-%A_%a.out")
+
+    def test_a_job_too_short_for_it_has_no_signal(self, tmp_path: Path) -> None:
+        """Slurm sends it up to a minute early: to a job of two minutes at once."""
+        assert ["signal" in asked(emit(tmp_path, "--minutes", minutes)) for minutes in ("2", "3")] == [False, True]
+
+
+class TestWhatSrunIsTold:
+    def told(self, folder: Path, *options: str, command: tuple[str, ...] = SWEEP) -> Called:
+        called = play(folder, emit(folder, *options, command=command))
+        assert (called.code, called.errors) == (0, "")
+        return called
+
+    def test_by_a_plain_job(self, tmp_path: Path) -> None:
+        told = self.told(tmp_path)
+        assert told.options == ["--kill-on-bad-exit=1", "--propagate=MEMLOCK"]
+        assert told.command == ["collbench", *SWEEP, "--out", "runs/77"]
+        assert told.env == {"SLURM_KILL_BAD_EXIT": "1"}
+
+    def test_of_mpi_and_cores(self, tmp_path: Path) -> None:
+        told = self.told(tmp_path, "--mpi", "pmix", "--cpus-per-rank", "12")
+        assert told.options[2:] == ["--mpi=pmix", "--cpus-per-task=12", "--cpu-bind=cores"]
+
+    def test_what_is_not_said_of_mpi_is_explained(self, tmp_path: Path) -> None:
+        script = emit(tmp_path)
+        assert "--mpi=" not in re.sub("#.*", "", script) and "`srun --mpi=list`, `collbench doctor --launch`" in script
+
+    @pytest.mark.parametrize(
+        "command", [(*SWEEP, "--out", "mine"), (*SWEEP, "--out=mine"), ("probe",), ("run", "quick", "--resume", "old")]
+    )
+    def test_no_folder_where_the_command_names_one_or_makes_none(self, command: tuple[str, ...], tmp_path: Path) -> None:
+        assert self.told(tmp_path, command=command).command == ["collbench", *command]
+
+    def test_variables_reach_the_ranks(self, tmp_path: Path) -> None:
+        assert self.told(tmp_path, "--env", "X=$(id) `id` 'b' \\ #").env["X"] == "$(id) `id` 'b' \\ #"
+
+    def test_its_exit_code_is_the_jobs(self, tmp_path: Path) -> None:
+        assert [play(tmp_path, emit(tmp_path), {"CODE": str(code)}).code for code in (4, 143)] == [4, 143]
+
+    def test_modules_are_loaded_first(self, tmp_path: Path) -> None:
+        script = emit(tmp_path, "--module", "gcc/13.2", "--module", "openmpi/5.0", "--env", "X=1")
+        assert re.findall(r"^(?:module|set|export X).*$", script, re.MULTILINE) == [
+            "module load gcc/13.2 || exit 2",
+            "module load openmpi/5.0 || exit 2",
+            "set -euo pipefail",
+            "export X=1",
+        ]
+        assert script.startswith("#!/bin/bash -l\n") and emit(tmp_path).startswith("#!/bin/bash\n")
+        called = play(tmp_path, script.replace("module load gcc/13.2", "false"))
+        assert (called.code, called.command) == (2, [])
+
+
+class TestContainers:
+    @pytest.mark.parametrize(
+        ("image", "as_pyxis_wants_it"),
+        [
+            ("nvcr.io/nvidia/cuda:12", "nvcr.io#nvidia/cuda:12"),
+            ("docker://nvcr.io/nvidia/cuda:12", "nvcr.io#nvidia/cuda:12"),
+            ("nvcr.io#nvidia/cuda:12", "nvcr.io#nvidia/cuda:12"),
+            ("host:5000/a/b@sha256:0a", "host:5000#a/b@sha256:0a"),
+            ("localhost/a", "localhost#a"),
+            ("docker.io/library/debian:12", "library/debian:12"),
+            ("someone/collbench:1", "someone/collbench:1"),
+            ("debian", "debian"),
+            ("collbench.sqsh", "./collbench.sqsh"),
+            ("/shared/collbench.sqsh", "/shared/collbench.sqsh"),
+        ],
+    )
+    def test_pyxis_takes_the_image(self, image: str, as_pyxis_wants_it: str, tmp_path: Path) -> None:
+        told = play(tmp_path, emit(tmp_path, "--image", image))
+        assert told.code == 0
+        assert told.options[2:] == [
+            f"--container-image={as_pyxis_wants_it}",
+            f"--container-mounts={tmp_path}:{tmp_path},{tmp_path}/runs:{tmp_path}/runs",
+            f"--container-workdir={tmp_path}",
+            "--no-container-mount-home",
+        ]
+        assert told.command == ["collbench", *SWEEP, "--out", f"{tmp_path}/runs/77"]
+        assert (tmp_path / "runs").is_dir()  # what is mounted has to be there
+
+    def test_enroot_brings_the_driver_in_where_there_are_gpus(self, tmp_path: Path) -> None:
+        told = play(tmp_path, emit(tmp_path, "--image", "a/b", "--gpus-per-node", "8"))
+        assert told.env["NVIDIA_VISIBLE_DEVICES"] == "all"
+        present = list(Path("/sys/bus/pci/drivers").glob("mlx?_core/*/infiniband_verbs"))
+        assert told.env.get("MELLANOX_VISIBLE_DEVICES") == ("all" if present else None)  # the hook fails where there is none
+        told = play(tmp_path, emit(tmp_path, "--image", "a/b"))
+        assert "NVIDIA_VISIBLE_DEVICES" not in told.env
+
+    def test_mpi_needs_a_hook_of_enroot_where_there_is_mpi(self, tmp_path: Path) -> None:
+        told = [["--image", "a/b", "--mpi", "pmix"], ["--image", "a/b", "--mpi", "none"], ["--image", "a.sif", "--mpi", "pmix"]]
+        assert ["50-slurm-pmi.sh" in emit(tmp_path, *each) for each in told] == [True, False, False]
+
+    @pytest.mark.parametrize("gpus", [0, 8])
+    def test_apptainer_runs_inside_of_each_rank(self, gpus: int, tmp_path: Path) -> None:
+        script = emit(tmp_path, "--image", "/shared/collbench.sif", "--mpi", "pmi2", "--gpus-per-node", str(gpus), "--runs", "a b'c")
+        told = play(tmp_path, script)
+        assert (told.code, told.errors) == (0, "")
+        assert told.options == ["--kill-on-bad-exit=1", "--propagate=MEMLOCK", "--mpi=pmi2"]
+        inside = ["--no-home", "--bind", f"{tmp_path},{tmp_path}/a b'c", "--pwd", str(tmp_path), "/shared/collbench.sif"]
+        own = ["collbench", *SWEEP, "--out", f"{tmp_path}/a b'c/77"]
+        assert told.command == ["apptainer", "exec", *["--nv"] * bool(gpus), *inside, *own]
+
+    def test_apptainer_runs_the_files_of_enroot_too(self, tmp_path: Path) -> None:
+        told = play(tmp_path, emit(tmp_path, "--image", "x.sqsh", "--container", "apptainer"))
+        assert told.command[:2] == ["apptainer", "exec"] and "x.sqsh" in told.command
+
+    @pytest.mark.parametrize(
+        ("told", "command", "says"),
+        [
+            (["--container", "pyxis"], SWEEP, "--container pyxis needs an image: say --image"),
+            (["--image", "a/b:1", "--container", "apptainer"], SWEEP, "would be fetched by every rank: call `apptainer pull collbench.sif docker://a/b:1`"),
+            (["--image", "a.sif", "--container", "pyxis"], SWEEP, "is a file of Apptainer's: leave out --container pyxis"),
+            (["--image", "oras://a/b"], SWEEP, "is nothing that pyxis fetches"),
+            (["--image", "a/b"], (*SWEEP, "--out", "/x"), "--out /x may lie outside of what the container sees: leave it out"),
+            (["--image", "a/b", "--runs", "a:b"], SWEEP, "cannot be mounted into a container: choose a path without : and ,"),
+            (["--image", "a.sif", "--runs", "a,b"], SWEEP, "cannot be mounted into a container"),
+        ],
+    )  # fmt: skip
+    def test_what_does_not_fit_together(self, told: list[str], command: tuple[str, ...], says: str, tmp_path: Path) -> None:
+        assert says in one_sentence(run_here(tmp_path, "emit", "slurm", *told, "--", *command))
+
+
+class TestNothingGetsOutOfItsPlace:
+    @pytest.mark.parametrize("option", ["name", "partition", "account", "qos", "gpu-type", "image", "module"])
+    @pytest.mark.parametrize("value", ["", "a b", "a'b", 'a"b', "a\n#SBATCH --uid=0", "a;id", "$(id)", "-x", "%j\\", "a,b;c"])
+    def test_what_stands_in_a_line_of_sbatch_is_a_word(self, option: str, value: str, tmp_path: Path) -> None:
+        done = run_here(tmp_path, "emit", "slurm", f"--{option}={value}", "--gpus-per-node", "1", "--", *SWEEP)
+        assert f"--{option}" in one_sentence(done)
+
+    @pytest.mark.parametrize(
+        ("told", "says"),
+        [
+            (["--nodes", "0"], "--nodes: '0' is not a whole number from 1 to 100000"),
+            (["--array", "0"], "--array: '0' is not a whole number from 1 to 1000"),
+            (["--minutes", "0"], "--minutes: '0' is not"),
+            (["--mpi", "openmpi"], "--mpi: 'openmpi' is not one of pmix, pmi2, cray_shasta, none"),
+            (["--gpu-type", "h100"], "--gpu-type needs to know how many: say --gpus-per-node, too"),
+        ],
+    )
+    def test_bad_input(self, told: list[str], says: str, tmp_path: Path) -> None:
+        assert says in one_sentence(run_here(tmp_path, "emit", "slurm", *told, "--", *SWEEP))
+
+    @settings(max_examples=25, derandomize=True, deadline=None)
+    @given(st.lists(st.text(min_size=1).filter(str.isprintable), min_size=2, max_size=2))
+    def test_words_and_paths_come_through(self, tmp_path_factory: pytest.TempPathFactory, words: list[str]) -> None:
+        folder = tmp_path_factory.getbasetemp()
+        command, runs = ("run", words[0]), f"./{words[1]}"
+        script = KIND.render(job_of(KIND, command, {"runs": runs, "env": (f"X={words[0]}",)}))
+        told = play(folder, script)
+        assert (told.code, told.errors, told.env["X"]) == (0, "", words[0])
+        assert told.command == ["collbench", *command, "--out", f"{runs}/77"]
+        assert asked(script) == asked(KIND.render(job_of(KIND, SWEEP, {})))
+
+    def test_shellcheck_finds_nothing_and_lines_are_short(self, tmp_path: Path) -> None:
+        variants = [
+            [],
+            ["--gpus-per-node", "8", "--cpus-per-rank", "12", "--mpi", "pmix", "--array", "3", "--env", "X=a 'b'", "--runs", "a b'c"],
+            ["--image", "nvcr.io/nvidia/cuda:12", "--gpus-per-node", "8", "--runs", "a b'c"],
+            ["--image", "x.sif", "--gpus-per-node", "8", "--module", "apptainer"],
+        ]
+        for number, told in enumerate(variants):
+            (tmp_path / f"{number}.sh").write_text(emit(tmp_path, *told))
+        files = sorted(map(str, tmp_path.glob("*.sh")))
+        done = subprocess.run([str(BIN / "shellcheck"), *files], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout) == (0, "")
+        assert max(len(line) for file in files for line in Path(file).read_text().splitlines()) <= 140
+
+
+class TestManyNodes:
+    """512 nodes with 8 ranks each."""
+
+    def test_the_script_lists_no_node(self, tmp_path: Path) -> None:
+        few, many = (emit(tmp_path, "--nodes", nodes, "--ranks-per-node", "8").splitlines() for nodes in ("2", "512"))
+        assert [(old, new) for old, new in zip(few, many, strict=True) if old != new] == [("#SBATCH --nodes=2", "#SBATCH --nodes=512")]
+
+    @pytest.mark.parametrize("image", ["", "a/b:1"])
+    def test_a_rank_starts_from_few_words_and_srun_s_variables(self, image: str, tmp_path: Path) -> None:
+        own = program(tmp_path, "detected", f"#!{BIN}/python\n{DETECT}")
+        told = ["--nodes", "512", "--ranks-per-node", "8", "--program", str(own), *(["--image", image] if image else [])]
+        variables = host_list.step(host_list.one_range(512), 5, 512)
+        called = play(tmp_path, emit(tmp_path, *told), {**variables, "SLURM_JOB_ID": "77", "GO_ON": "1"})
+        assert (called.code, called.errors) == (0, "")
+        words, found = " ".join(called.options + called.command), json.loads(called.rest)
+        assert len(words) < 1000 and "gpu" not in words
+        assert (found["launcher"], found["rank"], found["ranks"]) == ("srun", 5, 4096)
+        assert (found["local_rank"], found["local_ranks"], found["node"]) == (5, 8, "0")
+        assert (found["hosts"], found["first"], found["last"]) == (512, "gpu00001", "gpu00512")
+        assert found["advice"] == "" and found["words"][:3] == list(SWEEP)
+        assert variables["SLURM_STEP_NODELIST"] == "gpu[00001-00512]"

@@ -1,0 +1,103 @@
+"""emit torchrun: what each node's torchrun is told, by running the script with a stand-in for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from collbench.emit.job import Value
+from collbench.emit.kinds.torchrun import ENDPOINT, KIND
+from collbench.errors import UsageError
+from tests.emit.recorded import COMMAND, recorded, text
+from tests.emit.texts import HOSTILE
+
+AT = {"endpoint": "n1.site"}
+END = ["--max-restarts", "0", "--no-python", "collbench", *COMMAND, "--out"]
+
+
+def scontrol(folder: Path) -> None:
+    """Slurm's command that writes the nodes of a list, here 20,000 of them: more than a pipe holds."""
+    (folder / "scontrol").write_text('#!/bin/sh\n[ "$*" = "show hostnames n[1-20000]" ] && seq -f n%.0f 20000\n')
+    (folder / "scontrol").chmod(0o755)
+
+
+class TestRendezvous:
+    def test_c10d(self, tmp_path: Path) -> None:
+        words = recorded(tmp_path, KIND, {**AT, "nodes": 4, "ranks-per-node": 8}).words
+        assert words[:-1] == ["--nnodes", "4", "--nproc-per-node", "8", "--rdzv-backend", "c10d", "--rdzv-endpoint", "n1.site:29500",
+                              "--rdzv-id", "collbench-0", *END]  # fmt: skip
+
+    def test_static(self, tmp_path: Path) -> None:
+        said: dict[str, Value] = {**AT, "rendezvous": "static", "nodes": 4, "gpus-per-node": 8, "port": 2000, "name": "nightly"}
+        words = recorded(tmp_path, KIND, said, "3").words
+        assert words[:-1] == ["--nnodes", "4", "--nproc-per-node", "8", "--rdzv-backend", "static", "--master-addr", "n1.site",
+                              "--master-port", "2000", "--node-rank", "3", "--rdzv-id", "nightly-0", *END]  # fmt: skip
+
+    def test_static_by_slurm(self, tmp_path: Path) -> None:
+        found = recorded(tmp_path, KIND, {**AT, "rendezvous": "static"}, env={"SLURM_NODEID": "1", "SLURM_JOB_ID": "8"})
+        assert (found.after("--node-rank"), found.after("--rdzv-id")) == ("1", "collbench-8")
+
+    def test_static_without_a_number_starts_nothing(self, tmp_path: Path) -> None:
+        found = recorded(tmp_path, KIND, {**AT, "rendezvous": "static"})
+        assert found.code and not found.words and "say which node this is, from 0 on" in found.said
+
+    def test_one_node_meets_nobody(self, tmp_path: Path) -> None:
+        words = recorded(tmp_path, KIND, {"nodes": 1, "ranks-per-node": 2}).words
+        assert words[:-1] == ["--nnodes", "1", "--nproc-per-node", "2", "--standalone", *END]
+
+    def test_one_node_static(self, tmp_path: Path) -> None:
+        words = recorded(tmp_path, KIND, {"nodes": 1, "rendezvous": "static"}).words
+        assert words[words.index("--master-addr") + 1] == "localhost" and "--node-rank" not in words
+
+
+class TestWhereAllMeet:
+    def test_at_the_first_host_of_a_file(self, tmp_path: Path) -> None:
+        (tmp_path / "hosts").write_text("# ours\n\n  n7 slots=8\nn8\n")
+        assert recorded(tmp_path, KIND, {"hosts": "hosts"}).after("--rdzv-endpoint") == "n7:29500"
+        (tmp_path / "hosts").write_text("n7:8\nn8:8\n")
+        assert recorded(tmp_path, KIND, {"hosts": "hosts"}).after("--rdzv-endpoint") == "n7:29500"
+
+    def test_at_the_first_node_of_slurms_job(self, tmp_path: Path) -> None:
+        scontrol(tmp_path)
+        found = recorded(tmp_path, KIND, {"nodes": 20_000}, env={"SLURM_JOB_NODELIST": "n[1-20000]"})
+        assert (found.code, found.after("--rdzv-endpoint")) == (0, "n1:29500")
+
+    def test_nowhere(self, tmp_path: Path) -> None:
+        found = recorded(tmp_path, KIND, {"nodes": 2})
+        assert found.code and not found.words and "start this file by srun, or write it with --endpoint HOST" in found.said
+
+    @pytest.mark.parametrize("host", ["n1:29500", "-n1", "n1-", "", "a b", "fe80::1", "$(id)"])
+    def test_what_is_no_host(self, host: str) -> None:
+        with pytest.raises(UsageError, match="is not a host: write a name or an IPv4 address, and its port with --port"):
+            ENDPOINT.parse(host)
+
+
+class TestWhatElse:
+    def test_threads(self, tmp_path: Path) -> None:
+        assert recorded(tmp_path, KIND, AT).env["OMP_NUM_THREADS"] == "1"
+        assert recorded(tmp_path, KIND, {**AT, "cpus-per-rank": 4}, env={"OMP_NUM_THREADS": "9"}).env["OMP_NUM_THREADS"] == "4"
+
+    def test_variables_reach_the_ranks_as_they_were_typed(self, tmp_path: Path) -> None:
+        found = recorded(tmp_path, KIND, {**AT, "env": tuple(f"A{number}={value}" for number, value in enumerate(HOSTILE))})
+        assert [found.env[f"A{number}"] for number in range(len(HOSTILE))] == list(HOSTILE)
+
+    def test_torchrun_is_looked_for_beside_collbench_first(self, tmp_path: Path) -> None:
+        found = recorded(tmp_path, KIND, {**AT, "program": f"{tmp_path}/a b/collbench"})
+        assert found.env["PATH"].startswith(f"{tmp_path}/a b:{tmp_path}:") and f"{tmp_path}/a b/collbench" in found.words
+
+    def test_a_program_by_its_name_alone_changes_no_path(self) -> None:
+        assert "PATH" not in text(KIND, AT)
+
+    def test_nothing_is_added_to_what_writes_no_run(self, tmp_path: Path) -> None:
+        assert recorded(tmp_path, KIND, AT, command=("probe", "--measure")).words[-2:] == ["probe", "--measure"]
+
+    def test_a_site_that_lets_torchrun_restart_is_overruled(self, tmp_path: Path) -> None:
+        assert recorded(tmp_path, KIND, AT, env={"PET_MAX_RESTARTS": "3"}).after("--max-restarts") == "0"
+
+    def test_how_to_start_it_on_each_node_stands_on_top(self) -> None:
+        static = text(KIND, {**AT, "rendezvous": "static", "nodes": 4, "hosts": "my hosts"}).splitlines()
+        assert static[1] == "# collbench by torchrun; nodes: 4, ranks on each: 1."
+        assert static[3] == "#   srun --nodes=4 --ntasks-per-node=1 FILE"
+        assert 'FILE %n"' in static[4] and 'FILE $n"' in static[5] and static[5].endswith("done < 'my hosts'; wait")
+        assert "ON EACH" not in text(KIND, {"nodes": 1})

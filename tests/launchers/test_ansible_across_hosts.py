@@ -1,0 +1,103 @@
+"""Emitted playbooks over hosts that are reached as by ssh: probe on every host, and one launch over two of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from collbench.results.reader import read_run
+from tests.beds import Hosts
+from tests.cli.command import run_here
+from tests.emit.playing import messages, play
+from tests.launchers.stored import measured
+
+pytest.importorskip("ansible")
+
+NOBODY = "nobody ansible_host=127.0.0.1 ansible_port=1 ansible_ssh_executable=ssh"
+
+
+@pytest.mark.hosts
+@pytest.mark.in_turn
+@pytest.mark.timeout(150)
+class TestOverHosts:
+    @pytest.fixture
+    def bed(self, hosts: Callable[..., Hosts]) -> Hosts:
+        return hosts(3, "1gbit")
+
+    def written(self, folder: Path, *words: str) -> Path:
+        """The playbook in a folder of its own, the controller's: nobody's working folder."""
+        (folder / "controller").mkdir()
+        done = run_here(folder, "emit", "ansible", "--write", "controller/play.yml", *words)
+        assert done.returncode == 0, done.stderr
+        return folder / "controller/play.yml"
+
+    def test_probe_is_collected_and_who_is_missing_is_named(self, bed: Hosts, tmp_path: Path) -> None:
+        done = play(bed, tmp_path, self.written(tmp_path, "--", "probe"), more=[NOBODY])
+        (folder,) = (tmp_path / "controller/runs").glob("*-probe")
+        assert done.returncode == 4, done.stdout  # Ansible's own, for unreachable hosts
+        assert sorted(path.name for path in folder.iterdir()) == [f"{name}.json" for name in bed.names]
+        assert f"3 of 4 hosts are in {folder}; not there: nobody" in done.stdout
+        assert "Connection refused" in messages(done)["nobody"] and list(messages(done)) == ["nobody"]
+        told = json.loads(run_here(tmp_path, "doctor", "--from", str(folder), "--format", "json").stdout)
+        assert sorted(told["hostnames"]) == bed.names
+        told = json.loads(run_here(tmp_path, "probe", "--from", str(folder), "--format", "json").stdout)
+        assert sorted(machine["hostname"] for machine in told["machines"]) == bed.names
+
+    def test_doctor_tells_its_verdict_when_all_is_collected(self, bed: Hosts, tmp_path: Path) -> None:
+        severe = tmp_path / "collbench"
+        severe.write_text(
+            '#!/bin/sh\necho "{\\"host\\": \\"$(hostname)\\", \\"args\\": \\"$*\\"}"\n[ "$(hostname)" != ' + bed.names[1] + " ]\n"
+        )
+        severe.chmod(0o755)
+        done = play(bed, tmp_path, self.written(tmp_path, "--program", str(severe), "--", "doctor"))
+        (folder,) = (tmp_path / "controller/runs").glob("*-doctor")
+        told = {path.stem: path.read_text() for path in folder.iterdir()}
+        assert told == {name: f'{{"host": "{name}", "args": "doctor --format json"}}\n' for name in bed.names}
+        assert done.returncode == 2
+        assert messages(done) == {bed.names[1]: f"something severe was found: see {folder}/{bed.names[1]}.json"}
+
+    def test_a_launch_with_one_fork_measures_and_comes_back(self, bed: Hosts, tmp_path: Path) -> None:
+        words = ["--nodes", "2", "--ranks-per-node", "2", "--group", "nodes", "--env", "A={{ b }} $HOME"]
+        inner = ["allreduce", "--backend", "gloo", "--sizes", "1K,64K", "--allocation", "{{ x }} $HOME $(id) # : '"]
+        done = play(bed, tmp_path, self.written(tmp_path, *words, "--", *inner), forks=1)
+        assert done.returncode == 0, done.stdout
+        (there,) = (tmp_path / "runs").iterdir()
+        (here,) = (tmp_path / "controller/runs").iterdir()
+        assert here.name == there.name and here.name.endswith("Z-allreduce")
+        found = read_run(here)
+        assert found.finished and [(row.size_bytes, row.ranks, row.nodes, row.wrong) for row in found.rows] == [
+            (size, 4, 2, 0) for size in sorted((1024, 65536), key=[row.size_bytes for row in found.rows].index)
+        ]
+        assert sorted(found.info["hosts"]) == sorted(bed.names[:2]) and found.info["allocation_id"].endswith("{{ x }} $HOME $(id) # : '")
+        assert measured(found)["gloo"] == (4, 2, 0)
+        assert not list(tmp_path.glob(".collbench-secret*"))
+        assert "64 KiB  gloo" in done.stdout and f"collected into {here}" in done.stdout
+
+    def test_a_launch_that_fails_does_so_with_the_sentence(self, bed: Hosts, tmp_path: Path) -> None:
+        playbook = self.written(tmp_path, "--", "allreduce", "--backend", "gloo", "--sizes", "1K", "--out", "/proc/nowhere")
+        done = play(bed, tmp_path, playbook)
+        said = messages(done)
+        assert done.returncode == 2 and list(said) == bed.names[:2], done.stdout
+        assert said[bed.names[0]].startswith("collbench ended with exit code 2: collbench: ") and "/proc/nowhere" in said[bed.names[0]]
+        assert said[bed.names[1]] == "collbench ended with exit code 2: other hosts say why"
+
+    @pytest.mark.parametrize(
+        ("words", "more", "said"),
+        [
+            (["--nodes", "5"], [], "the job wants 5 hosts, the inventory gives 3: add some, or emit it for fewer"),
+            (["--nodes", "4"], [NOBODY], "Connection refused"),
+            (["--program", "/no/where"], [], "/no/where cannot be started here: install it, or emit the playbook with --program PATH"),
+        ],
+        ids=["too few", "one unreachable", "no collbench"],
+    )
+    def test_no_rank_is_started_where_a_host_is_missing(
+        self, words: list[str], more: list[str], said: str, bed: Hosts, tmp_path: Path
+    ) -> None:
+        playbook = self.written(tmp_path, "--group", "nodes", *words, "--", "allreduce", "--backend", "gloo", "--sizes", "1K")
+        done = play(bed, tmp_path, playbook, more=more)
+        assert done.returncode == (4 if more else 2) and messages(done), done.stdout
+        assert all(said in each for each in messages(done).values()), messages(done)
+        assert "Start all ranks" not in done.stdout and not (tmp_path / "runs").exists()

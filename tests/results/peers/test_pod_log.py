@@ -1,0 +1,136 @@
+"""The log of a pod: rows between two marks come back as they were, whatever stands around them, and what is missing is said."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collbench.emit.marks import BEGIN, END
+from collbench.errors import UsageError
+from collbench.results.jsonl import to_line
+from collbench.results.peers.gloo import GLOO
+from collbench.results.peers.peer import Given
+from collbench.results.peers.pod_log import knows, read
+from collbench.results.peers.registry import reader_for
+from collbench.results.reader import read_run
+from collbench.results.record import Row, Times
+from tests.cli.command import one_sentence, run_here
+
+TIMES = Times(1e-3, 0.9e-3, 1.1e-3, 0.8e-3, 1.5e-3, 2e-3, 3e-3)
+
+
+def row(size: int = 1024, **more: Any) -> Row:
+    same: dict[str, Any] = {
+        "operation": "allreduce", "backend": "gloo", "api": "torch", "device": "cpu", "dtype": "float32", "redop": "sum", "root": None,
+        "mode": "isolated", "in_place": True, "buffers": "fixed", "group": "all", "window": None, "count": size // 4, "ranks": 4,
+        "nodes": 2, "n": 60, "n_eff": 55.5, "time_s": TIMES, "algbw_bytes_per_s": size / 1e-3, "busbw_bytes_per_s": size / 1e-3,
+        "wrong": 0, "checked": 1, "flags": ("target_missed",), "samples": {"max_s": {"offset": 0, "dtype": "<f8", "shape": [60]}},
+    }  # fmt: skip
+    return Row(**{**same, "size_bytes": size, **more})
+
+
+LINES = [BEGIN, f"{END} 0 -----", f"{END} x -----", "{", "{}", '{"a": NaN}', to_line(row().as_json())]
+
+
+def log(*rows: Row, code: int | None = 0, between: str = "") -> list[str]:
+    """The lines of a log; code None: it ends before the command."""
+    end = [] if code is None else [f"{END} {code} -----"]
+    return ["a pod begins", BEGIN, *(line for each in rows for line in (to_line(each.as_json()), *between.splitlines())), *end, "it ends"]
+
+
+def test_rows_come_back_as_they_were_but_for_their_samples() -> None:
+    (run,) = read(log(row(), row(2048), between="collbench: run folder: /tmp/collbench-run"), Given())
+    assert run.rows == [row(samples={}), row(2048, samples={})]
+    assert (run.tool, run.program, run.statistic, run.doubts) == ("collbench", "allreduce", "the median over the samples", [])
+    assert "no samples" in run.missing
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "[pod/bench-0-x7k2p/collbench] ",
+        "2026-11-22T05:36:28.123456789Z ",
+        "[pod/b/c] 2026-11-22T05:36:28Z ",
+        "2026-11-22T05:36:28.1+02:00 ",
+    ],
+)
+def test_what_kubectl_puts_before_each_line_is_no_part_of_it(before: str) -> None:
+    lines = [f"{before}{line}" for line in log(row())]
+    assert knows(lines) and reader_for(lines, None).name == "log"
+    assert read(lines, Given())[0].rows == [row(samples={})]
+
+
+def test_rows_are_ours_even_where_another_reader_would_take_the_log_for_its_own() -> None:
+    lines = log(row(), between="size (B) elements min (us) p50 (us) p99 (us) max (us) avg (us)")
+    assert GLOO.knows(lines) and reader_for(lines, None).name == "log"
+
+
+def test_each_pair_of_marks_is_a_run_of_its_own() -> None:
+    assert [len(run.rows) for run in read([*log(row()), *log(), *log(row(), row(2048))], Given())] == [1, 2]
+
+
+def test_a_log_that_is_cut_off_and_a_command_that_failed_are_doubtful() -> None:
+    assert read(log(row(), code=None), Given())[0].doubts == ["the log ends before the command did: later rows are not in it"]
+    assert read(log(row(), code=4), Given())[0].doubts == ["the command ended with exit code 4: see why in the log"]
+
+
+def test_a_line_that_was_cut_or_altered_is_left_out_and_said() -> None:
+    whole = to_line(row().as_json())
+    altered = json.dumps({**row().as_json(), "time_s": "quick"}, default=vars)
+    lines = [BEGIN, whole, whole[:200], altered, f"{END} 0 -----"]
+    (run,) = read(lines, Given())
+    assert run.rows == [row(samples={})]
+    assert run.doubts == ["2 lines between the marks are no rows and were left out, the first is line 3: not JSON (JSONDecodeError)"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "given_", "sentence"),
+    [
+        (log(), Given(), "between the marks there is nothing; give the whole log of rank 0's pod"),
+        ([BEGIN, '{"round": 1}'], Given(), "between the marks line 2 is no row of a collective: fields are missing"),
+        (log(row()), Given(ranks=8), "the log is of 4 ranks, and --ranks says 8"),
+        (log(row()), Given(nodes=4), "the log is of 2 nodes, and --nodes says 4"),
+    ],
+)
+def test_what_cannot_be_read_is_refused(lines: list[str], given_: Given, sentence: str) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        read(lines, given_)
+
+
+@settings(max_examples=60, derandomize=True, deadline=None)
+@given(
+    st.lists(st.sampled_from([BEGIN, f"{END} 0 -----", f"{END} x -----", "{", "{}", '{"a": NaN}', to_line(row().as_json())]) | st.text())
+)
+def test_no_log_is_more_than_a_sentence(lines: list[str]) -> None:
+    try:
+        runs = read(lines, Given())
+    except UsageError:
+        return
+    assert all(each == row(samples={}) for run in runs for each in run.rows)
+
+
+def test_a_log_becomes_a_run_that_reads_back(tmp_path: Path) -> None:
+    (tmp_path / "pod.log").write_text("\n".join(log(row(), row(2048), code=4)))
+    done = run_here(tmp_path, "import", "pod.log", "--out", "run")
+    assert (done.returncode, done.stdout) == (0, "run: 2 rows\n")
+    assert done.stderr.splitlines() == [
+        "collbench: imported from collbench: 2 rows of allreduce (pod.log); a time is the median over the samples",
+        "collbench: not in it: no samples; no names of hosts; no per-rank data beside the rows' own; no versions of libraries",
+        "collbench: doubtful: pod.log, allreduce: the command ended with exit code 4: see why in the log",
+    ]
+    found = read_run(tmp_path / "run")
+    assert (found.rows, found.warnings) == ([row(samples={}), row(2048, samples={})], [])
+    assert found.info["exit_code"] == 4  # as the command's: a gate takes no run that failed
+    again = run_here(tmp_path, "report", "run")
+    assert again.returncode == 0 and "allreduce" in again.stdout
+    assert "between the marks there is nothing" in one_sentence(_empty(tmp_path))
+
+
+def _empty(folder: Path) -> Any:
+    (folder / "empty.log").write_text("\n".join(log()))
+    return run_here(folder, "import", "empty.log", "--out", "other")
