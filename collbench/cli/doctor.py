@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collbench.cli.options import add_color_and_timeout
+from collbench.errors import FINE, UsageError
 
 if TYPE_CHECKING:
     from collbench.evidence.nccl_log import NcclLog
@@ -19,6 +20,15 @@ _LOG = (
     "alone, without this machine"
 )
 
+_SINCE = (
+    "what `probe --format json` printed when the nodes were good: what they had then and lack now is found, too; a snapshot of one node is "
+    "taken for all, of nodes that are alike"
+)
+
+_LAUNCH = (
+    "instead: how this shell would launch, which launchers and MPI it has, whether they fit, and what to type; exit 1 where they do not"
+)
+
 
 def add(commands: Any) -> dict[str, argparse.ArgumentParser]:
     """Adds the command."""
@@ -26,6 +36,8 @@ def add(commands: Any) -> dict[str, argparse.ArgumentParser]:
     parser.add_argument(
         "--from", dest="sources", nargs="+", type=Path, metavar="PATH", help="read these instead, as `collbench probe` does"
     )
+    parser.add_argument("--since", type=Path, metavar="FILE", help=_SINCE)
+    parser.add_argument("--launch", action="store_true", help=_LAUNCH)
     parser.add_argument("--log", nargs="+", type=Path, default=[], metavar="FILE", help=_LOG)
     parser.add_argument("--format", choices=("table", "json"), default="table", help="text, or one JSON object (default: table)")
     add_color_and_timeout(parser)
@@ -37,6 +49,8 @@ def call(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Probes or reads, prints the findings at rank 0, and returns the exit code. Raises CollbenchError."""
     import os
 
+    if arguments.launch:
+        return _launch(arguments)
     from collbench.runner.probing import at_rank_0, launched, together
 
     if arguments.sources:
@@ -46,6 +60,23 @@ def call(arguments: argparse.Namespace, argv: list[str]) -> int:
         if not _of_here(logs):
             return _tell([], logs, arguments)
     return together(os.environ, arguments.timeout, lambda machines: _tell(machines, _logs(arguments), arguments))
+
+
+def _launch(arguments: argparse.Namespace) -> int:
+    """How this shell would launch; of a launch rank 0 alone says it. Raises UsageError beside options that examine a machine."""
+    import os
+    import sys
+
+    from collbench.launch.explain import explained, rank_of
+    from collbench.report.launch import tell_launch
+
+    others = {"--from": arguments.sources, "--log": arguments.log, "--since": arguments.since}
+    beside = next((option for option, given in others.items() if given), None)
+    if beside:
+        raise UsageError(f"--launch looks at this shell, {beside} at what others sent: leave one of the two out")
+    if rank_of(os.environ):
+        return FINE
+    return tell_launch(explained(os.environ), arguments.format, sys.stdout, color=arguments.color)
 
 
 def _sent(arguments: argparse.Namespace) -> int:
@@ -63,6 +94,13 @@ def _logs(arguments: argparse.Namespace) -> list[NcclLog]:
     return [read_file(file) for file in arguments.log]
 
 
+def _good(file: Path | None) -> list[Machine]:
+    """The machines of a snapshot. Raises Unreadable."""
+    from collbench.topology.sources import read_paths
+
+    return read_paths([file]) if file is not None else []
+
+
 def _of_here(logs: list[NcclLog]) -> bool:
     """Whether this host wrote one of the logs: beside a foreign one, its NICs would be taken for those of the job."""
     import socket
@@ -78,4 +116,6 @@ def _tell(machines: list[Machine], logs: list[NcclLog], arguments: argparse.Name
     from collbench.doctor.examine import examine
     from collbench.report.doctor import tell_findings
 
-    return tell_findings(examine(machines, logs), machines, logs, arguments.format, sys.stdout, color=arguments.color)
+    return tell_findings(
+        examine(machines, logs, _good(arguments.since)), machines, logs, arguments.format, sys.stdout, color=arguments.color
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from collbench.doctor import between, counters, gpus, host, logs, nics, paths, pcie
+from collbench.doctor import between, counters, gpus, host, logs, nics, paths, pcie, since
 from collbench.doctor.finding import Finding, worst_first
 from collbench.doctor.view import View
 from collbench.evidence.nccl_log import NcclLog
@@ -20,10 +20,14 @@ JOB_RULES: Final[tuple[JobRule, ...]] = (*gpus.JOB_RULES, *between.JOB_RULES)
 LOG_RULES: Final[tuple[LogRule, ...]] = logs.RULES
 
 
-def examine(machines: Sequence[Machine], logs: Sequence[NcclLog] = ()) -> list[Finding]:
-    """What is wrong with the machines of a job, worst first; a rule without the facts it needs accuses nobody."""
+def examine(machines: Sequence[Machine], logs: Sequence[NcclLog] = (), good: Sequence[Machine] = ()) -> list[Finding]:
+    """What is wrong with the machines of a job, worst first; a rule without the facts it needs accuses nobody.
+
+    good: snapshots of when they were. Raises UsageError for a machine that none of several is of.
+    """
     views = [View(machine) for machine in machines]
     found = [finding for view in views for rule in RULES for finding in rule(view)]
     found += [finding for rule in JOB_RULES for finding in rule(views)]
     found += [finding for log in logs for rule in LOG_RULES for finding in rule(log, views)]
+    found += since.examined(machines, good) if good else []
     return worst_first(found)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ from tests.beds import SlurmBed
 from tests.beds.bed import Finished
 from tests.cli.command import BIN, until
 from tests.conftest import enter
+from tests.slurm.hooks import SCONTROL, copies, node
 from tests.slurm.made_up import ANNOUNCED, SLURM, baseline, doubles, said, settings, suite
 
 SLOW = "export COLLBENCH_SLOWED=by=30%"
@@ -30,7 +30,6 @@ if [[ -n ${verdict:-} ]]; then [[ -z ${suite:-} ]] && echo "COLLBENCH CRITICAL -
 [[ -z ${SUSPECTED:-} ]] || echo 'schema = 1' >"$suite"
 exit "${VERDICT:-0}"
 """
-SCONTROL = 'echo "$*" >>asked; [[ $* != *show* ]] || echo "NodeName=node1 State={state} Reason=none"'
 
 
 class Checked(SlurmBed):
@@ -38,10 +37,10 @@ class Checked(SlurmBed):
 
     def _configure(self) -> None:
         super()._configure()
-        for name, node in (("health", self.nodes[0]), ("prolog", self.nodes[1])):
+        for name, which in (("health", self.nodes[0]), ("prolog", self.nodes[1])):
             script = self.folder / name
             own = f"{self.folder}/check/node_check.sh >>{self.folder}/check/talk 2>&1"
-            script.write_text(f"#!/bin/bash\n[[ $SLURMD_NODENAME != {node} || ! -e {self.folder}/check/begin ]] || {own}\n")
+            script.write_text(f"#!/bin/bash\n[[ $SLURMD_NODENAME != {which} || ! -e {self.folder}/check/begin ]] || {own}\n")
             script.chmod(0o755)
         conf = self.folder / "slurm.conf"
         checks = f"HealthCheckProgram={self.folder}/health\nHealthCheckInterval=3\nHealthCheckNodeState=IDLE,CYCLE\n"
@@ -75,8 +74,7 @@ def _free(lock: Path) -> bool:
 
 def install(folder: Path) -> Path:
     """The script in a folder, set up for the simulated link and with a baseline that it learned there."""
-    folder.mkdir(exist_ok=True)
-    shutil.copy(SLURM / "node_check.sh", folder)
+    copies(folder, "node_check.sh")
     (folder / "changes.toml").write_text(ANNOUNCED)
     own = [f"{name}={folder}/{each}" for name, each in (("BASELINE", "learned"), ("KEEP", "keep"), ("SUITE", "small.toml"))]
     lines = [f"COLLBENCH={BIN}/collbench", *own, f"JUDGING=(--expect {folder}/changes.toml)", "export COLLBENCH_ITERATIONS=200"]
@@ -94,14 +92,6 @@ def slowed(folder: Path, on: bool) -> None:
     conf = folder / "node_check.conf"
     told = [line for line in conf.read_text().splitlines() if "SLOWED" not in line]
     conf.write_text("\n".join([*told, *[SLOW] * on, ""]))
-
-
-def node(bed: SlurmBed, name: str) -> tuple[str, str]:
-    """The node's state and the reason of it."""
-    told = bed.call(["scontrol", "--oneliner", "show", "node", name]).stdout
-    state, reason = re.search(r" State=(\S+)", told), re.search(r" Reason=(.*?) \[", told)
-    assert state, told
-    return state[1], reason[1] if reason else ""
 
 
 @pytest.mark.slurm
@@ -122,7 +112,7 @@ def test_three_slow_checks_in_a_row_drain_the_node(bed: SlurmBed, tmp_path: Path
         state, reason = node(bed, name)
     finally:
         bed.call(["scontrol", "update", f"NodeName={name}", "State=RESUME"])
-    assert last.returncode == 1 and state == "IDLE+DRAIN" and reason.startswith("[collbench] regression: "), said(last)
+    assert last.returncode == 1 and state == "IDLE+DRAIN" and reason.startswith("[collbench] CB6201 regression: "), said(last)
     assert len(list((folder / "keep" / "drained").glob("*Z/run.json"))) == 3 and not (folder / "keep" / "waiting").exists()
 
 
@@ -150,13 +140,13 @@ def test_slurm_itself_calls_it(checked: Checked) -> None:
     idle, asked = checked.nodes
     (folder / "begin").touch()
     until(lambda: "DRAIN" in node(checked, idle)[0], "the health check", 60)
-    assert node(checked, idle)[1].startswith("[collbench] regression: ") and "suspicious, 2 of 3" in checked.talk, checked.talk
+    assert node(checked, idle)[1].startswith("[collbench] CB6201 regression: ") and "suspicious, 2 of 3" in checked.talk, checked.talk
     for number in (1, 2):
         assert checked.call(["srun", "-w", asked, "true"], timeout=30).returncode == 0
         assert checked.talk.count(f"node_check.sh: {asked}: suspicious, {number} of 3") == 1, checked.talk
     refused = checked.call(["srun", "-w", asked, "true"], timeout=30)
     assert refused.returncode != 0 and "DRAIN" in node(checked, asked)[0], said(refused)
-    assert node(checked, asked)[1].startswith("[collbench] regression: ")  # and not Slurm's own "Prolog error"
+    assert node(checked, asked)[1].startswith("[collbench] CB6201 regression: ")  # and not Slurm's own "Prolog error"
 
 
 class TestDoubles:
@@ -166,7 +156,7 @@ class TestDoubles:
     def check(self, tmp_path: Path) -> Callable[..., Finished]:
         def call(*more: str, state: str = "IDLE", conf: str = "", **env: str) -> Finished:
             path = doubles(tmp_path, collbench=COLLBENCH, scontrol=SCONTROL.format(state=state), sleep="")
-            shutil.copy(SLURM / "node_check.sh", tmp_path)
+            copies(tmp_path, "node_check.sh")
             (tmp_path / "good").mkdir(exist_ok=True)
             job = {name: env.pop(name) for name in ("SLURM_JOB_ID",) if name in env}
             told = [f"BASELINE={tmp_path}/good KEEP={tmp_path}/keep", conf, *(f"export {name}={value}" for name, value in env.items())]
@@ -213,7 +203,7 @@ class TestDoubles:
     @pytest.mark.parametrize("code", ["0", "4"])
     def test_wrong_data_drain_at_once(self, code: str, check: Callable[..., Finished], tmp_path: Path) -> None:
         assert check(VERDICT="1", RUN=code).returncode == 1
-        assert "update NodeName=node1 State=DRAIN Reason=[collbench] wrong data in allreduce\n" in (tmp_path / "asked").read_text()
+        assert "update NodeName=node1 State=DRAIN Reason=[collbench] CB6202 wrong data in allreduce\n" in (tmp_path / "asked").read_text()
 
     def test_a_reason_that_is_there_stays(self, check: Callable[..., Finished], tmp_path: Path) -> None:
         done = check(VERDICT="1", state="IDLE+DRAIN")
@@ -234,7 +224,7 @@ class TestDoubles:
 
     def test_no_drain_leaves_it_to_the_caller(self, check: Callable[..., Finished], tmp_path: Path) -> None:
         done = check("--no-drain", VERDICT="1")
-        assert (done.returncode, done.stdout) == (1, "[collbench] wrong data in allreduce\n")
+        assert (done.returncode, done.stdout) == (1, "[collbench] CB6202 wrong data in allreduce\n")
         assert "update" not in (tmp_path / "asked").read_text()
 
 

@@ -1,0 +1,153 @@
+"""CB27xx, against a snapshot of the node from when it was good: what it had then and lacks now.
+
+A thing is missed only where there are fewer of its kind now: a card that was added may shift the bus addresses of all others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from collbench.doctor.finding import Finding, listed, plural
+from collbench.doctor.view import View, gpu_name, is_down
+from collbench.errors import UsageError
+from collbench.topology.model import Gpu, Machine, Nic, PciDevice, Port
+
+SinceRule = Callable[[View, View], Iterator[Finding]]
+
+_SLACK = 0.96  # rates and memory that differ by less are the same in other words
+_SEAT = "look at the seat of the card, its cables and the kernel's log; when the change was meant, take a new snapshot"
+
+
+def gpus(now: View, good: View) -> Iterator[Finding]:
+    """CB2701: fewer GPUs on the bus, or fewer that the driver counts."""
+    had, have = _on_bus(good), _on_bus(now)
+    counted, counts = _counted(good), _counted(now)
+    if have is not None and had is not None and len(have) < len(had):
+        names = listed([good.name(address) for address in sorted(had - have)][: len(had) - len(have)])
+        yield now.finding("CB2701", "severe", f"{names} gone from the bus", f"{plural(len(have), 'GPU')} now, {len(had)} then", _SEAT)
+    elif 0 < len(counts) < len(counted):
+        names = listed([gpu_name(gpu) for gpu in counted if _identity(gpu) not in set(map(_identity, counts))])
+        evidence = f"the driver counts {plural(len(counts), 'GPU')} now, {len(counted)} then"
+        yield now.finding("CB2701", "severe", f"the driver no longer counts {names or 'a GPU'}", evidence, _SEAT)
+    elif counted and not counts:
+        why = now.machine.unknown.get("gpus", "nothing that counts GPUs answered")
+        evidence = f"{why}; {plural(len(counted), 'GPU')} then"
+        yield now.finding("CB2701", "warning", "no driver counts the GPUs", evidence, "load the driver; `nvidia-smi -L` says why it fails")
+
+
+def nics(now: View, good: View) -> Iterator[Finding]:
+    """CB2702: fewer NICs."""
+    names = {nic.name for nic in now.real_nics}
+    missing = [nic for nic in good.real_nics if nic.name not in names and (nic.address is None or nic.address not in now.pci)]
+    fewer = len(good.real_nics) - len(now.real_nics)
+    if missing and fewer > 0 and (now.real_nics or now.pci):
+        told = listed([f"{nic.name} ({nic.address})" if nic.address else nic.name for nic in missing])
+        evidence = f"{plural(len(now.real_nics), 'NIC')} now, {len(good.real_nics)} then"
+        yield now.finding("CB2702", "severe", f"{told} {'is' if len(missing) == 1 else 'are'} gone", evidence, _SEAT)
+
+
+def ports(now: View, good: View) -> Iterator[Finding]:
+    """CB2703: a port that was up is down."""
+    for nic, port, then in _ports(now, good):
+        if then.state == "active" and is_down(port):
+            evidence = f"port {port.number}: {', '.join(word for word in (port.state, port.phys_state) if word)} now, {then.state} then"
+            remedy = "look at the cable, the switch port and `ibstat` or `ip link`; when the change was meant, take a new snapshot"
+            yield now.finding("CB2703", "severe", f"{nic.name} was up and is down", evidence, remedy)
+
+
+def rates(now: View, good: View) -> Iterator[Finding]:
+    """CB2704: a port that is slower than it was."""
+    for nic, port, then in _ports(now, good):
+        if port.rate_bits_per_s and then.rate_bits_per_s and port.rate_bits_per_s < _SLACK * then.rate_bits_per_s:
+            evidence = f"port {port.number}: {port.rate_bits_per_s / 1e9:g} Gb/s now, {then.rate_bits_per_s / 1e9:g} Gb/s then"
+            remedy = "look at the cable and its lanes (`mlxlink -d DEVICE`, `ethtool IFACE`); change it when it stays so"
+            yield now.finding("CB2704", "severe", f"{nic.name} has a lower rate than it had", evidence, remedy)
+
+
+def lanes(now: View, good: View) -> Iterator[Finding]:
+    """CB2705: a PCIe link on fewer lanes than it had, or of a NIC at fewer GT/s."""
+    for device in now.endpoints:
+        then = good.pci.get(device.address)
+        if then is not None and _same_card(device, then) and (lost := _lost(device, then)):
+            remedy = "reseat the card, riser or cable; look at the firmware's settings of the slot"
+            yield now.finding("CB2705", "severe", f"{now.name(device.address)} has a slower PCIe link than it had", lost, remedy)
+
+
+def links(now: View, good: View) -> Iterator[Finding]:
+    """CB2706: a GPU with fewer links to other GPUs than it had."""
+    for gpu in now.machine.gpus:
+        have, had = now.machine.links_of(gpu.key), good.machine.links_of(gpu.key)
+        if have is not None and had is not None and have < had:
+            remedy = "reset the GPU, or the node; look for Xid 74 in the kernel's log; change the part when it stays so"
+            yield now.finding("CB2706", "severe", f"{gpu_name(gpu)} has lost GPU links", f"{have} up now, {had} then", remedy)
+
+
+def memory(now: View, good: View) -> Iterator[Finding]:
+    """CB2707: less memory than there was."""
+    have, had = now.machine.system.memory_bytes, good.machine.system.memory_bytes
+    if have and had and have < _SLACK * had:
+        evidence = f"{have / 2**30:.0f} GiB now, {had / 2**30:.0f} GiB then"
+        yield now.finding("CB2707", "warning", "less memory than the node had", evidence, "look for a module that firmware switched off")
+
+
+RULES: tuple[SinceRule, ...] = (gpus, nics, ports, rates, lanes, links, memory)
+
+
+def pairs(machines: Sequence[Machine], good: Sequence[Machine]) -> list[tuple[Machine, Machine]]:
+    """Each machine with its own snapshot, by host name; one snapshot alone is that of all, of nodes that are alike.
+
+    Raises UsageError for a machine that none of several snapshots is of.
+    """
+    if len(good) == 1:
+        return [(machine, good[0]) for machine in machines]
+    by_name = {_host(machine): machine for machine in good}
+    lost = [machine.hostname or "a machine without a name" for machine in machines if _host(machine) not in by_name]
+    if lost:
+        raise UsageError(f"--since has no snapshot of {listed(lost, 4)}: take one there with `collbench probe --format json`")
+    return [(machine, by_name[_host(machine)]) for machine in machines]
+
+
+def examined(machines: Sequence[Machine], good: Sequence[Machine]) -> list[Finding]:
+    """What the rules find of each machine and its snapshot."""
+    views = [(View(machine), View(then)) for machine, then in pairs(machines, good)]
+    return [finding for now, then in views for rule in RULES for finding in rule(now, then)]
+
+
+def _host(machine: Machine) -> str:
+    return (machine.hostname or "").partition(".")[0].lower()
+
+
+def _on_bus(view: View) -> set[str] | None:
+    """Addresses of the GPUs that the bus shows; None where no bus was read."""
+    return {each.address for each in view.machine.pci if each.kind == "gpu" and not each.virtual} if view.machine.pci else None
+
+
+def _counted(view: View) -> list[Gpu]:
+    return [gpu for gpu in view.machine.gpus if gpu.index is not None]
+
+
+def _identity(gpu: Gpu) -> str:
+    return gpu.uuid or gpu.key
+
+
+def _ports(now: View, good: View) -> Iterator[tuple[Nic, Port, Port]]:
+    """Each port of a real NIC with what it was then."""
+    then = {(nic.name, port.number): port for nic in good.real_nics for port in nic.ports}
+    for nic in now.real_nics:
+        for port in nic.ports:
+            if (nic.name, port.number) in then:
+                yield nic, port, then[nic.name, port.number]
+
+
+def _same_card(one: PciDevice, other: PciDevice) -> bool:
+    return (one.kind, one.vendor_id, one.device_id) == (other.kind, other.vendor_id, other.device_id)
+
+
+def _lost(device: PciDevice, then: PciDevice) -> str:
+    """What the link has lost; an idle GPU lowers its speed, so that is no loss."""
+    now, was = device.link, then.link
+    if now.width and was.width and now.width < was.width:
+        return f"x{now.width} now, x{was.width} then"
+    if device.kind == "nic" and now.speed_gt_per_s and was.speed_gt_per_s and now.speed_gt_per_s < was.speed_gt_per_s:
+        return f"{now.speed_gt_per_s:g} GT/s now, {was.speed_gt_per_s:g} GT/s then"
+    return ""

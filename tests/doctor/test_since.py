@@ -1,0 +1,103 @@
+"""CB27xx: what a node had when it was good, and lacks now."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from collbench.doctor.examine import examine
+from collbench.doctor.pages import pages
+from collbench.doctor.since import RULES
+from collbench.errors import UsageError
+from collbench.topology.model import Machine, Nic, PcieLink
+from collbench.topology.snapshot import topology_json
+from tests.cli.command import run_here
+from tests.doctor.machines import changed, with_link, with_port, with_system
+from tests.topology.machines import dgx, laptop
+
+GPU, NIC = dgx().gpus[1].key, dgx().nics[3].address or ""
+OFF = replace(dgx(), gpus=dgx().gpus[:7], pci=tuple(each for each in dgx().pci if each.address != dgx().gpus[7].key))
+WITHOUT_NIC = replace(dgx(), nics=dgx().nics[:-1], pci=tuple(each for each in dgx().pci if each.address != dgx().nics[-1].address))
+FEWER_LINKS = replace(dgx(), gpu_links=tuple(replace(link, count=2) if link.a == GPU else link for link in dgx().gpu_links))
+LOST = [
+    ("CB2701", "severe", OFF, "7 GPUs now, 8 then"),
+    ("CB2701", "severe", replace(dgx(), gpus=dgx().gpus[:7]), "the driver counts 7 GPUs now, 8 then"),
+    ("CB2701", "warning", replace(dgx(), gpus=()), "nothing that counts GPUs answered; 8 GPUs then"),
+    ("CB2702", "severe", WITHOUT_NIC, f"{len(dgx().nics) - 1} NICs now, {len(dgx().nics)} then"),
+    ("CB2703", "severe", with_port(dgx(), "mlx5_3", state="down", phys_state="polling"), "port 1: down, polling now, active then"),
+    ("CB2704", "severe", with_port(dgx(), "mlx5_3", rate_bits_per_s=200e9), "port 1: 200 Gb/s now, 400 Gb/s then"),
+    ("CB2705", "severe", with_link(dgx(), GPU, PcieLink(32.0, 8, 32.0, 16)), "x8 now, x16 then"),
+    ("CB2705", "severe", with_link(dgx(), NIC, PcieLink(16.0, 16, 32.0, 16)), "16 GT/s now, 32 GT/s then"),
+    ("CB2706", "severe", FEWER_LINKS, "2 up now, 18 then"),
+    ("CB2707", "warning", with_system(dgx(), memory_bytes=1 << 40), "1024 GiB now, 2048 GiB then"),
+]
+THEN = with_system(dgx(), memory_bytes=2 << 40)
+
+
+@pytest.mark.parametrize(("code", "severity", "now", "evidence"), LOST, ids=[f"{code} {evidence}" for code, _, _, evidence in LOST])
+def test_what_was_lost(code: str, severity: str, now: Machine, evidence: str) -> None:
+    (found,) = [each for each in examine([now], good=[THEN]) if each.code.startswith("CB27")]
+    assert (found.code, found.severity, found.evidence, found.hostname) == (code, severity, evidence, "dgx01")
+    assert found.what
+    assert found.remedy
+    assert not [each for each in examine([now]) if each.code.startswith("CB27")]
+
+
+@pytest.mark.parametrize(
+    "now",
+    [
+        THEN,
+        with_system(THEN, memory_bytes=int(1.97 * 2**40)),
+        with_link(THEN, GPU, PcieLink(2.5, 16, 32.0, 16)),  # idle
+        replace(THEN, nics=(*THEN.nics, Nic("mlx5_99", "0000:f1:00.0", rdma=True))),
+        replace(THEN, nics=tuple(replace(nic, name=f"roce_{nic.name}") for nic in THEN.nics)),
+        Machine("dgx01"),
+        with_port(THEN, "mlx5_3", state=None, rate_bits_per_s=None),
+    ],
+    ids=["the same", "a little memory", "an idle GPU", "a NIC more", "names of devices", "nothing read", "a port unread"],
+)
+def test_what_is_no_loss(now: Machine) -> None:
+    assert {each.code for each in examine([now], good=[THEN]) if each.severity == "severe" and each.code.startswith("CB27")} == set()
+
+
+def test_another_card_in_the_slot_is_no_slower_link() -> None:
+    other = changed(with_link(THEN, NIC, PcieLink(8.0, 8, 8.0, 8)), "pci", NIC, device_id=1)
+    assert "CB2705" not in {each.code for each in examine([other], good=[THEN])}
+
+
+class TestWhoseSnapshot:
+    def test_one_alone_is_that_of_all(self) -> None:
+        second = replace(OFF, hostname="dgx02")
+        assert [each.hostname for each in examine([THEN, second], good=[THEN]) if each.code == "CB2701"] == ["dgx02"]
+
+    def test_of_several_each_its_own(self) -> None:
+        small = replace(laptop(), hostname="edge.example.org")
+        assert not [each for each in examine([replace(small, hostname="EDGE")], good=[THEN, small]) if each.code.startswith("CB27")]
+
+    def test_a_node_that_has_none(self) -> None:
+        with pytest.raises(UsageError, match=r"^--since has no snapshot of dgx09: take one there with `collbench probe --format json`$"):
+            examine([replace(THEN, hostname="dgx09")], good=[THEN, laptop()])
+
+
+def test_every_rule_has_its_page() -> None:
+    told = {match[0] for rule in RULES if (match := re.match(r"CB27\d\d", rule.__doc__ or ""))}
+    assert len(told) == len(RULES)
+    assert told == {code for code in pages() if code.startswith("CB27")}
+
+
+def test_from_the_command(tmp_path: Path) -> None:
+    for name, machine in (("then", THEN), ("now", OFF)):
+        (tmp_path / f"{name}.json").write_text(json.dumps(topology_json([machine])))
+    done = run_here(tmp_path, "doctor", "--from", "now.json", "--since", "then.json")
+    assert done.returncode == 1
+    assert re.search(r"^severe   CB2701  GPU 7 \(.*\) gone from the bus$", done.stdout, re.MULTILINE), done.stdout
+    assert run_here(tmp_path, "doctor", "--from", "then.json", "--since", "then.json").returncode == 0
+    damaged = tmp_path / "then.json"
+    damaged.write_text("{}")
+    refused = run_here(tmp_path, "doctor", "--from", "now.json", "--since", "then.json")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "then.json" in refused.stderr

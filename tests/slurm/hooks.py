@@ -1,0 +1,125 @@
+"""The node hooks in a folder of their own, and a Slurm that calls them."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from tests.beds import SlurmBed
+from tests.beds.bed import Finished
+from tests.cli.command import BIN, run_here
+from tests.slurm.made_up import SLURM, doubles, said
+
+COMMON = "node_common.sh"
+SCONTROL = 'echo "$*" >>asked; [[ $* != *show* ]] || echo "NodeName=node1 State={state} Reason=none"'
+
+
+def copies(folder: Path, *names: str) -> Path:
+    """These scripts and what they share, in the folder."""
+    folder.mkdir(exist_ok=True)
+    for name in (COMMON, *names):
+        shutil.copy(SLURM / name, folder)
+    return folder
+
+
+def called(folder: Path, script: str, *more: str, conf: str, path: str, env: Mapping[str, str] | None = None) -> Finished:
+    """A hook as slurmd calls it, beside these settings."""
+    copies(folder, script)
+    (folder / "node_check.conf").write_text(f"{conf}\n")
+    line = ["/usr/bin/timeout", "30", str(folder / script), *more]
+    own = {"PATH": path, "SLURMD_NODENAME": "node1", **(env or {})}
+    return subprocess.run(line, cwd=folder, env=own, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+
+
+def with_doubles(folder: Path, state: str = "IDLE", scontrol: str = "", **commands: str) -> str:
+    """A PATH with these doubles and one of scontrol, which writes what it is asked into `asked`."""
+    return doubles(folder, scontrol=scontrol or SCONTROL.format(state=state), **commands)
+
+
+def asked(folder: Path) -> str:
+    """What scontrol was asked."""
+    path = folder / "asked"
+    return path.read_text() if path.exists() else ""
+
+
+def node(bed: SlurmBed, name: str) -> tuple[str, str]:
+    """The node's state and the reason of it."""
+    told = bed.call(["scontrol", "--oneliner", "show", "node", name]).stdout
+    state, reason = re.search(r" State=(\S+)", told), re.search(r" Reason=(.*?) \[", told)
+    assert state, told
+    return state[1], reason[1] if reason else ""
+
+
+def snapshot(folder: Path, name: str, *, with_lost_nic: bool) -> Path:
+    """What this machine has, or that and a NIC more: FOLDER/NAME.json."""
+    told = run_here(folder, "probe", "--format", "json")
+    assert told.returncode == 0, said(told)
+    document = json.loads(told.stdout)
+    if with_lost_nic:
+        document["machines"][0]["nics"].append(LOST_NIC)
+    path = folder / f"{name}.json"
+    path.write_text(json.dumps(document))
+    return path
+
+
+LOST_NIC: dict[str, object] = {
+    "name": "mlx5_9", "address": "0000:7f:00.0", "model": None, "rdma": True, "numa": None, "ports": [], "interfaces": [], "virtual": None,
+    "firmware": None, "gdr": None, "guid": None,
+}  # fmt: skip
+
+
+class Hooked(SlurmBed):
+    """Slurm whose Prolog and Epilog are ours, copied into the bed's folder; what they say, and when they begin and end, is in `talk`."""
+
+    def _configure(self) -> None:
+        super()._configure()
+        hooks = copies(self.folder / "hooks", "node_probe.sh", "node_epilog.sh", "node_check.sh")
+        settings = [
+            f"COLLBENCH={BIN}/collbench",
+            f"KEEP={hooks}/keep-$node",
+            f"GOOD={hooks}/%n.json",
+            f"export SLURM_CONF={self.folder}/slurm.conf",
+        ]
+        (hooks / "node_check.conf").write_text("\n".join([*settings, 'DRAIN_FOR="CB2701 CB2702"', 'EPILOG_SIGNALS="9 11"', ""]))
+        conf = self.folder / "slurm.conf"
+        text = conf.read_text().replace("sched_interval=1", "sched_interval=1,bf_interval=1")
+        for name in ("prolog", "epilog"):
+            script, hook = self.folder / name, "node_probe.sh" if name == "prolog" else "node_epilog.sh"
+            stamp = f'echo "$SLURM_JOB_ID $SLURMD_NODENAME {name} {{}} $EPOCHREALTIME" >>{self.folder}/stamps'
+            lines = [
+                "#!/bin/bash",
+                stamp.format("begins"),
+                f"{hooks}/{hook} 2>>{self.folder}/talk",
+                "code=$?",
+                stamp.format("ends"),
+                "exit $code",
+            ]
+            script.write_text("\n".join([*lines, ""]))
+            script.chmod(0o755)
+            text += f"{name.title()}={script}\n"
+        conf.write_text(f"{text}PrologFlags=Alloc\n")
+
+    @property
+    def talk(self) -> str:
+        """What the hooks said."""
+        path = self.folder / "talk"
+        return path.read_text() if path.exists() else ""
+
+    def seconds(self, hook: str) -> list[float]:
+        """How long each call of a hook that has ended took."""
+        began: dict[tuple[str, str], float] = {}
+        found = []
+        for line in (self.folder / "stamps").read_text().splitlines():
+            job, name, which, what, when = line.split()
+            if which == hook and what == "begins":
+                began[job, name] = float(when)
+            elif which == hook:
+                found.append(float(when) - began[job, name])
+        return found
+
+
+Hook = Callable[..., Finished]
