@@ -30,7 +30,7 @@ BRIEF = {"COLLBENCH_SIZES": "8,1K", "COLLBENCH_MAX_TIME": "0.05", "COLLBENCH_ITE
 VERDICT = "reports/gate-trials/link-0/verdict.json"
 _DEAR = re.compile(
     r"-64M|-n 20|^(mpirun|torchrun|pip|srun.* allreduce)|run quick|barrier|pairs$|-N4|"
-    r"--(ranks 4|in-place|skew|launches|timeout|stop-on-wrong|self-test)"
+    r"--(ranks 4|in-place|skew|launches|timeout|stop-on-wrong|self-test|tools)"
 )
 
 
@@ -64,7 +64,10 @@ def _run(command: list[str], folder: Path, env: dict[str, str]) -> subprocess.Co
 
 def _dear(command: str) -> object:
     """Long sweeps, launchers that tests/launchers has too, and what `make test` installs itself, 2 to 10 s each, come in turn."""
-    return pytest.param(command, marks=pytest.mark.in_turn) if _DEAR.search(command) else command
+    tools = [name for named in re.findall(r"--tools (\S+)", command) for name in named.split(",")]
+    missing = [name for name in tools if shutil.which(name) is None]
+    marks = [pytest.mark.in_turn] if _DEAR.search(command) else []
+    return pytest.param(command, marks=[*marks, pytest.mark.skipif(bool(missing), reason=f"no {' and '.join(missing)} here")])
 
 
 def _may_end_with(command: str) -> tuple[int, ...]:

@@ -27,7 +27,7 @@ DOUBTS = (
     "warmup_unsettled", "budget_exceeded", "missing_launches", "no_interval", "few_samples", "target_missed",
 )  # fmt: skip
 # To be known, and no doubt of the figure.
-REMARKS = ("unverified", "imported", "remeasured", "size_rounded", "pairs_at_once", "asynchronous", "too_many_updates")
+REMARKS = ("unverified", "their_tool", "imported", "remeasured", "size_rounded", "pairs_at_once", "asynchronous", "too_many_updates")
 _WITHIN_A_LAUNCH = frozenset({"drift", "target_missed", "warmup_unsettled"})  # which several launches tell by their spread
 _BREAKS = ("hang", "abort")  # kinds of events after which a run has no end of its own
 _MOST, _MOST_GROUPS, _MOST_SIZES = 20, 4, 3

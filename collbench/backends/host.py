@@ -48,6 +48,10 @@ class HostBackend(Usual, ABC):
         slots = tuple(tuple(steps(binding)) for binding in bindings)
         return Program(slots, keep=(buffers, bindings), explain=self.explain)
 
+    def sync(self, group: Group) -> Program | None:
+        """None: the room timing has a barrier."""
+        return None
+
     def clock(self) -> Clock | DeviceClock:
         """CLOCK_MONOTONIC."""
         return MonotonicClock()

@@ -54,6 +54,19 @@ class AnyBuffers(Protocol):
         ...
 
 
+class Memory(Protocol):
+    """One rank's memory, for all slots; the size of its pages in bytes, 0 where that is the library's own affair."""
+
+    @property
+    def page_bytes(self) -> int:
+        """See above."""
+        ...
+
+    def slot(self, index: int) -> NDArray[np.uint8]:
+        """The bytes of one slot."""
+        ...
+
+
 class Buffers:
     """The buffers of the ranks this process drives. `places` are those ranks' views, in the group's order of `driven`."""
 
@@ -62,8 +75,12 @@ class Buffers:
         self.operation, self.cell, self.slots = operation, cell, slots
         self.places = [Place(rank, group.n, count, cell) for rank in group.driven]
         self._extents = [Extent.of(operation, place) for place in self.places]
-        self._memory = [Block(extent.total * cell.dtype.size, slots) for extent in self._extents]
+        self._memory = [self._block(extent.total * cell.dtype.size) for extent in self._extents]
         self.page_bytes: int | None = max((memory.page_bytes for memory in self._memory), default=0)
+
+    def _block(self, bytes_per_slot: int) -> Memory:
+        """The memory of one driven rank. Raises MemoryError."""
+        return Block(bytes_per_slot, self.slots)
 
     def send(self, driven: int, slot: int) -> Elements:
         """The send elements of the `driven`th rank in a slot, as the cell's dtype."""

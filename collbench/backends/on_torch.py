@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collbench.device.gpu import Gpu
     from collbench.world.world import World
 
-_LATER = 2  # the library gives up later than the watchdog, which can say who is missing; the library cannot
+_LATER = 2
 
 
 def load_torch() -> Any:
@@ -33,19 +33,31 @@ def load_torch() -> Any:
     return torch
 
 
-def join(name: str, world: World, settings: Settings, **more: Any) -> Any:
-    """Forms torch's default group over a store that rank 0 opens on a free port; the store, which must live as long as the group."""
+def patience(settings: Settings) -> timedelta:
+    """How long a library waits: longer than the watchdog, which can say who is missing; the library cannot."""
+    return timedelta(seconds=_LATER * settings.timeout_s)
+
+
+def store_of(name: str, world: World, timeout: timedelta) -> Any:
+    """A store of torch's that rank 0 opens on a free port, at every rank; it must live as long as what is joined over it."""
     import torch
 
     dist: Any = torch.distributed
-    timeout = timedelta(seconds=_LATER * settings.timeout_s)
     host, port, store = world.members[0].address, 0, None
     if world.rank == 0:
         store = dist.TCPStore(host, 0, None, is_master=True, timeout=timeout, wait_for_workers=False)
         port = store.port
     port = world.decide(port, f"opening {name}: the store's port")
-    store = store or dist.TCPStore(host, port, None, is_master=False, timeout=timeout)
-    dist.init_process_group(name, store=store, rank=world.rank, world_size=world.size, timeout=timeout, **more)
+    return store or dist.TCPStore(host, port, None, is_master=False, timeout=timeout)
+
+
+def join(name: str, world: World, settings: Settings, **more: Any) -> Any:
+    """Forms torch's default group; its store, which must live as long as the group."""
+    import torch
+
+    dist: Any = torch.distributed
+    store = store_of(name, world, patience(settings))
+    dist.init_process_group(name, store=store, rank=world.rank, world_size=world.size, timeout=patience(settings), **more)
     return store
 
 

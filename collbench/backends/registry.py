@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import import_module
+from inspect import isabstract
 from typing import Any
 
 from collbench.errors import UsageError
+from collbench.operations.plugins import Broken, Plugin, plugins
 
+# By place, not by entry points of our own package: what pip wrote when it installed a checkout need not be what the checkout has now.
 _OWN = {"mpi": "collbench.backends.mpi:MpiBackend", "gloo": "collbench.backends.gloo:GlooBackend"}
 _OWN |= {"nccl": "collbench.backends.nccl.backend:NcclBackend", "torch-nccl": "collbench.backends.torch_nccl:TorchNcclBackend"}
 _OWN |= {"simulated": "collbench.backends.simulated:SimulatedBackend", "socket": "collbench.backends.socket_tcp:SocketBackend"}
+_OWN |= {"zmq": "collbench.backends.zmq:ZmqBackend", "horovod": "collbench.backends.horovod:HorovodBackend"}
+_OWN |= {"tensorflow": "collbench.backends.tensorflow:TensorFlowBackend", "jax": "collbench.backends.jax:JaxBackend"}
+_OWN |= {"torchcomms": "collbench.backends.torchcomms:TorchCommsBackend"}
 _OWN |= {"slowed": "collbench.backends.slowed:SlowedBackend"}
 # Tried without being asked for: real ones only, cheap to start first.
 DEFAULTS = ("mpi", "gloo")
@@ -23,25 +30,66 @@ def _load(place: str) -> type[Any]:
 
 
 @cache
-def _plugins() -> dict[str, Any]:
-    from importlib.metadata import entry_points
-
-    return {point.name: point for point in entry_points(group="collbench.backends")}
+def _plugins() -> Mapping[str, Plugin]:
+    return plugins("collbench.backends", _OWN)
 
 
 def backend_names() -> list[str]:
     """Every backend that can be asked for, available or not."""
-    return [*_OWN, *(name for name in _plugins() if name not in _OWN)]
+    return [*_OWN, *_plugins()]
 
 
 def backend_class(name: str) -> type[Any]:
-    """The class behind a name; its module is imported, the library is not. Raises UsageError that lists the known ones."""
+    """The class behind a name; its module is imported, the library is not. A broken plug-in's is one that is never available.
+
+    Raises UsageError that lists the known ones.
+    """
     if name in _OWN:
         return _load(_OWN[name])
     if name not in _plugins():
         raise UsageError(f"backend '{name}' is unknown: choose from {', '.join(backend_names())} ('collbench backends' tells more)")
+    return _of_plugin(name)
+
+
+@cache
+def _of_plugin(name: str) -> type[Any]:
+    """A plug-in's class, asked once whether it keeps to the contract."""
+    plugin = _plugins()[name]
     try:
-        found: type[Any] = _plugins()[name].load()
-    except Exception as error:
-        raise UsageError(f"backend plug-in '{name}' does not load: {error}; mend or uninstall it") from error
-    return found
+        return _checked(plugin)
+    except Broken as error:
+        return _stand_in(name, error)
+
+
+def _checked(plugin: Plugin) -> type[Any]:
+    """Raises Broken."""
+    from collbench.backends.backend import Available, Unavailable
+
+    kind = plugin.load()
+    if not isinstance(kind, type):
+        raise plugin.broken(f"is no class but of type {type(kind).__name__}")
+    lacking = sorted(_lacking(kind))
+    if lacking:
+        raise plugin.broken(f"is no Backend, it lacks {', '.join(lacking)}")
+    answer = plugin.tried("probe", getattr(kind, "probe"))  # noqa: B009
+    if not isinstance(answer, Available | Unavailable):
+        raise plugin.broken(f"answers probe with {type(answer).__name__} instead of Available or Unavailable")
+    return kind
+
+
+def _lacking(kind: type[Any]) -> Iterator[str]:
+    """What of a backend's methods and names a class does not have."""
+    from collbench.backends.backend import Backend
+
+    if isabstract(kind):
+        yield from kind.__abstractmethods__
+    wanted = {name for name in (*vars(Backend), *Backend.__annotations__) if not name.startswith("_")}
+    yield from (name for name in wanted if not hasattr(kind, name))
+
+
+def _stand_in(name: str, error: Broken) -> type[Any]:
+    """A backend that is never there, so that whoever goes through all of them needs no case for a broken one."""
+    from collbench.backends.backend import Unavailable, Usual
+
+    probe = classmethod(lambda kind: Unavailable(error.why, error.remedy))
+    return type("BrokenPlugin", (Usual,), {"name": name, "api": name, "devices": frozenset({"cpu"}), "probe": probe})

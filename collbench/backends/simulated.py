@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from collbench.backends.backend import Available, Settings, Tuning, Unavailable, Usual
 from collbench.backends.clock import Clock
 from collbench.backends.group import Group
 from collbench.backends.memory import Buffers
+from collbench.backends.virtual_clock import VirtualClock
 from collbench.operations.cell import Cell
 from collbench.operations.digits import reduced
 from collbench.operations.operation import Operation, Reason
@@ -27,39 +27,6 @@ if TYPE_CHECKING:
 
 ALPHA_S = 5e-6  # made up: the latency of one iteration
 BETA_BYTES_PER_S = 10e9  # made up: the link that every busbw is limited by
-_SPREAD = 0.02  # made up: relative noise of a rank's time
-
-
-class VirtualClock:
-    """One time per virtual rank, moved forward by the programs themselves."""
-
-    native = queued = False
-
-    def __init__(self, ranks: int, seed: int) -> None:
-        self._now = np.zeros(ranks)
-        self._random = np.random.default_rng(seed)
-
-    def advance(self, ranks: Sequence[int], seconds: float) -> None:
-        """Lets an operation of `seconds` pass at these ranks: it starts when the last has come, and ends a little apart."""
-        noise = self._random.lognormal(0, _SPREAD, len(ranks))
-        self._now[list(ranks)] = self._now[list(ranks)].max() + seconds * noise
-
-    def hold(self, seconds: NDArray[np.float64]) -> None:
-        """Lets each rank lose so much time on its own."""
-        self._now += seconds
-
-    def align(self) -> None:
-        """All ranks meet."""
-        self._now[:] = self._now.max(initial=0.0)
-
-    def stamp(self) -> NDArray[np.float64]:
-        """Every rank's time in seconds."""
-        return self._now.copy()
-
-    def elapsed(self, starts: Sequence[Any], ends: Sequence[Any]) -> NDArray[np.float64]:
-        """Seconds, [virtual ranks × samples]."""
-        difference: NDArray[np.float64] = (np.asarray(ends) - np.asarray(starts)).T
-        return difference
 
 
 class SimulatedBackend(Usual):

@@ -33,10 +33,9 @@ class Link:
     sockets: tuple[socket.socket, ...]
     deadline_s: float
 
-    def buffers(self) -> tuple[int, int]:
-        """(send, receive): the bytes that the kernel gives the first stream's buffers now."""
-        first = self.sockets[0]
-        return first.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF), first.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
+    def facts(self) -> dict[str, str]:
+        """The bytes that the kernel gives the first stream's buffers now."""
+        return buffers_of(self.sockets[0])
 
     def close(self) -> None:
         """Closes every stream."""
@@ -162,6 +161,12 @@ class Links:
             return made, _heard(made, min(end, time.monotonic() + _GREETING_S))
         except OSError:
             return made, b""
+
+
+def buffers_of(connection: socket.socket) -> dict[str, str]:
+    """The bytes of a connection's buffers."""
+    options = {"send_buffer_bytes": socket.SO_SNDBUF, "receive_buffer_bytes": socket.SO_RCVBUF}
+    return {name: str(connection.getsockopt(socket.SOL_SOCKET, option)) for name, option in options.items()}
 
 
 def listen(address: str) -> socket.socket:

@@ -1,4 +1,4 @@
-"""x as the operations' messages see it over plain TCP: calls into sockets.c, or the same in Python where that was not built."""
+"""Messages over plain TCP: calls into sockets.c, or the same in Python where that was not built."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from functools import cache, partial
 from pathlib import Path
-from typing import Protocol, SupportsInt
 
-from collbench.backends.memory import AnyBuffers
-from collbench.backends.native_binding import Address
+from collbench.backends.messages import Messages, gone
 from collbench.backends.socket_links import Link
 from collbench.operations.program import Call, NativeCall, PythonCall
 
@@ -50,18 +48,10 @@ def native() -> ctypes.CDLL | None:
 def explain(link: Link, code: int) -> str:
     """What a code of sockets.c says of the other rank."""
     if code == _CLOSED:
-        return f"{link.peer} closed the connection: look at what it says"
+        return gone(link.peer)
     if code == _LATE:
         return f"no byte went to or came from {link.peer} for {link.deadline_s:g} s: see whether it is stopped, or raise --timeout"
     return f"{os.strerror(code) if code > 0 else f'code {code}'}, between here and {link.peer}"
-
-
-class Messages(Protocol):
-    """The calls of a pair: "send" and "receive" (address, bytes), "post_send", "post_receive" and "waitall" for all that was posted."""
-
-    def call(self, what: str, *words: int) -> Call:
-        """One of them."""
-        ...
 
 
 class NativeMessages:
@@ -146,49 +136,6 @@ class PythonMessages:
         if not moved:
             raise ConnectionError(explain(self._link, _CLOSED))
         return moved
-
-
-class SocketBinding:
-    """x: a rank's buffers, and messages to the other rank of its pair."""
-
-    def __init__(self, messages: Messages, buffers: AnyBuffers, slot: int) -> None:
-        place, self.cell, self.messages = buffers.places[0], buffers.cell, messages
-        self.rank, self.n, self.count, self.root = place.rank, place.n, place.count, place.root
-        self._width = self.cell.dtype.size
-        self.send, self.recv = Address(buffers.send_at(0, slot), self._width), Address(buffers.recv_at(0, slot), self._width)
-        self._byte = ctypes.c_char()
-
-    def send_to(self, rank: int, part: SupportsInt, count: int) -> Call:
-        """Sends all of it."""
-        return self.messages.call("send", int(part), count * self._width)
-
-    def receive_from(self, rank: int, part: SupportsInt, count: int) -> Call:
-        """Receives all of it."""
-        return self.messages.call("receive", int(part), count * self._width)
-
-    def together(self) -> Iterator[Call]:
-        """Messages need no beginning."""
-        return iter(())
-
-    def post_send(self, rank: int, part: SupportsInt, count: int) -> Call:
-        """A message for the next `waitall`."""
-        return self.messages.call("post_send", int(part), count * self._width)
-
-    def post_receive(self, rank: int, part: SupportsInt, count: int) -> Call:
-        """Likewise."""
-        return self.messages.call("post_receive", int(part), count * self._width)
-
-    def waitall(self) -> Call:
-        """Moves everything posted, both ways at once."""
-        return self.messages.call("waitall")
-
-    def signal_to(self, rank: int) -> Call:
-        """A byte."""
-        return self.messages.call("send", ctypes.addressof(self._byte), 1)
-
-    def signal_from(self, rank: int) -> Call:
-        """The other one's byte."""
-        return self.messages.call("receive", ctypes.addressof(self._byte), 1)
 
 
 def messages_over(link: Link, room: int) -> Messages:

@@ -13,18 +13,18 @@ from __future__ import annotations
 
 import platform
 import socket
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from collbench.backends.backend import Available, Settings, Unavailable
 from collbench.backends.group import Group
-from collbench.backends.host import HostBackend
+from collbench.backends.linked import LinkedBackend
 from collbench.backends.memory import AnyBuffers
+from collbench.backends.messages import MessageBinding
 from collbench.backends.socket_links import Link, Links
-from collbench.backends.socket_messages import SocketBinding, explain, messages_over, native
+from collbench.backends.socket_messages import explain, messages_over, native
 from collbench.operations.cell import Cell
 from collbench.operations.operation import Operation, Reason
 from collbench.operations.plan import MOST_STREAMS
@@ -37,12 +37,11 @@ if TYPE_CHECKING:
 _NAME_BYTES = 16  # TCP_CA_NAME_MAX of the kernel
 
 
-class SocketBackend(HostBackend):
+class SocketBackend(LinkedBackend):
     """Point-to-point over TCP sockets, one or several streams per pair, which live as long as the cell."""
 
     name = api = "socket"
-    local_path = "loopback"
-    passes_messages = takes_streams = True
+    takes_streams = True
 
     @classmethod
     def probe(cls) -> Available | Unavailable:
@@ -53,33 +52,16 @@ class SocketBackend(HostBackend):
         """Listens, and learns where the others do. Raises RunFailed where a rank cannot listen at its address."""
         self.rank, self.ranks = world.rank, world.size
         self.flags = () if native() else ("python_messages",)
-        self._link: Link | None = None
         self._links = Links(world, settings.timeout_s)
-        self._about = _about(world.me.address)
+        self._about = {"kernel": platform.release(), **path_facts(world.me.address)}
 
-    def communicator(self, ranks: Sequence[int]) -> Any:
-        """Nothing before a pair is made."""
-        return None
+    def connect(self, peer: int, cell: Cell) -> Link:
+        """As many streams as the cell has."""
+        return self._links.connect(peer, cell.streams or 1)
 
-    def pair(self, whole: Group | None, ranks: Sequence[int], cell: Cell) -> Group | None:
-        """Connects the two. Raises RunFailed that says why not."""
-        both = super().pair(whole, ranks, cell)
-        if both is None:
-            return None
-        self._hang_up()  # a pair that another rank's failure left unreleased; each rank is in one at a time
-        self._link = self._links.connect(next(rank for rank in ranks if rank != self.rank), cell.streams or 1)
-        return replace(both, handle=self._link)
-
-    def release(self, group: Group) -> None:
-        """Closes the pair's connections; how large their buffers became is remembered for `versions`."""
-        if self._link and group.handle is self._link:
-            sent, received = self._link.buffers()
-            self._about |= {"send_buffer_bytes": str(sent), "receive_buffer_bytes": str(received)}
-            self._hang_up()
-
-    def binding(self, group: Group, buffers: AnyBuffers, slot: int) -> SocketBinding:
+    def binding(self, group: Group, buffers: AnyBuffers, slot: int) -> MessageBinding:
         """Addresses, and calls over the pair's link."""
-        return SocketBinding(messages_over(group.handle, 2 * (buffers.cell.window or 1)), buffers, slot)
+        return MessageBinding(messages_over(group.handle, 2 * (buffers.cell.window or 1)), buffers, slot)
 
     def bind(self, operation: Operation, cell: Cell, group: Group, buffers: AnyBuffers) -> Program:
         """The operation's messages; errors name the other rank."""
@@ -89,34 +71,16 @@ class SocketBackend(HostBackend):
         """Pairs only, and as many streams as one thread serves."""
         if (cell.streams or 1) > MOST_STREAMS:
             return f"socket has at most {MOST_STREAMS} streams between two ranks"
-        return None if operation.pair else "socket connects pairs of ranks: it has p2p only"
-
-    def sync(self, group: Group) -> Program | None:
-        """None: the room timing has a barrier."""
-        return None
-
-    def versions(self) -> Mapping[str, str]:
-        """The kernel, how it handles congestion, its buffers' limits and what they became in the last cell, and the path."""
-        return dict(self._about)
-
-    def close(self) -> None:
-        """Closes everything."""
-        self._hang_up()
-        self._links.close()
-
-    def _hang_up(self) -> None:
-        if self._link:
-            self._link.close()
-            self._link = None
+        return super().supports(operation, cell)
 
 
-def _about(address: str) -> dict[str, str]:
-    """What is known before anything is connected."""
+def path_facts(address: str) -> dict[str, str]:
+    """What is known of TCP from this address of the host, before anything is connected."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as fresh:
         congestion = fresh.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, _NAME_BYTES).split(b"\0")[0].decode("ascii", "replace")
     path = {"interface": interface_with(address), "address": address}
     limits = {name: _limits(name) for name in ("tcp_wmem", "tcp_rmem")}
-    return {"kernel": platform.release(), "congestion_control": congestion, **path, **limits}
+    return {"congestion_control": congestion, **path, **limits}
 
 
 def _limits(name: str) -> str:

@@ -35,11 +35,11 @@ class TorchBinding:
         self.comm = group.handle
         self._works: list[Any] = []
 
-    def call(self, name: str, *words: Any, **named: Any) -> PythonCall:
+    def call(self, name: str, /, *words: Any, **named: Any) -> PythonCall:
         """A function of torch.distributed."""
         return PythonCall(name, partial(getattr(self._torch.distributed, name), *words, **named))
 
-    def post(self, name: str, *words: Any, **named: Any) -> PythonCall:
+    def post(self, name: str, /, *words: Any, **named: Any) -> PythonCall:
         """A function that returns a Work; `waitall` waits for it."""
         function, works = partial(getattr(self._torch.distributed, name), *words, **named), self._works
         return PythonCall(name, lambda: works.append(function()))

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from collbench.backends.backend import Available, Settings, Unavailable
 from collbench.backends.clock import Clock
@@ -20,7 +16,8 @@ from collbench.backends.on_gpu import OneGpu, no_gpu
 from collbench.backends.on_torch import TorchBackend, join, load_torch, no_cuda_build
 from collbench.backends.places import Place, trouble
 from collbench.backends.torch_binding import TorchBinding
-from collbench.errors import RunFailed, UsageError
+from collbench.backends.torch_clock import EventClock
+from collbench.errors import UsageError
 from collbench.operations.cell import Cell
 from collbench.operations.dtypes import average_misfit
 from collbench.operations.operation import Operation, Reason
@@ -31,45 +28,13 @@ if TYPE_CHECKING:
 
 _REMEDY = "install the torch for CUDA (pytorch.org tells how) and collbench[cuda13] or [cuda12], as torch.version.cuda says"
 _UNKNOWN_TYPES = frozenset({"uint32", "uint64"})  # torch's own table of NCCL's types lacks them
-_LOOK_S = 20e-6
 _SHARE = 0.75  # of the deadline: there must be time to ask who lags before the watchdog ends the process
-
-
-class EventClock:
-    """torch's events on the current stream, on which its NCCL calls wait for one another; one rank a process."""
-
-    native, queued = False, True
-
-    def __init__(self, torch: Any, deadline_s: float, ask: Callable[[], str | None]) -> None:
-        """`ask` says which ranks lag, once work has not ended within the deadline."""
-        self._torch, self._deadline_s, self._ask = torch, deadline_s, ask
-
-    def stamp(self) -> Any:
-        """An event that the stream reaches after everything enqueued so far."""
-        event = self._torch.cuda.Event(enable_timing=True)
-        event.record()
-        return event
-
-    def elapsed(self, starts: Sequence[Any], ends: Sequence[Any]) -> NDArray[np.float64]:
-        """Seconds, [1 × samples], once the last event has been reached. Raises RunFailed when that takes too long."""
-        if ends:
-            self.wait(ends[-1])
-        return np.array([[1e-3 * start.elapsed_time(end) for start, end in zip(starts, ends, strict=True)]])
-
-    def wait(self, event: Any) -> None:
-        """Returns when the stream has reached an event. Raises RunFailed when that takes too long."""
-        end = time.monotonic() + self._deadline_s
-        while not event.query():
-            if time.monotonic() > end:
-                told = self._ask()
-                raise RunFailed(f"what torch gave to NCCL has not completed within {self._deadline_s:g} s" + (f"; {told}" if told else ""))
-            time.sleep(_LOOK_S)
 
 
 class BatchedBinding(TorchBinding):
     """NCCL carries messages between two ranks one after the other, unless they go out together: as one batch, in `waitall`."""
 
-    def post(self, name: str, *words: Any, **named: Any) -> PythonCall:
+    def post(self, name: str, /, *words: Any, **named: Any) -> PythonCall:
         """A message for the next batch; NCCL has no tags."""
         dist, works = self._torch.distributed, self._works
         peer = named["src"] if "src" in named else named["dst"]

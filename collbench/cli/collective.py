@@ -12,19 +12,32 @@ from collbench.cli.gpus import default_backends
 from collbench.cli.options import add_options, make_request
 from collbench.cli.parser import Parser
 from collbench.cli.start import Command, begin, launch_of
+from collbench.errors import UsageError
+from collbench.operations.registry import broken
 from collbench.operations.registry import commands as operation_commands
+
+_P2P = "latency, one-way and two-way bandwidth between pairs of ranks"
 
 
 def add(commands: Any) -> dict[str, argparse.ArgumentParser]:
-    """Adds one command per operation (the point-to-point ones share `p2p`)."""
+    """Adds one command per operation (some share one, such as the point-to-point ones `p2p`)."""
     added: dict[str, argparse.ArgumentParser] = {}
     for name, operations in sorted(operation_commands().items()):
-        summary = operations[0].summary if len(operations) == 1 else "latency, one-way and two-way bandwidth between pairs of ranks"
+        summary = _P2P if name == "p2p" else "; ".join(operation.summary for operation in operations)
         parser: Parser = commands.add_parser(name, help=summary, description=summary)
         parser.later(partial(add_options, parser, operations))
         parser.set_defaults(call=call)
         added[name] = parser
+    for name, wrong in broken().items():
+        stand_in: Parser = commands.add_parser(name, help=f"n/a: {wrong}".replace("%", "%%"))
+        stand_in.later(partial(_refuse, wrong))
+        added[name] = stand_in
     return added
+
+
+def _refuse(wrong: UsageError) -> None:
+    """Says what is wrong with the plug-in that the command would have come from, whatever its options were to be."""
+    raise wrong
 
 
 def call(arguments: argparse.Namespace, argv: list[str]) -> int:

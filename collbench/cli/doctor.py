@@ -59,7 +59,7 @@ def call(arguments: argparse.Namespace, argv: list[str]) -> int:
         logs = _logs(arguments)
         if not _of_here(logs):
             return _tell([], logs, arguments)
-    return together(os.environ, arguments.timeout, lambda machines: _tell(machines, _logs(arguments), arguments))
+    return together(os.environ, arguments.timeout, lambda machines: _tell(machines, _logs(arguments), arguments, here=True))
 
 
 def _launch(arguments: argparse.Namespace) -> int:
@@ -109,13 +109,18 @@ def _of_here(logs: list[NcclLog]) -> bool:
     return any(host.partition(".")[0].lower() == here for log in logs for host in log.hosts)
 
 
-def _tell(machines: list[Machine], logs: list[NcclLog], arguments: argparse.Namespace) -> int:
-    """Examines the machines and the logs, and prints."""
+def _tell(machines: list[Machine], logs: list[NcclLog], arguments: argparse.Namespace, here: bool = False) -> int:
+    """Examines the machines and the logs, and, where this host is one of them, the software of this process; and prints."""
+    import os
     import sys
 
     from collbench.doctor.examine import examine
+    from collbench.doctor.finding import worst_first
     from collbench.report.doctor import tell_findings
 
-    return tell_findings(
-        examine(machines, logs, _good(arguments.since)), machines, logs, arguments.format, sys.stdout, color=arguments.color
-    )
+    found = examine(machines, logs, _good(arguments.since))
+    if here:
+        from collbench.doctor.software import examined
+
+        found = worst_first([*found, *examined(machines[0].hostname if machines else None, os.environ)])
+    return tell_findings(found, machines, logs, arguments.format, sys.stdout, color=arguments.color)

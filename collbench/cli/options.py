@@ -123,7 +123,7 @@ def _add_how(group: argparse._ArgumentGroup, operations: list[Operation]) -> Non
         _add_placing(group)
     if any(operation.windowed for operation in operations):
         group.add_argument("--window", metavar="W", type=positive, help="messages in flight (default: 64, at most 256 MiB in all)")
-    if any(operation.pair for operation in operations):
+    if any(operation.pair and not operation.one_sided for operation in operations):
         group.add_argument("--streams", metavar="K", type=streams,
                            help="socket: TCP connections between two ranks, over which each message is divided (default: 1)")  # fmt: skip
     if any(not operation.pair for operation in operations):

@@ -36,6 +36,21 @@ def add_backend(group: argparse._ArgumentGroup) -> None:
                        help="where the buffers lie (default: auto, cuda for nccl and torch-nccl, cpu for the others)")  # fmt: skip
 
 
+def add_tools(group: argparse._ActionsContainer, which: str) -> None:
+    """Adds the tools of others; `which` says what they do here."""
+    group.add_argument("--tools", metavar="NAME", type=words,
+                       help=f"of iperf3, fi_pingpong, ucx_perftest and ib_write_bw those {which} (default: none)")  # fmt: skip
+
+
+def tools_asked(arguments: argparse.Namespace) -> tuple[str, ...]:
+    """Their names. Raises UsageError for one that is none."""
+    if not arguments.tools:
+        return ()
+    from collbench.timing.wire.registry import tools_named
+
+    return tuple(tool.name for tool in tools_named(arguments.tools))
+
+
 def add_samples(group: argparse._ArgumentGroup) -> None:
     """Adds how long one measurement takes."""
     group.add_argument("-n", "--iterations", metavar="N", type=positive, help="N samples, if --max-time allows (default: until precise)")

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from collbench.cli.options import add_slowed, add_stop_on_wrong
-from collbench.cli.pair_options import add_backend, add_check, add_messages, add_samples, add_where, pairs_request
+from collbench.cli.pair_options import add_backend, add_check, add_messages, add_samples, add_tools, add_where, pairs_request, tools_asked
 from collbench.cli.parser import Parser, amount, natural, positive, streams
 from collbench.cli.start import Command, begin, launch_of
 from collbench.errors import UsageError
@@ -50,6 +50,7 @@ def _add_what(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--sample", metavar="N", type=positive,
                        help="only so many partners of each place, of an odd number of places one more for some (default: all)")  # fmt: skip
     add_backend(group)
+    add_tools(group, "that are to run between the same pairs, too, as rows beside ours")
     group.add_argument("--streams", metavar="K", type=streams, help="socket: TCP connections per pair of ranks (default: 1)")
 
 
@@ -81,7 +82,7 @@ def _asked(arguments: argparse.Namespace, argv: list[str]) -> PairsRequest:
                          "start a new run, without --resume")  # fmt: skip
     return PairsRequest(
         pairs_request(arguments, argv), arguments.by, parse_size(arguments.size), parse_size(arguments.latency_size), arguments.concurrent,
-        arguments.one_to_all, arguments.sample, arguments.budget,
+        arguments.one_to_all, arguments.sample, arguments.budget, tools_asked(arguments),
     )  # fmt: skip
 
 

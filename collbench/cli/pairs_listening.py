@@ -12,6 +12,7 @@ from collbench.analysis.pair_effects import PairFinding, findings, suspects
 from collbench.cli.listening import Listening
 from collbench.report.screen import is_terminal, wants_color
 from collbench.results.pairs import PairMatrix, PairRound, matrix_of
+from collbench.results.record import Row
 from collbench.units import format_duration
 
 
@@ -24,6 +25,7 @@ class PairsListening(Listening):
         self._about: Mapping[str, Any] = {}
         self._found: tuple[PairMatrix, list[PairFinding]] | None = None
         self._repeated: list[tuple[int, int]] = []
+        self._theirs: list[Row] = []
         watched = is_terminal(sys.stdout) or is_terminal(sys.stderr, "stderr")
         self._live = watched and os.environ.get("TERM") != "dumb"
 
@@ -52,6 +54,10 @@ class PairsListening(Listening):
         self._found = (matrix, found)
         return [each.sentence(matrix.places) for each in found]
 
+    def theirs(self, rows: list[Row]) -> None:
+        """Keeps what other tools said, to stand below the matrix."""
+        self._theirs = rows
+
     def end(self) -> None:
         """Prints the matrix, and where the run is kept."""
         self._reporter.close()
@@ -62,7 +68,7 @@ class PairsListening(Listening):
             matrix, found = self._found
             color = wants_color(sys.stdout, self._arguments.color)
             unsaid = doubts(matrix, self._repeated)
-            write_pairs(matrix, found, self._about, self._arguments.format, sys.stdout, color=color, unsaid=unsaid)
+            write_pairs(matrix, found, self._about, self._arguments.format, sys.stdout, color=color, unsaid=unsaid, theirs=self._theirs)
             sys.stdout.flush()
         super().end()
 

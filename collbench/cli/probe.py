@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collbench.cli.options import add_color_and_timeout
+from collbench.cli.pair_options import add_tools, tools_asked
 from collbench.cli.parser import amount
 from collbench.errors import UsageError
 
@@ -38,6 +39,7 @@ def add(commands: Any) -> dict[str, argparse.ArgumentParser]:
         "--gather", type=Path, metavar="FILE", help="write what is read of this node (of rank 0's) into a tarball, names masked"
     )
     what.add_argument("--measure", action="store_true", help=_MEASURE)
+    add_tools(parser, "that --measure runs from host to host, as rows beside ours; ib_write_bw it runs unasked")
     parser.add_argument("--max-time", metavar="SECONDS", type=amount, default=1.0, help="per channel of --measure (default: 1)")
     parser.add_argument("--format", choices=("table", "matrix", "json"), default="table", help="tree, distances, JSON (default: table)")
     parser.add_argument("--svg", type=Path, metavar="FILE", help="draw the node there, too; of nodes that differ one file each")
@@ -54,6 +56,8 @@ def call(arguments: argparse.Namespace, argv: list[str]) -> int:
 
     if arguments.measure:
         return _measure(arguments)
+    if arguments.tools:
+        raise UsageError("--tools is for --measure: add it, or leave out --tools")
     if arguments.gather or arguments.sources:
         return at_rank_0(os.environ, arguments.timeout, lambda: _alone(arguments))
     return together(os.environ, arguments.timeout, lambda machines: _tell(machines, arguments))
@@ -79,7 +83,7 @@ def _measure(arguments: argparse.Namespace) -> int:
 
         channels_text(channels, arguments.format, sys.stdout, arguments.color)
 
-    return measure_channels(os.environ, arguments.timeout, seconds, tell)
+    return measure_channels(os.environ, arguments.timeout, seconds, tell, tools_asked(arguments))
 
 
 def _alone(arguments: argparse.Namespace) -> int:

@@ -19,6 +19,7 @@ from collbench.units import format_bytes
 
 _FAR_LESS = 0.5  # of a lower bound; estimates of headers are a few percent off at worst
 _MOST_HOSTS = 16
+_NVLINK = "over NVLink"
 _WAYS = (("out", "tx"), ("in", "rx"))
 _SENT = ("tx_packets", "tx_pkts", "sent_pkts")
 
@@ -47,6 +48,7 @@ def evidence(ran: Ran, by_host: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     hosts        by host what moved, and per direction {"bytes", "at_least_bytes", "ratio"}; bytes None where they are not known,
                  with the reason in "unknown"; "idle_ports" sent nothing. Of many the 16 with the smallest ratio, and hosts_left_out
     at_least_bytes   what all hosts together must send where no switch copies or adds
+    path         what carried the bytes: "network", "loopback", "shared memory", "NVLink"; None where counters do not tell it
     other_path   a sentence, when bytes that must have crossed between hosts did not show; else None
     """
     bound = ran.must or least(ran.operation, ran.cell, ran.groups, ran.host_of)
@@ -55,7 +57,7 @@ def evidence(ran: Ran, by_host: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     return {
         "iterations": ran.iterations, "at_least_bytes": round(bound.total * ran.iterations),
         "hosts": {host: told for host, told in hosts.items() if host in first}, "hosts_left_out": len(hosts) - len(first),
-        "inside": _inside(ran, by_host), "other_path": _other_path(ran, hosts),
+        "path": _path(ran, by_host, hosts), "inside": _inside(ran, by_host), "other_path": _other_path(ran, hosts),
     }  # fmt: skip
 
 
@@ -131,6 +133,22 @@ def _inside(ran: Ran, by_host: Mapping[str, dict[str, Any]]) -> dict[str, Any] |
     return {"loopback_bytes": found, "at_least_bytes": round(must), "ratio": _share(found, must)}
 
 
+def _path(ran: Ran, by_host: Mapping[str, dict[str, Any]], hosts: Mapping[str, dict[str, Any]]) -> str | None:
+    """The way in one word. Of one host's GPUs nothing is said: what is not on its loopback may be on PCIe, NVLink or in memory."""
+    inside = _inside(ran, by_host)
+    if inside and inside["ratio"] is not None and ran.cell.device == "cpu":
+        (moved,) = by_host.values()
+        packets = moved["interfaces"].get(ethernet_counters.LOOPBACK, {}).get("tx_packets") or 0
+        silent = ran.cell.mode == "isolated" and packets < _FAR_LESS * ran.iterations
+        return "shared memory" if silent or inside["ratio"] < _FAR_LESS else "loopback"
+    must = [told for told in hosts.values() if "out" in told]
+    if not must or any("unknown" in told for told in must):
+        return None
+    if _other_path(ran, hosts) is None:
+        return "network"
+    return "NVLink" if any(_guess(told) == _NVLINK for told in must) else "shared memory"
+
+
 def _other_path(ran: Ran, hosts: Mapping[str, dict[str, Any]]) -> str | None:
     """The host that shows it most clearly, in words; None when nothing shows it."""
     shown = [host for host, told in hosts.items() if _too_few_bytes(told) or _too_few_packets(told, ran)]
@@ -151,7 +169,7 @@ def _other_path(ran: Ran, hosts: Mapping[str, dict[str, Any]]) -> str | None:
 def _guess(told: Mapping[str, Any]) -> str:
     least_bytes = max((told[way]["at_least_bytes"] for way, _ in _WAYS if way in told), default=1)
     nvlink = sum(counts.get("nvlink_tx_bytes") or 0 for counts in told.get("gpus", {}).values())
-    return "over NVLink" if nvlink >= least_bytes else "such as memory that the ranks share"
+    return _NVLINK if nvlink >= least_bytes else "such as memory that the ranks share"
 
 
 def _too_few_bytes(told: Mapping[str, Any]) -> bool:

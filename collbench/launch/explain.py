@@ -64,6 +64,12 @@ def explained(env: Mapping[str, str]) -> Explanation:
     return Explanation(tuple(places(env, info)), loaded, tuple(found), problems, tuple(typed(env, info, loaded, found, serves=serves)))
 
 
+def mixed_mpi(env: Mapping[str, str]) -> Problem | None:
+    """An mpirun or mpiexec of another MPI than mpi4py's, first in this shell's PATH. It asks these two alone, and mpi4py."""
+    found = launchers(env, MPI_NAMES)
+    return next(_of_mpirun(found, library(env)), None) if any(each.first for each in found) else None
+
+
 def _of_this_launch(info: LaunchInfo | None, loaded: Library, env: Mapping[str, str]) -> Iterator[Problem]:
     """A launcher that has started this process, and cannot start this library: no mistake of one that never could."""
     if info is None:

@@ -6,7 +6,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib import metadata
@@ -51,9 +51,9 @@ class Found:
     trouble: str = ""
 
 
-def launchers(env: Mapping[str, str]) -> list[Found]:
-    """All of them, in the order of PATH within each name; those beside this Python come last where PATH does not lead to them."""
-    places = [(name, path, first) for name in _NAMES for path, first in _paths(name, env)]
+def launchers(env: Mapping[str, str], names: Sequence[str] = _NAMES) -> list[Found]:
+    """All of these names, in the order of PATH within each name; those beside this Python come last where PATH does not lead to them."""
+    places = [(name, path, first) for name in names for path, first in _paths(name, env)]
     with ThreadPoolExecutor(max_workers=8) as asking:
         return list(asking.map(lambda place: _described(env, *place), places))
 

@@ -52,6 +52,7 @@ class Binding(Protocol):
     """What step functions see. Addresses (`send`, `recv`, `scratch`) can be sliced in elements: `x.recv[k:]`.
 
     stream: what calls are enqueued on, where the library takes one (NCCL).
+    window, there: of a one-sided operation what rank 1 shows, and where its elements lie in it, in bytes.
     """
 
     rank: int
@@ -68,6 +69,8 @@ class Binding(Protocol):
     redop: Any
     comm: Any
     stream: Any
+    window: Any
+    there: Any
 
     def call(self, name: str, *words: Any, **named: Any) -> Call:
         """A call of the library's function `name`."""
@@ -147,6 +150,9 @@ class Operation:
     pair        runs in groups of two ranks; only rank 0 of each is timed
     paces_itself  an iteration ends with an answer to the timed rank, which finds the other one waiting: no barrier before each sample
     moves       messages per iteration, by which a sample is divided
+    one_sided   of a pair only rank 0 calls; rank 1 shows its memory and waits inside the library until a run's last sample is over.
+                Where it reduces, rank 1's own elements lie there already. An iteration ends when the data is there
+    neighbours  moves between the neighbours of a ring of the ranks in their order, for which a library may have a communicator
     both_ways   the figure is per direction while both directions are busy
     windowed    uses the cell's window
     needs       why it cannot run over a group of n ranks, or None
@@ -171,6 +177,8 @@ class Operation:
     parts: Callable[[int], int] = lambda n: 1
     pair: bool = False
     paces_itself: bool = False
+    one_sided: bool = False
+    neighbours: bool = False
     moves: Callable[[Cell], int] = lambda cell: 1
     both_ways: bool = False
     windowed: bool = False

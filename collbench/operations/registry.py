@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
-from collbench.errors import UsageError
 from collbench.operations.operation import Operation
+from collbench.operations.plugins import Broken, Plugin, plugins
 
 # The room's own furniture. Everything else in this folder is an operation; only those are imported for `--help`.
 FURNITURE = frozenset({
-    "__init__", "cell", "check", "digits", "dtypes", "groups", "layout", "operation", "plan", "program", "registry", "split", "sweeps",
-    "tournament", "traffic", "traffic_file",
+    "__init__", "cell", "check", "digits", "dtypes", "groups", "layout", "operation", "plan", "plugins", "program", "registry", "split",
+    "sweeps", "tournament", "traffic", "traffic_file",
 })  # fmt: skip
 
 
@@ -28,27 +29,44 @@ def _own() -> Iterator[Operation]:
             yield from _in(import_module(f"collbench.operations.{file.stem}"))
 
 
-def _plugins() -> Iterator[Operation]:
-    from importlib.metadata import entry_points
-
-    for point in entry_points(group="collbench.operations"):
-        try:
-            found = point.load()
-        except Exception as error:
-            raise UsageError(f"plug-in '{point.name}' ({point.value}) does not load: {error}; mend or uninstall it") from error
-        inside = list(_in(found)) if isinstance(found, ModuleType) else [found]
-        if not inside or not all(isinstance(operation, Operation) for operation in inside):
-            raise UsageError(f"plug-in '{point.name}' ({point.value}) holds no Operation: mend or uninstall it")
-        yield from inside
+def _inside(plugin: Plugin, known: Mapping[str, Operation], commands: frozenset[str]) -> list[Operation]:
+    """A plug-in's own operations: an Operation, or those of a module. Raises Broken."""
+    found: Any = plugin.load()
+    inside = list(_in(found)) if isinstance(found, ModuleType) else [found]
+    if not inside or not all(isinstance(operation, Operation) for operation in inside):
+        raise plugin.broken("holds no Operation")
+    new = [one for one in inside if known.get(one.name) is not one]  # a module may have imported some of ours
+    for one in new:
+        if one.name in known:
+            raise plugin.broken(f"has an operation '{one.name}', which there is already")
+        if (one.command or one.name) in commands:
+            raise plugin.broken(f"has an operation of the command '{one.command or one.name}', which is another one of collbench's own")
+    return new
 
 
 @cache
+def _found() -> tuple[dict[str, Operation], dict[str, Broken]]:
+    """(operations by name, what is wrong with plug-ins by theirs)."""
+    found = {operation.name: operation for operation in _own()}
+    commands = frozenset(file.stem.rstrip("_") for file in (Path(__file__).parents[1] / "cli").glob("*.py"))  # one file per command
+    wrong: dict[str, Broken] = {}
+    taken = commands | {name for one in found.values() for name in (one.name, one.command)}
+    for name, plugin in plugins("collbench.operations", ()).items():
+        try:
+            found |= {operation.name: operation for operation in _inside(plugin, found, commands)}
+        except Broken as error:
+            wrong[f"{name}@{plugin.package}" if name in taken else name] = error
+    return found, wrong
+
+
 def operations() -> dict[str, Operation]:
-    """All operations by name, the project's own first."""
-    found: dict[str, Operation] = {}
-    for operation in (*_own(), *_plugins()):
-        found.setdefault(operation.name, operation)
-    return found
+    """All operations by name, the project's own first; what a plug-in has under a name that there is already is left out."""
+    return _found()[0]
+
+
+def broken() -> dict[str, Broken]:
+    """What is wrong with plug-ins whose operations are not among `operations`, by the plug-in's name."""
+    return _found()[1]
 
 
 def commands() -> dict[str, list[Operation]]:

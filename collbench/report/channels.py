@@ -26,6 +26,9 @@ _NAMES = {
     "nic_host_memory_mpi": "NIC from host memory (MPI)",
     "nic_gpu_memory_mpi": "NIC from GPU memory (MPI)",
     "nic_gpu_memory_gdr_on": "NIC from GPU memory, GPUDirect RDMA on",
+    "iperf3": "TCP, 1 stream (iperf3)",
+    "fi_pingpong": "libfabric, 1 message at a time (fi_pingpong)",
+    "ucx_perftest": "UCX (ucx_perftest)",
     "nic_gpu_memory_gdr_off": "NIC from GPU memory, GPUDirect RDMA off",
 }
 _TITLES = ("channel", "from", "to", "GB/s", "95 % interval", "limited by")

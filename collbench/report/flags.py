@@ -8,8 +8,8 @@ FLAGS = {
     "slowed": "made slower on purpose by --slowed, as evidence.slowed says, to prove what a gate finds: no measurement of the machine",
     "oversubscribed": "more ranks than cores: waiting ranks hold the core that working ones need, so no percentage; use fewer, or Open MPI",
     "cpu_shared": "others took the CPUs: a hypervisor more than 2 %, or work that kept two ranks from running at once (silent canary)",
-    "python_messages": "Python moved the bytes, since the native code is not built: small sizes read 10 to 15 µs per message and stream "
-    "too slow",
+    "python_messages": "Python moved the bytes: on zmq always, as in programs that use it; on socket where the native code is not built, "
+    "small sizes read 10 to 15 µs per message and stream too slow",
     "python_loop": "timed by a Python loop, since the native one is not built: small sizes read up to 0.5 µs too slow",
     "straggler": "a rank was not allowed to run at all for a second or more meanwhile (stopped, swapped out, its machine asleep): "
     "evidence.paused_s says which and for how long; measure again",
@@ -31,6 +31,8 @@ FLAGS = {
     "size_rounded": "the size asked for is no multiple of the element size times the parts, and was rounded down; or some part of uneven "
     "traffic is more than 1 % off its share",
     "imported": "read from what another tool printed: its own statistic, without interval and samples; evidence says which",
+    "their_tool": "said by another tool that ran here beside ours (iperf3, fi_pingpong, ucx_perftest, perftest): its own statistic; "
+    "the JSON of its row says which, and has its version and commands",
     "simulated": "computed by a seeded model, not measured on this machine",
     "other_path": "bytes that had to cross between hosts are on none of their NICs: no percentage, evidence has the counts; "
     "an MPI may share memory between hosts that are namespaces or containers of one machine",

@@ -14,11 +14,13 @@ from collbench.errors import UsageError
 from collbench.report.flags import defused, printable
 from collbench.report.pairs_map import heatmap
 from collbench.report.pairs_table import place_lines
+from collbench.report.pairs_theirs import their_json, their_lines
 from collbench.report.probe_wrap import width_of, wrapped
 from collbench.report.screen import PlainScreen, write_line
 from collbench.report.table import Line
 from collbench.results.jsonl import to_line
 from collbench.results.pairs import PairMatrix
+from collbench.results.record import Row
 from collbench.units import format_size
 
 FORMATS = ("table", "csv", "json")
@@ -38,21 +40,24 @@ def write_pairs(
     *,
     color: bool,
     unsaid: Sequence[str],
+    theirs: Sequence[Row] = (),
 ) -> None:
     """Prints the matrix on `out`.
 
     about   run.json's "pairs": backend, by, rounds, sampled … (what is not there is not told)
     unsaid  why somebody who is slow is not named: see `doubts`
+    theirs  what other tools said of the pairs; CSV leaves it out
     format  table, csv (a record per directed pair with a figure) or json (one object). Raises UsageError for another one.
     """
     if format not in FORMATS:
         raise UsageError(f"--format '{format}' is unknown for pairs: choose from {', '.join(FORMATS)}")
     if format == "table":
         screen, width = PlainScreen(out, out, color), width_of(out)
-        for line in [*_said(matrix, found, about, unsaid, width), *_shown(matrix, found, width, color, _blocks(out))]:
+        beside = wrapped(their_lines(theirs, matrix, str(about.get("backend", "?"))), width)
+        for line in [*_said(matrix, found, about, unsaid, width), *_shown(matrix, found, width, color, _blocks(out)), *beside]:
             screen.data(line)
         return
-    for text in csv_lines(matrix) if format == "csv" else json_parts(matrix, found, about, unsaid):
+    for text in csv_lines(matrix) if format == "csv" else json_parts(matrix, found, about, unsaid, theirs):
         write_line(out, text)
 
 
@@ -79,8 +84,13 @@ def csv_lines(matrix: PairMatrix) -> Iterator[str]:
         yield _record([*ends, sizes[0], *rates, sizes[1], _number(matrix.latency_s[a, b]), wrong])
 
 
-def json_parts(matrix: PairMatrix, found: Sequence[PairFinding], about: Mapping[str, Any], unsaid: Sequence[str]) -> Iterator[str]:
-    """One object in lines: what was measured, findings with their sentences, doubts, and the matrices row by row (null: unknown)."""
+def json_parts(
+    matrix: PairMatrix, found: Sequence[PairFinding], about: Mapping[str, Any], unsaid: Sequence[str], theirs: Sequence[Row] = ()
+) -> Iterator[str]:
+    """One object in lines: what was measured, findings with their sentences, doubts, and the matrices row by row (null: unknown).
+
+    theirs: what other tools said, as rows; without any the object has no such key.
+    """
     head = {
         "schema": 1,
         "places": matrix.places,
@@ -89,6 +99,7 @@ def json_parts(matrix: PairMatrix, found: Sequence[PairFinding], about: Mapping[
         "about": {name: value for name, value in about.items() if name != "places"},
         "findings": [finding_json(each, matrix.places) for each in found],
         "doubts": unsaid,
+        **({"theirs": their_json(theirs)} if theirs else {}),
     }
     yield to_line(head).removesuffix("}") + ","
     parts = {

@@ -36,7 +36,7 @@ def write_stored(run: Run, stored: StoredPairs, effects: PairEffects, format: st
         PlainScreen(out, err, color).data(Line(printable(f"{run.path.resolve().name} ({_rounds(run, stored)})"), "head"))
     about = {**stored.about, "rounds": len({one.round for one in stored.rounds if not one.again})}
     found, unsaid = (effects.findings(), effects.doubts()) if format != "csv" else ([], [])
-    write_pairs(effects.matrix, found, about, format, out, color=color, unsaid=unsaid)
+    write_pairs(effects.matrix, found, about, format, out, color=color, unsaid=unsaid, theirs=stored.theirs)
 
 
 def _rounds(run: Run, stored: StoredPairs) -> str:

@@ -5,6 +5,7 @@ topology.json   the cluster
 cells.jsonl     one row per finished cell, fsynced
 samples.bin     the rows' arrays one after the other, fsynced before the row that points into it
 pairs.jsonl     one line per finished round of pairs (`collbench pairs` alone), fsynced; hunt.jsonl, workload.jsonl: likewise of theirs
+tools.jsonl     one row per run of another tool between the pairs (`collbench pairs --tools`)
 events.jsonl    findings, warnings, hang, abort
 lock            while a process writes here: which one
 """
@@ -35,8 +36,9 @@ if TYPE_CHECKING:
 
 RUN, TOPOLOGY, CELLS, SAMPLES, EVENTS = "run.json", "topology.json", "cells.jsonl", "samples.bin", "events.jsonl"
 PAIRS, HUNT, WORKLOAD = "pairs.jsonl", "hunt.jsonl", "workload.jsonl"
+TOOLS = "tools.jsonl"  # what other tools said of the pairs: never a part of what was measured
 ROUNDS = {"pairs": PAIRS, "hunt": HUNT, "workload": WORKLOAD}  # by operation: what has lines of its own, and cannot be gone on with
-_LINES = (CELLS, *ROUNDS.values(), EVENTS)
+_LINES = (CELLS, *ROUNDS.values(), TOOLS, EVENTS)
 _OF_THE_END = ("finished_utc", "exit_code", "rows", "models")  # of run.json: what a run says of itself when it ends
 Watch = Callable[[str], AbstractContextManager[None]]
 
@@ -118,7 +120,7 @@ class RunFolder:
         """
         try:
             for name in (SAMPLES, *_LINES):
-                if name not in ROUNDS.values() or (self.path / name).exists():
+                if name not in (*ROUNDS.values(), TOOLS) or (self.path / name).exists():
                     self._files[name] = Appended(self.path / name, again=True)
             cut = {name: self._files[name].cut_last_line() for name in _LINES if name in self._files}
         except OSError as error:
@@ -154,14 +156,14 @@ class RunFolder:
         return stored
 
     def append_round(self, values: Mapping[str, Any], name: str = PAIRS) -> None:
-        """Stores a finished round of pairs, or a line of another one of ROUNDS; the file for them is made with the first."""
+        """Stores a finished round of pairs, or a line of another one of ROUNDS or of TOOLS; the file is made with its first line."""
         self._measured = True
         with self._safely():
             if name not in self._files:
                 self._files[name] = Appended(self.path / name)
                 sync_folder(self.path)
             self._append_line(name, values)
-            self.rows += 1
+            self.rows += name != TOOLS
 
     def event(self, kind: str, **facts: Any) -> None:
         """Notes that something happened, with the time by the calendar and by CLOCK_MONOTONIC."""

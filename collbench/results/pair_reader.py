@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from collbench.errors import UsageError
+from collbench.results.folder import TOOLS
 from collbench.results.pairs import PAIRS, PairMatrix, PairRound, matrix_of
-from collbench.results.reader import Run, read_lines
+from collbench.results.reader import Run, read_lines, row_from_json
+from collbench.results.record import Row
 from collbench.units import format_bytes
 
 _MOST_PLACES = 20_000
 _BYTES_OF_A_PAIR = 160  # in memory: its six figures, and what is made of them while it is looked at
+_MOST_OF_THEIRS = 1 << 20  # rows of other tools, some KB each
 _LITTLE = 1 << 30  # bytes, which every machine has
 _FIGURES = ("latency_s", "forward_s", "backward_s")
 _INTERVALS = ("latency_ci_s", "forward_ci_s", "backward_ci_s")
@@ -24,11 +28,13 @@ class StoredPairs:
 
     about     run.json's "pairs": places, by, backend, size_bytes, latency_size_bytes, rounds, possible, measured, sampled …
     rounds    as measured; warnings: what could not be read
+    theirs    what other tools said of the pairs
     """
 
     about: Mapping[str, Any]
     rounds: list[PairRound]
     warnings: list[str] = field(default_factory=list)
+    theirs: list[Row] = field(default_factory=list)
 
     def matrix(self) -> PairMatrix:
         """What they make together."""
@@ -49,7 +55,8 @@ def read_pairs(run: Run) -> StoredPairs | None:
     known, warnings = _checked(about, run), list[str]()
     places = len(known["places"])
     rounds = list(read_lines(run.path / PAIRS, lambda values: round_from_json(values, places), warnings))
-    return StoredPairs(known, rounds, warnings)
+    theirs = list(islice(read_lines(run.path / TOOLS, row_from_json, warnings), _MOST_OF_THEIRS))
+    return StoredPairs(known, rounds, warnings, theirs)
 
 
 def _checked(about: Any, run: Run) -> dict[str, Any]:

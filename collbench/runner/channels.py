@@ -11,6 +11,7 @@ from collbench.launch.supervise import say
 from collbench.results.channel import WRONG, Channel
 from collbench.runner.channel_figures import Job
 from collbench.runner.probing import together_or_alone
+from collbench.runner.wire import Tools, tools_at_hand
 from collbench.world.world import World
 
 if TYPE_CHECKING:
@@ -31,15 +32,17 @@ class _Host:
     no_gpu: str
 
 
-def measure_channels(env: Mapping[str, str], timeout_s: float, seconds: float, tell: Tell) -> int:
+def measure_channels(env: Mapping[str, str], timeout_s: float, seconds: float, tell: Tell, tools: Sequence[str] = ()) -> int:
     """Measures for about `seconds` per channel, calls `tell` with all rows at rank 0, and returns the exit code on all ranks.
 
     0 when something was measured, 2 when nothing could be, 4 when bytes arrived wrongly. The first rank of each host measures, the hosts at
-    the same time what is theirs alone, then pair after pair what is between them. Raises CollbenchError, on all ranks.
+    the same time what is theirs alone, then pair after pair what is between them. `tools` are names of wire tools that are to run, too.
+    Raises CollbenchError, on all ranks; UsageError where such a tool is missing on a host.
     """
     with together_or_alone(env, timeout_s) as world:
+        others = tools_at_hand(world, tools)
         host = _this_host(world, env) if world.on_host()[0] == world.me else None
-        rows = [*_inside(world, host, seconds), *_between(world, host, seconds)]
+        rows = [*_inside(world, host, seconds), *_between(world, host, others, seconds)]
         if world.rank == 0:
             tell(rows)
         return world.decide(exit_code(rows), "telling what was measured")
@@ -106,15 +109,16 @@ def _run(job: Job, world: World, place: str, seconds: float) -> Channel:
         return job.run()
 
 
-def _between(world: World, host: _Host | None, seconds: float) -> list[Channel]:
+def _between(world: World, host: _Host | None, others: Tools, seconds: float) -> list[Channel]:
     """The rows between hosts, or of the only host's NICs and loopback; at rank 0 with all figures. All ranks call."""
     from collbench.runner.channels_gpu import numbers_of_gpus
     from collbench.runner.channels_mpi import mpi_channels
     from collbench.runner.channels_nic import nic_channels
     from collbench.runner.channels_tcp import links_of, tcp_channels
+    from collbench.runner.channels_tools import tool_channels
 
     links = links_of(world)
     numbers = numbers_of_gpus(host.machine, host.gpus) if host else {}
     nics = nic_channels(world, host.machine if host else None, numbers, seconds)
-    tcp = tcp_channels(world, links, seconds)
+    tcp = [*tcp_channels(world, links, seconds), *tool_channels(world, others, links, seconds)]
     return [*nics, *mpi_channels(world, host.machine if host else None, links.get(world.hosts[0]), seconds), *tcp]

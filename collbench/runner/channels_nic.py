@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collbench.topology.model import Machine, Nic
 
 _SOFTWARE_WRITES = 50  # of an emulated device, which is thousands of times slower
-_UNVERIFIED = ("unverified",)  # perftest does not compare what arrived
+_UNVERIFIED = ("unverified", "their_tool")  # perftest does not compare what arrived
 HOST_MEMORY, GDR_ON, GDR_OFF = "nic_host_memory_perftest", "nic_gpu_memory_gdr_on", "nic_gpu_memory_gdr_off"
 _NO_OFF = (
     "perftest reads GPU memory by GPUDirect RDMA or not at all: `collbench p2p --backend nccl --gdr-check` on two hosts sets both "

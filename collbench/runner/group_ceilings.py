@@ -64,6 +64,8 @@ def ceiling_of(running: Running, node_of: MakeNode) -> Found:
     node_of: makes a node of a host, those of a group's ranks that are there, and the group. Groups that cross hosts share the NICs
     there: no algorithm passes what all of them together must send, and a ring has its part of each host's NICs.
     """
+    if running.operation.neighbours:
+        return _of_neighbours(running)
     if running.operation.name not in OPERATIONS:
         return nothing(f"no ceiling is known for {running.operation.name}"), None
     found = [ceilings(running.operation.name, _job(running, group, node_of)) for group in running.groups]
@@ -77,6 +79,29 @@ def ceiling_of(running: Running, node_of: MakeNode) -> Found:
     bound = _slowest([bound, *shared.bounds()])
     ring = _slowest([ring, *shared.rings()]) if ring else None
     return ring or bound, _no_less(bound, ring)
+
+
+def _of_neighbours(running: Running) -> Found:
+    """(what messages sent by every rank itself can reach, hard bound), by the hosts' NICs alone.
+
+    What two neighbours on one host both get (neighbor_allgather) would have to come there only once: the bound counts it once.
+    """
+    crossing = tuple(group for group in running.groups if running.crosses(group))
+    shared = _Shared(running, tuple(running.least(group) for group in crossing))
+    bounds, messages = shared.bounds(), _messages_out(running, crossing)
+    if not bounds:
+        return nothing(f"no ceiling is known for {running.operation.name} inside a host"), None
+    if silent := next((running.leaving[host].name for host in messages if running.leaving[host].bytes_per_s is None), None):
+        return nothing(f"the rate between nodes is unknown: {silent}"), None
+    reached = [shared.of_ring(host, count / 2) for host, count in sorted(messages.items())]
+    return _slowest(reached), _no_less(_slowest(bounds), _slowest(reached))
+
+
+def _messages_out(running: Running, groups: Groups) -> Counter[str]:
+    """By host how many messages, half a size each, its ranks send to neighbours on other hosts; as many come in."""
+    rings = [list(zip(group, [*group[1:], group[0]], strict=True)) for group in groups]
+    ways = [way for ring in rings for a, b in ring for way in ((a, b), (b, a))]
+    return Counter(running.host_of[a] for a, b in ways if running.host_of[a] != running.host_of[b])
 
 
 def _job(running: Running, group: tuple[int, ...], node_of: MakeNode) -> Job:
@@ -130,6 +155,10 @@ class _Shared:
             self._ceiling(host, self.running.leaving[host].known / self._groups(host), self._sharing(host, 0.0), "ring")
             for host in sorted({host for each in self.least for host in (*each.out, *each.into)})
         ]
+
+    def of_ring(self, host: str, sizes: float) -> Ceiling:
+        """Where a host sends so many sizes in an iteration."""
+        return self._ceiling(host, self.running.leaving[host].known / sizes, self._sharing(host, 0.0), "ring")
 
     def _moved(self) -> float:
         """Bytes that the busbw counts in one iteration."""

@@ -190,11 +190,11 @@ def _members(asked: _Asked) -> tuple[Group, ...] | str:
 def _looped(asked: _Asked, made: _Made, world: World) -> Ready:
     """The loops over a program."""
     operation, cell, stage, (mine, buffers, program) = asked.operation, asked.cell, asked.stage, made
-    alone = operation.paces_itself and len(asked.groups) == 1  # several pairs are to run at once
+    alone = (operation.paces_itself or operation.one_sided) and len(asked.groups) == 1  # several pairs are to run at once
     each = stage.each_time and cell.mode != "pipelined" and not alone
     before, meeting = (stage.sync, None) if each else (None, stage.sync)
-    timed = Timed(program, before, stage.backend.clock(), world.watchdog.progress, meeting)
-    loop = Loop(timed)
+    parting = stage.sync if operation.one_sided else None  # many a library moves on only while rank 1 is inside it, too
+    loop = Loop(timed := Timed(program, before, stage.backend.clock(), world.watchdog.progress, meeting, parting))
     checking = Loop(_to_check(timed, operation)) if program.once or operation.meets else loop
     return Ready(operation, cell, asked.groups, mine, buffers, loop, checking, synchronised=each, program=program)
 

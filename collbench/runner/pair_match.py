@@ -13,6 +13,7 @@ from collbench.errors import FAILED, FINE, USAGE
 from collbench.launch import signals
 from collbench.operations.tournament import Pair, Schedule
 from collbench.results.pairs import PairRound
+from collbench.results.record import Row
 from collbench.runner.launch import Launch
 from collbench.runner.opening import Opened
 from collbench.runner.pair_places import PairsRequest, Places, sampled
@@ -47,6 +48,10 @@ class PairsListener(Protocol):
         """Everything that was measured; returns a sentence for each finding."""
         ...
 
+    def theirs(self, rows: list[Row]) -> None:
+        """What other tools said of the pairs, where any were asked for; before `matrix`."""
+        ...
+
     def end(self) -> None:
         """Nothing more will come."""
         ...
@@ -54,7 +59,7 @@ class PairsListener(Protocol):
 
 @dataclass
 class Match:
-    """One pairs launch; rounds, folder and listener are rank 0's alone."""
+    """One pairs launch; rounds, folder and listener are rank 0's alone. theirs: the rows of other tools, at all ranks."""
 
     asked: PairsRequest
     launch: Launch
@@ -64,6 +69,7 @@ class Match:
     plan: Schedule
     began: float = field(default_factory=time.monotonic)
     rounds: list[PairRound] = field(default_factory=list)
+    theirs: list[Row] = field(default_factory=list)
     visited: int = 0
 
     def note(self, sentence: str) -> None:
@@ -94,6 +100,7 @@ class Match:
             "latency_size_bytes": asked.latency_size_bytes, "window": cell.window, "streams": cell.streams,
             "ranks_per_place": self.places.width, "rounds": self.plan.number if measured is None else self._rounds(),
             "possible": self.plan.possible, "measured": measured, "sampled": sampled(asked, self.plan, pairs),
+            **({"tools": list(asked.tools)} if asked.tools else {}),
             "concurrent": asked.concurrent, "max_time_s": asked.launch.budget.max_time_s, "budget_s": asked.budget_s,
         }  # fmt: skip
 
@@ -172,6 +179,8 @@ def conclude(match: Match) -> int:
         match.note(about["sampled"])
     for sentence in (*wrong, *launch.world.remarks()):
         match.note(sentence)
+    if match.listener and match.theirs:
+        match.listener.theirs(match.theirs)
     found = match.listener.matrix(match.rounds, about) if match.listener else []
     code = launch.world.decide(_code(match.rounds, measured), "ending")
     if launch.folder:

@@ -25,6 +25,7 @@ class PairsRequest:
     one_to_all   the rank (or a rank of the node) whose pairs alone are measured; None: all pairs
     sample       partners that each place has at least; None: all
     budget_s     seconds for the whole matrix, the suspects that are measured again apart
+    tools        names of wire tools that run between the same pairs; none by default
     """
 
     launch: Request
@@ -35,6 +36,7 @@ class PairsRequest:
     one_to_all: int | None = None
     sample: int | None = None
     budget_s: float = 600.0
+    tools: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,8 @@ from collbench.runner.opening import Opened
 from collbench.runner.pair_court import check_pairs, court_of
 from collbench.runner.pair_match import Match, PairsListener, conclude, limits, second_look, tournament
 from collbench.runner.pair_places import PairsRequest, places_of, schedule_of
+from collbench.runner.pair_tools import beside, tools_of
+from collbench.runner.wire import Tools
 from collbench.world.world import World
 
 
@@ -26,8 +28,9 @@ def run_pairs(asked: PairsRequest, world: World, listener: PairsListener | None,
     launch = Launch.begun(request, world)
     opened = first_at_hand(request, world, waiting.append)
     match = _match(asked, launch, listener, opened)
+    tools = tools_of(match)
     launch.folder = create_folder(launch, [opened], {"pairs": match.about(measured=None)}, match.plan.number)
-    return guarded(Playing(launch, [opened], listener, ended), lambda: _play_all(match, waiting))
+    return guarded(Playing(launch, [opened], listener, ended), lambda: _play_all(match, tools, waiting))
 
 
 def _match(asked: PairsRequest, launch: Launch, listener: PairsListener | None, opened: Opened) -> Match:
@@ -41,7 +44,7 @@ def _match(asked: PairsRequest, launch: Launch, listener: PairsListener | None, 
     return match
 
 
-def _play_all(match: Match, waiting: Sequence[str]) -> int:
+def _play_all(match: Match, tools: Tools, waiting: Sequence[str]) -> int:
     launch, world = match.launch, match.launch.world
     ceilings = Ceilings(launch.request, world)
     ceilings.prepare([], [])  # probes the machines, for topology.json
@@ -55,4 +58,5 @@ def _play_all(match: Match, waiting: Sequence[str]) -> int:
     match.began = time.monotonic()
     if tournament(match, court):
         second_look(match, court)
+        beside(match, tools)
     return conclude(match)

@@ -23,6 +23,7 @@ from collbench.runner.workload_asked import WorkloadListener, WorkloadRequest
 from collbench.runner.workload_asynchronous import measure_asynchronous
 from collbench.runner.workload_plan import Plan
 from collbench.runner.workload_rows import Around, common_flags, limits_of, path_s, with_figures
+from collbench.runner.workload_served import measure_served
 from collbench.runner.workload_step import PreparedStep, prepare_step, release_step, time_part, verify_step
 from collbench.runner.workload_turns import Turn, turns_of
 from collbench.timing.canary import canary
@@ -138,6 +139,8 @@ def _measure(session: Session, turn: Turn) -> StepRow | None:
         return turn.row(na=turn.reason) if session.world.rank == 0 else None
     if turn.roles:
         return measure_asynchronous(turn, session.launch, session.ceilings, session.crowded(turn))
+    if turn.served:
+        return measure_served(turn, session.launch, session.crowded(turn))
     plan, world = turn.plan, session.world
     assert plan is not None
     stage = stage_of(session.launch, [(part.operation, part.cell, turn.opened) for part in plan.parts], turn.backend)

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Protocol
 
 from collbench.backends.backend import Backend
 from collbench.errors import UsageError
@@ -95,7 +96,15 @@ def _pieces(counts: Sequence[int]) -> Pieces:
     return tuple((at, count) for at, count in zip(accumulate(counts, initial=0), counts, strict=False) if count)
 
 
-def roles_too_large(title: str, roles: Roles, world: World) -> str | None:
+class Needs(Protocol):
+    """What knows how much memory each rank needs."""
+
+    def bytes_at(self, rank: int) -> int:
+        """Of this rank."""
+        ...
+
+
+def roles_too_large(title: str, roles: Needs, world: World) -> str | None:
     """Why this host has no room for its ranks' buffers; None where it has."""
     here = [member.rank for member in world.on_host()]
     need, free = sum(map(roles.bytes_at, here)), free_memory()

@@ -15,13 +15,18 @@ from collbench.runner.workload_asked import Training, WorkloadRequest
 from collbench.runner.workload_plan import Plan, plan_of, too_large
 from collbench.runner.workload_roles import Roles, roles_of, roles_too_large
 from collbench.runner.workload_rows import moved_by
+from collbench.runner.workload_served import Served, served_of, serves
 from collbench.workloads.exchange import Shape, Step
+from collbench.workloads.moved import moved_bytes
 from collbench.world.world import World
 
 
 @dataclass(frozen=True)
 class Turn:
-    """A training on a backend; `reason`: why it is not measured. It has a plan, or roles where it is asynchronous."""
+    """A training on a backend; `reason`: why it is not measured.
+
+    It has a plan, or roles where it is asynchronous, or is served where the backend brings servers of its own.
+    """
 
     training: Training
     opened: Opened
@@ -31,6 +36,7 @@ class Turn:
     step: Step | None = None
     plan: Plan | None = None
     roles: Roles | None = None
+    served: Served | None = None
     reason: str | None = None
 
     @property
@@ -55,6 +61,7 @@ class Turn:
         sizes = (shape.parameters, shape.bucket_bytes, step.payload_bytes) if shape and step else (0, 0, 0)
         device = self.plan.parts[0].cell.device if self.plan else "cpu"
         moved = moved_by(self.plan, self.ranks) if self.plan else self.roles.moved_bytes if self.roles else 0.0
+        moved = max(moved_bytes(step, self.ranks)) if self.served and step else moved
         return StepRow(
             self.training.regime.name, self.training.model, self.opened.name, device, self.ranks, self.nodes, shape.dtype if shape else "",
             *sizes, moved_bytes=moved, options=dict(shape.options) if shape else {}, note=step.note if step else "", **figures,
@@ -91,7 +98,8 @@ def _lacks_room(turn: Turn | str, backend: Backend, world: World) -> str | None:
     if isinstance(turn, str) or turn.reason:
         return None
     wrong = too_large(turn.title, turn.plan, backend, world) if turn.plan else None
-    wrong = roles_too_large(turn.title, turn.roles, world) if turn.roles else wrong
+    roles = turn.roles or turn.served
+    wrong = roles_too_large(turn.title, roles, world) if roles else wrong
     return world.first(wrong, "looking at the memory")
 
 
@@ -107,6 +115,9 @@ def _told(training: Training, opened: Opened, backend: Backend, asked: WorkloadR
     shape = training.shape(tuple(_hosts(backend, world)))
     step = training.regime.step(shape)
     known = (training, opened, backend.ranks, len(world.hosts), shape, step)
+    if serves(backend, training.regime):
+        served = served_of(shape, training.regime, backend.ranks)
+        return Turn(*known, reason=served) if isinstance(served, str) else Turn(*known, served=served)
     if training.regime.asynchronous(shape):
         roles = roles_of(step, backend.ranks)
         return Turn(*known, roles=roles, reason=roles.refusal(backend))

@@ -34,6 +34,7 @@ class Timed:
     meeting    the calls before the first sample of a run, where there are none before each
     clock      the backend's clock
     progress   a word that says how far the loop is, for the watchdog
+    parting    the calls after the last sample of a run, for ranks that have nothing to call and yet must stay; or None
     """
 
     program: Program
@@ -41,12 +42,13 @@ class Timed:
     clock: Clock | DeviceClock
     progress: ctypes.c_int64
     meeting: Program | None = None
+    parting: Program | None = None
 
     @property
     def all_native(self) -> bool:
         """Whether the C loop can run all of it, where it was built."""
         stamps = isinstance(self.clock, DeviceClock) or self.clock.native
-        return stamps and all(program.native for program in (self.program, self.sync, self.meeting) if program)
+        return stamps and all(program.native for program in (self.program, self.sync, self.meeting, self.parting) if program)
 
 
 _WRAP_NS = 2**40  # start stamps are kept modulo 18 minutes: exact in a float64, and ranks are never so far apart
@@ -69,7 +71,7 @@ class Loop:
         self.enqueue_s: float | None = None
         self.iterations_run = 0
         self._next = 0
-        self._meeting = Loop(replace(timed, program=timed.meeting, sync=None, meeting=None)) if timed.meeting else None
+        self._meeting, self._parting = (_alone(timed, program) for program in (timed.meeting, timed.parting))
         self._prepare()
 
     def _prepare(self) -> None:
@@ -91,7 +93,11 @@ class Loop:
         first = self._next if slot is None else slot
         if self._meeting:
             self._meeting.run(1)
-        samples = self._run_once(n, batch, first)
+        try:
+            samples = self._run_once(n, batch, first)
+        finally:  # whoever waits for this rank there learns nothing of a failure here
+            if self._parting:
+                self._parting.run(1)
         self.iterations_run += n * batch * self.iterations
         if slot is None:
             self._next = first + n * batch
@@ -171,6 +177,11 @@ class Loop:
         names = list(self._timed.program.calls())
         name = names[call] if 0 <= call < len(names) else "the synchronisation"
         return CallFailed(f"{name} failed in iteration {iteration}: {why}")
+
+
+def _alone(timed: Timed, program: Program | None) -> Loop | None:
+    """The calls around a run's samples, on the same clock."""
+    return Loop(replace(timed, program=program, sync=None, meeting=None, parting=None)) if program else None
 
 
 def exit_skew(starts_ns: NDArray[np.float64]) -> NDArray[np.float64]:

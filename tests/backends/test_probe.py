@@ -10,7 +10,8 @@ import pytest
 from collbench.backends import gloo, mpi, registry
 from collbench.backends.backend import Available, Backend, Unavailable, can_do
 from collbench.backends.gloo import GlooBackend
-from collbench.backends.mpi import MpiBackend, library_name
+from collbench.backends.mpi import MpiBackend
+from collbench.backends.mpi_binding import library_name
 from collbench.backends.nccl.backend import NcclBackend
 from collbench.backends.registry import backend_class, backend_names
 from collbench.backends.simulated import SimulatedBackend
@@ -32,7 +33,7 @@ def test_the_known_ones():
 
 
 def test_an_unknown_one_lists_the_known_ones():
-    with pytest.raises(UsageError, match=r"backend 'ncll' is unknown: choose from mpi, gloo, nccl, torch-nccl, simulated, socket, slowed "):
+    with pytest.raises(UsageError, match=r"backend 'ncll' is unknown: choose from mpi, gloo, nccl, torch-nccl, simulated, socket, "):
         backend_class("ncll")
 
 
@@ -41,18 +42,22 @@ def plugins(monkeypatch):
     def load():
         raise ImportError("libfast.so not found")
 
-    points = [SimpleNamespace(name="fast", load=load), SimpleNamespace(name="good", load=lambda: SimulatedBackend)]
+    own = {"value": "pack:Kind", "dist": SimpleNamespace(name="pack")}
+    points = [SimpleNamespace(name="fast", load=load, **own), SimpleNamespace(name="good", load=lambda: SimulatedBackend, **own)]
     monkeypatch.setattr("importlib.metadata.entry_points", lambda group: points if group == "collbench.backends" else [])
-    registry._plugins.cache_clear()
+    caches = (registry._plugins, registry._of_plugin)
+    for cache in caches:
+        cache.cache_clear()
     yield
-    registry._plugins.cache_clear()
+    for cache in caches:
+        cache.cache_clear()
 
 
-def test_plug_ins_are_found_and_a_broken_one_is_one_sentence(plugins):
+def test_plug_ins_are_found_and_a_broken_one_is_not_there(plugins):
     assert backend_names()[-2:] == ["fast", "good"]
     assert backend_class("good") is SimulatedBackend
-    with pytest.raises(UsageError, match=r"backend plug-in 'fast' does not load: libfast\.so not found; mend or uninstall it"):
-        backend_class("fast")
+    why = "plug-in 'fast' (pack:Kind) does not load (ImportError: libfast.so not found)"
+    assert backend_class("fast").probe() == Unavailable(why, "mend or uninstall pack")
 
 
 @pytest.mark.parametrize(("module", "backend", "missing"), [(gloo, GlooBackend, "torch"), (mpi, MpiBackend, "mpi4py")])

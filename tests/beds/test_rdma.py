@@ -37,6 +37,9 @@ from collbench.evidence import counters
 from collbench.results.channel import document
 from collbench.runner.channels_nic import nic_channels
 from collbench.runner.probing import together_or_alone
+from collbench.runner.wire import Course, run_tool
+from collbench.timing.wire.registry import WIRE_TOOLS, version_here
+from collbench.timing.wire.tool import BANDWIDTH, Ask
 from collbench.topology.readers import ethernet, infiniband
 from collbench.topology.files import Folder
 from collbench.topology.gather import gather
@@ -50,7 +53,11 @@ with subprocess.Popen(pingpong, stdout=subprocess.DEVNULL) as server:
 moved = counters.moved(before, counters.read())
 with together_or_alone({}, 240) as world:
     channels = document(nic_channels(world, this_machine(), {}, 0.3))["channels"]
+    tool, ask = WIRE_TOOLS["ib_write_bw"], Ask(BANDWIDTH, 4096)
+    (ran,) = run_tool(world, tool, ask, [Course(world.me, world.me)], [version_here(tool)])
+    theirs = {"time_s": ran.figure.time_s if ran.figure else None, "why": ran.why, **ran.evidence(tool)}
 seen = {"rdma": asdict(infiniband.read(live)), "ethernet": asdict(ethernet.read(live)), "moved": moved, "channels": channels}
+seen["theirs"] = theirs
 print(json.dumps(seen))
 sys.exit(gather(Path("/mnt/machine.tar.gz")))
 """
@@ -64,13 +71,14 @@ exec timeout 90 "$2" -n 2 "$3" -m collbench allreduce --backend mpi --sizes 1M -
 
 @dataclass(frozen=True)
 class Seen:
-    """What one boot brought: the readers' answers, what was gathered there (ibv_devinfo's with it), what a ping-pong moved, channels."""
+    """What one boot brought: the readers' answers, what was gathered there (ibv_devinfo's with it), what moved, channels, theirs."""
 
     rdma: dict[str, Any]
     ethernet: dict[str, Any]
     archive: Archive
     moved: dict[str, Any]
     channels: dict[str, dict[str, Any]]
+    theirs: dict[str, Any]
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +96,8 @@ def seen() -> Iterator[Seen]:
         assert not processes(bed.folder)
         machine = json.loads(answer)
         channels = {row["channel"]: row for row in machine["channels"]}
-        yield Seen(machine["rdma"], machine["ethernet"], open_archive(bed.share / "machine.tar.gz"), machine["moved"], channels)
+        archive = open_archive(bed.share / "machine.tar.gz")
+        yield Seen(machine["rdma"], machine["ethernet"], archive, machine["moved"], channels, machine["theirs"])
 
 
 def test_rxe0_is_read_live(seen: Seen) -> None:
@@ -138,10 +147,18 @@ def test_perftest_measures_its_channels(seen: Seen) -> None:
     if shutil.which("ib_write_bw") is None:
         cannot("perftest is not installed: apt-get install perftest")
     nic = seen.channels["nic_host_memory_perftest"]
-    assert nic["na"] is None and nic["bytes_per_s"] > 0 and "unverified" in nic["flags"]
+    assert nic["na"] is None and nic["bytes_per_s"] > 0 and {"unverified", "their_tool"} <= set(nic["flags"])
     assert nic["from"].endswith("/rxe0") and nic["of_bytes_per_s"] is None
     assert re.match(r"NIC rxe0 is software RDMA \(rxe\) over eth0: no rate of its own", nic["limited_by"])
     assert seen.channels["nic_gpu_memory_gdr_on"]["na"] == "CUDA shows no GPU near this NIC"
+
+
+def test_ib_write_bw_runs_as_a_wire_tool(seen: Seen) -> None:
+    if shutil.which("ib_write_bw") is None:
+        cannot("perftest is not installed: apt-get install perftest")
+    assert seen.theirs["why"] is None and seen.theirs["time_s"] > 0
+    assert seen.theirs["tool"]["device"] == "rxe0" and re.fullmatch(r"[\d.]+", seen.theirs["tool"]["version"])
+    assert seen.theirs["statistic"] == "mean over 5000 writes (BW average)"
 
 
 @pytest.mark.long

@@ -35,6 +35,7 @@ from tests.benchmarks import (
     probe,
     report_html,
     socket_iperf,
+    stack_loops,
     startup,
     suite_overhead,
     topology_build,
@@ -65,6 +66,7 @@ _MODULES: tuple[Any, ...] = (
     heartbeat_8b,
     folder_fuzz,
     socket_iperf,
+    stack_loops,
     against_c,
 )
 _ALL = {module.__name__.rpartition(".")[2]: module.measure for module in _MODULES}
@@ -152,7 +154,8 @@ def _processor() -> str:
 
 def _mpi() -> str:
     try:
-        from collbench.backends.mpi import library_name, load_mpi
+        from collbench.backends.mpi import load_mpi
+        from collbench.backends.mpi_binding import library_name
 
         return library_name(load_mpi())
     except Exception:

@@ -8,7 +8,10 @@ from tests.helpers import FITTING
 
 ODD = [1, 1003]  # bytes: less than an element of each part, and no multiple of 3 or 4 ranks' elements
 LARGER = 300_001  # more than libraries send at once
-MOVING = ("allgather", "alltoall", "alltoallv", "sendrecv", "hypercube")
+NEIGHBOURS = ("neighbor_allgather", "neighbor_alltoall")
+MOVING = ("allgather", "alltoall", "alltoallv", "sendrecv", "hypercube", *NEIGHBOURS)
+ONE_SIDED = ("put_latency", "put_bandwidth", "get_latency", "get_bandwidth", "accumulate")
+WRONG_IN_MPICH = (("float16", "sum"), ("float16", "prod"))  # accumulated by 5.0.2 (3 + 4 is -0.00009, 3 · 4 is 0), and then its rows say so
 ROOTED = ("gather", "scatter")
 REDUCING = ("reduce", "reducescatter")
 PLACINGS = (None, True, False)
@@ -49,6 +52,16 @@ def _turned(items, turn):
     return [*items[turn:], *items[:turn]]
 
 
+def one_sided(k):
+    """Puts, gets and accumulates, in windows of 3, on buffers that take turns, in place (which they are not), by types and reductions."""
+    whole = {"operations": list(ONE_SIDED), "sizes": [1, 300_001], "dtypes": ["int8"], "window": 3}
+    asked = [whole, {**whole, "sizes": [64], "dtypes": ["float32"], "in_place": True}]
+    asked += [{**whole, "mode": mode, "buffers": "rotating"} for mode in sample(["batched", "pipelined"], 1)]
+    asked += [{**whole, "operations": list(ONE_SIDED[:-1]), "dtypes": sample(list(DTYPES), k)}]
+    pairs = sample([pair for pair in FITTING if pair not in WRONG_IN_MPICH], 4 * k)
+    return asked + [{"operations": ["accumulate"], "sizes": [1003], "dtypes": [dtype], "redops": [redop]} for dtype, redop in pairs]
+
+
 def other_operations(n, k):
     """The other collectives: types × roots × placings × odd sizes, `k` of each; and what reduces by every pair of type and reduction."""
     asked = [{"operations": ["barrier"], "sizes": [1], "dtypes": ["float32"]}]
@@ -62,6 +75,7 @@ def other_operations(n, k):
     asked.append({"operations": ["alltoallv"], "sizes": ODD, "dtypes": ["float32"], "skew": min(1.5, n)})
     matrix = [[(n * sender + receiver + 1) % 5 for receiver in range(n)] for sender in range(n)]  # nothing from some to some
     asked.append({"operations": ["alltoallv"], "sizes": ODD, "dtypes": ["float32"], "matrix": matrix})
+    asked += one_sided(k)
     if n == 4:
         halves = {"sizes": ODD[1:], "dtypes": ["float32"], "split": "MOD 2", "roots": [1]}
         asked.append({**halves, "operations": ["barrier", "allreduce", "broadcast", *MOVING, *ROOTED, *REDUCING]})

@@ -18,6 +18,7 @@ from tests.conftest import LONG
 from tests.fake_gpu import environment
 
 ROOT = Path(__file__).parent.parent.parent
+_PLUGINS = "[collbench.operations]\nmade_up = tests.contract.made_up\none_sided = tests.contract.one_sided_faults\n"
 _DEADLINE_S = "300" if os.environ.get(LONG) == "1" else "100"
 
 
@@ -34,11 +35,14 @@ def launch(
     folder: Path, backend: str, ranks: int, sweeps: list[dict[str, Any]], *, python: str = sys.executable, lacks: Sequence[str] = (),
     **more: Any,
 ) -> Outcome:  # fmt: skip
-    """Measures the sweeps with `ranks` ranks; the operations of made_up.py are installed as a plug-in's. lacks: what NCCL has not."""
+    """Measures the sweeps with `ranks` ranks; the operations of made_up.py and one_sided_faults.py are installed as a plug-in's.
+
+    lacks: what NCCL has not.
+    """
     plugin = folder / "plugin" / "made_up-1.dist-info"
     plugin.mkdir(parents=True)
     (plugin / "METADATA").write_text("Metadata-Version: 2.1\nName: made-up\nVersion: 1\n")
-    (plugin / "entry_points.txt").write_text("[collbench.operations]\nmade_up = tests.contract.made_up\n")
+    (plugin / "entry_points.txt").write_text(_PLUGINS)
     asked = {"backend": backend, "ranks": ranks, "out": str(folder / "run"), "sweeps": sweeps, **more}
     base = environment(ranks, lacks=lacks) if backend == "nccl" else os.environ
     env = {**base, "PYTHONPATH": os.pathsep.join([str(plugin.parent), str(ROOT), *filter(None, [base.get("PYTHONPATH")])])}

@@ -12,14 +12,41 @@ import pytest
 
 from collbench.operations.dtypes import BITWISE, redop_misfit
 from tests.conftest import sample
-from tests.contract.asked import asked_for
+from tests.contract.asked import NEIGHBOURS, ONE_SIDED, asked_for
 from tests.contract.launch import launch
 from tests.contract.rank import sweep_of
 
 pytestmark = pytest.mark.timeout(320)  # under --long a launch has a thousand cells
 NOT_IN_TORCH = ("uint32", "uint64", "float8_e4m3fn", "float8_e5m2")
-IN_PLACE_ONLY = {"gloo": ("allreduce", "broadcast", "reduce", "hypercube"), "mpi": ("broadcast", "hypercube"), "nccl": ("hypercube",)}
-OUT_OF_PLACE_ONLY = dict.fromkeys(("gloo", "nccl"), ("alltoall", "sendrecv"))
+IN_PLACE_ONLY = {"gloo": ("allreduce", "broadcast", "reduce", "hypercube"), "mpi": ("broadcast", "hypercube"), "nccl": ("hypercube",)} | {
+    "horovod": ("allreduce", "broadcast"),
+    "torchcomms": ("allreduce", "broadcast", "reduce", "reducescatter", "hypercube"),
+}
+OUT_OF_PLACE_ONLY = dict.fromkeys(("gloo", "nccl", "torchcomms"), ("alltoall", "sendrecv")) | {
+    "horovod": ("allgather", "alltoall", "reducescatter"),
+    "tensorflow": ("allreduce", "allgather", "alltoall", "broadcast"),
+    "mpi": NEIGHBOURS,
+    "jax": ("allreduce", "allgather", "reducescatter", "alltoall", "sendrecv"),
+}
+OF_MPI, HAS_WINDOWS = (*ONE_SIDED, *NEIGHBOURS), ("mpi", "simulated")
+LACKS = {"nccl": ("barrier",)} | {
+    "tensorflow": (
+        "barrier",
+        "reduce",
+        "gather",
+        "scatter",
+        "alltoallv",
+        "sendrecv",
+        "hypercube",
+        "p2p_latency",
+        "p2p_bandwidth",
+        "p2p_bidirectional",
+    ),
+}
+LACKS["jax"] = ("reduce", "gather", "scatter", "alltoallv", "hypercube", "p2p_latency", "p2p_bandwidth", "p2p_bidirectional")
+LACKS["horovod"] = tuple(name for name in LACKS["tensorflow"] if name not in ("barrier", "alltoallv"))
+HOROVOD_REDUCES = ("float16", "float32", "float64", "int32", "int64")
+NO_TENSORFLOW_SUM = ("int8", "uint8", "uint32", "uint64", "float8_e4m3fn", "float8_e5m2")
 needs = {"gloo": "torch", "mpi": "mpi4py"}
 LAUNCHES = [
     ("simulated", 1),
@@ -48,12 +75,12 @@ def launched(backend, n, python=sys.executable):
 
 def has_no_form(cell, backend, n):
     """What must be said of an operation that a library lacks, or has not in this placing, or not among so many ranks; whether it is."""
-    operation, pair = cell.operation, cell.operation.startswith("p2p")
+    operation, pair = cell.operation, cell.operation.startswith("p2p") or cell.operation in ONE_SIDED
     return {
-        "nccl has no barrier": (backend, operation) == ("nccl", "barrier"),
+        f"{backend} has no {operation}": operation in (*LACKS.get(backend, ()), *(() if backend in HAS_WINDOWS else OF_MPI)),
         f"{backend} has {operation} in place only": operation in IN_PLACE_ONLY.get(backend, ()) and cell.in_place is False,
         f"{backend} has {operation} out of place only": operation in OUT_OF_PLACE_ONLY.get(backend, ()) and cell.in_place,
-        f"{operation} needs 2 ranks": (pair or operation == "sendrecv") and n < 2,
+        f"{operation} needs 2 ranks": (pair or operation in ("sendrecv", *NEIGHBOURS)) and n < 2,
         f"{operation} has no in-place form": (pair or operation == "alltoallv") and cell.in_place,
         f"hypercube needs 2, 4, 8, 16 … ranks, not {n}": operation == "hypercube" and n not in (2, 4),
     }
@@ -65,11 +92,45 @@ def reduces_no_such(cell, backend):
     misfit = redop_misfit(redop, cell.dtype) if reduces else None
     return {
         misfit: misfit,
+        **(no_such_in_tensorflow(cell) if backend == "tensorflow" else {}),
+        **(no_such_in_horovod(cell) if backend == "horovod" else {}),
+        **(no_such_in_jax(cell) if backend == "jax" else {}),
         "MPI has no avg": backend == "mpi" and redop == "avg",
         f"NCCL has no {redop}": backend == "nccl" and redop in BITWISE,
         f"gloo reduces no {dtype} tensors.*": backend == "gloo" and reduces and dtype in NOT_IN_TORCH,
+        f"torchcomms reduces no {dtype} tensors over Gloo": backend == "torchcomms" and reduces and dtype in NOT_IN_TORCH,
         f"MPI has no type for {dtype}.*": backend == "mpi" and reduces and dtype.startswith("float8"),
         ".*MPI.* cannot reduce bfloat16": backend == "mpi" and reduces and dtype == "bfloat16",
+    }
+
+
+def no_such_in_tensorflow(cell):
+    """What must be said, in this order, of what its collectives lack."""
+    dtype, redop = cell.dtype, cell.redop
+    return {
+        "CollectiveReduceScatterV2 of tensorflow has no ring on CPUs.*": cell.operation == "reducescatter",
+        f"tensorflow has no {redop}": redop in BITWISE,
+        f"tensorflow reduces no {dtype.name} tensors": redop and dtype.name in NO_TENSORFLOW_SUM,
+        "tensorflow's collectives carry no elements of 8 bits .*": dtype.size == 1,
+    }
+
+
+def no_such_in_jax(cell):
+    """What must be said of what jax.lax lacks on CPUs."""
+    known = ("sum",) if cell.operation == "reducescatter" else ("sum", "max", "min", "avg")
+    return {
+        f"jax has no {cell.operation} on CPUs: .* is an all-reduce.*": cell.operation in ("broadcast", "barrier"),
+        f"jax has no {cell.redop} in {cell.operation}: {', '.join(known)} only": cell.redop and cell.redop not in known,
+    }
+
+
+def no_such_in_horovod(cell):
+    """What must be said, in this order, of what its build has no function for; what is only moved goes as a type of its width."""
+    dtype, redop = cell.dtype.name, cell.redop
+    redops = ("sum", "avg") if cell.operation == "reducescatter" else ("sum", "avg", "min", "max", "prod")
+    return {
+        f"horovod has no {cell.operation} with {redop} over Gloo": redop and redop not in redops,
+        f"horovod has no {cell.operation} of {dtype} tensors": dtype not in HOROVOD_REDUCES if redop else dtype == "bfloat16",
     }
 
 

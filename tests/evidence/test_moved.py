@@ -167,3 +167,32 @@ def test_a_barrier_of_groups_that_stay_on_their_hosts_takes_none():
     each = Ran(operations()["barrier"], make_cell(count=0, operation="barrier", redop=None), ((0, 1), (2, 3)), dict(enumerate("aabb")), 100)
     found = {"moved": evidence(each, {"a": seen(0, 0, 3), "b": seen(0, 0, 3)})}
     assert bypassed(found) is None and "packets_out" not in found["moved"]["hosts"]["a"]
+
+
+def path_of(by_host, **changes):
+    """What carried the bytes, by counters."""
+    return evidence(ran(**changes), by_host)["path"]
+
+
+def inside(tx, packets):
+    """One host's counters, whose ranks sent so much over its loopback."""
+    return {"h1": seen(tx, tx, packets, interface="lo")}
+
+
+def test_the_path_between_hosts_in_one_word():
+    nvlink = seen(1000, 1000, 5, gpus={"0000:19:00.0": {"nvlink_tx_bytes": 100 * MIB}})
+    assert path_of(dict.fromkeys(TWO.values(), seen(100 * MIB, 100 * MIB, 3500))) == "network"
+    assert path_of(dict.fromkeys(TWO.values(), seen(1000, 1000, 5))) == "shared memory"
+    assert path_of(dict.fromkeys(TWO.values(), nvlink)) == "NVLink"
+    assert path_of(dict.fromkeys(TWO.values(), seen())) is None  # counters that stood say nothing
+    assert path_of(dict.fromkeys(TWO.values(), seen(0, 0, 300)), operation="barrier", size=4) is None  # nothing had to pass
+
+
+def test_the_path_inside_a_host_in_one_word():
+    one = {"host_of": {0: "h1", 1: "h1"}}
+    assert path_of(inside(200 * MIB, 7000), **one) == "loopback"
+    assert path_of(inside(20_000, 90), **one) == "shared memory"
+    assert path_of(inside(20_000, 49), size=8, **one) == "shared memory"  # the ranks' own talk: more bytes than moved, in few packets
+    assert path_of(inside(20_000, 49), size=8, mode="pipelined", **one) == "loopback"
+    assert path_of(inside(20_000, 200), size=8, **one) == "loopback"
+    assert path_of(inside(20_000, 90), device="cuda", **one) is None

@@ -26,6 +26,8 @@ FACTS = {
     "p2p_latency": (lambda n: 1, lambda n: 1),
     "p2p_bandwidth": (lambda n: 1, lambda n: 1),
     "p2p_bidirectional": (lambda n: 1, lambda n: 1),
+    **dict.fromkeys(("put_latency", "put_bandwidth", "get_latency", "get_bandwidth", "accumulate"), (lambda n: 1, lambda n: 1)),
+    **dict.fromkeys(("neighbor_allgather", "neighbor_alltoall"), (lambda n: 2, lambda n: 1)),  # half a size to each neighbour
 }
 
 
@@ -62,6 +64,11 @@ SHAPES = {
     "hypercube": [(10, 40), (10, 40), (10, 40)],
     "p2p_bandwidth": [(10, 0), (0, 10), (0, 0)],
     "p2p_bidirectional": [(10, 10), (10, 10), (10, 10)],
+    "put_latency": [(10, 0), (0, 10), (0, 0)],
+    "get_bandwidth": [(0, 10), (10, 0), (0, 0)],
+    "accumulate": [(10, 0), (10, 10), (10, 0)],
+    "neighbor_allgather": [(10, 20), (10, 20), (10, 20)],
+    "neighbor_alltoall": [(20, 20), (20, 20), (20, 20)],
 }
 
 
@@ -80,6 +87,26 @@ def test_whose_elements_arrive():
     assert blocks("scatter", 2) == [([1], 20)]
     assert blocks("gather", 1) == blocks("allgather", 0) == [([0], 0), ([1], 0), ([2], 0)]
     assert blocks("reducescatter", 2) == [([0, 1, 2], 20)]
+    assert blocks("neighbor_allgather", 0) == [([2], 0), ([1], 0)]
+    assert blocks("neighbor_alltoall", 0) == [([2], 10), ([1], 0)]
+
+
+def test_of_two_ranks_each_is_both_neighbours_of_the_other():
+    def blocks(name):
+        return [(list(block.sources), block.at) for block in ALL[name].arrives(make_place(0, 2, 10, redop=None))]
+
+    assert blocks("neighbor_allgather") == [([1], 0), ([1], 0)]
+    assert blocks("neighbor_alltoall") == [([1], 10), ([1], 0)]  # what rank 1 sends forwards comes from behind
+
+
+def test_one_sided_data_goes_one_way_and_is_reduced_into_what_rank_1_has():
+    def arriving(name, rank):
+        return [list(block.sources) for block in ALL[name].arrives(make_place(rank, 2, 10))]
+
+    names = ("put_latency", "put_bandwidth", "get_latency", "get_bandwidth", "accumulate")
+    assert [arriving(name, 0) for name in names] == [[], [], [[1]], [[1]], []]
+    assert [arriving(name, 1) for name in names] == [[[0]], [[0]], [], [], [[0, 1]]]
+    assert all(ALL[name].one_sided and ALL[name].pair for name in names)
 
 
 # In place, where the send elements lie in the receive buffer: by rank 0, 1, 2 of 3, a part of 10 elements, root 1.
@@ -114,7 +141,7 @@ ONLY = {
     ("torch", "in_place_only"): {"allreduce", "broadcast", "reduce", "hypercube"},
     ("nccl", "out_of_place_only"): {"alltoall", "sendrecv"},
     ("torch", "out_of_place_only"): {"alltoall", "sendrecv"},
-    ("mpi", "out_of_place_only"): set(),
+    ("mpi", "out_of_place_only"): {"neighbor_allgather", "neighbor_alltoall"},
 }
 
 
@@ -129,12 +156,14 @@ def test_a_hypercube_has_a_power_of_two_corners(n, reason):
 
 
 def test_a_ring_has_two_ranks_at_least():
-    assert [ALL["sendrecv"].needs(n, make_cell()) for n in (1, 2, 3)] == ["sendrecv needs 2 ranks", None, None]
+    for name in ("sendrecv", "neighbor_allgather", "neighbor_alltoall"):
+        assert [ALL[name].needs(n, make_cell()) for n in (1, 2, 3)] == [f"{name} needs 2 ranks", None, None]
 
 
 def test_messages_per_iteration():
     cell = make_cell(window=64)
     assert [ALL[name].moves(cell) for name in ("allreduce", "p2p_latency", "p2p_bandwidth", "p2p_bidirectional")] == [1, 2, 64, 64]
+    assert [ALL[name].moves(cell) for name in ("put_latency", "put_bandwidth", "get_latency", "get_bandwidth")] == [1, 64, 1, 64]
 
 
 def test_marks_of_steps_add_up():

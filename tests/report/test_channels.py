@@ -81,6 +81,14 @@ def test_json_has_the_documented_shape() -> None:
     assert {none[key] for key in ("bytes_per_s", "ci_low", "ci_high", "of_bytes_per_s", "percent", "limited_by")} == {None}
 
 
+def test_another_tools_row_tells_its_commands() -> None:
+    theirs = replace(
+        NIC, channel="iperf3", ci_low=None, ci_high=None, flags=("their_tool",), tool={"size_bytes": 8, "tool": {"version": "3.12"}}
+    )
+    assert json.loads(printed(theirs, format="json"))["channels"][0]["tool"] == {"size_bytes": 8, "tool": {"version": "3.12"}}
+    assert printed(theirs).splitlines()[1].startswith("TCP, 1 stream (iperf3)  node1  node2  1.10 of 1.18 (93 %)              –  NIC eth0")
+
+
 def test_what_is_no_finite_number_is_null() -> None:
     assert json.loads(printed(replace(NIC, of_bytes_per_s=float("inf")), format="json"))["channels"][0]["of_bytes_per_s"] is None
 

@@ -230,3 +230,22 @@ def test_ranks_dealt_out_in_turn_have_no_neighbour_on_their_host():
     fast = Machine(box.hostname, box.sources, gpus=box.gpus, pci=box.pci, nics=infiniband(1, 8))
     found, _ = on_gpus("abab", "sendrecv", machine=fast)
     assert (found.bytes_per_s, found.limited_by) == (pytest.approx(0.5e9), "NIC 1×8 Gb/s shared by 2 edges of the ring")
+
+
+@pytest.mark.parametrize(("hosts", "name", "reached", "bound"), [
+    ("ab", "neighbor_alltoall", 1, 1),
+    ("ab", "neighbor_allgather", 1, 2),  # both neighbours are one rank, to which the same would have to come only once
+    ("abc", "neighbor_allgather", 1, 1),
+    ("aabb", "neighbor_alltoall", 1, 1),
+    ("abab", "neighbor_alltoall", 1 / 2, 1 / 2),  # all messages cross: two whole sizes out of each host
+    ("abab", "neighbor_allgather", 1 / 2, 1),
+])  # fmt: skip
+def test_neighbours_on_other_hosts_share_the_nics(hosts, name, reached, bound):
+    """In parts of a host's rate: what its ranks' own messages reach, and what no algorithm passes."""
+    assert rates_of(hosts, name) == pytest.approx((reached * RATE, bound * RATE))
+    assert of(hosts, name)[0].limited_by == "NIC 1×80 Gb/s"
+
+
+def test_neighbours_on_the_gpus_of_one_host_have_no_ceiling():
+    ceiling, bound = of("aa", "neighbor_alltoall", machines=[switched(2, 12)], gpus_of=("0000:10:00.0", "0000:11:00.0"))
+    assert (ceiling.bytes_per_s, ceiling.limited_by, bound) == (None, "no ceiling is known for neighbor_alltoall inside a host", None)

@@ -246,6 +246,21 @@ def test_a_meeting_comes_before_the_first_sample_of_each_run(kind):
     assert recorder.seen == ["meet", "a", "a", "meet", "a", "a", "a"]
 
 
+@pytest.mark.parametrize(("fail_at", "seen"), [(None, ["a", "a", "part"]), (1, ["a", "a", "part"]), (0, ["a", "part"])])
+def test_a_parting_comes_after_the_last_sample_of_a_run_and_after_a_failure(kind, fail_at, seen):
+    """Whoever waits there for this rank must not wait for ever."""
+    recorder = Recorder(**({} if fail_at is None else {"fail_at": fail_at}))
+    call = recorder.python if kind == "python" else recorder.native
+    program, parting = (Program(((call(name),),)) for name in ("a", "part"))
+    loop = Loop(Timed(program, None, MonotonicClock(), ctypes.c_int64(-1), parting=parting))
+    if fail_at is None:
+        assert loop.run(2).shape == (1, 2)
+    else:
+        with pytest.raises(CallFailed, match=f"a failed in iteration {fail_at}"):
+            loop.run(2)
+    assert recorder.seen == seen
+
+
 def test_what_a_program_keeps_is_let_go_with_its_loop(kind):
     class Kept:
         pass

@@ -7,11 +7,11 @@ from pathlib import Path
 from urllib.parse import quote
 
 from collbench.report.html.chart import Link
-from collbench.results.folder import CELLS, EVENTS, PAIRS, RUN, SAMPLES, TOPOLOGY
+from collbench.results.folder import CELLS, EVENTS, PAIRS, RUN, SAMPLES, TOOLS, TOPOLOGY
 from collbench.results.reader import Run
 from collbench.units import format_bytes
 
-_FILES = (RUN, TOPOLOGY, CELLS, PAIRS, SAMPLES, EVENTS)
+_FILES = (RUN, TOPOLOGY, CELLS, PAIRS, TOOLS, SAMPLES, EVENTS)
 
 
 def raw_files(run: Run, page: Path) -> list[Link]:

@@ -1,0 +1,1 @@
+"""What the backend `jax` is made of beside its own file: its steps, its arrays, and whether jax can be had here."""

@@ -1,0 +1,115 @@
+"""torchcomms on host memory, over its Gloo: the object-oriented calls that are to follow torch.distributed's.
+
+Its wheels are for GPUs (pytorch.org), the package of that name on PyPI is a placeholder: for CPUs it is built from its source, in an
+environment of its own, since torch imports a torchcomms that is installed. Over Gloo its reduce-scatter is an all-reduce of the whole
+input, which it overwrites, and a copy of the rank's part (TorchCommGloo.cpp, 0.3.0).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from importlib.metadata import entry_points
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from collbench.backends.backend import Available, Settings, Unavailable
+from collbench.backends.group import Group
+from collbench.backends.host import HostBackend
+from collbench.backends.memory import AnyBuffers
+from collbench.backends.on_torch import load_torch, patience, store_of
+from collbench.backends.stacks import installed, loaded
+from collbench.backends.torchcomms_binding import STEPS, TorchCommsBinding
+from collbench.operations.cell import Cell
+from collbench.operations.operation import Operation, Reason
+from collbench.operations.program import Program
+from collbench.topology.interfaces import interface_with
+
+if TYPE_CHECKING:
+    from collbench.world.world import World
+
+PLACEHOLDER = "0.0.1"
+_KNOWN = "0."
+_GET = (
+    "build it from github.com/meta-pytorch/torchcomms with USE_NCCL=0 USE_NCCLX=0 USE_TRANSPORT=0, in an environment of its own: "
+    "torch imports it, and does not start where it is broken"
+)
+_INTERFACE = "TORCHCOMM_GLOO_INTERFACE"
+_UNREDUCED = frozenset({"uint32", "uint64", "float8_e4m3fn", "float8_e5m2"})  # "Invalid scalar type" (TorchCommGloo.cpp, 0.3.0)
+
+
+class TorchCommsBackend(HostBackend):
+    """A TorchComm of all ranks; one more for each other group."""
+
+    name = api = "torchcomms"
+    local_path = "loopback"
+    passes_messages = True
+    steps = STEPS
+
+    @classmethod
+    def probe(cls) -> Available | Unavailable:
+        """Whether a torchcomms that is known is installed, with Gloo; imports neither it nor torch."""
+        wrong = trouble()
+        return Unavailable(wrong, _GET) if wrong else Available(f"Gloo of torchcomms {installed('torchcomms')}, torch {installed('torch')}")
+
+    def open(self, world: World, settings: Settings) -> None:
+        """Imports torch and torchcomms, and joins all ranks over a store that rank 0 opens. Raises UsageError for a broken torchcomms."""
+        os.environ.setdefault("GLOG_minloglevel", "1")  # it tells each group's birth and death
+        self._torch, self._comms = loaded("torchcomms", lambda: (load_torch(), import_module("torchcomms")), _GET)
+        self.rank, self.ranks, self._groups = world.rank, world.size, 0
+        self._made: list[Any] = []
+        self._torch.set_num_threads(1)
+        self._interface = os.environ.setdefault(_INTERFACE, interface_with(world.me.address))
+        self._timeout = patience(settings)
+        self._store = store_of("torchcomms", world, self._timeout)
+
+    def communicator(self, ranks: Sequence[int]) -> Any:
+        """A TorchComm, which learns its rank and size from variables; ranks outside only count it: its number keeps its keys apart."""
+        self._groups += 1
+        if self.rank not in ranks:
+            return None
+        os.environ["TORCHCOMM_RANK"], os.environ["TORCHCOMM_SIZE"] = str(list(ranks).index(self.rank)), str(len(ranks))
+        name = f"collbench{self._groups}"
+        store = self._torch.distributed.PrefixStore(name, self._store)
+        cpu, own = self._torch.device("cpu"), {"persistent_store": "true"}  # without, it opens one more, at MASTER_ADDR of torchrun
+        comm = self._comms.new_comm("gloo", cpu, store=store, name=name, timeout=self._timeout, hints=own)
+        self._made.append(comm)
+        return comm
+
+    def binding(self, group: Group, buffers: AnyBuffers, slot: int) -> TorchCommsBinding:
+        """Tensors over the buffers."""
+        return TorchCommsBinding(self._torch, self._comms, buffers, group, slot)
+
+    def supports(self, operation: Operation, cell: Cell) -> Reason | None:
+        """Everything the steps can say, but for the types that its Gloo does not reduce."""
+        return f"torchcomms reduces no {cell.dtype.name} tensors over Gloo" if operation.reduces and cell.dtype.name in _UNREDUCED else None
+
+    def sync(self, group: Group) -> Program | None:
+        """None: Gloo's barrier leaves ranks far apart, the shared-memory one of the room timing does not."""
+        return None
+
+    def versions(self) -> Mapping[str, str]:
+        """torchcomms, torch, and the interface that its Gloo was told to use."""
+        about = {"torchcomms": str(installed("torchcomms")), "torch": self._torch.__version__}
+        return about | {"torchcomms_backend": "gloo", "gloo_interface": self._interface}
+
+    def close(self) -> None:
+        """Ends every group."""
+        for comm in self._made:
+            comm.finalize()
+
+
+def trouble() -> str | None:
+    """Why there is no torchcomms to open here, or None."""
+    found = installed("torchcomms")
+    if found is None or find_spec("torchcomms") is None:
+        return "torchcomms is not installed"
+    if found == PLACEHOLDER:
+        return f"torchcomms {found} is PyPI's placeholder, in which there is nothing"
+    if not found.startswith(_KNOWN):
+        return f"torchcomms {found} is installed, and this backend knows {_KNOWN}x alone"
+    if installed("torch") is None:
+        return f"torchcomms {found} is installed, but torch is not"
+    has_gloo = bool(entry_points(group="torchcomms.backends", name="gloo"))
+    return None if has_gloo else f"torchcomms {found} was built without Gloo, over which collbench measures it"

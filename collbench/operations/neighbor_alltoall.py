@@ -1,0 +1,36 @@
+"""Neighbourhood all-to-all: every rank of a ring has a part for the rank before it and one for the next, and gets theirs for it.
+
+The ring is periodic, in the order of the ranks; of two ranks each is both neighbours of the other, and what one sends forwards comes to
+the other from behind (MPI 4.1, 8.6). Libraries from before MPI 4.0 had these two parts exchanged (mpi-forum/mpi-issues 153): their rows
+of two ranks are wrong. A size is what each rank sends, S, and receives: S/2 to each neighbour, so busbw is algbw. MPI has no in-place form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from collbench.operations.operation import Binding, Block, Operation, Place, out_of_place_only
+from collbench.operations.program import Call
+
+
+def _mpi(x: Binding) -> Iterator[Call]:
+    yield x.call("MPI_Neighbor_alltoall", x.send, x.count, x.type, x.recv, x.count, x.type, x.comm)
+
+
+def _from_both(x: Place) -> Sequence[Block]:
+    """The one before sends its second part forwards, the next one its first part back."""
+    return [Block([(x.rank - 1) % x.n], at=x.count, count=x.count), Block([(x.rank + 1) % x.n], at=0, count=x.count)]
+
+
+NEIGHBOR_ALLTOALL = Operation(
+    name="neighbor_alltoall",
+    command="neighbor-alltoall",
+    summary="every rank of a ring sends each neighbour a part of its buffer",
+    bus_factor=lambda n: 1.0 if n > 1 else 0.0,
+    parts=lambda n: min(n, 2),
+    needs=lambda n, cell: None if n > 1 else "neighbor_alltoall needs 2 ranks",
+    sends=lambda x: 2 * x.count,
+    neighbours=True,
+    arrives=_from_both,
+    steps={"mpi": out_of_place_only(_mpi)},
+)

@@ -1,0 +1,155 @@
+"""One-sided MPI: which calls are made, where in the window they go, and what is said where there can be no window."""
+
+import ctypes
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from collbench.backends import mpi_window
+from collbench.backends.group import Group
+from collbench.backends.mpi_binding import MpiBinding
+from collbench.backends.mpi_window import Window, WindowBinding, WindowBuffers, no_window
+from collbench.operations.registry import operations
+from collbench.operations.split import parse_split
+from tests.backends.test_mpi_binding import mpi
+from tests.helpers import make_cell
+
+__all__ = ["mpi"]
+ALL = operations()
+ONE_SIDED = ("put_latency", "get_latency", "accumulate")
+PAGE = 4096
+REMEDY = "enlarge it (docker run --shm-size), or choose smaller sizes"
+
+
+class Memory(Window):
+    """A window of this process alone."""
+
+    def show(self, n_bytes):
+        self.memory = np.zeros(n_bytes, np.uint8)
+
+    def sync(self):
+        self.synced = True
+
+
+def buffers_of(name, rank, slots=1, **cell):
+    """The buffers of one rank of a pair, 100 elements."""
+    made = make_cell(operation=name, **{"redop": "sum" if ALL[name].reduces else None, **cell})
+    return WindowBuffers(ALL[name], made, Group((0, 1), (rank,), Memory(None, None)), slots)
+
+
+def called(mpi, name, rank, slot=0, **cell):
+    buffers = buffers_of(name, rank, 2, **cell)
+    group = Group((0, 1), (rank,), SimpleNamespace(comm=mpi.COMM_SELF, handle=mpi.WIN_NULL))
+    x = WindowBinding(mpi, ctypes.CDLL(mpi.__file__), buffers, group, slot)
+    return x, list(ALL[name].steps["mpi"](x))
+
+
+@pytest.mark.parametrize(("name", "window", "calls"), [
+    ("put_latency", None, ["MPI_Put", "MPI_Win_flush"]),
+    ("put_bandwidth", 3, ["MPI_Put", "MPI_Put", "MPI_Put", "MPI_Win_flush"]),
+    ("get_bandwidth", 2, ["MPI_Get", "MPI_Get", "MPI_Win_flush"]),
+    ("accumulate", None, ["MPI_Accumulate", "MPI_Win_flush"]),
+])  # fmt: skip
+def test_rank_0_calls_and_flushes_once_and_rank_1_calls_nothing(mpi, name, window, calls):
+    assert [call.name for call in called(mpi, name, 0, window=window)[1]] == calls
+    assert called(mpi, name, 1, window=window)[1] == []
+
+
+def test_the_words_of_a_put(mpi):
+    x, (put, flush) = called(mpi, "put_latency", 0, slot=1)
+    there = buffers_of("put_latency", 1, 2).there(1)
+    handle = mpi._handleof(mpi.WIN_NULL)
+    assert put.words == (int(x.send), 100, int(x.type), 1, there, 100, int(x.type), handle)
+    assert flush.words == (1, handle)
+
+
+def test_the_words_of_a_get_and_of_an_accumulate(mpi):
+    x, (get, _) = called(mpi, "get_latency", 0)
+    assert get.words[:5] == (int(x.recv), 100, int(x.type), 1, x.there)
+    x, (accumulate, _) = called(mpi, "accumulate", 0, redop="max")
+    assert accumulate.words[7] == mpi._handleof(mpi.MAX)
+
+
+@pytest.mark.parametrize("name", ONE_SIDED)
+@pytest.mark.parametrize("slot", [0, 1, 4])
+def test_both_ranks_mean_the_same_place(name, slot):
+    """What rank 0 reckons from its own side is where rank 1's elements are."""
+    origin, target = (buffers_of(name, rank, 5) for rank in (0, 1))
+    elements = target.recv(0, slot) if len(target.recv(0, slot)) else target.send(0, slot)
+    assert origin.there(slot) == elements.ctypes.data - target._window.memory.ctypes.data
+    assert len(elements) == 100 and len(origin._window.memory) == 0  # rank 0's lie in ordinary memory
+
+
+def test_rank_1s_elements_are_there_before_others_are_added():
+    """Verified: its digits. Timed: 0, so that no sum grows, and 1 for products."""
+    target = buffers_of("accumulate", 1)
+    target.fill(0, for_check=True)
+    assert np.array_equal(target.recv(0, 0), target.send(0, 0)) and target.recv(0, 0).min() >= 1
+    for redop, neutral in (("sum", 0), ("prod", 1)):
+        both = [buffers_of("accumulate", rank, redop=redop) for rank in (0, 1)]
+        for each in both:
+            each.fill(0, for_check=False)
+        assert set(both[0].send(0, 0)) == set(both[1].recv(0, 0)) == {neutral}
+
+
+def test_what_a_rank_reads_and_writes_is_put_in_order():
+    target = buffers_of("put_latency", 1)
+    assert not hasattr(target._window, "synced")
+    target.fill(0, for_check=True)
+    assert target._window.synced
+    del target._window.synced
+    (wrong,) = target.check(0)
+    assert target._window.synced and (wrong.wrong, wrong.hint) == (100, "nothing arrived there")
+
+
+def test_memory_is_let_go_with_its_window():
+    window = Memory(None, SimpleNamespace(Free=lambda: None))
+    window.show(PAGE)
+    window.free()
+    assert len(window.memory) == 0
+
+
+@pytest.mark.parametrize(("hosts", "rank", "free", "says"), [
+    ("aa", 0, 2**20, None),
+    ("aa", 0, 2**20 - 1, f"a window takes 1 MiB of /dev/shm, where 1024 KiB is free: {REMEDY}"),
+    ("aaaa", 3, 2**20, f"2 windows take 2 MiB of /dev/shm, where 1 MiB is free: {REMEDY}"),
+    ("ab", 0, 0, None),  # no memory is shared
+    ("aaab", 1, 2**20, None),  # of the pairs 0-2 and 1-3 one is inside a host
+])  # fmt: skip
+def test_a_window_that_the_hosts_shared_memory_cannot_hold_is_refused(monkeypatch, hosts, rank, free, says):
+    monkeypatch.setattr(mpi_window.shutil, "disk_usage", lambda path: SimpleNamespace(free=free))
+    cell = make_cell(count=2**18, operation="put_latency", redop=None)
+    assert no_window(ALL["put_latency"], cell, list(hosts), rank) == says
+
+
+def test_what_cannot_be_asked_is_not_refused(monkeypatch):
+    def no_such_place(path):
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(mpi_window.shutil, "disk_usage", no_such_place)
+    assert no_window(ALL["put_latency"], make_cell(operation="put_latency", redop=None), ["a", "a"], 0) is None
+
+
+def test_windows_are_of_the_hosts_memory():
+    cell = make_cell(operation="put_latency", redop=None, device="cuda")
+    assert no_window(ALL["put_latency"], cell, ["a", "a"], 0) == "one-sided operations are measured on the host's memory, not on cuda"
+
+
+def test_neighbours_have_a_ring_of_their_own(mpi):
+    """Made once for each group of ranks; the calls are given its communicator."""
+    from collbench.backends.mpi import MpiBackend
+
+    made = []
+    handle = SimpleNamespace(Create_cart=lambda dims, periods, reorder: made.append((dims, periods, reorder)) or mpi.COMM_SELF)
+    backend = MpiBackend()
+    backend._mpi, backend._library, backend._rings = mpi, ctypes.CDLL(mpi.__file__), {}
+    group = Group((2, 5, 7), (1,), handle)
+    cell = make_cell(operation="neighbor_alltoall", redop=None, split=parse_split("MOD 2"))
+    for _ in range(2):
+        buffers = backend.allocate(ALL["neighbor_alltoall"], cell, group, 1)
+    x = backend.binding(group, buffers, 0)
+    assert made == [([3], [True], False)]
+    assert isinstance(x, MpiBinding) and x.comm == mpi._handleof(mpi.COMM_SELF)
+    (call,) = ALL["neighbor_alltoall"].steps["mpi"](x)
+    assert (call.name, call.words[1], call.words[4]) == ("MPI_Neighbor_alltoall", 50, 50)

@@ -1,0 +1,44 @@
+"""python -m tests.beds.gallery_hunt DIR   the gallery's hunt and its step of training, through real Slurm over links of known rate.
+
+hunt-host   `srun -N8 collbench hunt` over eight hosts of which one, drawn by the seed, has a link of half the rate
+training    `srun -N2 collbench workload data-parallel` of resnet50 over 1 Gbit/s, as a step of 180 ms would need it
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from pathlib import Path
+
+from tests.beds import Hosts, SlurmBed
+from tests.beds.gallery import PROGRAM
+from tests.beds.pairs_trials import HOSTS, MEASURE, RATE_MBIT, shape
+
+SEED = 0
+TRAINING = ["data-parallel", "--model", "resnet50", "--backend", "gloo", "--step-time", "180ms", "--max-time", "30"]
+
+
+def hunt(target: Path) -> None:
+    """One host of eight has half the rate; the hunt ends with 1, since it finds it."""
+    with Hosts(HOSTS, f"{RATE_MBIT}mbit", "64kb") as hosts, SlurmBed(hosts) as bed:
+        sick = random.Random(f"hunt {SEED}").randrange(HOSTS)
+        for index in range(HOSTS):
+            shape(hosts, index, RATE_MBIT // 2 if index == sick else RATE_MBIT)
+        _start(bed, [f"-N{HOSTS}"], ["hunt", *MEASURE, "--seed", str(SEED), "--out", str(target / "hunt-host")], 1)
+
+
+def training(target: Path) -> None:
+    """A step's exchanges between two hosts."""
+    with Hosts(2, "1gbit") as hosts, SlurmBed(hosts) as bed:
+        _start(bed, ["-N2"], ["workload", *TRAINING, "--out", str(target / "training")], 0)
+
+
+def _start(bed: SlurmBed, options: list[str], words: list[str], code: int) -> None:
+    done = bed.srun(options, [*PROGRAM, *words, "--quiet"], timeout=400)
+    if done.returncode != code:
+        raise RuntimeError(f"{words[0]} ended with {done.returncode}: {done.stderr}")
+
+
+if __name__ == "__main__":
+    hunt(Path(sys.argv[1]))
+    training(Path(sys.argv[1]))

@@ -1,0 +1,19 @@
+"""torch.distributed's own: all_reduce over Gloo, what the other stacks are set beside."""
+
+from __future__ import annotations
+
+from tests.benchmarks.stacks.loop import Opened, Place, main
+
+
+def open_stack(place: Place) -> Opened:
+    """An all-reduce of zeros in place: its sum does not grow."""
+    import torch
+
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", init_method=f"tcp://{place.addresses[0]}", rank=place.rank, world_size=place.ranks)
+    tensor = torch.zeros(place.count)
+    return lambda: torch.distributed.all_reduce(tensor), torch.distributed.destroy_process_group
+
+
+if __name__ == "__main__":
+    main(open_stack)

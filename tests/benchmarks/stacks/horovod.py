@@ -1,0 +1,32 @@
+"""Horovod's own: hvd.allreduce_ on a torch tensor, over its Gloo, with the rendezvous server that horovodrun would start."""
+
+from __future__ import annotations
+
+import os
+
+from tests.benchmarks.stacks.loop import Opened, Place, main
+
+
+def open_stack(place: Place) -> Opened:
+    """An all-reduce of zeros in place: its sum does not grow. One host, so all ranks are local."""
+    import horovod.torch as hvd
+    import torch
+    from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
+    from horovod.runner.util.threads import in_thread
+
+    address, _, port = place.addresses[0].partition(":")
+    places = {"RANK": place.rank, "SIZE": place.ranks, "LOCAL_RANK": place.rank, "LOCAL_SIZE": place.ranks}
+    places |= {"CROSS_RANK": 0, "CROSS_SIZE": 1}
+    told = {"HOSTNAME": "here", "CONTROLLER": "gloo", "CPU_OPERATIONS": "gloo", "GLOO_IFACE": "lo", "GLOO_RENDEZVOUS_ADDR": address}
+    os.environ |= {f"HOROVOD_{name}": str(value) for name, value in {**places, **told, "GLOO_RENDEZVOUS_PORT": port}.items()}
+    if place.rank == 0:
+        server = RendezvousHTTPServer((address, int(port)), RendezvousHandler, 0)
+        in_thread(server.serve_forever)
+    torch.set_num_threads(1)
+    hvd.init()
+    tensor = torch.zeros(place.count)
+    return lambda: hvd.allreduce_(tensor, op=hvd.Sum, name="sum"), hvd.shutdown
+
+
+if __name__ == "__main__":
+    main(open_stack)

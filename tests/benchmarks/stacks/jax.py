@@ -1,0 +1,24 @@
+"""jax's own: psum under shard_map and jit, as its documentation has it, over Gloo on CPUs."""
+
+from __future__ import annotations
+
+from tests.benchmarks.stacks.loop import Opened, Place, main
+
+
+def open_stack(place: Place) -> Opened:
+    """A psum of ones; the buffer stays where it is."""
+    import jax
+    import numpy as np
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    jax.distributed.initialize(place.addresses[0], place.ranks, place.rank)
+    mesh, parts = Mesh(np.array(jax.devices()), ("ranks",)), PartitionSpec("ranks")
+    whole = jax.make_array_from_process_local_data(NamedSharding(mesh, parts), np.ones(place.count, np.float32))
+    psum = jax.jit(jax.shard_map(lambda mine: jax.lax.psum(mine, "ranks"), mesh=mesh, in_specs=parts, out_specs=parts, check_vma=False))
+    return lambda: psum(whole).block_until_ready(), jax.distributed.shutdown
+
+
+if __name__ == "__main__":
+    main(open_stack)

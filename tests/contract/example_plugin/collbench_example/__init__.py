@@ -1,0 +1,1 @@
+"""A backend and an operation for collbench, found by the entry points in pyproject.toml."""

@@ -1,0 +1,24 @@
+"""An operation: the ranks of each two neighbours, 0 and 1, 2 and 3 …, give each other their buffers."""
+
+from collections.abc import Iterator
+
+from collbench.operations.operation import Binding, Block, Operation, out_of_place_only
+from collbench.operations.program import Call
+
+
+def _by_messages(x: Binding) -> Iterator[Call]:
+    other = x.rank ^ 1
+    yield from x.together()
+    yield x.post_receive(other, x.recv, x.count)
+    yield x.post_send(other, x.send, x.count)
+    yield x.waitall()
+
+
+SWAP = Operation(
+    name="swap",
+    summary="each two neighbours give each other their buffers",
+    bus_factor=lambda n: 1.0,
+    needs=lambda n, cell: f"swap needs an even number of ranks, not {n}" if n % 2 else None,
+    arrives=lambda x: [Block([x.rank ^ 1], at=0, count=x.count)],  # what verification looks for
+    by_messages=out_of_place_only(_by_messages),
+)

@@ -1,0 +1,88 @@
+"""A backend and an operation of another package: installed by pip, listed, run and verified like the project's own."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import run
+from tests.conftest import ROOT, sample
+from tests.contract.example import EXAMPLE, installed
+from tests.contract.launch import launch
+
+FILES = sorted((EXAMPLE / "collbench_example").glob("*.py"))
+pip = pytest.mark.in_turn("the example plug-in")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return installed(tmp_path_factory.mktemp("example"))
+
+
+def test_a_backend_and_an_operation_are_short() -> None:
+    lines = {file.name: file.read_text().count("\n") for file in FILES if file.name != "__init__.py"}
+    assert sorted(lines) == ["connection.py", "swap.py"] and max(lines.values()) < 60
+
+
+def test_its_entry_points_are_all_that_it_tells_collbench() -> None:
+    project = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["project"]
+    assert project["entry-points"] == {
+        "collbench.backends": {"connection": "collbench_example.connection:ConnectionBackend"},
+        "collbench.operations": {"swap": "collbench_example.swap:SWAP"},
+    }
+
+
+def test_the_readme_shows_the_files_as_they_are() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    section = readme.partition("\n## Write a backend\n")[2].partition("\n## ")[0]
+    assert section, "README has no section Write a backend"
+    for file in (EXAMPLE / "collbench_example" / "connection.py", EXAMPLE / "collbench_example" / "swap.py"):
+        assert f"```python\n{file.read_text()}```\n" in section, file.name
+    points = (EXAMPLE / "pyproject.toml").read_text().partition("[project.entry-points")[2].partition("\n[tool")[0].strip()
+    assert f"[project.entry-points{points}\n" in section
+
+
+@pip
+def test_both_are_listed(site: Path, tmp_path: Path) -> None:
+    env = {"PYTHONPATH": f"{site}{os.pathsep}{ROOT}"}
+    listed = run(tmp_path, "backends", env=env)
+    assert listed.returncode == 0 and listed.stderr == ""
+    assert listed.stdout.splitlines()[-1].startswith("connection available  multiprocessing.connection of Python 3.")
+    helped = run(tmp_path, "--help", env=env)
+    assert re.search(r"^ +swap +each two neighbours give each other their\s+buffers$", helped.stdout, re.MULTILINE)
+    assert run(tmp_path, "swap", "--help", env=env).stdout.startswith("usage: collbench swap ")
+
+
+@pip
+def test_the_command_line_measures_both(site: Path, tmp_path: Path) -> None:
+    env = {"PYTHONPATH": f"{site}{os.pathsep}{ROOT}"}
+    done = run(tmp_path, "p2p", "--backend", "connection", "--sizes", "8,64K", "--window", "2", "--format", "json", env=env)
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    found = {(row["operation"], row["wrong"], row["checked"], row["na"]) for row in rows}
+    assert (done.returncode, found) == (0, {
+        ("p2p_latency", 0, 1, None), ("p2p_bandwidth", 0, 1, None),
+        ("p2p_bidirectional", None, 0, "connection has pairs of ranks, and one way at a time"),
+    }), done.stderr  # fmt: skip
+    done = run(tmp_path, "swap", "--backend", "simulated", "--ranks", "4", "--sizes", "64K", "--format", "json", env=env)
+    (row,) = map(json.loads, done.stdout.splitlines())
+    assert (done.returncode, row["operation"], row["ranks"], row["wrong"], row["checked"]) == (0, "swap", 4, 0, 1)
+    odd = run(tmp_path, "swap", "--backend", "simulated", "--ranks", "3", "--sizes", "64K", env=env)
+    assert odd.returncode == 2 and "swap needs an even number of ranks, not 3" in odd.stdout + odd.stderr
+
+
+@pip
+@pytest.mark.parametrize(("backend", "n"), sample([("connection", 2), ("connection", 3), ("simulated", 4), ("mpi", 2)], 2))
+def test_the_contract_tests_launch_runs_over_it(backend: str, n: int, site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if backend == "mpi":
+        pytest.importorskip("mpi4py")
+    monkeypatch.setenv("PYTHONPATH", str(site))
+    operations = ["p2p_latency", "p2p_bandwidth"] if backend == "connection" else ["swap"]
+    asked = {"operations": operations, "sizes": [1, 1003, 300_001], "dtypes": ["float32", "int8"], "window": 3}
+    outcome = launch(tmp_path, backend, n, [asked])
+    assert (outcome.code, len(outcome.rows)) == (0, 6 * len(operations)), outcome.stderr
+    assert {(row.na, row.checked, row.wrong, row.ranks) for row in outcome.rows} == {(None, 1, 0, n)}

@@ -1,0 +1,123 @@
+"""CB28xx: packages that break one another, an mpiexec of another MPI; in made-up environments: folders like those of installed packages."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from collbench.doctor import software
+from collbench.doctor.finding import Finding
+from collbench.launch import explain
+from collbench.launch.explain_mpi import Library
+from tests.cli.command import run
+
+# What torch 2.13's distributed_c10d.py does as it is imported: it forgives an ImportError, and nothing else.
+AS_TORCH_DOES = "try:\n    from torchcomms import new_comm\nexcept ImportError:\n    pass\n"
+OTHER_TORCH = "raise OSError('libtorchcomms.so: undefined symbol: _ZN5torch4Work')\n"
+OPEN_MPI, MPICH = "mpirun (Open MPI) 5.0.11", "MPICH Version:      5.0.2\n"
+
+
+def made_up_package(site: Path, name: str, version: str, **modules: str) -> Path:
+    """A package that pip would take for installed, with these modules ("torch__distributed" for torch/distributed)."""
+    record = site / f"{name.replace('-', '_')}-{version}.dist-info"
+    record.mkdir(parents=True)
+    (record / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    for module, text in modules.items():
+        file = site.joinpath(*module.split("__"), "__init__.py")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    return site
+
+
+def made_up_torch(site: Path, torchcomms: str, version: str = "0.3.0") -> Path:
+    """A stand-in for torch that imports torchcomms as torch does, and a torchcomms with this text."""
+    made_up_package(site, "torch", "2.13.0", torch="", torch__distributed=AS_TORCH_DOES)
+    return made_up_package(site, "torchcomms", version, torchcomms=torchcomms)
+
+
+def found_on(site: Path, **env: str) -> list[Finding]:
+    """What is found in the environment of this folder alone."""
+    return software.examined("node1", {"PATH": "", "PYTHONPATH": str(site), **env}, [str(site)])
+
+
+def test_a_torchcomms_for_another_torch_breaks_torch(tmp_path: Path) -> None:
+    (finding,) = found_on(made_up_torch(tmp_path, OTHER_TORCH))
+    assert (finding.code, finding.severity, finding.hostname) == ("CB2801", "severe", "node1")
+    assert finding.what == "`import torch` fails, since the installed torchcomms 0.3.0 is broken"
+    assert finding.evidence.endswith("ends with: OSError: libtorchcomms.so: undefined symbol: _ZN5torch4Work")
+    assert finding.remedy.startswith("pip uninstall torchcomms; build one for torch 2.13.0 ")
+
+
+@pytest.mark.parametrize(
+    "text", ["new_comm = print\n", "raise ImportError('see README')\n"], ids=["one that works", "PyPI's placeholder, which torch forgives"]
+)
+def test_a_torchcomms_with_which_torch_starts_is_no_finding(tmp_path: Path, text: str) -> None:
+    assert found_on(made_up_torch(tmp_path, text)) == []
+
+
+def test_a_torch_that_is_broken_by_itself_is_not_torchcomms_fault(tmp_path: Path) -> None:
+    site = made_up_torch(tmp_path, "new_comm = print\n")
+    (site / "torch/distributed/__init__.py").write_text("raise OSError('libtorch_cpu.so: no such file')\n")
+    assert found_on(site) == []
+
+
+def test_one_that_does_not_answer_in_time_is_accused_of_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(software, "_PATIENCE_S", 0.3)
+    assert found_on(made_up_torch(tmp_path, "import time; time.sleep(60)\n")) == []
+
+
+def test_nothing_is_imported_where_there_is_no_torchcomms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(software, "_failure", lambda *_: pytest.fail("torch was imported"))
+    assert found_on(made_up_package(tmp_path, "torch", "2.13.0", torch="raise OSError\n")) == []
+
+
+def test_two_wheels_of_cupy(tmp_path: Path) -> None:
+    made_up_package(tmp_path, "cupy-cuda12x", "14.2.0")
+    assert found_on(tmp_path) == []
+    (finding,) = found_on(made_up_package(tmp_path, "cupy-cuda13x", "14.1.0"))
+    assert (finding.code, finding.severity) == ("CB2803", "warning")
+    assert finding.what == "cupy-cuda12x and cupy-cuda13x are installed together and have overwritten each other's files"
+    assert finding.evidence == "pip's records: cupy-cuda12x 14.2.0 and cupy-cuda13x 14.1.0"
+    assert finding.remedy.startswith("pip uninstall -y cupy-cuda12x cupy-cuda13x; ")
+
+
+def stand_in_mpiexec(folder: Path, says: str) -> str:
+    """A folder for PATH with an mpiexec that says so of itself."""
+    program = folder / "mpiexec"
+    program.write_text(f"#!/bin/sh\necho '{says}'\n")
+    program.chmod(0o755)
+    return str(folder)
+
+
+@pytest.mark.parametrize(("says", "codes"), [(OPEN_MPI, ["CB2802"]), ("HYDRA build details:\n    Version:  5.0.2", [])])
+def test_an_mpiexec_of_another_mpi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str, codes: list[str]) -> None:
+    monkeypatch.setattr(explain, "library", lambda env: Library(MPICH, "/opt/libmpi.so", "4.1.2"))
+    path = stand_in_mpiexec(tmp_path, says)
+    findings = list(software.mixed_mpiexec("node1", {"PATH": path}))
+    assert [finding.code for finding in findings] == codes
+    for finding in findings:
+        assert finding.severity == "warning"
+        assert finding.what.startswith(f"mpiexec in {path}, first in PATH, is Open MPI's, but mpi4py loads MPICH 5.0.2: ")
+        assert finding.remedy
+
+
+def test_nobody_is_asked_for_mpi_where_path_leads_to_no_mpiexec(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(explain, "library", lambda env: pytest.fail("mpi4py was asked"))
+    assert list(software.mixed_mpiexec(None, {"PATH": ""})) == []
+
+
+def test_the_command_finds_them_in_the_environment_it_runs_in(tmp_path: Path) -> None:
+    site = made_up_torch(tmp_path / "site", OTHER_TORCH)
+    made_up_package(site, "cupy-cuda12x", "14.2.0")
+    made_up_package(site, "cupy-cuda13x", "14.2.0")
+    path = os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = run(
+        tmp_path, "doctor", "--format", "json", program=(sys.executable, "-m", "collbench"), env={"PYTHONPATH": path, "PATH": os.defpath}
+    )
+    assert done.returncode == 1, done.stderr
+    told = {finding["code"]: finding["severity"] for finding in json.loads(done.stdout)["findings"]}
+    assert (told["CB2801"], told["CB2803"]) == ("severe", "warning")

@@ -1,0 +1,64 @@
+"""Further stacks, each in an environment of its own: where that is, collbench started with it, and two hosts to run it across.
+
+A test asks `environment_of("jax")`, which skips with the reason where the environment is missing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from collbench.results.reader import Run, read_run
+from tests.beds import Hosts
+from tests.cli.command import Finished, run
+from tests.conftest import ROOT, cannot
+
+ENVIRONMENTS = {"jax": ".venv-jax", "tensorflow": ".venv-tensorflow", "horovod": ".venv-horovod"}
+PAYLOAD = 1448 / 1514  # bytes of TCP's payload in a full Ethernet frame, as the beds' shaper counts frames
+LINK_BYTES_PER_S = 125e6  # 1 Gbit/s
+
+
+def python_of(stack: str) -> Path | None:
+    """The Python of a stack's environment, or None where `make plugin-environments` has not made it."""
+    python = ROOT / ENVIRONMENTS[stack] / "bin/python"
+    whole = python.exists() and not (python.parents[1] / ".unfinished").exists()
+    return python if whole else None
+
+
+def environment_of(stack: str) -> str:
+    """The same for a test, which is skipped where the environment is missing."""
+    python = python_of(stack)
+    if python is None:
+        cannot(f"no {stack} here: `make plugin-environments` brings it into {ENVIRONMENTS[stack]}")
+    return str(python)
+
+
+def program_of(stack: str) -> tuple[str, ...]:
+    """collbench of a stack's environment, as `tests.cli.command.run` takes it."""
+    return (environment_of(stack), "-m", "collbench")
+
+
+def collbench_of(stack: str, folder: Path, *argv: str, env: Mapping[str, str] | None = None, timeout: float = 60) -> Finished:
+    """Runs `collbench argv…` of a stack's environment in the folder to its end."""
+    return run(folder, *argv, program=program_of(stack), env=env, timeout=timeout)
+
+
+def rows_of(done: Finished) -> list[dict[str, object]]:
+    """The rows that `--format json` printed."""
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def across(hosts: Hosts, stack: str, out: Path, words: Sequence[str], *, timeout: float = 60, env: Mapping[str, str] | None = None) -> Run:
+    """`collbench words…` with one rank on each of the hosts, as torchrun would start it; the run that rank 0 stored in `out`."""
+    line = ["timeout", "--kill-after=5", str(timeout), *program_of(stack), *words, "--out", str(out)]
+    launched = [hosts.start(rank, line, env={**_rank_of(hosts, rank), **(env or {})}) for rank in range(hosts.count)]
+    said = [process.communicate(timeout=timeout + 10)[1] for process in launched]
+    assert [process.returncode for process in launched] == [0] * hosts.count, said
+    return read_run(out)
+
+
+def _rank_of(hosts: Hosts, rank: int) -> dict[str, str]:
+    """What torchrun would tell this rank."""
+    told = {"RANK": rank, "WORLD_SIZE": hosts.count, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1, "MASTER_PORT": 29511}
+    return {name: str(value) for name, value in told.items()} | {"MASTER_ADDR": hosts.addresses[0], "PYTHONPATH": str(ROOT)}

