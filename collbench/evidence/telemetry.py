@@ -69,9 +69,10 @@ class Telemetry:
 def sample(gauges: Gauges, hz: float, commands: int, lines: int) -> None:
     """Samples `hz` times a second while switched on; returns when `commands`, a descriptor, ends. Lines go to the descriptor `lines`."""
     on = False
+    waiting = select.poll()  # select() itself knows no descriptor above 1023
+    waiting.register(commands, select.POLLIN)
     while True:
-        ready, _, _ = select.select([commands], [], [], 1 / hz if on else None)
-        if ready:
+        if waiting.poll(1000 / hz if on else None):
             told = os.read(commands, 64)
             if not told:
                 return

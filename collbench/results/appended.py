@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import weakref
 from pathlib import Path
 
 from collbench.results.jsonl import LARGEST_BYTES, parse_object
@@ -23,6 +24,7 @@ class Appended:
         # Another's folder may have a pipe in a file's place, or a link to what is ours.
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
         self._descriptor = os.open(path, flags if again else flags | os.O_EXCL, 0o666)
+        self._close = weakref.finalize(self, os.close, self._descriptor)  # also where whoever had it is gone without a word
         self._size = self._synced = os.fstat(self._descriptor).st_size
 
     def append(self, data: bytes) -> int:
@@ -86,7 +88,7 @@ class Appended:
 
     def close(self) -> None:
         """Leaves the file as it is."""
-        os.close(self._descriptor)
+        self._close()
 
     def remove(self) -> None:
         """Closes and deletes the file."""

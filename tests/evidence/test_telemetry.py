@@ -1,8 +1,12 @@
 """The sampling process: samples while it is told to, ends with its input, and costs nothing where there is nothing to sample."""
 
+import fcntl
 import json
 import os
+import resource
 import threading
+
+import pytest
 
 from collbench.evidence.telemetry import Telemetry, sample
 
@@ -20,9 +24,11 @@ class FAKEGauges:
         return {"0000:19:00.0": {"power_w": self.reads}}
 
 
-def sampled(commands):
-    """The lines of a sampler that is told `commands`, each after as many lines as the one before asked for."""
-    (theirs, ours), (out, into), gauges = os.pipe(), os.pipe(), FAKEGauges()
+def sampled(commands, least=0):
+    """The lines of a sampler that is told `commands`, each after as many lines as the one before asked for; from descriptor `least` on."""
+    (first, ours), (out, into), gauges = os.pipe(), os.pipe(), FAKEGauges()
+    theirs = fcntl.fcntl(first, fcntl.F_DUPFD, least)
+    os.close(first)
     sampler = threading.Thread(target=sample, args=(gauges, HZ, theirs, into))
     sampler.start()
     lines = []
@@ -43,6 +49,12 @@ def test_it_samples_while_switched_on_and_ends_with_its_input():
     lines, _, ended, _ = sampled([(b"1", 3)])
     assert [line["gpus"]["0000:19:00.0"]["power_w"] for line in lines] == [1, 2, 3] and ended
     assert lines[0]["monotonic_s"] < lines[2]["monotonic_s"]
+
+
+@pytest.mark.skipif(resource.getrlimit(resource.RLIMIT_NOFILE)[0] <= 1100, reason="this process may have no descriptor above 1023")
+def test_a_process_with_many_files_samples_too():
+    lines, _, ended, _ = sampled([(b"1", 2)], least=1100)
+    assert [line["gpus"]["0000:19:00.0"]["power_w"] for line in lines] == [1, 2] and ended
 
 
 def test_switched_off_it_reads_nothing():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 import os
@@ -219,3 +220,11 @@ def _check_survivors(path: Path, finished: int) -> None:
         assert np.array_equal(run.array(row, "max_s"), np.full(number % 7 * 1000, number))
         assert np.array_equal(run.array(row, "rank"), np.arange(number % 3))
     assert not run.finished
+
+
+def test_a_finished_folder_that_nobody_has_any_longer_holds_no_file_open(tmp_path):
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for number in range(20):
+        RunFolder.create(tmp_path / str(number), "allreduce", {}).finish()
+    gc.collect()
+    assert len(list(Path("/proc/self/fd").iterdir())) < before + 20
