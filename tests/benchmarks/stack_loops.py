@@ -31,7 +31,7 @@ _BOTH = 'RANK=1 "$@" >&2 & RANK=0 "$@"; code=$?; wait $! || code=$?; exit $code'
 STACKS = ("gloo", *ENVIRONMENTS)  # the backends' names, and those of the files in stacks/
 
 
-def measure(n: int = 20, stacks: Sequence[str] = STACKS) -> Outcome:
+def measure(n: int = 10, stacks: Sequence[str] = STACKS) -> Outcome:
     """n pairs of each stack that is installed. Raises Missing where none is."""
     here = [stack for stack in stacks if _python(stack) and (_ROOT / f"tests/benchmarks/stacks/{stack}.py").exists()]
     if not here:
@@ -75,22 +75,9 @@ def through(stack: str, warmup: int = _WARMUP, batches: int = _BATCHES) -> float
     """Seconds per call through collbench. Raises LaunchFailed."""
     with tempfile.TemporaryDirectory(prefix="benchmark-stacks-") as folder:
         out = Path(folder) / "run"
-        size = [
-            "--sizes",
-            str(_BYTES),
-            "--mode",
-            "pipelined",
-            "--buffers",
-            "fixed",
-            "--dtype",
-            "float32",
-            "--ranks",
-            "2",
-            "--max-time",
-            "60",
-        ]
+        how = ["--mode", "pipelined", "--buffers", "fixed", "--dtype", "float32", "--ranks", "2", "--max-time", "60"]
         counts = ["--iterations", str(batches), "--warmup", str(warmup), "--out", str(out), "--quiet"]
-        launch([str(_python(stack)), "-m", "collbench", "allreduce", "--backend", stack, *size, *counts])
+        launch([str(_python(stack)), "-m", "collbench", "allreduce", "--backend", stack, "--sizes", str(_BYTES), *how, *counts])
         run = read_run(out)
         (row,) = run.rows
         if row.na or row.time_s is None:
