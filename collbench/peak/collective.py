@@ -15,7 +15,9 @@ from collbench.peak.node import Node
 KIND = "topology"
 _RINGS = ("allreduce", "allgather", "reducescatter", "hypercube", "broadcast", "reduce")
 _CUT = (*_RINGS, "alltoall", "gather", "scatter")
-OPERATIONS = (*_RINGS, "alltoall", "alltoallv", "barrier", "gather", "scatter", "sendrecv", "p2p")
+# What moves the same bytes over the same links: one-sided messages of a pair; half a size to each of a ring's two neighbours.
+_LIKE = {"put": "p2p", "get": "p2p", "accumulate": "p2p", "neighbor-allgather": "sendrecv", "neighbor-alltoall": "sendrecv"}
+OPERATIONS = (*_RINGS, "alltoall", "alltoallv", "barrier", "gather", "scatter", "sendrecv", "p2p", *_LIKE)
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,8 @@ def ceilings(operation: str, cluster: Job) -> Ceilings:
     """All three for an operation of OPERATIONS. Raises UsageError for another one."""
     if operation not in OPERATIONS:
         raise UsageError(f"no ceiling is known for '{operation}': write one of {', '.join(OPERATIONS)}")
+    alone = operation == "neighbor-allgather" and cluster.ranks == 2  # both neighbours are one rank, which needs the same bytes once
+    operation = like(operation)
     if cluster.given is not None:
         return Ceilings(given(cluster.given / 1e9), None, None)
     if operation == "barrier":
@@ -46,8 +50,15 @@ def ceilings(operation: str, cluster: Job) -> Ceilings:
     bound = _bound(operation, cluster)
     if bound.bytes_per_s is None:
         return Ceilings(replace(bound, model="ring") if operation in _RINGS else None, bound, None)
+    if alone:
+        return Ceilings(None, replace(bound, bytes_per_s=2 * bound.bytes_per_s), None)
     ring = _ring(cluster) if operation in _RINGS else None
     return Ceilings(ring, _no_less(bound, ring), _achievable(operation, cluster))
+
+
+def like(operation: str) -> str:
+    """The operation whose ceilings are this one's, too; mostly itself."""
+    return _LIKE.get(operation, operation)
 
 
 def doubtful_input(operation: str, cluster: Job) -> str:

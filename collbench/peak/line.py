@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collbench.peak.ceiling import Ceiling, Model, model_of
-from collbench.peak.collective import Ceilings, doubtful_input
+from collbench.peak.collective import Ceilings, doubtful_input, like
 from collbench.peak.job import Job
 from collbench.units import format_percent, format_rate
 
@@ -51,7 +51,7 @@ def assumed(operation: str, job: Job) -> list[str]:
     """What the ceilings take for granted, a sentence each."""
     if job.given is not None or operation == "barrier" or any(job.several and node.egress.bytes_per_s is None for node, _ in job.kinds):
         return []
-    nodes = [node for node, _ in job.kinds]
+    operation, nodes = like(operation), [node for node, _ in job.kinds]
     found = []
     if job.several and job.oversubscription == 1:
         found.append("a non-blocking fabric between the nodes (else --oversubscription)")

@@ -61,7 +61,7 @@ TYPED = [
     ("allreduce -g 0", "argument -g/--gpus-per-process: '0' is not a whole number from 1 on"),
     ("allreduce --telemetry 50", "argument --telemetry: '50' would disturb what is measured: write 1 to 5 (times a second)"),
     ("allreduce --evidence maybe", "argument --evidence: invalid choice: 'maybe' (choose from 'on', 'off', 'tuning')"),
-    ("zzzz", "command 'zzzz' is unknown: choose from allgather, allreduce, alltoall, "),
+    ("zzzz", "command 'zzzz' is unknown: choose from accumulate, allgather, allreduce, alltoall, "),
     ("hunts", "command 'hunts' is unknown: did you mean hunt? "),
     ("--ranks 2 allreduce", "'--ranks' stands where the command belongs: write that first, like `collbench allreduce --ranks` …"),
     ("barrier --sizes 8", "barrier has no option --sizes: it moves nothing, so there are no sizes, types and buffers to choose "

@@ -32,7 +32,9 @@ def bed(hosts: Callable[..., Hosts]) -> Hosts:
 def emitted(folder: Path, kind: str, *words: str, program: Path, inner: tuple[str, ...] = INNER) -> Path:
     """The file that `collbench emit` writes there, for two nodes; `program` is collbench in the same environment as the MPI."""
     done = run_here(folder, "emit", kind, "--nodes", "2", "--program", str(program), *words, "--write", "job.sh", "--", *inner)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert (done.returncode, done.stdout) == (0, "") and done.stderr.startswith("collbench: job.sh is written; next: bash job.sh"), (
+        done.stderr
+    )
     return folder / "job.sh"
 
 

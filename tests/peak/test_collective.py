@@ -45,6 +45,11 @@ FOUR = Job((typed(),) * 4)  # 4 × 8 GPUs, Bg 300, Bn 50; N - 1 = 31
         ("scatter", None, 64.58),
         ("sendrecv", None, 50),
         ("p2p", None, 50),
+        ("put", None, 50),
+        ("get", None, 50),
+        ("accumulate", None, 50),
+        ("neighbor-allgather", None, 50),
+        ("neighbor-alltoall", None, 50),
     ],
 )
 def test_every_operation_on_four_nodes(operation, ring, bound):
@@ -52,7 +57,13 @@ def test_every_operation_on_four_nodes(operation, ring, bound):
 
 
 def test_the_list_of_operations_is_whole():
-    assert sorted(OPERATIONS) == sorted([*RINGS, "alltoall", "alltoallv", "barrier", "gather", "scatter", "sendrecv", "p2p"])
+    alike = ["put", "get", "accumulate", "neighbor-allgather", "neighbor-alltoall"]
+    assert sorted(OPERATIONS) == sorted([*RINGS, "alltoall", "alltoallv", "barrier", "gather", "scatter", "sendrecv", "p2p", *alike])
+
+
+def test_two_ranks_are_both_neighbours_of_one_another_and_need_what_is_gathered_once():
+    two = Job((typed(each=1),) * 2)
+    assert [rates(operation, two) for operation in ("neighbor-alltoall", "neighbor-allgather")] == [(None, 50), (None, 100)]
 
 
 @pytest.mark.parametrize("operation", [name for name in OPERATIONS if name != "barrier"])

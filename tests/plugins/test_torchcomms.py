@@ -14,7 +14,7 @@ from collbench.backends.registry import backend_class
 from collbench.backends.torchcomms import TorchCommsBackend
 from collbench.operations.registry import operations
 from tests.cli.command import one_sentence, run
-from tests.conftest import ROOT, cannot, sample
+from tests.conftest import ROOT, sample
 from tests.contract.launch import launch
 from tests.contract.test_every_cell import assert_as_promised, cells_of, launched
 from tests.helpers import make_cell
@@ -27,7 +27,7 @@ def environment() -> str:
     """The Python of a build, for a test that is skipped without one."""
     python = ROOT / ".venv-torchcomms/bin/python"
     if not python.exists():
-        cannot("no torchcomms here: it is built by hand, into .venv-torchcomms (see collbench/backends/torchcomms.py)")
+        pytest.skip("no torchcomms here: it is built by hand, into .venv-torchcomms (see collbench/backends/torchcomms.py)")
     return str(python)
 
 

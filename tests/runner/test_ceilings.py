@@ -147,6 +147,8 @@ def inside(operation: str, path: str) -> Any:
 
 
 STREAMS = {"broadcast": 2e9, "reduce": 2e9, "gather": 2e9, "scatter": 2e9, "p2p_bandwidth": 2e9, "p2p_bidirectional": 1e9}
+ONE_SIDED = ("put_latency", "put_bandwidth", "get_latency", "get_bandwidth", "accumulate")
+STREAMS |= dict.fromkeys(ONE_SIDED, 2e9)
 
 
 @pytest.mark.parametrize("name", [name for name in operations() if name != "barrier"])
@@ -157,7 +159,7 @@ def test_loopback_is_used_both_ways_unless_there_is_a_root(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in operations() if name != "barrier"])
 def test_what_is_added_up_is_set_against_sums_and_all_else_against_copies(name: str) -> None:
     both = 2 / (1 / 9e9 + 1 / 3e9)  # each of two ranks adds a half; of a reduce the root copies the other half
-    rates = {"reduce": both, "reducescatter": 3e9, "allreduce": both}
+    rates = {"reduce": both, "reducescatter": 3e9, "allreduce": both, "accumulate": 3e9}
     assert inside(name, "memory").bytes_per_s == pytest.approx(rates.get(name, 9e9))
 
 
