@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from collbench.evidence.ethernet_counters import payload
+from collbench.results.workloads import read_workload
 from collbench.workloads.bytes import GLOO, moved_in_step
 from tests.beds import Hosts
 from tests.cli.command import BIN, PROGRAM, ROOT, environment
@@ -50,11 +51,22 @@ def counts(bed: Hosts) -> list[dict[str, int]]:
 
 
 def carried(bed: Hosts, backend: str, shown: str, steps: int, folder: Path) -> list[dict[str, int]]:
-    """By host what its link counted in one launch of so many steps."""
+    """By host what its link counted in one launch of so many steps; of one whose steps were measured twice nothing can be told."""
+    for number in range(3):
+        out = folder / f"{steps}-{number}"
+        found = launched(bed, backend, shown, steps, out)
+        _, rows, _ = read_workload(out)
+        if not {flag for row in rows for flag in row.flags} & {"remeasured", "state_flip"}:
+            return found
+    pytest.skip("the machine's state changed in three launches out of three")
+
+
+def launched(bed: Hosts, backend: str, shown: str, steps: int, out: Path) -> list[dict[str, int]]:
+    """By host what its link counted in one launch."""
     regime, typed, each = TRAININGS[shown]
     training = {"regime": regime, "typed": {"model": "3M", **typed}}
     asked = json.dumps({
-        "backends": [backend], "ranks": 3 * each, "out": str(folder / f"{steps}"), "trainings": [training], "parts": False, "check": 0,
+        "backends": [backend], "ranks": 3 * each, "out": str(out), "trainings": [training], "parts": False, "check": 0,
         "iterations": steps, "warmup": 1, "max_time_s": 60,
     })  # fmt: skip
     reach = ["-launcher", "ssh", "-launcher-exec", bed.rsh, "-hosts", ",".join(bed.names), "-ppn", str(each), "-iface", "eth0"]
