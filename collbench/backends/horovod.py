@@ -1,8 +1,10 @@
 """Horovod on host memory, over the Gloo inside it: hvd.allreduce_ and its like on torch's tensors, as training calls them.
 
 A timed call blocks until Horovod's own thread, which looks for work once per HOROVOD_CYCLE_TIME (ms, default 1), has found it at every
-rank and moved it: that time decides the latency of small messages, and stands on every row. All-gather, all-to-all and reduce-scatter
-return a new tensor, whose allocation is part of the call; only when a result is verified it is copied to where the harness looks.
+rank and moved it: that time decides the latency of small messages, and stands on every row. So does whether groups can be made while it
+runs: its ranks then agree on more in every cycle, so it is started again that way for the first group, and not before. All-gather,
+all-to-all and reduce-scatter return a new tensor, whose allocation is part of the call; only when a result is verified it is copied to
+where the harness looks.
 """
 
 from __future__ import annotations
@@ -54,15 +56,23 @@ class HorovodBackend(HostBackend):
         self._world, self.rank, self.ranks = world, world.rank, world.size
         self._torch.set_num_threads(1)
         self._interface = os.environ.setdefault(_INTERFACE, interface_with(world.me.address))
-        os.environ.update(told(world, settings.timeout_s))
-        with rendezvous(world):
+        self._timeout_s, self._sets = settings.timeout_s, {tuple(range(self.ranks)): self._hvd.global_process_set}
+        self._start(grouped=self._asked.get("horovod_dynamic_process_sets") == "1")
+
+    def _start(self, grouped: bool) -> None:
+        """All ranks together. `grouped`: so that process sets can be made meanwhile."""
+        self._grouped = grouped
+        os.environ.update(told(self._world, self._timeout_s, grouped))
+        with rendezvous(self._world):
             self._hvd.init()
-        self._sets = {tuple(range(self.ranks)): self._hvd.global_process_set}
 
     def communicator(self, ranks: Sequence[int]) -> Any:
         """A process set; Horovod knows each once, and has all ranks call."""
         key = tuple(sorted(ranks))
         if key not in self._sets:
+            if not self._grouped:
+                self._hvd.shutdown()
+                self._start(grouped=True)
             with rendezvous(self._world):
                 self._sets[key] = self._hvd.add_process_set(list(key))
         return self._sets[key]
@@ -89,9 +99,10 @@ class HorovodBackend(HostBackend):
         return None
 
     def versions(self) -> Mapping[str, str]:
-        """Horovod, torch, the cycle that decides small messages, and whatever else of HOROVOD_* the user has set."""
+        """Horovod, torch, the cycle that decides small messages, whatever else of HOROVOD_* the user has set, and how groups run."""
         about = {"horovod": str(installed("horovod")), "torch": self._torch.__version__, "horovod_operations": "gloo"}
-        return about | {"horovod_gloo_iface": self._interface, "horovod_cycle_time": "1"} | self._asked
+        grouped = {"horovod_dynamic_process_sets": str(int(self._grouped))}
+        return about | {"horovod_gloo_iface": self._interface, "horovod_cycle_time": "1"} | self._asked | grouped
 
     def close(self) -> None:
         """Ends Horovod's thread, on all ranks together."""

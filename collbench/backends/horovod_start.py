@@ -82,14 +82,14 @@ def of_user(env: Mapping[str, str]) -> dict[str, str]:
     return {name.lower(): value for name, value in sorted(env.items()) if name.startswith("HOROVOD_")}
 
 
-def told(world: World, timeout_s: float) -> dict[str, str]:
-    """The variables by which horovodrun tells a rank its place (horovod/runner/gloo_run.py, 0.28.1)."""
+def told(world: World, timeout_s: float, grouped: bool) -> dict[str, str]:
+    """The variables by which horovodrun tells a rank its place (horovod/runner/gloo_run.py, 0.28.1), and whether process sets follow."""
     local = [member.rank for member in world.on_host()].index(world.rank)
     across = [host for host in world.hosts if len(world.on_host(host)) > local]
     place = {"RANK": world.rank, "SIZE": world.size, "LOCAL_RANK": local, "LOCAL_SIZE": len(world.on_host())}
     place |= {"CROSS_RANK": across.index(world.me.host), "CROSS_SIZE": len(across)}
     words = {"HOSTNAME": f"host{world.hosts.index(world.me.host)}", "CONTROLLER": "gloo", "CPU_OPERATIONS": "gloo"}
-    words |= {"DYNAMIC_PROCESS_SETS": "1", "GLOO_TIMEOUT_SECONDS": str(max(1, round(_LATER * timeout_s)))}
+    words |= {"DYNAMIC_PROCESS_SETS": str(int(grouped)), "GLOO_TIMEOUT_SECONDS": str(max(1, round(_LATER * timeout_s)))}
     return {f"HOROVOD_{name}": str(value) for name, value in (place | words).items()}
 
 

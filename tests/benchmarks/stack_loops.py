@@ -1,14 +1,15 @@
-"""Whether the harness adds less than 5 % to each stack's own minimal loop: all-reduce of 1 MiB through collbench and by itself."""
+"""Whether the harness adds less than 5 % to each stack's own minimal loop: 1 MiB through collbench and by itself."""
 
 from __future__ import annotations
 
 import ctypes
 import json
+import os
 import socket
 import statistics
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -21,14 +22,19 @@ from collbench.timing.loop import Loop, Timed
 from tests.benchmarks.command import main
 from tests.benchmarks.figures import MICROSECONDS, NANOSECONDS, RATIO, Figure, Outcome, timed
 from tests.benchmarks.launches import LaunchFailed, Missing, launch, pairs
+from tests.benchmarks.stacks.loop import operation_of
 from tests.plugins.stack import ENVIRONMENTS, python_of
 
 _ROOT = Path(__file__).parents[2]
 _BYTES, _WARMUP, _BATCHES, _BATCH = 1 << 20, 100, 60, 20
 _MOST = 1.05
-# Both ranks; rank 1 says nothing on stdout, and both end before the line does.
-_BOTH = 'RANK=1 "$@" >&2 & RANK=0 "$@"; code=$?; wait $! || code=$?; exit $code'
-STACKS = ("gloo", *ENVIRONMENTS)  # the backends' names, and those of the files in stacks/
+# Two ranks as torchrun would tell them, a processor each, as collbench binds them; rank 1 says nothing on stdout.
+_BOTH = (
+    "MASTER_ADDR=127.0.0.1 MASTER_PORT=$PORT WORLD_SIZE=2 LOCAL_WORLD_SIZE=2; export MASTER_ADDR MASTER_PORT WORLD_SIZE LOCAL_WORLD_SIZE; "
+    'RANK=1 LOCAL_RANK=1 taskset -c $SECOND "$@" >&2 & RANK=0 LOCAL_RANK=0 taskset -c $FIRST "$@"; code=$?; wait $! || code=$?; exit $code'
+)
+WITHIN = "within"  # the module that has both in one launch
+STACKS = ("gloo", "zmq", *ENVIRONMENTS)  # the backends' names, and those of the files in stacks/
 
 
 def measure(n: int = 10, stacks: Sequence[str] = STACKS) -> Outcome:
@@ -38,11 +44,14 @@ def measure(n: int = 10, stacks: Sequence[str] = STACKS) -> Outcome:
         raise Missing("no further stack is installed: make plugin-environments")
     empty = [around_nothing() for _ in range(n)]
     raw = [_pair(stack, ours, theirs) for stack in here for ours, theirs in pairs(partial(through, stack), partial(alone, stack), n)]
+    raw += [{"stack": stack, **in_turn(stack)} for stack in here for _ in range(n)]
     return Outcome(
         "stack_loops",
-        f"All-reduce of 1 MiB of float32, two ranks on one host, launches in pairs. Minimal loop: {_BATCHES} batches of {_BATCH} calls of "
-        "the stack back to back, two clock readings per batch; collbench: `--mode pipelined`, which does the same. Rank 0's median. "
-        "On a busy machine launches of a stack differ by more than 5 % among themselves: what the loop adds is then its share alone.",
+        f"1 MiB of float32 between two ranks on one host, each on a processor of its own: all-reduce, or ZeroMQ's ping-pong there and back. "
+        f"Minimal loop: {_BATCHES} batches of {_BATCH} calls of the stack back to back, two clock readings per batch; collbench: "
+        "`--mode pipelined`, which does the same. Rank 0's median. Launches of collbench and of the loop alone go in pairs; where launches "
+        "of one stack differ by more than 5 % among themselves, these cannot tell. So within further launches both take turns, a batch "
+        "each, on the stack as collbench opened it.",
         [
             timed("the harness's loop around a call that does nothing", empty, NANOSECONDS),
             *(
@@ -75,22 +84,40 @@ def through(stack: str, warmup: int = _WARMUP, batches: int = _BATCHES) -> float
     """Seconds per call through collbench. Raises LaunchFailed."""
     with tempfile.TemporaryDirectory(prefix="benchmark-stacks-") as folder:
         out = Path(folder) / "run"
-        how = ["--mode", "pipelined", "--buffers", "fixed", "--dtype", "float32", "--ranks", "2", "--max-time", "60"]
+        how = ["--mode", "pipelined", "--buffers", "fixed", "--dtype", "float32", "--max-time", "60"]
         counts = ["--iterations", str(batches), "--warmup", str(warmup), "--out", str(out), "--quiet"]
-        launch([str(_python(stack)), "-m", "collbench", "allreduce", "--backend", stack, "--sizes", str(_BYTES), *how, *counts])
+        how += ["--window", "1"] if operation_of(stack) == "p2p_latency" else []  # bandwidth, which p2p measures, too, takes long else
+        _launched(stack, "collbench", operation_of(stack).partition("_")[0], "--backend", stack, "--sizes", str(_BYTES), *how, *counts)
         run = read_run(out)
-        (row,) = run.rows
+        (row,) = (row for row in run.rows if row.operation == operation_of(stack))
         if row.na or row.time_s is None:
             raise LaunchFailed(f"collbench measured nothing on {stack}: {row.na}")
-        return float(run.array(row, "rank_p50_s")[0])
+        return float(run.array(row, "rank_p50_s")[0]) * (2 if operation_of(stack) == "p2p_latency" else 1)  # there and back
 
 
 def alone(stack: str, warmup: int = _WARMUP, batches: int = _BATCHES) -> float:
     """Seconds per call of the stack's own loop. Raises LaunchFailed."""
+    return float(_told(stack, f"tests.benchmarks.stacks.{stack}", warmup=warmup, batches=batches)["p50_s"])
+
+
+def in_turn(stack: str, warmup: int = _WARMUP, batches: int = _BATCHES) -> dict[str, float]:
+    """Seconds per call of both within one launch, "collbench_s" and "own_s". Raises LaunchFailed."""
+    return _told(stack, f"tests.benchmarks.stacks.{WITHIN}", stack, warmup=warmup, batches=batches)
+
+
+def _told(stack: str, module: str, *arguments: str, warmup: int, batches: int) -> dict[str, Any]:
+    """What rank 0 of this module's program printed."""
     load = ",".join(map(str, (_BYTES, warmup, batches, _BATCH)))
-    told = [f"PYTHONPATH={_ROOT}", "WORLD_SIZE=2", f"STACK_ADDRESSES={','.join(_addresses(2))}", f"STACK_LOAD={load}"]
-    line = ["env", *told, "sh", "-c", _BOTH, "sh", str(_python(stack)), "-m", f"tests.benchmarks.stacks.{stack}"]
-    return float(json.loads(launch(line).out.splitlines()[-1])["p50_s"])
+    said = _launched(stack, module, *arguments, told=[f"STACK_ADDRESSES={','.join(_addresses(2))}", f"STACK_LOAD={load}"])
+    return dict(json.loads(said.splitlines()[-1]))
+
+
+def _launched(stack: str, module: str, *arguments: str, told: Sequence[str] = ()) -> str:
+    """Both ranks of a module as a program of the stack's Python, to their end; what rank 0 printed."""
+    cpus = sorted(os.sched_getaffinity(0))
+    port = _addresses(1)[0].rpartition(":")[2]
+    place = [f"PYTHONPATH={_ROOT}", f"PORT={port}", f"FIRST={cpus[0]}", f"SECOND={cpus[-1]}"]
+    return launch(["env", *place, *told, "sh", "-c", _BOTH, "sh", str(_python(stack)), "-m", module, *arguments]).out
 
 
 def _addresses(n: int) -> list[str]:
@@ -100,13 +127,15 @@ def _addresses(n: int) -> list[str]:
         return [f"127.0.0.1:{listener.getsockname()[1]}" for listener in listeners]
 
 
-def _figures(stack: str, found: Iterable[dict[str, Any]], empty_s: float) -> list[Figure]:
-    those = [(one["collbench_p50_s"], one["alone_p50_s"]) for one in found]
+def _figures(stack: str, found: Sequence[dict[str, Any]], empty_s: float) -> list[Figure]:
+    apart = [(one["collbench_p50_s"], one["alone_p50_s"]) for one in found if "alone_p50_s" in one]
+    within = [one["collbench_s"] / one["own_s"] for one in found if "own_s" in one]
     return [
-        timed(f"{stack}: collbench", (ours for ours, _ in those), MICROSECONDS),
-        timed(f"{stack}: its own loop", (theirs for _, theirs in those), MICROSECONDS),
-        timed(f"{stack}: ratio within pairs", (ours / theirs for ours, theirs in those), RATIO, below=_MOST),
-        timed(f"{stack}: the harness's loop, as a share of its own", (empty_s / theirs for _, theirs in those), RATIO, below=_MOST - 1),
+        timed(f"{stack}: collbench", (ours for ours, _ in apart), MICROSECONDS),
+        timed(f"{stack}: its own loop", (theirs for _, theirs in apart), MICROSECONDS),
+        timed(f"{stack}: ratio within pairs of launches", (ours / theirs for ours, theirs in apart), RATIO, below=_MOST),
+        timed(f"{stack}: ratio in turn within a launch", within, RATIO, below=_MOST),
+        timed(f"{stack}: the harness's loop, as a share of its own", (empty_s / theirs for _, theirs in apart), RATIO, below=_MOST - 1),
     ]
 
 

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from tests.benchmarks.stacks.loop import Opened, Place, main
+from tests.benchmarks.stacks.loop import Call, Opened, Place, main
+
+
+def ready(place: Place) -> Call:
+    """An all-reduce of zeros in place, whose sum does not grow, on what is open."""
+    import torch
+
+    tensor = torch.zeros(place.count)
+    return lambda: torch.distributed.all_reduce(tensor)
 
 
 def open_stack(place: Place) -> Opened:
-    """An all-reduce of zeros in place: its sum does not grow."""
+    """Gloo over loopback."""
     import torch
 
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo", init_method=f"tcp://{place.addresses[0]}", rank=place.rank, world_size=place.ranks)
-    tensor = torch.zeros(place.count)
-    return lambda: torch.distributed.all_reduce(tensor), torch.distributed.destroy_process_group
+    return ready(place), torch.distributed.destroy_process_group
 
 
 if __name__ == "__main__":

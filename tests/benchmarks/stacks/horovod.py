@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import os
 
-from tests.benchmarks.stacks.loop import Opened, Place, main
+from tests.benchmarks.stacks.loop import Call, Opened, Place, main
+
+
+def ready(place: Place) -> Call:
+    """An all-reduce of zeros in place, whose sum does not grow, on what is open."""
+    import horovod.torch as hvd
+    import torch
+
+    tensor = torch.zeros(place.count)
+    return lambda: hvd.allreduce_(tensor, op=hvd.Sum, name="sum")
 
 
 def open_stack(place: Place) -> Opened:
-    """An all-reduce of zeros in place: its sum does not grow. One host, so all ranks are local."""
+    """One host, so all ranks are local."""
     import horovod.torch as hvd
     import torch
     from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
@@ -24,8 +33,7 @@ def open_stack(place: Place) -> Opened:
         in_thread(server.serve_forever)
     torch.set_num_threads(1)
     hvd.init()
-    tensor = torch.zeros(place.count)
-    return lambda: hvd.allreduce_(tensor, op=hvd.Sum, name="sum"), hvd.shutdown
+    return ready(place), hvd.shutdown
 
 
 if __name__ == "__main__":

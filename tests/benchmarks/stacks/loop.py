@@ -1,4 +1,4 @@
-"""The loop that a stack's file runs: batches of all-reduces back to back, two clock readings per batch, nothing else."""
+"""The loop that a stack's file runs: batches of calls back to back, two clock readings per batch, nothing else."""
 
 from __future__ import annotations
 
@@ -39,22 +39,29 @@ class Place:
         return self.n_bytes // 4
 
 
-Opened = tuple[Callable[[], object], Callable[[], object]]
+Call = Callable[[], object]  # the stack's operation, once, done when it returns
+Opened = tuple[Call, Callable[[], object]]
+
+
+def operation_of(stack: str) -> str:
+    """What a stack is measured with: a ping-pong where it has messages alone, whose time here is the whole round trip."""
+    return "p2p_latency" if stack == "zmq" else "allreduce"
 
 
 def main(open_stack: Callable[[Place], Opened]) -> None:
-    """Opens the stack: (one all-reduce that is done when it returns, what closes the stack). Rank 0 prints seconds per call, per batch."""
+    """Opens the stack: (its call, what closes it). Rank 0 prints seconds per call, per batch."""
     place = Place.from_environment(os.environ)
     call, close = open_stack(place)
     for _ in range(place.warmup):
         call()
-    samples = [_batch(call, place.batch) for _ in range(place.batches)]
+    samples = [seconds_of(call, place.batch) for _ in range(place.batches)]
     close()
     if place.rank == 0:
         print(json.dumps({"p50_s": statistics.median(samples), "samples_s": samples}), flush=True)
 
 
-def _batch(call: Callable[[], object], n: int) -> float:
+def seconds_of(call: Call, n: int) -> float:
+    """Seconds per call of n calls back to back."""
     start = time.perf_counter()
     for _ in range(n):
         call()

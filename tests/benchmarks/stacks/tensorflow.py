@@ -6,23 +6,27 @@ import json
 import os
 from importlib import import_module
 
-from tests.benchmarks.stacks.loop import Opened, Place, main
+from tests.benchmarks.stacks.loop import Call, Opened, Place, main
+
+_KEY = 2_000_000  # of the group: apart from those of who opened the stack
+
+
+def ready(place: Place) -> Call:
+    """All-reduce in a ring, on what is open; `.numpy()` waits for the result and copies it. The tensor is made before."""
+    tf = import_module("tensorflow")
+    words = {"group_size": place.ranks, "group_key": _KEY, "instance_key": 1, "ordering_token": []}
+    words |= {"merge_op": "Add", "final_op": "Id", "communication_hint": "ring", "input": tf.zeros(place.count)}
+    return lambda: tf.raw_ops.CollectiveReduceV2(**words).numpy()
 
 
 def open_stack(place: Place) -> Opened:
-    """All-reduce in a ring over gRPC; `.numpy()` waits for the result and copies it. The tensor is made before."""
+    """gRPC over loopback."""
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     cluster = {"worker": list(place.addresses)}
     os.environ["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": place.rank}})
     tf = import_module("tensorflow")
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
-    words = {"group_size": place.ranks, "group_key": 1_000_001, "instance_key": 1, "ordering_token": []}
-    words |= {"merge_op": "Add", "final_op": "Id", "communication_hint": "ring", "input": tf.zeros(place.count)}
-
-    def allreduce() -> object:
-        return tf.raw_ops.CollectiveReduceV2(**words).numpy()
-
-    return allreduce, lambda: strategy  # must live as long as it is used; the process's end stops its server
+    return ready(place), lambda: strategy  # must live as long as it is used; the process's end stops its server
 
 
 if __name__ == "__main__":

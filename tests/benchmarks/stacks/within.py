@@ -1,0 +1,80 @@
+"""python -m tests.benchmarks.stacks.within STACK   a rank: the stack's own call and collbench's, in turn on what collbench opened.
+
+Launches of one stack differ by more than what is asked of the harness; batches a few milliseconds apart in one launch do not.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any
+
+from collbench.backends.backend import Settings
+from collbench.backends.habits import habits
+from collbench.backends.registry import backend_class
+from collbench.launch.detect import detect
+from collbench.operations.dtypes import dtype_named
+from collbench.operations.plan import Sweep
+from collbench.operations.registry import operations
+from collbench.runner.one_cell import Stage, make_groups, prepare
+from collbench.runner.turn import placed
+from collbench.timing.loop import Loop
+from collbench.world.world import World
+from tests.benchmarks.stacks.loop import Place, operation_of, seconds_of
+
+_TIMEOUT_S = 60
+Both = tuple[Callable[[int], float], Callable[[int], float]]
+
+
+@contextmanager
+def opened(stack: str, place: Place) -> Iterator[Both]:
+    """What times n calls of (collbench's loop, the stack's own), in seconds per call."""
+    info = detect(os.environ)
+    assert info is not None, "started with RANK and WORLD_SIZE"
+    world, backend = World(info, _TIMEOUT_S), backend_class(stack)()
+    backend.open(world, Settings(timeout_s=_TIMEOUT_S))
+    try:
+        loop = _loop(stack, place, world, backend)
+        own = import_module(f"tests.benchmarks.stacks.{stack}").ready(place)
+        yield lambda n: float(loop.run(1, n)[0, 0]) / n, lambda n: seconds_of(own, n)
+    finally:
+        backend.close()
+        world.close()
+
+
+def _loop(stack: str, place: Place, world: World, backend: Any) -> Loop:
+    """The loop that `collbench OPERATION --mode pipelined --buffers fixed` runs."""
+    operation = operations()[operation_of(stack)]
+    sweep = Sweep((operation,), (place.n_bytes,), (dtype_named("float32"),), mode="pipelined", buffers="fixed", habits=habits)
+    (cell,) = sweep.cells(stack, place.ranks)
+    stage = Stage(backend, make_groups(backend, [(operation, cell)], world), None)
+    ready = prepare(operation, placed(cell, operation, backend), stage, world)
+    assert not isinstance(ready, str), ready
+    return ready.loop
+
+
+def main(stack: str, place: Place) -> None:
+    """Warms both up, then a batch of each in turn, either first as often. Rank 0 prints the medians of both, in seconds per call."""
+    with opened(stack, place) as (ours, theirs):
+        for each in (ours, theirs):
+            each(place.warmup)
+        found = [_pair(i, ours, theirs, place.batch) for i in range(place.batches)]
+    if place.rank == 0:
+        medians = [statistics.median(column) for column in zip(*found, strict=True)]
+        print(json.dumps(dict(zip(("collbench_s", "own_s"), medians, strict=True))), flush=True)
+
+
+def _pair(i: int, ours: Callable[[int], float], theirs: Callable[[int], float], n: int) -> tuple[float, float]:
+    if i % 2:
+        second, first = theirs(n), ours(n)
+        return first, second
+    return ours(n), theirs(n)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Place.from_environment(os.environ))
