@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import math
 import os
 import random
 import shutil
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import NoReturn, TypeVar
 
 import pytest
+from hypothesis import settings
 
 from tests.beds import Hosts, Missing, SlurmBed
 from tests.beds.bed import Bed
@@ -22,7 +24,11 @@ from tests.fake_gpu import Missing as NoDouble
 
 ROOT = Path(__file__).parent.parent
 LONG = "COLLBENCH_LONG"  # a variable and not only an option: lists are sampled while modules are imported, in child processes too
+TURNS = "COLLBENCH_TURNS"  # of so many commits one runs a test that is marked `in_turn`; CI has more time than whoever types `make test`
 REQUIRED = "TESTBEDS_REQUIRED"  # set where a missing bed is a failure and not a reason to skip: in CI
+
+settings.register_profile("untimed", deadline=None)  # no example asserts a time, and one that waits for a disk is no failure
+settings.load_profile("untimed")
 
 T = TypeVar("T")
 B = TypeVar("B", bound=Bed)
@@ -87,14 +93,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _another_time(items: Sequence[pytest.Item]) -> set[pytest.Item]:
-    """Of those marked `in_turn` the four fifths that other commits draw; tests that share a dear set-up name it, and go together."""
+    """Of those marked `in_turn` those that other commits draw; tests that share a dear set-up name it, and go together."""
     groups: dict[str, list[pytest.Item]] = {}
     for item in items:
         if marker := item.get_closest_marker("in_turn"):
             groups.setdefault(str(marker.args[0]) if marker.args else item.nodeid, []).append(item)
-    seed = commit_seed()
+    seed, turns = commit_seed(), int(os.environ.get(TURNS, "12"))
     drawn = sorted(groups, key=lambda name: random.Random(f"{seed} {name}").random())
-    return {item for name in drawn[(len(drawn) + 4) // 5 :] for item in groups[name]}
+    return {item for name in drawn[math.ceil(len(drawn) / turns) :] for item in groups[name]}
 
 
 def cannot(why: object) -> NoReturn:

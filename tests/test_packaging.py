@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import LONG, sample
+from tests.conftest import LONG, TURNS, sample
 
 ROOT = Path(__file__).parent.parent
 
@@ -220,19 +220,22 @@ def test_the_second_environment_has_open_mpi_and_borrows_torch(openmpi_python: s
 
 
 @pytest.mark.in_turn  # starts pytest twice
-def test_a_fifth_of_what_comes_in_turn_runs_and_what_shares_a_set_up_goes_together(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("turns", "drawn"), [("5", {(3, 0), (2, 5)}), ("12", {(1, 0), (0, 5)}), ("1", {(10, 5)})])
+def test_what_comes_in_turn_runs_as_often_as_told_and_what_shares_a_set_up_goes_together(
+    tmp_path: Path, turns: str, drawn: set[tuple[int, int]]
+) -> None:
     marked = "".join(f"@pytest.mark.in_turn\ndef test_{k}(): pass\n\n" for k in range(10))
     shared = "".join(f"@pytest.mark.in_turn('one')\ndef test_shared_{k}(): pass\n\n" for k in range(5))
     (tmp_path / "test_some.py").write_text(f"import pytest\n\n{marked}{shared}def test_always(): pass\n")
-    found = _collected(tmp_path)
+    found = _collected(tmp_path, turns=turns)
     singles, together = [name for name in found if len(name) == len("test_0")], [name for name in found if "shared" in name]
-    assert "test_always" in found and (len(singles), len(together)) in {(3, 0), (2, 5)}
-    assert len(_collected(tmp_path, "--long")) == 16
+    assert "test_always" in found and (len(singles), len(together)) in drawn
+    assert len(_collected(tmp_path, "--long", turns=turns)) == 16
 
 
-def _collected(folder: Path, *options: str) -> list[str]:
+def _collected(folder: Path, *options: str, turns: str) -> list[str]:
     """The names of the tests in a folder that would run."""
     words = [sys.executable, "-m", "pytest", "-q", "-p", "tests.conftest", "--collect-only", "-c", str(ROOT / "pyproject.toml")]
-    environment = {name: value for name, value in os.environ.items() if name != LONG}
+    environment = {name: value for name, value in os.environ.items() if name != LONG} | {TURNS: turns}
     done = subprocess.run([*words, str(folder), *options], cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
     return re.findall(r"::(test_\w+)", done.stdout)

@@ -109,12 +109,15 @@ class HuntListening(Listening):
         self._reporter.note(f"recommendation: {path}")
 
     def _apply(self, folder: Path, told: dict[str, Any], event: Callable[..., None]) -> None:
-        """Each drain is kept as soon as it is done, with the line that undoes it: whatever ends this process, Ctrl-C or a full disk."""
-        from collbench.hunt.drain import apply, parse_cap
+        """Each drain is kept before it is asked for and once it is done, with the line that undoes it: whatever ends this process."""
+        from collbench.hunt.drain import BEGUN, apply, parse_cap
 
         def keep(entry: dict[str, Any]) -> None:
             event("drain", **entry)
-            told["applied"].append(entry)
+            kept = told["applied"]
+            if kept and kept[-1]["action"] == BEGUN:  # it ended
+                kept.pop()
+            kept.append(entry)
             _stored(folder, told)
 
         applied = apply(told, parse_cap(self._arguments.max_drain), os.environ, note=keep)

@@ -16,7 +16,7 @@ from collbench.hunt.verdict import CONFIRMED
 from collbench.results.folder import utc
 from collbench.topology.text import printable
 
-DRAINED, LEFT, FAILED = "drained", "left", "failed"
+BEGUN, DRAINED, LEFT, FAILED = "begun", "drained", "left", "failed"
 DEFAULT_CAP = "2%"
 _CAP = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*%|([0-9]{1,9})", re.ASCII)
 _FORMS = "give a share of the cluster's nodes (--max-drain 2%) or a number of nodes (--max-drain 3)"
@@ -39,7 +39,7 @@ class Cap:
 class Applied:
     """What was done.
 
-    entries  by node, as recommendation.json keeps them: node, action ("drained", "left", "failed"), why, line, undo, when
+    entries  by node, as recommendation.json keeps them: node, action ("drained", "left" or "failed"), why, line, undo, when
     refused  the sentence why nobody is drained, "": nothing stood against it
     """
 
@@ -103,8 +103,9 @@ def apply(
 
     Where somebody else drains meanwhile, so that both together pass the cap, a node just drained is brought back.
 
-    `note` is called with each entry once it is done. What the manager refuses is a sentence in the result, and nothing is raised but
-    RunFailed where `note` does: no more is drained then, and the sentence tells what was, and how to undo it.
+    `note` is called before a node is asked for, with an entry that has begun, and again with what came of it: whatever ends this
+    process, its notes name every node that may be drained. What the manager refuses is a sentence in the result, and nothing is raised
+    but RunFailed where `note` does: no more is drained then, and the sentence tells what was, and how to undo it.
     """
     refused = _no_reason(told)
     found, why = (None, "") if refused else nodes(told["manager"], env, ask)
@@ -116,13 +117,13 @@ def apply(
     refused = _past_the_cap(cap, len(new), found, told["manager"])
     if refused:
         return _nobody_is(refused)
-    applied, drainer = Applied(), _Drainer(told["manager"], cap, env, ask, there)
+    applied, drainer = Applied(), _Drainer(told["manager"], cap, env, ask, there, note)
     for each in told["drains"]:
-        applied.entries.append(entry := drainer.drain(each))
         try:
+            applied.entries.append(entry := drainer.drain(each))
             note(entry)
         except CollbenchError as error:  # what was done must be known even where it can no longer be written
-            raise RunFailed(f"{error}; meanwhile {'; '.join(applied.lines())}") from error
+            raise RunFailed(f"{error}; meanwhile {'; '.join(applied.lines()) or 'nobody is drained'}") from error
     return applied
 
 
@@ -180,13 +181,17 @@ def _left(node: Node, drain: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _Drainer:
-    """Who drains, how many at most, and how it is asked; there: by name the nodes as they were at first."""
+    """Who drains, how many at most, and how it is asked; there: by name the nodes as they were at first.
+
+    note: is told of each node before it is asked for
+    """
 
     manager: str
     cap: Cap
     env: Mapping[str, str]
     ask: Ask
     there: Mapping[str, Node]
+    note: Callable[[dict[str, Any]], None]
 
     def drain(self, drain: Mapping[str, Any]) -> dict[str, Any]:
         """One node, unless it is drained already, or can no longer be within the cap; what came of it."""
@@ -198,6 +203,8 @@ class _Drainer:
         by_hand, tool = f"type by hand, where it is allowed: {line(self._words(drain))}", TOOLS[self.manager]
         if name not in self.there:
             return _entry(drain, FAILED, f"{name} is not drained: {tool} knows no node of that name; with its right name {by_hand}")
+        why = f"{tool} was asked to drain {name}, and what came of it is not known"
+        self.note(_entry(drain, BEGUN, why) | {"undo": line(undo_words(self.manager, name))})
         said = self.ask(self._words(drain), self.env)
         now = nodes(self.manager, self.env, self.ask)[0] or []  # what is now counts: an answer may be lost, and one of success may be wrong
         if any(node.name == name and node.drained for node in now):

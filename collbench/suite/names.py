@@ -8,7 +8,7 @@ from typing import Any
 from collbench.errors import UsageError
 from collbench.operations.dtypes import DTYPES, dtype_named
 from collbench.operations.operation import Operation
-from collbench.operations.registry import commands, operations
+from collbench.operations.registry import broken, commands, operations
 from collbench.suite.form import nearest
 from collbench.suite.suite import Suite, Table
 
@@ -59,6 +59,7 @@ def check_names(suite: Suite, backends: Collection[str]) -> None:
 
 def _wrong(table: Table, backends: Collection[str]) -> Iterator[str]:
     known_operations = dict.fromkeys([*commands(), *operations()])
+    yield from (f"operation {name!r}: {broken()[name]}" for name in table.values["operations"] if name in broken())
     yield from _unknown("operation", table.values["operations"], known_operations)
     yield from _unknown("backend", table.values.get("backends", ()), backends)
     yield from (f"dtype {name!r} is unknown: {nearest(name, DTYPES)}" for name in table.values.get("dtypes", ()) if not _is_type(name))

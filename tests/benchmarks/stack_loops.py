@@ -47,7 +47,7 @@ def measure(n: int = 10, stacks: Sequence[str] = STACKS) -> Outcome:
     raw += [{"stack": stack, **in_turn(stack)} for stack in here for _ in range(n)]
     return Outcome(
         "stack_loops",
-        f"1 MiB of float32 between two ranks on one host, each on a processor of its own: all-reduce, or ZeroMQ's ping-pong there and back. "
+        f"1 MiB of float32 between two ranks on one host, each on a processor of its own: all-reduce, or ZeroMQ's ping-pong. "
         f"Minimal loop: {_BATCHES} batches of {_BATCH} calls of the stack back to back, two clock readings per batch; collbench: "
         "`--mode pipelined`, which does the same. Rank 0's median. Launches of collbench and of the loop alone go in pairs; where launches "
         "of one stack differ by more than 5 % among themselves, these cannot tell. So within further launches both take turns, a batch "

@@ -134,14 +134,16 @@ def test_apply_drains_keeps_what_it_did_and_says_how_to_undo_it(tmp_path: Path, 
 
     def apply(told: Any, cap: Any, env: Any, note: Any) -> Any:
         there.update(stored=(tmp_path / "recommendation.json").is_file(), cap=cap.text)
-        note({"node": NAMES[3], "action": "drained"})
+        for action in ("begun", "drained"):
+            note({"node": NAMES[3], "action": action})
         return argparse.Namespace(lines=lambda: ["undo it with: this"], refused="")
 
     monkeypatch.setattr("collbench.hunt.drain.apply", apply)
     kept: list[Any] = []
     listening = concluded(typed(apply=True, max_drain="3"))
     listening.act(tmp_path, events(kept))
-    assert there == {"stored": True, "cap": "3"} and kept == [("drain", {"node": NAMES[3], "action": "drained"})]
+    assert there == {"stored": True, "cap": "3"}
+    assert kept == [("drain", {"node": NAMES[3], "action": action}) for action in ("begun", "drained")]
     assert json.loads((tmp_path / "recommendation.json").read_text())["applied"] == [{"node": NAMES[3], "action": "drained"}]
     assert listening._advice[-1] == "undo it with: this"
 
@@ -180,17 +182,17 @@ def test_what_was_drained_before_ctrl_c_is_kept_with_the_line_that_undoes_it(dra
     listening._verdict = TWO
     with pytest.raises(Interrupted):
         listening.act(tmp_path, events([]))
-    (applied,) = json.loads((tmp_path / "recommendation.json").read_text())["applied"]
-    assert (applied["node"], applied["action"], applied["undo"]) == (
-        NAMES[3], "drained", f"scontrol update NodeName={NAMES[3]} State=RESUME",
-    )  # fmt: skip
+    applied = json.loads((tmp_path / "recommendation.json").read_text())["applied"]
+    assert [(each["node"], each["action"], each["undo"]) for each in applied] == [
+        (NAMES[place], action, f"scontrol update NodeName={NAMES[place]} State=RESUME") for place, action in ((3, "drained"), (5, "begun"))
+    ]
 
 
 def test_where_the_disk_is_full_after_a_drain_the_sentence_says_how_to_undo_it(
     drained: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(folder: Path, told: Any) -> Path:
-        if told["applied"]:
+        if told["applied"] and told["applied"][-1]["action"] == "drained":
             raise OSError(errno.ENOSPC, "No space left on device")
         return folder / "recommendation.json"
 

@@ -17,7 +17,7 @@ from jsonschema import Draft202012Validator
 
 import collbench.hunt.recommendation as module
 from collbench.errors import RunFailed, UsageError
-from collbench.hunt.drain import DEFAULT_CAP, Applied, apply, check_apply, parse_cap
+from collbench.hunt.drain import DEFAULT_CAP, Applied, apply, check_apply, lines_of, parse_cap
 from collbench.hunt.managers import Said, ask_here
 from collbench.hunt.verdict import CLEARED
 from collbench.results.jsonl import to_page
@@ -112,7 +112,10 @@ class TestApply:
         found = apply(told, parse_cap("2%"), {}, noted.append, cluster)
         assert cluster.drained == ["node07"] and cluster.reasons["node07"] == told["drains"][0]["reason"]
         assert found.lines() == ["node07 is drained", "undo it with: scontrol update NodeName=node07 State=RESUME"]
-        assert noted == found.as_json() and (noted[0]["action"], noted[0]["node"]) == ("drained", "node07")
+        assert noted[1:] == found.as_json() and [(each["action"], each["node"]) for each in noted] == [
+            ("begun", "node07"),
+            ("drained", "node07"),
+        ]
         cluster(shlex.split(found.undo[0]), {})
         assert cluster.drained == []
 
@@ -203,7 +206,8 @@ class TestApply:
 
     def test_what_was_done_is_told_even_where_it_can_no_longer_be_written(self) -> None:
         def full(entry: dict[str, Any]) -> None:
-            raise RunFailed("results can no longer be written (No space left on device)")
+            if entry["action"] == "drained":
+                raise RunFailed("results can no longer be written (No space left on device)")
 
         cluster = Cluster()
         with pytest.raises(RunFailed) as error:
@@ -213,6 +217,33 @@ class TestApply:
             "undo it with: scontrol update NodeName=node07 State=RESUME"
         )
         assert cluster.drained == ["node07"]
+
+    def test_what_cannot_be_noted_before_is_not_asked_for(self) -> None:
+        def full(entry: dict[str, Any]) -> None:
+            raise RunFailed("results can no longer be written (No space left on device)")
+
+        cluster = Cluster()
+        with pytest.raises(RunFailed, match=r"^results can no longer be written .*; meanwhile nobody is drained$"):
+            apply(recommended(suspect()), parse_cap("2%"), {}, full, cluster)
+        assert cluster.drained == []
+
+    def test_a_call_that_never_returns_is_noted_before_with_the_line_that_undoes_it(self) -> None:
+        noted = list[dict[str, Any]]()
+
+        def interrupted(words: Sequence[str], env: Mapping[str, str]) -> Said:
+            if words[1] == "update":
+                raise KeyboardInterrupt
+            return cluster(words, env)
+
+        told, cluster = recommended(suspect()), Cluster()
+        with pytest.raises(KeyboardInterrupt):
+            apply(told, parse_cap("2%"), {}, noted.append, interrupted)
+        assert lines_of(noted) == [
+            "scontrol was asked to drain node07, and what came of it is not known",
+            "undo it with: scontrol update NodeName=node07 State=RESUME",
+        ]
+        stored = json.loads(to_page({**told, "applied": noted}))
+        Draft202012Validator(SCHEMA, format_checker=Draft202012Validator.FORMAT_CHECKER).validate(stored)
 
     def test_a_pod_whose_node_is_not_told_is_not_drained(self) -> None:
         told = recommended(manager="kubernetes", pods=True)

@@ -17,13 +17,15 @@ from tests.cli.command import Finished, run
 from tests.conftest import ROOT
 
 ENVIRONMENTS = {"jax": ".venv-jax", "tensorflow": ".venv-tensorflow", "horovod": ".venv-horovod"}
+BY_HAND = {"torchcomms": ".venv-torchcomms"}  # no recipe installs it: its backend's file says how it is built
+_FOLDERS = ENVIRONMENTS | BY_HAND
 PAYLOAD = 1448 / 1514  # bytes of TCP's payload in a full Ethernet frame, as the beds' shaper counts frames
 LINK_BYTES_PER_S = 125e6  # 1 Gbit/s
 
 
 def python_of(stack: str) -> Path | None:
     """The Python of a stack's environment, or None where `make plugin-environments` has not made it."""
-    python = ROOT / ENVIRONMENTS[stack] / "bin/python"
+    python = ROOT / _FOLDERS[stack] / "bin/python"
     whole = python.exists() and not (python.parents[1] / ".unfinished").exists()
     return python if whole else None
 
@@ -32,7 +34,8 @@ def environment_of(stack: str) -> str:
     """The same for a test, which is skipped where the environment is missing."""
     python = python_of(stack)
     if python is None:
-        pytest.skip(f"no {stack} here: `make plugin-environments` brings it into {ENVIRONMENTS[stack]}")
+        get = f"it is built by hand, see collbench/backends/{stack}.py" if stack in BY_HAND else "`make plugin-environments` brings it"
+        pytest.skip(f"no {stack} here: {get}, into {_FOLDERS[stack]}")
     return str(python)
 
 
@@ -58,6 +61,15 @@ def across(hosts: Hosts, stack: str, out: Path, words: Sequence[str], *, timeout
     said = [process.communicate(timeout=timeout + 10)[1] for process in launched]
     assert [process.returncode for process in launched] == [0] * hosts.count, said
     return read_run(out)
+
+
+def share_of_link(hosts: Hosts, stack: str, operation: str, out: Path, words: Sequence[str] = ()) -> float:
+    """What an operation of 16 MiB, which two hosts at 1 Gbit/s carry without an error, makes of the link's payload."""
+    line = [operation, "--backend", stack, "--sizes", "16M", "--iterations", "4", "--warmup", "2", *words]
+    (row,) = across(hosts, stack, out, line).rows
+    assert (row.na, row.wrong, row.nodes) == (None, 0, 2)
+    assert row.busbw_bytes_per_s is not None
+    return row.busbw_bytes_per_s / (PAYLOAD * LINK_BYTES_PER_S)
 
 
 def _rank_of(hosts: Hosts, rank: int) -> dict[str, str]:

@@ -2,13 +2,14 @@
 
 import json
 import os
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from collbench.backends import horovod_start
-from collbench.backends.backend import Unavailable
+from collbench.backends import horovod, horovod_start
+from collbench.backends.backend import Settings, Unavailable
 from collbench.backends.horovod import HorovodBackend
 from collbench.backends.horovod_binding import STEPS, why_not
 from collbench.backends.horovod_start import of_user, trouble
@@ -19,7 +20,7 @@ from tests.conftest import sample
 from tests.contract.launch import launch
 from tests.contract.test_every_cell import assert_as_promised, cells_of, launched
 from tests.helpers import make_cell
-from tests.plugins.stack import LINK_BYTES_PER_S, PAYLOAD, across, collbench_of, environment_of, rows_of
+from tests.plugins.stack import collbench_of, environment_of, rows_of, share_of_link
 
 SUMS = ["float64", "float32", "float16", "int64", "int32"]
 in_turn = pytest.mark.in_turn
@@ -77,6 +78,69 @@ def test_what_the_user_has_set_is_kept_for_the_row():
         "horovod_cache_capacity": "0",
         "horovod_cycle_time": "0.1",
     }
+
+
+class StandInHorovod:
+    """Starts and process sets, as they were asked for; no Horovod can be had without its build."""
+
+    def __init__(self):
+        self.said, self.global_process_set = [], "all"
+
+    def init(self):
+        self.said.append(("init", os.environ["HOROVOD_DYNAMIC_PROCESS_SETS"]))
+
+    def shutdown(self):
+        self.said.append(("shutdown",))
+
+    def add_process_set(self, ranks):
+        self.said.append(("set", *ranks))
+        return f"of {ranks}"
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    """Opens the backend over a stand-in for Horovod, in a world of 4; the user's settings as given."""
+
+    def open_(**user):
+        for name in [name for name in os.environ if name.startswith("HOROVOD_")]:
+            monkeypatch.delenv(name)
+        for name, value in user.items():
+            monkeypatch.setenv(name, value)
+        hvd, torch = StandInHorovod(), SimpleNamespace(set_num_threads=lambda n: None, __version__="2.13.0")
+        monkeypatch.setattr(horovod, "load_horovod", lambda: hvd)
+        monkeypatch.setattr(horovod, "load_torch", lambda: torch)
+        monkeypatch.setattr(horovod, "rendezvous", lambda world: nullcontext())
+        monkeypatch.setattr(horovod, "interface_with", lambda address: "lo")
+        me = SimpleNamespace(rank=0, host="here", address="127.0.0.1")
+        world = SimpleNamespace(rank=0, size=4, me=me, hosts=["here"], on_host=lambda host=None: [me])
+        monkeypatch.setattr(os, "environ", dict(os.environ))
+        backend = HorovodBackend()
+        backend.open(world, Settings())
+        return backend, hvd.said
+
+    return open_
+
+
+def test_it_starts_again_for_the_first_group_and_the_row_says_so(opened):
+    backend, said = opened()
+    assert (backend.communicator((0, 1, 2, 3)), said) == ("all", [("init", "0")])
+    assert backend.versions()["horovod_dynamic_process_sets"] == "0"
+    assert [backend.communicator(ranks) for ranks in ((1, 0), (2, 3), (0, 1))] == ["of [0, 1]", "of [2, 3]", "of [0, 1]"]
+    assert said == [("init", "0"), ("shutdown",), ("init", "1"), ("set", 0, 1), ("set", 2, 3)]
+    assert backend.versions()["horovod_dynamic_process_sets"] == "1"
+
+
+def test_a_user_who_has_room_made_for_groups_has_it_from_the_start(opened):
+    backend, said = opened(HOROVOD_DYNAMIC_PROCESS_SETS="1")
+    backend.communicator((0, 1))
+    assert (said, backend.versions()["horovod_dynamic_process_sets"]) == ([("init", "1"), ("set", 0, 1)], "1")
+
+
+def test_where_the_user_wants_none_and_a_group_needs_it_the_row_says_what_was(opened):
+    backend, _ = opened(HOROVOD_DYNAMIC_PROCESS_SETS="0")
+    assert backend.versions()["horovod_dynamic_process_sets"] == "0"
+    backend.communicator((0, 1))
+    assert backend.versions()["horovod_dynamic_process_sets"] == "1"
 
 
 class StandInTorch:
@@ -206,8 +270,5 @@ def test_two_hosts_use_most_of_the_link_between_them_and_never_more(hosts, tmp_p
     between = hosts(2, "1gbit")
     least = {"allreduce": 0.5, "allgather": 0.25, "broadcast": 0.5, "alltoall": 0.25, "reducescatter": 0.2}  # seen: .99, .49, 1.0, .49, .53
     for operation in sample(sorted(least), 2):
-        words = [operation, "--backend", "horovod", "--sizes", "16M", "--iterations", "4", "--warmup", "2"]
-        (row,) = across(between, "horovod", tmp_path / operation, words).rows
-        share = row.busbw_bytes_per_s / (PAYLOAD * LINK_BYTES_PER_S)
-        assert (row.na, row.wrong, row.nodes) == (None, 0, 2)
+        share = share_of_link(between, "horovod", operation, tmp_path / operation)
         assert least[operation] <= share <= 1.01, (operation, share)  # the shaper lets 256 kbit pass at once

@@ -7,7 +7,7 @@ from tests.beds.stacks import STACKS, page
 from tests.benchmarks import stack_loops
 from tests.benchmarks.stacks.loop import Place
 from tests.conftest import ROOT
-from tests.plugins.stack import environment_of
+from tests.plugins.stack import ENVIRONMENTS, environment_of
 
 REPORTS = ROOT / "reports/stacks"
 
@@ -38,8 +38,19 @@ def test_what_the_harness_adds_to_a_call_is_less_than_5_percent_of_a_tenth_of_a_
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("stack", stack_loops.STACKS)
 def test_the_harness_and_the_stacks_own_loop_are_measured_in_pairs(stack):
-    if stack != "gloo":
+    if stack in ENVIRONMENTS:
         environment_of(stack)
     ours, theirs = stack_loops.through(stack, warmup=2, batches=3), stack_loops.alone(stack, warmup=2, batches=3)
     assert 0 < theirs < 10
     assert 0 < ours < 10
+
+
+@pytest.mark.long
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("stack", stack_loops.STACKS)
+def test_the_two_take_turns_within_a_launch(stack):
+    if stack in ENVIRONMENTS:
+        environment_of(stack)
+    found = stack_loops.in_turn(stack, warmup=2, batches=4)
+    assert set(found) == {"collbench_s", "own_s"}
+    assert all(0 < value < 10 for value in found.values()), found

@@ -18,17 +18,10 @@ from tests.conftest import ROOT, sample
 from tests.contract.launch import launch
 from tests.contract.test_every_cell import assert_as_promised, cells_of, launched
 from tests.helpers import make_cell
+from tests.plugins.stack import environment_of, share_of_link
 
 in_turn = pytest.mark.in_turn
 BUILT = {"torchcomms": "0.3.0", "torch": "2.13.0"}
-
-
-def environment() -> str:
-    """The Python of a build, for a test that is skipped without one."""
-    python = ROOT / ".venv-torchcomms/bin/python"
-    if not python.exists():
-        pytest.skip("no torchcomms here: it is built by hand, into .venv-torchcomms (see collbench/backends/torchcomms.py)")
-    return str(python)
 
 
 def made_up_installation(monkeypatch, versions, backends=()):
@@ -103,7 +96,7 @@ def test_a_broken_one_is_one_sentence_and_exit_code_2(tmp_path):
 @in_turn
 @pytest.mark.parametrize("n", [2, *sample([3], 0)])
 def test_every_operation_is_right_or_not_applicable(n):
-    asked, outcome = launched("torchcomms", n, environment())
+    asked, outcome = launched("torchcomms", n, environment_of("torchcomms"))
     assert outcome.code == 0, outcome.stderr
     for row, cell in zip(outcome.rows, cells_of(asked, "torchcomms", n), strict=True):
         assert_as_promised(row, cell, "torchcomms", n)
@@ -113,7 +106,17 @@ def test_every_operation_is_right_or_not_applicable(n):
 def test_groups_side_by_side_and_what_the_rows_say_of_the_library(tmp_path: Path):
     names = ["allreduce", "broadcast", "allgather", "alltoall", "reducescatter", "gather", "scatter", "barrier"]
     asked = [{"operations": names, "sizes": [1003], "dtypes": ["float32"], "roots": [1], "split": "MOD 2"}]
-    found = launch(tmp_path, "torchcomms", 4, asked, python=environment())
+    found = launch(tmp_path, "torchcomms", 4, asked, python=environment_of("torchcomms"))
     assert (found.code, {(row.na, row.wrong, row.group) for row in found.rows}) == (0, {(None, 0, "MOD 2")}), found.stderr
     told = found.rows[0].evidence["libraries"]
     assert (told["torchcomms"].partition(".")[0], told["torchcomms_backend"]) == ("0", "gloo")
+
+
+@in_turn
+@pytest.mark.hosts
+def test_two_hosts_use_most_of_the_link_between_them_and_never_more(hosts, tmp_path):
+    between = hosts(2, "1gbit")
+    least = {"allreduce": 0.5, "allgather": 0.5, "broadcast": 0.5}
+    for operation in sample(sorted(least), 1):
+        share = share_of_link(between, "torchcomms", operation, tmp_path / operation)
+        assert least[operation] <= share <= 1.01, (operation, share)  # the shaper lets 256 kbit pass at once

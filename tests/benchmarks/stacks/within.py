@@ -42,6 +42,7 @@ def opened(stack: str, place: Place) -> Iterator[Both]:
         loop = _loop(stack, place, world, backend)
         own = import_module(f"tests.benchmarks.stacks.{stack}").ready(place)
         yield lambda n: float(loop.run(1, n)[0, 0]) / n, lambda n: seconds_of(own, n)
+        world.agree(None, "ending")
     finally:
         backend.close()
         world.close()

@@ -1,0 +1,22 @@
+"""Names in a suite that depend on what is installed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from collbench.errors import UsageError
+from collbench.operations.plugins import Broken
+from collbench.suite import names
+from collbench.suite.suite import read_suite
+
+
+def test_an_operation_of_a_plug_in_that_is_broken_is_told_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    why = Broken("plug-in 'shift' (shifting:SHIFT) does not load (ImportError: no rings)", "mend or uninstall shifting")
+    monkeypatch.setattr(names, "broken", lambda: {"shift": why})
+    file = tmp_path / "a.toml"
+    file.write_text("schema = 1\n[[sweeps]]\nname = 'large'\noperations = ['shift']\n")
+    with pytest.raises(UsageError) as told:
+        names.check_names(read_suite(str(file)), ["mpi"])
+    assert str(told.value) == f"suite {file}, sweeps[1] 'large': operation 'shift': {why}"
