@@ -16,6 +16,8 @@ from collbench.operations.operation import Operation, Place
 # Public captures of real machines beside this checkout; what reads them is skipped where they are not.
 CAPTURED_MACHINES = Path(__file__).parents[2] / "shared" / "machines"
 
+OF_THE_MACHINE = frozenset({"cpu_shared", "straggler"})  # flags that a busy machine may add to any row, a simulated one, too
+
 FITTING = [(dtype, redop) for dtype in DTYPES for redop in ("sum", "prod", "min", "max", "avg", "band", "bor", "bxor")
            if not redop_misfit(redop, DTYPES[dtype])]  # fmt: skip
 

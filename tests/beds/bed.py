@@ -155,7 +155,11 @@ def _remove(number: int) -> None:
         _ip("link", "del", link)
     for host in namespaces(number):
         _ip("netns", "del", host)
+    until = time.monotonic() + 3.0
     shutil.rmtree(folder, ignore_errors=True)
+    while folder.exists() and time.monotonic() < until:  # what has just been killed may have written once more
+        time.sleep(0.05)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _end(folder: Path) -> None:

@@ -51,6 +51,7 @@ JobCompType=jobcomp/none
 
 RUNNING = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING")
 
+_IDLE_WITHIN_S = 60
 _CUT = "mpi/pmi2: value not properly terminated in client request"
 _SHORT_ADDRESSES = {"MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "tcp"}
 
@@ -180,13 +181,13 @@ class SlurmBed(Bed):
         return f"NodeName={node} Name=gpu Type=h100 File={self.folder}/gpu[0-{self.gpus - 1}]\n"
 
     def _wait(self) -> None:
-        until = time.monotonic() + 20
+        until = time.monotonic() + _IDLE_WITHIN_S
         while time.monotonic() < until:
             if self.call(["sinfo", "--noheader", "--states=idle", "--format=%D"], timeout=10).stdout.strip() == str(self.count):
                 return
             time.sleep(0.05)
         logs = "\n".join(path.read_text()[-600:] for path in sorted((self.folder / "log").iterdir()))
-        raise Missing(f"the {self.count} Slurm nodes did not become idle within 20 s: {logs}")
+        raise Missing(f"the {self.count} Slurm nodes did not become idle within {_IDLE_WITHIN_S} s: {logs}")
 
 
 def _first_job() -> int:

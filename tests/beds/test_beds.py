@@ -18,6 +18,7 @@ from tests.beds import Hosts, SlurmBed
 from tests.beds.bed import links, namespaces, processes
 
 ROOT = Path(__file__).parents[2]
+PAYLOAD, BURST = 1448 / 1514, 256 << 10  # of a full frame; what the shaper lets pass after a rest
 
 # The clock starts behind the first 2 MB, as the shapers let their burst pass unshaped.
 RECEIVE = """
@@ -51,13 +52,23 @@ with Hosts(1, None) as hosts:
 def test_a_link_carries_its_rate_less_the_headers(hosts: Callable[..., Hosts]) -> None:
     bed = hosts(2, "200mbit")
     size = 8_000_000
+    for _ in range(3):  # a busy machine carries too little, or lets a burst follow the clock's start; more than that would be wrong at once
+        read = rate(bed, size) * 8 / 200e6
+        assert read < PAYLOAD * (1 + BURST / (size - 2_000_000))
+        if 0.90 < read < 0.97:
+            return
+    pytest.fail(f"read {read:.3f} of the link's rate in the last of 3 attempts")
+
+
+def rate(bed: Hosts, size: int) -> float:
+    """Bytes per second that arrive of so many, behind the first."""
     receiver = bed.start(1, [sys.executable, "-c", RECEIVE, bed.addresses[1], str(size)])
     assert receiver.stdout is not None
     assert receiver.stdout.readline() == "listening\n"
     sent = bed.run(0, [sys.executable, "-c", SEND, bed.addresses[1], str(size)], timeout=20)
     out, errors = receiver.communicate(timeout=20)
     assert (sent.returncode, receiver.returncode) == (0, 0), sent.stderr + errors
-    assert 0.90 < float(out) * 8 / 200e6 < 0.97
+    return float(out)
 
 
 @pytest.mark.hosts
@@ -78,9 +89,10 @@ def test_two_beds_live_side_by_side(hosts: Callable[..., Hosts]) -> None:
 
 @pytest.mark.hosts
 def test_a_command_ends_at_its_timeout_with_all_its_children(hosts: Callable[..., Hosts]) -> None:
+    bed = hosts(1, None)
     start = time.monotonic()
-    assert hosts(1, None).run(0, ["sh", "-c", "sleep 100 & wait"], timeout=0.3).returncode == 124
-    assert time.monotonic() - start < 5
+    assert bed.run(0, ["sh", "-c", "sleep 100 & wait"], timeout=0.3).returncode == 124
+    assert time.monotonic() - start < 30  # and not the 100 of its child
 
 
 @pytest.mark.hosts

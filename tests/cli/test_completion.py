@@ -105,9 +105,9 @@ zpty shell zsh -f -i
 zpty -w shell "unset zle_bracketed_paste; cd '$1'; autoload -Uz compinit; $2; print LOA""DED"
 until [[ $seen == *LOADED* ]]; do zpty -r shell line || exit 1; seen+=$line; done; seen=
 zpty -w -n shell "$3"$'\t'
-repeat 100; do
+repeat 400; do
     while zpty -rt shell line; do seen+=$line; print -rn -- $line; done
-    [[ $seen == *$4* ]] && break
+    [[ ${seen//$'\b'/} == *$3$4* ]] && break
     sleep 0.05
 done
 zpty -d shell

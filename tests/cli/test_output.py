@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import fcntl
 import io
@@ -112,6 +113,7 @@ class Terminal:
 
     def __init__(self, folder: Path, *argv: str, **variables: str) -> None:
         self.seen, (self._ours, theirs) = "", pty.openpty()
+        self._decoder = codecs.getincrementaldecoder("utf-8")()  # a read may end within a character
 
         def take_the_terminal() -> None:
             os.setsid()
@@ -130,7 +132,7 @@ class Terminal:
         """Reads until enough was seen, or to the end."""
         while not enough():
             try:
-                self.seen += os.read(self._ours, 65536).decode()
+                self.seen += self._decoder.decode(os.read(self._ours, 65536))
             except OSError:  # EIO: the last process has left the terminal
                 break
         return self.seen

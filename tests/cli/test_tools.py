@@ -81,7 +81,7 @@ BROKEN = [
     ("print('\\x1b[2Jgarbage')", "pass", "iperf3 printed no JSON: ?[2Jgarbage"),
     ("sys.exit('out of memory')", "pass", "iperf3 failed: out of memory"),
     (f"{GOOD}; sys.exit('later')", "pass", "iperf3 failed with code 1: later"),
-    ("time.sleep(60)", "pass", "iperf3 did not end within 1 s"),
+    ("time.sleep(60)", "pass", "iperf3 did not end within 6 s"),
     (GOOD, "sys.exit('the port is taken')", "iperf3 ended before it listened: the port is taken"),
 ]
 
@@ -89,7 +89,7 @@ BROKEN = [
 @pytest.mark.in_turn
 @pytest.mark.parametrize(("client", "server", "why"), BROKEN, ids=["garbage", "exits 1", "figures and exits 1", "hangs", "no server"])
 def test_a_tool_that_misbehaves_is_a_row_with_its_reason(client: str, server: str, why: str, tmp_path: Path) -> None:
-    done = run(tmp_path, *PAIRS[:-1], "1.5", "--tools", "iperf3", env=double(tmp_path, client, server))
+    done = run(tmp_path, *PAIRS[:-1], "8", "--tools", "iperf3", env=double(tmp_path, client, server))
     assert done.returncode == 0, done.stderr
     rows = theirs(tmp_path)
     assert len(rows) == 2 and all(row.na and row.na.endswith(why) and row.time_s is None for row in rows), rows
@@ -112,7 +112,7 @@ def test_the_tools_have_the_budget_once_more_and_no_longer(tmp_path: Path) -> No
 @pytest.mark.parametrize("blow", ["interrupt", "kill"])
 def test_nothing_is_left_of_a_launch_that_ends_early(blow: str, tmp_path: Path) -> None:
     line = start(tmp_path, *PAIRS, "--tools", "iperf3", env=double(tmp_path, "time.sleep(60)"))
-    until(lambda: tools(tmp_path, "--client"), "the tool", 30)
+    until(lambda: tools(tmp_path, "--client", "timeout"), "the tool", 30)
     if blow == "kill":
         (rank,) = {parent(each) for each in tools(tmp_path, "--client", "timeout")}
         os.kill(rank, signal.SIGKILL)

@@ -13,6 +13,7 @@ from collbench.results.reader import Run, read_run
 from tests.cli.command import PROGRAM, running, start, until
 
 TIMEOUT_S = 4
+_LATE = ("hang: opening ", "hang: looking for ", "did not join within ", "found no rank 0 ")
 
 
 class Launch:
@@ -30,7 +31,7 @@ class Launch:
             until(lambda: self.process.poll() is not None or (cells.exists() and cells.stat().st_size), "the first row", 60)
             if self.process.poll() is None:
                 break
-            assert "hang: opening " in self.said or "hang: looking for " in self.said, self.said
+            assert any(words in self.said for words in _LATE), self.said
         assert self.process.poll() is None, self.said
         self.parent = self.process.pid
         self.pids = [member["pid"] for member in json.loads((folder / "run" / "run.json").read_text())["rank_map"]]

@@ -112,7 +112,7 @@ class TestStopped:
         one.everybody_left()
 
     def test_a_pause_shorter_than_the_deadline_does_no_harm(self, launch: Callable[..., Launch]) -> None:
-        one = launch("allreduce", "--sizes", "8,1K,1K-4M", "-n", "20", "--out", "run", "--backend", "mpi")
+        one = launch("allreduce", "--sizes", "8,1K,1K-32M", "-n", "20", "--out", "run", "--backend", "mpi")  # for long enough to be stopped
         os.kill(one.pids[1], signal.SIGSTOP)
         with suppress(subprocess.TimeoutExpired):
             one.process.wait(1)
@@ -201,11 +201,11 @@ def test_mpiexec_lets_the_last_rank_leave_in_peace(tmp_path: Path) -> None:
 
 
 def test_a_launcher_that_started_fewer_ranks_than_was_said(tmp_path: Path) -> None:
-    line = " ".join((*PROGRAM, "allreduce --sizes 8 --backend mpi --timeout 2 --out run"))
+    line = " ".join((*PROGRAM, "allreduce --sizes 8 --backend mpi --timeout 6 --out run"))
     with socket.create_server(("", 0)) as free:
         port = str(free.getsockname()[1])
     told = {"WORLD_SIZE": "3", "MASTER_ADDR": "localhost", "MASTER_PORT": port}
     done = run(tmp_path, "-n", "2", "sh", "-c", f"RANK=$PMI_RANK exec {line}", program=(str(MPICH),), env=told)
     assert done.returncode == 4 and "Traceback" not in done.stderr
-    assert "rank 2 of 3 did not join within 2 s: see whether they started" in done.stderr
+    assert "rank 2 of 3 did not join within 6 s: see whether they started" in done.stderr
     assert not (tmp_path / "run").exists()

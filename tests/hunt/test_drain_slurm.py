@@ -132,6 +132,7 @@ def test_a_node_on_which_the_hunt_itself_still_runs_is_drained_too(bed: SlurmBed
         assert running(bed, job)
     finally:
         bed.must("scancel", job)
+        until(lambda: node(bed, bed.nodes[0])[0] in ("IDLE", "IDLE+DRAIN"), "the job's end", 30)
 
 
 @pytest.mark.parametrize(

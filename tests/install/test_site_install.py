@@ -16,6 +16,7 @@ from collbench import __version__
 from tests.conftest import cannot
 from tests.install.site import ROOT, Finished, Site, at_the_site, offline
 
+pytestmark = pytest.mark.timeout(240)  # the first of them builds the wheels and the site, too
 LMOD = Path("/usr/share/lmod/lmod/init/bash")
 
 

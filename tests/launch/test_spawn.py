@@ -57,7 +57,7 @@ def alive(pid):
         return False
 
 
-def wait_for(condition, what, timeout_s=8.0):
+def wait_for(condition, what, timeout_s=30.0):
     end = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < end, f"waited {timeout_s} s for {what}"
@@ -78,14 +78,17 @@ class TestOwnChildren:
     def test_a_killed_rank_is_named_and_the_others_are_ended(self, tmp_path, capfd):
         began = time.monotonic()
         assert start(tmp_path, "s60,k9") == 4
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 30  # and not the other's 60
         pid = (tmp_path / "rank-1").read_text().split()[0]
         assert f"rank 1 (pid {pid}) was killed by signal 9 (SIGKILL)" in capfd.readouterr().err
 
     def test_one_that_ignores_sigterm_is_killed(self, tmp_path, capfd):
-        stubborn = "import signal, time, os, sys\nif os.environ['COLLBENCH_RANK'] == '1': time.sleep(0.4); sys.exit(2)\n"
-        stubborn += "signal.signal(15, signal.SIG_IGN); time.sleep(60)"
-        code = start_local([], 2, mpi=False, mpiexec=None, env=os.environ, program=[sys.executable, "-c", stubborn], grace_s=0.3)
+        stubborn = "import signal, time, sys\nfrom pathlib import Path\nimport os\nready = Path(sys.argv[1])\n"
+        stubborn += "if os.environ['COLLBENCH_RANK'] == '1':\n while not ready.exists(): time.sleep(0.02)\n sys.exit(2)\n"
+        stubborn += "signal.signal(15, signal.SIG_IGN); ready.touch(); time.sleep(60)"
+        code = start_local(
+            [str(tmp_path / "ready")], 2, mpi=False, mpiexec=None, env=os.environ, program=[sys.executable, "-c", stubborn], grace_s=0.3
+        )
         assert code == 2
         assert "rank 0 did not end within 0.6 s of the first failure: killed" in capfd.readouterr().err
 
@@ -124,14 +127,14 @@ def parent(tmp_path, request):
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
 def test_whatever_ends_the_parent_ends_the_ranks(parent, number, code):
     parent.send_signal(number)
-    assert parent.wait(8) == code
+    assert parent.wait(30) == code
     wait_for(lambda: not any(alive(pid) for pid in parent.pids), "the ranks' end")
 
 
 @pytest.mark.parametrize("parent", ["own", "mpi"], indirect=True)
 def test_a_lost_terminal_ends_the_ranks_as_sigterm_does(parent):
     parent.send_signal(signal.SIGHUP)
-    assert parent.wait(8) == 143
+    assert parent.wait(30) == 143
     wait_for(lambda: not any(alive(pid) for pid in parent.pids), "the ranks' end")
 
 
@@ -155,7 +158,7 @@ class TestMpiexec:
     def test_one_that_fails_while_another_hangs_ends_both(self, tmp_path):
         began = time.monotonic()
         assert start(tmp_path, "s60,2", mpi=True) == 2
-        assert time.monotonic() - began < 6
+        assert time.monotonic() - began < 30  # and not the other's 60
 
     def test_a_killed_rank_is_told(self, tmp_path, capfd):
         assert start(tmp_path, "k9,0", mpi=True, more=["no record"]) == 4

@@ -150,7 +150,7 @@ def test_both_ends_of_the_only_host_are_one() -> None:
 
 
 def test_this_host() -> None:
-    found = measured(environment(ALONE))
+    found = measured(environment(ALONE), seconds="0.5")  # in which every stream gets a turn on two cores
     host = socket.gethostname()
     assert [row["from"] for row in found["host_memory"]][-1] == host and all(row["bytes_per_s"] > 1e8 for row in found["host_memory"])
     for channel in ("tcp_1", "tcp_8"):
@@ -206,16 +206,17 @@ def test_shaped_links_read_their_rate(slurm_hosts: SlurmBed) -> None:
     one, two = slurm_hosts.nodes
     best: dict[tuple[str, str, str], float] = {}
     for _ in range(3):
-        done = slurm_hosts.srun(["-N2", "--mpi=pmi2"], [sys.executable, *words], env=environment(fabric), timeout=35)
+        done = slurm_hosts.srun(["-N2", "--mpi=pmi2"], [sys.executable, *words], env=environment(fabric), timeout=60)
         assert done.returncode == 0, done.stderr
         found = by_channel(done.stdout)
         assert [(row["from"], row["to"]) for row in found["tcp_1"]] == [(one, two), (two, one)]
         for row in (*found["tcp_1"], *found["tcp_8"], *found["nic_host_memory_mpi"]):
             assert row["limited_by"] == "NIC eth0 1 Gb/s, TCP (tc qdisc on eth0)"
             assert row["of_bytes_per_s"] == pytest.approx(125e6 * 1448 / 1514, rel=1e-6)
-            assert row["percent"] < 103
+            read = row["percent"] or 0  # n/a: a stream had no turn in all that time
+            assert read < 103
             way = (row["channel"], row["from"], row["to"])
-            best[way] = max(best.get(way, 0), row["percent"])
+            best[way] = max(best.get(way, 0), read)
         assert [row["from"] for row in found["host_memory"]] == [one, two]
         assert found["nic_gpu_memory_mpi"][0]["na"]
         if min(best.values()) > 90:

@@ -108,16 +108,17 @@ hunt_nics._leaders = lambda world, places: list(world.members)  # each rank stan
 
 def main(world):
     places = Places("node", ("a", "b", "c", "d", "e"), ((0,), (1,), (2,), (3,), (4,)))
-    streaming = hunt_nics.Streaming(world, places, {NIC: ADDRESSES}, 0.1)
+    streaming = hunt_nics.Streaming(world, places, {NIC: ADDRESSES}, 0.5)
     one = streaming.play(3, Asked("nic", ((0, 1), (2, 4)), "alone", "isolation", NIC))
     return one and one.as_json()
 """
 LOOPBACK = [f"127.0.0.{n}" for n in range(1, 6)]
 
 
-def streamed(folder: Path, nic: str, addresses: list[str], timeout_s: float = 20.0) -> dict[str, Any]:
+def streamed(folder: Path, nic: str, addresses: list[str], more: str = "") -> dict[str, Any]:
     """What rank 0 of five has of a round over an interface, of which each rank is told to have an address."""
-    first, *others = together(STREAMED + f"NIC, ADDRESSES = {nic!r}, {addresses!r}", 5, Meeting("tcp", folder), timeout_s=timeout_s)
+    body = f"{STREAMED}NIC, ADDRESSES = {nic!r}, {addresses!r}\n{more}"
+    first, *others = together(body, 5, Meeting("tcp", folder), timeout_s=20.0)
     assert [(one.code, one.said) for one in others] == [(0, None)] * 4 and first.code == 0, first.stderr
     assert isinstance(first.said, dict)
     return first.said
@@ -131,6 +132,6 @@ def test_real_streams_of_several_pairs_at_once_and_who_is_in_none_rests(tmp_path
 
 @pytest.mark.in_turn
 def test_an_end_that_is_not_reached_costs_its_own_pair_alone(tmp_path: Path) -> None:
-    one = streamed(tmp_path, "none", [*LOOPBACK[:2], "192.0.2.1", *LOOPBACK[3:]], timeout_s=4.0)
+    one = streamed(tmp_path, "none", [*LOOPBACK[:2], "192.0.2.1", *LOOPBACK[3:]], "hunt_nics.patience = lambda world: 3.0")
     assert one["na"][0] is None and re.fullmatch(r"\S+ does not reach \S+ at 127\.0\.0\.5: .+", one["na"][1])
     assert one["flags"] == ["path_unproven"]  # there is no interface "none" that could have counted

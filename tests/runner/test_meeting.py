@@ -136,9 +136,15 @@ def test_a_broken_barrier_of_a_plug_in_is_wrong_data(tmp_path):
     plugin.mkdir()
     (plugin / "METADATA").write_text("Metadata-Version: 2.1\nName: leaky\nVersion: 1\n")
     (plugin / "entry_points.txt").write_text("[collbench.operations]\nleaky = tests.runner.broken_barrier\n")
-    words = ["leaky", "--backend", "mpi", "--ranks", "3", "--max-time", "0.2", "--evidence", "off", "--out", "run"]
-    done = run(tmp_path, *words, env={"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"})
-    assert done.returncode == 4, done.stderr
-    (row,) = read_run(tmp_path / "run").rows
-    assert (row.checked, row.wrong) == (1, 3)
-    assert [part.split(" left after ")[0] for part in row.wrong_detail.split("; ")] == ["rank 0", "rank 1", "rank 2"]
+    found: set[str] = set()
+    for out in ("one", "two", "three"):  # where cores are shared, a rank may be off its core for as long as it would have left early
+        words = ["leaky", "--backend", "mpi", "--ranks", "3", "--max-time", "0.2", "--evidence", "off", "--out", out]
+        done = run(tmp_path, *words, env={"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"})
+        assert done.returncode == 4, done.stderr
+        (row,) = read_run(tmp_path / out).rows
+        those = [part.split(" left after ")[0] for part in row.wrong_detail.split("; ")]
+        assert (row.checked, row.wrong) == (1, len(those)) and those
+        found |= set(those)
+        if len(found) == 3:
+            break
+    assert found == {"rank 0", "rank 1", "rank 2"}

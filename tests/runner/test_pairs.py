@@ -109,7 +109,7 @@ def test_the_rounds_told_and_stored_are_the_same(play):
 
 
 def test_a_round_says_how_it_was_measured(play):
-    (one, _, _) = play(4).rounds
+    (one, _, _) = play(4, budget=Budget(10, 8, 1)).rounds
     assert one.n == (8, 8, 8) and {"simulated", "pairs_at_once", "few_samples"} <= set(one.flags) and one.na == (None, None)
     assert all(low <= value <= high for value, (low, high) in zip(one.forward_s, one.forward_ci_s, strict=True))
 

@@ -27,6 +27,7 @@ from collbench.runner.run import run, shuffled
 from collbench.timing.budget import Budget
 from collbench.timing.native import address, library
 from collbench.world.world import World
+from tests.helpers import OF_THE_MACHINE
 
 
 class Told:
@@ -120,7 +121,8 @@ def test_a_row_has_every_figure(start):
     assert row.algbw_bytes_per_s == pytest.approx(2**20 / row.time_s.p50)
     assert row.busbw_bytes_per_s == pytest.approx(row.algbw_bytes_per_s * 1.5)
     assert row.percent_of_ceiling == pytest.approx(100 * row.busbw_bytes_per_s / 10e9)
-    assert (row.checked, row.wrong, row.flags) == (1, 0, ("simulated", "few_samples"))
+    assert (row.checked, row.wrong) == (1, 0)
+    assert set(row.flags) - OF_THE_MACHINE == {"simulated", "few_samples"}
     assert sum(times for _, times in row.slowest_ranks["worst"]) == 20
     assert row.time_rank_mean_s < row.time_s.p50
     assert row.evidence["warmups"] == 2

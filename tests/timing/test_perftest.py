@@ -63,4 +63,4 @@ def test_a_device_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(perftest, "_PAUSE_S", 0.01)
     writes, port = Writes("none7"), free_port()
     with Server(writes, port), pytest.raises(RunFailed, match=r"^perftest: .+"):
-        write_to("127.0.0.1", writes, port, 0.1, 1)
+        write_to("127.0.0.1", writes, port, 0.1, 20)

@@ -232,9 +232,10 @@ def test_measure_runs_the_plans_looks_and_divides_by_the_batch():
             return np.full((1, n), 2e-3 * batch * self.iterations)
 
     world, stub, graph = World(LaunchInfo("local", 0, 1, 0, 1, "ipc://", "alone"), 5.0), Stub(), Stub(iterations=20)
+    one, several = (schedule(Budget(5.0, 3, 2), 8, mode, [0], now=lambda: 0.0) for mode in ("pipelined", "graph"))
     try:
-        found = measure(stub, world, schedule(Budget(5.0, 3, 2), 8, "pipelined", [0]), "a cell")
-        of_graph = measure(graph, world, schedule(Budget(5.0, 3, 2), 8, "graph", [0]), "a cell of a graph that holds 20 iterations")
+        found = measure(stub, world, one, "a cell")
+        of_graph = measure(graph, world, several, "a cell of a graph that holds 20 iterations")
     finally:
         world.close()
     assert (graph.looks, of_graph.samples.tolist()) == ([(1, 1), (1, 1), (3, 1)], [[2e-3] * 3])

@@ -39,8 +39,8 @@ def poured(listener: socket.socket, *pieces: bytes) -> Iterator[None]:
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_the_rate_of_all_streams_together(count: int, listener: socket.socket) -> None:
-    sender = beside(lambda: send(listener.getsockname(), KEY, count, (0.2, 5)))
-    arrived = receive(listener, KEY, count, 0.2, 5)
+    sender = beside(lambda: send(listener.getsockname(), KEY, count, (1.0, 5)))
+    arrived = receive(listener, KEY, count, 1.0, 5)
     sender.join(5)
     assert not sender.is_alive() and arrived.wrong is None
     assert len(arrived.rates) == 24 and np.all(arrived.rates >= 0)

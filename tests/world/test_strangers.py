@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import count, takewhile
 from pathlib import Path
 
 import pytest
@@ -130,12 +131,12 @@ def test_a_recorded_conversation_is_refused_when_it_comes_again(here: Here) -> N
         heard: list[object] = []
         hub.collect(1, "asking", 5, lambda rank, value, _: heard.append((rank, value)))
         recorded = proxy.recorded
-    assert heard == [(1, "what was said")]
-    assert not hub.remarks()
-    knock(here, recorded)
-    until(hub.remarks, "a sentence about the replay")
-    assert hub.part.inbox.empty()
-    assert hub.part.still_there() in ([], [1])  # and nobody has joined a second time
+        assert heard == [(1, "what was said")]
+        assert not hub.remarks()
+        knock(here, recorded)
+        until(hub.remarks, "a sentence about the replay")
+        assert hub.part.inbox.empty()
+        assert hub.part.still_there() == [1]  # and nobody has joined a second time
     for secret in (here.secret.key, *(key for pair in (Keys.of(here.secret).listener, Keys.of(here.secret).caller) for key in pair)):
         assert secret not in recorded
     assert b"what was said" not in recorded and b"node1" not in recorded
@@ -222,7 +223,7 @@ def test_a_flood_does_not_take_memory_and_rank_0_works_meanwhile(here: Here) -> 
     before, end = resident(), time.monotonic() + 1.0
 
     def flood() -> None:
-        while time.monotonic() < end:
+        for _ in takewhile(lambda turn: turn < 2 or time.monotonic() < end, count()):
             with suppress(OSError):
                 knock(here, GREETING, b"\x06" + PIECE_BYTES.to_bytes(8, "big"), os.urandom(PIECE_BYTES - 1), patience_s=1)
 

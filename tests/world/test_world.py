@@ -77,11 +77,11 @@ def main(world):
 
 def test_a_rank_that_never_comes_is_named_within_the_deadline(meeting):
     began = time.monotonic()
-    found = ends([start(TALK, rank, 3, meeting, timeout_s=1.0) for rank in (0, 1)])
-    assert time.monotonic() - began < 15
+    found = ends([start(TALK, rank, 3, meeting, timeout_s=3.0) for rank in (0, 1)])  # within which two join on a busy machine
+    assert time.monotonic() - began < 20
     assert found[0].code == 4
     assert found[0].said[0] == "WaitExpired"
-    assert "rank 2 of 3 did not join within 1 s" in found[0].said[1]
+    assert "rank 2 of 3 did not join within 3 s" in found[0].said[1]
     assert found[1].code == 4  # told by rank 0, in its words
     assert "rank 2 of 3 did not join" in found[1].said[1]
 
@@ -103,10 +103,10 @@ def main(world):
         time.sleep(0.2)  # rank 1 waits first, and must not be the first to give up
     return world.agree(world.rank, "agreeing")
 """
-    found = together(body, 3, meeting, timeout_s=0.8)
+    found = together(body, 3, meeting, timeout_s=3.0)  # within which three join on a busy machine
     for one in found[:2]:
         assert (one.code, one.said[0]) == (4, "PeerFailed")
-        assert one.said[1].startswith("hang: agreeing: rank 2 (") and "(--timeout 0.8)" in one.said[1]
+        assert one.said[1].startswith("hang: agreeing: rank 2 (") and "(--timeout 3)" in one.said[1]
 
 
 @pytest.mark.parametrize("guilty", [0, 1])
