@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 from tests.faults.matrix.plan import CELL, STRUCK, Plan
 
 _ANSWER_S = 20.0
-_BREATH_S = 0.3
+_BREATH_S = 1.0
 _WRONG_AT = 7
 _MIB = 1 << 20
 
