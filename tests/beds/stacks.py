@@ -101,8 +101,7 @@ def page(target: Path) -> str:
     )
     doubt = (
         "A `?` before an interval: the row's flags say why it is not to be taken at its word (`collbench report reports/stacks/NAME`). At\n"
-        "small sizes the price of a call decides, at large ones that of moving and summing: what is best here says nothing of a network.\n"
-        "Whatever stands on Gloo gathers around 4 ms here at times, whichever the size: why was not found."
+        "small sizes the price of a call decides, at large ones that of moving and summing: what is best here says nothing of a network."
     )
     stacks = [f"- **{name}** ({_versions(run)}): {STACKS[name].includes}" for name, run in runs.items()]
     return "\n".join(["# The same all-reduce through each stack", "", how, "", *stacks, "", *_table(runs), "", doubt, ""])

@@ -45,7 +45,7 @@ class TestRealRanks:
     @pytest.mark.in_turn
     @pytest.mark.parametrize("case", sample(QUICK, 1), ids=lambda case: case.name)
     def test_a_fault_ends_in_time_and_is_named(self, case: Case, place: Player) -> None:
-        """Where four ranks wait long for two cores, a fault may fall into the phase before: then once more; the whole matrix counts each."""
+        """Once more where it is not: while four ranks wait for two cores, it may meet the phase before. The whole matrix counts each."""
         outcome = place.play(case)
         if not outcome.right:
             outcome = place.play(case)
