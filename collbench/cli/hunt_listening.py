@@ -133,7 +133,7 @@ class HuntListening(Listening):
             from collbench.report.hunt import write_hunt
 
             format, color = self._arguments.format, wants_color(sys.stdout, self._arguments.color)
-            write_hunt(self._about, format, sys.stdout, color=color, advice=self._advice)
+            write_hunt(self._about, format, sys.stdout, color=color, advice=self._advice, run=Path(self._folder).name)
             sys.stdout.flush()
             for line in self._advice if format == "csv" else ():
                 self._reporter.note(line)

@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from collbench.analysis.pair_effects import PairFinding, findings, suspects
@@ -68,7 +69,8 @@ class PairsListening(Listening):
             matrix, found = self._found
             color = wants_color(sys.stdout, self._arguments.color)
             unsaid = doubts(matrix, self._repeated)
-            write_pairs(matrix, found, self._about, self._arguments.format, sys.stdout, color=color, unsaid=unsaid, theirs=self._theirs)
+            about, format, name = self._about, self._arguments.format, Path(self._folder).name
+            write_pairs(matrix, found, about, format, sys.stdout, color=color, unsaid=unsaid, theirs=self._theirs, run=name)
             sys.stdout.flush()
         super().end()
 

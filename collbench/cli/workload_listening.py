@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -67,6 +68,7 @@ class WorkloadListening(Listening):
         those, self._waiting = self._waiting[:count], self._waiting[count:]
         if those:
             step_time_s, first = self._about.get("step_time_s"), not self._printed
-            write_steps(those, self._format, sys.stdout, color=self._color, step_time_s=step_time_s, first=first)
+            name = Path(self._folder).name
+            write_steps(those, self._format, sys.stdout, color=self._color, step_time_s=step_time_s, run=name, first=first)
             sys.stdout.flush()
             self._printed += len(those)

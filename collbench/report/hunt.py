@@ -26,17 +26,18 @@ FORMATS = ("table", "csv", "json")
 FAR_BELOW = 0.7  # of the ceiling: where everybody reaches less, nobody stands out, and all may be ill
 _MOST_SHOWN = 20  # of the cleared and the undecided; whoever is confirmed is told whole
 _STYLES = {CONFIRMED: "wrong", INCONCLUSIVE: "doubtful", CLEARED: ""}
-_COLUMNS = ("state", "code", "kind", "places", "ratio", "ratio_low", "ratio_high", "partners", "part", "evidence")
+_COLUMNS = ("run", "state", "code", "kind", "places", "ratio", "ratio_low", "ratio_high", "partners", "part", "evidence")
 
 
 def write_hunt(
-    about: Mapping[str, Any], format: str, out: TextIO, *, color: bool, advice: Sequence[str] = (), headed: bool = False
+    about: Mapping[str, Any], format: str, out: TextIO, *, color: bool, advice: Sequence[str] = (), run: str = "", headed: bool = False
 ) -> None:
     """Prints what a hunt came to on `out`.
 
     about   run.json's "hunt"; its "verdict" is None where the hunt broke off
     format  table, csv (a record per suspect) or json (one object). Raises UsageError for another one
     advice  what to do about it, a line each, of recommendation.json
+    run     the name of its folder, in a CSV's first column
     headed  whether a CSV has its header already, from another hunt
     """
     if format not in FORMATS:
@@ -48,7 +49,7 @@ def write_hunt(
             for line in wrapped([Line(printable(text), style)], None if typed else width):
                 screen.data(line)
         return
-    for text in _csv(about, headed) if format == "csv" else [to_line({**as_object(about), "advice": list(advice)})]:
+    for text in _csv(about, run, headed) if format == "csv" else [to_line({**as_object(about), "advice": list(advice)})]:
         write_line(out, text)
 
 
@@ -182,7 +183,7 @@ def as_object(about: Mapping[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _csv(about: Mapping[str, Any], headed: bool) -> Iterator[str]:
+def _csv(about: Mapping[str, Any], run: str, headed: bool) -> Iterator[str]:
     """A header, unless there is one, and a record for each suspect; RFC 4180 ends records with a carriage return."""
     if not headed:
         yield _record(_COLUMNS)
@@ -191,7 +192,7 @@ def _csv(about: Mapping[str, Any], headed: bool) -> Iterator[str]:
         who, partners = (" ".join(defused(places[place]) for place in each[name]) for name in ("places", "partners"))
         ratios = ["" if (known := _known(each, name)) is None else repr(known) for name in ("ratio", "low", "high")]
         words = [defused(text) for text in (each["part"], "; ".join(each["evidence"]))]
-        yield _record([each["state"], CODES.get(each["kind"], ""), defused(each["kind"]), who, *ratios, partners, *words])
+        yield _record([defused(run), each["state"], CODES.get(each["kind"], ""), defused(each["kind"]), who, *ratios, partners, *words])
 
 
 def _record(cells: Sequence[str]) -> str:

@@ -34,7 +34,8 @@ def write_stored(run: Run, format: str, *, out: TextIO, err: TextIO, color: bool
         state = "" if run.finished and stored.about.get("verdict") else ", not finished"
         rounds = f"{done} {'round' if done == 1 else 'rounds'}"
         PlainScreen(out, err, color).data(Line(printable(f"{run.path.resolve().name} ({rounds}{state})"), "head"))
-    write_hunt({**stored.about, "rounds": done}, format, out, color=color, advice=advice, headed=headed)
+    about, name = {**stored.about, "rounds": done}, run.path.resolve().name
+    write_hunt(about, format, out, color=color, advice=advice, run=name, headed=headed)
     return True
 
 

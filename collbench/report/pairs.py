@@ -26,7 +26,7 @@ from collbench.units import format_size
 FORMATS = ("table", "csv", "json")
 MOST_SENTENCES = 20
 _COLUMNS = (
-    "sender", "receiver", "size_bytes", "bandwidth_bytes_per_s", "bandwidth_low_bytes_per_s", "bandwidth_high_bytes_per_s",
+    "run", "sender", "receiver", "size_bytes", "bandwidth_bytes_per_s", "bandwidth_low_bytes_per_s", "bandwidth_high_bytes_per_s",
     "latency_size_bytes", "latency_s", "wrong",
 )  # fmt: skip
 
@@ -41,6 +41,8 @@ def write_pairs(
     color: bool,
     unsaid: Sequence[str],
     theirs: Sequence[Row] = (),
+    run: str = "",
+    headed: bool = False,
 ) -> None:
     """Prints the matrix on `out`.
 
@@ -48,6 +50,7 @@ def write_pairs(
     unsaid  why somebody who is slow is not named: see `doubts`
     theirs  what other tools said of the pairs; CSV leaves it out
     format  table, csv (a record per directed pair with a figure) or json (one object). Raises UsageError for another one.
+    run     the name of its folder, in a CSV's first column; headed: whether the CSV has its header already, from another run
     """
     if format not in FORMATS:
         raise UsageError(f"--format '{format}' is unknown for pairs: choose from {', '.join(FORMATS)}")
@@ -57,7 +60,7 @@ def write_pairs(
         for line in [*_said(matrix, found, about, unsaid, width), *_shown(matrix, found, width, color, _blocks(out)), *beside]:
             screen.data(line)
         return
-    for text in csv_lines(matrix) if format == "csv" else json_parts(matrix, found, about, unsaid, theirs):
+    for text in csv_lines(matrix, run, headed) if format == "csv" else json_parts(matrix, found, about, unsaid, theirs):
         write_line(out, text)
 
 
@@ -71,9 +74,13 @@ def wrong_data(matrix: PairMatrix) -> list[str]:
     return [*those, *_more(len(senders) - len(those), "pairs with wrong data")]
 
 
-def csv_lines(matrix: PairMatrix) -> Iterator[str]:
-    """A header and a record for each directed pair of which a figure is known; the carriage return stays: RFC 4180 ends records so."""
-    yield _record(_COLUMNS)
+def csv_lines(matrix: PairMatrix, run: str = "", headed: bool = False) -> Iterator[str]:
+    """A header, unless there is one, and a record for each directed pair of which a figure is known.
+
+    The carriage return stays: RFC 4180 ends records so.
+    """
+    if not headed:
+        yield _record(_COLUMNS)
     known = np.isfinite(matrix.bandwidth) | np.isfinite(matrix.latency_s) | np.isfinite(matrix.wrong)
     for a, b in np.argwhere(known).tolist():
         figures = (matrix.bandwidth, matrix.low, matrix.high)
@@ -81,7 +88,7 @@ def csv_lines(matrix: PairMatrix) -> Iterator[str]:
         rates = [_number(each[a, b]) for each in figures]
         wrong = "" if np.isnan(matrix.wrong[a, b]) else f"{matrix.wrong[a, b]:.0f}"
         sizes = (str(matrix.size_bytes), str(matrix.latency_size_bytes))
-        yield _record([*ends, sizes[0], *rates, sizes[1], _number(matrix.latency_s[a, b]), wrong])
+        yield _record([defused(run), *ends, sizes[0], *rates, sizes[1], _number(matrix.latency_s[a, b]), wrong])
 
 
 def json_parts(

@@ -23,10 +23,12 @@ def holds_pairs(run: Run) -> bool:
     return "pairs" in run.info or (run.path / PAIRS).is_file()
 
 
-def write_stored(run: Run, stored: StoredPairs, effects: PairEffects, format: str, *, out: TextIO, err: TextIO, color: bool) -> None:
+def write_stored(
+    run: Run, stored: StoredPairs, effects: PairEffects, format: str, *, out: TextIO, err: TextIO, color: bool, headed: bool = False
+) -> None:
     """Prints the matrix of a pairs run; what could not be read is said on `err`. effects: what the matrix of `stored` means.
 
-    Raises UsageError for a format that a matrix does not have.
+    headed: whether a CSV has its header already. Raises UsageError for a format that a matrix does not have.
     """
     from collbench.report.pairs import write_pairs
 
@@ -36,7 +38,8 @@ def write_stored(run: Run, stored: StoredPairs, effects: PairEffects, format: st
         PlainScreen(out, err, color).data(Line(printable(f"{run.path.resolve().name} ({_rounds(run, stored)})"), "head"))
     about = {**stored.about, "rounds": len({one.round for one in stored.rounds if not one.again})}
     found, unsaid = (effects.findings(), effects.doubts()) if format != "csv" else ([], [])
-    write_pairs(effects.matrix, found, about, format, out, color=color, unsaid=unsaid, theirs=stored.theirs)
+    name = run.path.resolve().name
+    write_pairs(effects.matrix, found, about, format, out, color=color, unsaid=unsaid, theirs=stored.theirs, run=name, headed=headed)
 
 
 def _rounds(run: Run, stored: StoredPairs) -> str:
@@ -48,11 +51,16 @@ def _rounds(run: Run, stored: StoredPairs) -> str:
     return f"{f'{known} of {planned} rounds' if isinstance(planned, int) and planned > known else rounds}, not finished"
 
 
+def write_all(pairs: Iterable[tuple[Run, StoredPairs, PairEffects]], format: str, *, out: TextIO, err: TextIO, color: bool) -> None:
+    """Prints the matrices of pairs runs one after the other; CSV has one header for all."""
+    for number, (run, stored, effects) in enumerate(pairs):
+        write_stored(run, stored, effects, format, out=out, err=err, color=color, headed=number > 0)
+
+
 def write_csv(pairs: Iterable[tuple[Run, StoredPairs, PairEffects]], path: Path, err: TextIO) -> None:
     """Writes the matrices of pairs runs to one file. Raises UsageError when it cannot be written."""
     try:
         with path.open("w", encoding="utf-8", newline="") as file:
-            for run, stored, effects in pairs:
-                write_stored(run, stored, effects, "csv", out=file, err=err, color=False)
+            write_all(pairs, "csv", out=file, err=err, color=False)
     except OSError as error:
         raise UsageError(f"--csv {path} cannot be written ({error.strerror or error}): choose another file") from error

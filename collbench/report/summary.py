@@ -16,7 +16,8 @@ from collbench.report.html.material import Material
 from collbench.report.kinds import not_drawn, write_all
 from collbench.report.kinds import write_csv as write_csv_of_kinds
 from collbench.report.outputs import STDOUT, Outputs, write_whole
-from collbench.report.pairs_stored import holds_pairs, write_csv, write_stored
+from collbench.report.pairs_stored import holds_pairs, write_csv
+from collbench.report.pairs_stored import write_all as write_all_pairs
 from collbench.report.plan import in_print_order, plan_of
 from collbench.report.readable import readable
 from collbench.report.screen import PlainScreen, is_terminal, wants_color, write_line
@@ -98,8 +99,7 @@ def _check_one_kind(material: Material) -> None:
 def _print_runs(material: Material, format: str, stream: TextIO, err: TextIO, color: str) -> None:
     painted = wants_color(stream, color)
     _print_all(material.tables, format, PlainScreen(stream, err, painted).data, _room(stream))
-    for run, stored, effects in _pairs(material):
-        write_stored(run, stored, effects, format, out=stream, err=err, color=painted)
+    write_all_pairs(_pairs(material), format, out=stream, err=err, color=painted)
     write_all(material.others, format, out=stream, err=err, color=painted)
 
 

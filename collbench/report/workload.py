@@ -46,11 +46,12 @@ def check_format(format: str) -> None:
 
 
 def write_steps(
-    rows: Sequence[StepRow], format: str, out: TextIO, *, color: bool, step_time_s: float | None = None, first: bool = True
+    rows: Sequence[StepRow], format: str, out: TextIO, *, color: bool, step_time_s: float | None = None, run: str = "", first: bool = True
 ) -> None:
     """Prints steps: as a table (the rows of one training on several backends belong together), csv or json (a record per row).
 
     step_time_s  the time of computing, with which the scaling efficiency is shown
+    run          the name of their folder, in a CSV's first column
     first        whether nothing was printed before: a CSV begins with its header
     Raises UsageError for another format.
     """
@@ -61,7 +62,7 @@ def write_steps(
             for line in [*([Line("")] if number or not first else []), *wrapped(lines(those, step_time_s, width), width)]:
                 screen.data(line)
         return
-    texts = csv_lines(rows, step_time_s, first) if format == "csv" else (to_line(step_json(row, step_time_s)) for row in rows)
+    texts = csv_lines(rows, step_time_s, run, first) if format == "csv" else (to_line(step_json(row, step_time_s)) for row in rows)
     for text in texts:
         write_line(out, text)
 
@@ -117,10 +118,10 @@ def step_json(row: StepRow, step_time_s: float | None = None) -> dict[str, Any]:
     return row.as_json() | ({"scaling": scaling} if step_time_s is not None else {})
 
 
-def csv_lines(rows: Iterable[StepRow], step_time_s: float | None = None, head: bool = True) -> Iterator[str]:
+def csv_lines(rows: Iterable[StepRow], step_time_s: float | None = None, run: str = "", head: bool = True) -> Iterator[str]:
     """A record per row; lists and objects are JSON; the carriage return stays: RFC 4180 ends records so."""
     for row in rows:
-        flat = dict(_flat(row, scaling_of(row, step_time_s), step_time_s))
+        flat = {"run": run, **dict(_flat(row, scaling_of(row, step_time_s), step_time_s))}
         if head:
             yield _record(flat)
             head = False

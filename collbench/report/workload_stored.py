@@ -33,7 +33,8 @@ def write_stored(run: Run, format: str, *, out: TextIO, err: TextIO, color: bool
     if format == "table":
         end = "" if run.finished else ", not finished"
         PlainScreen(out, err, color).data(Line(printable(f"{run.path.resolve().name} ({counted(len(rows), 'row')}{end})"), "head"))
-    write_steps(rows, format, out, color=color, step_time_s=step_time_of(about), first=not headed)
+    name = run.path.resolve().name
+    write_steps(rows, format, out, color=color, step_time_s=step_time_of(about), run=name, first=not headed)
     return headed or bool(rows)
 
 

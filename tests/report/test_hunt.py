@@ -41,9 +41,9 @@ def about(*suspects: dict[str, Any], result: str = "confirmed", **changes: Any) 
     }  # fmt: skip
 
 
-def text_of(hunt: dict[str, Any], format: str = "table", advice: tuple[str, ...] = ()) -> str:
+def text_of(hunt: dict[str, Any], format: str = "table", advice: tuple[str, ...] = (), run: str = "") -> str:
     out = io.StringIO()
-    write_hunt(hunt, format, out, color=False, advice=advice)
+    write_hunt(hunt, format, out, color=False, advice=advice, run=run)
     return out.getvalue()
 
 
@@ -114,8 +114,9 @@ def test_of_many_that_are_cleared_the_first_are_shown_and_all_that_are_confirmed
 
 
 def test_csv_has_a_record_for_each_suspect() -> None:
-    first, second = csv.DictReader(io.StringIO(text_of(about(SICK, UNDECIDED), "csv")))
+    first, second = csv.DictReader(io.StringIO(text_of(about(SICK, UNDECIDED), "csv", run="=run")))
     assert first == {
+        "run": "'=run",
         "state": "confirmed", "code": "CB6101", "kind": "node", "places": "b", "ratio": "0.5", "ratio_low": "0.49", "ratio_high": "0.52",
         "partners": "a c", "part": "", "evidence": "slow with a and c",
     }  # fmt: skip
@@ -163,7 +164,7 @@ def test_a_stored_hunt_reads_as_it_was_measured(run: Path) -> None:
     assert (code, err) == (0, "")
     assert out == f"run (5 rounds)\n{text_of(about(SICK))}"
     assert json.loads(reported(run, format="json")[1]) == json.loads(text_of(about(SICK), "json"))
-    assert reported(run, csv=Path("-"))[1] == text_of(about(SICK), "csv")
+    assert reported(run, csv=Path("-"))[1] == text_of(about(SICK), "csv", run="run")
 
 
 def test_a_hunt_that_broke_off_judges_nobody(tmp_path: Path) -> None:
@@ -193,7 +194,7 @@ def test_a_place_that_gave_no_figures_is_not_called_slow_and_reads_the_same_from
     code, out, err = reported(tmp_path / "run")
     assert (code, err, out) == (0, "", f"run (5 rounds)\n{text_of(hunt)}")
     for format in ("csv", "json"):
-        assert reported(tmp_path / "run", format=format)[1] == text_of(hunt, format)
+        assert reported(tmp_path / "run", format=format)[1] == text_of(hunt, format, run="run")
     (record,) = csv.DictReader(io.StringIO(text_of(hunt, "csv")))
     assert (record["state"], record["ratio"]) == ("inconclusive", "")
 
@@ -207,4 +208,4 @@ def test_a_recommendation_that_cannot_be_read_is_said_and_the_hunt_is_shown(run:
 
 def test_a_csv_file_of_hunts(run: Path, tmp_path: Path) -> None:
     assert reported(run, csv=tmp_path / "a.csv")[0] == 0
-    assert (tmp_path / "a.csv").read_bytes().decode() == text_of(about(SICK), "csv")
+    assert (tmp_path / "a.csv").read_bytes().decode() == text_of(about(SICK), "csv", run="run")

@@ -35,7 +35,8 @@ def as_csv(*runs: Path) -> str:
     return out.getvalue()
 
 
-HUNTED, STEPS = hunt_text(about(SICK), "csv"), steps_text(ROW, format="csv")
+HUNTED, AGAIN = (hunt_text(about(SICK), "csv", run=name) for name in "ab")
+STEPS = steps_text(ROW, format="csv", run="steps")
 
 
 @pytest.fixture
@@ -44,16 +45,17 @@ def hunts(tmp_path: Path) -> list[Path]:
 
 
 def test_several_hunts_have_one_header(hunts: list[Path], tmp_path: Path) -> None:
-    assert records(HUNTED) and as_csv(*hunts) == HUNTED + records(HUNTED)
+    assert records(HUNTED) and as_csv(*hunts) == HUNTED + records(AGAIN)
     assert report_run(hunts, tmp_path / "hunts.csv", "table", io.StringIO(), err=io.StringIO()) == 0
-    assert (tmp_path / "hunts.csv").read_bytes().decode() == HUNTED + records(HUNTED)
+    assert (tmp_path / "hunts.csv").read_bytes().decode() == HUNTED + records(AGAIN)
 
 
 def test_a_kind_after_another_has_its_own_header(hunts: list[Path], tmp_path: Path) -> None:
     steps = stored(tmp_path / "steps", ROW)
-    assert as_csv(hunts[0], steps, hunts[1]) == HUNTED + STEPS + HUNTED
+    assert as_csv(hunts[0], steps, hunts[1]) == HUNTED + STEPS + AGAIN
 
 
 def test_a_run_without_a_row_leaves_the_header_to_the_next(tmp_path: Path) -> None:
-    runs = [stored(tmp_path / "a"), stored(tmp_path / "b", ROW), stored(tmp_path / "c", replace(ROW, backend="mpi"))]
-    assert as_csv(*runs) == steps_text(ROW, replace(ROW, backend="mpi"), format="csv")
+    other = replace(ROW, backend="mpi")
+    runs = [stored(tmp_path / "a"), stored(tmp_path / "b", ROW), stored(tmp_path / "c", other)]
+    assert as_csv(*runs) == steps_text(ROW, format="csv", run="b") + records(steps_text(other, format="csv", run="c"))

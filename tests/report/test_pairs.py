@@ -241,6 +241,15 @@ def test_a_stored_run_as_csv(tmp_path: Path) -> None:
         report_run([folder], tmp_path / "no" / "pairs.csv", "json", io.StringIO())
 
 
+def test_several_stored_runs_are_one_csv_with_one_header_and_a_column_that_tells_them_apart(tmp_path: Path) -> None:
+    runs, out = [stored(tmp_path / name, rounds(even(5))) for name in ("before", "=after")], io.StringIO()
+    assert report_run(runs, tmp_path / "pairs.csv", "csv", out, err=io.StringIO()) == 0
+    records = list(csv.DictReader(io.StringIO(out.getvalue())))
+    assert [record["run"] for record in records] == ["before"] * 20 + ["'=after"] * 20
+    assert {record["sender"] for record in records} == {f"node{i + 1}" for i in range(5)}
+    assert (tmp_path / "pairs.csv").read_bytes().decode() == out.getvalue()
+
+
 def test_what_ctrl_c_stopped_is_not_finished(tmp_path: Path) -> None:
     folder, out = stored(tmp_path / "run", rounds(even(5)), finished=False), io.StringIO()
     info = json.loads((folder / "run.json").read_text())

@@ -163,7 +163,8 @@ def test_of_many_workers_the_first_are_shown() -> None:
 
 def test_csv_is_a_flat_record_per_training_and_backend() -> None:
     hostile = replace(ROW, model="=cmd()", note="a\x1b[31m", staleness=STALE)
-    rows = list(csv.DictReader(io.StringIO(text_of(ROW, hostile, format="csv", step_time_s=0.18))))
+    rows = list(csv.DictReader(io.StringIO(text_of(ROW, hostile, format="csv", step_time_s=0.18, run="=run"))))
+    assert [(row["run"], next(iter(row))) for row in rows] == [("'=run", "run")] * 2
     assert (rows[0]["time_p50_s"], rows[0]["time_ci_low_s"], rows[0]["moved_bytes"]) == ("0.9", "0.89", "102228128.0")
     assert (rows[0]["ceiling_bytes_per_s"], rows[0]["ceiling_limited_by"]) == ("117600000.0", "NIC eth0 1 Gb/s, TCP")
     assert json.loads(rows[0]["parts"])[0]["times"] == 3
@@ -218,7 +219,7 @@ def test_a_stored_run_reads_as_it_was_measured(tmp_path: Path) -> None:
     folder = stored(tmp_path / "run", ROW, replace(ROW, backend="mpi"), about={"step_time_s": 0.18})
     said, warnings = shown(folder)
     assert said == "run (2 rows)\n" + text_of(ROW, replace(ROW, backend="mpi"), step_time_s=0.18) and warnings == ""
-    assert shown(folder, "csv")[0] == text_of(ROW, replace(ROW, backend="mpi"), format="csv", step_time_s=0.18)
+    assert shown(folder, "csv")[0] == text_of(ROW, replace(ROW, backend="mpi"), format="csv", step_time_s=0.18, run="run")
 
 
 @pytest.mark.parametrize("step_time", [None, "0.18", -1, 0, True, float("inf"), [], {}])
@@ -238,14 +239,14 @@ def test_the_command_shows_it_and_writes_one_csv_file(tmp_path: Path) -> None:
     assert report_run(runs, None, "table", out, err=io.StringIO()) == 0
     assert out.getvalue() == "".join(f"{name} (1 row)\n{text_of(ROW)}" for name in "ab")
     assert report_run(runs[:1], tmp_path / "steps.csv", "json", io.StringIO(), err=io.StringIO()) == 0
-    assert (tmp_path / "steps.csv").read_bytes().decode() == text_of(ROW, format="csv")
+    assert (tmp_path / "steps.csv").read_bytes().decode() == text_of(ROW, format="csv", run="a")
 
 
 def test_several_runs_have_one_csv_header_whoever_is_empty(tmp_path: Path) -> None:
     runs = [stored(tmp_path / "none"), stored(tmp_path / "a", ROW), stored(tmp_path / "b", replace(ROW, backend="mpi"))]
     out = io.StringIO()
     report_run(runs, tmp_path / "steps.csv", "csv", out, err=io.StringIO())
-    whole = text_of(ROW, replace(ROW, backend="mpi"), format="csv")
+    whole = text_of(ROW, format="csv", run="a") + text_of(replace(ROW, backend="mpi"), format="csv", run="b", first=False)
     assert out.getvalue() == whole and (tmp_path / "steps.csv").read_bytes().decode() == whole
 
 
