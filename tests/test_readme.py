@@ -28,10 +28,6 @@ BRIEF = {"COLLBENCH_SIZES": "8,1K", "COLLBENCH_MAX_TIME": "0.05", "COLLBENCH_ITE
 
 
 VERDICT = "reports/gate-trials/link-0/verdict.json"
-_DEAR = re.compile(
-    r"-64M|-n 20|^(mpirun|torchrun|pip|srun.* allreduce)|run quick|barrier|pairs$|-N4|"
-    r"--(ranks 4|in-place|skew|launches|timeout|stop-on-wrong|self-test|tools)"
-)
 
 
 def _commands() -> list[str]:
@@ -62,12 +58,11 @@ def _run(command: list[str], folder: Path, env: dict[str, str]) -> subprocess.Co
     return subprocess.run(["timeout", "110", *command], cwd=folder, env=env, capture_output=True, text=True, check=False)
 
 
-def _dear(command: str) -> object:
-    """Long sweeps, launchers that tests/launchers has too, and what `make test` installs itself, 2 to 10 s each, come in turn."""
+def _in_turn(command: str) -> object:
+    """1 to 10 s each, in turn."""
     tools = [name for named in re.findall(r"--tools (\S+)", command) for name in named.split(",")]
     missing = [name for name in tools if shutil.which(name) is None]
-    marks = [pytest.mark.in_turn] if _DEAR.search(command) else []
-    return pytest.param(command, marks=[*marks, pytest.mark.skipif(bool(missing), reason=f"no {' and '.join(missing)} here")])
+    return pytest.param(command, marks=[pytest.mark.in_turn, pytest.mark.skipif(bool(missing), reason=f"no {' and '.join(missing)} here")])
 
 
 def _may_end_with(command: str) -> tuple[int, ...]:
@@ -77,7 +72,7 @@ def _may_end_with(command: str) -> tuple[int, ...]:
     return {"collbench doctor": (0, 1), f"collbench gate --verdict {VERDICT}": (1,)}.get(command, (0,))
 
 
-@pytest.mark.parametrize("command", [_dear(command) for command in LOCAL if command not in GPU])
+@pytest.mark.parametrize("command", [_in_turn(command) for command in LOCAL if command not in GPU])
 def test_a_local_command_runs(command: str, tmp_path: Path) -> None:
     done = subprocess.run(
         shlex.split(command), cwd=tmp_path, env=_environment(tmp_path), capture_output=True, text=True, timeout=110, check=False
@@ -98,7 +93,7 @@ def test_a_command_for_gpus_runs_on_the_double(command: str, tmp_path: Path) -> 
 
 
 @pytest.mark.slurm
-@pytest.mark.parametrize("command", [_dear(c) for c in SLURM if "-N4" in c])
+@pytest.mark.parametrize("command", [_in_turn(c) for c in SLURM if "-N4" in c])
 def test_a_command_on_four_nodes_names_each_of_them(command: str, tmp_path: Path, four_nodes: SlurmBed) -> None:
     options, _, ours = command.removeprefix("srun ").partition("collbench ")
     words = [sys.executable, "-m", "collbench", *shlex.split(ours), "--out", str(tmp_path / "run")]
@@ -120,7 +115,7 @@ def four_nodes() -> Iterator[SlurmBed]:
 
 
 @pytest.mark.slurm
-@pytest.mark.parametrize("command", [_dear(c) for c in SLURM if "-N4" not in c])
+@pytest.mark.parametrize("command", [_in_turn(c) for c in SLURM if "-N4" not in c])
 def test_a_slurm_command_runs(command: str, tmp_path: Path, slurm_hosts: SlurmBed) -> None:
     options, _, ours = command.removeprefix("srun ").partition("collbench ")
     # 1 GiB over the bed's 1 Gbit/s takes a quarter of an hour; the size range is the only thing changed.
@@ -134,7 +129,7 @@ def test_a_slurm_command_runs(command: str, tmp_path: Path, slurm_hosts: SlurmBe
     assert next((text for word, text in shown.items() if f" {word}" in command), '"machines"') in done.stdout
 
 
-@pytest.mark.parametrize("command", [_dear(command) for command in INSTALLED])
+@pytest.mark.parametrize("command", [_in_turn(command) for command in INSTALLED])
 def test_an_install_command_resolves(command: str) -> None:
     words = shlex.split(command.replace("pip install", "pip install --dry-run", 1))
     done = _run([sys.executable, "-m", *words], ROOT, {**os.environ, "PIP_RETRIES": "10"})

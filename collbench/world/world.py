@@ -63,7 +63,7 @@ class World(Talk):
 
     def _join(self) -> None:
         info = self.info if self.info.meeting != "mpi" else self._meet_over_mpi()
-        secret, ending = secret_of(info, os.environ), Ending(self._end, self._speak)
+        secret, ending = secret_of(info, os.environ), Ending(self._end, self._speak, for_all=self.rank == 0)
         if info.launcher == KUBERNETES:
             self._await_name(info.meeting)
         if self.rank == 0:
