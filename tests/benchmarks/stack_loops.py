@@ -28,6 +28,7 @@ from tests.plugins.stack import ENVIRONMENTS, python_of
 _ROOT = Path(__file__).parents[2]
 _BYTES, _WARMUP, _BATCHES, _BATCH = 1 << 20, 100, 60, 20
 _MOST = 1.05
+_IN_TURN = 3  # launches in which both take turns, for each pair of launches: they are quick, and tell more
 # Two ranks as torchrun would tell them, a processor each, as collbench binds them; rank 1 says nothing on stdout.
 _BOTH = (
     "MASTER_ADDR=127.0.0.1 MASTER_PORT=$PORT WORLD_SIZE=2 LOCAL_WORLD_SIZE=2; export MASTER_ADDR MASTER_PORT WORLD_SIZE LOCAL_WORLD_SIZE; "
@@ -42,9 +43,19 @@ def measure(n: int = 10, stacks: Sequence[str] = STACKS) -> Outcome:
     here = [stack for stack in stacks if _python(stack) and (_ROOT / f"tests/benchmarks/stacks/{stack}.py").exists()]
     if not here:
         raise Missing("no further stack is installed: make plugin-environments")
-    empty = [around_nothing() for _ in range(n)]
-    raw = [_pair(stack, ours, theirs) for stack in here for ours, theirs in pairs(partial(through, stack), partial(alone, stack), n)]
-    raw += [{"stack": stack, **in_turn(stack)} for stack in here for _ in range(n)]
+    raw = [{"nothing_s": around_nothing()} for _ in range(n)]
+    raw += [_pair(stack, ours, theirs) for stack in here for ours, theirs in pairs(partial(through, stack), partial(alone, stack), n)]
+    raw += [{"stack": stack, **in_turn(stack)} for stack in here for _ in range(_IN_TURN * n)]
+    return outcome_of(raw)
+
+
+def outcome_of(raw: Sequence[dict[str, Any]]) -> Outcome:
+    """What launches, each a dictionary of its figures, come to."""
+    empty = [one["nothing_s"] for one in raw if "nothing_s" in one]
+    by_stack: dict[str, list[dict[str, Any]]] = {}
+    for one in raw:
+        if "stack" in one:
+            by_stack.setdefault(one["stack"], []).append(one)
     return Outcome(
         "stack_loops",
         f"1 MiB of float32 between two ranks on one host, each on a processor of its own: all-reduce, or ZeroMQ's ping-pong. "
@@ -54,11 +65,7 @@ def measure(n: int = 10, stacks: Sequence[str] = STACKS) -> Outcome:
         "each, on the stack as collbench opened it.",
         [
             timed("the harness's loop around a call that does nothing", empty, NANOSECONDS),
-            *(
-                figure
-                for stack in here
-                for figure in _figures(stack, [one for one in raw if one["stack"] == stack], statistics.median(empty))
-            ),
+            *(figure for stack, found in by_stack.items() for figure in _figures(stack, found, statistics.median(empty))),
         ],
         raw,
     )

@@ -49,14 +49,15 @@ HOROVOD_REDUCES = ("float16", "float32", "float64", "int32", "int64")
 NO_TENSORFLOW_SUM = ("int8", "uint8", "uint32", "uint64", "float8_e4m3fn", "float8_e5m2")
 needs = {"gloo": "torch", "mpi": "mpi4py"}
 LAUNCHES = [
-    ("simulated", 1),
     ("simulated", 2),
-    ("simulated", 3),
-    ("simulated", 4),
+    *(pytest.param("simulated", n, marks=pytest.mark.in_turn) for n in (1, 3, 4)),  # 2 to 9 s each
     ("gloo", 2),
     ("mpi", 2),
     ("nccl", 2),  # the double of tests/fake_gpu: results are right, times mean nothing
-    *sample([("gloo", 3), ("gloo", 4), ("mpi", 3), ("nccl", 3), ("nccl", 4)], 1),  # slow: more ranks than cores
+    *(  # slower: more ranks than cores
+        pytest.param(backend, n, marks=pytest.mark.in_turn)
+        for backend, n in sample([("gloo", 3), ("gloo", 4), ("mpi", 3), ("nccl", 3), ("nccl", 4)], 1)
+    ),
 ]
 
 

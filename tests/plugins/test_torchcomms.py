@@ -116,7 +116,7 @@ def test_groups_side_by_side_and_what_the_rows_say_of_the_library(tmp_path: Path
 @pytest.mark.hosts
 def test_two_hosts_use_most_of_the_link_between_them_and_never_more(hosts, tmp_path):
     between = hosts(2, "1gbit")
-    least = {"allreduce": 0.5, "allgather": 0.5, "broadcast": 0.5}
+    least = {"allreduce": 0.5, "allgather": 0.5, "broadcast": 0.5}  # seen under load: .96 to .99, .66 to .92, .97 to 1.0
     for operation in sample(sorted(least), 1):
         share = share_of_link(between, "torchcomms", operation, tmp_path / operation)
         assert least[operation] <= share <= 1.01, (operation, share)  # the shaper lets 256 kbit pass at once

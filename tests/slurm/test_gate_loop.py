@@ -41,6 +41,7 @@ def nodes_of(cluster: Cluster, keep: Path) -> list[set[str]]:
     return [set(cluster.bed.call(["scontrol", "show", "hostnames", one]).stdout.split()) for one in lists]
 
 
+@pytest.mark.in_turn("gate loop")
 def test_the_workflow_confirms_a_regression_on_fresh_nodes(cluster: Cluster, tmp_path: Path) -> None:
     job = yaml.safe_load((SLURM / "github" / "gate.yml").read_text())["jobs"]["gate"]
     (step,) = (each for each in job["steps"] if "run" in each)
