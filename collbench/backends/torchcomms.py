@@ -3,7 +3,7 @@
 Its wheels are for GPUs (pytorch.org), the package of that name on PyPI is a placeholder: for CPUs it is built from its source, in an
 environment of its own, since torch imports a torchcomms that is installed. Over Gloo its reduce-scatter is an all-reduce of the whole
 input, which it overwrites, and a copy of the rank's part (TorchCommGloo.cpp, 0.3.0). Up to v0.3.1-rc1 each of its messages has a number
-of its own: two ranks that both send first, or both receive, never meet. Its source since July 2026 is right, and says 0.3.0, too.
+of its own: two ranks that both send first, or both receive, never meet. A commit of July 2026 (#2992) mends it; the version stays 0.3.0.
 """
 
 from __future__ import annotations

@@ -133,6 +133,7 @@ def _begins(tool: WireTool, ask: Ask, course: Course, offer: Told, limit_s: floa
         return {"why": f"{course.target.host}: {offer.get('why')}"}
 
     def begin() -> dict[str, object]:
+        """Runs the client to its end. Raises RunFailed where it fails."""
         before = counters.read()
         done = once(tool.client(ask, course.address, offer["value"]), limit_s)
         left = _left(before, counters.read())

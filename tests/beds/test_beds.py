@@ -92,7 +92,7 @@ def test_a_command_ends_at_its_timeout_with_all_its_children(hosts: Callable[...
     bed = hosts(1, None)
     start = time.monotonic()
     assert bed.run(0, ["sh", "-c", "sleep 100 & wait"], timeout=0.3).returncode == 124
-    assert time.monotonic() - start < 30  # and not the 100 of its child
+    assert time.monotonic() - start < 5
 
 
 @pytest.mark.hosts

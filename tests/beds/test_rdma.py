@@ -136,13 +136,10 @@ def test_what_was_gathered_there_reads_the_same_here(seen: Seen) -> None:
 
 
 def test_packets_are_counted_as_they_are_sent(seen: Seen) -> None:
-    """The payload in packets of 4 KiB, and the answers: an acknowledgement each now and then.
-
-    Where the guest stalls for 67 ms, up to 256 packets go once more, a tenth of all: a direction counted twice would still be more.
-    """
+    """The payload in packets of 4 KiB, and the answers: an acknowledgement each now and then, a repetition."""
     port, least = seen.moved["ports"]["rxe0/1"], 2 * ROUNDS * MIB // MTU
-    assert least <= port["sent_pkts"] <= 1.5 * least
-    assert least <= port["rcvd_pkts"] <= 1.5 * least
+    assert least <= port["sent_pkts"] <= 1.2 * least
+    assert least <= port["rcvd_pkts"] <= 1.2 * least
     assert (seen.moved["silent"], seen.moved["leaving"]) == ([], ["eth0"])
 
 

@@ -78,7 +78,7 @@ class TestOwnChildren:
     def test_a_killed_rank_is_named_and_the_others_are_ended(self, tmp_path, capfd):
         began = time.monotonic()
         assert start(tmp_path, "s60,k9") == 4
-        assert time.monotonic() - began < 30  # and not the other's 60
+        assert time.monotonic() - began < 5
         pid = (tmp_path / "rank-1").read_text().split()[0]
         assert f"rank 1 (pid {pid}) was killed by signal 9 (SIGKILL)" in capfd.readouterr().err
 
@@ -158,7 +158,7 @@ class TestMpiexec:
     def test_one_that_fails_while_another_hangs_ends_both(self, tmp_path):
         began = time.monotonic()
         assert start(tmp_path, "s60,2", mpi=True) == 2
-        assert time.monotonic() - began < 30  # and not the other's 60
+        assert time.monotonic() - began < 6
 
     def test_a_killed_rank_is_told(self, tmp_path, capfd):
         assert start(tmp_path, "k9,0", mpi=True, more=["no record"]) == 4

@@ -50,22 +50,21 @@ def crossed(row: Row) -> list[float]:
     return [host[way]["ratio"] for host in hosts for way in ("out", "in") if host.get(way, {}).get("at_least_bytes")]
 
 
-def of_link(row: Row) -> tuple[float, float]:
-    """The bus bandwidth in parts of the link's rate, and that of the fastest sample: a busy machine slows the others."""
-    assert row.busbw_bytes_per_s and row.time_s and row.time_s.p50 and row.time_s.min
-    usual = row.busbw_bytes_per_s / LINK_BYTES_PER_S
-    return usual, usual * row.time_s.p50 / row.time_s.min
+def of_link(row: Row) -> float:
+    """The bus bandwidth in parts of the link's rate."""
+    assert row.busbw_bytes_per_s
+    return row.busbw_bytes_per_s / LINK_BYTES_PER_S
 
 
 @pytest.mark.parametrize(("command", "operation"), [
     ("put", "put_latency"), ("get", "get_latency"), pytest.param("accumulate", "accumulate", marks=pytest.mark.long),
 ])  # fmt: skip
 def test_one_sided_reads_the_link(command: str, operation: str, bed: Hosts, tmp_path: Path) -> None:
-    words = [command, "--backend", "mpi", "--sizes", "16M", "--max-time", "3"]
+    # nine samples: of a few, a busy machine may slow most
+    words = [command, "--backend", "mpi", "--sizes", "16M", "-n", "9", "--max-time", "3"]
     rows = {row.operation: row for row in on_mpich(bed, tmp_path, [*words, *WINDOW[command]], OVER_THE_LINK).rows}
     assert {told(row) for row in rows.values()} == {(None, 0, "network")}
-    usual, fastest = of_link(rows[operation])
-    assert usual <= PAYLOAD and fastest >= 0.90
+    assert 0.90 <= of_link(rows[operation]) <= PAYLOAD
     for row in rows.values():
         assert crossed(row) == pytest.approx([1.0, 1.0], abs=0.01)  # out of one host, into the other, and no more
         assert row.ceiling and (row.ceiling.kind, row.ceiling.limited_by) == ("network", "NIC eth0 1 Gb/s, TCP")
@@ -79,10 +78,8 @@ def test_neighbours_send_each_half_a_size(bed: Hosts, tmp_path: Path) -> None:
     assert crossed(alltoall) == pytest.approx([1.0] * 4, abs=0.01)
     assert crossed(gather) == pytest.approx([2.0] * 4, abs=0.01)  # the same half twice: both neighbours are one rank
     for row in rows.values():
-        usual, fastest = of_link(row)
-        assert usual <= PAYLOAD and fastest >= 0.85
-        assert row.percent_of_ceiling and row.percent_of_ceiling <= 100.2 * RESTED
-        assert row.percent_of_ceiling * fastest / usual > 88
+        assert 0.85 <= of_link(row) <= PAYLOAD
+        assert row.percent_of_ceiling and 88 < row.percent_of_ceiling <= 100.2 * RESTED
 
 
 def test_shared_memory_is_told_from_the_network(bed: Hosts, tmp_path: Path) -> None:

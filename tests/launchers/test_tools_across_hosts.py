@@ -50,10 +50,11 @@ def test_pairs(slurm_hosts: SlurmBed, tmp_path: Path) -> None:
 
 def test_probe_sets_iperf3_against_the_link(slurm_hosts: SlurmBed) -> None:
     words = ("--measure", "--max-time", "0.2", "--tools", "iperf3", "--format", "json")
-    for _ in range(3):  # a busy machine slows both now and then
-        if max(row["percent"] for row in probed(slurm_hosts, *words)) >= 97:
-            return
-    pytest.fail("iperf3 read less than 97 % of the link both ways in each of 3 attempts")
+    for _ in range(3):  # a busy machine slows one, or both, now and then
+        read = sorted(row["percent"] for row in probed(slurm_hosts, *words))
+        if read[0] >= 50 and read[-1] >= 97:
+            break
+    assert read[0] >= 50 and read[-1] >= 97, read
 
 
 def probed(slurm_hosts: SlurmBed, *words: str) -> list[dict[str, Any]]:
@@ -63,7 +64,7 @@ def probed(slurm_hosts: SlurmBed, *words: str) -> list[dict[str, Any]]:
     assert [(row["from"], row["to"]) for row in rows] == [(first, second), (second, first)]
     for row in rows:
         assert row["limited_by"].startswith("NIC eth0 1 Gb/s, TCP") and row["of_bytes_per_s"] == pytest.approx(PAYLOAD * LINK_BYTES_PER_S)
-        assert 20 <= row["percent"] <= 100.3
+        assert row["percent"] <= 100.3
     return rows
 
 

@@ -11,6 +11,7 @@ import statistics
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -25,6 +26,7 @@ from collbench.runner.one_cell import Stage, make_groups, prepare
 from collbench.runner.turn import placed
 from collbench.timing.loop import Loop
 from collbench.world.world import World
+from tests.benchmarks.launches import pairs
 from tests.benchmarks.stacks.loop import Place, operation_of, seconds_of
 
 _TIMEOUT_S = 60
@@ -64,17 +66,10 @@ def main(stack: str, place: Place) -> None:
     with opened(stack, place) as (ours, theirs):
         for each in (ours, theirs):
             each(place.warmup)
-        found = [_pair(i, ours, theirs, place.batch) for i in range(place.batches)]
+        found = pairs(partial(ours, place.batch), partial(theirs, place.batch), place.batches)
     if place.rank == 0:
         medians = [statistics.median(column) for column in zip(*found, strict=True)]
         print(json.dumps(dict(zip(("collbench_s", "own_s"), medians, strict=True))), flush=True)
-
-
-def _pair(i: int, ours: Callable[[int], float], theirs: Callable[[int], float], n: int) -> tuple[float, float]:
-    if i % 2:
-        second, first = theirs(n), ours(n)
-        return first, second
-    return ours(n), theirs(n)
 
 
 if __name__ == "__main__":
