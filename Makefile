@@ -4,6 +4,7 @@
 
 PYTHON ?= python3
 SIZES ?= 64-64M:x4
+SCRIPTS = scripts/gpu_check scripts/gallery scripts/long_table
 PYTEST = .venv/bin/python -m pytest
 # Rooms whose tests start no ranks and time nothing: two processes share them. All others have the machine to themselves.
 APART = $(addprefix tests/,analysis doctor emit evidence gate hunt operations peak report stats suite topology workloads)
@@ -11,7 +12,7 @@ APART = $(addprefix tests/,analysis doctor emit evidence gate hunt operations pe
 export PYTHON
 unexport PYTHONDONTWRITEBYTECODE  # where it is set, each of the hundreds of processes that tests start compiles this project anew
 
-.PHONY: help run test test-long lint clean run-environment test-environment openmpi-environment cuda-environment plugin-environments test-plugins
+.PHONY: help run test test-long lint clean gpu-check run-environment test-environment openmpi-environment cuda-environment plugin-environments test-plugins
 .NOTPARALLEL:
 
 help:
@@ -19,6 +20,7 @@ help:
 	@echo 'make test       the same installs and the test tools; lint, types, then the tests (a sample of the long lists, drawn by the commit)'
 	@echo 'make test-plugins  JAX, TensorFlow and Horovod, which it installs in environments of their own (part of test-long)'
 	@echo 'make test-long  every test, nothing sampled; its table is left in build/LONG.md (committed as tests/LONG.md)'
+	@echo 'make gpu-check  the whole GPU path on this machine, in at most 8 minutes; needs an NVIDIA GPU'
 	@echo 'make lint       ruff and mypy'
 	@echo 'make clean      remove the environments and everything built'
 
@@ -33,10 +35,14 @@ test-long: lint openmpi-environment cuda-environment plugin-environments
 	mkdir -p build
 	$(PYTEST) --long --junitxml=build/long.xml; code=$$?; scripts/long_table build/long.xml >build/LONG.md; exit $$code
 
+gpu-check:
+	$(PYTHON) scripts/gpu_check --out build/gpu-check-$$(date -u +%Y%m%dT%H%M%SZ)
+
 lint: test-environment
-	.venv/bin/ruff check .
-	.venv/bin/ruff format --check .
+	.venv/bin/ruff check . $(SCRIPTS)
+	.venv/bin/ruff format --check . $(SCRIPTS)
 	.venv/bin/mypy
+	MYPYPATH=scripts .venv/bin/mypy scripts/gpu_check scripts/gpu_path
 
 run-environment:
 	@scripts/environment .venv torch mpich report

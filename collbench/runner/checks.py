@@ -43,7 +43,7 @@ def _too_large(work: list[Work], world: World) -> str | None:
     virtual = max([one.backend.ranks for _, _, one in work if one.backend and one.backend.virtual], default=0)
     here, host = virtual or len(world.on_host()), free_memory()
     missing: list[tuple[int, Cell, str]] = []
-    fits = 0
+    fitting: set[int] = set()
     for operation, asked, one in work:
         if one.backend is None:
             continue
@@ -54,13 +54,15 @@ def _too_large(work: list[Work], world: World) -> str | None:
         if free is None:
             need, free = bytes_on_host(operation, cell, n, here, max(1, ranks // n)), host
         if need <= free:
-            fits = max(fits, cell.size_bytes)
+            fitting.add(cell.size_bytes)
         else:
             whose = f"for its {here} ranks there" if device is None else "on each GPU"
             missing.append((need - free, cell, f"{format_bytes(need)} on {world.me.host} {whose}, and {format_bytes(free)} is free"))
     if not missing:
         return None
     _, cell, why = max(missing, key=lambda one: one[0])
+    smallest = min(misfit.size_bytes for _, misfit, _ in missing)
+    fits = max((size for size in fitting if size < smallest), default=0)  # for every operation and type that was requested
     remedy = f"the largest of these sizes that fits is {format_size(fits)}" if fits else "choose smaller sizes"
     return f"{cell.title()} needs {why}: {remedy}"
 
