@@ -22,6 +22,7 @@ from collbench.operations.p2p_latency import P2P_LATENCY
 from collbench.operations.plan import Sweep
 from collbench.operations.program import NativeCall, Program, PythonCall
 from collbench.results.reader import read_run
+from collbench.runner import checks
 from collbench.runner.request import Request
 from collbench.runner.run import run, shuffled
 from collbench.timing.budget import Budget
@@ -220,6 +221,12 @@ def test_too_little_memory_is_said_before_the_first_cell(start, tmp_path):
     with pytest.raises(UsageError, match=r"allreduce 1 TiB on simulated .* needs 8 TiB on .* is free"):
         start(ALLREDUCE, sizes=(8, 2**40))
     assert not (tmp_path / "run").exists()
+
+
+def test_the_size_that_is_recommended_fits_for_every_operation(start, monkeypatch):
+    monkeypatch.setattr(checks, "free_memory", lambda: 6 << 20)  # 1 MiB: 4 MiB for a broadcast on 4 ranks, 8 MiB for an all-reduce
+    with pytest.raises(UsageError, match=r"allreduce 1 MiB on simulated .* the largest of these sizes that fits is 8 B$"):
+        start(BROADCAST, ALLREDUCE, sizes=(8, 2**20))
 
 
 def test_a_folder_that_holds_a_run_is_not_written_over(start):
