@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from collbench.addresses import listen_at
 from collbench.backends.backend import Settings
 from collbench.backends.on_gpu import HostOrGpuBackend
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from collbench.world.world import World
 
 _LATER = 2
+_BACKLOG = 128
 
 
 def load_torch() -> Any:
@@ -39,16 +41,36 @@ def patience(settings: Settings) -> timedelta:
 
 
 def store_of(name: str, world: World, timeout: timedelta) -> Any:
-    """A store of torch's that rank 0 opens on a free port, at every rank; it must live as long as what is joined over it."""
+    """Return a TCPStore that rank 0 opens on a free port, at every rank; it must live as long as the groups that use it.
+
+    It has no authentication, so it listens only at the address of rank 0 that the other ranks use: loopback within one host.
+    """
     import torch
 
     dist: Any = torch.distributed
     host, port, store = world.members[0].address, 0, None
     if world.rank == 0:
-        store = dist.TCPStore(host, 0, None, is_master=True, timeout=timeout, wait_for_workers=False)
+        store = _served(dist, host, timeout, world.size)
         port = store.port
     port = world.decide(port, f"opening {name}: the store's port")
     return store or dist.TCPStore(host, port, None, is_master=False, timeout=timeout)
+
+
+def _served(dist: Any, host: str, timeout: timedelta, ranks: int) -> Any:
+    """Return rank 0's store, which listens at one address.
+
+    torch listens at every address by itself; since 2.3 it takes a listening socket. Where it refuses one, with libuv and without, the
+    store listens at every address as before.
+    """
+    common = {"is_master": True, "timeout": timeout, "wait_for_workers": False}
+    for backend in ({}, {"use_libuv": False}):
+        listener = listen_at(host, max(_BACKLOG, ranks))
+        port = listener.getsockname()[1]
+        try:
+            return dist.TCPStore(host, port, None, **common, master_listen_fd=listener.detach(), **backend)
+        except (TypeError, ValueError, RuntimeError):
+            continue
+    return dist.TCPStore(host, 0, None, **common)
 
 
 def join(name: str, world: World, settings: Settings, **more: Any) -> Any:

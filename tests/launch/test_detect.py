@@ -17,7 +17,8 @@ from tests.launch import captured
 
 @pytest.fixture(autouse=True)
 def names_resolve(monkeypatch):
-    monkeypatch.setattr(slurm, "_resolve", {"n1": "10.0.0.1", "n2": "10.0.0.2", "6": "fe80::1"}.get)
+    known = {"n1": ("10.0.0.1",), "n2": ("10.0.0.2",), "10.0.0.2": ("10.0.0.2",)}
+    monkeypatch.setattr(slurm, "resolve", lambda host: known.get(host, ()))
     monkeypatch.setattr(slurm, "_node_address", lambda node: "")
     monkeypatch.setattr(slurm, "_stepd_title", lambda: "")
 
@@ -36,7 +37,7 @@ class TestSrun:
     def test_a_task_knows_its_place_and_its_process_manager(self, env, manager):
         info = detect(env)
         assert (info.launcher, info.rank, info.ranks, info.local_rank, info.local_ranks) == ("srun", 2, 3, 0, 1)
-        assert (info.meeting, info.port, info.hosts) == ("tcp://10.0.0.1", None, ("n1", "n2"))
+        assert (info.meeting, info.port, info.hosts) == ("tcp://n1", None, ("n1", "n2"))
         assert info.token == "slurm:testbed:8.0"
         assert info.mpi == manager
 
@@ -52,7 +53,7 @@ class TestSrun:
             detect({**captured.SRUN_NONE, "SLURM_STEP_NODELIST": "m[1-2]"})
 
     def test_scontrols_address_is_the_second_choice(self, monkeypatch):
-        monkeypatch.setattr(slurm, "_node_address", {"m1": "n2"}.get)
+        monkeypatch.setattr(slurm, "_node_address", {"m1": "10.0.0.2"}.get)
         assert detect({**captured.SRUN_NONE, "SLURM_STEP_NODELIST": "m[1-2]"}).meeting == "tcp://10.0.0.2"
 
     def test_an_arbitrary_distribution_hides_rank_0(self):

@@ -26,7 +26,7 @@ WITHOUT_PMIX = "MPI plugin types are...\n\tnone\n\tpmi2\n"
 @pytest.fixture(autouse=True)
 def nothing_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sys, "prefix", str(tmp_path / "python"))
-    monkeypatch.setattr(slurm, "_resolve", lambda name: "10.0.0.1")
+    monkeypatch.setattr(slurm, "resolve", lambda host: ("10.0.0.1",))
     monkeypatch.setattr(slurm, "_node_address", lambda node: "")
     monkeypatch.setattr(slurm, "_stepd_title", lambda: "")
 
