@@ -26,7 +26,7 @@ def detect(env: Mapping[str, str]) -> LaunchInfo | None:
     if not in_step(env):
         return None
     rank, ranks = place(env, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in env else "SLURM_NTASKS")
-    hosts = _hosts(env)
+    hosts = hosts_of(env)
     local_rank, local_ranks = _local_place(env, ranks)
     host, port = master(env)
     meets = host or _first_host(env, hosts, ranks)
@@ -77,7 +77,8 @@ def _stepd_title() -> str:
     return ""
 
 
-def _hosts(env: Mapping[str, str]) -> tuple[str, ...]:
+def hosts_of(env: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the nodes of this step, or of the job outside of one. Raises UsageError where the variable is not a host list."""
     import hostlist
 
     name = "SLURM_STEP_NODELIST" if "SLURM_STEP_NODELIST" in env else "SLURM_JOB_NODELIST"
@@ -173,6 +174,11 @@ def host_of_node(node: str, here: str = "") -> str:
         f"Slurm's first node '{node}' does not resolve to an address on this host ({socket.gethostname()}): "
         "export MASTER_ADDR=<address of that node>, or fix DNS or /etc/hosts"
     )
+
+
+def known_addresses(node: str) -> tuple[str, ...]:
+    """Return the addresses of a node's NodeAddr, as `scontrol` knows it; empty where it is not known."""
+    return resolve(_node_address(node))
 
 
 def _refuse_loopback(env: Mapping[str, str], hosts: tuple[str, ...], host: str, origin: str) -> None:

@@ -62,7 +62,7 @@ def note_on(found: HubAddresses) -> str | None:
         Scope.NAME_IS_LOOPBACK: f"its name '{found.host}' resolves to loopback there ({', '.join(found.resolved)})",
         Scope.NOT_OWN: f"'{found.host}' is not one of its addresses",
     }[found.scope]
-    return f"rank 0 listens at every address of its host, because {why}; set MASTER_ADDR to one address to choose it"
+    return f"rank 0 listens at every address of its host, because {why}; set MASTER_ADDR to choose one address"
 
 
 def _bind(down: Down, addresses: Sequence[str], port: int) -> str | None:

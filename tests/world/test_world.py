@@ -253,7 +253,7 @@ def test_rank_0_listens_at_every_address_where_its_own_are_not_known(resolves_to
     with zmq.Context() as context:
         down = Down(context, Keys.of(secret_of(info, {})))
         found = listen(down, info, secret_of(info, {}))
-        assert note_on(found) == f"rank 0 listens at every address of its host, because {why}; set MASTER_ADDR to one address to choose it"
+        assert note_on(found) == f"rank 0 listens at every address of its host, because {why}; set MASTER_ADDR to choose one address"
         assert down.router.last_endpoint == f"tcp://[::]:{info.port}".encode()
         down.close()
 
