@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from collbench.addresses import listen_at
 from collbench.backends.backend import Settings
 from collbench.backends.on_gpu import HostOrGpuBackend
+from collbench.errors import UsageError
+from collbench.topology.interfaces import first_family
 
 if TYPE_CHECKING:
     from collbench.device.gpu import Gpu
@@ -71,6 +73,16 @@ def _served(dist: Any, host: str, timeout: timedelta, ranks: int) -> Any:
         except (TypeError, ValueError, RuntimeError):
             continue
     return dist.TCPStore(host, 0, None, **common)
+
+
+def require_one_family(name: str, world: World, interface: str) -> None:
+    """Raise UsageError where Gloo would listen at IPv4 on one host and at IPv6 on another: it takes an interface's IPv4 address if any."""
+    family = first_family(interface)
+    told: list[str | None] = world.agree(family and family.value, f"opening {name}: the family of {interface}'s address")
+    first = {family: member.host for member, family in reversed(list(zip(world.members, told, strict=True))) if family}
+    if len(first) > 1:
+        each = ", ".join(f"{host} {family}" for family, host in sorted(first.items()))
+        raise UsageError(f"{name} cannot connect hosts over different address families ({each}): give every host an IPv4 address, or none")
 
 
 def join(name: str, world: World, settings: Settings, **more: Any) -> Any:

@@ -76,8 +76,8 @@ _RENDERED: Mapping[Kind, tuple[Severity, str]] = {
     ),
     Kind.IPV6_ONLY: (
         "note",
-        "IPv6 addresses only: {names}; ranks meet and measure over IPv6 under srun and torchrun, but MPICH's mpiexec needs IPv4 between "
-        "hosts, and so does an Open MPI that was built without --enable-ipv6",
+        "IPv6 addresses only: {names}; ranks meet and measure over IPv6, but MPICH's mpiexec needs IPv4 between hosts: start MPICH with "
+        "srun --mpi=pmi2",
     ),
     Kind.NO_COMMON_FAMILY: (
         "severe",
