@@ -146,7 +146,7 @@ def _first_host(env: Mapping[str, str], hosts: tuple[str, ...], ranks: int) -> s
     if ranks == 1:
         return LOOPBACK
     if env.get("SLURM_DISTRIBUTION", "").startswith("arbitrary") and len(hosts) > 1:
-        raise UsageError("srun --distribution=arbitrary does not tell which host rank 0 is on: export MASTER_ADDR with that host's name")
+        raise UsageError("with srun --distribution=arbitrary the host of rank 0 is not known: export MASTER_ADDR with that host's name")
     return host_of_node(hosts[0], here=own_node(env))
 
 
