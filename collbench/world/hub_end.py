@@ -68,15 +68,13 @@ class HubEnd:
         return said
 
     def _why_missing(self) -> str:
+        why = ["see whether they started, whether they can reach this host, or raise --timeout"]
         if self._listens and self._listens.loopback_only:
-            why = (
-                f"rank 0 listens at {self._listens.listens[0]} alone, a loopback address, which other hosts cannot reach; if ranks run on "
-                "other hosts, set MASTER_ADDR to an address of rank 0's host in the network between them"
+            why.append(
+                f"rank 0 listens at {self._listens.listens[0]} alone, a loopback address, which other hosts cannot reach: if ranks run on "
+                "other hosts, set MASTER_ADDR to an address of rank 0's host in the network between the hosts"
             )
-        else:
-            why = "see whether they started, whether they can reach this host, or raise --timeout"
-        strangers = self.part.down.strangers.sentence()
-        return f"{why}; {strangers}" if strangers else why
+        return "; ".join([*why, *filter(None, [self.part.down.strangers.sentence()])])
 
     def _admit_one(self, one: Joined, said: dict[int, Any]) -> None:
         rank, about = one.rank, one.about

@@ -87,14 +87,15 @@ class SpokeEnd:
                 "not the same there, or something else listens there; export COLLBENCH_SECRET with the same 16 characters or more for "
                 "all ranks, and give a second launch a MASTER_PORT of its own"
             )
-        if info.meeting.startswith("tcp://") and all(map(is_loopback, resolve(host_of(info.meeting)) or ("",))):
-            remedy = (
-                f"'{host_of(info.meeting)}' is a loopback address here, which leads to this host only; if rank 0 runs on another host, "
-                "set MASTER_ADDR to an address of it in the network between the hosts"
-            )
-        else:
-            remedy = "see whether rank 0 started and its host can be reached, or raise --timeout"
-        return f"rank {info.rank} on {socket.gethostname()} found no rank 0 at {where} within {deadline_s:g} s: {remedy}"
+        missing = f"rank {info.rank} on {socket.gethostname()} found no rank 0 at {where} within {deadline_s:g} s"
+        why = f"{missing}: see whether rank 0 started and its host can be reached, or raise --timeout"
+        host = host_of(info.meeting) if info.meeting.startswith("tcp://") else ""
+        if not all(map(is_loopback, resolve(host) or ("",))):
+            return why
+        return (
+            f"{why}; '{host}' is a loopback address here, which leads to this host alone: if rank 0 runs on another host, set MASTER_ADDR "
+            "to an address of that host in the network between the hosts"
+        )
 
     def say(self, step: int, what: str, value: Any, raw: Sequence[bytes | memoryview] = ()) -> None:
         """What this rank says in a step; rank 0 must be at the same thing there."""

@@ -131,7 +131,7 @@ def test_a_loopback_master_address_names_the_fix_where_ranks_do_not_meet(dual: H
     first, second = by_hand(dual, tmp_path, "localhost", "allreduce", "--backend", "gloo", "--timeout", "3")
     assert (first.returncode, second.returncode) == (4, 4)
     assert "rank 0 listens at 127.0.0.1 alone, a loopback address" in first.stderr
-    assert "'localhost' is a loopback address here" in second.stderr and "set MASTER_ADDR to an address of it" in second.stderr
+    assert "'localhost' is a loopback address here" in second.stderr and "set MASTER_ADDR to an address of that host" in second.stderr
 
 
 @pytest.mark.in_turn("IPv6-only hosts")
