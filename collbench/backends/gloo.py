@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from collbench.backends.backend import Available, Settings, Unavailable
 from collbench.backends.group import Group
 from collbench.backends.memory import AnyBuffers
-from collbench.backends.on_torch import TorchBackend, join, load_torch, no_cuda_build
+from collbench.backends.on_torch import TorchBackend, join, load_torch, no_cuda_build, require_one_family
 from collbench.backends.torch_binding import TorchBinding
 from collbench.operations.cell import Cell
 from collbench.operations.operation import Operation, Reason
@@ -47,6 +47,7 @@ class GlooBackend(TorchBackend):
         self.rank, self.ranks = world.rank, world.size
         torch.set_num_threads(1)
         self.look_for_gpus(world, lambda: no_cuda_build(torch))
+        require_one_family("gloo", world, self._chosen)
         self._store = join("gloo", world, settings)
 
     def binding(self, group: Group, buffers: AnyBuffers, slot: int) -> TorchBinding:

@@ -7,14 +7,18 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from collbench.addresses import listen_at
 from collbench.backends.backend import Settings
 from collbench.backends.on_gpu import HostOrGpuBackend
+from collbench.errors import UsageError
+from collbench.topology.interfaces import first_family
 
 if TYPE_CHECKING:
     from collbench.device.gpu import Gpu
     from collbench.world.world import World
 
 _LATER = 2
+_BACKLOG = 128
 
 
 def load_torch() -> Any:
@@ -39,16 +43,46 @@ def patience(settings: Settings) -> timedelta:
 
 
 def store_of(name: str, world: World, timeout: timedelta) -> Any:
-    """A store of torch's that rank 0 opens on a free port, at every rank; it must live as long as what is joined over it."""
+    """Return a TCPStore that rank 0 opens on a free port, at every rank; it must live as long as the groups that use it.
+
+    It has no authentication, so it listens only at the address of rank 0 that the other ranks use: loopback within one host.
+    """
     import torch
 
     dist: Any = torch.distributed
     host, port, store = world.members[0].address, 0, None
     if world.rank == 0:
-        store = dist.TCPStore(host, 0, None, is_master=True, timeout=timeout, wait_for_workers=False)
+        store = _served(dist, host, timeout, world.size)
         port = store.port
     port = world.decide(port, f"opening {name}: the store's port")
     return store or dist.TCPStore(host, port, None, is_master=False, timeout=timeout)
+
+
+def _served(dist: Any, host: str, timeout: timedelta, ranks: int) -> Any:
+    """Return rank 0's store, which listens at one address.
+
+    torch listens at every address by itself; since 2.3 it takes a listening socket. Where it refuses one, with libuv and without, the
+    store listens at every address as before.
+    """
+    common = {"is_master": True, "timeout": timeout, "wait_for_workers": False}
+    for backend in ({}, {"use_libuv": False}):
+        listener = listen_at(host, max(_BACKLOG, ranks))
+        port = listener.getsockname()[1]
+        try:
+            return dist.TCPStore(host, port, None, **common, master_listen_fd=listener.detach(), **backend)
+        except (TypeError, ValueError, RuntimeError):
+            continue
+    return dist.TCPStore(host, 0, None, **common)
+
+
+def require_one_family(name: str, world: World, interface: str) -> None:
+    """Raise UsageError where Gloo would listen at IPv4 on one host and at IPv6 on another: it takes an interface's IPv4 address if any."""
+    family = first_family(interface)
+    told: list[str | None] = world.agree(family and family.value, f"opening {name}: the family of {interface}'s address")
+    first = {family: member.host for member, family in reversed(list(zip(world.members, told, strict=True))) if family}
+    if len(first) > 1:
+        each = ", ".join(f"{host} {family}" for family, host in sorted(first.items()))
+        raise UsageError(f"{name} cannot connect hosts over different address families ({each}): give every host an IPv4 address, or none")
 
 
 def join(name: str, world: World, settings: Settings, **more: Any) -> Any:

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from collbench.addresses import listen_at
 from collbench.errors import RunFailed
 from collbench.operations.plan import MOST_STREAMS
 
@@ -73,7 +74,7 @@ class Links:
         address, wrong = self.world.me.address, ""
         self.listener: socket.socket | None = None
         try:
-            self.listener = listen(address)
+            self.listener = listen_at(address, 2 * MOST_STREAMS)
         except OSError as error:
             wrong = f"{self.world.me} cannot listen at {address} ({error}): see whether its host has this address"
         mine: dict[str, Any] = {"port": self.listener.getsockname()[1] if self.listener else 0, "key": self._key.hex(), "wrong": wrong}
@@ -167,12 +168,6 @@ def buffers_of(connection: socket.socket) -> dict[str, str]:
     """The bytes of a connection's buffers."""
     options = {"send_buffer_bytes": socket.SO_SNDBUF, "receive_buffer_bytes": socket.SO_RCVBUF}
     return {name: str(connection.getsockopt(socket.SOL_SOCKET, option)) for name, option in options.items()}
-
-
-def listen(address: str) -> socket.socket:
-    """A socket that takes connections at this address of the host, on a free port. Raises OSError."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    return socket.create_server((address, 0), family=family, backlog=2 * MOST_STREAMS)
 
 
 def _left(end: float) -> float:

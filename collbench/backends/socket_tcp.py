@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from collbench.addresses import tcp_socket
 from collbench.backends.backend import Available, Settings, Unavailable
 from collbench.backends.group import Group
 from collbench.backends.linked import LinkedBackend
@@ -76,7 +77,7 @@ class SocketBackend(LinkedBackend):
 
 def path_facts(address: str) -> dict[str, str]:
     """What is known of TCP from this address of the host, before anything is connected."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as fresh:
+    with tcp_socket(address) as fresh:
         congestion = fresh.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, _NAME_BYTES).split(b"\0")[0].decode("ascii", "replace")
     path = {"interface": interface_with(address), "address": address}
     limits = {name: _limits(name) for name in ("tcp_wmem", "tcp_rmem")}

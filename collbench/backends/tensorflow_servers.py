@@ -6,13 +6,13 @@ server until all workers have done so (as SyncReplicasOptimizer's), then identit
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, count
 from typing import TYPE_CHECKING, Any
 
+from collbench.addresses import bracketed, listen_at
 from collbench.errors import RunFailed
 
 if TYPE_CHECKING:
@@ -170,10 +170,9 @@ def _first(error: Any) -> str:
 def free_ports(world: World, what: str) -> list[str]:
     """By rank "address:port" of a port that is free there now; all ranks call. `what` names the phase."""
     address = world.me.address
-    with socket.create_server((address, 0), family=socket.AF_INET6 if ":" in address else socket.AF_INET) as held:
+    with listen_at(address) as held:
         ports = world.agree(held.getsockname()[1], what)
-    hosts = [f"[{one.address}]" if ":" in one.address else one.address for one in world.members]
-    return [f"{host}:{port}" for host, port in zip(hosts, ports, strict=True)]
+    return [f"{bracketed(one.address)}:{port}" for one, port in zip(world.members, ports, strict=True)]
 
 
 def _cluster(world: World, layout: Layout) -> dict[str, list[str]]:

@@ -19,7 +19,7 @@ from collbench.backends.backend import Available, Settings, Unavailable
 from collbench.backends.group import Group
 from collbench.backends.host import HostBackend
 from collbench.backends.memory import AnyBuffers
-from collbench.backends.on_torch import load_torch, patience, store_of
+from collbench.backends.on_torch import load_torch, patience, require_one_family, store_of
 from collbench.backends.stacks import installed, loaded
 from collbench.backends.torchcomms_binding import STEPS, TorchCommsBinding
 from collbench.operations.cell import Cell
@@ -62,6 +62,7 @@ class TorchCommsBackend(HostBackend):
         self._made: list[Any] = []
         self._torch.set_num_threads(1)
         self._interface = os.environ.setdefault(_INTERFACE, interface_with(world.me.address))
+        require_one_family("torchcomms", world, self._interface)
         self._timeout = patience(settings)
         self._store = store_of("torchcomms", world, self._timeout)
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from collbench.addresses import bracketed
 from collbench.backends.messages import gone
 from collbench.backends.socket_links import Link, buffers_of
 from collbench.errors import RunFailed
@@ -100,7 +101,7 @@ def _set(made: Any, window: Window, patience_s: float) -> None:
 def _answered(made: Any, world: World, beside: Link) -> Any:
     """The higher rank's end: binds, says where, hears the word and says it back."""
     made.ipv6 = ":" in world.me.address
-    made.bind(f"tcp://{_host(world.me.address)}:*")
+    made.bind(f"tcp://{bracketed(world.me.address)}:*")
     port, word = int(made.last_endpoint.rpartition(b":")[2]), secrets.token_bytes(16)
     beside.sockets[0].sendall(_PLACE.pack(port, word))
     first = made.recv(copy=False)
@@ -117,16 +118,12 @@ def _called(made: Any, world: World, beside: Link) -> Any:
         raise ConnectionError(gone(beside.peer))
     port, word = _PLACE.unpack(told)
     made.ipv6 = ":" in beside.peer.address
-    made.connect(f"tcp://{_host(beside.peer.address)}:{port}")
+    made.connect(f"tcp://{bracketed(beside.peer.address)}:{port}")
     made.send(word)
     first = made.recv(copy=False)
     if first.bytes != word:
         raise ConnectionError("what listens there is not this rank")
     return first
-
-
-def _host(address: str) -> str:
-    return f"[{address}]" if ":" in address else address
 
 
 def _tcp(descriptor: int) -> Mapping[str, str]:

@@ -1,4 +1,4 @@
-"""How this shell would launch: where it is, the launchers it finds, the MPI library, what of that does not fit, and what to type."""
+"""How this shell would launch: where it is, host names, the launchers it finds, the MPI library, what does not fit, and what to type."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Literal
 
 from collbench.launch.explain_found import MPI_NAMES, Found, launchers
 from collbench.launch.explain_mpi import Library, library
+from collbench.launch.explain_names import HostName, findings, host_names
 from collbench.launch.explain_places import launch_of, places
 from collbench.launch.explain_type import FLAG, Typed, typed
 from collbench.launch.info import LaunchInfo
@@ -32,6 +33,7 @@ class Explanation:
     """All that `collbench doctor --launch` tells."""
 
     places: tuple[str, ...]
+    names: tuple[HostName, ...]
     library: Library
     launchers: tuple[Found, ...]
     problems: tuple[Problem, ...]
@@ -52,16 +54,19 @@ def rank_of(env: Mapping[str, str]) -> int:
 def explained(env: Mapping[str, str]) -> Explanation:
     """What this shell would do. It starts each launcher once, to ask its version, and mpi4py in a process of its own."""
     info, broken = launch_of(env)
-    found, loaded = launchers(env), library(env)
+    found, loaded, names = launchers(env), library(env), host_names(env)
     of_launch = [*([Problem("severe", broken)] if broken else []), *_of_this_launch(info, loaded, env)]
+    of_names = [Problem(each.severity, each.sentence()) for each in findings(names, info, env)]
     problems = (
         *of_launch,
+        *of_names,
         *_of_mpirun(found, loaded),
         *_of_srun(found, loaded),
         *_without_library(loaded),
     )
     serves = not any(problem.severity == "severe" for problem in of_launch)
-    return Explanation(tuple(places(env, info)), loaded, tuple(found), problems, tuple(typed(env, info, loaded, found, serves=serves)))
+    lines = tuple(typed(env, info, loaded, found, serves=serves))
+    return Explanation(tuple(places(env, info)), names, loaded, tuple(found), problems, lines)
 
 
 def mixed_mpi(env: Mapping[str, str]) -> Problem | None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from collbench.addresses import LOOPBACK, is_loopback, is_numeric, resolve
 from collbench.errors import UsageError
 from collbench.launch.info import LaunchInfo
 from collbench.launch.variables import ancestors, master, meeting_at, number, place
@@ -25,16 +26,19 @@ def detect(env: Mapping[str, str]) -> LaunchInfo | None:
     if not in_step(env):
         return None
     rank, ranks = place(env, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in env else "SLURM_NTASKS")
-    hosts = _hosts(env)
+    hosts = hosts_of(env)
     local_rank, local_ranks = _local_place(env, ranks)
     host, port = master(env)
+    meets = host or _first_host(env, hosts, ranks)
+    if ranks > local_ranks:
+        _refuse_loopback(env, hosts, meets, "MASTER_ADDR" if host else "NodeAddr")
     return LaunchInfo(
         launcher="srun",
         rank=rank,
         ranks=ranks,
         local_rank=local_rank,
         local_ranks=local_ranks,
-        meeting=meeting_at(host or _first_address(env, hosts, ranks)),
+        meeting=meeting_at(meets),
         token=f"slurm:{env.get('SLURM_CLUSTER_NAME', '')}:{env.get('SLURM_JOB_ID', '')}.{env['SLURM_STEP_ID']}",
         port=port,
         mpi=_manager(env),
@@ -73,7 +77,8 @@ def _stepd_title() -> str:
     return ""
 
 
-def _hosts(env: Mapping[str, str]) -> tuple[str, ...]:
+def hosts_of(env: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the nodes of this step, or of the job outside of one. Raises UsageError where the variable is not a host list."""
     import hostlist
 
     name = "SLURM_STEP_NODELIST" if "SLURM_STEP_NODELIST" in env else "SLURM_JOB_NODELIST"
@@ -136,33 +141,62 @@ def _advice(env: Mapping[str, str], ranks: int) -> str:
     return "" if env.get("SLURM_KILL_BAD_EXIT") == "1" else _KILL
 
 
-def _first_address(env: Mapping[str, str], hosts: tuple[str, ...], ranks: int) -> str:
+def _first_host(env: Mapping[str, str], hosts: tuple[str, ...], ranks: int) -> str:
+    """Return rank 0's host. Raises UsageError where it is not known, or does not resolve."""
     if ranks == 1:
-        return "127.0.0.1"
+        return LOOPBACK
     if env.get("SLURM_DISTRIBUTION", "").startswith("arbitrary") and len(hosts) > 1:
-        raise UsageError("srun --distribution=arbitrary does not tell which host rank 0 is on: export MASTER_ADDR with that host's name")
-    return address_of(hosts[0])
+        raise UsageError("with srun --distribution=arbitrary the host of rank 0 is not known: export MASTER_ADDR with that host's name")
+    return host_of_node(hosts[0], here=own_node(env))
 
 
-def address_of(node: str) -> str:
-    """The address of a Slurm node: by name, else by the NodeAddr that `scontrol` knows. Raises UsageError if neither resolves."""
-    address = _resolve(node) or _resolve(_node_address(node))
-    if not address:
+def own_node(env: Mapping[str, str]) -> str:
+    """Return the name of the Slurm node that is this host; empty where nodes may be several to a host, or it is not known."""
+    node, host = env.get("SLURMD_NODENAME", ""), socket.gethostname()
+    return node if node.partition(".")[0] == host.partition(".")[0] else ""
+
+
+def host_of_node(node: str, here: str = "") -> str:
+    """Return the name of a Slurm node, or the NodeAddr that `scontrol` knows where the name does not lead there.
+
+    here: the node that this host is, where that is certain. On any other host a name that resolves to loopback is wrong; on its own it
+    is what Debian's /etc/hosts has, and other hosts resolve it otherwise. Raises UsageError where neither resolves.
+    """
+    found = resolve(node)
+    if found and not (here and here != node and all(map(is_loopback, found))):
+        return node
+    address = _node_address(node)
+    if resolve(address):
+        return address
+    if found:
+        return node
+    raise UsageError(
+        f"Slurm's first node '{node}' does not resolve to an address on this host ({socket.gethostname()}): "
+        "export MASTER_ADDR=<address of that node>, or fix DNS or /etc/hosts"
+    )
+
+
+def known_addresses(node: str) -> tuple[str, ...]:
+    """Return the addresses of a node's NodeAddr, as `scontrol` knows it; empty where it is not known."""
+    return resolve(_node_address(node))
+
+
+def _refuse_loopback(env: Mapping[str, str], hosts: tuple[str, ...], host: str, origin: str) -> None:
+    """Raises UsageError where ranks on several hosts would meet at a loopback address, which never leaves its host."""
+    here, found = own_node(env), resolve(host)
+    others = [name for name in hosts if name != here]
+    if not here or not others or not found or not all(map(is_loopback, found)):
+        return
+    if is_numeric(host) or host == "localhost":
         raise UsageError(
-            f"Slurm's first node '{node}' does not resolve to an address on this host ({socket.gethostname()}): "
-            "export MASTER_ADDR=<address of that node>, or mend DNS or /etc/hosts"
+            f"{origin}={host} is a loopback address, which ranks on other hosts ({others[0]}) cannot reach: "
+            f"set MASTER_ADDR to an address of {hosts[0]} in the network between the hosts"
         )
-    return address
-
-
-def _resolve(name: str) -> str:
-    if not name:
-        return ""
-    try:
-        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError, ValueError):
-        return ""
-    return str(min(found, key=lambda entry: entry[0] != socket.AF_INET)[4][0])
+    if host == hosts[0] != here:
+        raise UsageError(
+            f"rank 0's host '{host}' resolves to {found[0]} on {here}, a loopback address: fix /etc/hosts on {here}, "
+            f"or set MASTER_ADDR to an address of {host}"
+        )
 
 
 def _node_address(node: str) -> str:

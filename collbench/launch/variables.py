@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from collbench.addresses import bracketed
 from collbench.errors import UsageError
 
 _MAX_DIGITS = 9
@@ -58,7 +59,7 @@ def master(env: Mapping[str, str]) -> tuple[str, int | None]:
 
 def meeting_at(host: str) -> str:
     """The meeting "tcp://host"; an IPv6 address gets its brackets."""
-    return f"tcp://[{host}]" if ":" in host and not host.startswith("[") else f"tcp://{host}"
+    return f"tcp://{bracketed(host)}"
 
 
 def without_manager(env: Mapping[str, str]) -> dict[str, str]:

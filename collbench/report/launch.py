@@ -10,12 +10,14 @@ from typing import TextIO
 from collbench.errors import FINE, NEGATIVE
 from collbench.launch.explain import Explanation
 from collbench.launch.explain_found import Found
+from collbench.launch.explain_names import HostName
 from collbench.report.flags import printable
 from collbench.report.probe_wrap import width_of, wrapped
 from collbench.report.screen import PlainScreen, wants_color
 from collbench.report.table import Line
 
 SCHEMA = 1
+_MOST_NAMES = 8
 _STYLES = {"severe": "wrong", "warning": "doubtful", "note": ""}
 
 
@@ -32,6 +34,7 @@ def table_lines(told: Explanation) -> Iterator[Line]:
     """Where this shell is and what it has, then a line for each problem, then what to type."""
     for place in told.places:
         yield Line(printable(f"this shell  {place}"))
+    yield Line(printable(f"hosts       {_names(told.names)}"))
     loaded = told.library
     file = f" ({loaded.path})" if loaded.path else ""
     yield Line(printable(f"MPI         {f'mpi4py {loaded.mpi4py} loads {loaded.name}{file}' if loaded.name else 'no library'}"))
@@ -42,6 +45,12 @@ def table_lines(told: Explanation) -> Iterator[Line]:
     room = max(len(each.purpose) for each in told.commands)
     for each in told.commands:
         yield Line(printable(f"  {each.purpose:<{room}}  {each.line}"))
+
+
+def _names(names: Sequence[HostName]) -> str:
+    shown = [f"{each.name} {', '.join(each.addresses) or 'does not resolve'}" for each in names[:_MOST_NAMES]]
+    more = [f"{len(names) - _MOST_NAMES} more"] if len(names) > _MOST_NAMES else []
+    return "; ".join([f"{shown[0]} (this host)", *shown[1:], *more])
 
 
 def _launchers(found: Sequence[Found]) -> Iterator[Line]:
@@ -66,6 +75,7 @@ def json_lines(told: Explanation) -> Iterator[Line]:
     document = {
         "schema": SCHEMA,
         "places": told.places,
+        "hosts": [{"name": each.name, "own": each.own, "addresses": each.addresses, "reachable": each.reachable} for each in told.names],
         "mpi": {"library": loaded.name, "path": loaded.path, "mpi4py": loaded.mpi4py, "problem": loaded.problem},
         "launchers": [_found(each) for each in told.launchers],
         "problems": [{"severity": each.severity, "what": each.what} for each in told.problems],

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from collbench.addresses import LOOPBACK
 from collbench.evidence import infiniband_counters
 from collbench.evidence.counters import grown
 from collbench.peak.link import Link
@@ -15,7 +16,6 @@ from collbench.results.channel import Channel
 from collbench.runner.channel_figures import against, from_rates
 from collbench.runner.channels_between import COUNTED, Pair, Told, in_turn, pairs, patience
 from collbench.timing.perftest import Server, Writes, free_port, why_not, write_to
-from collbench.world.addresses import LOOPBACK
 from collbench.world.world import World
 
 if TYPE_CHECKING:

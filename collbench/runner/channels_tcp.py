@@ -10,12 +10,12 @@ from functools import partial
 
 import numpy as np
 
+from collbench.addresses import LOOPBACK, listen_at
 from collbench.peak.link import Link
 from collbench.results.channel import Channel
 from collbench.runner.channel_figures import against, from_rates
 from collbench.runner.channels_between import Pair, Told, attempt, in_turn, pairs, patience
 from collbench.timing import streams
-from collbench.world.addresses import LOOPBACK
 from collbench.world.world import World
 
 STREAMS = (1, 8)
@@ -67,7 +67,7 @@ def _measured(way: _Way, world: World, links: dict[str, Link]) -> Channel:
     address = LOOPBACK if way.pair.inside else target.address
 
     def listen() -> list[str | int]:
-        listener.append(streams.listen(address))
+        listener.append(listen_at(address))
         return [address, listener[0].getsockname()[1], key.hex()]
 
     offer = in_turn(world, target.rank, "listening for TCP streams", listen, 0.0)

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from collbench.addresses import Family, family_of, is_link_local, is_loopback, listen_at
 from collbench.evidence import ethernet_counters
 from collbench.results.hunts import HuntRound
 from collbench.runner.channels_between import COUNTED, Told, attempt, patience
@@ -31,14 +32,25 @@ _COUNTED_PART = 0.8  # of the time, after a stream's warm-up: the rates are of i
 
 
 def rails_of(world: World, places: Places) -> Rails:
-    """The interfaces that all nodes have under one name, with addresses that differ; none where ranks are paired. All ranks call."""
+    """Return the interfaces that all nodes have under one name, with addresses of one family that differ; none where ranks are paired.
+
+    IPv4 is preferred where all nodes have it on that interface. All ranks call.
+    """
     if places.by != "node":
         return {}
     leaders = _leaders(world, places)
     told = world.agree(_addresses() if world.me in leaders else {}, "reading the interfaces' addresses")
     each = [told[leader.rank] for leader in leaders]
-    found = {name: tuple(one.get(name, "") for one in each) for name in each[0]}
-    return {name: known for name, known in sorted(found.items()) if all(known) and len(set(known)) == len(known)}
+    return {name: known for name in sorted(each[0]) if (known := _common([one.get(name, {}) for one in each]))}
+
+
+def _common(each: Sequence[Mapping[str, str]]) -> tuple[str, ...]:
+    """Return the addresses of the first family that every node has, if they differ."""
+    for family in Family:
+        known = tuple(one.get(family.value, "") for one in each)
+        if all(known) and len(set(known)) == len(known):
+            return known
+    return ()
 
 
 def _leaders(world: World, places: Places) -> list[Member]:
@@ -46,16 +58,17 @@ def _leaders(world: World, places: Places) -> list[Member]:
     return [world.on_host(name)[0] for name in places.names]
 
 
-def _addresses() -> dict[str, str]:
-    """By interface of this host that is up the first IPv4 address that others may reach; loopback and addresses of the link apart."""
+def _addresses() -> dict[str, dict[str, str]]:
+    """Return by interface of this host that is up its first address of each family; without loopback and link-local ones."""
     import psutil
 
     up = {name for name, stats in psutil.net_if_stats().items() if stats.isup}
-    found: dict[str, str] = {}
+    found: dict[str, dict[str, str]] = {}
     for name, addresses in psutil.net_if_addrs().items():
-        known = [each.address for each in addresses if each.family == socket.AF_INET and not each.address.startswith(("127.", "169.254."))]
-        if name in up and known:
-            found[name] = known[0]
+        for each in addresses:
+            usable = each.family in (socket.AF_INET, socket.AF_INET6) and not is_loopback(each.address) and not is_link_local(each.address)
+            if name in up and usable:
+                found.setdefault(name, {}).setdefault(family_of(each.address).value, each.address)
     return found
 
 
@@ -132,7 +145,7 @@ class Streaming:
         key = secrets.token_bytes(streams.KEY_BYTES)
 
         def listen(address: str) -> list[Any]:
-            listener.append(streams.listen(address))
+            listener.append(listen_at(address))
             return [listener[0].getsockname()[1], key.hex()]
 
         awaited = mine and mine.target == world.me

@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 
+from collbench.addresses import LOOPBACK
 from collbench.errors import RunFailed, UsageError
 from collbench.evidence import counters, ethernet_counters, infiniband_counters
 from collbench.runner.channels_between import COUNTED, PATIENCE_S, Told, attempt
 from collbench.timing.wire.process import Tool, free_port, once
 from collbench.timing.wire.registry import tools_named, version_here
 from collbench.timing.wire.tool import Ask, Figure, WireTool, last_words
-from collbench.world.addresses import LOOPBACK
 from collbench.world.members import Member
 from collbench.world.world import World
 

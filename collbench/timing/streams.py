@@ -46,12 +46,6 @@ class Streamed:
     wrong: str | None = None
 
 
-def listen(address: str) -> socket.socket:
-    """A socket that waits for streams at this address of the host, on a free port."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    return socket.create_server((address, 0), family=family)
-
-
 def receive(listener: socket.socket, key: bytes, streams: int, seconds: float, patience_s: float) -> Streamed:
     """Takes `streams` streams that say the key for so many seconds.
 

@@ -7,18 +7,24 @@ rank of each host. Measured exit skew 0.04 µs in a host, against 50–100 µs o
 from __future__ import annotations
 
 import ctypes
+import hmac
 import os
+import secrets
 import socket
+import struct
 import time
 from collections.abc import Sequence
 
+from collbench.addresses import listen_at
 from collbench.errors import RunFailed, WaitExpired
 from collbench.operations.program import NativeCall, Program
 from collbench.timing.native import SHARED_BYTES, BarrierStruct, address, library
 from collbench.timing.shared import shared_page
 from collbench.world.world import World
 
-_NUMBER_BYTES = 4
+_KEY_BYTES = 16
+_GREETING = struct.Struct(f"!{_KEY_BYTES}sI")  # key, round
+_GREETING_S = 2.0  # for a connection that sends nothing
 # Backends that need this barrier move data in a thread of their own beside the caller's. Where cores are too few for both, a
 # rank that spins keeps another's thread from running for a whole time slice of 4 ms: there the ranks sleep instead.
 _THREADS = 2
@@ -62,31 +68,35 @@ def _between_hosts(world: World, leader: bool) -> list[tuple[socket.socket, sock
     hosts = world.hosts
     if len(hosts) == 1:
         return []
-    listener = socket.create_server((world.me.address, 0)) if leader else None
-    mine = (world.me.address, listener.getsockname()[1]) if listener else None
-    places: Sequence[tuple[str, int] | None] = world.agree(mine, "connecting the barrier")
+    key = secrets.token_bytes(_KEY_BYTES)
+    listener = listen_at(world.me.address) if leader else None
+    mine = (world.me.address, listener.getsockname()[1], key.hex()) if listener else None
+    told: Sequence[tuple[str, int, str] | None] = world.agree(mine, "connecting the barrier")
     if listener is None:
         return []
     leaders = [world.on_host(host)[0].rank for host in hosts]
     me = hosts.index(world.me.host)
     rounds = range((len(hosts) - 1).bit_length())
-    outgoing = [_connect(places[leaders[(me + 2**r) % len(hosts)]], r, world.timeout_s) for r in rounds]
-    incoming = _accept(listener, len(rounds), world.timeout_s)
+    outgoing = [_connect(told[leaders[(me + 2**r) % len(hosts)]], r, world.timeout_s) for r in rounds]
+    incoming = _accept(listener, key, len(rounds), world.timeout_s)
     return [(outgoing[r], incoming[r]) for r in rounds]
 
 
-def _connect(place: tuple[str, int] | None, number: int, timeout_s: float) -> socket.socket:
-    if place is None:
+def _connect(target: tuple[str, int, str] | None, number: int, timeout_s: float) -> socket.socket:
+    if target is None:
         raise RunFailed("a host has no leader for the barrier between hosts")
-    made = socket.create_connection((place[0], place[1]), timeout=timeout_s)
-    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    made.sendall(number.to_bytes(_NUMBER_BYTES, "big"))
-    made.setblocking(False)
-    return made
+    host, port, key = target
+    try:
+        made = socket.create_connection((host, port), timeout=timeout_s)
+        made.sendall(_GREETING.pack(bytes.fromhex(key), number))
+    except OSError as error:
+        remedy = "check whether a firewall blocks TCP ports between these hosts"
+        raise RunFailed(f"connecting the barrier: cannot connect to {host} port {port} ({error}); {remedy}") from error
+    return _settled(made)
 
 
-def _accept(listener: socket.socket, n: int, timeout_s: float) -> dict[int, socket.socket]:
-    """The n connections by the round number that each one says first."""
+def _accept(listener: socket.socket, key: bytes, n: int, timeout_s: float) -> dict[int, socket.socket]:
+    """Return n connections by the round number in their greeting; connections without the key are closed."""
     found: dict[int, socket.socket] = {}
     end = time.monotonic() + timeout_s
     with listener:
@@ -94,11 +104,30 @@ def _accept(listener: socket.socket, n: int, timeout_s: float) -> dict[int, sock
             listener.settimeout(max(0.01, end - time.monotonic()))
             try:
                 made, _ = listener.accept()
-                made.settimeout(max(0.01, end - time.monotonic()))
-                number = int.from_bytes(made.recv(_NUMBER_BYTES, socket.MSG_WAITALL), "big")
             except TimeoutError as error:
                 raise WaitExpired(f"connecting the barrier: {n - len(found)} hosts did not connect within {timeout_s:g} s") from error
-            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            made.setblocking(False)
-            found[number] = made
+            number = _greeted(made, key, min(end, time.monotonic() + _GREETING_S))
+            if number is None or number in found or number >= n:
+                made.close()
+            else:
+                found[number] = _settled(made)
     return found
+
+
+def _greeted(made: socket.socket, key: bytes, end: float) -> int | None:
+    """Return the round number that a new connection sends with the right key, else None."""
+    made.settimeout(max(0.01, end - time.monotonic()))
+    try:
+        greeting = made.recv(_GREETING.size, socket.MSG_WAITALL)
+    except OSError:
+        return None
+    if len(greeting) < _GREETING.size:
+        return None
+    sent, number = _GREETING.unpack(greeting)
+    return int(number) if hmac.compare_digest(sent, key) else None
+
+
+def _settled(made: socket.socket) -> socket.socket:
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    made.setblocking(False)
+    return made

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import math
 import shutil
+import socket
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from collbench.addresses import Family, family_of
 from collbench.topology.files import Files, Folder
 from collbench.topology.text import whole
 
@@ -49,6 +51,14 @@ def interface_with(address: str) -> str:
         if any(entry.address.split("%")[0] == address for entry in addresses):
             return name
     return "lo"
+
+
+def first_family(name: str) -> Family | None:
+    """Return the family of the address that libraries take from an interface that was named to them: IPv4 before IPv6."""
+    import psutil
+
+    found = [entry.address for entry in psutil.net_if_addrs().get(name, ()) if entry.family in (socket.AF_INET, socket.AF_INET6)]
+    return min(map(family_of, found), key=lambda family: family.value, default=None)
 
 
 def read_interface(name: str, sysfs: Path = _SYSFS) -> Interface:

@@ -58,7 +58,7 @@ class Down:
         self.strangers = Strangers()
         self.port: int | None = None
         self.complete = False
-        self._listening = _NOBODY
+        self._listening: list[int] = []
         self._unknown: dict[int, str | None] = {}  # connections that have not said anything, by descriptor: their addresses
         self._at: dict[int, Child] = {}
 
@@ -136,7 +136,8 @@ class Down:
                 return
             told = parse_monitor_message(self._monitor.recv_multipart())
             if told["event"] == zmq.EVENT_LISTENING:
-                self._listening = told["value"] if told["endpoint"].startswith(b"tcp:") else self._listening
+                if self.port and told["endpoint"].endswith(b":%d" % self.port):  # not a socket that was closed for a taken port
+                    self._listening.append(told["value"])
             elif told["event"] == zmq.EVENT_ACCEPTED:
                 self._accepted(told["value"])
             elif told["event"] == zmq.EVENT_DISCONNECTED:
@@ -144,7 +145,7 @@ class Down:
 
     def _accepted(self, descriptor: int) -> None:
         self._unknown[descriptor] = peer_of(descriptor)
-        if self.complete and self._listening != _NOBODY:
+        if self.complete and self._listening:
             self.strangers.flooded(len(self._unknown), self._listening)
 
     def _closed(self, descriptor: int) -> None:

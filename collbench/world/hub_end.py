@@ -10,6 +10,7 @@ from typing import Any
 
 import zmq
 
+from collbench.addresses import HubAddresses
 from collbench.errors import PeerFailed, RunFailed, UsageError, WaitExpired
 from collbench.launch.info import LaunchInfo
 from collbench.world.coordinator import Came, Coordinator, Joined
@@ -20,7 +21,7 @@ from collbench.world.inquiry import Cleared
 from collbench.world.keeper import Keeper
 from collbench.world.keys import Keys
 from collbench.world.message import Kind, Message
-from collbench.world.places import listen, node_place
+from collbench.world.places import listen, node_place, note_on
 from collbench.world.secret import Secret
 from collbench.world.standing import Standing
 
@@ -36,11 +37,11 @@ class HubEnd:
     def __init__(self, info: LaunchInfo, secret: Secret, stand: Callable[[], Standing], ending: Ending, timeout_s: float) -> None:
         self._size, self._context = info.ranks, zmq.Context()
         down = Down(self._context, Keys.of(secret))
-        self._exposed: str | None = None
+        self._listens: HubAddresses | None = None
         try:
             if info.meeting.startswith("tcp://") and info.local_ranks < info.ranks:
                 allow_connections(info.ranks)
-                self._exposed = listen(down, info, secret)
+                self._listens = listen(down, info, secret)
             if info.local_ranks > 1:
                 _bind_here(down, node_place(info, secret))
         except BaseException:
@@ -60,14 +61,20 @@ class HubEnd:
                 one = self._next(end)
             except Empty:
                 missing = [rank for rank in range(1, self._size) if rank not in said]
-                strangers = self.part.down.strangers.sentence()
-                raise WaitExpired(
-                    f"{_ranks(missing)} of {self._size} did not join within {deadline_s:g} s: see whether they started, "
-                    f"whether they can reach this host, or raise --timeout{f'; {strangers}' if strangers else ''}"
-                ) from None
+                late = f"{_ranks(missing)} of {self._size} did not join within {deadline_s:g} s"
+                raise WaitExpired(f"{late}: {self._why_missing()}") from None
             if isinstance(one, Joined):
                 self._admit_one(one, said)
         return said
+
+    def _why_missing(self) -> str:
+        why = ["see whether they started, whether they can reach this host, or raise --timeout"]
+        if self._listens and self._listens.loopback_only:
+            why.append(
+                f"rank 0 listens at {self._listens.listens[0]} alone, a loopback address, which other hosts cannot reach: if ranks run on "
+                "other hosts, set MASTER_ADDR to an address of rank 0's host in the network between the hosts"
+            )
+        return "; ".join([*why, *filter(None, [self.part.down.strangers.sentence()])])
 
     def _admit_one(self, one: Joined, said: dict[int, Any]) -> None:
         rank, about = one.rank, one.about
@@ -176,7 +183,7 @@ class HubEnd:
 
     def remarks(self) -> list[str]:
         """What the user should know of who came, or could have come: sentences."""
-        return [one for one in (self._exposed, self.part.down.strangers.sentence(), *self.part.late) if one]
+        return [one for one in (self._listens and note_on(self._listens), self.part.down.strangers.sentence(), *self.part.late) if one]
 
     def close(self) -> None:
         """Leaves in order: everything said is on its way."""

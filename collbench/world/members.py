@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from collbench.world.addresses import LOOPBACK
+from collbench.addresses import LOOPBACK, Family, family_of
+from collbench.errors import UsageError
 
 _MOST_NAMED = 8
 
@@ -15,7 +16,7 @@ class Member:
     """One rank as it presented itself: its host's name, its rank there, its process, the CPUs it may use (by number).
 
     address      the address at which the ranks of other hosts reach this one (127.0.0.1 when there are none)
-    hub_address  rank 0's address as this rank sees it
+    routes       by address family this rank's address and rank 0's, as this rank presents itself; empty once all have joined
     addresses    its host's, where others may reach it; of the first rank of a node alone, where there are several
     began        when its process began, in clock ticks since its host's boot; -1 where that cannot be told
     """
@@ -26,7 +27,7 @@ class Member:
     pid: int
     cpus: tuple[int, ...]
     address: str = LOOPBACK
-    hub_address: str = LOOPBACK
+    routes: tuple[tuple[str, str], ...] = ()
     addresses: tuple[str, ...] = ()
     began: int = -1
 
@@ -61,10 +62,32 @@ class Crew:
 
 
 def addressed(members: Sequence[Member]) -> list[Member]:
-    """The members with addresses that work between hosts: rank 0's own host is known best by the others."""
+    """Return the members with addresses of one family that work between hosts: IPv4 where every host has it, else IPv6.
+
+    The other hosts know rank 0's address best. Raises UsageError where the hosts have no family in common.
+    """
     home = members[0].host
-    seen = next((member.hub_address for member in members if member.host != home), LOOPBACK)
-    return [replace(member, address=seen if member.host == home else member.address) for member in members]
+    away = [member for member in members if member.host != home]
+    family = _common_family(away)
+    hub = next((_route(member, family)[1] for member in away), LOOPBACK)
+    return [replace(member, address=hub if member.host == home else _route(member, family)[0], routes=()) for member in members]
+
+
+def _common_family(away: Sequence[Member]) -> Family:
+    lacking = {family: next((member for member in away if not _families(member) & {family}), None) for family in Family}
+    for family, member in lacking.items():
+        if member is None:
+            return family
+    sentences = [f"{member} cannot reach rank 0 over {family.value}" for family, member in lacking.items()]
+    raise UsageError(f"the hosts have no address family in common: {', and '.join(sentences)}; give every host addresses of one family")
+
+
+def _families(member: Member) -> set[Family]:
+    return {family_of(hub) for _, hub in member.routes}
+
+
+def _route(member: Member, family: Family) -> tuple[str, str]:
+    return next((own, hub) for own, hub in member.routes if family_of(hub) is family)
 
 
 def beside(members: Sequence[Member]) -> dict[int, str]:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Sequence
 
 import zmq
 
+from collbench.addresses import Family, HubAddresses, Scope, bracketed, family_of, hub_addresses
 from collbench.errors import UsageError
 from collbench.launch.info import LaunchInfo
 from collbench.launch.variables import meeting_at
-from collbench.world.addresses import resolved
 from collbench.world.down import Down
+from collbench.world.routes import host_of, hub_hosts
 from collbench.world.secret import Secret
 
 _CANDIDATES = 8
@@ -33,54 +35,47 @@ def node_place(info: LaunchInfo, secret: Secret) -> str:
 
 
 def hub_places(info: LaunchInfo, secret: Secret) -> list[str]:
-    """Where rank 0 may be found from other nodes, the likeliest first."""
+    """Return where rank 0 may listen for other nodes, the likeliest first."""
     ports = [info.port] if info.port else candidate_ports(secret)
-    host = _host_of(info)
-    return [f"{meeting_at(resolved(host) or host)}:{port}" for port in ports]
+    addresses = hub_hosts(info)
+    return [f"{meeting_at(address)}:{port}" for port in ports for address in addresses]
 
 
-def _host_of(info: LaunchInfo) -> str:
-    return info.meeting.removeprefix("tcp://").strip("[]")
-
-
-def listen(down: Down, info: LaunchInfo, secret: Secret) -> str | None:
-    """Binds rank 0's socket for the other nodes: at the address of the meeting alone. Raises UsageError when no port is free.
-
-    Returns a sentence where it has to listen at every address of this host: the meeting's name is not one of its own.
-    """
-    host = _host_of(info)
-    address = _own_address_of(host)
-    if address and ":" in address:
-        down.router.setsockopt(zmq.IPV6, 1)
-    for port in [info.port] if info.port else candidate_ports(secret):
-        wrong = _bind(down, address, port)
+def listen(down: Down, info: LaunchInfo, secret: Secret) -> HubAddresses:
+    """Bind rank 0's socket for the other nodes, and return where. Raises UsageError where no port is free."""
+    found = hub_addresses(host_of(info.meeting))
+    ports = [info.port] if info.port else candidate_ports(secret)
+    for port in ports:
+        wrong = _bind(down, found.listens, port)
         if wrong is None:
             down.port = port
-            return None if address else f"rank 0 listens at every address of its host, because '{host}' is none of its own: set MASTER_ADDR"
-    where = f"port {info.port} is taken" if info.port else f"ports {candidate_ports(secret)} are all taken"
+            return found
+    where = f"port {info.port} is taken" if info.port else f"ports {ports} are all taken"
     raise UsageError(f"rank 0 cannot listen for the other ranks: {where} ({wrong}); set MASTER_PORT to a free one")
 
 
-def _bind(down: Down, address: str | None, port: int) -> str | None:
-    """None: it listens; else why not."""
-    where = f"[{address}]" if address and ":" in address else address or "*"
-    try:
-        down.bind(f"tcp://{where}:{port}")
-    except zmq.ZMQError as error:
-        return os.strerror(error.errno or 0)
+def note_on(found: HubAddresses) -> str | None:
+    """Return a sentence where rank 0 listens at every address of its host; None where it listens at those of its name alone."""
+    if found.scope is Scope.GIVEN:
+        return None
+    why = {
+        Scope.NAME_IS_LOOPBACK: f"its name '{found.host}' resolves to loopback there ({', '.join(found.resolved)})",
+        Scope.NOT_OWN: f"'{found.host}' is not one of its addresses",
+    }[found.scope]
+    return f"rank 0 listens at every address of its host, because {why}; set MASTER_ADDR to choose one address"
+
+
+def _bind(down: Down, addresses: Sequence[str], port: int) -> str | None:
+    """Listen at one port of all these addresses, of every address without any; return why that fails, or None."""
+    bound: list[str] = []
+    for address in addresses or ("*",):
+        place = f"tcp://{bracketed(address)}:{port}"
+        down.router.setsockopt(zmq.IPV6, int(address == "*" or family_of(address) is Family.IPV6))
+        try:
+            down.bind(place)
+        except zmq.ZMQError as error:
+            for earlier in bound:
+                down.router.unbind(earlier)
+            return os.strerror(error.errno or 0)
+        bound.append(place)
     return None
-
-
-def _own_address_of(host: str) -> str | None:
-    """The host's address where it is one of this machine that others can reach, or None."""
-    address = resolved(host)
-    if address is None:
-        return None
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    try:
-        with socket.socket(family, socket.SOCK_STREAM) as probe:
-            probe.bind((address, 0))
-    except OSError:
-        return None
-    # Debian gives a host's own name 127.0.1.1, where no other host comes; who typed such an address means this host
-    return None if address.startswith("127.") and host not in (address, "localhost") else address

@@ -10,10 +10,11 @@ import struct
 import time
 from collections.abc import Iterable
 
+from collbench.addresses import tcp_socket
+
 _INFO_BYTES = 104
 _UNACKED = struct.Struct("=24xI")  # struct tcp_info, linux/tcp.h: eight bytes, four words, then tcpi_unacked
 _PORT = 9  # where nobody listens: a host that is there refuses at once
-_MOST_ADDRESSES = 8
 
 
 def unacknowledged(descriptor: int) -> bool:
@@ -34,7 +35,7 @@ def answering(addresses: Iterable[str], within_s: float) -> str | None:
     knocking = {}
     try:
         for address in addresses:
-            knock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+            knock = tcp_socket(address, socket.SOCK_NONBLOCK)
             knocking[knock.fileno()] = knock, address
             if knock.connect_ex((address, _PORT)) in (0, errno.ECONNREFUSED):
                 return address
@@ -58,11 +59,3 @@ def _first(knocking: dict[int, tuple[socket.socket, str]], until: float) -> str 
             poll.unregister(descriptor)
             left -= 1
     return None
-
-
-def own_addresses() -> tuple[str, ...]:
-    """The addresses of this host that others may reach it at, eight at most: neither loopback nor of one link alone."""
-    import psutil
-
-    found = [one.address for each in psutil.net_if_addrs().values() for one in each if one.family in (socket.AF_INET, socket.AF_INET6)]
-    return tuple(address for address in found if not address.startswith(("127.", "::1", "fe80:")))[:_MOST_ADDRESSES]

@@ -11,6 +11,7 @@ from typing import Any
 
 import zmq
 
+from collbench.addresses import is_loopback, resolve
 from collbench.errors import CollbenchError, RunFailed, WaitExpired
 from collbench.launch.info import LaunchInfo
 from collbench.world.down import Down
@@ -23,6 +24,7 @@ from collbench.world.node import is_stopped
 from collbench.world.places import hub_places, node_place
 from collbench.world.reach import unacknowledged
 from collbench.world.relay import Relay
+from collbench.world.routes import host_of
 from collbench.world.secret import Secret
 from collbench.world.standing import Standing
 from collbench.world.up import Up
@@ -85,9 +87,14 @@ class SpokeEnd:
                 "not the same there, or something else listens there; export COLLBENCH_SECRET with the same 16 characters or more for "
                 "all ranks, and give a second launch a MASTER_PORT of its own"
             )
+        missing = f"rank {info.rank} on {socket.gethostname()} found no rank 0 at {where} within {deadline_s:g} s"
+        why = f"{missing}: see whether rank 0 started and its host can be reached, or raise --timeout"
+        host = host_of(info.meeting) if info.meeting.startswith("tcp://") else ""
+        if not all(map(is_loopback, resolve(host) or ("",))):
+            return why
         return (
-            f"rank {info.rank} on {socket.gethostname()} found no rank 0 at {where} within {deadline_s:g} s: "
-            "see whether rank 0 started and its host can be reached, or raise --timeout"
+            f"{why}; '{host}' is a loopback address here, which leads to this host alone: if rank 0 runs on another host, set MASTER_ADDR "
+            "to an address of that host in the network between the hosts"
         )
 
     def say(self, step: int, what: str, value: Any, raw: Sequence[bytes | memoryview] = ()) -> None:

@@ -10,6 +10,7 @@ import os
 import socket
 import struct
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -44,11 +45,12 @@ class Strangers:
         self._look_at = time.monotonic() + _LOOK_S
         return closing(port)
 
-    def flooded(self, waiting: int, listening: int) -> None:
-        """Makes the socket `listening` deaf where strangers are a flood; `waiting`: connections of whom nothing is known yet."""
+    def flooded(self, waiting: int, listening: Iterable[int]) -> None:
+        """Closes the sockets `listening` to new connections in a flood; `waiting`: connections that have not identified themselves yet."""
         if self.count + waiting > _FLOOD and not self.deaf:
             with suppress(OSError):
-                deafen(listening)
+                for descriptor in listening:
+                    deafen(descriptor)
                 self.deaf = True
 
     def sentence(self) -> str | None:
@@ -71,7 +73,7 @@ def peer_of(descriptor: int) -> str | None:
             found = copy.getpeername()
     except OSError:
         return None
-    return str(found[0]) if isinstance(found, tuple) else "this host"
+    return str(found[0]).removeprefix("::ffff:") if isinstance(found, tuple) else "this host"
 
 
 def deafen(descriptor: int) -> None:

@@ -11,16 +11,16 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any
 
+from collbench.addresses import is_loopback, own_addresses
 from collbench.errors import FAILED, INTERRUPTED, TERMINATED, CollbenchError, Interrupted, Orphaned, PeerFailed, RunFailed, WaitExpired
 from collbench.launch.info import LaunchInfo
 from collbench.launch.kubernetes import LAUNCHER as KUBERNETES
 from collbench.launch.spawn import record_exit
 from collbench.launch.supervise import say
-from collbench.world.addresses import LOOPBACK, addresses_towards, await_name
 from collbench.world.ending import Ending
 from collbench.world.members import Member, addressed, beside
 from collbench.world.node import began_of, is_stopped
-from collbench.world.reach import own_addresses
+from collbench.world.routes import await_name, routes_to
 from collbench.world.secret import secret_of
 from collbench.world.standing import Standing
 from collbench.world.talk import Talk
@@ -80,10 +80,10 @@ class World(Talk):
             from collbench.world.spoke_end import SpokeEnd
 
             self._spoke = SpokeEnd(info, secret, self._standing, ending)
-            mine, hubs = addresses_towards(info.meeting)
-            addresses = own_addresses() if mine != LOOPBACK and not info.local_rank else ()
+            routes = routes_to(info.meeting)
+            addresses = own_addresses() if not info.local_rank and not all(is_loopback(own) for own, _ in routes) else ()
             with self.watchdog.elsewhere("joining"):
-                self._spoke.join(asdict(replace(self.me, address=mine, hub_address=hubs, addresses=addresses)), self.timeout_s)
+                self._spoke.join(asdict(replace(self.me, routes=routes, addresses=addresses)), self.timeout_s)
                 found = self._spoke.hear(0, "joining", self.timeout_s, self.longest_s)
             self.members = tuple(Member(**one) for one in found)
             self._spoke.know(self.members[info.rank], self.members, self._beside())

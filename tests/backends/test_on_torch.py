@@ -1,12 +1,19 @@
-"""How torch is loaded: without looks for garbage meanwhile, and exempt from them afterwards."""
+"""How torch is loaded, without looks for garbage meanwhile and exempt from them afterwards; and where its store listens."""
 
 import gc
+import os
+import socket
 import sys
-from types import ModuleType
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from collbench.backends.on_torch import load_torch
+from collbench.addresses import is_own
+from collbench.backends import on_torch
+from collbench.backends.on_torch import load_torch, store_of
 
 
 @pytest.mark.parametrize("looked", [True, False])
@@ -25,3 +32,47 @@ def test_where_it_does_not_load_the_collector_looks_again(monkeypatch):
     with pytest.raises(ImportError):
         load_torch()
     assert gc.isenabled()
+
+
+def listening_at(port):
+    """The addresses at which this process listens at a port, as /proc/self/net/tcp and tcp6 have them; 0A is TCP_LISTEN."""
+    lines = [line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/self/net/{name}").read_text().splitlines()[1:]]
+    return [fields[1].partition(":")[0] for fields in lines if fields[3] == "0A" and int(fields[1].rpartition(":")[2], 16) == port]
+
+
+def world_at(address):
+    """A world of one rank at this address."""
+    return SimpleNamespace(rank=0, size=2, members=[SimpleNamespace(address=address)], decide=lambda value, what: value)
+
+
+@pytest.mark.parametrize(("address", "raw"), [("127.0.0.1", "0100007F"), ("::1", "00000000000000000000000001000000")])
+def test_the_store_listens_at_one_address(address, raw):
+    dist = pytest.importorskip("torch.distributed")
+    if not is_own(address):
+        pytest.skip(f"{address} is not an address of this machine")
+    store = store_of("gloo", world_at(address), timedelta(seconds=10))
+    assert listening_at(store.port) == [raw]
+    other = dist.TCPStore(address, store.port, None, is_master=False, timeout=timedelta(seconds=10))
+    other.set("key", "value")
+    assert store.get("key") == b"value"
+
+
+@pytest.mark.parametrize(("takes", "how"), [("libuv", {}), ("sockets", {"use_libuv": False}), ("none", None)])
+def test_a_torch_that_takes_no_listening_socket_opens_its_store_itself(monkeypatch, takes, how):
+    made = []
+
+    class Store:
+        def __init__(self, host, port, ranks, master_listen_fd=None, **options):
+            given = master_listen_fd is not None
+            if given and (takes == "none" or (takes == "sockets" and "use_libuv" not in options)):
+                with suppress(OSError):
+                    os.close(master_listen_fd)
+                raise RuntimeError("not supported")
+            self.port = port
+            made.append((given, options.get("use_libuv", True)))
+
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(distributed=SimpleNamespace(TCPStore=Store)))
+    monkeypatch.setattr(on_torch, "listen_at", lambda address, backlog: socket.create_server((address, 0)))
+    store = store_of("gloo", world_at("127.0.0.1"), timedelta(seconds=1))
+    assert made == [(how is not None, (how or {}).get("use_libuv", True))]
+    assert (store.port > 0) == (how is not None)

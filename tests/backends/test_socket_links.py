@@ -7,8 +7,9 @@ from contextlib import suppress
 
 import pytest
 
+from collbench.addresses import listen_at
 from collbench.backends import socket_links
-from collbench.backends.socket_links import Links, listen
+from collbench.backends.socket_links import Links
 from collbench.errors import RunFailed
 from tests.backends.pairs import PATIENCE_S, at_once, linked, meeting, ranks
 
@@ -74,7 +75,7 @@ def test_a_stranger_is_turned_away_and_the_right_rank_let_in(who, monkeypatch):
 
 
 def test_what_listens_there_must_know_the_key_too():
-    with meeting() as (first, _), listen("127.0.0.1") as other:
+    with meeting() as (first, _), listen_at("127.0.0.1") as other:
         first._ports[1] = other.getsockname()[1]
 
         def answer():
@@ -121,7 +122,7 @@ def test_six_is_listened_at_as_well():
     if not socket.has_ipv6:
         pytest.skip("no IPv6 here")
     try:
-        with listen("::1") as listener:
+        with listen_at("::1") as listener:
             assert listener.family == socket.AF_INET6
     except OSError as error:
         pytest.skip(f"no IPv6 here: {error}")

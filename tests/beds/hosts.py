@@ -5,23 +5,29 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 from tests.beds.bed import Bed, Finished
 
 HERE = Path(__file__).parent
+Family = Literal["IPv4", "IPv6", "dual"]
 
 
 class Hosts(Bed):
     """`count` hosts; large messages between them must read 0.93-0.957 of `rate` (1448 of 1514 bytes of a full frame are payload).
 
     `burst` is what the shaper lets pass at once: too small starves 1 Gbit/s, too large lets short messages through unshaped.
+    `family` chooses the addresses of all hosts: "dual" gives each both. `own_name_at` puts a host's own name at that address in its
+    /etc/hosts, as Debian's installer does with 127.0.1.1.
     """
 
     tools = ("ip", "tc", "nsenter", "unshare")
     package = "iproute2"
 
-    def __init__(self, count: int = 2, rate: str | None = "1gbit", burst: str = "256kb") -> None:
-        self.count, self.rate, self.burst = count, rate, burst
+    def __init__(
+        self, count: int = 2, rate: str | None = "1gbit", burst: str = "256kb", family: Family = "IPv4", own_name_at: str = ""
+    ) -> None:
+        self.count, self.rate, self.burst, self.family, self.own_name_at = count, rate, burst, family, own_name_at
 
     @property
     def names(self) -> list[str]:
@@ -30,13 +36,23 @@ class Hosts(Bed):
 
     @property
     def addresses(self) -> list[str]:
-        """The hosts' addresses, on their eth0."""
+        """The hosts' addresses, on their eth0; of two families the IPv4 ones."""
+        return self.ipv6_addresses if self.family == "IPv6" else self.ipv4_addresses
+
+    @property
+    def ipv4_addresses(self) -> list[str]:
+        """The hosts' IPv4 addresses; only on hosts that are not IPv6-only."""
         return [f"10.99.{self.number}.{index}" for index in range(1, self.count + 1)]
+
+    @property
+    def ipv6_addresses(self) -> list[str]:
+        """The hosts' IPv6 addresses; only on hosts that are not IPv4-only."""
+        return [f"fd99:{self.number:x}::{index:x}" for index in range(1, self.count + 1)]
 
     @property
     def gateway(self) -> str:
         """The machine's own address in the hosts' network."""
-        return f"10.99.{self.number}.254"
+        return f"fd99:{self.number:x}::fe" if self.family == "IPv6" else f"10.99.{self.number}.254"
 
     @property
     def bridge(self) -> str:
@@ -50,14 +66,14 @@ class Hosts(Bed):
 
     def up(self) -> None:
         """Lay the bridge, then each host's link to it."""
-        lines = ["127.0.0.1 localhost", *(f"{address} {name}" for address, name in zip(self.addresses, self.names, strict=True))]
-        (self.folder / "hosts").write_text("\n".join(lines) + "\n")
+        for index, name in enumerate(self.names):
+            (self.folder / f"hosts.{name}").write_text(self._names_file(index))
         bridge = self.bridge
         self.must("ip", "link", "add", bridge, "type", "bridge")
-        self.must("ip", "address", "add", f"{self.gateway}/24", "dev", bridge)
+        self.must("ip", "address", "add", *_on(self.gateway, bridge))
         self.must("ip", "link", "set", bridge, "up")
-        for name, address in zip(self.names, self.addresses, strict=True):
-            self._connect(name, address, bridge)
+        for index, name in enumerate(self.names):
+            self._connect(name, self._addresses_of(index), bridge)
 
     def run(self, host: str | int, command: Sequence[str], timeout: float = 60, env: Mapping[str, str] | None = None) -> Finished:
         """Run on a host (its name, or its index from 0)."""
@@ -74,14 +90,32 @@ class Hosts(Bed):
         """Return the command that runs this one on a host."""
         return [str(HERE / "on_host.sh"), self.names[host] if isinstance(host, int) else host, *command]
 
-    def _connect(self, name: str, address: str, bridge: str) -> None:
+    def _addresses_of(self, index: int) -> list[str]:
+        found = {"IPv4": self.ipv4_addresses[index], "IPv6": self.ipv6_addresses[index]}
+        return [address for family, address in found.items() if self.family in (family, "dual")]
+
+    def _names_file(self, own: int) -> str:
+        """Return a host's /etc/hosts."""
+        lines = ["127.0.0.1 localhost", "::1 localhost ip6-localhost"]
+        for index, name in enumerate(self.names):
+            addresses = [self.own_name_at] if self.own_name_at and index == own else self._addresses_of(index)
+            lines += [f"{address} {name}" for address in addresses]
+        return "\n".join(lines) + "\n"
+
+    def _connect(self, name: str, addresses: Sequence[str], bridge: str) -> None:
         self.must("ip", "netns", "add", name)
         self.must("ip", "link", "add", f"{name}p", "type", "veth", "peer", "name", "eth0", "netns", name)
         self.must("ip", "link", "set", f"{name}p", "master", bridge, "up")
         self.must("ip", "-n", name, "link", "set", "lo", "up")
-        self.must("ip", "-n", name, "address", "add", f"{address}/24", "dev", "eth0")
+        for address in addresses:
+            self.must("ip", "-n", name, "address", "add", *_on(address, "eth0"))
         self.must("ip", "-n", name, "link", "set", "eth0", "up")
         if self.rate:
             shape = ("root", "tbf", "rate", self.rate, "burst", self.burst, "latency", "50ms")
             self.must("tc", "qdisc", "add", "dev", f"{name}p", *shape)  # towards the host
             self.must("tc", "-n", name, "qdisc", "add", "dev", "eth0", *shape)  # from the host
+
+
+def _on(address: str, interface: str) -> list[str]:
+    """Return the end of `ip address add`; IPv6 addresses are usable at once, without the search for duplicates."""
+    return [f"{address}/64", "dev", interface, "nodad"] if ":" in address else [f"{address}/24", "dev", interface]

@@ -11,5 +11,5 @@ own_sys() {
     mount -t sysfs none /sys
     mount --rbind /mnt/cgroup /sys/fs/cgroup
     umount -l /mnt
-    mount --bind "$2/hosts" /etc/hosts
+    mount --bind "$2/hosts.$1" /etc/hosts
 }

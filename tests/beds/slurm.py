@@ -161,6 +161,8 @@ class SlurmBed(Bed):
         controller = self.hosts.gateway if self.hosts else "127.0.0.1"
         text = CONFIGURATION.format(first=_first_job(), machine=machine, controller=controller, port=port, folder=self.folder)
         addresses = self.hosts.addresses if self.hosts else ["127.0.0.1"] * self.count
+        if self.hosts and self.hosts.family == "IPv6":
+            text += "CommunicationParameters=EnableIPv6,DisableIPv4\n"
         for index, (node, address) in enumerate(zip(self.nodes, addresses, strict=True), 1):
             text += f"NodeName={node} NodeHostname={node if self.hosts else machine} NodeAddr={address} Port={port + index} "
             text += f"CPUs={self.cpus} Boards=1 Sockets=1 CoresPerSocket={self.cpus} ThreadsPerCore=1 RealMemory=2000{self._gres()}\n"

@@ -63,13 +63,19 @@ class TestWhereAllMeet:
         found = recorded(tmp_path, KIND, {"nodes": 20_000}, env={"SLURM_JOB_NODELIST": "n[1-20000]"})
         assert (found.code, found.after("--rdzv-endpoint")) == (0, "n1:29500")
 
+    @pytest.mark.parametrize(
+        ("way", "option", "at"), [("c10d", "--rdzv-endpoint", "[fd00::1]:29500"), ("static", "--master-addr", "fd00::1")]
+    )
+    def test_at_an_ipv6_address(self, way: str, option: str, at: str, tmp_path: Path) -> None:
+        assert recorded(tmp_path, KIND, {"nodes": 2, "endpoint": "fd00::1", "rendezvous": way}, "0").after(option) == at
+
     def test_nowhere(self, tmp_path: Path) -> None:
         found = recorded(tmp_path, KIND, {"nodes": 2})
         assert found.code and not found.words and "start this file by srun, or write it with --endpoint HOST" in found.said
 
-    @pytest.mark.parametrize("host", ["n1:29500", "-n1", "n1-", "", "a b", "fe80::1", "$(id)"])
+    @pytest.mark.parametrize("host", ["n1:29500", "-n1", "n1-", "", "a b", "fe80::1", "fd00::1%$(id)", "[fd00::1]", "$(id)"])
     def test_what_is_no_host(self, host: str) -> None:
-        with pytest.raises(UsageError, match="is not a host: write a name or an IPv4 address, and its port with --port"):
+        with pytest.raises(UsageError, match="is not a host: write a name or an address, and its port with --port"):
             ENDPOINT.parse(host)
 
 

@@ -17,7 +17,8 @@ from tests.launch import captured
 
 @pytest.fixture(autouse=True)
 def names_resolve(monkeypatch):
-    monkeypatch.setattr(slurm, "_resolve", {"n1": "10.0.0.1", "n2": "10.0.0.2", "6": "fe80::1"}.get)
+    known = {"n1": ("10.0.0.1",), "n2": ("10.0.0.2",), "10.0.0.2": ("10.0.0.2",)}
+    monkeypatch.setattr(slurm, "resolve", lambda host: known.get(host, ()))
     monkeypatch.setattr(slurm, "_node_address", lambda node: "")
     monkeypatch.setattr(slurm, "_stepd_title", lambda: "")
 
@@ -36,7 +37,7 @@ class TestSrun:
     def test_a_task_knows_its_place_and_its_process_manager(self, env, manager):
         info = detect(env)
         assert (info.launcher, info.rank, info.ranks, info.local_rank, info.local_ranks) == ("srun", 2, 3, 0, 1)
-        assert (info.meeting, info.port, info.hosts) == ("tcp://10.0.0.1", None, ("n1", "n2"))
+        assert (info.meeting, info.port, info.hosts) == ("tcp://n1", None, ("n1", "n2"))
         assert info.token == "slurm:testbed:8.0"
         assert info.mpi == manager
 
@@ -52,8 +53,30 @@ class TestSrun:
             detect({**captured.SRUN_NONE, "SLURM_STEP_NODELIST": "m[1-2]"})
 
     def test_scontrols_address_is_the_second_choice(self, monkeypatch):
-        monkeypatch.setattr(slurm, "_node_address", {"m1": "n2"}.get)
+        monkeypatch.setattr(slurm, "_node_address", {"m1": "10.0.0.2"}.get)
         assert detect({**captured.SRUN_NONE, "SLURM_STEP_NODELIST": "m[1-2]"}).meeting == "tcp://10.0.0.2"
+
+    def test_a_loopback_name_of_another_node_is_replaced_by_its_node_address(self, monkeypatch):
+        """Of this host's own name that is usual: rank 0 then listens at every address."""
+        on_n2 = {**captured.SRUN_NONE, "SLURMD_NODENAME": "n2"}
+        monkeypatch.setattr(slurm.socket, "gethostname", lambda: "n2.cluster")
+        monkeypatch.setattr(slurm, "resolve", {"n1": ("127.0.1.1",), "10.0.0.1": ("10.0.0.1",)}.get)
+        monkeypatch.setattr(slurm, "_node_address", {"n1": "10.0.0.1"}.get)
+        assert detect(on_n2).meeting == "tcp://10.0.0.1"
+        monkeypatch.setattr(slurm, "_node_address", {"n1": "n1"}.get)
+        with pytest.raises(UsageError, match=r"rank 0's host 'n1' resolves to 127\.0\.1\.1 on n2, a loopback address: fix /etc/hosts"):
+            detect(on_n2)
+        monkeypatch.setattr(slurm.socket, "gethostname", lambda: "n1")
+        assert detect({**on_n2, "SLURMD_NODENAME": "n1"}).meeting == "tcp://n1"
+
+    @pytest.mark.parametrize("address", ["127.0.0.1", "::1", "localhost"])
+    def test_a_loopback_master_addr_is_refused_where_other_ranks_are_on_other_hosts(self, address, monkeypatch):
+        monkeypatch.setattr(slurm.socket, "gethostname", lambda: "n2")
+        monkeypatch.setattr(slurm, "resolve", lambda host: ("127.0.0.1",) if host == "localhost" else (host,))
+        env = {**captured.SRUN_NONE, "SLURMD_NODENAME": "n2", "MASTER_ADDR": address}
+        with pytest.raises(UsageError, match=rf"MASTER_ADDR={address} is a loopback address, .* set MASTER_ADDR to an address of n1"):
+            detect(env)
+        assert detect({**env, "SLURMD_NODENAME": "m2"}).meeting  # nodes that share this host
 
     def test_an_arbitrary_distribution_hides_rank_0(self):
         env = {**captured.SRUN_NONE, "SLURM_DISTRIBUTION": "arbitrary"}

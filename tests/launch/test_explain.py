@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import shlex
+import socket
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
+from collbench import addresses
 from collbench.cli import main
-from collbench.launch import explain, slurm
+from collbench.launch import explain, explain_names, slurm
 from collbench.launch.explain import Explanation, explained, rank_of
 from collbench.launch.explain_found import family_of, launchers, plugins_of
 from collbench.launch.explain_mpi import Library, library
@@ -26,8 +30,11 @@ WITHOUT_PMIX = "MPI plugin types are...\n\tnone\n\tpmi2\n"
 @pytest.fixture(autouse=True)
 def nothing_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sys, "prefix", str(tmp_path / "python"))
-    monkeypatch.setattr(slurm, "_resolve", lambda name: "10.0.0.1")
+    monkeypatch.setattr(slurm, "resolve", lambda host: ("10.0.0.1",))
     monkeypatch.setattr(slurm, "_node_address", lambda node: "")
+    monkeypatch.setattr(explain_names, "resolve", lambda host: ("10.0.0.1",))
+    monkeypatch.setattr(explain_names, "own_addresses", lambda: ("10.0.0.1",))
+    monkeypatch.setattr(explain_names, "route_to", lambda address: "10.0.0.1")
     monkeypatch.setattr(slurm, "_stepd_title", lambda: "")
 
 
@@ -139,6 +146,66 @@ class TestWhatDoesNotFit:
     def test_no_library(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         told = Shell(tmp_path, "", monkeypatch).has("a", "mpirun", "srun", version=OPEN_MPI).told()
         assert [problem.severity for problem in told.problems] == ["note"] and "mpi4py is not installed" in told.problems[0].what
+
+
+class TestHostNames:
+    """Names that decide whether ranks meet, reported before a launch fails."""
+
+    NETWORK: ClassVar = {"n1": ("10.0.0.1",), "n2": ("10.0.0.2",), "six": ("fd00::6",), "localhost": ("127.0.0.1",)}
+
+    @pytest.fixture
+    def problems(self, mpich: Shell, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[tuple[str, str]]]:
+        """Return what is reported on a host n1 with these names and addresses."""
+
+        def reported(names: Mapping[str, tuple[str, ...]], own: tuple[str, ...] = ("10.0.0.1",), **env: str) -> list[tuple[str, str]]:
+            known = {**self.NETWORK, **names}
+            routed = {addresses.family_of(address) for address in own}
+            monkeypatch.setattr(socket, "gethostname", lambda: "n1")
+            for module in (slurm, explain_names):
+                monkeypatch.setattr(module, "resolve", lambda host: known.get(host, (host,) if addresses.is_numeric(host) else ()))
+            monkeypatch.setattr(explain_names, "own_addresses", lambda: own)
+            monkeypatch.setattr(explain_names, "route_to", lambda address: own[0] if addresses.family_of(address) in routed else None)
+            return [(problem.severity, problem.what) for problem in mpich.told(**env).problems]
+
+        return reported
+
+    ALLOCATION: ClassVar = {**captured.SBATCH, "SLURM_JOB_NODELIST": "n[1-2]"}
+    TORCHRUN: ClassVar = {**captured.TORCHRUN, "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1"}
+
+    def test_names_in_order_need_no_word(self, problems: Callable[..., list[tuple[str, str]]]) -> None:
+        assert problems({}, **self.ALLOCATION) == []
+
+    def test_the_own_name_at_loopback(self, problems: Callable[..., list[tuple[str, str]]]) -> None:
+        ((severity, what),) = problems({"n1": ("127.0.1.1",)}, **self.ALLOCATION)
+        assert (
+            severity == "note" and "'n1' resolves to loopback here (127.0.1.1)" in what and "connect to 10.0.0.1; set MASTER_ADDR" in what
+        )
+
+    def test_without_any_address_of_the_network(self, problems: Callable[..., list[tuple[str, str]]]) -> None:
+        ((severity, what),) = problems({"n1": ("127.0.1.1",)}, own=(), **self.ALLOCATION)
+        assert severity == "severe" and "'n1', has no address except loopback" in what
+
+    def test_ipv6_only(self, problems: Callable[..., list[tuple[str, str]]]) -> None:
+        ((severity, what),) = problems({"n1": ("fd00::1",), "n2": ("fd00::2",)}, own=("fd00::1",), **self.ALLOCATION)
+        assert severity == "note" and what.startswith("IPv6 addresses only: n1, n2; ")
+
+    def test_no_common_family(self, problems: Callable[..., list[tuple[str, str]]]) -> None:
+        ((severity, what),) = problems({"n1": ("fd00::1",)}, own=("fd00::1",), **self.ALLOCATION)
+        assert severity == "severe" and "(n2 has only IPv4, n1 has only IPv6)" in what
+
+    @pytest.mark.parametrize(
+        ("master", "severity", "what"),
+        [
+            ("localhost", "warning", "'localhost' is a loopback address (127.0.0.1), which leads each host to itself"),
+            ("nowhere", "severe", "'nowhere' does not resolve on this host"),
+            ("six", "severe", "no route from this host to rank 0's host 'six' (fd00::6)"),
+        ],
+    )
+    def test_a_master_address_that_leads_nowhere(
+        self, master: str, severity: str, what: str, problems: Callable[..., list[tuple[str, str]]]
+    ) -> None:
+        found = [one for one in problems({}, **{**self.TORCHRUN, "MASTER_ADDR": master}) if "MPI" not in one[1]]
+        assert [one[0] for one in found] == [severity] and what in found[0][1]
 
 
 class TestWhereThisShellIs:

@@ -12,7 +12,7 @@ from collbench.launch.detect import LocalRequest, detect
 from collbench.launch.info import LaunchInfo
 from collbench.launch.local import to_variable
 from collbench.launch.spawn import node_workers
-from collbench.world import addresses
+from collbench.world import routes
 from collbench.world.world import World
 from tests.launch import captured
 
@@ -124,13 +124,13 @@ class TestName:
     """Of rank 0's pod, which others learn some seconds after they have begun."""
 
     def test_is_waited_for(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        answers = iter([None, None, "10.0.0.5"])
-        monkeypatch.setattr(addresses, "resolved", lambda host: next(answers))
-        monkeypatch.setattr(addresses, "_ASK_AGAIN_S", 0.0)
-        assert addresses.await_name("tcp://bench-0.bench", 30.0)
+        answers = iter([(), (), ("10.0.0.5",)])
+        monkeypatch.setattr(routes, "resolve", lambda host: next(answers))
+        monkeypatch.setattr(routes, "_ASK_AGAIN_S", 0.0)
+        assert routes.await_name("tcp://bench-0.bench", 30.0)
 
     def test_is_not_waited_for_without_end(self) -> None:
-        assert not addresses.await_name("tcp://no.such.host.invalid", 0.0)
+        assert not routes.await_name("tcp://no.such.host.invalid", 0.0)
 
     def test_that_never_comes_ends_the_rank_with_a_sentence(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("COLLBENCH_SECRET", SECRET)

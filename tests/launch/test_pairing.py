@@ -15,7 +15,7 @@ POD = {"JOB_COMPLETION_INDEX": "1", "COLLBENCH_PODS": "2", "MASTER_ADDR": "job-0
 
 @pytest.fixture(autouse=True)
 def names_resolve(monkeypatch):
-    monkeypatch.setattr(slurm, "_resolve", lambda name: "10.0.0.1")
+    monkeypatch.setattr(slurm, "resolve", lambda host: ("10.0.0.1",))
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from collbench.addresses import is_loopback
 from collbench.runner import hunt_nics
 from collbench.runner.hunt_asked import Asked
 from collbench.runner.hunt_nics import Streaming, rails_of
 from collbench.runner.pair_places import Places
-from collbench.timing import streams
 from tests.world.together import Meeting, together
 
 NODES = Places("node", ("a", "b", "c"), ((0,), (1,), (2,)))
@@ -31,12 +31,17 @@ def world_of(*said: Any) -> Any:
 
 def test_only_interfaces_that_all_nodes_have_with_addresses_of_their_own() -> None:
     said = [
-        {"eth0": f"10.0.0.{n}", "eth1": f"10.1.0.{n}", "docker0": "172.17.0.1", **({"ib0": "10.2.0.1"} if n == 1 else {})}
+        {
+            "eth0": {"IPv4": f"10.0.0.{n}", "IPv6": f"fd00::{n}"},
+            "eth1": {"IPv6": f"fd01::{n}", **({"IPv4": "10.1.0.1"} if n == 1 else {})},
+            "docker0": {"IPv4": "172.17.0.1"},
+            **({"ib0": {"IPv4": "10.2.0.1"}} if n == 1 else {}),
+        }
         for n in (1, 2, 3)
     ]
     assert rails_of(world_of(*said), NODES) == {
         "eth0": ("10.0.0.1", "10.0.0.2", "10.0.0.3"),
-        "eth1": ("10.1.0.1", "10.1.0.2", "10.1.0.3"),
+        "eth1": ("fd01::1", "fd01::2", "fd01::3"),
     }
 
 
@@ -46,7 +51,7 @@ def test_paired_ranks_share_interfaces_so_there_are_none_to_choose() -> None:
 
 def test_this_host_tells_neither_loopback_nor_what_is_down() -> None:
     found = hunt_nics._addresses()
-    assert "lo" not in found and not any(address.startswith("127.") for address in found.values())
+    assert "lo" not in found and not any(is_loopback(address) for known in found.values() for address in known.values())
 
 
 def played(monkeypatch: pytest.MonkeyPatch, *said: tuple[Any, Any, Any]) -> Any:
@@ -57,7 +62,7 @@ def played(monkeypatch: pytest.MonkeyPatch, *said: tuple[Any, Any, Any]) -> Any:
     world.agree = lambda mine, what: next(answers)
     monkeypatch.setattr(Streaming, "_done", lambda *those: {})
     monkeypatch.setattr(hunt_nics, "patience", lambda world: 0.0)
-    monkeypatch.setattr(streams, "listen", lambda address: socket.socket())
+    monkeypatch.setattr(hunt_nics, "listen_at", lambda address: socket.socket())
     world.patient, world.watchdog = nullcontext, SimpleNamespace(phase=nullcontext)
     rails = {"eth1": ("10.1.0.1", "10.1.0.2", "10.1.0.3")}
     return Streaming(world, NODES, rails, 1.0).play(4, Asked("nic", ((0, 1),), "alone", "isolation", "eth1"))
@@ -99,6 +104,7 @@ def test_wrong_bytes_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 STREAMED = """
+from collbench.addresses import is_loopback
 from collbench.runner import hunt_nics
 from collbench.runner.hunt_asked import Asked
 from collbench.runner.pair_places import Places

@@ -10,8 +10,9 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
+from collbench.addresses import listen_at
 from collbench.timing import streams
-from collbench.timing.streams import listen, receive, send
+from collbench.timing.streams import receive, send
 
 KEY = b"0123456789abcdef"
 PATTERN = streams._PATTERN.tobytes()
@@ -19,7 +20,7 @@ PATTERN = streams._PATTERN.tobytes()
 
 @pytest.fixture
 def listener() -> Iterator[socket.socket]:
-    with listen("127.0.0.1") as made:
+    with listen_at("127.0.0.1") as made:
         yield made
 
 
@@ -100,7 +101,7 @@ def test_the_sender_leaves_early(listener: socket.socket) -> None:
 
 
 def test_nobody_listens() -> None:
-    with listen("127.0.0.1") as gone:
+    with listen_at("127.0.0.1") as gone:
         place = gone.getsockname()
     with pytest.raises(ConnectionRefusedError):
         send(place, KEY, 1, (0.1, 1))

@@ -8,8 +8,9 @@ import threading
 
 import pytest
 
+from collbench.addresses import is_own, listen_at
 from collbench.timing.native import SHARED_BYTES, BarrierStruct, library
-from collbench.timing.sync import host_sync
+from collbench.timing.sync import _GREETING, _accept, _connect, host_sync
 from collbench.world.world import World
 from tests.world.together import Meeting, together
 
@@ -22,7 +23,8 @@ from pathlib import Path
 from collbench.backends.clock import MonotonicClock
 from collbench.operations.program import Program, PythonCall
 from collbench.timing.loop import Loop, Timed
-from collbench.timing.sync import host_sync
+from collbench.addresses import is_own, listen_at
+from collbench.timing.sync import _GREETING, _accept, _connect, host_sync
 
 def main(world):
     shared = world.decide("{folder}/counters", "sharing")
@@ -136,3 +138,22 @@ def test_its_errors_are_told_in_the_systems_words():
     assert sync.program().explain(errno.ECONNRESET) == os.strerror(errno.ECONNRESET) == "Connection reset by peer"
     sync.close()
     world.close()
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
+def test_a_connection_without_the_key_is_not_a_host(address):
+    if not is_own(address):
+        pytest.skip(f"{address} is not an address of this machine")
+    key = bytes(range(16))
+    with listen_at(address) as listener:
+        place = listener.getsockname()[:2]
+        strangers = [socket.create_connection(place, 5) for _ in range(3)]
+        strangers[0].sendall(_GREETING.pack(bytes(16), 0))
+        strangers[1].sendall(_GREETING.pack(key, 7))  # a round that does not exist
+        strangers[2].close()
+        host = _connect((*place, key.hex()), 0, 5.0)
+        with _accept(listener, key, 1, 10.0)[0] as found, host:
+            assert found.getpeername() == host.getsockname()
+        for each in strangers[:2]:
+            with each:
+                assert each.recv(1) == b""

@@ -10,9 +10,10 @@ import time
 
 import pytest
 
+from collbench.addresses import own_addresses
 from collbench.world.message import Malformed
 from collbench.world.node import Node, began_of, how_ended, is_stopped
-from collbench.world.reach import answering, own_addresses, unacknowledged
+from collbench.world.reach import answering, unacknowledged
 from collbench.world.stack import innermost, own_stack
 from collbench.world.standing import Standing, standings
 

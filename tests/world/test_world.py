@@ -9,11 +9,11 @@ import zmq
 
 from collbench.errors import RunFailed, UsageError, WaitExpired
 from collbench.launch.info import LaunchInfo
-from collbench.world.addresses import addresses_towards
 from collbench.world.down import Down
 from collbench.world.keys import Keys
 from collbench.world.members import Member, addressed
-from collbench.world.places import candidate_ports, hub_places, listen
+from collbench.world.places import candidate_ports, hub_places, listen, note_on
+from collbench.world.routes import routes_to
 from collbench.world.secret import Secret, secret_of
 from collbench.world.world import World
 from tests.conftest import sample
@@ -226,7 +226,7 @@ def test_candidate_ports_are_the_same_for_all_ranks_and_below_the_kernels_own():
 
 def test_a_host_that_does_not_resolve():
     with pytest.raises(UsageError, match=r"rank 0's host 'no\.such\.host\.invalid' does not resolve .* set MASTER_ADDR"):
-        addresses_towards("tcp://no.such.host.invalid")
+        routes_to("tcp://no.such.host.invalid")
 
 
 @pytest.mark.parametrize("meeting", ["tcp://127.0.0.1", "tcp://localhost"])
@@ -234,20 +234,27 @@ def test_rank_0_listens_at_the_address_of_the_meeting_alone(meeting):
     info = LaunchInfo("local", 0, 2, 0, 1, meeting, "token of a launch", free_port(), secret="token")
     with zmq.Context() as context:
         down = Down(context, Keys.of(secret_of(info, {})))
-        assert listen(down, info, secret_of(info, {})) is None
+        assert listen(down, info, secret_of(info, {})).listens == ("127.0.0.1",)
         assert down.router.last_endpoint == f"tcp://127.0.0.1:{info.port}".encode()
         down.close()
     assert hub_places(info, secret_of(info, {})) == [f"tcp://127.0.0.1:{info.port}"]
 
 
-def test_where_the_meetings_name_is_none_of_its_own_it_says_that_it_listens_everywhere(monkeypatch):
-    monkeypatch.setattr("collbench.world.places.resolved", lambda host: "127.0.1.1")  # as Debian has a host's own name
+@pytest.mark.parametrize(
+    ("resolves_to", "why"),
+    [
+        ("127.0.1.1", "its name 'node1' resolves to loopback there (127.0.1.1)"),  # as in Debian's /etc/hosts
+        ("203.0.113.7", "'node1' is not one of its addresses"),
+    ],
+)
+def test_rank_0_listens_at_every_address_where_its_own_are_not_known(resolves_to, why, monkeypatch):
+    monkeypatch.setattr("collbench.addresses.resolve", lambda host: (resolves_to,))
     info = LaunchInfo("local", 0, 2, 0, 1, "tcp://node1", "token of a launch", free_port(), secret="token")
     with zmq.Context() as context:
         down = Down(context, Keys.of(secret_of(info, {})))
-        told = listen(down, info, secret_of(info, {}))
-        assert told == "rank 0 listens at every address of its host, because 'node1' is none of its own: set MASTER_ADDR"
-        assert down.router.last_endpoint == f"tcp://0.0.0.0:{info.port}".encode()
+        found = listen(down, info, secret_of(info, {}))
+        assert note_on(found) == f"rank 0 listens at every address of its host, because {why}; set MASTER_ADDR to choose one address"
+        assert down.router.last_endpoint == f"tcp://[::]:{info.port}".encode()
         down.close()
 
 
@@ -258,7 +265,7 @@ def test_ranks_meet_over_ipv6():
 
 
 def test_addresses_on_one_host_are_loopback():
-    assert addresses_towards("ipc:///x") == addresses_towards("tcp://127.0.0.1") == ("127.0.0.1", "127.0.0.1")
+    assert (routes_to("ipc:///x"), routes_to("tcp://127.0.0.1")) == ((), (("127.0.0.1", "127.0.0.1"),))
 
 
 @pytest.fixture
@@ -282,9 +289,23 @@ def member(rank, host, **more):
 
 
 def test_rank_0s_address_is_the_one_that_other_hosts_reach_it_by():
-    found = addressed([member(0, "a"), member(1, "a"), member(2, "b", address="10.0.0.2", hub_address="10.0.0.1")])
+    found = addressed([member(0, "a"), member(1, "a"), member(2, "b", routes=[["10.0.0.2", "10.0.0.1"]])])
     assert [one.address for one in found] == ["10.0.0.1", "10.0.0.1", "10.0.0.2"]
     assert str(found[2]) == "rank 2 (b, pid 102)"
+
+
+def test_addresses_are_of_one_family_that_all_hosts_have():
+    ipv4, ipv6 = ["10.0.0.2", "10.0.0.1"], ["fd00::2", "fd00::1"]
+    both = addressed([member(0, "a"), member(1, "b", routes=[ipv4, ipv6]), member(2, "c", routes=[ipv4, ipv6])])
+    assert [one.address for one in both] == ["10.0.0.1", "10.0.0.2", "10.0.0.2"]
+    one = addressed([member(0, "a"), member(1, "b", routes=[ipv4, ipv6]), member(2, "c", routes=[ipv6])])
+    assert [one.address for one in one] == ["fd00::1", "fd00::2", "fd00::2"]
+    with pytest.raises(UsageError) as refused:
+        addressed([member(0, "a"), member(1, "b", routes=[ipv4]), member(2, "c", routes=[ipv6])])
+    assert str(refused.value) == (
+        "the hosts have no address family in common: rank 2 (c, pid 102) cannot reach rank 0 over IPv4, and rank 1 (b, pid 101) cannot "
+        "reach rank 0 over IPv6; give every host addresses of one family"
+    )
 
 
 def test_on_one_host_addresses_stay_loopback():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import socket
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from collbench.addresses import bracketed, listen_at
 from collbench.backends.jax_xla.arrays import AXIS
 from collbench.errors import RunFailed
 
@@ -26,8 +26,7 @@ _CONFIG = {
 
 def free_port(host: str) -> int:
     """A port that is free at this address now. jax takes no open socket."""
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as listener:
-        listener.bind((host, 0))
+    with listen_at(host) as listener:
         return int(listener.getsockname()[1])
 
 
@@ -37,7 +36,7 @@ def join(jax: Any, coordinator: tuple[str, int], place: tuple[int, int], interfa
     Once joined, a rank whose coordinator is gone is ended by jax itself: SIGABRT, with a stack trace.
     """
     host, port = coordinator
-    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    address = f"{bracketed(host)}:{port}"
     for name, value in _CONFIG.items():
         jax.config.update(name, value)
     try:

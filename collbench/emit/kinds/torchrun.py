@@ -5,6 +5,7 @@ from __future__ import annotations
 import posixpath
 import re
 
+from collbench.addresses import is_link_local, is_numeric
 from collbench.emit.job import Job, Kind, Setting
 from collbench.emit.quoting import Quoted, sh
 from collbench.emit.settings import CPUS, EVERYWHERE, HOSTS, MODULES, PORT, one_of
@@ -15,9 +16,9 @@ _HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?")
 
 
 def _host(text: str) -> str:
-    """The name or the IPv4 address of a host. Raises UsageError."""
-    if not _HOST.fullmatch(text):
-        raise UsageError(f"{text!r} is not a host: write a name or an IPv4 address, and its port with --port")
+    """Return the name or the address of a host. Raises UsageError."""
+    if not (_HOST.fullmatch(text) or (is_numeric(text) and "%" not in text and not is_link_local(text))):
+        raise UsageError(f"{text!r} is not a host: write a name or an address, and its port with --port")
     return text
 
 
@@ -33,6 +34,7 @@ def _render(job: Job) -> str:
         "torchrun.sh.j2",
         job=job,
         static=static,
+        ipv6=":" in (job["endpoint"] or ""),
         alone=job.nodes == 1 and not (static or job["endpoint"] or job["hosts"]),
         folder=posixpath.dirname(job.program),
         threads=job["cpus-per-rank"] or 1,

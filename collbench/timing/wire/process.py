@@ -7,7 +7,6 @@ import os
 import selectors
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
+from collbench.addresses import listen_at
 from collbench.errors import RunFailed
 from collbench.timing.wire.tool import last_words
 
@@ -121,8 +121,7 @@ def once(command: Sequence[str], limit_s: float) -> Done:
 
 def free_port(address: str) -> int:
     """A TCP port of this address that the kernel says is free; the tools take none of its choice. Raises OSError."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with socket.create_server((address, 0), family=family) as listener:
+    with listen_at(address) as listener:
         return int(listener.getsockname()[1])
 
 

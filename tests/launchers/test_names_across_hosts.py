@@ -1,0 +1,215 @@
+"""Hosts as sites have them: the own name at 127.0.1.1, IPv6 alone, both families. Every launcher starts, and no library is open to all."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.beds import Hosts, SlurmBed
+from tests.cli.command import BIN, PROGRAM, Finished, environment
+from tests.conftest import enter, sample
+from tests.launchers.stored import measured, stored
+
+pytestmark = [pytest.mark.slurm, pytest.mark.hosts, pytest.mark.timeout(150)]
+
+TORCHRUN, MPIEXEC = BIN / "torchrun", BIN / "mpiexec"
+PORT = "29533"
+EVERYWHERE = r"rank 0 listens at every address of its host, because its name '\w+' resolves to loopback there \(127\.0\.1\.1\)"
+
+
+@pytest.fixture(scope="module")
+def debian() -> Iterator[SlurmBed]:
+    """Slurm on two hosts whose /etc/hosts has their own name at 127.0.1.1, as the installers of Debian and Ubuntu write it."""
+    with ExitStack() as stack:
+        yield enter(stack, SlurmBed(enter(stack, Hosts(2, "1gbit", own_name_at="127.0.1.1"))))
+
+
+@pytest.fixture(scope="module")
+def ipv6() -> Iterator[SlurmBed]:
+    """Slurm on two hosts that have IPv6 addresses alone."""
+    with ExitStack() as stack:
+        yield enter(stack, SlurmBed(enter(stack, Hosts(2, "1gbit", family="IPv6"))))
+
+
+@pytest.fixture(scope="module")
+def dual() -> Iterator[Hosts]:
+    """Two hosts with an IPv4 and an IPv6 address each."""
+    with ExitStack() as stack:
+        yield enter(stack, Hosts(2, "1gbit", family="dual"))
+
+
+def short(folder: Path, *words: str) -> list[str]:
+    return [*PROGRAM, *(words or ("allreduce", "--backend", "gloo")), "--sizes", "1K", "--out", str(folder / "run")]
+
+
+def hosts_of(bed: SlurmBed) -> Hosts:
+    assert bed.hosts
+    return bed.hosts
+
+
+def on_both(bed: Hosts, lines: Callable[[int], list[str]], env: Callable[[int], dict[str, str]] = lambda host: {}) -> list[Finished]:
+    """Run a command on each of two hosts at once."""
+    started = [bed.start(host, ["timeout", "60", *lines(host)], environment(env(host))) for host in range(2)]
+    ends = [one.communicate(timeout=70) for one in started]
+    return [Finished(one.args, one.returncode, *end) for one, end in zip(started, ends, strict=True)]
+
+
+def by_hand(bed: Hosts, folder: Path, master: str, *words: str) -> list[Finished]:
+    variables = {"WORLD_SIZE": "2", "MASTER_ADDR": master, "MASTER_PORT": PORT}
+    return on_both(bed, lambda host: short(folder, *words), lambda host: {**variables, "RANK": str(host)})
+
+
+def by_torchrun(bed: Hosts, folder: Path, kind: str, master: str) -> list[Finished]:
+    bracketed = f"[{master}]" if ":" in master else master
+    how = {
+        "static": "--rdzv-backend static --master-addr {0} --master-port {2} --node-rank {3}",
+        "c10d": "--rdzv-backend c10d --rdzv-endpoint {1}:{2}",
+    }[kind]
+    agent = [str(TORCHRUN), "--nnodes", "2", "--nproc-per-node", "1"]
+    return on_both(bed, lambda host: [*agent, *how.format(master, bracketed, PORT, host).split(), *short(folder)[1:]])
+
+
+def addresses(done: Finished, folder: Path) -> list[str]:
+    """The addresses that the ranks of a run used."""
+    return [member["address"] for member in stored(done, folder).info["rank_map"]]
+
+
+@pytest.mark.in_turn("own name at loopback")
+class TestOwnNameAtLoopback:
+    def test_srun(self, debian: SlurmBed, tmp_path: Path) -> None:
+        done = debian.srun(["-N2", "--mpi=pmi2"], short(tmp_path, "allreduce", "--backend", "gloo,mpi"), env=environment())
+        assert addresses(done, tmp_path) == hosts_of(debian).addresses
+        assert re.search(EVERYWHERE, done.stderr)
+
+    def test_doctor(self, debian: SlurmBed) -> None:
+        done = debian.srun(["-N2"], [*PROGRAM, "doctor", "--timeout", "20"], env=environment())
+        assert done.returncode == 0 and "looked at 2 machines" in done.stdout, done.stderr
+
+    def test_doctor_reports_it_before_a_launch(self, debian: SlurmBed) -> None:
+        line = [*PROGRAM, "doctor", "--launch", "--format", "json"]
+        told = json.loads(debian.srun(["-N2", "--mpi=pmi2"], line, env=environment()).stdout)
+        (problem,) = told["problems"]
+        first, second = hosts_of(debian).names
+        assert problem["severity"] == "note" and f"'{first}' resolves to loopback here (127.0.1.1)" in problem["what"]
+        assert f"other hosts connect to {hosts_of(debian).addresses[0]}" in problem["what"]
+        assert [(one["name"], one["own"], one["addresses"]) for one in told["hosts"]] == [
+            (first, True, ["127.0.1.1"]), (second, False, [hosts_of(debian).addresses[1]]),
+        ]  # fmt: skip
+
+    def test_a_loopback_master_address_is_refused_at_once(self, debian: SlurmBed, tmp_path: Path) -> None:
+        began = time.monotonic()
+        done = debian.srun(["-N2"], short(tmp_path), env=environment({"MASTER_ADDR": "127.0.0.1"}))
+        assert done.returncode == 2 and time.monotonic() - began < 15
+        assert "MASTER_ADDR=127.0.0.1 is a loopback address, which ranks on other hosts" in done.stderr
+
+    @pytest.mark.skipif(not TORCHRUN.exists(), reason="no torch beside this Python")
+    @pytest.mark.parametrize("kind", sample(["static", "c10d"], 1))
+    def test_torchrun(self, kind: str, debian: SlurmBed, tmp_path: Path) -> None:
+        bed = hosts_of(debian)
+        done = by_torchrun(bed, tmp_path, kind, bed.names[0])
+        assert [one.returncode for one in done] == [0, 0], done
+        assert sorted(addresses(done[0], tmp_path)) == bed.addresses
+
+    @pytest.mark.skipif(not MPIEXEC.exists(), reason="no MPICH beside this Python: pip install collbench[mpich]")
+    def test_mpiexec(self, debian: SlurmBed, tmp_path: Path) -> None:
+        bed, variables = hosts_of(debian), {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "eth0"}
+        reach = ["-launcher", "ssh", "-launcher-exec", bed.rsh, "-hosts", ",".join(bed.names), "-ppn", "1", "-n", "2"]
+        passed = [word for name, value in variables.items() for word in ("-genv", name, value)]
+        done = bed.run(0, [str(MPIEXEC), *reach, *passed, *short(tmp_path, "allreduce", "--backend", "mpi")], 60, environment())
+        assert addresses(done, tmp_path) == bed.addresses
+
+
+@pytest.mark.in_turn("hosts with two address families")
+def test_a_loopback_master_address_names_the_fix_where_ranks_do_not_meet(dual: Hosts, tmp_path: Path) -> None:
+    first, second = by_hand(dual, tmp_path, "localhost", "allreduce", "--backend", "gloo", "--timeout", "3")
+    assert (first.returncode, second.returncode) == (4, 4)
+    assert "rank 0 listens at 127.0.0.1 alone, a loopback address" in first.stderr
+    assert "'localhost' is a loopback address here" in second.stderr and "set MASTER_ADDR to an address of that host" in second.stderr
+
+
+@pytest.mark.in_turn("IPv6-only hosts")
+class TestIpv6Only:
+    @pytest.mark.parametrize("mode", sample(["isolated", "pipelined"], 1))
+    def test_srun(self, mode: str, ipv6: SlurmBed, tmp_path: Path) -> None:
+        words = ("allreduce", "--backend", "gloo,mpi", "--mode", mode)
+        done = ipv6.srun(["-N2", "--mpi=pmi2"], short(tmp_path, *words), env=environment())
+        assert addresses(done, tmp_path) == hosts_of(ipv6).addresses
+        assert measured(stored(done, tmp_path)) == {"gloo": (2, 2, 0), "mpi": (2, 2, 0)}
+
+    def test_messages(self, ipv6: SlurmBed, tmp_path: Path) -> None:
+        done = ipv6.srun(["-N2"], short(tmp_path, "p2p", "--backend", "socket,zmq"), env=environment())
+        assert measured(stored(done, tmp_path)) == {"socket": (2, 2, 0), "zmq": (2, 2, 0)}
+
+    def test_several_ranks_per_node(self, ipv6: SlurmBed, tmp_path: Path) -> None:
+        done = ipv6.srun(["-N2"], [*short(tmp_path), "--ranks-per-node", "2"], env=environment())
+        assert measured(stored(done, tmp_path)) == {"gloo": (4, 2, 0)}
+
+    @pytest.mark.skipif(not TORCHRUN.exists(), reason="no torch beside this Python")
+    @pytest.mark.parametrize("kind", sample(["static", "c10d"], 1))
+    def test_torchrun(self, kind: str, ipv6: SlurmBed, tmp_path: Path) -> None:
+        bed = hosts_of(ipv6)
+        done = by_torchrun(bed, tmp_path, kind, bed.addresses[0])
+        assert [one.returncode for one in done] == [0, 0], done
+        assert sorted(addresses(done[0], tmp_path)) == bed.addresses
+
+    def test_open_mpi(self, ipv6: SlurmBed, openmpi_python: str, tmp_path: Path) -> None:
+        line = [openmpi_python, *short(tmp_path, "allreduce", "--backend", "mpi")[1:]]
+        done = ipv6.srun(["-N2", "--mpi=pmix", "--kill-on-bad-exit=1"], line, env=environment())
+        assert addresses(done, tmp_path) == hosts_of(ipv6).addresses
+
+    def test_doctor_reports_it(self, ipv6: SlurmBed) -> None:
+        done = ipv6.srun(["-N2", "--mpi=pmi2"], [*PROGRAM, "doctor", "--launch"], env=environment())
+        assert done.returncode == 0 and f"note: IPv6 addresses only: {', '.join(hosts_of(ipv6).names)}" in " ".join(done.stdout.split())
+
+
+@pytest.mark.in_turn("hosts with two address families")
+class TestBothFamilies:
+    MESSAGES = ("p2p", "--backend", "socket,zmq")
+
+    def test_ipv4_is_preferred(self, dual: Hosts, tmp_path: Path) -> None:
+        assert addresses(by_hand(dual, tmp_path, dual.names[0], *self.MESSAGES)[0], tmp_path) == dual.ipv4_addresses
+
+    def test_the_master_address_chooses(self, dual: Hosts, tmp_path: Path) -> None:
+        assert addresses(by_hand(dual, tmp_path, dual.ipv6_addresses[0], *self.MESSAGES)[0], tmp_path) == dual.ipv6_addresses
+
+    def test_a_host_without_ipv4_decides(self, dual: Hosts, tmp_path: Path) -> None:
+        """Gloo takes an interface's IPv4 address wherever there is one, so one sentence refuses it."""
+        change = ["ip", "address", "{}", f"{dual.ipv4_addresses[1]}/24", "dev", "eth0"]
+        dual.run(1, [word.format("del") for word in change])
+        try:
+            assert addresses(by_hand(dual, tmp_path, dual.names[0], *self.MESSAGES)[0], tmp_path) == dual.ipv6_addresses
+            refused, _ = by_hand(dual, tmp_path / "gloo", dual.names[0])
+            assert refused.returncode == 2
+            assert (
+                f"gloo cannot connect hosts over different address families ({dual.names[0]} IPv4, {dual.names[1]} IPv6)" in refused.stderr
+            )
+        finally:
+            dual.run(1, [word.format("add") for word in change])
+
+
+@pytest.mark.in_turn("hosts with two address families")
+@pytest.mark.parametrize("words", [("allreduce", "--backend", "gloo"), ("p2p", "--backend", "socket,zmq")], ids=["gloo", "socket, zmq"])
+def test_nothing_listens_at_every_address_or_at_one_of_the_other_family(words: tuple[str, ...], dual: Hosts, tmp_path: Path) -> None:
+    seen: list[set[str]] = [set(), set()]
+    variables = {"WORLD_SIZE": "2", "MASTER_ADDR": dual.ipv4_addresses[0], "MASTER_PORT": PORT, "COLLBENCH_ITERATIONS": "300"}
+    line = ["timeout", "60", *short(tmp_path, *words)]
+    ranks = [dual.start(host, line, environment({**variables, "RANK": str(host)})) for host in (0, 1)]
+    while any(rank.poll() is None for rank in ranks):
+        for host, name in enumerate(dual.names):
+            seen[host] |= listening_in(name)
+    assert [rank.wait() for rank in ranks] == [0, 0], [rank.communicate() for rank in ranks]
+    assert seen == [{address} for address in dual.ipv4_addresses]
+
+
+def listening_in(namespace: str) -> set[str]:
+    """The local addresses of the TCP sockets that listen in a network namespace."""
+    line = ["ip", "netns", "exec", namespace, "ss", "--no-header", "--listening", "--tcp", "--numeric"]
+    told = subprocess.run(line, capture_output=True, text=True, timeout=10, check=True).stdout
+    return {one.split()[3].rpartition(":")[0] for one in told.splitlines()}
