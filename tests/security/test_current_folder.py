@@ -33,7 +33,10 @@ COLLECTIVES = (
     *("neighbor-allgather", "neighbor-alltoall", "p2p", "put", "reduce", "reducescatter", "scatter", "sendrecv"),
 )
 COMMANDS: dict[str, tuple[str, ...]] = {
-    **{name: (name, *(SMALL if name != "barrier" else SMALL[2:])) for name in COLLECTIVES},
+    **{
+        name: (name, *(("--backend", "socket") if name == "p2p" else ()), *(SMALL if name != "barrier" else SMALL[2:]))
+        for name in COLLECTIVES
+    },
     "run": ("run", "small.toml"),
     "pairs": ("pairs", "--backend", "socket", "--max-time", "0.05", "-n", "3"),
     "hunt": ("hunt", "--backend", "socket", "--max-time", "0.02"),
@@ -53,7 +56,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "kernels": ("kernels",),
     "completion": ("completion", "bash"),
 }
-ALWAYS = ("allreduce", "doctor", "report")  # the ranks; the helpers; a plain reader: the other commands start the same processes
+ALWAYS = ("p2p", "doctor")  # the ranks; the helpers: the other commands start the same processes
 
 
 @pytest.fixture
@@ -113,7 +116,7 @@ def test_no_module_of_the_current_folder_runs(name: str, hostile: Path) -> None:
     "line",
     [
         pytest.param([str(BIN / "torchrun"), "--nproc-per-node", "2", "--no-python"], marks=pytest.mark.in_turn, id="torchrun"),
-        pytest.param([str(BIN / "mpiexec"), "-n", "2"], id="mpiexec"),
+        pytest.param([str(BIN / "mpiexec"), "-n", "2"], marks=pytest.mark.in_turn, id="mpiexec"),
     ],
 )
 def test_none_runs_under_a_launcher(line: list[str], hostile: Path) -> None:
@@ -131,6 +134,7 @@ def test_none_runs_under_srun(more: tuple[str, ...], hostile: Path, slurm_hosts:
     assert (done.returncode, marks(hostile)) == (0, ""), done.stderr
 
 
+@pytest.mark.in_turn
 def test_none_runs_in_a_hook_that_starts_there(hostile: Path, tmp_path: Path) -> None:
     hooks = copies(tmp_path / "hooks", "node_check.sh")
     shutil.copy(SLURM / "node.toml", hooks)
