@@ -24,6 +24,7 @@ from collbench.world.strangers import Strangers, peer_of
 
 _ZAP = "inproc://zeromq.zap.01"  # rfc.zeromq.org/spec/27
 _NOBODY = -1
+_WATCHED = zmq.EVENT_LISTENING | zmq.EVENT_CLOSED | zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED
 _MORE_OF_SOURCE = 64  # pending connections beside a rank's own from one address: a rank that is dropped connects again
 _LEAST_BACKLOG, _MOST_BACKLOG = 64, 4096  # connections that the kernel keeps for us: thousands of nodes come at once
 _HANDSHAKE_S = 2.0  # after which a connection from another host that has not finished its handshake is dropped
@@ -59,7 +60,7 @@ class Down:
         self._door = context.socket(zmq.REP)
         self._door.setsockopt(zmq.LINGER, 0)
         self._door.bind(_ZAP)
-        self._monitor = self.router.get_monitor_socket(zmq.EVENT_LISTENING | zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
+        self._monitor = self.router.get_monitor_socket(_WATCHED)
         self.children: dict[bytes, Child] = {}
         self.cut: list[Child] = []
         self.strangers = Strangers()
@@ -159,6 +160,8 @@ class Down:
             told = parse_monitor_message(self._monitor.recv_multipart())
             if told["event"] == zmq.EVENT_LISTENING:
                 self._listens(told["value"], told["endpoint"])
+            elif told["event"] == zmq.EVENT_CLOSED:  # a listener's end, such as of one of several addresses whose port is taken
+                self.pending.listening.discard(told["value"])
             elif told["event"] == zmq.EVENT_ACCEPTED:
                 self._accepted(told["value"])
             elif told["event"] == zmq.EVENT_DISCONNECTED:
@@ -166,17 +169,17 @@ class Down:
 
     def _listens(self, descriptor: int, endpoint: bytes) -> None:
         if endpoint.startswith(b"tcp:"):
-            self.pending.listening = descriptor
+            self.pending.listening.add(descriptor)
             with suppress(OSError):
                 packet_filter.hold_silent(descriptor)
 
     def _accepted(self, descriptor: int) -> None:
         self._since[descriptor] = time.monotonic()
         self.pending.add(descriptor, peer_of(descriptor))
-        if self.complete and self.pending.listening != _NOBODY:
+        if self.complete and self.pending.listening:
             self.strangers.flooded(len(self.pending), self.pending.listening)
             if self.strangers.deaf:  # for good: no limit opens it again
-                self.pending.listening = _NOBODY
+                self.pending.listening.clear()
 
     def _known(self, descriptor: int) -> None:
         """Its key has opened a message: it belongs to the launch."""

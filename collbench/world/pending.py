@@ -12,20 +12,18 @@ from contextlib import suppress
 
 from collbench.world import packet_filter
 
-_NONE = -1
-
 
 class PendingConnections:
     """By descriptor the source address (None: it was gone before it could be read).
 
-    listening       the descriptor of the socket that listens for other hosts
+    listening       the descriptors of the sockets that listen for other hosts
     most            connections in all
     most_of_source  connections from one address
     held_back       addresses that exceeded their limit at any time, in order
     """
 
     def __init__(self, most: int = 4096, most_of_source: int = 1024) -> None:
-        self.listening = _NONE
+        self.listening: set[int] = set()
         self.most, self.most_of_source = most, most_of_source
         self.held_back: dict[str, None] = {}
         self._address: dict[int, str | None] = {}
@@ -58,7 +56,7 @@ class PendingConnections:
 
     def _limit(self) -> None:
         """Have the kernel drop what exceeds a limit, and let in again what is below half of it."""
-        if self.listening == _NONE:
+        if not self.listening:
             return
         full = len(self._address) > (self.most // 2 if self._full else self.most)
         dropped = frozenset(
@@ -71,13 +69,14 @@ class PendingConnections:
         if len(self.held_back) < packet_filter.MOST_SOURCES:
             self.held_back |= dict.fromkeys(sorted(dropped))
         self._full, self._dropped = full, dropped
-        with suppress(OSError):
-            if full:
-                packet_filter.drop_all(self.listening)
-            elif dropped:
-                packet_filter.drop_from(self.listening, dropped)
-            else:
-                packet_filter.pass_all(self.listening)
+        for descriptor in self.listening:
+            with suppress(OSError):
+                if full:
+                    packet_filter.drop_all(descriptor)
+                elif dropped:
+                    packet_filter.drop_from(descriptor, dropped)
+                else:
+                    packet_filter.pass_all(descriptor)
 
 
 def is_remote(address: str | None) -> bool:

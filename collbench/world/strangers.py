@@ -10,6 +10,7 @@ import os
 import socket
 import time
 from collections import Counter
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -60,11 +61,12 @@ class Strangers:
         self._look_at = time.monotonic() + _LOOK_S
         return closing(port)
 
-    def flooded(self, waiting: int, listening: int) -> None:
-        """Makes the socket `listening` deaf where strangers are a flood; `waiting`: connections of whom nothing is known yet."""
+    def flooded(self, waiting: int, listening: Iterable[int]) -> None:
+        """Close the sockets `listening` to new connections in a flood; `waiting`: connections that have not identified themselves yet."""
         if self.count + waiting > _FLOOD and not self.deaf:
             with suppress(OSError):
-                packet_filter.drop_all(listening)
+                for descriptor in listening:
+                    packet_filter.drop_all(descriptor)
                 self.deaf = True
 
     def sentence(self) -> str | None:
