@@ -64,7 +64,7 @@ check_python() {
     command -v "$python" >/dev/null || stop "$python is not there: load the site's Python module, or say --python /path/to/python3"
     "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
         stop "$python is $("$python" -V 2>&1 || echo broken), and collbench needs 3.11 or newer: load a newer Python, or say --python"
-    "$python" -c 'import ensurepip, venv' 2>/dev/null ||
+    "$python" -P -c 'import ensurepip, venv' 2>/dev/null ||
         stop "$python cannot make environments (no ensurepip): install the system's python3-venv, or say --python with another one"
 }
 
@@ -89,15 +89,15 @@ site_packages='import sys, sysconfig
 if sys.prefix != sys.base_prefix: print(*dict.fromkeys(sysconfig.get_path(name) for name in ("purelib", "platlib")), sep="\n")'
 
 make_environment() {
-    "$python" -c "$site_packages" >"$work/site"
+    "$python" -P -c "$site_packages" >"$work/site"
     if [ -s "$work/site" ] && ! grep -q 'include-system-site-packages *= *true' "$(sed -n 1p "$work/site")/../../../pyvenv.cfg"; then
-        "$python" -m venv "$prefix/venv"
+        "$python" -P -m venv "$prefix/venv"
     else
-        "$python" -m venv --system-site-packages "$prefix/venv"
+        "$python" -P -m venv --system-site-packages "$prefix/venv"
     fi
     # the setuptools that Python 3.11 puts there would hide the site's, which torch may need; pip builds in an environment of its own
-    "$prefix/venv/bin/python" -m pip uninstall -q -y --disable-pip-version-check setuptools
-    [ ! -s "$work/site" ] || cp "$work/site" "$("$prefix/venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/site.pth"
+    "$prefix/venv/bin/python" -P -m pip uninstall -q -y --disable-pip-version-check setuptools
+    [ ! -s "$work/site" ] || cp "$work/site" "$("$prefix/venv/bin/python" -P -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/site.pth"
 }
 
 lay_source() { # what pip installs, in $source: the archive of a wheelhouse, else a copy of this checkout, which pip would build in

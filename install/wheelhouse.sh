@@ -24,12 +24,12 @@ there=$(cd "$1" && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-"$python" -m venv "$work/venv"
-pip() { "$work/venv/bin/python" -m pip "$@" -q --disable-pip-version-check -c "$here/../constraints.txt"; }
+"$python" -P -m venv "$work/venv"
+pip() { "$work/venv/bin/python" -P -m pip "$@" -q --disable-pip-version-check -c "$here/../constraints.txt"; }
 pip install setuptools || stop "pip could not install setuptools, see above: this machine needs a network"
 mkdir "$work/source"
 (cd "$here/.." && cp -R pyproject.toml setup.py MANIFEST.in README.md LICENSE collbench cuda_kernels "$work/source")
-(cd "$work/source" && "$work/venv/bin/python" -c 'from setuptools import build_meta; build_meta.build_sdist("dist")' >/dev/null)
+(cd "$work/source" && "$work/venv/bin/python" -P -c 'from setuptools import build_meta; build_meta.build_sdist("dist")' >/dev/null)
 set -- "$work"/source/dist/collbench-*.tar.gz
 # setuptools: pip builds collbench from its source in an environment of its own, which has no network either
 pip download -d "$there" "${1}[$extras]" setuptools || stop "pip could not collect everything, see above"

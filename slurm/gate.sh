@@ -73,7 +73,7 @@ check_options() {
 }
 
 new_folder() { # one call at a time: a second one would disturb what the first one measures
-    if ! { mkdir -p "$keep" && exec 9>"$keep/.lock"; }; then
+    if ! { mkdir -p "$keep" && exec 9>>"$keep/.lock"; }; then
         fail 2 "--keep $keep cannot be written: choose another folder"
     fi
     flock -n 9 || fail 3 "no verdict: another gate.sh is at work in $keep; wait for its end"

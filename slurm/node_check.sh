@@ -12,6 +12,7 @@ elsewhere. Exit code 0: everything else, our own failures and 'no verdict' among
 drain a node.
 Settings: node_check.conf beside this file."
 set -uo pipefail
+export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin # fixed: Slurm gives a hook none, and bash may then search "."
 
 slot=58 # a HealthCheckProgram is killed after 60 s
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -63,10 +64,12 @@ condemn() { # RUN…: drains, and keeps what proves it
     drain "$why"
 }
 
-wait_for_more() { # this check is suspicious, and nothing more yet: it stands beside those before it
+wait_for_more() { # this check is suspicious: it is kept with those before it until there are enough
     printf '%s\n' "$run" >>"$waiting"
-    local runs=()
-    mapfile -t runs <"$waiting"
+    local runs=() line
+    while read -r line; do # what is moved and removed later is a run of this script, whatever the file names
+        [[ $line != "$KEEP"/* || ! ${line#"$KEEP"/} =~ ^[0-9]{8}T[0-9]{6}Z$ || -L $line || ! -d $line ]] || runs+=("$line")
+    done <"$waiting"
     if ((${#runs[@]} < strikes)); then
         say "suspicious, ${#runs[@]} of $strikes: see $run.log"
         leave "$suspicious"
@@ -123,10 +126,13 @@ esac
 read_settings
 be_ready
 waiting=$KEEP/waiting verdict=$KEEP/verdict.json suspects=$KEEP/suspects.toml
-exec 9>"$KEEP/.lock" || give_up "$KEEP cannot be written"
+[[ ! -L $KEEP/.lock ]] || give_up "$KEEP/.lock is a symbolic link: remove it"
+exec 9>>"$KEEP/.lock" || give_up "$KEEP cannot be written"
 flock -n 9 || give_up "another check is at work on this node"
 [[ -z $learning ]] || learn
 [[ -d $BASELINE ]] || give_up "$BASELINE is no folder: make one with node_check.sh --learn"
+need_ours BASELINE "$BASELINE"
+need_ours SUITE "$SUITE"
 trap 'tidy; exit "$ending"' EXIT
 alone_on_it
 check

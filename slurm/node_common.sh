@@ -1,15 +1,17 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# What node_check.sh, node_probe.sh and node_epilog.sh share: a clean start, the settings, and the one way in which a node is drained.
-# To be sourced by a script that has set `here`, its folder, and `slot`, the seconds after which Slurm loses patience.
+# Shared by node_check.sh, node_probe.sh and node_epilog.sh: a clean start, the settings, the checks of folders, and the drain itself.
+# A script that sources this sets PATH, `here` (its folder) and `slot` (the seconds that Slurm allows) first.
 
-# A hook of Slurm inherits next to nothing: in a shell that learns, it has to be the same, or settings differ from those of the baseline.
+# A hook of Slurm inherits almost nothing. A shell that learns gets the same environment, so that the settings match those of the baseline.
 if [[ ${NODE_HOOK:-} != clean ]]; then
-    path=${PATH:-}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin own=()
+    own=()
     for name in SLURMD_NODENAME SLURM_JOB_ID SLURM_CONF SLURM_JOB_EXIT_CODE2 SLURM_JOB_DERIVED_EC; do
         [[ -z ${!name:-} ]] || own+=("$name=${!name}")
     done
-    exec /usr/bin/env -i NODE_HOOK=clean PATH="$path" HOME="${HOME:-/root}" LANG=C.UTF-8 "${own[@]}" "${BASH_SOURCE[-1]}" "$@"
+    exec /usr/bin/env -i NODE_HOOK=clean PATH="$PATH" HOME="${HOME:-/root}" LANG=C.UTF-8 "${own[@]}" "$here/${BASH_SOURCE[-1]##*/}" "$@"
 fi
+cd / || exit 0 # no program and no module comes from the folder in which the hook was started
+umask 022
 node=${SLURMD_NODENAME:-$(uname -n)} node=${node%%.*}
 job=${SLURM_JOB_ID:-}
 unset SLURM_JOB_ID SLURMD_NODENAME NODE_HOOK # what is measured is a start of its own, whatever job this is for
@@ -32,17 +34,46 @@ give_up() { # SENTENCE: what is no fault of the node lets it be
     leave "$unsure"
 }
 
+others_can_change() { # PATH: prints the first part of the path that another user can change; fails if there is none
+    local real parts=() owner mode at=0
+    real=$(realpath -e -- "$1" 2>/dev/null) || return 1
+    while parts+=("$real") && [[ $real != / ]]; do
+        real=${real%/*} real=${real:-/}
+    done
+    while read -r owner mode; do # in a sticky folder above it, others can add names, but not replace ours
+        if ((owner != 0 && owner != EUID || (8#$mode & 8#022) && !(at && (8#$mode & 8#1000)))); then
+            printf '%s (owner: user %s, mode %s)' "${parts[at]}" "$owner" "$mode"
+            return 0
+        fi
+        at=$((at + 1))
+    done < <(stat --format='%u %a' -- "${parts[@]}") # numbers only: a name may hold what bash's arithmetic would run
+    return 1
+}
+
+need_ours() { # NAME PATH: ends without a verdict if another user than root and this one can change what PATH holds
+    local found
+    ! found=$(others_can_change "$2") ||
+        give_up "$1=$2: other users can change $found, so nothing is read from it: chown it to root and chmod go-w it"
+}
+
 read_settings() {
     local file=$here/node_check.conf
     [[ -r $file ]] || give_up "$file cannot be read"
+    need_ours settings "$file"
     # shellcheck source=/dev/null
     source "$file" || give_up "$file is not read to its end by bash"
 }
 
-be_ready() { # to look at the node; a program on a file system that does not answer must not hold the hook up
+be_ready() { # finds the program and checks KEEP; a program on a file system that does not answer must not delay the hook
+    local found owner
     # shellcheck disable=SC2016
-    within bash -c 'command -v "$0"' "$COLLBENCH" >/dev/null || give_up "$COLLBENCH is not found: set COLLBENCH in $here/node_check.conf"
+    found=$(within bash -c 'command -v "$0"' "$COLLBENCH") || give_up "$COLLBENCH is not found: set COLLBENCH in $here/node_check.conf"
+    [[ $found == /* ]] || give_up "COLLBENCH=$COLLBENCH is not found by an absolute path: set one in $here/node_check.conf"
     mkdir -p "$KEEP" && [[ -w $KEEP ]] || give_up "$KEEP cannot be written"
+    need_ours KEEP "$KEEP"
+    owner=$(stat --dereference --format=%u -- "$KEEP")
+    [[ $owner == "$EUID" ]] || give_up "KEEP=$KEEP belongs to user $owner: chown it to user $EUID"
+    KEEP=$(realpath -e -- "$KEEP") || give_up "$KEEP cannot be read"
 }
 
 within() { # [MOST] COMMAND…: for what is left of the slot, or for MOST seconds where that is less
@@ -105,6 +136,7 @@ probe() { # looks, and drains for the first finding, which is the worst
         say "$good cannot be read, so nothing is compared with it"
         good=''
     fi
+    [[ -z $good ]] || need_ours GOOD "$good"
     found=$(findings)
     code=$?
     ((code <= 1)) || give_up "the probe failed, or took longer than its $slot s (exit code $code): see $KEEP/probe.err"

@@ -7,6 +7,7 @@ Where a signal of EPILOG_SIGNALS ended the job or one of its steps, the node is 
 measured as node_check.sh does, where no other job is on it. After any other end it costs nothing. Exit code 0 always: Slurm drains a node
 whose Epilog fails; this one drains it itself, with Reason=\"[collbench] CBnnnn …\", and never for a failure of its own."
 set -uo pipefail
+export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin # fixed: Slurm gives a hook none, and bash may then search "."
 
 slot=8
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)

@@ -10,6 +10,7 @@ What \`collbench doctor\` finds severe drains the node where its code is in DRAI
 is also a GPU, a NIC or a link that the node had and lacks now. Exit code 1: so it is, and Slurm sends the job elsewhere. Exit code 0:
 everything else, our own failures among it, which are told on stderr: a tool that fails must not drain a node."
 set -uo pipefail
+export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin # fixed: Slurm gives a hook none, and bash may then search "."
 
 slot=8
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)

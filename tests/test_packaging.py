@@ -22,7 +22,7 @@ STAND_IN = """\
 #!/bin/sh
 echo "$*" >>"{log}"
 case "$*" in
-"-m venv --clear "*) mkdir -p "$4/bin" && cp "$0" "$4/bin/python" ;;
+"-P -m venv --clear "*) mkdir -p "$5/bin" && cp "$0" "$5/bin/python" ;;
 *"-m pip --version"*) ;;
 *"-m pip install"*) exit "$(cat "{folder}/pip_exit")" ;;
 *"import ensurepip"*) [ -e "{folder}/ensurepip" ] ;;
@@ -67,7 +67,7 @@ class Machine:
         command = [*before, str(self.tree / "scripts/environment"), ".venv", *extras]
         done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60, check=False)
         asked = self.log.read_text().splitlines() if self.log.exists() else []
-        return done.returncode, done.stderr, [line for line in asked if re.match("apt-get|-m venv|-m pip install", line)]
+        return done.returncode, done.stderr, [line for line in asked if re.match("apt-get|-P -m venv|-P -m pip install", line)]
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def test_every_direct_dependency_is_pinned() -> None:
 def test_an_environment_is_made_once(machine: Machine) -> None:
     code, said, asked = machine.environment("torch", "mpich")
     assert (code, len(asked)) == (0, 2), said
-    assert asked[0] == "-m venv --clear .venv"
+    assert asked[0] == "-P -m venv --clear .venv"
     assert asked[1].endswith("-c constraints.txt -e .[torch,mpich]")
     assert machine.environment("torch", "mpich") == (0, "", [])
 

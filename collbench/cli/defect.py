@@ -10,13 +10,19 @@ from collbench.errors import CollbenchError
 
 
 def say(text: str) -> None:
-    """Lines on stderr, without anything that steers a terminal; where nobody can read them, the exit code has to say it alone."""
-    from collbench.report.flags import printable
-
+    """Write lines to stderr, without control characters; where nothing can be written, the exit code alone reports the end."""
+    try:
+        from collbench.report.flags import printable
+    except OSError:  # a process that can open no file imports nothing
+        printable = _plain
     text = "".join(f"{printable(line)}\n" for line in text.splitlines())
     with suppress(OSError, ValueError):
         sys.stderr.write(text)
         sys.stderr.flush()
+
+
+def _plain(text: str) -> str:
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def is_one(error: BaseException) -> bool:

@@ -132,12 +132,22 @@ def _code_of(error: BaseException) -> int:
     if isinstance(error, OSError) and error.filename is None and error.errno in _NO_ROOM:  # a stream: files of ours have names
         defect.say(f"collbench: the output cannot be written ({error.strerror}): make room where it goes, or send it elsewhere\n")
         return FAILED
+    error = _known(error)
     if not isinstance(error, CollbenchError | Interrupted):
         defect.tell(error)
         return FAILED
     if not getattr(error, "said", False):
         defect.say(f"collbench: {error}\n")
     return error.exit_code
+
+
+def _known(error: BaseException) -> BaseException:
+    """The error, or what it means where the operating system's limit of open files is its cause."""
+    if getattr(error, "errno", None) not in (errno.EMFILE, errno.ENFILE):
+        return error
+    from collbench.world.descriptors import out_of_files
+
+    return out_of_files(error) or error
 
 
 def _leave(code: int) -> NoReturn:

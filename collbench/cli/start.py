@@ -166,6 +166,7 @@ def together(info: LaunchInfo, timeout_s: float, work: Callable[[World], int]) -
     early.wind(timeout_s + AFTER_S)
     from collbench.launch.mpi import end_of_job
     from collbench.launch.slurm import end_of_step
+    from collbench.world.descriptors import out_of_files
     from collbench.world.world import World
 
     early.close()
@@ -175,7 +176,7 @@ def together(info: LaunchInfo, timeout_s: float, work: Callable[[World], int]) -
             return work(world)
     except BaseException as caught:
         signals.settle()
-        error = world.explained(caught)
+        error = world.explained(out_of_files(caught) or caught)
         why = error if isinstance(error, CollbenchError | Interrupted) else RunFailed(f"{type(error).__name__}: {error}")
         if defect.is_one(error):
             defect.tell(error)

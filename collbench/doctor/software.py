@@ -39,7 +39,7 @@ def broken_torchcomms(hostname: str | None, env: Mapping[str, str], path: Sequen
         last = (said.strip().splitlines() or [""])[-1].strip()
         yield Finding(
             "CB2801", "severe", hostname, f"`import torch` fails, since the installed torchcomms {found} is broken",
-            f"{sys.executable} -c 'import torch.distributed' ends with: {last[:200]}",
+            f"{sys.executable} -P -c 'import torch.distributed' ends with: {last[:200]}",
             f"pip uninstall torchcomms; build one for torch {torch} into an environment of its own (python {_ALONE})",
         )  # fmt: skip
 
@@ -74,7 +74,7 @@ def _version(package: str, path: Sequence[str]) -> str | None:
 def _failure(program: str, env: Mapping[str, str]) -> str | None:
     """What this Python says on stderr where the program fails; None where it does not, or has not ended in time."""
     try:
-        line = [sys.executable, "-c", program]
+        line = [sys.executable, "-P", "-c", program]
         done = subprocess.run(line, capture_output=True, text=True, errors="replace", timeout=_PATIENCE_S, check=False, env=dict(env))
     except (OSError, subprocess.TimeoutExpired):
         return None

@@ -1,6 +1,6 @@
 """Clocks, power, temperature and slow-downs of this host's GPUs, sampled a few times a second by a process of its own.
 
-    python -m collbench.evidence.telemetry HZ
+    python -P -m collbench.evidence.telemetry HZ
 
 samples while the last byte that came to its standard input is "1", writes one line of JSON a sample, and ends with that input: so it
 dies with its parent, however that ends. NVML's answers may take milliseconds, which must not be the measured process's.
@@ -37,7 +37,7 @@ class Telemetry:
         self._lines = tempfile.TemporaryFile()  # noqa: SIM115 - not a pipe: nobody may have to wait until we read
         self._seen = 0
         self._process = subprocess.Popen(
-            [sys.executable, "-m", __name__, f"{hz:g}"],
+            [sys.executable, "-P", "-m", __name__, f"{hz:g}"],
             stdin=subprocess.PIPE, stdout=self._lines, stderr=subprocess.DEVNULL, bufsize=0,
         )  # fmt: skip
 

@@ -58,7 +58,7 @@ def library(env: Mapping[str, str]) -> Library:
     except metadata.PackageNotFoundError:
         return Library(problem="mpi4py is not installed: pip install 'collbench[mpi]' takes the site's MPI, 'collbench[mpich]' brings one")
     try:
-        line = [sys.executable, "-c", _ASK]
+        line = [sys.executable, "-P", "-c", _ASK]
         done = subprocess.run(line, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False, env=without_manager(env))
         said, path = json.loads(done.stdout)
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -50,11 +50,11 @@ def typed(
 
 
 def _program(env: Mapping[str, str]) -> list[str]:
-    """collbench as this shell finds it; else this Python's."""
+    """Return the command `collbench` of this shell, or else the words that start it with this Python."""
     there, ours = shutil.which("collbench", path=env.get("PATH")), Path(sys.prefix, "bin", "collbench")
     if there and Path(there).parent.resolve() == ours.parent.resolve():
         return ["collbench"]
-    return [str(ours)] if os.access(ours, os.X_OK) else [sys.executable, "-m", "collbench"]
+    return [str(ours)] if os.access(ours, os.X_OK) else [sys.executable, "-P", "-m", "collbench"]
 
 
 def _by_mpirun(program: list[str], loaded: Library, found: Sequence[Found]) -> Iterator[Typed]:

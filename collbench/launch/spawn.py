@@ -33,7 +33,7 @@ __all__ = [
     "terminal",
 ]
 
-PROGRAM = (sys.executable, "-m", "collbench")
+PROGRAM = (sys.executable, "-P", "-m", "collbench")  # -P: never import from the current directory, which others may write
 _LONGEST_FOLDER = 80  # a Unix socket's path has at most 107 bytes
 
 

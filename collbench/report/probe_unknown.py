@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 
 from collbench.report.probe_words import gpu_name, listed, safe
 from collbench.topology.model import Gpu, Machine, Nic
@@ -71,9 +71,10 @@ _OF_GPUS = frozenset({"system/driver", "system/dma_buf", "system/peer_memory"}) 
 def unknown_lines(machine: Machine) -> Iterator[str]:
     """ "facts of parts: reason", each reason once; not what the tree tells where it is missing, nor what matters to no part drawn."""
     names = _names(machine)
+    nics, addresses = {nic.key: nic for nic in machine.nics}, {part.address for part in _parts(machine)}
     facts: defaultdict[str, defaultdict[str, dict[str, None]]] = defaultdict(lambda: defaultdict(dict))
     for path, why in machine.unknown.items():
-        if _matters(machine, path):
+        if _matters(machine, path, nics, addresses):
             fact, part = _split(path, names)
             facts[why][fact][part] = None
     for why, found in facts.items():
@@ -125,15 +126,15 @@ def _told(fact: str, parts: list[str]) -> str:
     return f"{fact} of {listed(shorter, _MOST_PARTS)}" if parts else fact
 
 
-def _matters(machine: Machine, path: str) -> bool:
-    """Not what the tree says in its own place, and not what would change nothing if it were known."""
+def _matters(machine: Machine, path: str, nics: Mapping[str, Nic], addresses: Set[str | None]) -> bool:
+    """Return False for what the tree shows in its own place, and for what would change nothing if it were known."""
     head, _, rest = path.partition("/")
     key = rest.partition("/")[0]
     if path in _OF_GPUS or (head == "gpus" and not rest):
         return bool(machine.gpus) and path in _OF_GPUS
     if head == "pci" and path.endswith("/numa"):
-        return len(machine.numa_nodes) > 1 and any(part.address == key for part in _parts(machine))
+        return len(machine.numa_nodes) > 1 and key in addresses
     if head != "nics" or not rest:
         return True
-    nic = next((nic for nic in machine.nics if nic.key == key), None)
+    nic = nics.get(key)
     return nic is None or (nic.virtual is None and (bool(nic.ports) or not path.endswith("/ports")))

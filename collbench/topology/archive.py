@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from collbench.topology.files import resolve
+from collbench.topology.files import Links
 from collbench.topology.tarball import Member, members
 from collbench.topology.text import Unreadable, printable
 
@@ -26,21 +26,22 @@ class Archive:
         self.doubts = doubts
         for member in found:
             self._keep(member)
+        self._resolve = Links(self._links.get, remember=True).resolve
 
     def text(self, path: str) -> str | None:
         """See Files; here at most 8 MiB, as tools' outputs lie beside the kernel's files."""
-        found = resolve(path, self._links.get)
+        found = self._resolve(path)
         held = self._files.get(found) if found else None
         return held.decode("utf-8", errors="replace").strip() if held is not None else None
 
     def names(self, path: str) -> tuple[str, ...]:
         """See Files."""
-        found = resolve(path, self._links.get)
+        found = self._resolve(path)
         return tuple(sorted(self._names.get(found, ()))) if found else ()
 
     def real(self, path: str) -> str | None:
         """See Files."""
-        found = resolve(path, self._links.get)
+        found = self._resolve(path)
         return found if found in self._files or found in self._names else None
 
     def _keep(self, member: Member) -> None:

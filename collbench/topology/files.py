@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Protocol
 
 _MOST = 1 << 20
-_MOST_LINKS = 40
+_MOST_LINKS = 40  # followed for one path, as in Linux
+_MOST_PARTS = 4096  # of names on the way, those of links included
+_MOST_PATH = 4096  # PATH_MAX
+_MOST_WALKED = 2_000_000  # parts of all links of an archive: about a second
 
 
 class Files(Protocol):
@@ -77,22 +80,60 @@ def _content(file: Path) -> str | None:
 
 
 def resolve(path: str, target: Callable[[str], str | None]) -> str | None:
-    """`path` with links followed inside the tree: `target(path)` gives a link's text or None. None for circles; never leaves the tree."""
-    done: list[str] = []
-    todo = [part for part in reversed(PurePosixPath(path).parts) if part != "/"]
-    links = 0
-    while todo:
-        part = todo.pop()
-        if part == "..":
-            done = done[:-1]
-            continue
-        link = target("/" + "/".join([*done, part]))
-        if link is None:
-            done.append(part)
-            continue
-        links += 1
-        if links > _MOST_LINKS:
-            return None
-        done = [] if link.startswith("/") else done
-        todo += [piece for piece in reversed(PurePosixPath(link).parts) if piece != "/"]
-    return "/" + "/".join(done)
+    """Return `path` with links followed inside the tree, None for circles; `target(path)` gives the text of a link, or None."""
+    return Links(target).resolve(path)
+
+
+class Links:
+    """Follows the symbolic links of a tree. With `remember`, for trees that do not change, each link is followed once.
+
+    The parts that are walked have a bound, for each path and for all remembered links: an archive of a few KB may hold thousands of links
+    of thousands of parts each. What exceeds it leads nowhere.
+    """
+
+    def __init__(self, target: Callable[[str], str | None], *, remember: bool = False) -> None:
+        self._target, self._remember = target, remember
+        self._known: dict[str, tuple[str | None, int]] = {}
+        self._walked = 0
+
+    def resolve(self, path: str) -> str | None:
+        """Return the path without links, or None where it leads in circles or exceeds a bound."""
+        found, _ = self._walk("", path, _MOST_LINKS, [_MOST_PARTS])
+        return found if found is None else found or "/"
+
+    def _walk(self, done: str, text: str, links: int, parts: list[int]) -> tuple[str | None, int]:
+        """Go on from the folder `done` ("": the root): where that leads, and how many links it took. `parts`: what is left of the bound."""
+        taken = 0
+        for part in text.split("/"):
+            parts[0] -= 1
+            if parts[0] < 0 or len(done) > _MOST_PATH:
+                return None, taken
+            if part in ("", "."):
+                continue
+            if part == "..":
+                done = done.rpartition("/")[0]
+                continue
+            place = f"{done}/{part}"
+            link = self._target(place)
+            if link is None:
+                done = place
+                continue
+            found, more = self._follow(place, "" if link.startswith("/") else done, link, links - taken - 1, parts)
+            taken += 1 + more
+            if found is None or taken > links:
+                return None, taken
+            done = found
+        return done, taken
+
+    def _follow(self, place: str, done: str, link: str, links: int, parts: list[int]) -> tuple[str | None, int]:
+        if place in self._known:
+            return self._known[place]
+        if links < 0 or (self._remember and self._walked > _MOST_WALKED):
+            return None, 0
+        before = parts[0]
+        found, taken = self._walk(done, link, links, parts)
+        self._walked += before - parts[0]
+        # a walk that failed may have begun deep inside another one, with little left: only from its own start it is known to fail
+        if self._remember and (found is not None or links == _MOST_LINKS - 1):
+            self._known[place] = found, taken
+        return found, taken

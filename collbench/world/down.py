@@ -16,12 +16,20 @@ import zmq
 from zmq.utils import z85
 from zmq.utils.monitor import parse_monitor_message
 
+from collbench.world import packet_filter
 from collbench.world.keys import DOMAIN, Keys
 from collbench.world.message import Kind, Message, parsed
+from collbench.world.pending import PendingConnections, is_remote
 from collbench.world.strangers import Strangers, peer_of
 
 _ZAP = "inproc://zeromq.zap.01"  # rfc.zeromq.org/spec/27
 _NOBODY = -1
+_WATCHED = zmq.EVENT_LISTENING | zmq.EVENT_CLOSED | zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED
+_MORE_OF_SOURCE = 64  # pending connections beside a rank's own from one address: a rank that is dropped connects again
+_LEAST_BACKLOG, _MOST_BACKLOG = 64, 4096  # connections that the kernel keeps for us: thousands of nodes come at once
+_HANDSHAKE_S = 2.0  # after which a connection from another host that has not finished its handshake is dropped
+_FOR_EACH_S = 0.001  # more for each rank: thousands join at once, and a handshake takes a third of that
+_SLOW_SHARE = 0.9  # of the time for a handshake: a connection that ends later ends for that
 _AT_ONCE = 4096  # events: a flood of strangers must not keep the others from being heard
 
 
@@ -52,19 +60,34 @@ class Down:
         self._door = context.socket(zmq.REP)
         self._door.setsockopt(zmq.LINGER, 0)
         self._door.bind(_ZAP)
-        self._monitor = self.router.get_monitor_socket(zmq.EVENT_LISTENING | zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
+        self._monitor = self.router.get_monitor_socket(_WATCHED)
         self.children: dict[bytes, Child] = {}
         self.cut: list[Child] = []
         self.strangers = Strangers()
         self.port: int | None = None
         self.complete = False
-        self._listening: list[int] = []
-        self._unknown: dict[int, str | None] = {}  # connections that have not said anything, by descriptor: their addresses
+        self.pending = PendingConnections()
+        self.strangers.held_back = self.pending.held_back
+        self._since: dict[int, float] = {}  # when a pending connection was accepted
+        self._handshake_s = _HANDSHAKE_S
         self._at: dict[int, Child] = {}
 
+    def expect_ranks(self, count: int, most_unknown: int) -> None:
+        """Set the limits for a launch of `count` ranks, which may all come from one address. Call it before `bind`."""
+        self._handshake_s = _HANDSHAKE_S + _FOR_EACH_S * count
+        self.pending.most, self.pending.most_of_source = most_unknown, min(most_unknown, count + _MORE_OF_SOURCE)
+        self.router.setsockopt(zmq.BACKLOG, max(_LEAST_BACKLOG, min(_MOST_BACKLOG, most_unknown)))
+
     def bind(self, place: str) -> None:
-        """Listens at one more place. Raises zmq.ZMQError."""
-        self.router.bind(place)
+        """Listen at one more place. Raises zmq.ZMQError."""
+        usual_ms = self.router.getsockopt(zmq.HANDSHAKE_IVL)
+        if place.startswith("tcp:"):  # and not for ranks of this host, which may be slow: no other host reaches their place
+            self.router.setsockopt(zmq.HANDSHAKE_IVL, round(self._handshake_s * 1000))
+        try:
+            self.router.bind(place)
+        finally:
+            self.router.setsockopt(zmq.HANDSHAKE_IVL, usual_ms)
+        self._events()  # finds the descriptor that listens: the kernel keeps silent connections from now on
 
     @property
     def sockets(self) -> list[Any]:
@@ -84,7 +107,7 @@ class Down:
     def _message(self) -> tuple[Child, Message] | None:
         name, *frames = self.router.recv_multipart(copy=False)
         descriptor = frames[0].get(zmq.SRCFD) if frames else _NOBODY
-        self._unknown.pop(descriptor, None)
+        self._known(descriptor)
         message = parsed([frame.buffer for frame in frames])
         child = self.children.get(name.bytes)
         if child is None and message.kind is not Kind.HELLO:
@@ -136,21 +159,42 @@ class Down:
                 return
             told = parse_monitor_message(self._monitor.recv_multipart())
             if told["event"] == zmq.EVENT_LISTENING:
-                if self.port and told["endpoint"].endswith(b":%d" % self.port):  # not a socket that was closed for a taken port
-                    self._listening.append(told["value"])
+                self._listens(told["value"], told["endpoint"])
+            elif told["event"] == zmq.EVENT_CLOSED:  # a listener's end, such as of one of several addresses whose port is taken
+                self.pending.listening.discard(told["value"])
             elif told["event"] == zmq.EVENT_ACCEPTED:
                 self._accepted(told["value"])
             elif told["event"] == zmq.EVENT_DISCONNECTED:
                 self._closed(told["value"])
 
+    def _listens(self, descriptor: int, endpoint: bytes) -> None:
+        if endpoint.startswith(b"tcp:"):
+            self.pending.listening.add(descriptor)
+            with suppress(OSError):
+                packet_filter.hold_silent(descriptor)
+
     def _accepted(self, descriptor: int) -> None:
-        self._unknown[descriptor] = peer_of(descriptor)
-        if self.complete and self._listening:
-            self.strangers.flooded(len(self._unknown), self._listening)
+        self._since[descriptor] = time.monotonic()
+        self.pending.add(descriptor, peer_of(descriptor))
+        if self.complete and self.pending.listening:
+            self.strangers.flooded(len(self.pending), self.pending.listening)
+            if self.strangers.deaf:  # for good: no limit opens it again
+                self.pending.listening.clear()
+
+    def _known(self, descriptor: int) -> None:
+        """Its key has opened a message: it belongs to the launch."""
+        if descriptor in self.pending:
+            address = self.pending.remove(descriptor)
+            self.strangers.members |= {address} if address else set()
 
     def _closed(self, descriptor: int) -> None:
-        if descriptor in self._unknown:
-            self.strangers.note(self._unknown.pop(descriptor), self.port)
+        lasted_s = time.monotonic() - self._since.pop(descriptor, 0.0)
+        if descriptor in self.pending:
+            address = self.pending.remove(descriptor)
+            if address and is_remote(address) and lasted_s >= _SLOW_SHARE * self._handshake_s:
+                self.strangers.note_slow(address)
+            else:
+                self.strangers.note(address, self.port)
         child = self._at.pop(descriptor, None)
         if child:
             child.descriptor, child.cut = _NOBODY, time.monotonic()

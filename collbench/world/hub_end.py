@@ -40,7 +40,7 @@ class HubEnd:
         self._listens: HubAddresses | None = None
         try:
             if info.meeting.startswith("tcp://") and info.local_ranks < info.ranks:
-                allow_connections(info.ranks)
+                down.expect_ranks(info.ranks, allow_connections(info.ranks))
                 self._listens = listen(down, info, secret)
             if info.local_ranks > 1:
                 _bind_here(down, node_place(info, secret))

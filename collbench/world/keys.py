@@ -15,10 +15,9 @@ from zmq.utils import z85
 from collbench.world.message import PIECE_BYTES
 from collbench.world.secret import Secret
 
-_HANDSHAKE_MS = 10_000  # who connects and says nothing is dropped
+_HANDSHAKE_MS = 10_000  # after which a connection without a finished handshake is dropped
 _LINGER_MS = 1000
 _AROUND_BYTES = 1024  # CURVE's own 33 bytes around a frame, its metadata in a handshake
-_PENDING = 4096  # connections that the kernel keeps for us: thousands of nodes come at once
 DOMAIN = b"collbench"
 
 
@@ -35,9 +34,8 @@ class Keys:
         return cls(_pair(secret.derived("listener")), _pair(secret.derived("caller")))
 
     def listening(self, socket: zmq.Socket[Any]) -> None:
-        """Lets nobody in at this socket but the launch's own ranks. Before `bind`."""
+        """Accept only the launch's own ranks at this socket. Call it before `bind`."""
         _bounded(socket)
-        socket.setsockopt(zmq.BACKLOG, _PENDING)
         socket.curve_server = True
         socket.curve_publickey, socket.curve_secretkey = self.listener
         socket.setsockopt(zmq.ZAP_DOMAIN, DOMAIN)

@@ -56,15 +56,37 @@ def _base(info: LaunchInfo, env: Mapping[str, str]) -> tuple[bytes, str]:
         path = Path(env["COLLBENCH_SECRET_FILE"])
         return _read(path), str(path)
     try:
-        return _kept(_users_own(env))
+        return _of_user(_users_own(env))
     except UsageError:
         if info.local_ranks < info.ranks:
             raise
-        return _kept(Path(tempfile.gettempdir()) / f"collbench-{os.geteuid()}" / "secret")
+        return _of_host(Path(tempfile.gettempdir()) / f"collbench-{os.geteuid()}" / "secret")
 
 
-def _kept(path: Path) -> tuple[bytes, str]:
+def _of_user(path: Path) -> tuple[bytes, str]:
+    """Read or make the secret in the user's home, where links to files of their own are theirs to set."""
     return _read(path) if os.path.lexists(path) else _made(path), str(path)
+
+
+def _of_host(path: Path) -> tuple[bytes, str]:
+    """Read or make the secret in a folder that another user may have made first: the folder is checked, and no link is followed."""
+    if not os.path.lexists(path):
+        return _made(path), str(path)
+    try:
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        raise UsageError(f"the secret in {path} cannot be read ({error.strerror}): {_REMEDY}") from error
+    try:
+        _check_folder(path.parent, os.fstat(folder))
+        return _read(path, folder), str(path)
+    finally:
+        os.close(folder)
+
+
+def _check_folder(path: Path, found: os.stat_result) -> None:
+    """Raise UsageError unless `path` is a folder of this user that no other user can write."""
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+        raise UsageError(f"{path} is not a folder that only its owner can write, so no secret is kept there: {_REMEDY}")
 
 
 def _users_own(env: Mapping[str, str]) -> Path:
@@ -74,16 +96,18 @@ def _users_own(env: Mapping[str, str]) -> Path:
     return Path(folder) / "collbench" / "secret"
 
 
-def _read(path: Path) -> bytes:
+def _read(path: Path, folder: int | None = None) -> bytes:
+    """Return the secret in a file; `folder`: the open folder that holds it, in which no symbolic link is followed."""
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+        handle = os.open(path, flags) if folder is None else os.open(path.name, flags | os.O_NOFOLLOW, dir_fd=folder)
         try:
             found = os.fstat(handle)
             text = os.read(handle, _MOST_BYTES)
         finally:
             os.close(handle)
     except OSError as error:
-        raise UsageError(f"the secret in {path} cannot be read ({error.strerror}): mend that, or {_REMEDY}") from error
+        raise UsageError(f"the secret in {path} cannot be read ({error.strerror}): check the path, or {_REMEDY}") from error
     if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
         raise UsageError(f"the secret in {path} is not a file that its owner alone can read: chown it to yourself and chmod 600 it")
     return _long_enough(text.strip(), str(path))
@@ -100,9 +124,7 @@ def _made(path: Path) -> bytes:
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        folder = path.parent.lstat()
-        if not stat.S_ISDIR(folder.st_mode) or folder.st_uid != os.geteuid() or folder.st_mode & 0o022:
-            raise UsageError(f"{path.parent} is no folder that its owner alone can write, so no secret is kept there: {_REMEDY}")
+        _check_folder(path.parent, path.parent.lstat())
         handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             os.write(handle, base64.b16encode(secrets.token_bytes(32)))

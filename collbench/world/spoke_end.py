@@ -84,8 +84,8 @@ class SpokeEnd:
         if self._part.up.refused:
             return (
                 f"rank {info.rank} was refused where rank 0 should be ({self._part.up.refused[0]}): the secret of {self._secret.source} is "
-                "not the same there, or something else listens there; export COLLBENCH_SECRET with the same 16 characters or more for "
-                "all ranks, and give a second launch a MASTER_PORT of its own"
+                "not the same there, something else listens there, or strangers hold all connections of rank 0; export COLLBENCH_SECRET "
+                "with the same 16 characters or more for all ranks, and give a second launch a MASTER_PORT of its own"
             )
         missing = f"rank {info.rank} on {socket.gethostname()} found no rank 0 at {where} within {deadline_s:g} s"
         why = f"{missing}: see whether rank 0 started and its host can be reached, or raise --timeout"

@@ -1,33 +1,44 @@
-"""Who knocked without being of this launch: counted, with the addresses, in bounded memory, for one sentence to the user.
+"""Connections that did not belong to this launch: counted, with their addresses, in bounded memory, for one sentence to the user.
 
-When everybody is in and strangers come in a flood, the port goes deaf: the kernel then drops who knocks, and the measurement is left alone.
+When all ranks have joined and strangers come in a flood, the port is closed to new connections: the kernel drops them, so that the
+measurement is not disturbed. Before that, `pending` limits them.
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
 import socket
-import struct
 import time
+from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+
+from collbench.world import packet_filter
 
 _MOST = 64  # addresses that are remembered
 _SHOWN = 3
 _LOOK_S = 1.0
 _FLOOD = 1000
-_SO_ATTACH_FILTER = 26  # include/uapi/asm-generic/socket.h
-_DROP_ALL = struct.pack("HBBI", 0x06, 0, 0, 0)  # one instruction of classic BPF: return 0 bytes of the packet (include/uapi/linux/filter.h)
 _CLOSING = frozenset({"04", "05", "06", "08", "09", "0B"})  # TCP_FIN_WAIT1 … TCP_CLOSING, include/net/tcp_states.h
 
 
 class Strangers:
-    """count: refused connections; addresses: where they came from, as far as that could be told; deaf: whether nobody is heard any more."""
+    """Refused connections.
+
+    count      how many
+    addresses  where they came from, as far as known
+    slow       by address how many ended because their handshake took too long
+    held_back  addresses that held too many connections without joining: new ones from there were dropped for a while
+    members    addresses of the launch's own ranks: a slow handshake from there is a slow rank, and not reported
+    deaf       whether new connections are dropped
+    """
 
     def __init__(self) -> None:
         self.count = 0
+        self.slow: Counter[str] = Counter()
+        self.members: set[str] = set()
+        self.held_back: dict[str, None] = {}
         self.deaf = False
         self._look_at = 0.0
         self.addresses: dict[str, None] = {}
@@ -38,6 +49,11 @@ class Strangers:
         if len(self.addresses) < _MOST:
             self.addresses |= dict.fromkeys([address] if address else self._closing(port))
 
+    def note_slow(self, address: str) -> None:
+        """One more did not finish its handshake in time."""
+        if len(self.slow) < _MOST or address in self.slow:
+            self.slow[address] += 1
+
     def _closing(self, port: int | None) -> list[str]:
         """A flood leaves thousands of lines in the kernel's table: it is read once a second at most."""
         if port is None or time.monotonic() < self._look_at:
@@ -46,24 +62,32 @@ class Strangers:
         return closing(port)
 
     def flooded(self, waiting: int, listening: Iterable[int]) -> None:
-        """Closes the sockets `listening` to new connections in a flood; `waiting`: connections that have not identified themselves yet."""
+        """Close the sockets `listening` to new connections in a flood; `waiting`: connections that have not identified themselves yet."""
         if self.count + waiting > _FLOOD and not self.deaf:
             with suppress(OSError):
                 for descriptor in listening:
-                    deafen(descriptor)
+                    packet_filter.drop_all(descriptor)
                 self.deaf = True
 
     def sentence(self) -> str | None:
-        """What the user should know; None where nobody was refused."""
-        if not self.count:
+        """Return a sentence for the user; None if no connection was refused."""
+        slow = {address: count for address, count in self.slow.items() if address not in self.members}
+        count, addresses = self.count + sum(slow.values()), {**self.addresses, **slow}
+        if not count:
             return None
-        shown = ", ".join([*self.addresses][:_SHOWN]) + (", …" if len(self.addresses) > _SHOWN else "")
-        what = "1 connection that was" if self.count == 1 else f"{self.count} connections that were"
+        shown = ", ".join([*addresses][:_SHOWN]) + (", …" if len(addresses) > _SHOWN else "")
+        what = "1 connection that was" if count == 1 else f"{count} connections that were"
         return (
             f"rank 0 refused {what} not of this launch (no secret, another one, or no message of ours), from "
-            f"{shown or 'an address that was gone before it could be read'}{', and stopped listening' if self.deaf else ''}: "
+            f"{shown or 'an address that was gone before it could be read'}{', and stopped listening' if self.deaf else ''}"
+            f"{self._limits()}: "
             "see what runs there; a second launch needs a MASTER_PORT of its own"
         )
+
+    def _limits(self) -> str:
+        if not self.held_back:
+            return ""
+        return f"; new connections from {', '.join([*self.held_back][:_SHOWN])} were held back for a while, because there were too many"
 
 
 def peer_of(descriptor: int) -> str | None:
@@ -74,13 +98,6 @@ def peer_of(descriptor: int) -> str | None:
     except OSError:
         return None
     return str(found[0]).removeprefix("::ffff:") if isinstance(found, tuple) else "this host"
-
-
-def deafen(descriptor: int) -> None:
-    """The kernel drops whoever wants to connect to this listening socket from now on; who is connected stays. Raises OSError."""
-    program = ctypes.create_string_buffer(_DROP_ALL, len(_DROP_ALL))
-    with socket.socket(fileno=os.dup(descriptor)) as copy:
-        copy.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("HL", 1, ctypes.addressof(program)))
 
 
 def closing(port: int) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping
@@ -27,11 +28,11 @@ def copies(folder: Path, *names: str) -> Path:
 
 
 def called(folder: Path, script: str, *more: str, conf: str, path: str, env: Mapping[str, str] | None = None) -> Finished:
-    """A hook as slurmd calls it, beside these settings."""
+    """Run a hook as slurmd does, with these settings in its folder; `path` and the working folder of the doubles are settings too."""
     copies(folder, script)
-    (folder / "node_check.conf").write_text(f"{conf}\n")
+    (folder / "node_check.conf").write_text(f"export PATH={shlex.quote(path)}\ncd {shlex.quote(str(folder))}\n{conf}\n")
     line = ["/usr/bin/timeout", "30", str(folder / script), *more]
-    own = {"PATH": path, "SLURMD_NODENAME": "node1", **(env or {})}
+    own = {"SLURMD_NODENAME": "node1", **(env or {})}
     return subprocess.run(line, cwd=folder, env=own, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
 
 

@@ -159,9 +159,10 @@ class TestDoubles:
             copies(tmp_path, "node_check.sh")
             (tmp_path / "good").mkdir(exist_ok=True)
             job = {name: env.pop(name) for name in ("SLURM_JOB_ID",) if name in env}
-            told = [f"BASELINE={tmp_path}/good KEEP={tmp_path}/keep", conf, *(f"export {name}={value}" for name, value in env.items())]
+            place = [f"export PATH='{path}'", f"cd '{tmp_path}'"]  # a hook sets both for itself: the doubles need others
+            told = [*place, f"BASELINE={tmp_path}/good KEEP={tmp_path}/keep", conf, *(f"export {name}={value}" for name, value in env.items())]
             (tmp_path / "node_check.conf").write_text("\n".join([*told, ""]))
-            own = {"PATH": path, "SLURMD_NODENAME": "node1", **job}
+            own = {"SLURMD_NODENAME": "node1", **job}
             line = ["timeout", "30", str(tmp_path / "node_check.sh"), *more]
             return subprocess.run(line, cwd=tmp_path, env=own, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
 

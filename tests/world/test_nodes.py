@@ -171,12 +171,15 @@ def test_rank_0_may_open_a_connection_to_each_node(monkeypatch: pytest.MonkeyPat
     limits = {"now": (1024, 20_000)}
     monkeypatch.setattr(descriptors.resource, "getrlimit", lambda _: limits["now"])
     monkeypatch.setattr(descriptors.resource, "setrlimit", lambda _, both: limits.update(now=both))
-    descriptors.allow_connections(0)
-    assert limits["now"] == (1024, 20_000)
-    descriptors.allow_connections(5000)
-    assert limits["now"] == (6024, 20_000)
-    descriptors.allow_connections(19_500)
-    assert limits["now"] == (20_000, 20_000)
+    unknown = descriptors.allow_connections(2)
+    assert limits["now"] == (20_000, 20_000) and 9000 < unknown < 10_000
+    assert 16 <= descriptors.allow_connections(19_000) < 400
+    limits["now"] = (1024, 1_000_000)
+    descriptors.allow_connections(2)
+    assert limits["now"] == (65_536, 1_000_000)
+    descriptors.allow_connections(70_000)
+    assert limits["now"] == (71_024, 1_000_000)
+    limits["now"] = (1024, 20_000)
     with pytest.raises(UsageError, match=r"connection to each of 30000 nodes, and this host allows a process 20000 open files: raise"):
         descriptors.allow_connections(30_000)
 

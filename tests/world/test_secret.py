@@ -142,7 +142,7 @@ def test_a_home_that_cannot_be_written(tmp_path: Path) -> None:
 def test_a_folder_that_others_can_write_keeps_none(tmp_path: Path) -> None:
     (tmp_path / "collbench").mkdir(mode=0o700)
     (tmp_path / "collbench").chmod(0o777)
-    with pytest.raises(UsageError, match="is no folder that its owner alone can write"):
+    with pytest.raises(UsageError, match="is not a folder that only its owner can write"):
         secret_of(info(), {"XDG_CONFIG_HOME": str(tmp_path)})
 
 
@@ -151,3 +151,28 @@ def test_on_one_host_a_private_folder_serves(tmp_path: Path, monkeypatch: pytest
     first, second = (secret_of(info(local_ranks=2), {}) for _ in range(2))
     assert first.key == second.key
     assert first.source == str(tmp_path / f"collbench-{os.geteuid()}" / "secret")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+@pytest.mark.parametrize("owner", ["a stranger", "this user"])
+def test_the_folder_of_last_resort_is_checked_and_its_links_are_not_followed(
+    owner: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+    known = private(tmp_path / "known", "words that the stranger has read")
+    folder = tmp_path / f"collbench-{os.geteuid()}"
+    folder.mkdir(mode=0o700)
+    (folder / "secret").symlink_to(known)
+    if owner == "a stranger":
+        os.chown(folder, 12345, -1)
+    with pytest.raises(UsageError, match="is not a folder that only its owner can write" if owner == "a stranger" else "cannot be read"):
+        secret_of(info(local_ranks=2), {})
+
+
+def test_the_folder_of_last_resort_may_not_be_a_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+    (tmp_path / "elsewhere").mkdir(mode=0o700)
+    private(tmp_path / "elsewhere/secret", "words that the stranger has read")
+    (tmp_path / f"collbench-{os.geteuid()}").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UsageError, match=r"cannot be read \(Not a directory\)|cannot be read \(Too many"):
+        secret_of(info(local_ranks=2), {})

@@ -1,0 +1,192 @@
+"""Attacks 74, 93, 94: Python modules in the current directory. Every command starts there; none of them may run."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from collbench.cli.main import _parsers
+from tests.beds import SlurmBed
+from tests.cli.command import BIN, ROOT, Finished, environment
+from tests.slurm.hooks import copies
+from tests.slurm.made_up import SLURM, doubles
+
+# What collbench, its libraries and Python itself import; each writes its name into a file next to it when it runs.
+NAMES = (
+    *("collbench", "numpy", "zmq", "psutil", "rich", "hostlist", "ml_dtypes", "defusedxml", "zstandard", "pynvml", "jsonschema", "jinja2"),
+    *("shtab", "torch", "mpi4py", "mpich", "jax", "tensorflow", "horovod", "cupy", "matplotlib", "prometheus_client", "junitparser"),
+    *("secrets", "queue", "json", "socket", "subprocess", "threading", "logging", "random", "hashlib", "hmac", "ssl", "tomllib", "typing"),
+    *("dataclasses", "ctypes", "signal", "tempfile", "shutil", "inspect", "multiprocessing", "ensurepip", "venv", "pip", "setuptools"),
+)
+HOSTILE = 'import os\nwith open({marks!r}, "a") as marks:\n    marks.write(f"{{__name__}} ran as user {{os.geteuid()}}\\n")\n'
+FIRST = str(ROOT / "reports/first-run")
+SMALL = ("--sizes", "64", "-n", "3", "-w", "1", "--max-time", "1")
+COLLECTIVES = (
+    *("accumulate", "allgather", "allreduce", "alltoall", "alltoallv", "barrier", "broadcast", "gather", "get", "hypercube"),
+    *("neighbor-allgather", "neighbor-alltoall", "p2p", "put", "reduce", "reducescatter", "scatter", "sendrecv"),
+)
+COMMANDS: dict[str, tuple[str, ...]] = {
+    **{
+        name: (name, *(("--backend", "socket") if name == "p2p" else ()), *(SMALL if name != "barrier" else SMALL[2:]))
+        for name in COLLECTIVES
+    },
+    "run": ("run", "small.toml"),
+    "pairs": ("pairs", "--backend", "socket", "--max-time", "0.05", "-n", "3"),
+    "hunt": ("hunt", "--backend", "socket", "--max-time", "0.02"),
+    "workload": ("workload", "data-parallel", "--max-time", "1"),
+    "backends": ("backends",),
+    "probe": ("probe",),
+    "peak": ("peak", "allreduce", "--nodes", "2", "--nic", "1x100Gb/s"),
+    "doctor": ("doctor",),
+    "explain": ("explain", "CB2101"),
+    "emit": ("emit", "slurm", "--nodes", "2", "--", "allreduce"),
+    "import": ("import", "theirs.txt", "--out", "imported"),
+    "report": ("report", FIRST, "--html", "page.html"),
+    "compare": ("compare", str(ROOT / "reports/link-1gbit/allreduce"), str(ROOT / "reports/link-2gbit/allreduce")),
+    "baseline": ("baseline", "add", "base", FIRST),
+    "history": ("history", "base"),
+    "gate": ("gate", "--self-test", "--trials", "2"),
+    "kernels": ("kernels",),
+    "completion": ("completion", "bash"),
+}
+ALWAYS = ("p2p", "doctor")  # the ranks; the helpers: the other commands start the same processes
+
+
+@pytest.fixture
+def hostile(tmp_path: Path) -> Path:
+    """A folder of a stranger with modules under the names that are imported, and two files that commands read."""
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    for name in NAMES:
+        (folder / f"{name}.py").write_text(HOSTILE.format(marks=str(tmp_path / "marks")))
+    for name in ("stranger-1.0.dist-info",):  # a plug-in, found by its entry point
+        (folder / name).mkdir()
+        (folder / name / "METADATA").write_text("Metadata-Version: 2.1\nName: stranger\nVersion: 1.0\n")
+        (folder / name / "entry_points.txt").write_text("[collbench.backends]\nstranger = stranger:Backend\n")
+    (folder / "stranger.py").write_text(HOSTILE.format(marks=str(tmp_path / "marks")))
+    (folder / "small.toml").write_text('schema = 1\n[[sweeps]]\noperations = ["p2p"]\nbackends = ["socket"]\nsizes = ["64"]\n')
+    (folder / "theirs.txt").write_text("no tool printed this\n")
+    return folder
+
+
+def marks(folder: Path) -> str:
+    """What ran of the stranger's modules."""
+    found = folder.parent / "marks"
+    return found.read_text() if found.exists() else ""
+
+
+def start(folder: Path, *line: str, env: Mapping[str, str] | None = None) -> Finished:
+    """Run a command in the folder as a user does, with the installed package and without PYTHONPATH."""
+    own = {name: value for name, value in environment(env).items() if name != "PYTHONPATH"}
+    words = ["timeout", "--kill-after=5", "100", *line]
+    return subprocess.run(words, cwd=folder, env=own, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+
+
+def _sample(name: str) -> object:
+    return name if name in ALWAYS else pytest.param(name, marks=pytest.mark.in_turn)
+
+
+def test_the_table_has_every_command() -> None:
+    assert set(COMMANDS) == set(_parsers()[1])
+
+
+def test_the_modules_would_run_if_python_searched_the_folder(hostile: Path) -> None:
+    start(hostile, sys.executable, "-c", "import secrets, numpy")
+    assert marks(hostile).splitlines() == [f"{name} ran as user {os.geteuid()}" for name in ("secrets", "numpy")]
+
+
+@pytest.mark.parametrize("name", [*map(_sample, COMMANDS)])
+def test_no_module_of_the_current_folder_runs(name: str, hostile: Path) -> None:
+    done = start(hostile, str(BIN / "collbench"), *COMMANDS[name])
+    assert marks(hostile) == "", done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.returncode in ((0, 1, 2, 3) if name in ("compare", "doctor", "import", "kernels", "history", "hunt", "gate") else (0,)), (
+        done.stderr
+    )
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        pytest.param([str(BIN / "torchrun"), "--nproc-per-node", "2", "--no-python"], marks=pytest.mark.in_turn, id="torchrun"),
+        pytest.param([str(BIN / "mpiexec"), "-n", "2"], marks=pytest.mark.in_turn, id="mpiexec"),
+    ],
+)
+def test_none_runs_under_a_launcher(line: list[str], hostile: Path) -> None:
+    done = start(hostile, *line, str(BIN / "collbench"), "allreduce", *SMALL)
+    assert (done.returncode, marks(hostile)) == (0, ""), done.stderr
+
+
+@pytest.mark.slurm
+@pytest.mark.in_turn
+@pytest.mark.parametrize("more", [(), ("--ranks-per-node", "2")], ids=["a task for each rank", "a task for each node"])
+def test_none_runs_under_srun(more: tuple[str, ...], hostile: Path, slurm_hosts: SlurmBed) -> None:
+    env = {"COLLBENCH_OUT": str(hostile.parent / "run"), "HOME": str(hostile.parent)}
+    line = ["bash", "-c", f'cd {hostile} && exec "$@"', "sh", str(BIN / "collbench"), "p2p", "--backend", "socket", *SMALL, *more]
+    done = slurm_hosts.srun(["-N2"], line, timeout=60, env=env)
+    assert (done.returncode, marks(hostile)) == (0, ""), done.stderr
+
+
+@pytest.mark.in_turn
+def test_none_runs_in_a_hook_that_starts_there(hostile: Path, tmp_path: Path) -> None:
+    hooks = copies(tmp_path / "hooks", "node_check.sh")
+    shutil.copy(SLURM / "node.toml", hooks)
+    (hooks / "small.toml").write_text(
+        (hostile / "small.toml").read_text().replace("socket", "simulated").replace("p2p", "allreduce") + "\n[run]\nranks = 2\n"
+    )
+    (hooks / "node_check.conf").write_text(
+        f"COLLBENCH={BIN}/collbench KEEP={tmp_path}/keep BASELINE={tmp_path}/base SUITE={hooks}/small.toml\nexport COLLBENCH_ITERATIONS=3\n"
+    )
+    done = start(hostile, str(hooks / "node_check.sh"), "--learn")
+    assert (done.returncode, marks(hostile)) == (0, ""), done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(["install/install.sh", "PREFIX", "--python", sys.executable], id="install.sh", marks=pytest.mark.in_turn),
+        pytest.param(["install/wheelhouse.sh", "PREFIX"], id="wheelhouse.sh", marks=pytest.mark.in_turn),
+    ],
+)
+def test_none_runs_in_an_installer_that_starts_there(words: list[str], hostile: Path, tmp_path: Path) -> None:
+    nowhere = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "", "PIP_CONFIG_FILE": os.devnull, "PYTHON": sys.executable}
+    program, *rest = [str(tmp_path / "prefix") if word == "PREFIX" else word for word in words]
+    done = start(hostile, str(ROOT / program), *rest, env=nowhere)
+    assert marks(hostile) == "", done.stderr
+    assert done.returncode == 2 and "pip could not" in done.stderr  # there is no index; everything before has run
+
+
+def test_what_is_shown_to_type_is_safe_too(hostile: Path) -> None:
+    """`doctor --launch` shows lines to type; README and the templates use torchrun only with --no-python."""
+    texts = [*(ROOT / "docs").glob("*.md"), ROOT / "README.md", *(ROOT / "collbench/emit").rglob("*.j2")]
+    lines = [line for path in texts for line in path.read_text().splitlines() if "collbench" in line]
+    assert not [line for line in lines if " -m collbench" in line and " -P " not in line]
+    shown = start(hostile, str(BIN / "collbench"), "doctor", "--launch", "--format", "json")
+    assert marks(hostile) == "" and " -m collbench" not in shown.stdout.replace(" -P -m collbench", "")
+    json.loads(shown.stdout)
+
+
+def test_a_program_of_the_current_folder_is_not_found_by_a_hook(tmp_path: Path) -> None:
+    """Attack 98: slurmd gives a hook no PATH, or an empty one; bash then searches the current directory."""
+    folder = tmp_path / "cwd"
+    folder.mkdir()
+    hooks = copies(tmp_path / "hooks", "node_probe.sh", "node_check.sh", "node_epilog.sh")
+    (hooks / "node_check.conf").write_text(f"KEEP={tmp_path}/keep\n")
+    doubles(
+        tmp_path, **{name: f"echo {name} >>{tmp_path}/marks" for name in ("collbench", "dirname", "realpath", "stat", "timeout", "env")}
+    )
+    for program in (tmp_path / "commands").iterdir():
+        shutil.copy(program, folder)
+    for env in ({}, {"PATH": ""}, {"PATH": ".:/usr/bin:/bin"}, {"PATH": f":{os.defpath}"}):
+        for script in ("node_probe.sh", "node_check.sh", "node_epilog.sh"):
+            job = {"SLURM_JOB_ID": "7", "SLURM_JOB_EXIT_CODE2": "0:9", "COLLBENCH": "collbench"}
+            line = ["/bin/bash", f"../hooks/{script}"]
+            done = subprocess.run(line, cwd=folder, env={**env, **job}, capture_output=True, text=True, timeout=30, check=False)
+            assert done.returncode == 0 and not (tmp_path / "marks").exists(), (script, env, done.stderr)
