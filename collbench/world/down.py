@@ -67,6 +67,11 @@ class Down:
         self.router.bind(place)
 
     @property
+    def endpoint(self) -> str:
+        """Where it listens, as bound last: "tcp://10.0.0.1:20000"; "" before."""
+        return str(self.router.getsockopt(zmq.LAST_ENDPOINT).rstrip(b"\0").decode())
+
+    @property
     def sockets(self) -> list[Any]:
         """What is to be polled."""
         return [self.router, self._door, self._monitor]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -11,7 +12,9 @@ from typing import Any
 import zmq
 
 from collbench.errors import PeerFailed, RunFailed, UsageError, WaitExpired
+from collbench.launch.build import Build, mismatch, own
 from collbench.launch.info import LaunchInfo
+from collbench.world.builds import BuildServer, Call, Place, addresses_of
 from collbench.world.coordinator import Came, Coordinator, Joined
 from collbench.world.descriptors import allow_connections
 from collbench.world.down import Down
@@ -37,10 +40,13 @@ class HubEnd:
         self._size, self._context = info.ranks, zmq.Context()
         down = Down(self._context, Keys.of(secret))
         self._exposed: str | None = None
+        places = list[str]()
+        self._build = own() if info.launcher != "local" else None  # a local start starts itself: all ranks are one build
         try:
             if info.meeting.startswith("tcp://") and info.local_ranks < info.ranks:
                 allow_connections(info.ranks)
                 self._exposed = listen(down, info, secret)
+            places = [down.endpoint]
             if info.local_ranks > 1:
                 _bind_here(down, node_place(info, secret))
         except BaseException:
@@ -49,10 +55,27 @@ class HubEnd:
             raise
         self.part = Coordinator(down, stand, ending, timeout_s)
         self._keeper = Keeper(self.part)
+        self._builds = self._build_server(info, secret, places) if self._build else None
         self._early: dict[int, list[Came]] = {}
 
+    def _build_server(self, info: LaunchInfo, secret: Secret, places: list[str]) -> BuildServer:
+        """What compares builds with ranks whose messages cannot be read, until all have joined."""
+
+        def take(call: Call) -> None:
+            if call.build != self._build:
+                self.part.inbox.put(self._other_build(call.rank, call.host, call.build))
+
+        me = Call(0, socket.gethostname(), self._build)
+        return BuildServer(Place(secret, info.port, addresses_of(places)), me, take)
+
+    def _other_build(self, rank: int, host: str, build: Build | None) -> UsageError:
+        return UsageError(mismatch(rank, host, build, socket.gethostname(), self._build))
+
     def admit(self, deadline_s: float) -> dict[int, Any]:
-        """Waits for the hello of every other rank; returns what each said of itself. Raises RunFailed, WaitExpired with the missing."""
+        """Wait for the hello of every other rank; return what each said of itself, by rank.
+
+        Raises UsageError for a rank of another build, RunFailed, and WaitExpired with the missing ranks.
+        """
         said: dict[int, Any] = {}
         end = time.monotonic() + deadline_s
         while len(said) < self._size - 1:
@@ -60,17 +83,26 @@ class HubEnd:
                 one = self._next(end)
             except Empty:
                 missing = [rank for rank in range(1, self._size) if rank not in said]
-                strangers = self.part.down.strangers.sentence()
                 raise WaitExpired(
                     f"{_ranks(missing)} of {self._size} did not join within {deadline_s:g} s: see whether they started, "
-                    f"whether they can reach this host, or raise --timeout{f'; {strangers}' if strangers else ''}"
+                    f"whether they can reach this host, or raise --timeout{''.join(f'; {one}' for one in self._suspicions())}"
                 ) from None
             if isinstance(one, Joined):
                 self._admit_one(one, said)
+        if self._builds:
+            self._builds.close()
         return said
+
+    def _suspicions(self) -> list[str]:
+        """What may have kept ranks from joining."""
+        strangers, unreadable = self.part.down.strangers.sentence(), self.part.unreadable
+        other = f"a rank sent a message that cannot be read ({unreadable}): install the same build on all nodes" if unreadable else None
+        return [one for one in (strangers, other) if one]
 
     def _admit_one(self, one: Joined, said: dict[int, Any]) -> None:
         rank, about = one.rank, one.about
+        if self._build and one.build != self._build:
+            raise self._other_build(rank, str(about.get("host")), one.build)
         if not 0 < rank < self._size:
             raise RunFailed(f"a rank {rank} of another launch of {self._size} ranks tried to join; start one launch at a time")
         if rank in said and said[rank] != about:
@@ -179,7 +211,9 @@ class HubEnd:
         return [one for one in (self._exposed, self.part.down.strangers.sentence(), *self.part.late) if one]
 
     def close(self) -> None:
-        """Leaves in order: everything said is on its way."""
+        """Leave in order: everything said is on its way."""
+        if self._builds:
+            self._builds.close()
         self._keeper.do(self.part.see_off)
         self._keeper.close()
         self._context.term()
