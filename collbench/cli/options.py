@@ -50,6 +50,8 @@ def add_ranks(group: argparse._ArgumentGroup) -> None:
         type=positive,
         help="processes to start here when no launcher did (default: one per GPU, or per K of -g; on CPUs 2 at least)",
     )
+    group.add_argument("--oversubscribe", action="store_true",
+                       help="allow more than 16 ranks per core on this host (default: refuse them before anything starts)")  # fmt: skip
     group.add_argument("-g", "--gpus-per-process", metavar="K", type=positive, default=1,
                        help="NCCL: GPUs, and so ranks, that each process drives, as in nccl-tests (default: 1)")  # fmt: skip
     group.add_argument("--ranks-per-node", metavar="K", type=positive,
