@@ -166,7 +166,7 @@ def _refuse_restarted(info: LaunchInfo, world: World) -> None:
 
     restarts = world.first(info.facts.get("restarts"), "asking for restarts") if is_elastic(info) else None
     if restarts:
-        raise UsageError(refusal(restarts))
+        world.refuse(refusal(restarts))
 
 
 def together(info: LaunchInfo, timeout_s: float, work: Callable[[World], int]) -> int:
