@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import shutil
 from pathlib import Path
@@ -63,3 +64,20 @@ def test_other_versions_of_torch_are_recorded_and_noted(slurm_hosts: SlurmBed, t
     assert [(one["hosts"], one.get("torch")) for one in found] == [([n1], found[0].get("torch")), ([n2], "9.9")]
     assert {one["collbench"] for one in found} == {str(own())} and all(one["python"] for one in found)
     assert f"torch differs between the hosts: {found[0].get('torch', 'missing')} on {n1}; 9.9 on {n2}" in done.stderr
+
+
+@pytest.mark.in_turn
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_launch_doctor_names_what_differs_before_a_launch_fails(rank: int, slurm_hosts: SlurmBed, tmp_path: Path) -> None:
+    changed = copy(tmp_path / "another", "the keys")
+    about = changed / "torch-9.9.dist-info" / "METADATA"
+    about.parent.mkdir()
+    about.write_text("Metadata-Version: 2.1\nName: torch\nVersion: 9.9\n")
+    script = f"cd /; [ $SLURM_PROCID = {rank} ] && export PYTHONPATH={changed}; exec {shlex.join([*PROGRAM, 'doctor', '--launch'])}"
+    done = slurm_hosts.srun(["-N2", "--mpi=none"], ["sh", "-c", script])
+    builds, (n1, n2) = [str(own())] * 2, slurm_hosts.nodes
+    builds[rank] = f"{own().version}+{digest_of(changed / 'collbench')}"
+    assert done.returncode == 1, done.stderr
+    assert f"severe: collbench differs between the hosts: {builds[0]} on {n1}; {builds[1]} on {n2}: " in done.stdout
+    assert re.search(rf"^warning: torch differs between the hosts: .*9\.9 on {[n1, n2][rank]}", done.stdout, re.MULTILINE)
+    assert re.search(rf"^hosts       {n1}: collbench {re.escape(builds[0])}, Python ", done.stdout, re.MULTILINE)
