@@ -9,6 +9,8 @@ from itertools import islice
 from typing import Any
 
 from collbench.analysis.idle import without_idle
+from collbench.launch.software import NAMES, VERSIONS
+from collbench.launch.software import differing as mixed
 from collbench.reading import read_file
 from collbench.results.environment import steering
 from collbench.results.folder import TOPOLOGY
@@ -75,6 +77,7 @@ def facts(run: Run) -> Facts:
     found: Facts = {("software", "collbench"): info["collbench"]} if isinstance(info.get("collbench"), str) else {}
     found |= _flat("software", {"schema of the run folder": info.get("schema")})
     found |= _flat("software", info.get("backends"))
+    found |= _flat("software", _mixed(info.get("software")))
     environment, host = _object(info.get("environment")), _object(info.get("host"))
     found |= _flat("environment", steering(environment))
     topology = topology_of(run)
@@ -86,6 +89,13 @@ def facts(run: Run) -> Facts:
     found |= _flat("launcher", {"name": info.get("launcher"), **_object(info.get("launcher_facts"))})
     found |= _flat("options", _options(info.get("command")))
     return without_idle(found) | _flat("libraries", _libraries(info.get("libraries")))
+
+
+def _mixed(of_hosts: Any) -> dict[str, str]:
+    """Software that is not the same on all hosts of a run: its versions. Which hosts have which changes with every allocation."""
+    groups = [one for one in of_hosts if isinstance(one, dict) and isinstance(one.get("hosts"), list)] if isinstance(of_hosts, list) else []
+    found = mixed(groups)
+    return {f"{NAMES[name]}, not the same on all hosts": ", ".join(sorted(found[name])) for name in VERSIONS if name in found}
 
 
 def _both_probed(a: Facts, b: Facts) -> tuple[Facts, Facts]:

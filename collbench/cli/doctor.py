@@ -10,7 +10,10 @@ from collbench.cli.options import add_color_and_timeout
 from collbench.errors import FINE, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from collbench.evidence.nccl_log import NcclLog
+    from collbench.launch.explain import Explanation
     from collbench.topology.model import Machine
 
 _ABOUT = "what is wrong with this node, or under srun or mpirun with every node, worst first, with evidence and remedy; exit 1 if severe"
@@ -24,6 +27,8 @@ _SINCE = (
     "what `probe --format json` printed when the nodes were good: what they had then and lack now is found, too; a snapshot of one node is "
     "taken for all, of nodes that are alike"
 )
+
+_HOSTS_S = 10.0  # for the other hosts of a launch to tell their software
 
 _LAUNCH = (
     "instead: how this shell would launch, which launchers and MPI it has, whether they fit, and what to type; exit 1 where they do not"
@@ -67,16 +72,39 @@ def _launch(arguments: argparse.Namespace) -> int:
     import os
     import sys
 
-    from collbench.launch.explain import explained, rank_of
     from collbench.report.launch import tell_launch
 
     others = {"--from": arguments.sources, "--log": arguments.log, "--since": arguments.since}
     beside = next((option for option, given in others.items() if given), None)
     if beside:
         raise UsageError(f"--launch looks at this shell, {beside} at what others sent: leave one of the two out")
-    if rank_of(os.environ):
-        return FINE
-    return tell_launch(explained(os.environ), arguments.format, sys.stdout, color=arguments.color)
+    told = _explained(os.environ, arguments.timeout)
+    return FINE if told is None else tell_launch(told, arguments.format, sys.stdout, color=arguments.color)
+
+
+def _explained(env: Mapping[str, str], timeout_s: float) -> Explanation | None:
+    """What this shell would do, and, in a launch on several hosts, their software; None at ranks other than 0."""
+    from collbench.launch import build, software
+    from collbench.launch.explain import explained, rank_of, with_hosts
+    from collbench.launch.explain_mpi import Library, library
+    from collbench.launch.explain_places import launch_of
+
+    info, _ = launch_of(env)
+    if info is None or info.ranks == info.local_ranks or not info.meeting.startswith("tcp://"):
+        return None if rank_of(env) else explained(env)
+
+    def about(loaded: Library) -> Mapping[str, str]:
+        return {**software.installed(), "native": build.native(), **({"mpi": loaded.name} if loaded.name else {})}
+
+    from collbench.world.hosts import collect, tell_rank_0
+
+    wait_s = min(timeout_s, _HOSTS_S)
+    if info.rank:
+        if info.local_rank == 0:
+            tell_rank_0(info, env, about(library(env)), 2 * wait_s)
+        return None
+    told, hosts, silent = collect(info, env, lambda: explained(env), lambda one: about(one.library), wait_s)
+    return with_hosts(told, hosts, silent)
 
 
 def _sent(arguments: argparse.Namespace) -> int:

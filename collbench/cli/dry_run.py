@@ -47,7 +47,7 @@ def plan(request: Request, ranks: int) -> Planned:
     left = [(label, cell) for label, cell in labelled if not stored.has(cell, ranks_of(request, cell.backend, ranks))]
     return Planned(
         title=title, ranks=ranks, cells=left, max_time_s=request.budget.max_time_s, launches=request.launches,
-        done=len(labelled) - len(left), known_s=_seconds_per_cell(run) if run else None, known_from=str(request.resume or ""),
+        done=len(labelled) - len(left), known_s=_seconds_per_cell(run) if run else None, known_from=str(request.earlier or ""),
         notes=[f"without {name}: {why}" for name, why in missing.items()],
     )  # fmt: skip
 
@@ -86,12 +86,13 @@ def _earlier(request: Request) -> Run | None:
     from collbench.results.reader import read_run
     from collbench.runner.same_run import difference_of_what_is_asked
 
-    if request.resume is None:
+    earlier = request.earlier
+    if earlier is None:
         return None
-    run = read_run(request.resume)
+    run = read_run(earlier)
     found = difference_of_what_is_asked(run.info, request)
     if found:
-        raise UsageError(f"{request.resume} cannot be resumed: {found}; start a new run, without --resume")
+        raise UsageError(f"{earlier} cannot be resumed: {found}; start a new run, without --resume")
     return run
 
 

@@ -136,7 +136,9 @@ def _code_of(error: BaseException) -> int:
     if not isinstance(error, CollbenchError | Interrupted):
         defect.tell(error)
         return FAILED
-    if not getattr(error, "said", False):
+    from collbench.launch.local import is_follower
+
+    if not getattr(error, "said", False) and not (isinstance(error, Interrupted) and is_follower(os.environ)):
         defect.say(f"collbench: {error}\n")
     return error.exit_code
 

@@ -50,6 +50,8 @@ def add_ranks(group: argparse._ArgumentGroup) -> None:
         type=positive,
         help="processes to start here when no launcher did (default: one per GPU, or per K of -g; on CPUs 2 at least)",
     )
+    group.add_argument("--oversubscribe", action="store_true",
+                       help="allow more than 16 ranks per core on this host (default: refuse them before anything starts)")  # fmt: skip
     group.add_argument("-g", "--gpus-per-process", metavar="K", type=positive, default=1,
                        help="NCCL: GPUs, and so ranks, that each process drives, as in nccl-tests (default: 1)")  # fmt: skip
     group.add_argument("--ranks-per-node", metavar="K", type=positive,
@@ -174,6 +176,8 @@ def _add_where(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--allocation", metavar="NAME", help="name of the allocation (default: the scheduler's job)")
     group.add_argument("--out", metavar="DIR", type=Path, help="the run's folder (default: runs/<time>-<operation>-<id>)")
     group.add_argument("--resume", metavar="RUN", type=Path, help="go on with a run that broke off: only what is missing in its folder")
+    group.add_argument("--resume-if-exists", action="store_true",
+                       help="go on with the run in --out DIR, if there is one: for jobs that may be requeued")  # fmt: skip
     group.add_argument("--format", choices=("table", "nccl-tests", "csv", "json"), default="table", help="of stdout (default: table)")
     group.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="(default: auto)")
     group.add_argument("--quiet", action="store_true", help="data and errors only")
@@ -220,7 +224,8 @@ def request_of(arguments: argparse.Namespace, sweep: Sweep | Sweeps, backends: t
         command=arguments.command, sweep=sweep, backends=backends, asked=frozenset(arguments.backend or ()),
         budget=Budget(arguments.max_time, arguments.iterations, arguments.warmup, precision), ranks=arguments.ranks,
         check=arguments.check, ceiling=arguments.ceiling, oversubscription=arguments.oversubscription, timeout_s=arguments.timeout,
-        seed=arguments.seed or 0, order_seed=arguments.seed, out=arguments.out, resume=_resumed(arguments), allocation=arguments.allocation,
+        seed=arguments.seed or 0, order_seed=arguments.seed, out=arguments.out, resume=_resumed(arguments),
+        resume_if_exists=_resumed_if_exists(arguments), allocation=arguments.allocation,
         launches=arguments.launches, gpus_per_process=arguments.gpus_per_process, evidence=arguments.evidence,
         telemetry_hz=arguments.telemetry, slowed=parse_slowing(arguments.slowed), stop_on_wrong=arguments.stop_on_wrong,
         argv=tuple(argv),
@@ -244,6 +249,19 @@ def _resumed(arguments: argparse.Namespace) -> Path | None:
         if given and resume:
             raise UsageError(f"--resume goes on in the folder of one run, {name} asks for another or more: leave one of the two out")
     return resume
+
+
+def _resumed_if_exists(arguments: argparse.Namespace) -> bool:
+    """Whether a run in --out is to be gone on with. Raises UsageError without a folder, or with what asks for other folders."""
+    if not getattr(arguments, "resume_if_exists", False):
+        return False
+    if arguments.out is None:
+        raise UsageError("--resume-if-exists needs the run's folder: add --out DIR")
+    others = {"--resume": arguments.resume, "--gdr-check": getattr(arguments, "gdr_check", False), "--launches": arguments.launches > 1}
+    other = next((name for name, given in others.items() if given), None)
+    if other:
+        raise UsageError(f"--resume-if-exists goes on in the folder of one run, {other} asks for another or more: leave one of the two out")
+    return True
 
 
 def _known(what: str, names: list[str], known: tuple[str, ...]) -> tuple[str, ...]:

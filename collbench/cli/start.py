@@ -79,6 +79,7 @@ def _under_launcher(request: Request, info: LaunchInfo, command: Command) -> int
 
     arguments, argv = command.arguments, command.argv
     if arguments.ranks_per_node and "worker" not in info.facts:
+        _refuse_too_many(arguments.ranks_per_node, "--ranks-per-node", request, arguments)
         return node_workers(info, arguments.ranks_per_node, argv, os.environ)
     ranks = 1 if arguments.ranks_per_node else node_ranks(request, info, os.environ)
     return node_workers(said(info, ranks), ranks, argv, os.environ) if ranks > 1 else _take_part(request, info, command)
@@ -87,6 +88,7 @@ def _under_launcher(request: Request, info: LaunchInfo, command: Command) -> int
 def _start_here(request: Request, arguments: argparse.Namespace, argv: Sequence[str]) -> int:
     """No launcher: checks what can be checked alone, then starts the ranks, once or --launches times."""
     ranks = local_ranks(request, os.environ)
+    _refuse_too_many(ranks, "--ranks", request, arguments)
     request.sweep.check_ranks(ranks * request.gpus_per_process)
     check_asked(request)
 
@@ -96,6 +98,15 @@ def _start_here(request: Request, arguments: argparse.Namespace, argv: Sequence[
     if arguments.gdr_check:
         return gdr_check.check(request, arguments, argv, os.environ, start)
     return start(argv, os.environ) if request.launches == 1 else repeat(request, arguments, argv, os.environ, start)
+
+
+def _refuse_too_many(ranks: int, option: str, request: Request, arguments: argparse.Namespace) -> None:
+    """Raises UsageError where this host has no room for so many ranks; virtual ones are all in one process."""
+    from collbench.launch.limits import refuse_too_many
+
+    if set(request.backends) != {"simulated"}:
+        torch = bool({"gloo", "torch-nccl", "horovod", "torchcomms"} & set(request.backends)) and _has("torch")
+        refuse_too_many(ranks, option, torch=torch, oversubscribe=arguments.oversubscribe)
 
 
 def _start(request: Request, ranks: int, argv: Sequence[str], env: Mapping[str, str]) -> int:
@@ -155,7 +166,7 @@ def _refuse_restarted(info: LaunchInfo, world: World) -> None:
 
     restarts = world.first(info.facts.get("restarts"), "asking for restarts") if is_elastic(info) else None
     if restarts:
-        raise UsageError(refusal(restarts))
+        world.refuse(refusal(restarts))
 
 
 def together(info: LaunchInfo, timeout_s: float, work: Callable[[World], int]) -> int:

@@ -80,6 +80,12 @@ class Job:
         return self.command[0] not in ("probe", "doctor") and not self.says_out and self.told("--resume") is None
 
     @property
+    def resumes(self) -> bool:
+        """Whether the command can go on with its run folder when the scheduler begins the job again; some measure all in one launch."""
+        whole = ("probe", "doctor", "pairs", "hunt", "workload")
+        return self.command[0] not in whole and self.told("--resume") is None and "--resume-if-exists" not in self.command
+
+    @property
     def nodes(self) -> int:
         """How many, from 1 on."""
         return int(self["nodes"])

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from collbench.launch.explain_found import MPI_NAMES, Found, launchers
 from collbench.launch.explain_mpi import Library, library
@@ -13,8 +13,14 @@ from collbench.launch.explain_places import launch_of, places
 from collbench.launch.explain_type import FLAG, Typed, typed
 from collbench.launch.info import LaunchInfo
 from collbench.launch.pairing import mpi_mismatch
+from collbench.launch.software import differing, sentence
 
 _STARTS_MPI = ("srun", "mpirun")
+Severity = Literal["severe", "warning", "note"]
+_SEVERITY: Mapping[str, Severity] = {
+    "collbench": "severe", "torch": "warning", "mpi": "warning", "nccl": "warning", "python": "note", "native": "note",
+}  # fmt: skip
+_REMEDY = {"collbench": ": ranks of two builds do not join; install the same build on all nodes"}
 
 
 @dataclass(frozen=True)
@@ -24,13 +30,13 @@ class Problem:
     `what` is one sentence with its remedy.
     """
 
-    severity: Literal["severe", "warning", "note"]
+    severity: Severity
     what: str
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """All that `collbench doctor --launch` tells."""
+    """All that `collbench doctor --launch` shows; hosts: of a launch on several, the software of each, as `software.grouped` gives it."""
 
     places: tuple[str, ...]
     names: tuple[HostName, ...]
@@ -38,11 +44,27 @@ class Explanation:
     launchers: tuple[Found, ...]
     problems: tuple[Problem, ...]
     commands: tuple[Typed, ...]
+    hosts: tuple[Mapping[str, Any], ...] = ()
 
     @property
     def severe(self) -> bool:
         """Whether something would start wrongly."""
         return any(problem.severity == "severe" for problem in self.problems)
+
+
+def with_hosts(told: Explanation, hosts: Sequence[Mapping[str, Any]], silent: int) -> Explanation:
+    """The same with the software of the launch's hosts, of which `silent` did not answer."""
+    problems = [Problem(_SEVERITY[name], sentence(name, versions) + _REMEDY.get(name, "")) for name, versions in differing(hosts).items()]
+    if silent:
+        those = "1 host of this launch" if silent == 1 else f"{silent} hosts of this launch"
+        problems.append(
+            Problem(
+                "warning",
+                f"{those} did not answer rank 0: their software is not known; see whether they reach rank 0's host by UDP, and whether "
+                "COLLBENCH_SECRET, or the secret in the home directory, is the same there",
+            )
+        )
+    return replace(told, hosts=tuple(hosts), problems=(*told.problems, *problems))
 
 
 def rank_of(env: Mapping[str, str]) -> int:

@@ -11,6 +11,8 @@ from collbench.errors import UsageError
 from collbench.launch.info import LaunchInfo
 from collbench.launch.variables import place
 
+# Open MPI first: with both there, PMI_* is the leftover of an outer launcher
+_RANK_ORDER = ("COLLBENCH_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 _RANK_VARIABLES = {"COLLBENCH_RANK": None, "PMI_RANK": "pmi", "OMPI_COMM_WORLD_RANK": "pmix"}
 
 
@@ -21,10 +23,14 @@ def detect(env: Mapping[str, str]) -> LaunchInfo | None:
     return _local(env) if "COLLBENCH_LOCAL" in env else None
 
 
+def is_follower(env: Mapping[str, str]) -> bool:
+    """Whether this is a rank other than 0 of a start on this host: all ranks get the same signal, and rank 0 or the parent reports it."""
+    return "COLLBENCH_LOCAL" in env and next((env[name] for name in _RANK_ORDER if name in env), "0") != "0"
+
+
 def _local(env: Mapping[str, str]) -> LaunchInfo:
     folder = env["COLLBENCH_LOCAL"]
-    # Open MPI first: with both there, PMI_* is the leftover of an outer launcher
-    name = next((n for n in ("COLLBENCH_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK") if n in env), None)
+    name = next((n for n in _RANK_ORDER if n in env), None)
     if name is None or not folder:
         raise UsageError(f"COLLBENCH_LOCAL={folder!r} is set but no rank is: it belongs to collbench's own start, unset it")
     rank, ranks = place(env, name, "COLLBENCH_RANKS")

@@ -6,7 +6,6 @@ import contextlib
 import os
 import secrets
 import shutil
-import signal
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -219,8 +218,7 @@ def _mpi_command(mpiexec: Path | None, ranks: int, line: Sequence[str]) -> list[
 
 
 def _through_mpiexec(command: Sequence[str], ranks: int, env: Mapping[str, str], folder: Path, grace_s: float) -> int:
-    # SIGTERM: mpiexec takes its ranks along, which a killed one would leave behind
-    child = Child("mpiexec", command, mpi_start.environment(without_scheduler(env)), on_parent_death=signal.SIGTERM)
+    child = Child("mpiexec", command, mpi_start.environment(without_scheduler(env)), launches=True)
     seen: set[Path] = set()
 
     def failed() -> bool:

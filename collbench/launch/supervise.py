@@ -16,10 +16,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from collbench.errors import FAILED, UsageError, code_of_signal
+from collbench.launch.guard import END_ALL, guarded
 from collbench.launch.signals import heeded, settle
 
 # Ranks end one another within 2 s; with the verdict's 5 s before it, a launch has ended 10 s after its deadline.
 GRACE_S, _LAST_S = 3.0, 1.0
+_INTERRUPTED_S = 2.5  # after a signal: nothing may be left 5 s later
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _POLL_S = 0.5
 
@@ -33,12 +35,15 @@ def die_with_parent(signal_number: int = signal.SIGKILL, parent: int | None = No
 
 @dataclass
 class Child:
-    """One process under supervision: `name` for sentences, its command and environment, what it gets when its parent dies."""
+    """One process under supervision: `name` for sentences, its command and environment.
+
+    It is killed when this process ends. A launcher (`launches`), which starts processes of its own, gets a guard, which ends them all.
+    """
 
     name: str
     command: Sequence[str]
     env: Mapping[str, str]
-    on_parent_death: int = signal.SIGKILL
+    launches: bool = False
     process: subprocess.Popen[bytes] | None = field(default=None, init=False)
 
     def start(self) -> int:
@@ -47,7 +52,10 @@ class Child:
 
         def before_exec() -> None:
             # in the child itself a parent that dies during Python's start-up would go unseen
-            die_with_parent(self.on_parent_death, parent)
+            if self.launches:
+                guarded(parent)
+            else:
+                die_with_parent(signal.SIGKILL, parent)
 
         try:
             # Its own session: the terminal's ^C reaches the parent alone, and each rank gets it exactly once.
@@ -73,6 +81,13 @@ class Child:
             return
         with contextlib.suppress(ProcessLookupError):
             (os.killpg if group else os.kill)(self.process.pid, number)
+
+    def kill(self) -> None:
+        """End the process and its session's group at once, and, through the guard, whatever a launcher has started."""
+        if self.launches:
+            self.send(END_ALL)
+        else:
+            self.send(signal.SIGKILL, group=True)
 
 
 class Supervisor:
@@ -147,10 +162,13 @@ class Supervisor:
                 self._stage = 1
                 self._kill()
 
-    def _send(self, number: int) -> None:
+    def _send_watched(self, number: int) -> None:
         for descriptor in self._watched:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(descriptor, number)
+
+    def _send(self, number: int) -> None:
+        self._send_watched(number)
         for child in () if self._watched else self.children:
             child.send(number)
 
@@ -170,7 +188,7 @@ class Supervisor:
 
     def _begin_end(self) -> None:
         if self._deadline is None:
-            self._deadline = time.monotonic() + self.grace_s
+            self._deadline = time.monotonic() + (self.grace_s if self.signal is None else min(self.grace_s, _INTERRUPTED_S))
 
     def _escalate(self) -> None:
         if self._deadline is None or time.monotonic() < self._deadline:
@@ -193,9 +211,9 @@ class Supervisor:
             within = f"{self.grace_s + self._last_s:g} s of the first failure"
             say(f"{', '.join(child.name for child in late)} did not end within {within}: killed")
         if self._stage:
-            self._send(signal.SIGKILL)
+            self._send_watched(signal.SIGKILL)
         for child in late:
-            child.send(signal.SIGKILL, group=True)
+            child.kill()
 
     @contextlib.contextmanager
     def _signals_as_bytes(self) -> Iterator[socket.socket]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
-from typing import TextIO
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TextIO
 
 from collbench.errors import FINE, NEGATIVE
 from collbench.launch.explain import Explanation
 from collbench.launch.explain_found import Found
 from collbench.launch.explain_names import HostName
+from collbench.launch.software import NAMES
 from collbench.report.flags import printable
 from collbench.report.probe_wrap import width_of, wrapped
 from collbench.report.screen import PlainScreen, wants_color
@@ -18,6 +19,7 @@ from collbench.report.table import Line
 
 SCHEMA = 1
 _MOST_NAMES = 8
+_MOST_HOSTS = 8
 _STYLES = {"severe": "wrong", "warning": "doubtful", "note": ""}
 
 
@@ -34,11 +36,12 @@ def table_lines(told: Explanation) -> Iterator[Line]:
     """Where this shell is and what it has, then a line for each problem, then what to type."""
     for place in told.places:
         yield Line(printable(f"this shell  {place}"))
-    yield Line(printable(f"hosts       {_names(told.names)}"))
+    yield Line(printable(f"names       {_names(told.names)}"))
     loaded = told.library
     file = f" ({loaded.path})" if loaded.path else ""
     yield Line(printable(f"MPI         {f'mpi4py {loaded.mpi4py} loads {loaded.name}{file}' if loaded.name else 'no library'}"))
     yield from _launchers(told.launchers)
+    yield from _hosts(told.hosts)
     for problem in told.problems:
         yield Line(printable(f"{problem.severity}: {problem.what}"), _STYLES[problem.severity])
     yield Line("what to type", "head")
@@ -63,6 +66,14 @@ def _launchers(found: Sequence[Found]) -> Iterator[Line]:
         yield Line(printable(f"{'launchers' if number == 0 else '':<12}{name:<{widths[0]}}  {path:<{widths[1]}}  {what}".rstrip()))
 
 
+def _hosts(hosts: Sequence[Mapping[str, Any]]) -> Iterator[Line]:
+    """The software of the hosts, of those that are alike once."""
+    for number, one in enumerate(hosts):
+        names = [*one["hosts"][:_MOST_HOSTS], *(["…"] if len(one["hosts"]) > _MOST_HOSTS else [])]
+        versions = ", ".join(f"{NAMES[name]} {one[name]}" for name in NAMES if name in one and name != "native")
+        yield Line(printable(f"{'software' if number == 0 else '':<12}{', '.join(names)}: {versions}"))
+
+
 def _what(found: Found) -> str:
     plugins = f", --mpi={'|'.join(found.plugins)}" if found.plugins else ""
     hidden = "" if found.first else " (not the first in PATH)"
@@ -75,8 +86,9 @@ def json_lines(told: Explanation) -> Iterator[Line]:
     document = {
         "schema": SCHEMA,
         "places": told.places,
-        "hosts": [{"name": each.name, "own": each.own, "addresses": each.addresses, "reachable": each.reachable} for each in told.names],
+        "names": [{"name": each.name, "own": each.own, "addresses": each.addresses, "reachable": each.reachable} for each in told.names],
         "mpi": {"library": loaded.name, "path": loaded.path, "mpi4py": loaded.mpi4py, "problem": loaded.problem},
+        "hosts": [dict(one) for one in told.hosts],
         "launchers": [_found(each) for each in told.launchers],
         "problems": [{"severity": each.severity, "what": each.what} for each in told.problems],
         "type": [{"purpose": each.purpose, "line": each.line} for each in told.commands],

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from collbench.results.reader import Run
@@ -22,6 +23,7 @@ class PlanSummary:
     rank_map  per rank {"rank", "host", "local_rank", "pid", "gpu"}; may be empty, and so may its parts
     run       the run's folder or its name, or ""
     launches  how many launches the intervals rest on
+    by_backend  how many rows each backend will have
     """
 
     cells: int
@@ -30,6 +32,7 @@ class PlanSummary:
     rank_map: tuple[Mapping[str, Any], ...] = ()
     run: str = ""
     launches: int = 1
+    by_backend: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -38,7 +41,8 @@ class PlanSummary:
         """The summary of cells or rows; `known` gives what cells do not say and is the same for all: ranks=4, nodes=1."""
         each = list(cells)
         values = {name: frozenset(_value(cell, name, known) for cell in each) for name in SERIES}
-        return cls(len(each), values, frozenset(cell.size_bytes for cell in each), tuple(rank_map), run, launches)
+        by_backend = Counter(str(_value(cell, "backend", known)) for cell in each)
+        return cls(len(each), values, frozenset(cell.size_bytes for cell in each), tuple(rank_map), run, launches, by_backend)
 
     @property
     def moves(self) -> bool:

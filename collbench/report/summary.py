@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TextIO
 from collbench.analysis.combine import Launches
 from collbench.analysis.resumed import rows_by_launch
 from collbench.errors import FINE, INTERRUPTED, TERMINATED, USAGE, UsageError
+from collbench.report.absent import OneLinePerAbsentBackend
 from collbench.report.findings import lines as findings
 from collbench.report.flags import printable
 from collbench.report.html.material import Material
@@ -145,7 +146,9 @@ def _write_one_csv(material: Material, path: Path, err: TextIO) -> None:
 def _print_all(tables: Sequence[Launches], format: str, print_line: _Print, room: int | None = None) -> None:
     for number, table in enumerate(tables):
         rows = in_print_order(table.rows)
-        writer: RowWriter = TableWriter(room, rows) if format == "table" else FORMATS[format](room)
+        writer: RowWriter = FORMATS[format](room)
+        if format == "table":
+            writer = OneLinePerAbsentBackend(TableWriter(room, rows), rows=rows)
         before, after = writer.start(plan_of(table.runs[0], rows, table.name)), []
         if format == "table":
             before, after = [*_heading(table, first=number == 0), *before], findings(table.runs, rows)

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TextIO
 
 from collbench.errors import UsageError
+from collbench.report.absent import OneLinePerAbsentBackend, comment_line
 from collbench.report.csv_text import CsvWriter
 from collbench.report.json_lines import JsonWriter
 from collbench.report.nccl_tests import NcclTestsWriter
@@ -18,8 +19,8 @@ from collbench.report.table import Line, RowWriter, TableWriter
 from collbench.results.record import Row
 
 FORMATS: dict[str, Callable[[int | None], RowWriter]] = {
-    "table": TableWriter,
-    "nccl-tests": lambda room: NcclTestsWriter(),
+    "table": lambda room: OneLinePerAbsentBackend(TableWriter(room)),
+    "nccl-tests": lambda room: OneLinePerAbsentBackend(NcclTestsWriter(), comment_line),
     "csv": lambda room: CsvWriter(),
     "json": lambda room: JsonWriter(),
 }

@@ -75,7 +75,7 @@ class RunFolder:
         try:
             new = [folder for folder in (path, *path.parents) if not folder.exists()]
             make_folders(path, new)
-            refuse_a_second_run(path)
+            refuse_a_second_run(path, resumes=operation not in ROUNDS)
             refuse_a_full_disk(path)
             lock = Lock(path)
             for name in (CELLS, SAMPLES, EVENTS):
@@ -246,11 +246,18 @@ def utc() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def refuse_a_second_run(path: Path) -> None:
-    """Raises UsageError where a folder holds a run, or a part of one."""
+def holds_a_run(path: Path) -> bool:
+    """Whether a folder holds a run that can be gone on with: its run.json is there."""
+    return (path / RUN).is_file()
+
+
+def refuse_a_second_run(path: Path, *, resumes: bool = False) -> None:
+    """Raises UsageError where a folder holds a run, or a part of one. `resumes`: whether such a run can be gone on with."""
     for name in (RUN, *_LINES, SAMPLES):
         if (path / name).exists():
-            raise UsageError(f"--out {path} already holds a run ({name}): choose a new folder, so that nothing is lost")
+            go_on = f"go on with it by --resume {path} (in a job that may be requeued: --out {path} --resume-if-exists), or "
+            how = go_on if resumes and holds_a_run(path) else ""
+            raise UsageError(f"--out {path} already holds a run ({name}): {how}choose a new folder, so that nothing is lost")
 
 
 def _undo(path: Path, files: Mapping[str, Appended], new: list[Path]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from collbench.errors import UsageError
 from collbench.operations.cell import Cell
 from collbench.operations.groups import group_size
 from collbench.operations.layout import bytes_needed, bytes_on_host
@@ -28,14 +27,14 @@ def check_traffic(sweep: Sweep | Sweeps, world: World) -> None:
     other = next((rank for rank, names in enumerate(read) if names != read[0]), None)
     if other is not None:
         theirs, ours = (", ".join(read[rank]) or "none" for rank in (other, 0))
-        raise UsageError(f"{world.members[other]} has read another traffic ({theirs}) than rank 0 ({ours}): give every node the same file")
+        world.refuse(f"{world.members[other]} has read another traffic ({theirs}) than rank 0 ({ours}): give every node the same file")
 
 
 def check_memory(work: list[Work], world: World) -> None:
     """Raises UsageError on all ranks when the largest cell does not fit some host or GPU, before anything is measured."""
     wrong = world.first(_too_large(work, world), "looking at the memory")
     if wrong:
-        raise UsageError(wrong)
+        world.refuse(wrong)
 
 
 def _too_large(work: list[Work], world: World) -> str | None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from collbench import __version__
 from collbench.evidence.conditions import binding, settings
+from collbench.launch import build, software
 from collbench.results.environment import host_facts, loaded_libraries, recorded_environment
 from collbench.runner.opening import Opened
 from collbench.runner.request import Request
@@ -30,10 +31,24 @@ def _place(member: Member, each: int, turn: int) -> dict[str, Any]:
     return numbers | {name: getattr(member, name) for name in ("pid", "cpus", "address")}
 
 
-def describe_run(request: Request, world: World, opened: list[Opened]) -> dict[str, Any]:
-    """Everything about the launch that is known before its first cell."""
+def software_of_hosts(world: World, opened: list[Opened]) -> list[dict[str, Any]]:
+    """The software of each host, one entry for each combination of versions, at rank 0; empty elsewhere. All ranks call."""
+    everyone = world.gather(_software(opened), "comparing the software") or []
+    return software.grouped(zip((member.host for member in world.members), everyone, strict=False))
+
+
+def _software(opened: list[Opened]) -> software.Software:
+    """This rank's: what its backends have loaded comes before what is installed."""
+    about = [dict(one.backend.versions()) for one in opened if one.backend]
+    loaded = {name: found for name in ("torch", "mpi", "nccl") for one in about if (found := one.get(name) or one.get(f"torch_{name}"))}
+    return {"collbench": str(build.own()), "native": build.native(), **software.installed(), **loaded}
+
+
+def describe_run(request: Request, world: World, opened: list[Opened], of_hosts: list[dict[str, Any]]) -> dict[str, Any]:
+    """Everything about the launch that is known before its first cell; `of_hosts`: what `software_of_hosts` found."""
     return {
         "collbench": __version__,
+        "software": of_hosts,
         "command": ["collbench", *request.argv],
         "seed": request.seed,
         "launcher": world.info.launcher,

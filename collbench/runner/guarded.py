@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from collbench.launch import signals
+from collbench.launch import signals, software
 from collbench.results.folder import RunFolder
-from collbench.runner.describe import describe_run
+from collbench.runner.describe import describe_run, software_of_hosts
 from collbench.runner.launch import Launch, at_rank_0
 from collbench.runner.opening import Opened
 
@@ -62,12 +62,20 @@ def create_folder(launch: Launch, opened: list[Opened], facts: Mapping[str, Any]
     facts: for run.json; planned: how many rounds or rows, for sentences.
     """
     request, world = launch.request, launch.world
+    of_hosts = software_of_hosts(world, opened)
 
     def create() -> RunFolder:
-        described = {**describe_run(request, world, opened), "order_seed": launch.order_seed, **facts}
+        described = {**describe_run(request, world, opened, of_hosts), "order_seed": launch.order_seed, **facts}
         return RunFolder.create(request.out, request.command, described)
 
     folder = at_rank_0(world, create, "creating the run folder")
     if folder:
         launch.keeps(folder, planned)
+    for sentence in different_software(of_hosts):
+        launch.note(sentence)
     return folder
+
+
+def different_software(of_hosts: list[dict[str, Any]]) -> list[str]:
+    """A sentence for each piece of software whose version is not the same on all hosts."""
+    return [software.sentence(name, versions) for name, versions in software.differing(of_hosts).items()]

@@ -165,7 +165,7 @@ def code_of(error: BaseException) -> int:
 
 
 def at_rank_0(world: World, do: Callable[[], T], what: str) -> T | None:
-    """What `do` gives at rank 0, None elsewhere. A UsageError there ends every rank the same way: it is raised on all. All ranks call."""
+    """Return what `do` gives at rank 0, None elsewhere. A UsageError there ends the launch, and rank 0 reports it. All ranks call."""
     found, wrong = None, None
     if world.rank == 0:
         try:
@@ -175,7 +175,7 @@ def at_rank_0(world: World, do: Callable[[], T], what: str) -> T | None:
             wrong = str(error)
     wrong = world.decide(wrong, what)
     if wrong:
-        raise UsageError(wrong)
+        world.refuse(wrong)
     return found
 
 

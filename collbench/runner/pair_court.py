@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from collbench.backends.backend import can_do
-from collbench.errors import UsageError
 from collbench.runner.checks import check_memory
 from collbench.runner.launch import Launch, Work
 from collbench.runner.opening import Opened
@@ -25,7 +24,7 @@ def check_pairs(asked: PairsRequest, launch: Launch, opened: Opened, others: Seq
     refusals = [can_do(backend, way.operation, way.cell) for way in ways]
     reason = world.first(next(filter(None, refusals), None), f"asking {backend.name} what it can do")
     if reason:
-        raise UsageError(f"no pair can be measured on {backend.name}: {reason}")
+        world.refuse(f"no pair can be measured on {backend.name}: {reason}")
     asked.launch.slowed.check([*(way.cell for way in ways), *(cell for _, cell, _ in others)], backend.ranks)
     largest = max(ways, key=lambda way: way.cell.size_bytes)
     check_memory([(largest.operation, largest.cell, opened), *others], world)

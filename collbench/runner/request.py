@@ -10,6 +10,7 @@ from typing import Any
 from collbench.backends.slowing import Slowing
 from collbench.operations.plan import Sweep
 from collbench.operations.sweeps import Sweeps
+from collbench.results.folder import holds_a_run
 from collbench.timing.budget import Budget
 
 
@@ -28,6 +29,7 @@ class Request:
     seed           of the inputs; order_seed: of the order of the cells, None: drawn anew by each launch
     out            the run folder, or None for runs/<time>-<operation>-<id>
     resume         the folder of a run that is to be gone on with, or None
+    resume_if_exists  whether a run in `out` is gone on with, if there is one
     allocation     name of the allocation, or None
     launch_index   which one of how many `launches` of the same command this is, from 0
     gpus_per_process  how many GPUs, and so ranks, each process drives
@@ -54,6 +56,7 @@ class Request:
     order_seed: int | None = None
     out: Path | None = None
     resume: Path | None = None
+    resume_if_exists: bool = False
     allocation: str | None = None
     launch_index: int = 0
     launches: int = 1
@@ -64,3 +67,8 @@ class Request:
     stop_on_wrong: bool = False
     argv: Sequence[str] = ()
     suite: Mapping[str, Any] | None = None
+
+    @property
+    def earlier(self) -> Path | None:
+        """The folder of the run to go on with, by the options and by what is there now; None for a new run. Rank 0's disk counts."""
+        return self.out if self.resume_if_exists and self.out and holds_a_run(self.out) else self.resume

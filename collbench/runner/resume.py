@@ -77,9 +77,10 @@ def open_folder(request: Request, info: dict[str, Any], planned: Sequence[tuple[
     `planned`: as `same_run.planned` names the cells. Raises UsageError for another run, and for one that cannot be gone on with.
     """
     info = {**info, "asked": asked(request, [row for row, _ in planned])}
-    if request.resume is None:
+    earlier = request.earlier
+    if earlier is None:
         return Stored(RunFolder.create(request.out, request.command, info), info)
-    return _taken_up(request.resume, {"operation": request.command, **info}, planned)
+    return _taken_up(earlier, {"operation": request.command, **info}, planned)
 
 
 def _taken_up(path: Path, info: dict[str, Any], planned: Sequence[tuple[Row, Row]]) -> Stored:

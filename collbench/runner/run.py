@@ -12,8 +12,8 @@ from collbench.results.curves import models
 from collbench.results.record import SERIES, Row
 from collbench.runner.ceilings import Ceilings
 from collbench.runner.checks import check_memory, check_traffic, notes
-from collbench.runner.describe import describe_conditions, describe_run, member_places
-from collbench.runner.guarded import Playing, guarded
+from collbench.runner.describe import describe_conditions, describe_run, member_places, software_of_hosts
+from collbench.runner.guarded import Playing, different_software, guarded
 from collbench.runner.instruments import Instruments
 from collbench.runner.launch import Launch, Listener, Work, at_rank_0, ranks_of
 from collbench.runner.opening import Opened, open_backends
@@ -44,7 +44,9 @@ def run(request: Request, world: World, listener: Listener | None, ended: Callab
     work = [(operations()[cell.operation], cell, one) for one in opened for cell in request.sweep.cells(one.name, ranks_of(one, world))]
     request.slowed.check([cell for _, cell, _ in work], max(ranks_of(one, world) for one in opened))
     check_memory(work, world)
-    stored = _folder(launch, opened, work)
+    of_hosts = software_of_hosts(world, opened)
+    waiting += different_software(of_hosts)
+    stored = _folder(launch, opened, work, of_hosts)
     playing = Playing(launch, opened, listener, ended, lambda: _let_go(launch, opened, stored))
     return guarded(playing, lambda: _run_all(launch, opened, work, stored, waiting))
 
@@ -147,12 +149,12 @@ def exit_code(rows: list[Row]) -> int:
     return FINE if any(row.na is None for row in rows) else USAGE
 
 
-def _folder(launch: Launch, opened: list[Opened], work: list[Work]) -> Stored:
+def _folder(launch: Launch, opened: list[Opened], work: list[Work], of_hosts: list[dict[str, Any]]) -> Stored:
     """The run folder at rank 0, new or resumed; what goes wrong there ends every rank the same way."""
     request, world = launch.request, launch.world
 
     def opening() -> Stored:
-        info = {**describe_run(request, world, opened), "order_seed": launch.order_seed}
+        info = {**describe_run(request, world, opened, of_hosts), "order_seed": launch.order_seed}
         return open_folder(request, info, planned(work, world))
 
     stored = at_rank_0(world, opening, "opening the run folder") or Stored(resumed=request.resume is not None)

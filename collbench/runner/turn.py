@@ -35,11 +35,12 @@ def rows_of(launch: Launch, work: list[Work], ceilings: Ceilings, order: Sequenc
         reasons |= zip(places, _reasons(items, launch.world), strict=True)
         turns[name] = _turn(launch, items, ceilings)
     launch.lap()
+    measurable = [place for place in order if not reasons[place]]  # what is n/a takes no time: it is not progress
     for done, place in enumerate(order):
         operation, cell, one = work[place]
-        if launch.listener:
-            launch.listener.progress(cell.title(), done, len(order), None)
         turn, reason = turns[one.name], reasons[place]
+        if launch.listener and not reason:
+            launch.listener.progress(cell.title(), measurable.index(place), len(measurable), None)
         row = turn.without(operation, cell, reason, place) if reason else turn.take(operation, cell, place)
         if row:
             yield row

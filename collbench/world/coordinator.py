@@ -12,6 +12,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from collbench.errors import FAILED, RunFailed
+from collbench.launch.build import Build, read_build
 from collbench.world.bundle import LARGE_BYTES, Entry, size_of, started_again
 from collbench.world.down import Child, Down
 from collbench.world.ending import Ending
@@ -45,6 +46,7 @@ class Joined:
     rank: int
     about: Any
     child: Child
+    build: Build | None = None
 
 
 class Coordinator:
@@ -60,6 +62,7 @@ class Coordinator:
     names, addresses   by rank, how it is named, and where others reach its host
     beside             by rank who else may have died, where the launcher kills all of a host for one
     informants         what libraries know when nothing moves: called in threads of their own, in 3 s at most
+    unreadable         why the last message could not be read, "" where all could
     facts              for events.jsonl, where all ranks stood when a roll call found the reason
     """
 
@@ -71,6 +74,7 @@ class Coordinator:
         self.beside: Mapping[int, str] = {}
         self.informants: list[Callable[[], str | None]] = []
         self.facts: dict[str, Any] = {}
+        self.unreadable = ""
         self.node = Node()
         self.inbox: SimpleQueue[Any] = SimpleQueue()
         self.heard: dict[int, tuple[Standing, float]] = {}
@@ -102,7 +106,9 @@ class Coordinator:
             if came:
                 self._from_below(*came)
         except Malformed as error:
-            self.inbox.put(RunFailed(f"a rank told nonsense ({error}): the ranks run different versions of collbench"))
+            if self.expected:
+                self.inbox.put(RunFailed(f"a rank sent a message that cannot be read ({error}): install the same build on all nodes"))
+            self.unreadable = str(error)  # before all have joined the builds are compared, which gives the better sentence
 
     def _from_below(self, child: Child, message: Message) -> None:
         if message.kind is Kind.HELLO:
@@ -128,14 +134,14 @@ class Coordinator:
             self.inquiries.met(*message.body)
 
     def _hello(self, child: Child, message: Message) -> None:
-        for rank, about, _ in message.body:
+        for rank, about, build in message.body:
             if self.expected and self._about.get(rank) != about:
                 self._again(child, rank, about)
                 continue
             self._about[rank] = about
             self.names[rank] = f"rank {rank} ({about.get('host')}, pid {about.get('pid')})"
             child.ranks.add(rank)
-            self.inbox.put(Joined(rank, about, child))
+            self.inbox.put(Joined(rank, about, child, read_build(build)))
             self.node.watch(rank, about)
         if child.ranks:
             self.down.send(child, Message(Kind.WELCOME))

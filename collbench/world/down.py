@@ -90,6 +90,11 @@ class Down:
         self._events()  # finds the descriptor that listens: the kernel keeps silent connections from now on
 
     @property
+    def endpoint(self) -> str:
+        """Where it listens, as bound last: "tcp://10.0.0.1:20000"; "" before."""
+        return str(self.router.getsockopt(zmq.LAST_ENDPOINT).rstrip(b"\0").decode())
+
+    @property
     def sockets(self) -> list[Any]:
         """What is to be polled."""
         return [self.router, self._door, self._monitor]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -12,7 +13,9 @@ import zmq
 
 from collbench.addresses import HubAddresses
 from collbench.errors import PeerFailed, RunFailed, UsageError, WaitExpired
+from collbench.launch.build import Build, mismatch, own
 from collbench.launch.info import LaunchInfo
+from collbench.world.builds import BuildServer, Call, Place, addresses_of
 from collbench.world.coordinator import Came, Coordinator, Joined
 from collbench.world.descriptors import allow_connections
 from collbench.world.down import Down
@@ -38,10 +41,12 @@ class HubEnd:
         self._size, self._context = info.ranks, zmq.Context()
         down = Down(self._context, Keys.of(secret))
         self._listens: HubAddresses | None = None
+        self._build = own() if info.launcher != "local" else None  # a local start starts itself: all ranks are one build
         try:
             if info.meeting.startswith("tcp://") and info.local_ranks < info.ranks:
                 down.expect_ranks(info.ranks, allow_connections(info.ranks))
                 self._listens = listen(down, info, secret)
+            addresses = self._listens.listens if self._listens and self._listens.listens else addresses_of([down.endpoint])
             if info.local_ranks > 1:
                 _bind_here(down, node_place(info, secret))
         except BaseException:
@@ -50,10 +55,27 @@ class HubEnd:
             raise
         self.part = Coordinator(down, stand, ending, timeout_s)
         self._keeper = Keeper(self.part)
+        self._builds = self._build_server(info, secret, addresses) if self._build else None
         self._early: dict[int, list[Came]] = {}
 
+    def _build_server(self, info: LaunchInfo, secret: Secret, addresses: Sequence[str]) -> BuildServer:
+        """What compares builds with ranks whose messages cannot be read, until all have joined."""
+
+        def take(call: Call) -> None:
+            if call.build != self._build:
+                self.part.inbox.put(self._other_build(call.rank, call.host, call.build))
+
+        me = Call(0, socket.gethostname(), self._build)
+        return BuildServer(Place(secret, info.port, addresses), me, take)
+
+    def _other_build(self, rank: int, host: str, build: Build | None) -> UsageError:
+        return UsageError(mismatch(rank, host, build, socket.gethostname(), self._build))
+
     def admit(self, deadline_s: float) -> dict[int, Any]:
-        """Waits for the hello of every other rank; returns what each said of itself. Raises RunFailed, WaitExpired with the missing."""
+        """Wait for the hello of every other rank; return what each said of itself, by rank.
+
+        Raises UsageError for a rank of another build, RunFailed, and WaitExpired with the missing ranks.
+        """
         said: dict[int, Any] = {}
         end = time.monotonic() + deadline_s
         while len(said) < self._size - 1:
@@ -65,6 +87,8 @@ class HubEnd:
                 raise WaitExpired(f"{late}: {self._why_missing()}") from None
             if isinstance(one, Joined):
                 self._admit_one(one, said)
+        if self._builds:
+            self._builds.close()
         return said
 
     def _why_missing(self) -> str:
@@ -74,10 +98,14 @@ class HubEnd:
                 f"rank 0 listens at {self._listens.listens[0]} alone, a loopback address, which other hosts cannot reach: if ranks run on "
                 "other hosts, set MASTER_ADDR to an address of rank 0's host in the network between the hosts"
             )
-        return "; ".join([*why, *filter(None, [self.part.down.strangers.sentence()])])
+        strangers, unreadable = self.part.down.strangers.sentence(), self.part.unreadable
+        other = f"a rank sent a message that cannot be read ({unreadable}): install the same build on all nodes" if unreadable else None
+        return "; ".join([*why, *(one for one in (strangers, other) if one)])
 
     def _admit_one(self, one: Joined, said: dict[int, Any]) -> None:
         rank, about = one.rank, one.about
+        if self._build and one.build != self._build:
+            raise self._other_build(rank, str(about.get("host")), one.build)
         if not 0 < rank < self._size:
             raise RunFailed(f"a rank {rank} of another launch of {self._size} ranks tried to join; start one launch at a time")
         if rank in said and said[rank] != about:
@@ -186,7 +214,9 @@ class HubEnd:
         return [one for one in (self._listens and note_on(self._listens), self.part.down.strangers.sentence(), *self.part.late) if one]
 
     def close(self) -> None:
-        """Leaves in order: everything said is on its way."""
+        """Leave in order: everything said is on its way."""
+        if self._builds:
+            self._builds.close()
         self._keeper.do(self.part.see_off)
         self._keeper.close()
         self._context.term()

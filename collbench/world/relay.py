@@ -60,9 +60,9 @@ class Relay:
         """Up, down, and the processes of this node."""
         return [*self.up.sockets, *(self.down.sockets if self.down else ()), *self.node.descriptors]
 
-    def present(self, about: Any) -> None:
-        """Begins to knock."""
-        self._hello = Message(Kind.HELLO, 0, [[self.rank, about, 0]])
+    def present(self, about: Any, build: Any = 0) -> None:
+        """Begins to connect; `build` is this rank's, as JSON. A collbench from before builds were compared ignores it, and sends 0."""
+        self._hello = Message(Kind.HELLO, 0, [[self.rank, about, build]])
 
     def say(self, step: int, value: Any, raw: Sequence[bytes | memoryview] = ()) -> None:
         """What this rank says in a step."""
@@ -82,7 +82,9 @@ class Relay:
                 if came:
                     self._from_below(*came)
             except Malformed as error:
-                self.inbox.put(RunFailed(f"rank {self.rank} was told nonsense by a rank of its node ({error}): versions differ"))
+                if self._begun:
+                    why = f"rank {self.rank} received a message of a rank of its node that cannot be read ({error})"
+                    self.inbox.put(RunFailed(f"{why}: install the same build on all nodes"))
         else:
             message = self.up.read(ready)
             if message:

@@ -28,6 +28,7 @@ def _list_of(shape: Callable[[Any], bool]) -> Callable[[Any], bool]:
 
 
 def _presented(value: Any) -> bool:
+    """[rank, what it says of itself, its build (launch/build.py reads it)]."""
     return isinstance(value, list) and len(value) == 3 and _rank(value[0]) and isinstance(value[1], dict)
 
 

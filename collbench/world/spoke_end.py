@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -12,8 +13,10 @@ from typing import Any
 import zmq
 
 from collbench.addresses import is_loopback, resolve
-from collbench.errors import CollbenchError, RunFailed, WaitExpired
+from collbench.errors import USAGE, CollbenchError, PeerFailed, RunFailed, UsageError, WaitExpired
+from collbench.launch.build import mismatch, own
 from collbench.launch.info import LaunchInfo
+from collbench.world.builds import Call, Place, addresses_of, ask
 from collbench.world.down import Down
 from collbench.world.ending import Ending
 from collbench.world.keeper import Keeper
@@ -35,6 +38,7 @@ _LAST_WORD_S = 3.0  # how long it waits for rank 0, which speaks for all, to be 
 _RELEASE_S = 60.0  # how long the first rank of a node stays for the others there at most
 _AT_THE_NODE_S, _AT_A_PORT_S = 5.0, 1.0  # patience at one place before it tries the next one as well
 _BEAT_S = 1.0
+_UNWELCOME_S = 1.0  # after so long without a welcome the builds are compared apart from the control plane
 _HUB_ANSWERS_S = 3.0
 
 
@@ -72,12 +76,34 @@ class SpokeEnd:
         self._part.or_else = beside.get(first.rank, "") if first.host != me.host else ""  # this rank lives: not all of its host were killed
 
     def join(self, about: Any, deadline_s: float) -> None:
-        """Finds rank 0 and presents itself. Raises WaitExpired where it does not answer within the deadline."""
-        self._keeper.do(lambda: self._part.present(about))
+        """Find rank 0 and present this rank.
+
+        Raises WaitExpired where rank 0 does not answer within the deadline, UsageError or PeerFailed where it is of another build.
+        """
+        compares = self._info.launcher != "local"
+        build = own().as_json() if compares else 0
+        self._keeper.do(lambda: self._part.present(about, build))
+        end, found = time.monotonic() + deadline_s, threading.Event()
         try:
-            self._next(time.monotonic() + deadline_s)  # the welcome
+            try:
+                self._next(min(end, time.monotonic() + _UNWELCOME_S))  # the welcome
+            except Empty:
+                if compares:
+                    threading.Thread(target=self._compare, args=(found, deadline_s), name="collbench-builds", daemon=True).start()
+                self._next(end)
         except Empty:
             raise WaitExpired(self._nobody(deadline_s)) from None
+        finally:
+            found.set()
+
+    def _compare(self, found: threading.Event, seconds: float) -> None:
+        """Ends the wait for a welcome where rank 0 is of another build, which may not be able to read this rank's messages."""
+        info, host = self._info, socket.gethostname()
+        place = Place(self._secret, info.port, addresses_of([place for place, _ in self._places]))
+        answer = ask(place, Call(info.rank, host, own()), found, seconds)
+        if answer and answer.build != own() and not found.is_set():
+            sentence = mismatch(info.rank, host, own(), answer.host, answer.build)
+            self._part.inbox.put(PeerFailed(sentence, USAGE) if answer.noted else UsageError(sentence))  # noted: rank 0 reports it
 
     def _nobody(self, deadline_s: float) -> str:
         info, where = self._info, next(place for place, _ in self._places if not place.startswith("ipc://@"))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from collbench.errors import RunFailed
+from collbench.errors import USAGE, PeerFailed, RunFailed, UsageError
 from collbench.world.members import Crew, Member
 
 if TYPE_CHECKING:
@@ -106,6 +106,13 @@ class Talk(Crew):
     def first(self, reason: T | None, what: str) -> T | None:
         """The first reason that any rank has, the same at all ranks; None when no rank has one."""
         return next((found for found in self.agree(reason, what) if found is not None), None)
+
+    def refuse(self, sentence: str) -> NoReturn:
+        """End the launch as bad input, for a reason that all ranks know and call this with; rank 0 alone reports it.
+
+        Raises UsageError at rank 0, PeerFailed elsewhere: a rank that ended with a reason of its own might be reported instead of rank 0.
+        """
+        raise PeerFailed(sentence, USAGE) if self.rank else UsageError(sentence)
 
     def remarks(self) -> list[str]:
         """At rank 0: who knocked without being of this launch, who came twice, where everybody could have knocked; one sentence each."""

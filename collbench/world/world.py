@@ -12,7 +12,19 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from collbench.addresses import is_loopback, own_addresses
-from collbench.errors import FAILED, INTERRUPTED, TERMINATED, CollbenchError, Interrupted, Orphaned, PeerFailed, RunFailed, WaitExpired
+from collbench.errors import (
+    FAILED,
+    INTERRUPTED,
+    TERMINATED,
+    CollbenchError,
+    Interrupted,
+    Orphaned,
+    PeerFailed,
+    RunFailed,
+    UsageError,
+    WaitExpired,
+)
+from collbench.launch.build import mismatch, own, read_build
 from collbench.launch.info import LaunchInfo
 from collbench.launch.kubernetes import LAUNCHER as KUBERNETES
 from collbench.launch.spawn import record_exit
@@ -57,7 +69,9 @@ class World(Talk):
             if self.size > 1:
                 self._join()
         except (CollbenchError, Interrupted) as error:
-            self.abort(error)
+            if self.rank == 0:
+                self.speak(str(error), error.exit_code)  # first: a launcher may end rank 0 as soon as another rank has ended
+            error.said = self.abort(error)  # type: ignore[union-attr]
             self.close()
             raise
 
@@ -75,7 +89,8 @@ class World(Talk):
             self.members = tuple(addressed([self.me, *(Member(**said[rank]) for rank in range(1, self.size))]))
             where = {one.rank: one.addresses for one in self.members}
             self._hub.expect({one.rank: str(one) for one in self.members}, where, self._beside())
-            self._hub.tell(0, [asdict(member) for member in self.members])
+            first, *others = [asdict(member) for member in self.members]
+            self._hub.tell(0, [{**first, "build": self._build}, *others])
         else:
             from collbench.world.spoke_end import SpokeEnd
 
@@ -85,10 +100,22 @@ class World(Talk):
             with self.watchdog.elsewhere("joining"):
                 self._spoke.join(asdict(replace(self.me, routes=routes, addresses=addresses)), self.timeout_s)
                 found = self._spoke.hear(0, "joining", self.timeout_s, self.longest_s)
+            self._check_build(found[0])
             self.members = tuple(Member(**one) for one in found)
             self._spoke.know(self.members[info.rank], self.members, self._beside())
         self.me = self.members[self.rank]
         self.watchdog.consult = (self._hub or self._spoke).stuck  # type: ignore[union-attr]
+
+    @property
+    def _build(self) -> list[Any] | None:
+        """This rank's build as JSON; None in a local start, whose ranks are all of one build."""
+        return own().as_json() if self.info.launcher != "local" else None
+
+    def _check_build(self, rank_0: dict[str, Any]) -> None:
+        """Take rank 0's build out of what it says of itself. Raises UsageError where it is an older one, which has not compared them."""
+        build = rank_0.pop("build", None)
+        if build != self._build:
+            raise UsageError(mismatch(self.rank, self.me.host, own(), str(rank_0.get("host")), read_build(build)))
 
     def _await_name(self, meeting: str) -> None:
         """The names of pods come late. Raises WaitExpired where rank 0's does not."""

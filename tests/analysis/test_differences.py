@@ -133,3 +133,15 @@ def test_one_lost_gpu_is_one_difference(tmp_path: Path) -> None:
     a, b = (run(tmp_path / name, {"machines": [machine(gpus=gpus)]}) for name, gpus in (("a", both), ("b", both[:1])))
     assert told(a, b) == [("topology", "machines 0 gpus 0000:3b:00.0 key", "0000:3b:00.0", "–"),
                           ("topology", "machines 0 gpus 0000:3b:00.0 index", "1", "–")]  # fmt: skip
+
+
+def test_software_that_is_not_the_same_on_all_hosts_is_a_difference_of_software(tmp_path: Path) -> None:
+    """The gate compares software, so that one host with another Python is a change there, too. Which host it is does not count."""
+    one, other = {"python": "3.11.2", "native": "a"}, {"python": "3.12.1", "native": "b"}
+    even, mixed, swapped = (
+        run(tmp_path, software=[{"hosts": hosts, **about} for hosts, about in groups])
+        for groups in ([(["n1", "n2"], one)], [(["n1"], one), (["n2"], other)], [(["n1"], other), (["n2"], one)])
+    )
+    assert told(even, mixed) == [("software", "Python, not the same on all hosts", "–", "3.11.2, 3.12.1")]
+    assert told(mixed, swapped) == [] == told(run(tmp_path), even)
+    assert told(even, run(tmp_path, software="nonsense")) == [] == told(even, run(tmp_path, software=[{"hosts": 1}]))

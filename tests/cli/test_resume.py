@@ -36,6 +36,39 @@ def test_a_folder_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
     assert "nowhere cannot be resumed: it has no run.json" in done.stderr
 
 
+QUICK = ("allreduce", "--backend", "simulated", "--ranks", "4", "--sizes", "8,16", "--max-time", "0.01", "--out", "run")
+
+
+def test_a_used_folder_names_what_goes_on_with_it(tmp_path: Path) -> None:
+    assert run(tmp_path, *QUICK).returncode == 0
+    done = run(tmp_path, *QUICK)
+    assert (done.returncode, done.stderr) == (2, (
+        "collbench: --out run already holds a run (run.json): go on with it by --resume run (in a job that may be requeued: "
+        "--out run --resume-if-exists), or choose a new folder, so that nothing is lost\n"
+    ))  # fmt: skip
+
+
+def test_a_requeued_command_starts_its_run_and_then_goes_on_with_it(tmp_path: Path) -> None:
+    first = run(tmp_path, *QUICK, "--resume-if-exists", "--format", "json")
+    cells = tmp_path / "run" / "cells.jsonl"
+    before = cells.read_text().splitlines()
+    cells.write_text(before[0] + "\n")
+    again = run(tmp_path, *QUICK, "--format", "json", env={"COLLBENCH_RESUME_IF_EXISTS": "1"})
+    assert (first.returncode, again.returncode, len(first.stdout.splitlines()), len(again.stdout.splitlines())) == (0, 0, 2, 2)
+    assert "run has 1 of 2 cells, 1 are measured now" in again.stderr
+    assert cells.read_text().splitlines()[0] == before[0] and len(cells.read_text().splitlines()) == 2
+
+
+@pytest.mark.parametrize(("more", "said"), [
+    ((), "--resume-if-exists needs the run's folder: add --out DIR"),
+    (("--out", "run", "--resume", "run"), "--resume goes on in the folder of one run, --out asks for another or more: "),
+    (("--out", "run", "--launches", "2"), "--resume-if-exists goes on in the folder of one run, --launches asks for another or more: "),
+])  # fmt: skip
+def test_resume_if_exists_needs_one_folder(tmp_path: Path, more: tuple[str, ...], said: str) -> None:
+    done = run_here(tmp_path, *SWEEP, "--resume-if-exists", *more)
+    assert done.returncode == 2 and done.stderr.startswith(f"collbench: {said}")
+
+
 @pytest.mark.in_turn
 def test_a_run_that_was_killed_goes_on(tmp_path: Path) -> None:
     killed = start(tmp_path, *SWEEP, "--out", "run", env=UNBRIEF)

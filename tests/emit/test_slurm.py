@@ -31,8 +31,13 @@ class TestWhatIsAskedFor:
     def test_of_a_plain_job(self, tmp_path: Path) -> None:
         assert asked(emit(tmp_path)) == {
             "job-name": "collbench", "output": "%x-%j.out", "time": "30", "nodes": "2", "ntasks-per-node": "1", "exclusive": "", "mem": "0",
-            "no-requeue": "", "signal": "TERM@60",
+            "requeue": "", "signal": "TERM@60",
         }  # fmt: skip
+
+    @pytest.mark.parametrize("command", [("pairs", "--backend", "socket"), ("allreduce", "--resume", "runs/1")])
+    def test_what_cannot_go_on_by_itself_is_not_begun_again(self, tmp_path: Path, command: tuple[str, ...]) -> None:
+        told = asked(emit(tmp_path, command=command))
+        assert "no-requeue" in told and "requeue" not in told
 
     def test_of_gpus_a_rank_each(self, tmp_path: Path) -> None:
         told = asked(emit(tmp_path, "--nodes", "4", "--gpus-per-node", "8", "--gpu-type", "h100", "--cpus-per-rank", "12"))

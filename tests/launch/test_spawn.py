@@ -53,7 +53,7 @@ def told(folder, rank):
 def alive(pid):
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except OSError:
         return False
 
 
@@ -136,6 +136,79 @@ def test_a_lost_terminal_ends_the_ranks_as_sigterm_does(parent):
     parent.send_signal(signal.SIGHUP)
     assert parent.wait(30) == 143
     wait_for(lambda: not any(alive(pid) for pid in parent.pids), "the ranks' end")
+
+
+MANY = """
+import os, sys
+from collbench.launch.spawn import start_local
+rank = "import os, sys, time; open(os.path.join(sys.argv[1], os.environ['PMI_RANK']), 'w').close(); time.sleep(90)"
+program = [sys.executable, "-S", "-c", rank]
+sys.exit(start_local([sys.argv[1]], 64, mpi=True, mpiexec=None, env=os.environ, program=program))
+"""
+
+
+def marked(mark):
+    """The living processes whose environment has this entry: the parent, its guard, mpiexec, proxies and ranks."""
+    there = [path.parent for path in Path("/proc").glob("[0-9]*/environ") if mark in read(path)]
+    return [int(folder.name) for folder in there if alive(folder.name)]
+
+
+def read(path):
+    try:
+        return path.read_bytes().split(b"\0")
+    except OSError:
+        return []
+
+
+@needs_mpiexec
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("started", [1, 64])
+def test_nothing_of_64_ranks_is_left_5_s_after_their_parent_was_ended(started, number, tmp_path):
+    """Neither ranks nor the launcher's proxies, also while these still start ranks."""
+    env = {**os.environ, "COLLBENCH_TEST_MANY": str(tmp_path)}
+    process = subprocess.Popen([sys.executable, "-c", MANY, str(tmp_path)], env=env, stderr=subprocess.DEVNULL)
+    try:
+        wait_for(lambda: sum(1 for _ in tmp_path.iterdir()) >= started, f"{started} ranks")
+        mark = b"COLLBENCH_TEST_MANY=" + os.fsencode(tmp_path)
+        assert len(marked(mark)) > started
+        process.send_signal(number)
+        wait_for(lambda: not marked(mark), "the end of all", 5)
+    finally:
+        process.kill()
+        process.wait()
+
+
+LAUNCHER = """
+import os, sys
+from collbench.launch.supervise import Child, Supervisor
+proxy = "trap '' TERM INT HUP; touch $0/proxy; sleep 90"
+launcher = 'setsid sh -c "$1" "$0" & touch "$0/launcher"; exit_code=$2; [ $exit_code = none ] && sleep 90; exit $exit_code'
+command = ["sh", "-c", launcher, sys.argv[1], proxy, sys.argv[2]]
+sys.exit(Supervisor([Child("launcher", command, dict(os.environ), launches=True)], grace_s=1).run())
+"""
+
+
+def launched(folder, code="none"):
+    """A launcher whose proxy has a session of its own, ignores what asks it to end, and outlives a launcher that ends with a code."""
+    env = {**os.environ, "COLLBENCH_TEST_MANY": str(folder)}
+    process = subprocess.Popen([sys.executable, "-c", LAUNCHER, str(folder), code], env=env, stderr=subprocess.DEVNULL)
+    wait_for((folder / "proxy").exists, "the proxy")
+    return process, b"COLLBENCH_TEST_MANY=" + os.fsencode(folder)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_proxy_that_ignores_signals_ends_with_collbench(number, tmp_path):
+    process, mark = launched(tmp_path)
+    process.send_signal(number)
+    wait_for(lambda: not marked(mark), "the end of all", 5)
+    assert process.wait(5) == {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -9}[number]
+
+
+@pytest.mark.parametrize(("code", "ours"), [("0", 0), ("3", 3)])
+def test_a_proxy_that_outlives_its_launcher_is_ended_and_the_code_kept(code, ours, tmp_path):
+    process, mark = launched(tmp_path, code)
+    assert process.wait(5) == ours
+    assert not marked(mark)
 
 
 @needs_mpiexec

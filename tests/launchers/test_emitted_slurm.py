@@ -128,3 +128,22 @@ def test_the_reframe_check_passes(slurm_one_host: SlurmBed, tmp_path: Path) -> N
     (run,) = json.loads((tmp_path / "report.json").read_text())["runs"]
     (case,) = run["testcases"]
     assert (case["result"], len(case["perfvalues"])) == ("pass", 2)
+
+
+def test_a_requeued_job_goes_on_in_its_run_folder(slurm_hosts: SlurmBed, tmp_path: Path) -> None:
+    told = ["--runs", "./runs", "--program", str(BIN / "collbench")]
+    precise = ("--max-time", "1", "--precision", "0.01")
+    job = submit(slurm_hosts, tmp_path, *told, command=("allreduce", "--sizes", "8-256", "--backend", "gloo", *precise))
+    cells = tmp_path / "runs" / job / "cells.jsonl"
+    until(lambda: cells.exists() and cells.read_bytes().count(b"\n") >= 2, "two rows", 60)
+    assert slurm_hosts.call(["scontrol", "requeue", job]).returncode == 0
+    shown = ["scontrol", "--oneliner", "show", "job", job]
+    until(lambda: "JobState=PENDING" in slurm_hosts.call(shown).stdout, "the job's return to the queue", 30)
+    kept = cells.read_bytes()
+    slurm_hosts.call(["scontrol", "update", f"JobId={job}", "StartTime=now"])  # Slurm waits two minutes otherwise
+    (said,) = ended(slurm_hosts, job)
+    talk = (tmp_path / f"collbench-{job}.out").read_text()
+    assert (said["ExitCode"], said["Restarts"]) == ("0:0", "1"), talk
+    count = len(kept.splitlines())
+    assert f"{job} has {count} of 6 cells, " in talk
+    assert cells.read_bytes().startswith(kept) and len(read_run(cells.parent).rows) == 6

@@ -184,9 +184,9 @@ def test_rank_0_may_open_a_connection_to_each_node(monkeypatch: pytest.MonkeyPat
         descriptors.allow_connections(30_000)
 
 
-def test_a_rank_of_another_version_is_told_of() -> None:
+def test_a_message_that_cannot_be_read_ends_the_run() -> None:
     with launch(n=2) as here:
         hub, (spoke,) = joined(here)
         spoke._keeper.do(lambda: spoke._part.up.socket.send_multipart([b"hello", b"0", b"{}"]))
-        with pytest.raises(RunFailed, match=r"a rank told nonsense .* the ranks run different versions of collbench"):
+        with pytest.raises(RunFailed, match=r"a rank sent a message that cannot be read .*: install the same build on all nodes"):
             collected(hub, 1)

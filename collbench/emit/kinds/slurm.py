@@ -50,7 +50,8 @@ def _task(job: Job, container: str) -> Quoted:
     inside = '"${inside[@]}" ' if container == "apptainer" else ""
     folder = '"$runs"' if container else sh(job.runs)
     out = f' --out {folder}/"$SLURM_JOB_ID"' if job.wants_out else ""
-    return Quoted(f"{inside}{line((job.program, *job.command))}{out}")
+    again = ' ${again:+"$again"}' if job.resumes else ""
+    return Quoted(f"{inside}{line((job.program, *job.command))}{out}{again}")
 
 
 def _container(job: Job) -> str:

@@ -1,0 +1,153 @@
+"""A guard around a launcher's process: whatever that starts ends with it, and with collbench, however that ends.
+
+mpiexec starts proxies, and they the ranks. A parent that is killed can end none of them, and a proxy that has lost its mpiexec may go on
+starting ranks. The guard is a small process between the two. It is the reaper of all orphans below it (PR_SET_CHILD_SUBREAPER), so that it
+finds every process that came of the launcher, and the kernel signals it when collbench ends.
+
+    collbench (Supervisor) -> guard -> mpiexec -> proxies -> ranks
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import time
+from collections.abc import Collection
+from contextlib import suppress
+from pathlib import Path
+from typing import NoReturn
+
+END_ALL = signal.SIGUSR1  # to the guard: kill everything below it
+_PARENT_ENDED = signal.SIGUSR2
+_PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_HEEDED = {signal.SIGCHLD, END_ALL, _PARENT_ENDED, *_PASSED_ON}
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
+_WITHOUT_PARENT_S = 2.0  # for the ranks to end in order once collbench has ended
+_LEAVING_S = 1.0  # for what is left when the launcher has ended
+_KILLING_S = 3.0
+_LOOK_S = 0.05
+
+
+def guarded(parent: int) -> None:
+    """To be called between fork and exec, as Popen's preexec_fn: returns in the process that becomes the launcher.
+
+    The process that calls it stays as the guard, passes SIGINT, SIGTERM and SIGHUP on, and ends as the launcher ends.
+    """
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+    usual = signal.pthread_sigmask(signal.SIG_BLOCK, _HEEDED)
+    prctl(_PR_SET_PDEATHSIG, int(_PARENT_ENDED), 0, 0, 0)
+    prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+    guard = os.getpid()
+    launcher = os.fork()
+    if launcher:
+        try:
+            _Guard(launcher).run()
+        finally:
+            os._exit(1)
+    prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    signal.pthread_sigmask(signal.SIG_SETMASK, usual)
+    if os.getppid() != guard:
+        os._exit(1)
+
+
+class _Guard:
+    """Waits for the launcher, and ends what is left of it."""
+
+    def __init__(self, launcher: int) -> None:
+        self._launcher = launcher
+        self._status: int | None = None
+        self._kill_at = float("inf")
+        os.closerange(3, 1 << 16)  # among them the pipe by which Popen waits for exec
+
+    def run(self) -> NoReturn:
+        while True:
+            came = signal.sigtimedwait(_HEEDED, _LOOK_S if self._ending else 60.0)
+            if came:
+                self._heed(signal.Signals(came.si_signo))
+            self._reap()
+            below = descendants(os.getpid()) if self._ending else [self._launcher]
+            if self._status is not None and not below:
+                _end_like(self._status)
+            if time.monotonic() >= self._kill_at:
+                self._kill()
+
+    @property
+    def _ending(self) -> bool:
+        return self._status is not None or self._kill_at < float("inf")
+
+    def _heed(self, number: signal.Signals) -> None:
+        if number == END_ALL:
+            self._kill()
+        elif number == _PARENT_ENDED:
+            self._send(signal.SIGTERM)
+            self._kill_at = min(self._kill_at, time.monotonic() + _WITHOUT_PARENT_S)
+        elif number in _PASSED_ON:
+            self._send(number)
+
+    def _send(self, number: signal.Signals) -> None:
+        if self._status is None:
+            with suppress(ProcessLookupError):
+                os.kill(self._launcher, number)
+
+    def _reap(self) -> None:
+        with suppress(ChildProcessError):
+            while True:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if not pid:
+                    return
+                if pid == self._launcher:
+                    self._status = status
+                    self._kill_at = min(self._kill_at, time.monotonic() + _LEAVING_S)
+
+    def _kill(self) -> NoReturn:
+        """Until nothing is left: what is killed may have started something just before."""
+        end = time.monotonic() + _KILLING_S
+        while (below := descendants(os.getpid())) and time.monotonic() < end:
+            for pid in below:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            self._reap()
+            time.sleep(0.005)
+        self._reap()
+        _end_like(signal.SIGKILL if self._status is None else self._status)
+
+
+def _end_like(status: int) -> NoReturn:
+    """Ends this process as another has ended, for whoever waits for it."""
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        if number not in (signal.SIGKILL, signal.SIGSTOP):
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
+        os.kill(os.getpid(), number)
+    os._exit(os.WEXITSTATUS(status))
+
+
+def descendants(root: int) -> list[int]:
+    """The living processes below one, by /proc; those that have ended and wait for their parent are not living."""
+    children: dict[int, list[int]] = {}
+    ended: set[int] = set()
+    for name in os.listdir("/proc"):  # noqa: PTH208 (Path.iterdir makes an object of each)
+        if name.isdigit():
+            with suppress(OSError):
+                state, parent = Path("/proc", name, "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[:2]
+                children.setdefault(int(parent), []).append(int(name))
+                if state in "ZX":
+                    ended.add(int(name))
+    return [pid for pid in _below(root, children) if pid not in ended]
+
+
+def _below(root: int, children: dict[int, list[int]]) -> Collection[int]:
+    found: list[int] = []
+    left = [root]
+    while left:
+        mine = children.get(left.pop(), [])
+        found += mine
+        left += mine
+    return found

@@ -1,0 +1,106 @@
+"""How many ranks this host can take: by memory, by processes, by cores. A typing error must not take a login node down."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from collbench.errors import UsageError
+from collbench.units import format_bytes
+
+MOST_PER_CORE = 16
+TASKS_PER_RANK = 8  # threads count as processes to the kernel: a rank on MPI or Gloo has 7 or 8, measured
+RANK_BYTES = 40 << 20  # that a rank on MPI has alone, measured; buffers come on top and are checked later
+TORCH_RANK_BYTES = 150 << 20  # a rank that has imported torch, measured
+_CGROUPS = Path("/sys/fs/cgroup")
+_PROC = Path("/proc")
+_NO_LIMIT = 1 << 60  # version 1 of cgroups has no word for "none" but a very large number
+
+
+@dataclass(frozen=True)
+class Limit:
+    """So many ranks have room; why: the rest of "N ranks need ..."."""
+
+    ranks: int
+    why: str
+
+
+def refuse_too_many(ranks: int, option: str, *, torch: bool, oversubscribe: bool, cores: int | None = None) -> None:
+    """Raises UsageError where so many ranks do not fit on this host. `option`: what was typed, like "--ranks"."""
+    cores = cores or len(os.sched_getaffinity(0))
+    limits = [*_limits(ranks, TORCH_RANK_BYTES if torch else RANK_BYTES)]
+    narrowest = min(limits, key=lambda limit: limit.ranks)
+    if ranks > max(1, narrowest.ranks):
+        most = max(1, narrowest.ranks if oversubscribe else min(narrowest.ranks, MOST_PER_CORE * cores))
+        raise UsageError(f"{option} {ranks}: {ranks} ranks need {narrowest.why}: start at most {most}")
+    if ranks > MOST_PER_CORE * cores and not oversubscribe:
+        raise UsageError(
+            f"{option} {ranks}: more than {MOST_PER_CORE} ranks per core ({cores} {'core' if cores == 1 else 'cores'} usable here): "
+            f"start at most {MOST_PER_CORE * cores}, or add --oversubscribe"
+        )
+
+
+def _limits(ranks: int, each_bytes: int) -> Iterator[Limit]:
+    free = free_bytes()
+    need = f"about {format_bytes(ranks * each_bytes)} of memory ({format_bytes(each_bytes)} each) and {format_bytes(free)} is available"
+    yield Limit(free // each_bytes, need)
+    for room, where in free_tasks():
+        yield Limit(room // TASKS_PER_RANK, f"about {ranks * TASKS_PER_RANK} processes and threads and {where} leaves {max(0, room)}")
+
+
+def free_bytes(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:
+    """What this host, and each control group of this process, can still give."""
+    lines = (proc / "meminfo").read_text(encoding="ascii").splitlines()
+    found = next((int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")), _NO_LIMIT)
+    pairs = [("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")]
+    rooms = [room for limit, used in pairs for room, _ in _rooms("memory", limit, used, proc, cgroups)]
+    return max(0, min([found, *rooms]))
+
+
+def free_tasks(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> Iterator[tuple[int, str]]:
+    """How many more processes and threads each limit allows, and its name."""
+    for room, file in _rooms("pids", "pids.max", "pids.current", proc, cgroups):
+        yield room, f"the control group's pids.max ({file})"
+    every = int((proc / "loadavg").read_text(encoding="ascii").split()[3].partition("/")[2])
+    for name in ("pid_max", "threads-max"):
+        yield _number(proc / "sys/kernel" / name, _NO_LIMIT) - every, f"kernel.{name}"
+    limit, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+    if os.geteuid() and limit != resource.RLIM_INFINITY:  # the kernel does not hold root to it
+        yield limit - _own_tasks(proc), "ulimit -u"
+
+
+def _rooms(controller: str, limit: str, used: str, proc: Path, cgroups: Path) -> Iterator[tuple[int, Path]]:
+    """What is left in each control group of this process, from its own to the topmost one; both versions of cgroups(7)."""
+    for line in (proc / "self/cgroup").read_text(encoding="utf-8").splitlines():
+        number, controllers, path = line.split(":", 2)
+        if number != "0" and controller not in controllers.split(","):
+            continue
+        top = cgroups / controller if number != "0" else cgroups
+        inside = top / path.lstrip("/")
+        for folder in dict.fromkeys([inside, *(one for one in inside.parents if one.is_relative_to(top)), top]):
+            most, now = _number(folder / limit, _NO_LIMIT), _number(folder / used, 0)
+            if most < _NO_LIMIT:
+                yield most - now, folder / limit
+
+
+def _number(file: Path, otherwise: int) -> int:
+    """The number in a file; `otherwise` where there is none, or the word "max"."""
+    try:
+        return int(file.read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return otherwise
+
+
+def _own_tasks(proc: Path) -> int:
+    """The threads of this user's processes."""
+    user, found = os.getuid(), 0
+    for folder in proc.glob("[0-9]*"):
+        try:
+            if folder.stat().st_uid == user:
+                found += sum(1 for _ in (folder / "task").iterdir())
+        except OSError:
+            continue
+    return found

@@ -1,0 +1,244 @@
+"""Compare the builds of ranks that cannot join: over UDP, apart from the control plane, which differs between builds.
+
+A rank's first message carries its build. Where keys or messages of two builds differ, rank 0 cannot read that message. So a rank that
+nobody welcomes within a second asks here. What this module sends must therefore never change: another form needs another magic.
+
+    datagram   magic, HMAC-SHA256 of the rest with a key of this launch, JSON of at most 1200 bytes
+    call       {"rank", "host", "build", "nonce", "echo", "about"}: from a rank; echo is rank 0's nonce as soon as the rank knows it
+    answer     {"host", "build", "nonce", "echo", "noted"}: from rank 0; nonce is the caller's, echo is rank 0's
+
+A datagram without the launch's secret gets no answer, so a stranger learns nothing, not even that somebody listens. Rank 0 acts only
+on a call that repeats rank 0's own nonce: a recorded one changes nothing. Rank 0 listens only until all ranks have joined.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import re
+import secrets
+import select
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from collbench.launch.build import Build, read_build
+from collbench.world.secret import Secret
+
+_MAGIC = b"collbench build 1\n"
+_MAC_BYTES = 32
+_MOST_BYTES = 1200  # of JSON: with its head less than any path's MTU
+_FIRST_PORT, _PORTS, _APART, _CANDIDATES = 20000, 12000, 1237, 8
+_AGAIN_S, _LOOK_S = 0.25, 0.2
+_HOST = re.compile(r"[0-9A-Za-z._:-]{1,255}")
+_NONCE = re.compile(r"[0-9a-f]{32}")
+
+
+@dataclass(frozen=True)
+class Call:
+    """What a rank sent: its build (None: not readable), and whatever else the command asks of each host."""
+
+    rank: int
+    host: str
+    build: Build | None
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What rank 0 answered; noted: it has taken note of this rank's build."""
+
+    host: str
+    build: Build | None
+    noted: bool
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where rank 0 listens, and where ranks call: all of `addresses`, at a port that the launch fixes or that its secret gives."""
+
+    secret: Secret
+    fixed: int | None
+    addresses: Sequence[str]
+
+    @property
+    def ports(self) -> list[int]:
+        """The UDP ports that rank 0 may listen at, the likeliest first."""
+        seed = int.from_bytes(self.secret.derived("build ports")[:8], "big")
+        drawn = [_FIRST_PORT + (seed + _APART * k) % _PORTS for k in range(_CANDIDATES)]
+        return [self.fixed, *drawn] if self.fixed else drawn
+
+
+class BuildServer:
+    """Rank 0's side: answers every rank of the launch, and gives each call to `take` once, in a thread of its own."""
+
+    def __init__(self, place: Place, me: Call, take: Callable[[Call], None]) -> None:
+        self._keys, self._me, self._take = _Keys.of(place.secret), me, take
+        self._nonce = secrets.token_hex(16)
+        self._seen: set[int] = set()
+        self._stop = threading.Event()
+        bound = (_bound(address, place.ports) for address in place.addresses)
+        self._sockets = [one for one in bound if one]
+        self._thread = threading.Thread(target=self._serve, name="collbench-builds", daemon=True)
+        if self._sockets:
+            self._thread.start()
+
+    def _serve(self) -> None:
+        with ExitStack() as stack, selectors.DefaultSelector() as waiting:  # not select(), which refuses descriptors above 1023
+            for one in self._sockets:
+                waiting.register(stack.enter_context(one), selectors.EVENT_READ, one)
+            while not self._stop.is_set():
+                for key, _ in waiting.select(_LOOK_S):
+                    ours: socket.socket = key.data
+                    with suppress(OSError):  # the answer cannot be sent
+                        datagram, sender = ours.recvfrom(len(_MAGIC) + _MAC_BYTES + _MOST_BYTES + 1)
+                        answer = self._answer(datagram)
+                        if answer:
+                            ours.sendto(answer, sender)
+
+    def _answer(self, datagram: bytes) -> bytes | None:
+        """The answer to a call, or None: it is not from a rank of this launch."""
+        said = _opened(datagram, self._keys.call)
+        call = _call_of(said) if said else None
+        if said is None or call is None:
+            return None
+        fresh = hmac.compare_digest(str(said.get("echo", "")), self._nonce)
+        if fresh and call.rank not in self._seen:
+            self._seen.add(call.rank)
+            self._take(call)
+        told = {"host": self._me.host, "build": _build_of(self._me), "nonce": said["nonce"], "echo": self._nonce, "noted": fresh}
+        return _sealed(told, self._keys.answer)
+
+    def close(self) -> None:
+        """Stops listening."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(2 * _LOOK_S)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def ask(place: Place, me: Call, stop: threading.Event, seconds: float) -> Answer | None:
+    """Call rank 0 until it has noted the call; return its last answer, or None where none came.
+
+    Ends early when `stop` is set.
+    """
+    keys, end = _Keys.of(place.secret), time.monotonic() + seconds
+    nonce, echo, last = secrets.token_hex(16), "", None
+    with _sockets(place.addresses) as open_at:
+        while not stop.is_set() and time.monotonic() < end:
+            told = {"rank": me.rank, "host": me.host, "build": _build_of(me), "nonce": nonce, "echo": echo, "about": dict(me.about)}
+            _send(_sealed(told, keys.call), open_at, place.ports)
+            heard = _heard(open_at, keys.answer, nonce, min(end, time.monotonic() + _AGAIN_S))
+            if heard:
+                last, echo = heard
+                if last.noted:
+                    break
+    return last
+
+
+def _send(datagram: bytes, open_at: Mapping[str, socket.socket], targets: Sequence[int]) -> None:
+    for address, ours in open_at.items():
+        for port in targets:
+            with suppress(OSError):  # no route, or a firewall that says so
+                ours.sendto(datagram, (address, port))
+
+
+def _heard(open_at: Mapping[str, socket.socket], key: bytes, nonce: str, end: float) -> tuple[Answer, str] | None:
+    """The first answer to this nonce, with rank 0's own nonce; None where none comes in time."""
+    while (left := end - time.monotonic()) > 0:
+        ready, _, _ = select.select(list(open_at.values()), [], [], left)
+        for one in ready:
+            with suppress(OSError):
+                said = _opened(one.recv(len(_MAGIC) + _MAC_BYTES + _MOST_BYTES + 1), key)
+                if said and said.get("nonce") == nonce and _fits(_NONCE, said.get("echo")) and _fits(_HOST, said.get("host")):
+                    return Answer(said["host"], read_build(said.get("build")), said.get("noted") is True), said["echo"]
+    return None
+
+
+@dataclass(frozen=True, repr=False)
+class _Keys:
+    """One for each direction: a call that is sent back is not an answer."""
+
+    call: bytes
+    answer: bytes
+
+    @classmethod
+    def of(cls, secret: Secret) -> _Keys:
+        return cls(secret.derived("build call"), secret.derived("build answer"))
+
+
+def _sealed(value: Mapping[str, Any], key: bytes) -> bytes:
+    text = json.dumps(value, separators=(",", ":")).encode()
+    if len(text) > _MOST_BYTES:
+        raise ValueError(f"{len(text)} bytes in one datagram, and {_MOST_BYTES} are the most")
+    return _MAGIC + hmac.digest(key, text, "sha256") + text
+
+
+def _opened(datagram: bytes, key: bytes) -> dict[str, Any] | None:
+    """What a datagram holds; None for anything that this launch's key did not seal."""
+    mac, text = datagram[len(_MAGIC) :][:_MAC_BYTES], datagram[len(_MAGIC) + _MAC_BYTES :]
+    if not datagram.startswith(_MAGIC) or len(text) > _MOST_BYTES or not hmac.compare_digest(mac, hmac.digest(key, text, "sha256")):
+        return None
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _call_of(said: Mapping[str, Any]) -> Call | None:
+    rank, host, about = said.get("rank"), said.get("host"), said.get("about", {})
+    sound = type(rank) is int and 0 < rank < 1 << 24 and _fits(_HOST, host) and _fits(_NONCE, said.get("nonce")) and isinstance(about, dict)
+    return Call(int(rank or 0), str(host), read_build(said.get("build")), about) if sound else None
+
+
+def _build_of(one: Call) -> list[Any]:
+    return one.build.as_json() if one.build else []
+
+
+def _fits(pattern: re.Pattern[str], value: Any) -> bool:
+    return isinstance(value, str) and bool(pattern.fullmatch(value))
+
+
+def _bound(address: str, candidates: Sequence[int]) -> socket.socket | None:
+    """A socket at the first port that is free; None where none is: then only the control plane compares the builds."""
+    for port in candidates:
+        ours = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM)
+        try:
+            if address == "::":
+                ours.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            ours.bind((address, port))
+        except OSError:
+            ours.close()
+        else:
+            return ours
+    return None
+
+
+@contextmanager
+def _sockets(addresses: Sequence[str]) -> Iterator[Mapping[str, socket.socket]]:
+    """One socket for each address, by address."""
+    families = {address: socket.AF_INET6 if ":" in address else socket.AF_INET for address in addresses}
+    with ExitStack() as stack:
+        yield {address: stack.enter_context(socket.socket(family, socket.SOCK_DGRAM)) for address, family in families.items()}
+
+
+def addresses_of(places: Sequence[str]) -> list[str]:
+    """The addresses in places such as "tcp://10.0.0.1:20000"; loopback where ranks meet on one host only."""
+    return list(dict.fromkeys(_addresses(places))) or ["127.0.0.1"]
+
+
+def _addresses(places: Sequence[str]) -> Iterator[str]:
+    for place in places:
+        if place.startswith("tcp://"):
+            yield place.removeprefix("tcp://").rpartition(":")[0].strip("[]")

@@ -1,0 +1,101 @@
+"""How many ranks a host can take, by invented limits; and that a command line is refused before anything starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from collbench.errors import UsageError
+from collbench.launch import limits
+from collbench.launch.limits import Limit, free_bytes, free_tasks, refuse_too_many
+from tests.cli.command import run
+
+MANY = Limit(1 << 40, "nothing")
+
+
+def refused(ranks: int, *found: Limit, oversubscribe: bool = False, cores: int = 2, monkeypatch: pytest.MonkeyPatch) -> str | None:
+    monkeypatch.setattr(limits, "_limits", lambda *_: iter([MANY, *found]))
+    try:
+        refuse_too_many(ranks, "--ranks", torch=False, oversubscribe=oversubscribe, cores=cores)
+    except UsageError as error:
+        return str(error)
+    return None
+
+
+def test_16_ranks_per_core_are_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert refused(32, monkeypatch=monkeypatch) is None
+    assert refused(33, oversubscribe=True, monkeypatch=monkeypatch) is None
+    assert refused(33, monkeypatch=monkeypatch) == (
+        "--ranks 33: more than 16 ranks per core (2 cores usable here): start at most 32, or add --oversubscribe"
+    )
+
+
+def test_no_option_overrides_memory_and_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    narrow = Limit(50, "more than there is")
+    assert refused(51, narrow, oversubscribe=True, monkeypatch=monkeypatch) == (
+        "--ranks 51: 51 ranks need more than there is: start at most 50"
+    )
+    assert refused(51, narrow, monkeypatch=monkeypatch) == "--ranks 51: 51 ranks need more than there is: start at most 32"
+    assert refused(1, Limit(0, "more"), monkeypatch=monkeypatch) is None  # what one process needs is not for this to judge
+
+
+def system(folder: Path, groups: str, **files: str) -> tuple[Path, Path]:
+    """A /proc and a /sys/fs/cgroup with these files, `__` for `/`."""
+    proc, cgroups = folder / "proc", folder / "cgroup"
+    common = {
+        "proc/self/cgroup": groups,
+        "proc/meminfo": "MemTotal: 100 kB\nMemAvailable:   4096 kB\n",
+        "proc/loadavg": "0.1 0.2 0.3 1/200 4711",
+        "proc/sys/kernel/pid_max": "32768",
+        "proc/sys/kernel/threads-max": "1000",
+    }
+    for name, text in (common | {name.replace("__", "/"): text for name, text in files.items()}).items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return proc, cgroups
+
+
+def test_the_kernels_limits_count_what_runs_already(tmp_path: Path) -> None:
+    rooms = {where: room for room, where in free_tasks(*system(tmp_path, "0::/\n"))}
+    assert rooms["kernel.pid_max"] == 32568 and rooms["kernel.threads-max"] == 800
+    assert free_bytes(*system(tmp_path, "0::/\n")) == 4 << 20
+
+
+def test_each_control_group_up_to_the_topmost_counts(tmp_path: Path) -> None:
+    proc, cgroups = system(
+        tmp_path, "0::/jobs/one\n", **{
+            "cgroup__jobs__one__pids.max": "max\n", "cgroup__jobs__one__pids.current": "7\n", "cgroup__jobs__pids.max": "40\n",
+            "cgroup__jobs__pids.current": "10\n",
+            "cgroup__jobs__one__memory.max": "2097152", "cgroup__jobs__one__memory.current": "1048576",
+        },
+    )  # fmt: skip
+    assert (30, f"the control group's pids.max ({cgroups}/jobs/pids.max)") in list(free_tasks(proc, cgroups))
+    assert free_bytes(proc, cgroups) == 1 << 20
+
+
+def test_version_1_of_control_groups_counts_too(tmp_path: Path) -> None:
+    proc, cgroups = system(
+        tmp_path, "8:pids:/job\n4:cpu,memory:/job\n0::/\n", **{
+            "cgroup__pids__job__pids.max": "20", "cgroup__pids__job__pids.current": "5",
+            "cgroup__memory__memory.limit_in_bytes": "9223372036854771712",
+            "cgroup__memory__job__memory.limit_in_bytes": "3145728", "cgroup__memory__job__memory.usage_in_bytes": "1048576",
+        },
+    )  # fmt: skip
+    assert min(room for room, _ in free_tasks(proc, cgroups)) == 15
+    assert free_bytes(proc, cgroups) == 2 << 20
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    (["--ranks", "100000", "--backend", "socket"], "--ranks 100000: 100000 ranks need about "),
+    (["--ranks", "100000", "--backend", "mpi", "--oversubscribe"], "--ranks 100000: 100000 ranks need about "),
+    (["--ranks", "999", "--backend", "socket"], "--ranks 999: "),
+])  # fmt: skip
+def test_too_many_are_refused_before_anything_starts(words: list[str], said: str, tmp_path: Path) -> None:
+    done = run(tmp_path, "p2p", *words, timeout=20)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"collbench: {said}") and "start at most " in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_virtual_ranks_need_no_processes(tmp_path: Path) -> None:
+    assert run(tmp_path, "allreduce", "--backend", "simulated", "--ranks", "64", "--sizes", "8", "--max-time", "0.01").returncode == 0

@@ -1,0 +1,118 @@
+"""Ranks that cannot join compare their builds over UDP; a stranger gets no answer, and a recorded call changes nothing."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from collbench.launch.build import Build
+from collbench.world import builds
+from collbench.world.builds import BuildServer, Call, Place, addresses_of, ask
+from collbench.world.secret import Secret
+
+OURS, THEIRS = Build(1, "0.1.0", "abc"), Build(2, "0.2.0", "def")
+MAGIC = b"collbench build 1\n"
+NOBODY_S = 0.4
+
+
+def place() -> Place:
+    return Place(Secret(secrets.token_bytes(32), "a test"), None, ["127.0.0.1"])
+
+
+@pytest.fixture
+def here() -> Place:
+    return place()
+
+
+@pytest.fixture
+def calls(here: Place) -> Iterator[list[Call]]:
+    taken: list[Call] = []
+    with BuildServer(here, Call(0, "n1", OURS), taken.append):
+        yield taken
+
+
+def rank_1(where: Place, seconds: float = 5.0) -> builds.Answer | None:
+    return ask(where, Call(1, "n2", THEIRS, {"python": "3.12"}), threading.Event(), seconds)
+
+
+def test_both_sides_learn_the_other_build(here: Place, calls: list[Call]) -> None:
+    assert rank_1(here) == builds.Answer("n1", OURS, noted=True)
+    assert calls == [Call(1, "n2", THEIRS, {"python": "3.12"})]
+
+
+def test_a_rank_that_asks_again_is_noted_once(here: Place, calls: list[Call]) -> None:
+    assert rank_1(here) and rank_1(here)
+    assert len(calls) == 1
+
+
+def test_a_port_that_the_launch_fixes_comes_first(here: Place) -> None:
+    with closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    fixed = Place(here.secret, port, here.addresses)
+    assert fixed.ports == [port, *here.ports]
+    with BuildServer(fixed, Call(0, "n1", OURS), lambda _: None):
+        assert rank_1(fixed)
+
+
+def test_a_taken_port_is_passed_over(here: Place) -> None:
+    with closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as other:
+        other.bind(("127.0.0.1", here.ports[0]))
+        with BuildServer(here, Call(0, "n1", OURS), lambda _: None):
+            assert rank_1(here)
+
+
+def test_another_secret_gets_no_answer(here: Place, calls: list[Call]) -> None:
+    stranger = Place(place().secret, here.ports[0], here.addresses)
+    assert rank_1(stranger, NOBODY_S) is None and calls == []
+
+
+@pytest.mark.parametrize("datagram", [b"", MAGIC, MAGIC + bytes(64), b"\xff\0\0\0\0\0\0\0\1\x7f", bytes(2000)])
+def test_what_is_not_sealed_gets_no_answer(datagram: bytes, here: Place, calls: list[Call]) -> None:
+    with closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as stranger:
+        stranger.settimeout(NOBODY_S)
+        stranger.sendto(datagram, ("127.0.0.1", here.ports[0]))
+        with pytest.raises(TimeoutError):
+            stranger.recvfrom(4096)
+    assert calls == [] and rank_1(here)  # and the server goes on
+
+
+def recorded(where: Place, said: dict[str, object]) -> bytes:
+    return builds._sealed(said, where.secret.derived("build call"))
+
+
+def test_a_recorded_call_is_answered_but_not_noted(here: Place, calls: list[Call]) -> None:
+    """It names the nonce of another start, so it may be as old as it likes: no launch ends for it."""
+    old = recorded(here, {"rank": 1, "host": "n2", "build": THEIRS.as_json(), "nonce": "a" * 32, "echo": "b" * 32, "about": {}})
+    with closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as stranger:
+        stranger.settimeout(5)
+        stranger.sendto(old, ("127.0.0.1", here.ports[0]))
+        answer = stranger.recv(4096)
+    assert json.loads(answer[len(MAGIC) + 32 :])["noted"] is False
+    assert calls == []
+
+
+@pytest.mark.parametrize("bad", [{"rank": 0}, {"rank": "1"}, {"rank": True}, {"host": "\x1b[2Jn2"}, {"nonce": "short"}, {"about": []}])
+def test_a_sealed_call_that_is_not_sound_gets_no_answer(bad: dict[str, object], here: Place, calls: list[Call]) -> None:
+    said = {"rank": 1, "host": "n2", "build": THEIRS.as_json(), "nonce": "a" * 32, "echo": "", "about": {}} | bad
+    with closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as rank:
+        rank.settimeout(NOBODY_S)
+        rank.sendto(recorded(here, said), ("127.0.0.1", here.ports[0]))
+        with pytest.raises(TimeoutError):
+            rank.recvfrom(4096)
+    assert calls == []
+
+
+def test_nobody_answers_where_rank_0_is_not(here: Place) -> None:
+    assert rank_1(here, NOBODY_S) is None
+
+
+def test_places_give_their_addresses_once() -> None:
+    assert addresses_of(["ipc://@x", "tcp://10.0.0.1:20000", "tcp://10.0.0.1:20001", "tcp://[fd00::1]:1"]) == ["10.0.0.1", "fd00::1"]
+    assert addresses_of(["ipc:///tmp/x"]) == ["127.0.0.1"]
