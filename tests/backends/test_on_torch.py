@@ -1,11 +1,14 @@
 """How torch is loaded, without looks for garbage meanwhile and exempt from them afterwards; and where its store listens."""
 
 import gc
+import json
 import os
 import socket
+import subprocess
 import sys
 from contextlib import suppress
 from datetime import timedelta
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -14,6 +17,8 @@ import pytest
 from collbench.addresses import is_own
 from collbench.backends import on_torch
 from collbench.backends.on_torch import load_torch, store_of
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("looked", [True, False])
@@ -34,10 +39,24 @@ def test_where_it_does_not_load_the_collector_looks_again(monkeypatch):
     assert gc.isenabled()
 
 
-def listening_at(port):
-    """The addresses at which this process listens at a port, as /proc/self/net/tcp and tcp6 have them; 0A is TCP_LISTEN."""
-    lines = [line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/self/net/{name}").read_text().splitlines()[1:]]
-    return [fields[1].partition(":")[0] for fields in lines if fields[3] == "0A" and int(fields[1].rpartition(":")[2], 16) == port]
+# A process of its own: torch must not be loaded into that of the tests.
+STORE = """
+import json, sys
+from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
+import torch.distributed as dist
+from collbench.backends.on_torch import store_of
+
+address = sys.argv[1]
+world = SimpleNamespace(rank=0, size=2, members=[SimpleNamespace(address=address)], decide=lambda value, what: value)
+store = store_of("gloo", world, timedelta(seconds=10))
+other = dist.TCPStore(address, store.port, None, is_master=False, timeout=timedelta(seconds=10))
+other.set("key", "value")
+lines = [line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/self/net/{name}").read_text().splitlines()[1:]]
+listening = [fields[1] for fields in lines if fields[3] == "0A" and int(fields[1].rpartition(":")[2], 16) == store.port]  # TCP_LISTEN
+print(json.dumps([store.get("key").decode(), [each.partition(":")[0] for each in listening]]))
+"""
 
 
 def world_at(address):
@@ -45,16 +64,13 @@ def world_at(address):
     return SimpleNamespace(rank=0, size=2, members=[SimpleNamespace(address=address)], decide=lambda value, what: value)
 
 
+@pytest.mark.skipif(find_spec("torch") is None, reason="no torch beside this Python")
 @pytest.mark.parametrize(("address", "raw"), [("127.0.0.1", "0100007F"), ("::1", "00000000000000000000000001000000")])
 def test_the_store_listens_at_one_address(address, raw):
-    dist = pytest.importorskip("torch.distributed")
     if not is_own(address):
         pytest.skip(f"{address} is not an address of this machine")
-    store = store_of("gloo", world_at(address), timedelta(seconds=10))
-    assert listening_at(store.port) == [raw]
-    other = dist.TCPStore(address, store.port, None, is_master=False, timeout=timedelta(seconds=10))
-    other.set("key", "value")
-    assert store.get("key") == b"value"
+    done = subprocess.run([sys.executable, "-c", STORE, address], capture_output=True, text=True, timeout=60, check=True, cwd=ROOT)
+    assert json.loads(done.stdout) == ["value", [raw]]
 
 
 @pytest.mark.parametrize(("takes", "how"), [("libuv", {}), ("sockets", {"use_libuv": False}), ("none", None)])
