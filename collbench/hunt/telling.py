@@ -24,14 +24,10 @@ _MANY_PATHS, _OF_PLACES = 3, 4  # so many, and of more places one for each four,
 
 
 def suspects(check: CrossCheck, names: Sequence[str]) -> list[Suspect]:
-    """Of every case; a path that turned out to be slow instead of a place is one of its own, unless it was one already."""
+    """Return the suspects of all cases; paths of a place that is confirmed are left out."""
     places = [case.suspect(names) for case in check.places]
     confirmed = {each.places[0] for each in places if each.state == CONFIRMED}
     paths: dict[tuple[int, ...], Suspect] = {case.places: case.suspect(names) for case in check.paths if not confirmed & set(case.places)}
-    for case in check.places:
-        path = case.path(names)
-        if path is not None and (path.places not in paths or paths[path.places].state != CONFIRMED):
-            paths[path.places] = path
     return [*places, *_exceptions(list(paths.values()), len(names))]
 
 

@@ -53,9 +53,10 @@ def test_a_suspect_says_with_whom_it_was_slow_and_against_what() -> None:
     (found,) = played(MadeUp(16).node(5)).result.of(CONFIRMED)
     assert found.ratio == pytest.approx(0.5, rel=0.05)
     assert found.low is not None and found.high is not None and found.low < 0.5 < found.high < 0.6
-    assert len(found.partners) == 2 and 5 not in found.partners
+    assert len(found.partners) >= 2 and 5 not in found.partners
     assert found.evidence[0].startswith("the sweep: sends and receives at ") and "(8 of 8 partners)" in found.evidence[0]
-    assert all("pairs of places that are well at the same time" in sentence for sentence in found.evidence[1:])
+    assert all("pairs of places that are well at the same time" in sentence for sentence in found.evidence[1:-1])
+    assert found.evidence[-1] == "slow in 3 of 3 rounds, 0 of 21 control pairs as slow"
 
 
 def test_every_suspect_is_measured_again_with_two_who_are_well_beside_controls() -> None:
@@ -63,7 +64,7 @@ def test_every_suspect_is_measured_again_with_two_who_are_well_beside_controls()
     asks = [ask for ask in played(made).asks if ask.stage == "cross-check"]
     with_well = {(place, other) for ask in asks for pair in ask.groups for place, other in (pair, pair[::-1]) if place in {3, 9, 12}}
     for place in (3, 9, 12):
-        assert len({other for who, other in with_well if who == place} - {3, 9, 12}) == 2
+        assert len({other for who, other in with_well if who == place} - {3, 9, 12}) >= 2
     assert all(any(not {3, 9, 12} & set(pair) for pair in ask.groups) for ask in asks)
     assert all(ask.kind == PAIRS for ask in asks)
 
@@ -194,7 +195,7 @@ def test_wrong_data_is_told() -> None:
     made = MadeUp(8).node(2)
     made.corrupting = {2}
     (found,) = played(made).result.of(CONFIRMED)
-    assert found.evidence[-1] == "node002: elements arrived wrong in 9 of the 9 measurements it was in"
+    assert found.evidence[-1] == "node002: elements arrived wrong in 12 of the 12 measurements it was in"
 
 
 def test_a_sentence_of_figures_without_any_to_compare_with_says_so() -> None:
