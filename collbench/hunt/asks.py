@@ -24,7 +24,7 @@ class Ask:
     groups  of places; of PAIRS and NIC two each, the lower first
     why     for the log: "round 3 of 8", "3 suspects with two partners that are well"
     stage   "sweep", "cross-check", "growing", "isolation": rounds are counted by it
-    pause_s seconds to wait before the round: rounds that repeat a measurement are apart in time, so that a short disturbance reaches one of them
+    pause_s seconds to wait before the round: rounds that repeat a measurement are apart in time, so a short disturbance reaches one of them
     """
 
     kind: str

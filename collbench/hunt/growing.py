@@ -222,7 +222,9 @@ class _Growing:
     def _name(self, hint: Hint, size: int) -> None:
         """Add the hint with its reason."""
         times = 1 + _CONFIRMATIONS
-        slow = f"{times} groups of {size} were slow with it, the last one at {hint.ratio:.0%} of the bus bandwidth of others at the same time"
+        slow = (
+            f"{times} groups of {size} were slow with it, the last one at {hint.ratio:.0%} of the bus bandwidth of others at the same time"
+        )
         well = self.well.get(hint.places[0])
         alone = "all of its partners were well without it" + (f", and in groups of {well} it was as fast as the others" if well else "")
         self.hints.append(replace(hint, why=f"{slow}; {alone}", evidence=(slow, alone)))

@@ -41,7 +41,7 @@ def promise(n: int, options: Options) -> int:
 
 
 def cross_check_rounds(n: int) -> int:
-    """Return how many rounds may measure suspects of n places again: with few places a round has few controls, and more rounds are needed."""
+    """Return how many rounds may measure suspects of n places again: more for few places, where a round has few controls."""
     return next(rounds for most, rounds in _CROSS_CHECK_ROUNDS if n < most)
 
 

@@ -190,19 +190,15 @@ class PlaceCase:
 
     def _reason(self, state: str, names: Sequence[str]) -> list[str]:
         """What the trials add up to."""
-        if state == CONFIRMED:
-            return [self.repeats.sentence()]
-        if state == CLEARED and self.slow_with_all:
-            return ["slower again, but by less than is worth a word"]
         if state != INCONCLUSIVE:
-            return []
+            slower = "slower again, but by less than is reported"
+            return [self.repeats.sentence()] if state == CONFIRMED else [slower] if self.slow_with_all else []
         fast = [partner for partner, how in self.partners(well=False).items() if how == FAST]
         if self.slow_with_all and fast:
             return [f"as fast with {_listed(fast, names)} as others are with one another: so are the places of a smaller part of a network"]
-        if self.slow_with_all and (self.in_a_part or self.like_others):
-            return [_PARTS] if self.in_a_part else [LIKE_OTHERS]
         if self.slow_with_all:
-            return [self.repeats.sentence(), self.repeats.reason()]
+            counted = [self.repeats.sentence(), self.repeats.reason()]
+            return [_PARTS] if self.in_a_part else [LIKE_OTHERS] if self.like_others else counted
         if len(self.partners()) < _ENOUGH:
             return ["it could not be measured again with two partners that are known to be well"]
         return ["slow with some partners that are well, and not, or not clearly, with others"]

@@ -124,10 +124,11 @@ def _is_verdict(verdict: Any, places: int) -> bool:
     if not isinstance(verdict, dict) or verdict.get("result") not in RESULTS or not _words(verdict.get("notes")):
         return False
     known = verdict.get("suspects")
-    return isinstance(known, list) and all(_is_suspect(each, places) for each in known)
+    return isinstance(known, list) and all(is_suspect(each, places) for each in known)
 
 
-def _is_suspect(value: Any, places: int) -> bool:
+def is_suspect(value: Any, places: int) -> bool:
+    """Whether a JSON value has what is shown of a suspect, of so many places."""
     if not isinstance(value, dict) or value.get("state") not in STATES:
         return False
     where = [value.get("places"), value.get("partners")]

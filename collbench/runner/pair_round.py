@@ -17,7 +17,7 @@ from collbench.operations.p2p_latency import P2P_LATENCY
 from collbench.operations.plan import Sweep
 from collbench.operations.tournament import Pair, Round
 from collbench.results.pairs import PairRound
-from collbench.runner.disturbance import Disturbance, watched
+from collbench.runner.disturbance import watched
 from collbench.runner.one_cell import Ready, Stage, prepare_over, release, verify_cell
 from collbench.runner.pair_places import PairsRequest, Places
 from collbench.runner.shortly import time_shortly
@@ -112,7 +112,11 @@ def play(court: Court, number: int, pairs: Round, again: bool = False) -> Iterat
     known = [each for each in times if each]
     if len(known) == len(times):
         disturbed = [watch.of([*court.places.ranks[a], *court.places.ranks[b]]) for a, b in pairs]
-        yield _round(court, number, pairs, again, known, disturbed)
+        yield replace(
+            _round(court, number, pairs, again, known),
+            cpu_wait=tuple(round(each.cpu_wait, 4) for each in disturbed),
+            flipped=tuple(each.flipped for each in disturbed),
+        )
 
 
 def _measure_all(court: Court, pairs: Round, times: list[_Times | None]) -> str | None:
@@ -178,9 +182,7 @@ def _figure(samples: NDArray[np.float64]) -> tuple[float | None, _Interval]:
     return known.value, _NOTHING if samples.min() == samples.max() else (known.ci_low, known.ci_high)
 
 
-def _round(
-    court: Court, number: int, pairs: Sequence[Pair], again: bool, times: Sequence[_Times], disturbed: Sequence[Disturbance]
-) -> PairRound:
+def _round(court: Court, number: int, pairs: Sequence[Pair], again: bool, times: Sequence[_Times]) -> PairRound:
     latency, forward, backward = times
     wrong = [sum(each) for each in zip(*(one.wrong for one in times), strict=True)]
     flags = dict.fromkeys((*court.flags, *(["pairs_at_once"] if len(pairs) > 1 else []), *(flag for one in times for flag in one.flags)))
@@ -188,5 +190,4 @@ def _round(
         number, tuple(pairs), latency.seconds, latency.intervals, forward.seconds, forward.intervals, backward.seconds, backward.intervals,
         tuple(wrong if court.asked.launch.check else [None] * len(pairs)), (None,) * len(pairs), (latency.n, forward.n, backward.n), again,
         tuple(flags), tuple(next(filter(None, details), None) for details in zip(*(one.wrong_detail for one in times), strict=True)),
-        tuple(round(each.cpu_wait, 4) for each in disturbed), tuple(each.flipped for each in disturbed),
     )  # fmt: skip
