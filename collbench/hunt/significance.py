@@ -5,7 +5,7 @@ the suspect's pair is measured at the same time as control pairs of healthy plac
 - In nearly all rounds the suspect is slower than usual by more than half of its depth, and the controls are not. Fisher's exact test on
   these counts needs no model of the noise: if the suspect is healthy, its figures and the controls' are exchangeable. Its probability must
   be below `CHANCE`, shared by all suspects that are measured again (Bonferroni). With one control per round that takes 7 rounds or more,
-  with three controls 5, with seven or more 4 or 3.
+  with three controls 5, with seven or more 3.
 - The 95 % interval of the depth over the rounds (Student's t, the wider of the suspect's and the controls' scatter) is above the smallest
   slowdown that is reported.
 - Time that ranks spent waiting for a CPU does not explain the slowness: such rounds count as not slow. Rounds in which the state probe
