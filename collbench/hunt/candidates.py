@@ -122,8 +122,10 @@ def from_hints(hints: Sequence[Hint], n: int, lost: Sequence[int] = ()) -> Seen:
 
 def _fewer(places: Sequence[Candidate], n: int) -> tuple[Candidate, ...]:
     """Without the doubtful ones that would leave no majority to measure against."""
-    sure = sum(not each.doubtful for each in places)
-    kept = [each for each in places if each.doubtful][: max(0, (n - 1) // 2 - sure)]
+    sure = {each.places for each in places if not each.doubtful}
+    doubtful = dict.fromkeys(each.places for each in places if each.places not in sure)
+    room = list(doubtful)[: max(0, (n - 1) // 2 - len(sure))]
+    kept = [each for each in places if each.doubtful and (each.places in sure or each.places in room)]
     return tuple(each for each in places if not each.doubtful or each in kept)
 
 
@@ -219,12 +221,16 @@ def _well(views: Sequence[View], n: int, out: set[int]) -> tuple[int, ...]:
 
 
 def _once(found: Sequence[Candidate]) -> tuple[Candidate, ...]:
-    """One of each place or path: what stands out most, by what is noticeable of its kind; its sentence tells of the others."""
-    kept: dict[tuple[int, ...], Candidate] = {}
+    """Return one candidate for the bandwidth and one for the latency of each place or path: the one that stands out most.
+
+    Each is judged by its own rounds, so that a latency that comes and goes does not hide a bandwidth that is low.
+    """
+    kept: dict[tuple[tuple[int, ...], bool], Candidate] = {}
     for each in sorted(found, key=lambda each: -each.depth / each.least):
-        first = kept.setdefault(each.places, each)
+        key = each.places, LATENCY in each.ways
+        first = kept.setdefault(key, each)
         if first is not each:
-            kept[each.places] = replace(first, why=f"{first.why}; {each.why.removeprefix('the sweep: ')}")
+            kept[key] = replace(first, why=f"{first.why}; {each.why.removeprefix('the sweep: ')}")
     return tuple(sorted(kept.values(), key=lambda each: -each.depth))
 
 

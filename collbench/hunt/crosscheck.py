@@ -80,12 +80,12 @@ class CrossCheck:
 
     def _add_paths(self) -> None:
         """Add the paths that turn out to be slow instead of a place; they need rounds of their own."""
-        known = {case.places for case in self.paths}
+        known = {(case.places, LATENCY in case.candidate.ways) for case in self.paths}
         for case in self.places:
             path = None if self._wants(case) else case.path(self.book.names)
-            if path is not None and path.places not in known:
+            if path is not None and (key := (path.places, LATENCY in path.ways)) not in known:
                 self.paths.append(PathCase(path))
-                known.add(self.paths[-1].places)
+                known.add((self.paths[-1].places, key[1]))
         self._share_chance()
 
     def _round(self, wishes: Sequence[Wish]) -> Generator[Ask, Answer, None]:
@@ -97,11 +97,21 @@ class CrossCheck:
         figures = dict(zip(groups, answer.figures, strict=True))
         measured: list[Measured] = [(pair, figures[pair]) for pair in controls if figures[pair].speed is not None]
         self.scale.learn(measured)
+        added: set[tuple[int, int, int]] = set()
         for wish, pair in zip(wishes, pairs, strict=True):
-            noise = _noise(wish.case.candidate)
-            wish.case.add(self.scale.trial(wish.place, (pair, figures[pair]), measured, wish.well, noise))
+            for case in self._cases_of(wish):
+                if (key := (id(case), wish.place, wish.partner)) not in added:
+                    added.add(key)
+                    case.add(self.scale.trial(wish.place, (pair, figures[pair]), measured, wish.well, _noise(case.candidate)))
         self._tell_parts()
         self._add_paths()
+
+    def _cases_of(self, wish: Wish) -> Sequence[Case]:
+        """The cases that a measurement serves: a place's bandwidth and its latency, and so for a path."""
+        inside = wish.case.candidate.inside
+        if isinstance(wish.case, PlaceCase):
+            return [case for case in self.places if case.place == wish.case.place and case.candidate.inside == inside]
+        return [case for case in self.paths if case.places == wish.case.places and case.candidate.inside == inside]
 
     def _tell_parts(self) -> None:
         """Suspects that are fast with one another make a part of the network: others may be in a part of their own.
@@ -145,12 +155,14 @@ class CrossCheck:
 
     def _open_paths(self) -> list[PathCase]:
         """Paths whose slowness neither end explains: those of a candidate wait until it is cleared."""
-        state = {case.place: None if self._wants(case) else case.state() for case in self.places}
-        waits = {place for place, told in state.items() if told is None or told == CONFIRMED}
+        waits = {case.place for case in self.places if self._wants(case) or case.state() == CONFIRMED}
         return [path for path in self.paths if not waits & set(path.places)]
 
     def _wants(self, case: PlaceCase) -> bool:
-        """Whether its state may still change; where nobody is left to meet it is what it is."""
+        """Whether its state may still change, and matters: not of a place that is confirmed already for its bandwidth or latency."""
+        others = [each for each in self.places if each.place == case.place and each is not case]
+        if any(each.state() == CONFIRMED for each in others):
+            return False
         met = {each for each in self.found.well if each != case.place} <= case.tried
         return case.once_more is not None or (case.needs_well and not met) or case.needs_rounds
 

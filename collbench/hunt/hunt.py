@@ -152,7 +152,7 @@ class _Hunt:
     def _too_many(self, found: Seen) -> str | None:
         """Why nobody can be accused, where those who are well are no majority to measure against."""
         n = len(self.names) - len(self._untold())
-        slow = len(found.places)
+        slow = len({each.places for each in found.places})
         if n < few.LEAST_PLACES:
             return f"only {n} of {len(self.names)} places give figures with enough others: too few to tell a sick one from the others"
         if slow and (len(found.well) < 2 or 2 * slow >= n):

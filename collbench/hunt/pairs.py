@@ -25,7 +25,8 @@ def judge(matrix: PairMatrix, rounds: Sequence[PairRound], seed: int) -> Generat
     that are not in the list were not measured again.
     """
     found = candidates.seen(matrix)
-    if matrix.n < LEAST_PLACES or len(found.well) < 2 or 2 * len(found.places) >= matrix.n:
+    slow = {each.places for each in found.places}
+    if matrix.n < LEAST_PLACES or len(found.well) < 2 or 2 * len(slow) >= matrix.n:
         return []
     book = Book(matrix.places, [(Ask(PAIRS, one.pairs, ""), answer_of(one.pairs, [one], matrix.size_bytes)) for one in rounds])
     hosts = hosts_of(matrix.places)

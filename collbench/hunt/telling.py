@@ -25,10 +25,20 @@ _MANY_PATHS, _OF_PLACES = 3, 4  # so many, and of more places one for each four,
 
 def suspects(check: CrossCheck, names: Sequence[str]) -> list[Suspect]:
     """Return the suspects of all cases; paths of a place that is confirmed are left out."""
-    places = [case.suspect(names) for case in check.places]
+    places = _worst([case.suspect(names) for case in check.places])
     confirmed = {each.places[0] for each in places if each.state == CONFIRMED}
-    paths: dict[tuple[int, ...], Suspect] = {case.places: case.suspect(names) for case in check.paths if not confirmed & set(case.places)}
-    return [*places, *_exceptions(list(paths.values()), len(names))]
+    paths = _worst([case.suspect(names) for case in check.paths if not confirmed & set(case.places)])
+    return [*places, *_exceptions(paths, len(names))]
+
+
+def _worst(found: Sequence[Suspect]) -> list[Suspect]:
+    """Return one suspect for each place or path that was judged by its bandwidth and by its latency: confirmed before inconclusive."""
+    kept: dict[tuple[int, ...], Suspect] = {}
+    for each in sorted(found, key=lambda each: (_ORDER[each.state], each.kind == "latency")):
+        first = kept.setdefault(each.places, each)
+        if first is not each and each.state == CONFIRMED:
+            kept[each.places] = replace(first, evidence=(*first.evidence, *each.evidence))
+    return [kept[places] for places in dict.fromkeys(each.places for each in found)]
 
 
 def _exceptions(paths: list[Suspect], n: int) -> list[Suspect]:

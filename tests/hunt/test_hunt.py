@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from collbench.errors import UsageError
-from collbench.hunt.asks import PAIRS, Ask, Figure, Options
+from collbench.hunt.asks import PAIRS, Answer, Ask, Figure, Options
 from collbench.hunt.hunt import hunt, promise
 from collbench.hunt.trials import Trial
 from collbench.hunt.verdict import CLEARED, CONFIRMED, INCONCLUSIVE, Verdict
@@ -113,6 +114,24 @@ def test_a_path_is_confirmed_and_its_ends_are_not() -> None:
     assert found.ratio == pytest.approx(0.5, rel=0.05)
     assert any(sentence.startswith("node001 again with ") for sentence in found.evidence)
     assert any(sentence.startswith("node004 again with ") for sentence in found.evidence)
+
+
+class LatencyOfTheSweep(MadeUp):
+    """In the sweep the small messages of one place take twenty times as long; afterwards they do not."""
+
+    place = 0
+
+    def answer(self, ask: Ask) -> Answer:
+        answer, slow = super().answer(ask), ask.stage == "sweep"
+        figures = zip(ask.groups, answer.figures, strict=True)
+        return Answer(tuple(replace(f, latency_s=20 * (f.latency_s or 0)) if slow and self.place in pair else f for pair, f in figures))
+
+
+@pytest.mark.parametrize("n", [4, 8])
+def test_a_latency_that_comes_and_goes_does_not_hide_half_the_rate(n: int) -> None:
+    verdict = played(LatencyOfTheSweep(n, 3).node(0)).result
+    assert confirmed(verdict) == nodes(0)
+    assert [each.places for each in verdict.suspects].count((0,)) == 1
 
 
 def test_a_node_a_latency_and_a_path_at_once() -> None:
