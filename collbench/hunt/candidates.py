@@ -30,6 +30,7 @@ _DOES = {(SENDS, RECEIVES): "sends and receives", (SENDS,): "sends", (RECEIVES,)
 _FAST = 0.5  # of the depth: who lags less is as fast as the others
 _DOUBTFUL = 0.5  # of the effect from which a place is named: who lags more is no partner to measure against
 _ALL_MEET = 8
+_LEAST_WELL = 3  # a partner and a control pair
 _WORST = 4  # one in so many places
 _INSIDE = "inside its host"
 
@@ -77,23 +78,29 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Seen:
-    """What the sweep came to. well: places to measure against; middle: the usual speed of a pair, bytes per second."""
+    """What the sweep came to.
+
+    well      places to measure against; middle: the usual speed of a pair, bytes per second
+    deferred  candidates that are not measured again: with them too few places would be left to measure a slow bandwidth against
+    """
 
     places: tuple[Candidate, ...]
     paths: tuple[Candidate, ...]
     well: tuple[int, ...]
     middle: float | None = None
+    deferred: tuple[Candidate, ...] = ()
 
 
 def seen(matrix: PairMatrix, lost: Sequence[int] = ()) -> Seen:
     """Candidates of a matrix of pairs, the deepest first, and who is well: neither slow nor lost, the best known first."""
     views = PairEffects(matrix).views
     places = _fewer(_once([each for view in views for each in _places(view) if each.places[0] not in lost]), matrix.n)
+    places, deferred = _bandwidth_first(places, matrix.n - len(lost))
     paths = _once([each for view in views for each in _paths(view) if not set(each.places) & set(lost)])
     out = {each.places[0] for each in places} | set(lost)
     bandwidth = [view for view in views if view.quantity == "bandwidth"]
     middle = exp(bandwidth[0].fit.middle) if bandwidth else None
-    return Seen(places, paths, _well(views, matrix.n, out), middle)
+    return Seen(places, paths, _well(views, matrix.n, out), middle, deferred)
 
 
 def from_hints(hints: Sequence[Hint], n: int, lost: Sequence[int] = ()) -> Seen:
@@ -118,6 +125,14 @@ def from_hints(hints: Sequence[Hint], n: int, lost: Sequence[int] = ()) -> Seen:
     places = _once(found)
     out = {each.places[0] for each in places} | set(lost)
     return Seen(places, (), tuple(place for place in range(n) if place not in out))
+
+
+def _bandwidth_first(places: tuple[Candidate, ...], n: int) -> tuple[tuple[Candidate, ...], tuple[Candidate, ...]]:
+    """Return the candidates, and those for their latency alone where both kinds together leave too few healthy places of n."""
+    slow = {each.places for each in places if LATENCY not in each.ways}
+    if not slow or n - len({each.places for each in places}) >= _LEAST_WELL:
+        return places, ()
+    return tuple(each for each in places if each.places in slow), tuple(each for each in places if each.places not in slow)
 
 
 def _fewer(places: Sequence[Candidate], n: int) -> tuple[Candidate, ...]:

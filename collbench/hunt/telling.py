@@ -12,11 +12,12 @@ import numpy as np
 from collbench.analysis.pair_view import CELLS
 from collbench.hunt.asks import GROUPS, PAIRS, Hint
 from collbench.hunt.book import Book, wrong_data
-from collbench.hunt.candidates import Candidate, Seen
+from collbench.hunt.candidates import LATENCY, Candidate, Seen
 from collbench.hunt.crosscheck import CrossCheck
 from collbench.hunt.verdict import CLEARED, CONFIRMED, INCONCLUSIVE, Suspect
 from collbench.units import format_percent, format_rate
 
+_DEFERRED = "inconclusive: not measured again, since too few healthy places would be left to measure against"
 _ORDER = {CONFIRMED: 0, INCONCLUSIVE: 1, CLEARED: 2}
 _MOST_PAIRS = 8  # that a note lists
 _FASTEST, _MOST_UNEVEN = 0.9, 0.3
@@ -28,7 +29,7 @@ def suspects(check: CrossCheck, names: Sequence[str]) -> list[Suspect]:
     places = _worst([case.suspect(names) for case in check.places])
     confirmed = {each.places[0] for each in places if each.state == CONFIRMED}
     paths = _worst([case.suspect(names) for case in check.paths if not confirmed & set(case.places)])
-    return [*places, *_exceptions(paths, len(names))]
+    return [*places, *(_open(each, _DEFERRED) for each in check.found.deferred), *_exceptions(paths, len(names))]
 
 
 def _worst(found: Sequence[Suspect]) -> list[Suspect]:
@@ -110,7 +111,8 @@ def usual(book: Book) -> float | None:
 
 
 def _open(candidate: Candidate, why: str) -> Suspect:
-    return Suspect("node", candidate.places, INCONCLUSIVE, candidate.ratio, evidence=(candidate.why, why))
+    kind = "latency" if LATENCY in candidate.ways else "node"
+    return Suspect(kind, candidate.places, INCONCLUSIVE, candidate.ratio, evidence=(candidate.why, why))
 
 
 def _wrong(places: Iterable[int], wrong: dict[int, tuple[int, int]], names: Sequence[str]) -> list[str]:

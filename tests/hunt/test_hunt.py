@@ -134,6 +134,14 @@ def test_a_latency_that_comes_and_goes_does_not_hide_half_the_rate(n: int) -> No
     assert [each.places for each in verdict.suspects].count((0,)) == 1
 
 
+def test_a_latency_of_another_place_does_not_hide_half_the_rate() -> None:
+    for seed in range(5):
+        made = LatencyOfTheSweep(4, seed).node(1)
+        verdict = played(made, seed=seed).result
+        assert confirmed(verdict) == nodes(1), seed
+        assert {(each.kind, each.places) for each in verdict.of(INCONCLUSIVE)} <= {("latency", (0,))}
+
+
 def test_a_node_a_latency_and_a_path_at_once() -> None:
     verdict = played(MadeUp(8).node(3).slow_latency(5, 0.4).path(1, 7)).result
     assert confirmed(verdict) == {("node", (3,)), ("latency", (5,)), ("path", (1, 7))}
