@@ -69,6 +69,8 @@ def _may_end_with(command: str) -> tuple[int, ...]:
     """This machine may be ill, the verdict shown is a regression, and a hunt finds whom it should."""
     if command.startswith("collbench hunt --backend simulated"):
         return (1,)  # one of them is slowed on purpose
+    if command.startswith(("collbench pairs", "collbench hunt")):
+        return (0, 3)  # on a busy machine a latency may be inconclusive
     return {"collbench doctor": (0, 1), f"collbench gate --verdict {VERDICT}": (1,)}.get(command, (0,))
 
 
@@ -98,13 +100,10 @@ def test_a_command_on_four_nodes_names_each_of_them(command: str, tmp_path: Path
     options, _, ours = command.removeprefix("srun ").partition("collbench ")
     words = [sys.executable, "-m", "collbench", *shlex.split(ours), "--out", str(tmp_path / "run")]
     done = four_nodes.srun(shlex.split(options), words, timeout=100, env=_environment(tmp_path))
-    if ours.startswith("hunt ") and done.returncode == 1:  # noise of four nodes on two cores, which does not repeat itself
-        words[-1] = str(tmp_path / "again")
-        done = four_nodes.srun(shlex.split(options), words, timeout=100, env=_environment(tmp_path))
-    if ours.startswith("hunt "):  # all are well; with three samples of each that may stay open
-        assert done.returncode in (0, 3) and done.stdout.startswith("hunt among 4 nodes, over socket, "), done.stderr
+    assert done.returncode in (0, 3), done.stdout + done.stderr  # all are healthy: inconclusive at worst, with so few samples
+    if ours.startswith("hunt "):
+        assert done.stdout.startswith("hunt among 4 nodes, over socket, ")
         return
-    assert done.returncode == 0, done.stderr
     assert all(node in done.stdout for node in four_nodes.nodes)
 
 

@@ -24,21 +24,22 @@ What cannot be told apart: with two places, the ends from the path; with three, 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import zip_longest
 from math import exp
+from typing import Any
 
 import numpy as np
 
-from collbench.analysis.pair_finding import PairFinding, hosts_of
+from collbench.analysis.pair_finding import CLEARED, CONFIRMED, INCONCLUSIVE, PairFinding, Remeasured, hosts_of
 from collbench.analysis.pair_view import LEAST_PLACES, Mask, View
 from collbench.analysis.two_way import Figures
 from collbench.results.pairs import PairMatrix
 from collbench.units import format_percent
 
-__all__ = ["PairEffects", "PairFinding", "doubts", "findings", "suspects"]
+__all__ = ["PairEffects", "PairFinding", "doubts", "findings", "remeasured", "suspects"]
 
 _LEAST_HOSTS = 4  # of fewer one that is slow cannot be told from a faster path between the others
 _PARTNERS = 3  # with which a place is measured again
@@ -77,16 +78,50 @@ def doubts(matrix: PairMatrix, again: Collection[tuple[int, int]] = (), classes:
     return PairEffects(matrix, again, classes).doubts()
 
 
+def remeasured(judged: Sequence[Mapping[str, Any]] | None) -> list[Remeasured] | None:
+    """Return what run.json's list of judged suspects shows; None where there is no such list."""
+    if judged is None:
+        return None
+    return [Remeasured(tuple(each["places"]), each["state"], (each["evidence"] or [each["state"]])[-1]) for each in judged]
+
+
 @dataclass(frozen=True, eq=False)
 class PairEffects:
-    """A matrix, the pairs that were measured again, and the host of each place (None: as the names tell)."""
+    """What a matrix means.
+
+    again       the pairs that were measured again; classes: the host of each place (None: as the names show)
+    remeasured  what measuring suspects again showed; None: not recorded, then the matrix alone decides
+    """
 
     matrix: PairMatrix
     again: Collection[tuple[int, int]] = ()
     classes: Sequence[str] | None = None
+    remeasured: Sequence[Remeasured] | None = None
 
     def findings(self) -> list[PairFinding]:
-        """See the function of that name."""
+        """See the function of that name; only those that measuring again confirmed."""
+        return [each for each in self._found if self._judged(each).state == CONFIRMED]
+
+    def inconclusive(self) -> list[str]:
+        """A sentence for each finding of the matrix that measuring again did not decide."""
+        judged = [(each, self._judged(each)) for each in self._found]
+        return [f"{each.sentence(self.matrix.places)}; {of.reason}" for each, of in judged if of.state == INCONCLUSIVE]
+
+    def _judged(self, found: PairFinding) -> Remeasured:
+        """What measuring a finding's places again showed: of a whole host that of all its places."""
+        if self.remeasured is None:
+            return Remeasured(found.places, CONFIRMED, "")
+        known = {each.places: each for each in self.remeasured}
+        keys = [tuple(sorted(found.places))] if found.kind == "pair" else [(place,) for place in found.places]
+        those = [known.get(key, Remeasured(key, INCONCLUSIVE, "inconclusive: not measured again")) for key in keys]
+        undecided = next((each for each in those if each.state == INCONCLUSIVE), None)
+        if undecided is None and len({each.state for each in those}) > 1:
+            return Remeasured(found.places, CLEARED, "only a part of its places was slow again")
+        return undecided or those[0]
+
+    @cached_property
+    def _found(self) -> list[PairFinding]:
+        """What stands out in the matrix, places first, the worst first."""
         places = _once([each for view in self.views for each in self._places(view) if not self._untold(each)])
         pairs = _once([each for view in self.views for each in self._pairs(view)])
         return [*sorted(places, key=lambda each: each.ratio), *sorted(pairs, key=lambda each: each.ratio)]
@@ -104,7 +139,7 @@ class PairEffects:
         if self.matrix.n in _TOO_FEW:
             return [_TOO_FEW[self.matrix.n]]
         pairs_only = [_NO_PLACES] if self.views and not any(view.tells_places for view in self.views) else []
-        return [*pairs_only, *(sentence for view in self.views for sentence in self._doubts(view))]
+        return [*self.inconclusive(), *pairs_only, *(sentence for view in self.views for sentence in self._doubts(view))]
 
     @cached_property
     def hosts(self) -> tuple[str, ...]:

@@ -6,8 +6,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from collbench.results.hunts import STATES
 from collbench.units import format_percent
 
+CONFIRMED, CLEARED, INCONCLUSIVE = STATES
 _RANK = re.compile(r"rank [0-9]+ \((.+)\)", re.DOTALL)  # as `pairs` names a rank's place; whatever else ends in brackets is a name itself
 _DOES = {"node": "sends and receives", "sender": "sends", "receiver": "receives"}
 _CAUSE = {
@@ -15,6 +17,18 @@ _CAUSE = {
     "sender": "its way out (NIC, cable, or what leads to the NIC)",
     "receiver": "its way in (NIC, cable, or what it does with what arrives)",
 }
+
+
+@dataclass(frozen=True)
+class Remeasured:
+    """What measuring a suspect again showed.
+
+    places  one, or the two of a pair, the lower first; state: one of `STATES`; reason: why it is inconclusive, or what was counted
+    """
+
+    places: tuple[int, ...]
+    state: str
+    reason: str
 
 
 @dataclass(frozen=True)

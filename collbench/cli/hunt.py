@@ -1,4 +1,4 @@
-"""collbench hunt: names the bad node, NIC, rank or link, and clears whoever only met it."""
+"""collbench hunt: find the slow node, NIC, rank or link, and clear those that are slow only because of it."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from collbench.world.world import World
 
 _BUDGET_S = 600.0
-_SUMMARY = "name the bad node, NIC, rank or link, and clear whoever only met it"
+_SUMMARY = "find the slow node, NIC, rank or link, and clear its partners"
 _DESCRIPTION = (
-    f"{_SUMMARY}. Rounds of disjoint pairs (or groups), then each suspect again with two partners that are well, then groups that grow: "
-    "whoever was a suspect is confirmed, cleared or inconclusive. recommendation.json in the run's folder says what to do. "
-    "Exit code 1: somebody is confirmed; 3: no verdict."
+    f"{_SUMMARY}. Rounds of disjoint pairs (or groups), then each suspect again with healthy partners next to control pairs, then groups "
+    "that grow: each suspect is confirmed, cleared or inconclusive. recommendation.json in the run's folder shows what to do. "
+    "Exit code 1: a suspect is confirmed; 3: no verdict."
 )
 
 

@@ -177,7 +177,7 @@ def answer_of(one: HuntRound) -> Answer:
         Figure(*each)
         for each in zip(
             one.speed_bytes_per_s, one.backward_bytes_per_s, one.latency_s, one.low_bytes_per_s, one.high_bytes_per_s, one.wrong, one.na,
-            strict=True,
+            one.cpu_wait or (0.0,) * len(one.groups), one.flipped or (False,) * len(one.groups), strict=True,
         )
     ]  # fmt: skip
     return Answer(tuple(figures), one.flags)

@@ -1,4 +1,4 @@
-"""collbench pairs: latency and bandwidth between all pairs of ranks or nodes, and who among them is slow."""
+"""collbench pairs: latency and bandwidth between all pairs of ranks or nodes, and which of them are slow."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from collbench.world.world import World
 
 _BUDGET_S = 600.0
-_SUMMARY = "latency and bandwidth between all pairs of ranks or nodes, and who among them is slow"
+_SUMMARY = "latency and bandwidth between all pairs of ranks or nodes, and which of them are slow"
 _DESCRIPTION = (
-    f"{_SUMMARY}. All pairs of a round are measured at the same time, each rank with one partner; who seems slow is "
-    "measured again, alone, before anybody is named."
+    f"{_SUMMARY}. All pairs of a round are measured at the same time, each rank with one partner. Suspects are measured again "
+    "next to control pairs before a node or pair is reported. Exit code 1: a node or pair is slow; 3: inconclusive."
 )
 
 

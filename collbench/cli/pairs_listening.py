@@ -1,16 +1,19 @@
-"""What rank 0 tells the user of a pairs run: a line per round, then the matrix and who is slow in it."""
+"""What rank 0 shows of a pairs run: a line per round, then the matrix and the slow nodes and pairs in it."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from collbench.analysis.pair_effects import PairFinding, findings, suspects
+from collbench.analysis.pair_effects import PairEffects, remeasured
 from collbench.cli.listening import Listening
+from collbench.hunt.asks import Answer, Ask
+from collbench.hunt.pairs import answer_of, judge
+from collbench.hunt.verdict import Suspect
 from collbench.report.screen import is_terminal, wants_color
 from collbench.results.pairs import PairMatrix, PairRound, matrix_of
 from collbench.results.record import Row
@@ -24,8 +27,10 @@ class PairsListening(Listening):
         super().__init__(arguments)
         self._arguments = arguments
         self._about: Mapping[str, Any] = {}
-        self._found: tuple[PairMatrix, list[PairFinding]] | None = None
-        self._repeated: list[tuple[int, int]] = []
+        self._effects: PairEffects | None = None
+        self._judging: Generator[Ask, Answer, list[Suspect]] | None = None
+        self._asked: Ask | None = None
+        self._suspects: list[Suspect] = []
         self._theirs: list[Row] = []
         watched = is_terminal(sys.stdout) or is_terminal(sys.stderr, "stderr")
         self._live = watched and os.environ.get("TERM") != "dumb"
@@ -34,26 +39,40 @@ class PairsListening(Listening):
         """What is known before the first round."""
         self._about, self._folder = about, folder
 
-    def round(self, done: int, total: int, pairs: int, eta_s: float | None) -> None:
+    def round(self, done: int, total: int | None, pairs: int, eta_s: float | None) -> None:
         """Moves the live line, or writes one for the log."""
         what = f"{pairs} {'pair' if pairs == 1 else 'pairs at once'}"
-        if self._live:
+        if total is None:
+            self._reporter.note(f"round {done} of suspects again: {what}")
+        elif self._live:
             self._reporter.progress(f"round of {what}", done, total, eta_s)
         else:
             left = "" if eta_s is None or done == total else f", {format_duration(eta_s)} left"
             self._reporter.note(f"round {done} of {total}: {what}{left}")
 
-    def again(self, rounds: list[PairRound]) -> list[tuple[int, int]]:
-        """Whom a second look could clear or convict."""
-        return suspects(self._matrix(rounds))
+    def again(self, last: list[PairRound]) -> Mapping[str, Any] | None:
+        """The next round that measures suspects again."""
+        try:
+            if self._judging is None:
+                self._judging = judge(self._matrix(last), last, self._arguments.seed or 0)
+                self._asked = next(self._judging)
+            else:
+                assert self._asked is not None
+                self._asked = self._judging.send(answer_of(self._asked.groups, last, self._about["size_bytes"]))
+        except StopIteration as stop:
+            self._suspects = stop.value
+            return None
+        return {"pairs": self._asked.groups, "pause_s": self._asked.pause_s}
 
-    def matrix(self, rounds: list[PairRound], about: Mapping[str, Any]) -> list[str]:
-        """Names who is slow; a sentence each."""
-        self._about, matrix = about, self._matrix(rounds)
-        self._repeated = [pair for one in rounds if one.again for pair in one.pairs]
-        found = findings(matrix, again=self._repeated)
-        self._found = (matrix, found)
-        return [each.sentence(matrix.places) for each in found]
+    def matrix(self, rounds: list[PairRound], about: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The verdict: slow nodes and pairs that measuring again confirmed, a sentence each, and the suspects."""
+        judged = [each.as_json() for each in self._suspects]
+        repeated = {pair for one in rounds if one.again for pair in one.pairs}
+        self._about = about
+        self._effects = effects = PairEffects(self._matrix(rounds), repeated, remeasured=remeasured(judged))
+        found = effects.findings()
+        result = "confirmed" if found else "no verdict" if effects.inconclusive() else "nobody"
+        return {"result": result, "judged": judged, "findings": [each.sentence(effects.matrix.places) for each in found]}
 
     def theirs(self, rows: list[Row]) -> None:
         """Keeps what other tools said, to stand below the matrix."""
@@ -62,13 +81,11 @@ class PairsListening(Listening):
     def end(self) -> None:
         """Prints the matrix, and where the run is kept."""
         self._reporter.close()
-        if self._found:
-            from collbench.analysis.pair_effects import doubts
+        if self._effects:
             from collbench.report.pairs import write_pairs
 
-            matrix, found = self._found
+            matrix, found, unsaid = self._effects.matrix, self._effects.findings(), self._effects.doubts()
             color = wants_color(sys.stdout, self._arguments.color)
-            unsaid = doubts(matrix, self._repeated)
             about, format, name = self._about, self._arguments.format, Path(self._folder).name
             write_pairs(matrix, found, about, format, sys.stdout, color=color, unsaid=unsaid, theirs=self._theirs, run=name)
             sys.stdout.flush()

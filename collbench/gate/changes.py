@@ -85,7 +85,7 @@ def changes(before: Allocation, after: Allocation) -> list[Difference]:
 
 
 def unannounced(found: Sequence[Difference], expected: Sequence[Expected], today: date) -> list[Difference]:
-    """Those that nobody announced, or no longer."""
+    """Return the unexpected changes: those without an announcement that is still valid."""
     return [each for each in found if not any(one.covers(each, today) for one in expected)]
 
 

@@ -77,7 +77,7 @@ def _word(value: object) -> str:
 
 
 def of_another_cluster(baseline: Baseline, candidate: Allocation, found: Sequence[Difference]) -> str | None:
-    """A sentence where no host is in the baseline and the machines are others, too; `found` are changes that nobody announced."""
+    """A sentence where no host is in the baseline and the machines are others, too; `found` are unexpected changes."""
     held = {host for each in baseline.allocations for host in _hosts(each)}
     hosts = _hosts(candidate)
     if not held or not hosts or held & hosts or not any(each.kind in _OTHER_MACHINES for each in found):

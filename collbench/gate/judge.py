@@ -1,8 +1,8 @@
 """The decision: a candidate's allocations against a baseline.
 
-No verdict is no pass: where the baseline is too short, software or topology changed and nobody announced it, the machine was in
-another state, a cell is missing or unstable, or a launch broke off, the gate says so. A regression is told only of what exceeds its
-limit in three fresh allocations; what exceeds it in the first one is a suspect until then.
+There is no verdict, and no pass, if the baseline is too short, the machine was in another state, a cell is missing or unstable, a launch
+broke off, or software or topology changed unexpectedly. A slowdown is a regression only if it exceeds its limit in three fresh
+allocations; after the first one it is a suspect. An unexpected change does not excuse a regression: the verdict names it as the cause.
 """
 
 from __future__ import annotations
@@ -123,12 +123,12 @@ def _look(learned: Baseline, candidate: Sequence[Allocation], cells: Sequence[Ce
 
 
 def _of_changes(baseline: Baseline, candidate: Sequence[Allocation], found: Sequence[Sequence[Difference]]) -> Iterator[Problem]:
-    """`found`: by allocation what nobody announced."""
+    """`found`: by allocation the unexpected changes."""
     pairs = zip(candidate, found, strict=True)
     elsewhere = next((told for each, changed in pairs if (told := of_another_cluster(baseline, each, changed))), None)
     if elsewhere is not None:
         yield Problem(elsewhere, True)
-    yield from problems.of_changes(_all(found))
+    yield from problems.of_changes(_all(found), blocks=False)
 
 
 def _all(found: Sequence[Sequence[Difference]]) -> list[Difference]:

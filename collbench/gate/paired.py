@@ -34,7 +34,7 @@ from collbench.gate.side_by_side import SideBySide, side_by_side, told_apart
 from collbench.gate.suspicions import suspicions_of
 from collbench.gate.verdict import WRONG_DATA, Suspicion, Verdict
 
-_STACK = ("software", "environment")  # what makes a stack: it may differ between the old one and the new one
+STACK = ("software", "environment")  # what makes a stack: it may differ between the old one and the new one
 _MUCH = 1.25  # a slowdown by less should be seen
 
 
@@ -70,7 +70,7 @@ def decide(both: Sequence[SideBySide], expected: Sequence[Expected], today: date
     wrong = [sentence for each in both for sentence in wrong_data(told_apart(each))]
     against = [
         *(Problem(each.problem, True) for each in both if each.problem),
-        *problems.of_changes(unannounced([each for each in found if each.kind not in _STACK], expected, today)),
+        *problems.of_changes(unannounced([each for each in found if each.kind not in STACK], expected, today), blocks=True),
         *problems.of_shared_jobs([each.new for each in both]),
         *_of_stacks(both),
         *_of_figures(both, looked, suspicions),
@@ -117,7 +117,7 @@ def _of_stacks(both: Sequence[SideBySide]) -> Iterator[Problem]:
     """Each stack has to be the same in all allocations."""
     for stack, allocations in (("old", [each.old for each in both]), ("new", [each.new for each in both])):
         for each in allocations[1:]:
-            changed = [change for change in changes(allocations[0], each) if change.kind in _STACK]
+            changed = [change for change in changes(allocations[0], each) if change.kind in STACK]
             if changed:
                 where = f"allocations {allocations[0].name} and {each.name}"
                 yield Problem(f"the {stack} stack is not the same in {where} ({changed[0].sentence()}): nothing repeats the other", True)
@@ -144,7 +144,7 @@ def _notes(both: Sequence[SideBySide], looked: _Looked, found: Sequence[Differen
                 yield f"allocation {allocation.name} was slowed on purpose ({allocation.slowed}): this verdict says nothing of the stacks"
             if None in allocation.canary_s:
                 yield f"allocation {allocation.name}: launches without a canary: the state of the machine is not known"
-    if not any(change.kind in _STACK for change in found):
+    if not any(change.kind in STACK for change in found):
         yield "the two stacks do not differ in anything that is recorded: this compares a stack with itself"
     judged = {cell for cell, is_judged in zip(looked.cells, looked.limits.judged, strict=True) if is_judged}
     others = [cell for cell, measured in both[0].new.cells.items() if cell not in judged and measured.time is not None]

@@ -47,13 +47,14 @@ def ranked(
     pattern = pattern_of(suspicions, groups, ())
     told = [(_FIRST, "") if pattern is None else _told(each, pattern, cause) for each in found]
     order = sorted(range(len(found)), key=lambda place: told[place][0])
-    return [_change(found[place], told[place][1], expected, today) for place in order]
+    return [_change(found[place], told[place], expected, today) for place in order]
 
 
-def _change(each: Difference, why: str, expected: Sequence[Expected], today: date) -> Change:
+def _change(each: Difference, told: _Told, expected: Sequence[Expected], today: date) -> Change:
+    rank, why = told
     by = next((one for one in expected if one.covers(each, today)), None)
     announced: Announcement | None = None if by is None else by.announcement
-    return Change(each.kind, each.what, each.a, each.b, why, announced)
+    return Change(each.kind, each.what, each.a, each.b, why, announced, explains=bool(why) and rank <= _POSSIBLE)
 
 
 def _told(change: Difference, pattern: Pattern, cause: Cause | None) -> _Told:

@@ -23,7 +23,7 @@ _ANYWHERE = timedelta(days=1)  # by which the date of one zone is ahead of anoth
 
 @dataclass(frozen=True)
 class Problem:
-    """Why there is no pass; `blocks`: nor a regression, since what is compared is not comparable."""
+    """Why there is no pass; `blocks`: nor a regression, because the two sides are not comparable."""
 
     sentence: str
     blocks: bool = False
@@ -69,12 +69,12 @@ def of_shared_jobs(candidate: Sequence[Allocation]) -> Iterator[Problem]:
         yield Problem(f"allocations {one} and {other} are both of {job}: {_NOT_FRESH}", True)
 
 
-def of_changes(found: Sequence[Difference]) -> Iterator[Problem]:
-    """Changes that nobody announced."""
+def of_changes(found: Sequence[Difference], blocks: bool) -> Iterator[Problem]:
+    """Unexpected changes. A confirmed slowdown is a regression all the same, unless they block it."""
     for each in found[:_MOST_NAMED]:
-        yield Problem(f"{each.sentence()}: nobody announced it (--expect FILE)", True)
+        yield Problem(f"unexpected change: {each.sentence()} (announce expected changes with --expect FILE)", blocks)
     if len(found) > _MOST_NAMED:
-        yield Problem(f"and {len(found) - _MOST_NAMED} more changes that nobody announced", True)
+        yield Problem(f"and {len(found) - _MOST_NAMED} more unexpected changes", blocks)
 
 
 def of_launches(candidate: Sequence[Allocation]) -> Iterator[Problem]:

@@ -101,6 +101,7 @@ class Change:
     kind, what  "software" "mpi version"
     plausible   why it may, or may hardly, be the cause of what became slower: "it carries every slower cell"; "" where nothing did
     announced   who announced it; None: nobody
+    explains    whether it may be the cause of what became slower
     """
 
     kind: str
@@ -109,6 +110,7 @@ class Change:
     after: str
     plausible: str
     announced: Announcement | None
+    explains: bool = False
 
     def sentence(self) -> str:
         """ "software mpi: MPICH 4.3 → MPICH 5.0"."""
@@ -173,6 +175,13 @@ class Verdict:
     def waits(self) -> bool:
         """Whether all that it lacks is that suspects are measured again."""
         return self.result == UNDECIDED and bool(self.reasons) and all(each.startswith(f"{SUSPECTED}: ") for each in self.reasons)
+
+    @property
+    def unexpected_cause(self) -> Change | None:
+        """The most plausible unexpected change that explains a regression; None: there is none."""
+        if self.result != REGRESSION:
+            return None
+        return next((each for each in self.changes if each.announced is None and each.explains), None)
 
     def count(self, state: str) -> int:
         """How many suspicions and floors are in this state."""

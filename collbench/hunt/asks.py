@@ -24,6 +24,7 @@ class Ask:
     groups  of places; of PAIRS and NIC two each, the lower first
     why     for the log: "round 3 of 8", "3 suspects with two partners that are well"
     stage   "sweep", "cross-check", "growing", "isolation": rounds are counted by it
+    pause_s seconds to wait before the round: rounds that repeat a measurement are apart in time, so a short disturbance reaches one of them
     """
 
     kind: str
@@ -31,6 +32,7 @@ class Ask:
     why: str
     stage: str = "sweep"
     nic: str | None = None
+    pause_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,8 @@ class Figure:
     latency_s  PAIRS: half the round trip
     low, high  the speed's 95 % interval; of PAIRS that of the slower direction
     wrong      elements that were not what was sent
+    cpu_wait   PAIRS: share of the round's time that its ranks waited for a CPU, of the rank that waited most; 0 where unknown
+    flipped    PAIRS: whether the state probe of one of its ranks changed during the round
     """
 
     speed: float | None
@@ -51,6 +55,8 @@ class Figure:
     high: float | None = None
     wrong: int = 0
     na: str | None = None
+    cpu_wait: float = 0.0
+    flipped: bool = False
 
 
 @dataclass(frozen=True)

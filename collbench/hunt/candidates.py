@@ -30,6 +30,7 @@ _DOES = {(SENDS, RECEIVES): "sends and receives", (SENDS,): "sends", (RECEIVES,)
 _FAST = 0.5  # of the depth: who lags less is as fast as the others
 _DOUBTFUL = 0.5  # of the effect from which a place is named: who lags more is no partner to measure against
 _ALL_MEET = 8
+_LEAST_WELL = 3  # a partner and a control pair
 _WORST = 4  # one in so many places
 _INSIDE = "inside its host"
 
@@ -77,23 +78,29 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Seen:
-    """What the sweep came to. well: places to measure against; middle: the usual speed of a pair, bytes per second."""
+    """What the sweep came to.
+
+    well      places to measure against; middle: the usual speed of a pair, bytes per second
+    deferred  candidates that are not measured again: with them too few places would be left to measure a slow bandwidth against
+    """
 
     places: tuple[Candidate, ...]
     paths: tuple[Candidate, ...]
     well: tuple[int, ...]
     middle: float | None = None
+    deferred: tuple[Candidate, ...] = ()
 
 
 def seen(matrix: PairMatrix, lost: Sequence[int] = ()) -> Seen:
     """Candidates of a matrix of pairs, the deepest first, and who is well: neither slow nor lost, the best known first."""
     views = PairEffects(matrix).views
     places = _fewer(_once([each for view in views for each in _places(view) if each.places[0] not in lost]), matrix.n)
+    places, deferred = _bandwidth_first(places, matrix.n - len(lost))
     paths = _once([each for view in views for each in _paths(view) if not set(each.places) & set(lost)])
     out = {each.places[0] for each in places} | set(lost)
     bandwidth = [view for view in views if view.quantity == "bandwidth"]
     middle = exp(bandwidth[0].fit.middle) if bandwidth else None
-    return Seen(places, paths, _well(views, matrix.n, out), middle)
+    return Seen(places, paths, _well(views, matrix.n, out), middle, deferred)
 
 
 def from_hints(hints: Sequence[Hint], n: int, lost: Sequence[int] = ()) -> Seen:
@@ -120,10 +127,20 @@ def from_hints(hints: Sequence[Hint], n: int, lost: Sequence[int] = ()) -> Seen:
     return Seen(places, (), tuple(place for place in range(n) if place not in out))
 
 
+def _bandwidth_first(places: tuple[Candidate, ...], n: int) -> tuple[tuple[Candidate, ...], tuple[Candidate, ...]]:
+    """Return the candidates, and those for their latency alone where both kinds together leave too few healthy places of n."""
+    slow = {each.places for each in places if LATENCY not in each.ways}
+    if not slow or n - len({each.places for each in places}) >= _LEAST_WELL:
+        return places, ()
+    return tuple(each for each in places if each.places in slow), tuple(each for each in places if each.places not in slow)
+
+
 def _fewer(places: Sequence[Candidate], n: int) -> tuple[Candidate, ...]:
     """Without the doubtful ones that would leave no majority to measure against."""
-    sure = sum(not each.doubtful for each in places)
-    kept = [each for each in places if each.doubtful][: max(0, (n - 1) // 2 - sure)]
+    sure = {each.places for each in places if not each.doubtful}
+    doubtful = dict.fromkeys(each.places for each in places if each.places not in sure)
+    room = list(doubtful)[: max(0, (n - 1) // 2 - len(sure))]
+    kept = [each for each in places if each.doubtful and (each.places in sure or each.places in room)]
     return tuple(each for each in places if not each.doubtful or each in kept)
 
 
@@ -219,12 +236,16 @@ def _well(views: Sequence[View], n: int, out: set[int]) -> tuple[int, ...]:
 
 
 def _once(found: Sequence[Candidate]) -> tuple[Candidate, ...]:
-    """One of each place or path: what stands out most, by what is noticeable of its kind; its sentence tells of the others."""
-    kept: dict[tuple[int, ...], Candidate] = {}
+    """Return one candidate for the bandwidth and one for the latency of each place or path: the one that stands out most.
+
+    Each is judged by its own rounds, so that a latency that comes and goes does not hide a bandwidth that is low.
+    """
+    kept: dict[tuple[tuple[int, ...], bool], Candidate] = {}
     for each in sorted(found, key=lambda each: -each.depth / each.least):
-        first = kept.setdefault(each.places, each)
+        key = each.places, LATENCY in each.ways
+        first = kept.setdefault(key, each)
         if first is not each:
-            kept[each.places] = replace(first, why=f"{first.why}; {each.why.removeprefix('the sweep: ')}")
+            kept[key] = replace(first, why=f"{first.why}; {each.why.removeprefix('the sweep: ')}")
     return tuple(sorted(kept.values(), key=lambda each: -each.depth))
 
 

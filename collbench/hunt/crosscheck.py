@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random as draws
 from collections import Counter
-from collections.abc import Generator, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Generator, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from collbench.hunt.asks import PAIRS, Answer, Ask
@@ -17,6 +17,7 @@ from collbench.hunt.book import Book
 from collbench.hunt.candidates import LATENCY, RECEIVES, SENDS, Candidate, Seen
 from collbench.hunt.judging import PlaceCase
 from collbench.hunt.paths import PathCase
+from collbench.hunt.significance import CHANCE
 from collbench.hunt.trials import Measured, Scale
 from collbench.hunt.verdict import CONFIRMED
 
@@ -24,6 +25,7 @@ STAGE = "cross-check"
 _MOST_CONTROLS = 16
 _KEPT = 3  # one in so many of those who are well is kept for controls
 _MOST_PATHS = 16
+_PAUSE_S = 0.25  # between rounds: a burst of other work does not reach several of them
 _PEERS = 3  # other suspects that each is measured with, where there are so many
 
 Case = PlaceCase | PathCase
@@ -58,6 +60,7 @@ class CrossCheck:
         self.places = [PlaceCase(each) for each in self.found.places]
         self.paths = [PathCase(each) for each in self.found.paths[:_MOST_PATHS]]
         self.left_out = len(self.found.paths) - len(self.paths)
+        self._share_chance()
         usual = {way: self.found.middle for way in (SENDS, RECEIVES) if self.found.middle}
         self.scale = Scale(self.alike, usual)
 
@@ -70,19 +73,45 @@ class CrossCheck:
             yield from self._round(wishes)
         return True
 
+    def _share_chance(self) -> None:
+        cases: list[Case] = [*self.places, *self.paths]
+        for case in cases:
+            case.chance = CHANCE / len(cases)
+
+    def _add_paths(self) -> None:
+        """Add the paths that turn out to be slow instead of a place; they need rounds of their own."""
+        known = {(case.places, LATENCY in case.candidate.ways) for case in self.paths}
+        for case in self.places:
+            path = None if self._wants(case) else case.path(self.book.names)
+            if path is not None and (key := (path.places, LATENCY in path.ways)) not in known:
+                self.paths.append(PathCase(path))
+                known.add((self.paths[-1].places, key[1]))
+        self._share_chance()
+
     def _round(self, wishes: Sequence[Wish]) -> Generator[Ask, Answer, None]:
         pairs = [_pair(wish.place, wish.partner) for wish in wishes]
         controls = self._controls(pairs)
         numbers = f"{len(set(pairs))} pairs of suspects again, {len(controls)} of places that are well beside them"
         groups = tuple(dict.fromkeys([*pairs, *controls]))
-        answer = yield from self.book.asking(Ask(PAIRS, groups, numbers, STAGE))
+        answer = yield from self.book.asking(Ask(PAIRS, groups, numbers, STAGE, pause_s=_PAUSE_S))
         figures = dict(zip(groups, answer.figures, strict=True))
         measured: list[Measured] = [(pair, figures[pair]) for pair in controls if figures[pair].speed is not None]
         self.scale.learn(measured)
+        added: set[tuple[int, int, int]] = set()
         for wish, pair in zip(wishes, pairs, strict=True):
-            noise = _noise(wish.case.candidate)
-            wish.case.add(self.scale.trial(wish.place, (pair, figures[pair]), measured, wish.well, noise))
+            for case in self._cases_of(wish):
+                if (key := (id(case), wish.place, wish.partner)) not in added:
+                    added.add(key)
+                    case.add(self.scale.trial(wish.place, (pair, figures[pair]), measured, wish.well, _noise(case.candidate)))
         self._tell_parts()
+        self._add_paths()
+
+    def _cases_of(self, wish: Wish) -> Sequence[Case]:
+        """The cases that a measurement serves: a place's bandwidth and its latency, and so for a path."""
+        inside = wish.case.candidate.inside
+        if isinstance(wish.case, PlaceCase):
+            return [case for case in self.places if case.place == wish.case.place and case.candidate.inside == inside]
+        return [case for case in self.paths if case.places == wish.case.places and case.candidate.inside == inside]
 
     def _tell_parts(self) -> None:
         """Suspects that are fast with one another make a part of the network: others may be in a part of their own.
@@ -104,8 +133,10 @@ class CrossCheck:
             free = [each for each in free if each not in busy]
             if place in busy or (len(free) <= kept and wishes):
                 continue
-            new = self._partner(case, place, free) if isinstance(case, PathCase) or case.needs_well else None
+            new = self._partner(case, place, free) if isinstance(case, PathCase) or case.needs_well or case.needs_rounds else None
             partner = again if new is None else new
+            if partner is None and isinstance(case, PlaceCase) and case.needs_rounds:
+                partner = self._partner(case, place, free, tried=())
             if partner is None or partner in busy:
                 continue
             wishes.append(Wish(case, place, partner, True))
@@ -124,14 +155,16 @@ class CrossCheck:
 
     def _open_paths(self) -> list[PathCase]:
         """Paths whose slowness neither end explains: those of a candidate wait until it is cleared."""
-        state = {case.place: None if self._wants(case) else case.state() for case in self.places}
-        waits = {place for place, told in state.items() if told is None or told == CONFIRMED}
+        waits = {case.place for case in self.places if self._wants(case) or case.state() == CONFIRMED}
         return [path for path in self.paths if not waits & set(path.places)]
 
     def _wants(self, case: PlaceCase) -> bool:
-        """Whether its state may still change; where nobody is left to meet it is what it is."""
+        """Whether its state may still change, and matters: not of a place that is confirmed already for its bandwidth or latency."""
+        others = [each for each in self.places if each.place == case.place and each is not case]
+        if any(each.state() == CONFIRMED for each in others):
+            return False
         met = {each for each in self.found.well if each != case.place} <= case.tried
-        return case.once_more is not None or (case.needs_well and not met)
+        return case.once_more is not None or (case.needs_well and not met) or case.needs_rounds
 
     def _pairs_again(self, busy: set[int]) -> list[Wish]:
         wishes = []
@@ -172,14 +205,15 @@ class CrossCheck:
         apart = [each for each in others if self.hosts[each] != self.hosts[place]]
         return sorted(apart, key=lambda each: not self._same_leaf(each, place))
 
-    def _partner(self, case: Case, place: int, free: Sequence[int]) -> int | None:
-        """One that is well and was asked least; of the leaf that is due."""
-        tried = case.tried if isinstance(case, PlaceCase) else case.tried(place) | set(case.places)
+    def _partner(self, case: Case, place: int, free: Sequence[int], tried: Collection[int] | None = None) -> int | None:
+        """A healthy partner that was used least, on the leaf that is due. tried: partners that are not wanted (None: all earlier ones)."""
+        if tried is None:
+            tried = case.tried if isinstance(case, PlaceCase) else case.tried(place) | set(case.places)
         inside = case.candidate.inside
         those = [each for each in free if each not in tried and (self.hosts[each] == self.hosts[place]) == inside]
         if not those:
             return None
-        other_leaf = len(tried) % 2 == 1
+        other_leaf = (len(tried) or len(case.trials if isinstance(case, PlaceCase) else ())) % 2 == 1
         order = self.random.sample(those, len(those))
         return min(order, key=lambda each: (self._same_leaf(each, place) == other_leaf, self._used[each]))
 

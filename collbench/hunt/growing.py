@@ -2,9 +2,9 @@
 
 Sizes double. At each of them all places are split into disjoint groups that run an all-reduce at the same time. A group that is slower
 than its siblings is divided: its halves (where there are many groups: smaller pieces) change places with parts of groups that are well,
-and whichever takes the slowness along is divided again, until one place is left. That one is measured once more among other partners
-that are well, and at the same time the partners it had with another place in its stead: only who is slow both times, with them and not
-they without it, is named. Groups that are slow together are divided at the same time.
+and whichever takes the slowness along is divided again, until one place is left. That one is measured in two more rounds among other
+healthy partners, and at the same time the partners it had with another place in its stead: it is reported only if it is slow each time and
+they are not slow without it. Groups that are slow together are divided at the same time.
 
 That takes log₂ N rounds for the sizes and about as many for all divisions together; whoever was named is left out of larger groups. Sizes
 that are slower than smaller ones with nobody to blame are told as a note: then it is the core of the network, or the library's
@@ -27,8 +27,9 @@ from collbench.hunt.verdict import CONFIRMED
 
 LEAST_SIZE = 4  # smaller groups are pairs
 SLOW = log(0.85)  # of the siblings' speed: below what modes of launches do (8 %)
-_STEP_AND_CONFIRMATION = 2  # rounds
-_MOST_FOR_TWO = 9  # rounds
+_CONFIRMATIONS = 2  # rounds with new partners, in each of which the place has to be slow
+_STEP_AND_CONFIRMATION = 1 + _CONFIRMATIONS  # rounds
+_MOST_FOR_TWO = 7 + 2 * _CONFIRMATIONS  # rounds
 WHOLE = 0.8  # as a ratio: larger rings have longer ways
 
 Part = tuple[int, ...]
@@ -187,31 +188,43 @@ class _Growing:
                 )
 
     def _confirm(self, taken: Mapping[int, Part], size: int) -> Generator[Ask, Answer, None]:
-        """Each with new partners, as far as there are some, at the same time as whole groups of others who are well."""
-        self.room -= 1
-        had = {place for partners in taken.values() for place in partners}
-        others = sorted(self._others(taken, size), key=lambda place: place in had)
+        """Measure each with new partners, as far as there are some, at the same time as whole groups of healthy places; and again."""
+        suspects = {place: set(partners) for place, partners in taken.items()}
+        others = self._others(taken, size)
         most = max(0, (len(others) - size) // (size - 1))
         if most < len(taken):
             self._leave(f"{len(taken) - most} more places were slow in groups of {size} than could be measured again: they are not named")
-        singles = [(place,) for place in taken][:most]
-        if not singles:
-            return
-        groups = _filled(singles, size, others)
-        answer = yield _ask(groups, f"groups of {size}: {len(singles)} suspects with new partners")
-        for (place,), group, ratio, figure in zip(singles, groups, log_ratios(answer), answer.figures, strict=False):
-            partners = tuple(sorted({*group, *taken[place]} - {place}))
-            self._settle(Hint((place,), "scale", exp(ratio), "", CONFIRMED, partners), size, figure)
-        named = {hint.places[0] for hint in self.hints}
-        self.places = [place for place in self.places if place not in named]
+            suspects = dict(list(suspects.items())[:most])
+        self.room -= _CONFIRMATIONS
+        for number in range(_CONFIRMATIONS):
+            if not suspects:
+                return
+            had = set().union(*suspects.values())
+            others = sorted(self._others(taken, size), key=lambda place: place in had)
+            singles = [(place,) for place in suspects]
+            groups = _filled(singles, size, others)
+            answer = yield _ask(groups, f"groups of {size}: {len(singles)} suspects with new partners, round {number + 1}")
+            for (place,), group, ratio, figure in zip(singles, groups, log_ratios(answer), answer.figures, strict=False):
+                suspects[place] |= {*group} - {place}
+                hint = Hint((place,), "scale", exp(ratio), "", CONFIRMED, tuple(sorted(suspects[place])))
+                if not ratio < SLOW:
+                    self._clear(size, figure)
+                    del suspects[place]
+                elif number + 1 == _CONFIRMATIONS:
+                    self._name(hint, size)
+        self.places = [place for place in self.places if place not in suspects]
 
-    def _settle(self, hint: Hint, size: int, figure: Figure) -> None:
-        """The hint with its reason, or a note where it was as fast as the others the second time."""
-        if not hint.ratio < exp(SLOW):
-            lost = "" if figure.speed else f": {_why(figure)}"
-            self.notes.append(f"a place that was slow in groups of {size} was not when it was measured again{lost}; it is not named")
-            return
-        slow = f"two groups of {size} were slow with it, the last one at {hint.ratio:.0%} of the bus bandwidth of others at the same time"
+    def _clear(self, size: int, figure: Figure) -> None:
+        """Note that a place was as fast as the others when it was measured again."""
+        lost = "" if figure.speed else f": {_why(figure)}"
+        self.notes.append(f"a place that was slow in groups of {size} was not when it was measured again{lost}; it is not named")
+
+    def _name(self, hint: Hint, size: int) -> None:
+        """Add the hint with its reason."""
+        times = 1 + _CONFIRMATIONS
+        slow = (
+            f"{times} groups of {size} were slow with it, the last one at {hint.ratio:.0%} of the bus bandwidth of others at the same time"
+        )
         well = self.well.get(hint.places[0])
         alone = "all of its partners were well without it" + (f", and in groups of {well} it was as fast as the others" if well else "")
         self.hints.append(replace(hint, why=f"{slow}; {alone}", evidence=(slow, alone)))
@@ -227,7 +240,7 @@ def _ask(groups: Sequence[Part], why: str) -> Ask:
 
 def _dividing(n: int) -> int:
     """Rounds that divide a group as large as half of all by halves, and confirm who is left; of few places those for two groups."""
-    once = (n // 2 - 1).bit_length() + 1
+    once = (n // 2 - 1).bit_length() + _CONFIRMATIONS
     return max(once, min(2 * once, _MOST_FOR_TWO))
 
 

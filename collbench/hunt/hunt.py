@@ -10,6 +10,7 @@ from __future__ import annotations
 import random as draws
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import TypeVar
 
 from collbench.analysis.pair_finding import hosts_of
@@ -21,7 +22,7 @@ from collbench.hunt.candidates import Seen
 from collbench.hunt.crosscheck import CrossCheck
 from collbench.hunt.verdict import CONFIRMED, INCONCLUSIVE, Suspect, Verdict
 
-CROSS_CHECK_ROUNDS = 10
+_CROSS_CHECK_ROUNDS = ((8, 26), (16, 18), (64, 14), (256, 10), (inf, 9))  # by the number of places
 _LEAST_CROSS_CHECK = 3
 _BY_GROUPS = "the sweep was by groups: a slow path between two places, and small messages that take longer, were not looked for"
 _MOST_ACCUSED = 3  # one place in so many
@@ -37,6 +38,11 @@ def promise(n: int, options: Options) -> int:
     if n < few.LEAST_PLACES:
         return few.rounds(n)
     return _shares(n, options).all_of_them
+
+
+def cross_check_rounds(n: int) -> int:
+    """Return how many rounds may measure suspects of n places again: more for few places, where a round has few controls."""
+    return next(rounds for most, rounds in _CROSS_CHECK_ROUNDS if n < most)
 
 
 def hunt(names: Sequence[str], options: Options) -> Hunt:
@@ -74,15 +80,15 @@ def _shares(n: int, options: Options) -> _Shares:
         )
     grown = growing.most_rounds(n, options) if options.growing else 0
     alone = isolation.most_rounds(options)
-    most = options.most_rounds if options.most_rounds is not None else wanted + CROSS_CHECK_ROUNDS + grown + alone
+    most = options.most_rounds if options.most_rounds is not None else wanted + cross_check_rounds(n) + grown + alone
     if most < least + _LEAST_CROSS_CHECK:
         raise UsageError(
             f"{most} rounds are too few for {n} places: the sweep takes {least} and measuring suspects again {_LEAST_CROSS_CHECK}; "
             f"allow {least + _LEAST_CROSS_CHECK} or more (a larger --budget, or a smaller --max-time)"
         )
-    swept = max(least, min(wanted, most - CROSS_CHECK_ROUNDS))
+    swept = max(least, min(wanted, most - cross_check_rounds(n)))
     left = most - swept
-    checked = min(CROSS_CHECK_ROUNDS, left)
+    checked = min(cross_check_rounds(n), left)
     isolated = min(alone, left - checked)
     return _Shares(method, swept, checked, min(grown, left - checked - isolated), isolated)
 
@@ -91,7 +97,7 @@ def _method(n: int, options: Options) -> str:
     """Groups where asked for, or where pairs take more rounds than allowed; pairs where groups cannot tell, or links are to be crossed."""
     if n < groups.LEAST_PLACES or options.cover or options.method == "pairs":
         return "pairs"
-    fits = options.most_rounds is None or sweep.rounds(n, options) + CROSS_CHECK_ROUNDS <= options.most_rounds
+    fits = options.most_rounds is None or sweep.rounds(n, options) + cross_check_rounds(n) <= options.most_rounds
     return "groups" if options.method == "groups" or not fits else "pairs"
 
 
@@ -146,7 +152,7 @@ class _Hunt:
     def _too_many(self, found: Seen) -> str | None:
         """Why nobody can be accused, where those who are well are no majority to measure against."""
         n = len(self.names) - len(self._untold())
-        slow = len(found.places)
+        slow = len({each.places for each in found.places})
         if n < few.LEAST_PLACES:
             return f"only {n} of {len(self.names)} places give figures with enough others: too few to tell a sick one from the others"
         if slow and (len(found.well) < 2 or 2 * slow >= n):

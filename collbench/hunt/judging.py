@@ -1,4 +1,4 @@
-"""Confirmed, cleared or neither: what the trials of one candidate come to, and whom it still has to meet.
+"""Confirmed, cleared or inconclusive: the outcome of one candidate's trials, and the partners it still needs.
 
 A place is slow with a partner when the mean of what was slow before is behind the controls by more than half of its depth and by more
 than chance explains; as fast as the others when it is behind by less than half. Its depth is what the sweep saw, or what its partners
@@ -6,6 +6,8 @@ say (their median, of two the larger) where that is more. Two partners that are 
 one is met, and whoever differs, or is not clear, again. Who is slow with partners that are well is also measured with other
 suspects, or with a partner it was fast with: as fast with those as others are with one another means that the network has parts, and
 that the place is in the smaller one.
+
+All of this can only make a place a suspect. It is confirmed by `significance`: enough rounds that chance does not explain.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import numpy as np
 
 from collbench.analysis.pair_view import CELLS, PLACES
 from collbench.hunt.candidates import BANDWIDTH_WAYS, LATENCY, RECEIVES, SENDS, Candidate
+from collbench.hunt.significance import CHANCE, MOST_ROUNDS, Outcome, Repeats, repeats
 from collbench.hunt.trials import WAYS, Trial
 from collbench.hunt.verdict import CLEARED, CONFIRMED, INCONCLUSIVE, Suspect
 from collbench.stats.student import t_quantile
@@ -27,22 +30,26 @@ SLOW, FAST, UNCLEAR = "slow", "fast", "unclear"
 _ENOUGH = 2  # partners that are well
 _MOST_PARTNERS = 3
 _TIMES, _TIMES_UNCLEAR = 2, 3  # that a partner is met
-_MOST_TRIALS = 8
+_MOST_TRIALS = 8  # that find out whether it is slow; the rounds that confirm it come on top
 _LEAST_SCATTER = 4  # trials, below which their scatter says little
 _STAYS, _JOINS = 0.25, 0.75  # of the slower way's depth: what makes the other one slow, too
 _MOST_SLOW_CONTROLS = 0.3
-_TAILS = 4.0
 _PARTS = "slow with those who are well, but so are other suspects that are as fast as usual with one another: the network may have parts"
 LIKE_OTHERS = "pairs of places that are well are as slow at the same time, or none of that kind of path were there to compare with"
 
 
 @dataclass
 class PlaceCase:
-    """A candidate place and its trials. in_a_part: other suspects show that the network has parts, and it may be in one of them."""
+    """A candidate place and its trials.
+
+    in_a_part  other suspects show that the network has parts, and the place may be in one of them
+    chance     its share of `CHANCE`
+    """
 
     candidate: Candidate
     trials: list[Trial] = field(default_factory=list)
     in_a_part: bool = False
+    chance: float = CHANCE
     _met: dict[bool, dict[int, str]] = field(default_factory=dict)
 
     @property
@@ -96,6 +103,23 @@ class PlaceCase:
         return min(odd, key=lambda partner: times[partner]) if odd else None
 
     @property
+    def repeats(self) -> Repeats:
+        """The trials with healthy partners, counted."""
+        return repeats(self._of_well(), self.candidate.ways, self._as_deep.fast)
+
+    @property
+    def outcome(self) -> Outcome:
+        """Whether the trials show more than chance."""
+        return self.repeats.outcome(self.chance, self.candidate.least)
+
+    @property
+    def needs_rounds(self) -> bool:
+        """Whether it is slow with all partners, but not in enough rounds for a confirmation."""
+        if not self.slow_with_all or self.like_others or len(self.trials) >= _MOST_TRIALS + MOST_ROUNDS:
+            return False
+        return self.depth() >= self.candidate.least and self.outcome is Outcome.OPEN
+
+    @property
     def fast_again(self) -> int | None:
         """Somebody who is not known to be well, with whom it was as fast as the others, once: to be met again."""
         fast = [partner for partner, how in self.partners(well=False).items() if how != SLOW and len(self._trials_with(partner)) < 2]
@@ -117,7 +141,9 @@ class PlaceCase:
         if self.slow_with_all:
             if self.fast_with_peer or self.like_others or self.in_a_part:
                 return INCONCLUSIVE
-            return CONFIRMED if self.depth() >= self.candidate.least else CLEARED
+            if self.depth() < self.candidate.least:
+                return CLEARED
+            return CONFIRMED if self.outcome is Outcome.SLOW else INCONCLUSIVE
         cleared = found.count(FAST) >= _ENOUGH and (SLOW not in found or self.path_partner is not None)
         return CLEARED if cleared else INCONCLUSIVE
 
@@ -141,38 +167,38 @@ class PlaceCase:
 
     def suspect(self, names: Sequence[str]) -> Suspect:
         """The place as it stands."""
-        state, (depth, noise) = self.state(), self._mean(self._of_well())
-        off = t_quantile(0.975, _TAILS) * noise
+        state, counted = self.state(), self.repeats
         sentences = [self.candidate.why, *(trial.sentence(names) for trial in self.trials), *self._reason(state, names)]
         if not self._of_well():
             return Suspect(self._kind(), (self.place,), state, self.candidate.ratio, evidence=tuple(sentences))
-        low, high = (exp(-depth - off), exp(-depth + off)) if noise > 0 else (None, None)
-        return Suspect(self._kind(), (self.place,), state, exp(-depth), low, high, tuple(self.partners()), tuple(sentences))
+        low, high = counted.interval
+        return Suspect(self._kind(), (self.place,), state, exp(-self.depth()), low, high, tuple(self.partners()), tuple(sentences))
 
-    def path(self, names: Sequence[str]) -> Suspect | None:
-        """The path that is slow instead of the place, if that is what came out."""
+    def path(self, names: Sequence[str]) -> Candidate | None:
+        """The path that may be slow instead of the place: a candidate that has to be measured in rounds of its own."""
         other = self.path_partner
         if other is None or self.slow_with_all or many_as_slow(self._as_deep, self._trials_with(other)):
             return None
-        depth, noise = self._mean(trials := self._trials_with(other))
-        off = t_quantile(0.975, _TAILS) * noise
-        others = tuple(partner for partner in self.partners() if partner != other)
-        why = f"{names[self.place]} was slow with {names[other]} each time, and as fast as the others with {_listed(others, names)}"
+        others = [partner for partner in self.partners() if partner != other]
+        why = f"{names[self.place]} was slow with {names[other]} and as fast as the others with {_listed(others, names)}"
+        ways = self.candidate.ways
+        if self.place > other:
+            ways = tuple({SENDS: RECEIVES, RECEIVES: SENDS}.get(way, way) for way in ways)
+        depth, least = self._mean(self._trials_with(other))[0], CELLS["latency" if LATENCY in ways else "bandwidth"].least
         places = (min(self.place, other), max(self.place, other))
-        evidence = (*(trial.sentence(names) for trial in trials), why)
-        return Suspect("path", places, CONFIRMED, exp(-depth), exp(-depth - off), exp(-depth + off), others, evidence)
+        return replace(self.candidate, places=places, ways=ways, depth=depth, least=least, why=why, fast_with=(), any_way=False)
 
     def _reason(self, state: str, names: Sequence[str]) -> list[str]:
-        """Why it is neither one nor the other; what clears and what confirms stands in the trials."""
-        if state == CLEARED and self.slow_with_all:
-            return ["slower again, but by less than is worth a word"]
+        """What the trials add up to."""
         if state != INCONCLUSIVE:
-            return []
+            slower = "slower again, but by less than is reported"
+            return [self.repeats.sentence()] if state == CONFIRMED else [slower] if self.slow_with_all else []
         fast = [partner for partner, how in self.partners(well=False).items() if how == FAST]
         if self.slow_with_all and fast:
             return [f"as fast with {_listed(fast, names)} as others are with one another: so are the places of a smaller part of a network"]
         if self.slow_with_all:
-            return [_PARTS] if self.in_a_part else [LIKE_OTHERS]
+            counted = [self.repeats.sentence(), self.repeats.reason()]
+            return [_PARTS] if self.in_a_part else [LIKE_OTHERS] if self.like_others else counted
         if len(self.partners()) < _ENOUGH:
             return ["it could not be measured again with two partners that are known to be well"]
         return ["slow with some partners that are well, and not, or not clearly, with others"]
@@ -226,7 +252,7 @@ class PlaceCase:
 
     @property
     def _exhausted(self) -> bool:
-        return len(self.trials) >= _MOST_TRIALS
+        return len(self.trials) >= _MOST_TRIALS and not self.needs_rounds
 
 
 def judged(candidate: Candidate, trials: Sequence[Trial]) -> str:

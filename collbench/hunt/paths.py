@@ -8,20 +8,23 @@ from math import exp
 
 from collbench.hunt.candidates import BANDWIDTH_WAYS, LATENCY, Candidate
 from collbench.hunt.judging import FAST, LIKE_OTHERS, SLOW, judged, many_as_slow, mean_depth
+from collbench.hunt.significance import CHANCE, Outcome, Repeats, repeats
 from collbench.hunt.trials import Trial
 from collbench.hunt.verdict import CLEARED, CONFIRMED, INCONCLUSIVE, Suspect
-from collbench.stats.student import t_quantile
 
-_MOST_AGAIN = 4  # times that the pair is tried, as long as it is not clear
+_MOST_UNCLEAR = 4  # times that the pair is tried, as long as it is not clear
 _MOST = 2  # partners that each end is tried with
-_TAILS = 4.0
 
 
 @dataclass
 class PathCase:
-    """candidate: of two places; again: the pair itself; ends: by place its trials with partners that are well."""
+    """A slow pair, measured again.
+
+    candidate  of two places; again: the pair itself; ends: by place its trials with healthy partners; chance: its share of `CHANCE`
+    """
 
     candidate: Candidate
+    chance: float = CHANCE
     again: list[Trial] = field(default_factory=list)
     ends: dict[int, list[Trial]] = field(default_factory=dict)
 
@@ -34,7 +37,21 @@ class PathCase:
     @property
     def needs_pair(self) -> bool:
         """Whether the pair itself has to be measured (again)."""
-        return len(self.again) < _MOST_AGAIN and self._pair not in (SLOW, FAST)
+        if self._pair == FAST or self._like_others:
+            return False
+        if self._pair != SLOW:
+            return len(self.again) < _MOST_UNCLEAR
+        return all(self._well(place) for place in self.places) and self.outcome is Outcome.OPEN
+
+    @property
+    def repeats(self) -> Repeats:
+        """The trials of the pair, counted."""
+        return repeats(self.again, self.candidate.ways, max(self.candidate.fast, self.candidate.least / 2))
+
+    @property
+    def outcome(self) -> Outcome:
+        """Whether the trials show more than chance."""
+        return self.repeats.outcome(self.chance, self.candidate.least)
 
     @property
     def needs_ends(self) -> list[int]:
@@ -60,7 +77,8 @@ class PathCase:
             return CLEARED
         if self._like_others:
             return INCONCLUSIVE
-        return CONFIRMED if self._pair == SLOW and all(self._well(place) for place in self.places) else INCONCLUSIVE
+        slow = self._pair == SLOW and self.outcome is Outcome.SLOW
+        return CONFIRMED if slow and all(self._well(place) for place in self.places) else INCONCLUSIVE
 
     def suspect(self, names: Sequence[str]) -> Suspect:
         """The path as it stands."""
@@ -72,9 +90,8 @@ class PathCase:
         evidence += self._reason(names)
         if not told:
             return Suspect("path", self.places, self.state(), self.candidate.ratio, partners=partners, evidence=tuple(evidence))
-        depth, noise = mean_depth(self.candidate, told)
-        off = t_quantile(0.975, _TAILS) * noise
-        return Suspect("path", self.places, self.state(), exp(-depth), exp(-depth - off), exp(-depth + off), partners, tuple(evidence))
+        ratio, (low, high) = exp(-mean_depth(self.candidate, told)[0]), self.repeats.interval
+        return Suspect("path", self.places, self.state(), ratio, low, high, partners, tuple(evidence))
 
     @property
     def _pair(self) -> str:
@@ -92,10 +109,13 @@ class PathCase:
         return any(depths and max(depths) < self.candidate.fast for depths in told)
 
     def _reason(self, names: Sequence[str]) -> list[str]:
+        if self.state() == CONFIRMED:
+            return [self.repeats.sentence()]
         if self.state() != INCONCLUSIVE:
             return []
         if self._pair != SLOW:
             return ["slow once, and not clearly so when it was measured again" if self._pair else "it could not be measured again"]
         if self._like_others:
             return [LIKE_OTHERS]
-        return [f"{names[place]} has not been as fast as the others with any partner" for place in self.places if not self._well(place)]
+        ends = [f"{names[place]} has not been as fast as the others with any partner" for place in self.places if not self._well(place)]
+        return ends or [self.repeats.sentence(), self.repeats.reason()]

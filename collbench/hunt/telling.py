@@ -12,11 +12,12 @@ import numpy as np
 from collbench.analysis.pair_view import CELLS
 from collbench.hunt.asks import GROUPS, PAIRS, Hint
 from collbench.hunt.book import Book, wrong_data
-from collbench.hunt.candidates import Candidate, Seen
+from collbench.hunt.candidates import LATENCY, Candidate, Seen
 from collbench.hunt.crosscheck import CrossCheck
 from collbench.hunt.verdict import CLEARED, CONFIRMED, INCONCLUSIVE, Suspect
 from collbench.units import format_percent, format_rate
 
+_DEFERRED = "inconclusive: not measured again, since too few healthy places would be left to measure against"
 _ORDER = {CONFIRMED: 0, INCONCLUSIVE: 1, CLEARED: 2}
 _MOST_PAIRS = 8  # that a note lists
 _FASTEST, _MOST_UNEVEN = 0.9, 0.3
@@ -24,15 +25,21 @@ _MANY_PATHS, _OF_PLACES = 3, 4  # so many, and of more places one for each four,
 
 
 def suspects(check: CrossCheck, names: Sequence[str]) -> list[Suspect]:
-    """Of every case; a path that turned out to be slow instead of a place is one of its own, unless it was one already."""
-    places = [case.suspect(names) for case in check.places]
+    """Return the suspects of all cases; paths of a place that is confirmed are left out."""
+    places = _worst([case.suspect(names) for case in check.places])
     confirmed = {each.places[0] for each in places if each.state == CONFIRMED}
-    paths: dict[tuple[int, ...], Suspect] = {case.places: case.suspect(names) for case in check.paths if not confirmed & set(case.places)}
-    for case in check.places:
-        path = case.path(names)
-        if path is not None and (path.places not in paths or paths[path.places].state != CONFIRMED):
-            paths[path.places] = path
-    return [*places, *_exceptions(list(paths.values()), len(names))]
+    paths = _worst([case.suspect(names) for case in check.paths if not confirmed & set(case.places)])
+    return [*places, *(_open(each, _DEFERRED) for each in check.found.deferred), *_exceptions(paths, len(names))]
+
+
+def _worst(found: Sequence[Suspect]) -> list[Suspect]:
+    """Return one suspect for each place or path that was judged by its bandwidth and by its latency: confirmed before inconclusive."""
+    kept: dict[tuple[int, ...], Suspect] = {}
+    for each in sorted(found, key=lambda each: (_ORDER[each.state], each.kind == "latency")):
+        first = kept.setdefault(each.places, each)
+        if first is not each and each.state == CONFIRMED:
+            kept[each.places] = replace(first, evidence=(*first.evidence, *each.evidence))
+    return [kept[places] for places in dict.fromkeys(each.places for each in found)]
 
 
 def _exceptions(paths: list[Suspect], n: int) -> list[Suspect]:
@@ -104,7 +111,8 @@ def usual(book: Book) -> float | None:
 
 
 def _open(candidate: Candidate, why: str) -> Suspect:
-    return Suspect("node", candidate.places, INCONCLUSIVE, candidate.ratio, evidence=(candidate.why, why))
+    kind = "latency" if LATENCY in candidate.ways else "node"
+    return Suspect(kind, candidate.places, INCONCLUSIVE, candidate.ratio, evidence=(candidate.why, why))
 
 
 def _wrong(places: Iterable[int], wrong: dict[int, tuple[int, int]], names: Sequence[str]) -> list[str]:

@@ -33,6 +33,8 @@ class Trial:
     alike     whether they are of the same kind of path (host, leaf)
     beside    by way how far each of the controls was behind their middle
     na        why there is nothing
+    cpu_wait  share of the round that a rank of the pair waited for a CPU, above that of the controls (their median), which are slowed alike
+    flipped   whether a rank's state probe changed during the round
     """
 
     place: int
@@ -46,6 +48,8 @@ class Trial:
     usual: Mapping[str, float] = field(default_factory=dict)
     beside: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     na: str | None = None
+    cpu_wait: float = 0.0
+    flipped: bool = False
 
     def sentence(self, names: Sequence[str]) -> str:
         """What was measured, with whom, against what."""
@@ -108,7 +112,8 @@ class Scale:
         scales = {way: self._noise(way, noise.get(way, 0.0), len(those)) for way in usual}
         told = {way: self._values(_told(way, place == pair[0]), those) for way in usual}
         beside = {way: tuple(float(log(usual[way]) - each) for each in told[way]) for way in usual}
-        return Trial(place, partner, well, len(those), bool(own), depths, scales, values, usual, beside)
+        waited = max(0.0, figure.cpu_wait - float(np.median([control.cpu_wait for _, control in those] or [0.0])))
+        return Trial(place, partner, well, len(those), bool(own), depths, scales, values, usual, beside, None, waited, figure.flipped)
 
     def _usual(self, way: str, controls: Sequence[Measured]) -> float | None:
         """The controls' middle, of an even number the faster one: who is well is not as slow as who may not be."""

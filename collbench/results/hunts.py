@@ -27,6 +27,8 @@ class HuntRound:
     low, high  the speed's 95 % interval; of pairs and nic that of the slower direction
     wrong      elements that were not what was sent; wrong_detail: what the first rank found; None: nothing
     na         why a group was not measured, None: it was
+    cpu_wait   of pairs: share of the round that a rank waited for a CPU (the rank that waited most); empty: not recorded
+    flipped    of pairs: whether the state probe of one of its ranks changed during the round; empty: not recorded
     """
 
     round: int
@@ -44,6 +46,8 @@ class HuntRound:
     nic: str | None = None
     flags: tuple[str, ...] = ()
     wrong_detail: tuple[str | None, ...] = ()
+    cpu_wait: tuple[float, ...] = ()
+    flipped: tuple[bool, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """JSON-ready."""
@@ -120,10 +124,11 @@ def _is_verdict(verdict: Any, places: int) -> bool:
     if not isinstance(verdict, dict) or verdict.get("result") not in RESULTS or not _words(verdict.get("notes")):
         return False
     known = verdict.get("suspects")
-    return isinstance(known, list) and all(_is_suspect(each, places) for each in known)
+    return isinstance(known, list) and all(is_suspect(each, places) for each in known)
 
 
-def _is_suspect(value: Any, places: int) -> bool:
+def is_suspect(value: Any, places: int) -> bool:
+    """Whether a JSON value has what is shown of a suspect, of so many places."""
     if not isinstance(value, dict) or value.get("state") not in STATES:
         return False
     where = [value.get("places"), value.get("partners")]
@@ -160,6 +165,10 @@ def _is_bound(value: Any) -> bool:
     return _is_speed(value) or value == 0
 
 
+def _is_share(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
+
+
 def _is_text(value: Any) -> bool:
     return value is None or isinstance(value, str)
 
@@ -182,4 +191,6 @@ _OF_THE_ROUND: dict[str, Callable[[Any], bool]] = {
     "nic": _is_text,
     "flags": lambda value: _all(value, lambda flag: isinstance(flag, str)),
     "wrong_detail": lambda value: _all(value, _is_text),
+    "cpu_wait": lambda value: _all(value, _is_share),
+    "flipped": lambda value: _all(value, lambda flip: isinstance(flip, bool)),
 }

@@ -9,6 +9,7 @@ from typing import Any
 
 from collbench.errors import UsageError
 from collbench.results.folder import TOOLS
+from collbench.results.hunts import is_suspect
 from collbench.results.pairs import PAIRS, PairMatrix, PairRound, matrix_of
 from collbench.results.reader import Run, read_lines, row_from_json
 from collbench.results.record import Row
@@ -64,6 +65,9 @@ def _checked(about: Any, run: Run) -> dict[str, Any]:
     known = about if isinstance(about, dict) else {}
     places = known.get("places")
     named = isinstance(places, list) and 2 <= len(places) <= _MOST_PLACES and all(isinstance(place, str) for place in places)
+    judged = known.get("judged")
+    if judged is not None and not (isinstance(judged, list) and named and all(is_suspect(each, len(places)) for each in judged)):  # type: ignore[arg-type]
+        raise UsageError(f"{run.path} holds rounds of pairs, but the list of judged suspects in its run.json is not valid: it was altered")
     if not named or not all(_is_whole(known.get(name), 1) for name in ("size_bytes", "latency_size_bytes")):
         raise UsageError(f"{run.path} holds rounds of pairs, but its run.json does not say of which places and sizes: it was altered")
     _check_room(len(known["places"]), run)
@@ -147,4 +151,6 @@ _OF_THE_ROUND: dict[str, Callable[[Any], bool]] = {
     "n": lambda value: _is_list(value, _is_count) and len(value) == 3,
     "flags": lambda value: _is_list(value, lambda flag: isinstance(flag, str)),
     "wrong_detail": lambda value: _is_list(value, lambda detail: detail is None or isinstance(detail, str)),
+    "cpu_wait": lambda value: _is_list(value, lambda share: isinstance(share, int | float) and 0 <= share <= 1),
+    "flipped": lambda value: _is_list(value, lambda flip: isinstance(flip, bool)),
 }

@@ -32,6 +32,8 @@ class PairRound:
     na           why a pair was not measured, None: it was
     n            samples of each of the three: [latency, forward, backward]
     wrong_detail of each pair, what the first rank found wrong: element, what was wanted and got; None: nothing; empty: not recorded
+    cpu_wait     of each pair, share of the round that a rank waited for a CPU (the rank that waited most); empty: not recorded
+    flipped      of each pair, whether the state probe of one of its ranks changed during the round; empty: not recorded
     """
 
     round: int
@@ -48,6 +50,8 @@ class PairRound:
     again: bool = False
     flags: tuple[str, ...] = ()
     wrong_detail: tuple[str | None, ...] = ()
+    cpu_wait: tuple[float, ...] = ()
+    flipped: tuple[bool, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """JSON-ready."""

@@ -37,9 +37,10 @@ class Asked:
     why: str
     stage: str
     nic: str | None = None
+    pause_s: float = 0.0
 
     @classmethod
     def told(cls, values: Mapping[str, Any]) -> Asked:
         """From what came over the control plane, where tuples are lists."""
         groups = tuple(tuple(int(place) for place in group) for group in values["groups"])
-        return cls(values["kind"], groups, values["why"], values["stage"], values["nic"])
+        return cls(values["kind"], groups, values["why"], values["stage"], values["nic"], values.get("pause_s", 0.0))

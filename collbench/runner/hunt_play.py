@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
@@ -75,6 +76,7 @@ def play_all(hunting: Hunting, field: Field) -> None:
     world, last = hunting.launch.world, None
     for number in count():
         wanted = dict(hunting.listener.next(last) or {}) if hunting.listener else {}
+        time.sleep(wanted.get("pause_s", 0.0))
         told = world.decide(wanted, "choosing the next round")
         if not told:
             return

@@ -62,6 +62,8 @@ class _Met:
     wrong: int
     detail: str | None
     na: str | None
+    cpu_wait: float
+    flipped: bool
 
 
 def _of_pairs(number: int, ask: Asked, played: Sequence[PairRound], size: int) -> HuntRound:
@@ -73,6 +75,7 @@ def _of_pairs(number: int, ask: Asked, played: Sequence[PairRound], size: int) -
         number, ask.kind, ask.stage, ask.why, ask.groups, tuple(one.there for one in each), tuple(one.back for one in each),
         tuple(one.latency_s for one in each), tuple(one.ends[0] for one in each), tuple(one.ends[1] for one in each),
         tuple(one.wrong for one in each), tuple(one.na for one in each), ask.nic, tuple(flags), tuple(one.detail for one in each),
+        tuple(one.cpu_wait for one in each), tuple(one.flipped for one in each),
     )  # fmt: skip
 
 
@@ -84,4 +87,5 @@ def _met(played: Iterable[PairRound], size: int) -> Iterable[tuple[Pair, _Met]]:
             _, (first, last) = max(times, key=lambda way: way[0] or 0.0)  # the slower direction's
             there, back = (rate(size, seconds) for seconds, _ in times)
             ends = (rate(size, last), rate(size, first))
-            yield pair, _Met(there, back, one.latency_s[turn], ends, one.wrong[turn] or 0, details[turn], one.na[turn])
+            cpu_wait, flipped = (one.cpu_wait[turn] if one.cpu_wait else 0.0), bool(one.flipped and one.flipped[turn])
+            yield pair, _Met(there, back, one.latency_s[turn], ends, one.wrong[turn] or 0, details[turn], one.na[turn], cpu_wait, flipped)

@@ -11,6 +11,7 @@ from collbench.runner.opening import Opened
 from collbench.runner.pair_places import PairsRequest, Places
 from collbench.runner.pair_round import Court, ways_of
 from collbench.runner.turn import stage_of
+from collbench.timing.canary import canary
 
 
 def check_pairs(asked: PairsRequest, launch: Launch, opened: Opened, others: Sequence[Work] = ()) -> None:
@@ -39,4 +40,4 @@ def court_of(asked: PairsRequest, launch: Launch, opened: Opened, places: Places
     crowded = bool(world.oversubscribed) and not backend.virtual and ways[0].cell.device == "cpu"
     flags = {"slowed": any(asked.launch.slowed.of(way.cell) for way in ways), "oversubscribed": crowded}
     on = (*backend.flags, *(flag for flag, true in flags.items() if true))
-    return Court(asked, world, stage, places, ways, on)
+    return Court(asked, world, stage, places, ways, on, None if backend.virtual else canary(world))

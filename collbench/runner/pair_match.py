@@ -1,17 +1,17 @@
-"""The games of a pairs launch: the rounds of the tournament, then those who seem slow once more."""
+"""The rounds of a pairs launch: those of the tournament, then the suspects again."""
 
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any, Protocol
 
 from collbench.backends.backend import Backend
-from collbench.errors import FAILED, FINE, USAGE
+from collbench.errors import FAILED, FINE, NEGATIVE, NO_VERDICT, USAGE
 from collbench.launch import signals
-from collbench.operations.tournament import Pair, Schedule
+from collbench.operations.tournament import Schedule
 from collbench.results.pairs import PairRound
 from collbench.results.record import Row
 from collbench.runner.launch import Launch
@@ -20,9 +20,7 @@ from collbench.runner.pair_places import PairsRequest, Places, sampled
 from collbench.runner.pair_round import Court, play, ways_of
 from collbench.runner.wrong_data import wrong_data
 
-_MOST_SUSPECTS = 32
-_LOOKS = 3  # when the loudest are cleared, others stand out that had been lost in their noise
-_TIMES = 2  # that a pair is measured again at most: a disturbance may last
+_CODES = {"confirmed": NEGATIVE, "nobody": FINE, "no verdict": NO_VERDICT}
 
 
 class PairsListener(Protocol):
@@ -36,16 +34,20 @@ class PairsListener(Protocol):
         """Everything that is known before the first round: run.json's "pairs", and the run's folder."""
         ...
 
-    def round(self, done: int, total: int, pairs: int, eta_s: float | None) -> None:
-        """So many rounds are done, the last one of so many pairs."""
+    def round(self, done: int, total: int | None, pairs: int, eta_s: float | None) -> None:
+        """So many rounds are done, the last one of so many pairs. total: None where suspects are measured again."""
         ...
 
-    def again(self, rounds: list[PairRound]) -> list[Pair]:
-        """The pairs that are to be measured once more before anybody is named; asked anew with what that gave. At most 32 are each time."""
+    def again(self, last: list[PairRound]) -> Mapping[str, Any] | None:
+        """The next round that measures suspects again: its disjoint "pairs", and the seconds to wait before it ("pause_s"); None: no more.
+
+        last: what the tournament gave, then what the last of these rounds gave.
+        """
         ...
 
-    def matrix(self, rounds: list[PairRound], about: Mapping[str, Any]) -> list[str]:
-        """Everything that was measured; returns a sentence for each finding."""
+    def matrix(self, rounds: list[PairRound], about: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Take everything that was measured. Returns what is stored of the verdict: "result", as of a hunt; "findings", a sentence each;
+        "judged", the suspects that were measured again, JSON-ready."""
         ...
 
     def theirs(self, rows: list[Row]) -> None:
@@ -143,29 +145,25 @@ def _take(match: Match, played: Iterator[PairRound]) -> None:
                 match.launch.folder.append_round(one.as_json())
 
 
-def second_look(match: Match, court: Court) -> None:
-    """The suspects once more, one by one, so that nobody is named for what others did at the same time."""
-    done: Counter[Pair] = Counter()
-    for _ in range(_LOOKS):
-        suspects = match.launch.world.decide(_new_suspects(match, done), "choosing whom to measure again")
-        if not suspects:
+def measure_again(match: Match, court: Court) -> None:
+    """Measure suspects again next to control pairs, round by round as the listener asks."""
+    world, last = match.launch.world, match.rounds
+    for number in count(match.plan.number):
+        wanted = dict(match.listener.again(last) or {}) if match.listener else {}
+        time.sleep(wanted.get("pause_s", 0.0))
+        told = world.decide(wanted, "choosing the pairs to measure again")
+        if not told:
             return
-        many = "pair is" if len(suspects) == 1 else "pairs are"
-        match.note(f"{len(suspects)} {many} measured again, one by one, before anybody is named")
-        for turn, (a, b) in enumerate(suspects):
-            _take(match, play(court, match.plan.number + done.total(), ((a, b),), again=True))
-            done[a, b] += 1
-            if match.listener:
-                match.listener.round(turn + 1, len(suspects), 1, None)
-            if match.stops():
-                return
-
-
-def _new_suspects(match: Match, done: Mapping[Pair, int]) -> list[Pair]:
-    """Rank 0's; elsewhere none are known."""
-    asked = match.listener.again(match.rounds) if match.listener else []
-    pairs = dict.fromkeys((min(pair), max(pair)) for pair in asked)
-    return [pair for pair in pairs if done.get(pair, 0) < _TIMES][:_MOST_SUSPECTS]
+        if number == match.plan.number:
+            match.note("suspects are measured again next to control pairs before a node or pair is reported")
+        begun, pairs = len(match.rounds), [(int(a), int(b)) for a, b in told["pairs"]]
+        for at in range(0, len(pairs), most := match.asked.concurrent or len(pairs)):
+            _take(match, play(court, number, tuple(pairs[at : at + most]), again=True))
+        last = match.rounds[begun:]
+        if match.listener:
+            match.listener.round(number + 1 - match.plan.number, None, len(pairs), None)
+        if match.stops():
+            return
 
 
 def conclude(match: Match) -> int:
@@ -181,12 +179,12 @@ def conclude(match: Match) -> int:
         match.note(sentence)
     if match.listener and match.theirs:
         match.listener.theirs(match.theirs)
-    found = match.listener.matrix(match.rounds, about) if match.listener else []
-    code = launch.world.decide(_code(match.rounds, measured), "ending")
+    found = dict(match.listener.matrix(match.rounds, about)) if match.listener else {}
+    code = launch.world.decide(_code(match.rounds, measured, found.get("result", "nobody")), "ending")
     if launch.folder:
-        for sentence in found:
+        for sentence in found.pop("findings", ()):
             launch.folder.event("finding", text=sentence)
-        launch.folder.finish(exit_code=code, pairs=about)
+        launch.folder.finish(exit_code=code, pairs={**about, **found})
     return code
 
 
@@ -195,8 +193,8 @@ def _wrong(match: Match) -> list[str]:
     return wrong_data(match.places.names, met, "pairs")
 
 
-def _code(rounds: Sequence[PairRound], measured: int) -> int:
-    """4 when data was wrong, 2 when no pair could be measured, else 0."""
+def _code(rounds: Sequence[PairRound], measured: int, result: str) -> int:
+    """4 when data was wrong, 2 when no pair could be measured; else as of a hunt: 1: a node or pair is slow; 3: inconclusive."""
     if any(wrong for one in rounds for wrong in one.wrong):
         return FAILED
-    return FINE if measured else USAGE
+    return _CODES[result] if measured else USAGE

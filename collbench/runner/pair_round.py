@@ -17,11 +17,13 @@ from collbench.operations.p2p_latency import P2P_LATENCY
 from collbench.operations.plan import Sweep
 from collbench.operations.tournament import Pair, Round
 from collbench.results.pairs import PairRound
+from collbench.runner.disturbance import watched
 from collbench.runner.one_cell import Ready, Stage, prepare_over, release, verify_cell
 from collbench.runner.pair_places import PairsRequest, Places
 from collbench.runner.shortly import time_shortly
 from collbench.stats.median import median
 from collbench.timing.budget import Budget
+from collbench.timing.canary import Canary
 from collbench.timing.protocol import Measured, slowest
 from collbench.world.world import World
 
@@ -63,6 +65,7 @@ class Court:
     """Where rounds are played: the open backend, the places and the three measurements.
 
     flags   words that hold for every round
+    probe   the state probe of all ranks; None: not available
     """
 
     asked: PairsRequest
@@ -71,6 +74,7 @@ class Court:
     places: Places
     ways: tuple[Way, Way, Way]
     flags: tuple[str, ...] = ()
+    probe: Canary | None = None
 
     def stage_for(self, way: Way) -> Stage:
         """All ranks meet before each sample where pairs share a host's NIC: they are to share it in every sample.
@@ -100,15 +104,29 @@ def play(court: Court, number: int, pairs: Round, again: bool = False) -> Iterat
     Where a rank refuses a measurement, halves of the round are measured, and so on: in the end only the pairs that cannot are n/a.
     """
     times: list[_Times | None] = []
+    with watched(court.world, court.probe) as watch:
+        reason = _measure_all(court, pairs, times)
+    if reason is not None:
+        yield from _without(court, number, pairs, again, reason)
+        return
+    known = [each for each in times if each]
+    if len(known) == len(times):
+        disturbed = [watch.of([*court.places.ranks[a], *court.places.ranks[b]]) for a, b in pairs]
+        yield replace(
+            _round(court, number, pairs, again, known),
+            cpu_wait=tuple(round(each.cpu_wait, 4) for each in disturbed),
+            flipped=tuple(each.flipped for each in disturbed),
+        )
+
+
+def _measure_all(court: Court, pairs: Round, times: list[_Times | None]) -> str | None:
+    """Add the three measurements of a round to `times`; or return why some rank refuses one, at all ranks."""
     for way in court.ways:
         found = _measure(court, way, pairs)
         if isinstance(found, str):
-            yield from _without(court, number, pairs, again, found)
-            return
+            return found
         times.append(found)
-    known = [each for each in times if each]
-    if len(known) == len(times):
-        yield _round(court, number, pairs, again, known)
+    return None
 
 
 def _without(court: Court, number: int, pairs: Round, again: bool, reason: str) -> Iterator[PairRound]:

@@ -1,4 +1,4 @@
-"""A pairs launch: opens a backend, plays the tournament on all ranks in step, and looks again at who seems slow."""
+"""A pairs launch: opens a backend, plays the tournament on all ranks in step, and measures suspects again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collbench.runner.launch import Launch, ranks_by_host
 from collbench.runner.one_backend import first_at_hand
 from collbench.runner.opening import Opened
 from collbench.runner.pair_court import check_pairs, court_of
-from collbench.runner.pair_match import Match, PairsListener, conclude, limits, second_look, tournament
+from collbench.runner.pair_match import Match, PairsListener, conclude, limits, measure_again, tournament
 from collbench.runner.pair_places import PairsRequest, places_of, schedule_of
 from collbench.runner.pair_tools import beside, tools_of
 from collbench.runner.wire import Tools
@@ -57,6 +57,6 @@ def _play_all(match: Match, tools: Tools, waiting: Sequence[str]) -> int:
     court = court_of(match.asked, launch, match.opened, match.places)
     match.began = time.monotonic()
     if tournament(match, court):
-        second_look(match, court)
+        measure_again(match, court)
         beside(match, tools)
     return conclude(match)

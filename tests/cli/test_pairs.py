@@ -35,7 +35,7 @@ def stored(folder: Path) -> StoredPairs:
 @pytest.mark.parametrize(("backend", "ranks"), sample(STARTS, 1))
 def test_every_pair_of_ranks_is_measured(backend: str, ranks: int, tmp_path: Path) -> None:
     done = run(tmp_path, "pairs", "--backend", backend, "--ranks", str(ranks), *BRIEF, "--format", "json")
-    assert done.returncode == 0, done.stderr
+    assert done.returncode in (0, 3), done.stderr  # more ranks than cores: a latency may be inconclusive
     found, told = stored(tmp_path), json.loads(done.stdout)
     first = [pair for one in found.rounds if not one.again for pair in one.pairs]
     assert sorted(first) == [(a, b) for a in range(ranks) for b in range(a + 1, ranks)]

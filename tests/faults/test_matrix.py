@@ -45,9 +45,10 @@ class TestRealRanks:
     @pytest.mark.in_turn
     @pytest.mark.parametrize("case", sample(QUICK, 1), ids=lambda case: case.name)
     def test_a_fault_ends_in_time_and_is_named(self, case: Case, place: Player) -> None:
-        """Once more where it is not: while four ranks wait for two cores, it may meet the phase before. The whole matrix counts each."""
+        """A fault that meets the phase before the wanted one (four ranks share two cores) is played again. A wrong name fails at once."""
         outcome = place.play(case)
         if not outcome.right:
+            assert not {rank for sentence in outcome.said for rank in accused(sentence)} - {case.victim}, outcome
             outcome = place.play(case)
         assert outcome.right, outcome
 

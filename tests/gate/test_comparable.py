@@ -75,7 +75,7 @@ class TestAnotherCluster:
 
     def test_a_host_in_common_is_a_change_of_the_same_cluster(self) -> None:
         verdict = judged(replace(allocation("new"), facts={**ELSEWHERE, "hosts": {"names": "node1, node7"}}))
-        assert verdict.reasons == ("topology nic: 400 Gb/s → 100 Gb/s: nobody announced it (--expect FILE)",)
+        assert verdict.reasons == ("unexpected change: topology nic: 400 Gb/s → 100 Gb/s (announce expected changes with --expect FILE)",)
 
     def test_other_nodes_whose_machines_are_equal_pass(self) -> None:
         assert judged(replace(allocation("new"), facts={**FACTS, "hosts": {"names": "node7"}})).result == "passed"

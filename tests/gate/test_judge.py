@@ -147,14 +147,28 @@ class TestNoPass:
 
 
 NEW = {**FACTS, "software": {"nccl": "2.30"}}
+UNEXPECTED = "unexpected change: software nccl: 2.29 → 2.30 (announce expected changes with --expect FILE)"
 
 
 class TestChanges:
-    def test_a_change_that_nobody_announced_gives_no_verdict(self) -> None:
+    def test_an_unexpected_change_that_explains_a_confirmed_slowdown_is_named_by_the_regression(self) -> None:
         verdict = judged(*(replace(slow(name), facts=NEW) for name in "abc"))
-        assert verdict.result == "no verdict"
-        assert verdict.reasons[0] == "software nccl: 2.29 → 2.30: nobody announced it (--expect FILE)"
-        assert [each.sentence() for each in verdict.changes] == ["software nccl: 2.29 → 2.30"]
+        assert (verdict.result, verdict.exit_code) == ("regression", 1)
+        assert verdict.reasons[0] == UNEXPECTED
+        assert verdict.unexpected_cause is not None and verdict.unexpected_cause.sentence() == "software nccl: 2.29 → 2.30"
+
+    def test_an_unexpected_change_that_cannot_explain_it_is_not_named_as_the_cause(self) -> None:
+        torch = {**FACTS, "software": {**FACTS["software"], "gloo": "2"}}
+        verdict = judged(*(replace(slow(name), facts=torch) for name in "abc"))
+        assert (verdict.result, verdict.unexpected_cause) == ("regression", None)
+        assert [each.explains for each in verdict.changes] == [False] * len(verdict.changes)
+
+    @pytest.mark.parametrize("measured", [(), ("a",), ("a", "b")])
+    def test_an_unexpected_change_without_a_confirmed_slowdown_gives_no_verdict(self, measured: tuple[str, ...]) -> None:
+        allocations = [replace(slow(name), facts=NEW) for name in measured] or [replace(allocation("new"), facts=NEW)]
+        verdict = judged(*allocations)
+        assert (verdict.result, verdict.exit_code, verdict.unexpected_cause) == ("no verdict", 3, None)
+        assert UNEXPECTED in verdict.reasons
 
     def test_an_announced_one_is_judged_and_stays_attached(self) -> None:
         announced = Expected("software", "nccl*", "upgrade", "ops", date(2026, 12, 1))
@@ -164,8 +178,8 @@ class TestChanges:
 
     def test_a_change_before_a_confirmation_counts_too(self) -> None:
         verdict = judged(slow("a"), replace(slow("b"), facts=NEW), slow("c"))
-        assert verdict.result == "no verdict"
-        assert verdict.reasons[0] == "software nccl: 2.29 → 2.30: nobody announced it (--expect FILE)"
+        assert verdict.result == "regression"
+        assert verdict.reasons[0] == UNEXPECTED
 
     def test_an_announcement_expires(self) -> None:
         expired = Expected("software", "nccl", "upgrade", "ops", date(2026, 11, 20))

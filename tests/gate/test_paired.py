@@ -142,7 +142,7 @@ class TestChanges:
         changed = turns(old={"facts": {**OLD, "topology": {"nic rate": "400"}}}, new={"facts": {**NEW, "topology": {"nic rate": "200"}}})
         verdict = judged(changed)
         assert (verdict.result, verdict.reasons) == (
-            "no verdict", ("topology nic rate: 400 → 200: nobody announced it (--expect FILE)",),
+            "no verdict", ("unexpected change: topology nic rate: 400 → 200 (announce expected changes with --expect FILE)",),
         )  # fmt: skip
         announced = Expected("topology", "nic*", "new cables", "A. Reviewer", date(2027, 1, 31))
         assert judged(changed, expected=[announced]).result == "passed"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from collbench.errors import UsageError
-from collbench.hunt.asks import PAIRS, Ask, Figure, Options
+from collbench.hunt.asks import PAIRS, Answer, Ask, Figure, Options
 from collbench.hunt.hunt import hunt, promise
 from collbench.hunt.trials import Trial
 from collbench.hunt.verdict import CLEARED, CONFIRMED, INCONCLUSIVE, Verdict
@@ -53,9 +54,10 @@ def test_a_suspect_says_with_whom_it_was_slow_and_against_what() -> None:
     (found,) = played(MadeUp(16).node(5)).result.of(CONFIRMED)
     assert found.ratio == pytest.approx(0.5, rel=0.05)
     assert found.low is not None and found.high is not None and found.low < 0.5 < found.high < 0.6
-    assert len(found.partners) == 2 and 5 not in found.partners
+    assert len(found.partners) >= 2 and 5 not in found.partners
     assert found.evidence[0].startswith("the sweep: sends and receives at ") and "(8 of 8 partners)" in found.evidence[0]
-    assert all("pairs of places that are well at the same time" in sentence for sentence in found.evidence[1:])
+    assert all("pairs of places that are well at the same time" in sentence for sentence in found.evidence[1:-1])
+    assert found.evidence[-1] == "slow in 3 of 3 rounds, 0 of 21 control pairs as slow"
 
 
 def test_every_suspect_is_measured_again_with_two_who_are_well_beside_controls() -> None:
@@ -63,7 +65,7 @@ def test_every_suspect_is_measured_again_with_two_who_are_well_beside_controls()
     asks = [ask for ask in played(made).asks if ask.stage == "cross-check"]
     with_well = {(place, other) for ask in asks for pair in ask.groups for place, other in (pair, pair[::-1]) if place in {3, 9, 12}}
     for place in (3, 9, 12):
-        assert len({other for who, other in with_well if who == place} - {3, 9, 12}) == 2
+        assert len({other for who, other in with_well if who == place} - {3, 9, 12}) >= 2
     assert all(any(not {3, 9, 12} & set(pair) for pair in ask.groups) for ask in asks)
     assert all(ask.kind == PAIRS for ask in asks)
 
@@ -112,6 +114,32 @@ def test_a_path_is_confirmed_and_its_ends_are_not() -> None:
     assert found.ratio == pytest.approx(0.5, rel=0.05)
     assert any(sentence.startswith("node001 again with ") for sentence in found.evidence)
     assert any(sentence.startswith("node004 again with ") for sentence in found.evidence)
+
+
+class LatencyOfTheSweep(MadeUp):
+    """In the sweep the small messages of one place take twenty times as long; afterwards they do not."""
+
+    place = 0
+
+    def answer(self, ask: Ask) -> Answer:
+        answer, slow = super().answer(ask), ask.stage == "sweep"
+        figures = zip(ask.groups, answer.figures, strict=True)
+        return Answer(tuple(replace(f, latency_s=20 * (f.latency_s or 0)) if slow and self.place in pair else f for pair, f in figures))
+
+
+@pytest.mark.parametrize("n", [4, 8])
+def test_a_latency_that_comes_and_goes_does_not_hide_half_the_rate(n: int) -> None:
+    verdict = played(LatencyOfTheSweep(n, 3).node(0)).result
+    assert confirmed(verdict) == nodes(0)
+    assert [each.places for each in verdict.suspects].count((0,)) == 1
+
+
+def test_a_latency_of_another_place_does_not_hide_half_the_rate() -> None:
+    for seed in range(5):
+        made = LatencyOfTheSweep(4, seed).node(1)
+        verdict = played(made, seed=seed).result
+        assert confirmed(verdict) == nodes(1), seed
+        assert {(each.kind, each.places) for each in verdict.of(INCONCLUSIVE)} <= {("latency", (0,))}
 
 
 def test_a_node_a_latency_and_a_path_at_once() -> None:
@@ -194,7 +222,7 @@ def test_wrong_data_is_told() -> None:
     made = MadeUp(8).node(2)
     made.corrupting = {2}
     (found,) = played(made).result.of(CONFIRMED)
-    assert found.evidence[-1] == "node002: elements arrived wrong in 9 of the 9 measurements it was in"
+    assert found.evidence[-1] == "node002: elements arrived wrong in 12 of the 12 measurements it was in"
 
 
 def test_a_sentence_of_figures_without_any_to_compare_with_says_so() -> None:

@@ -55,7 +55,7 @@ def test_all_are_well_and_nobody_is_accused_in_fifty_trials() -> None:
 def test_a_fault_at_scale_alone_is_confirmed_after_a_sweep_that_saw_nothing() -> None:
     (found,) = hunted(MadeUp(64, 3).scale(17, 12, 0.5)).result.suspects
     assert (found.kind, found.places, found.state) == ("scale", (17,), CONFIRMED)
-    assert found.evidence[0].startswith("two groups of ") and len(set(found.evidence)) == len(found.evidence) == 2
+    assert found.evidence[0].startswith("3 groups of ") and len(set(found.evidence)) == len(found.evidence) == 2
     assert not any(one in other for one in found.evidence for other in found.evidence if one != other)
 
 

@@ -35,7 +35,7 @@ def test_who_is_no_slower_than_three_in_ten_pairs_of_others_is_not_accused(slow:
 
 def paths(*ends: tuple[int, int]) -> CrossCheck:
     cases = [SimpleNamespace(places=pair, suspect=lambda names, pair=pair: Suspect("path", pair, CONFIRMED, 0.5)) for pair in ends]
-    return cast("CrossCheck", SimpleNamespace(places=[], paths=cases))
+    return cast("CrossCheck", SimpleNamespace(found=SimpleNamespace(deferred=()), places=[], paths=cases))
 
 
 @pytest.mark.parametrize(

@@ -67,14 +67,7 @@ def links(hosts: Hosts, slow: int | None = None) -> None:
 
 
 def hunted(slurm: SlurmBed, folder: Path, *typed: str, measure: Sequence[str] = MEASURE) -> Hunted:
-    """What a hunt came to. Where it confirms somebody's small messages, it is played once more: eight hosts share two cores."""
-    found = played(slurm, folder, *typed, measure=measure)
-    if "--apply" not in typed and any(one["kind"] in OF_CORES for one in found.suspects("confirmed")):
-        return played(slurm, folder / "again", *typed, measure=measure)
-    return found
-
-
-def played(slurm: SlurmBed, folder: Path, *typed: str, measure: Sequence[str]) -> Hunted:
+    """Return the outcome of a hunt."""
     words = [*PROGRAM, *measure, *typed, "--out", str(folder / "run")]
     done = slurm.srun([f"-N{HOSTS}"], words, timeout=200)
     assert (folder / "run" / "run.json").exists(), done.stderr

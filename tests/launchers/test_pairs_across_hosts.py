@@ -1,4 +1,4 @@
-"""`srun -N8 collbench pairs` over links of known rates: who is slow is named, once, and nobody else is.
+"""`srun -N8 collbench pairs` over links of known rates: what is slow is reported, once, and nothing else is.
 
 Of 60 seeded trials a plain run makes one, drawn by the commit; `make test-long` makes all and leaves runs and table in build/pairs-trials.
 """
@@ -35,8 +35,6 @@ def play(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str, in
 
         def one(kind: str, seed: int) -> Trial:
             found = run_trial(hosts, slurm, kind, seed, folder)
-            if not whole and not found.right:  # noise of eight hosts on two cores does not repeat itself; of all trials each counts
-                found = run_trial(hosts, slurm, kind, seed, tmp_path_factory.mktemp("again"))
             played.append(found)
             return found
 
@@ -50,3 +48,4 @@ def play(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str, in
 def test_exactly_who_is_slow_is_named(kind: str, seed: int, play: Callable[[str, int], Trial]) -> None:
     found = play(kind, seed)
     assert sorted(found.named) == sorted(found.truth), found
+    assert found.code in ((1,) if found.truth else (0, 3)), found  # inconclusive latencies: eight hosts share two cores

@@ -29,10 +29,10 @@ SIZE = 4096
 
 
 class Told:
-    """Everything that a listener heard; `suspects` are measured again."""
+    """Everything that a listener heard; `again_rounds` are measured again, and the verdict is `result`."""
 
-    def __init__(self, suspects=()):
-        self.suspects, self.notes, self.done = list(suspects), [], []
+    def __init__(self, again_rounds=(), result="nobody"):
+        self.rounds_again, self.result, self.notes, self.done, self.played = list(again_rounds), result, [], [], []
 
     def note(self, sentence):
         self.notes.append(sentence)
@@ -43,12 +43,13 @@ class Told:
     def round(self, done, total, pairs, eta_s):
         self.done.append((done, total, pairs))
 
-    def again(self, rounds):
-        return self.suspects
+    def again(self, last):
+        self.played.append([one.pairs for one in last])
+        return {"pairs": self.rounds_again.pop(0), "pause_s": 0.0} if self.rounds_again else None
 
     def matrix(self, rounds, about):
         self.rounds, self.about = rounds, about
-        return ["node1 is slow"]
+        return {"result": self.result, "findings": ["node1 is slow"], "judged": []}
 
     def end(self):
         self.ended = True
@@ -58,13 +59,13 @@ class Told:
 def play(tmp_path):
     """Measures pairs of virtual ranks; returns code, rounds as stored, matrix and what was told."""
 
-    def these(ranks=4, *, suspects=(), check=1, seed=0, budget=None, stop_on_wrong=False, **asked):
+    def these(ranks=4, *, again=(), result="nobody", check=1, seed=0, budget=None, stop_on_wrong=False, **asked):
         sweep = Sweep((), None, (DTYPES["uint8"],), window=4)
         launch = Request(
             "pairs", sweep, ("simulated",), frozenset(["simulated"]), budget or Budget(0.5, 8, 1), ranks, check, timeout_s=10.0,
             order_seed=seed, out=tmp_path / "run", evidence="off", stop_on_wrong=stop_on_wrong,
         )  # fmt: skip
-        told, codes, world = Told(suspects), [], World(LaunchInfo("local", 0, 1, 0, 1, "ipc://", "alone"), 10.0)
+        told, codes, world = Told(again, result), [], World(LaunchInfo("local", 0, 1, 0, 1, "ipc://", "alone"), 10.0)
         try:
             code = run_pairs(PairsRequest(launch, **{"size_bytes": SIZE, **asked}), world, told, codes.append)
         finally:
@@ -96,7 +97,8 @@ def test_the_rounds_told_and_stored_are_the_same(play):
     found = play(5)
     assert found.told.rounds == found.rounds
     assert [done for done, total, pairs in found.told.done if (total, pairs) == (5, 2)] == [1, 2, 3, 4, 5]
-    assert found.told.began == ({**found.about, "measured": None}, str(found.folder))
+    planned = {name: value for name, value in found.about.items() if name not in ("result", "judged")}
+    assert found.told.began == ({**planned, "measured": None}, str(found.folder))
     assert {key: found.about[key] for key in ("places", "by", "backend", "possible", "measured", "sampled", "concurrent", "window")} == {
         "places": [f"rank {rank} ({found.about['places'][0].partition('(')[2]}" for rank in range(5)],
         "by": "rank", "backend": "simulated", "possible": 10, "measured": 10, "sampled": None, "concurrent": None, "window": 4,
@@ -146,7 +148,7 @@ def test_the_smallest_budget_leaves_nobody_without_a_pair(play, ranks):
 
 
 def test_no_round_begins_when_the_time_is_used_up(play, monkeypatch):
-    clock = SimpleNamespace(monotonic=count(0, 10).__next__)  # ten seconds from each look to the next
+    clock = SimpleNamespace(monotonic=count(0, 10).__next__, sleep=lambda seconds: None)  # ten seconds from each look to the next
     for room in ("pairs", "pair_match"):
         monkeypatch.setattr(f"collbench.runner.{room}.time", clock)
     found = play(8, budget=Budget(0.1, 8, 1), budget_s=15)  # by measurements alone all 7 rounds fit
@@ -155,27 +157,27 @@ def test_no_round_begins_when_the_time_is_used_up(play, monkeypatch):
     assert sentence in found.told.notes
 
 
-def test_suspects_are_measured_again_alone(play):
-    found = play(4, suspects=[(3, 1), (0, 2)])
+def test_suspects_are_measured_again_in_the_rounds_that_are_asked_for(play):
+    found = play(4, again=[[(1, 3), (0, 2)], [(0, 1)]])
     again = [one for one in found.rounds if one.again]
-    assert [one.pairs for one in again] == [((1, 3),), ((0, 2),)] * 2 and [one.again for one in found.rounds[:3]] == [False] * 3
+    assert [(one.round, one.pairs) for one in again] == [(3, ((1, 3), (0, 2))), (4, ((0, 1),))]
+    assert [one.again for one in found.rounds[:3]] == [False] * 3
     first = next(one for one in found.rounds if (0, 2) in one.pairs)
-    assert found.matrix.latency_s[0, 2] == min(again[1].latency_s[0], again[3].latency_s[0], first.latency_s[first.pairs.index((0, 2))])
+    assert found.matrix.latency_s[0, 2] == min(again[0].latency_s[1], first.latency_s[first.pairs.index((0, 2))])
     assert found.about["measured"] == 6
-    assert "2 pairs are measured again, one by one, before anybody is named" in found.told.notes
+    assert found.told.played == [[one.pairs for one in found.rounds[:3]], [((1, 3), (0, 2))], [((0, 1),)]]
+    assert found.told.notes.count("suspects are measured again next to control pairs before a node or pair is reported") == 1
 
 
-def test_no_more_than_32_are_measured_again_at_a_time(play):
-    everybody = [(a, b) for a in range(9) for b in range(a)]
-    assert "32 pairs are measured again, one by one, before anybody is named" in play(9, suspects=everybody, seed=1).told.notes
+def test_suspects_are_measured_again_with_no_more_pairs_at_once_than_allowed(play):
+    found = play(4, again=[[(1, 3), (0, 2)]], concurrent=1)
+    assert [(one.round, one.pairs) for one in found.rounds if one.again] == [(6, ((1, 3),)), (6, ((0, 2),))]
 
 
-def test_who_stands_out_after_a_second_look_has_one_too_and_nobody_more_than_two(play, monkeypatch):
-    monkeypatch.setattr(Told, "again", lambda self, rounds: [(0, 1), (3, 2)] if any(one.again for one in rounds) else [(1, 0), (0, 1)])
-    found = play(4)
-    assert [one.pairs for one in found.rounds if one.again] == [((0, 1),), ((0, 1),), ((2, 3),), ((2, 3),)]
-    assert [one.round for one in found.rounds if one.again] == [3, 4, 5, 6]
-    assert len([note for note in found.told.notes if "measured again" in note]) == 3
+@pytest.mark.parametrize(("result", "code"), [("nobody", 0), ("confirmed", 1), ("no verdict", 3)])
+def test_the_exit_code_is_that_of_a_hunt(play, result, code):
+    found = play(4, result=result)
+    assert (found.code, found.about["result"], found.about["judged"]) == (code, result, [])
 
 
 def test_nodes_meet_with_all_their_ranks_at_once(play, monkeypatch):
@@ -261,7 +263,7 @@ def test_wrong_data_ends_with_4_after_all_have_been_measured(play, backend):
 
 def test_wrong_data_stops_the_tournament_where_that_is_asked_for(play, backend):
     backend(Careless)
-    found = play(4, stop_on_wrong=True, suspects=[(1, 2)])
+    found = play(4, stop_on_wrong=True, again=[[(1, 2)]])
     *before, last = found.rounds
     assert (found.code, read_run(found.folder).info["exit_code"]) == (4, 4)
     assert sum(last.wrong) == 7 and not any(any(one.wrong) for one in before) and not any(one.again for one in found.rounds)

@@ -71,10 +71,13 @@ class Material:
     @cached_property
     def effects(self) -> list[PairEffects]:
         """What each matrix of `pairs` means: its matrix, the pairs measured again, findings() and doubts()."""
-        from collbench.analysis.pair_effects import PairEffects
+        from collbench.analysis.pair_effects import PairEffects, remeasured
 
         again = ({pair for one in stored.rounds if one.again for pair in one.pairs} for _, stored in self.pairs)
-        return [PairEffects(stored.matrix(), pairs) for (_, stored), pairs in zip(self.pairs, again, strict=True)]
+        return [
+            PairEffects(stored.matrix(), pairs, remeasured=remeasured(stored.about.get("judged")))
+            for (_, stored), pairs in zip(self.pairs, again, strict=True)
+        ]
 
     @cached_property
     def compared(self) -> list[list[Compared]]:

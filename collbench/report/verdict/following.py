@@ -11,6 +11,7 @@ from pathlib import Path
 from shlex import quote
 
 from collbench.gate.names import counted
+from collbench.gate.paired import STACK
 from collbench.gate.rule import ENOUGH, FEWEST, STRIKES
 from collbench.gate.verdict import PASSED, REGRESSION, SUSPECTED, WRONG_DATA, Change, Verdict
 from collbench.report.headlines import short
@@ -62,7 +63,8 @@ def following(verdict: Verdict, typed: Typed) -> Iterator[Line]:
 
 def _texts(verdict: Verdict, typed: Typed) -> Iterator[str]:
     waiting = verdict.count(SUSPECTED) > 0 and len(verdict.candidates) < STRIKES
-    meant = [each for each in verdict.changes if each.announced is None]
+    stack = STACK if verdict.mode == "paired" else ()  # these differ between two stacks as a matter of course
+    meant = [each for each in verdict.changes if each.announced is None and each.kind not in stack]
     if verdict.result == PASSED:
         yield from _kept(verdict, typed)
     elif verdict.result == WRONG_DATA:
@@ -73,8 +75,10 @@ def _texts(verdict: Verdict, typed: Typed) -> Iterator[str]:
     elif verdict.allocations < FEWEST:
         yield "next: add the runs of other good allocations:"
         yield f"  {_command('baseline', 'add', str(typed.baseline))} RUN…"
-    elif meant and any("nobody announced" in reason for reason in verdict.reasons):
+    elif meant:
         yield from _announcing(verdict, typed, meant[0], len(meant))
+        if waiting:
+            yield from _again(verdict, typed)
     elif waiting and verdict.waits:
         yield from _again(verdict, typed)
     else:

@@ -31,7 +31,7 @@ _ABOUT = {
     "gate_candidate_allocations": ("", "allocations that were judged"),
     "gate_cells": ("", "cells with a history to be judged by"),
     "gate_suspicions": ("", "cells, groups and shares of a ceiling that are confirmed, suspected, accepted or cleared"),
-    "gate_unannounced_changes": ("", "what changed since the last good allocation, and nobody announced"),
+    "gate_unannounced_changes": ("", "unexpected changes since the last good allocation"),
     "gate_group_state": ("", "1 for the state of a group: passed, confirmed, suspected or no_verdict; 0 for the others"),
     "gate_group_time": ("ratio", f"of a group the median {_SLOWER}"),
     "gate_group_limit": ("ratio", "what that may be by chance; no sample where a group is too small to be judged as one"),

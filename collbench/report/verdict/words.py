@@ -25,9 +25,11 @@ _MOST_CANDIDATES, _MOST_FACTORS, _HUGE = 6, 8, 3.0
 
 
 def headline(verdict: Verdict) -> str:
-    """ "regression: 1 confirmed, 2 suspected"."""
+    """ "regression: 1 confirmed, 2 suspected; most plausible cause: topology nic rate: 400 → 200 (unexpected change)"."""
     told = ", ".join(f"{number} {state}" for state in (CONFIRMED, SUSPECTED, ACCEPTED) if (number := verdict.count(state)))
-    return f"{verdict.result}: {told}" if told else verdict.result
+    change = verdict.unexpected_cause
+    cause = "" if change is None else f"; most plausible cause: {short(change.sentence(), _LONGEST)} (unexpected change)"
+    return (f"{verdict.result}: {told}" if told else verdict.result) + cause
 
 
 def slower(factor: float | None) -> str:

@@ -55,12 +55,19 @@ def test_without_a_suite_it_is_written_first_and_what_no_suite_measures_has_none
 
 def test_a_change_is_announced_by_a_table_that_can_be_read() -> None:
     change = Change("software", 'mpi "x" [1]', "4", "5", "", None)
-    given = verdict(**{**SUSPECTED, "reasons": (f"{change.sentence()}: nobody announced it (--expect FILE)", *AGAIN), "changes": (change,)})
+    given = verdict(
+        **{
+            **SUSPECTED,
+            "reasons": (f"unexpected change: {change.sentence()} (announce expected changes with --expect FILE)", *AGAIN),
+            "changes": (change,),
+        }
+    )
     lines = told(given)
     assert lines[0] == "next: if it was meant, announce it in changes.toml:"
     (table,) = tomllib.loads("\n".join(lines[1:7]))["change"]
     assert (table["kind"], table["what"], table["expires"]) == ("software", 'mpi "x" [[]1]', date(2026, 12, 21))
-    assert lines[7:] == ["and judge again:", "  collbench gate --baseline base night-8 --expect changes.toml"]
+    assert lines[7:9] == ["and judge again:", "  collbench gate --baseline base night-8 --expect changes.toml"]
+    assert lines[9] == "next: measure the suspects again in two fresh allocations, one line in each:"  # a slowdown may still be confirmed
 
 
 def test_what_passed_may_be_kept_and_too_few_are_added_to() -> None:

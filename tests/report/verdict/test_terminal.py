@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 from collbench.gate.verdict import UNDECIDED, FloorState, Verdict
 from collbench.report.verdict.terminal import json_line, lines
@@ -16,6 +17,14 @@ def printed(given: Verdict) -> list[str]:
 
 def test_a_pass_is_two_lines() -> None:
     assert printed(verdict()) == ["passed", "judged: new; baseline base: 6 allocations, 6 cells with a history"]
+
+
+def test_a_regression_names_the_unexpected_change_that_explains_it() -> None:
+    given = regression()
+    link, nccl = given.changes
+    explained = replace(given, changes=(replace(nccl, explains=True), replace(link, explains=True)))
+    cause = "topology nic rate: 400 Gb/s → 360 Gb/s (unexpected change)"  # the other one was announced
+    assert printed(explained)[0] == f"regression: 2 confirmed, 1 accepted; most plausible cause: {cause}"
 
 
 def test_a_regression_says_what_and_why_in_the_order_of_need() -> None:

@@ -1,0 +1,160 @@
+"""Whether repeated measurements of a suspect show more than chance: the test that every confirmation has to pass.
+
+The round is the unit of evidence, not the sample: what a busy machine does to one round it does to all samples of that round. In each round
+the suspect's pair is measured at the same time as control pairs of healthy places. Three conditions have to hold:
+- In nearly all rounds the suspect is slower than usual by more than half of its depth, and the controls are not. Fisher's exact test on
+  these counts needs no model of the noise: if the suspect is healthy, its figures and the controls' are exchangeable. Its probability must
+  be below `CHANCE`, shared by all suspects that are measured again (Bonferroni). With one control per round that takes 7 rounds or more,
+  with three controls 5, with seven or more 3.
+- The 95 % interval of the depth over the rounds (Student's t, the wider of the suspect's and the controls' scatter) is above the smallest
+  slowdown that is reported.
+- Time that ranks spent waiting for a CPU does not explain the slowness: such rounds count as not slow. Rounds in which the state probe
+  flipped are not used at all.
+The rounds that selected the suspect do not count, so the selection among many pairs does not bias the test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from math import comb, exp, log, sqrt
+
+import numpy as np
+
+from collbench.hunt.trials import Trial
+from collbench.stats.student import t_quantile
+
+CHANCE = 0.0005  # of a false confirmation per hunt, for all suspects together
+LEAST_ROUNDS = 3
+MOST_ROUNDS = 14  # of one suspect
+_LEAST_SHARE_SLOW = 0.7  # of the rounds; with fewer slow rounds more rounds do not help
+_FUTILE_FROM = 4
+_WAITED_TWICE = 2.0  # a wait in some samples moves the median by up to twice its share of the time
+_LEVELLED = 6  # controls in a round, from which on their median shows what the round has in common
+
+
+class Outcome(Enum):
+    """What the rounds so far show. SLOW: a confirmation; OPEN: more rounds may decide; UNDECIDED: more rounds do not help."""
+
+    SLOW = "slow"
+    OPEN = "open"
+    UNDECIDED = "undecided"
+
+
+@dataclass(frozen=True)
+class Repeats:
+    """The repeated measurements of one suspect, counted.
+
+    rounds      used, with at least one control of the same kind of path; slow: in how many of them the suspect was slow
+    controls    figures of healthy pairs in these rounds; slow_controls: how many of them were as slow
+    waited      rounds that are not counted as slow because ranks waited for a CPU
+    flipped     rounds that were not used because the state probe flipped
+    chance      probability of such counts if the suspect is healthy (1 without rounds)
+    depth       mean slowness against the controls of the same round, as a logarithm; low, high: its 95 % interval, None below 2 rounds
+    """
+
+    rounds: int
+    slow: int
+    controls: int
+    slow_controls: int
+    waited: int
+    flipped: int
+    chance: float
+    depth: float
+    low: float | None
+    high: float | None
+
+    def outcome(self, allowed: float, least: float) -> Outcome:
+        """What this shows. allowed: the probability of chance that is acceptable; least: the smallest depth that is reported."""
+        if self.rounds >= _FUTILE_FROM and self.slow < _LEAST_SHARE_SLOW * self.rounds:
+            return Outcome.UNDECIDED
+        enough = self.rounds >= LEAST_ROUNDS and self.chance <= allowed and self.low is not None and self.low > least
+        if enough:
+            return Outcome.SLOW
+        return Outcome.UNDECIDED if self.rounds + self.flipped >= MOST_ROUNDS else Outcome.OPEN
+
+    @property
+    def interval(self) -> tuple[float | None, float | None]:
+        """The ratio's 95 % interval, the lower end first."""
+        return (None, None) if self.low is None or self.high is None else (exp(-self.high), exp(-self.low))
+
+    def sentence(self) -> str:
+        """The counts."""
+        counts = f"slow in {self.slow} of {self.rounds} rounds, {self.slow_controls} of {self.controls} control pairs as slow"
+        waited = f"; ranks waited for a CPU in {self.waited} of the rounds" if self.waited else ""
+        flipped = f"; {self.flipped} more rounds not used: the machine changed its state (state probe)" if self.flipped else ""
+        return counts + waited + flipped
+
+    def reason(self) -> str:
+        """Why this is not enough for a confirmation."""
+        if self.waited:
+            return f"inconclusive: its CPU was taken by other work in {self.waited} of {self.rounds} rounds"
+        if self.flipped >= max(1, self.rounds):
+            return f"inconclusive: the machine changed its state in {self.flipped} rounds"
+        if self.slow < self.rounds:
+            return f"inconclusive: slow in only {self.slow} of {self.rounds} rounds"
+        if self.slow_controls:
+            return f"inconclusive: {self.slow_controls} of {self.controls} control pairs were as slow"
+        return f"inconclusive: {self.rounds} rounds are not enough for a confirmation, or they scatter too much"
+
+
+def repeats(trials: Sequence[Trial], ways: Sequence[str], bound: float) -> Repeats:
+    """Count trials of one suspect. bound: the depth, as a logarithm, above which a figure is slow."""
+    usable = [trial for trial in trials if trial.controls and trial.alike and any(way in trial.depths for way in ways)]
+    used = [trial for trial in usable if not trial.flipped]
+    usual = {way: _middle([value for trial in used for value in _controls(trial, way)]) for way in ways}
+    behind = [_behind(trial, ways, usual) for trial in used]
+    waited = [own > bound >= own - _explained(trial.cpu_wait) for trial, (own, _) in zip(used, behind, strict=True)]
+    slow = sum(own > bound and not wait for (own, _), wait in zip(behind, waited, strict=True))
+    others = [depth for _, depths in behind for depth in depths]
+    slow_others = sum(depth > bound for depth in others)
+    paired = np.array([float(np.mean([trial.depths[way] for way in ways if way in trial.depths])) for trial in used])
+    depth = float(paired.mean()) if len(paired) else 0.0
+    half = _half_width(paired, np.array(others))
+    low, high = (None, None) if half is None else (depth - half, depth + half)
+    chance = fisher(slow, len(used), slow_others, len(others))
+    return Repeats(len(used), slow, len(others), slow_others, sum(waited), len(usable) - len(used), chance, depth, low, high)
+
+
+def fisher(slow: int, rounds: int, slow_controls: int, controls: int) -> float:
+    """Return the probability of at least so many slow rounds if suspect and controls are alike (one-sided exact test)."""
+    total, marked = rounds + controls, slow + slow_controls
+    if not rounds or not controls:
+        return 1.0
+    ways = sum(comb(marked, each) * comb(total - marked, rounds - each) for each in range(slow, min(rounds, marked) + 1))
+    return ways / comb(total, rounds)
+
+
+def _behind(trial: Trial, ways: Sequence[str], usual: dict[str, float]) -> tuple[float, list[float]]:
+    """How far the suspect, and each control, is behind what is usual over all rounds; without what a large round has in common."""
+    known = [way for way in ways if way in trial.depths]
+    own = [usual[way] - log(trial.values[way]) for way in known]
+    controls = [_controls(trial, way) for way in known]
+    complete = min(map(len, controls))
+    others = np.array([usual[way] - np.array(values[:complete]) for way, values in zip(known, controls, strict=True)])
+    level = float(np.median(others)) if others.shape[1] >= _LEVELLED else 0.0
+    return float(np.mean(own)) - level, [float(each) - level for each in others.mean(axis=0)]
+
+
+def _controls(trial: Trial, way: str) -> list[float]:
+    """Logarithms of what the controls of a trial reached."""
+    return [log(trial.usual[way]) - each for each in trial.beside[way]] if way in trial.beside else []
+
+
+def _middle(values: Sequence[float]) -> float:
+    return float(np.median(values)) if len(values) else 0.0
+
+
+def _explained(share: float) -> float:
+    """The depth that ranks explain that waited for a CPU for this share of the time."""
+    return -_WAITED_TWICE * log(1 - min(max(share, 0.0), 0.99))
+
+
+def _half_width(depths: np.ndarray[tuple[int], np.dtype[np.float64]], others: np.ndarray[tuple[int], np.dtype[np.float64]]) -> float | None:
+    """Of the mean depth's 95 % interval; None with one round."""
+    n = len(depths)
+    if n < 2:
+        return None
+    scatter = max(float(depths.std(ddof=1)), float(others.std(ddof=1)) if len(others) > 1 else 0.0)
+    return t_quantile(0.975, n - 1) * scatter / sqrt(n)

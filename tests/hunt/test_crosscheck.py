@@ -1,0 +1,106 @@
+"""Which pairs a round of the cross-check measures: partners, controls, leaves, and when it ends."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from math import log
+
+import pytest
+
+from collbench.hunt.asks import PAIRS, Answer, Ask, Figure
+from collbench.hunt.book import Book
+from collbench.hunt.candidates import RECEIVES, SENDS, Candidate, Seen
+from collbench.hunt.crosscheck import CrossCheck
+from collbench.hunt.significance import CHANCE
+from collbench.hunt.verdict import CLEARED, CONFIRMED, INCONCLUSIVE
+
+WAYS = (SENDS, RECEIVES)
+
+
+def candidate(*places: int) -> Candidate:
+    return Candidate(places, WAYS, log(2), -log(0.95), 5.0, 4.0, 0.01, 0.01, "the sweep: slow")
+
+
+def check_of(n: int, places: Sequence[int] = (), paths: Sequence[tuple[int, int]] = (), leaves: Sequence[str] | None = None) -> CrossCheck:
+    names = tuple(f"n{place}" for place in range(n))
+    well = tuple(place for place in range(n) if place not in places)
+    found = Seen(tuple(map(candidate, places)), tuple(candidate(*path) for path in paths), well, 1e9)
+    return CrossCheck(Book(names), found, names, leaves, random.Random(3))
+
+
+def played(check: CrossCheck, slow: Sequence[int] = (), slow_paths: Sequence[tuple[int, int]] = (), room: int = 40) -> list[Ask]:
+    """All asks, answered with half the speed for what is slow."""
+    asks, drawn = [], random.Random(7)
+    asking = check.run(room)
+    try:
+        ask = next(asking)
+        while True:
+            asks.append(ask)
+            figures = []
+            for a, b in ask.groups:
+                speed = (0.5e9 if {a, b} & set(slow) or (a, b) in slow_paths else 1e9) * (1 + 0.01 * drawn.random())
+                figures.append(Figure(speed, speed, 1e-5, 0.99 * speed, 1.01 * speed))
+            ask = asking.send(Answer(tuple(figures)))
+    except StopIteration:
+        return asks
+
+
+@pytest.mark.parametrize(("n", "rounds"), [(4, 7), (8, 5), (16, 3), (40, 3)])
+def test_a_slow_place_is_measured_in_so_many_rounds_each_with_controls(n: int, rounds: int) -> None:
+    check = check_of(n, [0])
+    asks = played(check, slow=[0])
+    assert check.places[0].state() == CONFIRMED and len(asks) == rounds
+    for ask in asks:
+        assert ask.kind == PAIRS and ask.pause_s > 0
+        assert sum(0 in pair for pair in ask.groups) == 1 and len(ask.groups) >= 2
+    assert len({place for ask in asks for pair in ask.groups if 0 in pair for place in pair} - {0}) >= 2
+
+
+def test_a_healthy_place_is_cleared_in_two_rounds() -> None:
+    check = check_of(8, [0])
+    assert len(played(check)) == 2 and check.places[0].state() == CLEARED
+
+
+def test_a_slow_path_is_measured_repeatedly_and_its_ends_are_measured_with_others() -> None:
+    check = check_of(6, paths=[(1, 4)])
+    asks = played(check, slow_paths=[(1, 4)])
+    assert check.paths[0].state() == CONFIRMED
+    pairs = [pair for ask in asks for pair in ask.groups]
+    assert pairs.count((1, 4)) >= 4
+    assert all(any(end in pair and pair != (1, 4) for pair in pairs) for end in (1, 4))
+
+
+def test_a_path_that_was_taken_for_a_slow_place_gets_rounds_of_its_own() -> None:
+    check = check_of(5, [1])
+    played(check, slow_paths=[(1, 4)])
+    assert check.places[0].state() == CLEARED
+    assert [(case.places, case.state()) for case in check.paths] in ([], [((1, 4), CONFIRMED)])
+
+
+def test_suspects_share_the_chance() -> None:
+    check = check_of(16, [0, 5, 9], [(2, 3)])
+    assert {case.chance for case in (*check.places, *check.paths)} == {CHANCE / 4}
+
+
+def test_the_first_partner_is_from_the_own_leaf_and_the_second_from_another() -> None:
+    leaves = [str(place % 2) for place in range(12)]
+    for seed in range(5):
+        check = check_of(12, [0], leaves=leaves)
+        check.random = random.Random(seed)
+        first, second = (next(pair for pair in ask.groups if 0 in pair) for ask in played(check, slow=[0])[:2])
+        assert [leaves[max(pair)] for pair in (first, second)] == ["0", "1"]
+
+
+def test_controls_are_of_the_kind_of_path_that_is_measured() -> None:
+    leaves = [str(place % 2) for place in range(12)]
+    for ask in played(check_of(12, [0], leaves=leaves), slow=[0]):
+        (own,) = [pair for pair in ask.groups if 0 in pair]
+        same = leaves[own[0]] == leaves[own[1]]
+        assert all((leaves[a] == leaves[b]) == same for a, b in ask.groups)
+
+
+def test_it_ends_undecided_when_no_rounds_are_left() -> None:
+    check = check_of(4, [0])
+    assert len(played(check, slow=[0], room=3)) == 3
+    assert check.places[0].state() == INCONCLUSIVE

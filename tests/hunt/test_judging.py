@@ -1,0 +1,140 @@
+"""One suspect and its trials: confirmed, cleared or inconclusive, in tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import exp, log
+
+import pytest
+
+from collbench.hunt.candidates import LATENCY, RECEIVES, SENDS, Candidate
+from collbench.hunt.judging import PlaceCase
+from collbench.hunt.paths import PathCase
+from collbench.hunt.trials import Trial
+from collbench.hunt.verdict import CLEARED, CONFIRMED, INCONCLUSIVE
+
+WAYS = (SENDS, RECEIVES)
+NAMES = [f"n{place}" for place in range(10)]
+LEAST = -log(0.95)
+
+
+def trial(partner: int, depth: float, *, place: int = 0, well: bool = True, controls: int = 3, scatter: float = 0.005) -> Trial:
+    """`place` with a partner, so far behind controls that are alike but for their scatter."""
+    beside = tuple(scatter * number for number in range(controls))
+    return Trial(
+        place, partner, well, controls, True, dict.fromkeys(WAYS, depth), dict.fromkeys(WAYS, 0.01),
+        dict.fromkeys(WAYS, 1e9 * exp(-depth)), dict.fromkeys(WAYS, 1e9), dict.fromkeys(WAYS, beside),
+    )  # fmt: skip
+
+
+def candidate(depth: float = log(2), places: tuple[int, ...] = (0,), ways: tuple[str, ...] = WAYS) -> Candidate:
+    return Candidate(places, ways, depth, LEAST, 5.0, 4.0, 0.01, 0.01, "the sweep: slow")
+
+
+def case(depths: Sequence[tuple[int, float]], depth: float = log(2)) -> PlaceCase:
+    found = PlaceCase(candidate(depth))
+    for partner, each in depths:
+        found.add(trial(partner, each))
+    return found
+
+
+H = log(2)
+
+
+SMALL = 0.06  # just above the smallest depth that is reported
+
+
+@pytest.mark.parametrize(
+    ("case_of", "depth", "trials", "state"),
+    [
+        ("nothing measured", H, [], INCONCLUSIVE),
+        ("slow once with each of two partners: too few rounds", H, [(1, H), (2, H)], INCONCLUSIVE),
+        ("slow with three partners in five rounds", H, [(1, H), (2, H), (1, H), (2, H), (3, H)], CONFIRMED),
+        ("slow in five rounds with one partner alone", H, [(1, H)] * 5, INCONCLUSIVE),
+        ("as fast as the others with two partners", H, [(1, 0.01), (2, 0.0)], CLEARED),
+        ("fast with one and slow with the other", H, [(1, 0.0), (2, H)], INCONCLUSIVE),
+        ("slower again, but by less than is reported", SMALL, [(1, 0.04), (2, 0.04), (1, 0.04), (2, 0.04), (3, 0.04)], CLEARED),
+        ("the interval reaches below what is reported", SMALL, [(1, 0.12), (2, 0.04), (1, 0.12), (2, 0.04), (3, 0.12)], INCONCLUSIVE),
+    ],
+)
+def test_states_of_a_place(case_of: str, depth: float, trials: list[tuple[int, float]], state: str) -> None:
+    assert case(trials, depth).state() == state, case_of
+
+
+def test_a_confirmation_says_how_often_it_was_slow_and_its_interval() -> None:
+    suspect = case([(1, H), (2, H + 0.01), (3, H - 0.01), (1, H), (2, H)]).suspect(NAMES)
+    assert suspect.evidence[-1] == "slow in 5 of 5 rounds, 0 of 15 control pairs as slow"
+    assert suspect.low is not None and suspect.high is not None and 0.48 < suspect.low < suspect.ratio < suspect.high < 0.52
+
+
+def test_an_open_place_asks_for_more_rounds_and_says_what_was_missing() -> None:
+    found = case([(1, H), (2, H)])
+    assert found.needs_rounds and not found.needs_well
+    assert found.suspect(NAMES).evidence[-1].startswith("inconclusive: 2 rounds are not enough for a confirmation")
+    assert not case([(1, H), (2, H), (1, H), (2, H), (3, H)]).needs_rounds
+
+
+def test_a_place_that_is_fast_with_another_suspect_is_not_confirmed() -> None:
+    found = case([(1, H), (2, H), (1, H), (2, H), (3, H)])
+    for _ in range(2):
+        found.add(trial(7, 0.0, well=False))
+    assert found.state() == INCONCLUSIVE
+
+
+def test_a_place_of_a_part_of_the_network_is_not_confirmed() -> None:
+    found = case([(1, H), (2, H), (1, H), (2, H), (3, H)])
+    found.in_a_part = True
+    assert found.state() == INCONCLUSIVE
+
+
+def test_a_place_that_is_slow_with_one_partner_alone_makes_a_candidate_of_the_path_and_nothing_more() -> None:
+    found = case([(1, 0.0), (2, H), (3, 0.0), (2, H)])
+    assert found.path_partner == 2 and found.state() == CLEARED
+    path = found.path(NAMES)
+    assert path is not None and path.places == (0, 2) and path.depth == pytest.approx(H)
+    assert PathCase(path).state() == INCONCLUSIVE  # the rounds that selected it do not count
+
+
+def test_the_ways_of_such_a_path_are_seen_from_its_lower_place() -> None:
+    found = PlaceCase(candidate(places=(5,), ways=(SENDS,)))
+    for partner, depth in ((1, 0.0), (2, H), (3, 0.0), (2, H)):
+        found.add(trial(partner, depth, place=5))
+    path = found.path(NAMES)
+    assert path is not None and (path.places, path.ways) == ((2, 5), (RECEIVES,))
+
+
+def path_case(again: Sequence[float], ends: Sequence[tuple[int, float]] = ((0, 0.0), (2, 0.0)), controls: int = 1) -> PathCase:
+    found = PathCase(candidate(places=(0, 2)))
+    for depth in again:
+        found.add(trial(2, depth, controls=controls))
+    for place, depth in ends:
+        found.add(trial(3, depth, place=place, controls=controls))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("case_of", "again", "ends", "state"),
+    [
+        ("slow in one round", [H], [(0, 0.0), (2, 0.0)], INCONCLUSIVE),
+        ("slow in six rounds with one control each", [H] * 6, [(0, 0.0), (2, 0.0)], INCONCLUSIVE),
+        ("slow in seven rounds with one control each", [H + 0.01 * turn for turn in range(7)], [(0, 0.0), (2, 0.0)], CONFIRMED),
+        ("as fast as the others", [0.0], [], CLEARED),
+        ("an end that is slow with others, too", [H] * 8, [(0, H), (2, 0.0)], INCONCLUSIVE),
+        ("ends that were not measured", [H] * 8, [], INCONCLUSIVE),
+        ("slow in half of the rounds", [H, 0.0] * 4, [(0, 0.0), (2, 0.0)], INCONCLUSIVE),
+    ],
+)
+def test_states_of_a_path(case_of: str, again: list[float], ends: list[tuple[int, float]], state: str) -> None:
+    assert path_case(again, ends).state() == state, case_of
+
+
+def test_an_open_path_asks_for_rounds_only_if_its_ends_are_healthy() -> None:
+    assert path_case([H]).needs_pair
+    assert not path_case([H], ends=[]).needs_pair and path_case([H], ends=[]).needs_ends == [0, 2]
+    assert not path_case([H + 0.01 * turn for turn in range(7)]).needs_pair
+
+
+def test_a_latency_candidate_is_judged_by_its_latency() -> None:
+    found = PlaceCase(candidate(ways=(LATENCY,)))
+    found.add(trial(1, H))
+    assert found.partners() == {} and found.state() == INCONCLUSIVE

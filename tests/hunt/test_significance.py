@@ -1,0 +1,141 @@
+"""Repeated measurements of a suspect: what confirms it, what leaves it open, and what can never confirm it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import exp, log
+
+import numpy as np
+import pytest
+
+from collbench.hunt.candidates import LATENCY, RECEIVES, SENDS
+from collbench.hunt.significance import CHANCE, MOST_ROUNDS, Outcome, Repeats, fisher, repeats
+from collbench.hunt.trials import Trial
+
+LEAST, BOUND = -log(0.95), log(2) / 2
+
+
+def trial(depth: float, controls: Sequence[float] = (0.0,), *, waits: float = 0.0, flipped: bool = False, alike: bool = True) -> Trial:
+    """A round in which the suspect was so far behind 1 GB/s (as a logarithm), both ways, and each control so far."""
+    ways = (SENDS, RECEIVES)
+    reference = min(controls, default=0.0)
+    usual = dict.fromkeys(ways, 1e9 * exp(-reference))
+    beside = dict.fromkeys(ways, tuple(each - reference for each in controls))
+    depths, values = dict.fromkeys(ways, depth - reference), dict.fromkeys(ways, 1e9 * exp(-depth))
+    noise = dict.fromkeys(ways, 0.01)
+    return Trial(0, 1, True, len(controls), alike, depths, noise, values, usual, beside, None, waits, flipped)
+
+
+def counted(trials: Sequence[Trial], bound: float = BOUND) -> Repeats:
+    return repeats(trials, (SENDS, RECEIVES), bound)
+
+
+def outcome(trials: Sequence[Trial]) -> Outcome:
+    return counted(trials).outcome(CHANCE, LEAST)
+
+
+HALF = [log(2) + step for step in (0.0, 0.01, -0.01, 0.02, 0.0, -0.02, 0.01, 0.0)]
+
+
+@pytest.mark.parametrize(
+    ("slow", "rounds", "slow_controls", "controls", "chance"),
+    [
+        (7, 7, 0, 7, 1 / 3432),
+        (6, 6, 0, 6, 1 / 924),
+        (3, 3, 0, 21, 1 / 2024),
+        (7, 7, 1, 7, 8 / 3432),
+        (0, 7, 0, 7, 1.0),
+        (3, 3, 3, 3, 1.0),
+        (0, 0, 0, 0, 1.0),
+        (3, 3, 0, 0, 1.0),
+    ],
+)
+def test_the_chance_of_such_counts(slow: int, rounds: int, slow_controls: int, controls: int, chance: float) -> None:
+    assert fisher(slow, rounds, slow_controls, controls) == pytest.approx(chance, rel=0.01)
+
+
+@pytest.mark.parametrize(("controls", "rounds"), [(1, 7), (2, 5), (3, 5), (7, 3), (16, 3)])
+def test_so_many_rounds_confirm_half_the_rate_and_one_round_less_does_not(controls: int, rounds: int) -> None:
+    those = [trial(depth, (0.0, *(0.01 * number for number in range(1, controls)))) for depth in HALF]
+    assert [outcome(those[:number]) for number in (rounds - 1, rounds)] == [Outcome.OPEN, Outcome.SLOW]
+
+
+def test_the_share_of_chance_of_more_suspects_takes_more_rounds() -> None:
+    those = [trial(depth) for depth in HALF]
+    assert counted(those[:7]).outcome(CHANCE, LEAST) is Outcome.SLOW
+    assert counted(those[:7]).outcome(CHANCE / 4, LEAST) is Outcome.OPEN
+    assert counted(those[:8]).outcome(CHANCE / 4, LEAST) is Outcome.SLOW
+
+
+@pytest.mark.parametrize(
+    ("case", "trials"),
+    [
+        ("one very slow round", [trial(3.0)]),
+        ("two rounds that agree exactly, as in the false confirmation of 74 % to 74 %", [trial(0.3), trial(0.3)]),
+        ("no controls", [trial(depth, ()) for depth in HALF]),
+        ("controls of another kind of path alone", [trial(depth, alike=False) for depth in HALF]),
+        ("controls as slow in the same rounds", [trial(depth, (depth,)) for depth in HALF]),
+        ("half of the controls as slow", [trial(depth, (0.0 if turn % 2 else depth,)) for turn, depth in enumerate(HALF)]),
+        ("slow in half of the rounds", [trial(depth if turn % 2 else 0.0) for turn, depth in enumerate(HALF)]),
+        ("a state probe that flipped in each round", [trial(depth, flipped=True) for depth in HALF]),
+        ("ranks that waited for a CPU for half of the time", [trial(depth, waits=0.5) for depth in HALF]),
+        ("a wide interval", [trial(depth) for depth in (0.4, 3.0, 0.4, 0.4, 4.0, 0.4, 0.4)]),
+    ],
+)
+def test_no_confirmation(case: str, trials: Sequence[Trial]) -> None:
+    assert outcome(trials) is not Outcome.SLOW, case
+
+
+def test_a_short_wait_for_a_cpu_does_not_hide_half_the_rate() -> None:
+    assert outcome([trial(depth, waits=0.1) for depth in HALF]) is Outcome.SLOW
+
+
+def test_rounds_that_the_machine_disturbed_are_counted_and_said() -> None:
+    waited = counted([*(trial(depth) for depth in HALF[:3]), *(trial(depth, waits=0.6) for depth in HALF[:5])])
+    assert (waited.rounds, waited.slow, waited.waited) == (8, 3, 5)
+    assert waited.outcome(CHANCE, LEAST) is Outcome.UNDECIDED
+    assert waited.reason() == "inconclusive: its CPU was taken by other work in 5 of 8 rounds"
+    flipped = counted([trial(depth, flipped=True) for depth in HALF[:3]])
+    assert (flipped.rounds, flipped.flipped) == (0, 3)
+    assert flipped.reason() == "inconclusive: the machine changed its state in 3 rounds"
+
+
+def test_it_ends_as_undecided_after_the_most_rounds() -> None:
+    noisy = [trial(depth, (0.0 if turn % 3 else 0.7,)) for turn, depth in enumerate((HALF * 2)[:MOST_ROUNDS])]
+    assert counted(noisy[:3]).outcome(CHANCE / 10, LEAST) is Outcome.OPEN
+    assert counted(noisy).outcome(CHANCE / 1000, LEAST) is Outcome.UNDECIDED
+
+
+def test_the_interval_is_that_of_the_rounds() -> None:
+    low, high = counted([trial(depth) for depth in HALF]).interval
+    assert low is not None and high is not None and 0.48 < low < 0.5 < high < 0.52
+    assert counted([trial(0.7)]).interval == (None, None)
+
+
+def test_a_round_that_is_slow_as_a_whole_is_no_evidence() -> None:
+    """With many controls what a round has in common is taken away; with one control a slow round makes both slow."""
+    whole = [trial(0.7, (0.7,) * 8), *(trial(0.0, (0.0,) * 8) for _ in range(7))]
+    assert counted(whole).slow == 0
+
+
+def test_a_latency_is_counted_in_its_own_way() -> None:
+    latency = [
+        Trial(0, 1, True, 1, True, {LATENCY: 0.7}, {LATENCY: 0.01}, {LATENCY: 5e4}, {LATENCY: 1e5}, {LATENCY: (0.0,)}) for _ in range(7)
+    ]
+    assert repeats(latency, (LATENCY,), BOUND).slow == 7
+    assert repeats(latency, (SENDS, RECEIVES), BOUND).rounds == 0
+
+
+@pytest.mark.parametrize("controls", [1, 3])
+def test_healthy_pairs_with_two_modes_and_heavy_tails_are_not_confirmed(controls: int) -> None:
+    """A fifth of the rounds of any pair is two to four times slower, as small messages are on hosts that share cores."""
+    drawn, confirmed = np.random.default_rng(1), 0
+    for _ in range(2000):
+        series: list[Trial] = []
+        while len(series) < MOST_ROUNDS and outcome(series) is Outcome.OPEN:
+            own, *others = np.where(drawn.random(1 + controls) < 0.2, drawn.uniform(0.7, 1.4, 1 + controls), 0) + 0.05 * drawn.standard_t(
+                4, 1 + controls
+            )
+            series.append(trial(float(own), [float(each) for each in others]))
+        confirmed += outcome(series) is Outcome.SLOW
+    assert confirmed <= 4  # 0.2 %
