@@ -22,15 +22,20 @@ from collbench.world.strangers import Strangers, peer_of
 
 _ZAP = "inproc://zeromq.zap.01"  # rfc.zeromq.org/spec/27
 _NOBODY = -1
+_URGENT = (Kind.WHERE, Kind.HERE, Kind.ABORT, Kind.BYE)
 _AT_ONCE = 4096  # events: a flood of strangers must not keep the others from being heard
 
 
 @dataclass
 class Child:
-    """One connection from below: the ranks that speak through it, since when it is gone (None: it is there)."""
+    """One connection from below: the ranks that speak through it, since when it is gone (None: it is there).
+
+    also    ranks that answer through it because their first connection brings nothing
+    """
 
     name: bytes
     ranks: set[int] = field(default_factory=set)
+    also: set[int] = field(default_factory=set)
     descriptor: int = _NOBODY
     cut: float | None = None
 
@@ -87,7 +92,7 @@ class Down:
         self._unknown.pop(descriptor, None)
         message = parsed([frame.buffer for frame in frames])
         child = self.children.get(name.bytes)
-        if child is None and message.kind is not Kind.HELLO:
+        if child is None and message.kind not in (Kind.HELLO, Kind.ASIDE):
             return None
         child = child or self.children.setdefault(name.bytes, Child(name.bytes))
         child.descriptor, self._at[descriptor] = descriptor, child
@@ -98,10 +103,11 @@ class Down:
         self._send(child, message.frames())
 
     def tell(self, message: Message) -> None:
-        """The same to all."""
+        """Send the same to all. A second connection gets only what its ranks must know at once: the first one may deliver the rest late."""
         frames = [zmq.Frame(frame) for frame in message.frames()]  # made once, for however many
         for child in self.children.values():
-            self._send(child, frames)
+            if not child.also or message.kind in _URGENT:
+                self._send(child, frames)
 
     def _send(self, child: Child, frames: list[Any]) -> None:
         with suppress(zmq.ZMQError):

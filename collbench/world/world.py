@@ -14,6 +14,7 @@ from typing import Any
 from collbench.errors import FAILED, INTERRUPTED, TERMINATED, CollbenchError, Interrupted, Orphaned, PeerFailed, RunFailed, WaitExpired
 from collbench.launch.info import LaunchInfo
 from collbench.launch.kubernetes import LAUNCHER as KUBERNETES
+from collbench.launch.shared_memory import remove_abandoned
 from collbench.launch.spawn import record_exit
 from collbench.launch.supervise import say
 from collbench.world.addresses import LOOPBACK, addresses_towards, await_name
@@ -49,6 +50,8 @@ class World(Talk):
         self.finish_off = finish_off
         self._spoken = threading.Lock()
         self._asked: BaseException | None = None
+        if info.local_rank == 0:
+            remove_abandoned()
         cpus = tuple(sorted(os.sched_getaffinity(0)))
         me = Member(info.rank, socket.gethostname(), info.local_rank, os.getpid(), cpus, began=began_of(os.getpid()))
         super().__init__(me, info.ranks, timeout_s, Watchdog(timeout_s, str(me), self._end_alone))
@@ -73,8 +76,7 @@ class World(Talk):
             with self.watchdog.elsewhere("joining"):
                 said = self._hub.admit(self.timeout_s)
             self.members = tuple(addressed([self.me, *(Member(**said[rank]) for rank in range(1, self.size))]))
-            where = {one.rank: one.addresses for one in self.members}
-            self._hub.expect({one.rank: str(one) for one in self.members}, where, self._beside())
+            self._hub.expect(self.members, self._beside())
             self._hub.tell(0, [asdict(member) for member in self.members])
         else:
             from collbench.world.spoke_end import SpokeEnd
