@@ -137,8 +137,10 @@ class Inquiry:
             return
         found = diagnose(self._seen())
         if found.cause is not Cause.PATH:  # a debugger would hold this process, and the probes with it
-            for rank in found.ranks[:_MOST_LOOKED_AT] or (self._own.rank,):
+            for rank in found.ranks[:_MOST_LOOKED_AT]:
                 self._look_at(rank)
+            if not found.ranks:
+                self.stacks[self._own.rank] = own_stack()  # a debugger would hold this process while the others wait for it
         for inform in hub.informants:
             self._help(partial(self._inform, inform))
 

@@ -33,6 +33,7 @@ class PathFault:
     retransmitted, sent  segments since nothing has moved
     retransmits          consecutive timeouts of one segment
     stalled              connections with such a segment
+    direction_known      False where the acknowledgements may be what is lost
     """
 
     problem: PathProblem
@@ -44,18 +45,22 @@ class PathFault:
     sent: int = 0
     retransmits: int = 0
     stalled: int = 0
+    direction_known: bool = True
 
     def __str__(self) -> str:
         way = f"from {self.source} to {self.target}"
         if self.problem is PathProblem.MTU:
             return f"packets above {self.limit_bytes} bytes do not pass {way}: check the MTU of both hosts and of the switches between them"
         if self.problem is PathProblem.LOSS:
-            share = f"{100 * self.retransmitted / self.sent:.0f} % of the packets" if self.sent else "packets"
-            return f"{share} {way} are lost ({self.retransmitted} of {self.sent} were sent again): check cables, optics and switch ports"
+            share = f" ({100 * self.retransmitted / self.sent:.0f} %)" if self.sent else ""
+            return (
+                f"packets {way} are lost: {self.retransmitted} of {self.sent} were sent again{share}; check cables, optics and switch ports"
+            )
         if self.problem is PathProblem.ONE_WAY:
             return f"packets {way} do not arrive, although packets from {self.target} to {self.source} do: check this path for drops"
+        where = way if self.direction_known else f"between {self.source} and {self.target}"
         return (
-            f"the path {way} drops packets: one of up to {self.packet_bytes} bytes was sent again {self.retransmits} times "
+            f"the path {where} drops packets: one of up to {self.packet_bytes} bytes was sent again {self.retransmits} times "
             "and is not acknowledged; check its links and its MTU"
         )
 
@@ -113,7 +118,7 @@ class PathEvidence:
 
     def _of(self, one: Direction) -> PathFault | None:
         probe = self.probes.get((one.source, one.target), ProbeResult())
-        facts = {
+        facts: dict[str, Any] = {
             "packet_bytes": one.packet_bytes, "retransmitted": one.retransmitted, "sent": one.sent, "retransmits": one.retransmits,
             "stalled": one.stalled,
         }  # fmt: skip
@@ -124,7 +129,10 @@ class PathEvidence:
             return PathFault(PathProblem.LOSS, one.source, one.target, **facts)
         if one.stalled and not probe.connected and one.heard_ms < _RECENT_MS and one.target not in self.answering:
             return PathFault(PathProblem.ONE_WAY, one.source, one.target, **facts)
-        return PathFault(PathProblem.STALLED, one.source, one.target, **facts) if one.stalled else None
+        if not one.stalled:
+            return None
+        known = one.heard_ms < _RECENT_MS or one.target in self.answering
+        return PathFault(PathProblem.STALLED, one.source, one.target, **facts, direction_known=known)
 
 
 def directions(reports: Iterable[tuple[str, PathReport]], host_of: Mapping[str, str]) -> dict[tuple[str, str], Direction]:

@@ -22,17 +22,18 @@ _PHASES = {
 # Without control the measured path goes on to where the ranks have to speak; who has no memory left to gather was measuring.
 _ALSO = {("control", "warm-up"): ("gather",), ("control", "timed"): ("gather",), ("memory", "gather"): ("timed",)}
 _ONE_WAY_S = 9.0  # p2p's cells of one direction are measured to their end where packets of the other one are lost
-_DROPS = " drops packets:"
+_NIC = ("nic 3 s", "nic 60 s")
 _PATH_NAMED = re.compile(
-    r"(?:packets above \d+ bytes do not pass|\d+ % of the packets|the path|packets) from \S+?h\d+ to \S+?h(?P<target>\d+)"
-    r"(?=(?P<problem> are lost| do not arrive,| drops packets:|: check the MTU))"
+    r"(?:packets above \d+ bytes do not pass|the path|packets) (?:from|between) \S+?h\d+ (?:to|(?P<both>and)) \S+?h(?P<target>\d+)"
+    r"(?=(?P<problem> are lost:| do not arrive,| drops packets:|: check the MTU))"
 )
-_LOST = (" are lost", " drops packets:")
+_LOST = (" are lost:", " drops packets:")
 _PROBLEMS = {
     "loss 1": _LOST,
     "loss 5": _LOST,
     "loss 30": _LOST,
-    "nic 60 s": (" drops packets:",),
+    "nic 3 s": _LOST,
+    "nic 60 s": _LOST,
     "mtu": (": check the MTU", " drops packets:"),
     "one way": (" do not arrive,", " drops packets:"),
 }
@@ -195,11 +196,13 @@ def findings_of_all(case: Case, said: Sequence[str]) -> str:
 def findings_of(case: Case, sentence: str) -> str | None:
     """What a sentence says of a path: "cause" where it names it, "unknown"; None where it names a rank, or another path or cause."""
     if named := _PATH_NAMED.search(sentence):
-        right = named["problem"] in _PROBLEMS.get(case.fault, ()) and int(named["target"]) == case.host + 1
-        return "cause" if right else "unknown" if named["problem"] == _DROPS else None
+        both_ways = named["both"] or case.fault in _NIC
+        return (
+            "cause" if named["problem"] in _PROBLEMS.get(case.fault, ()) and (both_ways or int(named["target"]) == case.host + 1) else None
+        )
     if any(words in sentence for words in _UNKNOWN):
         return "unknown"
-    cut = case.fault in ("one way", "nic 60 s") and any(words in sentence for words in _CUT)
+    cut = case.fault in ("one way", *_NIC) and any(words in sentence for words in _CUT)
     return "cause" if cut else None
 
 

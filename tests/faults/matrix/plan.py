@@ -106,7 +106,7 @@ class Case:
     @property
     def harmless(self) -> bool:
         """Whether the run must come to its end all the same."""
-        return self.fault in ("paused", "link for a moment", "nic 3 s", "slow", "duplicates", "loss 1")
+        return self.fault in ("paused", "link for a moment", "slow", "duplicates", "loss 1")
 
     @property
     def suspects(self) -> tuple[frozenset[int], ...]:
