@@ -143,7 +143,7 @@ def test_a_rank_that_is_silent_is_named_after_the_deadline(kind, streams, way):
         said = failure(kind, link, way)
         assert (
             said
-            == "no byte went to or came from rank 1 (node1, pid 101) for 0.09 s: it is stopped, or the path between drops packets; or raise --timeout"
+            == "no byte went to or came from rank 1 (node1, pid 101) for 0.09 s: stopped, or the path drops packets; or raise --timeout"
         )
         assert time.monotonic() - began > 0.08
 
