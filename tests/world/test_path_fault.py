@@ -48,7 +48,7 @@ def test_which_problem(report: PathReport, probe: ProbeResult | None, answering:
     ("report", "probe", "sentence"),
     [
         (STALLED, HOLE, "packets above 1000 bytes do not pass from n1 to n2: check the MTU of both hosts and of the switches between them"),
-        (LOSSY, None, "packets from n1 to n2 are lost: 12 of 41 were sent again (29 %); check cables, optics and switch ports"),
+        (LOSSY, None, "packets from n1 to n2 are lost: 12 of 41 were sent again (29 %); check cables, optics and switch queues"),
         (
             STALLED, None,
             "the path from n1 to n2 drops packets: one of up to 1500 bytes was sent again 4 times and is not acknowledged; "

@@ -16,7 +16,7 @@ _DROP_INPUT = {
     "loss 30": ("-m", "statistic", "--mode", "random", "--probability", "0.30"),
     "one way": (),
 }
-_SLOW = "4mbit"
+_SLOW = "40mbit"
 
 
 class PathFaults:
@@ -54,7 +54,7 @@ class PathFaults:
 
     @contextmanager
     def _slow(self, host: int) -> Iterator[None]:
-        self._shape(host, _SLOW, "32kb", "400ms")
+        self._shape(host, _SLOW, self._bed.burst, "50ms")
         try:
             yield
         finally:

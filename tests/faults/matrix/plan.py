@@ -17,7 +17,7 @@ PATH_FAULTS = {
     "one way": "all packets to its host are dropped",
     "nic 3 s": "its host's link is down for 3 s",
     "nic 60 s": "its host's link is down for 60 s",
-    "slow": "its host's link has 4 Mbit/s",
+    "slow": "its host's link has 40 Mbit/s instead of 1 Gbit/s",
     "duplicates": "20 % of the packets from its host arrive twice",
 }
 PATH_LIBRARIES = ("gloo", "MPICH", "socket")
