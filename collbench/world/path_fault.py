@@ -53,7 +53,8 @@ class PathFault:
             return f"packets above {self.limit_bytes} bytes do not pass {way}: check the MTU of both hosts and of the switches between them"
         if self.problem is PathProblem.LOSS:
             share = f" ({100 * self.retransmitted / self.sent:.0f} %)" if self.sent else ""
-            return f"packets {way} are lost: {self.retransmitted} of {self.sent} were sent again{share}; check cables, optics and switch queues"
+            counts = f"{self.retransmitted} of {self.sent} were sent again{share}"
+            return f"packets {way} are lost: {counts}; check cables, optics and switch queues"
         if self.problem is PathProblem.ONE_WAY:
             return f"packets {way} do not arrive, although packets from {self.target} to {self.source} do: check this path for drops"
         where = way if self.direction_known else f"between {self.source} and {self.target}"
