@@ -170,6 +170,8 @@ def _of_a_pause(case: Case, seen: Seen) -> list[str]:
     found = [] if set(seen.codes) == {0} else [f"it ended with {list(seen.codes)}, though nothing lasted as long as the deadline"]
     if case.fault == "paused" and case.phase in ("warm-up", "timed", "gather") and "straggler" not in seen.flags:
         found.append("no row is flagged as a straggler's")
+    if case.fault == "link for a moment" and case.phase in ("warm-up", "timed") and "link_flapped" not in seen.flags:
+        found.append("no row has the flag link_flapped")
     return found
 
 
