@@ -138,7 +138,7 @@ class TestFaultsOfPaths:
         [
             ("mtu", "hang: x: packets above 1000 bytes do not pass from cb1h1 to cb1h2: check the MTU of both", "cause"),
             ("mtu", "hang: x: packets above 1000 bytes do not pass from cb1h2 to cb1h1: check the MTU of both", None),
-            ("mtu", "hang: x: no answer received from rank 0 (h1, pid 7): is stopped, or the path from h1 to h2 drops packets; ", "unknown"),
+            ("mtu", "x: no answer received from rank 0 (h1, pid 7): it is stopped, or the path from h1 to h2 drops packets; a", "unknown"),
             ("mtu", "hang: x: all 2 ranks answer, and none is behind the others: the path between them carries nothing, or", "unknown"),
             ("mtu", "hang: x: rank 1 (cb1h2, pid 7) never came: it is still at y; 1 of 2 ranks waits", None),
             ("mtu", "hang: x: rank 1 (cb1h2, pid 7) is stopped (SIGSTOP, or a debugger holds it); 1 of 2 ranks waits", None),

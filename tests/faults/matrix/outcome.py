@@ -182,7 +182,7 @@ def _of_a_path(case: Case, seen: Seen) -> list[str]:
     found += [f"{sentence!r} is a false name" for sentence in told if findings_of(case, sentence) is None]
     if set(seen.codes) == {0}:
         return found
-    if case.harmless:
+    if case.harmless and case.phase:  # at a random moment a start on a busy machine may exceed so short a deadline by itself
         return [*found, f"it ended with {list(seen.codes)}, though nothing lasted as long as the deadline"]
     within_s = WITHIN_S + (_ONE_WAY_S if case.library == "socket" else 0.0)
     if not case.fault.startswith("loss") and seen.seconds > within_s:

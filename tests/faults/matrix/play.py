@@ -236,7 +236,7 @@ def player(slurm: bool = True, keep: Path | None = None) -> Iterator[Player]:
 
 
 def _patience(case: Case) -> float:
-    if case.fault.startswith("loss"):
+    if case.of_path:
         return _LOSSY_S
     return _FINISH_S if case.harmless or case.fault == "wrong data" else 2 * WITHIN_S
 
