@@ -26,11 +26,15 @@ print("mapped", flush=True)
 
 
 @pytest.fixture
-def segment() -> Iterator[Path]:
-    path = Path("/dev/shm") / NAME
+def segment(tmp_path: Path) -> Path:
+    """A file in a folder that takes the place of /dev/shm, where other runs of this machine clean up as well."""
+    path = tmp_path / NAME
     path.write_bytes(bytes(4096))
-    yield path
-    path.unlink(missing_ok=True)
+    return path
+
+
+def abandoned(segment: Path) -> list[str]:
+    return remove_abandoned(str(segment.parent))
 
 
 @pytest.fixture
@@ -53,12 +57,12 @@ def holder(path: Path, then: str = "sys.stdin.read()") -> Iterator[subprocess.Po
 @pytest.mark.usefixtures("any_age")
 def test_a_file_that_a_living_process_maps_stays_and_one_of_a_dead_process_goes(segment: Path) -> None:
     with holder(segment):
-        assert NAME not in remove_abandoned() and segment.exists()
-    assert NAME in remove_abandoned() and not segment.exists()
+        assert NAME not in abandoned(segment) and segment.exists()
+    assert NAME in abandoned(segment) and not segment.exists()
 
 
 def test_a_file_that_was_just_made_stays(segment: Path) -> None:
-    assert NAME not in remove_abandoned() and segment.exists()
+    assert NAME not in abandoned(segment) and segment.exists()
 
 
 @pytest.mark.usefixtures("any_age")
@@ -67,7 +71,7 @@ def test_other_files_and_other_users_files_stay(segment: Path) -> None:
     other.write_bytes(b"x")
     try:
         os.chown(segment, 65534, 65534)
-        assert not {NAME, other.name} & set(remove_abandoned())
+        assert not {NAME, other.name} & set(abandoned(segment))
         assert other.exists() and segment.exists()
     except PermissionError:
         pytest.skip("only root can give a file to another user")
@@ -77,13 +81,18 @@ def test_other_files_and_other_users_files_stay(segment: Path) -> None:
 
 def test_a_process_removes_what_it_has_mapped(segment: Path) -> None:
     with segment.open("r+b") as file, mmap.mmap(file.fileno(), 4096):
-        assert remove_mapped() == [NAME]
+        assert remove_mapped(str(segment.parent)) == [NAME]
     assert not segment.exists()
-    assert remove_mapped() == []
+    assert remove_mapped(str(segment.parent)) == []
 
 
-def test_a_rank_that_ends_hard_removes_what_it_has_mapped(segment: Path) -> None:
+def test_a_rank_that_ends_hard_removes_what_it_has_mapped() -> None:
+    shared = Path("/dev/shm") / NAME
+    shared.write_bytes(bytes(4096))
     then = "from collbench.world.watchdog import end_process; end_process('hang: x', 4)"
-    with holder(segment, then) as process:
-        assert process.wait(30) == 4
-    assert not segment.exists()
+    try:
+        with holder(shared, then) as process:
+            assert process.wait(30) == 4
+        assert not shared.exists()
+    finally:
+        shared.unlink(missing_ok=True)
