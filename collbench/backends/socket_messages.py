@@ -50,7 +50,7 @@ def explain(link: Link, code: int) -> str:
     if code == _CLOSED:
         return gone(link.peer)
     if code == _LATE:
-        return f"no byte went to or came from {link.peer} for {link.deadline_s:g} s: see whether it is stopped, or raise --timeout"
+        return f"no byte went to or came from {link.peer} for {link.deadline_s:g} s: stopped, or the path drops packets; or raise --timeout"
     return f"{os.strerror(code) if code > 0 else f'code {code}'}, between here and {link.peer}"
 
 

@@ -64,7 +64,8 @@ class ZmqLink:
             return f"{error}, between here and {self.peer}"
         if _is_closed(self.beside):
             return gone(self.peer)
-        return f"no message came whole from {self.peer} for {self.beside.deadline_s:g} s: see whether it is stopped, or raise --timeout"
+        why = "stopped, or the path drops packets; or raise --timeout"
+        return f"no message came whole from {self.peer} for {self.beside.deadline_s:g} s: {why}"
 
     def facts(self) -> Mapping[str, str]:
         """Of the TCP connection below ZeroMQ: TCP_NODELAY, and its buffers in bytes."""

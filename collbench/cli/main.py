@@ -154,6 +154,7 @@ def _known(error: BaseException) -> BaseException:
 
 def _leave(code: int) -> NoReturn:
     """Ends now: neither Python's own clean-up nor threads of libraries that failed keep a finished rank alive."""
+    from collbench.launch.shared_memory import remove_mapped
     from collbench.launch.spawn import record_exit
 
     signals.settle()
@@ -161,6 +162,8 @@ def _leave(code: int) -> NoReturn:
         with suppress(OSError, ValueError):
             stream.flush()
     record_exit(code, os.environ)
+    if code:
+        remove_mapped()
     if "mpi4py.MPI" in sys.modules:
         _run_exit_handlers(code)
     os._exit(code)

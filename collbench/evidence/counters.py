@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from collbench.evidence import ethernet_counters, infiniband_counters
+from collbench.evidence import ethernet_counters, infiniband_counters, tcp_counters
 from collbench.evidence.sysfs_numbers import Counts, entries
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ class Counters:
     interfaces, ports, gpus   counters by place ("eth0", "mlx5_0/1", a GPU's PCI address); all only ever grow
     leaving                   the interfaces whose bytes leave this host and are counted nowhere else
     states                    by GPU what is no counter: temperature_c, slowed_by
+    tcp                       segments that this host's TCP has sent, and sent again
     uncounted                 devices of networks that have no counters here
     """
 
@@ -37,6 +38,7 @@ class Counters:
     leaving: frozenset[str] = frozenset()
     states: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     uncounted: tuple[str, ...] = ()
+    tcp: Counts = field(default_factory=dict)
 
 
 def read(root: str = "", gpus: Gpus | None = None) -> Counters:
@@ -47,13 +49,14 @@ def read(root: str = "", gpus: Gpus | None = None) -> Counters:
     interfaces, leaving = ethernet_counters.read(root)
     counts, states = gpus.read() if gpus else ({}, {})
     uncounted = tuple(name for kind in _UNCOUNTED for name in entries(f"{root}/sys/class/{kind}"))
-    return Counters(interfaces, infiniband_counters.read(root), counts, leaving, states, uncounted)
+    return Counters(interfaces, infiniband_counters.read(root), counts, leaving, states, uncounted, tcp_counters.read(root))
 
 
 def moved(before: Counters, after: Counters) -> dict[str, Any]:
     """JSON-ready: per place the counters that grew and by how much (None: unknown), and what keeps the sum from being known.
 
     interfaces, ports, gpus   places where something grew
+    tcp             segments sent, and sent again
     leaving         interfaces whose bytes leave this host, moved or not
     came_or_went    places that only one of the two readings has
     silent          ports and devices that do not count what they move
@@ -65,7 +68,7 @@ def moved(before: Counters, after: Counters) -> dict[str, Any]:
     counting = [name for name, counts in before.ports.items() if "tx_bytes" in counts and "tx_bytes" in after.ports.get(name, {})]
     return {
         "interfaces": grown(*kinds[0]), "ports": ports, "gpus": grown(*kinds[2]),
-        "leaving": sorted(before.leaving & after.leaving),
+        "leaving": sorted(before.leaving & after.leaving), "tcp": _difference(before.tcp, after.tcp),
         "came_or_went": sorted(name for then, now in kinds for name in set(then) ^ set(now)),
         "silent": [*after.uncounted, *(name for name, counts in after.ports.items() if not any(word in counts for word in _TELLING))],
         "idle": [name for name in counting if infiniband_counters.moved(ports.get(name, {}), "tx") == 0],

@@ -46,6 +46,7 @@ def read(root: str = "") -> tuple[dict[str, Counts], frozenset[str]]:
         counts[name] = found
         if name != LOOPBACK and _leaves(f"{root}{CLASS}/{name}"):
             leaving.add(name)
+            counts[name] |= numbers(f"{root}{CLASS}/{name}", ("carrier_changes",))
     return counts, frozenset(leaving)
 
 

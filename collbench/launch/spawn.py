@@ -16,6 +16,7 @@ from collbench.errors import FAILED, FINE, UsageError
 from collbench.launch import mpiexec as mpi_start
 from collbench.launch.info import LaunchInfo
 from collbench.launch.local import to_variable
+from collbench.launch.shared_memory import remove_abandoned
 from collbench.launch.supervise import GRACE_S, Child, Supervisor, die_with_parent, name_of, say
 from collbench.launch.variables import number, without_manager, without_scheduler
 
@@ -230,6 +231,8 @@ def _through_mpiexec(command: Sequence[str], ranks: int, env: Mapping[str, str],
 
     supervisor = Supervisor([child], grace_s=grace_s, failed_elsewhere=failed)
     code = supervisor.run()
+    if code:
+        remove_abandoned()
     if supervisor.signal is not None:
         _speak_for_rank_0(supervisor.signal, folder)
         return code

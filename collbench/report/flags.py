@@ -13,6 +13,9 @@ FLAGS = {
     "python_loop": "timed by a Python loop, since the native one is not built: small sizes read up to 0.5 µs too slow",
     "straggler": "a rank was not allowed to run at all for a second or more meanwhile (stopped, swapped out, its machine asleep): "
     "evidence.paused_s says which and for how long; measure again",
+    "retransmits": "TCP of a host sent 0.1 % or more of its segments again meanwhile, so packets were lost: evidence.network has the "
+    "counts by host; check cables, optics, switch ports and full queues",
+    "link_flapped": "a host's link went down or up meanwhile: evidence.network says which interface and how often; measure again",
     "above_bound": "faster than the link allows: the bytes took another path (shared memory?), or the link's rate was read wrongly",
     "two_modes": "the samples gather around two values, both are shown; busbw and percentage belong to the median: look for what "
     "changes between them (clocks, neighbours, a switch of algorithm)",

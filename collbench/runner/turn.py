@@ -127,7 +127,7 @@ class Turn:
         if watched is None or mismatches is None:
             return None
         row, arrays = make_row(ready, backend, watched, self.around(ready, backend, watched))
-        self._keep(watched, place)
+        self._keep(watched, place, ready.cell.title())
         row = replace(row, **check_fields(checked, mismatches), evidence=row.evidence | evidence | wrong_evidence(mismatches))
         return _finish(self.launch, row, arrays, place)
 
@@ -144,12 +144,14 @@ class Turn:
             mismatches = verify_cell(ready, self.launch.world, calls)
         return calls, mismatches, choices
 
-    def _keep(self, watched: Watched, place: int) -> None:
-        """What does not go onto the row: telemetry, and the sentence about a path that the bytes did not take."""
+    def _keep(self, watched: Watched, place: int, title: str) -> None:
+        """Keep what does not go onto the row: telemetry, and sentences about a path that the bytes did not take and about stalls."""
         if self.launch.folder and watched.telemetry:
             self.launch.folder.event("telemetry", cell=place, hosts=watched.telemetry)
         if watched.other_path:
             self.launch.note_once(f"other path of {self.opened.name}", watched.other_path)
+        if disturbance := watched.disturbance(title, [member.host for member in self.launch.world.members]):
+            self.launch.note(disturbance)
 
     def around(self, ready: Ready, backend: Backend, watched: Watched) -> Circumstances:
         """The row's ceilings, flags and evidence."""

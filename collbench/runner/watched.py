@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from collbench.evidence import disturbances
 from collbench.evidence.conditions import between, noticeable, now
+from collbench.evidence.disturbances import HostNetwork, Stall, of_host, stalls
 from collbench.evidence.moved import bypassed
 from collbench.runner.instruments import Instruments, told
 from collbench.runner.one_cell import Ready, time_cell
@@ -37,6 +39,7 @@ class Watched:
     launch_bound   whether these seconds, not the device's work, were timed
     telemetry  by host the samples taken meanwhile
     paused_s   by rank for how long it was not allowed to run at all meanwhile; only those that were not
+    networks   between hosts what disturbed the network of each; stalls: samples far longer than the median
     """
 
     measured: Measured
@@ -50,6 +53,8 @@ class Watched:
     launch_bound: bool = False
     telemetry: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     paused_s: dict[str, float] = field(default_factory=dict)
+    networks: tuple[HostNetwork, ...] = ()
+    stalls: tuple[Stall, ...] = ()
 
     @property
     def flags(self) -> list[str]:
@@ -62,7 +67,12 @@ class Watched:
             "launch_bound": self.launch_bound,
             "straggler": bool(self.paused_s),
         }
-        return [word for word, true in words.items() if true]
+        return [word for word, true in words.items() if true] + disturbances.flags(self.networks)
+
+    def disturbance(self, title: str, hosts: Sequence[str]) -> str | None:
+        """Return one sentence about stalls and links that went down; None without. `hosts`: the host of each rank."""
+        paused = {hosts[int(rank)]: seconds for rank, seconds in self.paused_s.items() if int(rank) < len(hosts)}
+        return disturbances.sentence(title, self.stalls, self.networks, paused)
 
     @property
     def other_path(self) -> str | None:
@@ -115,13 +125,30 @@ def _with_evidence(found: Watched, ready: Ready, world: World, everyone: list[di
     """What the hosts' counters and the host's share of the time say; reckoned when the ranks no longer wait for it."""
     paused = {"paused_s": found.paused_s} if found.paused_s else {}
     evidence = found.evidence | paused | ({"moved": told(ready, world, everyone)} if instruments else {})
+    networks = _networks(world, everyone)
+    stalls = tuple(_stalls(found.measured, ready.timed)) if networks else ()
+    evidence |= {"network": {one.host: one.as_json() for one in networks}} if networks else {}
+    evidence |= {"stalls": [one.as_json() for one in stalls]} if stalls else {}
     enqueue_s = _largest(one["enqueue_s"] for one in everyone)
     if enqueue_s is not None:
         evidence["enqueue_s"] = enqueue_s
     hosts = (member.host for member in world.members)
     telemetry = {host: one["telemetry"] for host, one in zip(hosts, everyone, strict=True) if one.get("telemetry")}
     bound = enqueue_s is not None and _is_launch_bound(enqueue_s, found.measured, ready.timed)
-    return replace(found, evidence=evidence, launch_bound=bound, telemetry=telemetry)
+    return replace(found, evidence=evidence, launch_bound=bound, telemetry=telemetry, networks=networks, stalls=stalls)
+
+
+def _networks(world: World, everyone: list[dict[str, Any]]) -> tuple[HostNetwork, ...]:
+    """Return what disturbed the network of each host; nothing on one host, whose ranks need no network."""
+    if len(world.hosts) < 2:
+        return ()
+    hosts = (member.host for member in world.members)
+    return tuple(of_host(host, one["moved"]) for host, one in zip(hosts, everyone, strict=True) if one.get("moved"))
+
+
+def _stalls(measured: Measured, timed: list[int]) -> list[Stall]:
+    series = slowest(measured.samples, timed)
+    return stalls(measured.durations, float(np.median(series)) * measured.batch * measured.iterations) if len(series) else []
 
 
 def _is_launch_bound(enqueue_s: float, measured: Measured, timed: list[int]) -> bool:

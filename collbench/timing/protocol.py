@@ -35,6 +35,7 @@ class Measured:
     stopped    why no more samples were taken: "precision", "out_of_reach", "max_time", "most_samples", "iterations"
     batch      turns of the loop per sample, of so many `iterations` each
     loop_s     seconds that rank 0 spent in the loop, the first call and the warm-up with it
+    durations  of every sample, warm-up too: its phase, and the seconds that the slowest rank took for all of its iterations
     starts_ns  when the samples began, as `Loop.starts_ns`, for all ranks
     """
 
@@ -47,6 +48,7 @@ class Measured:
     iterations: int = 1
     loop_s: float = 0.0
     flags: list[str] = field(default_factory=list)
+    durations: list[tuple[str, float]] = field(default_factory=list)
     starts_ns: Samples = field(default_factory=lambda: np.empty((0, 0)))
 
 
@@ -64,6 +66,7 @@ def measure(loop: Loop, world: World, plan: Plan | None, what: str) -> Measured 
     """Runs a plan on all ranks; rank 0 (which has the plan) gets the result, the others None. `what`: the cell, in sentences."""
     look: Look | None = next(plan) if plan else None
     starts: list[Samples] = []
+    durations: list[tuple[str, float]] = []
     loop_s = 0.0
     while True:
         count, batch, warm = world.decide([*(look or (0, 0)), isinstance(look, WarmUp)], f"{what}: the next samples")
@@ -79,12 +82,13 @@ def measure(loop: Loop, world: World, plan: Plan | None, what: str) -> Measured 
         halves = [(array[: len(array) // 2], array[len(array) // 2 :]) for array in arrays]
         taken, starting = (np.concatenate(part) for part in zip(*halves, strict=True))
         starts.append(starting)
+        durations += [("warm-up" if warm else "timed", float(one)) for one in taken.max(axis=0) * (batch * loop.iterations)]
         try:
             look = plan.send(taken)
         except StopIteration as stop:
             world.decide([0, 0, False], f"{what}: the next samples")
             measured: Measured = stop.value
-            measured.loop_s = loop_s
+            measured.loop_s, measured.durations = loop_s, durations
             measured.starts_ns = np.concatenate(starts, axis=1)[:, -measured.samples.shape[1] :]  # what is kept came last
             return measured
 

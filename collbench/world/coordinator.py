@@ -17,9 +17,11 @@ from collbench.world.bundle import LARGE_BYTES, Entry, size_of, started_again
 from collbench.world.down import Child, Down
 from collbench.world.ending import Ending
 from collbench.world.inquiry import Inquiries
+from collbench.world.members import Member
 from collbench.world.message import Kind, Malformed, Message, entries
 from collbench.world.node import KILLED, Node
 from collbench.world.standing import Standing, standings
+from collbench.world.tcp_info import ConnectionMonitor, PathReport, path_report
 
 _ROOM_BYTES = 64 << 20  # of large messages under way at a time: what they need is bounded, however many nodes there are
 _MOST_LATE = 16  # ranks that come again, of which is told
@@ -60,6 +62,7 @@ class Coordinator:
     woke_after_s   for how long this process was held, where that has just ended; else 0
 
     names, addresses   by rank, how it is named, and where others reach its host
+    members            the ranks that have joined; reported: by rank the port for probes, its connections, and when it reported them
     beside             by rank who else may have died, where the launcher kills all of a host for one
     informants         what libraries know when nothing moves: called in threads of their own, in 3 s at most
     unreadable         why the last message could not be read, "" where all could
@@ -69,6 +72,9 @@ class Coordinator:
     def __init__(self, down: Down, stand: Callable[[], Standing], ending: Ending, timeout_s: float) -> None:
         self.down, self.stand, self.ending, self.timeout_s = down, stand, ending, timeout_s
         self.expected: Mapping[int, str] = {}
+        self.members: Sequence[Member] = ()
+        self.reported: dict[int, tuple[int, list[PathReport], float]] = {}
+        self.connections = ConnectionMonitor()
         self.names: dict[int, str] = {}
         self.addresses: Mapping[int, Sequence[str]] = {}
         self.beside: Mapping[int, str] = {}
@@ -124,7 +130,15 @@ class Coordinator:
             self._asked(child, message)
         elif message.kind is Kind.STACKED:
             self.inquiries.stacked(*message.body)
-        elif message.kind is Kind.GONE:
+        elif message.kind in (Kind.ASIDE, Kind.PATHS):
+            self._about_paths(child, message)
+        elif message.kind is Kind.PROBED:
+            self.inquiries.probed(*message.body)
+        else:
+            self._of_an_end(child, message)
+
+    def _of_an_end(self, child: Child, message: Message) -> None:
+        if message.kind is Kind.GONE:
             self._end_of(_one_of(message.body[0], self._about), message.body[1])
         elif message.kind is Kind.BYE:
             self._bye(child, _one_of(message.body, child.ranks))
@@ -132,6 +146,16 @@ class Coordinator:
             self._without(child, message.body)
         elif message.kind is Kind.ABORT:
             self.inquiries.met(*message.body)
+
+    def _about_paths(self, child: Child, message: Message) -> None:
+        """A second connection of ranks that are not heard, or what a rank's connections show."""
+        if message.kind is Kind.ASIDE:
+            child.also |= {_one_of(rank, self._about) for rank in message.body}
+            self.down.send(child, Message(Kind.WHERE))
+        else:
+            rank, port, found = message.body
+            reports = [one for value in found if (one := path_report(value))]
+            self.reported[_one_of(rank, child.ranks | child.also)] = port, reports, time.monotonic()
 
     def _hello(self, child: Child, message: Message) -> None:
         for rank, about, build in message.body:
@@ -179,7 +203,7 @@ class Coordinator:
 
     def _note(self, child: Child, message: Message) -> None:
         now = time.monotonic()
-        for one in standings(message.body, child.ranks):
+        for one in standings(message.body, child.ranks | child.also):
             if not one.held:
                 self.heard[one.rank] = one, now
             if message.kind is Kind.HERE:
@@ -255,9 +279,11 @@ class Coordinator:
         self._see_who_is_there()
         self.down.tell(Message(Kind.BYE))
 
-    def expect(self, members: Mapping[int, str], addresses: Mapping[int, Sequence[str]], beside: Mapping[int, str]) -> None:
-        """Everybody has joined; by rank how each is named, the addresses of its host, and who else there may have died."""
-        self.expected, self.addresses, self.beside, self.down.complete = members, addresses, beside, True
+    def expect(self, members: Sequence[Member], beside: Mapping[int, str]) -> None:
+        """All ranks have joined; by rank which others may have died instead."""
+        self.members, self.beside, self.down.complete = members, beside, True
+        self.expected = {one.rank: str(one) for one in members}
+        self.addresses = {one.rank: one.addresses for one in members}
 
     def signalled(self, sentence: str, code: int) -> None:
         """A signal asks rank 0 to end; unless a rank has ended, which made a launcher send it."""
@@ -273,6 +299,7 @@ class Coordinator:
     def tick(self, now: float) -> float:
         """Sees who is gone, ends an inquiry, ends what is to end."""
         self._see_whether_held(now)
+        self.connections.note(self.stand().still_s, now)
         for child in [one for one in self.down.cut if one.cut is not None and now - one.cut > _LOST_S]:
             self.down.forget(child)
             first = min(child.ranks, default=None)  # whose process it was; those behind it end by themselves

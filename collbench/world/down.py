@@ -30,15 +30,20 @@ _LEAST_BACKLOG, _MOST_BACKLOG = 64, 4096  # connections that the kernel keeps fo
 _HANDSHAKE_S = 2.0  # after which a connection from another host that has not finished its handshake is dropped
 _FOR_EACH_S = 0.001  # more for each rank: thousands join at once, and a handshake takes a third of that
 _SLOW_SHARE = 0.9  # of the time for a handshake: a connection that ends later ends for that
+_URGENT = (Kind.WHERE, Kind.HERE, Kind.ABORT, Kind.BYE)
 _AT_ONCE = 4096  # events: a flood of strangers must not keep the others from being heard
 
 
 @dataclass
 class Child:
-    """One connection from below: the ranks that speak through it, since when it is gone (None: it is there)."""
+    """One connection from below: the ranks that speak through it, since when it is gone (None: it is there).
+
+    also    ranks that answer through it because their first connection brings nothing
+    """
 
     name: bytes
     ranks: set[int] = field(default_factory=set)
+    also: set[int] = field(default_factory=set)
     descriptor: int = _NOBODY
     cut: float | None = None
 
@@ -115,7 +120,7 @@ class Down:
         self._known(descriptor)
         message = parsed([frame.buffer for frame in frames])
         child = self.children.get(name.bytes)
-        if child is None and message.kind is not Kind.HELLO:
+        if child is None and message.kind not in (Kind.HELLO, Kind.ASIDE):
             return None
         child = child or self.children.setdefault(name.bytes, Child(name.bytes))
         child.descriptor, self._at[descriptor] = descriptor, child
@@ -126,10 +131,11 @@ class Down:
         self._send(child, message.frames())
 
     def tell(self, message: Message) -> None:
-        """The same to all."""
+        """Send the same to all. A second connection gets only what its ranks must know at once: the first one may deliver the rest late."""
         frames = [zmq.Frame(frame) for frame in message.frames()]  # made once, for however many
         for child in self.children.values():
-            self._send(child, frames)
+            if not child.also or message.kind in _URGENT:
+                self._send(child, frames)
 
     def _send(self, child: Child, frames: list[Any]) -> None:
         with suppress(zmq.ZMQError):

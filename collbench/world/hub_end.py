@@ -23,6 +23,7 @@ from collbench.world.ending import Ending
 from collbench.world.inquiry import Cleared
 from collbench.world.keeper import Keeper
 from collbench.world.keys import Keys
+from collbench.world.members import Member
 from collbench.world.message import Kind, Message
 from collbench.world.places import listen, node_place, note_on
 from collbench.world.secret import Secret
@@ -112,9 +113,9 @@ class HubEnd:
             raise RunFailed(f"two processes say they are rank {rank}: {said[rank]} and {about}; the launcher started it twice")
         said[rank] = about
 
-    def expect(self, members: Mapping[int, str], addresses: Mapping[int, Sequence[str]], beside: Mapping[int, str]) -> None:
-        """From now on these ranks are asked when nothing moves; by rank how each is named, the addresses of its host, who is beside it."""
-        self._keeper.do(lambda: self.part.expect(members, addresses, beside))
+    def expect(self, members: Sequence[Member], beside: Mapping[int, str]) -> None:
+        """From now on these ranks are asked when nothing moves; by rank which others may have died instead."""
+        self._keeper.do(lambda: self.part.expect(members, beside))
 
     def collect(self, step: int, what: str, patience_s: float, take: Take) -> None:
         """Gives `take` what each other rank says in this step, as it comes: (rank, value, raw arrays). Raises WaitExpired, PeerFailed.

@@ -15,13 +15,18 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from collbench.addresses import own_addresses
 from collbench.errors import FAILED, INTERRUPTED, TERMINATED, PeerFailed
+from collbench.world.diagnosis import Cause
 from collbench.world.message import Kind, Message
 from collbench.world.node import KILLED
-from collbench.world.reach import answering, unacknowledged
+from collbench.world.path_fault import PathEvidence, directions
+from collbench.world.path_probe import Probe, ProbeResult
+from collbench.world.reach import answering
 from collbench.world.stack import innermost, own_stack, stack, tool_here
 from collbench.world.standing import Standing
-from collbench.world.verdict import Seen, sentence
+from collbench.world.tcp_info import PathReport, tcp_info
+from collbench.world.verdict import HangEvidence, diagnose
 
 if TYPE_CHECKING:
     from collbench.world.coordinator import Coordinator
@@ -32,6 +37,8 @@ _LOOK_S = 2.8
 _PROBE_S = 1.0
 _MOST_LOOKED_AT = 2
 _LOOK_AGAIN_S = 0.05
+_MOST_PROBED = 3
+_REPORT_S = 4.0  # how old a rank's report of its connections may be when the roll call begins
 _MAIN_S = 0.5  # for rank 0's main thread, where it waits for what it is told
 
 
@@ -68,6 +75,9 @@ class Inquiry:
         self.held: dict[int, Standing] = {}
         self.stacks: dict[int, str] = {}
         self._unreachable: set[int] = set()
+        self._own_paths: list[PathReport] = []
+        self._probes: dict[tuple[str, str], Probe | None] = {}  # by (source, target); None: another rank sends them
+        self._probed: dict[tuple[str, str], ProbeResult] = {}
         self._elsewhere: dict[int, str] = {}
         self._said: list[str] = []
         self._asked: set[int] = set()
@@ -90,7 +100,10 @@ class Inquiry:
             if (self._missing() or self._hub.in_doubt) and now - self._called_at < _ANSWER_S:
                 return now + _LOOK_AGAIN_S
             self._look(now)
-        busy = any(helper.is_alive() for helper in self._helpers) or not self._asked <= self.stacks.keys()
+        self._step_probes()
+        busy = any(helper.is_alive() for helper in self._helpers) or not (
+            self._asked <= self.stacks.keys() and self._probes.keys() <= self._probed.keys()
+        )
         return now + _LOOK_AGAIN_S if busy and now - self._looked_at < _LOOK_S else None
 
     def _call(self) -> None:
@@ -114,12 +127,21 @@ class Inquiry:
         self._looked_at, hub = now, self._hub
         for rank in self._missing():
             child = hub.down.with_rank(rank)
-            if child and child.cut is None and unacknowledged(child.descriptor):
+            info = tcp_info(child.descriptor) if child and child.cut is None else None
+            if info and info.unacked:
                 self._unreachable.add(rank)
-        if self._blames_nobody or (self.patient and self._all_work):
+        if self.patient and self._all_work:
             return
-        for rank in sentence(self._seen()).ranks[:_MOST_LOOKED_AT] or (self._own.rank,):
-            self._look_at(rank)
+        self._own_paths = hub.connections.reports()
+        self._probe_paths()
+        if self._blames_nobody:
+            return
+        found = diagnose(self._seen())
+        if found.cause is not Cause.PATH:  # a debugger would hold this process, and the probes with it
+            for rank in found.ranks[:_MOST_LOOKED_AT]:
+                self._look_at(rank)
+            if not found.ranks:
+                self.stacks[self._own.rank] = own_stack()  # a debugger would hold this process while the others wait for it
         for inform in hub.informants:
             self._help(partial(self._inform, inform))
 
@@ -147,6 +169,60 @@ class Inquiry:
         if found:
             self._elsewhere[rank] = found
 
+    def probed(self, rank: int, address: str, passed: list[int], failed: list[int]) -> None:
+        """A rank has sent probes to an address."""
+        source, target = self._host_of(rank), self._hosts_by_address().get(address, "")
+        if (source, target) in self._probes:
+            self._probed[source, target] = ProbeResult(tuple(passed), tuple(failed))
+
+    def _probe_paths(self) -> None:
+        """Have packets of several sizes sent where connections lose some."""
+        for one in self._paths().suspects[:_MOST_PROBED]:
+            where = self._takes_probes(one.source, one.target)
+            sender = next((member.rank for member in self._hub.members if member.host == one.source), None)
+            if where is None or sender is None:
+                continue
+            if sender == self._own.rank:
+                self._probes[one.source, one.target] = Probe(*where)
+            else:
+                self._probes[one.source, one.target] = None
+                for child in self._hub.down.children.values():
+                    if sender in child.ranks | child.also:
+                        self._hub.down.send(child, Message(Kind.PROBE, 0, list(where)))
+
+    def _takes_probes(self, source: str, target: str) -> tuple[str, int] | None:
+        """Return the address and port of a host where another one may send probes."""
+        hub, home = self._hub, self._host_of(self._own.rank)
+        if target == home:
+            return (hub.members[0].address, hub.down.port) if hub.members and hub.down.port else None
+        for member in hub.members:
+            port = hub.reported.get(member.rank, (0, [], 0.0))[0]
+            if member.host == target and port:
+                return member.address, port
+        return None
+
+    def _step_probes(self) -> None:
+        for way, probe in self._probes.items():
+            if probe and way not in self._probed and (result := probe.step()):
+                self._probed[way] = result
+
+    def _paths(self) -> PathEvidence:
+        recent = {rank: found for rank, (_, found, at) in self._hub.reported.items() if at > self._called_at - _REPORT_S}
+        recent[self._own.rank] = self._own_paths
+        reports = [(self._host_of(rank), report) for rank, found in recent.items() for report in found]
+        answering_hosts = {self._host_of(rank) for rank in self.answers}
+        return PathEvidence(directions(reports, self._hosts_by_address()), self._probed, answering_hosts)
+
+    def _host_of(self, rank: int) -> str:
+        return next((member.host for member in self._hub.members if member.rank == rank), "")
+
+    def _hosts_by_address(self) -> dict[str, str]:
+        """Return hosts by each address that others may reach them at."""
+        if not self._hub.members:
+            return {}
+        home = dict.fromkeys(own_addresses(), self._host_of(self._own.rank))
+        return home | {address: member.host for member in self._hub.members for address in (*member.addresses, member.address)}
+
     def _take_stack(self, rank: int) -> None:
         self.stacks[rank] = self._hub.node.stack_of(rank)
 
@@ -165,13 +241,14 @@ class Inquiry:
         """Who did not arrive, and why as far as can be told; or the error itself. None: everybody is there, and may go on."""
         if self.patient and self._all_work:
             return None
-        if self.echo and self._blames_nobody:
+        path = self._paths().fault()
+        if self.echo and self._blames_nobody and not (path and self.echo.code == FAILED):
             return Outcome(self.echo.sentence, self.echo.code, {}, self.echo)
         self.heard(self._hub.stand())
         if self._hub.gone and self._hub.woke_after_s >= self._hub.timeout_s:
             return Outcome(self._slept(), FAILED, self._facts())
-        text = "; ".join([sentence(self._seen()).text, *self._said])
-        return Outcome(text, FAILED, self._facts())
+        found = diagnose(self._seen())
+        return Outcome("; ".join([str(found), *self._said]), FAILED, {"diagnosis": found.as_json(), **self._facts()})
 
     def _slept(self) -> str:
         """Rank 0 stood still itself; the others have waited for it as long as they may."""
@@ -187,11 +264,11 @@ class Inquiry:
         still = any(one.still_s > self._hub.timeout_s for one in self.answers.values() if not one.waits)
         return not (self._hub.gone or self.held or self._missing() or still)
 
-    def _seen(self) -> Seen:
+    def _seen(self) -> HangEvidence:
         hub = self._hub
         here = {rank: name for rank, name in hub.expected.items() if rank not in hub.left}
         children = list(hub.down.children.values())
-        return Seen(
+        return HangEvidence(
             what=self.what,
             timeout_s=hub.timeout_s,
             members={**hub.names, **here} if hub.gone else here,
@@ -205,6 +282,8 @@ class Inquiry:
             elsewhere=self._elsewhere,
             spokesmen={rank: min(child.ranks) for child in children for rank in child.ranks},
             doing={rank: innermost(text) for rank, text in self.stacks.items()},
+            hosts={member.rank: member.host for member in hub.members},
+            path=self._paths().fault(),
         )
 
     def _facts(self) -> dict[str, Any]:
@@ -251,6 +330,11 @@ class Inquiries:
         """A rank, or the first one of its node, has been asked and answers."""
         if self._now:
             self._now.heard(one)
+
+    def probed(self, rank: int, address: str, passed: list[int], failed: list[int]) -> None:
+        """A rank has sent probes to an address."""
+        if self._now:
+            self._now.probed(rank, address, passed, failed)
 
     def stacked(self, rank: int, text: str) -> None:
         """What a rank is doing."""

@@ -40,6 +40,10 @@ class Kind(Enum):
     STUCK = b"stuck"  # up: a rank does not move
     WHERE = b"where"  # both ways: say at once where you stand
     HERE = b"here"  # both ways: where ranks stand
+    ASIDE = b"aside"  # up: a second connection of a rank whose first one brings no answer; whom it speaks for
+    PATHS = b"paths"  # up: what a rank's connections to other hosts show, and the port where its host takes probes
+    PROBE = b"probe"  # down: send packets of several sizes to this address and port
+    PROBED = b"probed"  # up: which of them have passed
     STACK = b"stack"  # down: take the stack of one of your ranks
     STACKED = b"stacked"  # up: what it looks like
     GONE = b"gone"  # up: a rank's process has ended without a word

@@ -1,33 +1,16 @@
-"""Whether a host is there at all: its kernel acknowledges what it is sent, and answers a connection, whatever its processes do."""
+"""Whether a host is there at all: its kernel answers a connection, whatever its processes do."""
 
 from __future__ import annotations
 
 import errno
-import os
 import select
 import socket
-import struct
 import time
 from collections.abc import Iterable
 
 from collbench.addresses import tcp_socket
 
-_INFO_BYTES = 104
-_UNACKED = struct.Struct("=24xI")  # struct tcp_info, linux/tcp.h: eight bytes, four words, then tcpi_unacked
-_PORT = 9  # where nobody listens: a host that is there refuses at once
-
-
-def unacknowledged(descriptor: int) -> bool:
-    """Whether something that was sent on this TCP connection has not been acknowledged by the kernel at its other end.
-
-    A stopped process's kernel acknowledges; one that cannot be reached does not. False for what is no TCP connection.
-    """
-    try:
-        with socket.socket(fileno=os.dup(descriptor)) as copy:
-            told = copy.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
-    except OSError:
-        return False
-    return len(told) >= _UNACKED.size and _UNACKED.unpack_from(told)[0] > 0
+_PORT = 9  # where nothing listens: a host that is there refuses at once
 
 
 def answering(addresses: Iterable[str], within_s: float) -> str | None:

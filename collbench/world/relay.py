@@ -6,8 +6,11 @@ rank 0 has room for it.
 
 from __future__ import annotations
 
+import math
 import os
+import socket
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -20,10 +23,15 @@ from collbench.world.down import Child, Down
 from collbench.world.ending import Ending
 from collbench.world.message import Kind, Malformed, Message, entries
 from collbench.world.node import Node
+from collbench.world.path_probe import Probe, listener
 from collbench.world.stack import own_stack, stack, tool_here
 from collbench.world.standing import Standing, standings
+from collbench.world.tcp_info import ConnectionMonitor, tcp_info
 from collbench.world.up import Up
 
+_ANSWERS = (Kind.HERE, Kind.PATHS, Kind.STUCK, Kind.WHERE, Kind.STACKED, Kind.PROBED, Kind.ABORT)
+_SECOND_S = 0.6  # without an answer, or an acknowledgement of what this rank answered: then a second connection is opened
+_STEP_S = 0.05
 _LOST_S = 0.05  # how long a connection to rank 0 may be gone before this rank ends: what rank 0 said last is read before
 
 
@@ -35,6 +43,7 @@ class Relay:
     farewell   set when nothing more will come from above
     released   set when this rank may leave: nobody behind it needs it any longer
     hub_heard  set when rank 0 says anything
+    address    this host's, as rank 0 reaches it, of the first rank of a node; "" elsewhere
     above      who is at the other end of the way up: "rank 0", or the first rank of this node
     or_else    who else may have died, where the launcher kills all of a host for one
     """
@@ -53,6 +62,12 @@ class Relay:
         self._told: dict[int, Standing] = {}
         self._about: dict[int, Any] = {}
         self._beat_at = 0.0
+        self.address = ""
+        self._connections = ConnectionMonitor()
+        self._asked_at: float | None = None
+        self._answered_at: float | None = None
+        self._probes: dict[str, Probe] = {}
+        self._takes_probes: socket.socket | None = None
         self._welcomed = self._begun = self._leaving = False
 
     @property
@@ -69,8 +84,49 @@ class Relay:
         self._take(step, [(self.rank, value, raw)])
 
     def send(self, message: Message) -> None:
-        """Up, as it is."""
+        """Send a message up, also through the second connection where it is urgent."""
         self.up.send(message)
+        if message.kind in _ANSWERS:
+            self.up.send_second(message)
+
+    def ask(self, question: Message) -> None:
+        """Send rank 0 a question, after what this rank's connections show."""
+        self._asked_at = self._asked_at or time.monotonic()
+        self._send_paths()
+        self.send(question)
+
+    def _send_paths(self) -> None:
+        if self.address and self._takes_probes is None:
+            self._takes_probes = listener(self.address)
+        port = self._takes_probes.getsockname()[1] if self._takes_probes else 0
+        self.send(Message(Kind.PATHS, 0, [self.rank, port, [one.as_json() for one in self._connections.reports()]]))
+
+    def _answer(self) -> None:
+        """Send rank 0 where the ranks of this node are."""
+        self._answered_at = self._answered_at or time.monotonic()
+        self._send_paths()
+        self.send(Message(Kind.HERE, 0, [one.as_json() for one in (self._stand(), *self._held())]))
+
+    def _open_second_if_unheard(self, now: float) -> float:
+        """Open a second connection where the first one brings no answer, or does not deliver this rank's; returns when to check again."""
+        due = min((at + _SECOND_S for at in (self._asked_at, self._answered_at) if at is not None), default=math.inf)
+        if now < due:
+            return due
+        unheard = self._asked_at is not None and now >= self._asked_at + _SECOND_S
+        info = tcp_info(self.up.descriptor)
+        self._asked_at = self._answered_at = None
+        if self.up.place.startswith("tcp://") and not self.up.has_second and (unheard or (info and info.unacked and info.retransmits)):
+            self.up.open_second([self.rank, *sorted(self._mates())])
+            self._answer()
+            self.up.send_second(Message(Kind.WHERE))
+        return math.inf
+
+    def _step_probes(self, now: float) -> float:
+        for address, probe in list(self._probes.items()):
+            if result := probe.step():
+                del self._probes[address]
+                self.send(Message(Kind.PROBED, 0, [self.rank, address, list(result.passed), list(result.failed)]))
+        return now + _STEP_S if self._probes else math.inf
 
     def read(self, ready: Any) -> None:
         """From above, from below, or a process of this node that has ended."""
@@ -95,12 +151,15 @@ class Relay:
             self.down.tell(message)
         if message.kind in (Kind.TELL, Kind.WHERE, Kind.HERE):
             self.hub_heard.set()
+            self._asked_at = None
         if message.kind is Kind.TELL or (message.kind is Kind.WELCOME and not self._welcomed):
             self._begun = self._begun or message.kind is Kind.TELL
             self._welcomed = True
             self.inbox.put(message)
         elif message.kind is Kind.WHERE:
-            self.up.send(Message(Kind.HERE, 0, [one.as_json() for one in (self._stand(), *self._held())]))
+            self._answer()
+        elif message.kind is Kind.PROBE:
+            self._probes.setdefault(message.body[0], Probe(*message.body))
         elif message.kind is Kind.GRANT:
             self._granted(message.step)
         elif message.kind is Kind.STACK:
@@ -137,7 +196,7 @@ class Relay:
             self.down.send(child, message)
 
     def _tell_stack(self, rank: int, text: str) -> None:
-        self.up.send(Message(Kind.STACKED, 0, [rank, text]))
+        self.send(Message(Kind.STACKED, 0, [rank, text]))
 
     def _from_below(self, child: Child, message: Message) -> None:
         if message.kind is Kind.HELLO:
@@ -151,7 +210,7 @@ class Relay:
         elif message.kind in (Kind.BYE, Kind.MOVED):
             self._leave(child, message)
         else:
-            self.up.send(message)
+            self.send(message)
 
     def _admit(self, child: Child, message: Message) -> None:
         assert self.down
@@ -201,7 +260,7 @@ class Relay:
 
     def tick(self, now: float) -> float:
         """Knocks, beats, ends what is to end."""
-        due = self.ending.tick(now)
+        due = min(self.ending.tick(now), self._open_second_if_unheard(now), self._step_probes(now))
         self._part()
         if self.up.socket is None:
             return min(due, self.up.knock(self._hello, now)) if self._hello else due
@@ -209,7 +268,8 @@ class Relay:
             return min(due, self._without(now, self.up.cut))
         if now >= self._beat_at:
             self._beat_at = now + self._beat_s
-            self._told[self.rank] = self._stand()
+            self._told[self.rank] = mine = self._stand()
+            self._connections.note(mine.still_s, now)
             self.up.send(Message(Kind.BEAT, 0, [one.as_json() for one in self._told.values()]))
         return min(due, self._beat_at)
 
@@ -256,6 +316,10 @@ class Relay:
         self.farewell.set()
         self.released.set()
         self.up.close()
+        for probe in self._probes.values():
+            probe.close()
+        if self._takes_probes:
+            self._takes_probes.close()
         if self.down:
             self.down.close()
         self.node.close()

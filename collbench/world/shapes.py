@@ -46,6 +46,37 @@ def _gone(value: Any) -> bool:
     return _stacked(value)
 
 
+def _is_port(value: Any) -> bool:
+    return whole(value) and 0 <= value < 1 << 16
+
+
+def _is_size(value: Any) -> bool:
+    return whole(value) and 0 <= value < 1 << 31
+
+
+def _paths(value: Any) -> bool:
+    """[rank, port (0: none), reports]; world/tcp_info.py reads the reports."""
+    return isinstance(value, list) and len(value) == 3 and _rank(value[0]) and _is_port(value[1]) and isinstance(value[2], list)
+
+
+def _probe(value: Any) -> bool:
+    """[address, port]."""
+    return isinstance(value, list) and len(value) == 2 and isinstance(value[0], str) and _is_port(value[1])
+
+
+def _probed(value: Any) -> bool:
+    """[rank, address, sizes that passed, sizes that did not]."""
+    sizes = _list_of(_is_size)
+    return (
+        isinstance(value, list)
+        and len(value) == 4
+        and _rank(value[0])
+        and isinstance(value[1], str)
+        and sizes(value[2])
+        and sizes(value[3])
+    )
+
+
 def _anything(_: Any) -> bool:
     return True
 
@@ -66,6 +97,10 @@ SHAPES: Mapping[bytes, Callable[[Any], bool]] = {
     b"stuck": lambda what: isinstance(what, str),
     b"where": _nothing,
     b"here": _list_of(_anything),
+    b"aside": _list_of(_rank),
+    b"paths": _paths,
+    b"probe": _probe,
+    b"probed": _probed,
     b"stack": _rank,
     b"stacked": _stacked,
     b"gone": _gone,

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from queue import Empty
 from typing import Any
 
@@ -17,6 +18,7 @@ from collbench.errors import USAGE, CollbenchError, PeerFailed, RunFailed, Usage
 from collbench.launch.build import mismatch, own
 from collbench.launch.info import LaunchInfo
 from collbench.world.builds import Call, Place, addresses_of, ask
+from collbench.world.diagnosis import Cause, HangDiagnosis
 from collbench.world.down import Down
 from collbench.world.ending import Ending
 from collbench.world.keeper import Keeper
@@ -25,11 +27,11 @@ from collbench.world.members import Member, above
 from collbench.world.message import Kind, Message
 from collbench.world.node import is_stopped
 from collbench.world.places import hub_places, node_place
-from collbench.world.reach import unacknowledged
 from collbench.world.relay import Relay
 from collbench.world.routes import host_of
 from collbench.world.secret import Secret
 from collbench.world.standing import Standing
+from collbench.world.tcp_info import tcp_info
 from collbench.world.up import Up
 
 _FAREWELL_S = 6.0  # how long a rank that fails waits for rank 0 to end with it, which may ask all others first
@@ -40,6 +42,7 @@ _AT_THE_NODE_S, _AT_A_PORT_S = 5.0, 1.0  # patience at one place before it tries
 _BEAT_S = 1.0
 _UNWELCOME_S = 1.0  # after so long without a welcome the builds are compared apart from the control plane
 _HUB_ANSWERS_S = 3.0
+_ASK_BEFORE_S = 1.2
 
 
 class SpokeEnd:
@@ -73,6 +76,8 @@ class SpokeEnd:
         """Who this rank is, who the others are, and by rank who is beside it: to name them."""
         first = above(me, members)
         self._me, self._hub, self._part.above = me, members[0], str(first)
+        if me.host != members[0].host and first == members[0]:
+            self._part.address = me.address
         self._part.or_else = beside.get(first.rank, "") if first.host != me.host else ""  # this rank lives: not all of its host were killed
 
     def join(self, about: Any, deadline_s: float) -> None:
@@ -134,7 +139,7 @@ class SpokeEnd:
         """
         end = time.monotonic() + deadline_s
         try:
-            message = self._next(time.monotonic() + first_s)
+            message = self._first(time.monotonic() + first_s)
         except Empty:
             message = self._later(what, end, deadline_s)
         if message.step != step:
@@ -143,11 +148,18 @@ class SpokeEnd:
             )
         return message.body
 
+    def _first(self, end: float) -> Any:
+        """Wait for a message; shortly before the end ask rank 0, so that a path that is blocked is known by then."""
+        with suppress(Empty):
+            return self._next(end - _ASK_BEFORE_S)
+        self._keeper.do(lambda: self._part.ask(Message(Kind.WHERE)))
+        return self._next(end)
+
     def _later(self, what: str, end: float, deadline_s: float) -> Any:
         """Asks for rank 0 again and again: it watches itself, but for what it does between two phases."""
         while time.monotonic() < end:
             if not self._is_hub_there(Message(Kind.WHERE)):
-                self._keeper.do(lambda: self._part.lose(self._silence(what)))
+                self._keeper.do(lambda: self._part.lose(str(self._silence(what))))
             with suppress(Empty):
                 return self._next(time.monotonic() + _ASK_AGAIN_S)
         raise WaitExpired(f"{what}: rank 0 did not answer within {deadline_s:g} s")
@@ -155,21 +167,20 @@ class SpokeEnd:
     def _is_hub_there(self, question: Message) -> bool:
         """Asks rank 0's keeper something, which answers however busy its main thread is."""
         self._part.hub_heard.clear()
-        self._keeper.do(lambda: self._part.send(question))
+        self._keeper.do(lambda: self._part.ask(question))
         return self._part.hub_heard.wait(_HUB_ANSWERS_S)
 
-    def _silence(self, what: str) -> str:
-        """Why rank 0 does not answer, as far as this rank can tell."""
-        hub, me = self._hub or "rank 0", self._me or f"rank {self._info.rank}"
-        if self._hub and self._me and self._hub.host == self._me.host and is_stopped(self._hub.pid):
-            why = "is stopped (SIGSTOP, or a debugger holds it)"
-        elif self._info.local_rank and not (self._hub and self._me and self._hub.host == self._me.host):
-            why = "is not heard; what it says comes through the first rank of this node"
-        elif unacknowledged(self._part.up.descriptor):
-            why = "cannot be reached: its host is dead, or a link between here and there is cut"
-        else:
-            why = "does not answer, though its host does: stopped, or inside a call that holds its Python"
-        return f"hang: {what}: {hub} {why}; as {me} sees it"
+    def _silence(self, what: str) -> HangDiagnosis:
+        """Return why rank 0 does not answer, as far as this rank can see it."""
+        hub, me = self._hub, self._me
+        found = HangDiagnosis(Cause.NO_ANSWER, what, (0,), (str(hub or "rank 0"),), reporter=str(me or f"rank {self._info.rank}"))
+        if hub and me and hub.host == me.host:
+            return replace(found, cause=Cause.STOPPED if is_stopped(hub.pid) else Cause.PROCESS_SILENT)
+        if self._info.local_rank:
+            return replace(found, cause=Cause.RELAYED)
+        info = tcp_info(self._part.up.descriptor)
+        cause = Cause.UNREACHABLE if info and info.unacked else Cause.NO_ANSWER
+        return replace(found, cause=cause, source=hub.host if hub else "rank 0's host", target=me.host if me else "this host")
 
     def _next(self, end: float) -> Any:
         one = self._part.inbox.get(timeout=max(0.0, end - time.monotonic()))
@@ -200,7 +211,7 @@ class SpokeEnd:
 
     def stuck(self, what: str) -> str | None:
         """This rank's own main thread does not move: asks rank 0 to find out why. None: it does; or a sentence about rank 0. Any thread."""
-        return None if self._is_hub_there(Message(Kind.STUCK, 0, what)) else self._silence(what)
+        return None if self._is_hub_there(Message(Kind.STUCK, 0, what)) else str(self._silence(what))
 
     def close(self) -> None:
         """Leaves in order: everything said is on its way, that of the ranks behind this one, too."""

@@ -22,6 +22,7 @@ class Up:
 
     places      where, and for how many seconds before the next place is tried as well
     refused     where somebody has answered who does not have this launch's secret
+    place       where it was welcomed
     descriptor  of the connection that spoke last, -1 before there is one
     cut         since when the connection is gone; None while it is there. It does not come back: what was under way is lost.
     """
@@ -37,11 +38,33 @@ class Up:
         self.refused: list[str] = []
         self.cut: float | None = None
         self.descriptor = -1
+        self.place = ""
+        self._second: zmq.Socket[Any] | None = None
 
     @property
     def sockets(self) -> list[Any]:
         """What is to be polled."""
-        return [*self._knocking, *self._knocking.values()]
+        return [*self._knocking, *self._knocking.values(), *([self._second] if self._second else [])]
+
+    @property
+    def has_second(self) -> bool:
+        """Whether a second connection was opened."""
+        return self._second is not None
+
+    def open_second(self, ranks: Sequence[int]) -> None:
+        """Open one more connection to the place of the first one, which a packet that does not pass may block."""
+        socket = self._context.socket(zmq.DEALER)
+        self._keys.calling(socket)
+        socket.setsockopt(zmq.IPV6, int("[" in self.place))
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.connect(self.place)
+        socket.send_multipart(Message(Kind.ASIDE, 0, list(ranks)).frames())
+        self._second = socket
+
+    def send_second(self, message: Message) -> None:
+        """Send through the second connection, where there is one."""
+        if self._second:
+            self._second.send_multipart(message.frames(), copy=False)
 
     def knock(self, hello: Message, now: float) -> float:
         """Says hello where it is time to; returns when it wants to be called again, until it is welcomed."""
@@ -74,6 +97,8 @@ class Up:
 
     def read(self, ready: Any) -> Message | None:
         """What has come at a polled socket; None for what is no message of ours, and for events of the connection."""
+        if ready is self._second:
+            return self._from_second(ready)
         if ready in self._places:
             self._event(ready)
         if ready not in self._knocking:
@@ -88,8 +113,15 @@ class Up:
             self._keep(ready)
         return message
 
+    def _from_second(self, socket: Any) -> Message | None:
+        try:
+            return parsed([frame.buffer for frame in socket.recv_multipart(copy=False)])
+        except Malformed:
+            return None
+
     def _keep(self, found: Any) -> None:
         assert self._hello
+        self.place = self._places[self._knocking[found]]
         for socket in [one for one in self._knocking if one is not found]:
             socket.send_multipart(Message(Kind.MOVED, 0, self._hello.body[0][0]).frames())
             self._drop(socket)
@@ -122,3 +154,5 @@ class Up:
         """Sends what is still queued, for a second at most, if anybody has welcomed this rank."""
         for socket in list(self._knocking):
             self._drop(socket, in_vain=self.socket is None)
+        if self._second:
+            self._second.close()

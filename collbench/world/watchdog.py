@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from collbench.errors import FAILED, CollbenchError
+from collbench.launch.shared_memory import remove_mapped
 from collbench.world.deadman import AFTER_S, DeadMan
 
 _LOOKS_PER_TIMEOUT = 20
@@ -168,8 +169,9 @@ class Watchdog:
 
 
 def end_process(sentence: str, code: int = FAILED) -> None:
-    """Says why on stderr (where there is something to say) and ends the process at once: the blocked thread cannot be asked to stop."""
+    """Write the sentence to stderr, if there is one, and end the process at once: the blocked thread cannot be asked to stop."""
     if sentence:
         sys.stderr.write(f"collbench: {sentence}\n")
         sys.stderr.flush()
+    remove_mapped()
     os._exit(code)

@@ -27,6 +27,7 @@ from collbench.errors import (
 from collbench.launch.build import mismatch, own, read_build
 from collbench.launch.info import LaunchInfo
 from collbench.launch.kubernetes import LAUNCHER as KUBERNETES
+from collbench.launch.shared_memory import remove_abandoned
 from collbench.launch.spawn import record_exit
 from collbench.launch.supervise import say
 from collbench.world.ending import Ending
@@ -61,6 +62,8 @@ class World(Talk):
         self.finish_off = finish_off
         self._spoken = threading.Lock()
         self._asked: BaseException | None = None
+        if info.local_rank == 0:
+            remove_abandoned()
         cpus = tuple(sorted(os.sched_getaffinity(0)))
         me = Member(info.rank, socket.gethostname(), info.local_rank, os.getpid(), cpus, began=began_of(os.getpid()))
         super().__init__(me, info.ranks, timeout_s, Watchdog(timeout_s, str(me), self._end_alone))
@@ -87,8 +90,7 @@ class World(Talk):
             with self.watchdog.elsewhere("joining"):
                 said = self._hub.admit(self.timeout_s)
             self.members = tuple(addressed([self.me, *(Member(**said[rank]) for rank in range(1, self.size))]))
-            where = {one.rank: one.addresses for one in self.members}
-            self._hub.expect({one.rank: str(one) for one in self.members}, where, self._beside())
+            self._hub.expect(self.members, self._beside())
             first, *others = [asdict(member) for member in self.members]
             self._hub.tell(0, [{**first, "build": self._build}, *others])
         else:

@@ -201,7 +201,7 @@ def failure(timeout_s, before=lambda groups: None):
 
 def test_a_silent_rank_is_named_after_the_deadline():
     said, took = failure(0.3)
-    assert said == "no message came whole from rank 1 (node1, pid 101) for 0.3 s: see whether it is stopped, or raise --timeout"
+    assert said == "no message came whole from rank 1 (node1, pid 101) for 0.3 s: stopped, or the path drops packets; or raise --timeout"
     assert took > 0.2
 
 

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from tests.faults.matrix.outcome import Outcome, limit_words
-from tests.faults.matrix.plan import FAULTS, PHASES, WHAT, Case, matrix
+from tests.faults.matrix.outcome import Outcome, findings_of_all, limit_words
+from tests.faults.matrix.plan import FAULTS, PATH_FAULTS, PATH_RANKS, PHASES, WHAT, Case, matrix, path_matrix
 from tests.faults.matrix.play import player
 
 Table = Callable[[Sequence[Outcome]], str]
@@ -48,7 +48,43 @@ def series(folder: Path, cases: Sequence[Case], readme: Table) -> Iterator[Outco
 
 
 def table(outcomes: Sequence[Outcome]) -> str:
-    """A line for each fault and phase, a column for each library and launcher; then whatever was amiss."""
+    """A line for each fault of a rank and phase, and each fault of a path and host; then whatever was amiss."""
+    ranks, paths = [one for one in outcomes if not one.case.of_path], [one for one in outcomes if one.case.of_path]
+    tables = [*([_of_ranks(ranks)] if ranks or not paths else []), *([_of_paths(paths)] if paths else [])]
+    return "\n".join(["\n\n".join(tables), *amiss(outcomes)])
+
+
+def _of_paths(outcomes: Sequence[Outcome]) -> str:
+    """A column for each library: what was named, the exit codes, and how long after the fault the last rank had ended."""
+    libraries = list(dict.fromkeys(one.library for one in outcomes))
+    lines = [f"| fault of the path, {_dates(outcomes)} | host of | {' | '.join(libraries)} |", "|---" * (len(libraries) + 2) + "|"]
+    for fault, what in PATH_FAULTS.items():
+        for side in range(PATH_RANKS):
+            those = {one.library: _path_cell(one) for one in outcomes if (one.fault, one.victim) == (fault, side)}
+            lines += [f"| {what} | rank {side} | {' | '.join(those.get(name, '–') for name in libraries)} |"] if those else []
+    return "\n".join(lines)
+
+
+def _dates(outcomes: Sequence[Outcome]) -> str:
+    dates = sorted({one.date for one in outcomes if one.date})
+    return " to ".join(dict.fromkeys((dates[0], dates[-1]))) if dates else "not dated"
+
+
+def _path_cell(one: Outcome) -> str:
+    found = findings_of_all(one.case, one.said)
+    word = (
+        f"**{len(one.amiss)} amiss**"
+        if not one.right
+        else "goes on"
+        if set(one.codes) == {0}
+        else f"{found} named"
+        if found == "cause"
+        else found
+    )
+    return f"{word}, {one.seconds:.1f} s"
+
+
+def _of_ranks(outcomes: Sequence[Outcome]) -> str:
     ways = list(dict.fromkeys((one.library, one.launcher) for one in outcomes if one.launcher != "srun"))
     columns = [(f"{library}, {launcher}", {(library, launcher)}) for library, launcher in ways]
     if any(one.launcher == "srun" for one in outcomes):
@@ -59,7 +95,7 @@ def table(outcomes: Sequence[Outcome]) -> str:
             those = [one for one in outcomes if (one.fault, one.phase) == (fault, phase)]
             words = ["; ".join(_short(one) for one in those if (one.library, one.launcher) in which) or "–" for _, which in columns]
             lines += [f"| {WHAT[fault]} | {phase} | {' | '.join(words)} |"] if those else []
-    return "\n".join([*lines, *amiss(outcomes)])
+    return "\n".join(lines)
 
 
 def _short(one: Outcome) -> str:
@@ -96,7 +132,7 @@ def readme(outcomes: Sequence[Outcome]) -> str:
 
 def chosen(words: Sequence[str], slurm: bool = True) -> list[Case]:
     """The cases whose name has all these words."""
-    return [case for case in matrix(slurm) if all(word in case.name for word in words)]
+    return [case for case in (*path_matrix(), *matrix(slurm)) if all(word in case.name for word in words)]
 
 
 def main(words: Sequence[str]) -> None:

@@ -1,4 +1,6 @@
-"""python -m tests.beds.fault_random FOLDER [N]   N seeded faults (200) at random moments of a run, from its start to its end.
+"""python -m tests.beds.fault_random FOLDER [N [paths]]   N seeded faults (200) at random moments of a run, from its start to its end.
+
+With "paths" the faults are those of the path between the hosts.
 
 What happens, to which rank, when, on which library and by which launcher is drawn by the seed. No sentence may name a wrong rank, no
 finished cell may be lost, no process stay behind. Some faults come too late, when the run has ended: it must have ended well then.
@@ -15,10 +17,28 @@ from pathlib import Path
 
 from tests.beds.fault_matrix import amiss, played, series
 from tests.faults.matrix.outcome import Outcome, limit_words
-from tests.faults.matrix.plan import FAULTS, LAUNCHERS, LIBRARIES, RANKS, WHAT, Case
+from tests.faults.matrix.plan import (
+    FAULTS,
+    LAUNCHERS,
+    LIBRARIES,
+    PATH_FAULTS,
+    PATH_LIBRARIES,
+    PATH_RANKS,
+    RANKS,
+    WHAT,
+    Case,
+)
 
 COUNT = 200
 LATEST_S = 6.0  # after the victim's start: an undisturbed run takes about so long
+
+
+def drawn_path(seed: int) -> Case:
+    """Return the case of a seed among the faults of a path."""
+    chance = random.Random(f"path {seed}")
+    library = chance.choice(PATH_LIBRARIES)
+    fault, side = chance.choice([*PATH_FAULTS]), chance.randrange(PATH_RANKS)
+    return Case(fault, "", library, LAUNCHERS[library], side, round(chance.uniform(0, LATEST_S), 2))
 
 
 def drawn(seed: int) -> Case:
@@ -35,7 +55,8 @@ def table(outcomes: Sequence[Outcome]) -> str:
         "| fault | drawn | as it has to be | wrong names | lost cells | left behind | seconds to the last rank's end |",
         "|---|---|---|---|---|---|---|",
     ]
-    each = [(WHAT[fault], [one for one in outcomes if one.fault == fault]) for fault in FAULTS]
+    what = {**WHAT, **PATH_FAULTS}
+    each = [(what[fault], [one for one in outcomes if one.fault == fault]) for fault in (*FAULTS, *PATH_FAULTS)]
     lines += [_line(what, those) for what, those in [*each, ("**all**", list(outcomes))] if those]
     return "\n".join([*lines, *amiss(outcomes)])
 
@@ -49,7 +70,7 @@ def _line(what: str, those: Sequence[Outcome]) -> str:
     numbers = [
         len(those),
         sum(one.right for one in those),
-        count("names the wrong rank"),
+        count("names the wrong rank") + count("is a false name"),
         count("are lost"),
         sum(bool(one.left) for one in those),
     ]
@@ -63,7 +84,7 @@ def readme(outcomes: Sequence[Outcome]) -> str:
             "# Random faults",
             "",
             f"Made by `python -m tests.beds.fault_random FOLDER`: a fault drawn by a seed, 0 to {LATEST_S:g} s after the start of the rank",
-            f"it strikes; four ranks on two hosts. {limit_words()}.",
+            f"it strikes; four ranks on two hosts, of faults of the path two. {limit_words()}.",
             "",
             table(outcomes),
             "",
@@ -74,7 +95,8 @@ def readme(outcomes: Sequence[Outcome]) -> str:
 def main(words: Sequence[str]) -> None:
     """Plays, telling each as it ends, and prints the table."""
     folder, count = Path(words[0]).resolve(), int(words[1]) if len(words) > 1 else COUNT
-    for outcome in series(folder, [drawn(seed) for seed in range(count)], readme):
+    draw = drawn_path if "paths" in words[2:] else drawn
+    for outcome in series(folder, [draw(seed) for seed in range(count)], readme):
         told = "; ".join(outcome.amiss) or "; ".join(outcome.said[:2])
         print(f"{outcome.case.name}: {'right' if outcome.right else 'AMISS'}, {outcome.seconds:.1f} s: {told}", flush=True)
     print(table(played(folder)))

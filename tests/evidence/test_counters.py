@@ -8,7 +8,7 @@ from collbench.evidence import ethernet_counters
 from collbench.evidence.counters import Counters, grown, moved, read
 from tests.evidence.hosts import interface, port
 
-NOTHING = {"interfaces": {}, "ports": {}, "gpus": {}, "leaving": [], "came_or_went": [], "silent": [], "idle": [], "states": {}}
+NOTHING = {"interfaces": {}, "ports": {}, "gpus": {}, "leaving": [], "tcp": {}, "came_or_went": [], "silent": [], "idle": [], "states": {}}
 
 
 def between(tmp_path, before, after):

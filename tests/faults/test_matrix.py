@@ -12,8 +12,8 @@ import pytest
 from tests.beds import Missing, fault_matrix, fault_random
 from tests.cli.command import BIN
 from tests.conftest import cannot, sample
-from tests.faults.matrix.outcome import Outcome, Seen, accused, judged
-from tests.faults.matrix.plan import CUTS, FAULTS, LIBRARIES, PHASES, Case, matrix
+from tests.faults.matrix.outcome import Outcome, Seen, accused, findings_of, judged
+from tests.faults.matrix.plan import CUTS, FAULTS, LIBRARIES, PATH_FAULTS, PATH_LIBRARIES, PHASES, Case, matrix, path_matrix
 from tests.faults.matrix.play import Player, outcome_of, player
 from tests.faults.matrix.starting import OPENMPI
 
@@ -51,6 +51,30 @@ class TestRealRanks:
             assert not {rank for sentence in outcome.said for rank in accused(sentence)} - {case.victim}, outcome
             outcome = place.play(case)
         assert outcome.right, outcome
+
+    @pytest.mark.in_turn
+    @pytest.mark.parametrize("case", sample([case for case in path_matrix() if case.fault == "mtu"], 1), ids=lambda case: case.name)
+    def test_a_hole_for_large_packets_is_named_and_no_rank(self, case: Case, place: Player) -> None:
+        outcome = place.play(case)
+        assert outcome.right, outcome
+        source, target = (place.bed.names[1 - case.host], place.bed.names[case.host])
+        assert any(f"packets above 1000 bytes do not pass from {source} to {target}: check the MTU" in said for said in outcome.said), (
+            outcome
+        )
+
+    @pytest.mark.long
+    @pytest.mark.parametrize(
+        ("case", "flag"),
+        [
+            (Case("loss 5", "timed", "gloo", "by hand", 1), "retransmits"),
+            (Case("link for a moment", "timed", "gloo", "by hand", 2), "link_flapped"),
+        ],
+        ids=["loss", "link"],
+    )  # fmt: skip
+    def test_a_run_that_goes_on_over_a_bad_path_has_a_flag(self, case: Case, flag: str, place: Player) -> None:
+        outcome = place.play(case)
+        assert outcome.right, outcome
+        assert flag in outcome.flags or set(outcome.codes) != {0}, outcome
 
     @pytest.mark.long
     @pytest.mark.timeout(7200)
@@ -96,6 +120,37 @@ class TestCases:
     def test_a_seed_draws_the_same_again(self) -> None:
         assert fault_random.drawn(7) == fault_random.drawn(7)
         assert {fault_random.drawn(seed).fault for seed in range(fault_random.COUNT)} == set(FAULTS)
+
+
+class TestFaultsOfPaths:
+    def test_every_fault_strikes_each_host_on_every_library(self) -> None:
+        cases = path_matrix()
+        assert {(case.fault, case.library, case.host) for case in cases} == {
+            (fault, library, host) for fault in PATH_FAULTS for library in PATH_LIBRARIES for host in (0, 1)
+        }
+        assert len(cases) == 54
+
+    def test_a_seed_draws_the_same_again(self) -> None:
+        assert fault_random.drawn_path(7) == fault_random.drawn_path(7)
+        assert {fault_random.drawn_path(seed).fault for seed in range(fault_random.COUNT)} == set(PATH_FAULTS)
+
+    @pytest.mark.parametrize(
+        ("fault", "sentence", "finding"),
+        [
+            ("mtu", "hang: x: packets above 1000 bytes do not pass from cb1h1 to cb1h2: check the MTU of both", "cause"),
+            ("mtu", "hang: x: packets above 1000 bytes do not pass from cb1h2 to cb1h1: check the MTU of both", None),
+            ("mtu", "x: no answer received from rank 0 (h1, pid 7): it is stopped, or the path from h1 to h2 drops packets; a", "unknown"),
+            ("mtu", "hang: x: all 2 ranks answer, and none is behind the others: the path between them carries nothing, or", "unknown"),
+            ("mtu", "hang: x: rank 1 (cb1h2, pid 7) never came: it is still at y; 1 of 2 ranks waits", None),
+            ("mtu", "hang: x: rank 1 (cb1h2, pid 7) is stopped (SIGSTOP, or a debugger holds it); 1 of 2 ranks waits", None),
+            ("mtu", "hang: x: rank 1 (cb1h2, pid 7) is on a host that does not answer: it is dead, or its link is cut; 1 of", None),
+            ("nic 60 s", "hang: x: rank 1 (cb1h2, pid 7) is on a host that does not answer: it is dead, or its link is cut; 1 of", "cause"),
+            ("loss 30", "hang: x: packets from cb1h1 to cb1h2 are lost: 12 of 41 were sent again (29 %); check", "cause"),
+            ("one way", "hang: x: the path between cb1h1 and cb1h2 drops packets: one of up to 1500 bytes", "cause"),
+        ],
+    )  # fmt: skip
+    def test_what_a_sentence_names(self, fault: str, sentence: str, finding: str | None) -> None:
+        assert findings_of(Case(fault, "timed", "gloo", "by hand", 1), sentence) == finding
 
 
 class TestWhatIsAccused:

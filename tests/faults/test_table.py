@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.beds import fault_matrix, fault_random
-from tests.faults.matrix.plan import FAULTS, LIBRARIES, PHASES, matrix
+from tests.faults.matrix.plan import FAULTS, LIBRARIES, PHASES, matrix, path_matrix
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -29,9 +29,9 @@ def test_readme_shows_what_came_out() -> None:
 
 def test_every_fault_in_every_phase_on_every_library_and_launcher_was_played_and_is_as_it_has_to_be() -> None:
     outcomes = fault_matrix.played(MATRIX)
-    assert {one.case.name for one in outcomes} == {case.name for case in matrix(slurm=True)}
+    assert {one.case.name for one in outcomes} == {case.name for case in (*matrix(slurm=True), *path_matrix())}
     assert {one.case.name for one in outcomes if not one.right} == OTHERS
-    assert len(outcomes) == len(FAULTS) * len(PHASES) * (len(LIBRARIES) + 1)
+    assert len(outcomes) == len(FAULTS) * len(PHASES) * (len(LIBRARIES) + 1) + len(path_matrix())
 
 
 @pytest.mark.parametrize("folder", [MATRIX, DRAWN], ids=["matrix", "random"])

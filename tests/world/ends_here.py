@@ -13,6 +13,7 @@ from typing import Any
 from collbench.launch.info import LaunchInfo
 from collbench.world.ending import Ending
 from collbench.world.hub_end import HubEnd
+from collbench.world.members import Member
 from collbench.world.secret import Secret, secret_of
 from collbench.world.spoke_end import SpokeEnd
 from collbench.world.standing import Standing
@@ -77,7 +78,7 @@ class Here:
         said = hub.admit(DEADLINE_S)
         for thread in threads:
             thread.join()
-        hub.expect({rank: f"rank {rank}" for rank in range(self.n)}, {}, {})
+        hub.expect([Member(rank, "h", rank, 7, ()) for rank in range(self.n)], {})
         return said
 
 

@@ -13,7 +13,7 @@ import pytest
 from collbench.addresses import own_addresses
 from collbench.world.message import Malformed
 from collbench.world.node import Node, began_of, how_ended, is_stopped
-from collbench.world.reach import answering, unacknowledged
+from collbench.world.reach import answering
 from collbench.world.stack import innermost, own_stack
 from collbench.world.standing import Standing, standings
 
@@ -128,15 +128,6 @@ def test_a_host_that_is_there_accepts_or_refuses():
     assert answering(["127.0.0.1"], 1.0) == "127.0.0.1"
     assert answering([], 1.0) is None
     assert answering(["no address"], 1.0) is None
-
-
-def test_what_a_kernel_has_taken_is_acknowledged_even_if_nobody_reads_it():
-    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as end:
-        end.sendall(b"x")
-        until(lambda: not unacknowledged(end.fileno()))
-    with socket.socketpair()[0] as other:
-        assert not unacknowledged(other.fileno())
-    assert not unacknowledged(-1)
 
 
 def test_own_addresses_are_neither_loopback_nor_of_one_link_alone():

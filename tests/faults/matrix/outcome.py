@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tests.faults.matrix.plan import SIZES, TIMEOUT_S, WITHIN_S, Case
 
@@ -21,6 +21,25 @@ _PHASES = {
 }
 # Without control the measured path goes on to where the ranks have to speak; who has no memory left to gather was measuring.
 _ALSO = {("control", "warm-up"): ("gather",), ("control", "timed"): ("gather",), ("memory", "gather"): ("timed",)}
+_ONE_WAY_S = 9.0  # p2p's cells of one direction are measured to their end where packets of the other one are lost
+_NIC = ("nic 3 s", "nic 60 s")
+_PATH_NAMED = re.compile(
+    r"(?:packets above \d+ bytes do not pass|the path|packets) (?:from|between) \S+?h\d+ (?:to|(?P<both>and)) \S+?h(?P<target>\d+)"
+    r"(?=(?P<problem> are lost:| do not arrive,| drops packets:|: check the MTU))"
+)
+_LOST = (" are lost:", " drops packets:")
+_PROBLEMS = {
+    "loss 1": _LOST,
+    "loss 5": _LOST,
+    "loss 30": _LOST,
+    "nic 3 s": _LOST,
+    "nic 60 s": _LOST,
+    "mtu": (": check the MTU", " drops packets:"),
+    "one way": (" do not arrive,", " drops packets:"),
+}
+# Before the ranks have met, each knows only that it does not reach the others.
+_UNKNOWN = (" drops packets; ", "the path between them carries nothing", "did not join within", "found no rank 0 at")
+_CUT = ("is dead, or the path between", "is on a host that does not answer", "lost its control connection")
 KILLED = 128 + 9  # a rank inside a call that does not come back is ended by the first rank of its host
 _DISK = re.compile(r"[Nn]o space left|has \d+ B left")
 
@@ -37,7 +56,7 @@ class Seen:
     seconds      from the fault to the end of the last rank; launcher_s: of the launcher
     left         processes, ports and files of ours that were not there before
     launchers    whether the launcher's own words name the victim
-    files        those of the libraries and launchers, which a process that is killed cannot remove
+    files        those of launchers and libraries in /tmp, and in /dev/shm those of unknown names
     traceback    whether a traceback was shown
     """
 
@@ -78,6 +97,8 @@ class Outcome:
     files: list[str]
     amiss: list[str]
     load: float
+    date: str = ""
+    flags: list[str] = field(default_factory=list)
 
     @property
     def case(self) -> Case:
@@ -111,6 +132,8 @@ def judged(case: Case, seen: Seen) -> list[str]:
     """What is not as it has to be, in words; nothing where all is."""
     if not seen.struck:
         return _of_a_sound_run(seen) if not case.phase else ["the fault never struck"]
+    if case.of_path:
+        return _of_a_path(case, seen)
     found = _of_ends(case, seen) + _of_cells(case, seen)
     over = len(seen.finished) == len(SIZES) and seen.stored_code == 0
     if not case.phase and (over or (case.fault in ("memory", "disk") and set(seen.codes) == {0})):
@@ -147,7 +170,43 @@ def _of_a_pause(case: Case, seen: Seen) -> list[str]:
     found = [] if set(seen.codes) == {0} else [f"it ended with {list(seen.codes)}, though nothing lasted as long as the deadline"]
     if case.fault == "paused" and case.phase in ("warm-up", "timed", "gather") and "straggler" not in seen.flags:
         found.append("no row is flagged as a straggler's")
+    if case.fault == "link for a moment" and case.phase in ("warm-up", "timed") and "link_flapped" not in seen.flags:
+        found.append("no row has the flag link_flapped")
     return found
+
+
+def _of_a_path(case: Case, seen: Seen) -> list[str]:
+    """A run over a bad path either comes to its end, or ends in time and names the path, or nothing; never a rank alone."""
+    found = _of_cells(case, seen) + [f"{what} was left" for what in seen.left] + (["a traceback was shown"] if seen.traceback else [])
+    told = [sentence for sentence in seen.said if sentence.startswith("hang: ") or accused(sentence)]
+    found += [f"{sentence!r} is a false name" for sentence in told if findings_of(case, sentence) is None]
+    if set(seen.codes) == {0}:
+        return found
+    if case.harmless and case.phase:  # at a random moment a start on a busy machine may exceed so short a deadline by itself
+        return [*found, f"it ended with {list(seen.codes)}, though nothing lasted as long as the deadline"]
+    within_s = WITHIN_S + (_ONE_WAY_S if case.library == "socket" else 0.0)
+    if not case.fault.startswith("loss") and seen.seconds > within_s:
+        found.append(f"the last rank ended after {seen.seconds:.1f} s, not within {within_s:g} s")
+    return found + ([] if told else ["no sentence tells of it"])
+
+
+def findings_of_all(case: Case, said: Sequence[str]) -> str:
+    """Return "cause" where any sentence names the cause, "unknown" where some say only that the path may be it, else "not named"."""
+    found = {findings_of(case, sentence) for sentence in said if sentence.startswith("hang: ")}
+    return next((word for word in ("cause", "unknown") if word in found), "not named")
+
+
+def findings_of(case: Case, sentence: str) -> str | None:
+    """What a sentence says of a path: "cause" where it names it, "unknown"; None where it names a rank, or another path or cause."""
+    if named := _PATH_NAMED.search(sentence):
+        both_ways = named["both"] or case.fault in _NIC
+        return (
+            "cause" if named["problem"] in _PROBLEMS.get(case.fault, ()) and (both_ways or int(named["target"]) == case.host + 1) else None
+        )
+    if any(words in sentence for words in _UNKNOWN):
+        return "unknown"
+    cut = case.fault in ("one way", *_NIC) and any(words in sentence for words in _CUT)
+    return "cause" if cut else None
 
 
 def _of_data(case: Case, seen: Seen) -> list[str]:

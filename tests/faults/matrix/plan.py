@@ -9,10 +9,24 @@ from pathlib import Path
 FAULTS = (
     "killed", "stopped", "paused", "link", "link for a moment", "control", "memory", "disk", "wrong data", "early exit"
 )  # fmt: skip
+PATH_FAULTS = {
+    "mtu": "packets above 1000 bytes to its host are dropped",
+    "loss 1": "1 % of the packets to its host are dropped",
+    "loss 5": "5 % of the packets to its host are dropped",
+    "loss 30": "30 % of the packets to its host are dropped",
+    "one way": "all packets to its host are dropped",
+    "nic 3 s": "its host's link is down for 3 s",
+    "nic 60 s": "its host's link is down for 60 s",
+    "slow": "its host's link has 40 Mbit/s instead of 1 Gbit/s",
+    "duplicates": "20 % of the packets from its host arrive twice",
+}
+PATH_LIBRARIES = ("gloo", "MPICH", "socket")
+PATH_RANKS = 2  # one on each host
+NIC_S = 3.0
 CUTS = ("link", "control")
 PHASES = ("init", "warm-up", "timed", "gather")
 LIBRARIES = ("gloo", "MPICH", "Open MPI")
-LAUNCHERS = {"gloo": "by hand", "MPICH": "mpiexec", "Open MPI": "mpirun"}
+LAUNCHERS = {"gloo": "by hand", "socket": "by hand", "MPICH": "mpiexec", "Open MPI": "mpirun"}
 
 RANKS, HOSTS = 4, 2
 SIZES = ("32K", "64K", "96K", "128K")
@@ -38,9 +52,9 @@ WHAT = {
 }
 
 
-def host_of(rank: int) -> int:
+def host_of(rank: int, ranks: int = RANKS) -> int:
     """The ranks fill one host after the other."""
-    return rank * HOSTS // RANKS
+    return rank * HOSTS // ranks
 
 
 @dataclass(frozen=True)
@@ -67,12 +81,32 @@ class Case:
     @property
     def backend(self) -> str:
         """As collbench calls the library."""
-        return "gloo" if self.library == "gloo" else "mpi"
+        return self.library if self.library in ("gloo", "socket") else "mpi"
+
+    @property
+    def operation(self) -> str:
+        """An operation that the library has."""
+        return "p2p" if self.library == "socket" else "allreduce"
+
+    @property
+    def of_path(self) -> bool:
+        """Whether it happens to packets between the hosts, and to no rank."""
+        return self.fault in PATH_FAULTS
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks there are."""
+        return PATH_RANKS if self.of_path else RANKS
+
+    @property
+    def host(self) -> int:
+        """The host that it strikes."""
+        return host_of(self.victim, self.ranks)
 
     @property
     def harmless(self) -> bool:
         """Whether the run must come to its end all the same."""
-        return self.fault in ("paused", "link for a moment")
+        return self.fault in ("paused", "link for a moment", "slow", "duplicates", "loss 1")
 
     @property
     def suspects(self) -> tuple[frozenset[int], ...]:
@@ -141,6 +175,13 @@ def matrix(slurm: bool) -> list[Case]:
     if slurm:
         cases += [Case(fault, phase, LIBRARIES[place % 3], "srun", _turn(fault, phase, place)) for place, (fault, phase) in enumerate(each)]
     return cases
+
+
+def path_matrix() -> list[Case]:
+    """Return every fault of a path, at each host, on each library."""
+    return [
+        Case(fault, "timed", library, LAUNCHERS[library], side) for fault in PATH_FAULTS for library in PATH_LIBRARIES for side in (0, 1)
+    ]
 
 
 def _turn(fault: str, phase: str, place: int) -> int:

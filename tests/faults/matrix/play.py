@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -13,16 +14,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from collbench.errors import CollbenchError
+from collbench.launch.shared_memory import PREFIXES
 from collbench.results.reader import Run, read_run
 from tests.beds import Missing, SlurmBed
 from tests.beds.bed import processes
 from tests.beds.machines import Machines, line_of
+from tests.cli.command import environment
 from tests.faults.matrix.outcome import Outcome, Seen, judged
-from tests.faults.matrix.plan import DONE, HOSTS, PAUSE_S, STRUCK, WITHIN_S, Case, Plan, host_of
+from tests.faults.matrix.path_faults import PathFaults
+from tests.faults.matrix.plan import DONE, HOSTS, PAUSE_S, STRUCK, WITHIN_S, Case, Plan
 from tests.faults.matrix.starting import Started, start
 
 _PATIENCE_S = 45.0  # for the start on a busy machine
 _FINISH_S = 45.0  # for a run that is to come to its end
+_LOSSY_S = 120.0  # for a run that goes on slowly
+_OLD_S = 10.5  # collbench leaves younger files alone: a process may be about to map them
+_NEXT_START = ("allreduce", "--backend", "simulated", "--ranks", "2", "--sizes", "8", "-n", "6", "--max-time", "0.1")
 _SETTLE_S = 3.0
 _PLACES = ("/tmp/", "/dev/shm/")
 _RANK = "tests.faults.matrix.rank"
@@ -70,7 +77,7 @@ class Player:
         return self.bed.within(0, self.bed.disk)
 
     def _seen(self, case: Case, started: Started, marks: Path, before: list[set[str]]) -> Seen:
-        struck, patience = marks / STRUCK, _FINISH_S if case.harmless or case.fault == "wrong data" else 2 * WITHIN_S
+        struck, patience = marks / STRUCK, _patience(case)
         _until(lambda: struck.exists() or started.over, _PATIENCE_S)
         there = struck.exists()
         began = json.loads(struck.read_text())["at"] if there else time.monotonic()
@@ -78,14 +85,15 @@ class Player:
             _until(lambda: not self._ranks(), patience)
             seconds = time.monotonic() - began
             late = self._ranks()
-            _until(lambda: started.over, max(1.0, WITHIN_S - seconds) if case.fault != "link" else 1.0)
+            _until(lambda: started.over, max(1.0, WITHIN_S - seconds) if case.fault not in ("link", "one way", "nic 60 s") else 1.0)
         _until(lambda: started.over, WITHIN_S)
         launcher_s, left = time.monotonic() - began, [] if started.over else ["the launcher"]
         started.kill()
         if late:
             self._end_ranks()
         stored, behind = self._stored(), self._left(before)
-        files = [what for what in behind if what.startswith(_PLACES) and "collbench" not in what]
+        behind = self._after_next_start(behind, before)
+        files = [what for what in behind if what.startswith(_PLACES) and "collbench" not in what and not _is_library_memory(what)]
         return Seen(
             said=[line.partition("collbench: ")[2] for line in started.said().splitlines() if "collbench: " in line],
             codes=started.codes,
@@ -106,7 +114,12 @@ class Player:
     @contextmanager
     def _done(self, case: Case, marks: Path) -> Iterator[None]:
         """Does what a rank cannot do to itself, and undoes it at last."""
-        host, links = host_of(case.victim), ("ctl0",) if case.fault == "control" else ("eth0", "ctl0")
+        if case.of_path:
+            with PathFaults(self.bed).applied(case):
+                (marks / DONE).touch()
+                yield
+            return
+        host, links = case.host, ("ctl0",) if case.fault == "control" else ("eth0", "ctl0")
         if case.fault in ("link", "link for a moment", "control"):
             self._links(host, links, "down")
         elif case.fault == "disk":
@@ -180,6 +193,15 @@ class Player:
         _until(lambda: not more(), _SETTLE_S)
         return more()
 
+    def _after_next_start(self, behind: list[str], before: list[set[str]]) -> list[str]:
+        """What is left after the next start on each host: where all ranks of a host are killed, it removes what their libraries shared."""
+        if not any(map(_is_library_memory, behind)):
+            return behind
+        time.sleep(_OLD_S)
+        for host in range(HOSTS):
+            self.bed.run(host, [sys.executable, "-m", "collbench", *_NEXT_START], 60, environment())
+        return self._left(before)
+
     def _kept(self, case: Case, outcome: Outcome, started: Started) -> None:
         """Everything that was said in a case that is not right."""
         if self.keep and outcome.amiss:
@@ -194,7 +216,7 @@ def outcome_of(case: Case, seen: Seen) -> Outcome:
     return Outcome(
         case.fault, case.phase, case.library, case.launcher, case.victim, case.after_s, list(seen.said), list(seen.codes), seen.stored_code,
         len(seen.finished), len(seen.cells), seen.seconds, seen.launcher_s, list(seen.left), list(seen.files), judged(case, seen),
-        round(os.getloadavg()[0], 1),
+        round(os.getloadavg()[0], 1), time.strftime("%Y-%m-%d"), list(seen.flags),
     )  # fmt: skip
 
 
@@ -211,6 +233,16 @@ def player(slurm: bool = True, keep: Path | None = None) -> Iterator[Player]:
         finally:
             if cluster:
                 cluster.__exit__()
+
+
+def _patience(case: Case) -> float:
+    if case.of_path:
+        return _LOSSY_S
+    return _FINISH_S if case.harmless or case.fault == "wrong data" else 2 * WITHIN_S
+
+
+def _is_library_memory(what: str) -> bool:
+    return what.startswith(tuple(f"/dev/shm/{prefix}" for prefix in PREFIXES))
 
 
 @contextmanager

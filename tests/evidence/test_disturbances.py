@@ -1,0 +1,89 @@
+"""What disturbed the network while a case was measured: counts by host, flags, and one sentence about stalls."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from collbench.evidence import tcp_counters
+from collbench.evidence.counters import moved, read
+from collbench.evidence.disturbances import HostNetwork, Stall, flags, of_host, sentence, stalls
+from tests.evidence.hosts import interface
+
+SNMP = """\
+Ip: Forwarding DefaultTTL
+Ip: 1 64
+Tcp: RtoAlgorithm OutSegs RetransSegs InErrs
+Tcp: 1 {sent} {again} 0
+"""
+CASE = "allreduce 256 KiB on gloo (float32, sum)"
+
+
+def host(root: Path, sent: int, again: int, carrier: int, dropped: int) -> None:
+    interface(root, tx_bytes=1000, tx_packets=10, rx_dropped=dropped)
+    (root / "sys/class/net/eth0/carrier_changes").write_text(f"{carrier}\n")
+    (root / "proc/net").mkdir(parents=True, exist_ok=True)
+    (root / "proc/net/snmp").write_text(SNMP.format(sent=sent, again=again))
+
+
+def change(tmp_path: Path, **after: int) -> dict[str, Any]:
+    """What moved on a host."""
+    host(tmp_path, **{"sent": 1000, "again": 5, "carrier": 2, "dropped": 1})
+    first = read(str(tmp_path))
+    host(tmp_path, **{"sent": 1000, "again": 5, "carrier": 2, "dropped": 1, **after})
+    return moved(first, read(str(tmp_path)))
+
+
+def test_a_quiet_host_has_no_flag(tmp_path: Path) -> None:
+    found = of_host("n1", change(tmp_path, sent=9000, again=6))
+    assert found == HostNetwork("n1", 1, 8000)
+    assert flags([found]) == []
+
+
+def test_a_link_that_went_down_and_segments_sent_again_are_counted_by_host(tmp_path: Path) -> None:
+    found = of_host("n4", change(tmp_path, sent=5000, again=75, carrier=4, dropped=9))
+    assert found.as_json() == {
+        "tcp_retransmitted": 70, "tcp_sent": 4000, "carrier_changes": {"eth0": 2}, "errors": {"eth0": {"rx_dropped": 8}},
+    }  # fmt: skip
+    assert flags([HostNetwork("n1"), found]) == ["retransmits", "link_flapped"]
+
+
+@pytest.mark.parametrize(("again", "sent", "flagged"), [(2, 100, False), (3, 100, True), (3, 4000, False), (40, 4000, True)])
+def test_retransmits_are_flagged_from_three_segments_and_a_thousandth_on(again: int, sent: int, flagged: bool) -> None:
+    assert HostNetwork("n1", again, sent).retransmits is flagged
+
+
+@pytest.mark.parametrize("text", ["", "Tcp: OutSegs\n", "Tcp: OutSegs RetransSegs\nTcp: 1\n", "Tcp: OutSegs\nTcp: many\n"])
+def test_a_kernel_that_does_not_count_gives_nothing(tmp_path: Path, text: str) -> None:
+    (tmp_path / "proc/net").mkdir(parents=True)
+    (tmp_path / "proc/net/snmp").write_text(text)
+    assert tcp_counters.read(str(tmp_path)) == {}
+
+
+def test_the_running_kernel_counts() -> None:
+    assert set(tcp_counters.read()) == {"sent", "retransmitted"}
+
+
+def test_a_stall_is_far_longer_than_the_median_also_in_warm_up() -> None:
+    samples = [("warm-up", 3.02), ("timed", 0.014), ("timed", 0.25), ("timed", 0.21), ("timed", 0.4)]
+    assert stalls(samples, 0.014) == [Stall("warm-up", 3.02, 0.014), Stall("timed", 0.4, 0.014)]
+    assert [one.seconds for one in stalls(samples, 0.001)] == [3.02, 0.4, 0.25, 0.21]
+    assert stalls(samples, 1.0) == []
+
+
+def test_a_stall_is_reported_with_host_and_duration() -> None:
+    found = sentence(CASE, [Stall("warm-up", 3.02, 0.014)], [HostNetwork("n1"), HostNetwork("n4", 7, 900, {"eth0": 2})], {"n3": 1.5})
+    assert found == (
+        f"{CASE}: one sample (warm-up) took 3.02 s, the median is 0.014 s: the link of eth0 changed its state 2 times on n4; "
+        "TCP sent 7 of 900 segments again on n4; a process on n3 was not allowed to run for 1.5 s"
+    )
+
+
+def test_a_stall_without_a_cause_names_no_host_and_no_stall_needs_no_sentence() -> None:
+    assert sentence(CASE, [Stall("timed", 0.5, 0.01)], [HostNetwork("n1")], {}) == (
+        f"{CASE}: one sample (timed) took 0.50 s, the median is 0.01 s: no host's counters show why"
+    )
+    assert sentence(CASE, [], [HostNetwork("n1", 40, 900)], {}) is None
+    assert sentence(CASE, [], [HostNetwork("n1", 40, 900, {"eth0": 1})], {}) == f"{CASE}: the link of eth0 changed its state once on n1"

@@ -1,0 +1,37 @@
+"""A killed MPI run leaves no shared memory: its launcher's parent, its survivors or the next start on the node remove it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from collbench.launch.shared_memory import PREFIXES, remove_abandoned
+from tests.cli.command import BIN
+from tests.faults.launch import TIMEOUT_S, Launch
+
+LONG = ("allreduce", "--backend", "mpi", "--ranks", "2", "--sizes", "8,1K,1K-64M", "-n", "20", "--out", "run", "--timeout", str(TIMEOUT_S))
+
+
+def segments() -> set[str]:
+    return {path.name for path in Path("/dev/shm").iterdir() if path.name.startswith(PREFIXES)}
+
+
+@pytest.mark.in_turn
+@pytest.mark.timeout(120)
+@pytest.mark.skipif(not (BIN / "mpiexec").exists(), reason="no MPICH beside this Python: pip install collbench[mpich]")
+def test_a_killed_mpi_run_leaves_no_shared_memory(launch: Callable[..., Launch]) -> None:
+    before = segments()
+    one = launch(*LONG)
+    made = segments() - before
+    assert made, "MPICH shares no memory here: the test proves nothing"
+    os.kill(one.pids[1], signal.SIGKILL)
+    one.end(within_s=TIMEOUT_S + 12)
+    one.everybody_left()
+    time.sleep(6 if made & segments() else 0)  # files that were just made stay until the next start
+    remove_abandoned()
+    assert not made & segments()

@@ -1,0 +1,98 @@
+"""Files that killed libraries leave in /dev/shm: removed where they are this user's, and no living process maps them."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from collbench.launch import shared_memory
+from collbench.launch.shared_memory import remove_abandoned, remove_mapped
+
+NAME = f"mpich_shm_test{os.getpid()}_0"
+HOLDER = """
+import mmap, sys
+with open(sys.argv[1], "r+b") as file:
+    kept = mmap.mmap(file.fileno(), 4096)
+print("mapped", flush=True)
+{then}
+"""
+
+
+@pytest.fixture
+def segment(tmp_path: Path) -> Path:
+    """A file in a folder that takes the place of /dev/shm, where other runs of this machine clean up as well."""
+    path = tmp_path / NAME
+    path.write_bytes(bytes(4096))
+    return path
+
+
+def abandoned(segment: Path) -> list[str]:
+    return remove_abandoned(str(segment.parent))
+
+
+@pytest.fixture
+def any_age(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_memory, "_JUST_MADE_S", -1.0)
+    monkeypatch.setattr(shared_memory, "_UNSEEN_S", -1.0)
+
+
+@contextmanager
+def holder(path: Path, then: str = "sys.stdin.read()") -> Iterator[subprocess.Popen[str]]:
+    """A process that maps the file."""
+    line = [sys.executable, "-c", HOLDER.format(then=then), str(path)]
+    process = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout and process.stdout.readline() == "mapped\n"
+    yield process
+    process.kill()
+    process.communicate()
+
+
+@pytest.mark.usefixtures("any_age")
+def test_a_file_that_a_living_process_maps_stays_and_one_of_a_dead_process_goes(segment: Path) -> None:
+    with holder(segment):
+        assert NAME not in abandoned(segment) and segment.exists()
+    assert NAME in abandoned(segment) and not segment.exists()
+
+
+def test_a_file_that_was_just_made_stays(segment: Path) -> None:
+    assert NAME not in abandoned(segment) and segment.exists()
+
+
+@pytest.mark.usefixtures("any_age")
+def test_other_files_and_other_users_files_stay(segment: Path) -> None:
+    other = segment.with_name(f"database{os.getpid()}")
+    other.write_bytes(b"x")
+    try:
+        os.chown(segment, 65534, 65534)
+        assert not {NAME, other.name} & set(abandoned(segment))
+        assert other.exists() and segment.exists()
+    except PermissionError:
+        pytest.skip("only root can give a file to another user")
+    finally:
+        other.unlink()
+
+
+def test_a_process_removes_what_it_has_mapped(segment: Path) -> None:
+    with segment.open("r+b") as file, mmap.mmap(file.fileno(), 4096):
+        assert remove_mapped(str(segment.parent)) == [NAME]
+    assert not segment.exists()
+    assert remove_mapped(str(segment.parent)) == []
+
+
+def test_a_rank_that_ends_hard_removes_what_it_has_mapped() -> None:
+    shared = Path("/dev/shm") / NAME
+    shared.write_bytes(bytes(4096))
+    then = "from collbench.world.watchdog import end_process; end_process('hang: x', 4)"
+    try:
+        with holder(shared, then) as process:
+            assert process.wait(30) == 4
+        assert not shared.exists()
+    finally:
+        shared.unlink(missing_ok=True)

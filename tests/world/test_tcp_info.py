@@ -1,0 +1,126 @@
+"""TCP_INFO of connections, from recorded values and from a real one."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import time
+
+import pytest
+
+from collbench.world.path_probe import Probe, ProbeResult, listener
+from collbench.world.tcp_info import ConnectionMonitor, PathReport, TcpInfo, path_report, reports, tcp_info
+
+# Offsets in bytes of struct tcp_info, include/uapi/linux/tcp.h.
+OFFSETS = {
+    "state": (0, "B"), "retransmits": (2, "B"), "snd_mss": (16, "I"), "unacked": (24, "I"), "lost": (32, "I"),
+    "last_received_ms": (52, "I"), "pmtu": (60, "I"), "retransmitted": (100, "I"), "acked_bytes": (120, "Q"), "sent": (156, "I"),
+}  # fmt: skip
+
+
+def recorded(size: int = 240, **values: int) -> bytes:
+    data = bytearray(size)
+    for name, value in values.items():
+        offset, form = OFFSETS[name]
+        struct.pack_into(f"={form}", data, offset, value)
+    return bytes(data)
+
+
+def test_every_field_is_read_from_its_place() -> None:
+    values = {name: number for number, name in enumerate(OFFSETS, 1)}
+    assert TcpInfo.parse(recorded(**values)) == TcpInfo(**values)
+
+
+def test_an_older_kernel_returns_less() -> None:
+    assert TcpInfo.parse(recorded(**{"state": 1, "unacked": 3})[:104]) == TcpInfo(state=1, unacked=3)
+
+
+@pytest.mark.parametrize(
+    ("info", "stalled"),
+    [
+        (TcpInfo(unacked=3, retransmits=4), True),
+        (TcpInfo(unacked=3, retransmits=1), False),
+        (TcpInfo(unacked=0, retransmits=4), False),
+        (TcpInfo(unacked=90), False),
+    ],
+)
+def test_a_connection_is_stalled_where_a_segment_timed_out_repeatedly(info: TcpInfo, stalled: bool) -> None:
+    assert info.stalled is stalled
+
+
+def test_reports_sum_what_happened_since_by_address() -> None:
+    before = {"socket:[1]": ("10.0.0.2", TcpInfo(retransmitted=5, sent=100)), "socket:[2]": ("10.0.0.2", TcpInfo(sent=7))}
+    now = {
+        "socket:[1]": ("10.0.0.2", TcpInfo(retransmitted=9, sent=120, unacked=2, retransmits=4, pmtu=1500, last_received_ms=900)),
+        "socket:[2]": ("10.0.0.2", TcpInfo(sent=8, pmtu=1500, last_received_ms=30)),
+        "socket:[3]": ("10.0.0.3", TcpInfo(retransmitted=1, sent=4, pmtu=9000, last_received_ms=5)),
+    }
+    assert reports(now, before) == [PathReport("10.0.0.2", 1, 4, 1500, 4, 21, 30), PathReport("10.0.0.3", 0, 0, 9000, 1, 4, 5)]
+
+
+def test_a_report_comes_back_as_it_was_sent() -> None:
+    one = PathReport("fd77::1", 1, 4, 1500, 4, 21, 30)
+    assert path_report(one.as_json()) == one
+
+
+@pytest.mark.parametrize(
+    "value", [None, [], ["a"], ["a", 1, 2, 3, 4, 5, -1], ["a", 1, 2, 3, 4, 5, True], [1, 1, 2, 3, 4, 5, 6], ["a", 1, 2, 3, 4, 5, 2**60]]
+)
+def test_what_is_not_a_report_is_refused(value: object) -> None:
+    assert path_report(value) is None
+
+
+def test_what_is_not_a_tcp_connection_has_no_facts_and_stays_open() -> None:
+    one, other = socket.socketpair()
+    read, write = os.pipe()
+    with one, other:
+        assert tcp_info(one.fileno()) is None and tcp_info(read) is None and tcp_info(-1) is None
+        one.send(b"x")
+        assert other.recv(1) == b"x"
+    os.close(read)
+    os.close(write)
+
+
+def test_a_monitor_takes_the_reading_of_the_moment_when_nothing_moved_any_more() -> None:
+    monitor = ConnectionMonitor()
+    monitor.note(0.0, 10.0)
+    monitor.note(1.5, 11.0)
+    assert monitor.reports() == []  # connections within this host do not count
+
+
+def result_of(probe: Probe) -> ProbeResult:
+    end = time.monotonic() + 10
+    while (found := probe.step()) is None:
+        assert time.monotonic() < end
+        time.sleep(0.005)
+    return found
+
+
+def test_a_kernel_that_listens_acknowledges_probes_that_no_process_reads() -> None:
+    server = listener("127.0.0.1")
+    assert server is not None
+    with server:
+        found = result_of(Probe("127.0.0.1", server.getsockname()[1]))
+    assert found.limit is None
+
+
+def test_where_no_socket_listens_nothing_is_concluded() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    found = result_of(Probe("127.0.0.1", port))
+    assert not found.connected and found.limit is None
+
+
+@pytest.mark.parametrize(
+    ("passed", "failed", "limit"),
+    [
+        ((576, 1000), (1200, 1500, 1500), 1000),
+        ((576, 1000), (1500,), None),  # one may be lost by chance
+        ((576, 1400), (1200, 1500), None),  # a larger one passes
+        ((), (576, 1500), None),
+        ((576, 1500), (), None),
+    ],
+)  # fmt: skip
+def test_a_limit_needs_two_sizes_that_fail_above_all_that_pass(passed: tuple[int, ...], failed: tuple[int, ...], limit: int | None) -> None:
+    assert ProbeResult(passed, failed).limit == limit
