@@ -31,6 +31,7 @@ _FAST = 0.5  # of the depth: who lags less is as fast as the others
 _DOUBTFUL = 0.5  # of the effect from which a place is named: who lags more is no partner to measure against
 _ALL_MEET = 8
 _LEAST_WELL = 3  # a partner and a control pair
+_FAR_LESS = 0.25  # of the deepest candidate's depth, half of which is fast
 _WORST = 4  # one in so many places
 _INSIDE = "inside its host"
 
@@ -128,8 +129,12 @@ def from_hints(hints: Sequence[Hint], n: int, lost: Sequence[int] = ()) -> Seen:
 
 
 def _bandwidth_first(places: tuple[Candidate, ...], n: int) -> tuple[tuple[Candidate, ...], tuple[Candidate, ...]]:
-    """Return the candidates, and those for their latency alone where both kinds together leave too few healthy places of n."""
-    slow = {each.places for each in places if LATENCY not in each.ways}
+    """Return the candidates, and those that are left out where all together leave too few healthy places of n.
+
+    Left out are places that are slow for small messages alone, or by far less than the slowest one: that one can be measured against them.
+    """
+    deepest = max((each.depth for each in places if LATENCY not in each.ways), default=0.0)
+    slow = {each.places for each in places if LATENCY not in each.ways and each.depth >= _FAR_LESS * deepest}
     if not slow or n - len({each.places for each in places}) >= _LEAST_WELL:
         return places, ()
     return tuple(each for each in places if each.places in slow), tuple(each for each in places if each.places not in slow)

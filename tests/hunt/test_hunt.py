@@ -142,6 +142,12 @@ def test_a_latency_of_another_place_does_not_hide_half_the_rate() -> None:
         assert {(each.kind, each.places) for each in verdict.of(INCONCLUSIVE)} <= {("latency", (0,))}
 
 
+def test_a_place_that_is_slightly_slow_does_not_hide_half_the_rate_among_four() -> None:
+    for seed in range(5):
+        verdict = played(MadeUp(4, seed, 0.005).node(0).sender(3, 0.93), seed=seed).result
+        assert ("node", (0,)) in confirmed(verdict), seed
+
+
 def test_a_node_a_latency_and_a_path_at_once() -> None:
     verdict = played(MadeUp(8).node(3).slow_latency(5, 0.4).path(1, 7)).result
     assert confirmed(verdict) == {("node", (3,)), ("latency", (5,)), ("path", (1, 7))}
