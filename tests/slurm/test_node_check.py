@@ -160,7 +160,12 @@ class TestDoubles:
             (tmp_path / "good").mkdir(exist_ok=True)
             job = {name: env.pop(name) for name in ("SLURM_JOB_ID",) if name in env}
             place = [f"export PATH='{path}'", f"cd '{tmp_path}'"]  # a hook sets both for itself: the doubles need others
-            told = [*place, f"BASELINE={tmp_path}/good KEEP={tmp_path}/keep", conf, *(f"export {name}={value}" for name, value in env.items())]
+            told = [
+                *place,
+                f"BASELINE={tmp_path}/good KEEP={tmp_path}/keep",
+                conf,
+                *(f"export {name}={value}" for name, value in env.items()),
+            ]
             (tmp_path / "node_check.conf").write_text("\n".join([*told, ""]))
             own = {"SLURMD_NODENAME": "node1", **job}
             line = ["timeout", "30", str(tmp_path / "node_check.sh"), *more]
