@@ -100,11 +100,21 @@ make_environment() {
     [ ! -s "$work/site" ] || cp "$work/site" "$("$prefix/venv/bin/python" -P -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/site.pth"
 }
 
+check_sums() { # every file of the wheelhouse is as wheelhouse.sh left it, and none was added
+    [ -e "$here/SHA256SUMS" ] || stop "$here/SHA256SUMS is missing: copy the whole wheelhouse"
+    (cd "$here" && sha256sum --check --strict --quiet SHA256SUMS) >"$work/sums" 2>&1 ||
+        stop "$here has changed since wheelhouse.sh wrote it ($(head -n 1 "$work/sums")): copy it again"
+    (cd "$here" && find . -type f ! -name SHA256SUMS | sort) >"$work/there"
+    sed 's/^[^ ]* [ *]//' "$here/SHA256SUMS" | sort | comm -13 - "$work/there" >"$work/added"
+    [ ! -s "$work/added" ] || stop "$here holds a file that SHA256SUMS does not name ($(head -n 1 "$work/added")): copy the wheelhouse again"
+}
+
 lay_source() { # what pip installs, in $source: the archive of a wheelhouse, else a copy of this checkout, which pip would build in
     set -- "$here"/collbench-*.tar.gz
     if [ -e "$1" ]; then
         source=$1 tested=$here/constraints.txt where="--no-index --find-links $here"
         case "$here" in *[[:space:]]*) stop "the wheelhouse $here has a blank in its path: move it, pip takes paths apart there" ;; esac
+        check_sums
     else
         source=$work/source tested=$here/../constraints.txt where=''
         mkdir "$source"

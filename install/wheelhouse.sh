@@ -36,4 +36,5 @@ pip download -d "$there" "${1}[$extras]" setuptools || stop "pip could not colle
 cp "$1" "$here/../constraints.txt" "$here/install.sh" "$here/kept.py" "$here/collbench" "$there"
 cp -R "$here/modulefiles" "$there"
 (cd "$there" && find . -type f -exec sha256sum {} + >"$work/SHA256SUMS" && mv "$work/SHA256SUMS" .)
-printf 'collbench: %s holds all for collbench[%s]: copy it over, check it with sha256sum -c SHA256SUMS, run its install.sh\n' "$there" "$extras" >&2
+printf 'collbench: %s holds all for collbench[%s]: copy it over, run its install.sh, which checks SHA256SUMS (itself %s)\n' \
+    "$there" "$extras" "$(sha256sum "$there/SHA256SUMS" | cut -c 1-64)" >&2

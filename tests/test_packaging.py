@@ -24,6 +24,8 @@ echo "$*" >>"{log}"
 case "$*" in
 "-P -m venv --clear "*) mkdir -p "$5/bin" && cp "$0" "$5/bin/python" ;;
 *"-m pip --version"*) ;;
+*"-m pip config"*) [ ! -e "{folder}/more" ] || echo "global.find-links='/there'" ;;
+*"version(\"torch\")"* | *"m.version("*) exit 0 ;;
 *"-m pip install"*) exit "$(cat "{folder}/pip_exit")" ;;
 *"import ensurepip"*) [ -e "{folder}/ensurepip" ] ;;
 *version_info*) exec "{python}" -c "import sys; sys.version_info = {version}; $2" ;;
@@ -42,6 +44,7 @@ class Machine:
         (self.tree / "collbench/timing").mkdir(parents=True)
         for name in ("pyproject.toml", "constraints.txt", "setup.py", "collbench/__init__.py", "scripts/environment"):
             shutil.copy(ROOT / name, self.tree / name)
+        shutil.copytree(ROOT / "locks", self.tree / "locks")
         (folder / "ensurepip").touch()
         self.python_is((3, 11))
         self.pip_exits(0)
@@ -85,16 +88,66 @@ def test_every_direct_dependency_is_pinned() -> None:
 
 def test_an_environment_is_made_once(machine: Machine) -> None:
     code, said, asked = machine.environment("torch", "mpich")
-    assert (code, len(asked)) == (0, 2), said
+    assert code == 0, said
     assert asked[0] == "-P -m venv --clear .venv"
-    assert asked[1].endswith("-c constraints.txt -e .[torch,mpich]")
+    assert [line.partition("version-check ")[2] for line in asked[1:]] == [
+        "--require-hashes --only-binary :all: -r locks/build.txt",
+        "--require-hashes --no-build-isolation -r locks/torch.txt",
+        "--require-hashes --no-build-isolation -r locks/mpich.txt",
+        "--no-deps --no-build-isolation -e .",
+    ]
     assert machine.environment("torch", "mpich") == (0, "", [])
+
+
+def test_where_pip_has_another_source_torch_alone_is_not_checked_by_its_hash(machine: Machine) -> None:
+    (machine.folder / "more").touch()
+    _, _, asked = machine.environment("torch")
+    assert [line.partition("version-check ")[2] for line in asked[2:4]] == [
+        "--no-deps -c constraints.txt torch",
+        "--require-hashes --no-build-isolation -r locks/torch-cpu.txt",
+    ]
+
+
+def locked(name: str) -> dict[str, list[str]]:
+    """The blocks of a lock file: `name==version` of each package, and its hashes."""
+    blocks = re.split(r"^(?=[a-z])", (ROOT / f"locks/{name}.txt").read_text(), flags=re.MULTILINE)[1:]
+    return {re.split(r"[ \\]", block)[0]: re.findall(r"--hash=sha256:[0-9a-f]{64}\b", block) for block in blocks}
+
+
+LOCKS = sorted(path.stem for path in (ROOT / "locks").glob("*.txt"))
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_a_lock_pins_every_package_with_hashes_and_agrees_with_the_constraints(name: str) -> None:
+    found = locked(name)
+    assert found and all(found.values())
+    pinned = {plain(line.partition("==")[0]): line.strip() for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line}
+    assert not {one for one in found if one.partition("==")[0] in pinned and one != plain(pinned[one.partition("==")[0]])}
+    assert not re.search(r"https?:|--(extra-)?index-url|/opt/", (ROOT / f"locks/{name}.txt").read_text())
+
+
+def plain(name: str) -> str:
+    """A name as the index spells it, with what follows it."""
+    head, sign, version = name.partition("==")
+    return re.sub(r"[-_.]+", "-", head).lower() + sign + version
+
+
+def test_every_extra_has_a_lock_with_all_that_it_asks_for_directly() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for extra, wanted in project["optional-dependencies"].items():
+        names = {one.partition("==")[0] for one in locked(extra)}
+        assert {plain(re.split(r"[<>=;\[ ]", word)[0]) for word in [*project["dependencies"], *wanted]} <= names, (
+            f"run scripts/lock: {extra}"
+        )
+    assert {"torch-cpu", "build", *project["optional-dependencies"]} == set(LOCKS)
+    cuda = {one for one in locked("torch") if re.match("torch=|triton|cuda-|nvidia-(?!ml-py)", one)}
+    assert set(locked("torch-cpu")) == set(locked("torch")) - cuda
 
 
 def test_what_an_environment_lacks_is_added(machine: Machine) -> None:
     machine.environment("torch", "mpich")
-    _, _, (install,) = machine.environment("torch", "mpich", "test")
-    assert install.endswith("-e .[torch,mpich,test]")
+    _, _, asked = machine.environment("torch", "mpich", "test")
+    assert not asked[0].startswith("-P -m venv") and asked[-2].endswith(" -r locks/mpich.txt -r locks/test.txt")
     assert machine.environment("mpich") == (0, "", [])
 
 
@@ -104,7 +157,7 @@ def test_a_changed_file_installs_again(machine: Machine, name: str) -> None:
     with (machine.tree / name).open("a") as file:
         file.write("\n")
     _, _, asked = machine.environment("mpich")
-    assert len(asked) == 1
+    assert [line.split()[2] for line in asked] == ["pip"] * 3
 
 
 def test_a_half_finished_environment_is_made_anew(machine: Machine) -> None:
@@ -114,14 +167,14 @@ def test_a_half_finished_environment_is_made_anew(machine: Machine) -> None:
     assert "make again" in said
     machine.pip_exits(0)
     code, _, asked = machine.environment("mpich")
-    assert (code, len(asked)) == (0, 2)
+    assert (code, len(asked)) == (0, 4)
 
 
 def test_an_environment_whose_python_went_away_is_made_anew(machine: Machine) -> None:
     machine.environment("mpich")
     (machine.tree / ".venv/bin/python").unlink()
     _, _, asked = machine.environment("mpich")
-    assert len(asked) == 2
+    assert len(asked) == 4
 
 
 def test_an_old_python_is_told_in_one_sentence(machine: Machine) -> None:

