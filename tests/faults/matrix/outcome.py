@@ -203,7 +203,7 @@ def findings_of(case: Case, sentence: str) -> str | None:
         return (
             "cause" if named["problem"] in _PROBLEMS.get(case.fault, ()) and (both_ways or int(named["target"]) == case.host + 1) else None
         )
-    if any(words in sentence for words in _UNKNOWN):
+    if _OF_ITSELF in sentence or any(words in sentence for words in _UNKNOWN):
         return "unknown"
     cut = case.fault in ("one way", *_NIC) and any(words in sentence for words in _CUT)
     return "cause" if cut else None
