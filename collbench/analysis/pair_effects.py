@@ -121,7 +121,7 @@ class PairEffects:
 
     @cached_property
     def _found(self) -> list[PairFinding]:
-        """What stands out in the matrix, places first, the worst first."""
+        """Suspects of the matrix, places first, the worst first."""
         places = _once([each for view in self.views for each in self._places(view) if not self._untold(each)])
         pairs = _once([each for view in self.views for each in self._pairs(view)])
         return [*sorted(places, key=lambda each: each.ratio), *sorted(pairs, key=lambda each: each.ratio)]

@@ -1,13 +1,13 @@
 """Compare the builds of ranks that cannot join: over UDP, apart from the control plane, which differs between builds.
 
 A rank's first message carries its build. Where keys or messages of two builds differ, rank 0 cannot read that message. So a rank that
-nobody welcomes within a second asks here. What this module sends must therefore never change: another form needs another magic.
+has no welcome after one second asks here. What this module sends must therefore never change: another form needs another magic.
 
     datagram   magic, HMAC-SHA256 of the rest with a key of this launch, JSON of at most 1200 bytes
     call       {"rank", "host", "build", "nonce", "echo", "about"}: from a rank; echo is rank 0's nonce as soon as the rank knows it
     answer     {"host", "build", "nonce", "echo", "noted"}: from rank 0; nonce is the caller's, echo is rank 0's
 
-A datagram without the launch's secret gets no answer, so a stranger learns nothing, not even that somebody listens. Rank 0 acts only
+A datagram without the launch's secret gets no answer, so a stranger learns nothing, not even that a process listens. Rank 0 acts only
 on a call that repeats rank 0's own nonce: a recorded one changes nothing. Rank 0 listens only until all ranks have joined.
 """
 

@@ -1,4 +1,4 @@
-"""The software of all hosts of a launch, told to rank 0 before any rank joins: builds that cannot join are the reason to ask."""
+"""The software of all hosts of a launch, reported to rank 0 before any rank joins: builds that cannot join are the reason to ask."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _OLDER = "an older build"
 
 
 def hosts_of(info: LaunchInfo) -> int:
-    """How many hosts the launch has, as far as its launcher tells."""
+    """How many hosts the launch has, as far as its launcher reports."""
     return len(set(info.hosts)) or -(-info.ranks // info.local_ranks)
 
 
 def tell_rank_0(info: LaunchInfo, env: Mapping[str, str], about: Mapping[str, str], seconds: float) -> None:
-    """Of a rank that is the first of its host: tells rank 0 this host's software. Raises UsageError where there is no secret."""
+    """Report this host's software to rank 0; for the first rank of a host. Raises UsageError where there is no secret."""
     secret = secret_of(info, env)
     place = Place(secret, info.port, addresses_of(hub_places(info, secret)))
     ask(place, Call(info.rank, socket.gethostname(), build.own(), about), threading.Event(), seconds)

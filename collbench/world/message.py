@@ -40,7 +40,7 @@ class Kind(Enum):
     STUCK = b"stuck"  # up: a rank does not move
     WHERE = b"where"  # both ways: say at once where you stand
     HERE = b"here"  # both ways: where ranks stand
-    ASIDE = b"aside"  # up: a second connection of a rank whose first one brings no answer; whom it speaks for
+    ASIDE = b"aside"  # up: a second connection of a rank whose first one brings no answer; the rank that it belongs to
     PATHS = b"paths"  # up: what a rank's connections to other hosts show, and the port where its host takes probes
     PROBE = b"probe"  # down: send packets of several sizes to this address and port
     PROBED = b"probed"  # up: which of them have passed

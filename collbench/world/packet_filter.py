@@ -14,7 +14,7 @@ import struct
 from collections.abc import Iterable
 
 _SO_ATTACH_FILTER, _SO_DETACH_FILTER = 26, 27  # include/uapi/asm-generic/socket.h
-_DEFER_S = 60  # longer than the kernel keeps a connection without data: it drops it itself, and nobody accepts it
+_DEFER_S = 60  # longer than the kernel keeps a connection without data: it drops it itself, and no process accepts it
 _NETWORK_HEADER = 0xFFF00000  # SKF_NET_OFF: offsets into the IP header
 _LOAD_WORD, _LOAD_BYTE, _AND, _EQUAL, _RETURN = 0x20, 0x30, 0x54, 0x15, 0x06
 _DROP, _PASS = (_RETURN, 0, 0, 0), (_RETURN, 0, 0, 0xFFFFFFFF)

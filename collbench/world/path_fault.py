@@ -11,7 +11,7 @@ from collbench.world.path_probe import ProbeResult
 from collbench.world.tcp_info import PathReport
 
 _FEWEST_LOST = 3
-_MOST_LOST = 0.7  # of the packets: where nearly all are lost it is no chance
+_MOST_LOST = 0.7  # of the packets: where nearly all are lost it is not chance
 _RECENT_MS = 2500  # beats come every second
 
 
