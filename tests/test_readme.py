@@ -42,10 +42,11 @@ GPU = [c for c in LOCAL if "nccl" in c.split() or c.startswith("collbench kernel
 SLURM = [c for c in COMMANDS if c.startswith("srun ")]
 MADE = [c for c in COMMANDS if c.startswith("make ")]
 INSTALLED = [c for c in COMMANDS if c.startswith("pip ")]
+CHECKED = [c for c in COMMANDS if c.startswith("scripts/gpu_check ")]  # tests/gpu_path runs them
 
 
 def test_every_command_is_of_a_kind_that_is_run_here() -> None:
-    assert sorted(LOCAL + SLURM + MADE + INSTALLED) == sorted(COMMANDS)
+    assert sorted(LOCAL + SLURM + MADE + INSTALLED + CHECKED) == sorted(COMMANDS)
 
 
 def _environment(folder: Path) -> dict[str, str]:

@@ -136,11 +136,16 @@ def _code_of(error: BaseException) -> int:
     if not isinstance(error, CollbenchError | Interrupted):
         defect.tell(error)
         return FAILED
-    from collbench.launch.local import is_follower
-
-    if not getattr(error, "said", False) and not (isinstance(error, Interrupted) and is_follower(os.environ)):
+    if not getattr(error, "said", False) and not (isinstance(error, Interrupted) and _is_silent_follower()):
         defect.say(f"collbench: {error}\n")
     return error.exit_code
+
+
+def _is_silent_follower() -> bool:
+    """Whether this is a rank of a local start whose rank 0 reports the interruption for all."""
+    from collbench.launch.local import is_follower
+
+    return is_follower(os.environ)
 
 
 def _known(error: BaseException) -> BaseException:

@@ -26,7 +26,7 @@ _ZAP = "inproc://zeromq.zap.01"  # rfc.zeromq.org/spec/27
 _NOBODY = -1
 _WATCHED = zmq.EVENT_LISTENING | zmq.EVENT_CLOSED | zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED
 _MORE_OF_SOURCE = 64  # pending connections beside a rank's own from one address: a rank that is dropped connects again
-_LEAST_BACKLOG, _MOST_BACKLOG = 64, 4096  # connections that the kernel keeps for us: thousands of nodes come at once
+_BACKLOG = 4096  # connections that the kernel keeps for us: thousands of nodes come at once, and silent strangers cost no descriptor
 _HANDSHAKE_S = 2.0  # after which a connection from another host that has not finished its handshake is dropped
 _FOR_EACH_S = 0.001  # more for each rank: thousands join at once, and a handshake takes a third of that
 _SLOW_SHARE = 0.9  # of the time for a handshake: a connection that ends later ends for that
@@ -81,7 +81,7 @@ class Down:
         """Set the limits for a launch of `count` ranks, which may all come from one address. Call it before `bind`."""
         self._handshake_s = _HANDSHAKE_S + _FOR_EACH_S * count
         self.pending.most, self.pending.most_of_source = most_unknown, min(most_unknown, count + _MORE_OF_SOURCE)
-        self.router.setsockopt(zmq.BACKLOG, max(_LEAST_BACKLOG, min(_MOST_BACKLOG, most_unknown)))
+        self.router.setsockopt(zmq.BACKLOG, _BACKLOG)
 
     def bind(self, place: str) -> None:
         """Listen at one more place. Raises zmq.ZMQError."""

@@ -1,12 +1,14 @@
-"""python -m tests.beds.verdict_trials FOLDER [options]   do `hunt` and `pairs` report only what is slow?
+"""python -m tests.beds.verdict_trials FOLDER [options]   do `hunt`, `pairs` and `gate` report only what is slow?
 
 Plays seeded hunts and pairs on four hosts joined by 1 Gbit/s, over plain TCP, under real Slurm (`srun -N4 collbench hunt|pairs`):
     healthy  all links are alike               -> nothing may be confirmed; "inconclusive" (exit 3) is counted apart
     half     one host's link has half the rate -> that host alone has to be confirmed (exit 1)
+A gate is healthy only (tests.beds.gate_trials has slow ones): two hosts, a baseline of six allocations of three launches for each
+`--max-time` and machine, then a candidate allocation, with two more of the suspects, if any.
 Each is played with every `--max-time`, on the machine as it is ("quiet") and next to processes that keep cores busy ("busy").
 
 Leaves in FOLDER trials.jsonl (a line per trial), README.md (the counts, with the date) and the runs of wrong trials. A trial whose line is
-there is not repeated: a series that was interrupted continues. Gates have a command of their own: tests.beds.gate_trials FOLDER same N.
+there is not repeated: a series that was interrupted continues.
 """
 
 from __future__ import annotations
@@ -27,10 +29,15 @@ from pathlib import Path
 from typing import Any
 
 from tests.beds import Hosts, SlurmBed
+from tests.beds.bed import Finished
+from tests.beds.gate_trial import Effort, Trials
 from tests.beds.pairs_trials import ROOT
 
 HOSTS, RATE_MBIT = 4, 1000
-COMMANDS, TRUTHS, LOADS = ("hunt", "pairs"), ("healthy", "half"), ("quiet", "busy")
+COMMANDS, TRUTHS, LOADS = ("hunt", "pairs", "gate"), ("healthy", "half"), ("quiet", "busy")
+PYTHON = (str(ROOT / ".venv/bin/python"), "-P", "-m", "collbench")
+_GATE = Effort(allocations=6, baseline_launches=3, launches=3)
+_CODES = {"passed": 0, "regression": 1, "no verdict": 3, "wrong data": 4}
 MAX_TIMES = ("0.02", "0.1", "1")
 _TIMEOUT_S = 300
 
@@ -104,10 +111,9 @@ def play(hosts: Hosts, bed: SlurmBed, key: tuple[str, str, str, str, int], folde
     run = folder / f"{command}-{truth}-{max_time}-{load_kind}-{seed}"
     shutil.rmtree(run, ignore_errors=True)
     words = ["--backend", "socket", "--max-time", max_time, "--seed", str(seed), "--out", str(run), "--format", "json", "--quiet"]
-    program = [str(ROOT / ".venv/bin/python"), "-m", "collbench", command]
     began = time.monotonic()
     with busy(load_kind == "busy"):
-        done = bed.srun([f"-N{HOSTS}"], [*program, *words], timeout=_TIMEOUT_S)
+        done = bed.srun([f"-N{HOSTS}"], [*PYTHON, command, *words], timeout=_TIMEOUT_S)
     seconds = round(time.monotonic() - began, 1)
     if done.returncode not in (0, 1, 3):
         raise RuntimeError(f"{run.name} ended with {done.returncode}: {done.stderr}")
@@ -123,6 +129,52 @@ def play(hosts: Hosts, bed: SlurmBed, key: tuple[str, str, str, str, int], folde
     trial = Trial(command, truth, max_time, load_kind, seed, slow_name, done.returncode, confirmed, inconclusive, seconds, load)
     if not trial.wrong and (trial.found or slow is None):
         shutil.rmtree(run)
+    return trial
+
+
+@dataclass(frozen=True)
+class TwoHosts:
+    """Where a gate is measured: messages over plain TCP between two hosts of the bed (a Place of tests.beds.gate_places)."""
+
+    bed: SlurmBed
+    name: str
+    max_time: str
+
+    suite = (
+        'schema = 1\ntitle = "healthy gates"\n\n[[sweeps]]\noperations = ["p2p_bandwidth", "p2p_latency"]\n'
+        'backends = ["socket"]\nsizes = ["64K", "1M"]\n'
+    )
+
+    @property
+    def options(self) -> Sequence[str]:
+        """What shortens a launch."""
+        return ("--max-time", self.max_time)
+
+    def launch(self, words: Sequence[str]) -> Finished:
+        """Start both ranks once."""
+        return self.bed.srun(["-N2"], [*PYTHON, *words], _TIMEOUT_S)
+
+    def reshape(self, mbit: int, at_hosts: bool) -> None:
+        """Leave the links as they are."""
+
+
+def play_gate(hosts: Hosts, bed: SlurmBed, key: tuple[str, str, str, str, int], folder: Path) -> Trial:
+    """Measure the baseline, where it is missing, and one candidate; judge it. The runs are kept only if the trial is wrong."""
+    command, truth, max_time, load_kind, seed = key
+    shape(hosts, None)
+    place = folder / f"gate-{max_time}-{load_kind}"
+    place.mkdir(exist_ok=True)
+    trials = Trials(TwoHosts(bed, f"gate-{max_time}-{load_kind}", max_time), place, _GATE)
+    with busy(load_kind == "busy"):
+        trials.learn()
+        found = trials.play("same", seed)
+    inconclusive = [["gate", reason] for reason in found.reasons] if found.result == "no verdict" else []
+    trial = Trial(
+        command, truth, max_time, load_kind, seed, None, _CODES[found.result], [["gate", name] for name in found.confirmed], inconclusive,
+        found.seconds, found.load,
+    )  # fmt: skip
+    if not trial.wrong:
+        shutil.rmtree(place / f"same-{seed}")
     return trial
 
 
@@ -159,7 +211,7 @@ def readme(trials: Sequence[Trial]) -> str:
         f"Made by `python -m tests.beds.verdict_trials FOLDER` until {today} on {os.cpu_count()} cores: {HOSTS} hosts, {RATE_MBIT} Mbit/s."
     )
     busy_words = '"busy": one more process keeps a core busy. The hosts share this machine\'s cores, so other work disturbs all of them.'
-    return f"# Trials of hunt and pairs\n\n{how}\n{busy_words}\n\n{table(trials)}\n"
+    return f"# Trials of hunt, pairs and gate\n\n{how}\n{busy_words}\n\n{table(trials)}\n"
 
 
 def main() -> None:
@@ -183,13 +235,13 @@ def main() -> None:
         for seed in range(max(each, asked.half))
         for truth, most in (("healthy", each), ("half", asked.half))
         for command, max_time, load in kinds
-        if seed < most
+        if seed < most and (command, truth) != ("gate", "half")
     ]
     with Hosts(HOSTS, f"{RATE_MBIT}mbit") as hosts, SlurmBed(hosts) as bed:
         for key in wanted:
             if key in done:
                 continue
-            trial = play(hosts, bed, key, folder)
+            trial = (play_gate if key[0] == "gate" else play)(hosts, bed, key, folder)
             trials.append(trial)
             with (folder / "trials.jsonl").open("a") as file:
                 file.write(json.dumps(asdict(trial)) + "\n")

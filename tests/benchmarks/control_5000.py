@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 import zmq
 
+from collbench.addresses import LOOPBACK
 from collbench.launch.info import LaunchInfo
 from collbench.world.bundle import LARGE_BYTES
 from collbench.world.keys import Keys
@@ -142,7 +143,10 @@ class Nodes:
             self.socket.setsockopt(zmq.CONNECT_ROUTING_ID, _name(rank))
             self.socket.connect(hub_places(self._info, self._secret)[0])
         for rank in self.mine:
-            about = {"rank": rank, "host": f"node{rank:05}", "local_rank": 0, "pid": rank, "cpus": list(range(64))}
+            about = {
+                "rank": rank, "host": f"node{rank:05}", "local_rank": 0, "pid": rank, "cpus": list(range(64)),
+                "routes": [[LOOPBACK, LOOPBACK]],
+            }  # fmt: skip
             self._say(rank, Message(Kind.HELLO, 0, [[rank, about, 0]]))
 
     def _say(self, rank: int, message: Message) -> None:

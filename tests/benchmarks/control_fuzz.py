@@ -11,12 +11,13 @@ import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import zmq
 
 from collbench.world.hub_end import HubEnd
 from collbench.world.keys import Keys
-from collbench.world.message import Kind
+from collbench.world.message import Kind, Malformed
 from tests.benchmarks.command import main
 from tests.benchmarks.figures import MEBIBYTES, SECONDS, Figure, Outcome, timed
 from tests.world.ends_here import DEADLINE_S, Here, about
@@ -77,11 +78,29 @@ def _at_a_socket(seed: int, count: int, *, has_key: bool) -> Fuzzed:
         hub = here.hub()
         _deaf_to(hub, Kind.ABORT, Kind.STUCK, Kind.GONE)
         began, before = time.perf_counter(), resident()
+        unreadable = _count_unreadable(hub)
         (_send_with_key if has_key else _send_raw)(here, seed, count)
-        refused = _drained(hub)
+        _drain(hub)
         slowest = _answers(here, hub)
         what = "at a socket, with the key" if has_key else "at a socket, raw bytes"
-        return Fuzzed(what, count, refused or hub.part.down.strangers.count, time.perf_counter() - began, slowest, resident() - before)
+        refused = len(unreadable) or hub.part.down.strangers.count
+        return Fuzzed(what, count, refused, time.perf_counter() - began, slowest, resident() - before)
+
+
+def _count_unreadable(hub: HubEnd) -> list[Malformed]:
+    """Return a list that gets every message that rank 0 refuses to read."""
+    unreadable: list[Malformed] = []
+    read = hub.part.down.read
+
+    def counted(ready: Any) -> Any:
+        try:
+            return read(ready)
+        except Malformed as error:
+            unreadable.append(error)
+            raise
+
+    hub.part.down.read = counted
+    return unreadable
 
 
 def _deaf_to(hub: HubEnd, *kinds: Kind) -> None:
@@ -114,16 +133,15 @@ def _send_raw(here: Here, seed: int, count: int) -> None:
                 pass
 
 
-def _drained(hub: HubEnd) -> int:
-    """Waits until rank 0 has nothing more to read; how many it complained of."""
-    complaints, quiet_since = 0, time.monotonic()
+def _drain(hub: HubEnd) -> None:
+    """Wait until rank 0 has nothing more to read."""
+    quiet_since = time.monotonic()
     while time.monotonic() - quiet_since < 0.5:
         if hub.part.inbox.empty():
             time.sleep(0.01)
             continue
-        complaints += isinstance(hub.part.inbox.get(), BaseException)
+        hub.part.inbox.get()
         quiet_since = time.monotonic()
-    return complaints
 
 
 def _answers(here: Here, hub: HubEnd) -> float:

@@ -53,8 +53,9 @@ class TestThisShell:
         assert (done.returncode, done.stderr) == (0, "")
         told = done.stdout.splitlines()
         assert told[0] == "this shell  started by no launcher, and in no scheduler's job"
-        assert told[1].startswith("MPI         mpi4py ") and "loads MPICH " in told[1]
-        assert told[2].split() == ["launchers", "mpirun", f"{BIN}/mpirun", "MPICH", told[2].split()[-1]]
+        assert told[1].startswith("names       ") and told[1].endswith(" (this host)")
+        assert told[2].startswith("MPI         mpi4py ") and "loads MPICH " in told[2]
+        assert told[3].split() == ["launchers", "mpirun", f"{BIN}/mpirun", "MPICH", told[3].split()[-1]]
         assert f"  {OVER_MPI} " in done.stdout and " mpirun -n 2 collbench allreduce --backend mpi\n" in done.stdout
 
     def test_the_other_mpis_mpiexec_is_first_in_path(self, tmp_path: Path) -> None:
@@ -123,7 +124,7 @@ class TestSlurm:
     def test_what_it_says_to_type_in_a_job_measures_over_mpi(self, slurm_hosts: SlurmBed, tmp_path: Path) -> None:
         asked = slurm_hosts.call(["salloc", "-N2", *PROGRAM, *DOCTOR, "--format", "json"], 60, environment())
         told = document(asked.stdout)
-        assert asked.returncode == 0 and not told["problems"]
+        assert asked.returncode == 0 and {each["severity"] for each in told["problems"]} <= {"note"}, told["problems"]
         assert told["places"][0].endswith(" on 2 nodes, not in a step of srun's")
         (srun,) = [each for each in told["launchers"] if each["name"] == "srun"]
         assert srun["family"] == "Slurm" and {"pmi2", "none"} <= set(srun["mpi_plugins"])

@@ -90,7 +90,11 @@ def test_bad_traffic_is_one_sentence(line: str, text: str, sentence: str, tmp_pa
 def world(*names: list[str]) -> Any:
     """Ranks whose sweeps have traffic of these names."""
     members = [f"rank {rank} (node{rank}, pid {rank})" for rank in range(len(names))]
-    return SimpleNamespace(agree=lambda mine, what: list(names), members=members)
+
+    def refuse(reason: str) -> None:
+        raise UsageError(reason)
+
+    return SimpleNamespace(agree=lambda mine, what: list(names), members=members, refuse=refuse)
 
 
 def sweep_of(traffic: Traffic | None) -> Sweep:

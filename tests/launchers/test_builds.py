@@ -80,4 +80,4 @@ def test_the_launch_doctor_names_what_differs_before_a_launch_fails(rank: int, s
     assert done.returncode == 1, done.stderr
     assert f"severe: collbench differs between the hosts: {builds[0]} on {n1}; {builds[1]} on {n2}: " in done.stdout
     assert re.search(rf"^warning: torch differs between the hosts: .*9\.9 on {[n1, n2][rank]}", done.stdout, re.MULTILINE)
-    assert re.search(rf"^hosts       {n1}: collbench {re.escape(builds[0])}, Python ", done.stdout, re.MULTILINE)
+    assert re.search(rf"^software    {n1}: collbench {re.escape(builds[0])}, Python ", done.stdout, re.MULTILINE)
