@@ -51,11 +51,15 @@ class TestKilled:
         one.everybody_left()
 
     @pytest.mark.parametrize("victim", sample([0, 1], 1))
-    def test_a_rank_of_mpiexec_that_leaves_the_ending_to_us(self, victim: int, launch: Callable[..., Launch]) -> None:
+    def test_mpiexec_without_cleanup_kills_the_ranks_of_that_host_and_no_other_rank_is_named(
+        self, victim: int, launch: Callable[..., Launch]
+    ) -> None:
+        """Its proxy kills all ranks of the host within a millisecond of the death: rank 0 may report the victim first, or not at all."""
         one = launch("-disable-auto-cleanup", "-n", "2", *PROGRAM, *LONG, "--backend", "mpi", program=(str(MPICH),))
         os.kill(one.pids[victim], signal.SIGKILL)
-        assert one.end(within_s=TIMEOUT_S + 12) != 0
-        assert re.search(rf"rank {victim} \(\S+, pid {one.pids[victim]}\)", one.said)
+        assert one.end(within_s=TIMEOUT_S + 12) in (4, 9)
+        named = set(re.findall(r"(rank \d+) \(\S+, pid \d+\)", one.said))
+        assert named <= {f"rank {victim}"}, one.said
         one.stored()
         one.everybody_left()
 
