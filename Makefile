@@ -12,14 +12,14 @@ APART = $(addprefix tests/,analysis doctor emit evidence gate hunt operations pe
 export PYTHON
 unexport PYTHONDONTWRITEBYTECODE  # where it is set, each of the hundreds of processes that tests start compiles this project anew
 
-.PHONY: help run test test-long lint clean gpu-check run-environment test-environment openmpi-environment cuda-environment plugin-environments test-plugins
+.PHONY: help run test test-all test-long lint clean gpu-check run-environment test-environment openmpi-environment cuda-environment plugin-environments test-plugins
 .NOTPARALLEL:
 
 help:
 	@echo 'make run        install what is missing into .venv, then measure all-reduce on every CPU backend here'
-	@echo 'make test       the same installs and the test tools; lint, types, then the tests (a sample of the long lists, drawn by the commit)'
-	@echo 'make test-plugins  JAX, TensorFlow and Horovod, which it installs in environments of their own (part of test-long)'
-	@echo 'make test-long  every test, nothing sampled; its table is left in build/LONG.md (committed as tests/LONG.md)'
+	@echo 'make test       the same installs and the test tools; lint, types, then the tests (a fixed sample of the slow ones)'
+	@echo 'make test-plugins  JAX, TensorFlow and Horovod, which it installs in environments of their own (part of test-all)'
+	@echo 'make test-all   every test, nothing sampled; its table is left in build/LONG.md (committed as tests/LONG.md)'
 	@echo 'make gpu-check  the whole GPU path on this machine, in at most 8 minutes; needs an NVIDIA GPU'
 	@echo 'make lint       ruff and mypy'
 	@echo 'make clean      remove the environments and everything built'
@@ -31,7 +31,9 @@ test: lint openmpi-environment cuda-environment
 	$(PYTEST) -n 2 --dist loadfile $(APART)
 	$(PYTEST) $(addprefix --ignore=,$(APART))
 
-test-long: lint openmpi-environment cuda-environment plugin-environments
+test-long: test-all # the former name
+
+test-all: lint openmpi-environment cuda-environment plugin-environments
 	mkdir -p build
 	$(PYTEST) --long --junitxml=build/long.xml; code=$$?; scripts/long_table build/long.xml >build/LONG.md; exit $$code
 

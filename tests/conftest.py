@@ -1,15 +1,12 @@
-"""What all tests share: the sample drawn by the commit, `--long`, and the beds."""
+"""What all tests share: the fixed sample of long lists and slow tests, `--long`, and the test beds."""
 
 from __future__ import annotations
 
-import functools
 import gc
 import math
 import os
 import random
-import shutil
 import signal
-import subprocess
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -24,7 +21,8 @@ from tests.fake_gpu import Missing as NoDouble
 
 ROOT = Path(__file__).parent.parent
 LONG = "COLLBENCH_LONG"  # a variable and not only an option: lists are sampled while modules are imported, in child processes too
-TURNS = "COLLBENCH_TURNS"  # of so many commits one runs a test that is marked `in_turn`; CI has more time than whoever types `make test`
+SAMPLE = "COLLBENCH_SAMPLE"  # another number runs other slow tests and other parts of the long lists
+TURNS = "COLLBENCH_TURNS"  # of so many tests marked `in_turn` one runs; CI has more time than a user of `make test`
 REQUIRED = "TESTBEDS_REQUIRED"  # set where a missing bed is a failure and not a reason to skip: in CI
 
 # Properties say what is computed, not how fast: an example that waits for a disk, or a first one that reads all modules, is no failure.
@@ -35,20 +33,16 @@ T = TypeVar("T")
 B = TypeVar("B", bound=Bed)
 
 
-@functools.cache
-def commit_seed() -> int:
-    """Return the commit as a number, 0 outside a repository: every commit draws another sample, and the same one again when repeated."""
-    if not shutil.which("git"):
-        return 0
-    done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
-    return int(done.stdout.strip(), 16) if done.returncode == 0 else 0
+def sample_number() -> int:
+    """Return which sample of long lists and slow tests runs: 0 in every run, unless COLLBENCH_SAMPLE names another one."""
+    return int(os.environ.get(SAMPLE, "0"))
 
 
 def sample(items: Sequence[T], k: int) -> list[T]:
-    """Return `k` of the items in their order, drawn by the commit; all of them under `--long`."""
+    """Return `k` of the items in their order, the same ones in every run; all of them under `--long`."""
     if os.environ.get(LONG) == "1" or k >= len(items):
         return list(items)
-    drawn = random.Random(commit_seed()).sample(range(len(items)), k)
+    drawn = random.Random(sample_number()).sample(range(len(items)), k)
     return [items[index] for index in sorted(drawn)]
 
 
@@ -67,8 +61,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_report_header() -> str:
-    """Say how to draw this sample again."""
-    return "every test, nothing sampled" if os.environ.get(LONG) == "1" else f"samples drawn by commit {commit_seed():040x}"
+    """Name the sample."""
+    return (
+        "every test, nothing sampled"
+        if os.environ.get(LONG) == "1"
+        else f"sample {sample_number()} of the long lists and slow tests ({SAMPLE}=N runs another)"
+    )
 
 
 @pytest.hookimpl(wrapper=True)
@@ -83,7 +81,7 @@ def pytest_collection() -> Generator[None]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the long tests, and those whose turn comes with another commit, unless everything is asked for."""
+    """Leave out the long tests, and those of other samples, unless everything is asked for."""
     if os.environ.get(LONG) == "1" or "long" in config.getoption("markexpr"):
         return
     left_out = {item for item in items if item.get_closest_marker("long")}
@@ -94,12 +92,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _another_time(items: Sequence[pytest.Item]) -> set[pytest.Item]:
-    """Of those marked `in_turn` those that other commits draw; tests that share a dear set-up name it, and go together."""
+    """Of those marked `in_turn` those of other samples; tests that share an expensive set-up name it, and go together."""
     groups: dict[str, list[pytest.Item]] = {}
     for item in items:
         if marker := item.get_closest_marker("in_turn"):
             groups.setdefault(str(marker.args[0]) if marker.args else item.nodeid, []).append(item)
-    seed, turns = commit_seed(), int(os.environ.get(TURNS, "12"))
+    seed, turns = sample_number(), int(os.environ.get(TURNS, "12"))
     drawn = sorted(groups, key=lambda name: random.Random(f"{seed} {name}").random())
     return {item for name in drawn[math.ceil(len(drawn) / turns) :] for item in groups[name]}
 

@@ -5,7 +5,7 @@ Eight hosts joined by shaped links, `srun -N8 collbench pairs` over plain TCP, N
     pair    what one host sends to one other is slowed to half -> that directed pair alone is named
     equal   all links are alike                              -> nobody is named
 Leaves every trial's run in FOLDER (what `collbench report` needs, not more), and with them README.md, a table of outcomes, and
-trials.jsonl, a line per trial. `make test-long` runs the same trials (tests/launchers/test_pairs_across_hosts.py) and leaves them in
+trials.jsonl, a line per trial. `make test-all` runs the same trials (tests/launchers/test_pairs_across_hosts.py) and leaves them in
 build/pairs-trials.
 """
 

@@ -1,4 +1,4 @@
-"""What the contract tests measure: every operation, type, root, placing and odd sizes; by the commit a sample of them, all under --long."""
+"""What the contract tests measure: every operation, type, root, placing and odd sizes; a fixed sample of them, all under --long."""
 
 from __future__ import annotations
 

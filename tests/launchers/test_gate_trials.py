@@ -1,6 +1,6 @@
 """`collbench gate` on measured allocations: what became slower is found over a link of known rate and on shared memory, and nothing else.
 
-A plain run makes one small trial, in turn: plain TCP alone, and one launch where a user would make five. `make test-long` plays the whole
+A plain run makes one small trial, in turn: plain TCP alone, and one launch where a user would make five. `make test-all` plays the whole
 series of tests/beds/gate_trials.py and leaves it in build/gate-trials; with as many trials as there, it takes about an hour.
 """
 

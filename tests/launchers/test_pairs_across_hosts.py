@@ -1,6 +1,6 @@
 """`srun -N8 collbench pairs` over links of known rates: what is slow is reported, once, and nothing else is.
 
-Of 60 seeded trials a plain run makes one, drawn by the commit; `make test-long` makes all and leaves runs and table in build/pairs-trials.
+Of 60 seeded trials a plain run makes one; `make test-all` makes all and leaves runs and table in build/pairs-trials.
 """
 
 from __future__ import annotations

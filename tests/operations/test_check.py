@@ -20,7 +20,7 @@ from tests.conftest import sample
 from tests.helpers import FITTING, carried_out, make_cell, make_place, sent
 
 RANKS = (1, 2, 3, 4, 7, 100, 300)
-A_THIRD = 150  # of the long lists, by the commit
+A_THIRD = 150  # of the long lists
 
 
 def received(operation, rank, n, count=100, dtype="float32", **changes):

@@ -13,7 +13,7 @@ from tests.conftest import sample
 from tests.helpers import FITTING, make_place, sent
 
 RANKS = (1, 2, 3, 4, 7, 100, 300)
-A_THIRD = 150  # of the long lists, by the commit
+A_THIRD = 150  # of the long lists
 UFUNCS = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum,
           "band": np.bitwise_and, "bor": np.bitwise_or, "bxor": np.bitwise_xor}  # fmt: skip
 
