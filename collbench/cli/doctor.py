@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collbench.cli.options import add_color_and_timeout
-from collbench.errors import FINE, UsageError
+from collbench.errors import FINE, RunFailed, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from collbench.evidence.nccl_log import NcclLog
     from collbench.launch.explain import Explanation
+    from collbench.launch.info import LaunchInfo
     from collbench.topology.model import Machine
 
 _ABOUT = "what is wrong with this node, or under srun or mpirun with every node, worst first, with evidence and remedy; exit 1 if severe"
@@ -90,6 +91,8 @@ def _explained(env: Mapping[str, str], timeout_s: float) -> Explanation | None:
     from collbench.launch.explain_places import launch_of
 
     info, _ = launch_of(env)
+    if info and info.meeting == "mpi":
+        info = _met_over_mpi(info)
     if info is None or info.ranks == info.local_ranks or not info.meeting.startswith("tcp://"):
         return None if rank_of(env) else explained(env)
 
@@ -105,6 +108,23 @@ def _explained(env: Mapping[str, str], timeout_s: float) -> Explanation | None:
         return None
     told, hosts, silent = collect(info, env, lambda: explained(env), lambda one: about(one.library), wait_s)
     return with_hosts(told, hosts, silent)
+
+
+def _met_over_mpi(info: LaunchInfo) -> LaunchInfo | None:
+    """Return the launch with rank 0's address; None if MPI cannot serve this launch, which the explanation reports by itself.
+
+    Raises UsageError if no address of rank 0's host is reachable from all hosts.
+    """
+    try:
+        from collbench.world.over_mpi import finalise, with_meeting
+    except ImportError:  # no mpi4py
+        return None
+    try:
+        return with_meeting(info)
+    except RunFailed:
+        return None
+    finally:
+        finalise()
 
 
 def _sent(arguments: argparse.Namespace) -> int:

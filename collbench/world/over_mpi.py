@@ -5,19 +5,20 @@ from __future__ import annotations
 import os
 import secrets
 import socket
+from dataclasses import replace
 
 import mpi4py
 
 from collbench.addresses import LOOPBACK, is_loopback, own_addresses, resolve, route_to
 from collbench.errors import RunFailed, UsageError
+from collbench.launch import mpi_library
 from collbench.launch.info import LaunchInfo
-from collbench.launch.mpi_library import initialise
 from collbench.launch.pairing import mpi_mismatch, size_disagrees
 from collbench.launch.variables import meeting_at
 
 
-def meeting_of_rank_0(info: LaunchInfo) -> tuple[str, str]:
-    """Return (meeting, token). Starts MPI with thread level single.
+def with_meeting(info: LaunchInfo) -> LaunchInfo:
+    """Return the launch with rank 0's address and the token of its secret. A call of all ranks; starts MPI with thread level single.
 
     Raises RunFailed where MPI and launcher disagree, before MPI_Init; UsageError where rank 0's host has no address that all hosts reach.
     """
@@ -27,7 +28,7 @@ def meeting_of_rank_0(info: LaunchInfo) -> tuple[str, str]:
     mismatch = mpi_mismatch(MPI.Get_library_version(), info, os.environ)
     if mismatch:
         raise RunFailed(f"{mismatch}; or set MASTER_ADDR to rank 0's host, so that the ranks can meet without MPI")
-    initialise(MPI)
+    mpi_library.initialise(MPI)
     disagrees = size_disagrees(MPI.COMM_WORLD.Get_size(), info)
     if disagrees:
         raise RunFailed(disagrees)
@@ -41,7 +42,14 @@ def meeting_of_rank_0(info: LaunchInfo) -> tuple[str, str]:
             f"rank 0's host {host} has no address that all other hosts can reach (it has {', '.join(addresses) or 'only loopback'}): "
             "set MASTER_ADDR to its address in the network between the hosts, and pass it to all ranks"
         )
-    return meeting_at(common[0] if common else LOOPBACK), str(token)
+    return replace(info, meeting=meeting_at(common[0] if common else LOOPBACK), token=str(token), secret="token")
+
+
+def finalise() -> None:
+    """Finalize MPI, for a command that ends without a communicator of its own."""
+    from mpi4py import MPI
+
+    mpi_library.finalise(MPI)
 
 
 def _candidates(name: str) -> list[str]:

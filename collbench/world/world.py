@@ -241,12 +241,11 @@ class World(Talk):
         return [f"{member} is stopped" for member in self.on_host() if member != self.me and is_stopped(member.pid)]
 
     def _meet_over_mpi(self) -> LaunchInfo:
-        """mpirun over several hosts names no host for rank 0: the ranks tell one another through MPI itself."""
-        from collbench.world.over_mpi import meeting_of_rank_0
+        """mpirun over several hosts passes no address of rank 0: the ranks exchange it through MPI itself."""
+        from collbench.world.over_mpi import with_meeting
 
         with self.watchdog.phase("joining over MPI"):
-            meeting, token = meeting_of_rank_0(self.info)
-        return replace(self.info, meeting=meeting, token=token, secret="token")
+            return with_meeting(self.info)
 
     def abort(self, error: CollbenchError | Interrupted) -> bool:
         """Tells the other ranks why this one ends, so that they end with the same sentence and code at once.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
+import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -12,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+import collbench
+from collbench.launch.build import digest_of, own
 from tests.beds import Hosts, SlurmBed
 from tests.cli.command import BIN, PROGRAM, Finished, environment
 from tests.conftest import enter, sample
@@ -21,6 +25,7 @@ pytestmark = [pytest.mark.slurm, pytest.mark.hosts, pytest.mark.timeout(150)]
 
 TORCHRUN, MPIEXEC = BIN / "torchrun", BIN / "mpiexec"
 PORT = "29533"
+PACKAGE = Path(collbench.__file__).parent
 EVERYWHERE = r"rank 0 listens at every address of its host, because its name '\w+' resolves to loopback there \(127\.0\.1\.1\)"
 
 
@@ -66,6 +71,13 @@ def by_hand(bed: Hosts, folder: Path, master: str, *words: str) -> list[Finished
     return on_both(bed, lambda host: short(folder, *words), lambda host: {**variables, "RANK": str(host)})
 
 
+def mpiexec(bed: Hosts) -> list[str]:
+    """How MPICH's mpiexec starts one rank on each host."""
+    variables = {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "eth0"}
+    reach = ["-launcher", "ssh", "-launcher-exec", bed.rsh, "-hosts", ",".join(bed.names), "-ppn", "1", "-n", str(len(bed.names))]
+    return [str(MPIEXEC), *reach, *(word for name, value in variables.items() for word in ("-genv", name, value))]
+
+
 def by_torchrun(bed: Hosts, folder: Path, kind: str, master: str) -> list[Finished]:
     bracketed = f"[{master}]" if ":" in master else master
     how = {
@@ -99,7 +111,7 @@ class TestOwnNameAtLoopback:
         first, second = hosts_of(debian).names
         assert problem["severity"] == "note" and f"'{first}' resolves to loopback here (127.0.1.1)" in problem["what"]
         assert f"other hosts connect to {hosts_of(debian).addresses[0]}" in problem["what"]
-        assert [(one["name"], one["own"], one["addresses"]) for one in told["hosts"]] == [
+        assert [(one["name"], one["own"], one["addresses"]) for one in told["names"]] == [
             (first, True, ["127.0.1.1"]), (second, False, [hosts_of(debian).addresses[1]]),
         ]  # fmt: skip
 
@@ -119,11 +131,25 @@ class TestOwnNameAtLoopback:
 
     @pytest.mark.skipif(not MPIEXEC.exists(), reason="no MPICH beside this Python: pip install collbench[mpich]")
     def test_mpiexec(self, debian: SlurmBed, tmp_path: Path) -> None:
-        bed, variables = hosts_of(debian), {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "eth0"}
-        reach = ["-launcher", "ssh", "-launcher-exec", bed.rsh, "-hosts", ",".join(bed.names), "-ppn", "1", "-n", "2"]
-        passed = [word for name, value in variables.items() for word in ("-genv", name, value)]
-        done = bed.run(0, [str(MPIEXEC), *reach, *passed, *short(tmp_path, "allreduce", "--backend", "mpi")], 60, environment())
+        bed = hosts_of(debian)
+        done = bed.run(0, [*mpiexec(bed), *short(tmp_path, "allreduce", "--backend", "mpi")], 60, environment())
         assert addresses(done, tmp_path) == bed.addresses
+
+    @pytest.mark.skipif(not MPIEXEC.exists(), reason="no MPICH beside this Python: pip install collbench[mpich]")
+    def test_doctor_compares_the_builds_of_hosts_that_meet_over_mpi(self, debian: SlurmBed, tmp_path: Path) -> None:
+        bed, changed = hosts_of(debian), tmp_path / "another"
+        shutil.copytree(PACKAGE, changed / "collbench", ignore=shutil.ignore_patterns("__pycache__"))
+        with (changed / "collbench" / "units.py").open("a") as file:
+            file.write("# changed\n")
+        script = (
+            f"cd /; [ $PMI_RANK = 1 ] && export PYTHONPATH={changed}; exec {shlex.join([*PROGRAM, 'doctor', '--launch'])} --format json"
+        )
+        done = bed.run(0, [*mpiexec(bed), "sh", "-c", script], 60, environment())
+        assert done.returncode == 1, done.stderr
+        told = json.loads(done.stdout)
+        assert [(each["hosts"], each["collbench"]) for each in told["hosts"]] == [
+            ([bed.names[0]], str(own())), ([bed.names[1]], f"{own().version}+{digest_of(changed / 'collbench')}"),
+        ]  # fmt: skip
 
 
 @pytest.mark.in_turn("hosts with two address families")
