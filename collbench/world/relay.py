@@ -293,7 +293,11 @@ class Relay:
             self.farewell.set()
             where = self._stand().phase
             during = f" during {where}" if where else ""
-            self.lose(f"{self.above} ended without a word{during}: killed, crashed or out of memory{self.or_else}")
+            if self._connections.lossy:
+                reason = "it was killed or crashed, or the path between the hosts, which drops packets, lost its last message"
+                self.lose(f"the connection to {self.above} closed without a farewell{during}: {reason}")
+            else:
+                self.lose(f"{self.above} ended without a word{during}: killed, crashed or out of memory{self.or_else}")
         return cut + _LOST_S
 
     def lose(self, sentence: str) -> None:

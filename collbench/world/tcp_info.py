@@ -15,10 +15,10 @@ from typing import Any
 
 _ESTABLISHED, _SYN_SENT = 1, 2
 _STATES = frozenset({_ESTABLISHED, _SYN_SENT})
-_LAYOUT = struct.Struct("=BBBBBBBB" + "I" * 24 + "QQQQ" + "I" * 6)
+_LAYOUT = struct.Struct("=BBBBBBBB" + "I" * 24 + "QQQQ" + "I" * 6 + "QQQQ" + "II" + "QQ" + "III")
 _STATE, _RETRANSMITS, _SND_MSS, _UNACKED, _LOST = 0, 2, 10, 12, 14
 _LAST_RECEIVED, _PMTU, _TOTAL_RETRANS = 19, 21, 31
-_BYTES_ACKED, _DATA_SEGMENTS_OUT = 34, 41
+_BYTES_ACKED, _DATA_SEGMENTS_OUT, _OUT_OF_ORDER = 34, 41, 52
 _MOST_CONNECTIONS = 4096  # a process with more is read in part
 _MOST_PEERS = 64
 _STALLED_RETRANSMITS = 2
@@ -37,6 +37,7 @@ class TcpInfo:
     retransmitted, sent  segments, since the connection was made
     acked_bytes          acknowledged by the other kernel
     last_received_ms     since the last new data came
+    out_of_order         packets that came while an earlier one was missing (Linux 5.4 or newer)
     """
 
     state: int = 0
@@ -49,6 +50,7 @@ class TcpInfo:
     sent: int = 0
     acked_bytes: int = 0
     last_received_ms: int = 0
+    out_of_order: int = 0
 
     @classmethod
     def parse(cls, data: bytes) -> TcpInfo:
@@ -56,7 +58,7 @@ class TcpInfo:
         words = _LAYOUT.unpack(data[: _LAYOUT.size].ljust(_LAYOUT.size, b"\0"))
         return cls(
             words[_STATE], words[_RETRANSMITS], words[_UNACKED], words[_LOST], words[_SND_MSS], words[_PMTU], words[_TOTAL_RETRANS],
-            words[_DATA_SEGMENTS_OUT], words[_BYTES_ACKED], words[_LAST_RECEIVED],
+            words[_DATA_SEGMENTS_OUT], words[_BYTES_ACKED], words[_LAST_RECEIVED], words[_OUT_OF_ORDER],
         )  # fmt: skip
 
     @property
@@ -68,6 +70,11 @@ class TcpInfo:
     def stalled(self) -> bool:
         """Whether the oldest segment in flight has timed out repeatedly."""
         return self.unacked > 0 and self.retransmits >= _STALLED_RETRANSMITS
+
+    @property
+    def lossy(self) -> bool:
+        """Whether packets of either direction were lost, as far as this end can see."""
+        return self.retransmitted > 0 or self.out_of_order > 0
 
 
 @dataclass(frozen=True)
@@ -165,21 +172,27 @@ def _report(peer: str, pairs: Iterable[tuple[TcpInfo, TcpInfo]]) -> PathReport:
 
 
 class ConnectionMonitor:
-    """Remembers how this process's connections were when it stopped moving. Used by one thread."""
+    """Remembers how this process's connections were when it stopped moving. Used by one thread.
+
+    lossy  whether a connection to another host had lost packets in such a pause
+    """
 
     def __init__(self) -> None:
+        self.lossy = False
         self._before: dict[str, tuple[str, TcpInfo]] | None = None
         self._looked = 0.0
 
     def note(self, still_s: float, now: float) -> None:
-        """Read the connections once per stall; `still_s`: for how long nothing has moved."""
+        """Read the connections while nothing moves, `still_s` seconds by now. `reports` compares with the first reading."""
         if now - self._looked < _EVERY_S:
             return
         self._looked = now
         if still_s < _QUIET_S:
             self._before = None
-        elif self._before is None:
-            self._before = own_connections()
+        else:
+            found = own_connections()
+            self.lossy = self.lossy or any(info.lossy for _, info in found.values())
+            self._before = self._before if self._before is not None else found
 
     def reports(self) -> list[PathReport]:
         """Return what the connections show now, one report per address."""

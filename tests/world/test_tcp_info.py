@@ -5,17 +5,21 @@ from __future__ import annotations
 import os
 import socket
 import struct
+import sys
 import time
+from collections.abc import Callable
 
 import pytest
 
 from collbench.world.path_probe import Probe, ProbeResult, listener
 from collbench.world.tcp_info import ConnectionMonitor, PathReport, TcpInfo, path_report, reports, tcp_info
+from tests.beds import Hosts
 
 # Offsets in bytes of struct tcp_info, include/uapi/linux/tcp.h.
 OFFSETS = {
     "state": (0, "B"), "retransmits": (2, "B"), "snd_mss": (16, "I"), "unacked": (24, "I"), "lost": (32, "I"),
     "last_received_ms": (52, "I"), "pmtu": (60, "I"), "retransmitted": (100, "I"), "acked_bytes": (120, "Q"), "sent": (156, "I"),
+    "out_of_order": (224, "I"),
 }  # fmt: skip
 
 
@@ -47,6 +51,37 @@ def test_an_older_kernel_returns_less() -> None:
 )
 def test_a_connection_is_stalled_where_a_segment_timed_out_repeatedly(info: TcpInfo, stalled: bool) -> None:
     assert info.stalled is stalled
+
+
+@pytest.mark.parametrize(
+    ("info", "lossy"), [(TcpInfo(retransmitted=1), True), (TcpInfo(out_of_order=1), True), (TcpInfo(unacked=9, sent=99), False)]
+)
+def test_a_connection_is_lossy_where_packets_were_sent_again_or_came_out_of_order(info: TcpInfo, lossy: bool) -> None:
+    assert info.lossy is lossy
+
+
+RECEIVE = """
+import socket, sys
+from collbench.world.tcp_info import tcp_info
+server = socket.create_server(("", 29541))
+print("ready", flush=True)
+one, _ = server.accept()
+while one.recv(65536):
+    last = tcp_info(one.fileno()) or last
+print(last.out_of_order)
+"""
+
+
+@pytest.mark.hosts
+def test_the_receiver_counts_packets_that_came_while_one_was_missing(hosts: Callable[..., Hosts]) -> None:
+    bed = hosts(2, "1gbit")
+    receiver = bed.start(1, [sys.executable, "-P", "-c", RECEIVE])
+    assert receiver.stdout and receiver.stdout.readline() == "ready\n"
+    lose = "iptables -w -A INPUT -m statistic --mode random --probability 0.05 -j DROP"
+    bed.must("ip", "netns", "exec", bed.names[1], *lose.split())
+    send = f"import socket; one = socket.create_connection(('{bed.addresses[1]}', 29541)); one.sendall(bytes(2 << 20)); one.close()"
+    assert bed.run(0, [sys.executable, "-P", "-c", send], 30).returncode == 0
+    assert int(receiver.communicate(timeout=30)[0]) > 0
 
 
 def test_reports_sum_what_happened_since_by_address() -> None:

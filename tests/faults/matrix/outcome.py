@@ -38,7 +38,13 @@ _PROBLEMS = {
     "one way": (" do not arrive,", " drops packets:"),
 }
 # Before the ranks have met, each knows only that it does not reach the others.
-_UNKNOWN = (" drops packets; ", "the path between them carries nothing", "did not join within", "found no rank 0 at")
+_UNKNOWN = (
+    " drops packets; ",
+    "the path between them carries nothing",
+    "did not join within",
+    "found no rank 0 at",
+    "which drops packets, lost its last message",
+)
 _CUT = ("is dead, or the path between", "is on a host that does not answer", "lost its control connection")
 KILLED = 128 + 9  # a rank inside a call that does not come back is ended by the first rank of its host
 _DISK = re.compile(r"[Nn]o space left|has \d+ B left")
