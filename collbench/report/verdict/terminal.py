@@ -11,6 +11,7 @@ from collbench.report.headlines import short
 from collbench.report.table import Line
 from collbench.report.verdict.words import (
     cleared,
+    describe_outcomes,
     headline,
     judged,
     name_of,
@@ -37,6 +38,8 @@ def lines(verdict: Verdict) -> Iterator[Line]:
     """The verdict for whoever has to decide at 3 a.m.: what to do first, where it stands last."""
     bad = verdict.result != PASSED
     yield Line(headline(verdict), "head")
+    if describe_outcomes(verdict):
+        yield Line(describe_outcomes(verdict), "head")
     if verdict.cause is not None:
         yield Line(f"points at {short(verdict.cause.sentence)}", "head")
     yield from (Line(f"  {text}", "wrong" if bad else "") for text in sentences(verdict.reasons, _MOST_REASONS))
