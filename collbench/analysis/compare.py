@@ -8,6 +8,7 @@ from math import log
 from pathlib import Path
 from typing import Any
 
+from collbench.analysis.ceilings import Fallen, fallen
 from collbench.analysis.cells import WHERE_NONE, cell_of, is_time, known, time_of
 from collbench.analysis.combine import Launches, check_once, runs_in, together
 from collbench.analysis.differences import Difference, differences
@@ -85,6 +86,7 @@ class CellRatio:
 class Comparison:
     """Both sides, the cells that both have, those that only one has, and what else differs.
 
+    fallen  the links and ceilings that are lower in b
     margin  largest difference that counts as no change: 0.05 is ±5 %
     """
 
@@ -95,6 +97,7 @@ class Comparison:
     only_b: list[Row]
     differences: list[Difference]
     warnings: list[str]
+    fallen: Fallen
     margin: float = MARGIN
 
     @property
@@ -192,7 +195,8 @@ def set_against(a: Launches, b: Launches, margin: float = MARGIN) -> Comparison:
         a, b, [_cell(rows_a[cell], rows_b[cell], launches_a[cell], launches_b[cell], margin) for cell in rows_a if cell in rows_b],
         [row for cell, row in rows_a.items() if cell not in rows_b], [row for cell, row in rows_b.items() if cell not in rows_a],
         differences(a.runs[0], b.runs[0]),
-        [warning for run in (*a.runs, *b.runs) for warning in (*run.warnings, sentence(run)) if warning], margin,
+        [warning for run in (*a.runs, *b.runs) for warning in (*run.warnings, sentence(run)) if warning],
+        fallen(a.runs[0], b.runs[0], a.rows, b.rows), margin,
     )  # fmt: skip
 
 

@@ -60,6 +60,7 @@ def table_lines(found: Comparison) -> Iterator[Line]:
     plan = PlanSummary.of([row for cell in cells for row in (cell.a, cell.b)])
     yield Line(printable(f"A: {side_title(found.a)}   B: {side_title(found.b)}"), "head")
     yield Line(printable(describe_comparison(found)), "head")
+    yield from (Line(printable(text), "wrong") for text in found.fallen.sentences())
     yield Line(same_for_all(plan), "head")
     lines = _aligned([_titles(plan), *(_cells(cell, plan) for cell in cells)], right=_right(plan))
     yield Line(lines[0], "head")
@@ -73,7 +74,15 @@ def markdown_lines(found: Comparison) -> Iterator[Line]:
     """The same as Markdown: a title, a table, the foot and the differences as lists."""
     cells = in_order(found)
     plan = PlanSummary.of([row for cell in cells for row in (cell.a, cell.b)])
-    head = [f"A: {side_title(found.a)} · B: {side_title(found.b)}", "", describe_comparison(found), "", same_for_all(plan), ""]
+    head = [
+        f"A: {side_title(found.a)} · B: {side_title(found.b)}",
+        "",
+        describe_comparison(found),
+        "",
+        *(line for text in found.fallen.sentences() for line in (text, "")),
+        same_for_all(plan),
+        "",
+    ]
     rows = table(_titles(plan), [_cells(cell, plan) for cell in cells], _right(plan))
     feet = [foot(found), [f"A → B: {each.sentence()}" for each in found.differences] or [NO_DIFFERENCE]]
     lists = [line for texts in feet for line in ("", *items(texts))]

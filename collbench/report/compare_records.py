@@ -7,6 +7,7 @@ import io
 from collections.abc import Iterator
 from typing import Any
 
+from collbench.analysis.ceilings import Fallen
 from collbench.analysis.compare import CellRatio, Comparison, Summary, largest_first
 from collbench.report.flags import defused
 from collbench.report.plan import in_print_order
@@ -29,10 +30,12 @@ def csv_lines(found: Comparison) -> Iterator[Line]:
 
 
 def json_lines(found: Comparison) -> Iterator[Line]:
-    """Return one object: {"schema", "a", "b": {name, launches}, "margin", "summary", "cells": […], "differences": [{kind, what, a, b}]}.
+    """Return one object: {"schema", "a", "b": {name, launches}, "margin", "summary", "fallen", "cells": […], "differences": […]}.
 
     "margin" is the largest difference that counts as no change (0.05 is ±5 %). "summary" counts the cells: "slower", "faster",
     "no_change", "inconclusive", and "one_run_each" (of the inconclusive ones), "not_available", "wrong_data", "only_a", "only_b".
+    "fallen" has the "links" {host, name, before_bits_per_s, after_bits_per_s} and "ceilings" {operation, backend, before_bytes_per_s,
+    after_bytes_per_s, limited_before, limited_after} that are lower in b. A difference: {kind, what, a, b}.
     A cell: its identity, "size_bytes", "outcome" ("slower", "faster", "no change", "inconclusive", "n/a", "only in A", "only in B"),
     "doubt" (why it is inconclusive, null where it is not), "within" (0.017: the interval allows a difference of 1.7 %),
     "interval_over_launches", "machine_state_differs", "time_ratio" and "busbw_ratio" {value, low, high, n}, and per side "a" and "b"
@@ -40,7 +43,7 @@ def json_lines(found: Comparison) -> Iterator[Line]:
     """
     sides = {name: {"name": side.name, "launches": len(side.runs)} for name, side in (("a", found.a), ("b", found.b))}
     differences = [{"kind": each.kind, "what": each.what, "a": each.a, "b": each.b} for each in found.differences]
-    head = {"schema": 2, **sides, "margin": found.margin, "summary": _summary(found.summary)}
+    head = {"schema": 2, **sides, "margin": found.margin, "summary": _summary(found.summary), "fallen": _fallen(found.fallen)}
     page = to_page({**head, "cells": list(_records(found)), "differences": differences})
     yield from (Line(text) for text in page.splitlines())
 
@@ -56,6 +59,20 @@ def in_order(found: Comparison) -> list[CellRatio]:
 def _summary(summary: Summary) -> dict[str, int]:
     others = {name: getattr(summary, name) for name in ("one_run_each", "not_available", "wrong_data", "only_a", "only_b")}
     return {**{each.value.replace(" ", "_"): number for each, number in summary.outcomes.items()}, **others}
+
+
+def _fallen(fallen: Fallen) -> dict[str, list[dict[str, Any]]]:
+    links = [
+        {"host": each.host, "name": each.name, "before_bits_per_s": each.before, "after_bits_per_s": each.after} for each in fallen.links
+    ]
+    ceilings = [
+        {
+            "operation": each.operation, "backend": each.backend, "before_bytes_per_s": each.before, "after_bytes_per_s": each.after,
+            "limited_before": each.limited_before, "limited_after": each.limited_after,
+        }
+        for each in fallen.ceilings
+    ]  # fmt: skip
+    return {"links": links, "ceilings": ceilings}
 
 
 def _records(found: Comparison) -> Iterator[dict[str, Any]]:

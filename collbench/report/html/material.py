@@ -98,18 +98,28 @@ class Material:
         """What is wrong or doubtful, the worst first."""
         from collbench.analysis.concerns import concerns
 
+        fallen = [(found.b.name, found.fallen) for found in self.comparisons]
         unread = (warning for _, stored in self.pairs for warning in stored.warnings)
         ordered = [replace(table, rows=self.rows(table)) for table in self.tables]
-        return concerns(self.runs, ordered, self.compared, self.effects, [*self.warnings, *self.apart, *unread])
+        return concerns(self.runs, ordered, self.compared, self.effects, [*self.warnings, *self.apart, *unread], fallen=fallen)
 
     def rows(self, table: Launches) -> list[Row]:
-        """The table's rows, ascending in size."""
+        """Return the table's rows, ascending in size; where a ceiling fell since the first table, with that of the first one."""
         return self._in_order.get(id(table)) or in_print_order(table.rows)
 
     @cached_property
     def _in_order(self) -> dict[int, list[Row]]:
         """Sorted once for all sections: a thousand rows take a while."""
-        return {id(table): in_print_order(table.rows) for table in self.tables}
+        return {id(table): in_print_order(self._on_the_baseline(table)) for table in self.tables}
+
+    def _on_the_baseline(self, table: Launches) -> list[Row]:
+        """Return the rows with the baseline's ceilings where their own fell, so that percentages do not hide the loss."""
+        from collbench.analysis.ceilings import share_hosts, with_ceilings_of
+
+        baseline = self.tables[0]
+        if table is baseline or not share_hosts(baseline.runs[0], table.runs[0]):
+            return table.rows
+        return with_ceilings_of(baseline.rows, baseline.name, table.rows)
 
     @cached_property
     def _together(self) -> tuple[list[Launches], list[str]]:
