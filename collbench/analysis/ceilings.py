@@ -46,10 +46,11 @@ class LinkCeiling(NamedTuple):
 
 @dataclass(frozen=True)
 class CeilingChange:
-    """A ceiling that fell, of an operation on a backend; rates in bytes per second."""
+    """A ceiling that fell, of an operation on a backend; `model` is "ring" or "bound", rates are in bytes per second."""
 
     operation: str
     backend: str
+    model: str
     before: float
     after: float
     limited_before: str
@@ -89,13 +90,20 @@ class Fallen:
 def ceiling_sentences(changes: Iterable[CeilingChange]) -> list[str]:
     """Return "expected bandwidth of allreduce on gloo, mpi: 0.120 → 0.0956 GB/s (-20 %), limited by NIC …", one for each rate."""
     groups: dict[tuple[Any, ...], list[CeilingChange]] = {}
-    for each in changes:
+    for each in _rings_first(changes):
         groups.setdefault((each.operation, each.before, each.after, each.limited_after), []).append(each)
     return [
         f"expected bandwidth of {operation} on {_listed(each.backend for each in those)}: "
         f"{format_rate(before)} → {format_rate(after)} GB/s ({100 * (after / before - 1):+.0f} %), limited by {limited}"
         for (operation, before, after, limited), those in groups.items()
     ]
+
+
+def _rings_first(changes: Iterable[CeilingChange]) -> list[CeilingChange]:
+    """Return the changes without those of a hard bound whose ring reference fell, too."""
+    known_changes = list(changes)
+    rings = {(each.operation, each.backend) for each in known_changes if each.model == "ring"}
+    return [each for each in known_changes if each.model == "ring" or (each.operation, each.backend) not in rings]
 
 
 def _listed(names: Iterable[str]) -> str:
@@ -120,15 +128,15 @@ def _place(row: Row) -> tuple[str, str, str, int, int | None, str | None]:
 
 
 def fallen_ceilings(before: Iterable[LinkCeiling], after: Iterable[LinkCeiling]) -> tuple[CeilingChange, ...]:
-    """Return the ceilings that are lower in `after`; where both models of a case fell, only the ring reference."""
+    """Return the ceilings that are lower in `after`, each once."""
     were = {each.key: each for each in before}
-    found: dict[tuple[Any, ...], CeilingChange] = {}
-    for each in sorted(after, key=lambda one: one.model != "ring"):
-        was = were.get(each.key)
-        if was is not None and each.bytes_per_s < _FELL * was.bytes_per_s:
-            change = CeilingChange(each.operation, each.backend, was.bytes_per_s, each.bytes_per_s, was.limited_by, each.limited_by)
-            found.setdefault(each.key[:6], change)
-    return tuple(found.values())
+    pairs = [(were[each.key], each) for each in after if each.key in were]
+    changes = (
+        CeilingChange(now.operation, now.backend, now.model, was.bytes_per_s, now.bytes_per_s, was.limited_by, now.limited_by)
+        for was, now in pairs
+        if now.bytes_per_s < _FELL * was.bytes_per_s
+    )
+    return tuple(dict.fromkeys(changes))
 
 
 def fallen(before: Run, after: Run, rows_before: Iterable[Row], rows_after: Iterable[Row]) -> Fallen:
@@ -145,31 +153,37 @@ def share_hosts(before: Run, after: Run) -> bool:
     return not hosts_before or not hosts_after or bool(hosts_before & hosts_after)
 
 
-def with_ceilings_of(baseline: Sequence[Row], name: str, rows: Sequence[Row]) -> list[Row]:
-    """Return the rows with the baseline's ceiling where their own is lower, so that percentages show the loss; `name` is the baseline's."""
-    were = {each.key: each for each in link_ceilings(baseline)}
-    return [_with_ceilings(were, name, row) for row in rows]
+def with_ceilings_before(changes: Iterable[CeilingChange], name: str, rows: Sequence[Row]) -> list[Row]:
+    """Return the rows with the ceilings from before the changes, so that percentages show the loss; `name` is the baseline's."""
+    fell: dict[tuple[str, str, str], list[CeilingChange]] = {}
+    for each in changes:
+        fell.setdefault((each.operation, each.backend, each.model), []).append(each)
+    return [_with_ceilings(fell, name, row) for row in rows]
 
 
-def _with_ceilings(were: Mapping[tuple[Any, ...], LinkCeiling], name: str, row: Row) -> Row:
-    ceiling, bound = (_higher(were, name, row, each) for each in (row.ceiling, row.hard_bound))
-    if ceiling is row.ceiling and bound is row.hard_bound:
+_ByPlace = Mapping[tuple[str, str, str], Sequence[CeilingChange]]
+
+
+def _with_ceilings(fell: _ByPlace, name: str, row: Row) -> Row:
+    own = row.ceiling
+    ceiling, bound = _before(fell, name, row, own), _before(fell, name, row, row.hard_bound)
+    if ceiling is own and bound is row.hard_bound:
         return row
     percent = row.percent_of_ceiling
-    if percent is not None and ceiling is not row.ceiling and ceiling and ceiling.bytes_per_s and row.ceiling and row.ceiling.bytes_per_s:
-        percent *= row.ceiling.bytes_per_s / ceiling.bytes_per_s
+    if percent is not None and own and own.bytes_per_s and ceiling and ceiling.bytes_per_s:
+        percent *= own.bytes_per_s / ceiling.bytes_per_s
     return replace(row, ceiling=ceiling, hard_bound=bound, percent_of_ceiling=percent)
 
 
-def _higher(were: Mapping[tuple[Any, ...], LinkCeiling], name: str, row: Row, own: Ceiling | None) -> Ceiling | None:
-    """Return the baseline's ceiling where it is higher than the row's own, which its words then name."""
-    if own is None or own.kind not in OF_LINKS or not known(own.bytes_per_s) or not own.bytes_per_s:
+def _before(fell: _ByPlace, name: str, row: Row, own: Ceiling | None) -> Ceiling | None:
+    """Return the ceiling from before it fell, whose words name both; the row's own where it did not fall."""
+    if own is None or own.kind not in OF_LINKS or not known(own.bytes_per_s):
         return own
-    was = were.get((*_place(row), own.model))
-    if was is None or own.bytes_per_s >= _FELL * was.bytes_per_s:
+    rate = own.bytes_per_s or 0.0
+    change = next((each for each in fell.get((row.operation, row.backend, own.model), ()) if _FELL <= rate / each.after <= 1 / _FELL), None)
+    if change is None:
         return own
-    words = f"{own.limited_by}, fallen from {was.limited_by} in {name}"
-    return replace(own, bytes_per_s=was.bytes_per_s, limited_by=words)
+    return replace(own, bytes_per_s=change.before, limited_by=f"{own.limited_by}, fallen from {change.limited_before} in {name}")
 
 
 def link_rates(run: Run) -> dict[tuple[str, str], float]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from collbench.analysis.ceilings import CeilingChange
 from collbench.analysis.outcome import MARGIN, Outcome
 from collbench.errors import FAILED, FINE, NEGATIVE, NO_VERDICT
 
@@ -152,6 +153,7 @@ class Verdict:
     judged_on   the day, ISO 8601, by which announcements expire; collbench: the version that judged
     asked       the shares of a ceiling that were asked for, as they were typed; one that no cell of `floors` has is reached everywhere
     margin      largest difference that counts as no change: 0.05 is ±5 %
+    ceilings    ceilings that fell since the last good allocation: percentages of them would hide the loss
     """
 
     result: str
@@ -172,6 +174,7 @@ class Verdict:
     collbench: str
     asked: tuple[str, ...] = ()
     margin: float = MARGIN
+    ceilings: tuple[CeilingChange, ...] = ()
 
     @property
     def outcomes(self) -> dict[Outcome, int]:
@@ -225,6 +228,7 @@ def from_json(told: Mapping[str, Any]) -> Verdict:
             "groups": tuple(GroupState(**{**each, "factors": tuple(each["factors"])}) for each in told["groups"]),
             "floors": tuple(FloorState(**{**each, "percents": tuple(each["percents"])}) for each in told["floors"]),
             "cause": Cause(**told["cause"]) if told["cause"] else None,
+            "ceilings": tuple(CeilingChange(**each) for each in told.get("ceilings", ())),
             "changes": tuple(Change(**{**each, "announced": _announced(each)}) for each in told["changes"]),
         }
     )

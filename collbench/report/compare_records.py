@@ -34,8 +34,8 @@ def json_lines(found: Comparison) -> Iterator[Line]:
 
     "margin" is the largest difference that counts as no change (0.05 is ±5 %). "summary" counts the cells: "slower", "faster",
     "no_change", "inconclusive", and "one_run_each" (of the inconclusive ones), "not_available", "wrong_data", "only_a", "only_b".
-    "fallen" has the "links" {host, name, before_bits_per_s, after_bits_per_s} and "ceilings" {operation, backend, before_bytes_per_s,
-    after_bytes_per_s, limited_before, limited_after} that are lower in b. A difference: {kind, what, a, b}.
+    "fallen" has the "links" {host, name, before_bits_per_s, after_bits_per_s} and "ceilings" {operation, backend, model,
+    before_bytes_per_s, after_bytes_per_s, limited_before, limited_after} that are lower in b. A difference: {kind, what, a, b}.
     A cell: its identity, "size_bytes", "outcome" ("slower", "faster", "no change", "inconclusive", "n/a", "only in A", "only in B"),
     "doubt" (why it is inconclusive, null where it is not), "within" (0.017: the interval allows a difference of 1.7 %),
     "interval_over_launches", "machine_state_differs", "time_ratio" and "busbw_ratio" {value, low, high, n}, and per side "a" and "b"
@@ -65,13 +65,8 @@ def _fallen(fallen: Fallen) -> dict[str, list[dict[str, Any]]]:
     links = [
         {"host": each.host, "name": each.name, "before_bits_per_s": each.before, "after_bits_per_s": each.after} for each in fallen.links
     ]
-    ceilings = [
-        {
-            "operation": each.operation, "backend": each.backend, "before_bytes_per_s": each.before, "after_bytes_per_s": each.after,
-            "limited_before": each.limited_before, "limited_after": each.limited_after,
-        }
-        for each in fallen.ceilings
-    ]  # fmt: skip
+    names = {"before": "before_bytes_per_s", "after": "after_bytes_per_s"}
+    ceilings = [{names.get(name, name): value for name, value in vars(each).items()} for each in fallen.ceilings]
     return {"links": links, "ceilings": ceilings}
 
 

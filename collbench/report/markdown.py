@@ -66,7 +66,7 @@ def _meaning(flag: str | None) -> str:
 
 def _compared(material: Material) -> Iterator[str]:
     """Every other run against the first one, as `collbench compare` says it."""
-    if len(material.tables) < 2:
+    if not material.comparisons:
         return
     for found in material.comparisons:
         yield from ("", f"## {escaped(short(found.b.name, 80))} against {escaped(short(found.a.name, 80))}", "")

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from collbench.analysis.ceilings import CeilingChange, LinkChange, fallen_ceilings, link_ceilings, link_rates, with_ceilings_of
+from collbench.analysis.ceilings import CeilingChange, LinkChange, fallen_ceilings, link_ceilings, link_rates, with_ceilings_before
 from collbench.analysis.combine import read_all
 from collbench.analysis.compare import Comparison, compare
 from collbench.analysis.concerns import FINDING, NOTE, Concern
@@ -38,15 +38,18 @@ def run(folder: Path, ceiling: Ceiling, second: dict[str, Any], hosts: list[str]
     return folder
 
 
-def both(tmp_path: Path, **changes: Any) -> Comparison:
+def both(tmp_path: Path) -> Comparison:
     a = run(tmp_path / "before", FAST, interface(1e9))
-    return compare(a, run(tmp_path / "after", SLOW, interface(0.5e9), **changes))
+    return compare(a, run(tmp_path / "after", SLOW, interface(0.5e9), busbw=0.059e9))
 
 
 def test_a_slower_link_is_named_with_its_host_and_comes_first(tmp_path: Path) -> None:
     lost = both(tmp_path).fallen
     assert lost.links == (LinkChange("n2", "eth0", 1e9, 0.5e9),)
-    assert lost.ceilings == (CeilingChange("allreduce", "mpi", 0.12e9, 0.06e9, FAST.limited_by, SLOW.limited_by),)
+    assert lost.ceilings == (
+        CeilingChange("allreduce", "mpi", "ring", 0.12e9, 0.06e9, FAST.limited_by, SLOW.limited_by),
+        CeilingChange("allreduce", "mpi", "bound", 0.12e9, 0.06e9, FAST.limited_by, SLOW.limited_by),
+    )
     assert lost.sentences() == [
         "eth0 of n2: 1 → 0.5 Gb/s",
         "expected bandwidth of allreduce on mpi: 0.120 → 0.0600 GB/s (-50 %), limited by NIC eth0 0.5 Gb/s, TCP of n2",
@@ -79,16 +82,12 @@ def test_rates_of_machines_and_of_ports_are_known_by_host(tmp_path: Path) -> Non
 
 
 def test_percentages_use_the_baselines_ceiling_where_it_fell() -> None:
-    (shown,) = with_ceilings_of([row(FAST, 0.119e9)], "before", [row(SLOW, 0.06e9)])
+    changes = fallen_ceilings(link_ceilings([row(FAST, 0.119e9)]), link_ceilings([row(SLOW, 0.06e9)]))
+    (shown,) = with_ceilings_before(changes, "before", [row(SLOW, 0.06e9)])
     assert shown.percent_of_ceiling == 50.0 and shown.ceiling is not None and shown.ceiling.bytes_per_s == FAST.bytes_per_s
     assert shown.ceiling.limited_by == "NIC eth0 0.5 Gb/s, TCP of n2, fallen from NIC eth0 1 Gb/s, TCP in before"
-    faster = row(FAST, 0.119e9)
-    assert with_ceilings_of([row(SLOW, 0.06e9)], "before", [faster]) == [faster]
-
-
-def test_the_ring_is_named_where_both_models_fell() -> None:
-    before, after = ([row(ceiling, 1e8)] for ceiling in (FAST, SLOW))
-    assert len(link_ceilings(before)) == 2 and len(fallen_ceilings(link_ceilings(before), link_ceilings(after))) == 1
+    others = [row(FAST, 0.119e9), row(SLOW, 0.06e9, backend="gloo"), row(COPY, 1e9)]
+    assert with_ceilings_before(changes, "before", others) == others
 
 
 def report_of(a: Path, b: Path) -> Material:

@@ -25,17 +25,18 @@ _MADE = (
 
 
 def section(material: Material) -> Section | None:
-    """A forest plot and a table for every candidate; None for a single run."""
-    if len(material.tables) < 2:
-        return None
-    baseline, *candidates = material.tables
+    """Return a forest plot and a table for every candidate; None where nothing is compared."""
     found = material.comparisons
-    texts = [
-        f"Baseline (A): {short(side_title(baseline))}, the run that was named first; each of the others is a candidate (B).",
-        *map(sentence, found),
-    ]
-    if len(candidates) > len(found):
-        texts.append(f"{len(candidates) - len(found)} more runs are not compared here: `collbench compare` sets any two side by side.")
+    if not found:
+        return None
+    if material.verdict is None:
+        first = f"Baseline (A): {short(side_title(found[0].a))}, the run that was named first; each of the others is a candidate (B)."
+    else:
+        first = "Baseline (A): the old stack; candidate (B): the new one."
+    texts = [first, *map(sentence, found)]
+    more = len(material.tables) - 1 - len(found)
+    if more > 0 and material.verdict is None:
+        texts.append(f"{more} more runs are not compared here: `collbench compare` compares any two.")
     drawn = [each for each in found if any(cell.time for cell in each.cells)]
     tables = [(_title(each), _table(ordered(each), _columns(each))) for each in found if each.cells and each not in drawn]
     return Section("against", "Against the baseline", texts, tables, [_chart(number, each) for number, each in enumerate(drawn)])

@@ -14,6 +14,7 @@ from collbench.report.verdict.words import (
     announced,
     cleared,
     describe_outcomes,
+    fallen,
     headline,
     judged,
     name_of,
@@ -45,6 +46,7 @@ def section(material: Material) -> Section | None:
     texts = [
         f"{headline(verdict)}.",
         *outcomes,
+        *(f"{text}." for text in fallen(verdict)[:_MOST_SENTENCES]),
         *cause,
         *(f"{text}." for text in sentences(verdict.reasons, _MOST_SENTENCES)),
         f"{judged(verdict)}.",
@@ -94,9 +96,10 @@ def _chart(key: str, title: str, lines: Sequence[Judged], table: Table) -> Chart
     if not shown:
         return None
     drawing, spots = drawn(shown, key, title)
-    over = sum(each.over for each in shown)
+    always, first = sum(each.always_over for each in shown), sum(each.over for each in shown)
     cut = f" Drawn are {len(shown)} of {len(lines)}." if len(shown) < len(lines) else ""
-    says = f"{over} of {len(shown)} exceed their limit, the upright mark, in the first allocation, the largest point.{cut}"
+    again = f"; {first - always} only in the first one, the largest point" if first > always else ""
+    says = f"{always} of {len(shown)} exceed their limit, the upright mark, in every allocation{again}.{cut}"
     return Chart(key, title, says, _MADE, drawing, table, spots, wide=True)
 
 

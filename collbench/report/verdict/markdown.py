@@ -12,6 +12,7 @@ from collbench.report.verdict.words import (
     LONGEST_NAME,
     cleared,
     describe_outcomes,
+    fallen,
     headline,
     judged,
     name_of,
@@ -54,6 +55,8 @@ def _first(verdict: Verdict) -> Iterator[str]:
     yield f"## {_MARKS.get(verdict.result, '')} collbench gate: {escaped(headline(verdict))}"
     if describe_outcomes(verdict):
         yield from ("", escaped_line(describe_outcomes(verdict)))
+    if verdict.ceilings:
+        yield from ("", *items(fallen(verdict)[:_MOST_REASONS]))
     if verdict.cause is not None:
         yield from ("", f"Points at {escaped(short(verdict.cause.sentence))}")
     if verdict.reasons:

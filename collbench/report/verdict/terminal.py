@@ -12,6 +12,7 @@ from collbench.report.table import Line
 from collbench.report.verdict.words import (
     cleared,
     describe_outcomes,
+    fallen,
     headline,
     judged,
     name_of,
@@ -40,6 +41,7 @@ def lines(verdict: Verdict) -> Iterator[Line]:
     yield Line(headline(verdict), "head")
     if describe_outcomes(verdict):
         yield Line(describe_outcomes(verdict), "head")
+    yield from (Line(text, "wrong") for text in fallen(verdict)[:_MOST_REASONS])
     if verdict.cause is not None:
         yield Line(f"points at {short(verdict.cause.sentence)}", "head")
     yield from (Line(f"  {text}", "wrong" if bad else "") for text in sentences(verdict.reasons, _MOST_REASONS))

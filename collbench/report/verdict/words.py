@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from collbench.analysis.ceilings import ceiling_sentences
 from collbench.analysis.outcome import Outcome
 from collbench.gate.verdict import (
     ACCEPTED,
@@ -85,6 +86,11 @@ def describe_outcomes(verdict: Verdict) -> str:
     if not verdict.outcomes:
         return ""
     return f"cells: {count_text(verdict.outcomes, {Outcome.NO_CHANGE: f' (limit inside {format_margin(verdict.margin)})'})}"
+
+
+def fallen(verdict: Verdict) -> list[str]:
+    """Return a sentence for each ceiling that fell, as `compare` prints it."""
+    return [short(text, _LONGEST) for text in ceiling_sentences(verdict.ceilings)]
 
 
 def judged(verdict: Verdict) -> str:

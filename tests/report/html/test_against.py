@@ -104,7 +104,7 @@ def test_many_cells_are_drawn_up_to_a_limit(tmp_path: Path) -> None:
 def test_many_candidates_are_counted(tmp_path: Path) -> None:
     folders = [side(tmp_path / f"run-{number}", [row(8, 1e-6, na="x", time_s=None)]) for number in range(MOST_CANDIDATES + 3)]
     made = shown(*folders)
-    assert made.texts[-1] == "2 more runs are not compared here: `collbench compare` sets any two side by side."
+    assert made.texts[-1] == "2 more runs are not compared here: `collbench compare` compares any two."
     assert (len(made.charts), len(made.tables)) == (0, MOST_CANDIDATES)
     assert made.tables[0][1].rows[0][-3] == "n/a (x) in A; n/a (x) in B"
 
