@@ -191,6 +191,12 @@ def link_rates(run: Run) -> dict[tuple[str, str], float]:
     return dict(_rates(run))
 
 
+def carrying(run: Run) -> set[tuple[str, str]]:
+    """Return (host, name) of the interfaces that carry the traffic between the ranks of a run."""
+    interfaces = _objects(topology_of(run).get("interfaces"))
+    return {(host, str(interface.get("name"))) for host, interface in zip(_hosts(run), interfaces, strict=False)}
+
+
 def _rates(run: Run) -> Iterator[tuple[tuple[str, str], float]]:
     topology = topology_of(run)
     for machine in _objects(topology.get("machines")):

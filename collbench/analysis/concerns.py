@@ -150,10 +150,17 @@ def _text(event: dict[str, object]) -> str:
 
 
 def _slow_ranks(table: Launches, cells: Sequence[Compared]) -> Iterator[Concern]:
-    if cells:
-        from collbench.analysis.stragglers import hosts_of, stragglers_in
+    """A slower link comes before the ranks that wait for it. Of two ranks none is called slow."""
+    if not cells:
+        return
+    from collbench.analysis.stragglers import Role, hosts_of, slow_links, stragglers_in
 
-        yield from (Concern(FINDING, each.sentence(), table.name) for each in stragglers_in(cells, hosts_of(table.runs[0])))
+    run = table.runs[0]
+    links = slow_links(run)
+    yield from (Concern(FINDING, each.sentence(), table.name) for each in links)
+    for each in stragglers_in(cells, hosts_of(run), links):
+        known = each.role is Role.WAITS or each.other
+        yield Concern(NOTE if known else FINDING, each.sentence(), table.name)
 
 
 def _of_rows(rows: Sequence[tuple[str, Row]]) -> Iterator[Concern]:
