@@ -56,7 +56,7 @@ def outcome_of(low: float | None, high: float | None, margin: float = MARGIN, ov
 def outcome_by_limit(factors: Iterable[float | None], limit: float | None, margin: float = MARGIN) -> Outcome:
     """Return the outcome for factors of time, after / before, of which chance explains up to `limit` (a factor, 1.02 is 2 %).
 
-    Slower or faster is what exceeds the limit every time; no change needs a limit inside the margin.
+    Slower or faster is what exceeds the limit every time; no change needs a limit and factors inside the margin.
     """
     known = [factor for factor in factors if factor is not None]
     if not known or limit is None:
@@ -65,7 +65,8 @@ def outcome_by_limit(factors: Iterable[float | None], limit: float | None, margi
         return Outcome.SLOWER
     if max(known) < 1 / limit:
         return Outcome.FASTER
-    return Outcome.NO_CHANGE if limit <= 1 + margin + _ROUNDING and max(known) <= limit else Outcome.INCONCLUSIVE
+    inside = max(limit, *known) <= 1 + margin + _ROUNDING and min(known) >= 1 - margin
+    return Outcome.NO_CHANGE if inside else Outcome.INCONCLUSIVE
 
 
 def count(outcomes: Iterable[Outcome]) -> dict[Outcome, int]:

@@ -32,6 +32,11 @@ class _Looked:
         """The state of each cell that exceeded its limit."""
         return {tuple(each.cell.values()): each.state for each in self.suspicions if each.kind == "cell"}
 
+    @cached_property
+    def open_groups(self) -> set[str]:
+        """The names of the groups, and of the whole, that are slower or may be."""
+        return {each.name for each in self.suspicions if each.kind != "cell" and each.state in (CONFIRMED, SUSPECTED)}
+
 
 def group_states(
     limits: Limits, excess: Excess, cells: Sequence[Cell], suspicions: Sequence[Suspicion], undecided: Mask | None = None
@@ -69,13 +74,15 @@ def _state(number: int, judged: Numbers, looked: _Looked) -> GroupState:
 
 
 def _of_cell(cell: int, looked: _Looked) -> Outcome:
-    """Return the outcome of one cell; what has to be measured again is inconclusive."""
+    """Return the outcome of one cell. What has to be measured again is inconclusive, and so is a cell of a group that is slower."""
     state = looked.states.get(looked.cells[cell])
     if state == CONFIRMED:
         return Outcome.SLOWER
     if state == SUSPECTED or looked.undecided[cell]:
         return Outcome.INCONCLUSIVE
-    return outcome_by_limit(map(_known, looked.excess.cells[:, cell]), _known(float(np.exp(looked.limits.cells[cell]))))
+    own = outcome_by_limit(map(_known, looked.excess.cells[:, cell]), _known(float(np.exp(looked.limits.cells[cell]))))
+    with_others = {"all cells", str(group_of_cell(looked.cells[cell]))} & looked.open_groups
+    return Outcome.INCONCLUSIVE if own is Outcome.NO_CHANGE and with_others else own
 
 
 def _of_whole_group(number: int, state: str, outcomes: Mapping[Outcome, int], looked: _Looked) -> Outcome:

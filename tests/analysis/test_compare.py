@@ -87,7 +87,8 @@ def test_the_interval_decides_the_outcome(low: float | None, high: float | None,
     ("factors", "limit", "outcome"),
     [
         ([1.2, 1.2], 1.05, Outcome.SLOWER), ([0.8], 1.05, Outcome.FASTER), ([1.03], 1.05, Outcome.NO_CHANGE),
-        ([1.03], 1.3, Outcome.INCONCLUSIVE), ([1.2, 1.01], 1.05, Outcome.INCONCLUSIVE), ([None], 1.05, Outcome.INCONCLUSIVE),
+        ([1.03], 1.3, Outcome.INCONCLUSIVE), ([1.2, 1.01], 1.05, Outcome.INCONCLUSIVE), ([1.02, 1.0], 1.01, Outcome.NO_CHANGE),
+        ([None], 1.05, Outcome.INCONCLUSIVE),
         ([1.0], None, Outcome.INCONCLUSIVE),
     ],
 )  # fmt: skip

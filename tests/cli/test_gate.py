@@ -78,7 +78,8 @@ def test_the_gates_whole_way(good: Path) -> None:
     assert first.returncode == 3
     assert [line for line in first.stdout.splitlines() if not line.startswith("points at")][:5] == [
         "no verdict: 1 suspected",
-        "cells: 0 slower, 0 faster, 1 no change (limit inside ±5 %), 1 inconclusive",
+        "cells: 0 slower, 0 faster, 1 no change (limit inside ±5 %), 1 inconclusive; "
+        "groups: 0 slower, 0 faster, 1 no change, 1 inconclusive",
         "  suspected: 1; measure those again in 2 fresh allocations, and judge all together",
         "what takes longer, by allocation, and how much may be by chance; the surest and worst first:",
         "  suspected  allreduce 64 MiB nccl  +10.0 %, by chance up to +2.0 %",

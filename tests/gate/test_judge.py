@@ -234,6 +234,8 @@ def test_the_four_outcomes_of_cells_are_counted() -> None:
     assert judged(allocation("night")).outcomes == {Outcome.SLOWER: 0, Outcome.INCONCLUSIVE: 0, Outcome.NO_CHANGE: 5, Outcome.FASTER: 0}
     suspected = judged(slow("night"))
     assert suspected.outcomes[Outcome.INCONCLUSIVE] == 1 and suspected.outcomes[Outcome.SLOWER] == 0
+    of_group = judged(allocation("night", dict.fromkeys(SIZES[2:], 1.015)))
+    assert (of_group.suspicions[0].kind, of_group.outcomes[Outcome.NO_CHANGE]) == ("group", 2)
     confirmed = judged(*(slow(f"night-{number}") for number in range(3)))
     assert confirmed.outcomes[Outcome.SLOWER] == 1
     assert judged(slow("night", 0.5)).outcomes[Outcome.FASTER] == 1

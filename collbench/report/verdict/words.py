@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from collbench.analysis.ceilings import ceiling_sentences
-from collbench.analysis.outcome import Outcome
+from collbench.analysis.outcome import Outcome, count
 from collbench.gate.verdict import (
     ACCEPTED,
     CLEARED,
@@ -82,10 +82,12 @@ def of_change(each: Change) -> str:
 
 
 def describe_outcomes(verdict: Verdict) -> str:
-    """Return "cells: 2 slower, 0 faster, 10 no change (limit inside ±5 %), 3 inconclusive"; "" for a verdict without outcomes."""
+    """Return "cells: 2 slower, 0 faster, 10 no change (limit inside ±5 %), 3 inconclusive; groups: …"; "" for an older verdict."""
     if not verdict.outcomes:
         return ""
-    return f"cells: {count_text(verdict.outcomes, {Outcome.NO_CHANGE: f' (limit inside {format_margin(verdict.margin)})'})}"
+    notes = {Outcome.NO_CHANGE: f" (limit inside {format_margin(verdict.margin)})"}
+    groups = count(Outcome(each.outcome) for each in verdict.groups if each.outcome)
+    return f"cells: {count_text(verdict.outcomes, notes)}; groups: {count_text(groups, {})}"
 
 
 def fallen(verdict: Verdict) -> list[str]:

@@ -81,7 +81,10 @@ def test_a_ceiling_that_fell_is_a_finding_and_percentages_show_the_loss() -> Non
 def test_all_four_outcomes_are_counted() -> None:
     counts = {"slower": 1, "no change": 8, "inconclusive": 1}
     given = verdict(groups=(group(outcome="no change", outcomes=counts),))
-    assert gate(given).texts[1] == "cells: 1 slower, 0 faster, 8 no change (limit inside ±5 %), 1 inconclusive."
+    assert gate(given).texts[1] == (
+        "cells: 1 slower, 0 faster, 8 no change (limit inside ±5 %), 1 inconclusive; "
+        "groups: 0 slower, 0 faster, 1 no change, 0 inconclusive."
+    )
 
 
 def test_a_pass_without_groups_has_neither_table_nor_chart() -> None:
