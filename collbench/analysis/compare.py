@@ -1,15 +1,18 @@
-"""Two sets of launches set side by side, cell by cell. A comparison, no gate: it says what is seen, and passes no verdict."""
+"""Two sets of launches compared cell by cell. This is a comparison, not a gate: it has outcomes, but passes no verdict."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import log
 from pathlib import Path
 from typing import Any
 
+from collbench.analysis.ceilings import Fallen, fallen
 from collbench.analysis.cells import WHERE_NONE, cell_of, is_time, known, time_of
 from collbench.analysis.combine import Launches, check_once, runs_in, together
 from collbench.analysis.differences import Difference, differences
+from collbench.analysis.outcome import MARGIN, Doubt, Outcome, count, outcome_of
 from collbench.analysis.resumed import sentence
 from collbench.errors import UsageError
 from collbench.results.reader import Run
@@ -17,8 +20,6 @@ from collbench.results.record import SERIES, Row
 from collbench.stats.median import Median
 from collbench.stats.ratio import Ratio, ratio_of_launches, ratio_of_medians
 
-SLOWER, FASTER, SAME, UNKNOWN, NOT_AVAILABLE = "slower", "faster", "same", "unknown", "n/a"
-_WORST_FIRST = (SLOWER, UNKNOWN, SAME, FASTER, NOT_AVAILABLE)
 _STATE = 1.20  # a canary that is further off belongs to another state of the machine (MEASUREMENT.md)
 
 
@@ -28,7 +29,9 @@ class CellRatio:
 
     time      the time of b / the time of a with its 95 % interval; None where a side has no time
     launches  whether the interval is over launches of both sides; else it is from within a launch, and another may differ by more
-    canary_s  the canary's median at a and at b in seconds, None where it was not measured
+    canary_s  the median of the state probe at a and at b in seconds, None where it was not measured
+    runs      how many launches of a and of b measured the cell; (0, 0) where a and b are rows of one run
+    margin    largest difference that counts as no change: 0.05 is ±5 %
     """
 
     a: Row
@@ -36,19 +39,26 @@ class CellRatio:
     time: Ratio | None
     launches: bool
     canary_s: tuple[float | None, float | None]
+    runs: tuple[int, int] = (0, 0)
+    margin: float = MARGIN
 
     @property
-    def b_is(self) -> str:
-        """ "slower", "faster", "same" (the interval holds 1), "unknown" (no interval), or "n/a"."""
-        if self.time is None:
-            return NOT_AVAILABLE
-        if self.time.low is None or self.time.high is None:
-            return UNKNOWN
-        return SLOWER if self.time.low > 1 else FASTER if self.time.high < 1 else SAME
+    def outcome(self) -> Outcome | None:
+        """What the comparison found; None where a side has no time."""
+        return None if self.time is None else outcome_of(self.time.low, self.time.high, self.margin, self.launches)
+
+    @property
+    def doubt(self) -> Doubt | None:
+        """Why the outcome is inconclusive; None where it is not."""
+        if self.time is None or self.outcome is not Outcome.INCONCLUSIVE:
+            return None
+        if self.time.low is not None and self.time.high is not None:
+            return Doubt.WIDE
+        return Doubt.ONE_RUN_EACH if self.runs == (1, 1) else Doubt.NO_INTERVAL
 
     @property
     def within(self) -> float | None:
-        """By how much b may differ from a at most, as far as the interval tells: 0.017 for 1.7 %; None without one."""
+        """The largest difference that the interval allows, in either direction: 0.017 is 1.7 %; None without an interval."""
         if self.time is None or self.time.low is None or self.time.high is None:
             return None
         return max(self.time.high - 1, 1 - self.time.low)
@@ -74,7 +84,11 @@ class CellRatio:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Both sides, the cells that both have, those that only one has, and what else differs."""
+    """Both sides, the cells that both have, those that only one has, and what else differs.
+
+    fallen  the links and ceilings that are lower in b
+    margin  largest difference that counts as no change: 0.05 is ±5 %
+    """
 
     a: Launches
     b: Launches
@@ -83,6 +97,46 @@ class Comparison:
     only_b: list[Row]
     differences: list[Difference]
     warnings: list[str]
+    fallen: Fallen
+    margin: float = MARGIN
+
+    @property
+    def summary(self) -> Summary:
+        """How many cells have each outcome."""
+        sound = [cell for cell in self.cells if not cell.wrong]
+        return Summary(
+            outcomes=count(cell.outcome for cell in sound if cell.outcome is not None),
+            one_run_each=sum(cell.doubt is Doubt.ONE_RUN_EACH for cell in sound),
+            not_available=sum(cell.outcome is None for cell in sound),
+            wrong_data=len(self.cells) - len(sound),
+            only_a=len(self.only_a),
+            only_b=len(self.only_b),
+        )
+
+    @property
+    def without_intervals(self) -> bool:
+        """Whether every ratio is of one run each and has no interval, as of two imported logs."""
+        ratios = [cell for cell in self.cells if cell.time is not None]
+        return bool(ratios) and all(cell.doubt is Doubt.ONE_RUN_EACH for cell in ratios)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """How many cells of a comparison have each outcome.
+
+    outcomes       of the cells with right data and a time on both sides
+    one_run_each   those of the inconclusive ones that have one run on each side and no interval
+    not_available  cells without a time on a side
+    wrong_data     cells with wrong data on a side; they have no outcome here
+    only_a, only_b cells that the other side lacks
+    """
+
+    outcomes: dict[Outcome, int]
+    one_run_each: int
+    not_available: int
+    wrong_data: int
+    only_a: int
+    only_b: int
 
 
 def inverse(ratio: Ratio) -> Ratio:
@@ -91,26 +145,34 @@ def inverse(ratio: Ratio) -> Ratio:
 
 
 def worst_first(cells: Iterable[CellRatio]) -> list[CellRatio]:
-    """Cells in the order in which one should look at them: wrong data, cells that b has lost, then the surest slowdown."""
+    """Return the cells, those to look at first first: wrong data, cells that b has lost, then the surest slowdown."""
     return sorted(cells, key=lambda cell: (_rank(cell), -_sure(cell)))
+
+
+def largest_first(cells: Iterable[CellRatio]) -> list[CellRatio]:
+    """Return the cells, the largest change first, slower or faster; cells without a ratio come last."""
+    return sorted(cells, key=lambda cell: (cell.time is None, -abs(log(cell.time.value)) if cell.time else 0.0))
 
 
 def _rank(cell: CellRatio) -> int:
     if cell.wrong:
         return 0
-    return 1 if cell.b.na is not None and cell.a.na is None else 2 + _WORST_FIRST.index(cell.b_is)
+    lost = cell.b.na is not None and cell.a.na is None
+    return 1 if lost else 2 + (len(Outcome) if cell.outcome is None else list(Outcome).index(cell.outcome))
 
 
 def _sure(cell: CellRatio) -> float:
-    """How much slower at least: the end of the interval that is nearer to 1, else the value."""
+    """Return the smallest slowdown that the interval allows; of a change without an interval its size in either direction."""
     if cell.time is None:
         return 0.0
-    end = cell.time.low if cell.b_is == SLOWER else cell.time.high if cell.b_is == FASTER else None
+    if cell.doubt in (Doubt.ONE_RUN_EACH, Doubt.NO_INTERVAL):
+        return abs(log(cell.time.value))
+    end = {Outcome.SLOWER: cell.time.low, Outcome.FASTER: cell.time.high}.get(cell.outcome or Outcome.INCONCLUSIVE)
     return end or cell.time.value
 
 
-def compare(a: Path, b: Path) -> Comparison:
-    """B against A, each a run folder or a folder of launches.
+def compare(a: Path, b: Path, margin: float = MARGIN) -> Comparison:
+    """Return B compared with A, each a run folder or a folder of launches; `margin` is the largest difference that is no change.
 
     Raises UsageError for a path that is neither, the same launch on both sides, launches of one side that do not belong together,
     and sides without a common cell.
@@ -119,21 +181,22 @@ def compare(a: Path, b: Path) -> Comparison:
         raise UsageError(f"{a} and {b} are the same folder: name two")
     of_a, of_b = runs_in(a), runs_in(b)
     check_once([*of_a, *of_b])
-    found = set_against(_side(of_a, a), _side(of_b, b))
+    found = set_against(_side(of_a, a), _side(of_b, b), margin)
     if not found.cells:
         raise UsageError(f"{a} and {b} have no cell in common: {why_nothing_in_common(found)}")
     return found
 
 
-def set_against(a: Launches, b: Launches) -> Comparison:
-    """B against A, both read already; without a common cell `cells` is empty, and `why_nothing_in_common` says why."""
+def set_against(a: Launches, b: Launches, margin: float = MARGIN) -> Comparison:
+    """Return B compared with A, both read already; without a common cell `cells` is empty, and `why_nothing_in_common` says why."""
     rows_a, rows_b = ({cell_of(row): row for row in side.rows} for side in (a, b))
     launches_a, launches_b = _by_cell(a.runs), _by_cell(b.runs)
     return Comparison(
-        a, b, [_cell(rows_a[cell], rows_b[cell], launches_a[cell], launches_b[cell]) for cell in rows_a if cell in rows_b],
+        a, b, [_cell(rows_a[cell], rows_b[cell], launches_a[cell], launches_b[cell], margin) for cell in rows_a if cell in rows_b],
         [row for cell, row in rows_a.items() if cell not in rows_b], [row for cell, row in rows_b.items() if cell not in rows_a],
         differences(a.runs[0], b.runs[0]),
         [warning for run in (*a.runs, *b.runs) for warning in (*run.warnings, sentence(run)) if warning],
+        fallen(a.runs[0], b.runs[0], a.rows, b.rows), margin,
     )  # fmt: skip
 
 
@@ -165,14 +228,15 @@ def _by_cell(runs: Iterable[Run]) -> dict[tuple[Any, ...], list[Row]]:
     return found
 
 
-def _cell(a: Row, b: Row, of_a: Sequence[Row], of_b: Sequence[Row]) -> CellRatio:
+def _cell(a: Row, b: Row, of_a: Sequence[Row], of_b: Sequence[Row], margin: float) -> CellRatio:
     before, after = ([time for row in rows if (time := time_of(row)) is not None] for rows in (of_a, of_b))
     canaries = (_canary(of_a), _canary(of_b))
+    runs = (len(of_a), len(of_b))
     if not before or not after:
-        return CellRatio(a, b, None, False, canaries)
+        return CellRatio(a, b, None, False, canaries, runs, margin)
     if min(len(before), len(after)) > 1:
-        return CellRatio(a, b, ratio_of_launches(before, after), True, canaries)
-    return CellRatio(a, b, ratio_of_medians(median_of(a), median_of(b)), False, canaries)
+        return CellRatio(a, b, ratio_of_launches(before, after), True, canaries, runs, margin)
+    return CellRatio(a, b, ratio_of_medians(median_of(a), median_of(b)), False, canaries, runs, margin)
 
 
 def median_of(row: Row) -> Median:

@@ -13,6 +13,7 @@ from collbench.results.record import Row
 from collbench.units import format_size
 
 if TYPE_CHECKING:
+    from collbench.analysis.ceilings import Fallen
     from collbench.analysis.pair_effects import PairEffects
     from collbench.analysis.stragglers import Compared
 
@@ -59,13 +60,16 @@ def concerns(
     compared: Sequence[Sequence[Compared]],
     effects: Sequence[PairEffects],
     warnings: Iterable[str] = (),
+    *,
+    fallen: Iterable[tuple[str, Fallen]] = (),
 ) -> list[Concern]:
     """Everything to be known of these runs, worst first; of each severity at most 20, the rest is counted.
 
     `tables` are the runs put together, `compared` of each the cells whose ranks may be compared, `effects` the matrices of pairs among
-    the runs, `warnings` what could not be read or put together.
+    the runs, `warnings` what could not be read or put together, `fallen` by candidate what is lower than in the baseline.
     """
     found = [
+        *(each for name, lost in fallen for each in _of_fallen(name, lost)),
         *(each for effect in effects for each in _of_pairs(effect)),
         *(each for run in runs for each in _of_run(run, alone=len(runs) == 1)),
         *(each for run in runs for each in _of_import(run, alone=len(runs) == 1)),
@@ -94,6 +98,11 @@ def _names(places: Iterable[str]) -> str:
     known = [place for place in places if place]
     more = f" and {len(known) - _MOST_GROUPS} more" if len(known) > _MOST_GROUPS else ""
     return f"{', '.join(known[:_MOST_GROUPS])}{more}"
+
+
+def _of_fallen(name: str, lost: Fallen) -> Iterator[Concern]:
+    """A link that became slower is a finding of its own; ceilings of other hosts are no more than a note."""
+    yield from (Concern(FINDING if lost.same_hosts else NOTE, sentence, name) for sentence in lost.sentences())
 
 
 def _of_pairs(effect: PairEffects) -> Iterator[Concern]:
@@ -141,10 +150,17 @@ def _text(event: dict[str, object]) -> str:
 
 
 def _slow_ranks(table: Launches, cells: Sequence[Compared]) -> Iterator[Concern]:
-    if cells:
-        from collbench.analysis.stragglers import hosts_of, stragglers_in
+    """A slower link comes before the ranks that wait for it. Of two ranks none is called slow."""
+    if not cells:
+        return
+    from collbench.analysis.stragglers import Role, hosts_of, slow_links, stragglers_in
 
-        yield from (Concern(FINDING, each.sentence(), table.name) for each in stragglers_in(cells, hosts_of(table.runs[0])))
+    run = table.runs[0]
+    links = slow_links(run)
+    yield from (Concern(FINDING, each.sentence(), table.name) for each in links)
+    for each in stragglers_in(cells, hosts_of(run), links):
+        known = each.role is Role.WAITS or each.other
+        yield Concern(NOTE if known else FINDING, each.sentence(), table.name)
 
 
 def _of_rows(rows: Sequence[tuple[str, Row]]) -> Iterator[Concern]:

@@ -50,8 +50,13 @@ class Difference:
 
 
 def differences(a: Run, b: Run) -> list[Difference]:
-    """What differs, the most important first; what is equal in many places is told once."""
-    return differing(facts(a), facts(b))
+    """Return what differs, the most important first; what is equal in many places appears once.
+
+    Each kind of machine is compared with the most similar one of the other run.
+    """
+    from collbench.analysis.machines import comparable, passing
+
+    return [each for each in differing(*comparable(facts(a), facts(b))) if not passing(each)]
 
 
 def differing(a: Facts, b: Facts) -> list[Difference]:

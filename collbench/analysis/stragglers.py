@@ -1,25 +1,28 @@
-"""Which rank holds the others up: one that is the slowest in more than its share of the samples, and noticeably so.
+"""Ranks that end last: in more than their share of the samples, and noticeably later than the others. Which of them are slow themselves.
 
-Compared are only cells in which every rank has the same part by design:
+Only cells in which every rank has the same part by design are compared:
 - no rooted operation: a broadcast's root leaves first, and ranks deep in its tree finish later;
 - no pairs: of a pair only the first rank is timed, and pairs within a host are faster than pairs between hosts;
 - no groups of a split: ranks of different groups do not wait for one another;
-- no uneven traffic: whoever sends or receives most is the slowest;
-- no cell whose ranks lack cores (who waits for a core is chance) or left the synchronisation far apart (`skew_limited`).
+- no uneven traffic: the rank that sends or receives most ends last;
+- no cell whose ranks lack cores (which rank waits for a core is chance) or left the synchronisation far apart (`skew_limited`).
 
 A rank stands out in a cell when both hold:
 - it is the slowest in significantly more samples than 1/n of them (of two ranks each is in half): a binomial test with as many
   samples as the series is worth (at least 20), at 0.1 % for the whole run (Bonferroni over ranks × cells);
 - its median is above the others' median by more than 5 %, by more than the clock shows (10 ns), and by more than the ranks'
-  exit skew: a rank that starts first waits for the last, and is no slower for that. Hence also no word where medians are unknown:
-  a rank that is always 1 ns behind is the slowest in every sample.
+  exit skew: a rank that starts first waits for the last, and is no slower for that. Hence nothing is reported where medians are
+  unknown: a rank that is always 1 ns behind is the slowest in every sample.
 
-A rank is named when it stands out in at least a quarter of one backend's cells, and in two of them if there are two: what hits
+A rank is reported when it stands out in at least a quarter of one backend's cells, and in two of them if there are two: what hits
 a single cell is the machine's noise. Simulated (2–32 ranks, 1–12 cells of 60–456 samples, lag-1 correlation 0–0.97): false alarms
-in less than 1 % of the runs; a rank that is 10 % slower is named in 19 of 20 runs of 12 cells up to a correlation of 0.5.
+in less than 1 % of the runs; a rank that is 10 % slower is reported in 19 of 20 runs of 12 cells up to a correlation of 0.5.
 
-What cannot be told apart: a slow rank, and one to which the library's algorithm gives an extra step (recursive doubling does
-where the number of ranks is no power of two).
+The rank that ends last is often not the slow one (`Role`). Measured on four hosts over 200 Mbit/s, of which the third sent at 100 Mbit/s:
+in all-reduce the second host ended last over Gloo and the fourth over MPICH, and the third first. A rank is therefore said to delay only
+where it receives from every rank directly (all-to-all of at least four) and the others, which depend on it alike, end at the same time.
+Of two ranks none is: each receives from the other. A link that is known to be slower than those of the other hosts
+explains it.
 """
 
 from __future__ import annotations
@@ -27,12 +30,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import cached_property
 from math import exp, floor, lgamma, log, log1p
 
 import numpy as np
 from numpy.typing import NDArray
 
+from collbench.analysis.ceilings import carrying, link_ceilings, link_rates
 from collbench.errors import UsageError
 from collbench.results.reader import Run
 from collbench.results.record import Row
@@ -43,17 +48,49 @@ _NOTICEABLE = 0.05
 _CLOCK_S = 10e-9
 _OFTEN = 0.25
 _ENOUGH = 20  # independent samples; with fewer the estimate of their number is no better than a guess
+_DIRECT = frozenset({"alltoall", "alltoallv"})  # operations in which a rank receives from every other one directly
+_FEWEST = 4  # ranks: of three, one may wait for another alone
+_SLOWER_LINK = 0.99
+_SETS = (0.85, 1.001)  # what of a link's rate is left after the headers of its packets: a ceiling in this range is that of the link
 _WITHOUT = frozenset({"oversubscribed", "skew_limited"})
+
+
+class Role(StrEnum):
+    """Why a rank ends last."""
+
+    DELAYS = "delays"  # the rank itself is slow, or a path into it
+    WAITS = "waits"  # for the slower link of a host
+    UNKNOWN = "ends last"  # it is slow, or it waits for a rank or a link that it receives from
+
+
+@dataclass(frozen=True)
+class SlowLink:
+    """The link of a host that is slower than those of the other hosts, and that sets the ceiling; rates in bits per second."""
+
+    host: str
+    name: str
+    rate: float
+    others: float
+
+    def sentence(self) -> str:
+        """Return "eth0 of cb1h2 is slower than the links of the other hosts: 0.8 Gb/s, others 1 Gb/s"."""
+        return f"{self} is slower than the links of the other hosts: {self.rate / 1e9:g} Gb/s, others {self.others / 1e9:g} Gb/s"
+
+    def __str__(self) -> str:
+        return f"{self.name} of {self.host}"
 
 
 @dataclass(frozen=True)
 class Straggler:
-    """A rank that holds the others up.
+    """A rank that ends last.
 
     share     of the samples in which it was the slowest, in the cells where it stands out (each counts alike)
     expected  what its share would be there if all ranks were alike
     cells     in how many cells it stands out, of `of_cells` compared
     excess    its median there over the median of the other ranks' medians, minus 1 (the median over those cells)
+    role      why, as far as that is known
+    link      the link that it waits for; None for other roles
+    other     with two ranks the name of the other one; "" with more
     """
 
     rank: int
@@ -63,13 +100,39 @@ class Straggler:
     cells: int
     of_cells: int
     excess: float
+    role: Role = Role.UNKNOWN
+    link: SlowLink | None = None
+    other: str = ""
+
+    @property
+    def name(self) -> str:
+        """Return "rank 3 (node07)"."""
+        return name_of(self.rank, self.host)
 
     def sentence(self) -> str:
-        """What was found: who, how often, where, and by how much."""
-        name = f"rank {self.rank} ({self.host})" if self.host else f"rank {self.rank}"
-        often = f"{format_percent(100 * self.share)} of the samples (its share would be {format_percent(100 * self.expected)})"
-        above = f"its median there is {format_percent(100 * self.excess)} above the others'"
-        return f"{name} was the slowest in {often} in {self.cells} of {self.of_cells} cells: {above}"
+        """Return what was found: which rank, how often, where, by how much, and why as far as that is known."""
+        often = f"{format_percent(100 * self.share)} of the samples ({format_percent(100 * self.expected)} if the ranks were alike)"
+        after = f"{format_percent(100 * self.excess)} later than {self.other or 'the others'}"
+        return f"{self._subject} in {often} in {self.cells} of {self.of_cells} cells, {after}: {self._why}"
+
+    @property
+    def _subject(self) -> str:
+        return f"{self.name}, or a path into it, is slow: it ends last" if self.role is Role.DELAYS else f"{self.name} ends last"
+
+    @property
+    def _why(self) -> str:
+        if self.link is not None:
+            return f"{self.link} explains it"
+        if self.role is Role.DELAYS:
+            return "also in all-to-all, where it receives from every rank directly and the others end at the same time"
+        if self.other:
+            return "either rank, or the link between them, may be slow, since each waits for the other"
+        return "it is slow, or it waits for a rank or a link that it receives from (`collbench hunt` finds out)"
+
+
+def name_of(rank: int, host: str) -> str:
+    """Return "rank 3 (node07)", or "rank 3" where the host is not known."""
+    return f"rank {rank} ({host})" if host else f"rank {rank}"
 
 
 @dataclass(frozen=True)
@@ -102,25 +165,40 @@ class Compared:
         both: NDArray[np.float64] = (low + high) / 2
         return both
 
+    def spread_of_others(self, rank: int) -> float:
+        """Return how far apart the medians of the other ranks are: the largest over the smallest, minus 1."""
+        others = np.delete(self.medians_s, rank)
+        return float(others.max() / others.min()) - 1
+
     def excess(self, rank: int) -> float:
         """The rank's median over the others', minus 1."""
         return float(self.medians_s[rank]) / self.others_s(rank) - 1
 
 
 def stragglers(run: Run) -> list[Straggler]:
-    """The ranks of a run that hold the others up, the worst first; none where nothing can be compared."""
-    return stragglers_in(compared(run), hosts_of(run))
+    """Return the ranks of a run that end last, the worst first; none where nothing can be compared."""
+    return stragglers_in(compared(run), hosts_of(run), slow_links(run))
 
 
-def stragglers_in(cells: Sequence[Compared], hosts: Mapping[int, str]) -> list[Straggler]:
-    """The ranks that hold the others up in these cells, which may be those of several launches on the same hosts."""
+def stragglers_in(cells: Sequence[Compared], hosts: Mapping[int, str], links: Sequence[SlowLink] = ()) -> list[Straggler]:
+    """Return the ranks that end last in these cells, which may be those of several launches on the same hosts; `links` are slower ones."""
     tests = sum(len(cell.medians_s) for cell in cells)
     found: dict[int, list[Compared]] = {}
     for cell in cells:
         for rank in _outstanding(cell, _ALARMS / tests):
             found.setdefault(rank, []).append(cell)
-    named = [_straggler(rank, hosts, out, len(cells)) for rank, out in found.items() if _often(out, cells)]
+    named = [_straggler(rank, hosts, out, cells, links) for rank, out in found.items() if _often(out, cells)]
     return sorted(named, key=lambda each: (-each.cells * each.excess, each.rank))
+
+
+def slow_links(run: Run) -> list[SlowLink]:
+    """Return the links that are slower than those of the other hosts, of the interfaces that carry the traffic and set a ceiling."""
+    used = carrying(run)
+    rates = {link: rate for link, rate in link_rates(run).items() if link in used}
+    fastest = max(rates.values(), default=0.0)
+    slow = [SlowLink(*link, rate, fastest) for link, rate in rates.items() if rate < _SLOWER_LINK * fastest]
+    ceilings = [each.bytes_per_s for each in link_ceilings(run.rows)]
+    return [each for each in slow if any(_SETS[0] <= 8 * ceiling / each.rate <= _SETS[1] for ceiling in ceilings)]
 
 
 def compared(run: Run) -> list[Compared]:
@@ -220,7 +298,20 @@ def _often(out: Sequence[Compared], cells: Sequence[Compared]) -> bool:
     return any(here[backend] >= max(_OFTEN * all_cells[backend], min(2, all_cells[backend])) for backend in here)
 
 
-def _straggler(rank: int, hosts: Mapping[int, str], out: Sequence[Compared], of_cells: int) -> Straggler:
+def _straggler(
+    rank: int, hosts: Mapping[int, str], out: Sequence[Compared], cells: Sequence[Compared], links: Sequence[SlowLink]
+) -> Straggler:
     share, expected = (float(np.mean(values)) for values in ([cell.share(rank) for cell in out], [cell.expected for cell in out]))
     excess = float(np.median([cell.excess(rank) for cell in out]))
-    return Straggler(rank, hosts.get(rank, ""), share, expected, len(out), of_cells, excess)
+    few = all(len(cell.medians_s) == 2 for cell in out)
+    other = name_of(1 - rank, hosts.get(1 - rank, "")) if few else ""
+    link = links[0] if links else None
+    role = Role.WAITS if link else Role.DELAYS if not few and _is_slow(rank, out, cells) else Role.UNKNOWN
+    return Straggler(rank, hosts.get(rank, ""), share, expected, len(out), len(cells), excess, role, link, other)
+
+
+def _is_slow(rank: int, out: Sequence[Compared], cells: Sequence[Compared]) -> bool:
+    """Whether the rank is late where it receives from every rank directly, while the others end at the same time."""
+    here, there = ([cell for cell in part if cell.row.operation in _DIRECT and len(cell.medians_s) >= _FEWEST] for part in (out, cells))
+    alone = [cell for cell in here if cell.spread_of_others(rank) < cell.excess(rank) / 2]
+    return bool(alone) and _often(alone, there)

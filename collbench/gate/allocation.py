@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
+from collbench.analysis.ceilings import LinkCeiling, link_ceilings
 from collbench.analysis.cells import cell_of, known, time_of
 from collbench.analysis.combine import allocation_of, launch_folders, read_all, repetitions
 from collbench.analysis.differences import facts
@@ -78,6 +79,7 @@ class Allocation:
     imported    whether another tool measured it
     slowed      how it was made slower on purpose (`--slowed`); "" where it was not, as in every baseline
     jobs        of the scheduler, in which its launches ran: "Slurm job testbed-12"; none where no scheduler says so
+    ceilings    the ceilings of its cells that come from links, each once; none in the file of an older version
     """
 
     name: str
@@ -91,6 +93,7 @@ class Allocation:
     imported: bool = False
     slowed: str = ""
     jobs: tuple[str, ...] = ()
+    ceilings: tuple[LinkCeiling, ...] = ()
 
     @property
     def began(self) -> datetime | None:
@@ -152,6 +155,7 @@ def allocation_from(runs: Sequence[Run]) -> Allocation:
     return Allocation(
         name, began, len(runs), sum(map(_broke_off, runs)), tuple(map(_canary, runs)), _by_kind(runs), cells,
         _all_shown(cells, each), _is_imported(runs), _slowed(runs), _jobs(runs),
+        link_ceilings(row for run in runs for row in run.rows),
     )  # fmt: skip
 
 

@@ -12,11 +12,11 @@ from statistics import median
 from typing import Any
 
 from collbench.analysis.differences import Difference, Facts, differing
+from collbench.analysis.machines import comparable, passing
 from collbench.errors import UsageError
 from collbench.gate.allocation import COLUMNS, Allocation, Cell
 from collbench.gate.baseline import group_of_cell
 from collbench.gate.floors import sizes_of
-from collbench.gate.machines import comparable, passing
 from collbench.gate.verdict import ACCEPTED, CLEARED, CONFIRMED, SUSPECTED, Announcement, Suspicion
 from collbench.reading import parse_toml, read_file
 

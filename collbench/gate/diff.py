@@ -14,6 +14,7 @@ from math import exp, isfinite, pi
 import numpy as np
 
 from collbench.analysis.differences import Difference
+from collbench.analysis.outcome import Outcome, outcome_by_limit
 from collbench.errors import UsageError
 from collbench.gate.allocation import Allocation
 from collbench.gate.baseline import Baseline
@@ -36,6 +37,11 @@ class Moved:
     about: About
     factor: float
     limit: float | None
+
+    @property
+    def outcome(self) -> Outcome:
+        """Slower, faster, no change (the limit is inside the margin) or inconclusive."""
+        return outcome_by_limit([self.factor], self.limit)
 
     @property
     def beyond(self) -> bool:

@@ -7,10 +7,13 @@ not. As by the rule, below in one allocation is a suspicion, and below in three 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from operator import itemgetter
+from typing import Any
 
+from collbench.analysis.ceilings import OF_LINKS, LinkCeiling
 from collbench.errors import UsageError
 from collbench.gate.allocation import COLUMNS, Allocation, Cell, Shown
 from collbench.gate.baseline import fresh
@@ -26,6 +29,7 @@ _FORM = re.compile(r"(?P<model>[^:@]+):(?P<percent>[^:@]+)@(?P<sizes>[^/+]+)(?:/
 _NUMBER = re.compile(r"\d{1,3}(\.\d{1,6})?", re.ASCII)
 _LONGEST = 200
 _MOST_NAMED = 4
+_PLACE = itemgetter(*(COLUMNS.index(name) for name in LinkCeiling._fields[:6]))
 _OPERATION, _BACKEND, _SIZE = (COLUMNS.index(name) for name in ("operation", "backend", "size_bytes"))
 
 
@@ -53,8 +57,12 @@ class Floor:
         return fits and fnmatchcase(cell[_OPERATION], self.operation) and fnmatchcase(cell[_BACKEND], self.backend)
 
 
-def floor_states(asked: Sequence[Floor], candidate: Sequence[Allocation], strikes: int = STRIKES) -> list[FloorState]:
-    """The cells below what is asked for, or of which that is not known, in the order of the first allocation's cells.
+def floor_states(
+    asked: Sequence[Floor], candidate: Sequence[Allocation], strikes: int = STRIKES, before: Sequence[LinkCeiling] = ()
+) -> list[FloorState]:
+    """Return the cells below what is asked for, or of which that is not known, in the order of the first allocation's cells.
+
+    Where a ceiling fell since `before`, the ceilings of the baseline, the share is that of the baseline's: a slower link does not excuse.
 
     Confirmed is what is below in so many `strikes`.
     Raises UsageError where a floor is asked of no cell that the first allocation has: it would never fail.
@@ -62,7 +70,8 @@ def floor_states(asked: Sequence[Floor], candidate: Sequence[Allocation], strike
     idle = next((each.asked for each in asked if not any(map(each.meant, candidate[0].cells))), None)
     if idle is not None:
         raise UsageError(f"--min-percent {idle}: allocation {candidate[0].name} has no such cell; measure those sizes, or ask for others")
-    states = (_state(floor, cell, candidate, strikes) for cell in candidate[0].cells for floor in asked if floor.meant(cell))
+    were = {each.key: each for each in before}
+    states = (_state(floor, cell, candidate, strikes, were) for cell in candidate[0].cells for floor in asked if floor.meant(cell))
     return [each for each in states if each is not None]
 
 
@@ -86,9 +95,11 @@ def _named(states: Sequence[FloorState]) -> str:
     return ", ".join(names[:_MOST_NAMED]) + (f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else "")
 
 
-def _state(floor: Floor, cell: Cell, candidate: Sequence[Allocation], strikes: int) -> FloorState | None:
-    """None where the first allocation holds what is asked for. Several of one job count once."""
-    shares = [_share(floor, each.shown.get(cell)) for each in candidate]
+def _state(
+    floor: Floor, cell: Cell, candidate: Sequence[Allocation], strikes: int, before: Mapping[tuple[Any, ...], LinkCeiling]
+) -> FloorState | None:
+    """Return None where the first allocation holds what is asked for. Several of one job count once."""
+    shares = [_against(before, cell, *_share(floor, each.shown.get(cell))) for each in candidate]
     percents = tuple(percent for percent, _ in shares)
     first, ceiling = percents[0], next((found for _, found in shares if found is not None), None)
     if first is not None and first >= floor.percent:
@@ -96,6 +107,19 @@ def _state(floor: Floor, cell: Cell, candidate: Sequence[Allocation], strikes: i
     limited_by, model = (ceiling.limited_by, ceiling.model) if ceiling is not None else (None, None)
     columns, state = dict(zip(COLUMNS, cell, strict=True)), _result(floor.percent, percents, fresh(candidate), strikes)
     return FloorState(name_of(cell), columns, floor.asked, floor.percent, percents, limited_by, model, state)
+
+
+def _against(
+    before: Mapping[tuple[Any, ...], LinkCeiling], cell: Cell, percent: float | None, ceiling: Ceiling | None
+) -> tuple[float | None, Ceiling | None]:
+    """Return the share of the baseline's ceiling where that is higher, with that ceiling."""
+    if ceiling is None or not ceiling.bytes_per_s or ceiling.kind not in OF_LINKS:
+        return percent, ceiling
+    was = before.get((*_PLACE(cell), ceiling.model))
+    if was is None or was.bytes_per_s <= ceiling.bytes_per_s:
+        return percent, ceiling
+    share = None if percent is None else percent * ceiling.bytes_per_s / was.bytes_per_s
+    return share, replace(ceiling, bytes_per_s=was.bytes_per_s, limited_by=f"{was.limited_by}, the baseline's ceiling")
 
 
 def _result(wanted: float, percents: Sequence[float | None], counts: Sequence[bool], strikes: int) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
+from collbench.analysis.outcome import Outcome, count, outcome_by_limit
 from collbench.gate.allocation import Cell
 from collbench.gate.baseline import group_of_cell
 from collbench.gate.names import name_of
@@ -24,6 +26,16 @@ class _Looked:
     cells: Sequence[Cell]
     suspicions: Sequence[Suspicion]
     undecided: Mask
+
+    @cached_property
+    def states(self) -> dict[Cell, str]:
+        """The state of each cell that exceeded its limit."""
+        return {tuple(each.cell.values()): each.state for each in self.suspicions if each.kind == "cell"}
+
+    @cached_property
+    def open_groups(self) -> set[str]:
+        """The names of the groups, and of the whole, that are slower or may be."""
+        return {each.name for each in self.suspicions if each.kind != "cell" and each.state in (CONFIRMED, SUSPECTED)}
 
 
 def group_states(
@@ -43,6 +55,8 @@ def _state(number: int, judged: Numbers, looked: _Looked) -> GroupState:
     first = looked.excess.cells[0, judged]
     missing = int((~np.isfinite(first)).sum())
     worst = _worst(first, limits.cells[judged])
+    state = _result(missing > 0 or bool(looked.undecided[judged].any()), list(_of_group(group, looked.suspicions)))
+    outcomes = count(_of_cell(int(cell), looked) for cell in judged)
     return GroupState(
         *group,
         name=str(group),
@@ -53,8 +67,35 @@ def _state(number: int, judged: Numbers, looked: _Looked) -> GroupState:
         worst=None if worst is None else name_of(looked.cells[int(judged[worst])]),
         worst_factor=None if worst is None else float(first[worst]),
         worst_limit=None if worst is None else _known(float(np.exp(limits.cells[judged[worst]]))),
-        state=_result(missing > 0 or bool(looked.undecided[judged].any()), list(_of_group(group, looked.suspicions))),
+        state=state,
+        outcome=_of_whole_group(number, state, outcomes, looked).value,
+        outcomes={each.value: number for each, number in outcomes.items()},
     )
+
+
+def _of_cell(cell: int, looked: _Looked) -> Outcome:
+    """Return the outcome of one cell. What has to be measured again is inconclusive, and so is a cell of a group that is slower."""
+    state = looked.states.get(looked.cells[cell])
+    if state == CONFIRMED:
+        return Outcome.SLOWER
+    if state == SUSPECTED or looked.undecided[cell]:
+        return Outcome.INCONCLUSIVE
+    own = outcome_by_limit(map(_known, looked.excess.cells[:, cell]), _known(float(np.exp(looked.limits.cells[cell]))))
+    with_others = {"all cells", str(group_of_cell(looked.cells[cell]))} & looked.open_groups
+    return Outcome.INCONCLUSIVE if own is Outcome.NO_CHANGE and with_others else own
+
+
+def _of_whole_group(number: int, state: str, outcomes: Mapping[Outcome, int], looked: _Looked) -> Outcome:
+    """Return the outcome of a group: by its own limit, or where it is too small for one, that of all its cells."""
+    if state == CONFIRMED:
+        return Outcome.SLOWER
+    if state != PASSED:
+        return Outcome.INCONCLUSIVE
+    limit = _known(float(np.exp(looked.limits.groups[number])))
+    if limit is not None:
+        return outcome_by_limit(map(_known, looked.excess.groups[:, number]), limit)
+    there = [outcome for outcome, cells in outcomes.items() if cells]
+    return there[0] if len(there) == 1 else Outcome.INCONCLUSIVE
 
 
 def _known(value: float) -> float | None:

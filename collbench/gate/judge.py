@@ -14,6 +14,7 @@ from datetime import date
 import numpy as np
 
 from collbench import __version__
+from collbench.analysis.ceilings import CeilingChange, LinkCeiling, fallen_ceilings
 from collbench.analysis.differences import Difference
 from collbench.gate import notes, problems
 from collbench.gate.allocation import Allocation, Cell
@@ -75,7 +76,8 @@ def judge(
     happened, idle = of_what_changed(expected, candidate, baseline.allocations)
     counts = [own and one.problem is None for own, one in zip(fresh(candidate, baseline.allocations), looked.steady, strict=True)]
     suspicions = accepted(suspicions_of(looked.limits, looked.excess, cells, counts=counts), happened, today, cells)
-    floors = floor_states(asked, [each.allocation for each in looked.steady])
+    before = baseline.allocations[-1].ceilings
+    floors = floor_states(asked, [each.allocation for each in looked.steady], before=before)
     groups = group_states(looked.limits, looked.excess, cells, suspicions, looked.undecided)
     cause = cause_of(suspicions, groups, cells) if counts[0] else None  # another state of the machine slows as it likes
     wrong = list(wrong_data(candidate))
@@ -96,6 +98,7 @@ def judge(
         groups=tuple(groups),
         floors=tuple(floors),
         asked=tuple(each.asked for each in asked),
+        ceilings=fallen_since(before, candidate),
         cause=cause,
         changes=tuple(ranked(_all(found), expected, today, suspicions, cause, groups=groups)),
         baseline=str(baseline.path),
@@ -120,6 +123,11 @@ def _look(learned: Baseline, candidate: Sequence[Allocation], cells: Sequence[Ce
     torn[1:] &= suspected_cells(limits, excess)
     wanted = limits.judged | np.isfinite(times_of(learned.allocations[-1:], cells)).any(axis=0)
     return Looked(cells, limits, excess, calm, scattered, torn, wanted)
+
+
+def fallen_since(before: Sequence[LinkCeiling], candidate: Sequence[Allocation]) -> tuple[CeilingChange, ...]:
+    """Return the ceilings that are lower in an allocation of the candidate than in the baseline, each once."""
+    return tuple(dict.fromkeys(change for each in candidate for change in fallen_ceilings(before, each.ceilings)))
 
 
 def _of_changes(baseline: Baseline, candidate: Sequence[Allocation], found: Sequence[Sequence[Difference]]) -> Iterator[Problem]:

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from collbench.analysis.cells import LONGEST_S, SHORTEST_S, is_time
+from collbench.analysis.ceilings import LinkCeiling
+from collbench.analysis.cells import LONGEST_S, SHORTEST_S, is_time, known
 from collbench.analysis.differences import KINDS
 from collbench.errors import UsageError
 from collbench.gate.allocation import COLUMNS, NAME, Allocation, Cell, Measured, moment
@@ -147,7 +148,7 @@ def _head(told: Any, file: Path) -> dict[str, Any]:
         raise ValueError("its first line does not say what it is")
     if told["schema"] > SCHEMA:
         raise ValueError(f"it was written by a newer collbench (schema {told['schema']}, this one knows {SCHEMA}): update")
-    told = {"imported": False, "jobs": [], **told}
+    told = {"imported": False, "jobs": [], "ceilings": [], **told}
     for name, fit in _FITS.items():
         if not fit(told.get(name)):
             raise ValueError(f"'{name}' in its first line is {str(told.get(name))[:40]!r}")
@@ -155,7 +156,8 @@ def _head(told: Any, file: Path) -> dict[str, Any]:
         raise ValueError(f"'name' in its first line is {told['name'][:40]!r}")
     if len(told["canary_s"]) != told["launches"]:
         raise ValueError(f"it has {told['launches']} launches and {len(told['canary_s'])} canaries")
-    return {**{name: told[name] for name in _FITS if name != "columns"}, "canary_s": tuple(told["canary_s"]), "jobs": tuple(told["jobs"])}
+    return {**{name: told[name] for name in _FITS if name != "columns"}, "canary_s": tuple(told["canary_s"]), "jobs": tuple(told["jobs"]),
+            "ceilings": tuple(LinkCeiling(*each) for each in told["ceilings"])}  # fmt: skip
 
 
 def _cells(lines: Sequence[Any], launches: int, names: dict[Cell, Cell]) -> dict[Cell, Measured]:
@@ -202,6 +204,15 @@ def _is_column(name: str, value: Any) -> bool:
     return _is_count(value) if name in _COUNTS else isinstance(value, str) and value.isprintable()
 
 
+def _is_ceiling(value: Any) -> bool:
+    if not isinstance(value, list) or len(value) != len(LinkCeiling._fields):
+        return False
+    each = LinkCeiling(*value)
+    texts = (each.operation, each.backend, each.group, each.model, each.limited_by, each.traffic or "")
+    counts = (each.ranks, each.nodes or 0)
+    return all(isinstance(text, str) and text.isprintable() for text in texts) and all(map(_is_count, counts)) and known(each.bytes_per_s)
+
+
 def _is_facts(value: Any) -> bool:
     return isinstance(value, dict) and all(kind in KINDS and _is_texts(inner) for kind, inner in value.items())
 
@@ -224,5 +235,6 @@ _FITS: dict[str, Callable[[Any], bool]] = {
     "facts": _is_facts,
     "columns": lambda value: value == [*COLUMNS, "medians_s", "wrong", "na"],
     "imported": lambda value: isinstance(value, bool),
+    "ceilings": lambda value: isinstance(value, list) and all(map(_is_ceiling, value)),
     "jobs": lambda value: isinstance(value, list) and all(isinstance(each, str) and each.isprintable() for each in value),
 }

@@ -24,7 +24,7 @@ from collbench.gate.cause import cause_of
 from collbench.gate.changes import Expected, accepted, changes, expired, unannounced
 from collbench.gate.floors import Floor, floor_problems, floor_states
 from collbench.gate.groups import group_states
-from collbench.gate.judge import result_of, wrong_data
+from collbench.gate.judge import fallen_since, result_of, wrong_data
 from collbench.gate.names import counted, names_of
 from collbench.gate.plausible import ranked
 from collbench.gate.problems import Problem, torn_cells
@@ -64,7 +64,8 @@ def decide(both: Sequence[SideBySide], expected: Sequence[Expected], today: date
     looked = _look(both, cells)
     found = list(dict.fromkeys(change for each in both for change in changes(each.old, each.new)))
     suspicions = accepted(suspicions_of(looked.limits, looked.excess, cells, PAIRED_STRIKES), expected, today, cells)
-    floors = floor_states(asked, [each.new for each in both], PAIRED_STRIKES)
+    before = both[0].old.ceilings
+    floors = floor_states(asked, [each.new for each in both], PAIRED_STRIKES, before)
     groups = group_states(looked.limits, looked.excess, cells, suspicions, looked.torn)
     cause = cause_of(suspicions, groups, cells)
     wrong = [sentence for each in both for sentence in wrong_data(told_apart(each))]
@@ -85,6 +86,7 @@ def decide(both: Sequence[SideBySide], expected: Sequence[Expected], today: date
         groups=tuple(groups),
         floors=tuple(floors),
         asked=tuple(each.asked for each in asked),
+        ceilings=fallen_since(before, [each.new for each in both]),
         cause=cause,
         changes=tuple(ranked(found, expected, today, suspicions, cause, groups=groups)),
         baseline=", ".join(each.old.name for each in both),

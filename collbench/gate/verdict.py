@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from collbench.analysis.ceilings import CeilingChange
+from collbench.analysis.outcome import MARGIN, Outcome
 from collbench.errors import FAILED, FINE, NEGATIVE, NO_VERDICT
 
 SCHEMA = 1
@@ -57,6 +59,8 @@ class GroupState:
     worst    the name of the cell that exceeds its limit most, or comes nearest to it; None where none was measured
     worst_factor, worst_limit  of that cell in the first allocation
     state    "passed", "confirmed", "suspected" (its own, or any cell's of it) or "no verdict" (something of it is missing, or not judged)
+    outcome  "slower", "faster", "no change" (what chance may explain is inside ±margin) or "inconclusive"; "" in an older file
+    outcomes how many of its cells have each outcome; empty in an older file
     """
 
     backend: str
@@ -71,6 +75,8 @@ class GroupState:
     worst_factor: float | None
     worst_limit: float | None
     state: str
+    outcome: str = ""
+    outcomes: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -146,6 +152,8 @@ class Verdict:
     cells       how many cells have a history to be judged by
     judged_on   the day, ISO 8601, by which announcements expire; collbench: the version that judged
     asked       the shares of a ceiling that were asked for, as they were typed; one that no cell of `floors` has is reached everywhere
+    margin      largest difference that counts as no change: 0.05 is ±5 %
+    ceilings    ceilings that fell since the last good allocation: percentages of them would hide the loss
     """
 
     result: str
@@ -165,6 +173,15 @@ class Verdict:
     judged_on: str
     collbench: str
     asked: tuple[str, ...] = ()
+    margin: float = MARGIN
+    ceilings: tuple[CeilingChange, ...] = ()
+
+    @property
+    def outcomes(self) -> dict[Outcome, int]:
+        """How many cells have each outcome; empty for a verdict that an older version wrote."""
+        if not any(each.outcomes for each in self.groups):
+            return {}
+        return {outcome: sum(each.outcomes.get(outcome, 0) for each in self.groups) for outcome in Outcome}
 
     @property
     def exit_code(self) -> int:
@@ -194,14 +211,15 @@ class Verdict:
 
     def as_json(self) -> dict[str, Any]:
         """verdict.json; its form is verdict.schema.json."""
-        return {"schema": SCHEMA, "exit_code": self.exit_code, **asdict(self)}
+        outcomes = {each.value: number for each, number in self.outcomes.items()}
+        return {"schema": SCHEMA, "exit_code": self.exit_code, **asdict(self), "outcomes": outcomes}
 
 
 def from_json(told: Mapping[str, Any]) -> Verdict:
     """The verdict that `as_json` wrote, of an object that fits the schema."""
     return Verdict(
         **{
-            **{name: value for name, value in told.items() if name not in ("schema", "exit_code")},
+            **{name: value for name, value in told.items() if name not in ("schema", "exit_code", "outcomes")},
             "reasons": tuple(told["reasons"]),
             "notes": tuple(told["notes"]),
             "candidates": tuple(told["candidates"]),
@@ -210,6 +228,7 @@ def from_json(told: Mapping[str, Any]) -> Verdict:
             "groups": tuple(GroupState(**{**each, "factors": tuple(each["factors"])}) for each in told["groups"]),
             "floors": tuple(FloorState(**{**each, "percents": tuple(each["percents"])}) for each in told["floors"]),
             "cause": Cause(**told["cause"]) if told["cause"] else None,
+            "ceilings": tuple(CeilingChange(**each) for each in told.get("ceilings", ())),
             "changes": tuple(Change(**{**each, "announced": _announced(each)}) for each in told["changes"]),
         }
     )

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from math import log
 
+from collbench.analysis.outcome import MARGIN, Outcome, count
 from collbench.gate.allocation import COLUMNS, Allocation
 from collbench.gate.diff import Moved, Moves
 from collbench.gate.names import counted
@@ -14,6 +15,7 @@ from collbench.report.baseline import hosts_of
 from collbench.report.columns import NOTHING
 from collbench.report.flags import printable
 from collbench.report.history import day
+from collbench.report.outcome_text import count_text, format_margin
 from collbench.report.table import Line
 from collbench.results.jsonl import plain
 
@@ -42,11 +44,9 @@ def _table(moves: Moves) -> Iterator[Line]:
 
 
 def _how_many(cells: Sequence[Moved]) -> str:
-    """Of the cells of which something is known of chance: the others have not stayed, it is only not known."""
-    known = [each for each in cells if each.limit is not None]
-    if cells and not known:
-        return f"not known whether any of {counted(len(cells), 'cell')} moved further than chance explains"
-    return f"{sum(each.beyond for each in known)} of {counted(len(known), 'cell')} moved further than chance explains"
+    """Return how many cells have each of the four outcomes."""
+    notes = {Outcome.NO_CHANGE: f" (limit inside {format_margin(MARGIN)})"}
+    return f"{counted(len(cells), 'cell')}: {count_text(count(each.outcome for each in cells), notes)}"
 
 
 def worst_first(moved: Sequence[Moved]) -> list[Moved]:
@@ -62,8 +62,8 @@ def _about(side: Sequence[Allocation]) -> str:
 
 
 def _told(each: Moved) -> str:
-    limit = NOTHING if each.limit is None else f"{each.limit if each.factor > 1 else 1 / each.limit:.3f}"
-    return f"  {'slower' if each.factor > 1 else 'faster'}: {each.about.name}: time × {each.factor:.3f}; by chance up to × {limit}"
+    limit = NOTHING if each.limit is None else f"{100 * ((each.limit if each.factor > 1 else 1 / each.limit) - 1):+.1f} %"
+    return f"  {each.outcome}: {each.about.name}: {100 * (each.factor - 1):+.1f} % time; noise limit {limit}"
 
 
 def _feet(moves: Moves, cells: Sequence[Moved]) -> Iterator[str]:
@@ -78,13 +78,20 @@ def _feet(moves: Moves, cells: Sequence[Moved]) -> Iterator[str]:
             yield f"only in {name}: {', '.join(each.name for each in only[:_MOST_NAMED])}{more}"
 
 
+def _summary(moves: Moves) -> dict[str, int]:
+    """Return the number of cells with each outcome."""
+    counts = count(each.outcome for each in moves.moved if each.about.kind == CELL)
+    return {each.value.replace(" ", "_"): number for each, number in counts.items()}
+
+
 def _json(moves: Moves) -> Iterator[Line]:
     found = {
         "old": moves.old, "new": moves.new, "allocations": [[each.name for each in side] for side in moves.sides],
         "changes": [vars(each) for each in moves.changes],
+        "margin": MARGIN, "summary": _summary(moves),
         "moved": [
             {"kind": each.about.kind, "name": each.about.name, "cell": dict(zip(COLUMNS, each.about.cell or (), strict=False)),
-             "factor": each.factor, "limit": each.limit, "beyond": each.beyond}
+             "factor": each.factor, "limit": each.limit, "beyond": each.beyond, "outcome": each.outcome.value}
             for each in moves.moved
         ],
         "only_old": [each.name for each in moves.only_old], "only_new": [each.name for each in moves.only_new],

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
-from collbench.analysis.compare import CellRatio, Comparison
+from collbench.analysis.ceilings import Fallen
+from collbench.analysis.compare import CellRatio, Comparison, Summary, largest_first
 from collbench.report.flags import defused
 from collbench.report.plan import in_print_order
 from collbench.report.table import Line
@@ -16,6 +17,7 @@ from collbench.results.record import SERIES, Row
 from collbench.stats.ratio import Ratio
 
 STATE = "machine_state_differs"
+_NOT_AVAILABLE = "n/a"
 
 
 def csv_lines(found: Comparison) -> Iterator[Line]:
@@ -28,28 +30,51 @@ def csv_lines(found: Comparison) -> Iterator[Line]:
 
 
 def json_lines(found: Comparison) -> Iterator[Line]:
-    """One object: {"schema", "a", "b": {name, launches}, "cells": […], "differences": [{kind, what, a, b}]}.
+    """Return one object: {"schema", "a", "b": {name, launches}, "margin", "summary", "fallen", "cells": […], "differences": […]}.
 
-    A cell: its identity, "size_bytes", "b_is" ("slower", "faster", "same", "unknown", "n/a", "only in A", "only in B"), "within" (0.017:
-    at most 1.7 % off, as far as the interval tells), "interval_over_launches", "machine_state_differs", "time_ratio" and "busbw_ratio"
-    {value, low, high, n}, and per side "a" and "b" {p50_s, ci_low_s, ci_high_s, busbw_bytes_per_s, launches, canary_s, wrong, na, flags}.
+    "margin" is the largest difference that counts as no change (0.05 is ±5 %). "summary" counts the cells: "slower", "faster",
+    "no_change", "inconclusive", and "one_run_each" (of the inconclusive ones), "not_available", "wrong_data", "only_a", "only_b".
+    "fallen" has the "links" {host, name, before_bits_per_s, after_bits_per_s} and "ceilings" {operation, backend, model,
+    before_bytes_per_s, after_bytes_per_s, limited_before, limited_after} that are lower in b. A difference: {kind, what, a, b}.
+    A cell: its identity, "size_bytes", "outcome" ("slower", "faster", "no change", "inconclusive", "n/a", "only in A", "only in B"),
+    "doubt" (why it is inconclusive, null where it is not), "within" (0.017: the interval allows a difference of 1.7 %),
+    "interval_over_launches", "machine_state_differs", "time_ratio" and "busbw_ratio" {value, low, high, n}, and per side "a" and "b"
+    {p50_s, ci_low_s, ci_high_s, busbw_bytes_per_s, launches, canary_s, wrong, na, flags}.
     """
     sides = {name: {"name": side.name, "launches": len(side.runs)} for name, side in (("a", found.a), ("b", found.b))}
     differences = [{"kind": each.kind, "what": each.what, "a": each.a, "b": each.b} for each in found.differences]
-    page = to_page({"schema": 1, **sides, "cells": list(_records(found)), "differences": differences})
+    head = {"schema": 2, **sides, "margin": found.margin, "summary": _summary(found.summary), "fallen": _fallen(found.fallen)}
+    page = to_page({**head, "cells": list(_records(found)), "differences": differences})
     yield from (Line(text) for text in page.splitlines())
 
 
-def in_order(cells: Sequence[CellRatio]) -> list[CellRatio]:
-    """The cells series by series, ascending in size."""
-    by_row = {id(cell.a): cell for cell in cells}
-    return [by_row[id(row)] for row in in_print_order(cell.a for cell in cells)]
+def in_order(found: Comparison) -> list[CellRatio]:
+    """Return the cells series by series, ascending in size; where no ratio has an interval, the largest change first."""
+    if found.without_intervals:
+        return largest_first(found.cells)
+    by_row = {id(cell.a): cell for cell in found.cells}
+    return [by_row[id(row)] for row in in_print_order(cell.a for cell in found.cells)]
+
+
+def _summary(summary: Summary) -> dict[str, int]:
+    others = {name: getattr(summary, name) for name in ("one_run_each", "not_available", "wrong_data", "only_a", "only_b")}
+    return {**{each.value.replace(" ", "_"): number for each, number in summary.outcomes.items()}, **others}
+
+
+def _fallen(fallen: Fallen) -> dict[str, list[dict[str, Any]]]:
+    links = [
+        {"host": each.host, "name": each.name, "before_bits_per_s": each.before, "after_bits_per_s": each.after} for each in fallen.links
+    ]
+    names = {"before": "before_bytes_per_s", "after": "after_bytes_per_s"}
+    ceilings = [{names.get(name, name): value for name, value in vars(each).items()} for each in fallen.ceilings]
+    return {"links": links, "ceilings": ceilings}
 
 
 def _records(found: Comparison) -> Iterator[dict[str, Any]]:
-    for cell in in_order(found.cells):
+    for cell in in_order(found):
         yield {
-            **_identity(cell.a), "b_is": cell.b_is, "within": cell.within, "interval_over_launches": cell.launches,
+            **_identity(cell.a), "outcome": _NOT_AVAILABLE if cell.outcome is None else cell.outcome.value,
+            "doubt": cell.doubt and cell.doubt.value, "within": cell.within, "interval_over_launches": cell.launches,
             STATE: cell.state_differs, "time_ratio": _ratio(cell.time), "busbw_ratio": _ratio(cell.bandwidth),
             "a": _figures(cell.a, cell.canary_s[0]), "b": _figures(cell.b, cell.canary_s[1]),
         }  # fmt: skip
@@ -57,13 +82,14 @@ def _records(found: Comparison) -> Iterator[dict[str, Any]]:
         for row in in_print_order(rows):
             sides = {name.lower(): _figures(row if name == side else None, None) for name in ("A", "B")}
             nothing = {
+                "doubt": None,
                 "within": None,
                 "interval_over_launches": False,
                 STATE: False,
                 "time_ratio": _ratio(None),
                 "busbw_ratio": _ratio(None),
             }
-            yield {**_identity(row), "b_is": f"only in {side}", **nothing, **sides}
+            yield {**_identity(row), "outcome": f"only in {side}", **nothing, **sides}
 
 
 def _identity(row: Row) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What `collbench report` says below the rows: latency and bandwidth of each series, and which ranks are the slowest."""
+"""What `collbench report` says below the rows: latency and bandwidth of each series, and which ranks end last."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ FIT_TITLES = ("sizes", "α µs", "busbw GB/s of large messages", "of ceiling", "
 def lines(runs: Sequence[Run], rows: Sequence[Row]) -> list[Line]:
     """The sections that have something to say, each after an empty line.
 
-    `rows` are the ones shown (of several launches the combined ones): they are fitted. Slow ranks are those of the runs.
+    `rows` are the ones shown (of several launches the combined ones): they are fitted. The ranks are those of the runs.
     """
     return [
         *_section(tuning.TITLE, tuning.sentences(rows)),
         *_section("latency and bandwidth (α–β fit)", _fits(rows)),
-        *_section("slowest ranks", _slowest(runs)),
+        *_section("ranks that end last", _slowest(runs)),
     ]
 
 
@@ -127,23 +127,25 @@ def _title(runs: Sequence[Run]) -> str:
 
 
 def _ranks(runs: Sequence[Run]) -> list[str]:
-    from collbench.analysis.stragglers import compared, hosts_of, stragglers_in
+    from collbench.analysis.stragglers import compared, hosts_of, slow_links, stragglers_in
 
     hosts, rows = hosts_of(runs[0]), [row for run in runs for row in run.rows]
     cells = [cell for run in runs for cell in compared(run)]
     backends = list(dict.fromkeys(row.backend for row in rows))
     spreads = [text for backend in backends for text in (_spread(backend, cells), _exit_skew(backend, rows)) if text]
-    return [*(each.sentence() for each in stragglers_in(cells, hosts)), *_histogram(hosts, cells), *spreads]
+    links = slow_links(runs[0]) if cells else []
+    named = [*(link.sentence() for link in links), *(each.sentence() for each in stragglers_in(cells, hosts, links))]
+    return [*named, *_histogram(hosts, cells), *spreads]
 
 
 def _histogram(hosts: Mapping[int, str], cells: list[Compared]) -> list[str]:
-    """Bars of how often a rank was the slowest: the worst ones, with what all would have if they were alike."""
+    """Return bars of how often each rank ended last: the most frequent ones, with the share that all would have if they were alike."""
     from collbench.analysis.stragglers import histogram
 
     if not cells:
         return []
     ranks = histogram(cells)
-    shown = [["rank", "host", "slowest in"]]
+    shown = [["rank", "host", "ends last in"]]
     shown += [[str(rank), hosts.get(rank, NOTHING), f"{format_percent(100 * part):>5}  {_bar(part)}"] for rank, part in ranks[:_MOST_RANKS]]
     rest = len(ranks) - _MOST_RANKS
     alike = format_percent(100 * sum(cell.expected for cell in cells) / len(cells))

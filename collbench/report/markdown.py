@@ -66,7 +66,7 @@ def _meaning(flag: str | None) -> str:
 
 def _compared(material: Material) -> Iterator[str]:
     """Every other run against the first one, as `collbench compare` says it."""
-    if len(material.tables) < 2:
+    if not material.comparisons:
         return
     for found in material.comparisons:
         yield from ("", f"## {escaped(short(found.b.name, 80))} against {escaped(short(found.a.name, 80))}", "")
@@ -77,16 +77,17 @@ def _compared(material: Material) -> Iterator[str]:
 
 
 def _comparison(found: Comparison, most: int) -> Iterator[str]:
-    from collbench.analysis.compare import why_nothing_in_common, worst_first
+    from collbench.analysis.compare import largest_first, why_nothing_in_common, worst_first
     from collbench.report.compare import markdown_lines
 
     if not found.cells:
         yield from items([f"no cell in common: {short(why_nothing_in_common(found))}"])
         yield from items(f"A → B: {short(each.sentence(), 600)}" for each in found.differences)
         return
+    ordered, first = (largest_first, "largest changes:") if found.without_intervals else (worst_first, "worst")
     if len(found.cells) > most:
-        yield from (f"The worst {most} of {len(found.cells)} cells; `collbench compare … --format csv` has all.", "")
-    yield from (line.text for line in markdown_lines(replace(found, cells=worst_first(found.cells)[:most])))
+        yield from (f"The {first} {most} of {len(found.cells)} cells; `collbench compare … --format csv` has all.", "")
+    yield from (line.text for line in markdown_lines(replace(found, cells=ordered(found.cells)[:most])))
 
 
 def _tables(material: Material) -> Iterator[str]:

@@ -11,7 +11,7 @@ from collbench.analysis.resumed import rows_by_launch
 from collbench.report.columns import doubtful, placing
 from collbench.report.gauges import Sample, exposed
 from collbench.report.headlines import short
-from collbench.report.plan import SERIES
+from collbench.report.plan import SERIES, in_print_order
 from collbench.results.reader import Run
 from collbench.results.record import Row
 
@@ -51,7 +51,7 @@ def _samples(material: Material) -> Iterator[Sample]:
     for table in material.tables:
         named = {"run": short(table.name, _LONGEST)} if several else {}
         yield from _of_runs(table.runs, named)
-        for row in material.rows(table):
+        for row in in_print_order(table.rows):
             yield from _of_row(row, named)
     for run, _ in material.pairs:
         yield from _of_runs([run], {"run": short(run.path.resolve().name, _LONGEST)} if several else {})

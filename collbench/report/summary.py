@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -99,9 +100,23 @@ def _check_one_kind(material: Material) -> None:
 
 def _print_runs(material: Material, format: str, stream: TextIO, err: TextIO, color: str) -> None:
     painted = wants_color(stream, color)
-    _print_all(material.tables, format, PlainScreen(stream, err, painted).data, _room(stream))
+    print_line = PlainScreen(stream, err, painted).data
+    if format == "table":
+        _print_all(_with_baseline(material), format, print_line, _room(stream), _fallen(material))
+    else:
+        _print_all(material.tables, format, print_line)
     write_all_pairs(_pairs(material), format, out=stream, err=err, color=painted)
     write_all(material.others, format, out=stream, err=err, color=painted)
+
+
+def _with_baseline(material: Material) -> list[Launches]:
+    """Return the tables with the ceilings of the first one where their own fell."""
+    return [replace(table, rows=material.rows(table)) for table in material.tables]
+
+
+def _fallen(material: Material) -> list[list[str]]:
+    """Return for each table what became slower since the first one."""
+    return [[], *(found.fallen.sentences() for found in material.comparisons)]
 
 
 def _print_markdown(material: Material, stream: TextIO) -> None:
@@ -143,7 +158,10 @@ def _write_one_csv(material: Material, path: Path, err: TextIO) -> None:
         write_csv(_pairs(material), path, err)
 
 
-def _print_all(tables: Sequence[Launches], format: str, print_line: _Print, room: int | None = None) -> None:
+def _print_all(
+    tables: Sequence[Launches], format: str, print_line: _Print, room: int | None = None, fallen: Sequence[Sequence[str]] = ()
+) -> None:
+    """Print the tables; `fallen` has for each the links and ceilings that are lower than in the first one."""
     for number, table in enumerate(tables):
         rows = in_print_order(table.rows)
         writer: RowWriter = FORMATS[format](room)
@@ -151,7 +169,9 @@ def _print_all(tables: Sequence[Launches], format: str, print_line: _Print, room
             writer = OneLinePerAbsentBackend(TableWriter(room, rows), rows=rows)
         before, after = writer.start(plan_of(table.runs[0], rows, table.name)), []
         if format == "table":
-            before, after = [*_heading(table, first=number == 0), *before], findings(table.runs, rows)
+            sentences = fallen[number] if number < len(fallen) else ()
+            lost = [Line(printable(f"since {tables[0].name}: {text}"), "wrong") for text in sentences]
+            before, after = [*_heading(table, first=number == 0), *lost, *before], findings(table.runs, rows)
         elif format == "csv" and number > 0:
             before = []  # one header for all
         for line in [*before, *(line for row in rows for line in writer.row(row)), *writer.end(), *after]:

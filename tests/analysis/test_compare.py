@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from collbench.analysis.compare import CellRatio, Comparison, compare, worst_first
+from collbench.analysis.compare import CellRatio, Comparison, compare, largest_first, worst_first
+from collbench.analysis.outcome import Doubt, Outcome, outcome_by_limit, outcome_of
 from collbench.errors import UsageError
 from collbench.results.record import Times
 from collbench.stats.ratio import Ratio, ratio_of_launches
@@ -31,19 +32,19 @@ BEFORE = [1.00e-6, 1.01e-6, 0.99e-6, 1.00e-6, 1.02e-6]
 
 
 @pytest.mark.parametrize(
-    ("factor", "b_is"), [(1.2, "slower"), (0.8, "faster"), (1.0, "same")],
+    ("factor", "outcome"), [(1.2, Outcome.SLOWER), (0.8, Outcome.FASTER), (1.0, Outcome.NO_CHANGE)],
 )  # fmt: skip
-def test_launches_on_both_sides(factor: float, b_is: str, tmp_path: Path) -> None:
+def test_launches_on_both_sides(factor: float, outcome: Outcome, tmp_path: Path) -> None:
     after = [factor * p50 for p50 in BEFORE]
     cell = only_cell(compare(launches(tmp_path / "a", BEFORE), launches(tmp_path / "b", after)))
     assert cell.time == ratio_of_launches(BEFORE, after)
     assert cell.time is not None and cell.time.value == pytest.approx(factor)
-    assert (cell.b_is, cell.launches) == (b_is, True)
+    assert (cell.outcome, cell.launches) == (outcome, True)
     assert cell.bandwidth is not None and cell.bandwidth.value == pytest.approx(1 / factor)
     assert (cell.bandwidth.low, cell.bandwidth.high) == (1 / (cell.time.high or 0), 1 / (cell.time.low or 0))
 
 
-def test_same_tells_how_far_apart_they_may_be(tmp_path: Path) -> None:
+def test_no_change_has_the_largest_difference_that_the_interval_allows(tmp_path: Path) -> None:
     cell = only_cell(compare(launches(tmp_path / "a", BEFORE), launches(tmp_path / "b", BEFORE[::-1])))
     assert cell.time is not None and cell.time.low is not None and cell.time.high is not None
     assert cell.time.low < 1 < cell.time.high
@@ -54,26 +55,66 @@ def test_same_tells_how_far_apart_they_may_be(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("of_a", "of_b"), [(1, 1), (1, 5), (5, 1)])
 def test_one_launch_on_a_side_leaves_the_interval_within_a_launch(of_a: int, of_b: int, tmp_path: Path) -> None:
     cell = only_cell(compare(launches(tmp_path / "a", BEFORE[:of_a]), launches(tmp_path / "b", [2e-6] * of_b)))
-    assert (cell.b_is, cell.launches) == ("slower", False)
+    assert (cell.outcome, cell.launches) == (Outcome.SLOWER, False)
 
 
 def test_without_an_interval_nothing_is_claimed(tmp_path: Path) -> None:
     few = Times(2e-6, None, None, 1e-6, 3e-6, 3e-6, 3e-6)
     a, b = store(tmp_path / "a", [make_row(8)]), store(tmp_path / "b", [make_row(8, time_s=few)])
-    assert (only_cell(compare(a, b)).b_is, only_cell(compare(a, b)).within) == ("unknown", None)
+    cell = only_cell(compare(a, b))
+    assert (cell.outcome, cell.doubt, cell.within) == (Outcome.INCONCLUSIVE, Doubt.ONE_RUN_EACH, None)
 
 
 @pytest.mark.parametrize("times", [Times(2e-6, 1e-320, 3e-6, 1, 1, 1, 1), Times(2e-6, 3e-6, 1e-6, 1, 1, 1, 1)])
 def test_an_interval_that_no_clock_gives_is_none(times: Times, tmp_path: Path) -> None:
     a, b = store(tmp_path / "a", [make_row(8)]), store(tmp_path / "b", [make_row(8, time_s=times)])
-    assert only_cell(compare(a, b)).b_is == "unknown"
+    assert only_cell(compare(a, b)).outcome is Outcome.INCONCLUSIVE
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "over_launches", "outcome"),
+    [
+        (1.02, 1.04, True, Outcome.SLOWER), (0.96, 0.98, True, Outcome.FASTER), (0.96, 1.04, True, Outcome.NO_CHANGE),
+        (0.94, 1.04, True, Outcome.INCONCLUSIVE), (0.94, 8.8, True, Outcome.INCONCLUSIVE), (None, None, True, Outcome.INCONCLUSIVE),
+        (1.02, 1.04, False, Outcome.NO_CHANGE), (1.02, 1.06, False, Outcome.SLOWER), (0.9, 1.2, False, Outcome.INCONCLUSIVE),
+    ],
+)  # fmt: skip
+def test_the_interval_decides_the_outcome(low: float | None, high: float | None, over_launches: bool, outcome: Outcome) -> None:
+    assert outcome_of(low, high, 0.05, over_launches) is outcome
+
+
+@pytest.mark.parametrize(
+    ("factors", "limit", "outcome"),
+    [
+        ([1.2, 1.2], 1.05, Outcome.SLOWER), ([0.8], 1.05, Outcome.FASTER), ([1.03], 1.05, Outcome.NO_CHANGE),
+        ([1.03], 1.3, Outcome.INCONCLUSIVE), ([1.2, 1.01], 1.05, Outcome.INCONCLUSIVE), ([1.02, 1.0], 1.01, Outcome.NO_CHANGE),
+        ([None], 1.05, Outcome.INCONCLUSIVE),
+        ([1.0], None, Outcome.INCONCLUSIVE),
+    ],
+)  # fmt: skip
+def test_a_noise_limit_decides_the_outcome(factors: list[float | None], limit: float | None, outcome: Outcome) -> None:
+    assert outcome_by_limit(factors, limit, 0.05) is outcome
+
+
+def test_the_margin_decides_what_is_no_change(tmp_path: Path) -> None:
+    a, b = launches(tmp_path / "a", BEFORE), launches(tmp_path / "b", BEFORE[::-1])
+    assert [only_cell(compare(a, b, margin)).outcome for margin in (0.05, 0.001)] == [Outcome.NO_CHANGE, Outcome.INCONCLUSIVE]
+
+
+def test_single_runs_without_intervals_come_largest_change_first(tmp_path: Path) -> None:
+    few = [Times(p50 * 1e-6, None, None, 1e-6, 3e-6, 3e-6, 3e-6) for p50 in (2, 2, 2, 1.9, 4, 1)]
+    a = store(tmp_path / "a", [make_row(size, time_s=few[place]) for place, size in enumerate((8, 16, 32))])
+    b = store(tmp_path / "b", [make_row(size, time_s=few[3 + place]) for place, size in enumerate((8, 16, 32))])
+    found = compare(a, b)
+    assert found.without_intervals and found.summary.one_run_each == 3
+    assert [cell.a.size_bytes for cell in largest_first(found.cells)] == [16, 32, 8]
 
 
 def test_cells_of_one_side_and_not_available_ones_are_kept(tmp_path: Path) -> None:
     a = store(tmp_path / "a", [make_row(8), make_row(16), make_row(32, dtype="int8"), not_measured("no memory", size_bytes=64)])
     b = store(tmp_path / "b", [make_row(8), make_row(16, mode="pipelined"), make_row(64)])
     found = compare(a, b)
-    assert [(cell.a.size_bytes, cell.b_is) for cell in found.cells] == [(8, "same"), (64, "n/a")]
+    assert [(cell.a.size_bytes, cell.outcome) for cell in found.cells] == [(8, Outcome.NO_CHANGE), (64, None)]
     assert [row.size_bytes for row in found.only_a] == [16, 32]
     assert [(row.size_bytes, row.mode) for row in found.only_b] == [(16, "pipelined")]
 

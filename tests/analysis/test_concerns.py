@@ -128,7 +128,7 @@ def test_slow_ranks_are_findings() -> None:
     cells = [Compared(make_row(1 << power), np.ones(100, np.int64), np.array([1e-4, 1.5e-4, 1e-4, 1e-4])) for power in range(10, 14)]
     (found,) = of([make_row()], compared=[cells])
     assert found.severity == FINDING
-    assert found.sentence().startswith("rank 1 was the slowest in 100 % of the samples (its share would be 25 %) in 4 of 4 cells")
+    assert found.sentence().startswith("rank 1 ends last in 100 % of the samples (25 % if the ranks were alike) in 4 of 4 cells")
 
 
 def test_pairs_say_who_is_slow_and_between_whom_data_were_wrong() -> None:

@@ -1,7 +1,8 @@
-"""A rank that holds the others up is named; chance, ties of the clock, exit skew and a root's part are not mistaken for one."""
+"""A rank that ends last is reported, and called slow only where it is; chance, ties of the clock, exit skew and roots are not reported."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from collbench.analysis.stragglers import compared, exit_skew_s, histogram, stragglers
+from collbench.analysis.combine import Launches
+from collbench.analysis.concerns import FINDING, NOTE, concerns
+from collbench.analysis.stragglers import Role, SlowLink, compared, exit_skew_s, histogram, slow_links, stragglers
 from collbench.errors import UsageError
+from collbench.peak.ceiling import Ceiling
 from collbench.results.folder import RunFolder
 from collbench.results.reader import Run, read_run
 from collbench.results.record import Row
@@ -49,7 +53,7 @@ def noisy(rng: np.random.Generator, ranks: int, samples: int = 100, sigma: float
     return np.asarray(1e-4 * np.exp(sigma * (noise[:-1] + noise[-1])))
 
 
-def test_a_slow_rank_is_named_with_its_host_its_share_and_by_how_much() -> None:
+def test_a_rank_that_ends_last_is_reported_with_its_host_its_share_and_by_how_much() -> None:
     cells = [noisy(np.random.default_rng(seed), 4) for seed in range(12)]
     for cell in cells[3:]:
         cell[3] *= 1.14
@@ -60,10 +64,83 @@ def test_a_slow_rank_is_named_with_its_host_its_share_and_by_how_much() -> None:
     share = float(np.mean([np.mean(cell.argmax(axis=0) == 3) for cell in cells[3:]]))
     assert found[0].share == pytest.approx(share)
     assert replace(found[0], share=0.62, excess=0.14).sentence() == (
-        "rank 3 (node07) was the slowest in 62 % of the samples (its share would be 25 %) in 9 of 12 cells: "
-        "its median there is 14 % above the others'"
+        "rank 3 (node07) ends last in 62 % of the samples (25 % if the ranks were alike) in 9 of 12 cells, 14 % later than the others: "
+        "it is slow, or it waits for a rank or a link that it receives from (`collbench hunt` finds out)"
     )
-    assert replace(found[0], host="").sentence().startswith("rank 3 was the slowest")
+    assert replace(found[0], host="").sentence().startswith("rank 3 ends last")
+
+
+def test_of_two_ranks_none_is_called_slow() -> None:
+    cells = [noisy(np.random.default_rng(seed), 2) for seed in range(6)]
+    for cell in cells:
+        cell[0] *= 1.29
+    for operation in ("allreduce", "alltoall"):
+        (found,) = stragglers(run_of(cells, operation=operation))
+        assert (found.role, found.other) == (Role.UNKNOWN, "rank 1 (node05)")
+        assert found.sentence().endswith(
+            "later than rank 1 (node05): either rank, or the link between them, may be slow, since each waits for the other"
+        )
+
+
+def test_a_rank_that_is_late_in_all_to_all_while_the_others_are_alike_is_slow() -> None:
+    cells = [noisy(np.random.default_rng(seed), 4) for seed in range(6)]
+    for cell in cells:
+        cell[2] *= 1.3
+    (found,) = stragglers(run_of(cells, operation="alltoall"))
+    assert (found.rank, found.role) == (2, Role.DELAYS)
+    assert found.sentence().startswith("rank 2 (node06), or a path into it, is slow: it ends last in ")
+    assert found.sentence().endswith("receives from every rank directly and the others end at the same time")
+    assert [each.role for each in stragglers(run_of(cells))] == [Role.UNKNOWN]
+
+
+def test_a_rank_that_waits_for_another_is_not_called_slow() -> None:
+    """As measured on four hosts of which the third sends at half the rate: it ends first, and the fourth last."""
+    ends = np.array([[2.45], [2.44], [1.93], [2.79]])
+    cells = [ends * noisy(np.random.default_rng(seed), 4, sigma=0.02) for seed in range(6)]
+    for operation in ("allreduce", "alltoall"):
+        assert [(each.rank, each.role) for each in stragglers(run_of(cells, operation=operation))] == [(3, Role.UNKNOWN)]
+
+
+def test_where_all_ranks_but_one_are_late_none_is_called_slow() -> None:
+    cells = [noisy(np.random.default_rng(seed), 3, samples=400) for seed in range(6)]
+    for cell in cells:
+        cell[:2] *= 1.4
+    assert all(each.role is Role.UNKNOWN for each in stragglers(run_of(cells, operation="alltoall")))
+
+
+def on_links(folder: Path, rates: list[float | None], ceiling: float) -> Run:
+    """A run on as many hosts as rates, whose ceiling is that of a link; the first rank ends last."""
+    cells = [noisy(np.random.default_rng(seed), len(rates)) for seed in range(6)]
+    for cell in cells:
+        cell[0] *= 1.3
+    run = run_of(cells, ceiling=Ceiling("network", ceiling, "NIC eth0, TCP"))
+    folder.mkdir()
+    interfaces = [{"name": "eth0", "shaped_bits_per_s": rate, "virtual": "veth"} for rate in rates]
+    (folder / "topology.json").write_text(json.dumps({"interfaces": interfaces}))
+    hosts = [place["host"] for place in HOSTS[: len(rates)]]
+    return replace(run, path=folder, info={**run.info, "hosts": hosts})
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_slower_link_explains_the_rank_that_ends_last_and_comes_first(ranks: int, tmp_path: Path) -> None:
+    run = on_links(tmp_path / "run", [1e9, 0.8e9, 1e9, 1e9][:ranks], 0.0956e9)
+    link = SlowLink("node05", "eth0", 0.8e9, 1e9)
+    assert slow_links(run) == [link]
+    assert link.sentence() == "eth0 of node05 is slower than the links of the other hosts: 0.8 Gb/s, others 1 Gb/s"
+    (found,) = stragglers(run)
+    assert (found.rank, found.role, found.link) == (0, Role.WAITS, link)
+    assert found.sentence().endswith(": eth0 of node05 explains it")
+    found_concerns = concerns([run], [Launches("run", (run,), run.rows)], [compared(run)], [])
+    of_ranks = [each for each in found_concerns if "eth0 of node05" in each.what]
+    assert [each.severity for each in of_ranks] == [FINDING, NOTE] and of_ranks[0].what == link.sentence()
+
+
+@pytest.mark.parametrize(("rates", "ceiling"), [([1e9] * 4, 0.12e9), ([1e9, None, 1e9, 1e9], 0.12e9), ([1e10, 1e9, 1e10, 1e10], 20e9)])
+def test_equal_and_unknown_links_and_those_that_set_no_ceiling_explain_nothing(
+    rates: list[float | None], ceiling: float, tmp_path: Path
+) -> None:
+    run = on_links(tmp_path / "run", rates, ceiling)
+    assert slow_links(run) == [] and [each.role for each in stragglers(run)] == [Role.UNKNOWN]
 
 
 def test_several_slow_ranks_come_worst_first() -> None:

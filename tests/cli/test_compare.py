@@ -22,8 +22,8 @@ def runs(tmp_path: Path) -> Path:
 def test_slower_is_no_failure(runs: Path) -> None:
     done = run(runs, "compare", "a", "b")
     assert (done.returncode, done.stderr) == (0, "")
-    assert "2.000× slower [1.972, 2.028]" in done.stdout
-    assert json.loads(run_here(runs, "compare", "a", "b", "--format", "json").stdout)["cells"][0]["b_is"] == "slower"
+    assert "slower 2.00× (1.97–2.03×)" in done.stdout
+    assert json.loads(run_here(runs, "compare", "a", "b", "--format", "json").stdout)["cells"][0]["outcome"] == "slower"
 
 
 @pytest.mark.parametrize(
@@ -32,6 +32,8 @@ def test_slower_is_no_failure(runs: Path) -> None:
         ("a", "the following arguments are required: B"),
         ("a a", "a and a are the same folder: name two"),
         ("a nowhere", "nowhere is not a run folder"),
+        ("a b --margin 0", "--margin '0': not a valid percentage (use a number above 0 and below 100, such as 5)"),
+        ("a b --margin some", "--margin 'some': not a valid percentage"),
     ],
 )
 def test_bad_input(words: str, told: str, runs: Path) -> None:

@@ -76,8 +76,10 @@ def test_the_gates_whole_way(good: Path) -> None:
     assert (done.returncode, done.stdout.splitlines()[0]) == (0, "passed")
     first = gate(good, "--confirm-suite", "confirm.toml", night(good, "slow-1", 1.1))
     assert first.returncode == 3
-    assert [line for line in first.stdout.splitlines() if not line.startswith("points at")][:4] == [
+    assert [line for line in first.stdout.splitlines() if not line.startswith("points at")][:5] == [
         "no verdict: 1 suspected",
+        "cells: 0 slower, 0 faster, 1 no change (limit inside ±5 %), 1 inconclusive; "
+        "groups: 0 slower, 0 faster, 1 no change, 1 inconclusive",
         "  suspected: 1; measure those again in 2 fresh allocations, and judge all together",
         "what takes longer, by allocation, and how much may be by chance; the surest and worst first:",
         "  suspected  allreduce 64 MiB nccl  +10.0 %, by chance up to +2.0 %",
@@ -93,6 +95,7 @@ def test_the_gates_whole_way(good: Path) -> None:
     verdict = json.loads((good / "verdict.json").read_text())
     assert (verdict["schema"], verdict["result"], verdict["exit_code"]) == (1, "regression", 1)
     assert verdict["suspicions"][0]["cell"]["size_bytes"] == 64 << 20
+    assert verdict["outcomes"] == {"slower": 1, "inconclusive": 0, "no change": 1, "faster": 0}
 
 
 def test_what_the_judge_says_fits_the_schema_and_is_shown_once_more(good: Path, tmp_path: Path) -> None:

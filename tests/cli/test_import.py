@@ -10,6 +10,7 @@ import pytest
 
 from collbench.analysis.combine import together
 from collbench.analysis.compare import compare
+from collbench.analysis.outcome import Doubt, Outcome
 from collbench.cli import import_
 from collbench.cli.parser import Parser
 from collbench.errors import UsageError
@@ -110,7 +111,7 @@ def test_imported_runs_are_reported_and_compared_without_an_interval(tmp_path: P
     assert "imported: read from what another tool printed" in printed.getvalue()
     cell = compare(tmp_path / "a", tmp_path / "b").cells[0]
     assert cell.time is not None
-    assert (cell.b_is, round(cell.time.value, 3)) == ("unknown", 1.096)
+    assert (cell.outcome, cell.doubt, round(cell.time.value, 3)) == (Outcome.INCONCLUSIVE, Doubt.ONE_RUN_EACH, 1.096)
 
 
 def test_stdin_is_a_file_without_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from collbench.analysis.ceilings import LinkCeiling
 from collbench.analysis.cells import cell_of
 from collbench.errors import UsageError
 from collbench.gate.allocation import Allocation, Cell, Measured, Shown
@@ -35,6 +36,16 @@ def allocation(
 def states(asked: str, *percents: float | None, **changes: Any) -> list[str]:
     candidate = [allocation(f"night-{number}", {cell(): percent}, **changes) for number, percent in enumerate(percents)]
     return [each.state for each in floor_states([read_floor(asked)], candidate)]
+
+
+def test_a_slower_link_does_not_excuse() -> None:
+    candidate = [allocation(f"night-{number}", {cell(): 95.0}) for number in range(3)]
+    floor = read_floor("ring:80@64M-")
+    was = LinkCeiling("allreduce", "mpi", "all", 4, 1, None, "ring", 2 * (NIC.bytes_per_s or 0), "NIC 8×100 Gb/s")
+    assert floor_states([floor], candidate) == []
+    (state,) = floor_states([floor], candidate, before=[was])
+    assert (state.state, state.percents, state.limited_by) == ("confirmed", (47.5,) * 3, "NIC 8×100 Gb/s, the baseline's ceiling")
+    assert floor_states([floor], candidate, before=[was._replace(bytes_per_s=1.0)]) == []
 
 
 def test_a_floor_says_model_percent_sizes_and_where_it_is_asked() -> None:

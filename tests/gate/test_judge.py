@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
 import pytest
 
+from collbench.analysis.ceilings import CeilingChange, LinkCeiling
+from collbench.analysis.outcome import Outcome
 from collbench.gate.allocation import Measured, Shown
 from collbench.gate.baseline import Baseline
 from collbench.gate.changes import Expected
 from collbench.gate.floors import read_floor
+from collbench.gate.verdict import PASSED, from_json
 from tests.gate.judging import BASE, FACTS, SIZES, allocation, cell, judged, slow
 from tests.results.rows import NIC
 
@@ -213,3 +217,25 @@ class TestFloors:
         shown = {cell(64 << 20): self.BELOW._replace(percents=(71.0, 71.0, 85.0, 85.0, 85.0), percent=85.0)}
         flipped = allocation("new", canary_s=(6e-8, 6e-8, 6e-8, 26e-8, 26e-8), shown=shown)
         assert judged(flipped, asked=(read_floor("ring:80@64M"),)).floors[0].percents == (71.0,)
+
+
+def test_a_ceiling_that_fell_is_reported_and_floors_use_the_one_from_before() -> None:
+    was = LinkCeiling("allreduce", "nccl", "all", 4, 1, None, "ring", 50e9, "NIC 4×100 Gb/s")
+    now = was._replace(bytes_per_s=25e9, limited_by="NIC 2×100 Gb/s")
+    base = Baseline(Path("base"), [allocation(f"good-{number}", launches=3, ceilings=(was,)) for number in range(6)])
+    given = judged(allocation("night", ceilings=(now,)), baseline=base)
+    assert given.result == PASSED
+    assert given.ceilings == (CeilingChange("allreduce", "nccl", "ring", 50e9, 25e9, "NIC 4×100 Gb/s", "NIC 2×100 Gb/s"),)
+    assert judged(allocation("night", ceilings=(was,)), baseline=base).ceilings == ()
+    assert from_json(json.loads(json.dumps(given.as_json()))) == given
+
+
+def test_the_four_outcomes_of_cells_are_counted() -> None:
+    assert judged(allocation("night")).outcomes == {Outcome.SLOWER: 0, Outcome.INCONCLUSIVE: 0, Outcome.NO_CHANGE: 5, Outcome.FASTER: 0}
+    suspected = judged(slow("night"))
+    assert suspected.outcomes[Outcome.INCONCLUSIVE] == 1 and suspected.outcomes[Outcome.SLOWER] == 0
+    of_group = judged(allocation("night", dict.fromkeys(SIZES[2:], 1.015)))
+    assert (of_group.suspicions[0].kind, of_group.outcomes[Outcome.NO_CHANGE]) == ("group", 2)
+    confirmed = judged(*(slow(f"night-{number}") for number in range(3)))
+    assert confirmed.outcomes[Outcome.SLOWER] == 1
+    assert judged(slow("night", 0.5)).outcomes[Outcome.FASTER] == 1

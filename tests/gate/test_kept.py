@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from collbench.analysis.ceilings import LinkCeiling
 from collbench.errors import UsageError
 from collbench.gate import kept
 from collbench.gate.baseline import Baseline, add_all, load
@@ -54,6 +55,15 @@ class TestWithoutLinks:
         assert not list(tmp_path.iterdir())
 
 
+def test_ceilings_are_kept_and_a_file_without_them_is_read(tmp_path: Path) -> None:
+    was = LinkCeiling("allreduce", "mpi", "all", 2, 2, None, "ring", 1e9, "NIC eth0 10 Gb/s")
+    add_all(tmp_path, [allocation("good-0", ceilings=(was,))])
+    assert load(tmp_path).allocations[0].ceilings == (was,)
+    file = tmp_path / FILE
+    file.write_text(file.read_text().replace('"ceilings":', '"unknown":').replace('"ceilings" :', '"unknown":'))
+    assert load(tmp_path).allocations[0].ceilings == ()
+
+
 def test_a_link_whose_answer_got_lost_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.link
 
@@ -83,6 +93,8 @@ def test_a_filesystem_that_is_read_only_is_named(tmp_path: Path, monkeypatch: py
         ({"facts": {"software": {"mpi": "\ud800"}}}, "surrogates not allowed"),
         ({"imported": "yes"}, "'imported' in its first line is 'yes'"),
         ({"canary_s": [float("nan")] * 3}, "NaN is no number"),
+        ({"ceilings": [["allreduce", "mpi"]]}, "'ceilings' in its first line"),
+        ({"ceilings": [["allreduce", "mpi", "all", 2, 2, None, "ring", "fast", "NIC"]]}, "'ceilings' in its first line"),
     ],
 )
 def test_a_head_that_no_allocation_has_is_named(tmp_path: Path, changes: dict[str, Any], told: str) -> None:

@@ -17,9 +17,10 @@ BASE = Baseline(Path("base"), upgraded(12, 6, by=1.1))
 def test_what_moved_and_what_else_changed() -> None:
     told = [line.text for line in lines(between_allocations(BASE, "night-6", "night-7"), "table")]
     assert told[:3] == [
-        "night-6: 2026-11-06 on node1, node2", "night-7: 2026-11-07 on node1, node2", "4 of 14 cells moved further than chance explains",
+        "night-6: 2026-11-06 on node1, node2", "night-7: 2026-11-07 on node1, node2",
+        "14 cells: 4 slower, 0 faster, 10 no change (limit inside ±5 %), 0 inconclusive",
     ]  # fmt: skip
-    moved = [re.fullmatch(r"  slower: (.*): time × 1\.\d{3}; by chance up to × 1\.0\d\d", line) for line in told[3:8]]
+    moved = [re.fullmatch(r"  slower: (.*): \+\d+\.\d % time; noise limit \+\d\.\d %", line) for line in told[3:8]]
     assert {each[1] for each in moved if each} == {
         "allreduce on mpi, large messages",
         *(f"allreduce {size} MiB mpi" for size in (2, 16, 64, 256)),
@@ -32,7 +33,7 @@ def test_what_moved_and_what_else_changed() -> None:
 
 def test_faster_has_a_limit_below_one() -> None:
     told = [line.text for line in lines(between_allocations(BASE, "night-7", "night-6"), "table")]
-    assert re.fullmatch(r"  faster: .*: time × 0\.\d{3}; by chance up to × 0\.9\d\d", told[3])
+    assert re.fullmatch(r"  faster: .*: -\d+\.\d % time; noise limit -\d\.\d %", told[3])
 
 
 def test_nothing_known_and_cells_of_one_side() -> None:
@@ -41,7 +42,7 @@ def test_nothing_known_and_cells_of_one_side() -> None:
     moves = between_baselines(Baseline(Path("a"), [first]), Baseline(Path("b"), [second]))
     told = [line.text for line in lines(moves, "table")]
     assert told[2:] == [
-        "not known whether any of 13 cells moved further than chance explains",
+        "13 cells: 0 slower, 0 faster, 0 no change (limit inside ±5 %), 13 inconclusive",
         "of 13 cells nothing is known of chance: too few allocations measured them",
         "only in a: allreduce 8 B mpi", "nothing else that is recorded changed",
     ]  # fmt: skip
@@ -52,5 +53,6 @@ def test_json_is_one_object() -> None:
     told = json.loads(line.text)
     assert (told["old"], told["new"], told["allocations"][0][-1]) == ("a", "b", "night-6")
     slow = next(each for each in told["moved"] if each["name"] == "allreduce 64 MiB mpi")
+    assert told["summary"] == {"slower": 4, "inconclusive": 0, "no_change": 10, "faster": 0} and slow["outcome"] == "slower"
     assert slow["beyond"] and round(slow["factor"], 1) == 1.1 and slow["cell"]["size_bytes"] == 64 << 20
     assert told["changes"] == [{"kind": "software", "what": "mpi version", "a": "4.3", "b": "5.0"}]

@@ -65,11 +65,11 @@ def test_for_people(format: str, golden: str, both: tuple[Path, Path]) -> None:
 
 def test_each_word(both: tuple[Path, Path]) -> None:
     lines = {tuple(line.split()[1:3]): line for line in printed(*both)[0].splitlines() if line.startswith("allreduce")}
-    assert "1.300× slower [1.297, 1.303]" in lines["64", "MiB"]
-    assert lines["64", "MiB"].split()[6:10] == ["2405", "3126", "1.300", "0.769"]
-    assert "1.300× slower" in lines["8", "B"] and "machine_state_differs (canary 65 → 85 ns)" in lines["8", "B"]
-    assert "same within 0.2 % [0.998, 1.002]" in lines["1", "KiB"]
-    assert "1.300× faster [1.297, 1.303]" in lines["2", "KiB"]
+    assert "slower +30.0 % (+29.7 to +30.3 %)" in lines["64", "MiB"]
+    assert lines["64", "MiB"].split()[6:10] == ["2405", "3126", "-23.1", "%"]
+    assert "slower +30.0 %" in lines["8", "B"] and "machine_state_differs (state probe 65 → 85 ns)" in lines["8", "B"]
+    assert "no change +0.0 % (-0.2 to +0.2 %), inside ±5 %" in lines["1", "KiB"]
+    assert "faster -23.1 % (-23.3 to -22.9 %)" in lines["2", "KiB"]
     assert "n/a (no bfloat16) in A" in lines["16", "B"]
     assert "WRONG 35 in B, simulated in B" in lines["4", "KiB"]
 
@@ -77,7 +77,7 @@ def test_each_word(both: tuple[Path, Path]) -> None:
 def test_one_launch_each_says_that_another_may_differ(tmp_path: Path) -> None:
     a, b = side(tmp_path / "a", 1.0, 1, []), side(tmp_path / "b", 1.0, 1, [])
     out, _ = printed(a, b)
-    assert "intervals: within one launch each: another launch may differ by more" in out
+    assert "intervals: within one launch each, so another launch may differ by more" in out
     assert "what else differs: nothing that the runs recorded" in out
 
 
@@ -86,17 +86,22 @@ def test_intervals_without_worth_are_not_dressed_up(tmp_path: Path) -> None:
     a = store(tmp_path / "a", [make_row(8, time_s=wide, flags=("drift",)), make_row(16, time_s=few)])
     b = store(tmp_path / "b", [make_row(8, time_s=wide), make_row(16, time_s=few)])
     out, _ = printed(a, b)
-    assert "  ? same within a factor of 26" in out and "\n?: a flag on the line says why" in out and "drift in A" in out
-    assert "  unknown (no interval)" in out
+    assert "  ? inconclusive 1.0× (0.039–26×), wider than ±5 %" in out and "\n?: unreliable" in out and "drift in A" in out
+    assert "  inconclusive +0.0 % (one run each, no interval)" in out
 
 
 def test_json(both: tuple[Path, Path]) -> None:
     found = json.loads(printed(*both, "json")[0])
-    assert (found["schema"], found["a"], found["b"]) == (1, {"name": "before", "launches": 5}, {"name": "after", "launches": 5})
+    assert (found["schema"], found["a"], found["b"]) == (2, {"name": "before", "launches": 5}, {"name": "after", "launches": 5})
     cells = {(cell["size_bytes"], cell["in_place"]): cell for cell in found["cells"]}
-    assert {key: cell["b_is"] for key, cell in cells.items()} == {
-        (8, False): "slower", (16, False): "n/a", (1024, False): "same", (2048, False): "faster", (4096, False): "same",
+    assert {key: cell["outcome"] for key, cell in cells.items()} == {
+        (8, False): "slower", (16, False): "n/a", (1024, False): "no change", (2048, False): "faster", (4096, False): "no change",
         (64 << 20, False): "slower", (32, True): "only in A", (64, False): "only in B",
+    }  # fmt: skip
+    assert found["margin"] == 0.05
+    assert found["summary"] == {
+        "slower": 2, "inconclusive": 0, "no_change": 1, "faster": 1, "one_run_each": 0, "not_available": 1, "wrong_data": 1,
+        "only_a": 1, "only_b": 1,
     }  # fmt: skip
     first = cells[8, False]
     assert first["time_ratio"]["value"] == pytest.approx(1.3) and first["time_ratio"]["low"] < 1.3 < first["time_ratio"]["high"]
@@ -114,9 +119,9 @@ def test_csv(both: tuple[Path, Path]) -> None:
     rows = list(csv.DictReader(io.StringIO(printed(*both, "csv")[0], newline="")))
     assert len(rows) == 8
     first = next(row for row in rows if row["size_bytes"] == "8")
-    assert (first["size_bytes"], first["b_is"], first["a_launches"], first["b_flags"]) == ("8", "slower", "5", "")
+    assert (first["size_bytes"], first["outcome"], first["a_launches"], first["b_flags"]) == ("8", "slower", "5", "")
     assert float(first["time_ratio_value"]) == pytest.approx(1.3)
-    assert rows[-2]["b_is"] == "only in A" and rows[-2]["b_p50_s"] == ""
+    assert rows[-2]["outcome"] == "only in A" and rows[-2]["b_p50_s"] == ""
 
 
 def test_formulas_are_defused(tmp_path: Path) -> None:

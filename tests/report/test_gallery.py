@@ -76,10 +76,15 @@ def test_the_picture_is_small() -> None:
     [
         ("sick-host", ["cb1h2 sends and receives at 50 % of what the others do"]),
         ("published-8xa100", ["of 300 GB/s", "nccl_allreduce.log", "imported"]),
-        ("regression", ["after", "before", "slower", "NIC eth0 0.8 Gb/s"]),
+        ("regression", ["eth0 of cb1h2: 1 → 0.8 Gb/s", "7 slower", "1 inconclusive", "NIC eth0 0.8 Gb/s", "0.120 GB/s (80 %)"]),
         ("two-hosts", ["NIC eth0 1 Gb/s", "2 hosts: cb1h1, cb1h2", "alltoall"]),
     ],
 )
 def test_a_page_answers_what_it_was_made_for(name: str, words: list[str]) -> None:
     text = (GALLERY / f"{name}.html").read_text(encoding="utf-8")
     assert [word for word in words if word not in text] == []
+
+
+def test_the_page_of_a_slower_link_calls_no_rank_slow_and_no_wide_interval_the_same() -> None:
+    text = (GALLERY / "regression.html").read_text(encoding="utf-8")
+    assert not re.search(r"rank \d+( \([^)]*\))?(, or a path into it,)? is slow|same within|of 0\.0956 GB/s", text)

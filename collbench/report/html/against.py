@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
-from collbench.analysis.compare import (
-    FASTER,
-    NOT_AVAILABLE,
-    SAME,
-    SLOWER,
-    UNKNOWN,
-    CellRatio,
-    Comparison,
-    why_nothing_in_common,
-    worst_first,
-)
+from collbench.analysis.compare import CellRatio, Comparison, largest_first, why_nothing_in_common, worst_first
+from collbench.analysis.outcome import Outcome
 from collbench.report.columns import NOTHING, Column, shown_columns, times
-from collbench.report.compare import b_is, foot, ratio_doubtful, remarks, side_title
+from collbench.report.compare import foot, ratio_doubtful, remarks, side_title
 from collbench.report.headlines import short
 from collbench.report.html.chart import Chart, Section, Table
 from collbench.report.html.forest import MOST_LINES, Interval, forest
 from collbench.report.html.material import Material
+from collbench.report.outcome_text import describe, describe_comparison
 from collbench.report.plan import PlanSummary
 
 _MOST_ROWS = 400
@@ -34,49 +25,39 @@ _MADE = (
 
 
 def section(material: Material) -> Section | None:
-    """A forest plot and a table for every candidate; None for a single run."""
-    if len(material.tables) < 2:
-        return None
-    baseline, *candidates = material.tables
+    """Return a forest plot and a table for every candidate; None where nothing is compared."""
     found = material.comparisons
-    texts = [
-        f"Baseline (A): {short(side_title(baseline))}, the run that was named first; each of the others is a candidate (B).",
-        *map(sentence, found),
-    ]
-    if len(candidates) > len(found):
-        texts.append(f"{len(candidates) - len(found)} more runs are not compared here: `collbench compare` sets any two side by side.")
+    if not found:
+        return None
+    if material.verdict is None:
+        first = f"Baseline (A): {short(side_title(found[0].a))}, the run that was named first; each of the others is a candidate (B)."
+    else:
+        first = "Baseline (A): the old stack; candidate (B): the new one."
+    texts = [first, *map(sentence, found)]
+    more = len(material.tables) - 1 - len(found)
+    if more > 0 and material.verdict is None:
+        texts.append(f"{more} more runs are not compared here: `collbench compare` compares any two.")
     drawn = [each for each in found if any(cell.time for cell in each.cells)]
-    tables = [(_title(each), _table(worst_first(each.cells), _columns(each))) for each in found if each.cells and each not in drawn]
+    tables = [(_title(each), _table(ordered(each), _columns(each))) for each in found if each.cells and each not in drawn]
     return Section("against", "Against the baseline", texts, tables, [_chart(number, each) for number, each in enumerate(drawn)])
 
 
-def counts(found: Comparison) -> str:
-    """ "3 cells slower, 1 unknown (no interval), 20 the same, 2 faster"."""
-    wrong = sum(cell.wrong for cell in found.cells)
-    number = Counter(cell.b_is for cell in found.cells if not cell.wrong)
-    words = {SLOWER: "slower", UNKNOWN: "unknown (no interval)", SAME: "the same", FASTER: "faster", NOT_AVAILABLE: "n/a in one of them"}
-    told = [f"{number[each]} {word}" for each, word in words.items() if number[each]]
-    first, *others = [*([f"{wrong} with wrong data"] if wrong else []), *told]
-    return ", ".join([_cells(first), *others])
-
-
-def _cells(text: str) -> str:
-    """The first count says what is counted."""
-    number, _, rest = text.partition(" ")
-    return f"{number} cell{'' if number == '1' else 's'} {rest}"
-
-
 def sentence(found: Comparison) -> str:
-    """ "after (3 launches): 3 cells slower, 9 the same."."""
+    """Return "after (3 launches): 12 cells: 3 slower (+4.0 to +12.0 %), 0 faster, 9 no change (±5 %), 0 inconclusive."."""
     name = short(side_title(found.b))
     if not found.cells:
         return short(f"{name} has no cell in common with it: {why_nothing_in_common(found)}.", 600)
     only = [f"{len(rows)} only in the {where}" for rows, where in ((found.only_a, "baseline"), (found.only_b, "candidate")) if rows]
-    return f"{name}: {', '.join([counts(found), *only])}."
+    return f"{name}: {', '.join([describe_comparison(found), *only])}."
+
+
+def ordered(found: Comparison) -> list[CellRatio]:
+    """Return the cells, the worst first; of single runs without intervals the largest change first."""
+    return largest_first(found.cells) if found.without_intervals else worst_first(found.cells)
 
 
 def _chart(number: int, found: Comparison) -> Chart:
-    cells, columns = worst_first(found.cells), _columns(found)
+    cells, columns = ordered(found), _columns(found)
     drawn = [cell for cell in cells if cell.time is not None][:MOST_LINES]
     key, title = f"against-{number}", _title(found)
     drawing, spots = forest([_interval(cell, columns) for cell in drawn], key, title)
@@ -96,19 +77,20 @@ def _columns(found: Comparison) -> list[Column]:
 
 
 def _interval(cell: CellRatio, columns: Sequence[Column]) -> Interval:
-    ratio = cell.time
-    assert ratio is not None
+    ratio, outcome = cell.time, cell.outcome
+    assert ratio is not None and outcome is not None
     name = " ".join(text for column in columns if (text := short(column.text(cell.a), 40)) != NOTHING)
     both = f"baseline {times(cell.a)} µs, candidate {times(cell.b)} µs"
     told = "\n".join(text for text in (name, _words(cell), both, short(remarks(cell), 200)) if text)
-    return Interval(name, ratio.value, ratio.low, ratio.high, _words(cell), told, cell.b_is, ratio_doubtful(cell) or cell.wrong)
+    return Interval(name, ratio.value, ratio.low, ratio.high, _words(cell), told, outcome, ratio_doubtful(cell) or cell.wrong)
 
 
 def _says(found: Comparison, cells: Sequence[CellRatio], drawn: Sequence[CellRatio]) -> str:
-    """What one should see, and what is not drawn."""
-    texts = [f"{counts(found)}. To the right of 1: the candidate takes longer."]
+    """Return the summary, how to read the plot, and what is not drawn."""
+    texts = [f"{describe_comparison(found)}. To the right of 1: the candidate takes longer."]
     if len(drawn) < len(cells):
-        texts.append(f"Drawn are {len(drawn)} of {len(cells)} cells, the worst first.")
+        first = "the largest change" if found.without_intervals else "the worst"
+        texts.append(f"Drawn are {len(drawn)} of {len(cells)} cells, {first} first.")
     if len(cells) > _MOST_ROWS:
         texts.append(f"The table has the worst {_MOST_ROWS}; `collbench compare … --format csv` has all.")
     return " ".join(texts)
@@ -121,7 +103,7 @@ def _notes(found: Comparison) -> list[str]:
 
 def _table(cells: Sequence[CellRatio], columns: Sequence[Column]) -> Table:
     shown = cells[:_MOST_ROWS]
-    head = [*(column.title for column in columns), "baseline µs", "candidate µs", "candidate is", "busbw ratio", "flags"]
+    head = [*(column.title for column in columns), "baseline µs", "candidate µs", "outcome", "busbw ratio", "flags"]
     rows = [_record(cell, columns) for cell in shown]
     right = {place for place, column in enumerate(columns) if column.right} | {len(columns), len(columns) + 1, len(columns) + 3}
     return Table(head, rows, frozenset(right), {place: mark for place, cell in enumerate(shown) if (mark := _mark(cell))})
@@ -133,7 +115,7 @@ def _record(cell: CellRatio, columns: Sequence[Column]) -> list[str]:
 
 
 def _words(cell: CellRatio) -> str:
-    return f"{'? ' if ratio_doubtful(cell) else ''}{b_is(cell)}"
+    return f"{'? ' if ratio_doubtful(cell) else ''}{describe(cell)}"
 
 
 def _bandwidth(cell: CellRatio) -> str:
@@ -143,4 +125,4 @@ def _bandwidth(cell: CellRatio) -> str:
 def _mark(cell: CellRatio) -> str:
     if cell.wrong:
         return "wrong"
-    return "na" if cell.b_is == NOT_AVAILABLE else "doubtful" if ratio_doubtful(cell) or cell.b_is == UNKNOWN else ""
+    return "na" if cell.outcome is None else "doubtful" if ratio_doubtful(cell) or cell.outcome is Outcome.INCONCLUSIVE else ""

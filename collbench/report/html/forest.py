@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import log2
 from typing import TYPE_CHECKING
 
+from collbench.analysis.outcome import Outcome
 from collbench.report.html.chart import Spot
 from collbench.report.html.drawing.draw import BAD, INK, PAPER, SOFT, panel, series_color, spots, svg_of
 from collbench.report.html.drawing.ratio_axis import ticks_within
@@ -18,7 +19,7 @@ MOST_LINES = 40
 _WIDTH, _LINE = 900, 19  # pixels
 _MARGINS = (290, 276, 14, 44)
 _LONGEST_NAME, _LONGEST_WORDS = 46, 50
-_MOST = 5.0  # powers of two to either side; what is further away stands at the edge
+_MOST = 5.0  # powers of two to either side; what is further away is drawn at the edge
 _LEAST = 0.06  # powers of two, 4 %: so that equal runs look equal
 _TICKS = (1, 2, 0.5, 1.5, 0.7, 4, 0.25, 1.2, 0.8, 1.1, 0.9, 1.05, 0.95, 1.02, 0.98, 8, 0.125, 16, 0.0625, 32, 0.03125)
 
@@ -28,8 +29,8 @@ class Interval:
     """A line of the plot.
 
     value, low, high  the ratio with its interval; None: it has none
-    words             what stands at its right; `told` is what hovering tells
-    b_is              one of the words of `analysis.compare`: which marker
+    words             the text at its right; `told` is the text of its tooltip
+    outcome           which marker and colour
     doubtful          drawn hollow
     """
 
@@ -39,7 +40,7 @@ class Interval:
     high: float | None
     words: str
     told: str
-    b_is: str
+    outcome: Outcome
     doubtful: bool
 
 
@@ -55,7 +56,7 @@ def forest(lines: Sequence[Interval], key: str, title: str) -> tuple[str, list[S
 
 
 def _level(ratio: float) -> float:
-    """Where a ratio stands: half and double are equally far from 1."""
+    """Return the position of a ratio: half and double are equally far from 1."""
     return max(-_MOST, min(_MOST, log2(ratio)))
 
 
@@ -74,8 +75,8 @@ def _axis(axes: Axes, lines: Sequence[Interval]) -> None:
 
 def _draw(axes: Axes, place: int, each: Interval) -> None:
     """An interval as a bar, its value as a marker that points to the side on which it lies; hollow where it is doubtful."""
-    color = {"slower": BAD, "faster": series_color(0)}.get(each.b_is, SOFT)
-    marker = {"slower": ">", "faster": "<", "same": "o"}.get(each.b_is, "D")
+    color = {Outcome.SLOWER: BAD, Outcome.FASTER: series_color(0)}.get(each.outcome, SOFT)
+    marker = {Outcome.SLOWER: ">", Outcome.FASTER: "<", Outcome.NO_CHANGE: "o"}.get(each.outcome, "D")
     if each.low is not None and each.high is not None:
         axes.plot([_level(each.low), _level(each.high)], [place, place], color=color, linewidth=2, solid_capstyle="butt")
     hollow = each.doubtful or each.low is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from collbench.gate.verdict import ACCEPTED, CLEARED, CONFIRMED, PASSED, FloorState, GroupState, Suspicion, Verdict
+from collbench.report.columns import NOTHING
 from collbench.report.headlines import short
 from collbench.report.html.chart import Chart, Section, Table
 from collbench.report.html.gate_chart import MOST_LINES, Judged, drawn
@@ -12,6 +13,8 @@ from collbench.report.html.material import Material
 from collbench.report.verdict.words import (
     announced,
     cleared,
+    describe_outcomes,
+    fallen,
     headline,
     judged,
     name_of,
@@ -39,7 +42,15 @@ def section(material: Material) -> Section | None:
     if verdict is None:
         return None
     cause = [f"It points at {short(verdict.cause.sentence)}."] if verdict.cause is not None else []
-    texts = [f"{headline(verdict)}.", *cause, *(f"{text}." for text in sentences(verdict.reasons, _MOST_SENTENCES)), f"{judged(verdict)}."]
+    outcomes = [f"{text}." for text in [describe_outcomes(verdict)] if text]
+    texts = [
+        f"{headline(verdict)}.",
+        *outcomes,
+        *(f"{text}." for text in fallen(verdict)[:_MOST_SENTENCES]),
+        *cause,
+        *(f"{text}." for text in sentences(verdict.reasons, _MOST_SENTENCES)),
+        f"{judged(verdict)}.",
+    ]
     notes = [f"Note: {text}." for text in sentences(verdict.notes, _MOST_SENTENCES)]
     slower, again = [each for each in open_ones(verdict) if isinstance(each, Suspicion)], cleared(verdict)
     floors = sorted(verdict.floors, key=lambda each: (each.state == CLEARED, each.state != CONFIRMED))
@@ -85,9 +96,10 @@ def _chart(key: str, title: str, lines: Sequence[Judged], table: Table) -> Chart
     if not shown:
         return None
     drawing, spots = drawn(shown, key, title)
-    over = sum(each.over for each in shown)
+    always, first = sum(each.always_over for each in shown), sum(each.over for each in shown)
     cut = f" Drawn are {len(shown)} of {len(lines)}." if len(shown) < len(lines) else ""
-    says = f"{over} of {len(shown)} exceed their limit, the upright mark, in the first allocation, the largest point.{cut}"
+    again = f"; {first - always} only in the first one, the largest point" if first > always else ""
+    says = f"{always} of {len(shown)} exceed their limit, the upright mark, in every allocation{again}.{cut}"
     return Chart(key, title, says, _MADE, drawing, table, spots, wide=True)
 
 
@@ -104,8 +116,8 @@ def _of_cell(each: Suspicion) -> Judged:
 
 def _group_table(groups: Sequence[GroupState]) -> Table:
     shown = worst_groups(groups)[:_MOST_FOLDED]
-    rows = [[short(each.state, 20), name_of(each), str(each.cells), of_group(each)] for each in shown]
-    return Table(["state", "group", "cells", "by allocation"], rows, frozenset({2}), _marks([each.state for each in shown]))
+    rows = [[short(each.state, 20), each.outcome or NOTHING, name_of(each), str(each.cells), of_group(each)] for each in shown]
+    return Table(["state", "outcome", "group", "cells", "by allocation"], rows, frozenset({3}), _marks([each.state for each in shown]))
 
 
 def _marks(states: Sequence[str]) -> dict[int, str]:

@@ -44,6 +44,11 @@ class Judged:
         """Whether it exceeds its limit there."""
         return self.first is not None and self.limit is not None and self.first > self.limit
 
+    @property
+    def always_over(self) -> bool:
+        """Whether it exceeds its limit in every allocation that measured it."""
+        return self.over and all(factor > self.limit for factor in self.factors if factor is not None and self.limit is not None)
+
 
 def drawn(lines: Sequence[Judged], key: str, title: str) -> tuple[str, list[Spot]]:
     """The drawing of one line or more, each with a first factor, and its spots."""

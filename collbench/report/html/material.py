@@ -14,7 +14,8 @@ from collbench.report.plan import in_print_order
 from collbench.results.reader import Run
 from collbench.results.record import Row
 
-if TYPE_CHECKING:  # they import numpy or many rooms, which a page without such runs does not need
+if TYPE_CHECKING:  # they import numpy or many packages, which a page without such runs does not need
+    from collbench.analysis.ceilings import Fallen
     from collbench.analysis.combine import Launches
     from collbench.analysis.compare import Comparison
     from collbench.analysis.concerns import Concern
@@ -88,10 +89,30 @@ class Material:
 
     @cached_property
     def comparisons(self) -> list[Comparison]:
-        """Each of `tables` but the first one set against that; of many the first 8."""
+        """Return each of `tables` but the first one compared with that; of many the first 8.
+
+        On the page of a gate the tables are candidates, which are compared with the baseline alone: not with one another. Of paired
+        stacks the first half of the tables is the old stack, and each is the baseline of its counterpart.
+        """
         from collbench.analysis.compare import set_against
 
-        return [set_against(self.tables[0], candidate) for candidate in self.tables[1 : 1 + MOST_CANDIDATES]]
+        return [set_against(baseline, candidate) for baseline, candidate in self._compared_tables[:MOST_CANDIDATES]]
+
+    @property
+    def _compared_tables(self) -> list[tuple[Launches, Launches]]:
+        if self.verdict is None:
+            return [(self.tables[0], candidate) for candidate in self.tables[1:]]
+        half, odd = divmod(len(self.tables), 2)
+        return [] if self.verdict.mode == "baseline" or odd else list(zip(self.tables[:half], self.tables[half:], strict=True))
+
+    @property
+    def _fallen(self) -> list[tuple[str, Fallen]]:
+        """Return by candidate what is lower than in its baseline."""
+        from collbench.analysis.ceilings import Fallen
+
+        if self.verdict is not None and self.verdict.ceilings:
+            return [(", ".join(self.verdict.candidates), Fallen((), self.verdict.ceilings, True))]
+        return [(found.b.name, found.fallen) for found in self.comparisons]
 
     @cached_property
     def concerns(self) -> list[Concern]:
@@ -100,16 +121,28 @@ class Material:
 
         unread = (warning for _, stored in self.pairs for warning in stored.warnings)
         ordered = [replace(table, rows=self.rows(table)) for table in self.tables]
-        return concerns(self.runs, ordered, self.compared, self.effects, [*self.warnings, *self.apart, *unread])
+        return concerns(self.runs, ordered, self.compared, self.effects, [*self.warnings, *self.apart, *unread], fallen=self._fallen)
 
     def rows(self, table: Launches) -> list[Row]:
-        """The table's rows, ascending in size."""
+        """Return the table's rows, ascending in size; where a ceiling fell since the first table, with that of the first one."""
         return self._in_order.get(id(table)) or in_print_order(table.rows)
 
     @cached_property
     def _in_order(self) -> dict[int, list[Row]]:
         """Sorted once for all sections: a thousand rows take a while."""
-        return {id(table): in_print_order(table.rows) for table in self.tables}
+        return {id(table): in_print_order(self._on_the_baseline(table)) for table in self.tables}
+
+    def _on_the_baseline(self, table: Launches) -> list[Row]:
+        """Return the rows with the baseline's ceilings where their own fell, so that percentages do not hide the loss."""
+        from collbench.analysis.ceilings import fallen_ceilings, link_ceilings, share_hosts, with_ceilings_before
+
+        if self.verdict is not None:
+            return with_ceilings_before(self.verdict.ceilings, "the baseline", table.rows)
+        baseline = self.tables[0]
+        if table is baseline or not share_hosts(baseline.runs[0], table.runs[0]):
+            return table.rows
+        changes = fallen_ceilings(link_ceilings(baseline.rows), link_ceilings(table.rows))
+        return with_ceilings_before(changes, baseline.name, table.rows)
 
     @cached_property
     def _together(self) -> tuple[list[Launches], list[str]]:

@@ -117,7 +117,7 @@ def _ratio(base: Row, row: Row) -> CellRatio:
 
     a, b = _launches(base), _launches(row)
     if min(len(a), len(b)) > 1:
-        return CellRatio(base, row, ratio_of_launches(a, b), True, (None, None))
+        return CellRatio(base, row, ratio_of_launches(a, b), True, (None, None), (len(a), len(b)))
     return CellRatio(base, row, ratio_of_medians(median_of(base), median_of(row)), False, (None, None))
 
 
@@ -142,14 +142,10 @@ def _state(pair: Pair) -> str:
 
 
 def _words(pair: Pair) -> str:
-    """ "1.120× slower [1.080, 1.170]", with a mark where either of the two is doubtful, and the figure alone where there is no interval."""
-    from collbench.analysis.compare import UNKNOWN
-    from collbench.report.compare import b_is
+    """Return "slower +12.0 % (+8.0 to +17.0 %)", with a mark where either of the two is doubtful."""
+    from collbench.report.outcome_text import describe
 
-    mark = "? " if _state(pair) else ""
-    if pair.ratio.b_is == UNKNOWN and pair.ratio.time is not None:
-        return f"{mark}{pair.ratio.time.value:.3g}× the time, unknown (no interval)"
-    return f"{mark}{b_is(pair.ratio)}"
+    return f"{'? ' if _state(pair) else ''}{describe(pair.ratio)}"
 
 
 def _scale(axes: Axes, sizes: Sequence[int], reach: tuple[float, float], base: str) -> None:
@@ -163,24 +159,30 @@ def _scale(axes: Axes, sizes: Sequence[int], reach: tuple[float, float], base: s
 
 
 def _says(curves: Sequence[Curve], pairs: dict[int, Pair], base: str) -> str:
-    """How often each is faster, slower or the same; never an average of the ratios."""
+    """Return how often each curve has each of the four outcomes; never an average of the ratios."""
+    from collbench.analysis.outcome import MARGIN
+    from collbench.report.outcome_text import format_margin
+
     told = (_count(each, [pairs[id(row)] for row in each.series.rows]) for each in curves)
-    return f"Against {base}: {'; '.join(told)}."
+    return f"Against {base}: {'; '.join(told)}. No change: the whole interval is inside {format_margin(MARGIN)}."
 
 
 def _count(curve: Curve, pairs: Sequence[Pair]) -> str:
-    kinds = Counter(pair.ratio.b_is for pair in pairs)
-    told = " and ".join(f"{kind} at {count}" for kind, count in kinds.most_common())
+    from collbench.analysis.outcome import count
+    from collbench.report.outcome_text import count_text
+
+    outcomes = count(outcome for pair in pairs if (outcome := pair.ratio.outcome) is not None)
     values = [point.value for point in curve.points if point.value is not None]
     low, high = (f"{pick(values):.3g}" if values else "" for pick in (min, max))
     ends = f" ({low if low == high else f'{low} to {high}'} times as long)" if values else ""
-    return f"{curve.series.label} is {told} of {len(pairs)} sizes{ends}"
+    return f"{curve.series.label} at {len(pairs)} size{'' if len(pairs) == 1 else 's'}: {count_text(outcomes, {})}{ends}"
 
 
 def _made(sheet: Sheet, base: str) -> str:
     return (
-        f"The time divided by that of {base} for the same cell; a time is {time_words(sheet)}. Same: the interval of the ratio holds 1. "
-        f"{base} is compared with, since it is the fastest in most cells of this report. The axis is logarithmic: half and twice are "
+        f"The time divided by that of {base} for the same cell; a time is {time_words(sheet)}. Slower and faster: the whole interval of "
+        "the ratio is on one side of 1. "
+        f"{base} is the reference because it is the fastest in most cells of this report. The axis is logarithmic: half and twice are "
         "equally far from 1."
     )
 

@@ -1,4 +1,4 @@
-"""Which ranks are the slowest, and how often: ranks that are alike share it evenly."""
+"""Which ranks end last, and how often: ranks that are alike share it evenly."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from collbench.units import format_percent
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from collbench.analysis.stragglers import Compared, Straggler
+    from collbench.analysis.stragglers import Compared, Role, SlowLink, Straggler
     from collbench.report.html.material import Material
 
 _MOST = 64  # bars; of more ranks the most frequent
@@ -24,23 +24,25 @@ _WIDTH, _WIDE, _HEIGHT = 460, 940, 250
 _LABELS = 16
 _LONGEST = 300
 _NAMED = 4
+_TOO_FEW = 2  # ranks: two bars would only show two halves
 _MADE = (
     "For each sample the rank whose time was the longest. A rank's bar is the share of the samples in which it was that, averaged over the "
-    "cells, each of which counts alike. Compared are only cells in which every rank has the same part by design: no rooted operations, no "
+    "cells, each of which counts alike. Only cells in which every rank has the same part by design are compared: no rooted operations, no "
     "pairs, no groups of a split, no uneven traffic, no ranks without a core of their own, none that left the synchronisation far apart. "
-    "A rank is named when it is the slowest in significantly more samples than its share (binomial test, 0.1 % for the whole run) and its "
-    "median is more than 5 % above the others', in at least a quarter of a backend's cells. A slow rank cannot be told from one to which "
-    "the library's algorithm gives an extra step."
+    "A rank is reported when it ends last in significantly more samples than its share (binomial test, 0.1 % for the whole run) and its "
+    "median is more than 5 % above the others', in at least a quarter of a backend's cells. A rank that ends last may be slow, may wait "
+    "for a slower rank or link that it receives from, or may have an extra step in the library's algorithm. It is said to delay the others "
+    "only where it ends last in all-to-all, too, in which it receives from every rank directly, and the others end at the same time."
 )
 
 
 @dataclass(frozen=True)
 class _Ranks:
-    """What the cells of a table say of its ranks: by rank its host, how often it was the slowest (0 … 1), and how much its median is above.
+    """The ranks of a table: by rank its host, how often it ended last (0 … 1), and how much its median is above the others'.
 
-    drawn     the ranks that have a bar: those that were it most often, in their order; `excess` is known of them
+    drawn     the ranks that have a bar: those that ended last most often, in their order; `excess` is known of them
     expected  the share of each if all were alike
-    named     those that hold the others up
+    named     those that end last significantly often
     """
 
     hosts: Mapping[int, str]
@@ -55,9 +57,16 @@ class _Ranks:
         """The rank with its host, where that is known."""
         return f"rank {rank} ({cut(self.hosts[rank])})" if self.hosts.get(rank) else f"rank {rank}"
 
-    def is_named(self, rank: int) -> bool:
-        """Whether it holds the others up."""
-        return any(each.rank == rank for each in self.named)
+    def role_of(self, rank: int) -> Role | None:
+        """Return why the rank ends last; None for a rank that is not reported."""
+        return next((each.role for each in self.named if each.rank == rank), None)
+
+    def color(self, rank: int) -> str:
+        """Return the colour of its bar: red only where the rank itself is slow."""
+        from collbench.analysis.stragglers import Role
+
+        role = self.role_of(rank)
+        return series_color(0) if role is None else BAD if role is Role.DELAYS else LIMIT
 
 
 def section(material: Material) -> Section | None:
@@ -67,23 +76,26 @@ def section(material: Material) -> Section | None:
     for number, (table, cells) in enumerate(zip(material.drawn, material.compared, strict=False)):
         if not cells:
             continue
-        from collbench.analysis.stragglers import hosts_of
+        from collbench.analysis.stragglers import hosts_of, slow_links
 
         where = f" ({cut(table.name)})" if len(material.tables) > 1 else ""
-        ranks = _ranks(cells, hosts_of(table.runs[0]))
-        charts.append(_chart(f"slowest-{number}", f"how often each rank was the slowest{where}", ranks))
-        texts += [cut(f"{each.sentence()}{where}", _LONGEST) for each in ranks.named]
-    return Section("slowest", "Slowest ranks", texts, (), charts) if charts else None
+        links = slow_links(table.runs[0])
+        ranks = _ranks(cells, hosts_of(table.runs[0]), links)
+        sentences = [*(link.sentence() for link in links), *(each.sentence() for each in ranks.named)]
+        texts += [cut(f"{sentence}{where}", _LONGEST) for sentence in sentences]
+        if len(ranks.shares) > _TOO_FEW:
+            charts.append(_chart(f"slowest-{number}", f"how often each rank ended last{where}", ranks))
+    return Section("slowest", "Ranks that end last", texts, (), charts) if charts or texts else None
 
 
-def _ranks(cells: Sequence[Compared], hosts: Mapping[int, str]) -> _Ranks:
+def _ranks(cells: Sequence[Compared], hosts: Mapping[int, str], links: Sequence[SlowLink]) -> _Ranks:
     from collbench.analysis.stragglers import histogram, stragglers_in
 
     shares = dict.fromkeys(range(max(len(cell.medians_s) for cell in cells)), 0.0) | dict(histogram(cells))
     often = sorted(shares, key=lambda rank: (-shares[rank], rank))
     drawn = sorted(often[:_MOST])
     expected = sum(cell.expected for cell in cells) / len(cells)
-    return _Ranks(hosts, shares, drawn, _excess(cells, drawn), expected, len(cells), stragglers_in(cells, hosts))
+    return _Ranks(hosts, shares, drawn, _excess(cells, drawn), expected, len(cells), stragglers_in(cells, hosts, links))
 
 
 def _excess(cells: Sequence[Compared], ranks: Sequence[int]) -> dict[int, float]:
@@ -104,7 +116,7 @@ def _chart(key: str, title: str, ranks: _Ranks) -> Chart:
     wide = len(drawn) >= _WIDE_FROM
     figure, axes = panel(_WIDE if wide else _WIDTH, _HEIGHT)
     heights = [100 * ranks.shares[rank] for rank in drawn]
-    colors = [BAD if ranks.is_named(rank) else series_color(0) for rank in drawn]
+    colors = [ranks.color(rank) for rank in drawn]
     axes.bar(range(len(drawn)), heights, width=0.8, color=colors)
     _axes(axes, drawn, max([*heights, 100 * ranks.expected]))
     _write(axes, drawn, heights, ranks)
@@ -119,45 +131,48 @@ def _axes(axes: Axes, drawn: Sequence[int], highest: float) -> None:
     axes.set_xlim(-0.7, len(drawn) - 0.3)
     axes.set_ylim(0, 1.15 * highest)
     axes.set_xlabel("rank")
-    axes.set_ylabel("slowest in % of the samples")
+    axes.set_ylabel("ends last in % of the samples")
 
 
 def _write(axes: Axes, drawn: Sequence[int], heights: Sequence[float], ranks: _Ranks) -> None:
-    """What an even share would be, and "slow" above the bars of those that are named: colour alone says nothing."""
+    """Write the even share, and the role above the bars of the ranks that are reported: colour alone is not enough."""
     axes.axhline(100 * ranks.expected, color=LIMIT, linestyle=(0, (5, 2)), linewidth=1.2)
     note = f"even share {format_percent(100 * ranks.expected)}"
     axes.annotate(note, (1, 1), xycoords="axes fraction", xytext=(0, 8), textcoords="offset pixels", ha="right", va="bottom", color=LIMIT)
     for place, (rank, height) in enumerate(zip(drawn, heights, strict=True)):
-        if ranks.is_named(rank):
-            axes.annotate("slow", (place, height), xytext=(0, 3), textcoords="offset pixels", ha="center", va="bottom", color=BAD)
+        role = ranks.role_of(rank)
+        if role is not None:
+            color = ranks.color(rank)
+            axes.annotate(role.value, (place, height), xytext=(0, 3), textcoords="offset pixels", ha="center", va="bottom", color=color)
 
 
 def _spot(rank: int, ranks: _Ranks) -> str:
-    slow = ", holds the others up" if ranks.is_named(rank) else ""
-    return f"{ranks.name(rank)}: slowest in {_percent(ranks.shares[rank])} of the samples, its median {_signed(ranks.excess[rank])}{slow}"
+    role = ranks.role_of(rank)
+    why = f", {role.value}" if role is not None else ""
+    return f"{ranks.name(rank)}: last in {_percent(ranks.shares[rank])} of the samples, its median {_signed(ranks.excess[rank])}{why}"
 
 
 def _says(ranks: _Ranks) -> str:
-    """Who is named, or who comes first; and what is not drawn."""
+    """Return which ranks are reported, or which one ends last most often; and what is not drawn."""
     cells = "1 cell was" if ranks.cells == 1 else f"{ranks.cells} cells were"
     less = f" Drawn are the {len(ranks.drawn)} most frequent of {len(ranks.shares)} ranks." if len(ranks.drawn) < len(ranks.shares) else ""
     if ranks.named:
         names = ", ".join(ranks.name(each.rank) for each in ranks.named[:_NAMED])
         more = f" and {len(ranks.named) - _NAMED} more" if len(ranks.named) > _NAMED else ""
-        return f"{names}{more} {'holds' if len(ranks.named) == 1 else 'hold'} the others up; {cells} compared.{less}"
+        return f"{names}{more} {'ends' if len(ranks.named) == 1 else 'end'} last noticeably often; {cells} compared.{less}"
     first = max(ranks.drawn, key=lambda rank: ranks.shares[rank])
     most = f"most often it was {ranks.name(first)}: {_percent(ranks.shares[first])} of the samples"
-    return f"No rank holds the others up; {most}. An even share is {_percent(ranks.expected)}; {cells} compared.{less}"
+    return f"No rank ends last noticeably often; {most}. An even share is {_percent(ranks.expected)}; {cells} compared.{less}"
 
 
 def _table(ranks: _Ranks) -> Table:
     rows = [
         [str(rank), cut(ranks.hosts.get(rank, "")) or NOTHING, _percent(ranks.shares[rank]), _percent(ranks.expected),
-         _signed(ranks.excess[rank]), "slow" if ranks.is_named(rank) else NOTHING]
+         _signed(ranks.excess[rank]), role.value if (role := ranks.role_of(rank)) is not None else NOTHING]
         for rank in ranks.drawn
     ]  # fmt: skip
-    marks = {number: "doubtful" for number, rank in enumerate(ranks.drawn) if ranks.is_named(rank)}
-    head = ("rank", "host", "slowest in", "even share", "its median against all ranks'", "found")
+    marks = {number: "doubtful" for number, rank in enumerate(ranks.drawn) if ranks.role_of(rank) is not None}
+    head = ("rank", "host", "ends last in", "even share", "its median against all ranks'", "found")
     return Table(head, rows, frozenset({0, 2, 3, 4}), marks)
 
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from collbench.gate.verdict import PASSED, REGRESSION, UNDECIDED, WRONG_DATA, FloorState, GroupState, Suspicion, Verdict
+from collbench.report.columns import NOTHING
 from collbench.report.headlines import short
 from collbench.report.markdown_text import escaped, escaped_line, items, table
 from collbench.report.verdict.words import (
     LONGEST_NAME,
     cleared,
+    describe_outcomes,
+    fallen,
     headline,
     judged,
     name_of,
@@ -50,6 +53,10 @@ def _size(line: str) -> int:
 def _first(verdict: Verdict) -> Iterator[str]:
     """What everybody reads: the result, why, what is slower, what changed."""
     yield f"## {_MARKS.get(verdict.result, '')} collbench gate: {escaped(headline(verdict))}"
+    if describe_outcomes(verdict):
+        yield from ("", escaped_line(describe_outcomes(verdict)))
+    if verdict.ceilings:
+        yield from ("", *items(fallen(verdict)[:_MOST_REASONS]))
     if verdict.cause is not None:
         yield from ("", f"Points at {escaped(short(verdict.cause.sentence))}")
     if verdict.reasons:
@@ -97,8 +104,11 @@ def _folded(verdict: Verdict) -> Iterator[list[str]]:
 def _groups(groups: Sequence[GroupState]) -> list[str]:
     """Those that did not pass first."""
     order = worst_groups(groups)
-    rows = [(short(each.state, 20), short(each.name, LONGEST_NAME), str(each.cells), of_group(each)) for each in order[:_MOST_FOLDED]]
-    return table(("state", "group", "cells", "time, by allocation"), rows, [False, False, True, False])
+    rows = [
+        (short(each.state, 20), each.outcome or NOTHING, short(each.name, LONGEST_NAME), str(each.cells), of_group(each))
+        for each in order[:_MOST_FOLDED]
+    ]
+    return table(("state", "outcome", "group", "cells", "time, by allocation"), rows, [False, False, False, True, False])
 
 
 def _details(title: str, lines: Sequence[str], number: int) -> list[str]:

@@ -11,6 +11,8 @@ from collbench.report.headlines import short
 from collbench.report.table import Line
 from collbench.report.verdict.words import (
     cleared,
+    describe_outcomes,
+    fallen,
     headline,
     judged,
     name_of,
@@ -37,6 +39,9 @@ def lines(verdict: Verdict) -> Iterator[Line]:
     """The verdict for whoever has to decide at 3 a.m.: what to do first, where it stands last."""
     bad = verdict.result != PASSED
     yield Line(headline(verdict), "head")
+    if describe_outcomes(verdict):
+        yield Line(describe_outcomes(verdict), "head")
+    yield from (Line(text, "wrong") for text in fallen(verdict)[:_MOST_REASONS])
     if verdict.cause is not None:
         yield Line(f"points at {short(verdict.cause.sentence)}", "head")
     yield from (Line(f"  {text}", "wrong" if bad else "") for text in sentences(verdict.reasons, _MOST_REASONS))

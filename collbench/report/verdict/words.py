@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from collbench.analysis.ceilings import ceiling_sentences
+from collbench.analysis.outcome import Outcome, count
 from collbench.gate.verdict import (
     ACCEPTED,
     CLEARED,
@@ -19,6 +21,7 @@ from collbench.gate.verdict import (
 )
 from collbench.report.columns import NOTHING
 from collbench.report.headlines import short
+from collbench.report.outcome_text import count_text, format_margin
 
 LONGEST_NAME, _LONGEST = 120, 400
 _MOST_CANDIDATES, _MOST_FACTORS, _HUGE = 6, 8, 3.0
@@ -76,6 +79,20 @@ def of_change(each: Change) -> str:
     """ "software mpi: MPICH 4.3 → MPICH 5.0: it carries every slower cell; announced by …"."""
     why = f": {short(each.plausible, _LONGEST)}" if each.plausible else ""
     return f"{short(each.sentence(), _LONGEST)}{why}{_by(each.announced)}"
+
+
+def describe_outcomes(verdict: Verdict) -> str:
+    """Return "cells: 2 slower, 0 faster, 10 no change (limit inside ±5 %), 3 inconclusive; groups: …"; "" for an older verdict."""
+    if not verdict.outcomes:
+        return ""
+    notes = {Outcome.NO_CHANGE: f" (limit inside {format_margin(verdict.margin)})"}
+    groups = count(Outcome(each.outcome) for each in verdict.groups if each.outcome)
+    return f"cells: {count_text(verdict.outcomes, notes)}; groups: {count_text(groups, {})}"
+
+
+def fallen(verdict: Verdict) -> list[str]:
+    """Return a sentence for each ceiling that fell, as `compare` prints it."""
+    return [short(text, _LONGEST) for text in ceiling_sentences(verdict.ceilings)]
 
 
 def judged(verdict: Verdict) -> str:

@@ -52,10 +52,13 @@ def test_the_worst_cell_is_on_top(tmp_path: Path) -> None:
     after = [row(8, 1.3e-6), row(16, 1e-6), row(32, 2e-6), row(64, 0.5e-6, wrong=3), lost, row(256, 1e-6)]
     made = shown(side(tmp_path / "before", before, 3), side(tmp_path / "after", after, 3))
     assert made.texts[0].startswith("Baseline (A): before (3 launches)")
-    assert made.texts[1] == "after (3 launches): 1 cell with wrong data, 2 slower, 1 the same, 1 faster, 1 n/a in one of them."
+    assert made.texts[1] == (
+        "after (3 launches): 6 cells: 2 slower (+30.0 % to 2.00×), 1 faster (0.000500×), 1 no change (±5 %), 0 inconclusive, "
+        "1 with wrong data, 1 n/a."
+    )
     (chart,) = made.charts
     assert [cells[1] for cells in chart.table.rows][:4] == ["64 B", "128 B", "32 B", "8 B"]
-    assert chart.table.rows[2][-3] == "2.000× slower [1.995, 2.005]"
+    assert chart.table.rows[2][-3] == "slower 2.00× (2.00–2.00×)"
     assert chart.table.marks == {0: "wrong", 1: "na"}
     assert chart.table.rows[1][-3] == "n/a (no memory) in B"
 
@@ -66,8 +69,8 @@ def test_hovering_tells_the_exact_values(tmp_path: Path) -> None:
     name, words, both, flags = spot.text.split("\n")
     assert (name, flags) == ("allreduce 1 KiB nccl float32 sum", "drift in B")
     assert both == "baseline 1.000 µs, candidate 1.501 µs"
-    assert words.startswith("1.500× slower [")
-    assert "1.500× slower [1.495, 1.505]" in made.charts[0].drawing  # figures in a drawing's text are never shortened
+    assert words.startswith("slower +50.0 % (")
+    assert "slower +50.0 % (+49.5 to +50.5 %)" in made.charts[0].drawing  # figures in a drawing's text are never shortened
 
 
 def test_without_an_interval_the_marker_is_hollow_and_nothing_is_claimed(tmp_path: Path) -> None:
@@ -75,10 +78,10 @@ def test_without_an_interval_the_marker_is_hollow_and_nothing_is_claimed(tmp_pat
         side(tmp_path / "before", [row(8, 1e-3)]), side(tmp_path / "after", [row(8, 2e-3, time_s=NO_INTERVAL, flags=("imported",))])
     )
     (chart,) = made.charts
-    assert chart.table.rows[0][-3] == "unknown (no interval)"
+    assert chart.table.rows[0][-3] == "inconclusive 2.00× (one run each, no interval)"
     assert chart.table.marks == {0: "doubtful"}
     assert "fill:var(--paper)" in chart.drawing
-    assert "within one launch each" in chart.made
+    assert "one run each, no interval" in chart.made
 
 
 def test_nothing_in_common_is_said(tmp_path: Path) -> None:
@@ -101,7 +104,7 @@ def test_many_cells_are_drawn_up_to_a_limit(tmp_path: Path) -> None:
 def test_many_candidates_are_counted(tmp_path: Path) -> None:
     folders = [side(tmp_path / f"run-{number}", [row(8, 1e-6, na="x", time_s=None)]) for number in range(MOST_CANDIDATES + 3)]
     made = shown(*folders)
-    assert made.texts[-1] == "2 more runs are not compared here: `collbench compare` sets any two side by side."
+    assert made.texts[-1] == "2 more runs are not compared here: `collbench compare` compares any two."
     assert (len(made.charts), len(made.tables)) == (0, MOST_CANDIDATES)
     assert made.tables[0][1].rows[0][-3] == "n/a (x) in A; n/a (x) in B"
 

@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from collbench.analysis.ceilings import CeilingChange
+from collbench.analysis.concerns import FINDING, Concern
 from collbench.gate.verdict import Verdict
+from collbench.report.html.against import section as against
 from collbench.report.html.chart import Section
 from collbench.report.html.gate import section
 from collbench.report.html.gate_chart import Judged, drawn
@@ -15,7 +18,7 @@ from collbench.report.html.material import Material
 from collbench.report.html.overview import section as overview
 from collbench.report.html.page import html
 from collbench.results.reader import Run
-from tests.gate.verdicts import regression, suspicion, verdict
+from tests.gate.verdicts import group, regression, suspicion, verdict
 from tests.report.verdict.hostile import hostile
 from tests.results.rows import make_row
 
@@ -56,6 +59,34 @@ def test_its_tables_have_what_is_slower_what_changed_and_the_floors() -> None:
     assert tables["Shares of the ceiling that were asked for"].marks == {0: "wrong"}
 
 
+def test_candidates_are_compared_with_the_baseline_alone_and_not_with_one_another() -> None:
+    runs = [Run(Path(f"night-{number}"), {"allocation_id": f"night-{number}"}, [make_row()]) for number in (8, 9, 10)]
+    page = Material(runs, Path("page.html"), (), verdict())
+    assert len(page.tables) == 3 and page.comparisons == [] and against(page) is None
+    paired = Material(runs[:2], Path("page.html"), (), verdict(mode="paired"))
+    assert [(found.a.name, found.b.name) for found in paired.comparisons] == [("night-8", "night-9")]
+    section_of_pairs = against(paired)
+    assert section_of_pairs is not None and section_of_pairs.texts[0] == "Baseline (A): the old stack; candidate (B): the new one."
+
+
+def test_a_ceiling_that_fell_is_a_finding_and_percentages_show_the_loss() -> None:
+    fell = CeilingChange("allreduce", "nccl", "ring", 100e9, 50e9, "NIC 8×100 Gb/s", "NIC 4×100 Gb/s")
+    page = material(verdict(ceilings=(fell,)))
+    sentence = "expected bandwidth of allreduce on nccl: 100 → 50.0 GB/s (-50 %), limited by NIC 4×100 Gb/s"
+    assert gate(verdict(ceilings=(fell,))).texts[1] == f"{sentence}."
+    assert Concern(FINDING, sentence, "new") in page.concerns
+    assert page.rows(page.tables[0])[0].percent_of_ceiling == 42.0
+
+
+def test_all_four_outcomes_are_counted() -> None:
+    counts = {"slower": 1, "no change": 8, "inconclusive": 1}
+    given = verdict(groups=(group(outcome="no change", outcomes=counts),))
+    assert gate(given).texts[1] == (
+        "cells: 1 slower, 0 faster, 8 no change (limit inside ±5 %), 1 inconclusive; "
+        "groups: 0 slower, 0 faster, 1 no change, 0 inconclusive."
+    )
+
+
 def test_a_pass_without_groups_has_neither_table_nor_chart() -> None:
     assert (list(gate(verdict()).tables), list(gate(verdict()).charts)) == ([], [])
 
@@ -63,7 +94,9 @@ def test_a_pass_without_groups_has_neither_table_nor_chart() -> None:
 def test_charts_show_groups_and_cells_against_their_limits() -> None:
     groups, cells = gate(regression()).charts
     assert [spot.text.split("\n")[0] for spot in groups.spots] == ["allreduce on mpi, large messages", "allreduce on nccl, large messages"]
-    assert groups.says == "1 of 2 exceed their limit, the upright mark, in the first allocation, the largest point. Drawn are 2 of 3."
+    assert groups.says == (
+        "0 of 2 exceed their limit, the upright mark, in every allocation; 1 only in the first one, the largest point. Drawn are 2 of 3."
+    )
     assert len(groups.table.rows) == 3
     assert [spot.text.split("\n")[0] for spot in cells.spots] == ["allreduce 64 MiB mpi", "allreduce 8 B nccl"]
     assert groups.spots[0].x > groups.spots[1].x

@@ -173,7 +173,7 @@ def test_several_runs_stand_side_by_side_and_the_sixth_is_counted() -> None:
 
 def test_what_became_slower_is_said_first() -> None:
     found = overview([make_row(8), make_row(16)], [make_row(8), make_row(16, time_s=make_times(3e-3))])
-    assert found.texts[1] == "Against run-0: run-1 (1 launch): 1 cell slower, 1 the same."
+    assert found.texts[1] == "Against run-0: run-1 (1 launch): 2 cells: 1 slower (+25.1 %), 0 faster, 1 no change (±5 %), 0 inconclusive."
 
 
 def test_a_matrix_of_pairs_begins_with_who_is_slow() -> None:

@@ -30,9 +30,12 @@ def test_others_are_compared_with_the_one_that_is_fastest_in_most_cells() -> Non
     (chart,) = section.charts
     assert chart.title == "allreduce: time against mpi"
     assert chart.table.head == ["size", "gloo", "nccl"]
-    assert list(chart.table.rows[0]) == ["1 KiB", "4.000× slower [3.944, 4.057]", "same within 1.9 % [0.991, 1.019]"]
-    assert chart.says == ("Against mpi: gloo is slower at 5 of 5 sizes (4 times as long); nccl is same at 5 of 5 sizes (1 times as long).")
-    assert "gloo 16 KiB: 4.000× slower [3.944, 4.057]" in [spot.text for spot in chart.spots]
+    assert list(chart.table.rows[0]) == ["1 KiB", "slower 4.00× (3.94–4.06×)", "no change +0.5 % (-0.9 to +1.9 %), inside ±5 %"]
+    assert chart.says == (
+        "Against mpi: gloo at 5 sizes: 5 slower, 0 faster, 0 no change, 0 inconclusive (4 times as long); "
+        "nccl at 5 sizes: 0 slower, 0 faster, 5 no change, 0 inconclusive (1 times as long). No change: the whole interval is inside ±5 %."
+    )
+    assert "gloo 16 KiB: slower 4.00× (3.94–4.06×)" in [spot.text for spot in chart.spots]
     assert "as fast as mpi" in re.findall(r"<text[^>]*>([^<]*)<", chart.drawing)
 
 
@@ -42,8 +45,8 @@ def test_what_is_faster_at_one_size_is_below_one() -> None:
     section = section_of(*rows, *series("mpi", 1))
     assert section
     (chart,) = section.charts
-    assert list(chart.table.rows[0])[1] == "2.000× faster [1.972, 2.028]"
-    assert "slower at 4 and faster at 1 of 5 sizes (0.5 to 4 times as long)" in chart.says
+    assert list(chart.table.rows[0])[1] == "faster -50.0 % (-50.7 to -49.3 %)"
+    assert "at 5 sizes: 4 slower, 1 faster, 0 no change, 0 inconclusive (0.5 to 4 times as long)" in chart.says
 
 
 def test_a_ratio_is_as_doubtful_as_the_worse_of_both() -> None:
@@ -52,15 +55,15 @@ def test_a_ratio_is_as_doubtful_as_the_worse_of_both() -> None:
     section = section_of(*series("gloo", 4), *base)
     assert section
     (chart,) = section.charts
-    assert list(chart.table.rows[0])[1].startswith("? 4.000× slower")
+    assert list(chart.table.rows[0])[1].startswith("? slower 4.00×")
     assert "doubtful (see its flags)" in chart.drawing
 
 
-def test_without_an_interval_it_is_unknown() -> None:
+def test_without_an_interval_it_is_inconclusive() -> None:
     bare = [replace(row, time_s=replace(make_times(4e-5), ci_low=None, ci_high=None)) for row in series("gloo", 4)]
     section = section_of(*bare, *series("mpi", 1))
     assert section
-    assert list(section.charts[0].table.rows[0])[1] == "4× the time, unknown (no interval)"
+    assert list(section.charts[0].table.rows[0])[1] == "inconclusive 4.00× (no interval)"
 
 
 def test_launches_are_the_unit_where_there_are_several() -> None:
@@ -71,7 +74,7 @@ def test_launches_are_the_unit_where_there_are_several() -> None:
     section = ratios.section(material(*runs))
     assert section
     (chart,) = section.charts
-    assert re.fullmatch(r"4\.000× slower \[2\.\d+, [67]\.\d+\]", list(chart.table.rows[0])[1])
+    assert re.fullmatch(r"slower 4\.0× \(2\.\d–[67]\.\d×\)", list(chart.table.rows[0])[1])
     assert "over launches" in chart.made
 
 

@@ -1,0 +1,230 @@
+"""Ceilings and link rates that changed between two runs: a link that became slower lowers the ceiling, and percentages hide the loss.
+
+Only ceilings that come from links are compared. A measured reference varies with the load of the machine, and a given one is the user's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from collbench.analysis.cells import known
+from collbench.analysis.differences import topology_of
+from collbench.peak.ceiling import Ceiling
+from collbench.results.reader import Run
+from collbench.results.record import Row
+from collbench.units import format_rate
+
+OF_LINKS = ("network", "topology")  # kinds of ceiling
+_FELL = 0.99  # a rate below this part of what it was has fallen; less is rounding
+_MOST_BACKENDS = 4
+
+
+class LinkCeiling(NamedTuple):
+    """A ceiling that comes from links, with what it depends on.
+
+    model        "ring" or "bound"
+    bytes_per_s  the rate; limited_by: the link, for people
+    """
+
+    operation: str
+    backend: str
+    group: str
+    ranks: int
+    nodes: int | None
+    traffic: str | None
+    model: str
+    bytes_per_s: float
+    limited_by: str
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What two ceilings need to have in common to be compared."""
+        return self[:7]
+
+
+@dataclass(frozen=True)
+class CeilingChange:
+    """A ceiling that fell, of an operation on a backend; `model` is "ring" or "bound", rates are in bytes per second."""
+
+    operation: str
+    backend: str
+    model: str
+    before: float
+    after: float
+    limited_before: str
+    limited_after: str
+
+
+@dataclass(frozen=True)
+class LinkChange:
+    """A link of a host that became slower; rates in bits per second."""
+
+    host: str
+    name: str
+    before: float
+    after: float
+
+    def sentence(self) -> str:
+        """Return "eth0 of cb1h2: 1 → 0.8 Gb/s"."""
+        return f"{self.name} of {self.host}: {self.before / 1e9:g} → {self.after / 1e9:g} Gb/s"
+
+
+@dataclass(frozen=True)
+class Fallen:
+    """What became slower between two runs: links, and the ceilings that they lower.
+
+    same_hosts  whether the runs have a host in common, or do not name their hosts; else the ceilings are those of other machines
+    """
+
+    links: tuple[LinkChange, ...]
+    ceilings: tuple[CeilingChange, ...]
+    same_hosts: bool
+
+    def sentences(self) -> list[str]:
+        """Return one sentence for each link, and one for each rate of the ceilings."""
+        return [*(each.sentence() for each in self.links), *ceiling_sentences(self.ceilings)]
+
+
+def ceiling_sentences(changes: Iterable[CeilingChange]) -> list[str]:
+    """Return "expected bandwidth of allreduce on gloo, mpi: 0.120 → 0.0956 GB/s (-20 %), limited by NIC …", one for each rate."""
+    groups: dict[tuple[Any, ...], list[CeilingChange]] = {}
+    for each in _rings_first(changes):
+        groups.setdefault((each.operation, each.before, each.after, each.limited_after), []).append(each)
+    return [
+        f"expected bandwidth of {operation} on {_listed(each.backend for each in those)}: "
+        f"{format_rate(before)} → {format_rate(after)} GB/s ({100 * (after / before - 1):+.0f} %), limited by {limited}"
+        for (operation, before, after, limited), those in groups.items()
+    ]
+
+
+def _rings_first(changes: Iterable[CeilingChange]) -> list[CeilingChange]:
+    """Return the changes without those of a hard bound whose ring reference fell, too."""
+    known_changes = list(changes)
+    rings = {(each.operation, each.backend) for each in known_changes if each.model == "ring"}
+    return [each for each in known_changes if each.model == "ring" or (each.operation, each.backend) not in rings]
+
+
+def _listed(names: Iterable[str]) -> str:
+    known_names = list(dict.fromkeys(names))
+    more = f" and {len(known_names) - _MOST_BACKENDS} more" if len(known_names) > _MOST_BACKENDS else ""
+    return f"{', '.join(known_names[:_MOST_BACKENDS])}{more}"
+
+
+def link_ceilings(rows: Iterable[Row]) -> tuple[LinkCeiling, ...]:
+    """Return the ceilings of rows that come from links, each once; those that differ between sizes are left out."""
+    found: dict[tuple[Any, ...], set[LinkCeiling]] = {}
+    for row in rows:
+        for ceiling in (row.ceiling, row.hard_bound):
+            if ceiling is not None and ceiling.kind in OF_LINKS and known(ceiling.bytes_per_s) and ceiling.bytes_per_s:
+                each = LinkCeiling(*_place(row), ceiling.model, float(ceiling.bytes_per_s), ceiling.limited_by)
+                found.setdefault(each.key, set()).add(each)
+    return tuple(next(iter(each)) for each in found.values() if len(each) == 1)
+
+
+def _place(row: Row) -> tuple[str, str, str, int, int | None, str | None]:
+    return row.operation, row.backend, row.group, row.ranks, row.nodes, row.traffic
+
+
+def fallen_ceilings(before: Iterable[LinkCeiling], after: Iterable[LinkCeiling]) -> tuple[CeilingChange, ...]:
+    """Return the ceilings that are lower in `after`, each once."""
+    were = {each.key: each for each in before}
+    pairs = [(were[each.key], each) for each in after if each.key in were]
+    changes = (
+        CeilingChange(now.operation, now.backend, now.model, was.bytes_per_s, now.bytes_per_s, was.limited_by, now.limited_by)
+        for was, now in pairs
+        if now.bytes_per_s < _FELL * was.bytes_per_s
+    )
+    return tuple(dict.fromkeys(changes))
+
+
+def fallen(before: Run, after: Run, rows_before: Iterable[Row], rows_after: Iterable[Row]) -> Fallen:
+    """Return the links and ceilings that are lower in the second run; the rows are those of all launches of each side."""
+    rates, now = link_rates(before), link_rates(after)
+    links = [LinkChange(*link, rate, now[link]) for link, rate in rates.items() if link in now and now[link] < _FELL * rate]
+    same = share_hosts(before, after)
+    return Fallen(tuple(links), fallen_ceilings(link_ceilings(rows_before), link_ceilings(rows_after)), same)
+
+
+def share_hosts(before: Run, after: Run) -> bool:
+    """Return whether two runs have a host in common, or one does not name its hosts; else they may be of different clusters."""
+    hosts_before, hosts_after = (set(_hosts(run)) for run in (before, after))
+    return not hosts_before or not hosts_after or bool(hosts_before & hosts_after)
+
+
+def with_ceilings_before(changes: Iterable[CeilingChange], name: str, rows: Sequence[Row]) -> list[Row]:
+    """Return the rows with the ceilings from before the changes, so that percentages show the loss; `name` is the baseline's."""
+    fell: dict[tuple[str, str, str], list[CeilingChange]] = {}
+    for each in changes:
+        fell.setdefault((each.operation, each.backend, each.model), []).append(each)
+    return [_with_ceilings(fell, name, row) for row in rows]
+
+
+_ByPlace = Mapping[tuple[str, str, str], Sequence[CeilingChange]]
+
+
+def _with_ceilings(fell: _ByPlace, name: str, row: Row) -> Row:
+    own = row.ceiling
+    ceiling, bound = _before(fell, name, row, own), _before(fell, name, row, row.hard_bound)
+    if ceiling is own and bound is row.hard_bound:
+        return row
+    percent = row.percent_of_ceiling
+    if percent is not None and own and own.bytes_per_s and ceiling and ceiling.bytes_per_s:
+        percent *= own.bytes_per_s / ceiling.bytes_per_s
+    return replace(row, ceiling=ceiling, hard_bound=bound, percent_of_ceiling=percent)
+
+
+def _before(fell: _ByPlace, name: str, row: Row, own: Ceiling | None) -> Ceiling | None:
+    """Return the ceiling from before it fell, whose words name both; the row's own where it did not fall."""
+    if own is None or own.kind not in OF_LINKS or not known(own.bytes_per_s):
+        return own
+    rate = own.bytes_per_s or 0.0
+    change = next((each for each in fell.get((row.operation, row.backend, own.model), ()) if _FELL <= rate / each.after <= 1 / _FELL), None)
+    if change is None:
+        return own
+    return replace(own, bytes_per_s=change.before, limited_by=f"{own.limited_by}, fallen from {change.limited_before} in {name}")
+
+
+def link_rates(run: Run) -> dict[tuple[str, str], float]:
+    """Return the rate in bits per second of each network link that is known, by (host, name)."""
+    return dict(_rates(run))
+
+
+def carrying(run: Run) -> set[tuple[str, str]]:
+    """Return (host, name) of the interfaces that carry the traffic between the ranks of a run."""
+    interfaces = _objects(topology_of(run).get("interfaces"))
+    return {(host, str(interface.get("name"))) for host, interface in zip(_hosts(run), interfaces, strict=False)}
+
+
+def _rates(run: Run) -> Iterator[tuple[tuple[str, str], float]]:
+    topology = topology_of(run)
+    for machine in _objects(topology.get("machines")):
+        for nic in _objects(machine.get("nics")):
+            ports = _objects(nic.get("ports"))
+            for port in ports:
+                rate = _rate(port, "rate_bits_per_s", virtual=nic.get("virtual") is not None)
+                name = f"{nic.get('name')} port {port.get('number')}" if len(ports) > 1 else str(nic.get("name"))
+                yield from (((host, name), rate) for host in _names(machine.get("hostnames")) if rate)
+    for host, interface in zip(_hosts(run), _objects(topology.get("interfaces")), strict=False):
+        rate = _rate(interface, "speed_bits_per_s", virtual=interface.get("virtual") is not None)
+        if rate:
+            yield (host, str(interface.get("name"))), rate
+
+
+def _rate(part: Mapping[str, Any], name: str, virtual: bool) -> float | None:
+    """Return the rate that a link really has: a traffic shaper's; the speed that a virtual one reports means nothing."""
+    shaped, speed = part.get("shaped_bits_per_s"), None if virtual else part.get(name)
+    return float(min(rates)) if (rates := [rate for rate in (shaped, speed) if rate is not None and known(rate) and rate]) else None
+
+
+def _hosts(run: Run) -> list[str]:
+    return _names(run.info.get("hosts"))
+
+
+def _names(value: Any) -> list[str]:
+    return [name for name in value if isinstance(name, str)] if isinstance(value, list) else []
+
+
+def _objects(value: Any) -> list[dict[str, Any]]:
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []

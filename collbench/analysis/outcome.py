@@ -1,0 +1,75 @@
+"""The four outcomes of a comparison, and the rule that chooses one from a ratio of times and its 95 % confidence interval.
+
+slower, faster   the whole interval is on one side of 1
+no change        the interval is inside ±margin
+inconclusive     the interval is wider than that, or there is none: `Doubt` says which
+
+An interval from within one launch on a side does not include what differs between launches. A difference that is inside the margin is
+therefore no change there, even where the interval excludes 1.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from enum import StrEnum
+
+MARGIN = 0.05
+_ROUNDING = 1e-9
+
+
+class Outcome(StrEnum):
+    """What a comparison found, the one to look at first first."""
+
+    SLOWER = "slower"
+    INCONCLUSIVE = "inconclusive"
+    NO_CHANGE = "no change"
+    FASTER = "faster"
+
+
+class Doubt(StrEnum):
+    """Why a comparison is inconclusive."""
+
+    WIDE = "interval too wide"
+    ONE_RUN_EACH = "one run each, no interval"
+    NO_INTERVAL = "no interval"
+
+
+def outcome_of(low: float | None, high: float | None, margin: float = MARGIN, over_launches: bool = True) -> Outcome:
+    """Return the outcome for a ratio of times, after / before, whose 95 % interval is [low, high].
+
+    margin         largest difference that counts as no change: 0.05 is ±5 %
+    over_launches  whether the interval includes the differences between launches
+    """
+    if low is None or high is None:
+        return Outcome.INCONCLUSIVE
+    inside = 1 - margin <= low and high <= 1 + margin
+    if inside and not over_launches:
+        return Outcome.NO_CHANGE
+    if low > 1:
+        return Outcome.SLOWER
+    if high < 1:
+        return Outcome.FASTER
+    return Outcome.NO_CHANGE if inside else Outcome.INCONCLUSIVE
+
+
+def outcome_by_limit(factors: Iterable[float | None], limit: float | None, margin: float = MARGIN) -> Outcome:
+    """Return the outcome for factors of time, after / before, of which chance explains up to `limit` (a factor, 1.02 is 2 %).
+
+    Slower or faster is what exceeds the limit every time; no change needs a limit and factors inside the margin.
+    """
+    known = [factor for factor in factors if factor is not None]
+    if not known or limit is None:
+        return Outcome.INCONCLUSIVE
+    if min(known) > limit:
+        return Outcome.SLOWER
+    if max(known) < 1 / limit:
+        return Outcome.FASTER
+    inside = max(limit, *known) <= 1 + margin + _ROUNDING and min(known) >= 1 - margin
+    return Outcome.NO_CHANGE if inside else Outcome.INCONCLUSIVE
+
+
+def count(outcomes: Iterable[Outcome]) -> dict[Outcome, int]:
+    """Return the number of each outcome, zeros included, in the order of `Outcome`."""
+    found = Counter(outcomes)
+    return {each: found[each] for each in Outcome}

@@ -1,0 +1,103 @@
+"""Outcomes of comparisons as text, the same in every output: changes, intervals, one cell, and the summary of all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from collbench.analysis.compare import CellRatio, Comparison, Summary
+from collbench.analysis.outcome import Doubt, Outcome
+from collbench.report.columns import NOTHING, not_available
+from collbench.stats.ratio import Ratio
+
+_MULTIPLES = 2.0  # a time that is longer by this factor is shown as a multiple: "3.5×"
+_LEAST = 0.01  # and one that is shorter by this factor, since "-100.0 %" would be wrong
+_COARSE = 0.1  # an interval that is wider supports whole percentages only
+_ORDER = (Outcome.SLOWER, Outcome.FASTER, Outcome.NO_CHANGE, Outcome.INCONCLUSIVE)
+
+
+def describe(cell: CellRatio) -> str:
+    """Return "slower +12.0 % (+11.0 to +13.0 %)", "inconclusive 1.3× (0.94–8.8×), wider than ±5 %" or "n/a (reason) in B"."""
+    if cell.time is None or cell.outcome is None:
+        missing = [f"{not_available(row)} in {name}" for name, row in (("A", cell.a), ("B", cell.b)) if row.na is not None]
+        return "; ".join(missing) or "no time"
+    change = format_change(cell.time)
+    if cell.doubt in (Doubt.ONE_RUN_EACH, Doubt.NO_INTERVAL):
+        return f"{cell.outcome} {change} ({cell.doubt})"
+    against = {Outcome.NO_CHANGE: ", inside ", Outcome.INCONCLUSIVE: ", wider than "}.get(cell.outcome)
+    margin = f"{against}{format_margin(cell.margin)}" if against else ""
+    return f"{cell.outcome} {change} ({format_interval(cell.time)}){margin}"
+
+
+def format_margin(margin: float) -> str:
+    """Return "±5 %"."""
+    return f"±{100 * margin:.3g} %"
+
+
+def format_change(ratio: Ratio | None) -> str:
+    """Return "+12.0 %", from the double on "3.5×"; a dash without a ratio."""
+    if ratio is None:
+        return NOTHING
+    return _multiple(ratio.value, _coarse(ratio)) if _in_multiples(ratio) else f"{_percent(ratio.value, _coarse(ratio))} %"
+
+
+def format_interval(ratio: Ratio) -> str:
+    """Return "+11.0 to +13.0 %" or "0.94–8.8×"; "" without an interval."""
+    if ratio.low is None or ratio.high is None:
+        return ""
+    if _in_multiples(ratio):
+        return f"{_multiple(ratio.low, _coarse(ratio))[:-1]}–{_multiple(ratio.high, _coarse(ratio))}"
+    low, high = (_percent(end, _coarse(ratio)) for end in (ratio.low, ratio.high))
+    return f"{low} to {high} %"
+
+
+def describe_summary(summary: Summary, margin: float, cells: Sequence[CellRatio] = ()) -> str:
+    """Return "8 cells: 7 slower (+21.1 to +25.7 %), 0 faster, 0 no change (±5 %), 1 inconclusive"; `cells` give the sizes of changes."""
+    number = sum(summary.outcomes.values()) + summary.not_available + summary.wrong_data
+    notes = {each: _span(cell for cell in cells if cell.outcome is each and not cell.wrong) for each in (Outcome.SLOWER, Outcome.FASTER)}
+    notes[Outcome.NO_CHANGE] = f" ({format_margin(margin)})"
+    if summary.one_run_each:
+        span = _span(cell for cell in cells if cell.doubt is Doubt.ONE_RUN_EACH).strip(" ()")
+        all_of_them = summary.one_run_each == summary.outcomes[Outcome.INCONCLUSIVE]
+        which = f"{'' if all_of_them else f'{summary.one_run_each} with '}{Doubt.ONE_RUN_EACH}"
+        notes[Outcome.INCONCLUSIVE] = f" ({'; '.join(text for text in (which, span) if text)})"
+    told = [text for text, some in ((f"{summary.wrong_data} with wrong data", summary.wrong_data),
+                                    (f"{summary.not_available} n/a", summary.not_available)) if some]  # fmt: skip
+    return f"{number} cell{'' if number == 1 else 's'}: {', '.join([count_text(summary.outcomes, notes), *told])}"
+
+
+def count_text(counts: Mapping[Outcome, int], notes: Mapping[Outcome, str]) -> str:
+    """Return "7 slower, 0 faster, 0 no change (±5 %), 1 inconclusive"; `notes` follow the outcome that they belong to."""
+    return ", ".join(f"{counts.get(each, 0)} {each}{notes.get(each, '')}" for each in _ORDER)
+
+
+def describe_comparison(found: Comparison) -> str:
+    """Return the summary of a comparison as one sentence without a full stop."""
+    return describe_summary(found.summary, found.margin, found.cells)
+
+
+def _span(cells: Iterable[CellRatio]) -> str:
+    """Return " (+21.1 to +25.7 %)", the smallest and the largest change; "" without cells."""
+    known = sorted((cell.time for cell in cells if cell.time is not None), key=lambda ratio: ratio.value)
+    if not known:
+        return ""
+    low, high = format_change(known[0]), format_change(known[-1])
+    if low == high:
+        return f" ({low})"
+    return f" ({low.removesuffix(' %') if high.endswith('%') else low} to {high})"
+
+
+def _in_multiples(ratio: Ratio) -> bool:
+    return max(ratio.value, ratio.high or 0.0) >= _MULTIPLES or ratio.value < _LEAST
+
+
+def _coarse(ratio: Ratio) -> bool:
+    return ratio.low is not None and ratio.high is not None and ratio.high - ratio.low >= _COARSE * max(1.0, ratio.value)
+
+
+def _percent(value: float, coarse: bool) -> str:
+    return f"{100 * (value - 1):+.{0 if coarse else 1}f}"
+
+
+def _multiple(value: float, coarse: bool) -> str:
+    digits = 2 if coarse else 3
+    return f"{value:.{digits}g}×" if value >= 10 ** (digits - 1) else f"{value:#.{digits}g}×"

@@ -1,0 +1,108 @@
+"""Links and ceilings that fell between two runs are findings, and percentages use the baseline's ceiling."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from collbench.analysis.ceilings import CeilingChange, LinkChange, fallen_ceilings, link_ceilings, link_rates, with_ceilings_before
+from collbench.analysis.combine import read_all
+from collbench.analysis.compare import Comparison, compare
+from collbench.analysis.concerns import FINDING, NOTE, Concern
+from collbench.peak.ceiling import Ceiling
+from collbench.report.html.material import Material
+from collbench.results.reader import read_run
+from collbench.results.record import Row
+from tests.results.rows import COPY, make_row, store
+
+FAST = Ceiling("network", 0.12e9, "NIC eth0 1 Gb/s, TCP")
+SLOW = Ceiling("network", 0.06e9, "NIC eth0 0.5 Gb/s, TCP of n2")
+HOSTS = ["n1", "n2"]
+
+
+def row(ceiling: Ceiling, busbw: float, **changes: Any) -> Row:
+    percent = 100 * busbw / (ceiling.bytes_per_s or 1)
+    changes = {"backend": "mpi", "ranks": 2, "nodes": 2, "busbw_bytes_per_s": busbw, **changes}
+    return make_row(1 << 20, ceiling=ceiling, hard_bound=replace(ceiling, model="bound"), percent_of_ceiling=percent, **changes)
+
+
+def interface(bits_per_s: float | None, **changes: Any) -> dict[str, Any]:
+    return {"name": "eth0", "mtu": 1500, "shaped_bits_per_s": bits_per_s, "speed_bits_per_s": None, "virtual": "veth", **changes}
+
+
+def run(folder: Path, ceiling: Ceiling, second: dict[str, Any], hosts: list[str] | None = None, busbw: float = 0.119e9) -> Path:
+    store(folder, [row(ceiling, busbw)], hosts=HOSTS if hosts is None else hosts)
+    (folder / "topology.json").write_text(json.dumps({"interfaces": [interface(1e9), second], "machines": []}))
+    return folder
+
+
+def both(tmp_path: Path) -> Comparison:
+    a = run(tmp_path / "before", FAST, interface(1e9))
+    return compare(a, run(tmp_path / "after", SLOW, interface(0.5e9), busbw=0.059e9))
+
+
+def test_a_slower_link_is_named_with_its_host_and_comes_first(tmp_path: Path) -> None:
+    lost = both(tmp_path).fallen
+    assert lost.links == (LinkChange("n2", "eth0", 1e9, 0.5e9),)
+    assert lost.ceilings == (
+        CeilingChange("allreduce", "mpi", "ring", 0.12e9, 0.06e9, FAST.limited_by, SLOW.limited_by),
+        CeilingChange("allreduce", "mpi", "bound", 0.12e9, 0.06e9, FAST.limited_by, SLOW.limited_by),
+    )
+    assert lost.sentences() == [
+        "eth0 of n2: 1 → 0.5 Gb/s",
+        "expected bandwidth of allreduce on mpi: 0.120 → 0.0600 GB/s (-50 %), limited by NIC eth0 0.5 Gb/s, TCP of n2",
+    ]
+
+
+def test_a_link_that_became_faster_or_stayed_is_no_loss(tmp_path: Path) -> None:
+    a, b = run(tmp_path / "a", SLOW, interface(0.5e9)), run(tmp_path / "b", FAST, interface(1e9))
+    assert compare(a, b).fallen.sentences() == []
+
+
+def test_measured_references_and_given_ceilings_are_not_compared() -> None:
+    rows = [row(COPY, 1e9), row(replace(FAST, kind="given"), 1e9, backend="gloo")]
+    assert link_ceilings(rows) == ()
+
+
+def test_a_ceiling_that_depends_on_the_size_is_left_out() -> None:
+    rows = [row(FAST, 1e8), replace(row(SLOW, 5e7), size_bytes=8)]
+    assert link_ceilings(rows) == ()
+
+
+def test_rates_of_machines_and_of_ports_are_known_by_host(tmp_path: Path) -> None:
+    ports = [{"number": number, "rate_bits_per_s": 4e11 / number} for number in (1, 2)]
+    nics = [{"name": "mlx5_0", "virtual": None, "ports": ports}, {"name": "junk", "virtual": "veth", "ports": [{"rate_bits_per_s": 1e10}]}]
+    store(tmp_path / "run", [row(FAST, 1e8)], hosts=HOSTS)
+    (tmp_path / "run" / "topology.json").write_text(json.dumps({"machines": [{"hostnames": HOSTS, "nics": nics}, "junk"], "interfaces": 3}))
+    assert link_rates(read_run(tmp_path / "run")) == {
+        (host, f"mlx5_0 port {number}"): 4e11 / number for host in HOSTS for number in (1, 2)
+    }  # fmt: skip
+
+
+def test_percentages_use_the_baselines_ceiling_where_it_fell() -> None:
+    changes = fallen_ceilings(link_ceilings([row(FAST, 0.119e9)]), link_ceilings([row(SLOW, 0.06e9)]))
+    (shown,) = with_ceilings_before(changes, "before", [row(SLOW, 0.06e9)])
+    assert shown.percent_of_ceiling == 50.0 and shown.ceiling is not None and shown.ceiling.bytes_per_s == FAST.bytes_per_s
+    assert shown.ceiling.limited_by == "NIC eth0 0.5 Gb/s, TCP of n2, fallen from NIC eth0 1 Gb/s, TCP in before"
+    others = [row(FAST, 0.119e9), row(SLOW, 0.06e9, backend="gloo"), row(COPY, 1e9)]
+    assert with_ceilings_before(changes, "before", others) == others
+
+
+def report_of(a: Path, b: Path) -> Material:
+    return Material(read_all([a, b]), a.parent / "page.html")
+
+
+def test_a_report_shows_the_loss_as_a_finding_and_in_its_percentages(tmp_path: Path) -> None:
+    a, b = run(tmp_path / "before", FAST, interface(1e9)), run(tmp_path / "after", SLOW, interface(0.5e9), busbw=0.06e9)
+    page = report_of(a, b)
+    assert page.concerns[0] == Concern(FINDING, "eth0 of n2: 1 → 0.5 Gb/s", "after")
+    assert [page.rows(table)[0].percent_of_ceiling for table in page.tables] == [0.119e9 / 0.12e9 * 100, 50.0]
+
+
+def test_of_other_hosts_the_ceilings_are_a_note_and_percentages_stay(tmp_path: Path) -> None:
+    a, b = run(tmp_path / "before", FAST, interface(1e9)), run(tmp_path / "after", SLOW, interface(0.5e9), ["n8", "n9"], 0.06e9)
+    page = report_of(a, b)
+    assert [each.severity for each in page.concerns if "expected bandwidth" in each.what] == [NOTE]
+    assert page.rows(page.tables[1])[0].percent_of_ceiling == 100.0
