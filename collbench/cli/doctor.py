@@ -148,7 +148,8 @@ def _tell(machines: list[Machine], logs: list[NcclLog], arguments: argparse.Name
 
     found = examine(machines, logs, _good(arguments.since))
     if here:
-        from collbench.doctor.software import examined
+        from collbench.doctor import job_settings, software
 
-        found = worst_first([*found, *examined(machines[0].hostname if machines else None, os.environ)])
+        hostname = machines[0].hostname if machines else None
+        found = worst_first([*found, *software.examined(hostname, os.environ), *job_settings.examined(hostname, os.environ)])
     return tell_findings(found, machines, logs, arguments.format, sys.stdout, color=arguments.color)

@@ -15,7 +15,7 @@ from typing import Literal, TypeVar
 
 from collbench.evidence.nccl_facts import Facts, bool_of, kinds_of, staged
 from collbench.evidence.nccl_lines import is_packed, lines_in
-from collbench.evidence.nccl_startup import Communicator, Library, Release, Setting, StartupFact
+from collbench.evidence.nccl_startup import CollNet, Communicator, Library, Release, Setting, StartupFact
 from collbench.evidence.nccl_words import GDR, SHARED_MEMORY, Choice, Connection
 from collbench.topology.source_files import text_of
 from collbench.topology.text import HEAD, Unreadable, printable
@@ -113,6 +113,11 @@ class NcclLog:
         """The variables that were set, by name; the last value that a rank printed."""
         return {setting.name: setting.value for setting in self.startup_of(Setting)}
 
+    @property
+    def collnet(self) -> bool:
+        """Whether ranks are connected for reductions in the network (SHARP)."""
+        return bool(self.lines_of("COLLNET") or self.startup_of(CollNet))
+
     def startup_of(self, kind: type[_Fact]) -> list[_Fact]:
         """The facts of one kind, each once, in the order of the log."""
         return list(dict.fromkeys(fact for _, fact in self.startup if isinstance(fact, kind)))
@@ -168,7 +173,8 @@ def _told(facts: Facts, name: str) -> NcclLog:
     releases = [fact for _, fact in startup if isinstance(fact, Release)]
     releases.sort(key=lambda release: release.linked)
     return NcclLog(
-        name, releases[0].number if releases else None, net, dict(facts.transports), tuple(facts.hosts), tuple(facts.devices["IB"]), tuple(facts.devices["Socket"]),
+        name, releases[0].number if releases else None, net, dict(facts.transports), tuple(facts.hosts), tuple(facts.devices["IB"]),
+        tuple(facts.devices["Socket"]),
         tuple(facts.gdr[True]), tuple(facts.gdr[False]), ("send", True) in facts.ways, ("receive", True) in facts.ways,
         sum(count for key, count in facts.transports.items() if staged(key)), _sockets(facts, net), bool_of(facts.dma_buf),
         bool_of(facts.nvls), bool_of(facts.ordering), ranks, max(facts.listings.values(), default=ranks), kinds_of(facts.graph),

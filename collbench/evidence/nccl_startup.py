@@ -156,7 +156,7 @@ class Platform:
 
 
 @dataclass(frozen=True, slots=True)
-class TestedGpu:
+class ListedGpu:
     """A GPU in the list of devices of nccl-tests."""
 
     host: str
@@ -166,7 +166,7 @@ class TestedGpu:
 
 StartupFact = (
     Release | Setting | Communicator | FabricMember | FabricBroken | Plugin | DirectPeers | SlowLink | NvSwitch | CollNet | CollNetDevice
-    | TopologyFile | Platform | TestedGpu | Cause
+    | TopologyFile | Platform | ListedGpu | Cause
 )  # fmt: skip
 
 _RELEASE = re.compile(rb"([NR])CCL version\s{0,9}:?\s{0,9}((\d{1,3}\.\d{1,3}(?:\.\d{1,3})?)[^\s,;]{0,60})")
@@ -209,7 +209,7 @@ _ONLY_RCCL = re.compile(rb"librccl|ROCr version|Hipruntime version|/hipify/|Libr
 # One of these is in every message that has a fact: most messages have none, and this test is cheap.
 _HINT = re.compile(
     rb"CCL version|set by environment|reset to|nNodes|fabric UUID|is available but|/Plugin|plugin|No device found|libibverbs|Missing \"|"
-    rb"NUMA auto|GDRDMA not|isAllDirect|CollNet|COLLNET/|opology file|NCCL_TOPO_FILE|platform"
+    rb"NUMA auto|GDRDMA not|isAllDirect|CollNet|opology file|NCCL_TOPO_FILE|platform"
 )
 
 
@@ -245,7 +245,7 @@ def head_facts(line: bytes) -> tuple[StartupFact, ...]:
         number = _number_of(int(match[2]))
         return (Release(Library.NCCL, number, number, linked=True),)
     if match := _GPU.search(line):
-        return (TestedGpu(_text(match[1]), int(match[2]), _text(match[3])),)
+        return (ListedGpu(_text(match[1]), int(match[2]), _text(match[3])),)
     return ()
 
 
@@ -267,7 +267,7 @@ def _facts(message: bytes) -> Iterator[StartupFact]:
         yield FabricBroken(int(match[1]) if match[1] else None)
     if match := _PEERS.search(message):
         yield DirectPeers(match[1] != b"0")
-    if b"COLLNET/" in message or b"Connected CollNet" in message:
+    if b"Connected CollNet" in message:
         yield CollNet()
     if match := _TOPOLOGY.search(message):
         yield TopologyFile(_text(match[1]))
