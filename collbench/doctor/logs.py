@@ -11,16 +11,19 @@ from collbench.evidence.nccl_startup import Cause, FabricBroken, Library, startu
 
 
 def over_tcp(log: NcclLog, views: Sequence[View]) -> Iterator[Finding]:
-    """CB2511: bytes between hosts go over TCP sockets."""
-    if log.net != "Socket":
+    """CB2511: bytes between nodes go over TCP sockets, or no other network was found. Not for a job on one node."""
+    count = log.lines_of("NET/Socket")
+    inside = log.job.nodes == 1 if log.job else bool(log.transports)  # connections of a cut log may all be inside a node
+    if log.net != "Socket" or (inside and not count):
         return
     wrote = [view for view in views if any(same_host(host, view.machine.hostname) for host in log.hosts or ("",))]
     rdma = [nic.name for view in wrote for nic in view.usable]
-    count = log.lines_of("NET/Socket")
+    proven = bool(count or log.job)
+    what = "sends over TCP sockets, not RDMA" if proven else "found no network between nodes but TCP sockets"
     evidence = plural(count, "connection") + " via NET/Socket" if count else f"sockets on {listed(log.interfaces) or '?'}, no other network"
     reasons, remedy = _reasons(log)
     yield finding_of(
-        log, "CB2511", "severe" if rdma else "warning", f"{log.library.value} sends over TCP sockets, not RDMA",
+        log, "CB2511", "severe" if rdma and proven else "warning", f"{log.library.value} {what}",
         "; ".join([evidence, *reasons, *([f"the machine has {listed(list(dict.fromkeys(rdma)))}"] if rdma else [])]), remedy,
     )  # fmt: skip
 
@@ -57,9 +60,10 @@ def staged(log: NcclLog, views: Sequence[View]) -> Iterator[Finding]:
         evidence = f"via {listed(names)}, without {GDR}"
         yield finding_of(log, "CB2512", severity, f"{part} are staged through the host's memory", evidence, _gdr_remedy(log))
     elif (refused := log.gdr_refused) and not direct and log.net != "Socket":
+        between = log.job is None or log.job.nodes > 1  # on one node the NICs carry nothing
         evidence = f"GPU Direct RDMA Disabled for {listed(refused)}; no connection line proves it in use"
         what = f"{log.library.value} reports GPUDirect RDMA as disabled"
-        yield finding_of(log, "CB2512", "warning", what, evidence, _gdr_remedy(log))
+        yield finding_of(log, "CB2512", "warning" if between else "note", what, evidence, _gdr_remedy(log))
 
 
 def one_way(log: NcclLog, views: Sequence[View]) -> Iterator[Finding]:

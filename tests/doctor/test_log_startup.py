@@ -194,7 +194,12 @@ def test_sockets_get_the_reason_that_the_log_has() -> None:
 
 def test_rccl_is_named() -> None:
     finding = found(Machine("n1"), "CB2511", logs=(log(RCCL, "NET/Socket : Using [0]eth0:10.0.0.1<0>", "Using network Socket"),))
-    assert finding.what == "RCCL sends over TCP sockets, not RDMA"
+    assert finding.what == "RCCL found no network between nodes but TCP sockets"
+
+
+@pytest.mark.parametrize("line", ["Channel 00 : 0[0] -> 1[1] via SHM/direct/direct", ONE_NODE])
+def test_a_job_on_one_node_does_not_send_over_tcp(line: str) -> None:
+    assert "CB2511" not in codes(logs=(log("NET/Socket : Using [0]eth0:10.0.0.1<0>", "Using network Socket", line),))
 
 
 def test_a_warning_with_a_code_of_its_own_is_not_counted_again() -> None:
