@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 _ABOUT = "what is wrong with this node, or under srun or mpirun with every node, worst first, with evidence and remedy; exit 1 if severe"
 
 _LOG = (
-    "logs of NCCL or RCCL (NCCL_DEBUG=INFO), plain or compressed; without a launcher and --from, a log that other hosts wrote is examined "
+    "logs of NCCL or RCCL (NCCL_DEBUG=INFO), plain or compressed: a summary and findings; "
+    "without a launcher and --from, a log that other hosts wrote is examined "
     "alone, without this machine"
 )
 

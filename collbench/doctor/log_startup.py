@@ -25,6 +25,7 @@ from collbench.evidence.nccl_startup import (
     NvSwitch,
     Plugin,
     PluginKind,
+    PluginSetting,
     PluginState,
     SlowLink,
 )
@@ -149,7 +150,7 @@ def no_verbs(log: NcclLog, views: Sequence[View]) -> Iterator[Finding]:
     """CB2521: libibverbs cannot be loaded. Not for jobs on one node, nor with a network plug-in that carries the bytes."""
     if Cause.NO_VERBS_LIBRARY not in log.startup_of(Cause) or log.net not in (None, "Socket"):
         return
-    if log.job and log.job.nodes == 1:
+    if log.inside_one_node:
         return
     wrote = [view for view in views if any(same_host(host, view.machine.hostname) for host in log.hosts or ("",))]
     rdma = [nic.name for view in wrote for nic in view.usable]
@@ -230,7 +231,8 @@ def no_profiler(log: NcclLog, views: Sequence[View]) -> Iterator[Finding]:
 def forced_choice(log: NcclLog, views: Sequence[View]) -> Iterator[Finding]:
     """CB2526: algorithm, protocol or channels are set by hand, so that the library cannot choose by size."""
     names = FORCED_RCCL if log.library is Library.RCCL else FORCED
-    found = {name: log.settings[name] for name in names if name in log.settings}
+    own = {setting.name for setting in log.startup_of(PluginSetting)}  # a plug-in knows its network
+    found = {name: log.settings[name] for name in names if name in log.settings and name not in own}
     if found:
         evidence = listed([f"{name}={value}" for name, value in found.items()])
         what = f"{listed(list(found))} {'is' if len(found) == 1 else 'are'} set: {log.library.value} cannot choose by message size"
@@ -238,18 +240,27 @@ def forced_choice(log: NcclLog, views: Sequence[View]) -> Iterator[Finding]:
 
 
 def iommu(log: NcclLog, views: Sequence[View]) -> Iterator[Finding]:
-    """CB2531: RCCL warns that the IOMMU is not in passthrough mode."""
+    """CB2531: RCCL misses iommu=pt; not where the machine's IOMMU is known to be off or in passthrough mode."""
+    wrote = [view.machine.system.iommu for view in views if any(same_host(host, view.machine.hostname) for host in log.hosts or ("",))]
+    if wrote and all(mode in ("off", "passthrough") for mode in wrote):
+        return
     found = [cause for cause in (Cause.NO_IOMMU_PASSTHROUGH, Cause.NO_AMD_IOMMU) if cause in log.startup_of(Cause)]
     if found:
+        verb = "is" if len(found) == 1 else "are"
         options = " ".join({Cause.NO_IOMMU_PASSTHROUGH: "iommu=pt", Cause.NO_AMD_IOMMU: "amd_iommu=on"}[cause] for cause in found)
         yield finding_of(
             log,
             "CB2531",
             "warning",
-            "the IOMMU is not in passthrough mode: RCCL may hang or be slow between GPUs",
-            f"RCCL warns: {listed([cause.value for cause in found])}",
+            f"{options} {verb} missing from the kernel command line: RCCL may hang, or be slow between GPUs",
+            f"RCCL's warning; {_iommu_of(wrote)}",
             f"add {options} to the kernel command line, and restart the node",
         )
+
+
+def _iommu_of(modes: Sequence[str | None]) -> str:
+    known = sorted({mode for mode in modes if mode})
+    return f"the IOMMU is {listed(known)}" if known else "whether the IOMMU is active is unknown"
 
 
 def fine_grain(log: NcclLog, views: Sequence[View]) -> Iterator[Finding]:
@@ -280,13 +291,13 @@ def numa_balancing(log: NcclLog, views: Sequence[View]) -> Iterator[Finding]:
 
 def no_peer_memory(log: NcclLog, views: Sequence[View]) -> Iterator[Finding]:
     """CB2534: RCCL finds no peer-memory support, so that NICs cannot reach GPU memory; not where GPUDirect RDMA is proven."""
-    proven = log.gdr_send or log.gdr_receive
-    if Cause.NO_PEER_MEMORY in log.startup_of(Cause) and not proven and log.net not in (None, "Socket"):
+    needless = log.gdr_send or log.gdr_receive or log.inside_one_node
+    if Cause.NO_PEER_MEMORY in log.startup_of(Cause) and not needless and log.net not in (None, "Socket"):
         yield finding_of(
             log,
             "CB2534",
             "warning",
-            "RCCL finds no peer-memory support: bytes between nodes are staged through the host's memory",
+            "RCCL finds no peer-memory support, so that GPUDirect RDMA is off",
             "GDRDMA not enabled. Could not find memory_peers directory or peer_memory symbol",
             RCCL_GDR_REMEDY,
         )

@@ -170,7 +170,7 @@ def summary_lines(summary: LogSummary) -> Iterator[str]:
         yield f"  connections: {listed([f'{name} ({lines})' for name, lines in summary.connections.items()], _MOST_NAMES)}"
     if summary.settings:
         yield f"  set: {listed([f'{name}={value}' for name, value in summary.settings.items()], _MOST_NAMES)}"
-    plugins = [f"{kind}: {state}" for kind, state in summary.plugins.items() if state != PluginState.ABSENT.value]
+    plugins = [f"{kind} plug-in: {state}" for kind, state in summary.plugins.items() if state != PluginState.ABSENT.value]
     more = [*plugins, *([f"topology file: {summary.topology_file}"] if summary.topology_file else [])]
     more += [f"platform: {summary.platform}"] if summary.platform else []
     if more:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from collbench.doctor.finding import Finding, Severity, listed, plural
 from collbench.doctor.view import View, same_host
 from collbench.evidence.nccl_log import GDR, SHARED_MEMORY, NcclLog
-from collbench.evidence.nccl_startup import Cause, FabricBroken, Library, startup_facts
+from collbench.evidence.nccl_startup import Cause, FabricBroken, Library, ListedGpu, startup_facts
+
+_NO_GDR_MODELS = re.compile(r"\bGeForce\b|\bGB10\b")
 
 
 def over_tcp(log: NcclLog, views: Sequence[View]) -> Iterator[Finding]:
     """CB2511: bytes between nodes go over TCP sockets, or no other network was found. Not for a job on one node."""
     count = log.lines_of("NET/Socket")
-    inside = log.job.nodes == 1 if log.job else bool(log.transports)  # connections of a cut log may all be inside a node
-    if log.net != "Socket" or (inside and not count):
+    if log.net != "Socket" or (log.inside_one_node and not count):
         return
     wrote = [view for view in views if any(same_host(host, view.machine.hostname) for host in log.hosts or ("",))]
     rdma = [nic.name for view in wrote for nic in view.usable]
@@ -55,15 +57,25 @@ def staged(log: NcclLog, views: Sequence[View]) -> Iterator[Finding]:
     direct = sum(count for key, count in log.transports.items() if key.endswith(GDR))
     if log.staged:
         part = f"{log.staged} of {log.staged + direct} RDMA connections" if direct else "all RDMA connections"
-        severity: Severity = "warning" if direct else "severe"
+        by_design = _without_gdr(log)
+        severity: Severity = "warning" if direct or by_design else "severe"
         names = [key for key in log.transports if key.startswith("NET/") and not key.endswith(GDR)]
-        evidence = f"via {listed(names)}, without {GDR}"
+        evidence = f"via {listed(names)}, without {GDR}{f'; {by_design}' if by_design else ''}"
         yield finding_of(log, "CB2512", severity, f"{part} are staged through the host's memory", evidence, _gdr_remedy(log))
     elif (refused := log.gdr_refused) and not direct and log.net != "Socket":
-        between = log.job is None or log.job.nodes > 1  # on one node the NICs carry nothing
         evidence = f"GPU Direct RDMA Disabled for {listed(refused)}; no connection line proves it in use"
         what = f"{log.library.value} reports GPUDirect RDMA as disabled"
-        yield finding_of(log, "CB2512", "warning" if between else "note", what, evidence, _gdr_remedy(log))
+        yield finding_of(log, "CB2512", "note" if log.inside_one_node else "warning", what, evidence, _gdr_remedy(log))
+
+
+def _without_gdr(log: NcclLog) -> str | None:
+    """Why this hardware may not have GPUDirect RDMA at all, where the log shows it."""
+    if Cause.NO_PLUGIN_GDR in log.startup_of(Cause):
+        return Cause.NO_PLUGIN_GDR.value
+    models = sorted({gpu.model for gpu in log.startup_of(ListedGpu)})
+    if models and all(_NO_GDR_MODELS.search(model) for model in models):
+        return f"{listed(models)} {'has' if len(models) == 1 else 'have'} no GPUDirect RDMA"
+    return None
 
 
 def one_way(log: NcclLog, views: Sequence[View]) -> Iterator[Finding]:

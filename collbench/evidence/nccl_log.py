@@ -118,6 +118,11 @@ class NcclLog:
         """Whether ranks are connected for reductions in the network (SHARP)."""
         return bool(self.lines_of("COLLNET") or self.startup_of(CollNet))
 
+    @property
+    def inside_one_node(self) -> bool:
+        """Whether all ranks are on one node, as far as the log shows: a cut log may have no more than connections inside a node."""
+        return self.job.nodes == 1 if self.job else bool(self.transports) and not self.lines_of("NET")
+
     def startup_of(self, kind: type[_Fact]) -> list[_Fact]:
         """The facts of one kind, each once, in the order of the log."""
         return list(dict.fromkeys(fact for _, fact in self.startup if isinstance(fact, kind)))

@@ -52,6 +52,7 @@ class Cause(Enum):
     NO_FINE_GRAIN_PCIE = "HSA_FORCE_FINE_GRAIN_PCIE=1 is missing from the environment"
     NUMA_BALANCING = "automatic NUMA balancing is on"
     NO_PEER_MEMORY = "no peer-memory support in the kernel"
+    NO_PLUGIN_GDR = "the network plug-in has no GPUDirect RDMA here"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,13 @@ class Setting:
 
     name: str
     value: str
+
+
+@dataclass(frozen=True, slots=True)
+class PluginSetting:
+    """A variable that a network plug-in sets by itself."""
+
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,12 +173,13 @@ class ListedGpu:
 
 
 StartupFact = (
-    Release | Setting | Communicator | FabricMember | FabricBroken | Plugin | DirectPeers | SlowLink | NvSwitch | CollNet | CollNetDevice
-    | TopologyFile | Platform | ListedGpu | Cause
+    Release | Setting | PluginSetting | Communicator | FabricMember | FabricBroken | Plugin | DirectPeers | SlowLink | NvSwitch | CollNet
+    | CollNetDevice | TopologyFile | Platform | ListedGpu | Cause
 )  # fmt: skip
 
 _RELEASE = re.compile(rb"([NR])CCL version\s{0,9}:?\s{0,9}((\d{1,3}\.\d{1,3}(?:\.\d{1,3})?)[^\s,;]{0,60})")
 _SETTING = re.compile(rb"\b((?:NCCL|RCCL)_[A-Z0-9_]{1,60}) set by environment to (.{1,300}?)\.?\s*$")
+_OF_PLUGIN = re.compile(rb"NET/\w{1,20} (?:Adding|Setting) ((?:NCCL|RCCL)_[A-Z0-9_]{1,60})(?:=| to )")
 _RESET = re.compile(rb"Comm config \w{1,40} reset to ((?:NCCL|RCCL)_[A-Z0-9_]{1,60})=(\S{1,80})")
 _COMMUNICATOR = re.compile(rb"\bnRanks (\d{1,7}) nNodes (\d{1,6}) localRanks (\d{1,4}) localRank \d{1,4}(?: MNNVL (\d))?")
 _FABRIC = re.compile(rb"fabric UUID ([0-9a-f]{1,16}\.[0-9a-f]{1,16}) cliqueId (0x[0-9a-f]{1,8}) state (\d{1,3})")
@@ -180,7 +189,7 @@ _LOADED = re.compile(rb"(?:Loaded (?:(net|collnet) plugin )?|Using )(\S.{0,60}?)
 _OLD_LOADED = re.compile(rb"Loaded (net|coll) plugin (\S.{0,60}?) \(v(\d{1,3})\)")
 # v6 is the oldest interface that is tried last; older releases go on to v5 and then print that none of them fits.
 _UNSUITABLE = re.compile(
-    rb"ncclNetPlugin symbols v\d and lower are not supported|Failed to find ncclNetPlugin_v6 symbol|"
+    rb"ncclNetPlugin symbols v\d and lower are not supported|ncclNetPlugin symbol \(v4 or v5\)|Failed to find ncclNetPlugin_v6 symbol|"
     rb"External network plugin \S{1,200} is unsupported"
 )
 _TREE_PART = re.compile(rb"\+ ([A-Z]{2,5})\[(\d{1,7}\.\d{1,3})\] - (PCI|GPU|NVS)/[0-9a-fA-F-]{1,24}(?: \(([0-9a-f]{4,16})\))?")
@@ -195,21 +204,25 @@ _GPU = re.compile(
 _CAUSES: tuple[tuple[re.Pattern[bytes], Cause], ...] = (
     (re.compile(rb"NET/IB ?: No device found"), Cause.NO_RDMA_DEVICE),
     # From 2.30 on a line for each name that is tried; libibverbs.so alone is missing wherever no development package is installed.
-    (re.compile(rb"Failed to open libibverbs|Coun?t? not open libibverbs\.so\.1"), Cause.NO_VERBS_LIBRARY),
+    (re.compile(rb"Failed to open libibverbs|Cou(?:nt|ld) not open libibverbs\.so\.1"), Cause.NO_VERBS_LIBRARY),
     (re.compile(rb'Missing "iommu=pt" from kernel command line'), Cause.NO_IOMMU_PASSTHROUGH),
     (re.compile(rb'Missing "amd_iommu=on" from kernel command line'), Cause.NO_AMD_IOMMU),
     (re.compile(rb'Missing "HSA_FORCE_FINE_GRAIN_PCIE=1" from environment'), Cause.NO_FINE_GRAIN_PCIE),
     (re.compile(rb"NUMA auto balancing enabled"), Cause.NUMA_BALANCING),
+    (re.compile(rb"NET/OFI .{0,80}(?:GDR not supported|disabling GDR)"), Cause.NO_PLUGIN_GDR),
     (re.compile(rb"GDRDMA not enabled\. Could not find memory_peers directory"), Cause.NO_PEER_MEMORY),
 )
 RCCL_CAUSES = frozenset(
     {Cause.NO_IOMMU_PASSTHROUGH, Cause.NO_AMD_IOMMU, Cause.NO_FINE_GRAIN_PCIE, Cause.NUMA_BALANCING, Cause.NO_PEER_MEMORY}
 )
-_ONLY_RCCL = re.compile(rb"librccl|ROCr version|Hipruntime version|/hipify/|Librccl path")
+_ONLY_RCCL = re.compile(
+    rb"librccl|ROCr version|Hipruntime version|/hipify/|Librccl path|Kernel version: \d|Dmabuf feature|GDRDMA not enabled|"
+    rb"gpu_id = \d{1,9}; unique_id"
+)
 # One of these is in every message that has a fact: most messages have none, and this test is cheap.
 _HINT = re.compile(
     rb"CCL version|set by environment|reset to|nNodes|fabric UUID|is available but|/Plugin|plugin|No device found|libibverbs|Missing \"|"
-    rb"NUMA auto|GDRDMA not|isAllDirect|CollNet|opology file|NCCL_TOPO_FILE|platform"
+    rb"NUMA auto|GDRDMA not|isAllDirect|GDR|NET/OFI|CollNet|opology file|NCCL_TOPO_FILE|platform"
 )
 
 
@@ -259,6 +272,8 @@ def _facts(message: bytes) -> Iterator[StartupFact]:
         yield release
     if match := _SETTING.search(message) or _RESET.search(message):
         yield Setting(_text(match[1]), _text(match[2]))
+    if match := _OF_PLUGIN.search(message):
+        yield PluginSetting(_text(match[1]))
     if match := _COMMUNICATOR.search(message):
         yield Communicator(int(match[1]), int(match[2]), int(match[3]), None if match[4] is None else match[4] != b"0")
     if match := _FABRIC.search(message):

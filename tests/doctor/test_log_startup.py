@@ -9,7 +9,7 @@ import pytest
 from collbench.doctor.log_startup import RULES
 from collbench.evidence.nccl_log import NcclLog, read
 from collbench.topology.model import Gpu, GpuLink, Machine
-from tests.doctor.machines import codes, found
+from tests.doctor.machines import codes, found, with_system
 from tests.topology.machines import dgx
 
 SEND, RECEIVE = "Channel 00/0 : 0[0] -> 8[0] [send] via {}", "Channel 00/0 : 8[0] -> 0[0] [receive] via {}"
@@ -114,7 +114,8 @@ FAULTS: list[tuple[str, str, list[str], list[list[str]]]] = [
     ),
     (
         "a forced protocol", "CB2526", ["NCCL_PROTO set by environment to LL", *DIRECT],
-        [["NCCL_IB_GID_INDEX set by environment to 3.", *DIRECT], [RCCL, "NCCL_MIN_NCHANNELS set by environment to 112.", *DIRECT]],
+        [["NET/OFI Adding NCCL_PROTO=simple to environment", "NCCL_PROTO set by environment to simple", *DIRECT],
+         ["NCCL_IB_GID_INDEX set by environment to 3.", *DIRECT], [RCCL, "NCCL_MIN_NCHANNELS set by environment to 112.", *DIRECT]],
     ),
     (
         "RCCL without iommu=pt", "CB2531", [RCCL, 'Missing "iommu=pt" from kernel command line which can lead to hang!'],
@@ -131,7 +132,8 @@ FAULTS: list[tuple[str, str, list[str], list[list[str]]]] = [
     (
         "RCCL without peer memory", "CB2534",
         [RCCL, "Using network IB", "GDRDMA not enabled. Could not find memory_peers directory or peer_memory symbol"],
-        [[RCCL, "Using network Socket x", "Found /sys/kernel/mm/memory_peers/amdkfd/version"],
+        [[RCCL, "Using network IB", ONE_NODE, "GDRDMA not enabled. Could not find memory_peers directory or peer_memory symbol"],
+         [RCCL, "Using network Socket x", "Found /sys/kernel/mm/memory_peers/amdkfd/version"],
          [RCCL, *DIRECT, "GDRDMA not enabled. Could not find memory_peers directory or peer_memory symbol"]],
     ),
 ]  # fmt: skip
@@ -184,6 +186,15 @@ def test_a_setting_is_named_as_the_reason_of_a_domain_that_is_not_used() -> None
     assert finding.remedy == "unset NCCL_MNNVL_ENABLE"
 
 
+@pytest.mark.parametrize(
+    "line", ["NET/OFI Need to force simple protocol: GDR not supported", "#  Rank  0 Pid 7 on n1 device  0 [0000:0f:00] NVIDIA GB10"]
+)
+def test_staging_is_not_severe_where_the_hardware_has_no_gpudirect(line: str) -> None:
+    staged = SEND.format("NET/Libfabric/0")
+    assert found(Machine("n1"), "CB2512", logs=(log(staged),)).severity == "severe"
+    assert found(Machine("n1"), "CB2512", logs=(log(staged, line),)).severity == "warning"
+
+
 def test_sockets_get_the_reason_that_the_log_has() -> None:
     finding = found(dgx(), "CB2511", logs=(log("dgx01| Using network Socket", f"dgx01| {NO_VERBS}"),))
     assert "libibverbs cannot be loaded" in finding.evidence
@@ -200,6 +211,13 @@ def test_rccl_is_named() -> None:
 @pytest.mark.parametrize("line", ["Channel 00 : 0[0] -> 1[1] via SHM/direct/direct", ONE_NODE])
 def test_a_job_on_one_node_does_not_send_over_tcp(line: str) -> None:
     assert "CB2511" not in codes(logs=(log("NET/Socket : Using [0]eth0:10.0.0.1<0>", "Using network Socket", line),))
+
+
+def test_an_iommu_that_is_off_needs_no_passthrough() -> None:
+    lines = log(RCCL, 'Missing "iommu=pt" from kernel command line which can lead to hang!')
+    assert "CB2531" not in codes(with_system(Machine("n1"), iommu="off"), logs=(lines,))
+    assert "CB2531" in codes(with_system(Machine("n1"), iommu="translating"), logs=(lines,))
+    assert "CB2531" in codes(with_system(Machine("n2"), iommu="off"), logs=(lines,))
 
 
 def test_a_warning_with_a_code_of_its_own_is_not_counted_again() -> None:

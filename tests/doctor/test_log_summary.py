@@ -49,7 +49,7 @@ def test_the_summary_as_text() -> None:
         "  NVLS: available, 24 channels · algorithms: AllReduce NVLS/SIMPLE (2) and AllReduce RING/LL (1)",
         "  connections: NET/IB/0/GDRDMA (2) and P2P/CUMEM (1)",
         "  set: NCCL_IB_HCA=mlx5",
-        "  network: IBplug v10 (v10)",
+        "  network plug-in: IBplug v10 (v10)",
     ]
 
 

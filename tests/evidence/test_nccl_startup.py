@@ -67,6 +67,8 @@ def test_the_library_counts_more_than_nccl_tests() -> None:
     [
         "NET/Plugin: Could not find: librccl-net.so. Using internal net plugin.",
         "ROCr version 1.18",
+        "Kernel version: 6.8.0-136-generic",
+        "GDRDMA not enabled. Could not find memory_peers directory or peer_memory symbol",
         "Hipruntime version: 70226015, firmware version: 2650",
     ],
 )
