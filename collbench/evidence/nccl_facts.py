@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
 from collbench.evidence.nccl_lines import LONGEST
-from collbench.evidence.nccl_startup import Library, Release, StartupFact, head_facts, only_rccl, release_in
+from collbench.evidence.nccl_startup import OF_A_CALL, Library, Release, StartupFact, head_facts, only_rccl, release_in
 from collbench.evidence.nccl_words import GDR, Choice, Connection, Words, connection, text, transport, words
 
 MOST_CHANNELS = 16384  # connections that are kept one by one: those of 512 ranks with 16 channels, both ways
@@ -154,6 +154,7 @@ class Facts:
         known = self._hosts_of.get(head)
         if known is not None:
             return known
+        self.rccl = self.rccl or only_rccl(head)
         match = _HOST.search(head)
         host = match[1].decode() if match else ""
         if match:
@@ -165,7 +166,8 @@ class Facts:
             self._other(head + message)
             return
         said = words(message)
-        self.rccl = self.rccl or only_rccl(message) or only_rccl(head)
+        if not self.rccl and OF_A_CALL not in message:
+            self.rccl = only_rccl(message)
         if said is None or not said.of_host:
             self._times[message] = self._times.get(message, 0) + 1
             if said:

@@ -13,6 +13,7 @@ from enum import Enum
 
 from collbench.topology.text import printable
 
+OF_A_CALL = b"opCount"  # in a message for every call, by far the most of a log: it says nothing of the start
 FABRIC_COMPLETED = 3  # NVML_GPU_FABRIC_STATE_COMPLETED
 _SLOWEST_SENSIBLE_GB_PER_S = 1.0  # a GPU or switch behind less than this is described wrongly: PCIe 1.0 x4 has 1 GB/s
 _EMULATED_BRIDGES = ("104c8232", "104c8233", "1b36")  # QEMU's switch ports (modelled on TI's XIO3130), and Red Hat's vendor id
@@ -228,7 +229,7 @@ _HINT = re.compile(
 
 def startup_facts(message: bytes) -> tuple[StartupFact, ...]:
     """The facts of one message, () for none. A message is what follows "NCCL INFO " or "NCCL WARN "."""
-    return tuple(_facts(message)) if _HINT.search(message) else ()
+    return tuple(_facts(message)) if OF_A_CALL not in message and _HINT.search(message) else ()
 
 
 def tree_facts(message: bytes) -> tuple[StartupFact, ...]:
