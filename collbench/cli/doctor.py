@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 _ABOUT = "what is wrong with this node, or under srun or mpirun with every node, worst first, with evidence and remedy; exit 1 if severe"
 
 _LOG = (
-    "logs of NCCL or RCCL (NCCL_DEBUG=INFO), plain or compressed; without a launcher and --from, a log that other hosts wrote is examined "
+    "logs of NCCL or RCCL (NCCL_DEBUG=INFO), plain or compressed: a summary and findings; "
+    "without a launcher and --from, a log that other hosts wrote is examined "
     "alone, without this machine"
 )
 
@@ -168,7 +169,8 @@ def _tell(machines: list[Machine], logs: list[NcclLog], arguments: argparse.Name
 
     found = examine(machines, logs, _good(arguments.since))
     if here:
-        from collbench.doctor.software import examined
+        from collbench.doctor import job_settings, software
 
-        found = worst_first([*found, *examined(machines[0].hostname if machines else None, os.environ)])
+        hostname = machines[0].hostname if machines else None
+        found = worst_first([*found, *software.examined(hostname, os.environ), *job_settings.examined(hostname, os.environ)])
     return tell_findings(found, machines, logs, arguments.format, sys.stdout, color=arguments.color)

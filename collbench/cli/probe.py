@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 _ABOUT = "what this node is: GPUs, their links, the PCIe tree, NICs, GPUDirect RDMA; under srun or mpirun every node, and how they differ"
 _FROM = (
     "read these instead and merge what belongs to one host: NCCL topology XML, hwloc XML, the text of `nvidia-smi topo -m`, "
-    "`nvidia-smi nvlink -s`, `lspci -vvv`, `ibstat`, `ibv_devinfo` or `iblinkinfo`, what `probe --format json` printed, a folder of such "
+    "`nvidia-smi nvlink -s`, `rocm-smi --showtopo`, `amd-smi topology`, `lspci -vvv`, `lspci -vvv | grep ACSCtl`, `ibstat`, `ibv_devinfo`, "
+    "`ibportstate` or `iblinkinfo`, what `probe --format json` printed, a folder of such "
     "files, a folder with sys and proc, a tarball of one"
 )
 

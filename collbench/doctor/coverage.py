@@ -59,7 +59,8 @@ def _no_states(view: View) -> bool:
 
 def _no_acs(view: View) -> bool:
     ports = [bridge for endpoint in view.endpoints for bridge in view.path_to(endpoint.address)[1:]]
-    return bool(view.machine.gpus) and not view.virtual_machine and all(port.acs is None for port in ports)
+    read = view.machine.system.acs_ports is not None or any(port.acs is not None for port in ports)
+    return bool(view.machine.gpus) and not view.virtual_machine and not read
 
 
 def _no_paths(view: View) -> bool:
@@ -71,13 +72,27 @@ def _several(view: View) -> bool:
     return len(view.machine.gpus) > 1
 
 
+def _uncounted(view: View) -> bool:
+    return _several(view) and not view.machine.gpu_links
+
+
+def _no_access(view: View) -> bool:
+    return _several(view) and not view.machine.peer_access
+
+
+def _amd(view: View) -> bool:
+    return any(gpu.vendor == "amd" for gpu in view.machine.gpus)
+
+
 _GAPS: tuple[tuple[Callable[[View], bool], str], ...] = (
     (lambda view: bool(view.virtual_machine), "PCIe links, ACS and IOMMU (a virtual machine hides them)"),
     (_links_hidden, "PCIe links' speed and limits (sysfs or `lspci -vvv` has them)"),
     (_no_acs, "ACS (`lspci -vvv`, as root)"),
     (lambda view: view.machine.system.iommu is None and not view.virtual_machine, "the IOMMU (sysfs)"),
-    (lambda view: _several(view) and not view.machine.gpu_links, "links between GPUs (NVML, or `nvidia-smi nvlink -s`)"),
-    (lambda view: _several(view) and not view.machine.peer_access, "peer access (`nvidia-smi topo -p2p r`)"),
+    (lambda view: _uncounted(view) and not _amd(view), "links between GPUs (NVML, or `nvidia-smi nvlink -s`)"),
+    (lambda view: _uncounted(view) and _amd(view), "how many links join the GPUs (/sys/class/kfd)"),
+    (lambda view: _no_access(view) and not _amd(view), "peer access (`nvidia-smi topo -p2p r`)"),
+    (lambda view: _no_access(view) and _amd(view), "peer access (`amd-smi topology`)"),
     (_no_paths, "distances from GPUs to NICs"),
     (_no_states, "states of ports (/sys/class/infiniband, ibstat)"),
     (_no_counters, "error counters (/sys/class/infiniband)"),

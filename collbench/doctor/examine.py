@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from collbench.doctor import between, counters, gpus, host, logs, nics, paths, pcie, since
+from collbench.doctor import between, counters, gpus, host, log_startup, logs, nics, paths, pcie, since
 from collbench.doctor.finding import Finding, worst_first
 from collbench.doctor.view import View
 from collbench.evidence.nccl_log import NcclLog
@@ -17,7 +17,7 @@ LogRule = Callable[[NcclLog, Sequence[View]], Iterator[Finding]]
 
 RULES: Final[tuple[Rule, ...]] = (*pcie.RULES, *nics.RULES, *counters.RULES, *gpus.RULES, *host.RULES, *paths.RULES)
 JOB_RULES: Final[tuple[JobRule, ...]] = (*gpus.JOB_RULES, *between.JOB_RULES)
-LOG_RULES: Final[tuple[LogRule, ...]] = logs.RULES
+LOG_RULES: Final[tuple[LogRule, ...]] = (*logs.RULES, *log_startup.RULES)
 
 
 def examine(machines: Sequence[Machine], logs: Sequence[NcclLog] = (), good: Sequence[Machine] = ()) -> list[Finding]:

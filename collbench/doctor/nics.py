@@ -181,4 +181,16 @@ def _loss(view: View, nic: Nic) -> Severity:
     return "severe" if near and any((best := view.nearest(gpu)) and best[0] in CLOSE for gpu in view.machine.gpus) else "warning"
 
 
-RULES = (slow_slots, down, no_subnet_manager, other_fabric, not_real, small_mtu, small_frames, slow_rails)
+def lost_lanes(view: View) -> Iterator[Finding]:
+    """CB2209: a port uses fewer lanes than it supports and has enabled."""
+    for nic in view.rdma:
+        for port in nic.ports:
+            if port.lanes and port.max_lanes and port.lanes < port.max_lanes and not is_down(port):
+                yield view.finding(
+                    "CB2209", "warning", f"{nic.name} uses {plural(port.lanes, 'lane')} of {port.max_lanes}",
+                    f"port {port.number}: LinkWidthActive {port.lanes}X, LinkWidthEnabled up to {port.max_lanes}X",
+                    "clean or change the cable and transceivers; the port at the other end must be enabled for as many (`iblinkinfo`)",
+                )  # fmt: skip
+
+
+RULES = (slow_slots, down, no_subnet_manager, other_fabric, not_real, small_mtu, small_frames, slow_rails, lost_lanes)

@@ -218,4 +218,16 @@ def _card(device: PciDevice) -> str:
     return device.address.rpartition(".")[0]
 
 
-RULES = (narrow, slow, slot_limits, idle, acs, iommu, slower_above)
+def acs_somewhere(view: View) -> Iterator[Finding]:
+    """CB2108: access control redirects requests at some ports, and the source does not name them."""
+    ports, on = view.machine.system.acs_ports, view.machine.system.acs_on
+    named = any(device.acs is not None for device in view.machine.pci)  # then CB2105 judges by what is below each port
+    if on and ports and not view.virtual_machine and not named:
+        yield view.finding(
+            "CB2108", "note", f"ACS redirects requests at {on} of {plural(ports, 'port')}; which of them is unknown",
+            "ReqRedir+, CmpltRedir+ or UpstreamFwd+ in lines of ACSCtl",
+            "save `sudo lspci -vvv` as a whole, and read it with `collbench doctor --from`: only ports of switches above GPUs matter",
+        )  # fmt: skip
+
+
+RULES = (narrow, slow, slot_limits, idle, acs, acs_somewhere, iommu, slower_above)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
 from collbench.evidence.nccl_lines import LONGEST
+from collbench.evidence.nccl_startup import OF_A_CALL, Library, Release, StartupFact, head_facts, only_rccl, release_in
 from collbench.evidence.nccl_words import GDR, Choice, Connection, Words, connection, text, transport, words
 
 MOST_CHANNELS = 16384  # connections that are kept one by one: those of 512 ranks with 16 channels, both ways
@@ -23,7 +24,6 @@ _BELOW_SWITCH = "LOC"
 _KINDS = {b"INFO": "INFO", b"WARN": "WARN", b"TRAC": "TRACE", b"vers": "version"}
 # Before "NCCL INFO"; possessive, so that no text can make it try twice.
 _HOST = re.compile(rb"(?:^|[\s>:])([A-Za-z0-9][\w.-]{0,252}+):\d{1,10}+:\d{1,10}+ \[-?\d{1,4}+\] ")
-_VERSION = re.compile(rb"version\s{0,9}:?\s{0,9}(\d{1,3}\.\d{1,3}(?:\.\d{1,3})?)")
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
@@ -33,7 +33,8 @@ class Facts:
 
     def __init__(self) -> None:
         self.lines = 0
-        self.version: str | None = None
+        self.startup: dict[tuple[str, StartupFact], None] = {}
+        self.rccl = False
         self.hosts: dict[str, None] = {}
         self.transports: Counter[str] = Counter()
         self.ways: set[tuple[str, bool]] = set()
@@ -111,6 +112,8 @@ class Facts:
         """A line that is too long, or is no INFO: a warning, the version, or no line of NCCL at all."""
         if len(line) > LONGEST:
             line = line[: LONGEST - 64].rpartition(b" ")[0] + b" ..."
+        if b" Pid " in line or b"nccl-library=" in line or b"Librccl" in line:
+            self._of_tests(line)
         place = 0
         while (place := line.find(b"CCL ", place + 1)) > 0:
             kind = _KINDS.get(line[place + 4 : place + 8])
@@ -121,14 +124,25 @@ class Facts:
 
     def _of_kind(self, kind: str, line: bytes, place: int) -> None:
         if kind == "version":
-            match = _VERSION.match(line, place + 4)
-            self.version = self.version or (text(match[1]) if match else None)
+            if release := release_in(line[place - 1 :]):
+                self._start((release,), "")
             return
         message = line[place + 4 + len(kind) :].strip()
         if kind == "WARN":
             _keep(self.warnings, text(message), None, _MOST_WARNINGS)
         self._begin(line[:place])
         self._new(message, line[:place])
+
+    def _of_tests(self, line: bytes) -> None:
+        """A line of nccl-tests above its table, or of RCCL about itself."""
+        self.rccl = self.rccl or only_rccl(line)
+        self._start(head_facts(line.strip()), "")
+
+    def _start(self, facts: Iterable[StartupFact], host: str) -> None:
+        for fact in facts:
+            _keep(self.startup, (host, fact), None, _MOST_HOSTS)
+            if isinstance(fact, Release) and fact.library is Library.RCCL:
+                self.rccl = True
 
     def _begin(self, head: bytes) -> dict[bytes, int]:
         """Where the paths of lines with this beginning are counted."""
@@ -140,6 +154,7 @@ class Facts:
         known = self._hosts_of.get(head)
         if known is not None:
             return known
+        self.rccl = self.rccl or only_rccl(head)
         match = _HOST.search(head)
         host = match[1].decode() if match else ""
         if match:
@@ -151,6 +166,8 @@ class Facts:
             self._other(head + message)
             return
         said = words(message)
+        if not self.rccl and OF_A_CALL not in message:
+            self.rccl = only_rccl(message)
         if said is None or not said.of_host:
             self._times[message] = self._times.get(message, 0) + 1
             if said:
@@ -186,6 +203,7 @@ class Facts:
             ways.add(found.way if direct else "staged")
 
     def _network(self, said: Words, host: str) -> None:
+        self._start(said.startup, host)
         if said.network:
             self.networks.pop(said.network, None)  # the last one named stands last
             _keep(self.networks, said.network, None, _MOST)
@@ -224,7 +242,8 @@ class Facts:
             _keep(self.speeds, said.default_speed, None, _MOST)
         self.provider = said.provider or self.provider
         self.groups = max(self.groups, -1 if said.group is None else said.group + 1)
-        self.stated.update(said.stated)
+        for kind, count in said.stated:  # of several communicators the one that has most
+            self.stated[kind] = max(count, self.stated.get(kind, 0))
 
 
 def staged(transport: str) -> bool:

@@ -11,10 +11,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 from collbench.evidence.nccl_facts import Facts, bool_of, kinds_of, staged
 from collbench.evidence.nccl_lines import is_packed, lines_in
+from collbench.evidence.nccl_startup import CollNet, Communicator, Library, Release, Setting, StartupFact
 from collbench.evidence.nccl_words import GDR, SHARED_MEMORY, Choice, Connection
 from collbench.topology.source_files import text_of
 from collbench.topology.text import HEAD, Unreadable, printable
@@ -23,6 +24,7 @@ __all__ = ["GDR", "KIND", "SHARED_MEMORY", "NcclLog", "looks_like", "read", "rea
 
 KIND = "NCCL log"
 _OURS = re.compile(r"\b[NR]CCL (?:INFO|WARN|TRACE)\b|\b[NR]CCL version\b")
+_Fact = TypeVar("_Fact", bound=StartupFact)
 _NET = re.compile(r"^NET/([^/]+)(?:/(\d{1,4}))?")
 
 
@@ -50,6 +52,8 @@ class NcclLog:
     choices         (collective, bytes) -> what NCCL chose -> how many calls, the most frequent first. Bytes as NCCL counts them: one
                     rank's part for all-gather and broadcast from 2.24 on; 2.20 to 2.22 name no collective (None)
     stated          how many channels NCCL says it has: {"coll": 16, "nvls": 16, "p2p": 32}
+    library         NCCL, unless the log shows RCCL
+    startup         (host, fact): what the library prints while it starts, see `nccl_startup`; the host is "" where a line names none
     """
 
     name: str = ""
@@ -84,12 +88,44 @@ class NcclLog:
     names: Mapping[tuple[str, int], str] = field(default_factory=dict)
     choices: Mapping[tuple[str | None, int], Mapping[Choice, int]] = field(default_factory=dict)
     stated: Mapping[str, int] = field(default_factory=dict)
+    library: Library = Library.NCCL
+    startup: tuple[tuple[str, StartupFact], ...] = ()
 
     @property
     def gdr_refused(self) -> tuple[str, ...]:
         """HCAs that NCCL says it cannot use so. A distance ("HCA 3") that is too far from one GPU and not from all refuses nothing."""
         near = any(_is_distance(name) for name in self.gdr_enabled)
         return tuple(name for name in self.gdr_disabled if name not in self.gdr_enabled and not (near and _is_distance(name)))
+
+    @property
+    def release(self) -> Release | None:
+        """The version: as the library prints it, else as nccl-tests does."""
+        found = self.startup_of(Release)
+        return next((release for release in found if not release.linked), found[0] if found else None)
+
+    @property
+    def job(self) -> Communicator | None:
+        """The largest communicator."""
+        return max(self.startup_of(Communicator), key=lambda each: (each.ranks, each.nodes), default=None)
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """The variables that were set, by name; the last value that a rank printed."""
+        return {setting.name: setting.value for setting in self.startup_of(Setting)}
+
+    @property
+    def collnet(self) -> bool:
+        """Whether ranks are connected for reductions in the network (SHARP)."""
+        return bool(self.lines_of("COLLNET") or self.startup_of(CollNet))
+
+    @property
+    def inside_one_node(self) -> bool:
+        """Whether all ranks are on one node, as far as the log shows: a cut log may have no more than connections inside a node."""
+        return self.job.nodes == 1 if self.job else bool(self.transports) and not self.lines_of("NET")
+
+    def startup_of(self, kind: type[_Fact]) -> list[_Fact]:
+        """The facts of one kind, each once, in the order of the log."""
+        return list(dict.fromkeys(fact for _, fact in self.startup if isinstance(fact, kind)))
 
     @property
     def indices(self) -> tuple[int, ...]:
@@ -138,8 +174,12 @@ def _log(blocks: Iterable[list[bytes]], name: str) -> NcclLog:
 def _told(facts: Facts, name: str) -> NcclLog:
     net = _net(facts)
     ranks = max(facts.ranks, facts.listings.get(False, 0)) or None
+    startup = tuple(facts.startup)
+    releases = [fact for _, fact in startup if isinstance(fact, Release)]
+    releases.sort(key=lambda release: release.linked)
     return NcclLog(
-        name, facts.version, net, dict(facts.transports), tuple(facts.hosts), tuple(facts.devices["IB"]), tuple(facts.devices["Socket"]),
+        name, releases[0].number if releases else None, net, dict(facts.transports), tuple(facts.hosts), tuple(facts.devices["IB"]),
+        tuple(facts.devices["Socket"]),
         tuple(facts.gdr[True]), tuple(facts.gdr[False]), ("send", True) in facts.ways, ("receive", True) in facts.ways,
         sum(count for key, count in facts.transports.items() if staged(key)), _sockets(facts, net), bool_of(facts.dma_buf),
         bool_of(facts.nvls), bool_of(facts.ordering), ranks, max(facts.listings.values(), default=ranks), kinds_of(facts.graph),
@@ -147,6 +187,7 @@ def _told(facts: Facts, name: str) -> NcclLog:
         tuple(gpu for gpu, ways in facts.local.items() if ways == {"send", "receive"}),
         tuple(gpu for gpu, ways in facts.local.items() if "staged" in ways),
         tuple(facts.channels), facts.left_out, _nics(facts, net), _choices(facts), dict(facts.stated),
+        Library.RCCL if facts.rccl else Library.NCCL, startup,
     )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from collbench.evidence.nccl_startup import CollNetDevice, StartupFact, startup_facts, tree_facts
 from collbench.topology.text import printable
 
 GDR = "/GDRDMA"
@@ -28,7 +29,7 @@ _RANK = re.compile(rb"(\d{1,7})(?:\[([0-9a-f]{1,8})\])?")
 _CHANNEL = re.compile(rb"\[?(\d{1,4})\]?(?:/\d{1,4})?")
 _NETWORK = re.compile(rb"Using network (\S[\w .-]{0,60})")
 _DEVICES = re.compile(rb"NET/(IB|Socket) ?: Using (.{0,4096})")
-_DEVICE = re.compile(rb"\[(\d{1,4})\]([\w.-]{1,64}(?::\d{1,3}(?::\d{0,5}){0,2}/\w{1,10})?)")
+_DEVICE = re.compile(rb"\[(\d{1,4})\]([\w.-]{1,64}(?::\d{1,3}(?::\d{0,5}){0,2}/\w{1,10})?)(/SHARP)?")
 _FUSED = re.compile(rb"\[(\d{1,4})\]=\{([^{}]{1,400})\}")  # the two ports of a card as one device, 2.20 to 2.23
 _PART = re.compile(rb"\[\d{1,4}\] ([\w.-]{1,64}:\d{1,3}/\w{1,10})")
 _VIRTUAL = re.compile(rb"Made virtual device \[(\d{1,4})\] name=([\w.+-]{1,200})")
@@ -47,7 +48,7 @@ _CHOICE = re.compile(
     rb"(?:Algo (\w{1,30}) proto (\w{1,20})|Kernel (\w{1,60})|cudaMemcpy|RMA proxy|Rail )"
 )
 _SPAN = re.compile(rb"channel\{Lo\.\.Hi\}=\{(\d{1,4})\.\.(\d{1,4})\}")
-_OF_HOST = frozenset({"devices", "nic", "network"})
+_OF_HOST = frozenset({"devices", "nic", "network", "startup"})
 _TREE = frozenset({b" ", b"+"})  # "              + PCI[24.0] - GPU/0-cf000 (5)"
 _LISTING = frozenset({b"Chan", b"Ring"})
 _COUNT = re.compile(rb"nchannels (\d{1,4})")
@@ -87,6 +88,7 @@ class Words:
     choice    ("AllReduce" or None, bytes, Choice)
     stated    channels by kind: {"coll": 16}
     listing   (ranks that a ring listing has, whether it ends early)
+    startup   what the library says of its start
     of_host   whether it holds for the host alone that wrote it
     """
 
@@ -105,6 +107,7 @@ class Words:
     choice: tuple[str | None, int, Choice] | None = None
     stated: tuple[tuple[str, int], ...] = ()
     listing: tuple[int, bool] | None = None
+    startup: tuple[StartupFact, ...] = ()
     of_host: bool = False
 
 
@@ -114,7 +117,8 @@ def words(message: bytes) -> Words | None:
     if b" Bytes -> " in message and (choice := _choice(message)):
         return Words(choice=choice)
     if message[:1] in _TREE and (widths := _GRAPH.findall(message)):
-        return Words(widths=tuple((text(kind), float(width)) for kind, width in widths))
+        startup = tree_facts(message)
+        return Words(widths=tuple((text(kind), float(width)) for kind, width in widths), startup=startup, of_host=bool(startup))
     if message[:4] in _LISTING and (listing := _listing(message)):
         return Words(listing=listing)
     found = dict(_said(message))
@@ -176,6 +180,8 @@ def _said(message: bytes) -> Iterator[tuple[str, Any]]:
         yield "dma_buf", match[1] is None and match[2] != b"false"
     if b"NVLS mult" in message and (match := _NVLS.search(message)):
         yield "nvls", match[1] is None
+    if startup := (*startup_facts(message), *_reducing(message)):
+        yield "startup", startup
     yield from _seldom(message)
 
 
@@ -209,8 +215,14 @@ def _used(message: bytes) -> Iterator[tuple[str, Any]]:
     if match := _DEVICES.search(message):
         listed = match[2].partition(b"OOB")[0]
         fused = tuple((int(number), "+".join(map(text, _PART.findall(parts)))) for number, parts in _FUSED.findall(listed))
-        single = tuple((int(number), text(name)) for number, name in _DEVICE.findall(_FUSED.sub(b"", listed)))
+        single = tuple((int(number), text(name)) for number, name, _ in _DEVICE.findall(_FUSED.sub(b"", listed)))
         yield "devices", (text(match[1]), tuple(sorted(fused + single)), b"[RO]" in listed)
+
+
+def _reducing(message: bytes) -> Iterator[CollNetDevice]:
+    """The devices that are listed with SHARP."""
+    if b"/SHARP" in message and (match := _DEVICES.search(message)):
+        yield from (CollNetDevice(text(name)) for _, name, sharp in _DEVICE.findall(match[2]) if sharp)
 
 
 def _choice(message: bytes) -> tuple[str | None, int, Choice] | None:

@@ -6,11 +6,13 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
+from enum import Enum
 from typing import TextIO
 
 from collbench.doctor.coverage import looked_at, not_looked_at, sentence
 from collbench.doctor.finding import SEVERITIES, Finding, listed, plural
 from collbench.doctor.gpudirect import states
+from collbench.doctor.log_summary import summarize, summary_lines
 from collbench.errors import FINE, NEGATIVE, UsageError
 from collbench.evidence.nccl_log import NcclLog
 from collbench.report.flags import printable
@@ -40,7 +42,7 @@ def tell_findings(
 
 
 def table_lines(findings: Sequence[Finding], machines: Sequence[Machine], logs: Sequence[NcclLog]) -> Iterator[Line]:
-    """Three lines per finding, what there is in all, a line per state of GPUDirect RDMA, and one on what was looked at."""
+    """Three lines per finding, their number, a summary of each log, a line per state of GPUDirect RDMA, and what was examined."""
     several = len({machine.hostname for machine in machines}) > 1
     for finding, hosts in _together(findings):
         where = f"{listed([host or 'unnamed host' for host in hosts], _MOST_HOSTS)}: " if several and hosts != [None] else ""
@@ -48,6 +50,9 @@ def table_lines(findings: Sequence[Finding], machines: Sequence[Machine], logs: 
         yield Line(printable(f"  evidence: {finding.evidence}"))
         yield Line(printable(f"  remedy:   {finding.remedy}"))
     yield Line(printable(_summary(findings)), "head")
+    for log in logs:
+        for text in summary_lines(summarize(log)):
+            yield Line(printable(text), "foot")
     for text in (*states(machines, logs), sentence(machines, logs)):
         yield Line(printable(text), "foot")
     if not machines:
@@ -55,7 +60,7 @@ def table_lines(findings: Sequence[Finding], machines: Sequence[Machine], logs: 
 
 
 def json_lines(findings: Sequence[Finding], machines: Sequence[Machine], logs: Sequence[NcclLog]) -> Iterator[Line]:
-    """One object: schema, findings (worst first), hosts, what was looked at and what not, the states of GPUDirect RDMA."""
+    """One object: schema, findings (worst first), hosts, what was examined and what not, GPUDirect RDMA, a summary of each log."""
     document = {
         "schema": SCHEMA,
         "findings": [asdict(finding) for finding in findings],
@@ -63,8 +68,16 @@ def json_lines(findings: Sequence[Finding], machines: Sequence[Machine], logs: S
         "looked_at": looked_at(machines, logs),
         "not_looked_at": not_looked_at(machines, logs),
         "gpudirect": states(machines, logs),
+        "logs": [asdict(summarize(log)) for log in logs],
     }
-    yield Line(json.dumps(document))
+    yield Line(json.dumps(document, default=_value))
+
+
+def _value(member: object) -> object:
+    """An enumeration's value, for JSON. Raises TypeError for another object."""
+    if isinstance(member, Enum):
+        return member.value
+    raise TypeError(f"{type(member).__name__} is not serializable as JSON")
 
 
 def _wrote(logs: Sequence[NcclLog]) -> str:

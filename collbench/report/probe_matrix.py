@@ -15,12 +15,14 @@ _NOTHING = "–"
 _LEGEND = (
     ("X", "X: itself"),
     ("NV", "NVk: k NVLinks"),
+    ("XGMI", "XGMI: xGMI links, their number unknown"),
     ("XG", "XGk: k xGMI links"),
     ("PIX", "PIX: at most one PCIe switch"),
     ("PXB", "PXB: several PCIe switches, no host bridge"),
     ("PHB", "PHB: a PCIe host bridge, within a NUMA node"),
     ("NODE", "NODE: between host bridges of a NUMA node"),
     ("SYS", "SYS: between NUMA nodes"),
+    ("PCIE", "PCIE: PCIe, the distance unknown"),
 )
 
 
@@ -67,7 +69,7 @@ def _aligned(table: list[list[str]]) -> list[str]:
 
 
 def _foot(distances: Distances, parts: list[Gpu | Nic], names: list[str], cells: list[list[str]], in_all: int) -> Iterator[str]:
-    words = {cell[:2] if cell[:2] in ("NV", "XG") else cell for row in cells for cell in row}
+    words = {cell[:2] if cell[:2] in ("NV", "XG") and cell != "XGMI" else cell for row in cells for cell in row}
     yield "; ".join(text for word, text in _LEGEND if word in words)
     nics = [f"{name} {nic_name(part)}" for name, part in zip(names, parts, strict=True) if isinstance(part, Nic)]
     if nics:

@@ -14,6 +14,7 @@ from collbench.units import format_bytes, format_size
 
 _GENERATIONS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6, 128.0: 7}
 _LAYERS = {"infiniband": "InfiniBand", "ethernet": "Ethernet"}
+_MOST_PEERS = 16
 LINK_NAMES = {"nvlink": "NVLink", "xgmi": "xGMI"}
 _VENDORS = {"nvidia": "NVIDIA", "amd": "AMD", "intel": "Intel"}
 _PRINTED_RATE = re.compile(r"(\d{1,6}(?:\.\d{1,3})?) Gb/sec \((.*)\)")
@@ -134,17 +135,30 @@ def _nic_speed(nic: Nic) -> str:
 
 
 def links_text(machine: Machine, gpu: Gpu) -> str:
-    """ "NVLink: 18 to a switch × 26.6 GB/s", "NVLink: 4 to GPU 1, 4 to GPU 2"; "" where no source counted them."""
+    """ "NVLink: 18 to a switch × 26.6 GB/s", "NVLink: 4 to GPU 1, 4 to GPU 2", "xGMI: to GPU 1 and 2 (number of links unknown)".
+
+    "" where no source tells of links.
+    """
     links = [link for link in machine.gpu_links if link.a == gpu.key and link.count > 0]
     off = f", {gpu.links_off} off" if gpu.links_off else ""
-    if not links:
-        return f"NVLink: none up{off}" if off else ""
     names = {each.key: gpu_name(each) for each in machine.gpus}
-    rates = {link.bytes_per_s for link in links}
-    rate = next(iter(rates)) if len(rates) == 1 else None
-    each_rate = f", each {rate / 1e9:.3g} GB/s" if rate else ""
-    ends = ", ".join(f"{link.count} {_far_end(link, names)}" for link in links)
-    return f"{LINK_NAMES[links[0].kind]}: {ends}{each_rate}{off}"
+    texts = [f"NVLink: {gpu.cpu_links} to its processor{_each_rate(gpu.cpu_link_bytes_per_s)}"] if gpu.cpu_links else []
+    if links:
+        rates = {link.bytes_per_s for link in links}
+        rate = next(iter(rates)) if len(rates) == 1 else None
+        ends = ", ".join(f"{link.count} {_far_end(link, names)}" for link in links)
+        texts.insert(0, f"{LINK_NAMES[links[0].kind]}: {ends}{_each_rate(rate)}{off}")
+    elif off:
+        texts.insert(0, f"NVLink: none up{off}")
+    elif peers := [
+        names[b].removeprefix("GPU ") for (a, b), path in machine.paths.items() if a == gpu.key and path == "XGMI" and b in names
+    ]:
+        texts.insert(0, f"xGMI: to GPU {listed(peers, _MOST_PEERS)} (number of links unknown)")
+    return "; ".join(texts)
+
+
+def _each_rate(bytes_per_s: float | None) -> str:
+    return f", each {bytes_per_s / 1e9:.3g} GB/s" if bytes_per_s else ""
 
 
 def _far_end(link: GpuLink, names: dict[str, str]) -> str:

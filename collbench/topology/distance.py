@@ -1,7 +1,8 @@
 """How far two parts of a machine are from each other, in the words of `nvidia-smi topo -m`.
 
 X the part itself · NVk, XGk k NVLink or xGMI links · PIX at most one PCIe switch · PXB several switches · PHB a host bridge ·
-NODE between host bridges of one NUMA node · SYS between NUMA nodes. Source of the words: the legend which `nvidia-smi topo -m` prints.
+NODE between host bridges of one NUMA node · SYS between NUMA nodes ·
+PCIE, XGMI what AMD's tools say, which name the kind of link alone. Source of the words: the legend which `nvidia-smi topo -m` prints.
 A source that leaves root ports out (NCCL's XML) cannot tell PHB from NODE: there PHB stands for both, as in NCCL.
 """
 
@@ -14,6 +15,7 @@ from collbench.topology.model import SWITCH, Gpu, Machine, Nic, PciDevice
 
 CLOSE: Final = ("PIX", "PXB")  # the bytes stay below a host bridge
 ORDER: Final = ("X", "NV", "XG", "PIX", "PXB", "PHB", "NODE", "SYS")
+ANY_PCIE: Final = "PCIE"  # over PCIe, at a distance that the source does not tell
 _BRIDGES = frozenset({"switch", "bridge", "root"})
 NAMED_BY_A_FILE: Final = "ffff:ff:"  # clouds' topology files name the switches they tell of so: no real bridge, but a true place
 ROOT_PORTS: Final = "root ports"  # a reason that names them leaves nothing else out above a device
@@ -95,9 +97,11 @@ class Distances:
         if a == b:
             return "X", ""
         stated = self.machine.paths.get((a, b)) or self.machine.paths.get((b, a))
-        linked = stated or self._linked(a, b)
+        linked = stated if stated and stated != ANY_PCIE else self._linked(a, b)
         if linked:
             return linked, ""
+        if stated:
+            return self._over_pci(a, b)[0] or stated, ""
         if self._far_ends_unknown(a) and self._far_ends_unknown(b):
             return None, "the source counts the GPUs' links and does not say where they go"
         return self._over_pci(a, b)

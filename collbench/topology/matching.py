@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from collbench.topology.model import Gpu, Machine, Nic
 
+_LID = re.compile(r"^LID \d+$")  # ibportstate's NIC
 _PLACE = re.compile(r"^NIC\d+$")  # nvidia-smi's number for a NIC, without the legend that names it
 
 
@@ -77,7 +78,7 @@ def _own_key(gpu: Gpu) -> str:
 
 def _match_nics(machines: Sequence[Machine], same: Same) -> None:
     named = any(not _PLACE.match(nic.name) for machine in machines for nic in machine.nics)
-    names: dict[str, str] = {}
+    names = _names_by_lid(machines)
     at: dict[str, str] = {}
     found: dict[int, dict[str, str]] = {}
     for place in sorted(range(len(machines)), key=lambda place: _nameless(machines[place])):
@@ -90,6 +91,13 @@ def _match_nics(machines: Sequence[Machine], same: Same) -> None:
         found[place] = _keys_of_nics(nics, names, at)
         _remember(nics, found[place], names, at)
     same.nics = [found[place] for place in range(len(machines))]
+
+
+def _names_by_lid(machines: Sequence[Machine]) -> dict[str, str]:
+    """The devices that other sources name for a NIC of which only the LID is known ("LID 12")."""
+    ports = [(nic.name, port.lid) for machine in machines for nic in machine.nics for port in nic.ports if port.lid]
+    named = {f"LID {local}": name for name, local in ports if not _LID.match(name)}
+    return {name: named[name] for name, _ in ports if name in named}
 
 
 def _nameless(machine: Machine) -> bool:

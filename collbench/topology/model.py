@@ -64,6 +64,7 @@ class Gpu:
     index           as its driver's tool counts; None when the source does not count
     architecture    "sm_90", "gfx942"
     links_off       NVLink or xGMI links that it has and that are not up
+    cpu_links       NVLinks to a processor (POWER); they are no GpuLink. cpu_link_bytes_per_s: of one, in one direction
     """
 
     key: str
@@ -76,6 +77,8 @@ class Gpu:
     memory_bytes: int | None = None
     links_off: int | None = None
     uuid: str | None = None
+    cpu_links: int | None = None
+    cpu_link_bytes_per_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +111,7 @@ class Port:
     link_layer         "infiniband" or "ethernet"
     mtu_bytes          the active one: InfiniBand's payload (4096), Ethernet's (9000)
     shaped_bits_per_s  what a traffic shaper on it lets through
+    lanes              in use (4 of "4X"); max_lanes: the most that the port supports and that are enabled
     counters           error and congestion counters by the kernel's names
     """
 
@@ -122,6 +126,8 @@ class Port:
     sm_lid: int | None = None
     shaped_bits_per_s: float | None = None
     counters: Mapping[str, int] = field(default_factory=dict)
+    lanes: int | None = None
+    max_lanes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +184,7 @@ class System:
     iommu            "off", "passthrough", "translating"
     virtualization   "kvm", "xen", "vmware", "microsoft"; "" on bare metal; None unknown
     container        "docker", "kubernetes", "slurm"…; "" outside; None unknown
+    acs_ports        ports whose access control was read without their addresses; acs_on: at how many it redirects requests
     """
 
     architecture: str | None = None
@@ -196,6 +203,8 @@ class System:
     virtualization: str | None = None
     container: str | None = None
     shm_bytes: int | None = None
+    acs_ports: int | None = None
+    acs_on: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +235,8 @@ class Disagreement:
 class Machine:
     """One node.
 
-    paths           between parts as a source states them: (key, key) -> "NV12", "PIX", "PXB", "PHB", "NODE", "SYS"; both directions
+    paths           between parts as a source states them: (key, key) -> "NV12", "PIX", "PXB", "PHB", "NODE", "SYS"; both
+                    directions; "XGMI" and "PCIE" where AMD's tools name the kind of link alone
     peer_access     (GPU key, GPU key) -> "OK", "NS", "GNS"… of the driver's peer-to-peer matrix
     unknown         by fact path: why it is None
     origins         by fact path: which source it came from (merged machines)

@@ -13,13 +13,19 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Union, get_args, get_origin
 
-from collbench.topology.model import Gpu, Machine, Nic, Port
+from collbench.topology.model import Gpu, Machine, Nic, Port, System
 from collbench.topology.text import Unreadable, printable
 
 SCHEMA = 1
 ADDED = ("cpus", "links", "findings", "hostnames")  # what a document of machines says beyond the machine itself
 
 
+# Fields that machines did not have when the first ones were stored; a stored machine without them does not know them.
+_LATER: dict[type, frozenset[str]] = {
+    Gpu: frozenset({"cpu_links", "cpu_link_bytes_per_s"}),
+    Port: frozenset({"lanes", "max_lanes"}),
+    System: frozenset({"acs_ports", "acs_on"}),
+}
 _Reader = Callable[[object], Any]
 
 
@@ -163,19 +169,20 @@ def _as_they_are(hint: Any) -> frozenset[type]:
 
 @functools.cache
 def _part_reader(kind: type) -> _Reader:
-    """What reads an object that has all fields of a dataclass of the model and no others. Built once: reading is the cost of a cluster."""
+    """What reads an object with the fields of a dataclass of the model and no others; those added later may be missing. Built once."""
     readers = [(name, _as_they_are(hint), _reader(hint)) for name, hint in _fields(kind).items()]
     names = frozenset(_fields(kind))
+    later = _LATER.get(kind, frozenset()) & names
 
     def read(data: object) -> Any:
         """One part. Raises _Foreign, which knows the way to what does not fit."""
-        if not isinstance(data, dict) or data.keys() != names:
+        if not isinstance(data, dict) or (data.keys() != names and not later >= names ^ data.keys()):
             raise _not_the_fields(data, names)
         name = ""
         try:
             values = []
             for name, taken, one in readers:
-                value = data[name]
+                value = data.get(name)  # only a field that was added later may be missing
                 values.append(value if type(value) in taken else one(value))
         except _Foreign as foreign:
             raise foreign.below(name) from None

@@ -19,7 +19,19 @@ from collbench.topology.model import Machine, System
 from collbench.topology.source_files import files_in, is_folder, is_root, is_tarball, text_of
 from collbench.topology.text import Unreadable, printable
 
-READERS = ("nvlink_status", "smi_matrix", "ibv_devinfo", "ibstat", "lspci", "hwloc", "nccl_xml", "iblinkinfo")
+READERS = (
+    "nvlink_status",
+    "amd_smi",
+    "smi_matrix",
+    "ibv_devinfo",
+    "ibstat",
+    "ibportstate",
+    "acs_lines",
+    "lspci",
+    "hwloc",
+    "nccl_xml",
+    "iblinkinfo",
+)
 TREES = ("linux", "infiniband", "ethernet")
 OUTPUTS = "outputs"  # of tools, beside sys and proc in what `probe --gather` writes
 _SNAPSHOT, _TREE, _TEXT = 0, 1, 2  # trust: lower is merged first

@@ -65,6 +65,23 @@ def test_a_log_beside_the_files(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert document["looked_at"] == "1 machine: 0 GPUs, 1 NIC, 0 PCI devices; 1 NCCL log"
 
 
+def test_a_log_is_summarized_in_text_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / "rails.log"
+    log.write_text(
+        "n1:1:2 [0] NCCL INFO NCCL version 2.99.1+cuda12.9\n"
+        "n1:1:2 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/RoCE [1]mlx5_1:1/IB [RO]; OOB eth0:10.0.0.1<0>\n"
+        "n1:1:2 [0] NCCL INFO Using network IB\n"
+    )
+    assert run("doctor", "--log", str(log)) == 0
+    out = capsys.readouterr().out
+    assert "note     CB2517  NCCL lists InfiniBand and RoCE devices together" in out
+    assert "rails.log: NCCL 2.99.1+cuda12.9 · ranks unknown; lines of 1 host" in out
+    run("doctor", "--log", str(log), "--format", "json")
+    (summary,) = json.loads(capsys.readouterr().out)["logs"]
+    assert summary["hcas"][0] == {"number": 0, "name": "mlx5_0", "port": 1, "link_layer": "RoCE", "sharp": False}
+    assert (summary["version"], summary["nvls"], summary["gpudirect"]) == ("2.99.1", None, "unknown")
+
+
 def test_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
     code = run("doctor", "--format", "json")
     document = json.loads(capsys.readouterr().out)

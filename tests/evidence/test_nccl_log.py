@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from collbench.evidence import nccl_facts
 from collbench.evidence.nccl_log import GDR, KIND, NcclLog, looks_like, read, read_file
+from collbench.evidence.nccl_startup import Library, Release
 from collbench.evidence.nccl_words import Choice, Connection
 from collbench.topology.text import Unreadable
 from tests.benchmarks.nccl_log import KINDS
@@ -59,6 +60,7 @@ def test_a_whole_log() -> None:
             ("node1", Connection(0, 0, 2, "send", "NET/IB/0/GDRDMA", "0")),
             ("node2", Connection(1, 1, 3, "send", "NET/IB/1/GDRDMA", "1")), ("node2", Connection(1, 1, 0, "", "P2P/CUMEM/read", None)),
         ), names={("node1", 0): "mlx5_0:1/IB", ("node1", 1): "mlx5_1:1/IB"},
+        startup=(("", Release(Library.NCCL, "2.21.5", "2.21.5+cuda12.4")),),
     )  # fmt: skip
 
 

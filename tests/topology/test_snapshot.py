@@ -41,6 +41,7 @@ def test_it_is_plain_json_with_the_models_names() -> None:
     assert plain["gpus"][0] == {
         "key": "0000:19:00.0", "index": 0, "address": "0000:19:00.0", "vendor": "nvidia", "model": None, "architecture": None,
         "numa": None, "memory_bytes": None, "links_off": None, "uuid": "GPU-1",
+        "cpu_links": None, "cpu_link_bytes_per_s": None,
     }  # fmt: skip
     assert plain["paths"] == [["0000:19:00.0", "mlx5_0", "PIX"]]
     assert plain["system"]["kernel"] is None and plain["nics"][0]["ports"][0]["counters"] == {"symbol_error": 3}
@@ -86,6 +87,18 @@ def test_a_missing_field_is_named() -> None:
     data = to_json(NODE)
     del data["nics"]
     with pytest.raises(Unreadable, match="machine/nics is not there"):
+        from_json(data)
+
+
+def test_a_machine_from_before_a_field_was_added_is_read() -> None:
+    data = to_json(NODE)
+    for field in ("acs_ports", "acs_on"):
+        del data["system"][field]
+    for field in ("lanes", "max_lanes"):
+        del data["nics"][0]["ports"][0][field]
+    assert from_json(data) == NODE
+    del data["system"]["kernel"]
+    with pytest.raises(Unreadable, match="machine/system/acs_on is not there"):
         from_json(data)
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from collbench.topology.model import Machine, NumaNode, System
+from collbench.topology.model import Gpu, Machine, NumaNode, System
 from collbench.topology.readers.cpu_sets import cpu_mask, written
 from collbench.topology.readers.doubts import few
 from collbench.topology.readers.hwloc_devices import devices
@@ -41,13 +42,18 @@ def read(text: str, name: str) -> Machine:
         system=_system(found, told, nodes),
         numa_nodes=nodes,
         pci=parts.pci,
-        gpus=parts.gpus,
+        gpus=tuple(_with_cpu_links(gpu, links.processors) for gpu in parts.gpus),
         gpu_links=links.links,
         nics=parts.nics,
         paths=links.paths,
         unknown=parts.unknown | ({"gpu_links": links.unknown} if links.unknown else {}),
         doubts=(*few(parts.doubts), *few(links.doubts), *_restricted(found, told.get("Architecture"))),
     )
+
+
+def _with_cpu_links(gpu: Gpu, processors: Mapping[str, tuple[int, float]]) -> Gpu:
+    count, rate = processors.get(gpu.key, (None, None))
+    return replace(gpu, cpu_links=count, cpu_link_bytes_per_s=rate)
 
 
 def _restricted(found: Sequence[Thing], architecture: str | None) -> list[str]:

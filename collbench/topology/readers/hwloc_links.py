@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
 _MOST_OBJECTS, _MOST_LINKS = 512, 18
+_PROCESSORS = ("Package", "NUMANode", "Group", "Machine", "Die")  # hwloc names the nearest of them for a POWER processor
 _WIDTHS = (1, 2, 4, 8, 16)
 # GB/s of a lane by GT/s: 8b/10b, 128b/130b, then 242 of 256 bytes of a flit (misc.h, hwloc__pci_link_speed).
 _LANE = {2.5: 0.25, 5.0: 0.5, 8.0: 128 / 130, 16.0: 256 / 130, 32.0: 512 / 130, 64.0: 8 * 242 / 256, 128.0: 16 * 242 / 256}
@@ -34,12 +35,13 @@ _PARTS = (
 
 
 class Links(NamedTuple):
-    """GPU links, paths between GPUs, the reason why links are not counted, and doubts."""
+    """GPU links, paths between GPUs, the reason why links are not counted, doubts, and by GPU the NVLinks to processors with their rate."""
 
     links: tuple[GpuLink, ...] = ()
     paths: Mapping[tuple[str, str], str] = {}
     unknown: str | None = None
     doubts: tuple[str, ...] = ()
+    processors: Mapping[str, tuple[int, float]] = {}
 
 
 def pcie(gigabytes_per_s: str | None, part: str | None) -> tuple[PcieLink, str | None]:
@@ -63,7 +65,7 @@ def pcie(gigabytes_per_s: str | None, part: str | None) -> tuple[PcieLink, str |
 def nvlinks(topology: Element, ends: Mapping[str, str], models: Mapping[str, str | None]) -> Links:
     """Links of the matrix "NVLinkBandwidth".
 
-    ends    key of a GPU, or SWITCH, by "OSDev:802" and "PCIDev:449"; other ends (the processors of POWER) are no GPU links
+    ends    key of a GPU, or SWITCH, by "OSDev:802" and "PCIDev:449"; other ends are processors (POWER)
     models  by GPU key
     """
     matrix = _matrix(topology, "NVLinkBandwidth")
@@ -78,7 +80,25 @@ def nvlinks(topology: Element, ends: Mapping[str, str], models: Mapping[str, str
             counted = _counted(gpu, _sums(gpu, names, row, ends), models.get(gpu))
             links += counted or []
             doubts += [] if counted is not None else [f"hwloc's NVLink figures of {gpu} are no whole number of its links: not counted"]
-    return Links(tuple(links), doubts=tuple(doubts))
+    return Links(tuple(links), doubts=tuple(doubts), processors=_to_processors(names, rows, ends, models))
+
+
+def _to_processors(
+    names: Sequence[str], rows: Sequence[Sequence[int]], ends: Mapping[str, str], models: Mapping[str, str | None]
+) -> dict[str, tuple[int, float]]:
+    """By GPU the NVLinks to processors and the bytes/s of one; not where the figures are no whole number of links."""
+    found: dict[str, tuple[int, float]] = {}
+    for name, row in zip(names, rows, strict=True):
+        gpu = ends.get(name, SWITCH)
+        total = sum(value for other, value in zip(names, row, strict=True) if other.partition(":")[0] in _PROCESSORS)
+        one = _megabytes_of_a_link(models.get(gpu))
+        if gpu != SWITCH and total and one and total % one == 0:
+            found[gpu] = (total // one, one * 1e6)
+    return found
+
+
+def _megabytes_of_a_link(model: str | None) -> int | None:
+    return next((each for pattern, _, each in _PARTS if each and pattern.search(model or "")), None)
 
 
 def _sums(gpu: str, names: Sequence[str], row: Sequence[int], ends: Mapping[str, str]) -> dict[str, int]:
@@ -92,7 +112,7 @@ def _sums(gpu: str, names: Sequence[str], row: Sequence[int], ends: Mapping[str,
 
 def _counted(gpu: str, sums: Mapping[str, int], model: str | None) -> list[GpuLink] | None:
     """The links of one GPU by far end; None when its figures are no multiples of what one of its links has."""
-    one = next((each for pattern, _, each in _PARTS if each and pattern.search(model or "")), None)
+    one = _megabytes_of_a_link(model)
     if one is None or any(value % one for value in sums.values()) or sum(sums.values()) > one * _MOST_LINKS:
         return None if sums else []
     return [GpuLink(gpu, end, value // one, bytes_per_s=one * 1e6) for end, value in sums.items()]

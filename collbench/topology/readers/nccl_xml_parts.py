@@ -81,7 +81,7 @@ def gpu(element: Element | None, device: PciDevice) -> Gpu:
     found = pci_parts.gpu(device, whole(attributes.get("dev"), 0, 4095))
     vendor = found.vendor or ("amd" if gcn else "nvidia" if sm else None)
     nvidia = f"sm_{sm}" if sm and vendor == "nvidia" else None
-    return replace(found, vendor=vendor, architecture=_gfx(gcn) if gcn else nvidia)
+    return replace(found, cpu_links=cpu_links(element), vendor=vendor, architecture=_gfx(gcn) if gcn else nvidia)
 
 
 def _gfx(gcn: str) -> str | None:
@@ -95,7 +95,7 @@ def gpu_links(element: Element, key: str, known: set[str], notes: Notes) -> list
     counts: dict[tuple[str | None, LinkKind], int] = {}
     for link in element:
         kind, count = _LINKS.get(link.tag), whole(link.get("count"), 1, 1000)
-        if kind is None or link.get("tclass") == "0x068001":
+        if kind is None or _is_processor(link):
             continue
         if count is None:
             notes.doubt(f"GPU {key}", f"the count of one of its links is '{printable(link.get('count', ''), 40)}', which was left out")
@@ -103,6 +103,16 @@ def gpu_links(element: Element, key: str, known: set[str], notes: Notes) -> list
         end = _far_end(link, key, known, notes)
         counts[end, kind] = counts.get((end, kind), 0) + count
     return [GpuLink(key, end, count, kind) for (end, kind), count in counts.items()]
+
+
+def cpu_links(element: Element | None) -> int | None:
+    """How many <nvlink>s of a GPU lead to a processor; None where none is listed."""
+    links = [link for link in element if link.tag == "nvlink" and _is_processor(link)] if element is not None else []
+    return sum(whole(link.get("count"), 1, 1000) or 0 for link in links) or None
+
+
+def _is_processor(link: Element) -> bool:
+    return link.get("tclass", "").lower() == "0x068001"
 
 
 def _far_end(link: Element, key: str, known: set[str], notes: Notes) -> str | None:

@@ -24,19 +24,19 @@ def looks_like(text: str, name: str) -> bool:
 
 
 def read(text: str, name: str) -> Machine:
-    """The GPUs ("gpu0"…), with "XGMI" as the path where the link type says so. Raises Unreadable for rows that do not fit."""
+    """The GPUs ("gpu0"…), with the link type, "XGMI" or "PCIE", as their path. Raises Unreadable for rows that do not fit."""
     sections = _sections(text, name)
     types = _link_types(sections.get("Link Type between two GPUs", []), name)
     numa = _numa_nodes(sections.get("Numa Nodes", []))
     indexes = sorted({index for pair in types for index in pair} | set(numa))
     if not indexes:
         raise Unreadable(f"{printable(name)} names no GPU: save the output of `rocm-smi --showtopo` into it")
-    paths = {(f"gpu{a}", f"gpu{b}"): "XGMI" for (a, b), word in types.items() if word == "XGMI"}
+    paths = {(f"gpu{a}", f"gpu{b}"): word for (a, b), word in types.items() if word in ("XGMI", "PCIE")}
     return Machine(
         sources=(f"{KIND} {printable(name)}",),
         gpus=tuple(Gpu(f"gpu{index}", index=index, vendor="amd", numa=numa.get(index)) for index in indexes),
         paths=paths,
-        unknown={"gpu_links": _UNCOUNTED} if paths else {},
+        unknown={"gpu_links": _UNCOUNTED} if "XGMI" in paths.values() else {},
     )
 
 

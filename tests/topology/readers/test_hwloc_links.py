@@ -1,9 +1,11 @@
 """hwloc's GB/s of a PCIe link: turned back into speed and width where one answer fits the figure and the part."""
 
+from xml.etree.ElementTree import Element, SubElement
+
 import pytest
 
-from collbench.topology.model import PcieLink
-from collbench.topology.readers.hwloc_links import pcie
+from collbench.topology.model import GpuLink, PcieLink
+from collbench.topology.readers.hwloc_links import nvlinks, pcie
 
 
 @pytest.mark.parametrize(
@@ -38,3 +40,26 @@ def test_a_links_speed_and_width_where_one_answer_fits(told: str, part: str | No
 )
 def test_a_link_is_unknown_with_its_reason_where_several_fit_or_none(told: str | None, part: str | None, why: str) -> None:
     assert pcie(told, part) == (PcieLink(), why)
+
+
+def power(*values: int) -> Element:
+    """hwloc's matrix of two GPUs and the processor that NVLink joins them to."""
+    topology = Element("topology")
+    matrix = SubElement(topology, "distances2hetero", {"name": "NVLinkBandwidth"})
+    SubElement(matrix, "indexes").text = "OSDev:11 OSDev:12 NUMANode:3"
+    SubElement(matrix, "u64values").text = " ".join(map(str, values))
+    return topology
+
+
+def test_links_to_a_processor_are_counted_apart_from_those_between_gpus() -> None:
+    ends, models = {"OSDev:11": "gpu0", "OSDev:12": "gpu1"}, {"gpu0": "Tesla V100-SXM2-16GB", "gpu1": "Tesla V100-SXM2-16GB"}
+    found = nvlinks(power(1000000, 75000, 50000, 75000, 1000000, 75000, 50000, 75000, 0), ends, models)
+    assert [(link.a, link.b, link.count) for link in found.links] == [("gpu0", "gpu1", 3), ("gpu1", "gpu0", 3)]
+    assert found.processors == {"gpu0": (2, 25e9), "gpu1": (3, 25e9)}
+
+
+def test_a_figure_that_is_no_whole_number_of_links_is_not_counted() -> None:
+    found = nvlinks(
+        power(0, 75000, 40000, 75000, 0, 0, 40000, 0, 0), {"OSDev:11": "gpu0", "OSDev:12": "gpu1"}, {"gpu0": "V100", "gpu1": "V100"}
+    )
+    assert (found.processors, found.links[0]) == ({}, GpuLink("gpu0", "gpu1", 3, bytes_per_s=25e9))

@@ -96,7 +96,9 @@ class TestLinks:
 
     def test_links_to_a_cpu_are_no_links_between_gpus(self):
         links = '<nvlink target="0004:00:00.0" count="3" tclass="0x068001"/>' + NVSWITCHES
-        assert topology(gpu(ADDRESS, links=links)).links_of(ADDRESS) == 18
+        machine = topology(gpu(ADDRESS, links=links))
+        assert (machine.links_of(ADDRESS), machine.gpus[0].cpu_links) == (18, 3)
+        assert topology(gpu(ADDRESS, links=NVSWITCHES)).gpus[0].cpu_links is None
 
     @pytest.mark.parametrize("count", ["", "-1", "0", "x", "1e9", "1000000000000000000"])
     def test_a_count_that_cannot_be_is_left_out_with_a_doubt(self, count):

@@ -1,0 +1,222 @@
+"""What a log of NCCL or RCCL says in all, as typed facts: for the lines of `doctor --log` and for its JSON."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from collbench.doctor.finding import listed, plural
+from collbench.evidence.nccl_log import NcclLog
+from collbench.evidence.nccl_startup import CollNetDevice, Platform, Plugin, PluginState, TopologyFile
+
+_HCA = re.compile(r"([\w.-]{1,64}):(\d{1,3})[^/+]{0,16}/(IB|RoCE)")
+_MOST_NAMES = 8
+_MOST_CHOICES = 6
+
+
+class LinkLayer(Enum):
+    """What an RDMA port speaks on its wire."""
+
+    INFINIBAND = "InfiniBand"
+    ROCE = "RoCE"
+
+
+class GpuDirect(Enum):
+    """Whether the log shows GPUDirect RDMA."""
+
+    IN_USE = "in use"
+    ONE_DIRECTION = "one direction"
+    PARTLY = "partly"
+    STAGED = "staged"
+    DISABLED = "disabled"
+    UNKNOWN = "unknown"
+    NOT_APPLICABLE = "not applicable"
+
+
+_GPUDIRECT_TEXT = {
+    GpuDirect.IN_USE: "in use",
+    GpuDirect.ONE_DIRECTION: "shown for one direction",
+    GpuDirect.PARTLY: "used by a part of the connections",
+    GpuDirect.STAGED: "not used: staged through the host's memory",
+    GpuDirect.DISABLED: "reported as disabled",
+    GpuDirect.UNKNOWN: "unknown (no RDMA connection in the log)",
+    GpuDirect.NOT_APPLICABLE: "not applicable (TCP sockets)",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Hca:
+    """An RDMA device as the library lists it; number is the library's own."""
+
+    number: int
+    name: str
+    port: int
+    link_layer: LinkLayer
+    sharp: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """An algorithm and protocol that the library chose, and for how many calls."""
+
+    collective: str | None
+    algorithm: str | None
+    protocol: str | None
+    calls: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogSummary:
+    """The facts of one log; None and () where it does not tell.
+
+    version         "2.27.3"; release as printed, "2.27.3+cuda12.9"
+    network         "IB", "Socket", "Libfabric"
+    hcas            of the first host that lists any; interfaces those of TCP sockets
+    ranks           of the largest communicator; at_least: the log shows no more than a part of them
+    nvls            whether NVLink multicast is available; channels by kind {"coll": 16, "nvls": 16, "p2p": 32}
+    connections     transport -> how many lines
+    collnet         connections for reductions in the network were made
+    plugins         by kind, "loaded: NCCL RDMA Plugin v10" or "absent"
+    """
+
+    name: str
+    library: str
+    version: str | None
+    release: str | None
+    network: str | None
+    hcas: tuple[Hca, ...]
+    interfaces: tuple[str, ...]
+    hosts: tuple[str, ...]
+    ranks: int | None
+    ranks_at_least: int | None
+    nodes: int | None
+    local_ranks: int | None
+    gpudirect: GpuDirect
+    nvls: bool | None
+    multi_node_nvlink: bool | None
+    collnet: bool
+    channels: dict[str, int]
+    connections: dict[str, int]
+    choices: tuple[Choice, ...]
+    settings: dict[str, str]
+    plugins: dict[str, str]
+    topology_file: str | None
+    platform: str | None
+    warnings: int
+
+
+def summarize(log: NcclLog) -> LogSummary:
+    """Return the summary of a log."""
+    release, job = log.release, log.job
+    layers = hcas_in(log)
+    return LogSummary(
+        log.name, log.library.value, log.version, release.text if release else None, log.net,
+        tuple(next(iter(layers.values()), ())), log.interfaces, log.hosts,
+        job.ranks if job else log.ranks, None if job or log.ranks else log.ranks_at_least,
+        job.nodes if job else None, job.local_ranks if job else None,
+        gpudirect_of(log), log.nvls_available, job.multi_node_nvlink if job else None, log.collnet, dict(log.stated),
+        dict(sorted(log.transports.items(), key=lambda item: -item[1])), choices_in(log), log.settings, _plugins(log),
+        next((each.path for each in log.startup_of(TopologyFile)), None), next((each.name for each in log.startup_of(Platform)), None),
+        len(log.warnings),
+    )  # fmt: skip
+
+
+def hcas_in(log: NcclLog) -> dict[str, list[Hca]]:
+    """By host the RDMA devices that the library lists with their link layer."""
+    sharp = {device.name for device in log.startup_of(CollNetDevice)}
+    found: dict[str, list[Hca]] = {}
+    if log.net != "Socket":
+        for (host, number), text in log.names.items():
+            for name, port, layer in _HCA.findall(text):
+                kind = LinkLayer.INFINIBAND if layer == "IB" else LinkLayer.ROCE
+                found.setdefault(host, []).append(Hca(number, name, int(port), kind, text in sharp))
+    return found
+
+
+def gpudirect_of(log: NcclLog) -> GpuDirect:
+    """What the connections prove, else what the library reports."""
+    if log.gdr_send or log.gdr_receive:
+        if log.staged:
+            return GpuDirect.PARTLY
+        return GpuDirect.IN_USE if log.gdr_send and log.gdr_receive else GpuDirect.ONE_DIRECTION
+    if log.staged:
+        return GpuDirect.STAGED
+    if log.net == "Socket":
+        return GpuDirect.NOT_APPLICABLE
+    return GpuDirect.DISABLED if log.gdr_refused else GpuDirect.UNKNOWN
+
+
+def choices_in(log: NcclLog) -> tuple[Choice, ...]:
+    """The algorithms by collective, the most frequent first, over all sizes."""
+    calls: dict[tuple[str | None, str | None, str | None], int] = {}
+    for (collective, _), choices in log.choices.items():
+        for choice, count in choices.items():
+            key = (collective, choice.algorithm, choice.protocol)
+            calls[key] = calls.get(key, 0) + count
+    ordered = sorted(calls.items(), key=lambda item: -item[1])
+    return tuple(Choice(*key, count) for key, count in ordered)
+
+
+def summary_lines(summary: LogSummary) -> Iterator[str]:
+    """The summary as text, a few lines."""
+    release = summary.release or "version unknown"
+    warned = f" · {plural(summary.warnings, 'warning')}" if summary.warnings else ""
+    yield f"{summary.name or 'log'}: {summary.library} {release} · {_ranks(summary)}{warned}"
+    yield f"  network: {_network(summary)} · GPUDirect RDMA: {_GPUDIRECT_TEXT[summary.gpudirect]}"
+    yield f"  NVLS: {_nvls(summary)} · {_algorithms(summary)}"
+    if summary.connections:
+        yield f"  connections: {listed([f'{name} ({lines})' for name, lines in summary.connections.items()], _MOST_NAMES)}"
+    if summary.settings:
+        yield f"  set: {listed([f'{name}={value}' for name, value in summary.settings.items()], _MOST_NAMES)}"
+    plugins = [f"{kind} plug-in: {state}" for kind, state in summary.plugins.items() if state != PluginState.ABSENT.value]
+    more = [*plugins, *([f"topology file: {summary.topology_file}"] if summary.topology_file else [])]
+    more += [f"platform: {summary.platform}"] if summary.platform else []
+    if more:
+        yield f"  {' · '.join(more)}"
+
+
+def _ranks(summary: LogSummary) -> str:
+    count = plural(summary.ranks, "rank") if summary.ranks else None
+    count = count or (f"at least {plural(summary.ranks_at_least, 'rank')}" if summary.ranks_at_least else "ranks unknown")
+    if summary.nodes:
+        return f"{count} on {plural(summary.nodes, 'node')}"
+    return f"{count}; lines of {plural(len(summary.hosts), 'host')}" if summary.hosts else f"{count}; nodes unknown"
+
+
+def _network(summary: LogSummary) -> str:
+    name = summary.network or "unknown"
+    if summary.hcas:
+        layers = {layer: [f"{hca.name}:{hca.port}" for hca in summary.hcas if hca.link_layer is layer] for layer in LinkLayer}
+        sharp = ", with SHARP" if any(hca.sharp for hca in summary.hcas) else ""
+        return f"{name} on {'; '.join(f'{listed(names, _MOST_NAMES)} ({layer.value})' for layer, names in layers.items() if names)}{sharp}"
+    sockets = f" on {listed(summary.interfaces, _MOST_NAMES)}" if summary.network == "Socket" and summary.interfaces else ""
+    return f"{name}{sockets}"
+
+
+def _nvls(summary: LogSummary) -> str:
+    known = {True: "available", False: "not available", None: "unknown"}[summary.nvls]
+    channels = f", {plural(summary.channels['nvls'], 'channel')}" if summary.nvls and "nvls" in summary.channels else ""
+    return f"{known}{channels}{'; multi-node NVLink' if summary.multi_node_nvlink else ''}"
+
+
+def _algorithms(summary: LogSummary) -> str:
+    if not summary.choices:
+        return "algorithms: unknown (NCCL_DEBUG_SUBSYS=INIT,NET,TUNING prints them)"
+    told = [
+        f"{each.collective or 'calls'} {'/'.join(filter(None, (each.algorithm, each.protocol))) or '?'} ({each.calls})"
+        for each in summary.choices
+    ]
+    return f"algorithms: {listed(told, _MOST_CHOICES)}"
+
+
+def _plugins(log: NcclLog) -> dict[str, str]:
+    """By kind the plug-in that was loaded, else what became of it."""
+    found: dict[str, str] = {}
+    for plugin in log.startup_of(Plugin):
+        if plugin.state is PluginState.LOADED:
+            found[plugin.kind.value] = f"{plugin.name} (v{plugin.api})"
+        elif plugin.kind.value not in found:
+            found[plugin.kind.value] = plugin.state.value
+    return found

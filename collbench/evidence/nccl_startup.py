@@ -1,0 +1,317 @@
+"""What NCCL and RCCL print while they start: version, settings, plug-ins, nodes, NVLink domain, and what they miss on the host.
+
+Each message becomes typed facts. The forms are those of NCCL 2.4 to 2.31 (src/init.cc, src/mnnvl.cc, src/plugin, src/misc/ibvsymbols.cc,
+src/graph/topo.cc) and of RCCL 2.16 to 2.27 (src/init.cc, src/transport/net_ib.cc), and the head of a table of nccl-tests.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from collbench.topology.text import printable
+
+OF_A_CALL = b"opCount"  # in a message for every call, by far the most of a log: it says nothing of the start
+FABRIC_COMPLETED = 3  # NVML_GPU_FABRIC_STATE_COMPLETED
+_SLOWEST_SENSIBLE_GB_PER_S = 1.0  # a GPU or switch behind less than this is described wrongly: PCIe 1.0 x4 has 1 GB/s
+_EMULATED_BRIDGES = ("104c8232", "104c8233", "1b36")  # QEMU's switch ports (modelled on TI's XIO3130), and Red Hat's vendor id
+
+
+class Library(Enum):
+    """The library that wrote a log."""
+
+    NCCL = "NCCL"
+    RCCL = "RCCL"
+
+
+class PluginKind(Enum):
+    """What a plug-in does."""
+
+    NET = "network"
+    COLLNET = "in-network reduction"
+    TUNER = "tuner"
+    PROFILER = "profiler"
+
+
+class PluginState(Enum):
+    """What became of a plug-in."""
+
+    LOADED = "loaded"
+    ABSENT = "absent"
+    UNSUITABLE = "unsuitable"
+
+
+class Cause(Enum):
+    """What a library reports as missing or wrongly set on the host; the value says it in words."""
+
+    NO_RDMA_DEVICE = "NET/IB found no device"
+    NO_VERBS_LIBRARY = "libibverbs cannot be loaded"
+    NO_IOMMU_PASSTHROUGH = "iommu=pt is missing from the kernel command line"
+    NO_AMD_IOMMU = "amd_iommu=on is missing from the kernel command line"
+    NO_FINE_GRAIN_PCIE = "HSA_FORCE_FINE_GRAIN_PCIE=1 is missing from the environment"
+    NUMA_BALANCING = "automatic NUMA balancing is on"
+    NO_PEER_MEMORY = "no peer-memory support in the kernel"
+    NO_PLUGIN_GDR = "the network plug-in has no GPUDirect RDMA here"
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """number "2.27.3"; text "2.27.3+cuda12.9", as printed; linked: nccl-tests reports it, not the library."""
+
+    library: Library
+    number: str
+    text: str
+    linked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A variable that the library took from the environment or from nccl.conf: it prints both alike."""
+
+    name: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class PluginSetting:
+    """A variable that a network plug-in sets by itself."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Communicator:
+    """A communicator as one of its ranks sees it."""
+
+    ranks: int
+    nodes: int
+    local_ranks: int
+    multi_node_nvlink: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class FabricMember:
+    """A GPU's NVLink domain; state 3 is complete."""
+
+    domain: str
+    clique: str
+    state: int
+
+
+@dataclass(frozen=True, slots=True)
+class FabricBroken:
+    """Multi-node NVLink is there and its memory cannot be shared (IMEX); NCCL ends with an error."""
+
+    clique_size: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Plugin:
+    """A plug-in; api is its interface version."""
+
+    kind: PluginKind
+    state: PluginState
+    name: str | None = None
+    api: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DirectPeers:
+    """Whether all GPUs of a node reach each other directly."""
+
+    every: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SlowLink:
+    """A PCIe link of less than 1 GB/s in the graph by which NCCL plans, above a switch ("PCI") or a GPU."""
+
+    gb_per_s: float
+    part: str
+    emulated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NvSwitch:
+    """The graph has an NVSwitch."""
+
+
+@dataclass(frozen=True, slots=True)
+class CollNet:
+    """Ranks are connected for reductions in the network (SHARP)."""
+
+
+@dataclass(frozen=True, slots=True)
+class CollNetDevice:
+    """A network device that offers reductions in the network (SHARP)."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class TopologyFile:
+    """The file that describes the machine to the library."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Platform:
+    """The kind of cloud instance that a network plug-in recognised."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListedGpu:
+    """A GPU in the list of devices of nccl-tests."""
+
+    host: str
+    device: int
+    model: str
+
+
+StartupFact = (
+    Release | Setting | PluginSetting | Communicator | FabricMember | FabricBroken | Plugin | DirectPeers | SlowLink | NvSwitch | CollNet
+    | CollNetDevice | TopologyFile | Platform | ListedGpu | Cause
+)  # fmt: skip
+
+_RELEASE = re.compile(rb"([NR])CCL version\s{0,9}:?\s{0,9}((\d{1,3}\.\d{1,3}(?:\.\d{1,3})?)[^\s,;]{0,60})")
+_SETTING = re.compile(rb"\b((?:NCCL|RCCL)_[A-Z0-9_]{1,60}) set by environment to (.{1,300}?)\.?\s*$")
+_OF_PLUGIN = re.compile(rb"NET/\w{1,20} (?:Adding|Setting) ((?:NCCL|RCCL)_[A-Z0-9_]{1,60})(?:=| to )")
+_RESET = re.compile(rb"Comm config \w{1,40} reset to ((?:NCCL|RCCL)_[A-Z0-9_]{1,60})=(\S{1,80})")
+_COMMUNICATOR = re.compile(rb"\bnRanks (\d{1,7}) nNodes (\d{1,6}) localRanks (\d{1,4}) localRank \d{1,4}(?: MNNVL (\d))?")
+_FABRIC = re.compile(rb"fabric UUID ([0-9a-f]{1,16}\.[0-9a-f]{1,16}) cliqueId (0x[0-9a-f]{1,8}) state (\d{1,3})")
+_BROKEN = re.compile(rb"MNNVL (?:\(cliqueSize (\d{1,5})\) )?is available but not working")
+_PLUGIN = re.compile(rb"(NET|TUNER|PROFILER)/Plugin ?: (.{1,400})")
+_LOADED = re.compile(rb"(?:Loaded (?:(net|collnet) plugin )?|Using )(\S.{0,60}?) \(v(\d{1,3})\)")
+_OLD_LOADED = re.compile(rb"Loaded (net|coll) plugin (\S.{0,60}?) \(v(\d{1,3})\)")
+# v6 is the oldest interface that is tried last; older releases go on to v5 and then print that none of them fits.
+_UNSUITABLE = re.compile(
+    rb"ncclNetPlugin symbols v\d and lower are not supported|ncclNetPlugin symbol \(v4 or v5\)|Failed to find ncclNetPlugin_v6 symbol|"
+    rb"External network plugin \S{1,200} is unsupported"
+)
+_TREE_PART = re.compile(rb"\+ ([A-Z]{2,5})\[(\d{1,7}\.\d{1,3})\] - (PCI|GPU|NVS)/[0-9a-fA-F-]{1,24}(?: \(([0-9a-f]{4,16})\))?")
+_TOPOLOGY = re.compile(rb"(?:NCCL_TOPO_FILE environment variable to|Loading topology file) (\S{1,300})")
+_PLATFORM = re.compile(rb"Running on (\S{1,60}) platform")
+_PEERS = re.compile(rb"isAllDirectP2p (\d)")
+_TESTS = re.compile(rb"nccl-headers=(\d{4,6}) nccl-library=(\d{4,6})")
+_GPU = re.compile(
+    rb"#\s{0,9}Rank\s{1,9}\d{1,7}\s.{0,80}?Pid\s{1,9}\d{1,10} on\s{1,40}(\S{1,253}) device\s{1,9}(\d{1,3})"
+    rb" \[[^\]]{1,20}\] (\S.{0,80}?)\s*$"
+)
+_CAUSES: tuple[tuple[re.Pattern[bytes], Cause], ...] = (
+    (re.compile(rb"NET/IB ?: No device found"), Cause.NO_RDMA_DEVICE),
+    # From 2.30 on a line for each name that is tried; libibverbs.so alone is missing wherever no development package is installed.
+    (re.compile(rb"Failed to open libibverbs|Cou(?:nt|ld) not open libibverbs\.so\.1"), Cause.NO_VERBS_LIBRARY),
+    (re.compile(rb'Missing "iommu=pt" from kernel command line'), Cause.NO_IOMMU_PASSTHROUGH),
+    (re.compile(rb'Missing "amd_iommu=on" from kernel command line'), Cause.NO_AMD_IOMMU),
+    (re.compile(rb'Missing "HSA_FORCE_FINE_GRAIN_PCIE=1" from environment'), Cause.NO_FINE_GRAIN_PCIE),
+    (re.compile(rb"NUMA auto balancing enabled"), Cause.NUMA_BALANCING),
+    (re.compile(rb"NET/OFI .{0,80}(?:GDR not supported|disabling GDR)"), Cause.NO_PLUGIN_GDR),
+    (re.compile(rb"GDRDMA not enabled\. Could not find memory_peers directory"), Cause.NO_PEER_MEMORY),
+)
+RCCL_CAUSES = frozenset(
+    {Cause.NO_IOMMU_PASSTHROUGH, Cause.NO_AMD_IOMMU, Cause.NO_FINE_GRAIN_PCIE, Cause.NUMA_BALANCING, Cause.NO_PEER_MEMORY}
+)
+_ONLY_RCCL = re.compile(
+    rb"librccl|ROCr version|Hipruntime version|/hipify/|Librccl path|Kernel version: \d|Dmabuf feature|GDRDMA not enabled|"
+    rb"gpu_id = \d{1,9}; unique_id"
+)
+# One of these is in every message that has a fact: most messages have none, and this test is cheap.
+_HINT = re.compile(
+    rb"CCL version|set by environment|reset to|nNodes|fabric UUID|is available but|/Plugin|plugin|No device found|libibverbs|Missing \"|"
+    rb"NUMA auto|GDRDMA not|isAllDirect|GDR|NET/OFI|CollNet|opology file|NCCL_TOPO_FILE|platform"
+)
+
+
+def startup_facts(message: bytes) -> tuple[StartupFact, ...]:
+    """The facts of one message, () for none. A message is what follows "NCCL INFO " or "NCCL WARN "."""
+    return tuple(_facts(message)) if OF_A_CALL not in message and _HINT.search(message) else ()
+
+
+def tree_facts(message: bytes) -> tuple[StartupFact, ...]:
+    """The facts of one line of the graph: "              + PCI[0.2] - GPU/0-cf000 (5)"."""
+    match = _TREE_PART.search(message)
+    if not match:
+        return ()
+    part, width = match[3].decode(), float(match[2])
+    if part == "NVS":
+        return (NvSwitch(),)
+    if match[1] != b"PCI" or not 0 < width < _SLOWEST_SENSIBLE_GB_PER_S:
+        return ()
+    return (SlowLink(width, part, part == "PCI" and (match[4] or b"").decode().startswith(_EMULATED_BRIDGES)),)
+
+
+def release_in(line: bytes) -> Release | None:
+    """The version that a line prints: "NCCL version 2.27.3+cuda12.9", "RCCL version : 2.22.3-develop:1234abc"."""
+    match = _RELEASE.search(line)
+    if not match:
+        return None
+    return Release(Library.RCCL if match[1] == b"R" else Library.NCCL, _text(match[3]), _text(match[2]))
+
+
+def head_facts(line: bytes) -> tuple[StartupFact, ...]:
+    """The facts of a line that nccl-tests prints above its table."""
+    if match := _TESTS.search(line):
+        number = _number_of(int(match[2]))
+        return (Release(Library.NCCL, number, number, linked=True),)
+    if match := _GPU.search(line):
+        return (ListedGpu(_text(match[1]), int(match[2]), _text(match[3])),)
+    return ()
+
+
+def only_rccl(message: bytes) -> bool:
+    """Whether only RCCL prints this."""
+    return bool(_ONLY_RCCL.search(message))
+
+
+def _facts(message: bytes) -> Iterator[StartupFact]:
+    if release := release_in(message):
+        yield release
+    if match := _SETTING.search(message) or _RESET.search(message):
+        yield Setting(_text(match[1]), _text(match[2]))
+    if match := _OF_PLUGIN.search(message):
+        yield PluginSetting(_text(match[1]))
+    if match := _COMMUNICATOR.search(message):
+        yield Communicator(int(match[1]), int(match[2]), int(match[3]), None if match[4] is None else match[4] != b"0")
+    if match := _FABRIC.search(message):
+        yield FabricMember(_text(match[1]), _text(match[2]), int(match[3]))
+    if match := _BROKEN.search(message):
+        yield FabricBroken(int(match[1]) if match[1] else None)
+    if match := _PEERS.search(message):
+        yield DirectPeers(match[1] != b"0")
+    if b"Connected CollNet" in message:
+        yield CollNet()
+    if match := _TOPOLOGY.search(message):
+        yield TopologyFile(_text(match[1]))
+    if match := _PLATFORM.search(message):
+        yield Platform(_text(match[1]))
+    yield from (cause for pattern, cause in _CAUSES if pattern.search(message))
+    yield from _plugins(message)
+
+
+def _plugins(message: bytes) -> Iterator[Plugin]:
+    if b"plugin" not in message and b"Plugin" not in message:
+        return
+    match = _PLUGIN.search(message)
+    kind = PluginKind[match[1].decode()] if match else PluginKind.NET
+    if match and (loaded := _LOADED.search(match[2]) or _OLD_LOADED.search(match[2])):
+        kind = PluginKind.COLLNET if loaded[1] in (b"collnet", b"coll") else kind
+        yield Plugin(kind, PluginState.LOADED, _text(loaded[2]), int(loaded[3]))
+    elif _UNSUITABLE.search(message):
+        yield Plugin(kind, PluginState.UNSUITABLE)
+    elif match and (b"Could not find" in match[2] or b"No plugin found" in match[2] or b"cannot open shared object" in match[2]):
+        yield Plugin(kind, PluginState.ABSENT)
+
+
+def _number_of(code: int) -> str:
+    """ "2.26.2" of 22602; up to 2.8 the code was shorter: 2708."""
+    major, rest = divmod(code, 10000) if code >= 10000 else divmod(code, 1000)
+    return f"{major}.{rest // 100}.{rest % 100}"
+
+
+def _text(part: bytes) -> str:
+    return printable(part.decode("utf-8", "replace"))

@@ -1,0 +1,89 @@
+"""CB2804 to CB2806: NCCL's environment and files, the GID of RoCE ports, Slurm's topology; on folders like those of a host."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from collbench.doctor import job_settings
+from collbench.doctor.finding import Finding
+
+GIDS = {0: "IB/RoCE v1", 1: "RoCE v2", 2: "IB/RoCE v1", 3: "RoCE v2"}
+
+
+def host(root: Path, *, conf: str | None = None, layer: str = "Ethernet", topology: str | None = None) -> Path:
+    """A host with /etc/nccl.conf, an RDMA port with four GIDs, and a scontrol that prints this TopologyPlugin."""
+    if conf is not None:
+        (root / "etc").mkdir()
+        (root / "etc/nccl.conf").write_text(conf)
+    port = root / "sys/class/infiniband/mlx5_0/ports/1"
+    (port / "gid_attrs/types").mkdir(parents=True)
+    (port / "link_layer").write_text(f"{layer}\n")
+    for index, kind in GIDS.items():
+        (port / f"gid_attrs/types/{index}").write_text(f"{kind}\n")
+    (port / "gid_attrs/types/4").write_text("\n")
+    if topology is not None:
+        (root / "bin").mkdir()
+        scontrol = root / "bin/scontrol"
+        scontrol.write_text(f"#!/bin/sh\necho 'TopologyParam           = (null)'\necho 'TopologyPlugin          = {topology}'\n")
+        scontrol.chmod(0o755)
+    return root
+
+
+def found(root: Path, **env: str) -> list[Finding]:
+    """What is found there, with these variables set."""
+    return job_settings.examined("node1", {"PATH": f"{root}/bin", **env}, root)
+
+
+def test_a_host_without_settings_is_not_accused(tmp_path: Path) -> None:
+    assert found(host(tmp_path, conf="# a comment\nNCCL_DEBUG=WARN\nNCCL_IB_HCA==mlx5_0\n", topology="topology/tree")) == []
+
+
+def test_an_algorithm_that_is_forced(tmp_path: Path) -> None:
+    (finding,) = found(host(tmp_path, conf="NCCL_MIN_NCHANNELS=32\nNCCL_ALGO=Tree\n"), NCCL_ALGO="Ring")
+    assert (finding.code, finding.severity, finding.hostname) == ("CB2804", "warning", "node1")
+    assert finding.evidence == "NCCL_ALGO=Ring in the environment and NCCL_MIN_NCHANNELS=32 in /etc/nccl.conf"
+
+
+def test_a_file_of_the_user(tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home/.nccl.conf").write_text("NCCL_PROTO=LL\n")
+    (finding,) = found(host(tmp_path), HOME=str(tmp_path / "home"))
+    assert finding.evidence == f"NCCL_PROTO=LL in {tmp_path}/home/.nccl.conf"
+    (tmp_path / "own.conf").write_text("NCCL_DEBUG=WARN\n")
+    assert found(tmp_path, HOME=str(tmp_path / "home"), NCCL_CONF_FILE=str(tmp_path / "own.conf")) == []
+
+
+@pytest.mark.parametrize(("index", "kind"), [(0, "IB/RoCE v1"), (9, "empty")])
+def test_a_gid_that_is_not_roce_v2(tmp_path: Path, index: int, kind: str) -> None:
+    (finding,) = found(host(tmp_path, conf=f"NCCL_IB_GID_INDEX={index}\n"))
+    assert (finding.code, finding.what) == ("CB2805", f"NCCL_IB_GID_INDEX={index} does not name a RoCE v2 address of mlx5_0")
+    assert finding.evidence.startswith(f"set in /etc/nccl.conf; index {index} is {kind} in ")
+
+
+def test_a_gid_of_roce_v2_or_infiniband_is_no_finding(tmp_path: Path) -> None:
+    assert found(host(tmp_path), NCCL_IB_GID_INDEX="3") == []
+    (tmp_path / "ib").mkdir()
+    assert found(host(tmp_path / "ib", layer="InfiniBand"), NCCL_IB_GID_INDEX="0") == []
+
+
+@pytest.mark.parametrize("plugin", ["topology/default", "topology/flat"])
+def test_slurm_without_a_topology_is_a_note(tmp_path: Path, plugin: str) -> None:
+    (finding,) = found(host(tmp_path, topology=plugin))
+    assert (finding.code, finding.severity, finding.evidence) == ("CB2806", "note", f"scontrol show config: TopologyPlugin = {plugin}")
+
+
+@pytest.mark.parametrize("text", ["#!/bin/sh\nexit 1\n", "#!/bin/sh\necho slurm_load_ctl_conf error: Unable to contact slurm controller\n"])
+def test_a_slurm_that_does_not_answer_is_not_accused(tmp_path: Path, text: str) -> None:
+    host(tmp_path, topology="topology/default")
+    (tmp_path / "bin/scontrol").write_text(text)
+    assert found(tmp_path) == []
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads every file")
+def test_a_file_that_cannot_be_read_sets_nothing(tmp_path: Path) -> None:
+    host(tmp_path, conf="NCCL_ALGO=Ring\n")
+    (tmp_path / "etc/nccl.conf").chmod(0)
+    assert found(tmp_path) == []

@@ -1,0 +1,80 @@
+"""The summary of a log: typed, as text, and in JSON."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from collbench.doctor.log_summary import Choice, GpuDirect, Hca, LinkLayer, gpudirect_of, summarize, summary_lines
+from collbench.evidence.nccl_log import read
+
+LOG = """\
+# nccl-tests version 2.17.6 nccl-headers=22803 nccl-library=22803
+n1:7:8 [0] NCCL INFO NCCL version 2.28.3+cuda12.9
+n1:7:8 [0] NCCL INFO NCCL_IB_HCA set by environment to mlx5
+n1:7:8 [0] NCCL INFO NET/Plugin: Loaded net plugin IBplug v10 (v10)
+n1:7:8 [0] NCCL INFO PROFILER/Plugin: Could not find: libnccl-profiler.so
+n1:7:8 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB/SHARP [1]mlx5_1:1/IB/SHARP [2]mlx5_2:1/RoCE [RO]; OOB eth0:10.0.0.1<0>
+n1:7:8 [0] NCCL INFO Using network IB
+n1:7:8 [0] NCCL INFO NVLS multicast support is available on dev 0
+n1:7:8 [0] NCCL INFO comm 0x5 rank 0 nRanks 16 nNodes 2 localRanks 8 localRank 0 MNNVL 0
+n1:7:8 [0] NCCL INFO Channel 00/0 : 8[0] -> 0[0] [receive] via NET/IB/0/GDRDMA
+n1:7:8 [0] NCCL INFO Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/0/GDRDMA
+n2:7:8 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM
+n1:7:8 [0] NCCL INFO 16 coll channels, 16 collnet channels, 24 nvls channels, 32 p2p channels, 2 p2p channels per peer
+n1:7:8 [0] NCCL INFO AllReduce: 1024 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..7}
+n1:7:8 [0] NCCL INFO AllReduce: 8388608 Bytes -> Algo NVLS proto SIMPLE channel{Lo..Hi}={0..7}
+n1:7:8 [0] NCCL INFO AllReduce: 8388608 Bytes -> Algo NVLS proto SIMPLE channel{Lo..Hi}={0..7}
+"""
+
+
+def test_the_facts_of_a_log() -> None:
+    found = summarize(read(LOG, "nccl.log"))
+    assert (found.library, found.version, found.release, found.network) == ("NCCL", "2.28.3", "2.28.3+cuda12.9", "IB")
+    assert found.hcas[0] == Hca(0, "mlx5_0", 1, LinkLayer.INFINIBAND, sharp=True)
+    assert found.hcas[2] == Hca(2, "mlx5_2", 1, LinkLayer.ROCE)
+    assert (found.ranks, found.nodes, found.local_ranks, found.hosts) == (16, 2, 8, ("n1", "n2"))
+    assert (found.gpudirect, found.nvls, found.multi_node_nvlink, found.collnet) == (GpuDirect.IN_USE, True, False, False)
+    assert found.channels == {"coll": 16, "collnet": 16, "nvls": 24, "p2p": 32}
+    assert found.choices == (Choice("AllReduce", "NVLS", "SIMPLE", 2), Choice("AllReduce", "RING", "LL", 1))
+    assert found.settings == {"NCCL_IB_HCA": "mlx5"}
+    assert found.plugins == {"network": "IBplug v10 (v10)", "profiler": "absent"}
+
+
+def test_the_summary_as_text() -> None:
+    assert list(summary_lines(summarize(read(LOG, "nccl.log")))) == [
+        "nccl.log: NCCL 2.28.3+cuda12.9 · 16 ranks on 2 nodes",
+        "  network: IB on mlx5_0:1 and mlx5_1:1 (InfiniBand); mlx5_2:1 (RoCE), with SHARP · GPUDirect RDMA: in use",
+        "  NVLS: available, 24 channels · algorithms: AllReduce NVLS/SIMPLE (2) and AllReduce RING/LL (1)",
+        "  connections: NET/IB/0/GDRDMA (2) and P2P/CUMEM (1)",
+        "  set: NCCL_IB_HCA=mlx5",
+        "  network plug-in: IBplug v10 (v10)",
+    ]
+
+
+def test_what_a_log_does_not_tell_is_unknown() -> None:
+    found = summarize(read("n1:7:8 [0] NCCL INFO Trees [0] 1/-1/-1->0->-1", "cut.log"))
+    assert (found.version, found.network, found.ranks, found.nodes, found.nvls, found.hcas) == (None, None, None, None, None, ())
+    assert list(summary_lines(found)) == [
+        "cut.log: NCCL version unknown · ranks unknown; lines of 1 host",
+        "  network: unknown · GPUDirect RDMA: unknown (no RDMA connection in the log)",
+        "  NVLS: unknown · algorithms: unknown (NCCL_DEBUG_SUBSYS=INIT,NET,TUNING prints them)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("facts", "state"),
+    [
+        ({"gdr_send": True, "gdr_receive": True}, GpuDirect.IN_USE),
+        ({"gdr_send": True}, GpuDirect.ONE_DIRECTION),
+        ({"gdr_send": True, "gdr_receive": True, "staged": 2}, GpuDirect.PARTLY),
+        ({"staged": 2}, GpuDirect.STAGED),
+        ({"net": "Socket"}, GpuDirect.NOT_APPLICABLE),
+        ({"gdr_disabled": ("mlx5_0",), "net": "IB"}, GpuDirect.DISABLED),
+        ({"net": "IB"}, GpuDirect.UNKNOWN),
+    ],
+)
+def test_gpudirect(facts: dict[str, object], state: GpuDirect) -> None:
+    bare = replace(read("n1:7:8 [0] NCCL INFO Trees", "x"), net=None)
+    assert gpudirect_of(replace(bare, **facts)) is state  # type: ignore[arg-type]

@@ -1,0 +1,46 @@
+"""`lspci -vvv | grep ACSCtl`: how many ports redirect; a whole lspci is still read as lspci."""
+
+from __future__ import annotations
+
+import pytest
+
+from collbench.doctor.coverage import not_looked_at
+from collbench.topology.model import Gpu, Machine
+from collbench.topology.readers import acs_lines, lspci
+from collbench.topology.text import Unreadable
+from tests.doctor.machines import codes, found, with_system
+
+ON = "\t\tACSCtl:\tSrcValid+ TransBlk- ReqRedir+ CmpltRedir+ UpstreamFwd+ EgressCtrl- DirectTrans-\n"
+OFF = "\t\tACSCtl:\tSrcValid- TransBlk- ReqRedir- CmpltRedir- UpstreamFwd- EgressCtrl- DirectTrans-\n"
+
+
+def test_ports_are_counted() -> None:
+    assert acs_lines.looks_like(ON * 3 + OFF, "x")
+    system = acs_lines.read(ON * 3 + OFF, "acs.txt").system
+    assert (system.acs_ports, system.acs_on) == (4, 3)
+
+
+def test_access_control_that_is_on_is_a_note_and_off_none() -> None:
+    machine = acs_lines.read(ON * 3 + OFF, "acs.txt")
+    assert found(machine, "CB2108").severity == "note"
+    assert found(machine, "CB2108").what == "ACS redirects requests at 3 of 4 ports; which of them is unknown"
+    assert codes(acs_lines.read(OFF * 4, "acs.txt")) == []
+    assert codes(with_system(machine, virtualization="kvm")) == []
+
+
+def test_that_access_control_was_read_is_known() -> None:
+    gpus = (Gpu("gpu0"), Gpu("gpu1"))
+    read = with_system(Machine(gpus=gpus), acs_ports=4, acs_on=0)
+    assert not any(text.startswith("ACS") for text in not_looked_at([read]))
+    assert any(text.startswith("ACS") for text in not_looked_at([Machine(gpus=gpus)]))
+
+
+def test_a_whole_lspci_is_read_as_lspci() -> None:
+    whole = f"00:01.0 PCI bridge: Intel Corporation Device 1234\n{ON}"
+    assert not acs_lines.looks_like(whole, "x")
+    assert lspci.looks_like(whole, "x")
+
+
+def test_a_line_without_bits_is_refused() -> None:
+    with pytest.raises(Unreadable, match="has no bits of ACSCtl"):
+        acs_lines.read(ON + "\t\tACSCtl:\t\n", "acs.txt")

@@ -1,0 +1,89 @@
+"""amd-smi topology: text and JSON give the same machine, and damaged text is refused in a sentence."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from collbench.report.probe_tree import tree_lines
+from collbench.topology.distance import Distances
+from collbench.topology.model import Machine
+from collbench.topology.readers import amd_smi
+from collbench.topology.text import Unreadable
+
+A, B, C = "0000:03:00.0", "0000:23:00.0", "0000:43:00.0"
+XGMI, PCIE = {(A, B), (B, A)}, {(A, C), (C, A), (B, C), (C, B)}
+
+
+def word(a: str, b: str) -> str:
+    """The type of a link."""
+    return "SELF" if a == b else "XGMI" if (a, b) in XGMI else "PCIE"
+
+
+def table(title: str, cells: dict[tuple[str, str], str]) -> str:
+    """One table of the tool."""
+    rows = [f"{a} {' '.join(cells[a, b].ljust(12) for b in (A, B, C))}" for a in (A, B, C)]
+    return "\n".join([f"{title} TABLE:", f"             {A} {B} {C}", *rows, ""])
+
+
+PAIRS = [(a, b) for a in (A, B, C) for b in (A, B, C)]
+TEXT = "\n".join(
+    [
+        table("ACCESS", {pair: "DISABLED" if pair in PCIE else "ENABLED" for pair in PAIRS}),
+        table("WEIGHT", {(a, b): "0" if a == b else "15" if (a, b) in XGMI else "40" for a, b in PAIRS}),
+        table("LINK TYPE", {pair: word(*pair) for pair in PAIRS}),
+        table("NUMA BW", dict.fromkeys(PAIRS, "50000-50000")),
+        "Legend:\n  SELF = Current GPU\n",
+    ]
+)
+JSON = json.dumps(
+    [
+        {
+            "gpu": index,
+            "bdf": a,
+            "links": [
+                {"gpu": i, "bdf": b, "link_status": "DISABLED" if (a, b) in PCIE else "ENABLED", "link_type": word(a, b)}
+                for i, b in enumerate((A, B, C))
+            ],
+        }
+        for index, a in enumerate((A, B, C))
+    ],
+    indent=4,
+)
+
+
+@pytest.mark.parametrize("text", [TEXT, JSON], ids=["text", "JSON"])
+def test_gpus_links_and_access(text: str) -> None:
+    assert amd_smi.looks_like(text, "x")
+    machine = amd_smi.read(text, "topology.txt")
+    assert [(gpu.key, gpu.index, gpu.vendor) for gpu in machine.gpus] == [(A, 0, "amd"), (B, 1, "amd"), (C, 2, "amd")]
+    assert (machine.paths[A, B], machine.paths[A, C]) == ("XGMI", "PCIE")
+    assert (machine.peer_access[A, B], machine.peer_access[C, B]) == ("OK", "NS")
+    assert machine.unknown["gpu_links"].startswith("amd-smi prints which GPUs xGMI joins")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (TEXT.replace(f"{B} XGMI         SELF         PCIE        ", f"{B} XGMI         SELF"), f"row {B} does not fit its heading"),
+        (TEXT + TEXT, "has two tables ACCESS"),
+        ("LINK TYPE TABLE:\n", "lists no GPU"),
+        (JSON[:-200], "invalid JSON"),
+        (JSON.replace('"gpu": 1,\n        "bdf"', '"gpu": null,\n        "bdf"'), "an entry has no 'gpu' and 'bdf'"),
+    ],
+)
+def test_text_that_does_not_fit(text: str, told: str) -> None:
+    with pytest.raises(Unreadable, match=told):
+        amd_smi.read(text, "topology.txt")
+
+
+def test_the_default_table_shows_which_gpus_xgmi_joins() -> None:
+    lines = [line.text for line in tree_lines(amd_smi.read(TEXT, "topology.txt"))]
+    assert any("xGMI: to GPU 1 (number of links unknown)" in line for line in lines)
+
+
+def test_pcie_is_a_path_whose_distance_is_unknown() -> None:
+    machine = amd_smi.read(TEXT, "topology.txt")
+    assert Distances(machine).path(A, C) == "PCIE"
+    assert Distances(Machine(gpus=machine.gpus)).path(A, C) is None
