@@ -19,7 +19,7 @@ GROUPS = (SAMPLES / "imb-mpi1-groups.txt").read_text().splitlines()
 
 
 def runs(lines: Sequence[str], ranks: int | None = None) -> list[PeerRun]:
-    return IMB.read(lines, Given(ranks=ranks))
+    return list(IMB.read(lines, Given(ranks=ranks)).runs)
 
 
 def run(name: str, lines: Sequence[str] = ALL) -> PeerRun:
@@ -146,7 +146,7 @@ _WORDS = [
 def test_any_lines_give_rows_or_one_sentence(lines: list[str]) -> None:
     IMB.knows(lines)
     try:
-        found = IMB.read(lines, Given())
+        found = IMB.read(lines, Given()).runs
     except UsageError as error:
         assert "\n" not in str(error)
     else:
@@ -176,5 +176,5 @@ def test_root_and_meeting_are_as_options_and_version_have_them(version: str, opt
 
 def test_nodes_are_missing_until_the_user_says_them() -> None:
     assert "no number of nodes (--nodes N says it)" in run("Bcast").missing
-    told = IMB.read(ALL, Given(nodes=1))[0]
+    told = IMB.read(ALL, Given(nodes=1)).runs[0]
     assert (told.rows[0].nodes, [text for text in told.missing if "nodes" in text]) == (1, [])

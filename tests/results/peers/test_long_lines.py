@@ -51,5 +51,5 @@ def test_numbers_that_python_does_not_take_are_none(name: str, line: str) -> Non
 
 def test_a_root_with_two_signs_is_none() -> None:
     reader = next(reader for reader in READERS if reader.name == "nccl-tests")
-    (run,) = reader.read(["8 2 float sum --5 1.0 0.1 0.1 0"], Given(ranks=2, operation="allreduce"))
+    (run,) = reader.read(["8 2 float sum --5 1.0 0.1 0.1 0"], Given(ranks=2, operation="allreduce")).runs
     assert [row.root for row in run.rows] == [None]

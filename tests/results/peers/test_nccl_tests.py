@@ -31,7 +31,7 @@ def lines_of(name: str) -> list[str]:
 
 
 def only(lines: list[str], given_: Given = NOTHING) -> PeerRun:
-    runs = read(lines, given_)
+    runs = read(lines, given_).runs
     assert len(runs) == 1
     return runs[0]
 
@@ -59,7 +59,7 @@ def test_the_published_figures_of_eight_a100(operation: str) -> None:
 
 @pytest.mark.skipif(not P4DE.is_dir(), reason="the captured logs are not beside this checkout")
 def test_tables_without_any_head_behind_the_prefixes_of_srun_and_mpirun() -> None:
-    runs = read((P4DE / "results.log").read_text().splitlines(), Given(nodes=2))
+    runs = read((P4DE / "results.log").read_text().splitlines(), Given(nodes=2)).runs
     assert [(peak(run), run.rows[0].ranks, run.rows[0].nodes) for run in runs] == [(78.3, 16, 2), (487.3, 16, 2), (437.9, 16, 2)]
     assert "no list of devices (the number of ranks is from busbw / algbw)" in runs[0].missing
     assert runs[1].doubts == ["its cells come 2 times, without heads"]
@@ -95,7 +95,7 @@ def test_one_rank_is_contradicted_where_something_crossed_a_link() -> None:
 
 
 def test_separate_jobs_of_one_rank_are_named() -> None:
-    runs = read(lines_of("one_rank_jobs.txt"), Given())
+    runs = read(lines_of("one_rank_jobs.txt"), Given()).runs
     assert [[row.size_bytes >> 20 for row in run.rows] for run in runs] == [[1, 1, 2, 2], [1, 1, 2, 2]]
     assert {(row.ranks, row.nodes, row.wrong) for run in runs for row in run.rows} == {(1, 1, 0)}
     assert "separate jobs of one rank each" in runs[0].doubts[0]
@@ -185,7 +185,7 @@ def test_several_programs_in_one_log_are_runs_of_their_own_with_their_own_heads(
         *DEVICES,
         gather,
     ]
-    first, second = read(log, Given())
+    first, second = read(log, Given()).runs
     assert [(row.operation, row.evidence["iterations"]) for row in (first.rows[0], second.rows[0])] == [
         ("allreduce", 20),
         ("allgather", 50),
@@ -213,7 +213,7 @@ _LINES = st.lists(st.one_of(st.lists(_WORDS, max_size=16).map(" ".join), _KNOWN,
 def test_any_text_gives_rows_or_one_sentence(lines: list[str], given_: Given) -> None:
     knows(lines)
     try:
-        runs = read(lines, given_)
+        runs = read(lines, given_).runs
     except UsageError as error:
         assert "\n" not in str(error)
         return

@@ -21,7 +21,7 @@ OLD = (SAMPLES / "osu-5.9.txt").read_text().splitlines()
 
 
 def runs(lines: Sequence[str], ranks: int | None = 2) -> list[PeerRun]:
-    return OSU.read(lines, Given(ranks=ranks))
+    return list(OSU.read(lines, Given(ranks=ranks)).runs)
 
 
 def run(program: str, lines: Sequence[str] = NEW, ranks: int = 2) -> PeerRun:
@@ -195,7 +195,7 @@ _WORDS = ["# OSU MPI Allreduce Latency Test v7.4", "# OSU MPI Multiple Bandwidth
 def test_any_lines_give_rows_or_one_sentence(lines: list[str]) -> None:
     OSU.knows(lines)
     try:
-        found = OSU.read(lines, Given(ranks=6))
+        found = OSU.read(lines, Given(ranks=6)).runs
     except UsageError as error:
         assert "\n" not in str(error)
     else:

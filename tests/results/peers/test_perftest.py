@@ -31,7 +31,7 @@ def lines_of(name: str) -> list[str]:
 
 
 def runs(lines: Sequence[str], ranks: int | None = None) -> list[PeerRun]:
-    return PERFTEST.read(lines, Given(ranks=ranks))
+    return list(PERFTEST.read(lines, Given(ranks=ranks)).runs)
 
 
 def test_all_sizes_of_a_bandwidth_test() -> None:
@@ -134,7 +134,7 @@ _WORDS = [
 def test_any_lines_give_rows_or_one_sentence(lines: list[str]) -> None:
     PERFTEST.knows(lines)
     try:
-        found = PERFTEST.read(lines, Given())
+        found = PERFTEST.read(lines, Given()).runs
     except UsageError as error:
         assert "\n" not in str(error)
     else:
