@@ -55,7 +55,7 @@ def test_a_log_becomes_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 def test_one_file_twice_is_no_second_launch(tmp_path: Path) -> None:
     copies = [log(tmp_path / "a.log"), log(tmp_path / "b.log")]
-    with pytest.raises(UsageError, match=r"^a\.log and b\.log hold the same, byte by byte: name one of them"):
+    with pytest.raises(UsageError, match=r"^a\.log and b\.log have the same content: name one of them"):
         call(*copies, "--out", str(tmp_path / "out"), "--allocation", "night")
 
 
@@ -147,13 +147,13 @@ def test_given_machines_are_kept_and_limit_the_rows(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("argv", "sentence"),
     [
-        (["nothing.log"], "nothing.log is no file: name what the tool printed"),
-        (["other.txt"], "other.txt cannot be imported: none of its lines is of a format that is known: say --as FORMAT (log, nccl"),
+        (["nothing.log"], "nothing.log is not a file: name what the tool printed"),
+        (["other.txt"], "other.txt cannot be imported: the format is unknown: use --as FORMAT (log, nccl"),
         (["other.txt", "--as", "word"], "other.txt cannot be imported: --as 'word' is unknown: choose from"),
         (["other.txt", "--as", "nccl-tests"], "other.txt cannot be imported: it has no line of nccl-tests' table"),
         (["a.log", "--operation", "sum"], "--operation 'sum' is unknown: choose from"),
         (["a.log", "--dtype", "float3"], "dtype 'float3' is unknown: choose from"),
-        (["a.log", "--ranks", "4"], "a.log cannot be imported: the table at line 5 is of 2 ranks, and --ranks says 4"),
+        (["a.log", "--ranks", "4"], "a.log cannot be imported: the table at line 5 is of 2 ranks, and --ranks is 4"),
         (["a.log", "--ceiling", "none"], "--ceiling 'none' is no rate"),
     ],
 )  # fmt: skip

@@ -136,8 +136,10 @@ def _run(table: _Table, given: Given, context: LogContext) -> PeerRun:
         facts |= {"torch": table.software[0], "library": table.software[1]}
     missing = [*([] if arrays else ["no interval", "no samples"]), "no per-rank data", "no names of hosts", "nothing was verified"]
     missing += [] if extent.nodes else ["no number of nodes (use --nodes N)"]
+    statistic = rows[0].evidence["statistic"] if rows else statistic
     return PeerRun(
-        "all_reduce_bench", None, "all_reduce_bench", statistic, rows, (), facts, missing, doubts, extent.contradicted, arrays
+        "all_reduce_bench", None, "all_reduce_bench", statistic, rows, (), facts, missing, doubts,
+        extent.contradicted, arrays,
     )  # fmt: skip
 
 

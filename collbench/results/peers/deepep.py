@@ -82,14 +82,23 @@ def read(lines: Sequence[str], given: Given) -> Reading:
         why = "its lines have a rate and no time" if timeless else "no line has a rate and a time"
         raise UsageError(f"{why}: use the output of a newer version of the tests")
     contexts = Contexts(lines)
+    told = _ranks(list(groups.values()), given)
     by_kernel: dict[str, list[tuple[_Key, _Group]]] = {}
     for key, group in groups.items():
         by_kernel.setdefault(key.algorithm, []).append((key, group))
     return read_tables(
         by_kernel.values(),
-        lambda these: [_run(these, given, timeless, start_facts(contexts.at(these[0][1].figures[0].line)))],
+        lambda these: [_run(these, given, told, (timeless, start_facts(contexts.at(these[0][1].figures[0].line))))],
         lambda these: these[0][1].figures[0].line,
     )
+
+
+def _ranks(groups: Sequence[_Group], given: Given) -> int | None:
+    """As the elastic tests print them, else the ranks that print, if these are 0 to n - 1: with a filter, some may be missing."""
+    printed = next((group.ranks for group in groups if group.ranks), None)
+    seen = {figure.rank for group in groups for figure in group.figures if figure.rank is not None}
+    whole = len(seen) if seen == set(range(len(seen))) and len(seen) > 1 else None
+    return printed or (whole if given.ranks is None else None)
 
 
 def _marked(line: str) -> bool:
@@ -122,10 +131,8 @@ def _key(operation: str) -> _Key:
     return _Key(operation, "low_latency", "uint8", None)
 
 
-def _run(these: list[tuple[_Key, _Group]], given: Given, timeless: int, facts: dict[str, object]) -> PeerRun:
-    seen = {figure.rank for _, group in these for figure in group.figures if figure.rank is not None}
-    whole = len(seen) if seen == set(range(len(seen))) and len(seen) > 1 else None
-    told = next((group.ranks for _, group in these if group.ranks), None) or (whole if given.ranks is None else None)
+def _run(these: list[tuple[_Key, _Group]], given: Given, told: int | None, about: tuple[int, dict[str, object]]) -> PeerRun:
+    timeless, facts = about
     first = these[0][1].figures[0].line
     extent = ranks_and_nodes(given, told, None, f"the output at line {first}")
     rows = [row for key, group in these if (row := _row(key, group, (extent.ranks, extent.nodes)))]
@@ -156,7 +163,8 @@ def _row(key: _Key, group: _Group, place: tuple[int, int | None]) -> Row | None:
         key.operation, "deepep", "deepep", key.dtype, *place, f"the mean over the iterations of {of}", "cuda", mode="pipelined",
         like="sendrecv", also={"algorithm": key.algorithm, "traffic": key.link},
     )  # fmt: skip
-    return kind.row(size, slowest.time_s, count=size, line=slowest.line, spread=slowest.spread)
+    row = kind.row(size, slowest.time_s, count=size, line=slowest.line, spread=slowest.spread)
+    return row.with_figures(algbw_bytes_per_s=slowest.rate, busbw_bytes_per_s=slowest.rate)  # as printed: the size is rounded
 
 
 def _rounded(size: float) -> int:

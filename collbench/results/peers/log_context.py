@@ -66,7 +66,7 @@ class LogContext:
                 found = word.partition("=")[2]
             elif word.startswith(short_name) and word[len(short_name) :].isdecimal():
                 found = word[len(short_name) :]
-        return int(found) if found and found.isdecimal() and len(found) < 8 else None
+        return int(found) if found and found.isdecimal() and len(found) < 16 else None
 
 
 class Contexts:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 
+from collbench.errors import UsageError
 from collbench.results.jsonl import parse_object
 from collbench.results.peers.peer import Arrays, Given, PeerRun, Reader, Reading, read_tables
 from collbench.results.peers.prefixes import without_prefixes
@@ -71,6 +72,8 @@ def read(lines: Sequence[str], given: Given) -> Reading:
     communicators: dict[str, list[tuple[_Key, _Calls]]] = {}
     for key, each in calls.items():
         communicators.setdefault(key.communicator, []).append((key, each))
+    if not communicators:
+        raise UsageError("it has no object with an operation, a size and a time: the program ended before the Inspector wrote them")
     return read_tables(communicators.values(), lambda each: [_run(each, given, bad)], lambda each: each[0][1].line)
 
 
@@ -104,7 +107,7 @@ def _take(calls: dict[_Key, _Calls], number: int, document: Mapping[str, Any]) -
     if not (is_size(held) and is_time(time_s) and 1 <= ranks <= MOST_RANKS and rank < ranks):
         return False
     nodes = header.get("nnodes")
-    named = short(str(header.get("comm_name") or header.get("id") or ""))
+    named = " ".join(short(str(header[name])) for name in ("id", "comm_name") if header.get(name) and header[name] != "unknown")
     known = nodes if _whole(nodes) and 1 <= nodes <= ranks else None
     key = _Key(named, operation, held, ranks, known, kind == "p2p", short(str(told.get(f"{kind}_timing_source") or "")))
     each = calls.setdefault(key, _Calls(number))
@@ -140,7 +143,9 @@ def _row(key: _Key, calls: _Calls, given: Given) -> tuple[Row, Arrays]:
     # Where all ranks' files are there, calls that some of them lack (the ring buffer was full) do not count.
     times = [ranks for _, ranks in sorted(calls.times.items()) if not whole or len(ranks) == key.ranks] or list(calls.times.values())
     of = "the slowest rank" if whole else f"rank {seen[0]}" if len(seen) == 1 else f"the slowest of {len(seen)} ranks"
-    statistic = f"the median over {len(times)} calls of {of}" + (f", timed by {key.source}" if key.source else "")
+    statistic = f"the {'median over ' if len(times) > 1 else 'time of '}{len(times)} call{'s' if len(times) > 1 else ''} of {of}" + (
+        f", timed by {key.source}" if key.source else ""
+    )
     kind = Kind(
         key.operation, "nccl", "nccl", given.dtype or "uint8", 2 if key.pair else key.ranks, key.nodes or given.nodes, statistic, "cuda",
         root=0 if key.operation in _ROOTED else None, mode="pipelined", like="p2p_bandwidth" if key.pair else None,

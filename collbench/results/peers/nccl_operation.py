@@ -93,7 +93,7 @@ def operation_of(head: Head, lines: Sequence[Line], given: Given, context: LogCo
     if len(possible) == 1:
         return Named(known_operation(possible[0]), NameSource.COLUMNS)
     hint = _in_name(given.file)
-    if hint in possible and (context.program is None or typed is not None):
+    if hint in possible and context.program is None:
         return Named(known_operation(hint), NameSource.FILE)
     raise UsageError(f"{where} does not say its operation ({_listed(possible)}): use --operation NAME")
 

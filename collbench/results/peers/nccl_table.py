@@ -100,7 +100,8 @@ def _run(block: Block, lines: Sequence[Line], given: Given, passes: int) -> Peer
         return None
     program = head.program or block.context.program or named.operation.name
     return PeerRun(
-        head.tool, short(head.version) if head.version else None, short(program.rsplit("/", 1)[-1]), _statistic(head), rows,
+        head.tool, short(head.version) if head.version else None, short(program.rsplit("/", 1)[-1]),
+        rows[0].evidence["statistic"], rows,
         _hosts(head) or with_hosts(block.context, ranks.extent.ranks), _facts(head, block.context),
         [*_missing(head, named, ranks, lines, arrays), *_left_out(block, passes)],
         [

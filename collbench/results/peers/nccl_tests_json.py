@@ -67,8 +67,9 @@ def _samples(number: int, each: Mapping[str, Any], head: Head) -> Iterator[tuple
         told = _object(each.get(f"{place}_per_iter"))
         skipped = _whole(told.get("skipped_iterations")) or 0
         slowest = _times(told.get("times_us"), skipped, calls)
-        if len(slowest) < 2:
-            continue
+        iterations = _whole(each.get("actual_iterations")) or head.numbers.get("iterations", 0)
+        if len(slowest) < 2 or len(slowest) != iterations - skipped:
+            continue  # without them the printed summary is still right
         processes = [_times(one, skipped, calls) for one in _list(told.get("per_process_max_times_us"))]
         # A process's time is that of its slowest GPU: with several GPUs per process, ranks have no times of their own.
         of_ranks = len(processes) == len(head.devices) and all(len(one) == len(slowest) for one in processes)

@@ -27,7 +27,6 @@ _PROCESS = re.compile(r"Process\s+(\d{1,7}) \((\S{1,256})\): device")
 _PART = re.compile(r"(Read1|Read2|Write1|Write2|Total) bandwidth")
 _SIZE = 512 << 20
 _MOST = 4096  # rows or columns
-_PARTS = {2: ("read1", "read2"), 3: ("1", "2", "total")}
 
 
 @dataclass
@@ -146,9 +145,14 @@ def _in_json(told: Mapping[str, Any]) -> Iterator[_Matrix]:
         parts = len(table) // columns if columns and _PART.search(description) and len(table) % columns == 0 else 1
         height = len(table) // max(parts, 1)
         for part in range(parts):
-            label = f"{name}_{_PARTS[parts][part]}" if parts in _PARTS else name
+            label = f"{name}_{_part_name(name, part, parts)}" if parts > 1 else name
             rows = [(at, str(i), row) for i, row in enumerate(table[part * height : (part + 1) * height])]
             yield _Matrix(label, at, description, [str(i) for i in range(columns)], rows)
+
+
+def _part_name(name: str, part: int, parts: int) -> str:
+    """read1, read2, total: as the text names them."""
+    return "total" if part == 2 and parts == 3 else f"{'write' if 'write' in name else 'read'}{part + 1}"
 
 
 def _run(matrix: _Matrix, head: _Head, given: Given) -> PeerRun:

@@ -93,7 +93,7 @@ def test_old_columns_threads_and_medians_below_a_microsecond() -> None:
 
 
 def test_ranks_are_told_and_must_not_be_contradicted() -> None:
-    with pytest.raises(UsageError, match=r"reduce \(line 2\) is of 4 ranks, and --ranks says 2"):
+    with pytest.raises(UsageError, match=r"reduce \(line 2\) is of 4 ranks, and --ranks is 2"):
         runs(printed("REDUCE", "  400  100  1  2  3  4  1.000  50"), 2)
     with pytest.raises(UsageError, match=r"reduce .* does not say how many ranks"):
         runs(printed("REDUCE", "  400  100  1  2  3  4  1.000  50", options="inputs=1"))

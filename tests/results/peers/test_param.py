@@ -58,9 +58,8 @@ def test_a_wrong_number_of_ranks_is_doubted() -> None:
 @pytest.mark.parametrize(
     ("lines", "given_", "sentence"),
     [
-        (BARE, Given(), "the table at line 2 does not say how many ranks it ran on: say --ranks N"),
-        (LINES, Given(ranks=8), "is of 4 ranks, and --ranks says 8"),
-        (LINES, Given(operation="broadcast"), "the table is of allreduce, and --operation says broadcast"),
+        (BARE, Given(), "the table at line 2 does not say how many ranks it ran on: use --ranks N"),
+        (LINES, Given(ranks=8), "is of 4 ranks, and --ranks is 8"),
         (["COMMS-RES 8 1 1.0 1.0 1.0 1.0 1.0 0.1 0.1"], Given(), "nothing says which collective and type it is of"),
         (["\tCOMMS-RES-QUANT-all_reduce-float32\t 8 1 1.0 1.0 1.0 1.0"], Given(), "only lines of quantised collectives"),
         (LINES[:6], Given(), "no line COMMS-RES with a time"),
@@ -70,6 +69,11 @@ def test_what_only_the_user_can_tell_is_one_sentence(lines: list[str], given_: G
     with pytest.raises(UsageError) as said:
         read(lines, given_)
     assert sentence in str(said.value)
+
+
+def test_an_operation_that_a_table_contradicts_is_not_used_for_it() -> None:
+    runs = read(LINES, Given(operation="broadcast")).runs
+    assert [(each.option, each.found) for run in runs for each in run.contradicted] == [("--operation", "allreduce")]
 
 
 _NAMES = ("COMMS-RES-pt2pt-float32", "COMMS-RES-all_reduce-float32", "src_ranks=[1], dst_ranks=[2]")

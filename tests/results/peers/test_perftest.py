@@ -107,7 +107,7 @@ def test_memory_of_a_gpu() -> None:
 
 
 def test_it_runs_between_two() -> None:
-    with pytest.raises(UsageError, match="between 2 ends, and --ranks says 8"):
+    with pytest.raises(UsageError, match="between 2 ends, and --ranks is 8"):
         runs(lines_of("perftest-several.txt"), 8)
 
 

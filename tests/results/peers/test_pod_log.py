@@ -93,8 +93,8 @@ def test_a_line_that_was_cut_or_altered_is_left_out_and_said() -> None:
     [
         (log(), Given(), "between the marks there is nothing; give the whole log of rank 0's pod"),
         ([BEGIN, '{"round": 1}'], Given(), "between the marks line 2 is no row of a collective: fields are missing"),
-        (log(row()), Given(ranks=8), "the log is of 4 ranks, and --ranks says 8"),
-        (log(row()), Given(nodes=4), "the log is of 2 nodes, and --nodes says 4"),
+        (log(row()), Given(ranks=8), "the log is of 4 ranks, and --ranks is 8"),
+        (log(row()), Given(nodes=4), "the log is of 2 nodes, and --nodes is 4"),
     ],
 )
 def test_what_cannot_be_read_is_refused(lines: list[str], given_: Given, sentence: str) -> None:
