@@ -117,7 +117,7 @@ def _rows(block: Block, head: Head, lines: Sequence[Line], about: tuple[Operatio
     operation, proven, decided = about
     ranks, rows, arrays = decided.extent.ranks, list[Row](), dict[int, Arrays]()
     kinds: dict[Any, Kind] = {}
-    flags = _flags(head, proven, ranks)
+    doubtful = proven.factor is not None and not proven.factor.holds(ranks)
     for line in lines:
         for in_place, body in enumerate(line.placed):
             time_s = _time(body)
@@ -132,13 +132,9 @@ def _rows(block: Block, head: Head, lines: Sequence[Line], about: tuple[Operatio
             )  # fmt: skip
             if (samples := block.samples.get((line.number, bool(in_place)))) is not None:
                 row, arrays[len(rows)] = sampled(row, samples, kind)
+            flags = (*([RANKS_DOUBTFUL] if doubtful else []), *(["wrong_data"] if wrong or (wrong is None and head.bad) else []))
             rows.append(replace(row, flags=(*row.flags, *flags)) if flags else row)
     return rows, arrays
-
-
-def _flags(head: Head, proven: Ranks, ranks: int) -> tuple[str, ...]:
-    doubtful = proven.factor is not None and not proven.factor.holds(ranks)
-    return (*([RANKS_DOUBTFUL] if doubtful else []), *(["wrong_data"] if head.bad else []))
 
 
 def _kind(head: Head, line: Line, decided: Decided, operation: Operation, in_place: bool) -> Kind:

@@ -185,7 +185,7 @@ def _rows(matrix: _Matrix, latency: bool, between: bool, about: tuple[str, int |
                 continue
             group = f"gpu {column}" if alike and len(matrix.rows) == 1 else f"{label}-{column}"
             kind = Kind(
-                matrix.name, "cuda", api, "uint8", 2 if between else 1, about[1] or 1, about[0], "cuda", mode="batched",
+                matrix.name, "cuda", api, "uint8", 2, about[1] or 1, about[0], "cuda", mode="batched",
                 like=None if latency else "p2p_bandwidth", also={"group": group},
             )  # fmt: skip
             yield kind.row(0 if latency else _SIZE, time_s, count=0 if latency else _SIZE, line=at)

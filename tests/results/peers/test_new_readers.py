@@ -51,7 +51,7 @@ def test_nvbandwidth_has_a_row_for_each_pair(name: str) -> None:
 
 def test_nvbandwidth_of_hosts_and_latencies() -> None:
     host = run("nvbandwidth.txt", "host_to_device_memcpy_ce")
-    assert [(row.group, row.ranks, gigabytes(row)) for row in host.rows] == [("gpu 0", 1, 51.2), ("gpu 1", 1, 25.6)]
+    assert [(row.group, row.ranks, gigabytes(row)) for row in host.rows] == [("gpu 0", 2, 51.2), ("gpu 1", 2, 25.6)]
     latency = run("nvbandwidth.txt", "device_to_device_latency_sm")
     assert [(row.group, us(row), row.size_bytes, row.algbw_bytes_per_s) for row in latency.rows[:2]] == [
         ("0-0", 0.5, 0, None), ("0-1", 0.9, 0, None),
