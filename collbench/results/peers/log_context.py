@@ -21,7 +21,11 @@ from collbench.results.peers.rows import Extent, ranks_and_nodes, short
 _LAUNCHERS = {"mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "srun", "aprun", "jsrun"}
 _LAUNCHER_WORD = re.compile(r"(?:^|[\s/])(?:mpirun|mpiexec(?:\.hydra)?|orterun|prterun|srun|aprun|jsrun)\s")
 _PROGRAM = re.compile(r"(?:[a-z0-9_]{3,40}_perf\w{0,20}|osu_\w{2,40}|IMB-\w{2,12}|ucx_perftest|mpiGraph|network_(?:load_)?test)$")
-_NAMED_PROGRAM = re.compile(r"(?:^|[\s/\"'=])([a-z][a-z0-9_]{2,39}_perf\w{0,20})(?=[\s\"';|&]|$)")
+# In other lines only names of known programs count: libfabric, for one, has a provider called ofi_hook_perf.
+_NAMED_PROGRAM = re.compile(
+    r"(?:^|[\s/\"'=`])((?:all_reduce|all_gather|reduce_scatter|broadcast|reduce|alltoallv?|gather|scatter|sendrecv|hypercube)_perf\w{0,20})"
+    r"(?=[\s\"'`;|&]|$)"
+)
 _VERSION = re.compile(r"\b([NR])CCL version[ :]{1,3}(\d{1,3}\.\d{1,3}(?:\.\d{1,4})?[\w.+:-]{0,60})")
 _SET = re.compile(r"NCCL INFO (NCCL_\w{2,60}) set (?:by environment )?to (\S{1,200}?)\.?\s*$")
 _ASSIGNED = re.compile(r"(?:\+\s*)?(?:export\s+)?([A-Z][A-Z0-9_]{2,60})=(\"[^\"]{0,400}\"|'[^']{0,400}'|\S{0,400})\s*;?\s*$")

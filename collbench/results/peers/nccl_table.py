@@ -98,7 +98,8 @@ def _run(block: Block, lines: Sequence[Line], given: Given, passes: int) -> Peer
     rows, arrays = _rows(block, head, lines, (named.operation, proven, ranks))
     if not rows:
         return None
-    program = head.program or block.context.program or named.operation.name
+    typed = block.context.program if named.source is NameSource.COMMAND else None
+    program = head.program or typed or named.operation.name
     return PeerRun(
         head.tool, short(head.version) if head.version else None, short(program.rsplit("/", 1)[-1]),
         rows[0].evidence["statistic"], rows,

@@ -12,8 +12,8 @@ _POD = r"\[pod/[^\]\s]{1,512}\]"  # kubectl logs --prefix
 _BRACKET = r"\[(?=[^\]\s]{0,119}\d)[\w.,:@/-]{1,120}\](?:<std(?:out|err|diag)>)?\s?:?(?!\s?NCCL )"
 _RAY = r"\((?=[^()]{0,200}\bpid=\d)[^()]{1,320}\)"  # (worker1, rank=1, pid=100, ip=10.0.0.2) of SkyPilot, (main pid=7) of Ray
 _COMPOSE = r"[A-Za-z0-9][\w.-]{0,79}\s{1,40}\|(?=\s)"
-# node01: of pdsh, 0: of srun -l. What follows must begin a table, a comment or JSON: ucx_perftest's "Final:" is a label of its own.
-_LABEL = r"(?!Final:)[A-Za-z0-9_.-]{1,80}:(?=\s{0,40}[#{|+]|\s{1,40}\d)"
+# node01: of pdsh, 0: of srun -l. What follows must begin a table, a comment or JSON: "Final:" of ucx_perftest and "busbw:" are titles.
+_LABEL = r"(?!(?:Final|algbw|busbw):)[A-Za-z0-9_.-]{1,80}:(?=\s{0,40}[#{|+]|\s{1,40}\d)"
 _PREFIX = re.compile(rf"(?:\s*(?:{_STAMP}|({_POD}|{_BRACKET}|{_RAY}|{_COMPOSE}|{_LABEL})))")
 _MOST_PREFIXES = 4  # kubectl before its time stamp before mpirun's tag, say
 _REACH = 1024  # letters of a line that are looked at: a line of nothing but blanks would take long

@@ -181,3 +181,10 @@ def test_gpcnet_has_its_tests_alone_and_with_congestion() -> None:
 def test_a_tool_that_cannot_be_read_is_refused_by_its_name(line: str, tool: str) -> None:
     with pytest.raises(UsageError, match=f"this looks like {tool}.*, which cannot be imported; formats that can: "):
         reader_for(["hello", line], None)
+
+
+def test_all_reduce_bench_of_old_versions_has_one_size() -> None:
+    lines = ["The average bandwidth of all_reduce with a 4.0GB payload (5 trials, 4 ranks):", " algbw: 100.000 GBps (800.0 Gbps)"]
+    lines += [" busbw: 150.000 GBps (1200.0 Gbps)"]
+    (found,) = reader_for(lines, None).read(lines, NOTHING).runs
+    assert [(row.size_bytes, row.ranks, gigabytes(row)) for row in found.rows] == [(4 * 10**9, 4, 150.0)]
