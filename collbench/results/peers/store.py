@@ -50,6 +50,11 @@ class Together:
         return [row for table in self.tables for row in table.run.rows]
 
     @property
+    def _unused_options(self) -> list[dict[str, Any]]:
+        pairs = ((table, each) for table in self.tables for each in table.run.contradicted)
+        return [{"file": table.source.name, "program": table.run.program, **vars(each)} for table, each in pairs]
+
+    @property
     def arrays(self) -> dict[int, Arrays]:
         """The arrays of the rows, by index."""
         found: dict[int, Arrays] = {}
@@ -83,14 +88,15 @@ class Together:
                 "tables": [_told(table) for table in self.tables],
                 "missing": list(dict.fromkeys(phrase for table in self.tables for phrase in table.run.missing)),
                 "doubts": [_named(table, doubt) for table in self.tables for doubt in table.run.doubts],
-                "unused_options": [
-                    {"file": table.source.name, "program": table.run.program, **vars(each)}
-                    for table in self.tables
-                    for each in table.run.contradicted
-                ],
-                "skipped": [{"file": table.source.name, **vars(each)} for table in self.tables for each in table.skipped],
+                **_listed("unused_options", self._unused_options),
+                **_listed("skipped", [{"file": table.source.name, **vars(each)} for table in self.tables for each in table.skipped]),
             },
         }
+
+
+def _listed(name: str, values: list[dict[str, Any]]) -> dict[str, Any]:
+    """The key with its list, nothing for an empty one."""
+    return {name: values} if values else {}
 
 
 def together(tables: Iterable[Table]) -> list[Together]:
