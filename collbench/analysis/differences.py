@@ -92,7 +92,7 @@ def facts(run: Run) -> Facts:
     found |= _flat("machine", _conditions(run))
     found |= _places(info)
     found |= _flat("launcher", {"name": info.get("launcher"), **_object(info.get("launcher_facts"))})
-    found |= _flat("options", _options(info.get("command")))
+    found |= _flat("options", _options(info.get("command"), imported="imported" in info))
     return without_idle(found) | _flat("libraries", _libraries(info.get("libraries")))
 
 
@@ -197,8 +197,8 @@ def _places(info: dict[str, Any]) -> Facts:
     return found | (_flat("ranks", {"number": len(places), **({"CPUs": cpus} if cpus else {})}) if places else {})
 
 
-def _options(command: Any) -> dict[str, str]:
-    """What was typed, by option; the last one of a name counts."""
+def _options(command: Any, *, imported: bool) -> dict[str, str]:
+    """What was typed, by option; the last one of a name counts. The files that an import read are not options."""
     words = [word for word in command if isinstance(word, str)][1:] if isinstance(command, list) else []
     found: dict[str, str] = {}
     name = "command"
@@ -209,7 +209,7 @@ def _options(command: Any) -> dict[str, str]:
             found[name] = value or "given"
         else:
             found[name] = word if found.get(name, "given") == "given" else f"{found[name]} {word}"
-    return {name: value for name, value in found.items() if name not in _NOT_OPTIONS}
+    return {name: value for name, value in found.items() if name not in _NOT_OPTIONS and not (imported and name == "command")}
 
 
 def _libraries(paths: Any) -> dict[str, str]:

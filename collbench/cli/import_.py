@@ -1,4 +1,4 @@
-"""collbench import FILE… --out DIR: what other tools printed, as run folders of our own form."""
+"""collbench import FILE… --out DIR: makes run folders from what other tools printed."""
 
 from __future__ import annotations
 
@@ -18,10 +18,14 @@ if TYPE_CHECKING:
     from collbench.results.peers.store import Source, Table, Together
 
 _ABOUT = (
-    "Reads what nccl-tests (text, JSON), rccl-tests, OSU, IMB, perftest, PARAM comms and gloo's benchmark printed, and writes run folders "
-    "for `collbench report` and `compare`. What such output lacks (intervals, samples, ranks) is said and stays unknown."
+    "Reads what other benchmarks printed (formats: see --as), and writes run folders for `collbench report` and `compare`. "
+    "What such output lacks (intervals, samples, ranks) is listed and stays unknown."
 )
-FORMATS = "nccl-tests, nccl-tests-json, param, osu, imb, perftest, gloo or log"  # the registry's, which no other command has to load
+# The registry's, which no other command has to load.
+FORMATS = (
+    "log, nccl-tests-json, nccl-inspector, nvbandwidth-json, param, nccl-tests, osu, imb, perftest, gloo, nvbandwidth, all-reduce-bench, "
+    "deepep, fi-pingpong, ucx-perftest, mpigraph, gpcnet"
+)
 _LARGEST = 256 << 20  # bytes; in memory a line takes some 60 more
 _LISTED = 12  # folders; a log of every night may have thousands
 _STDIN = Path("-")
@@ -29,17 +33,20 @@ _STDIN = Path("-")
 
 def add(commands: Any) -> dict[str, argparse.ArgumentParser]:
     """Adds the command."""
-    parser = commands.add_parser("import", help="make run folders from what nccl-tests, OSU, IMB, perftest … printed", description=_ABOUT)
+    parser = commands.add_parser(
+        "import", help="make run folders from what nccl-tests, OSU, IMB, nvbandwidth … printed", description=_ABOUT
+    )
     parser.add_argument("files", metavar="FILE", nargs="+", type=Path, help="output of a tool, with other lines in between; -: stdin")
     parser.add_argument("--out", metavar="DIR", type=Path, required=True, help="the run folder, or the folder of several launches")
     parser.add_argument("--as", dest="format", metavar="FORMAT", help=f"{FORMATS} (default: what the lines look like)")
-    said = parser.add_argument_group("what the output does not say itself")
+    parser.add_argument("--strict", action="store_true", help="fail (exit code 2) if a table cannot be read, instead of skipping it")
+    said = parser.add_argument_group("what the output does not say itself", "A table that proves another value keeps its own.")
     said.add_argument("--ranks", metavar="N", type=positive, help="ranks that took part")
     said.add_argument("--nodes", metavar="N", type=positive, help="nodes they ran on")
     said.add_argument("--operation", metavar="NAME", help="allreduce, broadcast, alltoall, …")
     said.add_argument("--dtype", metavar="NAME", help="element type")
     said.add_argument("--from", dest="sources", nargs="+", type=Path, metavar="PATH",
-                      help="files that tell of the nodes, as for `peak`: rows get the ceilings of these")  # fmt: skip
+                      help="files that describe the nodes, as for `peak`: rows get the ceilings of these")  # fmt: skip
     said.add_argument("--ceiling", metavar="GB/s", help="take this as the ceiling of every row")
     said.add_argument("--allocation", metavar="NAME", help="tables of the same cells are launches of one allocation (default: each alone)")
     parser.set_defaults(call=call)
@@ -47,7 +54,7 @@ def add(commands: Any) -> dict[str, argparse.ArgumentParser]:
 
 
 def call(arguments: argparse.Namespace, argv: list[str]) -> int:
-    """Writes the folders, says what is in them, and returns the exit code. Raises UsageError."""
+    """Writes the folders, reports what is in them, and returns the exit code. Raises UsageError."""
     from collbench.reading import uncollected
 
     with uncollected():
@@ -85,13 +92,15 @@ def _read(path: Path, arguments: argparse.Namespace) -> list[Table]:
     try:
         lines = lines_of(data)
         reader = reader_for(lines, arguments.format)
-        runs = reader.read(lines, _given(arguments, name))
-        if not runs:
-            raise UsageError(f"as {reader.name} output it has no table with a size and a time: name the whole output, or say --as FORMAT")
+        reading = reader.read(lines, _given(arguments, name))
+        if not reading.runs:
+            raise UsageError(f"as {reader.name} output it has no table with a size and a time: name the whole output, or use --as FORMAT")
+        if reading.skipped and arguments.strict:
+            raise UsageError(f"{reading.skipped[0].reason} (with --strict no table is skipped; {len(reading.skipped)} cannot be read)")
     except UsageError as error:
         raise UsageError(f"{short(name)} cannot be imported: {error}") from error
     source = Source(short(name), len(data), hashlib.sha256(data).hexdigest(), reader.name)
-    return [Table(source, run) for run in runs]
+    return [Table(source, run, () if number else tuple(reading.skipped)) for number, run in enumerate(reading.runs)]
 
 
 def _bytes(path: Path) -> bytes:
@@ -104,7 +113,7 @@ def _bytes(path: Path) -> bytes:
         if path == _STDIN:
             data = sys.stdin.buffer.read(_LARGEST + 1)
         elif not path.is_file():
-            raise UsageError(f"{shown} is no file: name what the tool printed{_instead(path)}")
+            raise UsageError(f"{shown} is not a file: name what the tool printed{_instead(path)}")
         elif path.name in ("run.json", "cells.jsonl"):
             raise UsageError(f"{shown} is collbench's own: `collbench report` takes its folder as it is")
         else:
@@ -160,16 +169,16 @@ def _with_ceilings(table: Table, job_of: JobOf) -> Table:
 
 
 def _refuse_copies(sources: Sequence[Source]) -> None:
-    """Raises UsageError for two files of one content: as launches they would agree with each other, and prove nothing."""
+    """Raises UsageError for two files of one content: as launches they would agree with each other and prove nothing."""
     first: dict[str, str] = {}
     for source in sources:
         if source.sha256 in first:
-            raise UsageError(f"{first[source.sha256]} and {source.name} hold the same, byte by byte: name one of them")
+            raise UsageError(f"{first[source.sha256]} and {source.name} have the same content: name one of them")
         first[source.sha256] = source.name
 
 
 def _tell(paths: Sequence[Path], runs: Sequence[Together]) -> None:
-    """On stdout the folders, on stderr what is in them, what is missing and what is doubtful, each sentence once."""
+    """Prints the folders on stdout; on stderr what is in them, missing, doubtful and skipped, each sentence once."""
     from collbench.results.peers.stored import sentences
 
     shown = [(str(path), len(run.rows)) for path, run in zip(paths, runs, strict=True)]

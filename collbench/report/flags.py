@@ -33,7 +33,8 @@ FLAGS = {
     "missing_launches": "the cell is missing in some of the launches: the interval rests on the others; repeat those that broke off",
     "size_rounded": "the size asked for is no multiple of the element size times the parts, and was rounded down; or some part of uneven "
     "traffic is more than 1 % off its share",
-    "imported": "read from what another tool printed: its own statistic, without interval and samples; evidence says which",
+    "imported": "read from what another tool printed: its own statistic, mostly without interval and samples; evidence names it",
+    "ranks_doubtful": "the bandwidths that another tool printed contradict the number of ranks: check --ranks and the log",
     "their_tool": "said by another tool that ran here beside ours (iperf3, fi_pingpong, ucx_perftest, perftest): its own statistic; "
     "the JSON of its row says which, and has its version and commands",
     "simulated": "computed by a seeded model, not measured on this machine",

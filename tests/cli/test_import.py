@@ -56,7 +56,7 @@ def test_a_log_becomes_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 def test_one_file_twice_is_no_second_launch(tmp_path: Path) -> None:
     copies = [log(tmp_path / "a.log"), log(tmp_path / "b.log")]
-    with pytest.raises(UsageError, match=r"^a\.log and b\.log hold the same, byte by byte: name one of them"):
+    with pytest.raises(UsageError, match=r"^a\.log and b\.log have the same content: name one of them"):
         call(*copies, "--out", str(tmp_path / "out"), "--allocation", "night")
 
 
@@ -148,13 +148,13 @@ def test_given_machines_are_kept_and_limit_the_rows(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("argv", "sentence"),
     [
-        (["nothing.log"], "nothing.log is no file: name what the tool printed"),
-        (["other.txt"], "other.txt cannot be imported: none of its lines is of a format that is known: say --as FORMAT (log, nccl"),
+        (["nothing.log"], "nothing.log is not a file: name what the tool printed"),
+        (["other.txt"], "other.txt cannot be imported: the format is unknown: use --as FORMAT (log, nccl"),
         (["other.txt", "--as", "word"], "other.txt cannot be imported: --as 'word' is unknown: choose from"),
         (["other.txt", "--as", "nccl-tests"], "other.txt cannot be imported: it has no line of nccl-tests' table"),
         (["a.log", "--operation", "sum"], "--operation 'sum' is unknown: choose from"),
         (["a.log", "--dtype", "float3"], "dtype 'float3' is unknown: choose from"),
-        (["a.log", "--ranks", "4"], "a.log cannot be imported: the table at line 5 is of 2 ranks, and --ranks says 4"),
+        (["a.log", "--ranks", "4"], "a.log cannot be imported: the table at line 5 is of 2 ranks, and --ranks is 4"),
         (["a.log", "--ceiling", "none"], "--ceiling 'none' is no rate"),
     ],
 )  # fmt: skip
@@ -168,6 +168,79 @@ def test_bad_input_is_one_sentence_and_writes_nothing(
         call(*argv, "--out", "out")
     assert sentence in str(said.value)
     assert not (tmp_path / "out").exists()
+
+
+def table(algbw: str, busbw: str) -> str:
+    return f"# Collective test starting: all_reduce_perf_mpi\n  1073741824  268435456  float  sum  -1  5000.00  {algbw}  {busbw}  0\n"
+
+
+def test_a_table_that_cannot_be_read_is_skipped_with_a_note_and_refused_with_strict(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "two.log").write_text(table("214.75", "375.81") + "# Out of bounds values : 0 OK\n" + table("1.05", "2.09"))
+    assert call(str(tmp_path / "two.log"), "--out", str(tmp_path / "a")) == 0
+    reason = "the table at line 5 (busbw / algbw allows 85 or more) does not say how many ranks it ran on: use --ranks N"
+    assert f"collbench: skipped a table of two.log: {reason}" in capsys.readouterr().err
+    run = read_run(tmp_path / "a")
+    assert [row.ranks for row in run.rows] == [8]
+    assert run.info["imported"]["skipped"] == [{"file": "two.log", "line": 5, "reason": reason}]
+    with pytest.raises(UsageError, match=r"allows 85 or more.*with --strict no table is skipped"):
+        call(str(tmp_path / "two.log"), "--out", str(tmp_path / "b"), "--strict")
+    assert not (tmp_path / "b").exists()
+
+
+def test_ranks_of_the_user_are_used_where_a_table_allows_them_and_the_others_say_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "two.log").write_text(table("214.75", "375.81") + "# Out of bounds values : 0 OK\n" + table("1.05", "2.09"))
+    assert call(str(tmp_path / "two.log"), "--out", str(tmp_path / "a"), "--ranks", "300") == 0
+    assert "--ranks 300 is not used for all_reduce_perf_mpi (two.log): that table is of 8 ranks" in capsys.readouterr().err
+    assert sorted(row.ranks for row in read_run(tmp_path / "a").rows) == [8, 300]
+
+
+def test_what_changed_between_two_logs_is_the_library_and_its_settings(tmp_path: Path) -> None:
+    from collbench.analysis.differences import differences
+
+    for name, version, protocol in (("a", "2.99.1", "LL"), ("b", "2.99.2", "Simple")):
+        before = f"NCCL version {version}+cuda12.9\nn1:1:2 [0] NCCL INFO NCCL_PROTO set by environment to {protocol}\n"
+        (tmp_path / f"{name}.log").write_text(before + table("214.75", "375.81"))
+        call(str(tmp_path / f"{name}.log"), "--out", str(tmp_path / name))
+    runs = [read_run(tmp_path / name) for name in ("a", "b")]
+    assert [(each.kind, each.what, each.a, each.b) for each in differences(*runs)] == [
+        ("software", "nccl nccl", "2.99.1+cuda12.9", "2.99.2+cuda12.9"), ("environment", "NCCL_PROTO", "LL", "Simple"),
+    ]  # fmt: skip
+
+
+def test_tables_of_one_log_with_other_settings_are_runs_of_their_own(tmp_path: Path) -> None:
+    starts = [
+        f"mpirun -np 8 -x NCCL_PROTO={protocol} ./all_reduce_perf_mpi -g 1\n{table('214.75', '375.81')}" for protocol in ("LL", "Simple")
+    ]
+    (tmp_path / "a.log").write_text("".join(starts))
+    call(str(tmp_path / "a.log"), "--out", str(tmp_path / "a"))
+    told = [read_run(tmp_path / "a" / f"launch-{number}").info["environment"]["NCCL_PROTO"] for number in (1, 2)]
+    assert told == ["LL", "Simple"]
+
+
+def test_single_times_of_nccl_tests_become_samples_with_an_interval_and_per_rank_data(tmp_path: Path) -> None:
+    document = json.loads((Path(__file__).parents[1] / "results" / "peers" / "samples" / "nccl_tests.json").read_text())
+    first, second = document["results"]
+    skipped, series = 2, [[100.0 + (7 * i + 3 * process) % 10 for i in range(20)] for process in range(2)]
+    for place in ("out_of_place", "in_place"):
+        summary = {"skipped_iterations": skipped, "min_us": 1.0, "max_us": 2.0, "p95_us": 2.0, "p99_us": 2.0, "cv_pct": 1.0}
+        times = [max(pair) for pair in zip(*series, strict=True)]
+        first[f"{place}_per_iter"] = {**summary, "times_us": times, "per_process_max_times_us": series}
+    second["out_of_place"], second["in_place"] = None, None
+    (tmp_path / "a.json").write_text(json.dumps(document))
+    call(str(tmp_path / "a.json"), "--out", str(tmp_path / "a"))
+    run = read_run(tmp_path / "a")
+    (row,) = run.rows
+    expected = [max(pair) / 1e6 for pair in zip(*series, strict=True)][skipped:]
+    assert list(run.array(row, "max_s")) == pytest.approx(expected)
+    assert run.array(row, "all_s").shape == (2, 18)
+    assert row.time_s is not None and row.time_s.ci_low is not None and row.time_s.ci_high is not None
+    assert row.time_s.ci_low <= row.time_s.p50 <= row.time_s.ci_high
+    assert (row.n, row.slowest_ranks["count"], row.evidence["statistic"]) == (18, 2, "the median over 18 iterations of the slowest rank")
+    assert run.info["imported"]["missing"] == []
 
 
 def test_the_help_names_the_formats_that_there_are() -> None:

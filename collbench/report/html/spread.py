@@ -24,7 +24,7 @@ _NAMED = 3
 
 
 def section(material: Material) -> Section | None:
-    """The section, or None where no run has samples, nor should have any: what is imported has none, and says so elsewhere."""
+    """The section, or None where no run has samples or should have them: most imported rows have none, which another section says."""
     texts: list[str] = []
     charts: list[Chart] = []
     for number, table in enumerate(material.drawn):

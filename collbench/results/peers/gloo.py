@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from collbench.results.peers.figures import missing, number, ranks_of, some, unprefixed, whole, without_figures
-from collbench.results.peers.peer import Given, PeerRun, Reader
-from collbench.results.peers.rows import Kind, Spread, is_size, is_time, short
+from collbench.results.peers.figures import missing, number, some, whole, without_figures
+from collbench.results.peers.peer import Given, PeerRun, Reader, Reading, read_tables
+from collbench.results.peers.prefixes import without_prefixes
+from collbench.results.peers.rows import Extent, Kind, Spread, is_size, is_time, ranks_and_nodes, short
 from collbench.results.record import Row
 
 _RESULTS, _ERRORS = "BENCHMARK RESULTS", "VERIFY ERRORS"
@@ -82,16 +83,17 @@ class _Table:
 
 def knows(lines: Sequence[str]) -> bool:
     """Whether these lines have the heading of its results, or their columns."""
-    lines = unprefixed(lines)
+    lines = without_prefixes(lines)
     return any(line.strip() == _RESULTS for line in lines) or any(len(_COLUMN.findall(line)) >= 5 for line in lines)
 
 
-def read(lines: Sequence[str], given: Given) -> list[PeerRun]:
-    """One run per benchmark. Raises UsageError where --ranks contradicts the number of processes, or neither says it."""
-    return some([_run(table, given) for table in _tables(unprefixed(lines)) if table.lines or table.bad], "Gloo's benchmark")
+def read(lines: Sequence[str], given: Given) -> Reading:
+    """One run per benchmark. Raises UsageError where neither the output nor --ranks says the number of processes."""
+    tables = [table for table in _tables(without_prefixes(lines)) if table.lines or table.bad]
+    return some(read_tables(tables, lambda table: [_run(table, given)], lambda table: table.number), "Gloo's benchmark")
 
 
-GLOO = Reader("gloo", knows, read)
+GLOO = Reader("gloo", "gloo's benchmark", knows, read)
 
 
 def _tables(lines: Sequence[str]) -> Iterator[_Table]:
@@ -125,13 +127,15 @@ def _take(table: _Table, line: str, at: int) -> None:
 
 def _run(table: _Table, given: Given) -> PeerRun:
     meaning, algorithm = _meaning(table.name)
-    kind = _kind(table, given, meaning, algorithm)
+    extent = ranks_and_nodes(given, whole(table.facts.get("processes", "")), None, f"{table.name} (line {table.number})")
+    kind = _kind(table, extent, meaning, algorithm)
     rows = [row for line, figures in table.lines if (row := _row(table, meaning, kind, (line, figures)))]
     if rows and table.mismatches:
         rows[-1] = _failed(rows[-1], table.mismatches)
     return PeerRun(
         "gloo-benchmark", None, table.name, kind.statistic, rows, facts=table.facts,
-        missing=[*missing(given), "its version", "the other ranks' times"], doubts=_doubts(table, meaning),
+        missing=[*missing(extent.nodes), "its version", "the other ranks' times"], doubts=_doubts(table, meaning),
+        contradicted=extent.contradicted,
     )  # fmt: skip
 
 
@@ -144,14 +148,13 @@ def _meaning(name: str) -> tuple[_Meaning, str | None]:
     return (_MEANINGS[base], plain.removeprefix(f"{base}_")) if base else (_Meaning(plain, None), None)
 
 
-def _kind(table: _Table, given: Given, meaning: _Meaning, algorithm: str | None) -> Kind:
-    ranks = ranks_of(given, whole(table.facts.get("processes", "")), f"{table.name} (line {table.number})")
+def _kind(table: _Table, extent: Extent, meaning: _Meaning, algorithm: str | None) -> Kind:
     inputs, threads = (whole(table.facts.get(name, "1")) or 1 for name in ("inputs", "threads"))
     traffic = meaning.traffic or (f"{inputs} inputs" if inputs > 1 else None)
     reducing = meaning.like in ("allreduce", "reduce", "reducescatter")
     half = "half " if meaning.calls > 1 else ""
     return Kind(
-        meaning.operation, "gloo", "gloo", _dtype(table, meaning), ranks, given.nodes,
+        meaning.operation, "gloo", "gloo", _dtype(table, meaning), extent.ranks, extent.nodes,
         f"median over the iterations on rank 0{f', {half}the round trip' if half else ''}",
         device="cuda" if table.name.startswith("cuda_") else "cpu", redop="sum" if reducing else None,
         root=0 if meaning.like in ("broadcast", "reduce", "scatter") else None, mode="pipelined", like=meaning.like,

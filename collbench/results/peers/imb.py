@@ -12,9 +12,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from collbench.errors import UsageError
-from collbench.results.peers.figures import missing, some, unprefixed
+from collbench.results.peers.figures import missing, some
 from collbench.results.peers.imb_rows import Block, rows_of
-from collbench.results.peers.peer import Given, PeerRun, Reader
+from collbench.results.peers.log_context import Contexts, LogContext, start_facts, with_hosts
+from collbench.results.peers.peer import Given, PeerRun, Reader, Reading, read_tables
+from collbench.results.peers.prefixes import without_prefixes
 from collbench.results.peers.rows import short
 
 _VERSION = re.compile(r"^#\s{1,40}Intel ?\(R\) MPI Benchmark(?:s| Suite)? {1,4}(?:V(?:ersion)? ?)?([\w.]{1,20})", re.IGNORECASE)
@@ -43,22 +45,24 @@ class _State:
 
 def knows(lines: Sequence[str]) -> bool:
     """Whether one of these lines is the head of an IMB output, or of one of its blocks with its number of processes."""
-    lines = unprefixed(lines)
+    lines = without_prefixes(lines)
     blocks = any(_BENCHMARK.match(line) for line in lines) and any(_PROCESSES.match(line) or _GROUPS.match(line) for line in lines)
     return blocks or any(_VERSION.match(line) for line in lines)
 
 
-def read(lines: Sequence[str], given: Given) -> list[PeerRun]:
+def read(lines: Sequence[str], given: Given) -> Reading:
     """One run per block. Raises UsageError where --ranks names a number that no block has."""
     state = _State()
-    blocks = [block for block in _blocks(state, unprefixed(lines)) if block.lines]
+    blocks = [block for block in _blocks(state, without_prefixes(lines)) if block.lines]
     if given.ranks is not None and blocks and given.ranks not in {block.ranks for block in blocks}:
         found = ", ".join(str(ranks) for ranks in sorted({block.ranks for block in blocks}))
-        raise UsageError(f"IMB says how many ranks ran ({found}), and --ranks {given.ranks} is none of them: leave --ranks out")
-    return some([_run(state, block, given) for block in blocks], "IMB")
+        raise UsageError(f"IMB prints how many ranks ran ({found}), and --ranks {given.ranks} is not one of them: leave --ranks out")
+    contexts = Contexts(lines)
+    reading = read_tables(blocks, lambda block: [_run(state, block, given, contexts.at(block.number))], lambda block: block.number)
+    return some(reading, "IMB")
 
 
-IMB = Reader("imb", knows, read)
+IMB = Reader("imb", "Intel MPI Benchmarks", knows, read)
 
 
 def _blocks(state: _State, lines: Sequence[str]) -> Iterator[Block]:
@@ -113,15 +117,11 @@ def _body(block: Block, line: str, number: int) -> None:
         block.lines.append((number, words))
 
 
-def _run(state: _State, block: Block, given: Given) -> PeerRun:
-    rows, statistic, bad = rows_of(block, given, {**state.facts, "version": state.version})
+def _run(state: _State, block: Block, given: Given, context: LogContext) -> PeerRun:
+    hosts = with_hosts(context, block.ranks)
+    nodes = given.nodes or len(set(hosts)) or None
+    rows, statistic, bad = rows_of(block, nodes, {**state.facts, "version": state.version})
     doubts = [f"{len(bad)} lines of {block.name} could not be read and were left out, the first is line {bad[0]}"] if bad else []
-    untold = [*missing(given), *(["messages of 0 bytes, which our tables do not have"] if any(_empty(block)) else [])]
     program = f"IMB-{(state.part or 'MPI1').replace('-1', '1')} {block.name}"
-    return PeerRun("imb", state.version, program, statistic, rows, facts=dict(state.facts), missing=untold, doubts=doubts)
-
-
-def _empty(block: Block) -> Iterator[bool]:
-    if "#bytes" in block.columns:
-        at = block.columns.index("#bytes")
-        yield from (len(words) > at and words[at] == "0" for _, words in block.lines)
+    facts = {**state.facts, **start_facts(context)}
+    return PeerRun("imb", state.version, program, statistic, rows, hosts, facts, missing(nodes, hosts), doubts)

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from collbench.errors import UsageError
-from collbench.results.peers.figures import MOST_RANKS, number, whole, without_figures
-from collbench.results.peers.peer import Given
-from collbench.results.peers.rows import Kind, is_size, is_time, short, type_name, width_of
+from collbench.results.peers.figures import number, whole, without_figures
+from collbench.results.peers.rows import MOST_RANKS, Kind, is_size, is_time, short, type_name, width_of
 from collbench.results.record import Row
 
 _US, _MB = 1e-6, 1e6
@@ -77,10 +76,10 @@ _BENCHMARKS = {
 _REDUCING, _ROOTED = ("allreduce", "reduce", "reducescatter"), ("broadcast", "reduce", "gather", "scatter")
 
 
-def rows_of(block: Block, given: Given, facts: Mapping[str, Any]) -> tuple[list[Row], str, list[int]]:
+def rows_of(block: Block, nodes: int | None, facts: Mapping[str, Any]) -> tuple[list[Row], str, list[int]]:
     """(rows in the order of the lines, what a time is, numbers of lines that could not be read)."""
     meaning, statistic = _meaning(block.name), _statistic(block)
-    kind = _kind(block, meaning, given, facts, statistic)
+    kind = _kind(block, meaning, nodes, facts, statistic)
     by_cell: dict[int, list[tuple[int, dict[str, str]]]] = {}
     bad = []
     for line, words in block.lines:
@@ -88,7 +87,7 @@ def rows_of(block: Block, given: Given, facts: Mapping[str, Any]) -> tuple[list[
         size = None if found is None else 0 if "#bytes" not in found else whole(found["#bytes"])
         if found is None or size is None or not (size == 0 or is_size(size)):
             bad.append(line)
-        elif size or "#bytes" not in block.columns:
+        else:
             by_cell.setdefault(size, []).append((line, found))
     rows = [_row(block, meaning, kind, (size, lines)) for size, lines in by_cell.items()]
     return rows, statistic, bad
@@ -117,7 +116,7 @@ def _statistic(block: Block) -> str:
     return "mean per message: the rate over all repetitions, turned into a time"
 
 
-def _kind(block: Block, meaning: _Meaning, given: Given, facts: Mapping[str, Any], statistic: str) -> Kind:
+def _kind(block: Block, meaning: _Meaning, nodes: int | None, facts: Mapping[str, Any], statistic: str) -> Kind:
     if not 1 <= block.ranks <= MOST_RANKS:
         raise UsageError(f"line {block.number}: {block.name} does not say how many processes ran: the output is cut, or no IMB output")
     reducing = meaning.like in _REDUCING
@@ -126,7 +125,7 @@ def _kind(block: Block, meaning: _Meaning, given: Given, facts: Mapping[str, Any
     ranks = 2 if meaning.pairs and block.group_size == 2 and block.concurrent == 1 else block.ranks
     return Kind(
         meaning.operation, "mpi", "mpi", dtype or (type_name(told) if told else ("float32" if reducing else "uint8")),
-        ranks, given.nodes, statistic, redop=_redop(facts) if reducing else None,
+        ranks, nodes, statistic, redop=_redop(facts) if reducing else None,
         root=0 if meaning.like in _ROOTED and not _switched("root_shift", facts) else None, in_place=meaning.like == "broadcast",
         mode="batched" if meaning.pairs or meaning.like in ("sendrecv", None) or not _switched("sync", facts) else "isolated",
         buffers="rotating" if "-off_cache" in facts.get("command", "") else "fixed", like=meaning.like, also=_also(block, meaning),

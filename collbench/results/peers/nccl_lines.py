@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-# mpirun -tag-output and --prtemca, srun -l, pdsh and kubectl: who printed the line stands before it.
-_STAMP = r"(?:\d{4}-\d\d-\d\d[T ][\d:.,]+(?:Z|[+-]\d\d:?\d\d)?\s+)?"
-_PREFIX = re.compile(
-    rf"\s*{_STAMP}(\[[\w.,:-]{{1,80}}\](?:<std(?:out|err)>)?\s?:?|(?:\[[\w.-]{{1,80}}\]|[A-Za-z0-9_.-]{{1,80}}):(?=[\s#]))?\s*(?=[#\d])"
-)
+from collbench.results.peers.prefixes import split_prefix
+
 _DATE = re.compile(r"\d{4}-\d\d-\d\d$")
 _VERSION = re.compile(r"#\s*([nr]ccl)-tests version (\S+)(?:.*?[nr]ccl-library=(\d+))?")
 _RCCL_VERSION = re.compile(r"(.{0,120}?)#?\s*\brccl-tests: Version (\S+)")
 _PROGRAM = re.compile(r"Collective test (?:starting|concluded): (.+)")
 _DEVICE = re.compile(
-    r"#\s*Rank\s+(\d{1,7}) (?:Group\s+(\d{1,7}) )?Pid\s+(\d{1,10}) on\s+(\S{1,256}) device\s+(\d{1,4}) \[([^\]]{0,40})\] ?(.{0,200})"
+    r"#?\s*Rank\s+(\d{1,7}) (?:Group\s+(\d{1,7}) )?Pid\s+(\d{1,10}) on\s+(\S{1,256}) device\s+(\d{1,4}) \[([^\]]{0,40})\] ?(.{0,200})"
 )
 _NUMBERS = {
     "gpus": re.compile(r"nGpus (\d+)"), "threads": re.compile(r"nThread (\d+)"), "warmup": re.compile(r"warmup iters: (\d+)"),
@@ -24,6 +22,13 @@ _NUMBERS = {
     "validation": re.compile(r"validation: (\d+)"), "graph": re.compile(r"graph: (\d+)"),
 }  # fmt: skip
 _OUT_OF_BOUNDS = re.compile(r"Out of bounds values\s*:\s*(\d+)")
+# Web pages and Markdown take the # for a heading and drop it.
+_UNMARKED = re.compile(
+    r"\s*(?:nThread \d|Using devices|Rank\s+\d{1,7}\s.{0,80}Pid\s+\d|Out of bounds values\s*:|Avg bus bandwidth\s*:"
+    r"|Collective test (?:starting|concluded):|[nr]ccl-tests version \d|size\s+count\s+(?:\(elements\)\s+)?type\s)"
+)
+_OLD_ERROR = re.compile(r"\d(?:\.\d+)?e-\d+|0e\+00|\d*\.\d+")
+_LONGEST = 4096  # letters of a line of a table or a comment
 _BODY, _WIDE = 4, 8  # time, algbw, busbw, #wrong; with -I 1 also i_min, i_max, i_p99, i_cv%
 _GAP = re.compile(r"\s{30,}")  # where the out-of-place figures were left out
 
@@ -96,7 +101,7 @@ class Head:
     environment: dict[str, str] = field(default_factory=dict)
 
     def take(self, text: str) -> None:
-        """Learns from a line that begins with #; what it does not know is passed over."""
+        """Takes what a line that begins with # says; an unknown one is ignored."""
         if device := _DEVICE.match(text):
             rank, group, _, host, number, address, name = device.groups()
             self.devices.append(Device(int(rank), int(group or 0), host, int(number), address, name.strip()))
@@ -118,15 +123,15 @@ class Head:
         if "Blocking Enabled" in text:
             self.blocking = 3 if "outer iteration" in text else 2 if "no barrier" in text else 1
         elif "algbw" in words and "busbw" in words:
-            self.wide, self.cpu_time, self.old = "i_min" in words, "cputime" in words, "error" in words
+            self.wide, self.cpu_time, self.old = "i_min" in words, "cputime" in words, not {"error", "res"}.isdisjoint(words)
         elif text.rstrip().endswith("...") and self.devices:
             self.cut = True
 
 
 def rccl_version(text: str) -> tuple[str, str] | None:
-    """(who printed it, the version) of "rccl-tests: Version develop:83d38d9", which stands without #."""
+    """(the writer's tag, the version) of "rccl-tests: Version develop:83d38d9", which is printed without #."""
     found = _RCCL_VERSION.match(text)
-    return (found[1].split()[-1] if found[1].split() else "", found[2]) if found else None
+    return (split_prefix(f"{found[1]} #").writer, found[2]) if found else None
 
 
 def dotted(code: int) -> str:
@@ -135,12 +140,18 @@ def dotted(code: int) -> str:
     return f"{major}.{rest // 100}.{rest % 100}"
 
 
-def without_prefix(line: str) -> tuple[str, str] | None:
-    """(who printed it, the line); None for what is neither a comment nor begins with a number."""
-    if line[:1] == "#":
-        return "", line
-    match = _PREFIX.match(line, 0, 400)  # a line of nothing but blanks would take long
-    return (match[1] or "", line[match.end() :]) if match else None
+def split_line(line: str) -> tuple[str, str] | None:
+    """(the writer's tag, the line); None for what is neither a comment nor begins with a number."""
+    writer, text = split_prefix(line)
+    first = text.lstrip()[:1] if len(text) < _LONGEST else ""
+    if first == "#" or (first.isalpha() and _UNMARKED.match(text)):
+        return writer, f"# {text.strip()}" if first != "#" else text.lstrip()
+    return (writer, text) if first.isdigit() else None
+
+
+def shows_errors(lines: Iterable[Line]) -> bool:
+    """Whether the fourth column is the largest error, as in old versions, where no header says so: "2e-01", "0e+00"."""
+    return any(_OLD_ERROR.fullmatch(body.wrong) for line in lines for body in line.placed if body)
 
 
 def parse_line(number: int, text: str, wide: bool) -> Line | None:

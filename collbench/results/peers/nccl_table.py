@@ -1,19 +1,31 @@
-"""A table of nccl-tests becomes runs of our rows: repetitions apart, figures set against each other, what is missing said."""
+"""Makes runs from a table of nccl-tests: separates repetitions, compares figures with each other, lists what is missing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from collbench.errors import UsageError
 from collbench.operations.operation import Operation
 from collbench.results.peers.figures import number
-from collbench.results.peers.nccl_lines import Body, Head, Line
-from collbench.results.peers.nccl_operation import Named, Ranks, operation_of, parts_of, ranks_of
-from collbench.results.peers.peer import Given, PeerRun
+from collbench.results.peers.log_context import LogContext, with_hosts
+from collbench.results.peers.nccl_lines import Body, Head, Line, shows_errors
+from collbench.results.peers.nccl_operation import (
+    Decided,
+    Named,
+    NameSource,
+    Ranks,
+    RankSource,
+    decide_ranks,
+    operation_of,
+    parts_of,
+    ranks_of,
+)
+from collbench.results.peers.peer import RANKS_DOUBTFUL, Arrays, Given, PeerRun
 from collbench.results.peers.ranks import unlike_time
-from collbench.results.peers.rows import Kind, Spread, is_size, is_time, ranks_and_nodes, short, type_name
+from collbench.results.peers.rows import Kind, Spread, is_size, is_time, short, type_name
+from collbench.results.peers.samples import Samples, sampled
 from collbench.results.record import Row
 
 _MOST_WRONG = 2**62
@@ -27,14 +39,19 @@ _ONE_RANK = (
 
 @dataclass(frozen=True)
 class Block:
-    """A head with the lines below it."""
+    """A head with the lines below it, and what the log says of their start.
+
+    samples    the time of each iteration in seconds, by (line, in place), where the tool prints them
+    """
 
     head: Head
     lines: list[Line]
+    context: LogContext = field(default_factory=LogContext)
+    samples: Mapping[tuple[int, bool], Samples] = field(default_factory=dict)
 
 
 def runs_of(block: Block, given: Given) -> Iterator[PeerRun]:
-    """The runs in a block that have a line to show. Raises UsageError for what only the user can tell."""
+    """The runs in a block that have a line to show. Raises UsageError where operation or ranks are unknown."""
     moved = [line for line in block.lines if is_size(line.size)]
     passes = _side_by_side(moved, block.head.starts) if block.head.starts > 1 else _in_turn(moved)
     for lines in passes:
@@ -73,45 +90,56 @@ def _run(block: Block, lines: Sequence[Line], given: Given, passes: int) -> Peer
     head = block.head
     if head.cpu_time:
         raise UsageError(f"line {lines[0].number}: its time is what the CPU needed to start the calls (-C 1): run it again without -C 1")
-    named = operation_of(head, lines, given)
-    told = ranks_of(head, lines, named.operation)
-    where = f"the table at line {lines[0].number}"
-    if told.told is None and given.ranks is None and told.factor is not None:
-        where += f" (busbw / algbw allows {told.factor})"
-    ranks, nodes = ranks_and_nodes(given, told.head, told.nodes, where) if told.head else _untold(given, told, where)
-    rows = list(_rows(head, lines, named.operation, ranks, nodes))
+    if head.old is None and shows_errors(lines):
+        head = replace(head, old=True)
+    named = operation_of(head, lines, given, block.context)
+    proven = ranks_of(head, lines, named.operation)
+    ranks = decide_ranks(proven, given, head, block.context, f"the table at line {lines[0].number}")
+    rows, arrays = _rows(block, head, lines, (named.operation, proven, ranks))
     if not rows:
         return None
-    program = head.program.rsplit("/", 1)[-1] if head.program else named.operation.name
+    typed = block.context.program if named.source is NameSource.COMMAND else None
+    program = head.program or typed or named.operation.name
     return PeerRun(
-        head.tool, short(head.version) if head.version else None, short(program), _statistic(head), rows, _hosts(head), _facts(head),
-        [*_missing(head, named, told, given, lines), *_left_out(block, passes)],
-        [*_doubts(head, named.operation, told, ranks), *_disagreements(lines, named.operation, ranks), *_of_passes(head, passes)],
+        head.tool, short(head.version) if head.version else None, short(program.rsplit("/", 1)[-1]),
+        rows[0].evidence["statistic"], rows,
+        _hosts(head) or with_hosts(block.context, ranks.extent.ranks), _facts(head, block.context),
+        [*_missing(head, named, ranks, lines, arrays), *_left_out(block, passes)],
+        [
+            *_doubts(head, named.operation, proven, ranks.extent.ranks),
+            *_disagreements(lines, named.operation, ranks.extent.ranks), *_of_passes(head, passes),
+        ],
+        (*named.contradicted, *ranks.extent.contradicted), arrays,
     )  # fmt: skip
 
 
-def _untold(given: Given, told: Ranks, where: str) -> tuple[int, int | None]:
-    return ranks_and_nodes(given, told.told if given.ranks is None else None, told.nodes, where)
-
-
-def _rows(head: Head, lines: Sequence[Line], operation: Operation, ranks: int, nodes: int | None) -> Iterator[Row]:
+def _rows(block: Block, head: Head, lines: Sequence[Line], about: tuple[Operation, Ranks, Decided]) -> tuple[list[Row], dict[int, Arrays]]:
+    """(rows, their arrays by index)."""
+    operation, proven, decided = about
+    ranks, rows, arrays = decided.extent.ranks, list[Row](), dict[int, Arrays]()
     kinds: dict[Any, Kind] = {}
-    checked = max(1, head.numbers.get("validation", 1))
+    doubtful = proven.factor is not None and not proven.factor.holds(ranks)
     for line in lines:
         for in_place, body in enumerate(line.placed):
             time_s = _time(body)
             if body is None or time_s is None:
                 continue
             key = (line.dtype, line.redop, line.root, in_place)
-            kind = kinds.get(key) or kinds.setdefault(key, _kind(head, line, operation, (ranks, nodes), bool(in_place)))
+            kind = kinds.get(key) or kinds.setdefault(key, _kind(head, line, decided, operation, bool(in_place)))
             wrong = _wrong(head, body.wrong)
-            yield kind.row(
-                _size(line, operation, ranks), time_s, count=line.elements, line=line.number, spread=_spread(body),
-                checked=0 if wrong is None else checked, wrong=wrong,
+            row = kind.row(
+                _size(line, operation, ranks), time_s, count=line.elements, line=line.number, spread=_spread(head, body),
+                checked=0 if wrong is None else max(1, head.numbers.get("validation", 1)), wrong=wrong,
             )  # fmt: skip
+            if (samples := block.samples.get((line.number, bool(in_place)))) is not None:
+                row, arrays[len(rows)] = sampled(row, samples, kind)
+            flags = (*([RANKS_DOUBTFUL] if doubtful else []), *(["wrong_data"] if wrong or (wrong is None and head.bad) else []))
+            rows.append(replace(row, flags=(*row.flags, *flags)) if flags else row)
+    return rows, arrays
 
 
-def _kind(head: Head, line: Line, operation: Operation, where: tuple[int, int | None], in_place: bool) -> Kind:
+def _kind(head: Head, line: Line, decided: Decided, operation: Operation, in_place: bool) -> Kind:
+    where = (decided.extent.ranks, decided.extent.nodes)
     library = "rccl" if head.tool == "rccl-tests" else "nccl"
     return Kind(
         operation.name, library, "nccl", type_name(line.dtype), *where, _statistic(head), "cuda" if library == "nccl" else "rocm",
@@ -136,15 +164,19 @@ def _time(body: Body | None) -> float | None:
     return known / 1e6 if known and is_time(known / 1e6) else None
 
 
-def _spread(body: Body) -> Spread:
+def _spread(head: Head, body: Body) -> Spread:
+    """The spread of the iterations, per call: each iteration makes several calls with -m."""
     if not body.per_iteration:
         return _UNTOLD
-    least, most, p99, _, p95 = (known / 1e6 if (known := number(text)) is not None else None for text in (*body.per_iteration, "")[:5])
+    calls = max(1, head.numbers.get("calls", 1))
+    least, most, p99, _, p95 = (
+        known / 1e6 / calls if (known := number(text)) is not None else None for text in (*body.per_iteration, "")[:5]
+    )
     return Spread(least, p95, p99, most)
 
 
 def _wrong(head: Head, text: str) -> int | None:
-    """Wrong elements. The old fourth column is the largest error: it says nothing is wrong only together with the foot."""
+    """Wrong elements. The old fourth column is the largest error: it proves that nothing is wrong only together with the foot."""
     known = number(text)
     if known is None or head.numbers.get("validation") == 0:
         return None
@@ -166,26 +198,29 @@ def _hosts(head: Head) -> list[str]:
     return [by_rank[rank] for rank in sorted(by_rank)] if whole and not head.cut else []
 
 
-def _facts(head: Head) -> dict[str, Any]:
+def _facts(head: Head, context: LogContext) -> dict[str, Any]:
     devices = [
         {"rank": d.rank, "host": short(d.host), "device": d.device, "gpu": short(d.address), "name": short(d.name)} for d in head.devices
     ]
-    library = {"library": head.library} if head.library else {}
-    environment = {"environment": head.environment} if head.environment else {}
-    return {**head.numbers, **library, **({"devices": devices} if devices else {}), **environment}
+    version = context.library[1] if context.library else head.library
+    environment = {**context.environment, **head.environment}
+    return {
+        **head.numbers, **({"library": version} if version else {}), **({"devices": devices} if devices else {}),
+        **({"environment": environment} if environment else {}),
+    }  # fmt: skip
 
 
-def _missing(head: Head, named: Named, told: Ranks, given: Given, lines: Sequence[Line]) -> Iterator[str]:
-    if named.source:
-        yield f"no name of the program (its operation is from {named.source})"
-    if told.nodes is None and given.nodes is None:
-        yield "no number of nodes (--nodes N says it)"
-    if told.head is None:
-        source = "--ranks" if given.ranks is not None else "size and count" if told.counts else "busbw / algbw"
-        yield f"no list of devices (the number of ranks is from {source})"
-    if not any(body.per_iteration for line in lines for body in line.placed if body):
+def _missing(head: Head, named: Named, ranks: Decided, lines: Sequence[Line], arrays: Mapping[int, Arrays]) -> Iterator[str]:
+    if named.source not in (NameSource.PRINTED, NameSource.COMMAND):
+        yield f"no name of the program (its operation is from {named.source.value})"
+    if ranks.extent.nodes is None:
+        yield "no number of nodes (use --nodes N)"
+    if ranks.source is not RankSource.DEVICES:
+        yield f"no list of devices (the number of ranks is from {ranks.source.value})"
+    if not arrays and not any(body.per_iteration for line in lines for body in line.placed if body):
         yield "no samples: neither interval nor percentiles"
-    yield "no per-rank data"
+    if not any("all_s" in each for each in arrays.values()):
+        yield "no per-rank data"
     if head.numbers.get("validation") == 0:
         yield "nothing was verified (validation: 0)"
 
@@ -204,11 +239,7 @@ def _doubts(head: Head, operation: Operation, told: Ranks, ranks: int) -> Iterat
     groups = len({device.group for device in head.devices})
     contradicted = told.factor if told.factor is not None and not told.factor.holds(ranks) else None
     if contradicted is not None:
-        fits = (
-            "no number of ranks fits"
-            if contradicted.high is not None and contradicted.low > contradicted.high
-            else f"that is {contradicted} ranks"
-        )
+        fits = "no number of ranks fits" if contradicted.empty else f"that is {contradicted} ranks"
         yield f"busbw / algbw contradicts {ranks} rank{'' if ranks == 1 else 's'} of {operation.name}: {fits}"
     if told.counts is not None and told.counts != ranks:
         yield f"size / count contradicts {ranks} ranks of {operation.name}: that is {told.counts} ranks"

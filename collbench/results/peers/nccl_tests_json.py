@@ -1,16 +1,23 @@
-"""What nccl-tests writes with -J FILE: JSON, version 3 (src/util.cu), with the ranks' devices, the arguments and the environment."""
+"""Reads what nccl-tests writes with -J FILE: JSON, version 3 (src/util.cu), with the ranks' devices, arguments and environment.
+
+With -I 1 it holds the time of each iteration, the slowest process's and each process's: these become samples.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from collbench.errors import UsageError
 from collbench.results.environment import recorded_environment
 from collbench.results.jsonl import parse_object
 from collbench.results.peers.nccl_lines import Body, Device, Head, Line, dotted
 from collbench.results.peers.nccl_table import Block, runs_of
-from collbench.results.peers.peer import Given, PeerRun, Reader
+from collbench.results.peers.peer import Given, Reader, Reading, read_tables
+from collbench.results.peers.rows import is_time
+from collbench.results.peers.samples import Samples
 
 _NEWEST = 3
 _AVERAGES = {"0": "of rank 0", "1": "averaged over the ranks", "2": "the least of the ranks", "3": "the most of the ranks"}
@@ -24,13 +31,13 @@ _MOST_NUMBER = 2**62
 
 
 def knows(lines: Sequence[str]) -> bool:
-    """Whether it is an object that has what only nccl-tests writes."""
+    """Whether it is an object with keys that only nccl-tests writes."""
     first = next((line for line in lines if line.strip()), "").lstrip()
     return first.startswith("{") and any('"nccl_version"' in line or '"alg_bw"' in line for line in lines)
 
 
-def read(lines: Sequence[str], given: Given) -> list[PeerRun]:
-    """The one table. Raises UsageError for what is no such object, and for one that was cut off."""
+def read(lines: Sequence[str], given: Given) -> Reading:
+    """The one table. Raises UsageError for text that is not such an object, and for one that was cut off."""
     try:
         document = parse_object("\n".join(lines).encode())
     except ValueError as error:
@@ -41,11 +48,41 @@ def read(lines: Sequence[str], given: Given) -> list[PeerRun]:
     if not isinstance(version, int) or not 0 < version <= _NEWEST:
         raise UsageError(f"its version is {str(version)[:20]}, and this collbench knows nccl-tests' JSON up to version {_NEWEST}: update")
     head = _head(document)
-    block = Block(head, [line for number, each in enumerate(_objects(document.get("results")), 1) if (line := _line(number, each))])
-    runs = list(runs_of(block, given))
-    if not runs:
+    table, samples = list[Line](), dict[tuple[int, bool], Samples]()
+    for number, each in enumerate(_objects(document.get("results")), 1):
+        if line := _line(number, each):
+            table.append(line)
+            samples.update(_samples(number, each, head))
+    block = Block(head, table, samples=samples)
+    reading = read_tables([block], lambda one: runs_of(one, given), lambda one: 0)
+    if not reading.runs:
         raise UsageError("its results hold no size with a time: the program was stopped before its first line")
-    return runs
+    return reading
+
+
+def _samples(number: int, each: Mapping[str, Any], head: Head) -> Iterator[tuple[tuple[int, bool], Samples]]:
+    """The times per call of the iterations that count, by (line, in place)."""
+    calls = max(1, head.numbers.get("calls", 1))
+    for in_place, place in enumerate(_PLACES):
+        told = _object(each.get(f"{place}_per_iter"))
+        skipped = _whole(told.get("skipped_iterations")) or 0
+        slowest = _times(told.get("times_us"), skipped, calls)
+        iterations = _whole(each.get("actual_iterations")) or head.numbers.get("iterations", 0)
+        if len(slowest) < 2 or len(slowest) != iterations - skipped:
+            continue  # without them the printed summary is still right
+        processes = [_times(one, skipped, calls) for one in _list(told.get("per_process_max_times_us"))]
+        # A process's time is that of its slowest GPU: with several GPUs per process, ranks have no times of their own.
+        of_ranks = len(processes) == len(head.devices) and all(len(one) == len(slowest) for one in processes)
+        per_rank = np.array(processes) if of_ranks and processes else None
+        several = f" of {calls} calls" if calls > 1 else ""
+        statistic = f"the median over {len(slowest)} iterations{several} of the slowest rank"
+        yield (number, bool(in_place)), Samples(np.array(slowest), statistic, per_rank)
+
+
+def _times(value: Any, skipped: int, calls: int) -> list[float]:
+    """Seconds per call; nothing where one of them is not a time."""
+    times = [one / 1e6 / calls if isinstance(one, int | float) and not isinstance(one, bool) else -1.0 for one in _list(value)[skipped:]]
+    return times if all(is_time(time) for time in times) else []
 
 
 def _head(document: Mapping[str, Any]) -> Head:
@@ -135,4 +172,4 @@ def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-NCCL_TESTS_JSON = Reader("nccl-tests-json", knows, read)
+NCCL_TESTS_JSON = Reader("nccl-tests-json", "nccl-tests and rccl-tests, JSON (-J), with single times (-I 1)", knows, read)

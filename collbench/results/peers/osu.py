@@ -11,37 +11,47 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from collbench.results.peers.figures import missing, some, unprefixed
+from collbench.results.peers.figures import missing, some
+from collbench.results.peers.log_context import Contexts, LogContext, place_of, start_facts, with_hosts
 from collbench.results.peers.osu_rows import rows_of
 from collbench.results.peers.osu_tables import Table, is_title, tables_in
-from collbench.results.peers.peer import Given, PeerRun, Reader
+from collbench.results.peers.peer import Given, PeerRun, Reader, Reading, read_tables
+from collbench.results.peers.prefixes import without_prefixes
 from collbench.results.peers.rows import short
 
 
 def knows(lines: Sequence[str]) -> bool:
     """Whether one of these lines is the title of an OSU test."""
-    return any(is_title(line) for line in unprefixed(lines))
+    return any(is_title(line) for line in without_prefixes(lines))
 
 
-def read(lines: Sequence[str], given: Given) -> list[PeerRun]:
-    """One run per table. Raises UsageError where there is none, and where the number of ranks is not told or contradicts what is given."""
-    return some([_run(table, given) for table in tables_in(unprefixed(lines)) if table.lines or table.bad], "OSU's tests")
+def read(lines: Sequence[str], given: Given) -> Reading:
+    """One run per table. Raises UsageError where there is none, and where the number of ranks is unknown."""
+    contexts = Contexts(lines)
+    tables = [table for table in tables_in(without_prefixes(lines)) if table.lines or table.bad]
+    reading = read_tables(tables, lambda table: [_run(table, given, contexts.at(table.number))], lambda table: table.number)
+    return some(reading, "OSU's tests")
 
 
-OSU = Reader("osu", knows, read)
+OSU = Reader("osu", "OSU Micro-Benchmarks", knows, read)
 
 
-def _run(table: Table, given: Given) -> PeerRun:
-    rows, statistic = rows_of(table, given)
+def _run(table: Table, given: Given, context: LogContext) -> PeerRun:
+    pairs = table.said.get("pairs")
+    told = 2 if table.test.pairs == "one" else None if pairs is None else 2 * pairs
+    extent = place_of(context, given, told, f"{table.test.program} (line {table.number})")
+    rows, statistic = rows_of(table, extent)
+    hosts = with_hosts(context, extent.ranks)
     return PeerRun(
         "osu", table.version, table.test.program, statistic, rows,
-        facts=_facts(table), missing=[*missing(given), *_missing(table)], doubts=_doubts(table),
+        hosts=hosts, facts=_facts(table, context), missing=[*missing(extent.nodes, hosts), *_missing(table)], doubts=_doubts(table),
+        contradicted=extent.contradicted if table.test.pairs != "one" else (),
     )  # fmt: skip
 
 
-def _facts(table: Table) -> Mapping[str, Any]:
+def _facts(table: Table, context: LogContext) -> Mapping[str, Any]:
     names = ("datatype", "memory", "window creation", "synchronization")
-    return {"interface": table.library, **{name: table.said[name] for name in names if name in table.said}}
+    return {"interface": table.library, **start_facts(context), **{name: table.said[name] for name in names if name in table.said}}
 
 
 def _missing(table: Table) -> list[str]:

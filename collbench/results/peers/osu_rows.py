@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from collbench.results.peers.figures import number, ranks_of, whole, without_figures
+from collbench.results.peers.figures import number, whole, without_figures
 from collbench.results.peers.osu_tables import Table
-from collbench.results.peers.peer import Given
-from collbench.results.peers.rows import Kind, is_size, is_time, type_name, width_of
+from collbench.results.peers.rows import Extent, Kind, is_size, is_time, type_name, width_of
 from collbench.results.record import Row
 
 _TIMES = ("Avg Latency(us)", "Latency(us)", "Pure Comm.(us)")
@@ -26,10 +25,10 @@ class _Line:
     number: int
 
 
-def rows_of(table: Table, given: Given) -> tuple[list[Row], str]:
+def rows_of(table: Table, extent: Extent) -> tuple[list[Row], str]:
     """(rows in the order of the lines, what a time is)."""
     statistic = _statistic(table)
-    kind = _kind(table, given, statistic)
+    kind = _kind(table, extent, statistic)
     make = _by_window if table.windows else _by_column
     return [row for number, words in table.lines for row in make(_Line(table, kind, number), words)], statistic
 
@@ -47,25 +46,16 @@ def _statistic(table: Table) -> str:
     return f"mean over the iterations, averaged over the ranks{alone}"
 
 
-def _kind(table: Table, given: Given, statistic: str) -> Kind:
+def _kind(table: Table, extent: Extent, statistic: str) -> Kind:
     test, library = table.test, table.library
     dtype = _dtype(table)
-    where = f"{test.program} (line {table.number})"
     backend = {"MPI": "mpi", "NCCL": "nccl", "RCCL": "nccl"}.get(library, library.lower())
     return Kind(
-        test.operation, backend, backend, dtype, _ranks(table, given, where), given.nodes, statistic,
+        test.operation, backend, backend, dtype, extent.ranks, extent.nodes, statistic,
         device=_device(table), redop="sum" if test.reduces else None, root=0 if test.rooted else None, in_place=test.like == "broadcast",
         mode="batched" if test.pairs else "isolated", like=test.like, window=table.said.get("window"),
         also={"traffic": "even"} if test.even else {},
     )  # fmt: skip
-
-
-def _ranks(table: Table, given: Given, where: str) -> int:
-    """Of a test between two ranks these two, however many there were."""
-    if table.test.pairs == "one":
-        return 2
-    pairs = table.said.get("pairs")
-    return ranks_of(given, None if pairs is None else 2 * pairs, where)
 
 
 def _dtype(table: Table) -> str:
@@ -114,7 +104,7 @@ def _by_column(line: _Line, words: list[str]) -> list[Row]:
 
 def _row(line: _Line, printed: int | None, figure: str, by_name: dict[str, str]) -> Row | None:
     table, kind = line.table, line.kind
-    if printed is None or not (is_size(printed) or table.test.like in ("barrier", None)):
+    if printed is None or not (is_size(printed) or (printed == 0 and table.test.measure == "latency")):
         return None
     size, count = _size(table, kind, printed)
     if printed and not is_size(size):

@@ -74,6 +74,8 @@ def tables_in(lines: Sequence[str]) -> Iterator[Table]:
             neighbours = True
         elif table is not None and table.columns:
             _figures(table, line, number)
+        elif table is not None and _columns_in(line):  # osu_ibarrier with overlap has titles without #
+            _learn(table, line)
     if table is not None:
         yield table
 

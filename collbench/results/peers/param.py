@@ -12,7 +12,7 @@ from typing import Any
 
 from collbench.errors import UsageError
 from collbench.operations.registry import operations
-from collbench.results.peers.peer import Given, PeerRun, Reader
+from collbench.results.peers.peer import Contradiction, Given, PeerRun, Reader, Reading, read_tables
 from collbench.results.peers.ranks import Printed, rank_range, unlike_time, with_digits
 from collbench.results.peers.rows import Kind, is_size, is_time, ranks_and_nodes, short, type_name, width_of
 from collbench.results.record import Row
@@ -87,7 +87,7 @@ def knows(lines: Sequence[str]) -> bool:
     return any("COMMS-RES" in line or "PARAM COMM environment" in line for line in lines)
 
 
-def read(lines: Sequence[str], given: Given) -> list[PeerRun]:
+def read(lines: Sequence[str], given: Given) -> Reading:
     """One run per collective and element type; of point-to-point one with all three patterns. Raises UsageError."""
     head, tables, quantised = _Head(), list[_Table](), 0
     for number, line in enumerate(lines, 1):
@@ -98,13 +98,13 @@ def read(lines: Sequence[str], given: Given) -> list[PeerRun]:
             quantised += 1
         else:
             _append(tables, found[2] or head.collective or given.operation or "", found[3] or given.dtype or "", number, found[5].split())
-    runs = [run for table in tables if (run := _run(head, table, given, quantised))]
-    if not runs:
+    reading = read_tables(tables, lambda table: _runs(head, table, given, quantised), lambda table: table.lines[0][0])
+    if not reading.runs:
         what = (
             "only lines of quantised collectives, which move other bytes than they name" if quantised else "no line COMMS-RES with a time"
         )
         raise UsageError(f"it has {what}: name the output of a run of comms.py that came to its results")
-    return runs
+    return reading
 
 
 def _append(tables: list[_Table], collective: str, dtype: str, number: int, figures: list[str]) -> None:
@@ -116,29 +116,30 @@ def _append(tables: list[_Table], collective: str, dtype: str, number: int, figu
     last.lines.append((number, figures))
 
 
-def _run(head: _Head, table: _Table, given: Given, quantised: int) -> PeerRun | None:
+def _runs(head: _Head, table: _Table, given: Given, quantised: int) -> Iterator[PeerRun]:
     first = table.lines[0][0]
     if not table.collective or not table.dtype:
-        raise UsageError(f"line {first}: nothing says which collective and type it is of: say --operation NAME and --dtype NAME")
+        raise UsageError(f"line {first}: nothing says which collective and type it is of: use --operation NAME and --dtype NAME")
     told = _OURS.get(table.collective, table.collective)
-    if given.operation and given.operation != told and table.collective != "pt2pt":
-        raise UsageError(f"line {first}: the table is of {short(told)}, and --operation says {given.operation}: leave it out")
     names = [head.hosts[rank] for rank in sorted(head.hosts)] if len(head.hosts) == head.world else []
     part = sorted({rank for pair in head.pairs for rank in pair}) if table.collective == "pt2pt" else range(head.ranks or 0)
     nodes = len({head.hosts[rank] for rank in part}) if part and all(rank in head.hosts for rank in part) else None
-    ranks, nodes = ranks_and_nodes(given, len(part) or None, nodes, f"the table at line {first}")
+    ranks, nodes, contradicted = ranks_and_nodes(given, len(part) or None, nodes, f"the table at line {first}")
+    if given.operation and given.operation != told and table.collective != "pt2pt":
+        contradicted = (*contradicted, Contradiction(f"the table at line {first}", "--operation", given.operation, short(told)))
     base: dict[str, Any] = {"dtype": type_name(table.dtype), "ranks": ranks, "nodes": nodes, **_carrier(head)}
     if table.collective == "pt2pt":
         base["also"] = {"group": ",".join(f"{a}-{b}" for a, b in head.pairs[:8])}
     rows = list(_pairs(table, base) if table.collective == "pt2pt" else _collective(table, told, base))
     if not rows:
-        return None
+        return
     missing = ["no samples: neither interval nor percentiles over iterations", "no per-rank data", "nothing is said of verification"]
     missing += ["no device (cpu is taken)"] if head.device is None and base["device"] == "cpu" else []
     missing += ["no names of hosts"] if not names else []
     missing += [f"{quantised} lines of quantised collectives are left out"] if quantised else []
     doubts = [] if table.collective == "pt2pt" else list(_doubts(table, told, ranks))
-    return PeerRun("param", None, f"comms.py {short(table.collective)}", f"the median {_ACROSS}", rows, names, {}, missing, doubts)
+    program = f"comms.py {short(table.collective)}"
+    yield PeerRun("param", None, program, f"the median {_ACROSS}", rows, names, {}, missing, doubts, contradicted)
 
 
 def _carrier(head: _Head) -> dict[str, Any]:
@@ -208,4 +209,4 @@ def _seconds(text: str) -> float | None:
     return known[0] / 1e6 if known and is_time(known[0] / 1e6) else None
 
 
-PARAM = Reader("param", knows, read)
+PARAM = Reader("param", "PARAM comms", knows, read)

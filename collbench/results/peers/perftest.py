@@ -16,8 +16,9 @@ from typing import Any
 
 from collbench.errors import UsageError
 from collbench.results.jsonl import parse_object
-from collbench.results.peers.figures import missing, number, some, unprefixed, whole, without_figures
-from collbench.results.peers.peer import IMPORTED, Given, PeerRun, Reader
+from collbench.results.peers.figures import missing, number, some, whole, without_figures
+from collbench.results.peers.peer import IMPORTED, Given, PeerRun, Reader, Reading, read_tables
+from collbench.results.peers.prefixes import without_prefixes
 from collbench.results.peers.rows import Kind, Spread, is_size, is_time, short
 from collbench.results.record import Row
 
@@ -64,22 +65,23 @@ class _Test:
 
 def knows(lines: Sequence[str]) -> bool:
     """Whether one of these lines is the title of a test, or begins one in JSON."""
-    return _is_json(lines) or any(_TITLE.match(line) for line in unprefixed(lines))
+    return _is_json(lines) or any(_TITLE.match(line) for line in without_prefixes(lines))
 
 
-def read(lines: Sequence[str], given: Given) -> list[PeerRun]:
-    """One run per program's output. Raises UsageError for JSON that is none, and where --ranks says other than 2."""
+def read(lines: Sequence[str], given: Given) -> Reading:
+    """One run per program's output. Raises UsageError for invalid JSON, and for --ranks other than 2."""
     if given.ranks not in (None, 2):
-        raise UsageError(f"perftest runs between 2 ends, and --ranks says {given.ranks}: leave --ranks out")
-    tests = list(_in_json(lines) if _is_json(lines) else _in_text(unprefixed(lines)))
-    return some([_run(test, given) for test in tests if test.lines or test.bad], "perftest")
+        raise UsageError(f"perftest runs between 2 ends, and --ranks is {given.ranks}: leave --ranks out")
+    tests = list(_in_json(lines) if _is_json(lines) else _in_text(without_prefixes(lines)))
+    found = [test for test in tests if test.lines or test.bad]
+    return some(read_tables(found, lambda test: [_run(test, given)], lambda test: test.number), "perftest")
 
 
 def _is_json(lines: Sequence[str]) -> bool:
     return any("test_info" in line and re.search(r'"?test_info"?\s*:\s*\{', line) for line in lines)
 
 
-PERFTEST = Reader("perftest", knows, read)
+PERFTEST = Reader("perftest", "perftest (ib_write_bw, ib_read_lat …), text and JSON", knows, read)
 
 
 def _in_text(lines: Sequence[str]) -> Iterator[_Test]:
@@ -183,7 +185,7 @@ def _run(test: _Test, given: Given) -> PeerRun:
     kind = _kind(test, given)
     rows = [row for line, figures in test.lines for row in _rows(test, kind, line, figures)]
     program = f"ib_{_PROGRAMS[test.verb]}_{'lat' if test.latency else 'bw'}"
-    untold = [*missing(given), "its version", "a check of what arrived"]
+    untold = [*missing(given.nodes), "its version", "a check of what arrived"]
     return PeerRun("perftest", None, program, kind.statistic, rows, facts=test.facts, missing=untold, doubts=_doubts(test))
 
 

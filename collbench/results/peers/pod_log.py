@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from collbench.emit.marks import BEGIN, END
 from collbench.errors import UsageError
 from collbench.results.jsonl import parse_object
-from collbench.results.peers.peer import Given, PeerRun, Reader
-from collbench.results.peers.rows import agreed
+from collbench.results.peers.peer import Given, PeerRun, Reader, Reading, refuse_useless_options
+from collbench.results.peers.rows import contradiction
 from collbench.results.reader import row_from_json
 from collbench.results.record import Row
 
@@ -37,14 +37,16 @@ def knows(lines: Sequence[str]) -> bool:
     return any(_bare(line) == BEGIN for line in lines)
 
 
-def read(lines: Sequence[str], given: Given) -> list[PeerRun]:
+def read(lines: Sequence[str], given: Given) -> Reading:
     """One run for each pair of marks. Raises UsageError where there are no rows, or what the user says of them contradicts them."""
     blocks = list(_blocks(lines))
     if not any(block.rows for block in blocks):
         number, why = next(((number, why) for block in blocks for number, why in block.bad.items()), (0, ""))
         at = f"line {number} is no row of a collective: {why}" if number else "there is nothing"
         raise UsageError(f"between the marks {at}; give the whole log of rank 0's pod, of a command that measures collectives")
-    return [_run(block, given) for block in blocks if block.rows]
+    runs = [_run(block, given) for block in blocks if block.rows]
+    refuse_useless_options(runs)
+    return Reading(runs)
 
 
 def _blocks(lines: Sequence[str]) -> Iterator[_Block]:
@@ -81,11 +83,7 @@ def _take(block: _Block, number: int, text: str) -> None:
 
 
 def _run(block: _Block, given: Given) -> PeerRun:
-    for row in block.rows:
-        agreed("ranks", given.ranks, row.ranks, "the log")
-    nodes = next((row.nodes for row in block.rows if row.nodes), None)
-    if given.nodes and nodes:
-        agreed("nodes", given.nodes, nodes, "the log")
+    ranks, nodes = block.rows[0].ranks, next((row.nodes for row in block.rows if row.nodes), None)
     operations = dict.fromkeys(row.operation for row in block.rows)
     return PeerRun(
         "collbench",
@@ -96,6 +94,7 @@ def _run(block: _Block, given: Given) -> PeerRun:
         facts={} if block.ended is None else {"exit_code": block.ended},
         missing=_MISSING,
         doubts=list(_doubts(block)),
+        contradicted=(*contradiction("the log", "ranks", given.ranks, ranks), *contradiction("the log", "nodes", given.nodes, nodes)),
     )
 
 
@@ -109,4 +108,4 @@ def _doubts(block: _Block) -> Iterator[str]:
         yield f"{len(block.bad)} lines between the marks are no rows and were left out, the first is line {number}: {why}"
 
 
-POD_LOG = Reader("log", knows, read)
+POD_LOG = Reader("log", "pod logs with rows of collbench", knows, read)

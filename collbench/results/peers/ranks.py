@@ -34,7 +34,14 @@ class RankRange(NamedTuple):
         """Whether so many ranks explain it."""
         return self.low <= ranks and (self.high is None or ranks <= self.high)
 
+    @property
+    def empty(self) -> bool:
+        """Whether no number does."""
+        return self.high is not None and self.low > self.high
+
     def __str__(self) -> str:
+        if self.empty:
+            return "no number of"
         if self.only is not None:
             return str(self.only)
         return f"{self.low} or more" if self.high is None else f"{self.low} to {self.high}"

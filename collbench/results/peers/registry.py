@@ -5,30 +5,42 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from collbench.errors import UsageError
+from collbench.results.peers.all_reduce_bench import ALL_REDUCE_BENCH
+from collbench.results.peers.deepep import DEEPEP
+from collbench.results.peers.fi_pingpong import FI_PINGPONG
 from collbench.results.peers.gloo import GLOO
+from collbench.results.peers.gpcnet import GPCNET
 from collbench.results.peers.imb import IMB
+from collbench.results.peers.mpigraph import MPIGRAPH
+from collbench.results.peers.nccl_inspector import NCCL_INSPECTOR
 from collbench.results.peers.nccl_tests import NCCL_TESTS
 from collbench.results.peers.nccl_tests_json import NCCL_TESTS_JSON
+from collbench.results.peers.nvbandwidth import NVBANDWIDTH, NVBANDWIDTH_JSON
 from collbench.results.peers.osu import OSU
 from collbench.results.peers.param import PARAM
 from collbench.results.peers.peer import Reader
 from collbench.results.peers.perftest import PERFTEST
 from collbench.results.peers.pod_log import POD_LOG
+from collbench.results.peers.ucx_perftest import UCX_PERFTEST
+from collbench.results.peers.unread import unread_tool
 
-# The marks of our own rows first: what stands between them may look like anything.
-READERS: tuple[Reader, ...] = (POD_LOG, NCCL_TESTS_JSON, PARAM, NCCL_TESTS, OSU, IMB, PERFTEST, GLOO)
+# The marks of collbench's own rows first: what is between them may look like anything. Then JSON, then text by how distinct it is.
+READERS: tuple[Reader, ...] = (
+    POD_LOG, NCCL_TESTS_JSON, NCCL_INSPECTOR, NVBANDWIDTH_JSON, PARAM, NCCL_TESTS, OSU, IMB, PERFTEST, GLOO, NVBANDWIDTH, ALL_REDUCE_BENCH,
+    DEEPEP, FI_PINGPONG, UCX_PERFTEST, MPIGRAPH, GPCNET,
+)  # fmt: skip
 HEAD = 400
 
 
 def _reader_of(lines: Sequence[str]) -> Reader | None:
-    """The first reader that knows these lines; None: nobody does."""
+    """The first reader that knows these lines."""
     return next((reader for reader in READERS if reader.knows(lines[:HEAD])), None)
 
 
 def reader_for(lines: Sequence[str], name: str | None) -> Reader:
-    """The reader called `name`, or by what the lines look like. A long start is skipped in steps: NCCL's log may stand before the table.
+    """The reader called `name`, or by what the lines look like. A long start is skipped in steps: NCCL's log may come before the table.
 
-    Raises UsageError for an unknown name, and for lines that nobody knows.
+    Raises UsageError for an unknown name, and for lines of an unknown format.
     """
     names = ", ".join(reader.name for reader in READERS)
     if name is not None:
@@ -39,4 +51,7 @@ def reader_for(lines: Sequence[str], name: str | None) -> Reader:
     for start in range(0, max(1, len(lines)), HEAD):
         if (found := _reader_of(lines[start : start + HEAD])) is not None:
             return found
-    raise UsageError(f"none of its lines is of a format that is known: say --as FORMAT ({names})")
+    tool = unread_tool(lines[: 10 * HEAD])
+    if tool is not None:
+        raise UsageError(f"this looks like {tool}, which cannot be imported; formats that can: {names}")
+    raise UsageError(f"the format is unknown: use --as FORMAT ({names})")

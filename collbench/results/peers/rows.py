@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from collbench.errors import UsageError
 from collbench.operations.cell import Cell
@@ -13,12 +13,13 @@ from collbench.operations.dtypes import DTYPES, dtype_named
 from collbench.operations.groups import group_name, groups_of
 from collbench.operations.operation import Operation
 from collbench.operations.registry import operations
-from collbench.results.peers.peer import IMPORTED, Given
+from collbench.results.peers.peer import IMPORTED, Contradiction, Given
 from collbench.results.record import Row, Times
 
 _SHORTEST_S, _LONGEST_S = 1e-12, 1e9
 _LARGEST = 2**63
 _LONGEST_NAME = 64
+MOST_RANKS = 2_000_000
 _SHARED = (
     "operation", "backend", "api", "dtype", "ranks", "nodes", "device", "redop", "root", "mode", "in_place", "buffers", "window",
 )  # fmt: skip
@@ -112,38 +113,44 @@ def is_time(seconds: float) -> bool:
 
 
 def is_size(size_bytes: int) -> bool:
-    """Whether a message can be that large; 0 is none."""
+    """Whether a message that moves something can be that large."""
     return 0 < size_bytes < _LARGEST
 
 
 def known_operation(name: str) -> Operation:
-    """Ours of that name. Raises UsageError for --operation with another one."""
+    """The operation of that name. Raises UsageError for --operation with another one."""
     found = operations().get(name)
     if found is None:
         raise UsageError(f"--operation '{short(name)}' is unknown: choose from {', '.join(operations())}")
     return found
 
 
-def ranks_and_nodes(given: Given, ranks: int | None, nodes: int | None, where: str) -> tuple[int, int | None]:
-    """(ranks, nodes) from what the output says (None: nothing) and the user gives; nodes stay None where neither knows them.
+class Extent(NamedTuple):
+    """How many ranks and nodes took part (nodes None: unknown), and the options that say otherwise."""
 
-    Raises UsageError for unknown ranks, for contradictions, and for more nodes than ranks; `where` names the output.
+    ranks: int
+    nodes: int | None
+    contradicted: tuple[Contradiction, ...] = ()
+
+
+def ranks_and_nodes(given: Given, ranks: int | None, nodes: int | None, where: str) -> Extent:
+    """Ranks and nodes from the output (None: it does not say), else from the user. What the output says is never replaced.
+
+    Raises UsageError for unknown ranks, for a number that no machine has, and for more nodes than ranks; `where` names the table.
     """
-    whole = agreed("ranks", given.ranks, ranks, where)
-    parts = None if given.nodes is None and nodes is None else agreed("nodes", given.nodes, nodes, where)
-    if parts is not None and parts > whole:
-        raise UsageError(f"{where}: {whole} ranks cannot be on {parts} nodes; check --ranks and --nodes")
-    return whole, parts
-
-
-def agreed(what: str, given: int | None, told: int | None, where: str) -> int:
-    """The number of `what` ("ranks") from what the user gives and the output tells; UsageError: neither does, or they differ."""
-    if given is not None and told is not None and given != told:
-        raise UsageError(f"{where} is of {told} {what}, and --{what} says {given}: leave --{what} out, or name the file that it belongs to")
-    known = told if given is None else given
+    known, parts = ranks if ranks is not None else given.ranks, nodes if nodes is not None else given.nodes
     if known is None:
-        raise UsageError(f"{where} does not say how many {what} it ran on: say --{what} N")
-    return known
+        raise UsageError(f"{where} does not say how many ranks it ran on: use --ranks N")
+    if not 1 <= known <= MOST_RANKS:
+        raise UsageError(f"{where}: {known} is not a valid number of ranks; check --ranks and the file")
+    if parts is not None and parts > known:
+        raise UsageError(f"{where}: {known} ranks cannot be on {parts} nodes; check --ranks and --nodes")
+    return Extent(known, parts, (*contradiction(where, "ranks", given.ranks, ranks), *contradiction(where, "nodes", given.nodes, nodes)))
+
+
+def contradiction(where: str, what: str, given: int | None, told: int | None) -> tuple[Contradiction, ...]:
+    """The contradiction between the option --`what` and the output, if there is one."""
+    return () if given is None or told is None or given == told else (Contradiction(where, f"--{what}", str(given), f"{told} {what}"),)
 
 
 def type_name(name: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from collbench import __version__
 from collbench.errors import UsageError
-from collbench.results.peers.peer import PeerRun
+from collbench.results.peers.peer import Arrays, PeerRun, Skipped
 from collbench.results.record import SERIES, Row
 from collbench.results.whole import Whole, write_all
 
@@ -30,10 +30,11 @@ class Source:
 
 @dataclass(frozen=True)
 class Table:
-    """A table, and the file that it is from."""
+    """A table, and the file that it is from; `skipped` are tables of that file that were not read, on its first table alone."""
 
     source: Source
     run: PeerRun
+    skipped: tuple[Skipped, ...] = ()
 
 
 @dataclass
@@ -47,6 +48,21 @@ class Together:
     def rows(self) -> list[Row]:
         """All rows, in the order of the tables."""
         return [row for table in self.tables for row in table.run.rows]
+
+    @property
+    def _unused_options(self) -> list[dict[str, Any]]:
+        pairs = ((table, each) for table in self.tables for each in table.run.contradicted)
+        return [{"file": table.source.name, "program": table.run.program, **vars(each)} for table, each in pairs]
+
+    @property
+    def arrays(self) -> dict[int, Arrays]:
+        """The arrays of the rows, by index."""
+        found: dict[int, Arrays] = {}
+        before = 0
+        for table in self.tables:
+            found |= {before + index: arrays for index, arrays in table.run.arrays.items()}
+            before += len(table.run.rows)
+        return found
 
     @property
     def operation(self) -> str:
@@ -72,12 +88,19 @@ class Together:
                 "tables": [_told(table) for table in self.tables],
                 "missing": list(dict.fromkeys(phrase for table in self.tables for phrase in table.run.missing)),
                 "doubts": [_named(table, doubt) for table in self.tables for doubt in table.run.doubts],
+                **_listed("unused_options", self._unused_options),
+                **_listed("skipped", [{"file": table.source.name, **vars(each)} for table in self.tables for each in table.skipped]),
             },
         }
 
 
+def _listed(name: str, values: list[dict[str, Any]]) -> dict[str, Any]:
+    """The key with its list, nothing for an empty one."""
+    return {name: values} if values else {}
+
+
 def together(tables: Iterable[Table]) -> list[Together]:
-    """The tables by the run that they become: the first of the same tool on the same hosts that lacks their series."""
+    """The tables by the run that they become: the first of the same tool, library, settings and hosts that lacks their series."""
     found: list[Together] = []
     by_maker: dict[tuple[Any, ...], list[Together]] = {}
     free: dict[tuple[Any, ...], int] = {}  # by maker and series: the first run that lacks it; all before have it
@@ -108,7 +131,7 @@ def store(
     paths = [out] if len(runs) == 1 else [out / f"launch-{number}" for number in range(1, len(runs) + 1)]
     same = {"collbench": __version__, "command": ["collbench", *command], "allocation_id": allocation, "launches": len(runs)}
     write_all(
-        Whole(path, run.operation, {**same, "launch_index": number, **run.info}, run.rows, topology)
+        Whole(path, run.operation, {**same, "launch_index": number, **run.info}, run.rows, topology, run.arrays)
         for number, (path, run) in enumerate(zip(paths, runs, strict=True), 1)
     )
     return paths
@@ -130,10 +153,11 @@ def _named(table: Table, doubt: str) -> str:
 
 
 def _versions(run: PeerRun) -> dict[str, str]:
-    """As our own backends tell theirs: the library's version by its name, and the tool's."""
+    """As for collbench's own backends: the library's version by its name, and the tool's."""
     library = run.facts.get("library")
-    of_library = {"rccl" if run.tool == "rccl-tests" else "nccl": library} if isinstance(library, str) else {}
-    return {**of_library, run.tool: run.version or "version not told"}
+    name = "rccl" if any(row.backend == "rccl" for row in run.rows[:1]) else "nccl"
+    of_library = {name: library} if isinstance(library, str) else {}
+    return {**of_library, run.tool: run.version or "version unknown"}
 
 
 def _rank_map(run: PeerRun) -> list[dict[str, Any]]:
@@ -147,4 +171,6 @@ def _device(device: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def _made_by(run: PeerRun) -> tuple[Any, ...]:
-    return run.tool, run.version, tuple(run.hosts)
+    environment = run.facts.get("environment")
+    settings = tuple(sorted(environment.items())) if isinstance(environment, dict) else ()
+    return run.tool, run.version, run.facts.get("library"), settings, tuple(run.hosts)

@@ -18,7 +18,7 @@ TITLES = "   size (B)   elements   min (us)   p50 (us)   p99 (us)   max (us)   b
 
 
 def runs(lines: Sequence[str] = LINES, ranks: int | None = None) -> list[PeerRun]:
-    return GLOO.read(lines, Given(ranks=ranks))
+    return list(GLOO.read(lines, Given(ranks=ranks)).runs)
 
 
 def run(program: str) -> PeerRun:
@@ -88,12 +88,12 @@ def test_old_columns_threads_and_medians_below_a_microsecond() -> None:
     assert found.rows[0].na == "the median shown is 0: below the microsecond that it is cut to; use --nanos"
     assert found.doubts == ["3 threads ran at the same time: times are those of one, not of all together"]
     old = ["   elements   min (us)   p50 (us)   p99 (us)   max (us)    samples", "   100   10   20   30   40   1000"]
-    row = GLOO.read(old, Given(ranks=2))[0].rows[0]
+    row = GLOO.read(old, Given(ranks=2)).runs[0].rows[0]
     assert (row.operation, row.size_bytes, row.busbw_bytes_per_s, row.checked, row.wrong) == ("unnamed", 400, None, 0, None)
 
 
 def test_ranks_are_told_and_must_not_be_contradicted() -> None:
-    with pytest.raises(UsageError, match=r"reduce \(line 2\) is of 4 ranks, and --ranks says 2"):
+    with pytest.raises(UsageError, match=r"reduce \(line 2\) is of 4 ranks, and --ranks is 2"):
         runs(printed("REDUCE", "  400  100  1  2  3  4  1.000  50"), 2)
     with pytest.raises(UsageError, match=r"reduce .* does not say how many ranks"):
         runs(printed("REDUCE", "  400  100  1  2  3  4  1.000  50", options="inputs=1"))
@@ -127,7 +127,7 @@ _WORDS = [
 def test_any_lines_give_rows_or_one_sentence(lines: list[str]) -> None:
     GLOO.knows(lines)
     try:
-        found = GLOO.read(lines, Given())
+        found = GLOO.read(lines, Given()).runs
     except UsageError as error:
         assert "\n" not in str(error)
     else:

@@ -17,9 +17,27 @@ _AGAIN = {
     "perftest": ('"test_info" : {\n', " "),
     "nccl-tests": ("", " "),
     "nccl-tests-json": ("{", "["),
+    "nccl-inspector": ('{"coll_perf":', "{"),
+    "nvbandwidth": ("Running a.\nmemcpy CE GPU(row)\n", " 1"),
+    "nvbandwidth-json": ('"nvbandwidth":{', "["),
+    "all-reduce-bench": ("| 1KiB | 1GBps |", " "),
+    "deepep": ("[tuning] Best dispatch: ", " GB/s"),
+    "fi-pingpong": ("fi_a ", " -p"),
+    "ucx-perftest": ("| Test: ", " a"),
+    "mpigraph": ("START mpiGraph\n", "a:"),
+    "gpcnet": ("Network Tests v1.3\n| Isolated Network Tests |\n|", " |"),
     "log": ("----- collbench: rows begin -----\n{", "["),
 }
-_MORE = (("param", "", "backend: a nw-stack: "), ("param", "", "Hello from Rank 1: host a, device: b, "), ("perftest", "", " a"))
+_MORE = (
+    ("deepep", "", "[rank 1] Dispatch bandwidth: "),
+    ("deepep", " EP:", " - EP:"),
+    ("nccl-tests", "", "[1,0]<stdout>:"),
+    ("nccl-tests", "mpirun ", "-x A="),
+    ("osu", "[0]", " [0]"),
+    ("param", "", "backend: a nw-stack: "),
+    ("param", "", "Hello from Rank 1: host a, device: b, "),
+    ("perftest", "", " a"),
+)
 
 
 @pytest.mark.parametrize(("name", "before", "again"), [*((name, *parts) for name, parts in _AGAIN.items()), *_MORE])
@@ -51,5 +69,5 @@ def test_numbers_that_python_does_not_take_are_none(name: str, line: str) -> Non
 
 def test_a_root_with_two_signs_is_none() -> None:
     reader = next(reader for reader in READERS if reader.name == "nccl-tests")
-    (run,) = reader.read(["8 2 float sum --5 1.0 0.1 0.1 0"], Given(ranks=2, operation="allreduce"))
+    (run,) = reader.read(["8 2 float sum --5 1.0 0.1 0.1 0"], Given(ranks=2, operation="allreduce")).runs
     assert [row.root for row in run.rows] == [None]

@@ -31,7 +31,7 @@ def lines_of(name: str) -> list[str]:
 
 
 def only(lines: list[str], given_: Given = NOTHING) -> PeerRun:
-    runs = read(lines, given_)
+    runs = read(lines, given_).runs
     assert len(runs) == 1
     return runs[0]
 
@@ -59,7 +59,7 @@ def test_the_published_figures_of_eight_a100(operation: str) -> None:
 
 @pytest.mark.skipif(not P4DE.is_dir(), reason="the captured logs are not beside this checkout")
 def test_tables_without_any_head_behind_the_prefixes_of_srun_and_mpirun() -> None:
-    runs = read((P4DE / "results.log").read_text().splitlines(), Given(nodes=2))
+    runs = read((P4DE / "results.log").read_text().splitlines(), Given(nodes=2)).runs
     assert [(peak(run), run.rows[0].ranks, run.rows[0].nodes) for run in runs] == [(78.3, 16, 2), (487.3, 16, 2), (437.9, 16, 2)]
     assert "no list of devices (the number of ranks is from busbw / algbw)" in runs[0].missing
     assert runs[1].doubts == ["its cells come 2 times, without heads"]
@@ -89,13 +89,15 @@ def test_rccl_tests_is_known_behind_what_a_launcher_puts_before_its_lines(before
     assert (run.tool, run.version, {row.backend for row in run.rows}) == ("rccl-tests", "develop:83d38d9", {"rccl"})
 
 
-def test_one_rank_is_contradicted_where_something_crossed_a_link() -> None:
-    doubts = only([PROGRAM, COLUMNS, LINE], Given(ranks=1)).doubts
-    assert doubts == ["busbw / algbw contradicts 1 rank of allreduce: that is 8 ranks"]
+def test_ranks_that_the_bandwidths_contradict_are_refused() -> None:
+    with pytest.raises(UsageError, match=r"^the table at line 3 is of 8 ranks, and --ranks is 1: leave --ranks out"):
+        read([PROGRAM, COLUMNS, LINE], Given(ranks=1))
+    with pytest.raises(UsageError, match=r"^the table at line 2: busbw / algbw proves 12 to 18 ranks, and --ranks is 8: leave --ranks out"):
+        read([PROGRAM, f"{SMALL} 0.43  0.80  0"], Given(ranks=8))
 
 
 def test_separate_jobs_of_one_rank_are_named() -> None:
-    runs = read(lines_of("one_rank_jobs.txt"), Given())
+    runs = read(lines_of("one_rank_jobs.txt"), Given()).runs
     assert [[row.size_bytes >> 20 for row in run.rows] for run in runs] == [[1, 1, 2, 2], [1, 1, 2, 2]]
     assert {(row.ranks, row.nodes, row.wrong) for run in runs for row in run.rows} == {(1, 1, 0)}
     assert "separate jobs of one rank each" in runs[0].doubts[0]
@@ -108,11 +110,102 @@ def test_a_head_that_the_bandwidths_contradict_is_doubted() -> None:
     assert run.doubts == ["busbw / algbw contradicts 4 ranks of allreduce: that is 8 ranks"]
 
 
-def test_ranks_that_the_user_gives_are_taken_and_doubted_in_the_same_way() -> None:
-    run = only([PROGRAM, LINE], Given(ranks=16))
-    assert (run.rows[0].ranks, run.rows[0].nodes) == (16, None)
-    assert run.doubts == ["busbw / algbw contradicts 16 ranks of allreduce: that is 8 ranks"]
-    assert "no list of devices (the number of ranks is from --ranks)" in run.missing
+def test_ranks_fill_tables_that_allow_them_and_leave_the_others_as_they_are() -> None:
+    many = "  8589934592  2147483648  float  sum  -1  63896  134.44  267.98  0"
+    reading = read([PROGRAM, LINE, COLUMNS, PROGRAM, many], Given(ranks=300))
+    assert [run.rows[0].ranks for run in reading.runs] == [8, 300]
+    assert [[each.option for each in run.contradicted] for run in reading.runs] == [["--ranks"], []]
+    assert "no list of devices (the number of ranks is from --ranks)" in reading.runs[1].missing
+    assert {row.flags for run in reading.runs for row in run.rows} == {("imported",)}
+
+
+def test_a_table_of_unknown_ranks_is_skipped_and_the_others_are_read() -> None:
+    reading = read([PROGRAM, LINE, COLUMNS, PROGRAM, f"{SMALL} 0.43  0.80  0"], NOTHING)
+    assert [run.rows[0].ranks for run in reading.runs] == [8]
+    (skipped,) = reading.skipped
+    assert (skipped.line, skipped.reason.partition(":")[0]) == (
+        5,
+        "the table at line 5 (busbw / algbw allows 12 to 18) does not say how many ranks it ran on",
+    )
+
+
+def test_no_number_of_ranks_is_a_reason_and_not_a_range() -> None:
+    apart = LINE.replace("235.03", "134.30")
+    with pytest.raises(UsageError, match="no number of ranks explains busbw / algbw: lines of another program, or an edited log"):
+        read([PROGRAM, apart], NOTHING)
+    run = only([PROGRAM, apart], Given(ranks=8))
+    assert (run.rows[0].ranks, run.rows[0].flags) == (8, ("imported", "ranks_doubtful"))
+
+
+@pytest.mark.parametrize(
+    ("program", "operation"),
+    [
+        ("all_reduce", "allreduce"), ("all_gather", "allgather"), ("reduce_scatter", "reducescatter"), ("broadcast", "broadcast"),
+        ("reduce", "reduce"), ("alltoall", "alltoall"), ("alltoallv", "alltoallv"), ("gather", "gather"), ("scatter", "scatter"),
+        ("sendrecv", "sendrecv"), ("hypercube", "hypercube"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("suffix", ["", "_mpi", "_mpi_cuda12"])
+def test_a_programs_name_may_have_any_suffix(program: str, operation: str, suffix: str) -> None:
+    line = "  8388608  262144  float  none  -1  100.0  83.89  73.40  0  100.0  83.89  73.40  0"
+    name = f"{program}_perf{suffix}"
+    run = only([*HEAD, f"# Collective test starting: {name}", line], Given(file="reduce_night.log"))
+    assert (run.program, run.rows[0].operation) == (name, operation)
+    command = f"$ mpirun -np 8 ./build/{name} -b 8M -e 8M"
+    if operation in ("allgather", "alltoall", "alltoallv", "hypercube"):  # its columns fit
+        assert only([command, *HEAD, line], Given(file="alltoall_night.log")).rows[0].operation == operation
+    else:
+        with pytest.raises(UsageError, match="does not say its operation"):
+            read([command, *HEAD, line], Given(file="hypercube_night.log"))
+
+
+def test_a_printed_program_that_is_unknown_is_refused_whatever_the_file_is_called() -> None:
+    lines = [*HEAD, "# Collective test starting: all_shuffle_perf_mpi", GATHERED]
+    with pytest.raises(UsageError, match="is of 'all_shuffle_perf_mpi', which is not a known program of nccl-tests: use --operation NAME"):
+        read(lines, Given(file="alltoall_night.log"))
+    assert only(lines, Given(operation="alltoall")).rows[0].operation == "alltoall"
+    with pytest.raises(UsageError, match=r"is not of allreduce \(its columns fit allgather, alltoall, alltoallv, hypercube\)"):
+        read(lines, Given(operation="allreduce"))
+    with pytest.raises(UsageError, match="does not say its operation"):
+        read(["$ ./all_shuffle_perf -g 8", *HEAD, GATHERED], Given(file="alltoall_night.log"))
+
+
+@pytest.mark.parametrize(("in_place", "operation"), [("0", "allreduce"), ("N/A", "sendrecv")])
+def test_what_is_checked_in_place_tells_two_ranks_operations_apart(in_place: str, operation: str) -> None:
+    line = f"  1048576  262144  float  sum  -1  100.0  10.49  10.49  0  100.0  10.49  10.49  {in_place}"
+    assert only([*HEAD[:3], COLUMNS, line]).rows[0].operation == operation
+
+
+def test_a_list_of_devices_and_a_head_without_their_marks_are_read() -> None:
+    bare = [line.removeprefix("# ") for line in (*HEAD, "# Using devices", COLUMNS)]
+    run = only([*bare[1:], LINE.removesuffix("0") + "2", " Out of bounds values : 2 FAILED"])
+    assert (run.rows[0].ranks, list(run.hosts)) == (8, ["node01"] * 8)
+    assert [row.flags for row in run.rows] == [("imported",), ("imported", "wrong_data")]
+    assert run.doubts == ["it counted 2 values out of bounds: what arrived was wrong"]
+
+
+def test_the_old_error_column_without_a_head_is_not_a_number_of_wrong_elements() -> None:
+    old = LINE.replace("      0    63959", "  2e-01    63959").removesuffix("0") + "1e+00"
+    assert [(row.wrong, row.checked) for row in only([*HEAD, old]).rows] == [(None, 0), (None, 0)]
+
+
+def test_what_the_log_says_of_the_start_is_kept() -> None:
+    log = [
+        "+ mpirun -np 8 -x NCCL_PROTO=LL --mca pml ucx ./build/broadcast_perf_mpi -b 4K -g 1",
+        "n1:100:101 [0] NCCL INFO NCCL_ALGO set by environment to Ring",
+        "NCCL version 2.99.1+cuda12.9",
+        BROADCAST, f"{SMALL} 0.41  0.41  0",
+    ]  # fmt: skip
+    run = only(log)
+    assert (run.rows[0].ranks, run.facts["library"]) == (8, "2.99.1+cuda12.9")
+    assert run.facts["environment"] == {"NCCL_ALGO": "Ring", "NCCL_PROTO": "LL"}
+    assert "no list of devices (the number of ranks is from the launcher's command)" in run.missing
+
+
+def test_a_launchers_number_that_the_bandwidths_contradict_is_not_used() -> None:
+    with pytest.raises(UsageError, match="allows 12 to 18"):
+        read(["mpirun -np 8 ./all_reduce_perf -g 1", PROGRAM, f"{SMALL} 0.43  0.80  0"], NOTHING)
+    assert only(["mpirun -np 2 ./all_reduce_perf -g 8", PROGRAM, f"{SMALL} 0.43  0.80  0"]).rows[0].ranks == 16
 
 
 def test_an_algbw_that_is_not_size_over_time_is_doubted() -> None:
@@ -124,10 +217,10 @@ def test_an_algbw_that_is_not_size_over_time_is_doubted() -> None:
 @pytest.mark.parametrize(
     ("lines", "given_", "sentence"),
     [
-        ([PROGRAM, LINE], Given(operation="allgather"), "line 2: the table is of allreduce, and --operation says allgather"),
-        ([*HEAD, PROGRAM, LINE], Given(ranks=4), "the table at line 11 is of 8 ranks, and --ranks says 4"),
-        ([*HEAD, GATHERED], NOTHING, "(allgather, alltoall, alltoallv, hypercube): say --operation NAME"),
-        ([BROADCAST, f"{SMALL} 0.41  0.41  0"], NOTHING, "does not say how many ranks it ran on: say --ranks N"),
+        ([PROGRAM, LINE], Given(operation="allgather"), "the table at line 2 is of allreduce, and --operation is allgather"),
+        ([*HEAD, PROGRAM, LINE], Given(ranks=4), "the table at line 11 is of 8 ranks, and --ranks is 4"),
+        ([*HEAD, GATHERED], NOTHING, "does not say its operation (allgather, alltoall, alltoallv, hypercube): use --operation NAME"),
+        ([BROADCAST, f"{SMALL} 0.41  0.41  0"], NOTHING, "does not say how many ranks it ran on: use --ranks N"),
         ([PROGRAM, f"{SMALL} 0.43  0.80  0"], NOTHING, "(busbw / algbw allows 12 to 18) does not say how many ranks"),
         ([*HEAD, COLUMNS.replace("  time", "cputime"), PROGRAM, LINE], NOTHING, "its time is what the CPU needed to start the calls"),
         (["# collbench version 0.9, text as nccl-tests 2.19 writes it", LINE], Given(), "line 1 was written by collbench itself"),
@@ -185,7 +278,7 @@ def test_several_programs_in_one_log_are_runs_of_their_own_with_their_own_heads(
         *DEVICES,
         gather,
     ]
-    first, second = read(log, Given())
+    first, second = read(log, Given()).runs
     assert [(row.operation, row.evidence["iterations"]) for row in (first.rows[0], second.rows[0])] == [
         ("allreduce", 20),
         ("allgather", 50),
@@ -194,11 +287,30 @@ def test_several_programs_in_one_log_are_runs_of_their_own_with_their_own_heads(
 
 
 @pytest.mark.parametrize(
-    "prefix", ["0: ", "[1,0]<stdout>:", "  [1,0]<stdout>: ", "[rank0]: ", "node-7.cluster: ", "2026-05-04T12:00:00.123Z "]
+    "prefix",
+    [
+        "0: ",
+        "[1,0]<stdout>:",
+        "  [1,0]<stdout>: ",
+        "[rank0]: ",
+        "node-7.cluster: ",
+        "2026-05-04T12:00:00.123Z ",
+        "[pod/nccl-launcher-0/mpi] ",
+        "[pod/a/b] 2026-05-04T12:00:00Z [1,0]<stdout>:",
+        "(worker1, rank=1, pid=7, ip=192.0.2.7) ",
+        "worker-0  | ",
+    ],
 )
 def test_what_launchers_put_before_a_line(prefix: str) -> None:
     run = only([f"{prefix}{line}" for line in (*HEAD, PROGRAM, LINE)])
     assert (run.rows[0].ranks, run.program, len(run.rows)) == (8, "all_reduce_perf", 2)
+
+
+@pytest.mark.parametrize("tag", ["[0]", "[1,0]<stdout>:", "(head, rank=0, pid=100) [1,0]<stdout>:"])
+def test_a_tag_that_a_launcher_repeats_inside_a_line(tag: str) -> None:
+    inner = tag.rpartition(" ")[2]
+    pieces = f"{tag}{LINE[:52]}{inner}{LINE[52:81]}{inner}{LINE[81:]}"
+    assert len(only([*(f"{tag}{line}" for line in (*HEAD, PROGRAM)), pieces]).rows) == 2
 
 
 _WORDS = st.sampled_from(
@@ -213,7 +325,7 @@ _LINES = st.lists(st.one_of(st.lists(_WORDS, max_size=16).map(" ".join), _KNOWN,
 def test_any_text_gives_rows_or_one_sentence(lines: list[str], given_: Given) -> None:
     knows(lines)
     try:
-        runs = read(lines, given_)
+        runs = read(lines, given_).runs
     except UsageError as error:
         assert "\n" not in str(error)
         return

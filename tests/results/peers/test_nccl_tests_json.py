@@ -19,7 +19,7 @@ TEXT = (Path(__file__).parent / "samples" / "nccl_tests.json").read_text()
 
 def of(**changes: Any) -> PeerRun:
     document = json.loads(TEXT) | changes
-    runs = read(json.dumps(document).splitlines(), Given())
+    runs = read(json.dumps(document).splitlines(), Given()).runs
     assert len(runs) == 1
     return runs[0]
 
@@ -95,7 +95,7 @@ def test_any_object_gives_rows_or_one_sentence(key: str, value: Any, inner: str,
     document["results"][0][inner] = other
     document[key] = value
     try:
-        runs = read([json.dumps(document)], Given())
+        runs = read([json.dumps(document)], Given()).runs
     except UsageError as error:
         assert "\n" not in str(error)
         return

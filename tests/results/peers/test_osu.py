@@ -21,7 +21,7 @@ OLD = (SAMPLES / "osu-5.9.txt").read_text().splitlines()
 
 
 def runs(lines: Sequence[str], ranks: int | None = 2) -> list[PeerRun]:
-    return OSU.read(lines, Given(ranks=ranks))
+    return list(OSU.read(lines, Given(ranks=ranks)).runs)
 
 
 def run(program: str, lines: Sequence[str] = NEW, ranks: int = 2) -> PeerRun:
@@ -130,16 +130,38 @@ def test_old_columns_gpu_memory_and_untold_types() -> None:
     assert row.busbw_bytes_per_s == pytest.approx(1048576 / 183.4e-6 * 2 * 7 / 8)
     assert allreduce.missing[-1].startswith("the element type")
     assert run("osu_bw", OLD, 8).doubts == ["the two ranks' buffers are in different memory: DEVICE and HOST"]
-    assert [row.size_bytes for row in run("osu_latency", OLD, 8).rows] == [8]
+    assert [row.size_bytes for row in run("osu_latency", OLD, 8).rows] == [0, 8]
 
 
 def test_how_many_ranks_there_were_has_to_be_said() -> None:
-    with pytest.raises(UsageError, match=r"osu_allreduce \(line 2\) does not say how many ranks it ran on: say --ranks N"):
-        runs(NEW, None)
+    with pytest.raises(UsageError, match=r"osu_barrier \(line 1\) does not say how many ranks it ran on: use --ranks N"):
+        runs(titled("Barrier Latency", "# Avg Latency(us)", "  5.00"), None)
+    reading = OSU.read(NEW, Given())
+    assert reading.skipped[0].reason == "osu_allreduce (line 2) does not say how many ranks it ran on: use --ranks N"
+    assert {run.rows[0].operation for run in reading.runs if run.rows} >= {"p2p_latency", "p2p_bandwidth"}
     pairs = titled("Latency", "# Size          Latency (us)", "8       1.05")
     assert runs(pairs, None)[0].rows[0].ranks == 2
-    with pytest.raises(UsageError, match="is of 8 ranks, and --ranks says 4"):
-        runs(OLD, 4)
+    assert [(run.program, run.rows[0].ranks) for run in runs(OLD, 4) if run.contradicted] == [("osu_mbw_mr", 8)]
+
+
+def test_the_launcher_and_intel_mpi_say_how_many_ranks_there_were_and_where() -> None:
+    table = titled("Allreduce Latency", "# Size  Avg Latency(us)", "4  5.00")
+    startup = ["[0] MPI startup(): Rank    Pid      Node name       Pin cpu"]
+    startup += [f"[0] MPI startup(): {rank}       10{rank}      node0{rank // 2}          {{0,4}}" for rank in range(4)]
+    (listed,) = OSU.read([*startup, *table], Given()).runs
+    assert (listed.rows[0].ranks, listed.rows[0].nodes, list(listed.hosts)) == (4, 2, ["node00", "node00", "node01", "node01"])
+    (started,) = OSU.read(["srun -N 2 --ntasks-per-node=8 --export=ALL,UCX_TLS=rc ./osu_allreduce", *table], Given()).runs
+    assert (started.rows[0].ranks, started.facts["environment"]) == (16, {"UCX_TLS": "rc"})
+    (counted,) = OSU.read(["export SLURM_NTASKS=6", *table], Given()).runs
+    assert counted.rows[0].ranks == 6
+    with pytest.raises(UsageError, match="does not say how many ranks"):
+        OSU.read(["mpirun -n 8 ./osu_allreduce", *startup, *table], Given())
+
+
+def test_overlap_columns_of_a_barrier_whose_titles_have_no_mark() -> None:
+    barrier, allreduce = runs((SAMPLES / "osu-ibarrier.txt").read_text().splitlines(), 8)
+    assert (barrier.rows[0].operation, us(barrier.rows[0]), barrier.rows[0].evidence["printed"]["Overlap(%)"]) == ("ibarrier", 15.0, 6.67)
+    assert (allreduce.rows[0].operation, us(allreduce.rows[0])) == ("iallreduce", 8.0)
 
 
 def test_failed_validation_is_wrong_data() -> None:
@@ -195,7 +217,7 @@ _WORDS = ["# OSU MPI Allreduce Latency Test v7.4", "# OSU MPI Multiple Bandwidth
 def test_any_lines_give_rows_or_one_sentence(lines: list[str]) -> None:
     OSU.knows(lines)
     try:
-        found = OSU.read(lines, Given(ranks=6))
+        found = OSU.read(lines, Given(ranks=6)).runs
     except UsageError as error:
         assert "\n" not in str(error)
     else:

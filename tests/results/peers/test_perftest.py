@@ -31,7 +31,7 @@ def lines_of(name: str) -> list[str]:
 
 
 def runs(lines: Sequence[str], ranks: int | None = None) -> list[PeerRun]:
-    return PERFTEST.read(lines, Given(ranks=ranks))
+    return list(PERFTEST.read(lines, Given(ranks=ranks)).runs)
 
 
 def test_all_sizes_of_a_bandwidth_test() -> None:
@@ -107,7 +107,7 @@ def test_memory_of_a_gpu() -> None:
 
 
 def test_it_runs_between_two() -> None:
-    with pytest.raises(UsageError, match="between 2 ends, and --ranks says 8"):
+    with pytest.raises(UsageError, match="between 2 ends, and --ranks is 8"):
         runs(lines_of("perftest-several.txt"), 8)
 
 
@@ -134,7 +134,7 @@ _WORDS = [
 def test_any_lines_give_rows_or_one_sentence(lines: list[str]) -> None:
     PERFTEST.knows(lines)
     try:
-        found = PERFTEST.read(lines, Given())
+        found = PERFTEST.read(lines, Given()).runs
     except UsageError as error:
         assert "\n" not in str(error)
     else:

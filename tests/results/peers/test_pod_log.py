@@ -44,7 +44,7 @@ def log(*rows: Row, code: int | None = 0, between: str = "") -> list[str]:
 
 
 def test_rows_come_back_as_they_were_but_for_their_samples() -> None:
-    (run,) = read(log(row(), row(2048), between="collbench: run folder: /tmp/collbench-run"), Given())
+    (run,) = read(log(row(), row(2048), between="collbench: run folder: /tmp/collbench-run"), Given()).runs
     assert run.rows == [row(samples={}), row(2048, samples={})]
     assert (run.tool, run.program, run.statistic, run.doubts) == ("collbench", "allreduce", "the median over the samples", [])
     assert "no samples" in run.missing
@@ -62,7 +62,7 @@ def test_rows_come_back_as_they_were_but_for_their_samples() -> None:
 def test_what_kubectl_puts_before_each_line_is_no_part_of_it(before: str) -> None:
     lines = [f"{before}{line}" for line in log(row())]
     assert knows(lines) and reader_for(lines, None).name == "log"
-    assert read(lines, Given())[0].rows == [row(samples={})]
+    assert read(lines, Given()).runs[0].rows == [row(samples={})]
 
 
 def test_rows_are_ours_even_where_another_reader_would_take_the_log_for_its_own() -> None:
@@ -71,19 +71,19 @@ def test_rows_are_ours_even_where_another_reader_would_take_the_log_for_its_own(
 
 
 def test_each_pair_of_marks_is_a_run_of_its_own() -> None:
-    assert [len(run.rows) for run in read([*log(row()), *log(), *log(row(), row(2048))], Given())] == [1, 2]
+    assert [len(run.rows) for run in read([*log(row()), *log(), *log(row(), row(2048))], Given()).runs] == [1, 2]
 
 
 def test_a_log_that_is_cut_off_and_a_command_that_failed_are_doubtful() -> None:
-    assert read(log(row(), code=None), Given())[0].doubts == ["the log ends before the command did: later rows are not in it"]
-    assert read(log(row(), code=4), Given())[0].doubts == ["the command ended with exit code 4: see why in the log"]
+    assert read(log(row(), code=None), Given()).runs[0].doubts == ["the log ends before the command did: later rows are not in it"]
+    assert read(log(row(), code=4), Given()).runs[0].doubts == ["the command ended with exit code 4: see why in the log"]
 
 
 def test_a_line_that_was_cut_or_altered_is_left_out_and_said() -> None:
     whole = to_line(row().as_json())
     altered = json.dumps({**row().as_json(), "time_s": "quick"}, default=vars)
     lines = [BEGIN, whole, whole[:200], altered, f"{END} 0 -----"]
-    (run,) = read(lines, Given())
+    (run,) = read(lines, Given()).runs
     assert run.rows == [row(samples={})]
     assert run.doubts == ["2 lines between the marks are no rows and were left out, the first is line 3: not JSON (JSONDecodeError)"]
 
@@ -93,8 +93,8 @@ def test_a_line_that_was_cut_or_altered_is_left_out_and_said() -> None:
     [
         (log(), Given(), "between the marks there is nothing; give the whole log of rank 0's pod"),
         ([BEGIN, '{"round": 1}'], Given(), "between the marks line 2 is no row of a collective: fields are missing"),
-        (log(row()), Given(ranks=8), "the log is of 4 ranks, and --ranks says 8"),
-        (log(row()), Given(nodes=4), "the log is of 2 nodes, and --nodes says 4"),
+        (log(row()), Given(ranks=8), "the log is of 4 ranks, and --ranks is 8"),
+        (log(row()), Given(nodes=4), "the log is of 2 nodes, and --nodes is 4"),
     ],
 )
 def test_what_cannot_be_read_is_refused(lines: list[str], given_: Given, sentence: str) -> None:
@@ -108,7 +108,7 @@ def test_what_cannot_be_read_is_refused(lines: list[str], given_: Given, sentenc
 )
 def test_no_log_is_more_than_a_sentence(lines: list[str]) -> None:
     try:
-        runs = read(lines, Given())
+        runs = read(lines, Given()).runs
     except UsageError:
         return
     assert all(each == row(samples={}) for run in runs for each in run.rows)

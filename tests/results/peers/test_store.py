@@ -89,11 +89,15 @@ def test_several_are_launches_of_the_allocation_that_is_named(tmp_path: Path) ->
 
 
 def test_a_log_of_many_tables_says_the_first_of_them() -> None:
-    info = {
-        "imported": {"tables": [{"tool": "osu", "file": "x", "program": "p", "statistic": "s"}] * 20, "missing": None, "doubts": [3, "a"]}
-    }
+    tables = [{"tool": "osu", "file": "x", "program": f"p{i % 20}", "statistic": "s", "rows": 2} for i in range(40)]
+    skipped = [{"file": "x", "line": 7, "reason": "the table at line 7 is cut"}]
+    info = {"imported": {"tables": tables, "missing": None, "doubts": [3, "a"], "skipped": skipped}}
     said = sentences(info)
-    assert said == [f"imported from osu: {'p (x), ' * 12}and 8 more tables; a time is s", "doubtful: a"]
+    listed = ", ".join(f"4 rows of p{i}" for i in range(12))
+    assert said == [
+        f"imported from osu: {listed}, and 8 more programs (x); a time is s", "doubtful: a",
+        "skipped a table of x: the table at line 7 is cut",
+    ]  # fmt: skip
     assert sentences({}) == sentences({"imported": "x"}) == []
 
 

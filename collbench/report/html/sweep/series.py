@@ -117,11 +117,20 @@ def time_words(sheet: Sheet) -> str:
     imported = [row for row in sheet.rows if "imported" in row.flags]
     ours = "the median over iterations of the slowest rank"
     if len(imported) == len(sheet.rows):
-        return f"the other tool's own statistic ({_statistics(imported)}); there are no intervals"
+        bars = (
+            "bars are 95 % intervals, where the tool printed single times"
+            if any(map(_has_interval, imported))
+            else "there are no intervals"
+        )
+        return f"the other tool's own statistic ({_statistics(imported)}); {bars}"
     told = f"{ours}, but of {len(imported)} imported rows the other tool's own statistic ({_statistics(imported)})" if imported else ours
     if sheet.launches > 1:
         return f"{told}; of {sheet.launches} launches the median, and bars are 95 % intervals over launches"
     return f"{told}; bars are 95 % intervals of the median within one launch, and another launch may differ by more"
+
+
+def _has_interval(row: Row) -> bool:
+    return row.time_s is not None and row.time_s.ci_low is not None
 
 
 def _statistics(imported: Sequence[Row]) -> str:

@@ -1,0 +1,172 @@
+"""Reads what all_reduce_bench.py of "Machine Learning Engineering" prints: a Markdown table, or with --profile_stability each trial.
+
+A rate is the mean over the ranks and trials of size / time, GB being 10**9 bytes; ranks meet before each call. Sizes are cut to whole
+KiB, MiB or GiB, which is exact for the tool's own sizes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from collbench.errors import UsageError
+from collbench.operations.registry import operations
+from collbench.results.peers.log_context import Contexts, LogContext, place_of, start_facts
+from collbench.results.peers.peer import Arrays, Given, PeerRun, Reader, Reading, read_tables
+from collbench.results.peers.prefixes import without_prefixes
+from collbench.results.peers.ranks import Printed, rank_range, with_digits
+from collbench.results.peers.rows import Kind, is_size, is_time, short
+from collbench.results.peers.samples import Samples, sampled
+from collbench.results.record import Row
+
+_TITLE = re.compile(r"bandwidth of all_reduce over (\d{1,7}) ranks \((\d{1,9}) warmups / (\d{1,9}) trials\)")
+_PROFILED = re.compile(r"The ([\d.]{1,20})GiB payload bandwidth of all_reduce")
+_OLD = re.compile(r"average bandwidth of all_reduce with a ([\d.]{1,20})GB payload \((\d{1,9}) trials, (\d{1,7}) ranks\)")
+_OLD_RATE = re.compile(r"\s*(algbw|busbw): ([\d.]{1,20}) GBps")
+_LINE = re.compile(r"\s*\|\s*(\d{1,6})([KMGT]?i?B)\s*\|\s*([\d.]{1,20})\s*GBps\s*\|\s*([\d.]{1,20})\s*GBps\s*\|")
+_TRIAL = re.compile(r"\s*\|\s*([\d.]{1,20})\s*GBps\s*\|\s*([\d.]{1,20})\s*GBps\s*\|\s*$")
+_SOFTWARE = re.compile(r"- software: torch=([^,\s]{1,60}), cuda=([^,\s]{1,60}), nccl=\(?([\d., ]{1,30})\)?")
+_HARDWARE = re.compile(r"name='([^']{1,80})'")
+_UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+
+
+@dataclass
+class _Table:
+    """One start's output; rates are (busbw, algbw) as printed."""
+
+    line: int
+    ranks: int | None = None
+    numbers: dict[str, int] = field(default_factory=dict)
+    software: tuple[str, str] | None = None
+    gpu: str | None = None
+    profiled: int | None = None
+    lines: list[tuple[int, int, tuple[str, str]]] = field(default_factory=list)
+    trials: list[tuple[str, str]] = field(default_factory=list)
+
+
+def knows(lines: Sequence[str]) -> bool:
+    """Whether one of these lines is a title or a line of its tables."""
+    return any(_TITLE.search(line) or _OLD.search(line) or _LINE.match(line) for line in without_prefixes(lines))
+
+
+def read(lines: Sequence[str], given: Given) -> Reading:
+    """One run per table. Raises UsageError where there is none, and where the number of ranks is unknown."""
+    contexts = Contexts(lines)
+    tables = [table for table in _tables(without_prefixes(lines)) if table.lines or table.trials]
+    if not tables:
+        raise UsageError("it has no line with a size and its rates: the program was stopped before it printed its table")
+    return read_tables(tables, lambda table: [_run(table, given, contexts.at(table.line))], lambda table: table.line)
+
+
+def _tables(lines: Sequence[str]) -> Iterator[_Table]:
+    table = _Table(1)
+    old: tuple[int, str] | None = None
+    for at, line in enumerate(lines, 1):
+        if found := _SOFTWARE.search(line):
+            if table.lines or table.trials:
+                yield table
+                table = _Table(at)
+            table.software = (short(found[1]), ".".join(re.findall(r"\d+", found[3])))
+        elif found := _HARDWARE.search(line):
+            table.gpu = short(found[1])
+        elif found := _OLD.search(line):
+            if table.lines or table.trials:
+                yield table
+            table = _Table(at, int(found[3]), {"iterations": int(found[2])})
+            table.profiled = round(float(found[1]) * 1e9) if found[1].count(".") < 2 else None
+        elif (found := _OLD_RATE.match(line)) and table.profiled:
+            if found[1] == "algbw":
+                old = (at, found[2])
+            elif old:
+                table.lines.append((old[0], table.profiled, (found[2], old[1])))
+        elif "bandwidth of all_reduce" in line or line.lstrip().startswith("|"):
+            if _begins(table, line, at):
+                yield table
+                table = _Table(at)
+            _take(table, line, at)
+    yield table
+
+
+def _begins(table: _Table, line: str, at: int) -> bool:
+    """Whether the line begins another table."""
+    if not (table.lines or table.trials):
+        return False
+    found = _LINE.match(line)
+    return _TITLE.search(line) is not None or (found is not None and any(size == _size(found) for _, size, _ in table.lines))
+
+
+def _take(table: _Table, line: str, at: int) -> None:
+    if found := _TITLE.search(line):
+        table.line, table.ranks, table.numbers = at, int(found[1]), {"warmup": int(found[2]), "iterations": int(found[3])}
+        if profiled := _PROFILED.search(line):
+            table.profiled = round(float(profiled[1]) * (1 << 30)) if profiled[1].count(".") < 2 else None
+    elif found := _LINE.match(line):
+        table.lines.append((at, _size(found), (found[3], found[4])))
+    elif (found := _TRIAL.match(line)) and table.profiled:
+        table.trials.append((found[1], found[2]))
+
+
+def _size(found: re.Match[str]) -> int:
+    return int(found[1]) * _UNITS.get(found[2], 0)
+
+
+def _run(table: _Table, given: Given, context: LogContext) -> PeerRun:
+    printed = [
+        Printed(algbw, busbw) for bus, alg in _rates(table) if (algbw := with_digits(alg)) and (busbw := with_digits(bus)) and algbw[0]
+    ]
+    factor = rank_range(operations()["allreduce"], printed)
+    where = f"the table at line {table.line}"
+    proven = table.ranks or (factor.only if factor else None)
+    extent = place_of(context if factor is None or factor.holds(context.processes or 0) else LogContext(), given, proven, where)
+    doubts = (
+        [] if factor is None or factor.holds(extent.ranks) else [f"busbw / algbw contradicts {extent.ranks} ranks: that is {factor} ranks"]
+    )
+    statistic = "size / mean rate over the trials and ranks"
+    kind = Kind(
+        "allreduce", "torch-nccl", "torch", "float32", extent.ranks, extent.nodes, statistic, "cuda", "sum", in_place=True, mode="isolated",
+        evidence=table.numbers,
+    )  # fmt: skip
+    rows, arrays = _rows(table, kind)
+    facts: dict[str, Any] = {**table.numbers, **start_facts(context), **({"gpu": table.gpu} if table.gpu else {})}
+    if table.software:
+        facts |= {"torch": table.software[0], "library": table.software[1]}
+    missing = [*([] if arrays else ["no interval", "no samples"]), "no per-rank data", "no names of hosts", "nothing was verified"]
+    missing += [] if extent.nodes else ["no number of nodes (use --nodes N)"]
+    statistic = rows[0].evidence["statistic"] if rows else statistic
+    return PeerRun(
+        "all_reduce_bench", None, "all_reduce_bench", statistic, rows, (), facts, missing, doubts,
+        extent.contradicted, arrays,
+    )  # fmt: skip
+
+
+def _rates(table: _Table) -> list[tuple[str, str]]:
+    return [*(rates for _, _, rates in table.lines), *table.trials]
+
+
+def _rows(table: _Table, kind: Kind) -> tuple[list[Row], dict[int, Arrays]]:
+    rows, arrays = list[Row](), dict[int, Arrays]()
+    for at, size, (_, algbw) in table.lines:
+        time_s = _time(size, algbw)
+        if time_s is not None and is_size(size):
+            rows.append(kind.row(size, time_s, count=size // 4, line=at))
+    times = [time_s for _, algbw in table.trials if (time_s := _time(table.profiled or 0, algbw)) is not None]
+    if times and table.profiled and is_size(table.profiled):
+        statistic = f"the median over {len(times)} trials of size / mean rate of the ranks"
+        row = kind.row(table.profiled, float(np.median(times)), count=table.profiled // 4, line=table.line)
+        row, found = sampled(row, Samples(np.array(times), statistic), kind)
+        arrays[len(rows)] = found
+        rows.append(row)
+    return rows, arrays
+
+
+def _time(size: int, algbw: str) -> float | None:
+    known = with_digits(algbw)
+    time_s = size / known[0] / 1e9 if known and known[0] > 0 else None
+    return time_s if time_s is not None and is_time(time_s) else None
+
+
+ALL_REDUCE_BENCH = Reader("all-reduce-bench", "all_reduce_bench.py of ml-engineering", knows, read)

@@ -1,0 +1,111 @@
+"""Reads what libfabric's fi_pingpong prints, and fabtests' ping-pongs and bandwidth tests (source of libfabric 2.x).
+
+usec/xfer is the mean time of one message: half the round trip of a ping-pong. Sizes are in units of 1024, cut to one decimal.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from collbench.errors import UsageError
+from collbench.results.peers.figures import missing, number, some
+from collbench.results.peers.peer import IMPORTED, Given, PeerRun, Reader, Reading, read_tables
+from collbench.results.peers.prefixes import without_prefixes
+from collbench.results.peers.rows import Kind, is_size, is_time, short
+from collbench.results.record import Row
+
+_HEADER = re.compile(r"(name\s+)?bytes\s+(#sent\s+#ack|iters)\s+total\s+time\s+MB/sec\s+usec/xfer\s+Mxfers/sec\s*$")
+_RANK = re.compile(r"\s*\[rank \d{1,7}\] ?")
+_SIZE = re.compile(r"(\d{1,18})(?:\.(\d))?([kmgKMG]?)$")
+_PROGRAM = re.compile(r"\b(fi_\w{3,40})\b")
+_PROVIDER = re.compile(r"\bfi_\w{3,40}\s.{0,200}?-p\s+[\"']?([\w;]{2,40})")
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+
+
+@dataclass
+class _Table:
+    """The lines below one header, by title."""
+
+    number: int
+    columns: list[str]
+    pingpong: bool
+    program: str | None
+    provider: str | None
+    lines: list[tuple[int, dict[str, str]]] = field(default_factory=list)
+
+
+def knows(lines: Sequence[str]) -> bool:
+    """Whether one of these lines is the header."""
+    return any(_HEADER.search(line) for line in lines if "usec/xfer" in line)
+
+
+def read(lines: Sequence[str], given: Given) -> Reading:
+    """One run per table: both ends may print one. Raises UsageError where there is none, and where it is not clear what was measured."""
+    if given.ranks not in (None, 2):
+        raise UsageError(f"fi_pingpong runs between 2 ends, and --ranks is {given.ranks}: leave --ranks out")
+    tables = [table for table in _tables(without_prefixes(lines)) if table.lines]
+    return some(read_tables(tables, lambda table: [_run(table, given)], lambda table: table.number), "fi_pingpong")
+
+
+def _tables(lines: Sequence[str]) -> Iterator[_Table]:
+    table: _Table | None = None
+    program: str | None = None
+    provider: str | None = None
+    for at, line in enumerate(lines, 1):
+        text = _RANK.sub("", line, count=1)
+        if "usec/xfer" in text and (found := _HEADER.search(text)):
+            if table is not None:
+                yield table
+            pingpong = found[2].startswith("#sent")
+            table = _Table(at, text[found.start() :].split(), pingpong, program, provider)
+        elif table is not None and len(words := text.split()) == len(table.columns):
+            table.lines.append((at, dict(zip(table.columns, words, strict=True))))
+        elif "fi_" in text and (named := _PROGRAM.search(text)):
+            told = _PROVIDER.search(text)
+            program, provider = named[1], told[1] if told else provider
+    if table is not None:
+        yield table
+
+
+def _run(table: _Table, given: Given) -> PeerRun:
+    operation = _operation(table, given)
+    half = "half the round trip, the mean over all" if operation == "p2p_latency" else "the mean per message over all"
+    kind = Kind(
+        operation, "libfabric", "libfabric", "uint8", 2, given.nodes, f"{half} iterations", mode="batched",
+        also={"protocol": table.provider and short(table.provider), "flags": (IMPORTED, "unverified")},
+    )  # fmt: skip
+    rows = [row for at, words in table.lines if (row := _row(kind, at, words))]
+    facts = {"provider": short(table.provider)} if table.provider else {}
+    program = table.program or ("fi_pingpong" if table.pingpong else "fabtests")
+    untold = [*missing(given.nodes), "its version", "a check of what arrived"]
+    return PeerRun("libfabric", None, short(program), kind.statistic, rows, facts=facts, missing=untold)
+
+
+def _operation(table: _Table, given: Given) -> str:
+    if table.pingpong or (table.program or "").endswith("pingpong"):
+        return "p2p_latency"
+    if (table.program or "").endswith("_bw"):
+        return "p2p_bandwidth"
+    if given.operation in ("p2p_latency", "p2p_bandwidth"):
+        return str(given.operation)
+    raise UsageError(
+        f"the table at line {table.number} is of fabtests, and no line names the program: use --operation p2p_latency or p2p_bandwidth"
+    )
+
+
+def _row(kind: Kind, at: int, words: dict[str, str]) -> Row | None:
+    size, micros = _bytes(words["bytes"]), number(words["usec/xfer"])
+    if size is None or not is_size(size) or micros is None or not is_time(micros / 1e6):
+        return None
+    row = kind.row(size, micros / 1e6, count=size, line=at)
+    return replace(row, evidence={**row.evidence, "printed": {name: number(words[name]) for name in ("MB/sec", "Mxfers/sec")}})
+
+
+def _bytes(text: str) -> int | None:
+    found = _SIZE.match(text)
+    return int(found[1]) * (unit := _UNITS[found[3].lower()]) + int(found[2] or 0) * unit // 10 if found else None
+
+
+FI_PINGPONG = Reader("fi-pingpong", "fi_pingpong of libfabric and fabtests", knows, read)

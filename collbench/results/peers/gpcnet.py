@@ -1,0 +1,120 @@
+"""Reads what GPCNeT's network_test and network_load_test print: tables of means and percentiles (source of 1.3).
+
+A rate is MiB/s per rank, a latency in microseconds. "99%" is the value that 99 % of all samples of all ranks are better than.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from collbench.errors import UsageError
+from collbench.results.peers.figures import number
+from collbench.results.peers.log_context import Contexts, LogContext, place_of, start_facts
+from collbench.results.peers.peer import Given, PeerRun, Reader, Reading, read_tables
+from collbench.results.peers.prefixes import without_prefixes
+from collbench.results.peers.rows import Kind, Spread, is_size, is_time, short
+from collbench.results.record import Row
+
+_TITLE = re.compile(r"(NetworkLoad|Network) Tests v([\d.]{1,10})\s*$")
+_SIZE = re.compile(r"Test with (\d{1,7}) MPI ranks \((\d{1,7}) nodes\)")
+_SECTION = re.compile(
+    r"\|\s+(Isolated Network Tests|Isolated Congestion Tests|Network Tests running with Congestion Tests)\s*([^|]{0,60}?)\s*\|\s*$"
+)
+_NAME = re.compile(r"(.{3,40}?) \(\s*(\d{1,12}) B\)$")
+_TITLES = ("Avg", "99%", "Units")
+_MIB = 1 << 20
+_TRAFFIC = {"Isolated Network Tests": None, "Isolated Congestion Tests": "congestor alone"}
+
+
+@dataclass
+class _Section:
+    """One table: what ran meanwhile, its titles, and its lines by title."""
+
+    number: int
+    program: str
+    version: str
+    place: tuple[int | None, int | None]
+    traffic: str | None
+    columns: list[str] = field(default_factory=list)
+    lines: list[tuple[int, dict[str, str]]] = field(default_factory=list)
+
+
+def knows(lines: Sequence[str]) -> bool:
+    """Whether one of these lines is its title, or that of a table."""
+    return any(_TITLE.search(line) or _SECTION.search(line) for line in lines if "Tests" in line)
+
+
+def read(lines: Sequence[str], given: Given) -> Reading:
+    """One run per table. Raises UsageError where none has a figure."""
+    contexts = Contexts(lines)
+    sections = [section for section in _sections(without_prefixes(lines)) if section.lines]
+    if not sections:
+        raise UsageError("it has no table with figures: GPCNeT was stopped before its first test, or refused the number of nodes")
+    return read_tables(sections, lambda each: [_run(each, given, contexts.at(each.number))], lambda each: each.number)
+
+
+def _sections(lines: Sequence[str]) -> Iterator[_Section]:
+    program, version = "network_test", ""
+    place: tuple[int | None, int | None] = (None, None)
+    section: _Section | None = None
+    for at, line in enumerate(lines, 1):
+        if title := _TITLE.search(line):
+            program, version = ("network_load_test" if title[1] == "NetworkLoad" else "network_test"), title[2]
+        elif size := _SIZE.search(line):
+            place = (int(size[1]), int(size[2]))
+        elif found := _SECTION.search(line):
+            if section is not None:
+                yield section
+            traffic = _TRAFFIC.get(found[1], f"with congestors{' ' + found[2] if found[2] else ''}")
+            section = _Section(at, program, version, place, traffic and short(" ".join(traffic.split())))
+        elif "Key Results" in line:
+            if section is not None:
+                yield section
+            section = None
+        elif section is not None and line.strip().startswith("|"):
+            _take(section, line, at)
+    if section is not None:
+        yield section
+
+
+def _take(section: _Section, line: str, at: int) -> None:
+    words = [word.strip() for word in line.strip().strip("|").split("|")]
+    if words[0] == "Name":
+        section.columns = words
+    elif section.columns and len(words) == len(section.columns):
+        section.lines.append((at, dict(zip(section.columns, words, strict=True))))
+
+
+def _run(section: _Section, given: Given, context: LogContext) -> PeerRun:
+    ranks, nodes = section.place
+    extent = place_of(context, given, ranks, f"the table at line {section.number}")
+    rows = [row for at, words in section.lines if (row := _row(section, (extent.ranks, nodes or extent.nodes), at, words))]
+    missing = ["no interval", "no samples", "no per-rank data", "no names of hosts", "nothing was verified"]
+    statistic = "the mean over all samples of all ranks"
+    facts = {**start_facts(context), **({"congestion": section.traffic} if section.traffic else {})}
+    return PeerRun("gpcnet", section.version or None, section.program, statistic, rows, (), facts, missing, (), extent.contradicted)
+
+
+def _row(section: _Section, place: tuple[int, int | None], at: int, words: dict[str, str]) -> Row | None:
+    name = _NAME.match(words["Name"])
+    value, worst = number(words.get("Avg", "")), number(words.get("99%", ""))
+    if name is None or not value or any(title not in words for title in _TITLES):
+        return None
+    size, rate = int(name[2]), words["Units"].startswith("MiB/s")
+    time_s = size / (value * _MIB) if rate else value / 1e6
+    if not is_size(size) or not is_time(time_s):
+        return None
+    p99 = None if not worst else size / (worst * _MIB) if rate else worst / 1e6
+    operation = "gpcnet_" + "_".join(re.findall(r"[a-z0-9]+", name[1].lower()))
+    kind = Kind(
+        operation, "mpi", "mpi", "float64", *place, "the mean over all samples of all ranks", mode="isolated",
+        like="p2p_bandwidth" if rate else None, also={"traffic": section.traffic},
+    )  # fmt: skip
+    row = kind.row(size, time_s, count=size // 8, line=at, spread=Spread(p99=p99))
+    printed = {title: number(word) for title, word in words.items() if title not in ("Name", "Units")}
+    return replace(row, evidence={**row.evidence, "printed": printed})
+
+
+GPCNET = Reader("gpcnet", "GPCNeT (network_test, network_load_test)", knows, read)

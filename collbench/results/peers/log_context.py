@@ -1,0 +1,312 @@
+"""Reads what stands around the tables of a log: the launcher's command, its ranks and hosts, library versions and settings.
+
+A log may hold several starts. Each launcher command begins another one; without commands, all lines are of one start. What a start
+does not say is unknown, and numbers that contradict each other within it are unknown, too.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from collbench.results.environment import recorded_environment
+from collbench.results.peers.peer import Given
+from collbench.results.peers.prefixes import split_prefix
+from collbench.results.peers.rows import Extent, ranks_and_nodes, short
+
+_LAUNCHERS = {"mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "srun", "aprun", "jsrun"}
+_LAUNCHER_WORD = re.compile(r"(?:^|[\s/])(?:mpirun|mpiexec(?:\.hydra)?|orterun|prterun|srun|aprun|jsrun)\s")
+_PROGRAM = re.compile(r"(?:[a-z0-9_]{3,40}_perf\w{0,20}|osu_\w{2,40}|IMB-\w{2,12}|ucx_perftest|mpiGraph|network_(?:load_)?test)$")
+# In other lines only names of known programs count: libfabric, for one, has a provider called ofi_hook_perf.
+_NAMED_PROGRAM = re.compile(
+    r"(?:^|[\s/\"'=`])((?:all_reduce|all_gather|reduce_scatter|broadcast|reduce|alltoallv?|gather|scatter|sendrecv|hypercube)_perf\w{0,20})"
+    r"(?=[\s\"'`;|&]|$)"
+)
+_VERSION = re.compile(r"\b([NR])CCL version[ :]{1,3}(\d{1,3}\.\d{1,3}(?:\.\d{1,4})?[\w.+:-]{0,60})")
+_SET = re.compile(r"NCCL INFO (NCCL_\w{2,60}) set (?:by environment )?to (\S{1,200}?)\.?\s*$")
+_ASSIGNED = re.compile(r"(?:\+\s*)?(?:export\s+)?([A-Z][A-Z0-9_]{2,60})=(\"[^\"]{0,400}\"|'[^']{0,400}'|\S{0,400})\s*;?\s*$")
+_TASKS = re.compile(r"\bSLURM_(?:NTASKS|NPROCS)=[\"']?(\d{1,7})\b")
+_RANKS = re.compile(r"NCCL INFO .{0,200}\b[nN]ranks (\d{1,7})\b")
+_STARTUP = re.compile(r"MPI startup\(\):\s+(\d{1,7})\s+\d{1,10}\s+(\S{1,256})\s+\S")
+_SHELL = re.compile(r"(?:^|\s)(?:\[?[\w.-]+@[\w.-]+[^$#>]{0,200}[$#]|[$>+#])\s+(?=\S)")
+_LOCAL = re.compile(r"(?:^|\s)\S{0,400}_perf\w{0,20}\s+-")
+_QUOTED = re.compile(r"^\s*>\s+")  # of Markdown
+_LONGEST, _MOST_LINES, _MOST_WORDS = 20_000, 60, 2_000  # of a command with its continued lines
+_MOST_PROCESSES = 10**7
+
+
+@dataclass(frozen=True)
+class LogContext:
+    """What is known of one start.
+
+    program      the benchmark's name on the command line, None: none, or several
+    processes    how many the launcher started
+    arguments    what follows the program on its command line
+    ranks        of the communicator, as NCCL's own log says it
+    hosts        names by rank, as Intel MPI lists them
+    library      ("nccl" or "rccl", version), as the library prints it
+    environment  the variables that steer libraries, as far as the log contains them
+    """
+
+    program: str | None = None
+    processes: int | None = None
+    arguments: tuple[str, ...] = ()
+    ranks: int | None = None
+    hosts: tuple[str, ...] = ()
+    library: tuple[str, str] | None = None
+    environment: dict[str, str] = field(default_factory=dict)
+
+    def option(self, short_name: str, long_name: str) -> int | None:
+        """The whole number that the program's command line gives for "-g 8", "-g8", "--ngpus 8" or "--ngpus=8"."""
+        found: str | None = None
+        for word, after in zip(self.arguments, (*self.arguments[1:], ""), strict=False):
+            if word in (short_name, long_name):
+                found = after
+            elif word.startswith(f"{long_name}="):
+                found = word.partition("=")[2]
+            elif word.startswith(short_name) and word[len(short_name) :].isdecimal():
+                found = word[len(short_name) :]
+        return int(found) if found and found.isdecimal() and len(found) < 16 else None
+
+
+class Contexts:
+    """The contexts of a log, found by line."""
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        """Reads all lines once."""
+        self._starts = list(_starts(lines))
+        self._lines = [line for line, _ in self._starts]
+
+    def at(self, line: int) -> LogContext:
+        """The start that the line (the first is 1) belongs to, with what its lines up to the end of the start say."""
+        return self._starts[max(bisect_right(self._lines, line) - 1, 0)][1]
+
+
+class _Command(NamedTuple):
+    program: str | None
+    processes: int | None
+    arguments: tuple[str, ...]
+    environment: dict[str, str]
+
+
+@dataclass
+class _Start:
+    """One start as its lines are read; numbers that were seen, each once."""
+
+    line: int
+    command: _Command | None = None
+    tasks: set[int] = field(default_factory=set)
+    ranks: set[int] = field(default_factory=set)
+    hosts: dict[int, str] = field(default_factory=dict)
+    libraries: dict[tuple[str, str], None] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
+    exported: dict[str, str] = field(default_factory=dict)  # by the shell: also for the starts that follow
+
+    def follows(self, mentioned: set[str]) -> bool:
+        """Whether a line that names these programs may belong to this start."""
+        return not mentioned or (self.command is not None and mentioned == {self.command.program})
+
+    def context(self) -> LogContext:
+        whole = sorted(self.hosts) == list(range(len(self.hosts)))
+        hosts = tuple(self.hosts[rank] for rank in sorted(self.hosts)) if whole else ()
+        command = self.command
+        counts = set(self.tasks) if command is None or command.processes is None else {command.processes}
+        counts |= {len(hosts)} if hosts else set()
+        processes = counts.pop() if len(counts) == 1 else None
+        environment = {**self.environment, **(command.environment if command else {})}
+        return LogContext(
+            command.program if command else None, processes, command.arguments if command else (),
+            next(iter(self.ranks)) if len(self.ranks) == 1 else None, hosts,
+            next(iter(self.libraries)) if len(self.libraries) == 1 else None, recorded_environment(environment),
+        )  # fmt: skip
+
+
+def _starts(lines: Sequence[str]) -> Iterator[tuple[int, LogContext]]:
+    start, resume = _Start(0), 0
+    for number, line in enumerate(lines, 1):
+        if number < resume or len(line) > _LONGEST:
+            continue
+        command, size = _command(lines, number)
+        if command is None and not start.follows(mentioned := _mentioned(line)):
+            command = _Command(mentioned.pop() if len(mentioned) == 1 else None, None, (), {})
+        if command is not None:
+            resume = number + size
+            if start.command is not None:  # what was set before the first command belongs to it
+                yield start.line, start.context()
+                start = _Start(number, environment=dict(start.exported), exported=dict(start.exported))
+            start.command = command
+        else:
+            _learn(start, line)
+    yield start.line, start.context()
+
+
+def _mentioned(line: str) -> set[str]:
+    """The benchmarks that a line names: "Running all_gather_perf on 2 nodes"."""
+    return set(_NAMED_PROGRAM.findall(line)) if "_perf" in line and "Collective test" not in line and "NCCL " not in line else set()
+
+
+def _learn(start: _Start, line: str) -> None:
+    """Takes what one line says. Cheap tests come first: a log has 100,000 lines that say nothing."""
+    if "CCL" in line:
+        if (version := _VERSION.search(line)) is not None:
+            start.libraries[("rccl" if version[1] == "R" else "nccl", version[2])] = None
+        if "NCCL INFO" in line:
+            if (found := _SET.search(line)) is not None:
+                start.environment[found[1]] = short(found[2])
+            elif (ranks := _RANKS.search(line)) is not None:
+                start.ranks.add(int(ranks[1]))
+            return
+    if "MPI startup():" in line and (found := _STARTUP.search(line)) is not None:
+        start.hosts[int(found[1])] = short(found[2])
+    elif "=" in line:
+        text = split_prefix(line).text.strip()
+        if (found := _ASSIGNED.match(text)) is not None:
+            start.environment[found[1]] = start.exported[found[1]] = short(found[2].strip("\"'"))
+        if "SLURM_N" in line:
+            start.tasks |= {int(count) for count in _TASKS.findall(line)}
+
+
+def _command(lines: Sequence[str], number: int) -> tuple[_Command | None, int]:
+    """(the command that begins in this line, the number of its lines); None where the line is not a command."""
+    line = lines[number - 1]
+    launched = _LAUNCHER_WORD.search(line) is not None
+    if not launched and not ("_perf" in line and _LOCAL.search(line)):
+        return None, 1
+    text, size = _continued(lines, number)
+    found = _LAUNCHER_WORD.search(text) if launched else None
+    if found is None:
+        return (_local(text), size) if not launched else (None, 1)
+    words = _words(text[found.start() :].strip())
+    if len(words) < 2 or words[0].rsplit("/", 1)[-1] not in _LAUNCHERS:
+        return None, 1
+    environment = dict(_assignments(_words(text[: found.start()])))
+    is_command = any(word.startswith("-") for word in words) or _named(words)
+    return (_parsed(words, environment), size) if is_command else (None, 1)
+
+
+def _local(text: str) -> _Command | None:
+    """A program that is started without a launcher: one process."""
+    words = _words(_SHELL.sub("", text, count=1).strip())
+    at = next((i for i, word in enumerate(words) if "=" not in word), None)
+    if at is None or not _PROGRAM.fullmatch(name := words[at].rsplit("/", 1)[-1]):
+        return None
+    return _Command(name, 1, tuple(words[at + 1 :]), dict(_assignments(words[:at])))
+
+
+def _continued(lines: Sequence[str], number: int) -> tuple[str, int]:
+    """(the line with those that continue it, their number)."""
+    parts = list[str]()
+    for line in lines[number - 1 : number - 1 + _MOST_LINES]:
+        text = _QUOTED.sub("", split_prefix(line).text.rstrip())
+        parts.append(text.removesuffix("\\"))
+        if not text.endswith("\\"):
+            break
+    return " ".join(parts)[:_LONGEST], len(parts)
+
+
+def _words(text: str) -> list[str]:
+    try:
+        return shlex.split(text)[:_MOST_WORDS]
+    except ValueError:
+        return text.split()[:_MOST_WORDS]
+
+
+def _assignments(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    for word in words:
+        name, sign, value = word.partition("=")
+        if sign and re.fullmatch(r"[A-Z][A-Z0-9_]{2,60}", name):
+            yield name, short(value)
+
+
+def _named(words: Sequence[str]) -> str | None:
+    """The benchmark among these words."""
+    return next((name for word in words if _PROGRAM.fullmatch(name := word.rsplit("/", 1)[-1])), None)
+
+
+def _parsed(words: Sequence[str], environment: dict[str, str]) -> _Command:
+    """The command: "mpirun -np 1 a : -np 3 a" starts four processes."""
+    program: str | None = None
+    arguments: tuple[str, ...] = ()
+    several, counts = False, list[int | None]()
+    for part in _parts(words):
+        at = next((i for i, word in enumerate(part) if _PROGRAM.fullmatch(word.rsplit("/", 1)[-1])), None)
+        options = part[:at] if at is not None else part
+        environment |= _steering(options)
+        counts.append(_processes(options, words[0]))
+        if at is not None:
+            name = part[at].rsplit("/", 1)[-1]
+            several = several or program not in (None, name)
+            program, arguments = name, tuple(part[at + 1 :])
+    known = [count for count in counts if count is not None]
+    whole = sum(known) if known and len(known) == len(counts) and program else None
+    return _Command(None if several else program, whole if whole and whole <= _MOST_PROCESSES else None, arguments, environment)
+
+
+def _parts(words: Sequence[str]) -> Iterator[list[str]]:
+    part = list[str]()
+    for word in words[1:]:
+        if word == ":":
+            yield part
+            part = []
+        elif word in ("|", "|&", ";", "&&", ">", "2>&1", "&>"):
+            break
+        else:
+            part.append(word)
+    yield part
+
+
+def _processes(options: Sequence[str], launcher: str) -> int | None:
+    counts = dict(_numbers(options))
+    slurm = launcher.rsplit("/", 1)[-1] == "srun"
+    for name in ("-np", "--np", "-n", "--ntasks", *(() if slurm else ("-c",))):
+        if name in counts:
+            return counts[name]
+    nodes, each = next((counts[name] for name in ("-N", "--nodes") if name in counts), None), counts.get("--ntasks-per-node")
+    return nodes * each if slurm and nodes and each else None
+
+
+def _numbers(options: Sequence[str]) -> Iterator[tuple[str, int]]:
+    """("-np", 8) of "-np 8", "-np=8", "-n8" and "--ntasks=8"; the last one of a name counts."""
+    for word, after in zip(options, [*options[1:], ""], strict=False):
+        name, _, value = word.partition("=")
+        if not value and (joined := re.fullmatch(r"(-[nNc])(\d{1,7})", word)):
+            name, value = joined[1], joined[2]
+        text = value or after
+        if name.startswith("-") and text.isdecimal() and len(text) < 8:
+            yield name, int(text)
+
+
+def _steering(options: Sequence[str]) -> dict[str, str]:
+    """mpirun -x A=1, mpiexec -genv A 1, -env A 1, srun --export=ALL,A=1, and "env A=1" before the program."""
+    found: dict[str, str] = dict(_assignments(options))
+    for i, word in enumerate(options):
+        if word in ("-genv", "-env") and i + 2 < len(options) and "=" not in options[i + 1]:
+            found[options[i + 1]] = short(options[i + 2])
+        elif word.startswith("--export=") or (word == "--export" and i + 1 < len(options)):
+            listed = word.partition("=")[2] or options[i + 1]
+            found |= dict(_assignments(listed.split(",")))
+    return found
+
+
+def with_hosts(context: LogContext, ranks: int) -> tuple[str, ...]:
+    """The hosts by rank, if the log lists as many as there are ranks."""
+    return context.hosts if len(context.hosts) == ranks else ()
+
+
+def place_of(context: LogContext, given: Given, printed: int | None, where: str) -> Extent:
+    """Ranks and nodes of a tool that runs one rank per process: the printed ranks, else the user's, else the launcher's processes.
+
+    Raises UsageError where none is known.
+    """
+    launched = context.processes if printed is None and given.ranks is None else printed
+    known = launched if launched is not None else given.ranks
+    return ranks_and_nodes(given, launched, len(set(with_hosts(context, known or 0))) or None, where)
+
+
+def start_facts(context: LogContext) -> dict[str, Any]:
+    """What a run stores of its start."""
+    return {"environment": context.environment} if context.environment else {}

@@ -1,0 +1,112 @@
+"""Reads what mpiGraph prints: two matrices of MB/s (2**20 bytes), of sending and of receiving, for each pair of ranks (source of 1.5).
+
+In step d each rank sends to the rank d places after it and receives from the rank d places before it, all at the same time. So a step is
+a send-receive with a shift of d: its row has the time of its slowest rank, of sending and receiving the longer one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from collbench.errors import UsageError
+from collbench.results.peers.figures import missing, number
+from collbench.results.peers.peer import Given, PeerRun, Reader, Reading, read_tables
+from collbench.results.peers.prefixes import without_prefixes
+from collbench.results.peers.rows import Kind, is_size, is_time, ranks_and_nodes, short
+from collbench.results.record import Row
+
+_START = re.compile(r"START mpiGraph(?: v(\S{1,20}))?\s*$")
+_FACT = re.compile(r"(MsgSize|Times|Window|Procs)\s+(\d{1,15})\s*$")
+_ENDS = re.compile(r"(.{1,256}?):(\d{1,7}) (to|from)\s")
+_MIB = 1 << 20
+_MOST_RANKS = 4096
+
+
+@dataclass
+class _Run:
+    """One start: what its head says; by direction ("to", "from") each rank's rates in MiB/s; the hosts."""
+
+    number: int
+    version: str | None
+    facts: dict[str, int] = field(default_factory=dict)
+    rates: dict[str, dict[int, list[float | None]]] = field(default_factory=lambda: {"to": {}, "from": {}})
+    hosts: dict[int, str] = field(default_factory=dict)
+
+
+def knows(lines: Sequence[str]) -> bool:
+    """Whether one of these lines begins it."""
+    return any(_START.search(line) for line in lines)
+
+
+def read(lines: Sequence[str], given: Given) -> Reading:
+    """One run per start. Raises UsageError where a matrix is not complete."""
+    runs = list(_starts(without_prefixes(lines)))
+    if not runs:
+        raise UsageError("it has no line 'START mpiGraph': use the whole output")
+    return read_tables(runs, lambda run: [_read(run, given)], lambda run: run.number)
+
+
+def _starts(lines: Sequence[str]) -> Iterator[_Run]:
+    run: _Run | None = None
+    for at, line in enumerate(lines, 1):
+        if found := _START.search(line):
+            if run is not None:
+                yield run
+            run = _Run(at, found[1] and short(found[1]))
+        elif run is not None and (fact := _FACT.match(line)):
+            run.facts[fact[1]] = int(fact[2])
+        elif run is not None and len(line) < 16 * _MOST_RANKS and (ends := _ENDS.match(line)):
+            rank = int(ends[2])
+            run.hosts[rank] = short(ends[1])
+            run.rates[ends[3]][rank] = [number(word) for word in line[ends.end() :].split()]
+    if run is not None:
+        yield run
+
+
+def _read(run: _Run, given: Given) -> PeerRun:
+    ranks, size = len(run.hosts), run.facts.get("MsgSize", 0)
+    tables = {way: table for way, table in run.rates.items() if _is_whole(table, ranks)}
+    if not 2 <= ranks <= _MOST_RANKS or not tables:
+        raise UsageError(f"line {run.number}: neither matrix of mpiGraph is complete: the program was stopped, or the output was cut")
+    if not is_size(size):
+        raise UsageError(f"line {run.number}: mpiGraph's message size (MsgSize) is missing: use the output from its first line on")
+    hosts = [run.hosts[rank] for rank in range(ranks)]
+    extent = ranks_and_nodes(given, ranks, len(set(hosts)), f"line {run.number}")
+    iterations = run.facts.get("Times")
+    statistic = f"the mean over {iterations or 'the'} iterations of the slowest rank, sending or receiving, per message"
+    kind = Kind(
+        "sendrecv", "mpi", "mpi", "uint8", ranks, extent.nodes, statistic, mode="isolated", window=run.facts.get("Window"),
+        evidence={"iterations": iterations} if iterations else {},
+    )  # fmt: skip
+    rows = [row for shift in range(1, ranks) if (row := _row(kind, (run.number, size, shift), tables, hosts))]
+    left = [*missing(extent.nodes, hosts)[:3], "nothing was verified", *([] if len(tables) == 2 else ["one of the two matrices"])]
+    return PeerRun("mpigraph", run.version, "mpiGraph", statistic, rows, hosts, dict(run.facts), left, (), extent.contradicted)
+
+
+def _is_whole(table: dict[int, list[float | None]], ranks: int) -> bool:
+    return sorted(table) == list(range(ranks)) and all(len(rates) == ranks for rates in table.values())
+
+
+def _row(kind: Kind, about: tuple[int, int, int], tables: dict[str, dict[int, list[float | None]]], hosts: Sequence[str]) -> Row | None:
+    """The row of one step; about: (line, message size, shift)."""
+    line, size, shift = about
+    ranks = len(hosts)
+    pairs = [(rank, (rank + shift) % ranks) for rank in range(ranks)]
+    rates = [(tables["to"][a][b], a, b) for a, b in pairs if "to" in tables]
+    rates += [(tables["from"][b][a], a, b) for a, b in pairs if "from" in tables]
+    known = [(rate, a, b) for rate, a, b in rates if rate]
+    if len(known) < len(rates) or not known:
+        return None
+    least, a, b = min(known)
+    time_s = size / (least * _MIB)
+    if not is_time(time_s):
+        return None
+    row = replace(kind, also={"group": f"shift {shift}"}).row(size, time_s, count=size, line=line)
+    mean = sum(rate for rate, _, _ in known) / len(known) * _MIB
+    slowest = {"from": a, "to": b, "hosts": [hosts[a], hosts[b]]}
+    return replace(row, evidence={**row.evidence, "slowest_pair": slowest, "mean_bytes_per_s": mean})
+
+
+MPIGRAPH = Reader("mpigraph", "mpiGraph", knows, read)

@@ -1,0 +1,166 @@
+"""Reads what NCCL's Inspector plug-in writes: an object per collective and rank, as JSON lines (format v4 of NCCL 2.28 and later).
+
+A time is that of one rank's kernels within an application, from its own start on: a rank that comes first waits, so that the longest
+time is not a slow rank's. All calls of one communicator, operation and size make one row: the slowest rank of each call that the files
+show, or the one rank whose file it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeGuard
+
+import numpy as np
+
+from collbench.errors import UsageError
+from collbench.results.jsonl import parse_object
+from collbench.results.peers.peer import Arrays, Given, PeerRun, Reader, Reading, read_tables
+from collbench.results.peers.prefixes import without_prefixes
+from collbench.results.peers.rows import MOST_RANKS, Kind, is_size, is_time, short
+from collbench.results.peers.samples import Samples, sampled
+from collbench.results.record import Row
+
+_OPERATIONS = {
+    "AllReduce": "allreduce", "AllGather": "allgather", "ReduceScatter": "reducescatter", "Broadcast": "broadcast", "Reduce": "reduce",
+    "AlltoAll": "alltoall", "Gather": "gather", "Scatter": "scatter", "Send": "send", "Recv": "recv", "SendRecv": "sendrecv",
+}  # fmt: skip
+_PARTS = ("allgather", "reducescatter", "alltoall", "gather", "scatter")  # whose printed size is one rank's part
+_ROOTED = ("broadcast", "reduce", "gather", "scatter")
+_LONGEST_OBJECT = 20_000  # lines
+_AGREES = 0.01
+
+
+class _Key(NamedTuple):
+    """What the calls of one row have in common."""
+
+    communicator: str
+    operation: str
+    size: int
+    ranks: int
+    nodes: int | None
+    pair: bool
+    source: str
+
+
+@dataclass
+class _Calls:
+    """Times in seconds by number of the call and rank; the first line; calls whose bandwidth does not fit size and time."""
+
+    line: int
+    times: dict[int, dict[int, float]] = field(default_factory=dict)
+    hosts: dict[int, str] = field(default_factory=dict)
+    unlike: int = 0
+
+
+def knows(lines: Sequence[str]) -> bool:
+    """Whether it has keys that only the Inspector writes."""
+    return any('"coll_perf"' in line or '"p2p_perf"' in line for line in lines) and any(
+        '"coll_msg_size_bytes"' in line or '"p2p_msg_size_bytes"' in line for line in lines
+    )
+
+
+def read(lines: Sequence[str], given: Given) -> Reading:
+    """One run per communicator. Raises UsageError where no object has a size and a time."""
+    calls: dict[_Key, _Calls] = {}
+    bad = 0
+    for number, text in _objects(without_prefixes(lines)):
+        try:
+            bad += not _take(calls, number, parse_object(text.encode()))
+        except ValueError:
+            bad += 1
+    communicators: dict[str, list[tuple[_Key, _Calls]]] = {}
+    for key, each in calls.items():
+        communicators.setdefault(key.communicator, []).append((key, each))
+    if not communicators:
+        raise UsageError("it has no object with an operation, a size and a time: the program ended before the Inspector wrote them")
+    return read_tables(communicators.values(), lambda each: [_run(each, given, bad)], lambda each: each[0][1].line)
+
+
+def _objects(lines: Sequence[str]) -> Iterator[tuple[int, str]]:
+    """(first line, text) of each object, on one line or on several."""
+    parts, depth, begun = list[str](), 0, 0
+    for number, line in enumerate(lines, 1):
+        text = line.strip()
+        if not parts and not text.startswith("{"):
+            continue
+        begun = begun if parts else number
+        parts.append(text)
+        depth += text.count("{") - text.count("}")
+        if depth <= 0 or len(parts) > _LONGEST_OBJECT:
+            yield begun, "".join(parts)
+            parts, depth = [], 0
+
+
+def _take(calls: dict[_Key, _Calls], number: int, document: Mapping[str, Any]) -> bool:
+    """Adds a call; False where the object is not one."""
+    header, metadata = _object(document.get("header")), _object(document.get("metadata"))
+    kind = "coll" if "coll_perf" in document else "p2p"
+    told = _object(document.get(f"{kind}_perf"))
+    ranks, rank, size = header.get("n_ranks"), header.get("rank"), told.get(f"{kind}_msg_size_bytes")
+    micros, name, sequence = told.get(f"{kind}_exec_time_us"), str(told.get(kind)), told.get(f"{kind}_sn")
+    if not (_whole(ranks) and _whole(rank) and _whole(size) and _whole(sequence) and isinstance(micros, int | float)):
+        return False
+    operation = _OPERATIONS.get(name, short(name).lower())
+    held = size * (ranks if operation in _PARTS else 1)
+    time_s = micros / 1e6
+    if not (is_size(held) and is_time(time_s) and 1 <= ranks <= MOST_RANKS and rank < ranks):
+        return False
+    nodes = header.get("nnodes")
+    named = " ".join(short(str(header[name])) for name in ("id", "comm_name") if header.get(name) and header[name] != "unknown")
+    known = nodes if _whole(nodes) and 1 <= nodes <= ranks else None
+    key = _Key(named, operation, held, ranks, known, kind == "p2p", short(str(told.get(f"{kind}_timing_source") or "")))
+    each = calls.setdefault(key, _Calls(number))
+    each.times.setdefault(sequence, {})[rank] = time_s
+    each.hosts[rank] = short(str(metadata.get("hostname") or ""))
+    rate = told.get(f"{kind}_algobw_gbs")
+    each.unlike += isinstance(rate, int | float) and rate > 0 and abs(held / time_s / 1e9 / rate - 1) > _AGREES
+    return True
+
+
+def _run(calls: list[tuple[_Key, _Calls]], given: Given, bad: int) -> PeerRun:
+    rows, arrays = list[Row](), dict[int, Arrays]()
+    for key, each in calls:
+        row, found = _row(key, each, given)
+        if found:
+            arrays[len(rows)] = found
+        rows.append(row)
+    first, seen = calls[0][0], {rank: host for _, each in calls for rank, host in each.hosts.items()}
+    hosts = [seen[rank] for rank in sorted(seen)] if sorted(seen) == list(range(first.ranks)) and all(seen.values()) else []
+    unlike = sum(each.unlike for _, each in calls)
+    doubts = [f"{bad} objects could not be read and were left out"] if bad else []
+    doubts += [f"the printed bandwidth of {unlike} calls is not size / time; the time is taken"] if unlike else []
+    missing = ["no element type (uint8 is assumed)", "nothing was verified", "no per-rank data: who waits and who is slow looks alike"]
+    missing += [] if hosts else [f"the other ranks' times (it has {len(seen)} of {first.ranks} ranks)"] if len(seen) < first.ranks else []
+    program = f"communicator {first.communicator}"
+    statistic = rows[0].evidence["statistic"]
+    return PeerRun("nccl-inspector", None, program, statistic, rows, hosts, {}, missing, doubts, arrays=arrays)
+
+
+def _row(key: _Key, calls: _Calls, given: Given) -> tuple[Row, Arrays]:
+    seen = sorted({rank for ranks in calls.times.values() for rank in ranks})
+    whole = len(seen) == key.ranks
+    # Where all ranks' files are there, calls that some of them lack (the ring buffer was full) do not count.
+    times = [ranks for _, ranks in sorted(calls.times.items()) if not whole or len(ranks) == key.ranks] or list(calls.times.values())
+    of = "the slowest rank" if whole else f"rank {seen[0]}" if len(seen) == 1 else f"the slowest of {len(seen)} ranks"
+    statistic = f"the {'median over ' if len(times) > 1 else 'time of '}{len(times)} call{'s' if len(times) > 1 else ''} of {of}" + (
+        f", timed by {key.source}" if key.source else ""
+    )
+    kind = Kind(
+        key.operation, "nccl", "nccl", given.dtype or "uint8", 2 if key.pair else key.ranks, key.nodes or given.nodes, statistic, "cuda",
+        root=0 if key.operation in _ROOTED else None, mode="pipelined", like="p2p_bandwidth" if key.pair else None,
+    )  # fmt: skip
+    series = np.array([max(ranks.values()) for ranks in times])
+    row = kind.row(key.size, float(np.median(series)), count=key.size, line=calls.line)
+    return sampled(row, Samples(series, statistic), kind) if len(series) > 1 else (row, {})
+
+
+def _whole(value: Any) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _object(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+NCCL_INSPECTOR = Reader("nccl-inspector", "NCCL Inspector, JSON lines", knows, read)

@@ -1,0 +1,199 @@
+"""Reads what nvbandwidth prints, as text and with -j: one matrix of GB/s (10**9 bytes) or ns per test case (source of 0.8).
+
+Rows are the pairs of a matrix. The size of a copy is not printed: 512 MiB, the default, is assumed, and a time follows from it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from collbench.errors import UsageError
+from collbench.results.jsonl import parse_object
+from collbench.results.peers.figures import number
+from collbench.results.peers.peer import Given, PeerRun, Reader, Reading, read_tables
+from collbench.results.peers.prefixes import without_prefixes
+from collbench.results.peers.rows import Kind, is_time, short
+from collbench.results.record import Row
+
+_VERSION = re.compile(r"nvbandwidth Version: v?(\S{1,40})")
+_RUNNING = re.compile(r"Running (\w{3,80})\.\s*$")
+_DESCRIPTION = re.compile(r"(?:memcpy|memory latency|multicast|Device to Device|Bisect)\b.{0,200}")
+_SUM = re.compile(r"(?:SUM|&&&& PERF) (\w{3,80}) ")
+_DEVICE = re.compile(r"(?:Device|device) (\d{1,4}): (.{1,100}?) \(([0-9a-fA-F:.]{8,20})\)")
+_PROCESS = re.compile(r"Process\s+(\d{1,7}) \((\S{1,256})\): device")
+_PART = re.compile(r"(Read1|Read2|Write1|Write2|Total) bandwidth")
+_SIZE = 512 << 20
+_MOST = 4096  # rows or columns
+
+
+@dataclass
+class _Matrix:
+    """One test case: its rows of figures by the labels of their lines, None where there is no figure."""
+
+    name: str
+    number: int
+    description: str = ""
+    columns: list[str] = field(default_factory=list)
+    rows: list[tuple[int, str, list[float | None]]] = field(default_factory=list)
+
+
+@dataclass
+class _Head:
+    version: str | None = None
+    devices: list[dict[str, Any]] = field(default_factory=list)
+    hosts: dict[int, str] = field(default_factory=dict)
+
+
+def knows(lines: Sequence[str]) -> bool:
+    """Whether it has nvbandwidth's title, or a test case with its matrix."""
+    return any(_VERSION.search(line) for line in lines) or (
+        any(_RUNNING.search(line) for line in lines) and any("memcpy " in line and "GPU(" in line for line in lines)
+    )
+
+
+def knows_json(lines: Sequence[str]) -> bool:
+    """Whether it is nvbandwidth's object."""
+    return any(re.match(r'\s*\{?\s*"nvbandwidth"\s*:', line) for line in lines)
+
+
+def read(lines: Sequence[str], given: Given) -> Reading:
+    """One run per test case. Raises UsageError where none has a figure."""
+    head = _Head()
+    return _reading(list(_in_text(without_prefixes(lines), head)), head, given)
+
+
+def read_json(lines: Sequence[str], given: Given) -> Reading:
+    """The same of JSON, which lines before or after it do not hide. Raises UsageError for JSON that was cut."""
+    text = "\n".join(lines)
+    try:
+        document = parse_object(text[text.find("{") : text.rfind("}") + 1].encode())
+    except ValueError as error:
+        raise UsageError(f"it is {error}: use the whole output of nvbandwidth -j") from error
+    told = document.get("nvbandwidth")
+    told = told if isinstance(told, dict) else {}
+    head = _Head(short(str(told["version"])) if told.get("version") else None)
+    for each in _list(told.get("GPU Device list")):
+        if found := re.match(r"(\d{1,4}): (.{1,100}?) \(([0-9a-fA-F:.]{8,20})\)", str(each)):
+            head.devices.append(_device(found.groups()))
+    return _reading(list(_in_json(told)), head, given)
+
+
+def _reading(matrices: list[_Matrix], head: _Head, given: Given) -> Reading:
+    found = [matrix for matrix in matrices if any(value for _, _, values in matrix.rows for value in values)]
+    if not found:
+        raise UsageError("it has no test case with a figure: all were waived, or the program was stopped")
+    return read_tables(found, lambda matrix: [_run(matrix, head, given)], lambda matrix: matrix.number)
+
+
+def _in_text(lines: Sequence[str], head: _Head) -> Iterator[_Matrix]:
+    matrix: _Matrix | None = None
+    name = ""
+    for at, line in enumerate(lines, 1):
+        if found := _RUNNING.search(line):
+            name = found[1]
+        elif found := _SUM.match(line.strip()):
+            if matrix is not None:
+                matrix.name = found[1]
+        elif found := _DESCRIPTION.match(line.strip()):
+            if matrix is not None:
+                yield matrix
+            part = _PART.search(found[0])
+            matrix = _Matrix(f"{name}_{part[1].lower()}" if part else name or "nvbandwidth", at, found[0])
+        elif matrix is not None:
+            _take(matrix, line, at)
+        else:
+            _learn(head, line)
+    if matrix is not None:
+        yield matrix
+
+
+def _learn(head: _Head, line: str) -> None:
+    if found := _VERSION.search(line):
+        head.version = found[1]
+    elif found := _PROCESS.search(line):
+        head.hosts[int(found[1])] = short(found[2])
+    elif found := _DEVICE.search(line):
+        head.devices.append(_device(found.groups()))
+
+
+def _device(told: Sequence[str]) -> dict[str, Any]:
+    return {"rank": int(told[0]), "device": int(told[0]), "gpu": short(told[2]), "name": short(told[1])}
+
+
+def _take(matrix: _Matrix, line: str, at: int) -> None:
+    words = line.split()
+    if not words or len(words) > _MOST:
+        return
+    if not matrix.columns:
+        if all(word.isdecimal() for word in words) or not any(number(word) is not None for word in words):
+            matrix.columns = words
+    elif len(words) == len(matrix.columns) + 1 and all(word == "N/A" or number(word) is not None for word in words[1:]):
+        matrix.rows.append((at, words[0], [number(word) for word in words[1:]]))
+
+
+def _in_json(told: Mapping[str, Any]) -> Iterator[_Matrix]:
+    for at, case in enumerate(_list(told.get("testcases")), 1):
+        if not isinstance(case, dict) or not isinstance(case.get("name"), str):
+            continue
+        name, description = short(case["name"]), short(str(case.get("bandwidth_description", "")))
+        table = [[number(str(value)) for value in row] for row in _list(case.get("bandwidth_matrix")) if isinstance(row, list)][:_MOST]
+        columns = max((len(row) for row in table), default=0)
+        # A bidirectional test writes its matrices one below the other.
+        parts = len(table) // columns if columns and _PART.search(description) and len(table) % columns == 0 else 1
+        height = len(table) // max(parts, 1)
+        for part in range(parts):
+            label = f"{name}_{_part_name(name, part, parts)}" if parts > 1 else name
+            rows = [(at, str(i), row) for i, row in enumerate(table[part * height : (part + 1) * height])]
+            yield _Matrix(label, at, description, [str(i) for i in range(columns)], rows)
+
+
+def _part_name(name: str, part: int, parts: int) -> str:
+    """read1, read2, total: as the text names them."""
+    return "total" if part == 2 and parts == 3 else f"{'write' if 'write' in name else 'read'}{part + 1}"
+
+
+def _run(matrix: _Matrix, head: _Head, given: Given) -> PeerRun:
+    latency = "(ns)" in matrix.description
+    between = matrix.description.count("GPU(") > 1 or "Device to Device" in matrix.description
+    ranks = sorted(head.hosts)
+    hosts = [head.hosts[rank] for rank in ranks] if ranks == list(range(len(ranks))) else []
+    statistic = "the tool's median over its samples" + (", the copy's size assumed" if not latency else "")
+    nodes = given.nodes or len(set(hosts)) or None
+    rows = list(_rows(matrix, latency, between, (statistic, nodes)))
+    missing = [
+        "no interval",
+        "no samples",
+        "nothing was verified",
+        *([] if latency else ["no size of a copy (the default, 512 MiB, is assumed)"]),
+    ]
+    facts = {"devices": head.devices} if head.devices and not hosts else {}
+    return PeerRun("nvbandwidth", head.version, matrix.name, statistic, rows, hosts, facts, missing)
+
+
+def _rows(matrix: _Matrix, latency: bool, between: bool, about: tuple[str, int | None]) -> Iterator[Row]:
+    api = "sm" if " SM " in f" {matrix.description} " or matrix.name.endswith("sm") else "ce"
+    alike = len(matrix.rows) == 1 or not between
+    for at, label, values in matrix.rows:
+        for column, value in zip(matrix.columns, values, strict=False):
+            if not value:
+                continue  # N/A, and 0.00 of a GPU with itself
+            time_s = value / 1e9 if latency else _SIZE / (value * 1e9)
+            if not is_time(time_s):
+                continue
+            group = f"gpu {column}" if alike and len(matrix.rows) == 1 else f"{label}-{column}"
+            kind = Kind(
+                matrix.name, "cuda", api, "uint8", 2, about[1] or 1, about[0], "cuda", mode="batched",
+                like=None if latency else "p2p_bandwidth", also={"group": group},
+            )  # fmt: skip
+            yield kind.row(0 if latency else _SIZE, time_s, count=0 if latency else _SIZE, line=at)
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+NVBANDWIDTH = Reader("nvbandwidth", "nvbandwidth, text", knows, read)
+NVBANDWIDTH_JSON = Reader("nvbandwidth-json", "nvbandwidth, JSON (-j)", knows_json, read_json)

@@ -1,0 +1,170 @@
+"""Reads what ucx_perftest prints: the line "Final:" of each test below its table (src/tools/perf of UCX 1.8 to 1.20).
+
+MB are 2**20 bytes. Of a ping-pong a latency is half the round trip; of a stream the tool's "overhead" is the time between messages.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from math import ceil, floor
+
+from collbench.errors import UsageError
+from collbench.results.peers.figures import missing, number, some
+from collbench.results.peers.log_context import Contexts, LogContext, start_facts
+from collbench.results.peers.peer import IMPORTED, Given, PeerRun, Reader, Reading, read_tables
+from collbench.results.peers.prefixes import without_prefixes
+from collbench.results.peers.ranks import with_digits
+from collbench.results.peers.rows import Kind, is_size, is_time, short
+from collbench.results.record import Row
+
+_FACT = re.compile(r"\|\s*(API|Test|Data layout|Send memory|Recv memory|Message size|Window size|AM header size):\s*(.{1,80}?)\s*\|\s*$")
+_KIND = re.compile(r"\|\s+(overhead|latency) \(usec\)\s*\|\s*bandwidth \(MB/s\)")
+_COLUMNS = re.compile(r"\|\s*(?:Stage|Test)\s*\|\s*# iterations \|\s*(typical|[\d.]{1,6}%ile)")
+_FINAL = re.compile(r"\s*Final:\s+(\S.*)$")
+_TESTS = {"_lat": True, "_bw": False}
+_MIB = 1 << 20
+_DEFAULT_SIZE = 8
+
+
+@dataclass
+class _Test:
+    """One test: what its head says, and the words of its last line."""
+
+    number: int
+    facts: dict[str, str] = field(default_factory=dict)
+    latency: bool | None = None
+    percentile: str = "typical"
+    final: tuple[int, list[str]] | None = None
+
+
+def knows(lines: Sequence[str]) -> bool:
+    """Whether one of these lines is the head of its table, or a final line."""
+    return any(_KIND.search(line) for line in lines) or any(
+        (found := _FINAL.match(line)) and len(found[1].split()) in (4, 8) and number(found[1].split()[0]) for line in lines
+    )
+
+
+def read(lines: Sequence[str], given: Given) -> Reading:
+    """One run per test. Raises UsageError where none came to its end, and for --ranks other than 2."""
+    if given.ranks not in (None, 2):
+        raise UsageError(f"ucx_perftest runs between 2 ends, and --ranks is {given.ranks}: leave --ranks out")
+    contexts = Contexts(lines)
+    tests = [test for test in _tests(without_prefixes(lines)) if test.final]
+    reading = read_tables(tests, lambda test: [_run(test, given, contexts.at(test.number))], lambda test: test.number)
+    return some(reading, "ucx_perftest (the client prints it, in a line 'Final:')")
+
+
+def _tests(lines: Sequence[str]) -> Iterator[_Test]:
+    test = _Test(1)
+    for at, line in enumerate(lines, 1):
+        if fact := _FACT.match(line.strip()):
+            if test.final:
+                yield test
+                test = _Test(at)
+            test.facts[fact[1]] = short(fact[2])
+        elif kind := _KIND.search(line):
+            if test.final:
+                yield test
+                test = _Test(at)
+            test.latency = kind[1] == "latency"
+        elif columns := _COLUMNS.search(line):
+            test.percentile = columns[1]
+        elif final := _FINAL.match(line):
+            if test.final:  # the same head above several sizes
+                yield test
+                test = replace(test, final=None)
+            test.number, test.final = at, (at, final[1].replace(",", "").split())
+    if test.final:
+        yield test
+
+
+def _run(test: _Test, given: Given, context: LogContext) -> PeerRun:
+    at, words = test.final or (0, [])
+    latency, size = _is_latency(test, context), _size(test, words, context)
+    figures = [number(word) for word in words]
+    time_s = _time(figures, size, latency) if len(words) in (4, 8) else None
+    if latency is None or size is None or time_s is None or not is_time(time_s) or not is_size(size):
+        what = "kind of test" if latency is None else "message size" if size is None else "time"
+        raise UsageError(f"line {at}: the output does not say the {what}: use the client's whole output, with its table's head")
+    kind = _kind(test, given, latency)
+    row = kind.row(size, time_s, count=size, line=at)
+    row = replace(row, evidence={**row.evidence, "iterations": int(figures[0] or 0), "printed": _printed(test, figures)})
+    doubts = [] if _agree(row, words, size) else [f"line {at}: bandwidth and message rate do not agree with a size of {size} bytes"]
+    untold = [*missing(given.nodes), "its version", "a check of what arrived"]
+    return PeerRun(
+        "ucx_perftest", None, test.facts.get("Test", "ucx_perftest"), kind.statistic, [row],
+        facts={**test.facts, **start_facts(context)}, missing=untold, doubts=doubts,
+    )  # fmt: skip
+
+
+def _kind(test: _Test, given: Given, latency: bool) -> Kind:
+    memory = {test.facts.get("Send memory", "host"), test.facts.get("Recv memory", "host")}
+    device = next((name for name in ("cuda", "rocm") if any(each.startswith(name) for each in memory)), "cpu")
+    statistic = "half the round trip, the median" if latency and "%" in test.percentile else "half the round trip, typical"
+    window = test.facts.get("Window size", "")
+    return Kind(
+        "p2p_latency" if latency else "p2p_bandwidth", "ucx", "ucx", "uint8", 2, given.nodes,
+        statistic if latency else "mean per message: the rate over all messages, turned into a time", device, mode="batched",
+        window=int(window) if window.isdecimal() and len(window) < 10 and not latency else None,
+        also={"protocol": test.facts.get("Test"), "flags": (IMPORTED, "unverified")},
+    )  # fmt: skip
+
+
+def _is_latency(test: _Test, context: LogContext) -> bool | None:
+    if test.latency is not None:
+        return test.latency
+    name = next((after for word, after in zip(context.arguments, context.arguments[1:], strict=False) if word == "-t"), "")
+    return next((kind for suffix, kind in _TESTS.items() if name.endswith(suffix)), None)
+
+
+def _size(test: _Test, words: Sequence[str], context: LogContext) -> int | None:
+    """The message size by the head, else by the command line, else by bandwidth / message rate where these allow one number."""
+    told = test.facts.get("Message size", "")
+    if told.isdecimal() and len(told) < 18:
+        return int(told)
+    if context.program == "ucx_perftest" and (typed := context.option("-s", "--size")) is not None:
+        return typed
+    bandwidth, rate = (with_digits(words[i]) if len(words) == 8 else None for i in (5, 7))
+    if not bandwidth or not rate or rate[0] <= 1 or bandwidth[0] <= bandwidth[1]:
+        return None
+    low, high = (bandwidth[0] - bandwidth[1]) * _MIB / (rate[0] + rate[1]), (bandwidth[0] + bandwidth[1]) * _MIB / (rate[0] - rate[1])
+    powers = [1 << bit for bit in range(40) if low <= 1 << bit <= high]
+    return powers[0] if len(powers) == 1 else ceil(low) if ceil(low) == floor(high) else None
+
+
+def _time(figures: Sequence[float | None], size: int | None, latency: bool | None) -> float | None:
+    """In seconds; of several threads the line has four words: iterations, then latency, bandwidth and rate over all."""
+    overall_latency, bandwidth = (figures[3], figures[5]) if len(figures) == 8 else (figures[1], figures[2])
+    if latency:
+        micros = (figures[1] if len(figures) == 8 else None) or overall_latency
+        return micros / 1e6 if micros else None
+    return size / (bandwidth * _MIB) if size and bandwidth else None
+
+
+def _printed(test: _Test, figures: Sequence[float | None]) -> dict[str, float | None]:
+    names = (
+        (
+            f"{test.percentile} (usec)",
+            "average (usec)",
+            "overall (usec)",
+            "average (MB/s)",
+            "overall (MB/s)",
+            "average (msg/s)",
+            "overall (msg/s)",
+        )
+        if len(figures) == 8
+        else ("overall (usec)", "overall (MB/s)", "overall (msg/s)")
+    )
+    return dict(zip(names, figures[1:], strict=True))
+
+
+def _agree(row: Row, words: Sequence[str], size: int) -> bool:
+    bandwidth, rate = (with_digits(words[i]) for i in ((5, 7) if len(words) == 8 else (2, 3)))
+    if not bandwidth or not rate or row.time_s is None:
+        return True
+    return abs(bandwidth[0] * _MIB - rate[0] * size) <= 1.1 * (bandwidth[1] * _MIB + rate[1] * size)
+
+
+UCX_PERFTEST = Reader("ucx-perftest", "ucx_perftest", knows, read)

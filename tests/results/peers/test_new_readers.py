@@ -1,0 +1,190 @@
+"""Formats of acceptance tests and profilers become rows whose figures are those that the tool printed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from collbench.errors import UsageError
+from collbench.results.peers.content import lines_of
+from collbench.results.peers.peer import Given, PeerRun, Reading
+from collbench.results.peers.registry import reader_for
+from collbench.results.record import Row
+
+SAMPLES = Path(__file__).parent / "samples"
+NOTHING = Given()
+UCX_FINAL = "Final:                  1000     0.000   986.122   986.122     9670.96    9670.96        1014        1014"
+UCX_HEAD = "|              |              |      overhead (usec)        |   bandwidth (MB/s)  |  message rate (msg/s) |"
+
+
+def reading(name: str, given: Given = NOTHING) -> Reading:
+    lines = lines_of((SAMPLES / name).read_bytes())
+    return reader_for(lines, None).read(lines, given)
+
+
+def run(name: str, program: str) -> PeerRun:
+    return next(run for run in reading(name).runs if run.program == program)
+
+
+def gigabytes(row: Row) -> float:
+    assert row.busbw_bytes_per_s is not None
+    return round(row.busbw_bytes_per_s / 1e9, 3)
+
+
+def us(row: Row) -> float:
+    assert row.time_s is not None
+    return round(row.time_s.p50 * 1e6, 3)
+
+
+@pytest.mark.parametrize("name", ["nvbandwidth.txt", "nvbandwidth.json"])
+def test_nvbandwidth_has_a_row_for_each_pair(name: str) -> None:
+    pairs = run(name, "device_to_device_memcpy_read_ce")
+    assert [(row.group, row.ranks, row.device, row.api) for row in pairs.rows] == [("0-1", 2, "cuda", "ce"), ("1-0", 2, "cuda", "ce")]
+    assert [round(gigabytes(row)) for row in pairs.rows] == [400, 390]
+    total = run(name, "device_to_device_bidirectional_memcpy_read_ce_total")
+    assert [round(gigabytes(row), -1) for row in total.rows] == [760, 740]
+    assert pairs.version is not None and pairs.version.endswith("0.9")
+    assert any("512 MiB, is assumed" in phrase for phrase in pairs.missing)
+
+
+def test_nvbandwidth_of_hosts_and_latencies() -> None:
+    host = run("nvbandwidth.txt", "host_to_device_memcpy_ce")
+    assert [(row.group, row.ranks, gigabytes(row)) for row in host.rows] == [("gpu 0", 2, 51.2), ("gpu 1", 2, 25.6)]
+    latency = run("nvbandwidth.txt", "device_to_device_latency_sm")
+    assert [(row.group, us(row), row.size_bytes, row.algbw_bytes_per_s) for row in latency.rows[:2]] == [
+        ("0-0", 0.5, 0, None), ("0-1", 0.9, 0, None),
+    ]  # fmt: skip
+
+
+def test_an_inspector_row_has_the_calls_of_all_ranks_as_samples() -> None:
+    (found,) = reading("nccl_inspector.jsonl").runs
+    gather, send = found.rows
+    assert (gather.operation, gather.size_bytes, gather.ranks, gather.nodes, gather.n) == ("allgather", 2 << 20, 2, 2, 8)
+    assert us(gather) == 103.5
+    assert gather.time_s is not None and gather.time_s.ci_low is not None
+    assert list(found.arrays[0]["max_s"] * 1e6) == pytest.approx([101, 104, 105, 99, 130, 104, 101, 103])
+    assert (send.operation, send.ranks, us(send), gigabytes(send)) == ("send", 2, 20.0, 3.277)
+    assert (list(found.hosts), found.doubts, gather.slowest_ranks) == (["node01", "node02"], [], {})
+
+
+def test_an_inspector_file_of_one_rank_says_which() -> None:
+    lines = [line for line in (SAMPLES / "nccl_inspector.jsonl").read_text().splitlines() if json.loads(line)["header"]["rank"] == 1]
+    pretty = json.dumps(json.loads(lines[0]), indent=2).splitlines()
+    (found,) = reader_for(lines, None).read([*lines[1:], *pretty], NOTHING).runs
+    assert found.statistic == "the median over 8 calls of rank 1, timed by kernel_gpu"
+    assert "the other ranks' times (it has 1 of 2 ranks)" in found.missing
+
+
+def test_all_reduce_bench_and_its_trials() -> None:
+    (table,) = reading("all_reduce_bench.md").runs
+    assert [(row.size_bytes, row.ranks, gigabytes(row)) for row in table.rows] == [
+        (32 << 10, 8, 0.875), (1 << 20, 8, 17.5), (1 << 30, 8, 350.0),
+    ]  # fmt: skip
+    assert (table.facts["library"], table.facts["torch"], table.rows[0].mode) == ("2.99.1", "2.9.0", "isolated")
+    (profile,) = reading("all_reduce_bench_profile.md").runs
+    (row,) = profile.rows
+    assert (row.size_bytes, row.n, gigabytes(row), row.time_s is not None and row.time_s.ci_low is not None) == (1 << 29, 8, 150.0, True)
+
+
+def test_all_reduce_bench_without_its_title_has_its_ranks_from_the_rates() -> None:
+    lines = [line for line in (SAMPLES / "all_reduce_bench.md").read_text().splitlines() if line.startswith("|")]
+    (found,) = reader_for(lines, None).read(lines, NOTHING).runs
+    assert {row.ranks for row in found.rows} == {8}
+
+
+def test_expert_parallelism_has_the_slowest_ranks_line() -> None:
+    low, tuned, elastic = reading("deepep.txt").runs
+    assert [(row.operation, us(row), gigabytes(row), row.ranks) for row in low.rows] == [
+        ("ep_dispatch_combine", 440.0, 50.0, 2), ("ep_dispatch", 150.0, 50.0, 2), ("ep_combine", 210.0, 69.0, 2),
+    ]  # fmt: skip
+    assert [(row.operation, row.traffic, row.dtype, us(row), gigabytes(row)) for row in tuned.rows] == [
+        ("ep_dispatch", "rdma", "float8_e4m3", 800.0, 45.0), ("ep_dispatch", "nvl", "float8_e4m3", 800.0, 147.0),
+        ("ep_combine", "rdma", "bfloat16", 1500.0, 44.0), ("ep_combine", "nvl", "bfloat16", 1500.0, 143.0),
+    ]  # fmt: skip
+    assert [(row.operation, row.size_bytes, gigabytes(row)) for row in elastic.rows] == [
+        ("ep_dispatch", 400_000_000, 320.0), ("ep_combine", 780_000_000, 390.0),
+    ]  # fmt: skip
+
+
+def test_fi_pingpong_is_half_the_round_trip() -> None:
+    (found,) = reading("fi_pingpong.txt").runs
+    assert [(row.operation, row.size_bytes, us(row)) for row in found.rows] == [
+        ("p2p_latency", 64, 20.0), ("p2p_latency", 1536, 25.0), ("p2p_latency", 1 << 20, 400.0),
+    ]  # fmt: skip
+    assert found.facts["provider"] == "efa"
+
+
+def test_fabtests_need_the_programs_name() -> None:
+    table = [
+        "bytes   iters   total       time     MB/sec    usec/xfer   Mxfers/sec",
+        "1k      100     100k        0.01s     51.20      20.00       0.05",
+    ]
+    with pytest.raises(UsageError, match="no line names the program: use --operation"):
+        reader_for(table, None).read(table, NOTHING)
+    (found,) = reader_for(table, None).read(["$ fi_rdm_bw -p tcp 192.0.2.7", *table], NOTHING).runs
+    assert found.rows[0].operation == "p2p_bandwidth"
+
+
+def test_ucx_perftest_of_both_kinds() -> None:
+    latency, bandwidth = reading("ucx_perftest.txt").runs
+    assert [(row.operation, row.size_bytes, us(row), row.device) for row in latency.rows] == [("p2p_latency", 1024, 2.0, "cuda")]
+    assert [(row.operation, row.size_bytes, us(row), row.window) for row in bandwidth.rows] == [("p2p_bandwidth", 1 << 20, 50.0, 16)]
+    assert gigabytes(bandwidth.rows[0]) == 20.972
+    assert (latency.doubts, bandwidth.doubts) == ([], [])
+
+
+def test_ucx_perftest_without_its_head_has_the_size_of_the_command_line() -> None:
+    lines = ["user@host:~$ CUDA_VISIBLE_DEVICES=1 ucx_perftest -t tag_bw -s 10000000 -n 1000 -m cuda localhost", UCX_HEAD, UCX_FINAL]
+    (found,) = reader_for(lines, None).read(lines, NOTHING).runs
+    assert (found.rows[0].size_bytes, found.rows[0].operation, found.doubts) == (10_000_000, "p2p_bandwidth", [])
+    with pytest.raises(UsageError, match="line 2: the output does not say the message size"):
+        reader_for(lines[1:], None).read(lines[1:], NOTHING)
+
+
+def test_a_step_of_mpigraph_has_its_slowest_rank() -> None:
+    (found,) = reading("mpigraph.txt").runs
+    assert [(row.operation, row.group, row.ranks, row.nodes) for row in found.rows] == [
+        ("sendrecv", "shift 1", 3, 2), ("sendrecv", "shift 2", 3, 2),
+    ]  # fmt: skip
+    assert [us(row) for row in found.rows] == [1562.5, 2000.0]  # of 640 and 500 MiB/s
+    assert found.rows[0].evidence["slowest_pair"] == {"from": 2, "to": 0, "hosts": ["node02", "node01"]}
+    assert (list(found.hosts), found.version) == (["node01", "node01", "node02"], "1.5")
+
+
+def test_a_matrix_of_mpigraph_that_was_cut_is_refused() -> None:
+    lines = (SAMPLES / "mpigraph.txt").read_text().splitlines()[:16]
+    with pytest.raises(UsageError, match="neither matrix of mpiGraph is complete"):
+        reader_for(lines, None).read(lines, NOTHING)
+
+
+def test_gpcnet_has_its_tests_alone_and_with_congestion() -> None:
+    rows = [row for run in reading("gpcnet.txt").runs for row in run.rows]
+    assert [(row.operation, row.size_bytes, row.traffic) for row in rows] == [
+        ("gpcnet_rr_two_sided_lat", 8, None), ("gpcnet_rr_two_sided_bw_sync", 131072, None), ("gpcnet_multiple_allreduce", 8, None),
+        ("gpcnet_alltoall", 4096, "congestor alone"), ("gpcnet_rr_two_sided_lat", 8, "with congestors"),
+    ]  # fmt: skip
+    assert (us(rows[0]), rows[0].time_s and rows[0].time_s.p99, gigabytes(rows[1])) == (2.5, pytest.approx(4e-6), 1.049)
+    assert {(row.ranks, row.nodes) for row in rows} == {(80, 20)}
+
+
+@pytest.mark.parametrize(
+    ("line", "tool"),
+    [
+        ("[ ID] Interval           Transfer     Bitrate         Retr  Cwnd", "iperf3"),
+        ("P2P (Peer-to-Peer) GPU Bandwidth Latency Test]", "p2pBandwidthLatencyTest"),
+        ("<!DOCTYPE html>", "a web page"),
+        ("START mpiBench v1.5", "mpiBench"),
+    ],
+)
+def test_a_tool_that_cannot_be_read_is_refused_by_its_name(line: str, tool: str) -> None:
+    with pytest.raises(UsageError, match=f"this looks like {tool}.*, which cannot be imported; formats that can: "):
+        reader_for(["hello", line], None)
+
+
+def test_all_reduce_bench_of_old_versions_has_one_size() -> None:
+    lines = ["The average bandwidth of all_reduce with a 4.0GB payload (5 trials, 4 ranks):", " algbw: 100.000 GBps (800.0 Gbps)"]
+    lines += [" busbw: 150.000 GBps (1200.0 Gbps)"]
+    (found,) = reader_for(lines, None).read(lines, NOTHING).runs
+    assert [(row.size_bytes, row.ranks, gigabytes(row)) for row in found.rows] == [(4 * 10**9, 4, 150.0)]
