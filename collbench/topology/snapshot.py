@@ -18,6 +18,8 @@ from collbench.topology.text import Unreadable, printable
 
 SCHEMA = 1
 ADDED = ("cpus", "links", "findings", "hostnames")  # what a document of machines says beyond the machine itself
+# Fields that documents of earlier releases lack, with the value that says nothing.
+_LATER: Mapping[str, object] = {"memory_numa": None, "c2c_links": None, "c2c_bytes_per_s": None, "rdma_missing": False}
 
 
 _Reader = Callable[[object], Any]
@@ -166,9 +168,12 @@ def _part_reader(kind: type) -> _Reader:
     """What reads an object that has all fields of a dataclass of the model and no others. Built once: reading is the cost of a cluster."""
     readers = [(name, _as_they_are(hint), _reader(hint)) for name, hint in _fields(kind).items()]
     names = frozenset(_fields(kind))
+    later = {name: value for name, value in _LATER.items() if name in names}
 
     def read(data: object) -> Any:
         """One part. Raises _Foreign, which knows the way to what does not fit."""
+        if isinstance(data, dict) and later and data.keys() != names:
+            data = {**later, **data}
         if not isinstance(data, dict) or data.keys() != names:
             raise _not_the_fields(data, names)
         name = ""
