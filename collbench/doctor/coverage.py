@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from collbench.doctor.finding import listed, plural
 from collbench.doctor.view import View
 from collbench.evidence.nccl_log import NcclLog
+from collbench.topology.lists import known_none
 from collbench.topology.model import Machine
 
 
@@ -36,10 +37,9 @@ def not_looked_at(machines: Sequence[Machine], logs: Sequence[NcclLog] = ()) -> 
 
 def _gaps(view: View) -> Iterator[str]:
     machine = view.machine
-    if not machine.gpus:
-        yield f"GPUs ({machine.unknown.get('gpus', 'none found')})"
-    if not machine.nics:
-        yield f"NICs ({machine.unknown.get('nics', 'none found')})"
+    for name, words in (("gpus", "GPUs"), ("nics", "NICs")):
+        if not getattr(machine, name) and not known_none(machine, name):
+            yield f"{words} ({machine.unknown.get(name, 'no source lists them')})"
     for missing, text in _GAPS:
         if missing(view):
             yield text
@@ -90,7 +90,7 @@ _GAPS: tuple[tuple[Callable[[View], bool], str], ...] = (
     (_no_acs, "ACS (`lspci -vvv`, as root)"),
     (lambda view: view.machine.system.iommu is None and not view.virtual_machine, "the IOMMU (sysfs)"),
     (lambda view: _uncounted(view) and not _amd(view), "links between GPUs (NVML, or `nvidia-smi nvlink -s`)"),
-    (lambda view: _uncounted(view) and _amd(view), "how many links join the GPUs (/sys/class/kfd)"),
+    (lambda view: _uncounted(view) and _amd(view), "how many links join the GPUs (/sys/class/kfd, or RCCL's topology XML)"),
     (lambda view: _no_access(view) and not _amd(view), "peer access (`nvidia-smi topo -p2p r`)"),
     (lambda view: _no_access(view) and _amd(view), "peer access (`amd-smi topology`)"),
     (_no_paths, "distances from GPUs to NICs"),

@@ -7,15 +7,14 @@ from collections.abc import Iterator, Sequence
 from collbench.doctor.finding import listed, plural
 from collbench.doctor.view import View, gpu_name, same_host
 from collbench.evidence.nccl_log import NcclLog
-from collbench.topology.gpudirect import STATES, Capability, capability
+from collbench.topology.gpudirect import BEST_FIRST, STATES, Capability, capability, not_used
 from collbench.topology.model import Gpu, Machine, Nic
 
-_BEST_FIRST = ("proven used", "capable, not used", "unknown", "not capable")
 _MOST_NAMES = 4
 
 
 def states(machines: Sequence[Machine], logs: Sequence[NcclLog] = ()) -> list[str]:
-    """ "GPUDirect RDMA capable, not used: 8 of 8 GPUs (nvidia_peermem is loaded, PIX apart; no log shows it in use)".
+    """Return lines such as "GPUDirect RDMA capable; use not checked: 8 of 8 GPUs (nvidia_peermem is loaded, PIX apart)".
 
     GPUs apart from the most common reason are named. Machines without an RDMA device that is up are left out.
     """
@@ -43,7 +42,7 @@ def _of(view: View, logs: Sequence[NcclLog]) -> Iterator[tuple[Gpu, Capability]]
     for gpu in view.machine.gpus:
         near = view.nearest(gpu)
         answers = [_state(view, gpu, nic, logs) for nic in (near[1] if near else view.usable[:1])]
-        yield gpu, min(answers, key=lambda each: _BEST_FIRST.index(each.state))
+        yield gpu, min(answers, key=lambda each: BEST_FIRST.index(each.state))
 
 
 def _state(view: View, gpu: Gpu, nic: Nic, logs: Sequence[NcclLog]) -> Capability:
@@ -51,9 +50,8 @@ def _state(view: View, gpu: Gpu, nic: Nic, logs: Sequence[NcclLog]) -> Capabilit
     refusals = [f"{log.name}: GPU Direct RDMA Disabled for {nic.name}" for log in logs if nic.name in log.gdr_refused]
     found = capability(view.machine, gpu, nic, proof=next(iter(proofs), None), refusal=next(iter(refusals), None), distances=view.distances)
     staged = next((log.name for log in logs if _named(log.staged_gpus, view, gpu)), None)
-    if staged and found.state == "capable, not used":
-        return Capability(found.state, f"{staged} shows its connections staged through the host")
-    return found
+    unused = not_used(found, f"{staged} shows its connections staged through the host") if staged else found
+    return unused if unused.state != found.state else found
 
 
 def _named(gpus: Sequence[tuple[str, str]], view: View, gpu: Gpu) -> bool:

@@ -1,13 +1,20 @@
-"""CB23xx, GPUs: links that one GPU lost against its siblings in the job, peer access, memory that shows as NUMA nodes."""
+"""CB23xx, GPUs: lost links to other GPUs, peer access, memory that shows as NUMA nodes.
+
+Behind switches all links of a model lead the same way, so the largest count is what each GPU has. In a mesh, designs give GPUs different
+counts: there a link is lost where its two ends differ, where one pair differs from all others, or where most machines have more at the
+same position.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
 
-from collbench.doctor.finding import Finding, listed, plural
+from collbench.doctor.finding import Finding, Severity, listed, plural
 from collbench.doctor.view import View, gpu_name
-from collbench.topology.model import Gpu
+from collbench.topology.model import SWITCH, Gpu, Machine
 
 _NO_PEER = {
     "NS": "not supported",
@@ -17,80 +24,201 @@ _NO_PEER = {
     "DR": "disabled by a registry key",
 }
 _BY_DESIGN = "GNS"
-_Place = tuple[View, Gpu]
+_LOOK: Mapping[str | None, str] = {
+    "nvidia": "check `nvidia-smi nvlink -s` and -e, the kernel log (Xid 74) and the fabric manager's log; reset the GPU, then replace it",
+    "amd": "check `rocm-smi --showxgmierr`, `amd-smi xgmi` and the kernel log (amdgpu, xgmi); reset the GPUs, then replace the module",
+    "intel": "check `xpu-smi topology -m` and the kernel log (xe or i915, iaf); reset the GPU, then replace it",
+}
+_LOOK_ANY = "check the driver's tool and the kernel log for errors of the links; reset the GPU, then replace it"
+_FEWEST_MACHINES = 3  # of which the odd one can be named
+_FEWEST_IN_MESH = 4  # GPUs; of three, two links may be the design
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A GPU of the job, how many links of it are up (None: not counted), and its place among the GPUs of its machine."""
+
+    view: View
+    gpu: Gpu
+    links: int | None
+    position: int
+
+    @property
+    def alike(self) -> tuple[int, int]:
+        """What GPUs of other machines must share to have the same links by design."""
+        return len(self.view.machine.gpus), self.position
 
 
 def lost_links(views: Sequence[View]) -> Iterator[Finding]:
-    """CB2301 and CB2302: GPUs with fewer NVLink or xGMI links up than most of the same model in the job.
+    """CB2301 and CB2302: GPUs with fewer NVLink or xGMI links up than their siblings of the same model in the job.
 
     Links that are off on all of them are normal: a PCIe card of H100 has 12 of its 18.
     """
     models: dict[str, list[_Place]] = {}
-    for place, view in enumerate(views):
-        for gpu in view.machine.gpus:
-            models.setdefault(gpu.model or f"unknown, of machine {place}", []).append((view, gpu))
+    for number, view in enumerate(views):
+        for position, gpu in enumerate(view.machine.gpus):
+            place = _Place(view, gpu, view.machine.links_of(gpu.key), position)
+            models.setdefault(gpu.model or f"unknown, of machine {number}", []).append(place)
     for places in models.values():
-        yield from _fewer(places)
+        if all(place.links is None for place in places):
+            yield from _more_off(places)
+            continue
+        switched = [place for place in places if _on_switch(place, places)]
+        yield from _behind_switches(switched)
+        yield from _in_meshes([place for place in places if place not in switched])
 
 
-def _fewer(places: Sequence[_Place]) -> Iterator[Finding]:
-    counted = [(view, gpu, links) for view, gpu in places if (links := view.machine.links_of(gpu.key)) is not None]
-    if not counted:
-        yield from _more_off(places)
+def _on_switch(place: _Place, places: Sequence[_Place]) -> bool:
+    """Whether its machine has a switch, or no link at all while other machines of the model have a switch."""
+    if place.view.machine.switched:
+        return True
+    bare = not any(link.count for link in place.view.machine.gpu_links)
+    return bare and any(each.view.machine.switched for each in places)
+
+
+def _behind_switches(places: Sequence[_Place]) -> Iterator[Finding]:
+    numbers = [place.links for place in places if place.links is not None]
+    usual = max(numbers, default=0)
+    evidence = _have(numbers.count(usual), len(places), usual)
+    for place in places:
+        if place.links is not None and place.links < usual:
+            yield _lost(place, usual, evidence, "severe" if place.view.machine.switched else "warning")
+    yield from _uncounted(places, usual, evidence)
+
+
+def _in_meshes(places: Sequence[_Place]) -> Iterator[Finding]:
+    """A finding per pair of GPUs that lost links; where pairs show none, per GPU with fewer links than at its position elsewhere."""
+    views = list(dict.fromkeys(place.view for place in places))
+    damaged: set[View] = set()
+    for view in views:
+        found = [*_one_sided(view), *_odd_pairs(view)]
+        damaged.update([view] if found else [])
+        yield from found
+    for place in places:
+        if place.links is None or place.view in damaged:
+            continue
+        beside = [each.links for each in places if each.alike == place.alike and each.links is not None]
+        if len({each.view for each in places}) > 1 and len(beside) > 1:
+            yield from _against_machines(place, beside)
+        else:
+            yield from _against_siblings(place, [each.links for each in places if each.view is place.view and each.links is not None])
+
+
+def _one_sided(view: View) -> Iterator[Finding]:
+    """Pairs of which one end counts fewer links than the other."""
+    ways = _ways(view.machine)
+    ends = {a for a, _ in ways}
+    for (a, b), count in ways.items():
+        back = ways.get((b, a), 0)
+        if b in ends and back < count:
+            names = _names(view.machine)
+            evidence = f"{names[a]} counts {plural(count, 'link')} to {names[b]}, which counts {back} back"
+            what = f"{plural(count - back, 'link')} between {names[a]} and {names[b]} down at one end"
+            yield view.finding("CB2301", "severe", what, evidence, _look(view, b))
+
+
+def _odd_pairs(view: View) -> Iterator[Finding]:
+    """Pairs with fewer links than most pairs: one alone, or of a minority of GPUs. Where all GPUs lack a pair, the design has none."""
+    ways = _ways(view.machine)
+    keys = [gpu.key for gpu in view.machine.gpus]
+    if {end for pair in ways for end in pair} != set(keys) or len(keys) < _FEWEST_IN_MESH:
         return
-    numbers = [links for _, _, links in counted]
-    # On a switch all links of a model lead the same way, so the most is what it can; in a mesh boards differ.
-    usual = max(numbers) if all(view.machine.switched for view, _, _ in counted) else _usual(numbers)
-    many = numbers.count(usual)
-    evidence_of_others = f"{plural(many, 'GPU')} of the {len(places)} in the job {'has' if many == 1 else 'have'} {usual}"
-    for view, gpu, links in counted:
-        if links < usual:
-            yield _lost(view, gpu, links, usual, evidence_of_others)
-    yield from _uncounted(places, usual, evidence_of_others)
+    counts = {pair: min(ways.get(pair, 0), ways.get(pair[::-1], 0)) for pair in combinations(keys, 2)}
+    usual, many = Counter(counts.values()).most_common(1)[0]
+    fewer = {pair: count for pair, count in counts.items() if count < usual}
+    touched = {key for pair in fewer for key in pair}
+    minority = len(fewer) == 1 or 2 * len(touched) < len(keys)
+    if not minority or 2 * many <= len(counts) or len(fewer) + many != len(counts):
+        return
+    names = _names(view.machine)
+    for (a, b), count in fewer.items():
+        if ways.get((a, b), 0) == ways.get((b, a), 0):  # else one end is down: said of that
+            what = f"{names[a]} and {names[b]} have {count} of {usual} links to each other"
+            yield view.finding("CB2301", "severe", what, f"{many} of {len(counts)} pairs have {usual}", _look(view, a))
 
 
-def _lost(view: View, gpu: Gpu, links: int, usual: int, others: str) -> Finding:
+def _against_machines(place: _Place, beside: Sequence[int]) -> Iterator[Finding]:
+    """The same position on other machines; `beside` are the counts there and here. Of two machines that differ either may be right."""
+    links = place.links or 0
+    usual, many = Counter(beside).most_common(1)[0]
+    if len(beside) < _FEWEST_MACHINES:
+        usual, many = max(beside), beside.count(max(beside))
+    fewer = sum(number < usual for number in beside)
+    if links < usual and (2 * fewer < len(beside) or len(beside) < _FEWEST_MACHINES):
+        evidence = f"at the same position on {many} of {len(beside)} machines: {plural(usual, 'link')}"
+        yield _lost(place, usual, evidence, "severe" if len(beside) >= _FEWEST_MACHINES else "warning")
+
+
+def _against_siblings(place: _Place, numbers: Sequence[int]) -> Iterator[Finding]:
+    """The other GPUs of the machine, most of which have the same count. A warning where far ends are known: the design may explain it."""
+    links = place.links or 0
+    usual, many = Counter(numbers).most_common(1)[0]
+    if links < usual and 2 * many > len(numbers):
+        counted = all(link.b is None for link in place.view.machine.gpu_links)
+        yield _lost(place, usual, _have(many, len(numbers), usual), "severe" if counted and links else "warning")
+
+
+def _ways(machine: Machine) -> dict[tuple[str, str], int]:
+    """Links by pair of GPUs, from the first to the second; none of a machine with links to switches or to unknown ends."""
+    if any(link.count and link.b in (SWITCH, None) for link in machine.gpu_links):
+        return {}
+    found: Counter[tuple[str, str]] = Counter()
+    for link in machine.gpu_links:
+        if link.b is not None:
+            found[link.a, link.b] += link.count
+    return dict(found)
+
+
+def _names(machine: Machine) -> dict[str, str]:
+    return {gpu.key: gpu_name(gpu) for gpu in machine.gpus}
+
+
+def _look(view: View, key: str) -> str:
+    vendor = next((gpu.vendor for gpu in view.machine.gpus if gpu.key == key), None)
+    return _LOOK.get(vendor, _LOOK_ANY)
+
+
+def _have(many: int, of: int, usual: int) -> str:
+    return f"{many} of {plural(of, 'GPU')} compared {'has' if many == 1 else 'have'} {usual}"
+
+
+def _lost(place: _Place, usual: int, others: str, severity: Severity) -> Finding:
     """A GPU without any link may be a card without a bridge."""
-    bare = not links and not view.machine.switched
+    gpu, look = place.gpu, _LOOK.get(place.gpu.vendor, _LOOK_ANY)
+    bare = not place.links and not place.view.machine.switched
     off = f", {gpu.links_off} off" if gpu.links_off else ""
-    look = "look at `nvidia-smi nvlink -s` and -e, the kernel's log (Xid 74) and the fabric manager's; reset the GPU, then have it changed"
     remedy = f"nothing, if it is a card without a bridge (or join it to another); else {look}" if bare else look
-    what = f"{gpu_name(gpu)} has {links} of {usual} links to other GPUs"
-    return view.finding("CB2301", "warning" if bare else "severe", what, f"{links} up{off}; {others}", remedy)
+    if severity == "warning" and not bare:
+        remedy = f"compare with a node that is known to be healthy (`--since`): designs of meshes differ; if links are lost, {look}"
+    what = f"{gpu_name(gpu)} has {place.links} of {usual} links to other GPUs"
+    return place.view.finding("CB2301", severity, what, f"{place.links} up{off}; {others}", remedy)
 
 
 def _uncounted(places: Sequence[_Place], usual: int, others: str) -> Iterator[Finding]:
     """A source that counts the links of a switched machine's GPUs leaves out the one that has none."""
     uncounted: dict[View, list[Gpu]] = {}
-    for view, gpu in places:
-        if usual and view.machine.switched and view.machine.links_of(gpu.key) is None:
-            uncounted.setdefault(view, []).append(gpu)
+    for place in places:
+        if usual and place.view.machine.switched and place.links is None:
+            uncounted.setdefault(place.view, []).append(place.gpu)
     for view, bare in uncounted.items():
         names = listed([gpu_name(gpu) for gpu in bare])
         yield view.finding(
             "CB2302", "warning", f"no links to other GPUs were counted of {names}", others,
-            "look at `nvidia-smi nvlink -s -i INDEX`: either the GPU lost them all, or the source is of a part of the machine",
+            f"the GPU lost all its links, or the source is of a part of the machine: {_look(view, bare[0].key)}",
         )  # fmt: skip
 
 
 def _more_off(places: Sequence[_Place]) -> Iterator[Finding]:
-    off = [(view, gpu, gpu.links_off) for view, gpu in places if gpu.links_off is not None]
+    """A minority with more links off than the others, from sources that do not count links that are up."""
+    off = [(place, place.gpu.links_off) for place in places if place.gpu.links_off is not None]
     if not off:
         return
-    usual = -_usual([-number for _, _, number in off])
-    many = sum(number == usual for _, _, number in off)
-    for view, gpu, number in off:
-        if number > usual:
+    usual, many = Counter(number for _, number in off).most_common(1)[0]
+    for place, number in off:
+        if number > usual and 2 * many > len(off):
             others = f"{number} off; {plural(many, 'GPU')} of the same model {'has' if many == 1 else 'have'} {usual}"
-            yield view.finding(
-                "CB2301", "severe", f"{gpu_name(gpu)} has {number} links to other GPUs off", others,
-                "look at `nvidia-smi nvlink -s` and the kernel's log (Xid 74); reset the GPU, then have it changed",
-            )  # fmt: skip
-
-
-def _usual(numbers: Sequence[int]) -> int:
-    """The most common number; of two the larger one."""
-    return max(Counter(numbers).items(), key=lambda pair: (pair[1], pair[0]))[0]
+            what = f"{gpu_name(place.gpu)} has {number} links to other GPUs off"
+            yield place.view.finding("CB2301", "severe", what, others, _look(place.view, place.gpu.key))
 
 
 def no_peer_access(view: View) -> Iterator[Finding]:

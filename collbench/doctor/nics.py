@@ -1,4 +1,4 @@
-"""CB2201 to CB2208, NICs and fabric: slots slower than wires, ports that are down, subnet managers, wrong fabrics, MTU, slow rails."""
+"""CB2201 to CB2210, NICs and fabric: slow slots, ports that are down, subnet managers, wrong fabrics, MTU, slow rails, missing drivers."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from collections.abc import Iterator
 from collbench.doctor.finding import Finding, Severity, listed, plural
 from collbench.doctor.view import View, bytes_per_s, gigabytes, is_down, slots
 from collbench.topology.distance import CLOSE
-from collbench.topology.model import Nic, Port
+from collbench.topology.model import Nic, PciDevice, Port
+from collbench.topology.readers.part_names import AMAZON, INTEL, MELLANOX
 
 _SLACK = 0.95  # QDR in Gen3 x4 loses 1.5 %: nobody changes a slot for that
 _ROCE_MTU = 2048  # what a 1500 byte frame cannot hold
 _ETHERNET_MTU = 1500
 _FAST = 25e9
 _FEWEST_SIBLINGS = 3
+_FIRST_OF_MLX5 = 0x1011  # Connect-IB
+_WIFI = 0x0280  # "network controller"
 
 
 def slow_slots(view: View) -> Iterator[Finding]:
@@ -22,6 +25,8 @@ def slow_slots(view: View) -> Iterator[Finding]:
     if view.virtual_machine:
         return
     for _, nics in slots(view):
+        if any(_is_wifi(view, nic) for nic in nics):
+            continue
         wire = sum({(nic.guid or nic.name, port.number): port.rate_bits_per_s or 0.0 for nic in nics for port in nic.ports}.values()) / 8
         slot = _slot(view, nics[0])
         if slot and wire and slot < _SLACK * wire:
@@ -134,6 +139,33 @@ def slow_rails(view: View) -> Iterator[Finding]:
             )  # fmt: skip
 
 
+def no_rdma_device(view: View) -> Iterator[Finding]:
+    """CB2210: RDMA cards on the PCI bus for which the kernel has no RDMA device; only a note of cards that work as Ethernet."""
+    cards = [(nic, view.pci.get(nic.address or "")) for nic in view.real_nics if nic.rdma_missing]
+    for idle in (True, False):
+        found = [(nic, device) for nic, device in cards if idle == (not nic.interfaces)]
+        if not found:
+            continue
+        names = listed([f"{nic.model} {nic.name}" if nic.model else nic.name for nic, _ in found])
+        modules = sorted({_module(device) for _, device in found})
+        bound = sorted({device.driver for _, device in found if device and device.driver})
+        driver = f"driver {', '.join(bound)}" if bound else "no driver is named"
+        have = "has no RDMA device" if len(found) == 1 else "have no RDMA device"
+        yield view.finding(
+            "CB2210", "warning" if idle else "note", f"{plural(len(found), 'RDMA card')} on the PCI bus {have}: {names}",
+            f"{driver}; /sys/class/infiniband has no device of these cards, or was not copied",
+            f"load the driver: `modprobe -a {' '.join([*modules, 'ib_uverbs'])}`; in a container, run `ibv_devinfo` on the host first",
+        )  # fmt: skip
+
+
+def _module(device: PciDevice | None) -> str:
+    """The kernel module that makes a card's RDMA device."""
+    vendor, part = (device.vendor_id, device.device_id or 0) if device else (None, 0)
+    if vendor == MELLANOX:
+        return "mlx4_ib" if part < _FIRST_OF_MLX5 else "mlx5_ib"
+    return {AMAZON: "efa", INTEL: "hfi1"}.get(vendor or 0, "mlx5_ib")
+
+
 def _rails(view: View) -> list[Nic]:
     near = {nic.name for gpu in view.machine.gpus if (best := view.nearest(gpu)) and best[0] in CLOSE for nic in best[1]}
     return [nic for nic in view.usable if nic.name in near]
@@ -155,6 +187,11 @@ def _link(view: View, nic: Nic) -> str:
     link = view.pci[nic.address or ""].link
     speed, width = (link.max_speed_gt_per_s or link.speed_gt_per_s), (link.max_width or link.width)
     return f"{speed or 0:g} GT/s x{width}"
+
+
+def _is_wifi(view: View, nic: Nic) -> bool:
+    device = view.pci.get(nic.address or "")
+    return device is not None and (device.class_id or 0) >> 8 == _WIFI
 
 
 def _rates(nics: list[Nic]) -> list[str]:
@@ -193,4 +230,6 @@ def lost_lanes(view: View) -> Iterator[Finding]:
                 )  # fmt: skip
 
 
-RULES = (slow_slots, down, no_subnet_manager, other_fabric, not_real, small_mtu, small_frames, slow_rails, lost_lanes)
+RULES = (
+    slow_slots, down, no_subnet_manager, other_fabric, not_real, small_mtu, small_frames, slow_rails, lost_lanes, no_rdma_device,
+)  # fmt: skip

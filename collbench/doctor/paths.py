@@ -16,7 +16,7 @@ _HOST = ("PHB", "NODE")
 
 def far(view: View) -> Iterator[Finding]:
     """CB2501: GPUs whose nearest NIC is at another socket; only a note where NVLink leads to a GPU beside a NIC (PXN)."""
-    remote = _with_nearest(view, (_FAR,))
+    remote = [gpu for gpu in _with_nearest(view, (_FAR,)) if not may_use_c2c(view.machine.system, gpu)]
     if not remote:
         return
     near = _with_nearest(view, CLOSE)

@@ -78,7 +78,8 @@ def links(now: View, good: View) -> Iterator[Finding]:
     for gpu in now.machine.gpus:
         have, had = now.machine.links_of(gpu.key), good.machine.links_of(gpu.key)
         if have is not None and had is not None and have < had:
-            remedy = "reset the GPU, or the node; look for Xid 74 in the kernel's log; change the part when it stays so"
+            errors = "xGMI errors of amdgpu" if gpu.vendor == "amd" else "Xid 74" if gpu.vendor == "nvidia" else "errors of the links"
+            remedy = f"reset the GPU, or the node; search the kernel log for {errors}; replace the part when it stays so"
             yield now.finding("CB2706", "severe", f"{gpu_name(gpu)} has lost GPU links", f"{have} up now, {had} then", remedy)
 
 

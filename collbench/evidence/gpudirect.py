@@ -11,16 +11,15 @@ from typing import Any
 
 from collbench.evidence.nccl_words import GDR
 from collbench.topology.distance import Distances
-from collbench.topology.gpudirect import Capability, capability
+from collbench.topology.gpudirect import BEST_FIRST, Capability, capability, not_used
 from collbench.topology.model import Gpu, Machine
 
-_BEST_FIRST = ("proven used", "capable, not used", "unknown", "not capable")
 _NET = "NET/"
 _MOST_HOSTS = 4
 
 
 def state_of_run(facts: Mapping[str, Any], machines: Sequence[Machine], rdma_bytes: int | None = None) -> Capability:
-    """One of the four states and the fact that decides it, for a row's evidence.
+    """One of the states and the fact that decides it, for a row's evidence.
 
     facts       of `nccl_summary.together`, or of one process
     machines    that the ranks are on
@@ -55,7 +54,8 @@ def _without_connections(facts: Mapping[str, Any], machines: Sequence[Machine]) 
     why = "no connection leaves the host" if facts.get("transports") else facts.get("why") or "NCCL's log names no connection"
     if could.state == "not capable":
         return could
-    return Capability("unknown" if not facts.get("transports") else could.state, f"{why}; {could.why}")
+    told = f"{why}; {could.why}"
+    return not_used(could, told) if facts.get("transports") else Capability("unknown", told)
 
 
 def _not_used(facts: Mapping[str, Any], machines: Sequence[Machine], net: Mapping[str, int]) -> Capability:
@@ -66,7 +66,7 @@ def _not_used(facts: Mapping[str, Any], machines: Sequence[Machine], net: Mappin
     if refused and staged:
         return Capability("not capable", f"NCCL's log: GPU Direct RDMA Disabled for {', '.join(refused[:_MOST_HOSTS])}")
     could = _could(machines)
-    return could if could.state == "not capable" else Capability(could.state, f"{shown}; {could.why}")
+    return could if could.state == "not capable" else not_used(could, f"{shown}; {could.why}")
 
 
 def _could(machines: Sequence[Machine]) -> Capability:
@@ -74,10 +74,10 @@ def _could(machines: Sequence[Machine]) -> Capability:
     best = [found for machine in machines for gpu in machine.gpus if (found := _best(machine, gpu, Distances(machine)))]
     if not best:
         return Capability("unknown", "no machine with a GPU and an RDMA device is known")
-    return max(best, key=lambda each: _BEST_FIRST.index(each.state))
+    return max(best, key=lambda each: BEST_FIRST.index(each.state))
 
 
 def _best(machine: Machine, gpu: Gpu, distances: Distances) -> Capability | None:
     usable = [nic for nic in machine.nics if nic.virtual is None and nic.rdma]
     found = [capability(machine, gpu, nic, distances=distances) for nic in usable]
-    return min(found, key=lambda each: _BEST_FIRST.index(each.state), default=None)
+    return min(found, key=lambda each: BEST_FIRST.index(each.state), default=None)

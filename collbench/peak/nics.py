@@ -48,7 +48,10 @@ def egress_of(machine: Machine, tree: PcieTree) -> Egress:
     if not candidates:
         return Egress(unknown(_why_none(machine)))
     fabric, doubts = _fabric(candidates)
-    untold = [nic.name for nic in machine.nics if not nic.virtual and not nic.ports]
+    cards = [nic.name for nic in machine.nics if nic.rdma_missing]
+    if cards:
+        doubts += (f"{', '.join(cards)}: RDMA cards without an RDMA device (a driver is not loaded): with them the rate may be another",)
+    untold = [nic.name for nic in machine.nics if not nic.virtual and not nic.ports and not nic.rdma_missing]
     doubts += (f"not counted: {', '.join(untold)} (no source tells of their ports)",) if untold else ()
     silent = next((nic for nic in fabric if any(_up(port) and not _bits(port) for port in nic.ports)), None)
     if silent:

@@ -9,6 +9,7 @@ from collbench.peak.link import Link, unknown
 from collbench.peak.rates import gpu_model, pcie
 from collbench.topology.merge import origin
 from collbench.topology.model import Gpu, Machine, PciDevice
+from collbench.topology.readers.part_names import is_with_cpu
 
 _IDLE = 2.5  # GT/s that idle GPUs and emulated bridges show
 
@@ -53,8 +54,8 @@ class PcieTree:
     def of_gpu(self, gpu: Gpu) -> Link:
         """A GPU's own link; a file that claims more than the model can do is not believed."""
         link, model = self.own(gpu.address), gpu_model(gpu.model)
-        if model and model.c2c:
-            return unknown(f"a {model.model} reaches its CPU and the NICs over NVLink-C2C, which no source counts")
+        if (model and model.c2c) or is_with_cpu(gpu.model) or gpu.c2c_links:
+            return unknown(f"{gpu.model or 'the GPU'} reaches its CPU and the NICs over NVLink-C2C, not over its PCIe link")
         device = self.devices.get(gpu.address or "")
         row = pcie(self._speed(device)) if device else None
         if link.bytes_per_s is None or model is None or row is None or device is None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import groupby
 
 from collbench.report.probe_layout import Domain, Part, Switch, arrange
 from collbench.report.probe_unknown import disagreement_lines, unknown_lines
 from collbench.report.probe_words import (
+    c2c_text,
     gigabits,
     gpu_model,
     gpu_name,
@@ -29,7 +31,7 @@ from collbench.report.probe_words import (
 from collbench.report.table import Line
 from collbench.topology.distance import Distances
 from collbench.topology.gpudirect import Capability, capability
-from collbench.topology.model import Gpu, Machine, Nic
+from collbench.topology.model import Gpu, Machine, Nic, PciDevice, PcieLink
 
 _MOST_VIRTUAL = 12
 _MOST_ALIKE = 16
@@ -105,12 +107,13 @@ def _lines_of(machine: Machine, each: Switch | Part, distances: Distances) -> li
 def _gpu(machine: Machine, gpu: Gpu, distances: Distances) -> list[str]:
     address = [safe(gpu.address)] if gpu.address and gpu.index is not None else []
     head = "  ".join([gpu_name(gpu), *address, f"{gpu_model(gpu)}, {memory(gpu.memory_bytes)}", _slot(machine, gpu, distances)])
-    return [head, *([text] if (text := links_text(machine, gpu)) else [])]
+    return [head, *(text for text in (links_text(machine, gpu), c2c_text(gpu)) if text)]
 
 
 def _nic(machine: Machine, nic: Nic, distances: Distances) -> list[str]:
     address = [safe(nic.address)] if nic.address and nic.address != nic.name else []
-    verbs = "RDMA" if nic.rdma else "no RDMA" if nic.model or nic.ports else "RDMA unknown"
+    without = "no RDMA device (driver not loaded)" if nic.rdma_missing else "no RDMA" if nic.model or nic.ports else "RDMA unknown"
+    verbs = "RDMA" if nic.rdma else without
     kind = f"{safe(nic.model or 'model unknown')}, {verbs}"
     interfaces = f" ({listed(map(safe, nic.interfaces))})" if nic.interfaces not in ((), (nic.name,)) else ""
     head = "  ".join([f"NIC {nic_name(nic)}{interfaces}", *address, kind, _slot(machine, nic, distances)])
@@ -123,8 +126,22 @@ def _slot(machine: Machine, part: Part, distances: Distances) -> str:
         return f"PCIe {unknown(machine, f'pci/{part.address}') if part.address else 'unknown (no PCI address)'}"
     if device.virtual:
         return "PCIe link of a virtual function: unknown"
-    text = pcie(device.link, isinstance(part, Gpu))
+    text = pcie(_possible(device, distances), isinstance(part, Gpu))
     return f"PCIe {unknown(machine, f'pci/{device.address}/link') if text == 'unknown' else text}"
+
+
+def _possible(device: PciDevice, distances: Distances) -> PcieLink:
+    """The link of a device with what both ends can do as its most: a card in a smaller slot is not downtrained."""
+    above, own = distances.device(device.parent), device.link
+    if above is None or above.virtual:
+        return own
+    speeds = [each for each in (own.max_speed_gt_per_s, above.link.max_speed_gt_per_s) if each]
+    widths = [each for each in (own.max_width, above.link.max_width) if each]
+    return replace(
+        own,
+        max_speed_gt_per_s=min(speeds) if own.max_speed_gt_per_s else None,
+        max_width=min(widths) if own.max_width else None,
+    )
 
 
 def _virtual(machine: Machine) -> list[str]:

@@ -36,6 +36,7 @@ _FACTS = {
     "link": "PCIe link",
     "link_layer": "link layer",
     "links_off": "links that are off",
+    "memory_numa": "NUMA node of its memory",
     "max_speed_gt_per_s": "most PCIe speed",
     "max_width": "most PCIe lanes",
     "memory_bytes": "memory",
@@ -65,6 +66,8 @@ _FACTS = {
     "virtualization": "virtual machine or not",
     "width": "PCIe lanes",
 }
+# Lists: the headline tells of parts, distances follow from the PCI tree, and cables and peer access are read on request.
+_ELSEWHERE = frozenset({"gpus", "nics", "pci", "fabric", "paths", "peer_access"})
 _OF_GPUS = frozenset({"system/driver", "system/dma_buf", "system/peer_memory"})  # nobody misses them on a machine without GPUs
 
 
@@ -130,8 +133,10 @@ def _matters(machine: Machine, path: str, nics: Mapping[str, Nic], addresses: Se
     """Return False for what the tree shows in its own place, and for what would change nothing if it were known."""
     head, _, rest = path.partition("/")
     key = rest.partition("/")[0]
-    if path in _OF_GPUS or (head == "gpus" and not rest):
-        return bool(machine.gpus) and path in _OF_GPUS
+    if path in _ELSEWHERE:
+        return False
+    if path in _OF_GPUS or path == "gpu_links":
+        return len(machine.gpus) > (path == "gpu_links")
     if head == "pci" and path.endswith("/numa"):
         return len(machine.numa_nodes) > 1 and key in addresses
     if head != "nics" or not rest:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 from collbench.report.flags import printable as clean
 from collbench.topology.distance import NAMED_BY_A_FILE
+from collbench.topology.lists import known_none
 from collbench.topology.model import SWITCH, Gpu, GpuLink, Machine, Nic, NumaNode, PciDevice, PcieLink, Port, System
 from collbench.topology.text import printable
 from collbench.units import format_bytes, format_size
@@ -15,6 +16,7 @@ from collbench.units import format_bytes, format_size
 _GENERATIONS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6, 128.0: 7}
 _LAYERS = {"infiniband": "InfiniBand", "ethernet": "Ethernet"}
 _MOST_PEERS = 16
+_NO_MODEL = "model unknown"
 LINK_NAMES = {"nvlink": "NVLink", "xgmi": "xGMI"}
 _VENDORS = {"nvidia": "NVIDIA", "amd": "AMD", "intel": "Intel"}
 _PRINTED_RATE = re.compile(r"(\d{1,6}(?:\.\d{1,3})?) Gb/sec \((.*)\)")
@@ -71,7 +73,11 @@ def gpu_name(gpu: Gpu) -> str:
 
 def gpu_model(gpu: Gpu) -> str:
     """ "H100 80GB HBM3", with the architecture or vendor where that is all that is known."""
-    return safe(gpu.model or gpu.architecture or (f"{_VENDORS[gpu.vendor]} GPU" if gpu.vendor else "model unknown"))
+    return safe(gpu.model or gpu.architecture or (f"{_VENDORS[gpu.vendor]} GPU" if gpu.vendor else _NO_MODEL))
+
+
+def _nameless(count: int) -> str:
+    return f"{count} GPU{'' if count == 1 else 's'} ({_NO_MODEL})"
 
 
 def port_state(port: Port) -> str:
@@ -109,11 +115,11 @@ def _printed(port: Port) -> str:
 
 
 def gpus_text(machine: Machine) -> str:
-    """ "8 × H100 80GB HBM3", of several models each; without a GPU how sure that is."""
+    """Return "8 × H100 80GB HBM3", of several models each; without a GPU whether there is none or that is unknown."""
     models = Counter(gpu_model(gpu) for gpu in machine.gpus)
     if models:
-        return " + ".join(f"{count} × {model}" for model, count in models.items())
-    return "no GPU on the PCI bus" if machine.pci else f"GPUs {unknown(machine, 'gpus')}"
+        return " + ".join(f"{count} × {model}" if model != _NO_MODEL else _nameless(count) for model, count in models.items())
+    return "no GPU on the PCI bus" if known_none(machine, "gpus") and machine.pci else f"GPUs {unknown(machine, 'gpus')}"
 
 
 def nics_text(machine: Machine) -> str:
@@ -122,7 +128,9 @@ def nics_text(machine: Machine) -> str:
     told = [f"{count} {'' if place else 'NIC ' if count == 1 else 'NICs '}{speed}" for place, (speed, count) in enumerate(speeds.items())]
     if told:
         return ", ".join(told)
-    return "no NIC but virtual ones" if machine.nics else "no NIC" if machine.pci else f"NICs {unknown(machine, 'nics')}"
+    if machine.nics:
+        return "no NIC but virtual ones"
+    return "no NIC" if known_none(machine, "nics") and machine.pci else f"NICs {unknown(machine, 'nics')}"
 
 
 def _nic_speed(nic: Nic) -> str:
@@ -132,6 +140,12 @@ def _nic_speed(nic: Nic) -> str:
         return "down" if nic.ports else "of unknown speed"
     layer = f" {_LAYERS[fastest.link_layer]}" if fastest.link_layer else ""
     return f"at {gigabits(fastest.rate_bits_per_s)}{layer}" if fastest.rate_bits_per_s is not None else f"of unknown speed{layer}"
+
+
+def c2c_text(gpu: Gpu) -> str:
+    """Return "C2C: 5 to its CPU, each 44.7 GB/s"; "" where no source counted the links."""
+    each_rate = f", each {gpu.c2c_bytes_per_s / 1e9:.3g} GB/s" if gpu.c2c_bytes_per_s else ""
+    return f"C2C: {gpu.c2c_links} to its CPU{each_rate}" if gpu.c2c_links else ""
 
 
 def links_text(machine: Machine, gpu: Gpu) -> str:

@@ -4,33 +4,35 @@ from __future__ import annotations
 
 import os
 import socket
+from dataclasses import replace
 from pathlib import Path
 
-from collbench.topology.files import Files, Folder
+from collbench.topology.files import Folder
+from collbench.topology.lists import with_reasons
 from collbench.topology.merge import merge
 from collbench.topology.model import Machine, System
-from collbench.topology.readers import ethernet, infiniband, linux
 from collbench.topology.text import printable
+from collbench.topology.trees import readings
 
 _SHARED_MEMORY = Path("/dev/shm")
+_CALLS = "system calls"
 
 
 def this_machine() -> Machine:
     """The machine that this process runs on, as it may see it. Never raises; what is unknown has its reason in `unknown`."""
     from collbench.topology.readers import nvml
 
-    return merge([_asked(_SHARED_MEMORY), nvml.read(), *_read(Folder(Path("/")))])
-
-
-def _read(files: Files) -> list[Machine]:
-    return [linux.read(files), infiniband.read(files), ethernet.read(files)]
+    driver = nvml.read()
+    if driver.sources:
+        driver = with_reasons(driver, nvml.KIND, {"gpus", "gpu_links", "peer_access"})
+    return merge([driver, *readings(Folder(Path("/"))), _asked(_SHARED_MEMORY)])
 
 
 def _asked(shared_memory: Path) -> Machine:
     """Host name and size of the shared memory's file system, as system calls tell them."""
-    hostname = printable(socket.gethostname()) or None
+    machine = with_reasons(Machine(printable(socket.gethostname()) or None, (_CALLS,)), _CALLS)
     try:
         status = os.statvfs(shared_memory)
     except OSError as why:
-        return Machine(hostname, ("system calls",), unknown={"system/shm_bytes": f"{shared_memory}: {why.strerror}"})
-    return Machine(hostname, ("system calls",), System(shm_bytes=status.f_blocks * status.f_frsize))
+        return replace(machine, unknown={**machine.unknown, "system/shm_bytes": f"{shared_memory}: {why.strerror}"})
+    return replace(machine, system=System(shm_bytes=status.f_blocks * status.f_frsize))

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from collbench.topology.agreement import Said, agree, counted
+from collbench.topology.lists import LISTS, known_none
 from collbench.topology.matching import Same, same_parts, source_of
 from collbench.topology.model import Disagreement, GpuLink, Machine, PciDevice, Port
 
@@ -225,7 +226,8 @@ def _still_unknown(merged: Machine, readings: Sequence[Machine]) -> dict[str, st
     """The reasons, the first per fact, of what no source knows."""
     reasons = {path: why for machine in reversed(readings) for path, why in machine.unknown.items()}
     parts = {name: {part.key: part for part in getattr(merged, name)} for name in ("numa_nodes", "pci", "gpus", "nics")} if reasons else {}
-    return {path: why for path, why in reasons.items() if not _known(merged, parts, path.split("/"))}
+    none = {name for name in LISTS if any(known_none(machine, name) for machine in readings)}
+    return {path: why for path, why in reasons.items() if path not in none and not _known(merged, parts, path.split("/"))}
 
 
 def _known(merged: Machine, parts: Mapping[str, Mapping[str, Any]], steps: Sequence[str]) -> bool:

@@ -65,6 +65,8 @@ class Gpu:
     architecture    "sm_90", "gfx942"
     links_off       NVLink or xGMI links that it has and that are not up
     cpu_links       NVLinks to a processor (POWER); they are no GpuLink. cpu_link_bytes_per_s: of one, in one direction
+    memory_numa     the NUMA node that its memory is (`nvidia-smi topo -m`: GPU NUMA ID): the GPU is coherent with its CPU
+    c2c_links       NVLink-C2C links to its CPU; c2c_bytes_per_s: of one link in one direction
     """
 
     key: str
@@ -79,6 +81,9 @@ class Gpu:
     uuid: str | None = None
     cpu_links: int | None = None
     cpu_link_bytes_per_s: float | None = None
+    memory_numa: int | None = None
+    c2c_links: int | None = None
+    c2c_bytes_per_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +146,7 @@ class Nic:
     virtual        why it is no port of the machine ("veth", "scif", "bond"); None for real ones
     gdr            the source says that GPUs may reach it directly
     guid           several ports of one device share it
+    rdma_missing   the card has RDMA, and the kernel has no RDMA device for it: a driver is not loaded
     """
 
     name: str
@@ -154,6 +160,7 @@ class Nic:
     firmware: str | None = None
     gdr: bool | None = None
     guid: str | None = None
+    rdma_missing: bool = False
 
     @property
     def key(self) -> str:
@@ -238,7 +245,7 @@ class Machine:
     paths           between parts as a source states them: (key, key) -> "NV12", "PIX", "PXB", "PHB", "NODE", "SYS"; both
                     directions; "XGMI" and "PCIE" where AMD's tools name the kind of link alone
     peer_access     (GPU key, GPU key) -> "OK", "NS", "GNS"… of the driver's peer-to-peer matrix
-    unknown         by fact path: why it is None
+    unknown         by fact path: why it is None; for a list ("nics"): why it is empty, where that does not mean that there are none
     origins         by fact path: which source it came from (merged machines)
     doubts          sentences about what a source says and should not be relied on
     """

@@ -34,6 +34,8 @@ def _figures(machine: Machine) -> Iterator[tuple[str, str, float | None, float]]
             yield "a width", f"pci/{device.address}", width, _MOST_LANES
     for gpu in machine.gpus:
         yield "memory", f"gpus/{gpu.key}", gpu.memory_bytes, _MOST_BYTES
+        yield "a number of links", f"gpus/{gpu.key}", gpu.c2c_links, _MOST_LINKS
+        yield "a speed", f"gpus/{gpu.key}", gpu.c2c_bytes_per_s, _MOST_BYTES_PER_S
     for link in machine.gpu_links:
         yield "a number of links", f"gpu_links/{link.key}", link.count, _MOST_LINKS
         yield "a speed", f"gpu_links/{link.key}", link.bytes_per_s, _MOST_BYTES_PER_S

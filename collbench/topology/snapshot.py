@@ -13,19 +13,18 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Union, get_args, get_origin
 
-from collbench.topology.model import Gpu, Machine, Nic, Port, System
+from collbench.topology.model import Gpu, Machine, Nic, Port
 from collbench.topology.text import Unreadable, printable
 
 SCHEMA = 1
 ADDED = ("cpus", "links", "findings", "hostnames")  # what a document of machines says beyond the machine itself
+# Fields that documents of earlier releases lack, with the value that says nothing.
+_LATER: Mapping[str, object] = {
+    "memory_numa": None, "c2c_links": None, "c2c_bytes_per_s": None, "rdma_missing": False, "cpu_links": None, "cpu_link_bytes_per_s": None,
+    "lanes": None, "max_lanes": None, "acs_ports": None, "acs_on": None,
+}  # fmt: skip
 
 
-# Fields that machines did not have when the first ones were stored; a stored machine without them does not know them.
-_LATER: dict[type, frozenset[str]] = {
-    Gpu: frozenset({"cpu_links", "cpu_link_bytes_per_s"}),
-    Port: frozenset({"lanes", "max_lanes"}),
-    System: frozenset({"acs_ports", "acs_on"}),
-}
 _Reader = Callable[[object], Any]
 
 
@@ -172,17 +171,19 @@ def _part_reader(kind: type) -> _Reader:
     """What reads an object with the fields of a dataclass of the model and no others; those added later may be missing. Built once."""
     readers = [(name, _as_they_are(hint), _reader(hint)) for name, hint in _fields(kind).items()]
     names = frozenset(_fields(kind))
-    later = _LATER.get(kind, frozenset()) & names
+    later = {name: value for name, value in _LATER.items() if name in names}
 
     def read(data: object) -> Any:
         """One part. Raises _Foreign, which knows the way to what does not fit."""
-        if not isinstance(data, dict) or (data.keys() != names and not later >= names ^ data.keys()):
+        if isinstance(data, dict) and later and data.keys() != names:
+            data = {**later, **data}
+        if not isinstance(data, dict) or data.keys() != names:
             raise _not_the_fields(data, names)
         name = ""
         try:
             values = []
             for name, taken, one in readers:
-                value = data.get(name)  # only a field that was added later may be missing
+                value = data[name]
                 values.append(value if type(value) in taken else one(value))
         except _Foreign as foreign:
             raise foreign.below(name) from None

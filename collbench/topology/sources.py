@@ -6,7 +6,7 @@ Readings of one host are merged, the most trusted source first: our own snapshot
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Protocol, cast
 
 from collbench.reading import values_in
 from collbench.topology.files import Files, Folder
+from collbench.topology.lists import with_reasons
 from collbench.topology.merge import merge
 from collbench.topology.model import Machine, System
 from collbench.topology.source_files import files_in, is_folder, is_root, is_tarball, text_of
@@ -33,6 +34,9 @@ READERS = (
     "iblinkinfo",
 )
 TREES = ("linux", "infiniband", "ethernet")
+_PASTED = tuple(map(READERS.index, ("nvlink_status", "smi_matrix", "ibv_devinfo", "ibstat", "lspci", "iblinkinfo")))  # lines of text
+_LONGEST_LINE = 4000
+_MOST_PASTED = 8 << 20  # characters; the output of all tools for a large machine has 1 Mi
 OUTPUTS = "outputs"  # of tools, beside sys and proc in what `probe --gather` writes
 _SNAPSHOT, _TREE, _TEXT = 0, 1, 2  # trust: lower is merged first
 _HEAD = 1 << 16
@@ -41,15 +45,23 @@ _MOST_VALUES = 1 << 23  # of JSON; 10,000 machines have some 3 million
 
 
 class Reader(Protocol):
-    """A module that reads the text of one kind."""
+    """A module that reads the text of one kind. LISTS: the lists of a machine that it tells of, so that an empty one means none."""
 
     KIND: str
+    LISTS: frozenset[str]
 
     def looks_like(self, text: str, name: str) -> bool:
         """Whether it is this kind, by its beginning."""
 
     def read(self, text: str, name: str) -> Machine:
         """The machine. Raises Unreadable."""
+
+
+class Pasted(Reader, Protocol):
+    """A reader of a tool's lines, which people paste below those of other tools."""
+
+    def starts(self, line: str) -> bool:
+        """Whether the line begins a part of the tool's output."""
 
 
 class _Unknown(Unreadable):
@@ -221,7 +233,7 @@ def _outputs(files: Files, doubts: list[str]) -> list[_Reading]:
         text = files.text(f"/{OUTPUTS}/{name}") or ""
         found = _recognised(text, name)
         try:
-            readings += [_Reading(_TEXT + found, reader(READERS[found]).read(text, name))] if found is not None else []
+            readings += [_Reading(_TEXT + found, _told_by(reader(READERS[found]), text, name))] if found is not None else []
         except Unreadable as why:
             doubts.append(f"left out: {why}")
     return readings
@@ -229,9 +241,9 @@ def _outputs(files: Files, doubts: list[str]) -> list[_Reading]:
 
 def _of_tree(files: Files) -> list[_Reading]:
     """What the kernel's files say."""
-    from collbench.topology.readers import ethernet, infiniband, linux
+    from collbench.topology.trees import readings
 
-    return [_Reading(_TREE, machine) for machine in (linux.read(files), infiniband.read(files), ethernet.read(files))]
+    return [_Reading(_TREE, machine) for machine in readings(files)]
 
 
 def _says_something(machine: Machine) -> bool:
@@ -241,10 +253,12 @@ def _says_something(machine: Machine) -> bool:
 
 
 def _of_file(path: Path) -> list[_Reading]:
-    """What one text says. Raises Unreadable."""
+    """What one text says: the output of one tool, or of several one below the other. Raises Unreadable."""
     text, name = text_of(path), path.name
     if text.lstrip().startswith("{") and '"machines"' in text:
         return [_Reading(_SNAPSHOT, machine) for machine in _snapshot(text, name)]
+    if len(parts := _outputs_in(text, name)) > 1:
+        return _of_parts(parts, name)
     found = _recognised(text, name)
     if found is not None:
         return [_Reading(_TEXT + found, _told_by(reader(READERS[found]), text, name))]
@@ -255,12 +269,43 @@ def _of_file(path: Path) -> list[_Reading]:
     raise _Unknown(f"{printable(name)} is of no kind that is read here: {_remedy()}")
 
 
+def _outputs_in(text: str, name: str) -> dict[int, str]:
+    """The lines of each tool, by the reader's place in READERS, where a text holds the outputs of several tools; else fewer than two."""
+    if len(text) > _MOST_PASTED:
+        return {}
+    starting = {place: cast(Pasted, reader(READERS[place])) for place in _PASTED}
+    parts: dict[int, list[str]] = {}
+    current: list[str] | None = None
+    for line in text.splitlines():
+        kind = next((place for place, module in starting.items() if module.starts(line[:_LONGEST_LINE])), None)
+        current = parts.setdefault(kind, []) if kind is not None else current
+        if current is not None:
+            current.append(line)
+    joined = {place: "\n".join(lines) for place, lines in parts.items()}
+    return {place: part for place, part in joined.items() if reader(READERS[place]).looks_like(part, name)}
+
+
+def _of_parts(parts: Mapping[int, str], name: str) -> list[_Reading]:
+    """What several outputs in one text say; one that cannot be read is a doubt. Raises Unreadable when none can be read."""
+    readings: list[_Reading] = []
+    refused: list[Unreadable] = []
+    for place, part in parts.items():
+        try:
+            readings.append(_Reading(_TEXT + place, _told_by(reader(READERS[place]), part, name)))
+        except Unreadable as why:
+            refused.append(why)
+    if not readings:
+        raise refused[0]
+    doubts = tuple(f"left out: {why}" for why in refused)
+    return [*readings, *([_Reading(_TEXT + len(READERS), Machine(doubts=doubts))] if doubts else [])]
+
+
 def _told_by(kind: Reader, text: str, name: str) -> Machine:
     """What a reader makes of a text. Raises Unreadable, also where it makes nothing of it: that would read as a machine without GPUs."""
     machine = kind.read(text, name)
     if not _says_something(machine):
         raise Unreadable(f"{printable(name)} is {kind.KIND}, but names no part of a machine: save the whole output again")
-    return machine
+    return with_reasons(machine, kind.KIND, kind.LISTS)
 
 
 def _recognised(text: str, name: str) -> int | None:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
+import pytest
+
+from collbench.doctor.examine import examine
+from collbench.doctor.finding import Finding
 from collbench.topology.model import SWITCH, Gpu, GpuLink, Machine, NumaNode
 from tests.doctor.machines import changed, codes, found
 from tests.topology.machines import dgx, mesh
@@ -19,7 +24,7 @@ def test_a_gpu_that_lost_links_on_its_machine() -> None:
     machine = changed(links(dgx(), 18, 18, 2, 18, 18, 18, 18, 18), "gpus", dgx().gpus[2].key, links_off=16)
     finding = found(machine, "CB2301")
     assert (finding.severity, finding.what) == ("severe", "GPU 2 (0000:3b:00.0) has 2 of 18 links to other GPUs")
-    assert finding.evidence == "2 up, 16 off; 7 GPUs of the 8 in the job have 18"
+    assert finding.evidence == "2 up, 16 off; 7 of 8 GPUs compared have 18"
 
 
 def test_a_machine_that_lost_links_against_the_others_of_the_job() -> None:
@@ -87,3 +92,90 @@ def test_memory_of_gpus_as_numa_nodes() -> None:
     assert found(replace(dgx(), numa_nodes=nodes), "CB2304").what.startswith("NUMA node 252 without processors")
     assert not codes(replace(dgx(), numa_nodes=nodes[:2]))
     assert not codes(replace(dgx(), numa_nodes=(*nodes[:2], NumaNode(252, None))))
+
+
+Pairs = Mapping[tuple[int, int], int]
+
+
+def xgmi(pairs: Pairs, gpus: int = 8, hostname: str = "n1", vendor: str = "amd", model: str = "MI250X") -> Machine:
+    """A mesh with these links between pairs of GPUs, the same number from both ends unless the other end is named as well."""
+    both = {**{(b, a): count for (a, b), count in pairs.items()}, **pairs}
+    links = tuple(GpuLink(f"gpu{a}", f"gpu{b}", count, "xgmi") for (a, b), count in both.items() if count)
+    parts = tuple(Gpu(f"gpu{index}", index, vendor=vendor, model=model) for index in range(gpus))  # type: ignore[arg-type]
+    return Machine(hostname, gpus=parts, gpu_links=links)
+
+
+def lost(*machines: Machine) -> list[Finding]:
+    return [each for each in examine(machines) if each.code == "CB2301"]
+
+
+# Four modules of two dies: four links inside a module; even dies are all joined, odd ones form a ring.
+MODULES = {(die, die + 1): 4 for die in range(0, 8, 2)}
+EVEN = {(a, b): 1 for a in range(0, 8, 2) for b in range(a + 2, 8, 2)}
+RING = {(1, 3): 1, (3, 5): 1, (5, 7): 1, (1, 7): 1}
+DIES = {**MODULES, **EVEN, **RING}
+ALL_TO_ALL = {(a, b): 1 for a in range(8) for b in range(a + 1, 8)}
+
+
+def test_a_mesh_whose_design_gives_half_of_the_gpus_fewer_links() -> None:
+    assert {xgmi(DIES).links_of(f"gpu{die}") for die in range(8)} == {6, 7}
+    assert not lost(xgmi(DIES))
+    assert not lost(*(xgmi(DIES, hostname=f"n{number}") for number in range(4)))
+
+
+@pytest.mark.parametrize("missing", [[(0, 5), (1, 4), (2, 7), (3, 6)], [(0, 4), (1, 5), (2, 6), (3, 7)]])
+def test_a_mesh_in_which_each_gpu_lacks_one_pair_is_a_design(missing: list[tuple[int, int]]) -> None:
+    assert not lost(xgmi({pair: 1 for pair in ALL_TO_ALL if pair not in missing}))
+    assert not lost(xgmi({(0, 1): 1, (1, 2): 1, (2, 3): 1, (0, 3): 1}, gpus=4))
+
+
+def test_one_pair_that_lost_its_link_in_a_full_mesh() -> None:
+    (finding,) = lost(xgmi({**ALL_TO_ALL, (2, 5): 0}, model="MI300X"))
+    assert (finding.severity, finding.what) == ("severe", "GPU 2 and GPU 5 have 0 of 1 links to each other")
+    assert finding.evidence == "27 of 28 pairs have 1"
+    assert "rocm-smi" in finding.remedy and "nvidia" not in finding.remedy and "Xid" not in finding.remedy
+
+
+def test_a_pair_with_fewer_links_than_the_others_of_four() -> None:
+    four = {(a, b): 4 for a in range(4) for b in range(a + 1, 4)}
+    assert not lost(xgmi(four, 4, vendor="nvidia", model="A100-SXM4-40GB"))
+    (finding,) = lost(xgmi({**four, (0, 1): 3}, 4, vendor="nvidia", model="A100-SXM4-40GB"))
+    assert (finding.severity, finding.what) == ("severe", "GPU 0 and GPU 1 have 3 of 4 links to each other")
+    assert "nvidia-smi nvlink" in finding.remedy
+
+
+def test_a_link_that_is_down_at_one_end() -> None:
+    (finding,) = lost(xgmi({**DIES, (3, 2): 3}))
+    assert (finding.severity, finding.what) == ("severe", "1 link between GPU 2 and GPU 3 down at one end")
+    assert finding.evidence == "GPU 2 counts 4 links to GPU 3, which counts 3 back"
+
+
+def test_the_same_position_on_other_machines_tells_design_from_loss() -> None:
+    fewer = xgmi({**DIES, (1, 7): 0}, hostname="n9")
+    alone = lost(fewer)
+    assert not [each for each in alone if each.severity == "severe"]
+    found_ = lost(xgmi(DIES), xgmi(DIES, hostname="n2"), fewer)
+    assert [(each.hostname, each.severity, each.what) for each in found_] == [
+        ("n9", "severe", "GPU 1 has 5 of 6 links to other GPUs"), ("n9", "severe", "GPU 7 has 5 of 6 links to other GPUs"),
+    ]  # fmt: skip
+    assert found_[0].evidence == "5 up; at the same position on 2 of 3 machines: 6 links"
+
+
+def test_two_machines_that_differ_are_a_warning_since_either_may_be_right() -> None:
+    found_ = lost(xgmi(DIES), xgmi({**DIES, (1, 7): 0}, hostname="n2"))
+    assert [(each.hostname, each.severity) for each in found_] == [("n2", "warning")] * 2
+    assert "--since" in found_[0].remedy
+
+
+def test_a_design_with_few_gpus_that_have_fewer_neighbours_is_a_warning_at_most() -> None:
+    line = {(a, a + 1): 2 for a in range(7)}
+    assert {each.severity for each in lost(xgmi(line))} == {"warning"}
+
+
+def test_counts_without_far_ends_need_a_minority() -> None:
+    def counted(*counts: int) -> Machine:
+        gpus = tuple(Gpu(f"gpu{index}", index, vendor="nvidia", model="V100") for index in range(len(counts)))
+        return Machine(gpus=gpus, gpu_links=tuple(GpuLink(f"gpu{index}", None, count) for index, count in enumerate(counts)))
+
+    assert not lost(counted(6, 6, 4, 4)) and not lost(counted(6, 6, 6))
+    assert [each.severity for each in lost(counted(6, 6, 6, 4))] == ["severe"]

@@ -17,6 +17,7 @@ from tests.topology.machines import dgx, ethernet, mesh, pcie_box
 GPU, GPU_PORT, NIC = "0000:18:00.0", "0000:17:00.0", "0000:1a:00.0"
 ROCE = replace(dgx(), nics=tuple(replace(nic, ports=(ethernet(400, 4096),)) for nic in dgx().nics))
 BLUEFIELD = Nic("mlx5_bond_0", "0000:aa:00.0", "BlueField-3", True, 1, (ethernet(200, 4096),), ("bond0",))
+UNDRIVEN = Nic(NIC, NIC, "ConnectX-7", rdma_missing=True)
 SCIF = Nic("scif0", None, None, True, virtual="scif")
 PLAIN = replace(dgx(), nics=(Nic("eth0", None, "ConnectX-6", False, 0, (ethernet(100, 9000),), ("eth0",)),))
 HALF_RATE = with_link(with_link(dgx(), NIC, PcieLink(32.0, 8, 32.0, 8)), "0000:17:02.0", PcieLink(32.0, 8, 32.0, 8))
@@ -53,6 +54,7 @@ FAULTS = [
     ("TCP in small frames", "CB2207", with_port(PLAIN, "eth0", mtu_bytes=1500), PLAIN),
     ("a slow rail", "CB2208", with_port(dgx(), "mlx5_3", rate_bits_per_s=100e9), dgx()),
     ("lost lanes", "CB2209", with_port(dgx(), "mlx5_3", lanes=1, max_lanes=4), with_port(dgx(), "mlx5_3", lanes=4, max_lanes=4)),
+    ("an RDMA card without a driver", "CB2210", replace(dgx(), nics=(*dgx().nics[1:], UNDRIVEN)), dgx()),
     ("errors on the wire", "CB2221", with_port(dgx(), "mlx5_3", counters={"symbol_error": 65535}), dgx()),
     ("a link that flaps", "CB2222", with_port(dgx(), "mlx5_3", counters={"link_downed": 255}), dgx()),
     ("packets lost", "CB2223", with_port(dgx(), "mlx5_3", counters={"out_of_sequence": 100_000}), dgx()),

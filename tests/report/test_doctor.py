@@ -47,7 +47,7 @@ def test_no_findings_says_what_was_looked_at_and_what_not() -> None:
     text, code = told()
     first, state, second = text.splitlines()
     assert (first, code) == ("no findings", 0)
-    assert state.startswith("GPUDirect RDMA capable, not used: 8 of 8 GPUs (nvidia_peermem is loaded")
+    assert state.startswith("GPUDirect RDMA capable; use not checked: 8 of 8 GPUs (nvidia_peermem is loaded")
     assert second.startswith("looked at 1 machine: 8 GPUs, 8 NICs, 40 PCI devices; ") and "; not looked at: peer access" in second
 
 
@@ -74,7 +74,7 @@ def test_json_is_one_object() -> None:
     ]
     assert document["looked_at"] == "1 machine: 8 GPUs, 8 NICs, 40 PCI devices"
     assert "the paths in use (NCCL's log: --log)" in document["not_looked_at"]
-    assert [state.partition(":")[0] for state in document["gpudirect"]] == ["GPUDirect RDMA capable, not used"]
+    assert [state.partition(":")[0] for state in document["gpudirect"]] == ["GPUDirect RDMA capable; use not checked"]
 
 
 def test_colour_marks_severity_where_it_is_asked_for() -> None:

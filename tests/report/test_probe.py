@@ -124,7 +124,7 @@ def test_json_has_links_cpus_and_gpudirect() -> None:
     assert {"kind": "pcie", "from": "0000:82:00.0", "to": "0000:80:03.1", "speed_gt_per_s": 16.0, "width": 8, "max_speed_gt_per_s": 16.0,
             "max_width": 16} in entry["links"]  # fmt: skip
     assert {"kind": "gpudirect", "from": "0000:03:00.0", "to": "eno1", "path": "SYS", "state": "not capable",
-            "why": "the NIC is no RDMA device"} in entry["links"]  # fmt: skip
+            "why": "the NIC is not an RDMA device"} in entry["links"]  # fmt: skip
     assert {"kind": "nvlink", "from": "0000:03:00.0", "to": "0000:43:00.0", "count": 4, "bytes_per_s": 25e9} in (
         document([mesh()], [], [])["machines"][0]["links"]
     )

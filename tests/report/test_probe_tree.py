@@ -48,7 +48,7 @@ def test_a_switch_with_what_is_below_it() -> None:
 
 def test_gpudirect_once_per_state_and_reason() -> None:
     assert line(dgx(), "capable") == (
-        "  capable, not used: nvidia_peermem is loaded, PIX apart; no log shows it in use: GPU 0, 1 with mlx5_0, mlx5_1; "
+        "  capable; use not checked: nvidia_peermem is loaded, PIX apart: GPU 0, 1 with mlx5_0, mlx5_1; "
         "GPU 2, 3 with mlx5_2, mlx5_3; GPU 4, 5 with mlx5_4, mlx5_5; GPU 6, 7 with mlx5_6, mlx5_7"
     )
     assert line(pcie_box(), "capable").endswith("older than 5.12, which dma-buf needs: GPU 0, 1, 2, 3 with mlx5_0")

@@ -146,8 +146,7 @@ def laptop() -> Machine:
         "x86_64", "Intel(R) Core(TM) i5-8250U CPU @ 1.60GHz", "Intel", 1, 4, 8, 16 * GIB, "6.8.0-45-generic", "quiet splash",
         virtualization="", container="", peer_memory=(), shm_bytes=8 * GIB,
     )  # fmt: skip
-    unknown = {"gpus": "no NVIDIA driver: libnvidia-ml.so.1 is not there"}
-    return Machine("laptop", ("hand-made",), system, (NumaNode(0, "0-7", 16 * GIB),), pci, nics=nics, unknown=unknown)
+    return Machine("laptop", ("hand-made",), system, (NumaNode(0, "0-7", 16 * GIB),), pci, nics=nics)
 
 
 MACHINES: dict[str, Callable[[], Machine]] = {"dgx": dgx, "pcie_box": pcie_box, "mesh": mesh, "laptop": laptop}

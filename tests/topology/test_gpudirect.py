@@ -12,7 +12,6 @@ from collbench.topology.model import Machine, Nic
 from tests.topology.machines import dgx, mesh, pcie_box
 
 NO_MODULE = "no peer-memory module for this GPU is loaded"
-NO_LOG = "; no log shows it in use"
 
 
 def found(machine: Machine, nic: int = 0, gpu: int = 0, **system: Any) -> Capability:
@@ -20,12 +19,12 @@ def found(machine: Machine, nic: int = 0, gpu: int = 0, **system: Any) -> Capabi
 
 
 def test_a_module_and_a_switch() -> None:
-    assert found(dgx()) == Capability("capable, not used", f"nvidia_peermem is loaded, PIX apart{NO_LOG}")
+    assert found(dgx()) == Capability("capable; use not checked", "nvidia_peermem is loaded, PIX apart")
 
 
 def test_dma_buf_is_the_second_way() -> None:
-    assert found(mesh(), peer_memory=(), dma_buf=True) == Capability("capable, not used", f"the driver exports dma-buf, PIX apart{NO_LOG}")
-    assert found(mesh(), peer_memory=None, dma_buf=True, kernel="5.12.0-rc1").state == "capable, not used"
+    assert found(mesh(), peer_memory=(), dma_buf=True) == Capability("capable; use not checked", "the driver exports dma-buf, PIX apart")
+    assert found(mesh(), peer_memory=None, dma_buf=True, kernel="5.12.0-rc1").state == "capable; use not checked"
 
 
 def test_only_a_log_proves_use() -> None:
@@ -41,8 +40,30 @@ def test_far_nics_are_staged_through_the_host(nic: int, word: str) -> None:
 
 
 def test_a_grace_cpu_may_carry_it() -> None:
-    why = "SYS apart; a Grace CPU could carry it over C2C, which no source tells"
+    why = "SYS apart on PCIe; C2C to the CPU may carry it, if the NIC is on the same CPU"
     assert found(dgx(), 4, architecture="aarch64") == Capability("unknown", why)
+
+
+@pytest.mark.parametrize(
+    "gpu", [{"memory_numa": 2}, {"c2c_links": 5}, {"model": "NVIDIA GB200"}, {"model": "NVIDIA GH200 480GB"}, {"model": "GB10"}], ids=str
+)
+def test_a_gpu_that_c2c_joins_to_its_cpu_is_not_called_impossible(gpu: dict[str, Any]) -> None:
+    machine = dgx()
+    coherent = replace(machine, gpus=(replace(machine.gpus[0], **gpu), *machine.gpus[1:]))
+    assert found(coherent, 4).state == "unknown"
+    assert found(machine, 4).state == "not capable"
+
+
+def test_a_virtual_machine_hides_how_far_apart_they_are() -> None:
+    stated = replace(dgx(), paths={(dgx().gpus[0].key, "mlx5_4"): "PHB"})
+    assert found(stated, 4).state == "not capable"
+    assert found(stated, 4, virtualization="kvm") == Capability("unknown", "PHB apart, but a virtual machine (kvm) hides the PCIe switches")
+
+
+def test_a_card_without_an_rdma_device_is_not_capable() -> None:
+    machine = dgx()
+    bare = replace(machine, nics=(replace(machine.nics[0], rdma=False, rdma_missing=True),))
+    assert found(bare) == Capability("not capable", "the kernel has no RDMA device for the card: its driver is not loaded")
 
 
 @pytest.mark.parametrize(
@@ -68,7 +89,7 @@ def test_without_peer_memory(system: dict[str, Any], state: str, why: str) -> No
 @pytest.mark.parametrize("module", ["nvidia_peermem", "nv_mem", "nv_mem_nc", "nv_peer_mem", "efa_nv_peermem"])
 def test_each_module_for_nvidia_counts(module: str) -> None:
     assert found(dgx(), peer_memory=("x", module), dma_buf=False) == Capability(
-        "capable, not used", f"{module} is loaded, PIX apart{NO_LOG}"
+        "capable; use not checked", f"{module} is loaded, PIX apart"
     )
 
 
@@ -83,7 +104,7 @@ def test_a_loaded_module_is_no_proof_against_nccls_word() -> None:
 def test_amd_has_its_own_module() -> None:
     machine = dgx()
     machine = replace(machine, gpus=tuple(replace(gpu, vendor="amd") for gpu in machine.gpus))
-    assert found(machine, peer_memory=("amdkfd",)).why == f"amdkfd is loaded, PIX apart{NO_LOG}"
+    assert found(machine, peer_memory=("amdkfd",)).why == "amdkfd is loaded, PIX apart"
     assert found(machine, peer_memory=("nvidia_peermem",), dma_buf=False).state == "not capable"
 
 
@@ -91,13 +112,13 @@ def test_the_sources_own_word_is_taken_and_named() -> None:
     """NCCL's topology file says gdr=0 or 1 for each NIC; the modules of this machine are then not asked."""
     machine = replace(pcie_box(), sources=("NCCL topology XML topo.xml",), paths={("0000:03:00.0", "mlx5_0"): "PXB"})
     yes = replace(machine, nics=(replace(machine.nics[0], gdr=True),))
-    assert found(yes) == Capability("capable, not used", f"NCCL topology XML topo.xml says gdr=1, PXB apart{NO_LOG}")
+    assert found(yes) == Capability("capable; use not checked", "NCCL topology XML topo.xml says gdr=1, PXB apart")
     no = replace(machine, nics=(replace(machine.nics[0], gdr=False),), origins={"nics/mlx5_0/gdr": "NCCL topology XML b.xml"})
     assert found(no) == Capability("not capable", "NCCL topology XML b.xml says gdr=0")
 
 
 def test_nics_that_are_none() -> None:
-    assert found(pcie_box(), 1) == Capability("not capable", "the NIC is no RDMA device")
+    assert found(pcie_box(), 1) == Capability("not capable", "the NIC is not an RDMA device")
     bare = replace(dgx(), nics=(Nic("0000:1a:00.0", "0000:1a:00.0"),))
     assert found(bare) == Capability("unknown", "the source does not say whether the NIC is an RDMA device")
     bond = replace(dgx(), nics=(Nic("mlx5_bond_0", rdma=True, virtual="bond"),))

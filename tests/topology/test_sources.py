@@ -285,3 +285,41 @@ def test_damaged_files_are_read_or_refused(text: str, at: int, cut: int, put: by
         assert machine.sources and all(isinstance(nic, Nic) for nic in machine.nics)
     except Unreadable as refused:
         assert "\n" not in str(refused)
+
+
+class TestSeveralOutputsInOneFile:
+    """What people paste one below the other is read as if each output were a file of its own."""
+
+    def test_a_matrix_and_the_links_below_it(self, tmp_path: Path) -> None:
+        for number, parts in enumerate(
+            ((MATRIX, NVLINK), (NVLINK, MATRIX), (f"$ nvidia-smi topo -m\n{MATRIX}", f"$ nvidia-smi nvlink -s\n{NVLINK}"))
+        ):
+            pasted, folder = tmp_path / f"{number}.txt", tmp_path / str(number)
+            pasted.write_text("\n".join(parts))
+            folder.mkdir()
+            for place, part in enumerate(parts):
+                (folder / f"{place}.txt").write_text(part)
+            (one,), (two,) = read_paths([pasted]), read_paths([folder])
+            assert (one.gpus, one.nics, one.gpu_links, one.paths) == (two.gpus, two.nics, two.gpu_links, two.paths)
+            assert {gpu.model for gpu in one.gpus} == {"NVIDIA A100-SXM4-80GB"} and [gpu.numa for gpu in one.gpus] == [0, 1]
+
+    def test_all_tools_of_a_ticket(self, tmp_path: Path) -> None:
+        file = tmp_path / "ticket.txt"
+        file.write_text(f"Hello,\n```\n{LSPCI}```\n{IBSTAT}\n====\n{NVLINK}\n====\n{MATRIX}\nthanks")
+        (machine,) = read_paths([file])
+        assert [gpu.address for gpu in machine.gpus] == [A, B] and len(machine.pci) == 2
+        assert [nic.name for nic in machine.nics] == ["mlx5_0"] and machine.nics[0].ports
+        assert machine.links_of(A) == 12 and machine.paths[A, "mlx5_0"] == "PIX"
+        assert len(machine.sources) == 4
+
+    def test_a_damaged_part_is_a_doubt_and_the_others_are_read(self, tmp_path: Path) -> None:
+        file = tmp_path / "bent.txt"
+        file.write_text(MATRIX + NVLINK.replace("Link 3: 25 GB/s", "Link 3: 2? GB/s"))
+        (machine,) = read_paths([file])
+        assert len(machine.gpus) == 2 and any(doubt.startswith("left out: bent.txt: the line 'Link 3") for doubt in machine.doubts)
+
+    def test_two_outputs_of_one_tool_are_still_of_two_machines(self, tmp_path: Path) -> None:
+        file = tmp_path / "two.txt"
+        file.write_text(MATRIX + "\n" + MATRIX + NVLINK.replace("GPU 0", "GPU 5"))
+        (machine,) = read_paths([file])
+        assert any("2 topology matrices" in doubt for doubt in machine.doubts)

@@ -9,12 +9,13 @@ from dataclasses import replace
 from collbench.topology.model import Gpu, Machine, NumaNode, System
 from collbench.topology.readers.cpu_sets import cpu_mask, written
 from collbench.topology.readers.doubts import few
-from collbench.topology.readers.hwloc_devices import devices
+from collbench.topology.readers.hwloc_devices import Devices, devices
 from collbench.topology.readers.hwloc_links import nvlinks
 from collbench.topology.readers.hwloc_xml import Thing, infos, number_of, root, things
 from collbench.topology.text import HEAD, Unreadable, printable
 
 KIND = "hwloc XML"
+LISTS = frozenset({"numa_nodes", "pci", "gpus"})
 _TOPOLOGY = re.compile(r"<topology[\s>]")
 
 
@@ -46,7 +47,7 @@ def read(text: str, name: str) -> Machine:
         gpu_links=links.links,
         nics=parts.nics,
         paths=links.paths,
-        unknown=parts.unknown | ({"gpu_links": links.unknown} if links.unknown else {}),
+        unknown=parts.unknown | ({"gpu_links": links.unknown} if links.unknown else {}) | _lists(parts),
         doubts=(*few(parts.doubts), *few(links.doubts), *_restricted(found, told.get("Architecture"))),
     )
 
@@ -54,6 +55,13 @@ def read(text: str, name: str) -> Machine:
 def _with_cpu_links(gpu: Gpu, processors: Mapping[str, tuple[int, float]]) -> Gpu:
     count, rate = processors.get(gpu.key, (None, None))
     return replace(gpu, cpu_links=count, cpu_link_bytes_per_s=rate)
+
+
+def _lists(parts: Devices) -> dict[str, str]:
+    """Why lists are empty that lstopo may leave out: without I/O devices it writes none, and filters drop network devices."""
+    if not parts.pci:
+        return dict.fromkeys(("pci", "gpus", "nics"), "the XML has no PCI devices (lstopo without I/O devices)")
+    return {} if parts.nics else {"nics": "the XML has no network devices: lstopo may have been told to leave them out"}
 
 
 def _restricted(found: Sequence[Thing], architecture: str | None) -> list[str]:

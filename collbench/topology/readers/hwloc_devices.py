@@ -118,6 +118,7 @@ def _nics(found: Sequence[PciDevice], drivers: Mapping[str | None, Sequence[Thin
     """RDMA devices with the interfaces beside them, interfaces alone, and functions that no driver has named."""
     nics: list[Nic] = []
     functions = {device.address: device for device in found}
+    driven = any(_is(each, kinds, version) for on in drivers if on for each in drivers[on] for kinds in (_OPENFABRICS, _NETWORK))
     physical = pci_parts.physical_nics(found)
     for address in [*(device.address for device in found), None]:
         named = drivers.get(address, ())
@@ -125,9 +126,11 @@ def _nics(found: Sequence[PciDevice], drivers: Mapping[str | None, Sequence[Thin
         nets = [each for each in named if _is(each, _NETWORK, version) and each not in rdma]
         device = functions.get(address) if address else None
         nics += [_nic(each, device, nets if len(rdma) == 1 else [], True) for each in rdma]
-        nics += [_nic(each, device, [each], False) for each in ([] if rdma else nets)]
+        missing = driven and not rdma and device is not None and not device.virtual and pci_parts.is_rdma_card(device)
+        nics += [replace(_nic(each, device, [each], False), rdma_missing=missing) for each in ([] if rdma else nets)]
         if device and device.kind == "nic" and not rdma and not nets:
-            nics.append(pci_parts.nic(device, physical))
+            bare = pci_parts.nic(device, physical)
+            nics.append(replace(bare, rdma=bare.rdma and not missing, rdma_missing=missing))
     return list({nic.name: nic for nic in reversed(nics)}.values())[::-1]
 
 

@@ -13,6 +13,7 @@ from collbench.topology.readers.infiniband_rate import WIDTHS, lane_name
 from collbench.topology.text import HEAD, Unreadable, printable, whole
 
 KIND = "iblinkinfo"
+LISTS = frozenset({"fabric"})
 
 _SECTION = re.compile(r"^(CA|Switch|RT): *(0x[0-9a-f]{1,16} )? *(.*?):?\s*$", re.IGNORECASE)
 _ARROW = re.compile(r"==\((.*?)\)==>")
@@ -41,6 +42,11 @@ class _Row:
 def looks_like(text: str, name: str) -> bool:
     """Whether the start of a text is iblinkinfo's."""
     return "==>" in text[:HEAD] and any(_ARROW.search(line[:_LONGEST_LINE]) for line in text[:HEAD].splitlines())
+
+
+def starts(line: str) -> bool:
+    """Whether the line begins a node's section."""
+    return bool(_SECTION.match(line[:_LONGEST_LINE]))
 
 
 def read(text: str, name: str) -> Machine:

@@ -17,6 +17,7 @@ from collbench.topology.readers.rdma_words import IS_DOWN, NO_LID, guid, lid, li
 from collbench.topology.text import HEAD, Unreadable, printable, whole
 
 KIND = "ibstat"
+LISTS = frozenset({"nics"})
 
 _DEVICE = re.compile(r"^CA:? '([^']*)'$")
 _STATUS = re.compile(r"^Infiniband device '([^']*)' port (\d{1,3}) status:$")
@@ -50,6 +51,11 @@ class _Device:
 def looks_like(text: str, name: str) -> bool:
     """It has a line like "CA 'mlx5_0'" or "Infiniband device 'mlx5_0' port 1 status:"."""
     return bool(_HEADS.search(text[:HEAD]))
+
+
+def starts(line: str) -> bool:
+    """Whether the line begins a device or a port."""
+    return bool(_HEADS.match(line))
 
 
 def read(text: str, name: str) -> Machine:

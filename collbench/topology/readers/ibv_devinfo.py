@@ -17,6 +17,7 @@ from collbench.topology.readers.rdma_words import IS_DOWN, MTUS, NO_LID, guid, l
 from collbench.topology.text import HEAD, Unreadable, printable, whole
 
 KIND = "ibv_devinfo"
+LISTS = frozenset({"nics"})
 
 _DEVICE = re.compile(r"^[ \t]*hca_id:", re.MULTILINE)
 _NONE = "No IB devices found"
@@ -38,6 +39,11 @@ def looks_like(text: str, name: str) -> bool:
     """It has an hca_id line, or says that there is no device."""
     head = text[:HEAD]
     return bool(_DEVICE.search(head)) or head.strip().startswith(_NONE)
+
+
+def starts(line: str) -> bool:
+    """Whether the line begins a device."""
+    return bool(_DEVICE.match(line))
 
 
 def read(text: str, name: str) -> Machine:

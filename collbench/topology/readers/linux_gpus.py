@@ -11,7 +11,7 @@ from collbench.topology.model import Gpu, GpuLink, PciDevice
 from collbench.topology.readers import kfd, pci_sysfs
 from collbench.topology.readers.doubts import few
 from collbench.topology.readers.pci_parts import VENDORS, Vendor
-from collbench.topology.text import pci_address, printable, whole
+from collbench.topology.text import numa_of, pci_address, printable, whole
 
 _NVIDIA_GPUS = "/proc/driver/nvidia/gpus"
 _DISPLAY = 0x03  # base class; a capture may tell the class alone
@@ -94,8 +94,11 @@ def _nvidia(files: Files, listed: Mapping[str, str], gpu: Gpu) -> Gpu:
     text = files.text(f"{_NVIDIA_GPUS}/{listed[gpu.key]}/information") if gpu.key in listed else None
     fields = dict(re.findall(r"^([A-Za-z ]+?):[ \t]+(\S.*)$", text or "", re.M))
     model = printable(fields.get("Model", ""))
+    status = files.text(f"{_NVIDIA_GPUS}/{listed[gpu.key]}/numa_status") if gpu.key in listed else None
+    node = re.search(r"^Node:\s*(\d+)\s*$", status or "", re.M)
     uuid = _UUID.fullmatch(fields.get("GPU UUID", "").strip().replace("gpu-", "GPU-"))
-    return replace(gpu, model=model if model not in ("", "Unknown") else None, uuid=uuid[0] if uuid else None)
+    named = model if model not in ("", "Unknown") else None
+    return replace(gpu, model=named, uuid=uuid[0] if uuid else None, memory_numa=numa_of(node[1]) if node else None)
 
 
 def _amd(files: Files, known: Gpu | None, gpu: Gpu) -> Gpu:
@@ -109,9 +112,9 @@ def _amd(files: Files, known: Gpu | None, gpu: Gpu) -> Gpu:
 
 
 def _reasons(gpus: Sequence[Gpu], devices: Sequence[PciDevice]) -> dict[str, str]:
-    """Why there are none, or why a GPU's model or memory is not known here."""
+    """Return why a GPU's model or memory is unknown, or why no GPU can be seen."""
     if not gpus:
-        return {"gpus": "none on the PCI bus" if devices else "no PCI bus and no GPU driver to be seen"}
+        return {} if devices else {"gpus": "the files show no PCI bus and no GPU driver"}
     nameless = {f"gpus/{gpu.key}/model": "the driver gives no name in its files" for gpu in gpus if not gpu.model}
     return nameless | {
         f"gpus/{gpu.key}/memory_bytes": "sysfs does not tell it: nvidia-smi or NVML do" for gpu in gpus if not gpu.memory_bytes

@@ -12,6 +12,7 @@ from collbench.topology.readers.lspci_text import Function, functions, is_head
 from collbench.topology.text import HEAD, Unreadable, printable
 
 KIND = "lspci"
+LISTS = frozenset({"pci", "gpus", "nics"})
 _PORTS = {"Upstream Port", "Downstream Port"}
 _NEVER_AT_A_ROOT = {*_PORTS, "Endpoint", "Legacy Endpoint"}
 _NO_TREE = "this output of lspci has no bridges' buses: save `lspci -vvv`, run by root"
@@ -22,6 +23,11 @@ _DENIED = "lspci ran without root and could not read it"
 def looks_like(text: str, name: str) -> bool:
     """A line like "19:00.0 3D controller: NVIDIA Corporation …"."""
     return any(is_head(line) for line in text[:HEAD].splitlines())
+
+
+def starts(line: str) -> bool:
+    """Whether the line begins a PCI function."""
+    return is_head(line)
 
 
 def read(text: str, name: str) -> Machine:

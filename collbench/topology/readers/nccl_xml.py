@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
 KIND = "NCCL topology XML"
+LISTS = frozenset({"pci"})
 
 _AGAIN = "have NCCL write it with NCCL_TOPO_DUMP_FILE"
 _LIMITS = Limits("a machine's topology", _AGAIN, 8 << 20, depth=64, elements=200_000)  # the largest real one has 100,000 characters

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _LINKS: dict[str, LinkKind] = {"nvlink": "nvlink", "xgmi": "xgmi"}
 _MADE_UP_NETS = re.compile(r"^(veth|docker|br-|virbr|tap|tun|cali|cni|flannel|vxlan|dummy|scif)|^lo$")
+_MOST_C2C_MEGABYTES = 1_000_000
 _MOST_MEGABITS = 3_200_000  # eight lanes at 400 Gb/s: twice the fastest port that is sold
 _RATES = {1000, 2500, 5000, 10000, 20000, 25000, 40000, 50000, 56000, 100000, 200000, 400000, 800000}  # Mb/s
 # InfiniBand's data rate where it is less than what is printed: 8b10b up to QDR, and FDR (see infiniband_rate).
@@ -81,7 +82,18 @@ def gpu(element: Element | None, device: PciDevice) -> Gpu:
     found = pci_parts.gpu(device, whole(attributes.get("dev"), 0, 4095))
     vendor = found.vendor or ("amd" if gcn else "nvidia" if sm else None)
     nvidia = f"sm_{sm}" if sm and vendor == "nvidia" else None
-    return replace(found, cpu_links=cpu_links(element), vendor=vendor, architecture=_gfx(gcn) if gcn else nvidia)
+    links, rate = _c2c(element.find("c2c") if element is not None else None)
+    return replace(
+        found, cpu_links=cpu_links(element), vendor=vendor, architecture=_gfx(gcn) if gcn else nvidia, c2c_links=links, c2c_bytes_per_s=rate
+    )
+
+
+def _c2c(element: Element | None) -> tuple[int | None, float | None]:
+    """Number of a GPU's links to its CPU, and bytes/s of one of them (ncclTopoAddC2c in src/graph/topo.cc: MB/s times count)."""
+    if element is None:
+        return None, None
+    megabytes = whole(element.get("bw"), 1, _MOST_C2C_MEGABYTES)
+    return whole(element.get("count"), 1, 1000), megabytes * 1e6 if megabytes else None
 
 
 def _gfx(gcn: str) -> str | None:

@@ -10,6 +10,7 @@ from collbench.topology.model import Gpu, GpuLink, Nic, NumaNode, PciDevice, Pci
 from collbench.topology.readers import nccl_xml_parts as parts
 from collbench.topology.readers import pci_parts
 from collbench.topology.readers.cpu_sets import cpu_mask, written
+from collbench.topology.readers.part_names import has_built_in_links
 from collbench.topology.text import Unreadable, numa_of, pci_address
 
 if TYPE_CHECKING:
@@ -107,6 +108,20 @@ def _link(found: Found) -> None:
     found.links += [GpuLink(key, None, 0, found.links[0].kind) for key in without] if linked else []
     if not known:
         found.notes.unknown["gpus"] = "the file names no GPU"
+    elif not linked and len(known) > 1:
+        _no_links(found)
+
+
+def _no_links(found: Found) -> None:
+    """No GPU of the file has a link: unknown for a template and for modules that are built with links, else there are none."""
+    dumped = [gpu for gpu, element in found.gpus.values() if element is not None]
+    built = [gpu for gpu in dumped if has_built_in_links(gpu, len(found.gpus))]
+    if built:
+        why = f"the file lists none, but {built[0].model or built[0].architecture} GPUs are built with them"
+        found.notes.unknown["gpu_links"] = why
+        found.notes.doubt("links between GPUs", why)
+    else:
+        found.links += [GpuLink(gpu.key, None, 0, "xgmi" if gpu.vendor == "amd" else "nvlink") for gpu in dumped]
 
 
 def _add_switches(gpu: Element, found: Found) -> None:
@@ -131,6 +146,8 @@ def _name_kinds(found: Found, nics_alone: bool) -> None:
     if nameless:
         why = f"{nameless} PCI functions have no class in the file: each may be a GPU or a NIC"
         found.notes.unknown |= {"nics": why, "gpus": why}
+    elif not found.nics and not any(device.kind == "nic" for device in found.pci.values()):
+        found.notes.unknown["nics"] = "the file names no NIC"
 
 
 def _drop_impossible_links(found: Found) -> None:

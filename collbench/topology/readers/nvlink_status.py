@@ -1,4 +1,4 @@
-"""`nvidia-smi nvlink -s`: how many NVLinks of each GPU are up, at what speed, and how many are not."""
+"""`nvidia-smi nvlink -s`: the NVLinks of each GPU that are up, their speed, and the others; `nvidia-smi c2c -s`: links to the CPU."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from collbench.topology.readers.doubts import few
 from collbench.topology.text import HEAD, Unreadable, bounded, printable
 
 KIND = "nvidia-smi nvlink -s"
+LISTS = frozenset({"gpus", "gpu_links"})
 _GPU = re.compile(r"^\s*GPU (\d{1,3}): (.{1,200}?)(?: \(UUID: (GPU-[0-9a-fA-F-]{8,64})\))?\s*$")
 _LINK = re.compile(r"^\s*Link (\d{1,3}): (?:<(inactive)>|(\d{1,4}(?:\.\d{1,6})?) GB/s)\s*$", re.IGNORECASE)
+_C2C = re.compile(r"^\s*C2C Link (\d{1,3}): (\d{1,4}(?:\.\d{1,6})?) GB/s\s*$", re.IGNORECASE)
 _ALL_INACTIVE = re.compile(r"all links are inactive", re.IGNORECASE)
 _MOST_CHARACTERS = 2 << 20
 _MOST_GB_PER_S = 200.0  # of one link; generation 5 prints 53.125
@@ -26,12 +28,20 @@ class _Status:
     uuid: str | None
     links: dict[int, float | None] = field(default_factory=dict)
     all_inactive: bool = False
+    c2c: dict[int, float] = field(default_factory=dict)
+    complete: bool = False  # the list of its NVLinks has ended
 
 
 def looks_like(text: str, name: str) -> bool:
-    """Lines "GPU 0: …" with lines "Link 0: …" under them."""
+    """Lines "GPU 0: …" with lines "Link 0: …" or "C2C Link 0: …" under them."""
     lines = text[:HEAD].splitlines()
-    return any(_GPU.match(line) for line in lines) and any(_LINK.match(line) or _ALL_INACTIVE.search(line) for line in lines)
+    links = (_LINK.match(line) or _C2C.match(line) or _ALL_INACTIVE.search(line) for line in lines)
+    return any(map(starts, lines)) and any(links)
+
+
+def starts(line: str) -> bool:
+    """Whether the line begins a GPU's block."""
+    return bool(_GPU.match(line))
 
 
 def read(text: str, name: str) -> Machine:
@@ -48,9 +58,15 @@ def read(text: str, name: str) -> Machine:
         sources=(f"{KIND} {printable(name)}",),
         gpus=tuple(_gpu(index, status) for index, status in found.items()),
         gpu_links=tuple(links),
-        unknown={f"gpus/gpu{index}/links_off": "the file lists no links of it" for index in silent},
+        unknown=_unknown(found, silent, bool(links)),
         doubts=few(_doubts(found)),
     )
+
+
+def _unknown(found: Mapping[int, _Status], silent: Sequence[int], counted: bool) -> dict[str, str]:
+    """Why the links of some GPUs are unknown, or those of all: `c2c -s` lists no NVLinks."""
+    unknown = {f"gpus/gpu{index}/links_off": "the file lists no links of it" for index in silent}
+    return unknown if counted or not found else {**unknown, "gpu_links": "the file lists no NVLinks"}
 
 
 def _statuses(text: str, name: str) -> dict[int, _Status]:
@@ -59,9 +75,9 @@ def _statuses(text: str, name: str) -> dict[int, _Status]:
     current: _Status | None = None
     for line in text.splitlines():
         if match := _GPU.match(line[:400]):
-            if int(match[1]) in found:
-                raise Unreadable(f"{printable(name)} lists GPU {int(match[1])} twice: give the output for one machine")
-            current = found[int(match[1])] = _Status(printable(match[2]), match[3])
+            current = _status(found, int(match[1]), printable(match[2]), match[3], name)
+        elif current and (match := _C2C.match(line[:400])):
+            current.c2c[int(match[1])] = float(match[2])
         elif current and _ALL_INACTIVE.search(line[:400]):
             current.all_inactive = True
         elif line.lstrip().startswith("Link "):
@@ -69,7 +85,21 @@ def _statuses(text: str, name: str) -> dict[int, _Status]:
     return found
 
 
+def _status(found: dict[int, _Status], index: int, model: str, uuid: str | None, name: str) -> _Status:
+    """The block of a GPU, which may come again below another tool's heading. Raises Unreadable when it is another machine's."""
+    known = found.get(index)
+    if known is None:
+        known = found[index] = _Status(model, uuid)
+    elif (known.model, known.uuid) != (model, uuid):
+        raise Unreadable(f"{printable(name)} lists GPU {index} twice: give the output for one machine")
+    else:
+        known.complete = bool(known.links) or known.all_inactive
+    return known
+
+
 def _add_link(status: _Status | None, line: str, name: str) -> None:
+    if status and status.complete:
+        raise Unreadable(f"{printable(name)} lists the NVLinks of a GPU twice: give the output for one machine")
     match = _LINK.match(line[:400])
     speed = float(match[3]) if match and match[3] else None
     if not match or not status or int(match[1]) in status.links or (speed is not None and not 0 < speed <= _MOST_GB_PER_S):
@@ -81,7 +111,11 @@ def _add_link(status: _Status | None, line: str, name: str) -> None:
 
 def _gpu(index: int, status: _Status) -> Gpu:
     off = sum(speed is None for speed in status.links.values()) if status.links else None
-    return Gpu(f"gpu{index}", index=index, vendor="nvidia", model=status.model, uuid=status.uuid, links_off=off)
+    rates = set(status.c2c.values())
+    return Gpu(
+        f"gpu{index}", index=index, vendor="nvidia", model=status.model, uuid=status.uuid, links_off=off,
+        c2c_links=len(status.c2c) or None, c2c_bytes_per_s=rates.pop() * 1e9 if len(rates) == 1 else None,
+    )  # fmt: skip
 
 
 def _link(index: int, status: _Status) -> GpuLink | None:

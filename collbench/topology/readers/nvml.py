@@ -13,7 +13,7 @@ from typing import Any
 from collbench.topology.model import Gpu, GpuLink, Machine, PciDevice, PcieLink, System
 from collbench.topology.readers.nvml_links import Session, nvlinks, peer_access
 from collbench.topology.readers.part_names import NVIDIA
-from collbench.topology.text import lanes, pci_address, printable
+from collbench.topology.text import lanes, numa_of, pci_address, printable
 
 KIND = "NVML"
 
@@ -104,6 +104,7 @@ def _card(session: Session, index: int) -> _Card:
         architecture=f"sm_{capability[0]}{capability[1]}" if capability else None,
         memory_bytes=_within(getattr(memory, "total", None), _MOST_MEMORY),
         uuid=_name(session.ask(f"gpus/{key}/uuid", "nvmlDeviceGetUUID", handle)),
+        memory_numa=numa_of(str(session.try_to("nvmlDeviceGetNumaNodeId", handle)[0])),
     )
     return _Card(gpu, handle, _device(session, address, info, gpu.model, handle) if address else None)
 

@@ -15,7 +15,7 @@ Vendor = Literal["nvidia", "amd", "intel"]
 VENDORS: Final[Mapping[int, Vendor]] = {NVIDIA: "nvidia", AMD: "amd", INTEL: "intel"}  # who makes GPUs that compute
 MAKERS: Final[frozenset[int | None]] = frozenset(VENDORS)
 MAKERS_OR_UNNAMED = MAKERS | {None}  # of a source that names no vendor where it means a GPU
-ETHERNET, INFINIBAND = 0x0200, 0x0207  # class and subclass
+ETHERNET, INFINIBAND, FABRIC = 0x0200, 0x0207, 0x0208  # class and subclass
 VIRTUAL_LINK = "a virtual function's or a hypervisor's bridge's link says nothing"
 
 _DISPLAYS = (0x0300, 0x0302, 0x0380)  # VGA, 3D controller, display controller
@@ -98,10 +98,15 @@ def nic(device: PciDevice, physical: frozenset[int | None]) -> Nic:
         device.address,
         device.address,
         model_of(device),
-        rdma=(device.class_id or 0) >> 8 == INFINIBAND or has_verbs(device.vendor_id, device.device_id),
+        rdma=is_rdma_card(device),
         numa=device.numa,
         virtual="a virtual function" if device.virtual and device.vendor_id in physical else None,
     )
+
+
+def is_rdma_card(device: PciDevice) -> bool:
+    """Whether a network function has RDMA: InfiniBand and Omni-Path by its class, RoCE and EFA by its ids."""
+    return (device.class_id or 0) >> 8 in (INFINIBAND, FABRIC) or has_verbs(device.vendor_id, device.device_id)
 
 
 def model_of(device: PciDevice) -> str | None:

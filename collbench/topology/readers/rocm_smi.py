@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 
+from collbench.topology.lists import with_reasons
 from collbench.topology.model import Gpu, Machine
 from collbench.topology.text import HEAD, Unreadable, numa_of, printable
 
@@ -23,6 +24,11 @@ def looks_like(text: str, name: str) -> bool:
     return "Link Type between two GPUs" in start or "(Topology) Numa" in start
 
 
+def starts(line: str) -> bool:
+    """Whether the line is a heading of rocm-smi's."""
+    return bool(_SECTION.match(line.strip()[:400]))
+
+
 def read(text: str, name: str) -> Machine:
     """The GPUs ("gpu0"…), with the link type, "XGMI" or "PCIE", as their path. Raises Unreadable for rows that do not fit."""
     sections = _sections(text, name)
@@ -32,12 +38,13 @@ def read(text: str, name: str) -> Machine:
     if not indexes:
         raise Unreadable(f"{printable(name)} names no GPU: save the output of `rocm-smi --showtopo` into it")
     paths = {(f"gpu{a}", f"gpu{b}"): word for (a, b), word in types.items() if word in ("XGMI", "PCIE")}
-    return Machine(
+    machine = Machine(
         sources=(f"{KIND} {printable(name)}",),
         gpus=tuple(Gpu(f"gpu{index}", index=index, vendor="amd", numa=numa.get(index)) for index in indexes),
         paths=paths,
         unknown={"gpu_links": _UNCOUNTED} if "XGMI" in paths.values() else {},
     )
+    return with_reasons(machine, "rocm-smi", {"gpus"})
 
 
 def _sections(text: str, name: str) -> dict[str, list[str]]:

@@ -10,13 +10,16 @@ from collections.abc import Mapping, Sequence
 
 from collbench.topology.model import SWITCH, Gpu, GpuLink, Machine, Nic
 from collbench.topology.readers import rocm_smi
+from collbench.topology.readers.cpu_sets import cpu_list
 from collbench.topology.readers.doubts import few
 from collbench.topology.readers.smi_table import Table, header, legend, tables
 from collbench.topology.text import HEAD, Unreadable, numa_of, printable
 
 KIND = "nvidia-smi topo -m"
+LISTS = frozenset({"gpus"})
 _OLD_WORDS = {"SOC": "SYS", "PSB": "PIX"}  # of nvidia-smi before CUDA 9, and for two GPUs of one board
 _MOST_LINKS = 18  # of one GPU, generations 4 and 5; more in a row of direct links cannot be
+_CUT = re.compile(r"(\d{1,6}) NICs found in the topology, only displaying (\d{1,6})")
 _CPUS = re.compile(r"\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*")
 
 
@@ -26,6 +29,11 @@ def looks_like(text: str, name: str) -> bool:
     if rocm_smi.looks_like(start, name):
         return True
     return "GPU0" in start and any(header(line) for line in re.sub(r"\x1b?\[[0-9;]*m", "", start).splitlines())
+
+
+def starts(line: str) -> bool:
+    """Whether the line is the heading of a matrix, or of a table of rocm-smi."""
+    return bool(header(re.sub(r"\x1b?\[[0-9;]*m", "", line))) or rocm_smi.starts(line)
 
 
 def read(text: str, name: str) -> Machine:
@@ -47,7 +55,7 @@ def read(text: str, name: str) -> Machine:
     if not matrices:
         gpus = tuple(Gpu(key, index=index, vendor="nvidia") for key, index in _gpu_keys(access[0]).values())
         return Machine(sources=(source,), gpus=gpus, peer_access=peer_access, doubts=few(doubts))
-    return _machine(matrices[0], _names(text), source, peer_access, doubts)
+    return _machine(matrices[0], text, source, peer_access, doubts)
 
 
 def _names(text: str) -> dict[str, str]:
@@ -56,20 +64,26 @@ def _names(text: str) -> dict[str, str]:
     return names if len(set(names.values())) == len(names) else {}
 
 
-def _machine(table: Table, names: Mapping[str, str], source: str, access: Mapping[tuple[str, str], str], doubts: Sequence[str]) -> Machine:
-    gpus = _gpu_keys(table)
+def _machine(table: Table, text: str, source: str, access: Mapping[tuple[str, str], str], doubts: Sequence[str]) -> Machine:
+    gpus, names = _gpu_keys(table), _names(text)
     nics = {column: names.get(column, column) for column in table.columns if column not in gpus}
     keys = {column: key for column, (key, _) in gpus.items()} | nics
     numa, unknown = _numa(table)
+    own = {gpu: numa_of(_affinity(table, gpu).get("GPU NUMA ID")) for gpu in gpus}
     unknown |= {f"nics/{nic}/address": "the file has no NIC Legend" for nic in nics.values() if re.fullmatch(r"NIC\d+", nic)}
     unknown["numa_nodes"] = "the matrix names only the nodes nearest to GPUs"
+    if not nics:
+        unknown["nics"] = "the matrix has no columns of NICs: nvidia-smi shows only RDMA devices that it can see"
     paths, uneven = _paths(table, keys)
     missing = [column for column in table.columns if column not in table.rows]
     lost = [f"the matrix has {links}: no GPU has more than {_MOST_LINKS} links" for links in _too_many(table)]
+    lost += _not_shown(text)
     lost += [f"the matrix lacks the rows of {', '.join(missing)}: taken from the other half where it is there"] if missing else []
     return Machine(
         sources=(source,),
-        gpus=tuple(Gpu(key, index=index, vendor="nvidia", numa=numa.get(column)) for column, (key, index) in gpus.items()),
+        gpus=tuple(
+            Gpu(key, index=index, vendor="nvidia", numa=numa.get(column), memory_numa=own[column]) for column, (key, index) in gpus.items()
+        ),
         gpu_links=_links(table, keys),
         nics=tuple(Nic(nic, rdma=True) for nic in dict.fromkeys(nics.values())),
         paths=paths,
@@ -77,6 +91,12 @@ def _machine(table: Table, names: Mapping[str, str], source: str, access: Mappin
         unknown=unknown,
         doubts=(*few(doubts), *lost, *few(uneven)),
     )
+
+
+def _not_shown(text: str) -> list[str]:
+    """A doubt where nvidia-smi says that it found more NICs than it has columns for."""
+    cut = _CUT.search(text)
+    return [f"nvidia-smi found {cut[1]} NICs and shows {cut[2]}: the others are missing here"] if cut else []
 
 
 def _gpu_keys(table: Table) -> dict[str, tuple[str, int]]:
@@ -131,7 +151,7 @@ def _numa(table: Table) -> tuple[dict[str, int], dict[str, str]]:
     unknown: dict[str, str] = {}
     for gpu, (key, _) in _gpu_keys(table).items():
         affinity = _affinity(table, gpu)
-        node = numa_of(affinity.get("NUMA Affinity"))
+        node = _node(affinity)
         if node is None:
             unknown[f"gpus/{key}/numa"] = _why(table, gpu, affinity)
         else:
@@ -139,10 +159,22 @@ def _numa(table: Table) -> tuple[dict[str, int], dict[str, str]]:
     return numa, unknown
 
 
+def _node(affinity: Mapping[str, str]) -> int | None:
+    """The NUMA node of the CPUs near a GPU.
+
+    Beside a GPU whose memory is a NUMA node (GH200, GB200) the list names further nodes, of GPUs' memory and its partitions: Linux counts
+    those with CPUs first.
+    """
+    told = affinity.get("NUMA Affinity", "")
+    coherent = numa_of(affinity.get("GPU NUMA ID")) is not None
+    return min(cpu_list(told), default=None) if coherent else numa_of(told)
+
+
 def _affinity(table: Table, gpu: str) -> dict[str, str]:
     """The last columns of a GPU's row by their headings; {} when white space leaves open which is which."""
     rest = table.rest.get(gpu, "")
     parts = [part.strip() for part in rest.split("\t")[1:]] if "\t" in rest else rest.split()
+    parts = [part for part in parts if part] if len(parts) > len(table.affinities) else parts  # drivers pad with a second tab
     complete = len(parts) >= len(table.affinities)
     return dict(zip(table.affinities, parts, strict=False)) if complete or (parts and _CPUS.fullmatch(parts[0])) else {}
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from collbench.peak.node import node_of
 from collbench.topology.model import SWITCH, GpuLink, NumaNode, PcieLink
 from collbench.topology.readers.nccl_xml import read
 from tests.topology.readers.nccl_files import ADDRESS, NVSWITCHES, WHOLE, by_address, gpu, net, nic, pci, topology
@@ -174,3 +175,32 @@ class TestPorts:
 
     def test_names_come_without_control_characters(self):
         assert topology(nic(ADDRESS, net("mlx5&#10;_0&#x202e;"))).nics[0].name == "mlx5?_0?"
+
+
+def module(number: int, ids: str, more: str = 'sm="90"', links: str = "") -> str:
+    """One of several GPUs."""
+    return gpu(f"0000:{number + 32:02x}:00.0", number, links, more, f'vendor="0x10de" device="{ids}"')
+
+
+class TestLinksThatTheFileDoesNotList:
+    def test_modules_that_are_built_with_links_have_unknown_ones(self):
+        for machine in (
+            topology(*(module(number, "0x2330") for number in range(2))),
+            topology(*(module(number, "0xbeef") for number in range(4))),  # by the architecture of a server alone
+            topology(*(gpu(f"0000:{n:02x}:00.0", n, "", 'sm="1" gcn="gfx950"', 'vendor="0x1002" device="0x75a3"') for n in range(1, 9))),
+        ):
+            assert machine.gpu_links == () and "are built with them" in machine.unknown["gpu_links"]
+            assert any(doubt.startswith("links between GPUs: the file lists none") for doubt in machine.doubts)
+            assert node_of(machine).injection.bytes_per_s is None
+
+    def test_cards_without_a_bridge_have_none(self):
+        for ids, more in (("0x20b5", 'sm="80"'), ("0x26b9", 'sm="89"')):
+            machine = topology(*(module(number, ids, more) for number in range(4)))
+            assert {link.count for link in machine.gpu_links} == {0} and "gpu_links" not in machine.unknown
+            assert node_of(machine).injection.bytes_per_s
+
+    def test_links_to_the_cpu(self):
+        switch = '<nvlink target="fffffff:ffff:ff" count="18" tclass="0x068000"/><c2c bw="40000" count="5"/>'
+        machine = topology(*(module(number, "0x31c2", 'sm="103"', switch) for number in range(2)), more='arch="arm64" vendor="ARM"')
+        assert [(each.model, each.c2c_links, each.c2c_bytes_per_s) for each in machine.gpus] == [("GB300", 5, 40e9)] * 2
+        assert {(link.b, link.count) for link in machine.gpu_links} == {(SWITCH, 18)}

@@ -50,7 +50,7 @@ def test_a_gpu_whose_links_are_all_off_has_none_which_is_known(text: str) -> Non
 def test_a_gpu_without_any_link_lines_is_unknown() -> None:
     machine = nvlink_status.read("GPU 0: NVIDIA A10 (UUID: GPU-00000000-aaaa)\n", "m")
     assert machine.links_of("gpu0") is None and machine.gpus[0].links_off is None
-    assert machine.unknown == {"gpus/gpu0/links_off": "the file lists no links of it"}
+    assert machine.unknown == {"gpus/gpu0/links_off": "the file lists no links of it", "gpu_links": "the file lists no NVLinks"}
 
 
 def test_different_speeds_of_one_gpu_are_doubted_and_none_is_taken() -> None:
@@ -73,7 +73,7 @@ def test_lines_that_cannot_be_are_refused(line: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "why"), [("", "lists no GPU"), ("\t Link 0: 25 GB/s\n", "is no NVLink's status"), (status() * 2, "lists GPU 0 twice")]
+    ("text", "why"), [("", "lists no GPU"), ("\t Link 0: 25 GB/s\n", "is no NVLink's status"), (status() * 2, "of a GPU twice")]
 )
 def test_other_text_is_refused(text: str, why: str) -> None:
     with pytest.raises(Unreadable, match=why):
@@ -108,3 +108,13 @@ def test_captured_machine() -> None:
     assert {link.bytes_per_s for link in machine.gpu_links} == {expected["nvlink_GBps_dir_per_link_as_printed"] * 1e9}
     assert {link.count * (link.bytes_per_s or 0) for link in machine.gpu_links} == {expected["nvlink_GBps_dir_per_gpu"] * 1e9}
     assert sum(gpu.links_off or 0 for gpu in machine.gpus) == expected["inactive_links"]
+
+
+def test_links_to_the_cpu() -> None:
+    text = "GPU 0: NVIDIA GB200 (UUID: GPU-00000000-aaaa)\n" + "".join(f"\t C2C Link {link}: 40.5 GB/s\n" for link in range(5))
+    assert nvlink_status.looks_like(text, "c2c.txt")
+    machine = nvlink_status.read(text, "c2c.txt")
+    assert (machine.gpus[0].c2c_links, machine.gpus[0].c2c_bytes_per_s) == (5, 40.5e9)
+    assert machine.gpu_links == () and machine.unknown["gpu_links"] == "the file lists no NVLinks"
+    both = nvlink_status.read(text + text.replace("C2C ", ""), "both.txt")
+    assert both.links_of("gpu0") == 5 and both.gpus[0].c2c_links == 5

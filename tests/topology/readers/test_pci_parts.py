@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from collbench.topology.model import Machine, PciDevice, PcieLink
+from collbench.topology.model import Gpu, Machine, PciDevice, PcieLink
 from collbench.topology.readers import hwloc, lspci, nccl_xml, pci_sysfs
+from collbench.topology.readers.part_names import has_built_in_links, is_with_cpu, part_name
 from collbench.topology.readers.pci_parts import MAKERS_OR_UNNAMED, is_virtual, kind_of, link_doubt, model_of, with_switches
 from tests.topology.readers import nccl_files
 from tests.topology.trees import pci, tree
@@ -129,3 +130,21 @@ def test_ports_of_a_switch_are_told_from_root_ports() -> None:
     above = (None, chain[0], chain[1], chain[1], None, chain[4])
     devices = [PciDevice(address, "bridge", parent) for address, parent in zip(chain, above, strict=True)]
     assert [device.kind for device in with_switches(devices)] == ["bridge", "switch", "switch", "switch", "bridge", "bridge"]
+
+
+@pytest.mark.parametrize(
+    ("vendor", "device", "name", "built_in", "with_cpu"),
+    [
+        (AMD, 0x74A0, "MI300A", True, False), (AMD, 0x74B5, "MI300X VF", True, False), (AMD, 0x75A0, "MI350X", True, False),
+        (AMD, 0x75A3, "MI355X", True, False), (AMD, 0x75A8, "MI350P", False, False), (AMD, 0x740F, "MI210", False, False),
+        (NVIDIA, 0x2901, "B200", True, False), (NVIDIA, 0x3182, "B300", True, False), (NVIDIA, 0x2941, "GB200", True, True),
+        (NVIDIA, 0x31C2, "GB300", True, True), (NVIDIA, 0x2342, "GH200 480GB", True, True), (NVIDIA, 0x2E12, "GB10", False, True),
+        (NVIDIA, 0x233B, "H200 NVL", False, False), (NVIDIA, 0x2331, "H100 PCIe", False, False),
+        (NVIDIA, 0x2330, "H100 SXM5 80GB", True, False),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)  # fmt: skip
+def test_names_of_gpus_and_what_they_imply(vendor: int, device: int, name: str, built_in: bool, with_cpu: bool) -> None:
+    assert part_name(vendor, device) == name
+    assert has_built_in_links(Gpu("gpu0", model=name), 1) is built_in
+    assert is_with_cpu(name) is with_cpu

@@ -6,6 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from collbench.doctor.examine import examine
+from collbench.topology.gpudirect import capability
 from collbench.topology.model import SWITCH, Machine
 from collbench.topology.readers import smi_matrix
 from collbench.topology.text import Unreadable
@@ -235,3 +237,38 @@ def _machine_or_sentence(text: str) -> Machine | None:
     except Unreadable as sentence:
         assert "\n" not in str(sentence) and str(sentence)
         return None
+
+
+COHERENT = """\
+        GPU0    GPU1    GPU2    GPU3    NIC0    NIC1    CPU Affinity    NUMA Affinity   GPU NUMA ID
+GPU0     X      NV18    NV18    NV18    SYS     SYS     0-63    0,3-5,7-9               2
+GPU1    NV18     X      NV18    NV18    SYS     SYS     0-63    0,3-5,7-9               6
+GPU2    NV18    NV18     X      NV18    SYS     SYS     64-127  1,11-13,15-17           10
+GPU3    NV18    NV18    NV18     X      SYS     SYS     64-127  1,11-13,15-17           14
+NIC0    SYS     SYS     SYS     SYS      X      SYS
+NIC1    SYS     SYS     SYS     SYS     SYS      X
+"""
+
+
+def test_gpus_whose_memory_is_a_numa_node_are_near_the_first_node_of_their_list() -> None:
+    machine = smi_matrix.read(COHERENT, "topo.txt")
+    assert [gpu.numa for gpu in machine.gpus] == [0, 0, 1, 1]
+    assert [gpu.memory_numa for gpu in machine.gpus] == [2, 6, 10, 14]
+    assert not [path for path in machine.unknown if path.startswith("gpus/")] and machine.switched
+
+
+def test_gpudirect_of_coherent_gpus_is_unknown_and_they_are_no_finding() -> None:
+    machine = smi_matrix.read(COHERENT, "topo.txt")
+    assert {capability(machine, gpu, nic).state for gpu in machine.gpus for nic in machine.nics} == {"unknown"}
+    assert not examine([machine])
+
+
+def test_a_list_of_nodes_without_memory_of_gpus_stays_unknown() -> None:
+    text = matrix(2, lambda a, b: "SYS").replace("0-31\t0\n", "0-31\t0-1\n")
+    machine = smi_matrix.read(text, "topo.txt")
+    assert [gpu.numa for gpu in machine.gpus] == [None, None] and machine.unknown["gpus/gpu0/numa"] == "its NUMA Affinity is 0-1"
+
+
+def test_nics_that_were_found_and_not_shown_are_a_doubt() -> None:
+    machine = smi_matrix.read("40 NICs found in the topology, only displaying 2 in the matrix\n" + BRIDGED, "topo.txt")
+    assert machine.doubts == ("nvidia-smi found 40 NICs and shows 2: the others are missing here",)

@@ -1,0 +1,45 @@
+"""Which lists of a machine a source tells of: a list that it leaves out is unknown, not empty.
+
+After `with_reasons`, an empty list without an entry in `Machine.unknown` means that there are none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Final
+
+from collbench.topology.model import Machine
+
+LISTS: Final = {
+    "numa_nodes": "NUMA nodes",
+    "pci": "PCI devices",
+    "gpus": "GPUs",
+    "gpu_links": "links between GPUs",
+    "nics": "NICs",
+    "fabric": "cables",
+    "paths": "distances",
+    "peer_access": "peer access",
+}
+_OF_GPUS = ("gpu_links", "peer_access")
+
+
+def with_reasons(machine: Machine, source: str, listed: Collection[str] = ()) -> Machine:
+    """Return the machine with a reason in `unknown` for each empty list that the source does not tell of.
+
+    source    what the reasons name, such as "nvidia-smi nvlink -s"
+    listed    the lists that the source tells of: where one is empty and has no reason, there are none
+    """
+    reasons = {
+        name: f"{source} does not list {words}"
+        for name, words in LISTS.items()
+        if name not in listed and not getattr(machine, name) and name not in machine.unknown
+    }
+    if "gpus" not in reasons and known_none(machine, "gpus"):
+        reasons = {name: why for name, why in reasons.items() if name not in _OF_GPUS}
+    return replace(machine, unknown={**machine.unknown, **reasons}) if reasons else machine
+
+
+def known_none(machine: Machine, name: str) -> bool:
+    """Whether a source says that the machine has no part of this list."""
+    return bool(machine.sources) and not getattr(machine, name) and name not in machine.unknown
