@@ -14,7 +14,6 @@ from collbench.analysis.cells import cell_of, known, time_of
 from collbench.analysis.differences import apart
 from collbench.errors import UsageError
 from collbench.peak.ceiling import Ceiling
-from collbench.results.curves import settled
 from collbench.results.reader import Run, read_run
 from collbench.results.record import Row, Times
 
@@ -84,7 +83,7 @@ def check_once(runs: Iterable[Run]) -> None:
 def together(runs: Sequence[Run]) -> tuple[list[Launches], list[str]]:
     """Runs of one allocation as one; and a sentence for each that is kept apart although its allocation is the same."""
     groups, sentences = repetitions(runs)
-    return [Launches(_name(group), tuple(group), settled(combined_rows(group))) for group in groups], sentences
+    return [Launches(_name(group), tuple(group), combined_rows(group)) for group in groups], sentences
 
 
 def repetitions(runs: Sequence[Run]) -> tuple[list[list[Run]], list[str]]:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 TOLERANCE = 1.02  # a token bucket's burst and a clock's error; what is above a ceiling by more is really above it
-
-Model = Literal["ring", "bound", "doubtful"]
 
 
 @dataclass(frozen=True)
@@ -39,12 +35,6 @@ def nothing(why: str) -> Ceiling:
     return Ceiling("none", None, why)
 
 
-def model_of(points: Sequence[tuple[float, float | None, float | None]]) -> Model:
-    """Which ceiling a whole curve is set against, by its best point; points are (measured, ring, bound) in one unit.
-
-    Up to the ring reference: "ring". Above it: "bound". Above that, too: "doubtful", some input of the model is wrong.
-    """
-    measured, ring, bound = max(points, key=lambda point: point[0])
-    if ring is not None and (measured <= ring or bound is None):
-        return "ring"
-    return "doubtful" if bound is not None and measured > bound else "bound"
+def percent_of(rate: float | None, ceiling: Ceiling | None) -> float | None:
+    """Return the percentage that a rate is of a ceiling; None where either is unknown."""
+    return 100 * rate / ceiling.bytes_per_s if rate and ceiling and ceiling.bytes_per_s else None

@@ -59,6 +59,8 @@ def _flat(row: Row | None) -> Iterator[tuple[str, Any]]:
             yield from ((f"groups_{part}", (value or {}).get(part)) for part in _GROUPS)
         elif name not in _LEFT_OUT:
             yield name, value
+        if name == "percent_of_ceiling":
+            yield "percent_of_hard_bound", getattr(row, "percent_of_hard_bound", None)
 
 
 def _cell(value: Any) -> str:

@@ -144,7 +144,8 @@ def links_text(machine: Machine, gpu: Gpu) -> str:
     rate = next(iter(rates)) if len(rates) == 1 else None
     each_rate = f", each {rate / 1e9:.3g} GB/s" if rate else ""
     ends = ", ".join(f"{link.count} {_far_end(link, names)}" for link in links)
-    return f"{LINK_NAMES[links[0].kind]}: {ends}{each_rate}{off}"
+    clique = f", multi-node NVLink domain {safe(gpu.clique)}" if gpu.clique else ""
+    return f"{LINK_NAMES[links[0].kind]}: {ends}{each_rate}{off}{clique}"
 
 
 def _far_end(link: GpuLink, names: dict[str, str]) -> str:

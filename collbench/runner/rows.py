@@ -201,7 +201,7 @@ def _percent(busbw: float | None, around: Circumstances) -> float | None:
 
 
 def _above_bound(busbw: float | None, around: Circumstances) -> bool:
-    """Faster than the hard bound: the bytes took another path, or the link's rate is not what was read."""
+    """Faster than the hard limit: the bytes took another path, or the link's rate is not what was read."""
     bound = around.hard_bound.bytes_per_s if around.hard_bound else None
     return bool(busbw and bound and busbw > bound * TOLERANCE)
 

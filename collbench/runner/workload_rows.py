@@ -111,7 +111,7 @@ class Around:
 
 
 def _ceiling(plan: Plan, limits: Sequence[Limit], moved: float) -> tuple[Ceiling, float | None, float | None]:
-    """(the step's ceiling, how long it takes there, how long at the hard bounds); None where some part has none."""
+    """(the step's ceiling, how long it takes there, how long at the hard limits); None where some part has none."""
     seconds = {turn: least_s(part, limit.ceiling) for turn, (part, limit) in enumerate(zip(plan.parts, limits, strict=True))}
     bounds = {turn: least_s(part, limit.bound) for turn, (part, limit) in enumerate(zip(plan.parts, limits, strict=True))}
     whole = path_s(plan, seconds)

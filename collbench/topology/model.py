@@ -64,6 +64,7 @@ class Gpu:
     index           as its driver's tool counts; None when the source does not count
     architecture    "sm_90", "gfx942"
     links_off       NVLink or xGMI links that it has and that are not up
+    clique          the NVLink domain that it has joined with GPUs of other nodes: cluster UUID and clique id; None: none, or unknown
     """
 
     key: str
@@ -76,6 +77,7 @@ class Gpu:
     memory_bytes: int | None = None
     links_off: int | None = None
     uuid: str | None = None
+    clique: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

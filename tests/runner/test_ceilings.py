@@ -109,9 +109,9 @@ def test_a_given_ceiling_goes_before_all() -> None:
     assert (ceiling.kind, ceiling.bytes_per_s, bound) == ("given", 42e9, None)
 
 
-def of_gpus(operation: str, groups: list[list[int]], by_turns: bool = False, gpu_of: Sequence[int] = ()) -> Any:
+def of_gpus(operation: str, groups: list[list[int]], by_turns: bool = False, gpu_of: Sequence[int] = (), clique: str | None = None) -> Any:
     """(ceiling, hard bound) of ranks on two hosts with two GPUs each; `by_turns`: rank 1 is on the second host."""
-    machine = dgx()
+    machine = replace(dgx(), gpus=tuple(replace(gpu, clique=clique) for gpu in dgx().gpus))
     first, second = (str(gpu.address) for gpu in machine.gpus[:2])
     world = FakeWorld(2)
     if by_turns:
@@ -129,6 +129,14 @@ def test_pairs_of_gpus_inside_their_hosts_are_not_set_against_the_network() -> N
     assert (inside.limited_by, bound.bytes_per_s) == ("NVLink 18×25 GB/s", 450e9)
     mixed, bound = of_gpus("p2p_bandwidth", [[0, 2], [1, 2]], by_turns=True)
     assert (mixed.bytes_per_s, mixed.limited_by, bound) == (pytest.approx(63.02e9, rel=1e-3), "PCIe Gen5 x16", mixed)
+
+
+@pytest.mark.parametrize(("operation", "rate"), [("allreduce", 450e9), ("sendrecv", 450e9), ("p2p_bandwidth", 450e9)])
+def test_hosts_in_one_nvlink_domain_are_not_limited_by_their_nics(operation: str, rate: float) -> None:
+    groups = [[0, 2], [1, 3]] if operation.startswith("p2p") else [[0, 1, 2, 3]]
+    ceiling, _ = of_gpus(operation, groups, clique="rack-1/7")
+    assert (ceiling.bytes_per_s, ceiling.limited_by.partition(" of")[0]) == (rate, "NVLink 18×25 GB/s")
+    assert of_gpus(operation, groups)[0].bytes_per_s < rate
 
 
 def test_ranks_that_share_a_gpu_have_no_link_between_them() -> None:

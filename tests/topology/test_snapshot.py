@@ -40,7 +40,7 @@ def test_it_is_plain_json_with_the_models_names() -> None:
     plain = to_json(NODE)
     assert plain["gpus"][0] == {
         "key": "0000:19:00.0", "index": 0, "address": "0000:19:00.0", "vendor": "nvidia", "model": None, "architecture": None,
-        "numa": None, "memory_bytes": None, "links_off": None, "uuid": "GPU-1",
+        "numa": None, "memory_bytes": None, "links_off": None, "uuid": "GPU-1", "clique": None,
     }  # fmt: skip
     assert plain["paths"] == [["0000:19:00.0", "mlx5_0", "PIX"]]
     assert plain["system"]["kernel"] is None and plain["nics"][0]["ports"][0]["counters"] == {"symbol_error": 3}

@@ -18,7 +18,7 @@ JobOf = Callable[[int, int | None, str], Job]  # ranks, nodes, device -> the job
 
 
 def with_ceilings(rows: Iterable[Row], job_of: JobOf) -> list[Row]:
-    """The rows with ceiling, hard bound and percentage; where there is none, with the reason."""
+    """The rows with ceiling, hard limit and percentage; where there is none, with the reason."""
 
     @cache
     def found(operation: str, ranks: int, nodes: int | None, device: str) -> Found:
@@ -41,7 +41,7 @@ def _ceilings(operation: str, ranks: int, nodes: int | None, device: str, job_of
 
 
 def _set(row: Row, ceiling: Ceiling | None, bound: Ceiling | None) -> Row:
-    """A rate above the hard bound is a doubt, no achievement: no percentage, as for rows of our own."""
+    """A rate above the hard limit is a doubt, no achievement: no percentage, as for rows of our own."""
     rate, busbw = ceiling.bytes_per_s if ceiling else None, row.busbw_bytes_per_s
     above = bool(busbw and bound and bound.bytes_per_s and busbw > bound.bytes_per_s * TOLERANCE)
     percent = 100 * busbw / rate if rate and busbw and not above else None

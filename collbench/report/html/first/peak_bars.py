@@ -23,8 +23,8 @@ _FURTHEST = 125.0  # per cent; what is above ends there, and its words say the r
 _MADE = (
     "Bus bandwidth is size / time × the bus factor of the operation (nccl-tests' definition), here of the size at which it is highest; of "
     "several launches the time is the median of theirs, of imported rows it is the other tool's own statistic. What is above the hard "
-    "bound, or took another path, is left out where there is anything else. 100 % is what the words at each bar name: a ring on the "
-    "slowest link (ring), the hard bound of the links (bound), a reference measured before the first cell (measured), or the ceiling "
+    "limit, or took another path, is left out where there is anything else. 100 % is what the words at each bar name: a ring on the "
+    "slowest link (ring), the hard limit of the links (hard limit), a reference measured before the first cell (measured), or the ceiling "
     "given. An open bar is doubtful: flags on its row say why."
 )
 _WITHOUT = " Peaks without a percentage have no bar, and are in the table above."
@@ -88,10 +88,18 @@ def _extreme(bars: Sequence[tuple[str, Row, float]]) -> str:
 
 
 def _table(bars: Sequence[tuple[str, Row, float]]) -> Table:
-    rows = [[name, f"{'? ' if doubtful(row) else ''}{percent:.4g}", *_exact(row), short(limited_by(row))] for name, row, percent in bars]
-    return Table(["peak", "% of ceiling", "busbw GB/s", "ceiling GB/s", "limited by"], rows, frozenset({1, 2, 3}))
+    rows = [
+        [name, f"{'? ' if doubtful(row) else ''}{percent:.4g}", _exact(row.percent_of_hard_bound, 4), *_rates(row), short(limited_by(row))]
+        for name, row, percent in bars
+    ]
+    titles = ["peak", "% of ceiling", "% of hard limit", "busbw GB/s", "ceiling GB/s", "hard limit GB/s", "limited by"]
+    return Table(titles, rows, frozenset({1, 2, 3, 4, 5}))
 
 
-def _exact(row: Row) -> list[str]:
-    rates = (row.busbw_bytes_per_s, row.ceiling.bytes_per_s if row.ceiling else None)
-    return ["–" if rate is None else f"{rate / 1e9:.6g}" for rate in rates]
+def _rates(row: Row) -> list[str]:
+    rates = (row.busbw_bytes_per_s, *(each.bytes_per_s if each else None for each in (row.ceiling, row.hard_bound)))
+    return [_exact(None if rate is None else rate / 1e9, 6) for rate in rates]
+
+
+def _exact(value: float | None, digits: int) -> str:
+    return "–" if value is None else f"{value:.{digits}g}"
