@@ -201,12 +201,23 @@ def _modes(rows: Sequence[Row]) -> list[dict[str, float]]:
 
 
 def _ceiling(ceilings: Sequence[Ceiling | None]) -> Ceiling | None:
-    """The ceiling that most launches name, its rate the median of theirs."""
+    """Return the ceiling that most launches name: its rate is the median of theirs, its interval covers theirs."""
     named = [ceiling for ceiling in ceilings if ceiling]
     if not named:
         return None
-    usual = Counter(replace(ceiling, bytes_per_s=None) for ceiling in named).most_common(1)[0][0]
-    return replace(usual, bytes_per_s=_median(ceiling.bytes_per_s for ceiling in named if replace(ceiling, bytes_per_s=None) == usual))
+    usual = Counter(map(_without_rates, named)).most_common(1)[0][0]
+    alike = [ceiling for ceiling in named if _without_rates(ceiling) == usual]
+    return replace(
+        usual,
+        bytes_per_s=_median(each.bytes_per_s for each in alike),
+        low_bytes_per_s=min((each.low_bytes_per_s for each in alike if each.low_bytes_per_s is not None), default=None),
+        high_bytes_per_s=max((each.high_bytes_per_s for each in alike if each.high_bytes_per_s is not None), default=None),
+        disturbed=any(each.disturbed for each in alike),
+    )
+
+
+def _without_rates(ceiling: Ceiling) -> Ceiling:
+    return replace(ceiling, bytes_per_s=None, low_bytes_per_s=None, high_bytes_per_s=None, disturbed=False)
 
 
 def _percent(rows: Sequence[Row], busbw: float | None, ceiling: Ceiling | None) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 TOLERANCE = 1.02  # a token bucket's burst and a clock's error; what is above a ceiling by more is really above it
 
@@ -16,6 +17,8 @@ class Ceiling:
     limited_by    the link or the copy that limits, for people: "NIC eth0 1 Gb/s", "memory copy and sum"
     model         "ring" or "bound"
     source        where the figure comes from: "measured before the first cell", "tc qdisc on eth0", "--ceiling"
+    low_bytes_per_s, high_bytes_per_s   the interval of a measured reference; None for all others
+    disturbed     a measured reference whose repetitions did not agree: no percentage of it means anything
     """
 
     kind: str
@@ -23,6 +26,16 @@ class Ceiling:
     limited_by: str
     model: str = "ring"
     source: str = ""
+    low_bytes_per_s: float | None = None
+    high_bytes_per_s: float | None = None
+    disturbed: bool = False
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as JSON values; the interval and `disturbed` only where it was measured with them."""
+        return {name: value for name, value in vars(self).items() if name not in _MEASURED or value not in (None, False)}
+
+
+_MEASURED = ("low_bytes_per_s", "high_bytes_per_s", "disturbed")
 
 
 def given(gigabytes_per_s: float) -> Ceiling:

@@ -142,10 +142,18 @@ def limited_by(row: Row) -> str:
     ceiling = row.ceiling
     if ceiling is None or row.ranks == 1:
         return NOTHING
-    if ceiling.bytes_per_s is None or row.percent_of_ceiling is None:
+    if ceiling.bytes_per_s is None or (row.percent_of_ceiling is None and not ceiling.disturbed):
         return printable(ceiling.limited_by)
+    if ceiling.low_bytes_per_s is not None and ceiling.high_bytes_per_s is not None:
+        return printable(f"{ceiling.limited_by} (measured {_between(ceiling.low_bytes_per_s, ceiling.high_bytes_per_s)})")
     kind = _MODELS.get(ceiling.model, ceiling.model) if ceiling.kind in ("network", "topology") else ceiling.kind
     return printable(ceiling.limited_by if kind in ceiling.limited_by.split() else f"{ceiling.limited_by} ({kind})")
+
+
+def _between(low: float, high: float) -> str:
+    """Return an interval of rates in GB/s as text: "9.80–10.3"."""
+    texts = dict.fromkeys((format_rate(low), format_rate(high)))
+    return "–".join(texts)
 
 
 def wrong(row: Row) -> str:

@@ -101,7 +101,7 @@ class Row:
 
     def as_json(self) -> dict[str, Any]:
         """The row as values that JSON can hold, nested dataclasses as objects; lists and objects are the row's own, not to be changed."""
-        nested = {name: dict(vars(value)) for name in _NESTED if (value := getattr(self, name)) is not None}
+        nested = {name: _plain(value) for name in _NESTED if (value := getattr(self, name)) is not None}
         of_hard_bound = {} if self.hard_bound is None else {"percent_of_hard_bound": self.percent_of_hard_bound}
         return {**vars(self), **nested, **of_hard_bound}
 
@@ -130,6 +130,10 @@ class Row:
         row = object.__new__(cls)  # whole, as most are: without a call for each field
         vars(row).update(known)
         return row
+
+
+def _plain(value: Ceiling | Times) -> dict[str, Any]:
+    return value.as_json() if isinstance(value, Ceiling) else dict(vars(value))
 
 
 _NESTED: dict[str, type] = {"ceiling": Ceiling, "hard_bound": Ceiling, "time_s": Times}

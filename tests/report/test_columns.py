@@ -28,6 +28,7 @@ from collbench.report.plan import PlanSummary
 from tests.results.rows import COPY, NIC, make_row, make_times, not_measured
 
 BOUND = Ceiling("network", 40e9, "NIC 4×100 Gb/s", "bound")
+MEASURED = Ceiling("measured", 52e9, "memory copy", low_bytes_per_s=51.2e9, high_bytes_per_s=53e9)
 LIMIT = Ceiling("network", 64.6e9, "NIC 4×100 Gb/s", "bound")
 
 
@@ -63,6 +64,8 @@ def test_the_headline() -> None:
         ({"hard_bound": LIMIT, "percent_of_ceiling": None}, "–", None),
         ({"ceiling": given(84), "percent_of_ceiling": 50}, "42.0 of 84.0 GB/s (50 %)", "the ceiling given"),
         ({"ceiling": nothing("veth has no speed"), "percent_of_ceiling": None}, "–", "veth has no speed"),
+        ({"ceiling": MEASURED, "percent_of_ceiling": 80}, "42.0 of 52.0 GB/s (80 %)", "memory copy (measured 51.2–53.0)"),
+        ({"ceiling": replace(MEASURED, disturbed=True), "percent_of_ceiling": None}, "–", "memory copy (measured 51.2–53.0)"),
         ({"ceiling": NIC, "percent_of_ceiling": None}, "–", "NIC 4×100 Gb/s"),
         ({"ceiling": None, "percent_of_ceiling": None}, "–", "–"),
         ({"ranks": 1, "busbw_bytes_per_s": 0.0, "percent_of_ceiling": None}, "one rank: no bus", "–"),

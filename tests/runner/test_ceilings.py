@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from collbench.operations.registry import operations
-from collbench.peak.host import HostRates
+from collbench.peak.host import HostRates, Rate
 from collbench.runner.ceilings import Ceilings, _sharing
 from collbench.topology.interfaces import Interface
 from collbench.topology.model import Machine, Nic, Port
@@ -144,12 +144,17 @@ def test_ranks_that_share_a_gpu_have_no_link_between_them() -> None:
     assert (shared.bytes_per_s, shared.limited_by, bound) == (None, "several ranks share a GPU: no link lies between them", None)
 
 
+def exact(value: float) -> Rate:
+    """A reference whose rounds were all equal."""
+    return Rate(value, value, value)
+
+
 def inside(operation: str, path: str) -> Any:
     """The ceiling of ranks of one host that meet over `path`."""
     world = FakeWorld(2)
     world.hosts = ("h0",)
     known = Ceilings(cast(Any, SimpleNamespace(ceiling=None)), cast(Any, world))
-    known.rates = HostRates({400: 9e9}, {400: 3e9}, stream_one=2e9, stream_both=1e9)
+    known.rates = HostRates({400: exact(9e9)}, {400: exact(3e9)}, stream_one=exact(2e9), stream_both=exact(1e9))
     backend = SimpleNamespace(name="gloo", local_path=path, own_ceiling=None, ranks=4)
     return known.of(operations()[operation], make_cell(operation=operation), cast(Any, backend), [[0, 1], [2, 3]])[0]
 
