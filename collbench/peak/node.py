@@ -10,7 +10,7 @@ from collbench.errors import UsageError
 from collbench.peak.cut import Side
 from collbench.peak.gpu_links import Wires, uncounted, wires_of
 from collbench.peak.inside import Partition, box_cuts, mesh_cuts
-from collbench.peak.link import Link, unknown
+from collbench.peak.link import NCCL, RCCL, Link, unknown
 from collbench.peak.nics import Egress, NicRate, egress_of
 from collbench.peak.pcie import PcieTree, narrowest
 from collbench.peak.rates import gpu_model
@@ -93,6 +93,7 @@ def node_of(
     inside = _silent(silent, own) if silent and len(keys) > 1 else _inside(chosen, wires, tree, own, egress.nics)
     return replace(
         inside,
+        injection=replace(inside.injection, library=_library(chosen)),
         egress=capped(egress.link, list(own.values())),
         nics=egress.nics,
         host=machine.hostname,
@@ -130,6 +131,11 @@ def _chosen(machine: Machine, gpus: int | Sequence[str] | None) -> list[Gpu]:
     if missing:
         raise UsageError(f"no GPU {missing[0]} on {machine.hostname or 'this machine'}: it has {', '.join(by_key) or 'none'}")
     return [by_key[key] for key in gpus]
+
+
+def _library(chosen: Sequence[Gpu]) -> str:
+    """Return the library that runs on these GPUs, over PCIe as well."""
+    return RCCL if any(gpu.vendor == "amd" or (gpu.architecture or "").startswith("gfx") for gpu in chosen) else NCCL
 
 
 def _clique(chosen: Sequence[Gpu]) -> str | None:

@@ -9,6 +9,8 @@ from collbench.peak.collective import ceilings
 from collbench.peak.given import Given, given_node, parse_gigabytes, parse_nic, parse_pcie
 from collbench.peak.job import Job
 from collbench.peak.line import headline, lines
+from collbench.peak.node import node_of
+from tests.peak.made import gpus, wired
 
 FOUR = Job((given_node(8, Given((4, 100e9), 150e9)),) * 4)
 
@@ -60,6 +62,11 @@ def test_typed_xgmi_has_the_constants_of_rccl():
     assert "RCCL's own constants allow 336 GB/s" in shown
     nvidia = Job((given_node(8, Given(nvlink=450e9)),))
     assert "NCCL's own constants allow 371 GB/s" in lines("allreduce", None, ceilings("allreduce", nvidia), nvidia)
+
+
+def test_amd_gpus_on_pcie_alone_have_the_constants_of_rccl():
+    job = Job((node_of(wired(gpus(4, "gfx906"), {})),))
+    assert ceilings("allreduce", job).library == "RCCL"
 
 
 @pytest.mark.parametrize(
