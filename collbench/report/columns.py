@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from math import isclose
 from typing import Any
 
 from collbench.analysis.cells import WHERE_NONE, forced
@@ -121,9 +122,13 @@ def of_ceiling(row: Row) -> str:
 def _of_hard_limit(row: Row, ceiling: float) -> str:
     """Return the percentage of a hard limit that is another rate than the ceiling: ", hard limit 65 %"."""
     percent, bound = row.percent_of_hard_bound, row.hard_bound
-    if percent is None or bound is None or abs((bound.bytes_per_s or 0.0) / ceiling - 1) < _SAME_RATE:
+    if percent is None or bound is None or _is_same(bound, ceiling):
         return ""
     return f", hard limit {share(percent, bound)}"
+
+
+def _is_same(bound: Ceiling, rate: float) -> bool:
+    return isclose(bound.bytes_per_s or 0.0, rate, rel_tol=_SAME_RATE)
 
 
 def share(percent: float, ceiling: Ceiling) -> str:
@@ -146,8 +151,15 @@ def limited_by(row: Row) -> str:
         return printable(ceiling.limited_by)
     if ceiling.low_bytes_per_s is not None and ceiling.high_bytes_per_s is not None:
         return printable(f"{ceiling.limited_by} (measured {_between(ceiling.low_bytes_per_s, ceiling.high_bytes_per_s)})")
-    kind = _MODELS.get(ceiling.model, ceiling.model) if ceiling.kind in ("network", "topology") else ceiling.kind
+    kind = basis(ceiling)
+    if kind == "ring" and row.hard_bound is not None and _is_same(row.hard_bound, ceiling.bytes_per_s):
+        kind = "ring and hard limit"
     return printable(ceiling.limited_by if kind in ceiling.limited_by.split() else f"{ceiling.limited_by} ({kind})")
+
+
+def basis(ceiling: Ceiling) -> str:
+    """Return what kind of figure a ceiling is: "ring", "hard limit", "measured", "given"."""
+    return _MODELS.get(ceiling.model, ceiling.model) if ceiling.kind in ("network", "topology") else ceiling.kind
 
 
 def _between(low: float, high: float) -> str:

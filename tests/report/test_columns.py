@@ -59,7 +59,7 @@ def test_the_headline() -> None:
         ({"ceiling": BOUND, "percent_of_ceiling": 105}, "42.0 of 40.0 GB/s (above the hard limit: its inputs are doubtful)", None),
         ({"ceiling": NIC, "percent_of_ceiling": 107}, "42.0 of 50.0 GB/s (107 %)", None),
         ({"hard_bound": LIMIT}, "42.0 of 50.0 GB/s (84 %, hard limit 65 %)", "NIC 4×100 Gb/s (ring)"),
-        ({"hard_bound": replace(LIMIT, bytes_per_s=50e9)}, "42.0 of 50.0 GB/s (84 %)", "NIC 4×100 Gb/s (ring)"),
+        ({"hard_bound": replace(LIMIT, bytes_per_s=50e9)}, "42.0 of 50.0 GB/s (84 %)", "NIC 4×100 Gb/s (ring and hard limit)"),
         ({"ceiling": LIMIT, "hard_bound": LIMIT, "percent_of_ceiling": 65}, "42.0 of 64.6 GB/s (65 %)", "NIC 4×100 Gb/s (hard limit)"),
         ({"hard_bound": LIMIT, "percent_of_ceiling": None}, "–", None),
         ({"ceiling": given(84), "percent_of_ceiling": 50}, "42.0 of 84.0 GB/s (50 %)", "the ceiling given"),
