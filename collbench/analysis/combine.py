@@ -14,7 +14,6 @@ from collbench.analysis.cells import cell_of, known, time_of
 from collbench.analysis.differences import apart
 from collbench.errors import UsageError
 from collbench.peak.ceiling import Ceiling
-from collbench.results.curves import settled
 from collbench.results.reader import Run, read_run
 from collbench.results.record import Row, Times
 
@@ -84,7 +83,7 @@ def check_once(runs: Iterable[Run]) -> None:
 def together(runs: Sequence[Run]) -> tuple[list[Launches], list[str]]:
     """Runs of one allocation as one; and a sentence for each that is kept apart although its allocation is the same."""
     groups, sentences = repetitions(runs)
-    return [Launches(_name(group), tuple(group), settled(combined_rows(group))) for group in groups], sentences
+    return [Launches(_name(group), tuple(group), combined_rows(group)) for group in groups], sentences
 
 
 def repetitions(runs: Sequence[Run]) -> tuple[list[list[Run]], list[str]]:
@@ -202,12 +201,23 @@ def _modes(rows: Sequence[Row]) -> list[dict[str, float]]:
 
 
 def _ceiling(ceilings: Sequence[Ceiling | None]) -> Ceiling | None:
-    """The ceiling that most launches name, its rate the median of theirs."""
+    """Return the ceiling that most launches name: its rate is the median of theirs, its interval covers theirs."""
     named = [ceiling for ceiling in ceilings if ceiling]
     if not named:
         return None
-    usual = Counter(replace(ceiling, bytes_per_s=None) for ceiling in named).most_common(1)[0][0]
-    return replace(usual, bytes_per_s=_median(ceiling.bytes_per_s for ceiling in named if replace(ceiling, bytes_per_s=None) == usual))
+    usual = Counter(map(_without_rates, named)).most_common(1)[0][0]
+    alike = [ceiling for ceiling in named if _without_rates(ceiling) == usual]
+    return replace(
+        usual,
+        bytes_per_s=_median(each.bytes_per_s for each in alike),
+        low_bytes_per_s=min((each.low_bytes_per_s for each in alike if each.low_bytes_per_s is not None), default=None),
+        high_bytes_per_s=max((each.high_bytes_per_s for each in alike if each.high_bytes_per_s is not None), default=None),
+        disturbed=any(each.disturbed for each in alike),
+    )
+
+
+def _without_rates(ceiling: Ceiling) -> Ceiling:
+    return replace(ceiling, bytes_per_s=None, low_bytes_per_s=None, high_bytes_per_s=None, disturbed=False)
 
 
 def _percent(rows: Sequence[Row], busbw: float | None, ceiling: Ceiling | None) -> float | None:

@@ -22,8 +22,8 @@ SEVERITIES = (WRONG, BROKEN, FINDING, DOUBTFUL, MISSING, NOTE)  # worst first
 # Flags by how much they take from a figure. The first ones say that it is none of this machine, or not of the path that it is set against;
 # then that the time is not one number, or not the library's; then that its interval is wide.
 DOUBTS = (
-    "wrong_data", "simulated", "slowed", "shared_gpu", "oversubscribed", "above_bound", "ranks_doubtful", "other_path", "path_unproven",
-    "clock_stepped",
+    "wrong_data", "simulated", "slowed", "shared_gpu", "oversubscribed", "reference_disturbed", "above_bound", "ranks_doubtful",
+    "other_path", "path_unproven", "clock_stepped",
     "link_flapped", "retransmits", "state_flip", "two_modes", "drift", "python_messages", "python_loop", "launch_bound", "straggler",
     "cpu_shared", "skew_limited", "constant",
     "warmup_unsettled", "budget_exceeded", "missing_launches", "no_interval", "few_samples", "target_missed",

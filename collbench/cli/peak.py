@@ -31,6 +31,12 @@ def add(commands: Any) -> dict[str, argparse.ArgumentParser]:
     parser.add_argument("--nic", metavar="KxRATE", help="NICs of a node, like 4x100Gb or 8x400Gb")
     parser.add_argument("--nvlink", metavar="GB/s", help="NVLink or xGMI of one GPU, one direction")
     parser.add_argument("--pcie", metavar="GENxLANES", help="PCIe link of one GPU, like gen4x16")
+    parser.add_argument(
+        "--nvlink-domain",
+        type=positive,
+        metavar="GPUS",
+        help="GPUs that one NVLink fabric joins across nodes, 72 on GB200 NVL72 (default: by the nodes' clique ids, else one node)",
+    )
     parser.add_argument("--nvls", action="store_true", help="the NVSwitches add (NVLink SHARP)")
     parser.add_argument("--sharp", action="store_true", help="the switches between the nodes add (InfiniBand SHARP)")
     parser.add_argument(
@@ -78,6 +84,7 @@ def _job(arguments: argparse.Namespace) -> Job:
 
 
 def _nodes(arguments: argparse.Namespace) -> tuple[Node, ...]:
+    from collbench.peak.domain import joined, joined_by_clique
     from collbench.peak.given import Given, given_node, parse_gigabytes, parse_nic, parse_pcie, with_given
     from collbench.peak.node import node_of
 
@@ -89,11 +96,16 @@ def _nodes(arguments: argparse.Namespace) -> tuple[Node, ...]:
         pcie=parse_pcie(arguments.pcie) if arguments.pcie is not None else None,
         nvls=arguments.nvls,
     )
+    domain = arguments.nvlink_domain
     if not arguments.sources:
-        return (given_node(arguments.gpus_per_node or 1, given),) * (arguments.nodes or 1)
-    machines = read_machines(arguments.sources)
-    read = [node_of(machine, arguments.gpus_per_node, pcie=given.pcie, nics=given.nics) for machine in machines]
-    return repeated([with_given(node, given) for node in read], arguments.nodes)
+        nodes: tuple[Node, ...] = (given_node(arguments.gpus_per_node or 1, given),) * (arguments.nodes or 1)
+    else:
+        read = [
+            node_of(machine, arguments.gpus_per_node, pcie=given.pcie, nics=given.nics, domain_known=domain is not None)
+            for machine in read_machines(arguments.sources)
+        ]
+        nodes = repeated([with_given(node, given) for node in read], arguments.nodes)
+    return joined(nodes, domain) if domain is not None else joined_by_clique(nodes)
 
 
 def _json(operation: str, measured: float | None, found: Ceilings, job: Job) -> str:
@@ -101,15 +113,19 @@ def _json(operation: str, measured: float | None, found: Ceilings, job: Job) -> 
     from dataclasses import asdict
 
     from collbench.peak.collective import doubtful_input
-    from collbench.peak.line import assumed, chosen, doubts
+    from collbench.peak.line import assumed, chosen, doubts, percents
+    from collbench.peak.published import published
 
     model, ceiling = chosen(measured, found)
     rate = ceiling.bytes_per_s if ceiling else None
-    percent = 100 * measured / rate if measured is not None and rate and model != "doubtful" else None
+    ring, bound = percents(measured, found)
     return json.dumps({
-        "operation": operation, "nodes": len(job.nodes), "ranks": job.ranks,
+        "operation": operation, "nodes": job.machines, "ranks": job.ranks, "nvlink_domains": len(job.nodes),
         **{name: asdict(value) if (value := getattr(found, name)) else None for name in ("ring", "bound", "achievable")},
-        "measured_bytes_per_s": measured, "model": model if rate else None, "percent_of_ceiling": percent,
+        "library": found.library,
+        "measured_bytes_per_s": measured, "model": model if rate else None, "percent_of_ceiling": ring if model == "ring" else bound,
+        "percent_of_ring": ring, "percent_of_bound": bound,
+        "published": [asdict(figure) for figure in published(operation, job)],
         "doubtful_input": doubtful_input(operation, job) if model == "doubtful" else None,
         "assumed": assumed(operation, job), "doubts": doubts(job),
     }, ensure_ascii=False)  # fmt: skip

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any
 
 TOLERANCE = 1.02  # a token bucket's burst and a clock's error; what is above a ceiling by more is really above it
-
-Model = Literal["ring", "bound", "doubtful"]
 
 
 @dataclass(frozen=True)
@@ -20,6 +17,8 @@ class Ceiling:
     limited_by    the link or the copy that limits, for people: "NIC eth0 1 Gb/s", "memory copy and sum"
     model         "ring" or "bound"
     source        where the figure comes from: "measured before the first cell", "tc qdisc on eth0", "--ceiling"
+    low_bytes_per_s, high_bytes_per_s   the interval of a measured reference; None for all others
+    disturbed     a measured reference whose repetitions did not agree: no percentage of it means anything
     """
 
     kind: str
@@ -27,6 +26,16 @@ class Ceiling:
     limited_by: str
     model: str = "ring"
     source: str = ""
+    low_bytes_per_s: float | None = None
+    high_bytes_per_s: float | None = None
+    disturbed: bool = False
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as JSON values; the interval and `disturbed` only where it was measured with them."""
+        return {name: value for name, value in vars(self).items() if name not in _MEASURED or value not in (None, False)}
+
+
+_MEASURED = ("low_bytes_per_s", "high_bytes_per_s", "disturbed")
 
 
 def given(gigabytes_per_s: float) -> Ceiling:
@@ -39,12 +48,6 @@ def nothing(why: str) -> Ceiling:
     return Ceiling("none", None, why)
 
 
-def model_of(points: Sequence[tuple[float, float | None, float | None]]) -> Model:
-    """Which ceiling a whole curve is set against, by its best point; points are (measured, ring, bound) in one unit.
-
-    Up to the ring reference: "ring". Above it: "bound". Above that, too: "doubtful", some input of the model is wrong.
-    """
-    measured, ring, bound = max(points, key=lambda point: point[0])
-    if ring is not None and (measured <= ring or bound is None):
-        return "ring"
-    return "doubtful" if bound is not None and measured > bound else "bound"
+def percent_of(rate: float | None, ceiling: Ceiling | None) -> float | None:
+    """Return the percentage that a rate is of a ceiling; None where either is unknown."""
+    return 100 * rate / ceiling.bytes_per_s if rate and ceiling and ceiling.bytes_per_s else None

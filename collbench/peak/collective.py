@@ -1,4 +1,4 @@
-"""The ceilings of a collective on a job: the ring reference, the hard bound that no algorithm passes, and what NCCL's constants allow."""
+"""The ceilings of a collective on a job: the ring reference, the hard limit that no algorithm passes, and what NCCL's constants allow."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collbench.errors import UsageError
 from collbench.peak.ceiling import Ceiling, given, nothing
 from collbench.peak.cut import BUS_FACTOR, Least, Side, least_time
 from collbench.peak.job import Job
-from collbench.peak.link import Link
+from collbench.peak.link import NCCL, Link
 from collbench.peak.node import Node
 
 KIND = "topology"
@@ -26,12 +26,14 @@ class Ceilings:
 
     ring          what a ring on the slowest link reaches
     bound         what no algorithm can pass
-    achievable    the ring (else the bound) with NCCL's own constants for the links
+    achievable    the ring (else the bound) with the own constants of NCCL, or of RCCL, for the links
+    library       the library of `achievable`
     """
 
     ring: Ceiling | None
     bound: Ceiling | None
     achievable: Ceiling | None
+    library: str = NCCL
 
 
 def ceilings(operation: str, cluster: Job) -> Ceilings:
@@ -53,7 +55,7 @@ def ceilings(operation: str, cluster: Job) -> Ceilings:
     if alone:
         return Ceilings(None, replace(bound, bytes_per_s=2 * bound.bytes_per_s), None)
     ring = _ring(cluster) if operation in _RINGS else None
-    return Ceilings(ring, _no_less(bound, ring), _achievable(operation, cluster))
+    return Ceilings(ring, _no_less(bound, ring), _achievable(operation, cluster), _library(cluster))
 
 
 def like(operation: str) -> str:
@@ -62,7 +64,7 @@ def like(operation: str) -> str:
 
 
 def doubtful_input(operation: str, cluster: Job) -> str:
-    """Which input to look at first when a rate is above the hard bound: what is not counted from hardware comes first."""
+    """Which input to look at first when a rate is above the hard limit: what is not counted from hardware comes first."""
     bound = ceilings(operation, cluster).bound
     links = [link for node, _ in cluster.kinds for link in (node.egress, node.injection, node.pcie)]
     limiting = [link for link in links if bound and bound.limited_by.startswith(link.name)]
@@ -173,7 +175,12 @@ def _achievable(operation: str, job: Job) -> Ceiling | None:
         return None
     theirs = job.as_nccl_takes_it()
     found = _ring(theirs) if operation in _RINGS else _bound(operation, theirs)
-    return replace(found, source="NCCL's constants for these links") if found.bytes_per_s else None
+    return replace(found, source=f"{_library(job)}'s constants for these links") if found.bytes_per_s else None
+
+
+def _library(job: Job) -> str:
+    """Return the library that the links between GPUs are for: RCCL on AMD's."""
+    return next((node.injection.library for node, _ in job.kinds if node.injection.library != NCCL), NCCL)
 
 
 def _ceiling(job: Job, rate: float, name: str, model: str) -> Ceiling:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from math import isclose
 
 from collbench.errors import UsageError
-from collbench.peak.link import Link, unknown
+from collbench.peak.link import RCCL, Link, unknown
 from collbench.peak.node import Node, capped
 from collbench.peak.pcie import gen
 from collbench.peak.rates import rates
@@ -85,9 +86,24 @@ def given_node(gpus: int, given: Given) -> Node:
 def with_given(node: Node, given: Given) -> Node:
     """The node with the links between GPUs that were typed in place of what was probed."""
     if given.nvlink and node.gpus > 1:
-        link = _nvlink(given.nvlink)
+        link = _between_gpus(given.nvlink, node.gpus)
         node = replace(node, injection=link, pair=link, neighbours=link, apart=True, cuts=())
     return replace(node, nvls=node.nvls or given.nvls)
+
+
+def _between_gpus(rate: float, gpus: int) -> Link:
+    """Return the links of one GPU, with the library's constant: NCCL's of NVLinks that add up to this rate, else RCCL's of xGMI links.
+
+    AMD's GPUs have one link to each other one: 448 GB/s are 7 links of 64 GB/s on 8 MI300X.
+    """
+    nvlink = _nvlink(rate)
+    if nvlink.nccl_bytes_per_s is not None:
+        return nvlink
+    fitting = (row for row in rates().xgmi if isclose((gpus - 1) * row.gb_per_s * 1e9, rate, rel_tol=1e-6))
+    row = next(fitting, None)
+    if row is None:
+        return nvlink
+    return Link(rate, f"xGMI {gpus - 1}×{row.gb_per_s:g} GB/s", "--nvlink", (gpus - 1) * row.rccl_gb_per_s * 1e9, RCCL)
 
 
 def _nvlink(rate: float) -> Link:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from collbench.peak.link import Link, unknown
+from collbench.peak.link import NCCL, RCCL, Link, unknown
 from collbench.peak.pcie import source_of
 from collbench.peak.rates import gpu_model, net_of_printed, nvlink, xgmi
 from collbench.topology.model import SWITCH, Gpu, GpuLink, Machine
@@ -40,7 +40,7 @@ class Wires:
             return one
         name = f"{self.kind} {count}×{one.bytes_per_s / 1e9:g} GB/s"
         nccl = None if one.nccl_bytes_per_s is None else count * one.nccl_bytes_per_s
-        return Link(count * one.bytes_per_s, name, one.source, nccl)
+        return Link(count * one.bytes_per_s, name, one.source, nccl, one.library)
 
     def between(self, a: str, b: str) -> float:
         """From a to b, without passing through another GPU."""
@@ -153,7 +153,7 @@ def _one(machine: Machine, gpu: Gpu, row: Sequence[GpuLink], count: int) -> Link
     if rate is None:
         what = f"{_kind(row)} ×{count}"
         return unknown(f"{what}: no source tells the GPU's model, so the rate of a link is unknown; give --nvlink")
-    return Link(rate, _kind(row), source, nccl * 1e9 if nccl else None)
+    return Link(rate, _kind(row), source, nccl * 1e9 if nccl else None, RCCL if amd else NCCL)
 
 
 def _place(wires: Wires, machine: Machine, gpu: Gpu, row: Sequence[GpuLink], chosen: set[str]) -> None:

@@ -19,27 +19,59 @@ two ranks) has more of the memory for itself: up to 1.8 times on two cores. And 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from collbench.peak.ceiling import Ceiling, nothing
 
 _SOURCE = "measured by all ranks of the host at once, before the first cell"
 _AT_SIZE = "measured at this size by all ranks of the host at once, before the first cell"
+AGREEMENT = 1.15  # rounds of a steady reference differ by at most this factor
+_WIDEST = 0.25  # half of the interval, relative to the rate
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """A rate in bytes per second with its interval; `disturbed` where its rounds did not agree."""
+
+    value: float
+    low: float
+    high: float
+    disturbed: bool = False
 
 
 @dataclass(frozen=True)
 class HostRates:
-    """What this host did, in bytes per second and rank, with all its ranks at it at the same time; None: not measured.
+    """What this host did, by rank, with all its ranks at it at the same time; None: not measured.
 
     copy, sum      by message size in bytes: memcpy, and the element-wise sum into a buffer
     stream_one     TCP over loopback, one direction between two ranks
     stream_both    the same with every rank sending and receiving
     """
 
-    copy: dict[int, float]
-    sum: dict[int, float]
-    stream_one: float | None = None
-    stream_both: float | None = None
+    copy: dict[int, Rate]
+    sum: dict[int, Rate]
+    stream_one: Rate | None = None
+    stream_both: Rate | None = None
+
+
+def agreed(rounds: Sequence[Rate]) -> Rate | None:
+    """Return what the last two rounds of a reference agree on: their mean, with an interval that covers both; None: measure again."""
+    if len(rounds) < 2:
+        return None
+    one, other = rounds[-2:]
+    found = Rate((one.value + other.value) / 2, min(one.low, other.low), max(one.high, other.high))
+    steady = max(one.value, other.value) <= AGREEMENT * min(one.value, other.value)
+    return found if steady and found.high - found.low <= 2 * _WIDEST * found.value else None
+
+
+def settled(rounds: Sequence[Rate]) -> Rate:
+    """Return what the rounds agree on; where they do not, their median over the whole range, as disturbed."""
+    known = agreed(rounds)
+    if known is not None:
+        return known
+    return Rate(median(each.value for each in rounds), min(each.low for each in rounds), max(each.high for each in rounds), disturbed=True)
 
 
 def memory_ceiling(model: str, size_bytes: int, rates: HostRates, n: int = 2) -> Ceiling:
@@ -50,14 +82,16 @@ def memory_ceiling(model: str, size_bytes: int, rates: HostRates, n: int = 2) ->
     """
     copy, added = rates.copy.get(size_bytes), rates.sum.get(size_bytes)
     if copy and model == "copy":
-        return Ceiling("measured", copy, "memory copy", source=_AT_SIZE)
+        return _measured(copy, "memory copy", _AT_SIZE)
     if added and model == "sum":
-        return Ceiling("measured", added, "memory sum", source=_AT_SIZE)
+        return _measured(added, "memory sum", _AT_SIZE)
     if copy and added and model == "reduce" and n > 1:
-        halves = n / (n - 1) / (1 / copy + 1 / added)
-        return Ceiling("measured", max(added, halves), "memory copy and sum" if halves > added else "memory sum", source=_AT_SIZE)
+        halves = _harmonic(n / (n - 1), copy, added)
+        return (
+            _measured(added, "memory sum", _AT_SIZE) if added.value >= halves.value else _measured(halves, "memory copy and sum", _AT_SIZE)
+        )
     if copy and added and model == "allreduce":
-        return Ceiling("measured", 2 / (1 / copy + 1 / added), "memory copy and sum", source=_AT_SIZE)
+        return _measured(_harmonic(2, copy, added), "memory copy and sum", _AT_SIZE)
     return nothing("this host's memory was not measured at this size")
 
 
@@ -66,4 +100,14 @@ def stream_ceiling(both_ways: bool, rates: HostRates) -> Ceiling:
     rate = rates.stream_both if both_ways else rates.stream_one
     if rate is None:
         return nothing("loopback TCP was not measured on this host")
-    return Ceiling("measured", rate, f"one loopback TCP stream{' each way' if both_ways else ''}", source=_SOURCE)
+    return _measured(rate, f"one loopback TCP stream{' each way' if both_ways else ''}", _SOURCE)
+
+
+def _harmonic(factor: float, copy: Rate, added: Rate) -> Rate:
+    """Return the rate of a copy and a sum one after the other, times a factor."""
+    value, low, high = (factor / (1 / a + 1 / b) for a, b in ((copy.value, added.value), (copy.low, added.low), (copy.high, added.high)))
+    return Rate(value, low, high, copy.disturbed or added.disturbed)
+
+
+def _measured(rate: Rate, what: str, source: str) -> Ceiling:
+    return Ceiling("measured", rate.value, what, "ring", source, rate.low, rate.high, rate.disturbed)

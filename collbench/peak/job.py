@@ -39,9 +39,14 @@ class Job:
         """N."""
         return sum(node.gpus for node in self.nodes)
 
+    @cached_property
+    def machines(self) -> int:
+        """The number of machines: several of them may be one node here, joined by NVLink."""
+        return sum(node.machines for node in self.nodes)
+
     @property
     def several(self) -> bool:
-        """More than one node."""
+        """More than one node, where nodes that NVLink joins are one."""
         return len(self.nodes) > 1
 
     @cached_property

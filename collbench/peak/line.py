@@ -1,58 +1,77 @@
-"""A rate beside its ceilings, as text: "42.0 of 50.0 GB/s (84 %), ring; hard bound 64.6"."""
+"""A rate against its ceilings, as text: "42.0 of 50.0 GB/s: 84 % of the ring reference, 65 % of the hard limit (64.6 GB/s)"."""
 
 from __future__ import annotations
 
-from collbench.peak.ceiling import Ceiling, Model, model_of
+from typing import Literal
+
+from collbench.peak.ceiling import TOLERANCE, Ceiling, percent_of
 from collbench.peak.collective import Ceilings, doubtful_input, like
 from collbench.peak.job import Job
+from collbench.peak.node import Node
+from collbench.peak.published import published
 from collbench.units import format_percent, format_rate
 
-_WORDS = {"ring": "ring", "bound": "hard bound"}
+Model = Literal["ring", "bound", "doubtful"]
+_NAMES = {"ring": "ring reference", "bound": "hard limit"}
 
 
 def chosen(measured: float | None, found: Ceilings) -> tuple[Model, Ceiling | None]:
-    """The model for a rate (bytes per second) alone, and its ceiling; without a rate the ring if there is one."""
-    ring, bound = _rate(found.ring), _rate(found.bound)
-    if measured is None:
-        return ("ring", found.ring) if ring is not None or found.bound is None else ("bound", found.bound)
-    model = model_of([(measured, ring, bound)])
-    return model, found.ring if model == "ring" else found.bound
+    """Return the first ceiling of an operation, the ring reference where it has one; "doubtful" for a rate above the hard limit."""
+    ring, bound = found.ring, found.bound
+    if measured is not None and bound is not None and bound.bytes_per_s is not None and measured > bound.bytes_per_s * TOLERANCE:
+        return "doubtful", bound
+    return ("ring", ring) if ring is not None and (ring.bytes_per_s is not None or bound is None) else ("bound", bound)
+
+
+def percents(measured: float | None, found: Ceilings) -> tuple[float | None, float | None]:
+    """Return the percentages of the ring reference and of the hard limit; none for a rate above the hard limit."""
+    if chosen(measured, found)[0] == "doubtful":
+        return None, None
+    return percent_of(measured, found.ring), percent_of(measured, found.bound)
 
 
 def headline(measured: float | None, found: Ceilings) -> str:
-    """One line: the rate, the ceiling of its model in GB/s, and the other ceiling."""
+    """Return one line: the rate, and its percentages of the ring reference and of the hard limit, whatever the rate is."""
     model, ceiling = chosen(measured, found)
     if ceiling is None or ceiling.bytes_per_s is None:
         why = ceiling.limited_by if ceiling else "this operation moves no bytes"
         return f"{format_rate(measured)} GB/s, no ceiling: {why}" if measured is not None else f"no ceiling: {why}"
     if model == "doubtful":
         return (
-            f"{format_rate(measured or 0.0)} GB/s is above the hard bound of {format_rate(ceiling.bytes_per_s)} GB/s: model inputs doubtful"
+            f"{format_rate(measured or 0.0)} GB/s is above the hard limit of {format_rate(ceiling.bytes_per_s)} GB/s: model inputs doubtful"
         )
-    word = "given" if ceiling.kind == "given" else _WORDS[model]
-    other = found.bound if model == "ring" else found.ring
-    rest = f"; {_WORDS['bound' if model == 'ring' else 'ring']} {format_rate(other.bytes_per_s)}" if other and other.bytes_per_s else ""
-    return f"{_beside(measured, ceiling.bytes_per_s)}, {word}{rest}"
+    known = _known(found)
+    if measured is None:
+        return ", ".join(f"{format_rate(each.bytes_per_s or 0.0)} GB/s {name}" for name, each in known)
+    (name, first), *rest = known
+    shares = [f"{_percent(measured, first)} of the {name}"]
+    shares += [f"{_percent(measured, each)} of the {name} ({format_rate(each.bytes_per_s or 0.0)} GB/s)" for name, each in rest]
+    return f"{format_rate(measured)} of {format_rate(first.bytes_per_s or 0.0)} GB/s: {', '.join(shares)}"
 
 
 def lines(operation: str, measured: float | None, found: Ceilings, job: Job) -> list[str]:
-    """The headline, what limits, what NCCL's constants allow, what is doubtful, and what was assumed."""
+    """Return the headline, what limits, what the library's constants allow, what others published, what is doubtful or assumed."""
     model, _ = chosen(measured, found)
-    said = [headline(measured, found)]
+    shown = [headline(measured, found)]
     if model == "doubtful":
-        said.append(f"look first at: {doubtful_input(operation, job)}")
-    said += [f"{name} limited by {ceiling.limited_by} ({ceiling.source})" for name, ceiling in _named(found)]
+        shown.append(f"check first: {doubtful_input(operation, job)}")
+    shown += [f"{name} limited by {each.limited_by} ({each.source})" for name, each in _known(found) if each.kind != "given"]
     if found.achievable and found.achievable.bytes_per_s:
-        said.append(f"NCCL's own constants allow {format_rate(found.achievable.bytes_per_s)} GB/s")
-    return [*said, *(f"assumed: {sentence}" for sentence in assumed(operation, job)), *(f"doubt: {sentence}" for sentence in doubts(job))]
+        shown.append(f"{found.library}'s own constants allow {format_rate(found.achievable.bytes_per_s)} GB/s")
+    shown += [f"published: {figure.render()}" for figure in published(operation, job)]
+    return [*shown, *(f"assumed: {sentence}" for sentence in assumed(operation, job)), *(f"doubt: {sentence}" for sentence in doubts(job))]
 
 
 def assumed(operation: str, job: Job) -> list[str]:
-    """What the ceilings take for granted, a sentence each."""
+    """Return what the ceilings assume, a sentence each."""
     if job.given is not None or operation == "barrier" or any(job.several and node.egress.bytes_per_s is None for node, _ in job.kinds):
         return []
     operation, nodes = like(operation), [node for node, _ in job.kinds]
-    found = []
+    found = [
+        f"one NVLink domain joins {node.machines} nodes of {node.gpus // node.machines} GPUs{_clique(node)}"
+        for node in nodes
+        if node.machines > 1
+    ]
     if job.several and job.oversubscription == 1:
         found.append("a non-blocking fabric between the nodes (else --oversubscription)")
     if job.several and job.oversubscription != 1 and operation != "p2p":
@@ -78,16 +97,15 @@ def doubts(job: Job) -> list[str]:
     return list(dict.fromkeys(doubt for node, _ in job.kinds for doubt in node.doubts))
 
 
-def _named(found: Ceilings) -> list[tuple[str, Ceiling]]:
-    both = [("ring", found.ring), ("hard bound", found.bound)]
-    return [(name, ceiling) for name, ceiling in both if ceiling and ceiling.bytes_per_s and ceiling.kind != "given"]
+def _known(found: Ceilings) -> list[tuple[str, Ceiling]]:
+    """Return the ceilings that have a rate, with their names, the ring reference first."""
+    both = [(_NAMES["ring"], found.ring), (_NAMES["bound"], found.bound)]
+    return [("given ceiling" if each.kind == "given" else name, each) for name, each in both if each and each.bytes_per_s]
 
 
-def _beside(measured: float | None, ceiling: float) -> str:
-    if measured is None:
-        return f"{format_rate(ceiling)} GB/s"
-    return f"{format_rate(measured)} of {format_rate(ceiling)} GB/s ({format_percent(100 * measured / ceiling)})"
+def _percent(measured: float, ceiling: Ceiling) -> str:
+    return format_percent(percent_of(measured, ceiling) or 0.0)
 
 
-def _rate(ceiling: Ceiling | None) -> float | None:
-    return ceiling.bytes_per_s if ceiling else None
+def _clique(node: Node) -> str:
+    return f" (clique {node.clique})" if node.clique else ""

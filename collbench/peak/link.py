@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 COUNTED = "counted"
+NCCL, RCCL = "NCCL", "RCCL"
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,12 +16,14 @@ class Link:
     name                for people: "NVLink 12×25 GB/s", "NIC 4×100 Gb/s", "PCIe Gen4 x16"
     source              "counted" from hardware, the option that gave it ("--nic"), or the file that says so
     nccl_bytes_per_s    what NCCL (for AMD: RCCL) takes it for; None when it has no constant for it
+    library             whose constant that is: "NCCL" or "RCCL"
     """
 
     bytes_per_s: float | None
     name: str
     source: str = COUNTED
     nccl_bytes_per_s: float | None = None
+    library: str = NCCL
 
     @property
     def known(self) -> float:

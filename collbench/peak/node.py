@@ -10,7 +10,7 @@ from collbench.errors import UsageError
 from collbench.peak.cut import Side
 from collbench.peak.gpu_links import Wires, uncounted, wires_of
 from collbench.peak.inside import Partition, box_cuts, mesh_cuts
-from collbench.peak.link import Link, unknown
+from collbench.peak.link import NCCL, RCCL, Link, unknown
 from collbench.peak.nics import Egress, NicRate, egress_of
 from collbench.peak.pcie import PcieTree, narrowest
 from collbench.peak.rates import gpu_model
@@ -34,6 +34,8 @@ class Node:
     nvls            its NVSwitches add (NVLink SHARP)
     cuts            partitions of its GPUs, single GPUs first
     host, doubts    its name, if known, and what is not to be relied on
+    machines        the nodes of a job that are joined to this one by a multi-node NVLink domain, itself counted
+    clique          the id of that domain, where a source has it
     """
 
     gpus: int
@@ -48,6 +50,8 @@ class Node:
     cuts: tuple[Partition, ...] = ()
     host: str | None = None
     doubts: tuple[str, ...] = ()
+    machines: int = 1
+    clique: str | None = None
 
     @property
     def singles(self) -> Partition:
@@ -60,15 +64,25 @@ class Node:
         return replace(self, **changed, cuts=(), nvls=False)
 
 
-def node_of(machine: Machine, gpus: int | Sequence[str] | None = None, *, pcie: Link | None = None, nics: Link | None = None) -> Node:
+def node_of(
+    machine: Machine,
+    gpus: int | Sequence[str] | None = None,
+    *,
+    pcie: Link | None = None,
+    nics: Link | None = None,
+    domain_known: bool = False,
+) -> Node:
     """The node that a machine is to a job with this many of its GPUs (the first ones), these (keys), or all.
 
-    pcie: the link of each GPU, and nics: all NICs together, if they are not to be taken from the machine. A machine without GPUs
+    pcie: the link of each GPU, and nics: all NICs together, if they are not to be taken from the machine. domain_known: which nodes an
+    NVLink domain joins is given elsewhere, so that NICs are the way between the others. A machine without GPUs
     takes `gpus` ranks of which nothing is known. Raises UsageError when the sources tell of fewer GPUs than asked for.
     """
     chosen = _chosen(machine, gpus)
     tree = PcieTree(machine)
-    egress = Egress(nics) if nics else _beyond(machine, chosen) or egress_of(machine, tree)
+    clique = _clique(chosen)
+    beyond = None if domain_known or clique else _beyond(machine, chosen)
+    egress = Egress(nics) if nics else beyond or egress_of(machine, tree)
     if not chosen:
         count = gpus if isinstance(gpus, int) else 1
         none = unknown("none of the sources tells of a GPU; give --nvlink or --pcie")
@@ -79,9 +93,11 @@ def node_of(machine: Machine, gpus: int | Sequence[str] | None = None, *, pcie: 
     inside = _silent(silent, own) if silent and len(keys) > 1 else _inside(chosen, wires, tree, own, egress.nics)
     return replace(
         inside,
+        injection=replace(inside.injection, library=_library(chosen)),
         egress=capped(egress.link, list(own.values())),
         nics=egress.nics,
         host=machine.hostname,
+        clique=clique,
         doubts=tuple(dict.fromkeys([*inside.doubts, *wires.doubts, *tree.doubts, *egress.doubts, *machine.doubts])),
     )
 
@@ -117,12 +133,26 @@ def _chosen(machine: Machine, gpus: int | Sequence[str] | None) -> list[Gpu]:
     return [by_key[key] for key in gpus]
 
 
+def _library(chosen: Sequence[Gpu]) -> str:
+    """Return the library that runs on these GPUs, over PCIe as well."""
+    return RCCL if any(gpu.vendor == "amd" or (gpu.architecture or "").startswith("gfx") for gpu in chosen) else NCCL
+
+
+def _clique(chosen: Sequence[Gpu]) -> str | None:
+    """Return the NVLink domain that all of these GPUs have joined; None where one has not, or they are in several."""
+    cliques = {gpu.clique for gpu in chosen}
+    return cliques.pop() if len(cliques) == 1 else None
+
+
 def _beyond(machine: Machine, chosen: Sequence[Gpu]) -> Egress | None:
     """Where NVLink may join nodes (NVL72), the NICs are no bound of what leaves one."""
     name = next((gpu.model for gpu in chosen if (row := gpu_model(gpu.model)) and row.c2c), None)
     if not name or not machine.switched:
         return None
-    why = f"the NVLinks of {name} may lead to other nodes as well (NVL72), and no source tells; where NICs are the way, give --nic"
+    why = (
+        f"the NVLinks of {name} may lead to other nodes (NVL72), and no source shows whether: give --nvlink-domain GPUS, "
+        "or --nic where NICs are the way"
+    )
     return Egress(unknown(why))
 
 
@@ -186,7 +216,7 @@ def _of_pair(wires: Wires, rate: float, one: Link) -> Link:
         return unknown(one.name)
     count = round(rate / one.bytes_per_s)
     nccl = None if one.nccl_bytes_per_s is None else count * one.nccl_bytes_per_s
-    return Link(rate, f"{wires.kind} {count}×{one.bytes_per_s / 1e9:g} GB/s of a pair", one.source, nccl)
+    return Link(rate, f"{wires.kind} {count}×{one.bytes_per_s / 1e9:g} GB/s of a pair", one.source, nccl, one.library)
 
 
 def _adds(gpus: Sequence[Gpu], wires: Wires) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from math import isclose
 from typing import Any
 
 from collbench.analysis.cells import WHERE_NONE, forced
@@ -16,6 +17,8 @@ from collbench.units import format_percent, format_rate, format_size, format_tim
 
 NOTHING = "–"
 ONE_RANK = "one rank: no bus"
+_SAME_RATE = 0.001
+_MODELS = {"bound": "hard limit"}  # as people read it
 
 
 @dataclass(frozen=True)
@@ -103,13 +106,29 @@ def interval(row: Row) -> str:
 
 
 def of_ceiling(row: Row) -> str:
-    """How fast against how fast it could be: "42.0 of 50.0 GB/s (84 %)", or a dash where no percentage is honest."""
+    """Return the rate and its percentages: "42.0 of 50.0 GB/s (84 %, hard limit 65 %)"; a dash where no percentage is known.
+
+    The first percentage is of the rate shown. A hard limit of the same rate has no second one.
+    """
     if row.ranks == 1 and row.size_bytes:
         return ONE_RANK
     ceiling, percent = row.ceiling, row.percent_of_ceiling
     if ceiling is None or ceiling.bytes_per_s is None or percent is None or row.busbw_bytes_per_s is None:
         return NOTHING
-    return f"{format_rate(row.busbw_bytes_per_s)} of {format_rate(ceiling.bytes_per_s)} GB/s ({share(percent, ceiling)})"
+    rates = f"{format_rate(row.busbw_bytes_per_s)} of {format_rate(ceiling.bytes_per_s)} GB/s"
+    return f"{rates} ({share(percent, ceiling)}{_of_hard_limit(row, ceiling.bytes_per_s)})"
+
+
+def _of_hard_limit(row: Row, ceiling: float) -> str:
+    """Return the percentage of a hard limit that is another rate than the ceiling: ", hard limit 65 %"."""
+    percent, bound = row.percent_of_hard_bound, row.hard_bound
+    if percent is None or bound is None or _is_same(bound, ceiling):
+        return ""
+    return f", hard limit {share(percent, bound)}"
+
+
+def _is_same(bound: Ceiling, rate: float) -> bool:
+    return isclose(bound.bytes_per_s or 0.0, rate, rel_tol=_SAME_RATE)
 
 
 def share(percent: float, ceiling: Ceiling) -> str:
@@ -119,7 +138,7 @@ def share(percent: float, ceiling: Ceiling) -> str:
     if ceiling.kind == "measured":  # a reference, no bound: being above it is news about the library, not an error
         return f"faster than measured {'copy' if 'copy' in ceiling.limited_by else 'reference'}"
     if ceiling.model == "bound":
-        return "above the bound: its inputs are doubtful"
+        return "above the hard limit: its inputs are doubtful"
     return format_percent(percent)
 
 
@@ -128,10 +147,25 @@ def limited_by(row: Row) -> str:
     ceiling = row.ceiling
     if ceiling is None or row.ranks == 1:
         return NOTHING
-    if ceiling.bytes_per_s is None or row.percent_of_ceiling is None:
+    if ceiling.bytes_per_s is None or (row.percent_of_ceiling is None and not ceiling.disturbed):
         return printable(ceiling.limited_by)
-    kind = ceiling.model if ceiling.kind in ("network", "topology") else ceiling.kind
+    if ceiling.low_bytes_per_s is not None and ceiling.high_bytes_per_s is not None:
+        return printable(f"{ceiling.limited_by} (measured {_between(ceiling.low_bytes_per_s, ceiling.high_bytes_per_s)})")
+    kind = basis(ceiling)
+    if kind == "ring" and row.hard_bound is not None and _is_same(row.hard_bound, ceiling.bytes_per_s):
+        kind = "ring and hard limit"
     return printable(ceiling.limited_by if kind in ceiling.limited_by.split() else f"{ceiling.limited_by} ({kind})")
+
+
+def basis(ceiling: Ceiling) -> str:
+    """Return what kind of figure a ceiling is: "ring", "hard limit", "measured", "given"."""
+    return _MODELS.get(ceiling.model, ceiling.model) if ceiling.kind in ("network", "topology") else ceiling.kind
+
+
+def _between(low: float, high: float) -> str:
+    """Return an interval of rates in GB/s as text: "9.80–10.3"."""
+    texts = dict.fromkeys((format_rate(low), format_rate(high)))
+    return "–".join(texts)
 
 
 def wrong(row: Row) -> str:

@@ -19,6 +19,7 @@ from collbench.results.record import Row, Times
 
 _TIMES = [field.name for field in fields(Times)]
 _CEILING = [field.name for field in fields(Ceiling)]
+_HARD_BOUND = ("kind", "bytes_per_s", "limited_by", "model", "source")  # never measured, so without an interval
 _GROUPS = ("count", "ranks", "p50_s", "busbw_bytes_per_s", "total_busbw_bytes_per_s")
 # Offsets into samples.bin mean nothing outside the run's folder.
 _LEFT_OUT = {"samples"}
@@ -52,13 +53,15 @@ def _flat(row: Row | None) -> Iterator[tuple[str, Any]]:
         if name == "time_s":
             yield from ((f"time_{part}_s", getattr(value, part, None)) for part in _TIMES)
         elif name in ("ceiling", "hard_bound"):
-            yield from ((f"{name}_{part}", getattr(value, part, None)) for part in _CEILING)
+            yield from ((f"{name}_{part}", getattr(value, part, None)) for part in (_CEILING if name == "ceiling" else _HARD_BOUND))
         elif name == "canary_s":
             yield from ((f"canary_{part}_s", (value or {}).get(part)) for part in ("before", "after"))
         elif name == "groups":
             yield from ((f"groups_{part}", (value or {}).get(part)) for part in _GROUPS)
         elif name not in _LEFT_OUT:
             yield name, value
+        if name == "percent_of_ceiling":
+            yield "percent_of_hard_bound", getattr(row, "percent_of_hard_bound", None)
 
 
 def _cell(value: Any) -> str:

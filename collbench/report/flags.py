@@ -16,6 +16,8 @@ FLAGS = {
     "retransmits": "TCP of a host sent 0.1 % or more of its segments again meanwhile, so packets were lost: evidence.network has the "
     "counts by host; check cables, optics, switch ports and full queues",
     "link_flapped": "a host's link went down or up meanwhile: evidence.network says which interface and how often; measure again",
+    "reference_disturbed": "the measured reference (memory copy, sum or loopback TCP) changed by more than 15 % between its repetitions: "
+    "no percentage; measure on an idle machine",
     "above_bound": "faster than the link allows: the bytes took another path (shared memory?), or the link's rate was read wrongly",
     "two_modes": "the samples gather around two values, both are shown; busbw and percentage belong to the median: look for what "
     "changes between them (clocks, neighbours, a switch of algorithm)",

@@ -29,6 +29,7 @@ _HELP = {
     "ceiling": ("bytes_per_second", "what the busbw is set against; limited_by names the link, model and kind what figure it is"),
     "hard_bound": ("bytes_per_second", "the busbw that no algorithm passes"),
     "of_ceiling": ("ratio", "busbw by ceiling; no sample where no percentage is honest, or elements are wrong"),
+    "of_hard_bound": ("ratio", "busbw by hard_bound, where of_ceiling has a sample and the operation has a hard bound"),
     "wrong_elements": ("", "elements that differ from what had to arrive; no sample where nothing was checked"),
     "samples": ("", "iterations, or batches of them, behind the median"),
     "launches": ("", "launches behind the figures"),
@@ -97,6 +98,8 @@ def _rates(row: Row, where: Mapping[str, str]) -> Iterator[Sample]:
             told = {"limited_by": ceiling.limited_by, "model": ceiling.model, "kind": ceiling.kind}
             yield Sample(name, {**where, **{label: short(text, _LONGEST) for label, text in told.items()}}, ceiling.bytes_per_s)
     yield Sample("of_ceiling", where, (row.percent_of_ceiling or 0) / 100 if honest else None)
+    if row.percent_of_hard_bound is not None and honest:
+        yield Sample("of_hard_bound", where, row.percent_of_hard_bound / 100)
 
 
 def _labels(row: Row) -> dict[str, str]:

@@ -161,7 +161,8 @@ def links_text(machine: Machine, gpu: Gpu) -> str:
         rates = {link.bytes_per_s for link in links}
         rate = next(iter(rates)) if len(rates) == 1 else None
         ends = ", ".join(f"{link.count} {_far_end(link, names)}" for link in links)
-        texts.insert(0, f"{LINK_NAMES[links[0].kind]}: {ends}{_each_rate(rate)}{off}")
+        clique = f", multi-node NVLink domain {safe(gpu.clique)}" if gpu.clique else ""
+        texts.insert(0, f"{LINK_NAMES[links[0].kind]}: {ends}{_each_rate(rate)}{off}{clique}")
     elif off:
         texts.insert(0, f"NVLink: none up{off}")
     elif peers := [

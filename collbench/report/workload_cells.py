@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
 from collbench.peak.ceiling import Ceiling
-from collbench.report.columns import NOTHING, share
+from collbench.report.columns import NOTHING, basis, share
 from collbench.report.flags import DOUBTFUL, printable
 from collbench.report.table import Line
 from collbench.report.workload_words import aligned, counted, milliseconds, span
@@ -110,7 +110,7 @@ def _ceiling_cells(busbw: float | None, ceiling: Ceiling | None, percent: float 
         return NOTHING, NOTHING
     if ceiling.bytes_per_s is None or percent is None or busbw is None:
         return NOTHING, ceiling.limited_by
-    kind = ceiling.model if ceiling.kind in ("network", "topology") else ceiling.kind
+    kind = basis(ceiling)
     words = ceiling.limited_by if kind in ceiling.limited_by.split() else f"{ceiling.limited_by} ({kind})"
     return f"{format_rate(busbw)} of {format_rate(ceiling.bytes_per_s)} GB/s ({share(percent, ceiling)})", words
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Any
 
-from collbench.peak.ceiling import Ceiling
+from collbench.peak.ceiling import Ceiling, percent_of
 
 SCHEMA = 1
 # What tells series apart, in the order in which they are sorted; within a series rows differ only in size.
@@ -48,6 +48,8 @@ class Row:
     than 1,024), "total_busbw_bytes_per_s" (what all moved until the last was done)}; time, algbw and busbw of the row are then those
     of the slowest group. Else empty.
     traffic, streams are the cell's: the name of alltoallv's traffic, and TCP connections per pair.
+    ceiling is the ring reference where the operation has one (else the hard limit), a measured reference or a given rate; hard_bound the
+    hard limit. percent_of_ceiling and percent_of_hard_bound are of these two, at every size alike.
     launches counts the launches behind the figures; above 1 (`combined` rows only) the interval is over their medians.
     """
 
@@ -99,8 +101,14 @@ class Row:
 
     def as_json(self) -> dict[str, Any]:
         """The row as values that JSON can hold, nested dataclasses as objects; lists and objects are the row's own, not to be changed."""
-        nested = {name: dict(vars(value)) for name in _NESTED if (value := getattr(self, name)) is not None}
-        return {**vars(self), **nested}
+        nested = {name: _plain(value) for name in _NESTED if (value := getattr(self, name)) is not None}
+        of_hard_bound = {} if self.hard_bound is None else {"percent_of_hard_bound": self.percent_of_hard_bound}
+        return {**vars(self), **nested, **of_hard_bound}
+
+    @property
+    def percent_of_hard_bound(self) -> float | None:
+        """The percentage of the hard limit, beside `percent_of_ceiling` and None where that is."""
+        return None if self.percent_of_ceiling is None else percent_of(self.busbw_bytes_per_s, self.hard_bound)
 
     def with_figures(self, **figures: Any) -> Row:
         """A copy with these fields in place of its own, as by `replace`; a log of 100,000 rows has no time for that."""
@@ -122,6 +130,10 @@ class Row:
         row = object.__new__(cls)  # whole, as most are: without a call for each field
         vars(row).update(known)
         return row
+
+
+def _plain(value: Ceiling | Times) -> dict[str, Any]:
+    return value.as_json() if isinstance(value, Ceiling) else dict(vars(value))
 
 
 _NESTED: dict[str, type] = {"ceiling": Ceiling, "hard_bound": Ceiling, "time_s": Times}

@@ -118,7 +118,7 @@ def _times(values: Any) -> Times | None:
 
 
 def _ceiling(values: Any) -> Ceiling | None:
-    return None if values is None else Ceiling(**_only(values, Ceiling, {**dict.fromkeys(_WORDS, _is_text), "bytes_per_s": _is_time}))
+    return None if values is None else Ceiling(**_only(values, Ceiling, _CEILING))
 
 
 def _only(values: Any, kind: type[Any], fits: Mapping[str, Callable[[Any], bool]]) -> dict[str, Any]:
@@ -172,6 +172,11 @@ def _is_staleness(value: Any) -> bool:
 
 _TIMES = tuple(each.name for each in fields(Times))
 _WORDS = ("kind", "limited_by", "model", "source")
+_CEILING: dict[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(_WORDS, _is_text),
+    **dict.fromkeys(("bytes_per_s", "low_bytes_per_s", "high_bytes_per_s"), _is_time),
+    "disturbed": lambda value: value in (None, False, True),
+}
 _PART: dict[str, Callable[[Any], bool]] = {
     **dict.fromkeys(("what", "operation"), _is_text),
     **dict.fromkeys(("groups", "group_ranks", "size_bytes", "times"), _is_count),

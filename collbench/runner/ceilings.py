@@ -75,7 +75,7 @@ class Ceilings:
         return bool(self.world.oversubscribed)
 
     def of(self, operation: Operation, cell: Cell, backend: Backend, groups: Sequence[Sequence[int]]) -> Found:
-        """(the ceiling, the hard bound or None) of a cell that runs over these groups of ranks: the slowest one's."""
+        """(the ceiling, the hard limit or None) of a cell that runs over these groups of ranks: the slowest one's."""
         if operation.meets:
             return nothing(f"{operation.name} moves nothing"), None
         if self.request.ceiling is not None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from collbench.errors import UsageError
 from collbench.peak.ceiling import Ceiling, nothing
 from collbench.peak.collective import ceilings
+from collbench.peak.domain import joined_by_clique
 from collbench.peak.job import Job
 from collbench.peak.link import Link, unknown
 from collbench.peak.node import Node, neighbours_of, node_of
@@ -63,12 +64,11 @@ def link_between(machine: Machine, a: str, b: str) -> Link:
 
 
 def ceiling_of_gpus(nodes: GpuNodes, running: Running) -> Found:
-    """(ring reference, else hard bound; hard bound or None) of a collective; `running.leaving` is found here."""
+    """(ring reference, else hard limit; hard limit or None) of a collective; `running.leaving` is found here."""
     whole = nodes.whole()
     if isinstance(whole, Ceiling):
         return whole, None
-    by = running.oversubscription
-    leaving = {host: Job((node,), by).egress(node) for host, node in zip(nodes.hosts, whole, strict=True)}
+    leaving = {host: _leaving(node, whole, running.oversubscription) for host, node in zip(nodes.hosts, whole, strict=True)}
 
     def node(host: str, ranks: tuple[int, ...], group: tuple[int, ...]) -> Node:
         return nodes.in_ring(host, ranks, group) if running.operation.name == "sendrecv" else nodes.node(host, ranks)
@@ -76,12 +76,19 @@ def ceiling_of_gpus(nodes: GpuNodes, running: Running) -> Found:
     return ceiling_of(replace(running, leaving=leaving), node)
 
 
+def _leaving(node: Node, whole: Sequence[Node], oversubscription: float) -> Link:
+    """Return what carries a node's bytes to the others: its NICs, or unknown where an NVLink domain joins it with some of them."""
+    if node.clique is not None and sum(other.clique == node.clique for other in whole) > 1:
+        return unknown(f"NVLink domain {node.clique} joins this node with others")
+    return Job((node,), oversubscription).egress(node)
+
+
 def ceiling_of_gpu_pairs(nodes: GpuNodes, oversubscription: float, sharing: int, crossing: bool, staying: bool) -> Found:
     """That of the slowest pair: of those that cross hosts, `sharing` of them at the busiest one, and of those that stay inside one."""
     whole = nodes.whole()
     if isinstance(whole, Ceiling):
         return whole, None
-    jobs = [Job(whole, oversubscription, pairs=sharing)] if crossing else []
+    jobs = [Job(joined_by_clique(whole), oversubscription, pairs=sharing)] if crossing else []
     jobs += [Job((node,)) for node in whole if node.gpus > 1] if staying else []
     bounds = [bound for job in jobs if (bound := ceilings("p2p", job).bound)]
     slowest = min(bounds, key=lambda each: each.bytes_per_s or 0.0)

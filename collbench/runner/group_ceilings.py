@@ -15,6 +15,7 @@ from collbench.operations.operation import Operation
 from collbench.operations.traffic import elements
 from collbench.peak.ceiling import Ceiling, nothing
 from collbench.peak.collective import KIND, OPERATIONS, ceilings
+from collbench.peak.domain import joined_by_clique
 from collbench.peak.job import Job
 from collbench.peak.link import Link
 from collbench.peak.node import Node
@@ -59,7 +60,7 @@ class Running:
 
 
 def ceiling_of(running: Running, node_of: MakeNode) -> Found:
-    """(ring reference, else hard bound; hard bound) of the slowest group, whose figures the row has.
+    """(ring reference, else hard limit; hard limit) of the slowest group, whose figures the row has.
 
     node_of: makes a node of a host, those of a group's ranks that are there, and the group. Groups that cross hosts share the NICs
     there: no algorithm passes what all of them together must send, and a ring has its part of each host's NICs.
@@ -82,7 +83,7 @@ def ceiling_of(running: Running, node_of: MakeNode) -> Found:
 
 
 def _of_neighbours(running: Running) -> Found:
-    """(what messages sent by every rank itself can reach, hard bound), by the hosts' NICs alone.
+    """(what messages sent by every rank itself can reach, hard limit), by the hosts' NICs alone.
 
     What two neighbours on one host both get (neighbor_allgather) would have to come there only once: the bound counts it once.
     """
@@ -106,7 +107,7 @@ def _messages_out(running: Running, groups: Groups) -> Counter[str]:
 
 def _job(running: Running, group: tuple[int, ...], node_of: MakeNode) -> Job:
     layout = running.layout(group)
-    nodes = tuple(node_of(host, ranks, group) for host, ranks in layout)
+    nodes = joined_by_clique([node_of(host, ranks, group) for host, ranks in layout])
     return Job(nodes, running.oversubscription, traffic=_traffic(running, group, layout) if running.operation.uneven else None)
 
 

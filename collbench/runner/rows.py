@@ -76,7 +76,7 @@ def make_row(ready: Ready, backend: Backend, watched: Watched, around: Circumsta
     figures, arrays, known = _figures(operation, cell, samples, _places(ready))
     skew = _exit_skew(measured, around.hosts) if cell.mode == "isolated" and ready.synchronised else None
     flags = dict.fromkeys((
-        *cell.flags, *around.flags, *(["above_bound"] if _above_bound(figures.get("busbw_bytes_per_s"), around) else []),
+        *cell.flags, *around.flags, *_against_ceilings(figures.get("busbw_bytes_per_s"), around),
         *measured.flags, *watched.flags, *doubts(arrays.get("max_s", np.empty(0)), len(usable), skew, operation.moves(cell), known),
     ))  # fmt: skip
     row = Row(
@@ -193,15 +193,24 @@ def _times(known: Median, slowest: Samples) -> Times:
 
 
 def _percent(busbw: float | None, around: Circumstances) -> float | None:
-    """Percent of the ceiling; None where it would mislead: too many ranks, no ceiling, or more than any algorithm can do."""
+    """Return the percentage of the ceiling; None where it would mislead: too many ranks, a rate above the hard limit, no steady ceiling."""
     rate = around.ceiling.bytes_per_s if around.ceiling else None
-    if around.withheld or not busbw or not rate or _above_bound(busbw, around):
+    disturbed = around.ceiling is not None and around.ceiling.disturbed
+    if around.withheld or disturbed or not busbw or not rate or _above_bound(busbw, around):
         return None
     return 100 * busbw / rate
 
 
+def _against_ceilings(busbw: float | None, around: Circumstances) -> Iterator[str]:
+    """Yield the flags that say why there is no percentage."""
+    if around.ceiling is not None and around.ceiling.disturbed:
+        yield "reference_disturbed"
+    if _above_bound(busbw, around):
+        yield "above_bound"
+
+
 def _above_bound(busbw: float | None, around: Circumstances) -> bool:
-    """Faster than the hard bound: the bytes took another path, or the link's rate is not what was read."""
+    """Faster than the hard limit: the bytes took another path, or the link's rate is not what was read."""
     bound = around.hard_bound.bytes_per_s if around.hard_bound else None
     return bool(busbw and bound and busbw > bound * TOLERANCE)
 

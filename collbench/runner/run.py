@@ -8,8 +8,7 @@ from typing import Any
 
 from collbench.errors import FAILED, FINE, USAGE
 from collbench.operations.registry import operations
-from collbench.results.curves import models
-from collbench.results.record import SERIES, Row
+from collbench.results.record import Row
 from collbench.runner.ceilings import Ceilings
 from collbench.runner.checks import check_memory, check_traffic, notes
 from collbench.runner.describe import describe_conditions, describe_run, member_places, software_of_hosts
@@ -23,11 +22,6 @@ from collbench.runner.same_run import planned
 from collbench.runner.turn import placed, rows_of
 from collbench.timing.canary import canary
 from collbench.world.world import World
-
-_PASSED = (
-    "{operation} on {backend} passed its ring reference: `collbench report` sets all of its sizes against the hard bound, "
-    "so that they can be compared"
-)
 
 
 def run(request: Request, world: World, listener: Listener | None, ended: Callable[[int], None]) -> int:
@@ -102,14 +96,10 @@ def _measured(launch: Launch, work: list[Work], ceilings: Ceilings, left: list[i
 
 
 def _end(launch: Launch, opened: list[Opened], rows: list[Row], code: int) -> None:
-    """Says which curves passed their reference, and completes the folder."""
-    chosen = [(dict(zip(SERIES, curve, strict=True)), model) for curve, model in models(rows).items()]
-    for curve, model in chosen:
-        if model != "ring":
-            launch.note(_PASSED.format(**curve))
+    """Complete the folder."""
     launch.remark()
     if launch.folder:
-        launch.folder.finish(exit_code=code, models=[{**curve, "model": model} for curve, model in chosen], **_paths(opened))
+        launch.folder.finish(exit_code=code, **_paths(opened))
 
 
 def _let_go(launch: Launch, opened: list[Opened], stored: Stored) -> None:

@@ -25,6 +25,7 @@ from collbench.workloads.exchange import Exchange
 from collbench.workloads.moved import bytes_of, moved_bytes
 
 Seconds = Mapping[int, float | None]
+_NO_INTERVAL: dict[str, Any] = {"low_bytes_per_s": None, "high_bytes_per_s": None}  # of the reference's own rate, which is another unit
 _OF_RANKS = ("given", "measured")  # rates of what a rank moves; those of links are busbw as nccl-tests counts it, uneven parts, too
 
 
@@ -86,11 +87,13 @@ def with_figures(row: StepRow, step: PreparedStep, watched: Watched, looks: Sequ
     alone = [_times_alone(one, look) for one, look in zip(step.parts, looks, strict=True)]
     ceiling, seconds, bound_s = _ceiling(step.plan, around.limits, row.moved_bytes)
     passed = bool(known and bound_s and known.p50 * TOLERANCE < bound_s)
-    elsewhere = around.withheld or watched.other_path is not None
+    disturbed = any(limit.ceiling.disturbed for limit in around.limits)
+    elsewhere = around.withheld or disturbed or watched.other_path is not None
     withheld = elsewhere or passed
     percent = 100 * seconds / known.p50 if known and seconds and known.p50 and not withheld else None
-    flags = dict.fromkeys((*around.flags, *(["above_bound"] if passed else []), *watched.measured.flags, *watched.flags,
-                           *doubts(series, len(taken), None, 1)))  # fmt: skip
+    doubtful = [*(["reference_disturbed"] if disturbed else []), *(["above_bound"] if passed else [])]
+    seen = doubts(series, len(taken), None, 1)
+    flags = dict.fromkeys((*around.flags, *doubtful, *watched.measured.flags, *watched.flags, *seen))
     return replace(
         row, n=len(series), time_s=known, stopped=watched.measured.stopped, ceiling=ceiling, ceiling_time_s=seconds,
         busbw_bytes_per_s=row.moved_bytes / known.p50 if known and known.p50 else None, percent_of_ceiling=percent,
@@ -111,7 +114,7 @@ class Around:
 
 
 def _ceiling(plan: Plan, limits: Sequence[Limit], moved: float) -> tuple[Ceiling, float | None, float | None]:
-    """(the step's ceiling, how long it takes there, how long at the hard bounds); None where some part has none."""
+    """(the step's ceiling, how long it takes there, how long at the hard limits); None where some part has none."""
     seconds = {turn: least_s(part, limit.ceiling) for turn, (part, limit) in enumerate(zip(plan.parts, limits, strict=True))}
     bounds = {turn: least_s(part, limit.bound) for turn, (part, limit) in enumerate(zip(plan.parts, limits, strict=True))}
     whole = path_s(plan, seconds)
@@ -119,7 +122,7 @@ def _ceiling(plan: Plan, limits: Sequence[Limit], moved: float) -> tuple[Ceiling
     if unknown or not whole:
         return unknown or nothing("it moves nothing"), None, None
     longest = max(seconds, key=lambda turn: (seconds[turn] or 0.0) * plan.parts[turn].times)
-    return replace(limits[longest].ceiling, bytes_per_s=moved / whole), whole, path_s(plan, bounds)
+    return replace(limits[longest].ceiling, bytes_per_s=moved / whole, **_NO_INTERVAL), whole, path_s(plan, bounds)
 
 
 def _times_alone(one: Prepared, look: Measured | None) -> Times | None:
@@ -139,7 +142,8 @@ def _part(one: Prepared, times: Times | None, limit: Limit, withheld: bool) -> d
     return {
         "what": part.what, "operation": part.operation.name, "groups": len(part.groups), "group_ranks": part.width,
         "size_bytes": part.cell.size_bytes, "times": part.times, "moved_bytes": moved * part.times,
-        "time_s": asdict(times) if times else None, "busbw_bytes_per_s": busbw, "ceiling": asdict(replace(limit.ceiling, bytes_per_s=rate)),
+        "time_s": asdict(times) if times else None, "busbw_bytes_per_s": busbw,
+        "ceiling": replace(limit.ceiling, bytes_per_s=rate, **_NO_INTERVAL).as_json(),
         "percent_of_ceiling": 100 * busbw / rate if sound_percent and busbw and rate else None,
     }  # fmt: skip
 

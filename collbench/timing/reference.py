@@ -18,12 +18,14 @@ from collbench.operations.cell import Cell
 from collbench.operations.layout import slots_for
 from collbench.operations.operation import Block, Operation
 from collbench.operations.program import Call, NativeCall, Program, PythonCall
-from collbench.peak.host import HostRates
+from collbench.peak.host import HostRates, Rate, agreed, settled
+from collbench.stats.median import median
 from collbench.timing.loop import Loop, Timed
 from collbench.timing.native import address, library
 from collbench.world.world import World
 
-_MOST_S = 0.02  # spent on one reference at one size
+_MOST_S = 0.01  # spent on one reference at one size in one round
+_MOST_ROUNDS = 5
 _STREAM_S = 0.05
 _CHUNK = 1 << 20
 # A reference moves one buffer into another of the same size, as a send into a receive buffer.
@@ -36,24 +38,33 @@ _REFERENCE = Operation("reference", lambda n: 1.0, lambda x: [Block([x.rank], 0,
 
 
 def measure_memory(world: World, cells: Sequence[Cell], with_sum: bool, share: float) -> HostRates:
-    """Copy (and sum) rates at every size of `cells`, this rank's own while all ranks of the world are at it.
+    """Return copy (and sum) rates at every size of `cells`, measured by all ranks of the world at once.
 
-    `share` bounds the seconds per size. Rank 0's host speaks for all: the slowest rank of it counts.
+    All sizes are measured in turn, in two rounds; those whose rounds differ again, up to three times. `share` bounds the seconds per
+    size and round. The slowest rank of rank 0's host counts.
     """
-    copies, sums = {}, {}
-    for cell in cells:
-        copies[cell.size_bytes] = _rate(world, cell, "copy", share)
-        if with_sum:
-            sums[cell.size_bytes] = _rate(world, cell, "sum", share)
-    return HostRates(_slowest(world, copies), _slowest(world, sums))
+    kinds = ("copy", "sum") if with_sum else ("copy",)
+    wanted = {(kind, cell.size_bytes): cell for cell in cells for kind in kinds}
+    rounds: dict[tuple[str, int], list[Rate]] = {key: [] for key in wanted}
+    for _ in range(_MOST_ROUNDS):
+        left = [key for key, known in rounds.items() if agreed(known) is None]
+        if not left:
+            break
+        mine = [_rate(world, wanted[key], key[0], share) for key in left]
+        for key, rate in zip(left, _slowest(world, mine, "measuring the memory"), strict=True):
+            rounds[key].append(rate)
+    rates = {key: settled(known) for key, known in rounds.items()}
+    by_kind = {name: {size: rate for (kind, size), rate in rates.items() if kind == name} for name in ("copy", "sum")}
+    return HostRates(by_kind["copy"], by_kind["sum"])
 
 
-def _slowest(world: World, rates: dict[int, float]) -> dict[int, float]:
-    everyone = world.agree(list(rates.values()), "measuring the memory")
-    return dict(zip(rates, np.min(everyone, axis=0).tolist(), strict=True)) if rates else {}
+def _slowest(world: World, mine: Sequence[Rate | None], doing: str) -> list[Rate]:
+    """Return the rates of the slowest rank, each for itself, the same at all ranks."""
+    everyone = world.agree([rate and [rate.value, rate.low, rate.high] for rate in mine], doing)
+    return [Rate(*min(rate for rate in rates if rate)) for rates in zip(*everyone, strict=True)]
 
 
-def _rate(world: World, cell: Cell, kind: str, share: float) -> float:
+def _rate(world: World, cell: Cell, kind: str, share: float) -> Rate:
     alone = Group((world.rank,), (0,))
     buffers = Buffers(_REFERENCE, cell, alone, slots_for(cell))
     program = Program(tuple((_call(kind, buffers, slot),) for slot in range(buffers.slots)), keep=buffers)
@@ -62,7 +73,11 @@ def _rate(world: World, cell: Cell, kind: str, share: float) -> float:
     once = max(float(loop.run(2)[0].min()), 1e-9)
     batch = max(1, int(1e-5 / once))
     n = int(min(max(min(_MOST_S, share) / (once * batch), 3), 200))
-    return cell.size_bytes / max(float(np.median(loop.run(n, batch))) / batch, 1e-9)
+    time = median(loop.run(n, batch).ravel())
+    value, low, high = (
+        cell.size_bytes * batch / max(seconds, 1e-9) for seconds in (time.value, time.ci_high or time.value, time.ci_low or time.value)
+    )
+    return Rate(value, low, high)
 
 
 def _call(kind: str, buffers: Buffers, slot: int) -> Call:
@@ -77,16 +92,24 @@ def _call(kind: str, buffers: Buffers, slot: int) -> Call:
     return NativeCall(kind, address(f"collbench_sum_{name}"), (to.ctypes.data, from_.ctypes.data, from_.nbytes // width))
 
 
-def measure_streams(world: World) -> tuple[float | None, float | None]:
-    """(one way, both ways): bytes per second of a loopback TCP stream to the next rank; None on a host with one rank."""
+def measure_streams(world: World) -> tuple[Rate | None, Rate | None]:
+    """Return (one way, both ways): the rate of a loopback TCP stream to the next rank; None on a host with one rank.
+
+    Both are measured twice, and again up to three times while their rounds differ. The interval covers the rounds that agree.
+    """
     if world.size < 2 or len(world.hosts) > 1:
         return None, None
     receiver, sender = _connect_ring(world)
+    one: list[Rate] = []
+    both: list[Rate] = []
     with receiver, sender:
         gives, takes = world.rank % 2 == 0 and world.rank + 1 < world.size, world.rank % 2 == 1  # of an odd number the last one rests
-        one = _stream(world, sender if gives else None, receiver if takes else None)
-        both = _stream(world, sender, receiver)
-    return one, both
+        for _ in range(_MOST_ROUNDS):
+            if agreed(one) is None:
+                one.append(_stream(world, sender if gives else None, receiver if takes else None))
+            if agreed(both) is None:
+                both.append(_stream(world, sender, receiver))
+    return settled(one), settled(both)
 
 
 def _connect_ring(world: World) -> tuple[socket.socket, socket.socket]:
@@ -100,8 +123,8 @@ def _connect_ring(world: World) -> tuple[socket.socket, socket.socket]:
     return receiver, sender
 
 
-def _stream(world: World, sender: socket.socket | None, receiver: socket.socket | None) -> float:
-    """Sends for a while and counts what arrives; the slowest receiver's rate."""
+def _stream(world: World, sender: socket.socket | None, receiver: socket.socket | None) -> Rate:
+    """Send for a while and count what arrives; return the rate of the slowest receiver."""
     rates: list[float] = []
     thread = threading.Thread(target=lambda: rates.append(_drain(receiver)) if receiver else None)
     world.agree(None, "measuring loopback TCP")
@@ -111,8 +134,8 @@ def _stream(world: World, sender: socket.socket | None, receiver: socket.socket 
     thread.join(world.timeout_s)
     if thread.is_alive():
         raise WaitExpired(f"measuring loopback TCP: nothing arrived within {world.timeout_s:g} s")
-    found = world.agree(rates[0] if rates else None, "measuring loopback TCP")
-    return min(rate for rate in found if rate is not None)
+    mine = Rate(rates[0], rates[0], rates[0]) if rates else None
+    return _slowest(world, [mine], "measuring loopback TCP")[0]
 
 
 def _pour(sender: socket.socket) -> None:

@@ -67,6 +67,7 @@ class Gpu:
     cpu_links       NVLinks to a processor (POWER); they are no GpuLink. cpu_link_bytes_per_s: of one, in one direction
     memory_numa     the NUMA node that its memory is (`nvidia-smi topo -m`: GPU NUMA ID): the GPU is coherent with its CPU
     c2c_links       NVLink-C2C links to its CPU; c2c_bytes_per_s: of one link in one direction
+    clique          the NVLink domain that it has joined with GPUs of other nodes: cluster UUID and clique id; None: none, or unknown
     """
 
     key: str
@@ -84,6 +85,7 @@ class Gpu:
     memory_numa: int | None = None
     c2c_links: int | None = None
     c2c_bytes_per_s: float | None = None
+    clique: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ ADDED = ("cpus", "links", "findings", "hostnames")  # what a document of machine
 # Fields that documents of earlier releases lack, with the value that says nothing.
 _LATER: Mapping[str, object] = {
     "memory_numa": None, "c2c_links": None, "c2c_bytes_per_s": None, "rdma_missing": False, "cpu_links": None, "cpu_link_bytes_per_s": None,
-    "lanes": None, "max_lanes": None, "acs_ports": None, "acs_on": None,
+    "clique": None, "lanes": None, "max_lanes": None, "acs_ports": None, "acs_on": None,
 }  # fmt: skip
 
 

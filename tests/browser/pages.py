@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import json
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,10 +11,14 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page
 
+from collbench.peak.ceiling import Ceiling
 from collbench.report.html import page as page_of
 from collbench.report.html.chart import Chart, Link, Section, Spot, Table
 from collbench.report.html.material import Material
 from collbench.results.reader import read_run
+from collbench.topology.snapshot import topology_json
+from tests.results.rows import make_row, store
+from tests.topology.machines import dgx
 
 REPORTS = Path(__file__).parents[2] / "reports"
 RUNS = ("shaped-1gbit-pmi2", "shaped-1gbit-pmix", "pairs-trials/host-0")
@@ -44,6 +49,17 @@ def real_page(path: Path) -> Path:
     """The page that `collbench report` makes of three committed runs."""
     page_of.write_html(Material([read_run(REPORTS / name) for name in RUNS], path))
     return path
+
+
+def gpu_page(folder: Path) -> Path:
+    """The page of a run on two nodes with eight GPUs each, whose NVLinks limit it."""
+    limit = Ceiling("topology", 450e9, "NVLink 18×25 GB/s", "ring", "counted")
+    rows = [make_row(size_bytes=size, ceiling=limit) for size in (1 << 20, 1 << 26)]
+    run = store(folder / "run", rows, hosts=["node1", "node2"])
+    machines = [replace(dgx(), hostname=host) for host in ("node1", "node2")]
+    (run / "topology.json").write_text(json.dumps(topology_json(machines)))
+    page_of.write_html(Material([read_run(run)], folder / "page.html"))
+    return folder / "page.html"
 
 
 def hostile_page(path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

@@ -12,7 +12,7 @@ from collbench.cli.parser import Parser
 from collbench.errors import UsageError
 from collbench.operations.registry import commands as operation_commands
 
-HEADLINE = "42.0 of 50.0 GB/s (84 %), ring; hard bound 64.6"
+HEADLINE = "42.0 of 50.0 GB/s: 84 % of the ring reference, 65 % of the hard limit (64.6 GB/s)"
 FOUR = ("--nodes", "4", "--gpus-per-node", "8", "--nic", "4x100Gb", "--nvlink", "150")
 XML = """<system version="1"><cpu numaid="0" affinity="f" arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="85">
 {gpus}<nic><net name="mlx5_0" dev="0" speed="100000" port="1" guid="0x1" maxconn="131072" gdr="1"/></nic></cpu></system>
@@ -41,7 +41,7 @@ def test_the_example_of_the_readme(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("allreduce", *FOUR, "--measured", "42") == 0
     printed = capsys.readouterr().out.splitlines()
     assert printed[0] == HEADLINE
-    assert "ring limited by NIC 4×100 Gb/s (--nic)" in printed
+    assert "ring reference limited by NIC 4×100 Gb/s (--nic)" in printed
     assert "NCCL's own constants allow 50.0 GB/s" in printed
 
 
@@ -51,20 +51,42 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert (found["ring"]["bytes_per_s"], found["ring"]["limited_by"], found["model"]) == (50e9, "NIC 4×100 Gb/s", "ring")
     assert (found["ranks"], found["percent_of_ceiling"], found["doubtful_input"]) == (32, 84.0, None)
     assert found["assumed"][0].startswith("a non-blocking fabric")
+    assert (found["percent_of_ring"], round(found["percent_of_bound"]), found["library"]) == (84.0, 65, "NCCL")
+
+
+def test_json_above_the_ring_reference_keeps_its_base_and_has_what_was_published(capsys: pytest.CaptureFixture[str]) -> None:
+    call("allreduce", "--gpus-per-node", "8", "--nvlink", "450", "--nvls", "--measured", "482.3", "--format", "json")
+    found = json.loads(capsys.readouterr().out)
+    assert (found["model"], round(found["percent_of_ceiling"]), round(found["percent_of_bound"])) == ("ring", 107, 69)
+    first = found["published"][0]
+    assert (first["busbw_bytes_per_s"], first["machine"], first["nvls"]) == ([475e9, 482.26e9], "H200", True)
+    assert all(source.startswith("https://") for source in first["sources"])
+
+
+def test_an_nvlink_domain_of_18_nodes(capsys: pytest.CaptureFixture[str]) -> None:
+    rack = ("--gpus-per-node", "4", "--nvlink", "900", "--nvlink-domain", "72")
+    call("allreduce", "--nodes", "18", *rack, "--measured", "840")
+    one = capsys.readouterr().out.splitlines()
+    assert one[0] == "840 of 900 GB/s: 93 % of the ring reference, 93 % of the hard limit (900 GB/s)"
+    assert "assumed: one NVLink domain joins 18 nodes of 4 GPUs" in one
+    assert [line.split(" (")[0] for line in one if line.startswith("published")] == ["published: 835–847 GB/s on 18×4 GB200 NVL72"]
+    call("allreduce", "--nodes", "36", *rack, "--nic", "4x400Gb", "--format", "json")
+    two = json.loads(capsys.readouterr().out)
+    assert (two["nodes"], two["ranks"], two["nvlink_domains"], two["ring"]["bytes_per_s"]) == (36, 144, 2, 900e9)
 
 
 @pytest.mark.parametrize("operation", [name for name in operation_commands() if name != "pairs"])
 def test_every_operation_that_can_be_measured_has_a_line(operation: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(operation, *FOUR) == 0
     first = capsys.readouterr().out.splitlines()[0]
-    assert first == "no ceiling: this operation moves no bytes" if operation == "barrier" else first.split(",")[0].endswith("GB/s")
+    assert first == "no ceiling: this operation moves no bytes" if operation == "barrier" else " GB/s " in first
 
 
 def test_above_the_bound_names_the_input_and_no_percentage(capsys: pytest.CaptureFixture[str]) -> None:
     call("allreduce", *FOUR, "--measured", "70")
     assert capsys.readouterr().out.splitlines()[:2] == [
-        "70.0 GB/s is above the hard bound of 64.6 GB/s: model inputs doubtful",
-        "look first at: NIC 4×100 Gb/s is what --nic gave",
+        "70.0 GB/s is above the hard limit of 64.6 GB/s: model inputs doubtful",
+        "check first: NIC 4×100 Gb/s is what --nic gave",
     ]
     call("allreduce", *FOUR, "--measured", "70", "--format", "json")
     found = json.loads(capsys.readouterr().out)
@@ -74,9 +96,9 @@ def test_above_the_bound_names_the_input_and_no_percentage(capsys: pytest.Captur
 @pytest.mark.parametrize(
     ("options", "headline"),
     [
-        (("--oversubscription", "2"), "25.0 GB/s, ring; hard bound 32.3"),
-        (("--sharp",), "50.0 GB/s, ring; hard bound 96.9"),
-        (("--ceiling", "84", "--measured", "42"), "42.0 of 84.0 GB/s (50 %), given"),
+        (("--oversubscription", "2"), "25.0 GB/s ring reference, 32.3 GB/s hard limit"),
+        (("--sharp",), "50.0 GB/s ring reference, 96.9 GB/s hard limit"),
+        (("--ceiling", "84", "--measured", "42"), "42.0 of 84.0 GB/s: 50 % of the given ceiling"),
     ],
 )
 def test_options(options: tuple[str, ...], headline: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -89,20 +111,20 @@ def test_nvls_pcie_and_pairs(capsys: pytest.CaptureFixture[str]) -> None:
     call("allreduce", "--gpus-per-node", "3", "--pcie", "gen4x16", "--measured", "20")
     call("p2p", "--nodes", "2", "--gpus-per-node", "8", "--nic", "4x100Gb", "--pairs", "4")
     printed = capsys.readouterr().out.splitlines()
-    assert "482 of 700 GB/s (69 %), hard bound; ring 450" in printed
-    assert "20.0 of 31.5 GB/s (63 %), ring; hard bound 31.5" in printed
-    assert "12.5 GB/s, hard bound" in printed
+    assert "482 of 450 GB/s: 107 % of the ring reference, 69 % of the hard limit (700 GB/s)" in printed
+    assert "20.0 of 31.5 GB/s: 63 % of the ring reference, 63 % of the hard limit (31.5 GB/s)" in printed
+    assert "12.5 GB/s hard limit" in printed
 
 
 def test_from_a_file(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("collbench.topology.sources")
     call("allreduce", "--from", str(file), "--nodes", "2")
     assert capsys.readouterr().out.splitlines()[:2] == [
-        "12.5 GB/s, ring; hard bound 18.8",
-        "ring limited by NIC 1×100 Gb/s (NCCL topology XML nccl-topo.xml)",
+        "12.5 GB/s ring reference, 18.8 GB/s hard limit",
+        "ring reference limited by NIC 1×100 Gb/s (NCCL topology XML nccl-topo.xml)",
     ]
     call("allreduce", "--from", str(file))
-    assert capsys.readouterr().out.splitlines()[0] == "300 GB/s, ring; hard bound 300"
+    assert capsys.readouterr().out.splitlines()[0] == "300 GB/s ring reference, 300 GB/s hard limit"
     call("allreduce", "--from", str(file), "--nodes", "2", "--nic", "8x400Gb")
     assert "limited by PCIe Gen4 x16 of 2 GPUs" in capsys.readouterr().out
 
@@ -124,6 +146,11 @@ def test_several_nodes_without_nics(capsys: pytest.CaptureFixture[str]) -> None:
         (("allreduce", "--ceiling", "0"), "--ceiling '0' is no rate"),
         (("allreduce", "--nodes", "0"), "'0' is not a whole number from 1 on"),
         (("allreduce", "--nodes", "1000000000000"), "at most 1000000 --nodes"),
+        (
+            ("allreduce", "--nodes", "4", "--gpus-per-node", "4", "--nvlink", "900", "--nvlink-domain", "70"),
+            "--nvlink-domain 70: not a multiple",
+        ),
+        (("allreduce", "--nodes", "4", "--gpus-per-node", "4", "--pcie", "gen5x16", "--nvlink-domain", "8"), "needs NVLinks"),
         (("allreduce", "--pcie", "gen9x16"), "--pcie 'gen9x16' is no PCIe link"),
         (("allreduce", "--oversubscription", "0.5"), "'0.5' is no such factor"),
     ],
@@ -143,4 +170,4 @@ def test_more_gpus_than_the_file_has(file: Path) -> None:
 
 def test_a_million_nodes_of_one_kind_are_no_more_work(capsys: pytest.CaptureFixture[str]) -> None:
     call("allreduce", "--nodes", "1000000", "--gpus-per-node", "8", "--nic", "4x100Gb", "--nvlink", "150")
-    assert capsys.readouterr().out.splitlines()[0] == "50.0 GB/s, ring; hard bound 50.0"
+    assert capsys.readouterr().out.splitlines()[0] == "50.0 GB/s ring reference, 50.0 GB/s hard limit"

@@ -30,7 +30,9 @@ class TestByOurselves:
         assert measured(found) == {"mpi": (2, 1, 0), "gloo": (2, 1, 0)}
         assert [member["rank"] for member in found.info["rank_map"]] == [0, 1] and found.info["launcher"] == "local"
         assert len({member["pid"] for member in found.info["rank_map"]}) == 2
-        assert all(row.ceiling and row.ceiling.bytes_per_s and row.percent_of_ceiling for row in found.rows)
+        for row in found.rows:  # other work on the machine may disturb the reference, and then there is no percentage
+            assert row.ceiling and row.ceiling.bytes_per_s and row.ceiling.low_bytes_per_s
+            assert (row.percent_of_ceiling is None) == ("reference_disturbed" in row.flags)
 
     def test_four_ranks_of_mpich_spin_and_say_so(self, tmp_path: Path) -> None:
         done = run(tmp_path, *SHORT, "--ranks", "4", "--backend", "mpi", "-n", "3", "-w", "1")

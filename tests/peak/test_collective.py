@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.errors import UsageError
-from collbench.peak.ceiling import model_of
 from collbench.peak.collective import OPERATIONS, ceilings, doubtful_input
 from collbench.peak.given import Given, given_node, parse_nic, parse_pcie
 from collbench.peak.job import Job
@@ -197,22 +196,6 @@ def test_what_nccls_constants_allow(machine, gb):
 
 def test_of_links_that_nccl_has_no_constant_for_there_is_no_third_number():
     assert ceilings("allreduce", Job((typed(None, 123.0),))).achievable is None
-
-
-@pytest.mark.parametrize(
-    ("points", "model"),
-    [
-        ([(42, 50, 64.6), (10, 50, 64.6)], "ring"),
-        ([(50, 50, 64.6)], "ring"),
-        ([(51, 50, 64.6), (49, 50, 64.6)], "bound"),
-        ([(65, 50, 64.6)], "doubtful"),
-        ([(5, None, 8)], "bound"),
-        ([(9, None, 8)], "doubtful"),
-        ([(60, 50, None)], "ring"),
-    ],
-)
-def test_the_model_of_a_curve_is_its_best_points(points, model):
-    assert model_of(points) == model
 
 
 @pytest.mark.parametrize(

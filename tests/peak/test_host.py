@@ -3,9 +3,15 @@
 import pytest
 
 from collbench.peak.ceiling import given, nothing
-from collbench.peak.host import HostRates, memory_ceiling, stream_ceiling
+from collbench.peak.host import HostRates, Rate, agreed, memory_ceiling, settled, stream_ceiling
 
-RATES = HostRates(copy={2**20: 59e9, 8: 1e9}, sum={2**20: 24e9}, stream_one=3.8e9, stream_both=3.1e9)
+
+def exact(value):
+    """A rate whose rounds were all equal."""
+    return Rate(value, value, value)
+
+
+RATES = HostRates({2**20: exact(59e9), 8: exact(1e9)}, {2**20: exact(24e9)}, stream_one=exact(3.8e9), stream_both=exact(3.1e9))
 
 
 @pytest.mark.parametrize(
@@ -29,7 +35,7 @@ def test_by_model(model, wanted, by):
     ],
 )
 def test_a_reduces_reference_is_that_of_the_faster_algorithm(n, sum_rate, wanted, by):
-    found = memory_ceiling("reduce", 2**20, HostRates({2**20: 59e9}, {2**20: sum_rate}), n)
+    found = memory_ceiling("reduce", 2**20, HostRates({2**20: exact(59e9)}, {2**20: exact(sum_rate)}), n)
     assert (found.bytes_per_s, found.limited_by) == (pytest.approx(wanted, rel=1e-3), by)
 
 
@@ -41,14 +47,53 @@ def test_what_was_not_measured_has_no_ceiling(model, size):
 
 
 def test_equal_rates_are_their_own_mean():
-    assert memory_ceiling("allreduce", 4, HostRates({4: 7e9}, {4: 7e9})).bytes_per_s == pytest.approx(7e9)
+    assert memory_ceiling("allreduce", 4, HostRates({4: exact(7e9)}, {4: exact(7e9)})).bytes_per_s == pytest.approx(7e9)
 
 
 def test_loopback_streams_one_way_and_both():
     one, both = stream_ceiling(False, RATES), stream_ceiling(True, RATES)
     assert (one.bytes_per_s, one.limited_by) == (3.8e9, "one loopback TCP stream")
     assert (both.bytes_per_s, both.limited_by) == (3.1e9, "one loopback TCP stream each way")
-    assert stream_ceiling(True, HostRates({}, {}, 1e9)).bytes_per_s is None
+    assert stream_ceiling(True, HostRates({}, {}, exact(1e9))).bytes_per_s is None
+
+
+def around(value, share=0.02):
+    """A round of a reference with an interval of ± `share`."""
+    return Rate(value, value * (1 - share), value * (1 + share))
+
+
+def test_two_rounds_that_agree_are_a_reference_with_the_interval_of_both():
+    found = settled([around(10e9), around(11e9)])
+    assert (found.value, found.disturbed) == (10.5e9, False)
+    assert (found.low, found.high) == (pytest.approx(9.8e9), pytest.approx(11.22e9))
+
+
+@pytest.mark.parametrize(
+    "rounds",
+    [[], [around(10e9)], [around(10e9), around(12e9)], [around(10e9), around(10.2e9), around(5e9)], [around(10e9, 0.3)] * 2],
+    ids=["none", "one", "20 % apart", "the last differs", "a wide interval"],
+)
+def test_a_reference_whose_rounds_do_not_agree_is_measured_again(rounds):
+    assert agreed(rounds) is None
+
+
+def test_a_disturbance_that_passes_leaves_no_trace():
+    assert settled([around(10e9), around(4e9), around(9.9e9), around(10.1e9)]) == agreed([around(9.9e9), around(10.1e9)])
+
+
+def test_a_reference_that_stays_disturbed_has_the_whole_range_and_says_so():
+    found = settled([around(10e9), around(4e9), around(9e9), around(3e9), around(6e9)])
+    assert (found.value, found.disturbed) == (6e9, True)
+    assert (found.low, found.high) == (pytest.approx(2.94e9), pytest.approx(10.2e9))
+    rates = HostRates({8: around(9e9)}, {8: found}, stream_one=found)
+    assert memory_ceiling("copy", 8, rates).disturbed is False
+    assert [memory_ceiling(model, 8, rates).disturbed for model in ("sum", "allreduce")] == [True, True]
+    assert stream_ceiling(False, rates).disturbed
+
+
+def test_the_interval_of_a_model_follows_from_those_of_its_parts():
+    found = memory_ceiling("allreduce", 8, HostRates({8: Rate(10e9, 8e9, 12e9)}, {8: Rate(10e9, 8e9, 12e9)}))
+    assert (found.bytes_per_s, found.low_bytes_per_s, found.high_bytes_per_s) == pytest.approx((10e9, 8e9, 12e9))
 
 
 def test_given_and_none():

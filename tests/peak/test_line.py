@@ -9,6 +9,8 @@ from collbench.peak.collective import ceilings
 from collbench.peak.given import Given, given_node, parse_gigabytes, parse_nic, parse_pcie
 from collbench.peak.job import Job
 from collbench.peak.line import headline, lines
+from collbench.peak.node import node_of
+from tests.peak.made import gpus, wired
 
 FOUR = Job((given_node(8, Given((4, 100e9), 150e9)),) * 4)
 
@@ -17,29 +19,54 @@ def said(measured, job=FOUR, operation="allreduce"):
     return headline(measured and measured * 1e9, ceilings(operation, job))
 
 
-def test_the_headline():
-    assert said(42) == "42.0 of 50.0 GB/s (84 %), ring; hard bound 64.6"
-    assert said(60) == "60.0 of 64.6 GB/s (93 %), hard bound; ring 50.0"
-    assert said(70) == "70.0 GB/s is above the hard bound of 64.6 GB/s: model inputs doubtful"
-    assert said(None) == "50.0 GB/s, ring; hard bound 64.6"
+def test_the_headline_has_both_percentages_whatever_the_rate():
+    assert said(42) == "42.0 of 50.0 GB/s: 84 % of the ring reference, 65 % of the hard limit (64.6 GB/s)"
+    assert said(60) == "60.0 of 50.0 GB/s: 120 % of the ring reference, 93 % of the hard limit (64.6 GB/s)"
+    assert said(70) == "70.0 GB/s is above the hard limit of 64.6 GB/s: model inputs doubtful"
+    assert said(None) == "50.0 GB/s ring reference, 64.6 GB/s hard limit"
+
+
+@pytest.mark.parametrize("nvls", [True, False])
+def test_nothing_flips_between_449_and_451(nvls):
+    """8 GPUs with 450 GB/s each: with NVLink SHARP the hard limit is 700 GB/s, without it 450."""
+    job = Job((given_node(8, Given(nvlink=450e9, nvls=nvls)),))
+    limit = 64 if nvls else 100
+    bound = "700" if nvls else "450"
+    shares = f"100 % of the ring reference, {limit} % of the hard limit ({bound} GB/s)"
+    assert [said(rate, job) for rate in (449, 451)] == [f"449 of 450 GB/s: {shares}", f"451 of 450 GB/s: {shares}"]
 
 
 def test_operations_with_one_ceiling_or_none():
-    assert said(4, operation="alltoall") == "4.00 of 8.07 GB/s (50 %), hard bound"
-    assert said(None, operation="alltoall") == "8.07 GB/s, hard bound"
+    assert said(4, operation="alltoall") == "4.00 of 8.07 GB/s: 50 % of the hard limit"
+    assert said(None, operation="alltoall") == "8.07 GB/s hard limit"
     assert said(1, operation="barrier") == "1.00 GB/s, no ceiling: this operation moves no bytes"
-    assert said(42, replace(FOUR, given=84e9)) == "42.0 of 84.0 GB/s (50 %), given"
+    assert said(42, replace(FOUR, given=84e9)) == "42.0 of 84.0 GB/s: 50 % of the given ceiling"
 
 
 def test_what_stands_below_the_headline():
     assert lines("allreduce", 42e9, ceilings("allreduce", FOUR), FOUR)[1:] == [
-        "ring limited by NIC 4×100 Gb/s (--nic)",
-        "hard bound limited by NIC 4×100 Gb/s (--nic)",
+        "ring reference limited by NIC 4×100 Gb/s (--nic)",
+        "hard limit limited by NIC 4×100 Gb/s (--nic)",
         "NCCL's own constants allow 50.0 GB/s",
         "assumed: a non-blocking fabric between the nodes (else --oversubscription)",
         "assumed: PCIe links that are no slower than the NICs: the GPUs' PCIe links are not given",
     ]
-    assert "look first at: NIC 4×100 Gb/s is what --nic gave" in lines("allreduce", 70e9, ceilings("allreduce", FOUR), FOUR)
+    assert "check first: NIC 4×100 Gb/s is what --nic gave" in lines("allreduce", 70e9, ceilings("allreduce", FOUR), FOUR)
+
+
+def test_typed_xgmi_has_the_constants_of_rccl():
+    """8 MI300X: 7 links of 64 GB/s, which RCCL takes for 48 GB/s each."""
+    job = Job((given_node(8, Given(nvlink=448e9)),))
+    shown = lines("allreduce", None, ceilings("allreduce", job), job)
+    assert "ring reference limited by xGMI 7×64 GB/s (--nvlink)" in shown
+    assert "RCCL's own constants allow 336 GB/s" in shown
+    nvidia = Job((given_node(8, Given(nvlink=450e9)),))
+    assert "NCCL's own constants allow 371 GB/s" in lines("allreduce", None, ceilings("allreduce", nvidia), nvidia)
+
+
+def test_amd_gpus_on_pcie_alone_have_the_constants_of_rccl():
+    job = Job((node_of(wired(gpus(4, "gfx906"), {})),))
+    assert ceilings("allreduce", job).library == "RCCL"
 
 
 @pytest.mark.parametrize(

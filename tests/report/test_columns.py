@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -27,6 +28,8 @@ from collbench.report.plan import PlanSummary
 from tests.results.rows import COPY, NIC, make_row, make_times, not_measured
 
 BOUND = Ceiling("network", 40e9, "NIC 4×100 Gb/s", "bound")
+MEASURED = Ceiling("measured", 52e9, "memory copy", low_bytes_per_s=51.2e9, high_bytes_per_s=53e9)
+LIMIT = Ceiling("network", 64.6e9, "NIC 4×100 Gb/s", "bound")
 
 
 def test_the_headline() -> None:
@@ -53,10 +56,16 @@ def test_the_headline() -> None:
             "42.0 of 34.0 GB/s (faster than measured reference)",
             "one loopback TCP stream (measured)",
         ),
-        ({"ceiling": BOUND, "percent_of_ceiling": 105}, "42.0 of 40.0 GB/s (above the bound: its inputs are doubtful)", None),
+        ({"ceiling": BOUND, "percent_of_ceiling": 105}, "42.0 of 40.0 GB/s (above the hard limit: its inputs are doubtful)", None),
         ({"ceiling": NIC, "percent_of_ceiling": 107}, "42.0 of 50.0 GB/s (107 %)", None),
+        ({"hard_bound": LIMIT}, "42.0 of 50.0 GB/s (84 %, hard limit 65 %)", "NIC 4×100 Gb/s (ring)"),
+        ({"hard_bound": replace(LIMIT, bytes_per_s=50e9)}, "42.0 of 50.0 GB/s (84 %)", "NIC 4×100 Gb/s (ring and hard limit)"),
+        ({"ceiling": LIMIT, "hard_bound": LIMIT, "percent_of_ceiling": 65}, "42.0 of 64.6 GB/s (65 %)", "NIC 4×100 Gb/s (hard limit)"),
+        ({"hard_bound": LIMIT, "percent_of_ceiling": None}, "–", None),
         ({"ceiling": given(84), "percent_of_ceiling": 50}, "42.0 of 84.0 GB/s (50 %)", "the ceiling given"),
         ({"ceiling": nothing("veth has no speed"), "percent_of_ceiling": None}, "–", "veth has no speed"),
+        ({"ceiling": MEASURED, "percent_of_ceiling": 80}, "42.0 of 52.0 GB/s (80 %)", "memory copy (measured 51.2–53.0)"),
+        ({"ceiling": replace(MEASURED, disturbed=True), "percent_of_ceiling": None}, "–", "memory copy (measured 51.2–53.0)"),
         ({"ceiling": NIC, "percent_of_ceiling": None}, "–", "NIC 4×100 Gb/s"),
         ({"ceiling": None, "percent_of_ceiling": None}, "–", "–"),
         ({"ranks": 1, "busbw_bytes_per_s": 0.0, "percent_of_ceiling": None}, "one rank: no bus", "–"),
@@ -67,6 +76,22 @@ def test_of_ceiling_and_limited_by(changes: dict[str, Any], figures: str, limit:
     assert of_ceiling(row) == figures
     if limit is not None and row.ranks > 1:
         assert limited_by(row) == limit
+
+
+def test_the_percentages_of_a_curve_never_change_their_base() -> None:
+    """Around the ring reference and far above it, more bandwidth is a higher percentage of both."""
+    ring, limit = Ceiling("topology", 450e9, "NVLink 18×25 GB/s"), Ceiling("topology", 700e9, "NVLink 18×25 GB/s", "bound")
+    rates = (200e9, 449e9, 451e9, 482e9, 690e9)
+    rows = [make_row(busbw_bytes_per_s=rate, percent_of_ceiling=rate / 4.5e9, ceiling=ring, hard_bound=limit) for rate in rates]
+    assert [of_ceiling(row) for row in rows] == [
+        "200 of 450 GB/s (44 %, hard limit 29 %)",
+        "449 of 450 GB/s (100 %, hard limit 64 %)",
+        "451 of 450 GB/s (100 %, hard limit 64 %)",
+        "482 of 450 GB/s (107 %, hard limit 69 %)",
+        "690 of 450 GB/s (153 %, hard limit 99 %)",
+    ]
+    percents = [(row.as_json()["percent_of_ceiling"], row.as_json()["percent_of_hard_bound"]) for row in rows]
+    assert percents == sorted(percents)
 
 
 def test_wrong_elements_cannot_be_overlooked() -> None:

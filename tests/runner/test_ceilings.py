@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from collbench.operations.registry import operations
-from collbench.peak.host import HostRates
+from collbench.peak.host import HostRates, Rate
 from collbench.runner.ceilings import Ceilings, _sharing
 from collbench.topology.interfaces import Interface
 from collbench.topology.model import Machine, Nic, Port
@@ -109,9 +109,9 @@ def test_a_given_ceiling_goes_before_all() -> None:
     assert (ceiling.kind, ceiling.bytes_per_s, bound) == ("given", 42e9, None)
 
 
-def of_gpus(operation: str, groups: list[list[int]], by_turns: bool = False, gpu_of: Sequence[int] = ()) -> Any:
+def of_gpus(operation: str, groups: list[list[int]], by_turns: bool = False, gpu_of: Sequence[int] = (), clique: str | None = None) -> Any:
     """(ceiling, hard bound) of ranks on two hosts with two GPUs each; `by_turns`: rank 1 is on the second host."""
-    machine = dgx()
+    machine = replace(dgx(), gpus=tuple(replace(gpu, clique=clique) for gpu in dgx().gpus))
     first, second = (str(gpu.address) for gpu in machine.gpus[:2])
     world = FakeWorld(2)
     if by_turns:
@@ -131,9 +131,22 @@ def test_pairs_of_gpus_inside_their_hosts_are_not_set_against_the_network() -> N
     assert (mixed.bytes_per_s, mixed.limited_by, bound) == (pytest.approx(63.02e9, rel=1e-3), "PCIe Gen5 x16", mixed)
 
 
+@pytest.mark.parametrize(("operation", "rate"), [("allreduce", 450e9), ("sendrecv", 450e9), ("p2p_bandwidth", 450e9)])
+def test_hosts_in_one_nvlink_domain_are_not_limited_by_their_nics(operation: str, rate: float) -> None:
+    groups = [[0, 2], [1, 3]] if operation.startswith("p2p") else [[0, 1, 2, 3]]
+    ceiling, _ = of_gpus(operation, groups, clique="rack-1/7")
+    assert (ceiling.bytes_per_s, ceiling.limited_by.partition(" of")[0]) == (rate, "NVLink 18×25 GB/s")
+    assert of_gpus(operation, groups)[0].bytes_per_s < rate
+
+
 def test_ranks_that_share_a_gpu_have_no_link_between_them() -> None:
     shared, bound = of_gpus("allreduce", [[0, 1, 2, 3]], gpu_of=(0, 0, 0, 1))
     assert (shared.bytes_per_s, shared.limited_by, bound) == (None, "several ranks share a GPU: no link lies between them", None)
+
+
+def exact(value: float) -> Rate:
+    """A reference whose rounds were all equal."""
+    return Rate(value, value, value)
 
 
 def inside(operation: str, path: str) -> Any:
@@ -141,7 +154,7 @@ def inside(operation: str, path: str) -> Any:
     world = FakeWorld(2)
     world.hosts = ("h0",)
     known = Ceilings(cast(Any, SimpleNamespace(ceiling=None)), cast(Any, world))
-    known.rates = HostRates({400: 9e9}, {400: 3e9}, stream_one=2e9, stream_both=1e9)
+    known.rates = HostRates({400: exact(9e9)}, {400: exact(3e9)}, stream_one=exact(2e9), stream_both=exact(1e9))
     backend = SimpleNamespace(name="gloo", local_path=path, own_ceiling=None, ranks=4)
     return known.of(operations()[operation], make_cell(operation=operation), cast(Any, backend), [[0, 1], [2, 3]])[0]
 

@@ -9,6 +9,8 @@ from collbench.operations.allreduce import ALLREDUCE
 from collbench.operations.operation import Operation
 from collbench.operations.p2p_bandwidth import P2P_BANDWIDTH
 from collbench.operations.split import Split
+from collbench.peak.ceiling import Ceiling
+from collbench.results.record import Row
 from collbench.runner.rows import Circumstances, doubts, make_row
 from collbench.runner.watched import Watched
 from collbench.timing.protocol import Measured
@@ -19,7 +21,20 @@ STEADY = RANDOM.normal(10e-6, 0.1e-6, 300)
 BACKEND = SimpleNamespace(name="mpi", api="mpi", ranks=2)
 
 
-def row_of(samples, starts=None, flags=(), mode="isolated", *, operation=ALLREDUCE, groups=((0, 1),), timed=(0, 1), cell=None, **seen):
+def row_of(
+    samples,
+    starts=None,
+    flags=(),
+    mode="isolated",
+    *,
+    operation=ALLREDUCE,
+    groups=((0, 1),),
+    timed=(0, 1),
+    cell=None,
+    ceiling=None,
+    hard_bound=None,
+    **seen,
+):
     """The row of samples [ranks × n] of an all-reduce of 400 bytes."""
     measured = Measured(np.array(samples, float), 0.03, True, "precision", flags=list(flags))
     measured.starts_ns = np.zeros_like(measured.samples) if starts is None else np.array(starts, float)
@@ -32,7 +47,7 @@ def row_of(samples, starts=None, flags=(), mode="isolated", *, operation=ALLREDU
         synchronised=True,
         loop=SimpleNamespace(iterations=1),
     )
-    return make_row(ready, BACKEND, Watched(measured, **{**known, **seen}), Circumstances([[0, 1]]))[0]
+    return make_row(ready, BACKEND, Watched(measured, **{**known, **seen}), Circumstances([[0, 1]], ceiling, hard_bound))[0]
 
 
 def test_a_steady_series_raises_no_doubt():
@@ -143,6 +158,22 @@ def test_many_groups_are_told_together_only(monkeypatch):
     row = of_two_groups(2.0)
     assert (row.groups["count"], row.groups["p50_s"], row.groups["busbw_bytes_per_s"]) == (2, None, None)
     assert row.groups["total_busbw_bytes_per_s"] == pytest.approx(2 * row.busbw_bytes_per_s)
+
+
+@pytest.mark.parametrize(("disturbed", "flags"), [(False, ()), (True, ("reference_disturbed",))])
+def test_a_disturbed_reference_gives_no_percentage_and_says_why(disturbed, flags):
+    reference = Ceiling("measured", 1e9, "memory copy", low_bytes_per_s=0.98e9, high_bytes_per_s=1.02e9, disturbed=disturbed)
+    row = row_of([STEADY, STEADY], ceiling=reference)
+    assert (row.percent_of_ceiling is None, row.flags) == (disturbed, flags)
+    assert Row.from_json(row.as_json()).ceiling == reference
+
+
+def test_both_percentages_are_of_the_ring_reference_and_of_the_hard_limit():
+    ring, limit = Ceiling("network", 30e6, "NIC"), Ceiling("network", 60e6, "NIC", "bound")
+    row = row_of([STEADY, STEADY], ceiling=ring, hard_bound=limit)
+    assert row.busbw_bytes_per_s > 30e6  # above the ring reference, which stays the base
+    assert row.percent_of_ceiling == pytest.approx(100 * row.busbw_bytes_per_s / 30e6)
+    assert row.percent_of_hard_bound == row.as_json()["percent_of_hard_bound"] == pytest.approx(row.percent_of_ceiling / 2)
 
 
 def test_what_moves_nothing_has_a_time_alone():

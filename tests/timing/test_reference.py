@@ -7,6 +7,7 @@ import pytest
 
 from collbench.launch.info import LaunchInfo
 from collbench.operations.dtypes import DTYPES
+from collbench.peak.host import Rate
 from collbench.timing import reference
 from collbench.timing.native import library
 from collbench.timing.reference import measure_memory, measure_streams
@@ -28,19 +29,20 @@ def test_copy_and_sum_rates_at_every_size(alone, dtype):
     rates = measure_memory(alone, cells, True, 0.01)
     sizes = {cell.size_bytes for cell in cells}
     assert set(rates.copy) == set(rates.sum) == sizes
-    assert all(0 < rate < 1e13 for rate in (*rates.copy.values(), *rates.sum.values()))
+    for rate in (*rates.copy.values(), *rates.sum.values()):
+        assert 0 < rate.low <= rate.value <= rate.high < 1e13
     assert (rates.stream_one, rates.stream_both) == (None, None)
 
 
 def test_without_reductions_no_sum_is_measured(alone):
     rates = measure_memory(alone, [make_cell()], False, 0.01)
     assert rates.sum == {}
-    assert rates.copy[400] > 0
+    assert rates.copy[400].value > 0
 
 
 def test_rotating_buffers_are_rotated_in_the_reference_too(alone):
     rates = measure_memory(alone, [replace(make_cell(count=2**18), buffers="rotating")], True, 0.01)
-    assert rates.copy[2**20] > 0
+    assert rates.copy[2**20].value > 0
 
 
 def test_nothing_to_measure(alone):
@@ -51,8 +53,8 @@ def test_without_the_native_loop_numpy_copies(alone, monkeypatch):
     for module in ("reference", "loop"):
         monkeypatch.setattr(f"collbench.timing.{module}.library", lambda: None)
     rates = measure_memory(alone, [make_cell("bfloat16"), make_cell()], True, 0.01)
-    assert rates.copy[200] > 0
-    assert rates.sum[400] > 0
+    assert rates.copy[200].value > 0
+    assert rates.sum[400].value > 0
 
 
 @pytest.mark.skipif(library() is None, reason="the native loop was not built")
@@ -90,9 +92,33 @@ from collbench.operations.cell import Cell
 from collbench.operations.dtypes import DTYPES
 def main(world):
     rates = measure_memory(world, [Cell("allreduce", "mpi", DTYPES["float32"], 1024, redop="sum")], True, 0.01)
-    return [*measure_streams(world), rates.copy[1024], rates.sum[1024]]
+    found = [*measure_streams(world), rates.copy[1024], rates.sum[1024]]
+    return [[rate.low, rate.value, rate.high, rate.disturbed] for rate in found]
 """
     found = together(body, n, Meeting("ipc", tmp_path))
     assert [one.code for one in found] == [0] * n, found
     assert all(one.said == found[0].said for one in found)  # the slowest, at every rank
-    assert all(1e6 < rate < 1e13 for rate in found[0].said)
+    assert all(1e6 < low <= value <= high < 1e13 for low, value, high, _ in found[0].said)
+
+
+def scripted(monkeypatch, alone, rates):
+    """The rates of measure_memory where the rounds of its one reference are `rates`, and how many were measured."""
+    left = list(rates)
+    monkeypatch.setattr(reference, "_rate", lambda *_: Rate(left[0], left[0] * 0.98, left.pop(0) * 1.02))
+    found = measure_memory(alone, [make_cell()], False, 0.01).copy[400]
+    return found, len(rates) - len(left)
+
+
+def test_a_steady_reference_is_measured_in_two_rounds(alone, monkeypatch):
+    found, rounds = scripted(monkeypatch, alone, [10e9, 10.4e9, 1e9, 1e9, 1e9])
+    assert (found.value, found.disturbed, rounds) == (10.2e9, False, 2)
+
+
+def test_a_disturbed_reference_is_measured_again_until_two_rounds_agree(alone, monkeypatch):
+    found, rounds = scripted(monkeypatch, alone, [10e9, 4e9, 10.2e9, 10e9, 1e9])
+    assert (found.value, found.disturbed, rounds) == (10.1e9, False, 4)
+
+
+def test_a_reference_that_stays_disturbed_is_given_up_after_five_rounds(alone, monkeypatch):
+    found, rounds = scripted(monkeypatch, alone, [10e9, 4e9, 9e9, 3e9, 6e9, 6e9, 6e9])
+    assert (found.value, found.disturbed, rounds) == (6e9, True, 5)

@@ -41,7 +41,7 @@ def test_it_is_plain_json_with_the_models_names() -> None:
     assert plain["gpus"][0] == {
         "key": "0000:19:00.0", "index": 0, "address": "0000:19:00.0", "vendor": "nvidia", "model": None, "architecture": None,
         "numa": None, "memory_bytes": None, "links_off": None, "uuid": "GPU-1", "memory_numa": None, "c2c_links": None,
-        "c2c_bytes_per_s": None, "cpu_links": None, "cpu_link_bytes_per_s": None,
+        "c2c_bytes_per_s": None, "cpu_links": None, "cpu_link_bytes_per_s": None, "clique": None,
     }  # fmt: skip
     assert plain["paths"] == [["0000:19:00.0", "mlx5_0", "PIX"]]
     assert plain["system"]["kernel"] is None and plain["nics"][0]["ports"][0]["counters"] == {"symbol_error": 3}

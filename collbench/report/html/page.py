@@ -14,6 +14,7 @@ from collbench.reading import uncollected
 from collbench.report.headlines import short
 from collbench.report.html import against, gate, latencies, machine, matrix, overview, provenance, rates, ratios, slowest, spread, timeline
 from collbench.report.outputs import write_whole
+from collbench.report.probe_svg import style as drawing_style
 
 if TYPE_CHECKING:
     from collbench.report.html.chart import Section
@@ -41,12 +42,12 @@ def page(title: str, make: Callable[[], Sequence[Section]]) -> str:
         raise UsageError(f"--html needs {' and '.join(missing)}: pip install 'collbench[report]'")
     with uncollected():
         sections = make()
-    style, script = (_written(suffix) for suffix in ("css", "js"))
-    return str(_template().render(title=title, sections=sections, style=style, script=script))
+    sheet = f"{_written('css')}\n{drawing_style()}"
+    return str(_template().render(title=title, sections=sections, style=sheet, script=_written("js")))
 
 
 def _written(suffix: str) -> str:
-    """What page.css or page.js says, and after it what charts have of their own (matrix.js)."""
+    """Return page.css or page.js followed by the files of single charts (matrix.js)."""
     own = [_HERE / f"page.{suffix}", *sorted(path for path in _HERE.rglob(f"*.{suffix}") if path.stem != "page")]
     return "\n".join(path.read_text(encoding="utf-8") for path in own)
 

@@ -1,4 +1,4 @@
-"""Bus bandwidth over size, with the ring reference and the hard bound."""
+"""Bus bandwidth over size, with the ring reference and the hard limit."""
 
 from __future__ import annotations
 

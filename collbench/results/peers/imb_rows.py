@@ -189,7 +189,7 @@ def _row(block: Block, meaning: _Meaning, kind: Kind, cell: tuple[int, list[tupl
     average = number(found.get("t_avg[usec]", ""))
     return replace(
         row, time_rank_mean_s=None if average is None else average * _US, evidence={**row.evidence, "printed": _printed(found)},
-        groups=_groups(block, row, known),
+        groups=_groups(block, meaning, row, known),
     )  # fmt: skip
 
 
@@ -227,8 +227,12 @@ def _printed(found: Mapping[str, str]) -> dict[str, float | None]:
     return {title: number(word) for title, word in found.items() if title not in ("#bytes", "Group", "defects")}
 
 
-def _groups(block: Block, row: Row, times: Sequence[float]) -> dict[str, Any]:
-    """What each group did, where the output shows each."""
+def _groups(block: Block, meaning: _Meaning, row: Row, times: Sequence[float]) -> dict[str, Any]:
+    """Return what each group did, where the output shows each; of several pairs what they moved together."""
+    if meaning.pairs and meaning.like != "p2p_latency" and block.ranks >= 4 and row.busbw_bytes_per_s is not None:
+        pairs = block.ranks // 2
+        total = row.busbw_bytes_per_s * pairs
+        return {"count": pairs, "ranks": 2, "p50_s": None, "busbw_bytes_per_s": None, "total_busbw_bytes_per_s": total}
     if block.concurrent < 2:
         return {}
     factor = row.busbw_bytes_per_s / row.algbw_bytes_per_s if row.busbw_bytes_per_s and row.algbw_bytes_per_s else None

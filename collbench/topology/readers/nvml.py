@@ -7,8 +7,10 @@ which bridge and which NUMA node a GPU is near.
 from __future__ import annotations
 
 from collections.abc import Callable
+from ctypes import byref
 from dataclasses import dataclass, replace
 from typing import Any
+from uuid import UUID
 
 from collbench.topology.model import Gpu, GpuLink, Machine, PciDevice, PcieLink, System
 from collbench.topology.readers.nvml_links import Session, nvlinks, peer_access
@@ -19,6 +21,8 @@ KIND = "NVML"
 
 _GT_PER_S = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0, 7: 128.0}  # per lane, by PCIe generation
 _MOST_MEMORY = 1 << 50
+_FABRIC_COMPLETED = 3  # NVML_GPU_FABRIC_STATE_COMPLETED
+_UUID_BYTES = 16
 
 
 @dataclass
@@ -105,8 +109,20 @@ def _card(session: Session, index: int) -> _Card:
         memory_bytes=_within(getattr(memory, "total", None), _MOST_MEMORY),
         uuid=_name(session.ask(f"gpus/{key}/uuid", "nvmlDeviceGetUUID", handle)),
         memory_numa=numa_of(str(session.try_to("nvmlDeviceGetNumaNodeId", handle)[0])),
+        clique=_clique(session, handle),
     )
     return _Card(gpu, handle, _device(session, address, info, gpu.model, handle) if address else None)
+
+
+def _clique(session: Session, handle: Any) -> str | None:
+    """Return the GPU's multi-node NVLink domain as "cluster UUID/clique id"; None on nodes that have joined none (their UUID is zero)."""
+    info, why = session.try_to("c_nvmlGpuFabricInfo_t")
+    if not why:
+        _, why = session.try_to("nvmlDeviceGetGpuFabricInfo", handle, byref(info))
+    if why or getattr(info, "state", None) != _FABRIC_COMPLETED or getattr(info, "status", 1) != 0:
+        return None
+    cluster = bytes(info.clusterUuid)
+    return f"{UUID(bytes=cluster)}/{int(info.cliqueId)}" if any(cluster) and len(cluster) == _UUID_BYTES else None
 
 
 def _device(session: Session, address: str, info: Any, model: str | None, handle: Any) -> PciDevice:

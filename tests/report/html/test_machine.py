@@ -13,6 +13,8 @@ from collbench.peak.ceiling import Ceiling
 from collbench.report.html.chart import Section
 from collbench.report.html.machine import section
 from collbench.report.html.material import Material
+from collbench.report.html.page import html
+from collbench.report.probe_svg import style
 from collbench.results.reader import read_run
 from collbench.results.record import Row
 from collbench.topology.model import Machine
@@ -96,11 +98,17 @@ def test_measured_references_limit_no_link(tmp_path: Path) -> None:
     assert made.charts[0].says.endswith("No link of it is named as limiting.")
 
 
-def test_only_the_first_drawing_carries_the_style(tmp_path: Path) -> None:
+def test_drawings_have_no_style_of_their_own_and_the_first_has_the_pattern(tmp_path: Path) -> None:
     made = shown(tmp_path, [replace(dgx(), hostname="a"), replace(mesh(), hostname="b")])
-    assert [chart.drawing.count("<style>") for chart in made.charts] == [1, 0]
-    assert "light-dark(#fff,#10151d)" in made.charts[0].drawing
-    assert all("prefers-color-scheme" not in chart.drawing for chart in made.charts)
+    assert all("<style" not in chart.drawing for chart in made.charts)
+    assert [chart.drawing.count('<pattern id="probe-hatch"') for chart in made.charts] == [1, 0]
+
+
+def test_the_page_has_the_rules_of_the_drawings_in_its_one_style_sheet(tmp_path: Path) -> None:
+    shown(tmp_path, [dgx()])
+    text = html(Material([read_run(tmp_path / "run")], tmp_path / "page.html"))
+    assert text.count("<style") == 1
+    assert style() in text
 
 
 def test_hosts_without_a_probe_show_their_interfaces(tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ def test_many_peaks_have_a_line_per_operation_and_a_column_per_backend() -> None
     found = table(overview(rows[:-1]), "Peaks")
     assert found.head == ["operation", "gloo", "mpi", "nccl", "limited by"]
     figure = "42.0 of 50.0 GB/s (84 %) at 64 MiB"
-    assert found.rows[0] == ["op0", figure, f"? {figure}", figure, "gloo, nccl: NIC 4×100 Gb/s (ring); mpi: NIC 8×100 Gb/s (bound)"]
+    assert found.rows[0] == ["op0", figure, f"? {figure}", figure, "gloo, nccl: NIC 4×100 Gb/s (ring); mpi: NIC 8×100 Gb/s (hard limit)"]
     assert found.rows[1] == ["op1", figure, "n/a (no library)", figure, "NIC 4×100 Gb/s (ring)"]
     assert found.rows[5][1] == "–"
     assert found.marks == {0: "doubtful"}
@@ -208,15 +208,23 @@ def test_the_drawing_of_all_peaks() -> None:
     rows = [("allreduce · $nccl$", ROWS[1]), ("allreduce · mpi", ROWS[2]), *without]
     drawn = peak_bars.chart([*rows, ("above", make_row(percent_of_ceiling=400.0))])
     assert drawn is not None
-    assert drawn.says == "Between ? 62 % (allreduce · mpi) and 400 % (above) of what each could be; 1 of 3 is doubtful (open)."
+    assert drawn.says == "Between ? 62 % (allreduce · mpi) and 400 % (above) of the expected bandwidth; 1 of 3 is doubtful (open)."
     assert drawn.made.endswith("Peaks without a percentage have no bar, and are in the table above.")
     assert drawn.drawing.startswith("<svg") and "allreduce · $nccl$" in drawn.drawing
     assert "42.0 of 50.0 GB/s (84 %)  NIC 4×100 Gb/s (ring)" in drawn.drawing and "? 31.0 of 50.0" in drawn.drawing
     assert [spot.text[:21] for spot in drawn.spots] == ["allreduce · $nccl$: 4", "allreduce · mpi: ? 31", "above: 42.0 of 50.0 G"]
-    assert drawn.table.rows[0] == ["allreduce · $nccl$", "84", "42", "50", "NIC 4×100 Gb/s (ring)"]
+    assert drawn.table.rows[0] == ["allreduce · $nccl$", "84", "–", "42", "50", "–", "NIC 4×100 Gb/s (ring)"]
     assert drawn.table.rows[1][1] == "? 62"
     assert drawn.spots[0].y < drawn.spots[1].y and drawn.spots[0].x > drawn.spots[1].x
     assert peak_bars.chart(rows[2:]) is None
+
+
+def test_a_peak_above_its_ring_reference_has_both_percentages() -> None:
+    bound = replace(NIC, bytes_per_s=93.75e9, model="bound")
+    drawn = peak_bars.chart([("allreduce · nccl", make_row(busbw_bytes_per_s=60e9, percent_of_ceiling=120.0, hard_bound=bound))])
+    assert drawn is not None
+    assert "60.0 of 50.0 GB/s (120 %, hard limit 64 %)  NIC 4×100 Gb/s (ring)" in drawn.drawing
+    assert drawn.table.rows == [["allreduce · nccl", "120", "64", "60", "50", "93.75", "NIC 4×100 Gb/s (ring)"]]
 
 
 def test_an_imported_run_says_from_what_and_what_it_lacks() -> None:

@@ -53,11 +53,11 @@ class TestRates:
         section = rates.section(page_of(*curve("nccl", hard_bound=BOUND)))
         assert section
         (chart,) = section.charts
-        assert {"ring reference 50.0 GB/s: NIC 4×100 Gb/s", "hard bound 100 GB/s: NIC 8×100 Gb/s"} <= set(texts(chart.drawing))
+        assert {"ring reference 50.0 GB/s: NIC 4×100 Gb/s", "hard limit 100 GB/s: NIC 8×100 Gb/s"} <= set(texts(chart.drawing))
         assert "var(--limit)" in chart.drawing
         assert "var(--bound)" in chart.drawing
         assert "0" in texts(chart.drawing)
-        assert chart.says.startswith("nccl reaches 40.0 of 50.0 GB/s (80 %) at 1 MiB.")
+        assert chart.says.startswith("nccl reaches 40.0 of 50.0 GB/s (80 %, hard limit 40 %) at 1 MiB.")
 
     def test_hover_and_table_have_the_exact_values(self) -> None:
         section = rates.section(page_of(*curve("nccl"), *curve("mpi", 20)))
@@ -138,7 +138,7 @@ class TestLimits:
 
     def test_reference_that_is_the_bound_too_is_both(self) -> None:
         (found,) = limits(curve("nccl", hard_bound=replace(NIC, model="bound")))
-        assert found.words == "ring reference and hard bound 50.0 GB/s: NIC 4×100 Gb/s"
+        assert found.words == "ring reference and hard limit 50.0 GB/s: NIC 4×100 Gb/s"
 
     def test_a_reference_of_each_size_is_a_curve(self) -> None:
         rows = [replace(row, ceiling=replace(COPY, bytes_per_s=row.size_bytes * 1e5)) for row in curve("mpi")]

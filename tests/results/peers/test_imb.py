@@ -92,6 +92,7 @@ def test_rates_count_all_pairs_and_both_directions() -> None:
     titles = "       #bytes #repetitions   Mbytes/sec      Msg/sec"
     row = runs(block("Biband", titles, "      1048576          100      8000.00         7629"))[0].rows[0]
     assert (row.operation, row.busbw_bytes_per_s) == ("p2p_bidirectional", pytest.approx(2e9))
+    assert (row.groups["count"], row.groups["total_busbw_bytes_per_s"]) == (row.ranks // 2, pytest.approx(row.ranks // 2 * 2e9))
 
 
 def test_non_blocking_blocks_and_data_that_was_checked() -> None:

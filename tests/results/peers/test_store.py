@@ -9,6 +9,8 @@ import pytest
 from collbench.errors import UsageError
 from collbench.peak.ceiling import given as given_ceiling
 from collbench.peak.job import Job
+from collbench.peak.link import Link, unknown
+from collbench.peak.node import Node
 from collbench.results.peers.ceilings import with_ceilings
 from collbench.results.peers.peer import PeerRun
 from collbench.results.peers.rows import Kind, Spread
@@ -16,6 +18,7 @@ from collbench.results.peers.store import Source, Table, store, together
 from collbench.results.peers.stored import sentences
 from collbench.results.reader import read_run
 from collbench.results.record import Row
+from tests.results.rows import make_row
 
 SOURCE = Source("run.log", 100, "ab" * 32, "nccl-tests")
 KIND = Kind("allreduce", "nccl", "nccl", "float32", 8, 1, "the mean over 20 iterations", "cuda", "sum")
@@ -105,6 +108,34 @@ def test_a_ceiling_gives_a_percentage_and_what_is_above_the_bound_a_doubt() -> N
     busbw = 1.75  # GB/s
     row = with_ceilings(rows(), lambda ranks, nodes, device: Job((), given=2e9))[0]
     assert (row.ceiling, row.percent_of_ceiling, row.flags) == (given_ceiling(2.0), pytest.approx(100 * busbw / 2), ("imported",))
+
+
+def of_pairs(total: float, pairs: int, operation: str = "p2p_bandwidth") -> Row:
+    """An imported row of several pairs at once, with their average, of this many GB/s together."""
+    groups = {"count": pairs, "ranks": 2, "total_busbw_bytes_per_s": total * 1e9}
+    return make_row(operation=operation, ranks=2 * pairs, nodes=2, device="cpu", busbw_bytes_per_s=total * 1e9 / pairs, groups=groups)
+
+
+def two_hosts(ranks: int, nodes: int | None, device: str) -> Job:
+    """Two nodes with one NIC of 100 Gb/s each."""
+    nic = Link(12.5e9, "NIC 1×100 Gb/s")
+    return Job((Node(ranks // 2, unknown("memory"), nic, neighbours=unknown("memory")),) * (nodes or 1))
+
+
+@pytest.mark.parametrize("operation", ["p2p_bandwidth", "p2p_bidirectional"])
+@pytest.mark.parametrize("pairs", [2, 8])
+def test_pairs_at_once_are_compared_with_the_nic_together(operation: str, pairs: int) -> None:
+    row = with_ceilings([of_pairs(12.0, pairs, operation)], two_hosts)[0]
+    assert row.percent_of_ceiling == pytest.approx(96)
+    assert row.ceiling is not None and row.ceiling.limited_by == f"NIC 1×100 Gb/s shared by {pairs} pairs"
+    given = with_ceilings([of_pairs(12.0, pairs, operation)], lambda *_: Job((), given=12.5e9))[0]
+    assert given.percent_of_ceiling == pytest.approx(96)
+    assert given.ceiling is not None and given.ceiling.limited_by == f"the ceiling given shared by {pairs} pairs"
+
+
+def test_ping_pongs_at_once_do_not_share_the_nic() -> None:
+    row = with_ceilings([of_pairs(8.0, 4, "p2p_latency")], two_hosts)[0]
+    assert row.ceiling is not None and row.ceiling.bytes_per_s == 12.5e9
 
 
 def test_where_there_is_no_ceiling_the_reason_stands_in_its_place() -> None:

@@ -1,6 +1,7 @@
-# ruff: noqa: N802 - the stand-in has the functions' names
+# ruff: noqa: N802, N815 - the stand-in has the functions' names
 """NVML through a stand-in for pynvml: what is asked, in which units it comes, and that an error costs one fact, not the machine."""
 
+import ctypes
 from types import SimpleNamespace
 
 import pytest
@@ -13,6 +14,17 @@ GPU, CPU, SWITCH_TYPE = 0, 1, 2
 
 class FakeNVMLError(Exception):
     pass
+
+
+class FabricInfo(ctypes.Structure):
+    """nvmlGpuFabricInfo_t of nvml.h."""
+
+    _fields_ = [
+        ("clusterUuid", ctypes.c_uint8 * 16),
+        ("status", ctypes.c_uint),
+        ("cliqueId", ctypes.c_uint32),
+        ("state", ctypes.c_uint8),
+    ]
 
 
 class FakePynvml:
@@ -95,6 +107,13 @@ class FakePynvml:
         speed = card.speeds.get((number, link))
         return [SimpleNamespace(valueType=1, nvmlReturn=0 if speed else 3, value=SimpleNamespace(uiVal=speed or 0))]
 
+    c_nvmlGpuFabricInfo_t = FabricInfo
+
+    def nvmlDeviceGetGpuFabricInfo(self, card, pointer):
+        info = ctypes.cast(pointer, ctypes.POINTER(FabricInfo)).contents
+        info.clusterUuid[:] = card.cluster
+        info.cliqueId, info.state, info.status = card.clique, card.fabric_state, card.fabric_status
+
     def nvmlDeviceGetP2PStatus(self, a, b, what):
         return self.peers.get((a.bus[-7:], b.bus[-7:]), 0)
 
@@ -103,6 +122,7 @@ def card(bus, links=(), mbps=26562, **changes):
     """A Fake H200 on a bus; `links` gives what is at each NVLink's far end: "switch", "cpu", a bus, or None for a link that is off."""
     speeds = {(164, link): mbps for link in range(len(links))}
     facts = {"bus": f"00000000:{bus}:00.0", "name": "NVIDIA H200", "generation": 1, "past_the_last": "Invalid Argument", "speeds": speeds}
+    facts |= {"cluster": bytes(16), "clique": 0, "fabric_state": 3, "fabric_status": 0}
     return SimpleNamespace(**{**facts, **changes}, links=[f"00000000:{end}:00.0" if end and len(end) == 2 else end for end in links])
 
 
@@ -123,6 +143,23 @@ def test_a_gpu_with_what_nvml_tells_of_it():
             uuid="GPU-19:00.0",
         ),
     )
+
+
+def test_a_gpu_of_a_multi_node_nvlink_domain_has_its_clique():
+    cluster = bytes(range(16))
+    found = nvml.read(FakePynvml([card("19", ["switch"] * 18, cluster=cluster, clique=32766)])).gpus[0].clique
+    assert found == "00010203-0405-0607-0809-0a0b0c0d0e0f/32766"
+
+
+@pytest.mark.parametrize("facts", [{}, {"cluster": bytes(range(16)), "fabric_state": 2}, {"cluster": bytes(range(16)), "fabric_status": 3}])
+def test_a_gpu_whose_fabric_is_not_ready_or_of_one_node_has_no_clique(facts):
+    assert nvml.read(FakePynvml([card("19", **facts)])).gpus[0].clique is None
+
+
+def test_a_driver_without_fabric_information_gives_no_clique_and_no_doubt():
+    machine = nvml.read(FakePynvml([card("19")], {"nvmlDeviceGetGpuFabricInfo": "Not Supported"}))
+    assert machine.gpus[0].clique is None
+    assert not any("clique" in path for path in machine.unknown)
 
 
 def test_an_idle_gpus_link_is_told_as_it_is_now_and_as_the_gpu_could():
@@ -280,4 +317,6 @@ def test_pynvml_has_every_name_that_is_asked_for():
     assert len(names) > 15
     for name in names:
         assert hasattr(pynvml, name), name
+    assert [name for name, _ in pynvml.c_nvmlGpuFabricInfo_t._fields_] == [name for name, _ in FabricInfo._fields_]
+    assert ctypes.sizeof(pynvml.c_nvmlGpuFabricInfo_t) == ctypes.sizeof(FabricInfo)
     assert pynvml.NVML_FI_DEV_NVLINK_GET_SPEED == FakePynvml.NVML_FI_DEV_NVLINK_GET_SPEED

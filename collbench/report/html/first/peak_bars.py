@@ -1,4 +1,4 @@
-"""All peaks in one drawing: a bar each, as a part of what it could be."""
+"""All peaks in one drawing: a bar each, as a percentage of the expected bandwidth."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _FURTHEST = 125.0  # per cent; what is above ends there, and its words say the r
 _MADE = (
     "Bus bandwidth is size / time × the bus factor of the operation (nccl-tests' definition), here of the size at which it is highest; of "
     "several launches the time is the median of theirs, of imported rows it is the other tool's own statistic. What is above the hard "
-    "bound, or took another path, is left out where there is anything else. 100 % is what the words at each bar name: a ring on the "
-    "slowest link (ring), the hard bound of the links (bound), a reference measured before the first cell (measured), or the ceiling "
+    "limit, or took another path, is left out where there is anything else. 100 % is what the words at each bar name: a ring on the "
+    "slowest link (ring), the hard limit of the links (hard limit), a reference measured before the first cell (measured), or the ceiling "
     "given. An open bar is doubtful: flags on its row say why."
 )
 _WITHOUT = " Peaks without a percentage have no bar, and are in the table above."
@@ -43,9 +43,9 @@ def chart(best: Sequence[tuple[str, Row]]) -> Chart | None:
     places = list(range(len(shown)))
     texts = [f"{name}: {_words(row)}" for name, row, _ in shown]
     points = spots(axes, [min(percent, _FURTHEST) for *_, percent in shown], places, texts)
-    drawing = svg_of(figure, "peaks", "Peaks, as parts of what they could be")
+    drawing = svg_of(figure, "peaks", "Peaks, as percentages of the expected bandwidth")
     made = f"{_MADE}{_WITHOUT if len(bars) < len(best) else ''}"
-    return Chart("peaks", "Peak bus bandwidth, of what it could be", says, made, drawing, _table(bars), points, wide=True)
+    return Chart("peaks", "Peak bus bandwidth versus expected", says, made, drawing, _table(bars), points, wide=True)
 
 
 def _draw(axes: Axes, bars: Sequence[tuple[str, Row, float]]) -> None:
@@ -59,7 +59,7 @@ def _draw(axes: Axes, bars: Sequence[tuple[str, Row, float]]) -> None:
     for place, (_, row, _) in enumerate(bars):
         _write(axes, _words(row, 68), (1, place), (8, 0), axes.get_yaxis_transform(), color=INK, va="center")
     axes.axvline(100, color=LIMIT, linewidth=1.4)
-    _write(axes, "what it could be", (100, 1), (0, 6), axes.get_xaxis_transform(), color=SOFT, ha="center")
+    _write(axes, "expected", (100, 1), (0, 6), axes.get_xaxis_transform(), color=SOFT, ha="center")
 
 
 def _add(axes: Axes, bars: Sequence[tuple[int, tuple[str, Row, float]]], style: dict[str, Any]) -> None:
@@ -79,19 +79,27 @@ def _words(row: Row, most: int = 300) -> str:
 
 
 def _extreme(bars: Sequence[tuple[str, Row, float]]) -> str:
-    """ "Between ? 26 % (allreduce · mpi) and 48 % (allreduce · gloo) of what each could be; 1 of 2 is doubtful (open)"."""
+    """Return "Between ? 26 % (allreduce · mpi) and 48 % (allreduce · gloo) of the expected bandwidth; 1 of 2 is doubtful (open)"."""
     ordered = sorted(bars, key=lambda bar: bar[2])
     low, high = (f"{'? ' if doubtful(row) else ''}{format_percent(percent)} ({name})" for name, row, percent in (ordered[0], ordered[-1]))
-    text = f"{low} of what it could be" if len(ordered) == 1 else f"Between {low} and {high} of what each could be"
+    text = f"{low if len(ordered) == 1 else f'Between {low} and {high}'} of the expected bandwidth"
     doubts = sum(bool(doubtful(row)) for _, row, _ in bars)
     return f"{text}; {doubts} of {len(bars)} {'is' if doubts == 1 else 'are'} doubtful (open)" if doubts else text
 
 
 def _table(bars: Sequence[tuple[str, Row, float]]) -> Table:
-    rows = [[name, f"{'? ' if doubtful(row) else ''}{percent:.4g}", *_exact(row), short(limited_by(row))] for name, row, percent in bars]
-    return Table(["peak", "% of ceiling", "busbw GB/s", "ceiling GB/s", "limited by"], rows, frozenset({1, 2, 3}))
+    rows = [
+        [name, f"{'? ' if doubtful(row) else ''}{percent:.4g}", _exact(row.percent_of_hard_bound, 4), *_rates(row), short(limited_by(row))]
+        for name, row, percent in bars
+    ]
+    titles = ["peak", "% of ceiling", "% of hard limit", "busbw GB/s", "ceiling GB/s", "hard limit GB/s", "limited by"]
+    return Table(titles, rows, frozenset({1, 2, 3, 4, 5}))
 
 
-def _exact(row: Row) -> list[str]:
-    rates = (row.busbw_bytes_per_s, row.ceiling.bytes_per_s if row.ceiling else None)
-    return ["–" if rate is None else f"{rate / 1e9:.6g}" for rate in rates]
+def _rates(row: Row) -> list[str]:
+    rates = (row.busbw_bytes_per_s, *(each.bytes_per_s if each else None for each in (row.ceiling, row.hard_bound)))
+    return [_exact(None if rate is None else rate / 1e9, 6) for rate in rates]
+
+
+def _exact(value: float | None, digits: int) -> str:
+    return "–" if value is None else f"{value:.{digits}g}"

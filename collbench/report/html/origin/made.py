@@ -22,9 +22,9 @@ _BUSBW = (
     "scatter, 1 for broadcast, reduce and point-to-point), so that it compares with a link"
 )
 _CEILING = (
-    "busbw / the ceiling: between hosts and GPUs what a ring on the slowest link reaches, from probed rates; beyond a ring the hard bound, "
-    "which no algorithm passes; inside a host a copy or stream measured by all ranks before the first cell; or the figure given. None "
-    "where no rate is known, or a flag takes it away"
+    "busbw / the ceiling: between hosts and GPUs what a ring on the slowest link reaches, from probed rates; inside a host a copy or "
+    "stream measured by all ranks before the first cell; or the figure given. The second percentage is of the hard limit, which no "
+    "algorithm can exceed. None where no rate is known, or a flag takes it away"
 )
 _WRONG = "elements that differ from what had to arrive, counted after the timed iterations; “–”: not checked"
 _CANARY = "the time that a cache line takes between two ranks, before and after each cell: it tells whether the machine's state changed"

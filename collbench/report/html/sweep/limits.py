@@ -1,4 +1,4 @@
-"""The rates that bus bandwidths are set against, as lines with their names: ring reference, hard bound, measured reference."""
+"""The rates that bus bandwidths are set against, as lines with their names: ring reference, hard limit, measured reference."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Limit:
     @property
     def hard(self) -> bool:
         """Whether nothing can be above it."""
-        return "hard bound" in self.kinds
+        return "hard limit" in self.kinds
 
     @property
     def color(self) -> str:
-        """The hard bound's, or the reference's."""
+        """The hard limit's, or the reference's."""
         return BOUND if self.hard else LIMIT
 
     @property
@@ -52,10 +52,10 @@ class Limit:
 
 
 def limits(rows: Iterable[Row]) -> list[Limit]:
-    """The ceilings of the rows, each once: alike where kind, link and rates are. Where a hard bound is the reference, too, it is both."""
+    """The ceilings of the rows, each once: alike where kind, link and rates are. Where a hard limit is the reference, too, it is both."""
     found: list[Limit] = []
     for row in rows:
-        for ceiling, kind in ((row.ceiling, None), (row.hard_bound, "hard bound")):
+        for ceiling, kind in ((row.ceiling, None), (row.hard_bound, "hard limit")):
             rate = ceiling.bytes_per_s if ceiling else None
             if ceiling is not None and rate is not None and known(rate) and rate < _FASTEST and _stands(row):
                 _add(found, row, ceiling, kind or kind_of(ceiling), rate)
@@ -63,8 +63,8 @@ def limits(rows: Iterable[Row]) -> list[Limit]:
 
 
 def kind_of(ceiling: Ceiling) -> str:
-    """What it is, in words: "ring reference", "hard bound", "measured reference", "ceiling given"."""
-    return _KINDS.get(ceiling.kind, "hard bound" if ceiling.model == "bound" else "ring reference")
+    """What it is, in words: "ring reference", "hard limit", "measured reference", "ceiling given"."""
+    return _KINDS.get(ceiling.kind, "hard limit" if ceiling.model == "bound" else "ring reference")
 
 
 def _stands(row: Row) -> bool:

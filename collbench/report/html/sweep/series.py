@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 _PER_CHART, _MOST_CHARTS, _MOST_STATISTICS = 8, 6, 3
 _LARGEST = 1 << 62  # bytes: beyond, no message was ever sent, the file is broken or hostile
 _SLOWEST, _FASTEST = 1e-3, 1e16  # bytes per second, likewise
-_WITHHOLDS = frozenset({"above_bound", "oversubscribed", "other_path", "path_unproven", "shared_gpu"})  # flags without a percentage
+# Flags without a percentage.
+_WITHHOLDS = frozenset({"above_bound", "oversubscribed", "other_path", "path_unproven", "reference_disturbed", "shared_gpu"})
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,152 @@
+"""Bus bandwidths that others published (published.toml), each with its source, and those of machines like the one of a job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from math import isclose, log
+from pathlib import Path
+from typing import Any
+
+from collbench.errors import UsageError
+from collbench.peak.domain import joined
+from collbench.peak.given import Given, given_node, parse_nic, parse_pcie
+from collbench.peak.job import Job
+from collbench.units import format_rate
+
+_FILE = Path(__file__).with_name("published.toml")
+_ALIKE = 0.002  # of a rate: 448 GB/s of xGMI and 450 of NVLink are not alike
+_MOST = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """A row of published.toml; GB/s. Its fields are explained there."""
+
+    operation: str
+    machine: str
+    gpus_per_node: int
+    busbw_gb_per_s: tuple[float, float]
+    source: str
+    nodes: int = 1
+    nvlink_gb_per_s: float | None = None
+    nic: str | None = None
+    pcie: str | None = None
+    nvls: bool = False
+    algorithm: str | None = None
+    nvlink_domain: int | None = None
+
+    def job(self) -> Job:
+        """Return the job that it was measured with, from its typed hardware."""
+        given = Given(
+            parse_nic(self.nic) if self.nic else None,
+            self.nvlink_gb_per_s * 1e9 if self.nvlink_gb_per_s else None,
+            parse_pcie(self.pcie) if self.pcie else None,
+            self.nvls,
+        )
+        nodes = (given_node(self.gpus_per_node, given),) * self.nodes
+        return Job(joined(nodes, self.nvlink_domain) if self.nvlink_domain else nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """What one or several sources measured on the same machines with the same algorithm.
+
+    busbw_bytes_per_s   the lowest and the highest
+    """
+
+    busbw_bytes_per_s: tuple[float, float]
+    machine: str
+    nodes: int
+    gpus_per_node: int
+    nvls: bool
+    algorithm: str | None
+    sources: tuple[str, ...]
+
+    def render(self) -> str:
+        """Return it as text: "475–482 GB/s on 8×H200 with NVLS (https://…)"."""
+        low, high = map(format_rate, self.busbw_bytes_per_s)
+        rates = low if low == high else f"{low}–{high}"
+        count = f"{self.nodes}×{self.gpus_per_node} " if self.nodes > 1 else f"{self.gpus_per_node}×"
+        how = " with NVLS" if self.nvls else f" with the {self.algorithm} algorithm" if self.algorithm else ""
+        return f"{rates} GB/s on {count}{self.machine}{how} ({', '.join(self.sources)})"
+
+
+@cache
+def rows() -> tuple[Published, ...]:
+    """Return the table that the package carries."""
+    return parse(_FILE.read_text(encoding="utf-8"))
+
+
+def parse(text: str) -> tuple[Published, ...]:
+    """Return the rows of a table. Raises UsageError for anything but schema 1 with rows of known keys."""
+    import tomllib
+
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"the table of published figures is not valid TOML: {error}") from None
+    if table.pop("schema", None) != 1 or set(table) != {"published"}:
+        raise UsageError("the table of published figures must have schema = 1 and the section published, and no others")
+    return tuple(_row(row) for row in table["published"])
+
+
+def published(operation: str, job: Job) -> list[Figure]:
+    """Return what was published for machines like those of a job, the nearest numbers of nodes first; at most 4 figures.
+
+    Alike are machines with the same number of GPUs and the same rate of their links; across nodes also of their NICs.
+    """
+    mine = _traits(job)
+    alike = [row for row in rows() if row.operation == operation and _same(mine, _traits(row.job()))]
+    groups: dict[tuple[Any, ...], list[Published]] = {}
+    for row in alike:
+        groups.setdefault((row.machine, row.nodes, row.gpus_per_node, row.nvls, row.algorithm), []).append(row)
+    found = sorted(groups.values(), key=lambda group: abs(log(group[0].nodes / job.machines)))
+    return [_figure(group) for group in found[:_MOST]]
+
+
+@dataclass(frozen=True)
+class _Traits:
+    """What makes machines alike: GPUs of one, whether several take part and are joined by NVLink, and bytes per second."""
+
+    gpus: float
+    several_machines: bool
+    several_nodes: bool
+    between_gpus: float | None
+    leaving: float | None
+
+
+def _traits(job: Job) -> _Traits | None:
+    """Return the traits of a job on machines of one kind; None for a mixed one."""
+    if len(job.kinds) > 1 or job.given is not None:
+        return None
+    node = job.nodes[0]
+    leaving = node.egress.bytes_per_s if job.several else None
+    return _Traits(node.gpus / node.machines, job.machines > 1, job.several, node.injection.bytes_per_s, leaving)
+
+
+def _same(one: _Traits | None, other: _Traits | None) -> bool:
+    if one is None or other is None or one.between_gpus is None:
+        return False
+    counts = (one.gpus, one.several_machines, one.several_nodes) == (other.gpus, other.several_machines, other.several_nodes)
+    return counts and _alike(one.between_gpus, other.between_gpus) and _alike(one.leaving, other.leaving)
+
+
+def _alike(one: float | None, other: float | None) -> bool:
+    return one is other is None or (one is not None and other is not None and isclose(one, other, rel_tol=_ALIKE))
+
+
+def _figure(group: Sequence[Published]) -> Figure:
+    first = group[0]
+    low, high = min(row.busbw_gb_per_s[0] for row in group), max(row.busbw_gb_per_s[1] for row in group)
+    sources = tuple(dict.fromkeys(row.source for row in group))
+    return Figure((low * 1e9, high * 1e9), first.machine, first.nodes, first.gpus_per_node, first.nvls, first.algorithm, sources)
+
+
+def _row(row: dict[str, Any]) -> Published:
+    try:
+        low, high = row["busbw_gb_per_s"]
+        return Published(**{**row, "busbw_gb_per_s": (float(low), float(high))})
+    except (KeyError, TypeError, ValueError) as error:
+        raise UsageError(f"a row of [[published]] in the table of published figures is not valid: {error}") from None

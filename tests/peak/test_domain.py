@@ -1,0 +1,75 @@
+"""Multi-node NVLink: nodes that one fabric joins, by option or by their clique ids."""
+
+from dataclasses import replace
+
+import pytest
+
+from collbench.errors import UsageError
+from collbench.peak.collective import ceilings
+from collbench.peak.domain import joined, joined_by_clique
+from collbench.peak.given import Given, given_node
+from collbench.peak.job import Job
+from collbench.peak.node import node_of
+from tests.peak.made import infiniband, switched
+
+TRAY = given_node(4, Given(nic=(4, 400e9), nvlink=900e9))
+
+
+def gb200(clique):
+    """A GB200 node whose GPUs have joined this clique; None: no source has one."""
+    machine = switched(4, 18, "sm_100", nics=infiniband(4, 400))
+    return replace(machine, gpus=tuple(replace(gpu, model="NVIDIA GB200", clique=clique) for gpu in machine.gpus))
+
+
+def rates(operation, nodes):
+    found = ceilings(operation, Job(nodes))
+    return round(found.ring.bytes_per_s / 1e9, 1), round(found.bound.bytes_per_s / 1e9, 1)
+
+
+def test_nodes_of_one_domain_reach_each_other_over_nvlink():
+    rack = joined((TRAY,) * 18, 72)
+    assert [(node.gpus, node.machines) for node in rack] == [(72, 18)]
+    assert rates("allreduce", rack) == (900, 900)
+    assert Job(rack).machines == 18
+
+
+def test_the_nics_of_all_nodes_of_a_domain_lead_out_of_it():
+    racks = joined((TRAY,) * 36, 72)
+    assert [(node.gpus, node.egress.bytes_per_s) for node in racks] == [(72, 18 * 200e9)] * 2
+    assert racks[0] is racks[1]
+    assert rates("allreduce", racks) == (900, 950)
+    assert ceilings("alltoall", Job(racks)).bound.bytes_per_s / 1e9 == pytest.approx(3600 / 72 * 143 / 72)
+
+
+def test_the_last_domain_may_be_smaller():
+    assert [node.gpus for node in joined((TRAY,) * 20, 72)] == [72, 8]
+
+
+def test_a_domain_of_one_node_changes_nothing():
+    assert joined((TRAY,) * 3, 4) == (TRAY,) * 3
+
+
+@pytest.mark.parametrize(
+    ("nodes", "gpus", "why"),
+    [
+        ((TRAY,) * 2, 6, "not a multiple of the 4 GPUs"),
+        ((TRAY,) * 2, 2, "not a multiple of the 4 GPUs"),
+        ((given_node(1, Given(nic=(1, 400e9))),) * 2, 2, "needs NVLinks between the GPUs"),
+    ],
+)
+def test_domains_that_cannot_be(nodes, gpus, why):
+    with pytest.raises(UsageError, match=why):
+        joined(nodes, gpus)
+
+
+def test_nodes_with_the_same_clique_are_one_domain():
+    nodes = [node_of(gb200("rack-1/7")), node_of(gb200("rack-1/7")), node_of(gb200("rack-2/7"))]
+    found = joined_by_clique(nodes)
+    assert [(node.gpus, node.machines, node.clique) for node in found] == [(8, 2, "rack-1/7"), (4, 1, "rack-2/7")]
+    assert ceilings("allreduce", Job(joined_by_clique(nodes[:2]))).ring.bytes_per_s == 900e9
+
+
+def test_without_a_clique_what_leaves_a_node_stays_unknown():
+    found = ceilings("allreduce", Job(joined_by_clique([node_of(gb200(None))] * 2)))
+    assert found.ring.bytes_per_s is None
+    assert "give --nvlink-domain GPUS" in found.ring.limited_by
