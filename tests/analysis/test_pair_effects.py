@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from collbench.analysis.pair_effects import PairFinding, doubts, findings, suspects
+from collbench.analysis.pair_effects import PairEffects, PairFinding, _place, doubts, findings, suspects
 from collbench.analysis.pair_finding import hosts_of
 from collbench.operations.tournament import circle_round, schedule
 from collbench.results.pairs import PairMatrix
@@ -292,3 +292,18 @@ def test_a_rank_is_on_the_host_that_its_name_tells_and_other_brackets_are_part_o
         "rank 3 ()",
     )
     assert hosts_of(names) == ("node1", "a (b)", *names[2:])
+
+
+def test_the_pairs_of_a_slow_receiver_are_counted_in_its_column() -> None:
+    """Of its seven senders five are slow with it; what it sends itself is as fast as all else."""
+    made = Made(8)
+    for sender in range(5):
+        made.rates[sender, 7] *= 0.5
+    made.rates[5:7, 7] *= 0.9
+    view = PairEffects(made.matrix()).views[0]
+    found = _place(view, 7, sends=False, receives=True)
+    assert (found.kind, found.cells, found.of_cells) == ("receiver", 5, 7)
+    turned = Made(8)
+    turned.rates = made.rates.T.copy()
+    found = _place(PairEffects(turned.matrix()).views[0], 7, sends=True, receives=False)
+    assert (found.kind, found.cells, found.of_cells) == ("sender", 5, 7)

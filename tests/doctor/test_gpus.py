@@ -87,3 +87,23 @@ def test_memory_of_gpus_as_numa_nodes() -> None:
     assert found(replace(dgx(), numa_nodes=nodes), "CB2304").what.startswith("NUMA node 252 without processors")
     assert not codes(replace(dgx(), numa_nodes=nodes[:2]))
     assert not codes(replace(dgx(), numa_nodes=(*nodes[:2], NumaNode(252, None))))
+
+
+def test_in_a_mesh_the_most_common_number_of_links_is_the_measure() -> None:
+    """One board with more links than the others accuses none of them; a GPU with fewer is named."""
+    gpus = tuple(Gpu(f"gpu{index}", index, model="A100") for index in range(5))
+
+    def board(*counts: int) -> Machine:
+        return Machine(gpus=gpus, gpu_links=tuple(GpuLink(gpu.key, "far", count) for gpu, count in zip(gpus, counts, strict=True)))
+
+    assert not codes(board(4, 4, 4, 4, 6))
+    finding = found(board(4, 4, 4, 2, 6), "CB2301")
+    assert finding.what == "GPU 3 has 2 of 4 links to other GPUs"
+    assert codes(board(4, 4, 6, 6, 6)) == ["CB2301", "CB2301"]
+
+
+def test_gpus_with_more_links_off_than_most_are_named() -> None:
+    bare = replace(dgx(), gpu_links=())
+    some = replace(bare, gpus=tuple(replace(gpu, links_off=off) for gpu, off in zip(bare.gpus, (6, 6, 6, 6, 6, 6, 0, 12), strict=True)))
+    (finding,) = [each for each in (found(some, "CB2301"),)]
+    assert finding.what.startswith("GPU 7") and finding.evidence == "12 off; 6 GPUs of the same model have 6"

@@ -213,3 +213,20 @@ class TestFloors:
         shown = {cell(64 << 20): self.BELOW._replace(percents=(71.0, 71.0, 85.0, 85.0, 85.0), percent=85.0)}
         flipped = allocation("new", canary_s=(6e-8, 6e-8, 6e-8, 26e-8, 26e-8), shown=shown)
         assert judged(flipped, asked=(read_floor("ring:80@64M"),)).floors[0].percents == (71.0,)
+
+
+class TestLaterAllocations:
+    """Allocations after the first measure suspects again: what else they hold, or lack, decides nothing."""
+
+    SCATTERED = Measured((1e-6, 1.4e-6, 0.6e-6, 1.5e-6, 0.5e-6))
+
+    def test_cells_that_scatter_and_are_no_suspects_keep_nothing_from_passing(self) -> None:
+        later = allocation("b")
+        assert judged(allocation("a"), replace(later, cells={**later.cells, cell(8): self.SCATTERED})).result == "passed"
+        first = allocation("a")
+        assert judged(replace(first, cells={**first.cells, cell(8): self.SCATTERED})).result == "no verdict"
+
+    def test_cells_that_some_launches_lack_and_are_no_suspects_keep_nothing_from_passing(self) -> None:
+        later = allocation("b")
+        torn = {**later.cells, cell(8): Measured((1e-6, None, 1e-6, 1e-6, 1e-6))}
+        assert judged(allocation("a"), replace(later, cells=torn)).result == "passed"

@@ -106,3 +106,35 @@ class TestStrikes:
         assert excess.cells[0] == pytest.approx([1.5, 1, 1])
         assert excess.groups[0] == pytest.approx([1])
         assert excess.whole == pytest.approx([1])
+
+
+class TestCoverage:
+    """A group is judged by the cells that an allocation measured, where these are at least half."""
+
+    SCHEME = Scheme.of_cells([LARGE] * 4 + [SMALL] * 4)
+    LIMITS = learn(np.log(np.full((6, 8), 1e-4)), SCHEME)
+
+    @pytest.mark.parametrize(
+        ("missing", "large", "whole"),
+        [([], True, True), ([0], True, True), ([0, 1], True, True), ([0, 1, 2], False, True), ([0, 1, 2, 4, 5], False, False)],
+    )
+    def test_half_of_the_cells_are_enough(self, missing: list[int], large: bool, whole: bool) -> None:
+        candidate = np.log(np.full((1, 8), 1.1e-4))
+        candidate[0, missing] = np.nan
+        excess = exceed(self.LIMITS, candidate)
+        assert np.isfinite(excess.groups[0, 0]) == large and np.isfinite(excess.whole[0]) == whole
+        assert excess.groups_over[0, 0] == large and excess.whole_over[0] == whole
+
+    def test_a_history_of_four_allocations_and_a_group_of_three_cells_are_judged(self) -> None:
+        limits = learn(np.log(np.full((4, 3), 1e-4)), ONE_GROUP)
+        assert limits.judged.all() and np.isfinite(limits.groups).all() and np.isfinite(limits.whole)
+        assert not learn(np.log(np.full((3, 3), 1e-4)), ONE_GROUP).judged.any()
+
+    def test_what_a_group_usually_exceeds_does_not_count(self) -> None:
+        """In each allocation two of three cells are 6 % slower than usual: that is the group's own centre."""
+        slow = np.array([[1, 1, 0], [0, 1, 1], [1, 0, 1]] * 2) * np.log(1.06)
+        limits = learn(np.log(1e-4) + slow, ONE_GROUP)
+        beyond = np.log(1e-4) + np.log(1.06) * np.array([[1.0, 1.0, 0.0]])
+        excess = exceed(limits, beyond)
+        assert limits.group_centre[0] == pytest.approx(np.median(slow - np.median(slow, axis=0), axis=1)[0])
+        assert excess.groups[0, 0] == pytest.approx(np.exp(np.median(beyond - limits.centre) - limits.group_centre[0]))

@@ -150,3 +150,20 @@ def test_what_moves_nothing_has_a_time_alone():
     row = of_two_groups(2.0, operation=barrier, cell={"size_bytes": 0, "redop": None, "split": Split("MOD", 2)})
     assert (row.algbw_bytes_per_s, row.busbw_bytes_per_s, row.percent_of_ceiling, row.count) == (None, None, None, 0)
     assert (row.time_s.p50, row.groups["total_busbw_bytes_per_s"]) == (max(row.groups["p50_s"]), None)
+
+
+def test_of_pairs_the_slowest_ranks_are_named_by_their_number_in_the_job():
+    """Ranks 0 and 2 are timed: the second of them is rank 2, and no rank 1."""
+    samples = np.array([STEADY, STEADY * 99, STEADY * 2, STEADY * 99])
+    row = row_of(samples, samples, operation=P2P_BANDWIDTH, groups=((0, 1), (2, 3)), timed=(0, 2), cell={"window": 10, "redop": None})
+    assert row.slowest_ranks == {"worst": [[2, 300]], "count": 1}
+    assert row.groups["p50_s"] == pytest.approx([float(np.median(STEADY)) / 10, float(np.median(STEADY)) / 5])
+
+
+@pytest.mark.parametrize(("skew_s", "flagged"), [(2e-6, False), (8e-6, False), (12e-6, True)])
+def test_the_skew_is_compared_with_a_whole_window_of_messages(skew_s, flagged):
+    """A window of ten messages takes 100 µs: a tenth of that is 10 µs."""
+    samples = np.array([STEADY * 10, STEADY * 10])
+    starts = [np.arange(300.0) * 1e6, np.arange(300.0) * 1e6 + skew_s * 1e9]
+    row = row_of(samples, starts, operation=P2P_BANDWIDTH, timed=(0,), cell={"window": 10, "redop": None})
+    assert ("skew_limited" in row.flags) is flagged

@@ -5,7 +5,8 @@ import pytest
 
 from collbench.launch.info import LaunchInfo
 from collbench.timing.budget import Budget
-from collbench.timing.protocol import FEW, MOST_SAMPLES, MOST_WARMUPS, measure, schedule, slowest, sound
+from collbench.stats.median import median
+from collbench.timing.protocol import FEW, MOST_SAMPLES, MOST_WARMUPS, Measured, _enough, measure, schedule, slowest, sound
 from collbench.world.world import World
 
 
@@ -267,3 +268,14 @@ def test_the_second_half_of_the_budget_is_not_spent_on_what_it_cannot_reach():
     assert (bench.measured.stopped, bench.measured.reached, bench.measured.flags[-1]) == ("out_of_reach", False, "target_missed")
     assert 0.5 <= bench.now < 0.8
     assert bench.measured.samples.shape[1] >= FEW
+
+
+@pytest.mark.parametrize(
+    ("factor", "left_s", "stopped"),
+    [(1.9, 0.4, None), (2.4, 0.4, "out_of_reach"), (2.4, 0.6, None), (1.0, 0.4, "precision"), (5.0, 0.4, "out_of_reach")],
+)
+def test_samples_still_missing_grow_with_the_square_of_the_interval(factor, left_s, stopped):
+    """Of 100 samples with an interval `factor` times too wide 100 (factor² - 1) more are needed; 400 are four times what 0.4 s has room for."""
+    measured = Measured(np.random.default_rng(1).normal(1e-3, 1e-5, (1, 100)), 1.0)
+    measured.target = median(measured.samples[0]).half_width / factor
+    assert _enough(measured, Budget(1.0), [0], (left_s, left_s / 100)) == stopped

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from collbench.errors import UsageError
 from collbench.results.peers.imb import IMB
+from collbench.results.peers.imb_rows import _switched
 from collbench.results.peers.peer import Given, PeerRun
 
 SAMPLES = Path(__file__).parent / "samples"
@@ -178,3 +179,9 @@ def test_nodes_are_missing_until_the_user_says_them() -> None:
     assert "no number of nodes (--nodes N says it)" in run("Bcast").missing
     told = IMB.read(ALL, Given(nodes=1))[0]
     assert (told.rows[0].nodes, [text for text in told.missing if "nodes" in text]) == (1, [])
+
+
+@pytest.mark.parametrize(("version", "switched"), [("4.1", True), ("2016.3", True), ("2017", False), ("2017.1", False), ("2018", False)])
+def test_the_defaults_turned_round_with_version_2017(version: str, switched: bool) -> None:
+    assert _switched("root_shift", {"version": version}) is switched
+    assert _switched("sync", {"version": version}) is not switched

@@ -10,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.errors import UsageError
+from collbench.results.peers.nccl_lines import Head
+from collbench.results.peers.nccl_table import _mode
 from collbench.results.peers.nccl_tests import knows, read
 from collbench.results.peers.peer import Given, PeerRun
 from tests.helpers import CAPTURED_MACHINES
@@ -218,3 +220,8 @@ def test_any_text_gives_rows_or_one_sentence(lines: list[str], given_: Given) ->
         assert "\n" not in str(error)
         return
     assert all(row.time_s and row.time_s.p50 > 0 and row.size_bytes > 0 for run in runs for row in run.rows)
+
+
+@pytest.mark.parametrize(("number", "mode"), [(0, "pipelined"), (1, "isolated"), (2, "isolated"), (3, "pipelined")])
+def test_the_mode_of_each_way_of_blocking(number: int, mode: str) -> None:
+    assert _mode(Head(blocking=number)) == mode
