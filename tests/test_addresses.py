@@ -7,7 +7,18 @@ import socket
 import pytest
 
 from collbench import addresses
-from collbench.addresses import Family, HubAddresses, Scope, bracketed, family_of, hub_addresses, is_link_local, is_loopback, is_numeric, resolve
+from collbench.addresses import (
+    Family,
+    HubAddresses,
+    Scope,
+    bracketed,
+    family_of,
+    hub_addresses,
+    is_link_local,
+    is_loopback,
+    is_numeric,
+    resolve,
+)
 
 
 @pytest.mark.parametrize(

@@ -29,4 +29,8 @@ def test_the_time_of_a_row() -> None:
 
 
 def test_what_a_library_was_forced_to_use() -> None:
-    assert [forced(make_row(**each)) for each in ({}, {"algorithm": "tree"}, {"algorithm": "tree", "protocol": "ll128"})] == ["", "tree", "tree/ll128"]
+    assert [forced(make_row(**each)) for each in ({}, {"algorithm": "tree"}, {"algorithm": "tree", "protocol": "ll128"})] == [
+        "",
+        "tree",
+        "tree/ll128",
+    ]

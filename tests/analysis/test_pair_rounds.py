@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from collbench.analysis.pair_rounds import levelled
 from collbench.operations.tournament import circle_round
@@ -29,3 +30,17 @@ def test_rounds_of_few_pairs_and_empty_matrices_stay_as_they_are() -> None:
             values[a, b] = values[b, a] = -0.1 * number
             turns[a, b] = turns[b, a] = number
     np.testing.assert_array_equal(levelled(values, turns), values)
+
+
+def test_levelled_speeds_stay_speeds() -> None:
+    """Three rounds, of which two are 5 % slower: what is usual is that of most rounds."""
+    n = 8
+    turns = np.full((n, n), -1)
+    values = np.full((n, n), np.nan)
+    for a in range(n):
+        for b in range(n):
+            if a != b:
+                turns[a, b] = (a + b) % 3
+                values[a, b] = 10.0 - 0.05 * (turns[a, b] < 2)
+    found = levelled(values, turns)
+    assert np.nanmin(found) == pytest.approx(9.95) and np.nanmax(found) == pytest.approx(9.95)

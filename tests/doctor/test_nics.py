@@ -202,4 +202,6 @@ def test_a_rate_that_most_siblings_have_is_the_measure(rates: tuple[int, ...], s
         if number < len(rates):
             machine = with_port(machine, name, rate_bits_per_s=rates[number] * 1e9)
     kept = replace(machine, nics=tuple(nic for nic in machine.nics if int(nic.name.rpartition("_")[2]) < len(rates)))
-    assert [finding.what.partition(" at ")[0] for finding in examine((kept,)) if finding.code == "CB2208"] == ([" and ".join(slow)] if slow else [])
+    assert [finding.what.partition(" at ")[0] for finding in examine((kept,)) if finding.code == "CB2208"] == (
+        [" and ".join(slow)] if slow else []
+    )

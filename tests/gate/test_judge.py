@@ -12,7 +12,10 @@ from collbench.gate.allocation import Measured, Shown
 from collbench.gate.baseline import Baseline
 from collbench.gate.changes import Expected
 from collbench.gate.floors import read_floor
+from collbench.gate.judge import result_of
+from collbench.gate.problems import Problem
 from tests.gate.judging import BASE, FACTS, SIZES, allocation, cell, judged, slow
+from tests.gate.verdicts import suspicion
 from tests.results.rows import NIC
 
 
@@ -230,3 +233,27 @@ class TestLaterAllocations:
         later = allocation("b")
         torn = {**later.cells, cell(8): Measured((1e-6, None, 1e-6, 1e-6, 1e-6))}
         assert judged(allocation("a"), replace(later, cells=torn)).result == "passed"
+
+    def test_a_cell_that_is_slow_in_every_launch_is_slow_and_not_unstable(self) -> None:
+        scattered = Measured(tuple((1e-6 + (64 << 20) * 1e-9) * factor for factor in (1.3, 2.0, 3.0, 1.5, 4.0)))
+        each = [replace(allocation(name), cells={**allocation(name).cells, cell(64 << 20): scattered}) for name in "abc"]
+        verdict = judged(*each)
+        assert (verdict.result, verdict.reasons) == ("regression", ())
+
+
+@pytest.mark.parametrize(
+    ("problems", "suspects", "result"),
+    [
+        ((), (), "passed"),
+        ((), ("confirmed",), "regression"),
+        ((), ("cleared", "accepted"), "passed"),
+        ((False,), (), "no verdict"),
+        ((False,), ("confirmed",), "regression"),
+        ((True,), ("confirmed",), "no verdict"),
+        ((False, True), ("confirmed",), "no verdict"),
+    ],
+)
+def test_a_problem_that_makes_the_sides_incomparable_blocks_a_regression(
+    problems: tuple[bool, ...], suspects: tuple[str, ...], result: str
+) -> None:
+    assert result_of([Problem("x", blocks) for blocks in problems], [suspicion(state) for state in suspects], []) == result

@@ -131,10 +131,11 @@ class TestCoverage:
         assert not learn(np.log(np.full((3, 3), 1e-4)), ONE_GROUP).judged.any()
 
     def test_what_a_group_usually_exceeds_does_not_count(self) -> None:
-        """In each allocation two of three cells are 6 % slower than usual: that is the group's own centre."""
-        slow = np.array([[1, 1, 0], [0, 1, 1], [1, 0, 1]] * 2) * np.log(1.06)
-        limits = learn(np.log(1e-4) + slow, ONE_GROUP)
-        beyond = np.log(1e-4) + np.log(1.06) * np.array([[1.0, 1.0, 0.0]])
-        excess = exceed(limits, beyond)
-        assert limits.group_centre[0] == pytest.approx(np.median(slow - np.median(slow, axis=0), axis=1)[0])
-        assert excess.groups[0, 0] == pytest.approx(np.exp(np.median(beyond - limits.centre) - limits.group_centre[0]))
+        """In four of seven allocations three of five cells are 6 % slower, no cell in most of them: usual for the group, not for a cell."""
+        slow = np.zeros((7, 5))
+        for allocation, cells in enumerate(([0, 1, 2], [0, 3, 4], [1, 2, 3], [0, 1, 4])):
+            slow[allocation, cells] = np.log(1.06)
+        limits = learn(np.log(1e-4) + slow, Scheme.of_cells([LARGE] * 5))
+        excess = exceed(limits, np.log(1e-4) + slow[:1])
+        assert np.exp(limits.centre) == pytest.approx([1e-4] * 5) and np.exp(limits.group_centre) == pytest.approx([1.06])
+        assert excess.groups[0] == pytest.approx([1.0]) and excess.whole == pytest.approx([1.0])

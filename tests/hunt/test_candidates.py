@@ -35,4 +35,8 @@ def test_places_slow_for_small_messages_alone_wait_where_few_healthy_ones_are_le
 
 def test_a_place_has_one_candidate_for_its_bandwidth_and_one_for_its_latency() -> None:
     found = _once([candidate(0, 0.3), candidate(0, 0.7), candidate(0, 0.2, ways=(LATENCY,)), candidate(1, 0.5)])
-    assert sorted((each.places[0], each.depth, LATENCY in each.ways) for each in found) == [(0, 0.2, True), (0, 0.7, False), (1, 0.5, False)]
+    assert sorted((each.places[0], each.depth, LATENCY in each.ways) for each in found) == [
+        (0, 0.2, True),
+        (0, 0.7, False),
+        (1, 0.5, False),
+    ]

@@ -33,7 +33,9 @@ def of_round(monkeypatch: pytest.MonkeyPatch, waited: list[int | None], probed: 
 @pytest.mark.parametrize(
     ("waited", "share"), [([100, 350], 0.25), ([100, 100], 0.0), ([0, 5000], 1.0), ([None, None], 0.0), ([500, 100], 0.0)]
 )
-def test_the_share_of_the_time_that_a_rank_waited_for_a_cpu(monkeypatch: pytest.MonkeyPatch, waited: list[int | None], share: float) -> None:
+def test_the_share_of_the_time_that_a_rank_waited_for_a_cpu(
+    monkeypatch: pytest.MonkeyPatch, waited: list[int | None], share: float
+) -> None:
     assert of_round(monkeypatch, waited, [1e-7, 1e-7]) == Disturbance(share, False)
 
 

@@ -27,7 +27,9 @@ def measured(pairs: tuple[tuple[int, int], ...], forward: float, backward: float
 @pytest.mark.parametrize(("forward", "backward"), [(1.0, 2.0), (2.0, 1.0)])
 def test_the_interval_is_that_of_the_slower_direction_lower_end_first(forward: float, backward: float) -> None:
     found = _of_pairs(4, ASKED, [measured(((0, 1), (2, 3)), forward, backward)], SIZE)
-    assert found.speed_bytes_per_s == pytest.approx((SIZE / forward,) * 2) and found.backward_bytes_per_s == pytest.approx((SIZE / backward,) * 2)
+    assert found.speed_bytes_per_s == pytest.approx((SIZE / forward,) * 2) and found.backward_bytes_per_s == pytest.approx(
+        (SIZE / backward,) * 2
+    )
     assert found.low_bytes_per_s == pytest.approx((SIZE / 2.2,) * 2) and found.high_bytes_per_s == pytest.approx((SIZE / 1.8,) * 2)
 
 

@@ -33,7 +33,9 @@ def times(operation: Any, mismatches: tuple[Mismatch, ...] = ()) -> Any:
 def test_of_a_pair_of_nodes_the_slowest_pair_of_ranks_counts_and_all_of_them_move_messages() -> None:
     found = times(P2P_BANDWIDTH)
     assert found.seconds == pytest.approx((2.0 / 20, 4.0 / 20), rel=0.01) and found.n == 12
-    assert times(P2P_LATENCY).seconds == pytest.approx((2.0 / P2P_LATENCY.moves(make_cell()), 4.0 / P2P_LATENCY.moves(make_cell())), rel=0.01)
+    assert times(P2P_LATENCY).seconds == pytest.approx(
+        (2.0 / P2P_LATENCY.moves(make_cell()), 4.0 / P2P_LATENCY.moves(make_cell())), rel=0.01
+    )
 
 
 @pytest.mark.parametrize(("rank", "wrong"), [(2, (5, 0)), (3, (5, 0)), (6, (0, 5)), (5, (0, 5))])

@@ -9,7 +9,8 @@ from collbench.operations.allreduce import ALLREDUCE
 from collbench.operations.operation import Operation
 from collbench.operations.p2p_bandwidth import P2P_BANDWIDTH
 from collbench.operations.split import Split
-from collbench.runner.rows import Circumstances, doubts, make_row
+from collbench.peak.ceiling import Ceiling
+from collbench.runner.rows import Circumstances, _above_bound, _exit_skew, _percent, doubts, make_row
 from collbench.runner.watched import Watched
 from collbench.timing.protocol import Measured
 from tests.helpers import make_cell
@@ -167,3 +168,22 @@ def test_the_skew_is_compared_with_a_whole_window_of_messages(skew_s, flagged):
     starts = [np.arange(300.0) * 1e6, np.arange(300.0) * 1e6 + skew_s * 1e9]
     row = row_of(samples, starts, operation=P2P_BANDWIDTH, timed=(0,), cell={"window": 10, "redop": None})
     assert ("skew_limited" in row.flags) is flagged
+
+
+@pytest.mark.parametrize(
+    ("busbw", "above", "percent"), [(0.9e9, False, 180.0), (1.01e9, False, 202.0), (1.03e9, True, None), (None, False, None)]
+)
+def test_above_the_hard_limit_by_more_than_a_clocks_error_there_is_no_percentage(busbw, above, percent):
+    around = Circumstances([[0, 1]], Ceiling("network", 0.5e9, "NIC"), Ceiling("network", 1e9, "NIC", "bound"))
+    assert _above_bound(busbw, around) is above
+    assert _percent(busbw, around) == (None if percent is None else pytest.approx(percent))
+    assert _percent(busbw, Circumstances([[0, 1]], around.ceiling, around.hard_bound, withheld=True)) is None
+
+
+def test_the_skew_is_that_of_the_worst_host():
+    starts = np.stack([np.arange(300.0) * 1e6 + ns for ns in (0, 100, 0, 5000)])
+    measured = Measured(np.ones((4, 300)), 0.03)
+    measured.starts_ns = starts
+    assert np.median(_exit_skew(measured, [[0, 1], [2, 3]])) == pytest.approx(5e-6)
+    assert np.median(_exit_skew(measured, [[0, 1], [2]])) == pytest.approx(1e-7)
+    assert _exit_skew(measured, [[0], [1]]) is None

@@ -60,7 +60,9 @@ def test_a_step_faster_than_the_hard_limit_is_flagged_and_has_no_percentage(fact
     one = part(MIB)
     seconds = 1.5 * MIB / 1e9 / factor * (1 + 1e-4 * np.tile(np.arange(20), (4, 1)))
     step: Any = SimpleNamespace(
-        plan=plan(one), parts=[SimpleNamespace(part=one, ready=SimpleNamespace(timed=[0, 1, 2, 3]))], ready=SimpleNamespace(timed=[0, 1, 2, 3])
+        plan=plan(one),
+        parts=[SimpleNamespace(part=one, ready=SimpleNamespace(timed=[0, 1, 2, 3]))],
+        ready=SimpleNamespace(timed=[0, 1, 2, 3]),
     )
     seen: Any = SimpleNamespace(measured=Measured(seconds, 0.03), flags=(), other_path=None, evidence={})
     limit = Limit(Ceiling("network", 0.9e9, "NIC"), Ceiling("network", 1e9, "NIC", "bound"))
