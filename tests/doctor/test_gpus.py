@@ -107,3 +107,9 @@ def test_gpus_with_more_links_off_than_most_are_named() -> None:
     some = replace(bare, gpus=tuple(replace(gpu, links_off=off) for gpu, off in zip(bare.gpus, (6, 6, 6, 6, 6, 6, 0, 12), strict=True)))
     (finding,) = [each for each in (found(some, "CB2301"),)]
     assert finding.what.startswith("GPU 7") and finding.evidence == "12 off; 6 GPUs of the same model have 6"
+
+
+def test_of_two_equal_halves_the_gpus_with_fewer_links_are_named() -> None:
+    gpus = tuple(Gpu(f"gpu{index}", index, model="A100") for index in range(4))
+    links_of = GpuLink("gpu0", "far", 4), GpuLink("gpu1", "far", 4), GpuLink("gpu2", "far", 6), GpuLink("gpu3", "far", 6)
+    assert codes(Machine(gpus=gpus, gpu_links=links_of)) == ["CB2301", "CB2301"]

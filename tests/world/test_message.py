@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.world.message import MOST_JSON_BYTES, MOST_RAW_PARTS, PIECE_BYTES, Kind, Malformed, Message, entries, parsed
+from collbench.world.message import MOST_JSON_BYTES, MOST_RAW_PARTS, PIECE_BYTES, Kind, Malformed, Message, entries, parsed, _parts
 from collbench.world.shapes import SHAPES
 from tests.world.noise import frames_of, heard, noise
 
@@ -120,3 +120,23 @@ def test_noise_is_refused_or_is_a_message() -> None:
 
 def test_noise_begins_with_real_messages() -> None:
     assert all(parsed(carried(frames)) for frames in frames_of())
+
+
+@pytest.mark.parametrize(
+    ("pieces", "sizes", "parts"),
+    [
+        ([b"abcd", b"xyz"], [4, 3], [b"abcd", b"xyz"]),
+        ([b"", b"xyz"], [0, 3], None),
+        ([b"abcd", b"xyz", b"w"], [5, 3], None),
+        ([b"abc", b"defgh"], [5, 3], None),
+        ([b"abcd"], [4, 3], None),
+        ([b"abcd", b"xyz"], [4], None),
+        ([b"a" * PIECE_BYTES, b"b"], [PIECE_BYTES + 1], [b"a" * PIECE_BYTES + b"b"]),
+    ],
+)
+def test_parts_have_the_sizes_that_were_announced(pieces: list[bytes], sizes: list[int], parts: list[bytes] | None) -> None:
+    if parts is None:
+        with pytest.raises(Malformed):
+            _parts(pieces, sizes)
+    else:
+        assert _parts(pieces, sizes) == parts
