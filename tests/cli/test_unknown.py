@@ -23,7 +23,7 @@ def parsers() -> dict[str, argparse.ArgumentParser]:
     ("command", "word", "remedy"),
     [
         ("gate", "--histroy", "gate has no option --histroy (see"),
-        ("report", "--hist", "did you mean --history?"),
+        ("report", "--hi", "did you mean --history?"),
         ("report", "--histroy=3", "report has no option --histroy: did you mean --history?"),
         ("gate", "--history", "gate has no option --history: compare and report have it"),
         ("report", "--baseline", "report has no option --baseline: gate has it"),

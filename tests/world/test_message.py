@@ -140,3 +140,17 @@ def test_parts_have_the_sizes_that_were_announced(pieces: list[bytes], sizes: li
             _parts(pieces, sizes)
     else:
         assert _parts(pieces, sizes) == parts
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "fits"),
+    [
+        ("abort", ["why", 4], True), ("abort", ["why", 255], True), ("abort", ["why", 0], False), ("abort", ["why", 256], False),
+        ("abort", ["why", True], False), ("moved", 0, True), ("moved", True, False), ("moved", -1, False), ("moved", 1 << 24, False),
+        ("offer", 0, True), ("offer", -1, False), ("offer", False, False), ("probe", ["10.0.0.1", 65535], True),
+        ("probe", ["10.0.0.1", 65536], False), ("say", [[1, None, 0]], True), ("say", [[1, None, -1]], False), ("bye", None, True),
+        ("bye", 3, True), ("bye", "3", False), ("gone", [1, "killed"], True), ("gone", [True, "killed"], False),
+    ],
+)  # fmt: skip
+def test_the_shape_of_each_kind(kind: str, body: Any, fits: bool) -> None:
+    assert SHAPES[kind.encode()](body) is fits
