@@ -24,10 +24,16 @@ from collbench.addresses import (
 @pytest.mark.parametrize(
     ("address", "loopback", "link_local"),
     [
-        ("127.0.0.1", True, False), ("127.0.1.1", True, False), ("::1", True, False), ("10.0.0.1", False, False), ("12.7.0.1", False, False),
-        ("169.254.3.4", False, True), ("fe80::1", False, True), ("2001:db8::1", False, False),
+        ("127.0.0.1", True, False),
+        ("127.0.1.1", True, False),
+        ("::1", True, False),
+        ("10.0.0.1", False, False),
+        ("12.7.0.1", False, False),
+        ("169.254.3.4", False, True),
+        ("fe80::1", False, True),
+        ("2001:db8::1", False, False),
     ],
-)  # fmt: skip
+)
 def test_kinds_of_addresses(address: str, loopback: bool, link_local: bool) -> None:
     assert (is_loopback(address), is_link_local(address)) == (loopback, link_local)
 
@@ -60,22 +66,22 @@ def test_a_name_resolves_to_ipv4_first_and_to_link_local_addresses_last(
 
 
 @pytest.mark.parametrize(
-    ("host", "found", "own", "listens", "scope"),
+    ("host", "found", "own", "where"),
     [
-        ("node1", ["10.0.0.1", "10.0.0.2"], {"10.0.0.1"}, ("10.0.0.1",), Scope.GIVEN),
-        ("node1", ["127.0.1.1"], {"127.0.1.1"}, (), Scope.NAME_IS_LOOPBACK),
-        ("localhost", ["127.0.0.1", "::1"], {"127.0.0.1", "::1"}, ("127.0.0.1",), Scope.GIVEN),
-        ("127.0.0.1", ["127.0.0.1"], {"127.0.0.1"}, ("127.0.0.1",), Scope.GIVEN),
-        ("node9", ["10.0.0.9"], set(), (), Scope.NOT_OWN),
+        ("node1", ["10.0.0.1", "10.0.0.2"], {"10.0.0.1"}, (("10.0.0.1",), Scope.GIVEN)),
+        ("node1", ["127.0.1.1"], {"127.0.1.1"}, ((), Scope.NAME_IS_LOOPBACK)),
+        ("localhost", ["127.0.0.1", "::1"], {"127.0.0.1", "::1"}, (("127.0.0.1",), Scope.GIVEN)),
+        ("127.0.0.1", ["127.0.0.1"], {"127.0.0.1"}, (("127.0.0.1",), Scope.GIVEN)),
+        ("node9", ["10.0.0.9"], set(), ((), Scope.NOT_OWN)),
     ],
 )
 def test_where_rank_0_listens(
-    monkeypatch: pytest.MonkeyPatch, host: str, found: list[str], own: set[str], listens: tuple[str, ...], scope: Scope
+    monkeypatch: pytest.MonkeyPatch, host: str, found: list[str], own: set[str], where: tuple[tuple[str, ...], Scope]
 ) -> None:
     names(monkeypatch, *found)
     monkeypatch.setattr(addresses, "is_own", own.__contains__)
     hub = hub_addresses(host)
-    assert (hub.listens, hub.scope) == (listens, scope)
+    assert (hub.listens, hub.scope) == where
 
 
 def test_other_hosts_cannot_connect_to_loopback_alone() -> None:

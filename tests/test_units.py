@@ -66,10 +66,18 @@ def test_a_small_factor_gives_each_size_once() -> None:
 @pytest.mark.parametrize(
     ("size", "text"),
     [
-        (8, "8 B"), (1000, "1000 B"), (KIB, "1 KiB"), (1536, "1.5 KiB"), (KIB + 128, "1.125 KiB"), (KIB + 64, "1088 B"), (MIB, "1 MiB"),
-        (3 * GIB // 2, "1.5 GiB"), (1 << 40, "1 TiB"), (1023, "1023 B"),
+        (8, "8 B"),
+        (1000, "1000 B"),
+        (KIB, "1 KiB"),
+        (1536, "1.5 KiB"),
+        (KIB + 128, "1.125 KiB"),
+        (KIB + 64, "1088 B"),
+        (MIB, "1 MiB"),
+        (3 * GIB // 2, "1.5 GiB"),
+        (1 << 40, "1 TiB"),
+        (1023, "1023 B"),
     ],
-)  # fmt: skip
+)
 def test_a_size_is_shown_without_rounding(size: int, text: str) -> None:
     assert format_size(size) == text
     assert parse_size(text) == size
@@ -86,10 +94,16 @@ def test_memory_has_three_digits(amount: float, text: str) -> None:
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [
-        (0.2345e-6, "0.2345"), (1.2345e-6, "1.234"), (12.345e-6, "12.35"), (123.45e-6, "123.5"), (1234.5e-6, "1234"), (0.104912, "104912"),
-        (1e14, "1e+20"), (0.0, "0.0000"),
+        (0.2345e-6, "0.2345"),
+        (1.2345e-6, "1.234"),
+        (12.345e-6, "12.35"),
+        (123.45e-6, "123.5"),
+        (1234.5e-6, "1234"),
+        (0.104912, "104912"),
+        (1e14, "1e+20"),
+        (0.0, "0.0000"),
     ],
-)  # fmt: skip
+)
 def test_a_time_has_four_digits(seconds: float, text: str) -> None:
     assert format_time(seconds) in (text, {"1.234": "1.235", "12.35": "12.34", "123.5": "123.4"}.get(text, text))
 
@@ -97,10 +111,18 @@ def test_a_time_has_four_digits(seconds: float, text: str) -> None:
 @pytest.mark.parametrize(
     ("gb_per_s", "text"),
     [
-        (400, "400"), (100, "100"), (99.94, "99.9"), (42, "42.0"), (1, "1.00"), (0.118, "0.118"), (0.00031, "0.000310"), (0.00001, "0.00001"),
-        (1e-6, "<0.00001"), (0.0, "0.00"),
+        (400, "400"),
+        (100, "100"),
+        (99.94, "99.9"),
+        (42, "42.0"),
+        (1, "1.00"),
+        (0.118, "0.118"),
+        (0.00031, "0.000310"),
+        (0.00001, "0.00001"),
+        (1e-6, "<0.00001"),
+        (0.0, "0.00"),
     ],
-)  # fmt: skip
+)
 def test_a_rate_has_three_digits(gb_per_s: float, text: str) -> None:
     assert format_rate(gb_per_s * 1e9) == text
 
@@ -113,9 +135,16 @@ def test_a_percentage_is_whole_from_10_on(percent: float, text: str) -> None:
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [
-        (0, "0 s"), (59.4, "59 s"), (59.6, "1 min 00 s"), (125, "2 min 05 s"), (3599, "59 min 59 s"), (3600, "1 h 00 min"),
-        (3720, "1 h 02 min"), (7259, "2 h 00 min"), (90000, "25 h 00 min"),
+        (0, "0 s"),
+        (59.4, "59 s"),
+        (59.6, "1 min 00 s"),
+        (125, "2 min 05 s"),
+        (3599, "59 min 59 s"),
+        (3600, "1 h 00 min"),
+        (3720, "1 h 02 min"),
+        (7259, "2 h 00 min"),
+        (90000, "25 h 00 min"),
     ],
-)  # fmt: skip
+)
 def test_a_duration(seconds: float, text: str) -> None:
     assert format_duration(seconds) == text

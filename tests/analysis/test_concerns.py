@@ -11,7 +11,7 @@ import numpy as np
 
 from collbench.analysis import concerns as module
 from collbench.analysis.combine import Launches
-from collbench.analysis.concerns import DOUBTFUL, FINDING, MISSING, NOTE, SEVERITIES, WRONG, Concern, concerns, _of_run, _severity
+from collbench.analysis.concerns import DOUBTFUL, FINDING, MISSING, NOTE, SEVERITIES, WRONG, Concern, _of_run, _severity, concerns
 from collbench.analysis.pair_effects import PairEffects
 from collbench.analysis.stragglers import Compared
 from collbench.report.flags import DOUBTFUL as DOUBTFUL_FLAGS

@@ -105,7 +105,7 @@ def test_in_a_mesh_the_most_common_number_of_links_is_the_measure() -> None:
 def test_gpus_with_more_links_off_than_most_are_named() -> None:
     bare = replace(dgx(), gpu_links=())
     some = replace(bare, gpus=tuple(replace(gpu, links_off=off) for gpu, off in zip(bare.gpus, (6, 6, 6, 6, 6, 6, 0, 12), strict=True)))
-    (finding,) = [each for each in (found(some, "CB2301"),)]
+    finding = found(some, "CB2301")
     assert finding.what.startswith("GPU 7") and finding.evidence == "12 off; 6 GPUs of the same model have 6"
 
 

@@ -205,8 +205,14 @@ def way(moved_bytes, ratio):
 
 def test_the_host_that_shows_another_path_most_clearly_is_named():
     ran = Ran(operations()["allreduce"], make_cell(backend="mpi"), ((0, 1, 2),), {0: "a", 1: "b", 2: "c"}, 10)
-    hosts = {"a": {"out": way(300, 0.3), "in": way(900, 0.9)}, "b": {"out": way(800, 0.8), "in": way(10, 0.01)}, "c": {"out": way(990, 0.99), "in": way(990, 0.99)}}
-    assert module._other_path(ran, hosts).startswith("mpi moved 10 B of at least 1000 B into b and 1 more host: the bytes took another path")
+    hosts = {
+        "a": {"out": way(300, 0.3), "in": way(900, 0.9)},
+        "b": {"out": way(800, 0.8), "in": way(10, 0.01)},
+        "c": {"out": way(990, 0.99), "in": way(990, 0.99)},
+    }
+    assert module._other_path(ran, hosts).startswith(
+        "mpi moved 10 B of at least 1000 B into b and 1 more host: the bytes took another path"
+    )
     assert module._other_path(ran, {"c": hosts["c"]}) is None
 
 

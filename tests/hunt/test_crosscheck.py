@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from collbench.hunt.judging import PlaceCase
 from collbench.hunt.asks import PAIRS, Answer, Ask, Figure
 from collbench.hunt.book import Book
 from collbench.hunt.candidates import RECEIVES, SENDS, Candidate, Seen
 from collbench.hunt.crosscheck import CrossCheck
+from collbench.hunt.judging import PlaceCase
 from collbench.hunt.significance import CHANCE
 from collbench.hunt.verdict import CLEARED, CONFIRMED, INCONCLUSIVE
 

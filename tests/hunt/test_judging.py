@@ -9,7 +9,7 @@ from math import exp, log
 import pytest
 
 from collbench.hunt.candidates import LATENCY, RECEIVES, SENDS, Candidate
-from collbench.hunt.judging import PlaceCase, FAST, SLOW, UNCLEAR, judged, many_as_slow
+from collbench.hunt.judging import FAST, SLOW, UNCLEAR, PlaceCase, judged, many_as_slow
 from collbench.hunt.paths import PathCase
 from collbench.hunt.trials import Trial
 from collbench.hunt.verdict import CLEARED, CONFIRMED, INCONCLUSIVE

@@ -2,12 +2,12 @@
 
 import pytest
 
-from collbench.operations.gather import GATHER
 from collbench.operations.allgather import ALLGATHER
 from collbench.operations.allreduce import ALLREDUCE
 from collbench.operations.alltoall import ALLTOALL
 from collbench.operations.broadcast import BROADCAST
-from collbench.operations.layout import Extent, slots_checked, bytes_needed, bytes_on_host, grows, seeded, slots_for, stride_of
+from collbench.operations.gather import GATHER
+from collbench.operations.layout import Extent, bytes_needed, bytes_on_host, grows, seeded, slots_checked, slots_for, stride_of
 from collbench.operations.p2p_bandwidth import P2P_BANDWIDTH
 from collbench.operations.reducescatter import REDUCESCATTER
 from collbench.operations.scatter import SCATTER
@@ -87,7 +87,9 @@ def test_which_reductions_change_what_the_next_call_starts_from(redop, in_place,
     assert grows(make_cell(redop=redop, in_place=in_place)) is changes
 
 
-@pytest.mark.parametrize(("size", "device", "stride"), [(1, "cpu", 65536 + 4160), (1 << 20, "cpu", (1 << 20) + 4160), (1, "cuda", 262144 + 4160)])
+@pytest.mark.parametrize(
+    ("size", "device", "stride"), [(1, "cpu", 65536 + 4160), (1 << 20, "cpu", (1 << 20) + 4160), (1, "cuda", 262144 + 4160)]
+)
 def test_slots_are_not_a_power_of_two_apart(size, device, stride):
     assert stride_of(size, 2, device) == stride
     assert stride_of(size, 1, device) % 4096 == 0

@@ -8,7 +8,6 @@ import pytest
 
 from collbench.peak.ceiling import Ceiling, given, nothing
 from collbench.report.columns import (
-    share,
     headline,
     interval,
     limited_by,
@@ -16,6 +15,7 @@ from collbench.report.columns import (
     of_ceiling,
     remarks,
     same_for_all,
+    share,
     shown_columns,
     times,
     two_modes,

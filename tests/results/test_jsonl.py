@@ -47,7 +47,7 @@ def test_what_json_cannot_hold_becomes_what_it_can() -> None:
     assert json.loads(to_line(strange)) == plain(strange)
 
 
-@pytest.mark.parametrize("open_, close", ["[]", ("{\"x\":", "}")])
+@pytest.mark.parametrize("open_, close", ["[]", ('{"x":', "}")])
 def test_a_file_may_be_so_deep_and_no_deeper(open_: str, close: str) -> None:
     def nested(depth: int) -> bytes:
         return b'{"x":' + open_.encode() * depth + b"1" + close.encode() * depth + b"}"

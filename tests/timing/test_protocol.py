@@ -275,7 +275,7 @@ def test_the_second_half_of_the_budget_is_not_spent_on_what_it_cannot_reach():
     [(1.9, 0.4, None), (2.4, 0.4, "out_of_reach"), (2.4, 0.6, None), (1.0, 0.4, "precision"), (5.0, 0.4, "out_of_reach")],
 )
 def test_samples_still_missing_grow_with_the_square_of_the_interval(factor, left_s, stopped):
-    """Of 100 samples with an interval `factor` times too wide 100 (factor² - 1) more are needed; 400 are four times what 0.4 s has room for."""
+    """Of 100 samples with an interval `factor` times too wide 100 (factor² - 1) are missing; 0.4 s has room for 100."""
     measured = Measured(np.random.default_rng(1).normal(1e-3, 1e-5, (1, 100)), 1.0)
     measured.target = median(measured.samples[0]).half_width / factor
     assert _enough(measured, Budget(1.0), [0], (left_s, left_s / 100)) == stopped

@@ -226,5 +226,7 @@ def test_a_virtual_interface_is_not_the_nearest_nic() -> None:
     paths = {("gpu0", "eth0"): "PIX", ("gpu0", "eth1"): "SYS", ("gpu0", "eth2"): "PXB"}
     machine = Machine(gpus=(Gpu("gpu0"),), nics=nics, paths=paths)
     assert [nic.name for nic in Distances(machine).near_nics("gpu0")] == ["eth2"]
-    rdma = replace(machine, nics=(*nics[:2], replace(nics[2], rdma=False), Nic("mlx5_0", rdma=True)), paths={**paths, ("gpu0", "mlx5_0"): "NODE"})
+    rdma = replace(
+        machine, nics=(*nics[:2], replace(nics[2], rdma=False), Nic("mlx5_0", rdma=True)), paths={**paths, ("gpu0", "mlx5_0"): "NODE"}
+    )
     assert [nic.name for nic in Distances(rdma).near_nics("gpu0")] == ["mlx5_0"]

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.world.message import MOST_JSON_BYTES, MOST_RAW_PARTS, PIECE_BYTES, Kind, Malformed, Message, entries, parsed, _parts
+from collbench.world.message import MOST_JSON_BYTES, MOST_RAW_PARTS, PIECE_BYTES, Kind, Malformed, Message, _parts, entries, parsed
 from collbench.world.shapes import SHAPES
 from tests.world.noise import frames_of, heard, noise
 

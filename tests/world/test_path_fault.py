@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from collbench.world.diagnosis import Cause
-from collbench.world.path_fault import PathEvidence, PathFault, PathProblem, directions, Direction
+from collbench.world.path_fault import Direction, PathEvidence, PathFault, PathProblem, directions
 from collbench.world.path_probe import ProbeResult
 from collbench.world.standing import Standing
 from collbench.world.tcp_info import PathReport

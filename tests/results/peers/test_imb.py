@@ -188,8 +188,14 @@ def test_the_defaults_turned_round_with_version_2017(version: str, switched: boo
 
 
 def test_the_size_of_groups_is_that_of_one_groups_ranks() -> None:
-    lines = ["# Benchmarking Multi-Allgather ", "# ( 2 groups of 4 processes each running simultaneous ) ", "# Group  0:     0    1    2    3",
-             "# Group  1:     4    5    6    7", "   #bytes #repetitions  t_min[usec]  t_max[usec]  t_avg[usec]", "  1024  1000  9.00 10.00 9.50"]  # fmt: skip
+    lines = [
+        "# Benchmarking Multi-Allgather ",
+        "# ( 2 groups of 4 processes each running simultaneous ) ",
+        "# Group  0:     0    1    2    3",
+        "# Group  1:     4    5    6    7",
+        "   #bytes #repetitions  t_min[usec]  t_max[usec]  t_avg[usec]",
+        "  1024  1000  9.00 10.00 9.50",
+    ]
     row = runs(lines)[0].rows[0]
     assert (row.size_bytes, row.ranks, row.group) == (4096, 8, "DIV 4")
     assert row.busbw_bytes_per_s == pytest.approx(4096 / 10e-6 * 3 / 4)

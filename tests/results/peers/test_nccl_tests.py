@@ -229,9 +229,18 @@ def test_the_mode_of_each_way_of_blocking(number: int, mode: str) -> None:
 
 @pytest.mark.parametrize(
     ("old", "bad", "text", "wrong"),
-    [(True, 0, "1e-07", 0), (True, 3, "1e-07", None), (True, None, "1e-07", None), (False, None, "0", 0), (False, None, "5", 5), (None, None, "N/A", None)],
+    [
+        (True, 0, "1e-07", 0),
+        (True, 3, "1e-07", None),
+        (True, None, "1e-07", None),
+        (False, None, "0", 0),
+        (False, None, "5", 5),
+        (None, None, "N/A", None),
+    ],
 )
-def test_an_old_output_has_no_wrong_values_only_if_its_foot_says_so(old: bool | None, bad: int | None, text: str, wrong: int | None) -> None:
+def test_an_old_output_has_no_wrong_values_only_if_its_foot_says_so(
+    old: bool | None, bad: int | None, text: str, wrong: int | None
+) -> None:
     assert _wrong(Head(old=old, bad=bad), text) == wrong
 
 
