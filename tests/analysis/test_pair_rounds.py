@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from collbench.analysis.pair_rounds import levelled
+from collbench.analysis.pair_rounds import _middles, levelled
 from collbench.operations.tournament import circle_round
 
 
@@ -32,15 +32,12 @@ def test_rounds_of_few_pairs_and_empty_matrices_stay_as_they_are() -> None:
     np.testing.assert_array_equal(levelled(values, turns), values)
 
 
-def test_levelled_speeds_stay_speeds() -> None:
-    """Three rounds, of which two are 5 % slower: what is usual is that of most rounds."""
-    n = 8
-    turns = np.full((n, n), -1)
-    values = np.full((n, n), np.nan)
-    for a in range(n):
-        for b in range(n):
-            if a != b:
-                turns[a, b] = (a + b) % 3
-                values[a, b] = 10.0 - 0.05 * (turns[a, b] < 2)
-    found = levelled(values, turns)
-    assert np.nanmin(found) == pytest.approx(9.95) and np.nanmax(found) == pytest.approx(9.95)
+@pytest.mark.parametrize(
+    ("cells", "middles"),
+    [([6, 6, 6, 6], [0.025, 0.025, -0.025, -0.025]), ([6, 6, 6, 5], [0.0, 0.0, -0.05, 0.0]), ([5, 5, 5, 5], [0.0] * 4)],
+)
+def test_rounds_are_levelled_around_their_middle_so_that_speeds_stay_speeds(cells: list[int], middles: list[float]) -> None:
+    """Two rounds are 5 % slower than the two others; a round of fewer than six cells says nothing."""
+    turns = np.repeat(np.arange(4), cells)
+    rest = np.array([0.0, 0.0, -0.05, -0.05])[turns]
+    assert _middles(rest, turns, 4) == pytest.approx(middles)
