@@ -7,6 +7,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
+from functools import cache
 from pathlib import Path
 
 LIST = Path("tests/mutants.toml")
@@ -90,12 +91,17 @@ def _problems(root: Path, mutant: Mutant) -> Iterator[str]:
         yield str(error)
         return
     try:
-        same = ast.dump(ast.parse(changed)) == ast.dump(ast.parse(text))
+        same = ast.dump(ast.parse(changed)) == _tree(text)
     except SyntaxError as error:
         yield f"{mutant.id}: the result is not valid Python ({error.msg}): correct the entry"
         return
     if same:
         yield f"{mutant.id}: it changes nothing in the code: correct the entry"
+
+
+@cache
+def _tree(text: str) -> str:
+    return ast.dump(ast.parse(text))
 
 
 def chosen(mutants: Sequence[Mutant], only: Sequence[str]) -> list[Mutant]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import socket
+import subprocess
 
 import pytest
 
@@ -36,9 +36,10 @@ def test_a_process_that_is_not_there_has_no_end() -> None:
 )
 def test_only_a_process_that_is_what_it_says_is_watched(changes: dict[str, object], watched: bool) -> None:
     """Containers number their processes alike: the host's name and the moment of the start must fit, too."""
-    parent = os.getppid()
-    about = {"host": socket.gethostname(), "pid": parent, "began": began_of(parent), **changes}
-    made = Node()
-    made.watch(3, about)
-    assert made.has(3) is watched and bool(made.descriptors) is watched
-    made.close()
+    with subprocess.Popen(["sleep", "60"]) as process:
+        about = {"host": socket.gethostname(), "pid": process.pid, "began": began_of(process.pid), **changes}
+        made = Node()
+        made.watch(3, about)
+        assert made.has(3) is watched and bool(made.descriptors) is watched
+        made.close()
+        process.kill()
