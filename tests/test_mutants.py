@@ -69,7 +69,7 @@ def test_mutants_are_run_in_a_copy_and_counted(project: Path) -> None:
     assert [result.outcome for result in results] == ["killed", "survived", "does not apply"]
     assert "test_sums" in results[0].detail and share(results) == 50
     store(project / "build", results, "# head")
-    assert "| **all** | 1 | 1 | 1 | 0 | 50 % |" in (project / "build/MUTANTS.md").read_text()
+    assert "| **all** | 1 | 1 | 1 | 0 | 50.0 % |" in (project / "build/MUTANTS.md").read_text()
 
 
 def test_tests_that_never_end_detect_a_mutant_and_the_source_is_restored(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

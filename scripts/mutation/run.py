@@ -168,7 +168,7 @@ def table(results: Sequence[Result]) -> str:
 
 def _line(name: str, results: Sequence[Result], shown: Sequence[Outcome]) -> str:
     counts, percent = Counter(result.outcome for result in results), share(results)
-    return f"| {name} | {' | '.join(str(counts[each]) for each in shown)} | {'–' if percent is None else f'{percent:.0f} %'} |"
+    return f"| {name} | {' | '.join(str(counts[each]) for each in shown)} | {'–' if percent is None else f'{percent:.1f} %'} |"
 
 
 def store(folder: Path, results: Sequence[Result], head: str) -> None:
