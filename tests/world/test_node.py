@@ -40,6 +40,7 @@ def test_only_a_process_that_is_what_it_says_is_watched(changes: dict[str, objec
         about = {"host": socket.gethostname(), "pid": process.pid, "began": began_of(process.pid), **changes}
         made = Node()
         made.watch(3, about)
-        assert made.has(3) is watched and bool(made.descriptors) is watched
+        found = made.has(3), bool(made.descriptors)
         made.close()
         process.kill()
+    assert found == (watched, watched)
