@@ -4,7 +4,7 @@
 
 PYTHON ?= python3
 SIZES ?= 64-64M:x4
-SCRIPTS = scripts/gpu_check scripts/gallery scripts/long_table
+SCRIPTS = scripts/gpu_check scripts/gallery scripts/long_table scripts/mutants
 PYTEST = .venv/bin/python -m pytest
 # Rooms whose tests start no ranks and time nothing: two processes share them. All others have the machine to themselves.
 APART = $(addprefix tests/,analysis doctor emit evidence gate hunt operations peak report stats suite topology workloads)
@@ -45,6 +45,7 @@ lint: test-environment
 	.venv/bin/ruff format --check . $(SCRIPTS)
 	.venv/bin/mypy
 	MYPYPATH=scripts .venv/bin/mypy scripts/gpu_check scripts/gpu_path
+	MYPYPATH=scripts .venv/bin/mypy scripts/mutants scripts/mutation
 
 run-environment:
 	@scripts/environment .venv torch mpich report

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from signal import SIGHUP, SIGINT, SIGTERM
+
 import pytest
 
-from collbench.errors import PeerFailed, UsageError
+from collbench.errors import Interrupted, PeerFailed, UsageError, code_of_signal
 
 
 @pytest.mark.parametrize("make", [UsageError, PeerFailed])
@@ -13,3 +15,8 @@ def test_of_a_sentence_that_quotes_too_much_the_middle_is_left_out(make: type[Ex
     assert len(text) == 8003
     assert text.startswith("suite.toml: 'nono") and text.endswith("nono' is unknown: choose from name, sizes") and " … " in text
     assert str(make("a short one")) == "a short one"
+
+
+@pytest.mark.parametrize(("number", "code"), [(SIGINT, 130), (SIGTERM, 143), (SIGHUP, 143)])
+def test_the_exit_code_after_a_signal(number: int, code: int) -> None:
+    assert (code_of_signal(number), Interrupted(number).exit_code) == (code, code)

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from collbench.analysis.alpha_beta import line_fits, series_of
+from collbench.analysis.alpha_beta import _rate, line_fits, series_of
 from collbench.results.record import Row
+from collbench.stats.fit import Bounds
 from tests.results.rows import make_row, make_times, not_measured
 
 ALPHA, RATE = 8e-6, 48e9
@@ -116,3 +117,9 @@ def test_three_sizes_are_too_few_and_a_percentage_that_was_withheld_stays_so() -
 def test_times_that_do_not_grow_have_no_bandwidth() -> None:
     for fit in line_fits([cell(size, time_s=make_times(1e-6 * 64 / size)) for size in SIZES]):
         assert fit.busbw.value > 0
+
+
+def test_the_slow_end_of_a_time_is_the_low_end_of_a_bandwidth() -> None:
+    found = _rate(1.5, Bounds(2.0, 1.0, 3.0))
+    assert (found.value, found.low, found.high) == (0.75, 0.5, 1.5)
+    assert _rate(1.5, Bounds(2.0, -1.0, 5.0)).high == float("inf")

@@ -11,7 +11,7 @@ import numpy as np
 
 from collbench.analysis import concerns as module
 from collbench.analysis.combine import Launches
-from collbench.analysis.concerns import DOUBTFUL, FINDING, MISSING, NOTE, SEVERITIES, WRONG, Concern, concerns
+from collbench.analysis.concerns import DOUBTFUL, FINDING, MISSING, NOTE, SEVERITIES, WRONG, Concern, _of_run, _severity, concerns
 from collbench.analysis.pair_effects import PairEffects
 from collbench.analysis.stragglers import Compared
 from collbench.report.flags import DOUBTFUL as DOUBTFUL_FLAGS
@@ -140,3 +140,17 @@ def test_pairs_say_who_is_slow_and_between_whom_data_were_wrong() -> None:
     assert found[0] == Concern(WRONG, f"wrong data between {sick.places[1]} and {sick.places[3]}: 5 elements are not what was sent")
     assert (found[1].severity, found[1].what.split()[0]) == (FINDING, sick.places[2])
     assert {each.severity for each in found[2:]} <= {NOTE}
+
+
+def test_findings_of_pairs_come_from_the_matrix_and_not_from_the_events(tmp_path: Path) -> None:
+    events = [{"kind": "finding", "text": "node1 is slow"}, {"kind": "note", "text": "a note"}]
+    plain = Run(tmp_path, {"finished_utc": "2026-11-20T10:00:00Z"}, [], events, [])
+    assert [each.severity for each in _of_run(plain, alone=True) if each.what == "node1 is slow"] == [FINDING]
+    pairs = replace(plain, info={**plain.info, "pairs": {}})
+    assert [each.what for each in _of_run(pairs, alone=True) if each.severity in (FINDING, NOTE)] == ["a note"]
+
+
+def test_a_doubt_within_a_launch_is_a_note_only_where_all_rows_have_several() -> None:
+    one, several = ("", make_row(8)), ("", make_row(8, launches=5))
+    assert [_severity("drift", rows) for rows in ([one], [several], [one, several])] == [DOUBTFUL, NOTE, DOUBTFUL]
+    assert _severity("wrong_data", [several]) == WRONG and _severity("two_modes", [several]) == DOUBTFUL

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from collbench.analysis.pair_effects import PairFinding, doubts, findings, suspects
-from collbench.analysis.pair_finding import hosts_of
+from collbench.analysis.pair_effects import PairEffects, PairFinding, _place, doubts, findings, suspects
+from collbench.analysis.pair_finding import CLEARED, CONFIRMED, INCONCLUSIVE, Remeasured, hosts_of
 from collbench.operations.tournament import circle_round, schedule
 from collbench.results.pairs import PairMatrix
 from tests.analysis.pair_matrices import Made, only
@@ -292,3 +292,41 @@ def test_a_rank_is_on_the_host_that_its_name_tells_and_other_brackets_are_part_o
         "rank 3 ()",
     )
     assert hosts_of(names) == ("node1", "a (b)", *names[2:])
+
+
+def test_the_pairs_of_a_slow_receiver_are_counted_in_its_column() -> None:
+    """Of its seven senders five are slow with it; what it sends itself is as fast as all else."""
+    made = Made(8)
+    for sender in range(5):
+        made.rates[sender, 7] *= 0.5
+    made.rates[5:7, 7] *= 0.9
+    view = PairEffects(made.matrix()).views[0]
+    found = _place(view, 7, sends=False, receives=True)
+    assert (found.kind, found.cells, found.of_cells) == ("receiver", 5, 7)
+    turned = Made(8)
+    turned.rates = made.rates.T.copy()
+    found = _place(PairEffects(turned.matrix()).views[0], 7, sends=True, receives=False)
+    assert (found.kind, found.cells, found.of_cells) == ("sender", 5, 7)
+
+
+@pytest.mark.parametrize(
+    ("states", "state"),
+    [
+        ((CONFIRMED, CONFIRMED), CONFIRMED),
+        ((CLEARED, CLEARED), CLEARED),
+        ((CONFIRMED, CLEARED), CLEARED),
+        ((CONFIRMED, INCONCLUSIVE), INCONCLUSIVE),
+        ((CONFIRMED, None), INCONCLUSIVE),
+        ((None, None), INCONCLUSIVE),
+    ],
+)
+def test_a_host_is_named_only_if_all_of_its_places_were_slow_again(states: tuple[str | None, ...], state: str) -> None:
+    measured = [Remeasured((place,), each, "x") for place, each in enumerate(states) if each is not None]
+    found = PairEffects(Made(8).matrix(), remeasured=measured)._judged(PairFinding("node", "bandwidth", (0, 1), 0.5, 12, 12))
+    assert found.state == state
+
+
+def test_a_pair_is_judged_by_its_own_rounds_in_either_order() -> None:
+    effects = PairEffects(Made(8).matrix(), remeasured=[Remeasured((1, 4), CONFIRMED, "x")])
+    assert effects._judged(PairFinding("pair", "bandwidth", (4, 1), 0.5, 1, 1)).state == CONFIRMED
+    assert effects._judged(PairFinding("pair", "bandwidth", (4, 2), 0.5, 1, 1)).state == INCONCLUSIVE

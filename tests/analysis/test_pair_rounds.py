@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
-from collbench.analysis.pair_rounds import levelled
+from collbench.analysis.pair_rounds import _middles, levelled
 from collbench.operations.tournament import circle_round
 
 
@@ -29,3 +30,14 @@ def test_rounds_of_few_pairs_and_empty_matrices_stay_as_they_are() -> None:
             values[a, b] = values[b, a] = -0.1 * number
             turns[a, b] = turns[b, a] = number
     np.testing.assert_array_equal(levelled(values, turns), values)
+
+
+@pytest.mark.parametrize(
+    ("cells", "middles"),
+    [([6, 6, 6, 6], [0.025, 0.025, -0.025, -0.025]), ([6, 6, 6, 5], [0.0, 0.0, -0.05, 0.0]), ([5, 5, 5, 5], [0.0] * 4)],
+)
+def test_rounds_are_levelled_around_their_middle_so_that_speeds_stay_speeds(cells: list[int], middles: list[float]) -> None:
+    """Two rounds are 5 % slower than the two others; a round of fewer than six cells says nothing."""
+    turns = np.repeat(np.arange(4), cells)
+    rest = np.array([0.0, 0.0, -0.05, -0.05])[turns]
+    assert _middles(rest, turns, 4) == pytest.approx(middles)

@@ -11,9 +11,21 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from collbench.analysis import stragglers as stragglers_module
 from collbench.analysis.combine import Launches
 from collbench.analysis.concerns import FINDING, NOTE, concerns
-from collbench.analysis.stragglers import Role, SlowLink, compared, exit_skew_s, histogram, slow_links, stragglers
+from collbench.analysis.stragglers import (
+    Compared,
+    Role,
+    SlowLink,
+    _often,
+    compared,
+    exit_skew_s,
+    histogram,
+    slow_links,
+    stragglers,
+    stragglers_in,
+)
 from collbench.errors import UsageError
 from collbench.peak.ceiling import Ceiling
 from collbench.results.folder import RunFolder
@@ -274,3 +286,31 @@ def test_exit_skew_is_read_as_far_as_it_is_two_numbers() -> None:
     for known in (None, [], {"p50": 1e-7}, {"p50": "x", "p95": 1}):
         assert exit_skew_s(make_row(evidence={"exit_skew_s": known})) is None
     assert exit_skew_s(make_row()) is None
+
+
+def cell_by_hand(medians_s, slowest=(0,), **row):
+    return Compared(make_row(64, **row), np.array(slowest), np.array(medians_s, float))
+
+
+def test_a_rank_is_compared_with_the_median_of_the_others():
+    cell = cell_by_hand([1.0, 2.0, 10.0, 4.0])
+    assert [cell.others_s(rank) for rank in range(4)] == [4.0, 4.0, 2.0, 2.0]
+    assert [cell_by_hand([1.0, 3.0]).others_s(rank) for rank in range(2)] == [3.0, 1.0]
+
+
+@pytest.mark.parametrize(("out", "cells", "often"), [(1, 1, True), (1, 2, False), (2, 2, True), (1, 4, False), (2, 8, True), (2, 9, False)])
+def test_one_cell_of_several_is_the_machines_noise(out, cells, often):
+    made = [cell_by_hand([1.0, 2.0]) for _ in range(cells)]
+    assert _often(made[:out], made) is often
+
+
+def test_a_rank_may_be_slow_on_one_backend_alone():
+    made = [cell_by_hand([1.0, 2.0], backend=backend) for backend in ("mpi",) * 2 + ("nccl",) * 20]
+    assert _often(made[:2], made) and not _often([made[0], made[5]], made)
+
+
+def test_the_chance_of_a_false_alarm_is_shared_by_all_ranks_and_cells(monkeypatch):
+    levels = []
+    monkeypatch.setattr(stragglers_module, "_outstanding", lambda cell, level: levels.append(level) or [])
+    assert stragglers_in([cell_by_hand([1.0] * 4), cell_by_hand([1.0] * 6)], {}) == []
+    assert levels == pytest.approx([0.001 / 10] * 2)

@@ -179,3 +179,10 @@ def test_counts_without_far_ends_need_a_minority() -> None:
 
     assert not lost(counted(6, 6, 4, 4)) and not lost(counted(6, 6, 6))
     assert [each.severity for each in lost(counted(6, 6, 6, 4))] == ["severe"]
+
+
+def test_gpus_with_more_links_off_than_most_are_named() -> None:
+    bare = replace(dgx(), gpu_links=())
+    some = replace(bare, gpus=tuple(replace(gpu, links_off=off) for gpu, off in zip(bare.gpus, (6, 6, 6, 6, 6, 6, 0, 12), strict=True)))
+    finding = found(some, "CB2301")
+    assert finding.what.startswith("GPU 7") and finding.evidence == "12 off; 6 GPUs of the same model have 6"

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from collbench.doctor.examine import examine
 from collbench.topology.model import Machine, Nic, PcieLink, Port
 from tests.doctor.machines import changed, codes, found, with_port, with_system
 from tests.topology.machines import bridge, dgx, ethernet, infiniband, laptop, nic_device
@@ -183,3 +184,25 @@ def test_a_port_that_waited_far_longer_than_its_siblings() -> None:
 def test_nics_in_a_virtual_machine_show_no_slot() -> None:
     machine = with_system(one_nic(PcieLink(2.5, 1, 2.5, 1), infiniband(200, "HDR")), virtualization="kvm")
     assert not codes(changed(machine, "pci", "0000:01:00.0", virtual=True))
+
+
+@pytest.mark.parametrize(
+    ("rates", "slow"),
+    [
+        ((400, 400, 400, 100), ["mlx5_3"]),
+        ((400, 400, 100, 100), []),
+        ((400, 400, 400, 390), []),
+        ((400, 400, 400, 200, 200, 100, 100), []),
+        ((400, 400, 400, 400, 200, 100), ["mlx5_4", "mlx5_5"]),
+    ],
+)
+def test_a_rate_that_most_siblings_have_is_the_measure(rates: tuple[int, ...], slow: list[str]) -> None:
+    machine = dgx()
+    for number in range(len(machine.nics)):
+        name = f"mlx5_{number}"
+        if number < len(rates):
+            machine = with_port(machine, name, rate_bits_per_s=rates[number] * 1e9)
+    kept = replace(machine, nics=tuple(nic for nic in machine.nics if int(nic.name.rpartition("_")[2]) < len(rates)))
+    assert [finding.what.partition(" at ")[0] for finding in examine((kept,)) if finding.code == "CB2208"] == (
+        [" and ".join(slow)] if slow else []
+    )

@@ -176,3 +176,7 @@ def test_a_bridge_without_limits_that_reads_slower_than_its_devices() -> None:
     assert (finding.severity, finding.evidence) == ("note", f"{UPSTREAM} reads 5 GT/s, GPU 0 ({GPU}) 32 GT/s")
     assert codes(slow) == ["CB2107"]
     assert not codes(with_link(dgx(), UPSTREAM, GEN5_X16))
+
+
+def test_a_link_that_can_do_no_more_is_not_idle() -> None:
+    assert not codes(with_link(dgx(), GPU, PcieLink(2.5, 16, 2.5, 16)))

@@ -77,3 +77,18 @@ def test_what_is_not_fully_quoted_is_no_quoted_text() -> None:
     assert isinstance(quoted, Quoted)
     assert not isinstance(quoted + "; rm", Quoted)
     assert not isinstance(f"{quoted}; rm", Quoted)
+
+
+@pytest.mark.parametrize(
+    ("text", "shell", "pod", "ansible"),
+    [
+        ("plain", "plain", '"plain"', '"plain"'),
+        ("a b;c", "'a b;c'", '"a b;c"', '"a b;c"'),
+        ("$(HOME)", "'$(HOME)'", '"$$(HOME)"', '"$(HOME)"'),
+        ("{{ x }}", "'{{ x }}'", '"{{ x }}"', '!unsafe "{{ x }}"'),
+        ("no", "no", '"no"', '"no"'),
+    ],
+)
+def test_how_each_language_is_quoted(text: str, shell: str, pod: str, ansible: str) -> None:
+    assert (quoting.sh(text), quoting.pod(text), quoting.ansible(text)) == (shell, pod, ansible)
+    assert quoting.line([text, "x"]) == f"{shell} x" and quoting.pods([text]) == f"[{pod}]"

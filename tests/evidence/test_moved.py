@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from collbench.evidence import moved as module
 from collbench.evidence.crossing import Least
 from collbench.evidence.moved import Ran, bypassed, evidence
 from collbench.operations.registry import operations
@@ -196,3 +197,30 @@ def test_the_path_inside_a_host_in_one_word():
     assert path_of(inside(20_000, 49), size=8, mode="pipelined", **one) == "loopback"
     assert path_of(inside(20_000, 200), size=8, **one) == "loopback"
     assert path_of(inside(20_000, 90), device="cuda", **one) is None
+
+
+def way(moved_bytes, ratio):
+    return {"bytes": moved_bytes, "at_least_bytes": 1000, "ratio": ratio}
+
+
+def test_the_host_that_shows_another_path_most_clearly_is_named():
+    ran = Ran(operations()["allreduce"], make_cell(backend="mpi"), ((0, 1, 2),), {0: "a", 1: "b", 2: "c"}, 10)
+    hosts = {
+        "a": {"out": way(300, 0.3), "in": way(900, 0.9)},
+        "b": {"out": way(800, 0.8), "in": way(10, 0.01)},
+        "c": {"out": way(990, 0.99), "in": way(990, 0.99)},
+    }
+    assert module._other_path(ran, hosts).startswith(
+        "mpi moved 10 B of at least 1000 B into b and 1 more host: the bytes took another path"
+    )
+    assert module._other_path(ran, {"c": hosts["c"]}) is None
+
+
+def test_of_many_hosts_those_that_moved_least_are_kept(monkeypatch):
+    ratios = {f"host{number:02}": (number * 7 % 40) / 40 for number in range(40)}
+    monkeypatch.setattr(module, "_of_host", lambda host, *_: {"out": way(1, ratios[host]), "in": way(1, 1.0)})
+    for name in ("_path", "_inside", "_other_path"):
+        monkeypatch.setattr(module, name, lambda *_: None)
+    ran = Ran(operations()["allreduce"], make_cell(), ((0,),), {}, 1, Least({}, {}, 0.0))
+    found = evidence(ran, {host: {} for host in ratios})
+    assert set(found["hosts"]) == set(sorted(ratios, key=lambda host: ratios[host])[:16]) and found["hosts_left_out"] == 24

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from math import exp
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from collbench.errors import UsageError
-from collbench.gate.allocation import COLUMNS, allocations_in
+from collbench.gate.allocation import COLUMNS, _broke_off, allocation_from, allocations_in
+from collbench.results.reader import read_run
 from tests.gate.allocations import launch, launches
 from tests.results.rows import COPY, make_row, make_times, not_measured, store
 
@@ -149,3 +152,21 @@ def test_a_name_that_no_file_can_have_is_refused(tmp_path: Path) -> None:
 def test_a_run_without_a_row_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="has no finished cell"):
         allocations_in([store(tmp_path / "a", [])])
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "wrong", "finished", "broke"),
+    [(0, 0, True, False), (None, 0, True, False), (0, 0, False, True), (4, 0, True, True), (4, 7, True, False), (4, 7, False, True)],
+)
+def test_a_launch_that_did_not_come_to_its_end_broke_off(exit_code: int | None, wrong: int, finished: bool, broke: bool) -> None:
+    run: Any = SimpleNamespace(info={"exit_code": exit_code}, rows=[make_row(8, wrong=wrong)], finished=finished)
+    assert _broke_off(run) is broke
+
+
+def test_an_allocation_began_with_its_first_launch(tmp_path: Path) -> None:
+    times = ("2026-11-20T10:00:00Z", "2026-11-20T09:00:00Z", "2026-11-20T11:00:00Z")
+    runs = [
+        read_run(store(tmp_path / f"launch-{number}", [make_row(8)], allocation_id="night", started_utc=when))
+        for number, when in enumerate(times)
+    ]
+    assert allocation_from(runs).began_utc == times[1]

@@ -159,3 +159,11 @@ def test_software_of_a_backend_that_one_did_not_measure_is_no_change() -> None:
     assert [each.sentence() for each in changes(before, alone)] == ["software nccl version: 2.29 → 2.30"]
     without = Allocation("new", "2026-11-20", 1, 0, (None,), {"software": {"nccl version": "2.29", "kernel": "6.1"}}, both)
     assert [each.sentence() for each in changes(before, without)] == ["software mpi mpi: MPICH 5.0 → –"]
+
+
+def test_software_of_a_backend_that_the_candidate_alone_measured_is_no_change() -> None:
+    told = {"software": {"nccl version": "2.29", "kernel": "6.1"}}
+    both, one = ({cell_of(make_row(8, backend=backend)): Measured((1e-6,)) for backend in names} for names in (("nccl", "mpi"), ("nccl",)))
+    before = Allocation("good", "2026-11-12", 1, 0, (None,), told, one)
+    after = Allocation("new", "2026-11-20", 1, 0, (None,), {"software": {**told["software"], "mpi mpi": "MPICH 5.0"}}, both)
+    assert changes(before, after) == []

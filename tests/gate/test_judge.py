@@ -15,8 +15,11 @@ from collbench.gate.allocation import Measured, Shown
 from collbench.gate.baseline import Baseline
 from collbench.gate.changes import Expected
 from collbench.gate.floors import read_floor
+from collbench.gate.judge import result_of
+from collbench.gate.problems import Problem
 from collbench.gate.verdict import PASSED, from_json
 from tests.gate.judging import BASE, FACTS, SIZES, allocation, cell, judged, slow
+from tests.gate.verdicts import suspicion
 from tests.results.rows import NIC
 
 
@@ -239,3 +242,44 @@ def test_the_four_outcomes_of_cells_are_counted() -> None:
     confirmed = judged(*(slow(f"night-{number}") for number in range(3)))
     assert confirmed.outcomes[Outcome.SLOWER] == 1
     assert judged(slow("night", 0.5)).outcomes[Outcome.FASTER] == 1
+
+
+class TestLaterAllocations:
+    """Allocations after the first measure suspects again: what else they hold, or lack, decides nothing."""
+
+    SCATTERED = Measured((1e-6, 1.4e-6, 0.6e-6, 1.5e-6, 0.5e-6))
+
+    def test_cells_that_scatter_and_are_no_suspects_keep_nothing_from_passing(self) -> None:
+        later = allocation("b")
+        assert judged(allocation("a"), replace(later, cells={**later.cells, cell(8): self.SCATTERED})).result == "passed"
+        first = allocation("a")
+        assert judged(replace(first, cells={**first.cells, cell(8): self.SCATTERED})).result == "no verdict"
+
+    def test_cells_that_some_launches_lack_and_are_no_suspects_keep_nothing_from_passing(self) -> None:
+        later = allocation("b")
+        torn = {**later.cells, cell(8): Measured((1e-6, None, 1e-6, 1e-6, 1e-6))}
+        assert judged(allocation("a"), replace(later, cells=torn)).result == "passed"
+
+    def test_a_cell_that_is_slow_in_every_launch_is_slow_and_not_unstable(self) -> None:
+        scattered = Measured(tuple((1e-6 + (64 << 20) * 1e-9) * factor for factor in (1.3, 2.0, 3.0, 1.5, 4.0)))
+        each = [replace(allocation(name), cells={**allocation(name).cells, cell(64 << 20): scattered}) for name in "abc"]
+        verdict = judged(*each)
+        assert (verdict.result, verdict.reasons) == ("regression", ())
+
+
+@pytest.mark.parametrize(
+    ("problems", "suspects", "result"),
+    [
+        ((), (), "passed"),
+        ((), ("confirmed",), "regression"),
+        ((), ("cleared", "accepted"), "passed"),
+        ((False,), (), "no verdict"),
+        ((False,), ("confirmed",), "regression"),
+        ((True,), ("confirmed",), "no verdict"),
+        ((False, True), ("confirmed",), "no verdict"),
+    ],
+)
+def test_a_problem_that_makes_the_sides_incomparable_blocks_a_regression(
+    problems: tuple[bool, ...], suspects: tuple[str, ...], result: str
+) -> None:
+    assert result_of([Problem("x", blocks) for blocks in problems], [suspicion(state) for state in suspects], []) == result

@@ -272,3 +272,13 @@ def test_two_allocations_of_one_job_repeat_nothing() -> None:
     verdict = judged(turns("a", 1.1, **jobs), turns("b", 1.1, **jobs))
     assert verdict.result == "no verdict"
     assert verdict.reasons[0].startswith("allocations a and b are both of Slurm job 7: ")
+
+
+def test_a_cell_that_the_old_stack_hardly_has_is_not_missed_in_the_new_one() -> None:
+    """Of five launches two have it: too few to compare with, and too few to demand it."""
+    hardly = lacking(turns(), "old", 0, 1, 2)
+    for both in (hardly, lacking(hardly, "new", 0, 1, 2, 3, 4)):
+        verdict = judged(both, turns("b"))
+        assert not [reason for reason in verdict.reasons if "64 MiB" in reason]
+    well = judged(lacking(lacking(turns(), "old", 0), "new", 0, 1, 2, 3, 4), turns("b"))
+    assert [reason for reason in well.reasons if "64 MiB" in reason]

@@ -106,3 +106,36 @@ class TestStrikes:
         assert excess.cells[0] == pytest.approx([1.5, 1, 1])
         assert excess.groups[0] == pytest.approx([1])
         assert excess.whole == pytest.approx([1])
+
+
+class TestCoverage:
+    """A group is judged by the cells that an allocation measured, where these are at least half."""
+
+    SCHEME = Scheme.of_cells([LARGE] * 4 + [SMALL] * 4)
+    LIMITS = learn(np.log(np.full((6, 8), 1e-4)), SCHEME)
+
+    @pytest.mark.parametrize(
+        ("missing", "large", "whole"),
+        [([], True, True), ([0], True, True), ([0, 1], True, True), ([0, 1, 2], False, True), ([0, 1, 2, 4, 5], False, False)],
+    )
+    def test_half_of_the_cells_are_enough(self, missing: list[int], large: bool, whole: bool) -> None:
+        candidate = np.log(np.full((1, 8), 1.1e-4))
+        candidate[0, missing] = np.nan
+        excess = exceed(self.LIMITS, candidate)
+        assert np.isfinite(excess.groups[0, 0]) == large and np.isfinite(excess.whole[0]) == whole
+        assert excess.groups_over[0, 0] == large and excess.whole_over[0] == whole
+
+    def test_a_history_of_four_allocations_and_a_group_of_three_cells_are_judged(self) -> None:
+        limits = learn(np.log(np.full((4, 3), 1e-4)), ONE_GROUP)
+        assert limits.judged.all() and np.isfinite(limits.groups).all() and np.isfinite(limits.whole)
+        assert not learn(np.log(np.full((3, 3), 1e-4)), ONE_GROUP).judged.any()
+
+    def test_what_a_group_usually_exceeds_does_not_count(self) -> None:
+        """In four of seven allocations three of five cells are 6 % slower, no cell in most of them: usual for the group, not for a cell."""
+        slow = np.zeros((7, 5))
+        for allocation, cells in enumerate(([0, 1, 2], [0, 3, 4], [1, 2, 3], [0, 1, 4])):
+            slow[allocation, cells] = np.log(1.06)
+        limits = learn(np.log(1e-4) + slow, Scheme.of_cells([LARGE] * 5))
+        excess = exceed(limits, np.log(1e-4) + slow[:1])
+        assert np.exp(limits.centre) == pytest.approx([1e-4] * 5) and np.exp(limits.group_centre) == pytest.approx([1.06])
+        assert excess.groups[0] == pytest.approx([1.0]) and excess.whole == pytest.approx([1.0])

@@ -11,6 +11,7 @@ import pytest
 
 from collbench.gate.allocation import Allocation, Cell, Measured, Shown
 from collbench.gate.baseline import Baseline
+from collbench.gate.steady import flipped, usual_canary
 from tests.gate.judging import BASE, allocation, cell, judged, slow
 
 
@@ -128,3 +129,11 @@ class TestUnstable:
 
 def bad(name: str) -> dict[Cell, Measured]:
     return {cell(8): one_scattered(name, 1.0, 1.3, 1.0, 1.3, 1.0).cells[cell(8)]}
+
+
+def test_a_state_probe_that_is_off_to_either_side_is_another_state() -> None:
+    one = allocation("new", canary_s=(6e-8, 7.1e-8, 7.3e-8, 5.1e-8, 4.9e-8))
+    assert flipped(one, 6e-8) == [False, False, True, False, True]
+    assert flipped(replace(one, canary_s=(None, 26e-8)), 6e-8) == [False, True]
+    assert flipped(one, None) == [False] * 5
+    assert usual_canary([one, allocation("b", canary_s=(None, 8e-8))]) == 6e-8

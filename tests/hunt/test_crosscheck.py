@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from math import log
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -12,6 +15,7 @@ from collbench.hunt.asks import PAIRS, Answer, Ask, Figure
 from collbench.hunt.book import Book
 from collbench.hunt.candidates import RECEIVES, SENDS, Candidate, Seen
 from collbench.hunt.crosscheck import CrossCheck
+from collbench.hunt.judging import PlaceCase
 from collbench.hunt.significance import CHANCE
 from collbench.hunt.verdict import CLEARED, CONFIRMED, INCONCLUSIVE
 
@@ -104,3 +108,48 @@ def test_it_ends_undecided_when_no_rounds_are_left() -> None:
     check = check_of(4, [0])
     assert len(played(check, slow=[0], room=3)) == 3
     assert check.places[0].state() == INCONCLUSIVE
+
+
+def test_partners_that_were_used_least_are_asked_first() -> None:
+    check = check_of(8, [0])
+    check._used.update({place: 1 for place in range(1, 8) if place != 4})
+    assert check._partner(check.places[0], 0, range(1, 8)) == 4
+
+
+def test_a_place_is_measured_with_partners_on_other_hosts_unless_it_is_about_its_own() -> None:
+    check = check_of(8, [0])
+    check.hosts = [f"host{place // 4}" for place in range(8)]
+    assert {check._partner(check.places[0], 0, [1, 2, 3, 5]) for _ in range(5)} == {5}
+    assert check._partner(check.places[0], 0, [1, 2, 3]) is None
+    inside = replace(check.places[0].candidate, inside=True)
+    assert check._partner(PlaceCase(inside), 0, [1, 5, 6, 7]) == 1
+
+
+def test_a_suspected_path_and_another_kind_of_path_are_not_controls() -> None:
+    check = check_of(8, leaves=["a", "a", "a", "b", "b", "b", "b", "b"])
+    assert check._control([1, 2, 3], None, {(1, 2)}) == (1, 3)
+    assert check._control([0, 1, 3], check.alike(4, 5), set()) == (0, 1)
+    assert check._control([0, 3, 4], check.alike(4, 5), set()) == (3, 4)
+    assert check._control([0, 3, 4], check.alike(0, 5), set()) == (0, 3)
+    assert check._control([0, 3], check.alike(4, 5), set()) is None
+
+
+def test_a_path_waits_until_its_ends_are_cleared() -> None:
+    check = check_of(8, [0], [(0, 3), (4, 5)])
+    assert [path.places for path in check._open_paths()] == [(4, 5)]
+
+
+def test_a_place_that_is_slow_in_its_own_leaf_is_not_excused_by_a_part_of_the_network() -> None:
+    check = check_of(8, [0, 2], leaves=["a", "b", "c", "c", "d", "e", "f", "g"])
+
+    def case(place: int, partner: int, fast_with_peer: bool) -> Any:
+        return SimpleNamespace(
+            place=place, fast_with_peer=fast_with_peer, fast_again=None, partners=lambda: {partner: "slow"}, in_a_part=False
+        )
+
+    check.places = [case(0, 1, True), case(2, 3, False), case(4, 5, False)]
+    check._tell_parts()
+    assert [each.in_a_part for each in check.places] == [True, False, True]
+    check.places[0].fast_with_peer = False
+    check._tell_parts()
+    assert not any(each.in_a_part for each in check.places)

@@ -6,10 +6,11 @@ from itertools import combinations
 from math import ceil, log2
 from random import Random
 
+import numpy as np
 import pytest
 
 from collbench.hunt.asks import GROUPS, Answer, Figure, Options
-from collbench.hunt.groups import LEAST_RATIO, group_size, log_ratios, partitions, rounds, sweep
+from collbench.hunt.groups import LEAST_RATIO, _Seen, group_size, log_ratios, partitions, rounds, sweep
 from tests.hunt.made_up import MadeUp, play
 
 TRIALS = range(20)
@@ -116,3 +117,28 @@ def test_what_is_drawn_comes_from_the_seed() -> None:
     asked = [play(sweep(32, Options(), Random(seed)), MadeUp(32)).asks for seed in (4, 4, 5)]
     assert asked[0] == asked[1]
     assert asked[0] != asked[2]
+
+
+@pytest.mark.parametrize(
+    ("speeds", "ratios"),
+    [
+        ((1.0, 0.5), (1.0, 0.5)),
+        ((1.0, 0.5, 0.5), (1.0, 0.5, 0.5)),
+        ((1.0, 1.0, 1.0, 0.5), (1.0, 1.0, 1.0, 0.5)),
+        ((2.0, 1.0, 1.0, 1.0, 1.0), (2.0, 1.0, 1.0, 1.0, 1.0)),
+        ((None, 1.0), (None, 1.0)),
+    ],
+)
+def test_a_group_is_compared_with_the_upper_quarter_or_of_few_with_the_fastest(speeds, ratios):
+    found = np.exp(log_ratios(Answer(tuple(Figure(speed) for speed in speeds))))
+    assert found == pytest.approx([np.nan if each is None else each for each in ratios], nan_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("figures", "named"), [([0.5] * 4, True), ([0.5] * 3 + [1.0], False), ([0.5] * 4 + [1.0], True), ([0.5] * 3 + [1.0] * 2, False)]
+)
+def test_of_five_groups_or_more_one_may_be_fast_by_chance(figures, named):
+    seen = _Seen(np.log(np.array(figures))[:, None], [[]])
+    hint = seen._hint(0, np.log(0.9))
+    assert (hint is not None) is named
+    assert hint is None or hint.ratio == pytest.approx(0.5)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from math import log2
 from random import Random
 
 import pytest
 
 from collbench.hunt.asks import GROUPS, Answer, Ask, Figure, Hint, Options
-from collbench.hunt.growing import look, most_rounds, sizes
+from collbench.hunt.growing import _Growing, look, most_rounds, sizes
 from collbench.hunt.verdict import CONFIRMED
 from tests.hunt.made_up import MadeUp, Played, play
 
@@ -176,3 +177,18 @@ def test_who_is_well_costs_one_round_for_each_size_and_the_whole() -> None:
 def test_only_given_places_are_asked() -> None:
     played = play(look([0, 2, *range(4, 16)], Options(), Random(0)), MadeUp(16))
     assert not {1, 3} & {place for ask in played.asks for group in ask.groups for place in group}
+
+
+@pytest.mark.parametrize(("slow", "named"), [((True, True), True), ((True, False), False), ((False, True), False)])
+def test_a_place_is_named_only_if_it_is_slow_in_each_of_two_more_rounds(slow, named):
+    growing = _Growing(random.Random(1), list(range(16)), 9)
+    growing.well = dict.fromkeys(range(1, 16), 4)
+    asking = growing._confirm({0: (1, 2, 3)}, 4)
+    ask = next(asking)
+    try:
+        for is_slow in slow:
+            ask = asking.send(Answer(tuple(Figure(0.5 if is_slow and 0 in group else 1.0) for group in ask.groups)))
+    except StopIteration:
+        pass
+    assert [hint.places for hint in growing.hints] == ([(0,)] if named else [])
+    assert (0 in growing.places) is not named

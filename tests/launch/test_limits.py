@@ -99,3 +99,19 @@ def test_too_many_are_refused_before_anything_starts(words: list[str], said: str
 
 def test_virtual_ranks_need_no_processes(tmp_path: Path) -> None:
     assert run(tmp_path, "allreduce", "--backend", "simulated", "--ranks", "64", "--sizes", "8", "--max-time", "0.01").returncode == 0
+
+
+def test_a_rank_counts_as_several_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "free_bytes", lambda: 1 << 50)
+    monkeypatch.setattr(limits, "free_tasks", lambda: iter([(10 * limits.TASKS_PER_RANK, "kernel.pid_max")]))
+    refuse_too_many(10, "--ranks", torch=False, oversubscribe=True, cores=2)
+    with pytest.raises(UsageError, match=r"about 88 processes and threads and kernel.pid_max leaves 80: start at most 10"):
+        refuse_too_many(11, "--ranks", torch=False, oversubscribe=True, cores=2)
+
+
+@pytest.mark.parametrize(("torch", "most"), [(False, 75), (True, 20)])
+def test_ranks_that_import_torch_need_more_memory(monkeypatch: pytest.MonkeyPatch, torch: bool, most: int) -> None:
+    monkeypatch.setattr(limits, "free_bytes", lambda: 3000 << 20)
+    monkeypatch.setattr(limits, "free_tasks", lambda: iter(()))
+    with pytest.raises(UsageError, match=f"start at most {most}$"):
+        refuse_too_many(100, "--ranks", torch=torch, oversubscribe=True, cores=2)

@@ -38,3 +38,25 @@ def test_mpiexec_has_a_daemon_a_node(family: list[tuple[int, str, str]], node: s
     monkeypatch.setattr(mpi, "ancestors", lambda: family)
     info = mpi.detect(HYDRA)
     assert info and info.node == node
+
+
+@pytest.mark.parametrize(
+    ("more", "manager"),
+    [
+        ({}, None),
+        ({"PMIX_NAMESPACE": "slurm.pmix.7.0", "PMIX_RANK": "2"}, "pmix"),
+        ({"PMIX_NAMESPACE": "slurm.pmix.7.1", "PMIX_RANK": "2"}, None),  # an outer step's
+        ({"PMI_SIZE": "4", "PMI_JOBID": "7.0"}, "pmi"),
+        ({"PMI_SIZE": "4", "PMI_JOBID": "6.0"}, None),
+        ({"PMI_CONTROL_PORT": "1"}, "pmi"),
+    ],
+)
+def test_the_mpi_of_another_step_is_not_this_ones(more: dict[str, str], manager: str | None) -> None:
+    info = slurm.detect({**STEP, **more})
+    assert info and info.mpi == manager
+
+
+@pytest.mark.parametrize(("more", "ends"), [({}, True), ({"SLURM_KILL_BAD_EXIT": "1"}, False), ({"SLURM_KILL_BAD_EXIT": "0"}, True)])
+def test_a_step_that_slurm_ends_itself_is_not_cancelled(more: dict[str, str], ends: bool) -> None:
+    info = slurm.detect({**STEP, **more})
+    assert info and (slurm.end_of_step(info, {**STEP, **more}) is not None) is ends

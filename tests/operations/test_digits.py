@@ -7,7 +7,7 @@ from collbench.operations.allgather import ALLGATHER
 from collbench.operations.allreduce import ALLREDUCE
 from collbench.operations.broadcast import BROADCAST
 from collbench.operations.check import poison
-from collbench.operations.digits import PERIOD, arriving, spread, write_digits
+from collbench.operations.digits import PERIOD, arriving, holders_of_average, spread, write_digits
 from collbench.operations.dtypes import DTYPES
 from tests.conftest import sample
 from tests.helpers import FITTING, make_place, sent
@@ -114,3 +114,20 @@ def test_write_digits_fills_nothing_beyond_its_target():
     data = np.zeros(10, np.float32)
     write_digits(data[2:5], make_place(0, 2, 3))
     assert np.flatnonzero(data).tolist() == [2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("n", "dtype", "holders"), [(1, "float32", 1), (2, "float32", 1), (3, "float32", 2), (4, "float32", 3), (64, "bfloat16", 9)]
+)
+def test_at_least_one_rank_holds_nothing_of_an_average(n, dtype, holders):
+    assert holders_of_average(n, DTYPES[dtype].exact) == holders
+
+
+@pytest.mark.parametrize("redop", ["min", "max"])
+@pytest.mark.parametrize("n", [2, 100, 300])
+def test_digits_of_minimum_and_maximum_begin_at_1_and_fit_the_type(redop, n):
+    """0 is what memory holds that nothing was written to."""
+    for rank in (0, n - 1):
+        data = np.zeros(70_000, np.int8)
+        write_digits(data, make_place(rank, n, len(data), "int8", redop=redop))
+        assert data.min() >= 1 and data.max() <= 127

@@ -6,7 +6,8 @@ from collbench.operations.allgather import ALLGATHER
 from collbench.operations.allreduce import ALLREDUCE
 from collbench.operations.alltoall import ALLTOALL
 from collbench.operations.broadcast import BROADCAST
-from collbench.operations.layout import Extent, slots_checked
+from collbench.operations.gather import GATHER
+from collbench.operations.layout import Extent, bytes_needed, bytes_on_host, grows, seeded, slots_checked, slots_for, stride_of
 from collbench.operations.p2p_bandwidth import P2P_BANDWIDTH
 from collbench.operations.reducescatter import REDUCESCATTER
 from collbench.operations.scatter import SCATTER
@@ -63,3 +64,38 @@ def test_all_slots_are_verified_where_they_are_few_and_the_same_sample_of_many_o
     assert len({*sample}) == 16 and sample == sorted(sample) and max(sample) < 1024
     assert sample == slots_checked(make_cell("int8", 8, buffers="rotating", seed=7, root=1))
     assert sample != slots_checked(make_cell("int8", 8, buffers="rotating", seed=8))
+
+
+@pytest.mark.parametrize(("ranks", "groups", "roots"), [(4, 1, 1), (2, 8, 2), (4, 2, 2), (4, 4, 4)])
+def test_of_a_rooted_operation_the_roots_need_more_memory(ranks, groups, roots):
+    cell = make_cell(count=4 << 20, root=0, redop=None)
+    root, other = bytes_needed(GATHER, cell, 4), (4 << 20) * 4 // 4
+    assert bytes_on_host(GATHER, cell, 4, ranks, groups) - roots * root == pytest.approx((ranks - roots) * other, abs=ranks * 8192)
+    assert bytes_on_host(ALLREDUCE, make_cell(), 4, 3, 1) == 3 * bytes_needed(ALLREDUCE, make_cell(), 4)
+
+
+def test_each_slot_has_digits_of_its_own():
+    assert [seeded(make_place(seed=5), slot).cell.seed for slot in (0, 1, 7)] == [5, 6, 12]
+
+
+@pytest.mark.parametrize(
+    ("redop", "in_place", "changes"),
+    [("sum", True, True), ("prod", True, True), ("avg", True, True), ("bxor", True, True), ("min", True, False), ("band", True, False),
+     ("bor", True, False), ("sum", False, False), (None, True, False)],
+)  # fmt: skip
+def test_which_reductions_change_what_the_next_call_starts_from(redop, in_place, changes):
+    assert grows(make_cell(redop=redop, in_place=in_place)) is changes
+
+
+@pytest.mark.parametrize(
+    ("size", "device", "stride"), [(1, "cpu", 65536 + 4160), (1 << 20, "cpu", (1 << 20) + 4160), (1, "cuda", 262144 + 4160)]
+)
+def test_slots_are_not_a_power_of_two_apart(size, device, stride):
+    assert stride_of(size, 2, device) == stride
+    assert stride_of(size, 1, device) % 4096 == 0
+
+
+@pytest.mark.parametrize(("size", "slots"), [(8, 1024), (1 << 20, 64), (64 << 20, 1), (1 << 30, 1)])
+def test_as_many_slots_as_defeat_the_caches(size, slots):
+    assert slots_for(make_cell(count=size // 4, buffers="rotating")) == slots
+    assert slots_for(make_cell(count=size // 4)) == 1

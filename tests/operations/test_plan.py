@@ -147,3 +147,9 @@ def test_other_backends_have_one_plain_cell_and_a_note_says_so():
     assert tuning_note(asked, ["nccl", "mpi", "gloo"]) == f"{begin} mpi, gloo are measured each as it chooses itself"
     assert tuning_note(asked, ["nccl"]) is None
     assert tuning_note(sweep(ALLREDUCE, habits=habits), ["nccl", "mpi"]) is None
+
+
+def test_a_window_is_64_messages_and_at_most_256_mib():
+    sizes = (8, 4 << 20, 8 << 20, 64 << 20, 1 << 30)
+    plan = Sweep((P2P_BANDWIDTH,), sizes, (DTYPES["uint8"],))
+    assert [cell.window for cell in plan.cells("mpi", 2)] == [64, 64, 32, 4, 1]

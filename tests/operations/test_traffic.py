@@ -107,3 +107,14 @@ def test_the_rank_that_needs_most_memory_is_counted(made, count):
     cell = make_cell(count=count, operation="alltoallv", redop=None, traffic=traffic)
     largest = max(Extent.of(ALLTOALLV, Place(rank, n, count, cell)).total for rank in range(n)) * 4
     assert largest <= bytes_needed(ALLTOALLV, cell, n) < largest + 8192
+
+
+def test_a_rank_s_block_lies_behind_what_its_sender_sends_to_the_ranks_before():
+    traffic = Traffic("by hand", matrix=((0.0, 3.0, 5.0), (2.0, 0.0, 6.0), (7.0, 1.0, 0.0)))
+    parts = elements(traffic, 3, 80)
+    cell = make_cell(count=80, redop=None, traffic=traffic)
+    for rank in range(3):
+        blocks = ALLTOALLV.arrives(Place(rank, 3, 80, cell))
+        assert [(block.sources[0], block.at, block.count) for block in blocks] == [
+            (sender, int(parts[sender, :rank].sum()), int(parts[sender, rank])) for sender in range(3) if sender != rank
+        ]

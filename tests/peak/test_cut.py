@@ -133,3 +133,18 @@ def test_even_meshes_and_switches_need_no_search():
     machine = wired(some, {(i, j): 4 for i in range(4) for j in range(i)})
     keys = [gpu.key for gpu in some]
     assert mesh_cuts(wires_of(machine, keys), keys) == []
+
+
+@pytest.mark.parametrize(
+    ("ranks", "seconds", "limiting"), [((2, 1, 1), 0.5e-9, 0), ((3, 1), 0.25e-9, 0), ((1, 3), 0.75e-9, 0), ((1, 1, 2), 0.75e-9, 0)]
+)
+@pytest.mark.parametrize("operation", ["gather", "scatter"])
+def test_the_root_s_own_part_stays_and_the_others_parts_cross(operation, ranks, seconds, limiting):
+    """The root is in the first set; what it takes in from all others is more than what any of them gives."""
+    sides = [Side(count, 1e9, f"NIC {number}") for number, count in enumerate(ranks)]
+    found = least_time(operation, sides)
+    assert (found.seconds_per_byte, found.side) == (pytest.approx(seconds), sides[limiting])
+    slow = [sides[0], *(Side(side.ranks, 0.1e9, side.name) for side in sides[1:])]
+    largest = max(slow[1:], key=lambda side: side.ranks)
+    found = least_time(operation, slow)
+    assert (found.seconds_per_byte, found.side) == (pytest.approx(largest.ranks / sum(ranks) / 0.1e9), largest)

@@ -16,6 +16,7 @@ from collbench.report.columns import (
     of_ceiling,
     remarks,
     same_for_all,
+    share,
     shown_columns,
     times,
     two_modes,
@@ -233,3 +234,21 @@ def test_cells_know_their_groups_before_the_first_row() -> None:
     assert PlanSummary.of([make_cell(operation="p2p_latency")], ranks=4).some("group") == ["0-2,1-3"]
     assert PlanSummary.of([make_cell(operation="p2p_latency")], ranks=1).some("group") == []
     assert PlanSummary.of([make_cell(split=Split("DIV", 8))], ranks=4).some("group") == ["all"]
+
+
+@pytest.mark.parametrize(
+    ("percent", "kind", "limit", "model", "text"),
+    [
+        (84.0, "network", "NIC", "ring", "84 %"),
+        (0.04, "network", "NIC", "ring", "<0.1 %"),
+        (0.06, "network", "NIC", "ring", "0.1 %"),
+        (101.0, "network", "NIC", "ring", "101 %"),
+        (101.0, "network", "NIC", "bound", "101 %"),
+        (103.0, "network", "NIC", "bound", "above the bound: its inputs are doubtful"),
+        (103.0, "network", "NIC", "ring", "103 %"),
+        (101.0, "measured", "memory copy", "ring", "faster than measured copy"),
+        (150.0, "measured", "loopback TCP", "ring", "faster than measured reference"),
+    ],
+)
+def test_more_than_the_whole_means_something_else_for_each_kind_of_limit(percent, kind, limit, model, text):
+    assert share(percent, Ceiling(kind, 1e9, limit, model)) == text

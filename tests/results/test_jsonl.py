@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.results import jsonl
-from collbench.results.jsonl import parse_object
+from collbench.results.jsonl import parse_object, plain, to_line
 
 NUMBERS = st.one_of(
     st.integers(-(10**25), 10**25),
@@ -37,3 +39,19 @@ def test_what_no_measurement_gives_is_unknown(text: str) -> None:
     unknown: list[str] = []
     assert parse_object(f'{{"x":{text}}}'.encode(), unknown) == {"x": None}
     assert unknown == [text]
+
+
+def test_what_json_cannot_hold_becomes_what_it_can() -> None:
+    strange = {"a": float("nan"), "b": [float("inf"), 1.5, np.float64(2.5), np.int64(3)], 4: {"c": -float("inf")}, "d": {5}, "e": Path("x")}
+    assert plain(strange) == {"a": None, "b": [None, 1.5, 2.5, 3], "4": {"c": None}, "d": [5], "e": "x"}
+    assert json.loads(to_line(strange)) == plain(strange)
+
+
+@pytest.mark.parametrize("open_, close", ["[]", ('{"x":', "}")])
+def test_a_file_may_be_so_deep_and_no_deeper(open_: str, close: str) -> None:
+    def nested(depth: int) -> bytes:
+        return b'{"x":' + open_.encode() * depth + b"1" + close.encode() * depth + b"}"
+
+    assert parse_object(nested(jsonl._DEEPEST - 1))
+    with pytest.raises(ValueError, match="levels deep"):
+        parse_object(nested(jsonl._DEEPEST + 1))

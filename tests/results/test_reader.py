@@ -257,3 +257,12 @@ def _read_and_report(path: Path) -> None:
         report_run([path], None, format, out, err=err)
         text = (out.getvalue().replace("\r\n", "\n") if format == "csv" else out.getvalue()) + err.getvalue()
         assert all(letter.isprintable() or letter == "\n" for letter in text)
+
+
+def test_a_row_whose_time_is_no_number_has_no_figures() -> None:
+    values = make_row().as_json()
+    row = row_from_json({**values, "time_s": {**values["time_s"], "p50": None}})
+    assert (row.na, row.time_s, row.algbw_bytes_per_s, row.busbw_bytes_per_s, row.percent_of_ceiling) == (
+        "its time is no number",
+        *(None,) * 4,
+    )

@@ -141,3 +141,11 @@ def test_an_end_that_is_not_reached_costs_its_own_pair_alone(tmp_path: Path) -> 
     one = streamed(tmp_path, "none", [*LOOPBACK[:2], "192.0.2.1", *LOOPBACK[3:]], "hunt_nics.patience = lambda world: 3.0")
     assert one["na"][0] is None and re.fullmatch(r"\S+ does not reach \S+ at 127\.0\.0\.5: .+", one["na"][1])
     assert one["flags"] == ["path_unproven"]  # there is no interface "none" that could have counted
+
+
+def test_the_way_back_is_between_the_same_addresses() -> None:
+    a, b = (SimpleNamespace(rank=rank, host=host) for rank, host in enumerate("ab"))
+    way: Any = hunt_nics._Way("eth0", a, b, "10.0.0.1", "10.0.0.2")  # type: ignore[arg-type]
+    back = way.reversed
+    assert (back.source, back.target, back.source_address, back.target_address) == (b, a, "10.0.0.2", "10.0.0.1")
+    assert back.reversed == way

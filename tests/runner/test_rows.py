@@ -11,7 +11,7 @@ from collbench.operations.p2p_bandwidth import P2P_BANDWIDTH
 from collbench.operations.split import Split
 from collbench.peak.ceiling import Ceiling
 from collbench.results.record import Row
-from collbench.runner.rows import Circumstances, doubts, make_row
+from collbench.runner.rows import Circumstances, _above_bound, _exit_skew, _percent, doubts, make_row
 from collbench.runner.watched import Watched
 from collbench.timing.protocol import Measured
 from tests.helpers import make_cell
@@ -181,3 +181,39 @@ def test_what_moves_nothing_has_a_time_alone():
     row = of_two_groups(2.0, operation=barrier, cell={"size_bytes": 0, "redop": None, "split": Split("MOD", 2)})
     assert (row.algbw_bytes_per_s, row.busbw_bytes_per_s, row.percent_of_ceiling, row.count) == (None, None, None, 0)
     assert (row.time_s.p50, row.groups["total_busbw_bytes_per_s"]) == (max(row.groups["p50_s"]), None)
+
+
+def test_of_pairs_the_slowest_ranks_are_named_by_their_number_in_the_job():
+    """Ranks 0 and 2 are timed: the second of them is rank 2, and no rank 1."""
+    samples = np.array([STEADY, STEADY * 99, STEADY * 2, STEADY * 99])
+    row = row_of(samples, samples, operation=P2P_BANDWIDTH, groups=((0, 1), (2, 3)), timed=(0, 2), cell={"window": 10, "redop": None})
+    assert row.slowest_ranks == {"worst": [[2, 300]], "count": 1}
+    assert row.groups["p50_s"] == pytest.approx([float(np.median(STEADY)) / 10, float(np.median(STEADY)) / 5])
+
+
+@pytest.mark.parametrize(("skew_s", "flagged"), [(2e-6, False), (8e-6, False), (12e-6, True)])
+def test_the_skew_is_compared_with_a_whole_window_of_messages(skew_s, flagged):
+    """A window of ten messages takes 100 µs: a tenth of that is 10 µs."""
+    samples = np.array([STEADY * 10, STEADY * 10])
+    starts = [np.arange(300.0) * 1e6, np.arange(300.0) * 1e6 + skew_s * 1e9]
+    row = row_of(samples, starts, operation=P2P_BANDWIDTH, timed=(0,), cell={"window": 10, "redop": None})
+    assert ("skew_limited" in row.flags) is flagged
+
+
+@pytest.mark.parametrize(
+    ("busbw", "above", "percent"), [(0.9e9, False, 180.0), (1.01e9, False, 202.0), (1.03e9, True, None), (None, False, None)]
+)
+def test_above_the_hard_limit_by_more_than_a_clocks_error_there_is_no_percentage(busbw, above, percent):
+    around = Circumstances([[0, 1]], Ceiling("network", 0.5e9, "NIC"), Ceiling("network", 1e9, "NIC", "bound"))
+    assert _above_bound(busbw, around) is above
+    assert _percent(busbw, around) == (None if percent is None else pytest.approx(percent))
+    assert _percent(busbw, Circumstances([[0, 1]], around.ceiling, around.hard_bound, withheld=True)) is None
+
+
+def test_the_skew_is_that_of_the_worst_host():
+    starts = np.stack([np.arange(300.0) * 1e6 + ns for ns in (0, 100, 0, 5000)])
+    measured = Measured(np.ones((4, 300)), 0.03)
+    measured.starts_ns = starts
+    assert np.median(_exit_skew(measured, [[0, 1], [2, 3]])) == pytest.approx(5e-6)
+    assert np.median(_exit_skew(measured, [[0, 1], [2]])) == pytest.approx(1e-7)
+    assert _exit_skew(measured, [[0], [1]]) is None

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collbench.stats.fit import Bounds, Fit, Regime, fit
+from collbench.stats.lines import _without_bad
 
 SIZES = 8.0 * 2.0 ** np.arange(28)  # 8 B to 1 GiB
 
@@ -149,3 +150,36 @@ def test_another_unit_scales_the_fit(seed):
     for a, b in zip(known.regimes, scaled.regimes, strict=True):
         assert (b.alpha_s.low, b.alpha_s.high) == pytest.approx((1e6 * a.alpha_s.low, 1e6 * a.alpha_s.high), rel=1e-5)
         assert b.s_per_byte.value == pytest.approx(1e6 * 1024 * a.s_per_byte.value, rel=1e-5)
+
+
+def test_the_intervals_are_those_of_least_squares_where_no_point_is_bad():
+    """Times off by 1 % to either side in turn: all weigh alike, and numpy's least squares gives the same line and the same errors."""
+    sizes = SIZES[:16]
+    times = one_protocol(sizes) * (1 + 0.01 * (-1.0) ** np.arange(16))
+    found = fit(sizes, times)
+    (regime,) = found.regimes
+    matrix = np.stack([1 / times, sizes / times], axis=1)
+    (alpha, beta), misfit, *_ = np.linalg.lstsq(matrix, np.ones(16), rcond=None)
+    errors = np.sqrt(np.diag(np.linalg.inv(matrix.T @ matrix)) * misfit[0] / 14)
+    reach = 2.1447866879 * errors  # Student's t with 14 degrees of freedom
+    assert (regime.alpha_s.value, regime.s_per_byte.value) == pytest.approx((alpha, beta))
+    assert regime.alpha_s.high - alpha == pytest.approx(reach[0], rel=1e-3)
+    assert regime.s_per_byte.high - beta == pytest.approx(reach[1], rel=1e-3)
+
+
+def test_noise_alone_is_seldom_taken_for_a_switch_of_protocol():
+    found = [fit(SIZES, noisy(one_protocol, seed)).regimes for seed in range(40)]
+    assert np.mean([len(each) == 1 for each in found]) >= 0.8
+
+
+def test_at_a_switch_the_regime_that_begins_there_predicts():
+    exact = Bounds(0.0, 0.0, 0.0)
+    slow, fast = Regime(8, 64, Bounds(1.0, 1.0, 1.0), exact), Regime(128, 256, Bounds(5.0, 5.0, 5.0), exact)
+    assert [Fit((slow, fast), ()).time_s(size) for size in (1, 8, 64, 127, 128, 1024)] == [1.0, 1.0, 1.0, 1.0, 5.0, 5.0]
+
+
+@pytest.mark.parametrize(("points", "bad", "left_out"), [(12, 2, True), (12, 3, False), (4, 1, True), (4, 2, False), (12, 0, False)])
+def test_at_most_one_point_in_six_is_left_out_as_bad(points, bad, left_out):
+    weights, marks = np.ones((1, points)), np.zeros((1, points), bool)
+    marks[0, :bad] = True
+    assert np.count_nonzero(_without_bad(weights, marks)) == (points - bad if left_out else points)

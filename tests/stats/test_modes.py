@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collbench.stats.modes import Mode, modes
+from collbench.stats.modes import Mode, _apart, modes
 
 
 def two(random, n, values=(2.3e-6, 10.7e-6), share=0.18, sigma=0.05):
@@ -100,3 +100,10 @@ def test_neither_unit_nor_order_matters(unit, seed):
     if found:
         assert [mode.share for mode in found] == [mode.share for mode in other]
         assert [mode.value * unit for mode in found] == pytest.approx([mode.value for mode in other])
+
+
+def test_two_sides_are_apart_by_the_scatter_of_the_wider_one():
+    narrow, wide = np.linspace(-0.01, 0.01, 41), np.linspace(-0.2, 0.2, 41)
+    assert not _apart(narrow, wide + 0.4) and not _apart(wide, narrow + 0.4)
+    assert _apart(narrow, wide + 0.5) and _apart(wide, narrow + 0.5)
+    assert not _apart(narrow / 100, narrow / 100 + 0.04) and _apart(narrow / 100, narrow / 100 + 0.06)

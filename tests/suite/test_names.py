@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from collbench.errors import UsageError
+from collbench.operations.allreduce import ALLREDUCE
+from collbench.operations.p2p_bandwidth import P2P_BANDWIDTH
 from collbench.operations.plugins import Broken
 from collbench.suite import names
 from collbench.suite.suite import read_suite
@@ -20,3 +22,13 @@ def test_an_operation_of_a_plug_in_that_is_broken_is_told_with_the_reason(tmp_pa
     with pytest.raises(UsageError) as told:
         names.check_names(read_suite(str(file)), ["mpi"])
     assert str(told.value) == f"suite {file}, sweeps[1] 'large': operation 'shift': {why}"
+
+
+@pytest.mark.parametrize(
+    ("key", "collective", "pair"),
+    [("window", False, True), ("streams", False, True), ("split", True, False), ("sizes", True, True), ("mode", True, True)],
+)
+def test_a_key_concerns_a_sweep_if_it_concerns_one_of_its_operations(key: str, collective: bool, pair: bool) -> None:
+    assert names.concerns(key, [ALLREDUCE]) is collective
+    assert names.concerns(key, [P2P_BANDWIDTH]) is pair
+    assert names.concerns(key, [ALLREDUCE, P2P_BANDWIDTH])

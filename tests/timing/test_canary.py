@@ -2,6 +2,7 @@
 
 import ctypes
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -84,3 +85,33 @@ def main(world):
 def test_a_flip_is_a_quarter_more_or_less(before, after, said):
     assert flipped(before, after) is said
     assert canary_module.FLIP == 1.25
+
+
+@pytest.mark.parametrize(("kind", "seconds"), [("cache line", 100e-9), ("work", 4e-6)])
+def test_a_round_trip_is_a_block_divided_by_its_round_trips(monkeypatch, kind, seconds):
+    """The clock is made up: each block takes 4 µs, but for one; a block of the cache line has 40 round trips."""
+
+    def fill(*arguments):
+        out = np.ctypeslib.as_array(ctypes.cast(arguments[-1], ctypes.POINTER(ctypes.c_int64)), (15,))
+        out[:] = 4000
+        out[3] = 9_000_000
+        return 0
+
+    made = canary_module.Canary.__new__(canary_module.Canary)
+    made.kind, made._ball = kind, CanaryStruct() if kind == "cache line" else None
+    monkeypatch.setattr(canary_module, "library", lambda: SimpleNamespace(collbench_ping_pong=fill, collbench_work=fill))
+    assert made.sing() == pytest.approx(seconds)
+    monkeypatch.setattr(canary_module, "library", lambda: SimpleNamespace(collbench_ping_pong=lambda *_: 1, collbench_work=fill))
+    assert (made.sing() is None) == (kind == "cache line")
+
+
+def test_the_two_ranks_of_a_pair_share_a_cache_line_and_an_odd_rank_has_none(monkeypatch):
+    def made_by(rank, ranks):
+        mates = [SimpleNamespace(rank=each) for each in range(ranks)]
+        world = SimpleNamespace(rank=rank, on_host=lambda host=None: mates, hosts=("a",), oversubscribed=None)
+        made = canary_module.Canary(world)
+        return made._ball and (made._ball.line - ctypes.addressof(ctypes.c_char.from_buffer(page)), bool(made._ball.first))
+
+    page = bytearray(1024)
+    monkeypatch.setattr(canary_module, "shared_page", lambda world, size: page)
+    assert [made_by(rank, 5) for rank in range(5)] == [(0, True), (0, False), (128, True), (128, False), None]

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from collbench.launch.info import LaunchInfo
+from collbench.stats.median import median
 from collbench.timing.budget import Budget
-from collbench.timing.protocol import FEW, MOST_SAMPLES, MOST_WARMUPS, measure, schedule, slowest, sound
+from collbench.timing.protocol import FEW, MOST_SAMPLES, MOST_WARMUPS, Measured, _alike, _enough, measure, schedule, slowest, sound
 from collbench.world.world import World
 
 
@@ -267,3 +268,29 @@ def test_the_second_half_of_the_budget_is_not_spent_on_what_it_cannot_reach():
     assert (bench.measured.stopped, bench.measured.reached, bench.measured.flags[-1]) == ("out_of_reach", False, "target_missed")
     assert 0.5 <= bench.now < 0.8
     assert bench.measured.samples.shape[1] >= FEW
+
+
+@pytest.mark.parametrize(
+    ("factor", "left_s", "stopped"),
+    [(1.9, 0.4, None), (2.4, 0.4, "out_of_reach"), (2.4, 0.6, None), (1.0, 0.4, "precision"), (5.0, 0.4, "out_of_reach")],
+)
+def test_samples_still_missing_grow_with_the_square_of_the_interval(factor, left_s, stopped):
+    """Of 100 samples with an interval `factor` times too wide 100 (factor² - 1) are missing; 0.4 s has room for 100."""
+    measured = Measured(np.random.default_rng(1).normal(1e-3, 1e-5, (1, 100)), 1.0)
+    measured.target = median(measured.samples[0]).half_width / factor
+    assert _enough(measured, Budget(1.0), [0], (left_s, left_s / 100)) == stopped
+
+
+@pytest.mark.parametrize(
+    ("shift", "spread", "alike"), [(1.0, 1.0, True), (1.015, 1.0, True), (1.03, 1.0, False), (1.0, 1.2, True), (1.0, 2.0, False)]
+)
+def test_two_windows_of_the_warm_up_agree_in_their_middle_and_in_their_quartiles(shift, spread, alike):
+    window = 1e-3 * (1 + 0.1 * np.linspace(-1, 1, 21))
+    other = 1e-3 * shift * (1 + 0.1 * spread * np.linspace(-1, 1, 21))
+    assert _alike(window, other) is alike
+
+
+@pytest.mark.parametrize(("size", "target"), [(8, 0.03), (16 << 10, 0.03), ((16 << 10) + 1, 0.02), (1 << 20, 0.02), ((1 << 20) + 1, 0.005)])
+def test_the_precision_aimed_at_goes_by_size(size, target):
+    assert Budget().target(size) == target
+    assert Budget(precision=0.1).target(size) == 0.1

@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 
+from collbench.stats.median import median
 from collbench.timing.budget import Budget
-from collbench.timing.short import short_schedule
+from collbench.timing.protocol import Measured
+from collbench.timing.short import _enough, short_schedule
 
 
 class Bench:
@@ -77,3 +79,12 @@ def test_back_to_back_calls_are_timed_in_batches():
 
 def test_a_clock_that_says_nothing_ends_too():
     assert Bench(Budget(0.5, warmup=1), 0.0).measured.samples.shape[1] >= 60
+
+
+@pytest.mark.parametrize(("factor", "missing"), [(1.5, 125), (2.0, 300), (3.0, 800), (0.9, 0), (40.0, 2900)])
+def test_the_second_batch_is_as_large_as_the_interval_demands(factor, missing):
+    """Of 100 samples with an interval `factor` times too wide; an interval narrows with the root of the samples."""
+    series = np.random.default_rng(1).lognormal(0, 0.1, (1, 100))
+    target = median(series[0]).half_width / factor
+    stopped, more = _enough(Budget(1.0), [0], Measured(series, target), second=False)
+    assert stopped == ("precision" if factor < 1 else None) and more == pytest.approx(missing, abs=1)

@@ -5,10 +5,12 @@ import errno
 import os
 import socket
 import threading
+from types import SimpleNamespace
 
 import pytest
 
 from collbench.addresses import is_own, listen_at
+from collbench.timing import sync as sync_module
 from collbench.timing.native import SHARED_BYTES, BarrierStruct, library
 from collbench.timing.sync import _GREETING, _accept, _connect, host_sync
 from collbench.world.world import World
@@ -157,3 +159,35 @@ def test_a_connection_without_the_key_is_not_a_host(address):
         for each in strangers[:2]:
             with each:
                 assert each.recv(1) == b""
+
+
+def test_in_each_round_a_host_connects_to_the_one_that_is_twice_as_far(monkeypatch):
+    """Five hosts with two ranks each: three rounds, to the hosts 1, 2 and 4 further in the circle."""
+    hosts = ("a", "b", "c", "d", "e")
+    members = [SimpleNamespace(rank=rank, host=hosts[rank // 2], address="127.0.0.1") for rank in range(10)]
+    told = [None if rank % 2 else ("127.0.0.1", 1000 + rank, "00") for rank in range(10)]
+    world = SimpleNamespace(
+        hosts=hosts,
+        me=members[6],
+        timeout_s=1.0,
+        agree=lambda mine, what: told,
+        on_host=lambda host: [one for one in members if one.host == host],
+    )
+    monkeypatch.setattr(sync_module, "_connect", lambda target, number, timeout_s: (target[1], number))
+    monkeypatch.setattr(sync_module, "_accept", lambda listener, key, n, timeout_s: listener.close() or dict.fromkeys(range(n)))
+    outgoing = [pair[0] for pair in sync_module._between_hosts(world, True)]
+    assert outgoing == [(1008, 0), (1000, 1), (1004, 2)]  # from host d: e, a, c
+
+
+def test_a_second_connection_for_a_round_is_closed():
+    key = bytes(range(16))
+    with listen_at("127.0.0.1") as listener:
+        place = listener.getsockname()[:2]
+        first, again, second = (_connect((*place, key.hex()), number, 5.0) for number in (0, 0, 1))
+        found = _accept(listener, key, 2, 10.0)
+        assert [found[number].getpeername() for number in (0, 1)] == [first.getsockname(), second.getsockname()]
+        again.setblocking(True)
+        again.settimeout(5.0)
+        assert again.recv(1) == b""
+        for each in (first, again, second, *found.values()):
+            each.close()

@@ -219,3 +219,14 @@ def test_any_tree_gives_a_word_or_a_reason(devices: list[PciDevice], gpu: str | 
     found, why = path(machine, "gpu0", "nic"), why_unknown(machine, "gpu0", "nic")
     assert found in ORDER if found else why
     assert found == path(machine, "nic", "gpu0")
+
+
+def test_a_virtual_interface_is_not_the_nearest_nic() -> None:
+    nics = (Nic("eth0", virtual="bridge"), Nic("eth1"), Nic("eth2"))
+    paths = {("gpu0", "eth0"): "PIX", ("gpu0", "eth1"): "SYS", ("gpu0", "eth2"): "PXB"}
+    machine = Machine(gpus=(Gpu("gpu0"),), nics=nics, paths=paths)
+    assert [nic.name for nic in Distances(machine).near_nics("gpu0")] == ["eth2"]
+    rdma = replace(
+        machine, nics=(*nics[:2], replace(nics[2], rdma=False), Nic("mlx5_0", rdma=True)), paths={**paths, ("gpu0", "mlx5_0"): "NODE"}
+    )
+    assert [nic.name for nic in Distances(rdma).near_nics("gpu0")] == ["mlx5_0"]

@@ -74,3 +74,13 @@ def test_what_cannot_be_routed_is_refused_with_a_remedy(typed, why):
     with pytest.raises(UsageError) as caught:
         laid_out("expert-parallel", given, (0, 1, 2))
     assert str(caught.value).startswith(why)
+
+
+@pytest.mark.parametrize(("experts", "top_k", "most"), [("4", "1", 4), ("4", "2", 2), ("8", "2", 4), ("16", "2", 4), ("16", "4", 4)])
+def test_a_token_goes_to_each_expert_once_so_that_the_imbalance_has_an_end(experts, top_k, most):
+    typed = {**SMALL, "experts": experts, "top_k": top_k}
+    step = laid_out("expert-parallel", {**typed, "imbalance": str(most)}, (0, 1, 2, 3))
+    received = [sum(column) for column in zip(*step.exchanges[0].traffic.matrix, strict=True)]
+    assert max(received) == most * 12 * int(top_k) * TOKEN
+    with pytest.raises(UsageError, match=f"can get 1 to {most} times the average"):
+        laid_out("expert-parallel", {**typed, "imbalance": str(most + 0.5)}, (0, 1, 2, 3))

@@ -13,6 +13,7 @@ from collbench.world.coordinator import Coordinator
 from collbench.world.down import Child
 from collbench.world.ending import Ending
 from collbench.world.members import Member, beside
+from collbench.world.message import Kind, Message
 from collbench.world.standing import Standing
 
 KILLED = "killed by signal 9 (SIGKILL)"
@@ -122,3 +123,46 @@ def test_a_launchers_signal_may_be_the_echo_of_an_end() -> None:
     assert part.inbox.empty()
     part._end_of(3, KILLED)
     assert told(part).startswith("rank 3 (h, pid 3) ended without a word")
+
+
+def granting() -> tuple[Coordinator, Child, list[int]]:
+    """A coordinator, a connection of rank 1, and the steps in which it was told to send, in order."""
+    one, granted = child(1), list[int]()
+    part = coordinator(one)
+    part.down.send = lambda child, message: granted.append(message.step) if message.kind is Kind.GRANT else None
+    return part, one, granted
+
+
+def offer(part: Coordinator, one: Child, step: int, size: int) -> None:
+    part._from_below(one, Message(Kind.OFFER, step, size))
+
+
+def test_a_message_larger_than_the_room_is_granted_alone() -> None:
+    part, one, granted = granting()
+    part.want(1)
+    offer(part, one, 1, 100 << 20)
+    assert granted == [1]
+    offer(part, one, 1, 1 << 20)
+    assert granted == [1]
+    part.made_room(100 << 20)
+    assert granted == [1, 1]
+
+
+def test_messages_are_granted_as_far_as_there_is_room() -> None:
+    part, one, granted = granting()
+    part.want(1)
+    for size in (40 << 20, 24 << 20, 1 << 20):
+        offer(part, one, 1, size)
+    assert len(granted) == 2
+    part.made_room(24 << 20)
+    assert len(granted) == 3
+
+
+def test_messages_of_a_later_step_wait_until_it_is_wanted() -> None:
+    part, one, granted = granting()
+    part.want(1)
+    offer(part, one, 2, 1 << 20)
+    offer(part, one, 1, 1 << 20)
+    assert granted == [1]
+    part.want(2)
+    assert granted == [1, 2]

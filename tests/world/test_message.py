@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.world.message import MOST_JSON_BYTES, MOST_RAW_PARTS, PIECE_BYTES, Kind, Malformed, Message, entries, parsed
+from collbench.world.message import MOST_JSON_BYTES, MOST_RAW_PARTS, PIECE_BYTES, Kind, Malformed, Message, _parts, entries, parsed
 from collbench.world.shapes import SHAPES
 from tests.world.noise import frames_of, heard, noise
 
@@ -120,3 +120,37 @@ def test_noise_is_refused_or_is_a_message() -> None:
 
 def test_noise_begins_with_real_messages() -> None:
     assert all(parsed(carried(frames)) for frames in frames_of())
+
+
+@pytest.mark.parametrize(
+    ("pieces", "sizes", "parts"),
+    [
+        ([b"abcd", b"xyz"], [4, 3], [b"abcd", b"xyz"]),
+        ([b"", b"xyz"], [0, 3], None),
+        ([b"abcd", b"xyz", b"w"], [5, 3], None),
+        ([b"abc", b"defgh"], [5, 3], None),
+        ([b"abcd"], [4, 3], None),
+        ([b"abcd", b"xyz"], [4], None),
+        ([b"a" * PIECE_BYTES, b"b"], [PIECE_BYTES + 1], [b"a" * PIECE_BYTES + b"b"]),
+    ],
+)
+def test_parts_have_the_sizes_that_were_announced(pieces: list[bytes], sizes: list[int], parts: list[bytes] | None) -> None:
+    if parts is None:
+        with pytest.raises(Malformed):
+            _parts(pieces, sizes)
+    else:
+        assert _parts(pieces, sizes) == parts
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "fits"),
+    [
+        ("abort", ["why", 4], True), ("abort", ["why", 255], True), ("abort", ["why", 0], False), ("abort", ["why", 256], False),
+        ("abort", ["why", True], False), ("moved", 0, True), ("moved", True, False), ("moved", -1, False), ("moved", 1 << 24, False),
+        ("offer", 0, True), ("offer", -1, False), ("offer", False, False), ("probe", ["10.0.0.1", 65535], True),
+        ("probe", ["10.0.0.1", 65536], False), ("say", [[1, None, 0]], True), ("say", [[1, None, -1]], False), ("bye", None, True),
+        ("bye", 3, True), ("bye", "3", False), ("gone", [1, "killed"], True), ("gone", [True, "killed"], False),
+    ],
+)  # fmt: skip
+def test_the_shape_of_each_kind(kind: str, body: Any, fits: bool) -> None:
+    assert SHAPES[kind.encode()](body) is fits

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from collbench.world.diagnosis import Cause
-from collbench.world.path_fault import PathEvidence, PathFault, PathProblem, directions
+from collbench.world.path_fault import Direction, PathEvidence, PathFault, PathProblem, directions
 from collbench.world.path_probe import ProbeResult
 from collbench.world.standing import Standing
 from collbench.world.tcp_info import PathReport
@@ -97,3 +97,15 @@ def test_a_process_that_was_killed_or_stopped_is_named_whatever_the_path_does() 
     path = fault(STALLED, HOLE)
     assert diagnose(evidence({0: Standing(0, WARM)}, path, gone=[1])).cause is Cause.ENDED
     assert diagnose(evidence({0: Standing(0, WARM)}, path, held=frozenset({1}))).cause is Cause.STOPPED
+
+
+@pytest.mark.parametrize(("again", "sent", "problem"), [(2, 41, None), (3, 41, PathProblem.LOSS), (7, 10, PathProblem.LOSS), (8, 10, None)])
+def test_where_nearly_all_packets_are_lost_it_is_not_chance(again: int, sent: int, problem: PathProblem | None) -> None:
+    found = fault(PathReport("10.0.0.2", 0, 0, 1500, again, sent, 40))
+    assert (found.problem if found else None) == problem
+
+
+def test_the_worst_direction_comes_first() -> None:
+    each = [Direction("a", "b", 1, retransmitted=3), Direction("a", "c", 3), Direction("a", "d", 0, retransmitted=50), Direction("a", "e")]
+    found = PathEvidence({(one.source, one.target): one for one in each}).suspects
+    assert [one.target for one in found] == ["c", "b", "d"]

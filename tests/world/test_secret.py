@@ -11,7 +11,7 @@ import pytest
 from collbench.errors import UsageError
 from collbench.launch.info import LaunchInfo
 from collbench.world.keys import Keys
-from collbench.world.secret import secret_of
+from collbench.world.secret import _check_folder, _long_enough, secret_of
 
 
 def info(token: str = "job 1", ranks: int = 2, secret: str = "", local_ranks: int = 1) -> LaunchInfo:
@@ -176,3 +176,22 @@ def test_the_folder_of_last_resort_may_not_be_a_link(tmp_path: Path, monkeypatch
     (tmp_path / f"collbench-{os.geteuid()}").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(UsageError, match=r"cannot be read \(Not a directory\)|cannot be read \(Too many"):
         secret_of(info(local_ranks=2), {})
+
+
+@pytest.mark.parametrize(("length", "enough"), [(0, False), (15, False), (16, True), (64, True)])
+def test_a_secret_has_16_characters_or_more(length: int, enough: bool) -> None:
+    if enough:
+        assert _long_enough(b"x" * length, "here") == b"x" * length
+    else:
+        with pytest.raises(UsageError, match=f"the secret in here has {length} characters, and needs 16"):
+            _long_enough(b"x" * length, "here")
+
+
+@pytest.mark.parametrize(("mode", "private"), [(0o700, True), (0o755, True), (0o720, False), (0o702, False), (0o777, False)])
+def test_a_folder_that_others_can_write_holds_no_secret(tmp_path: Path, mode: int, private: bool) -> None:
+    tmp_path.chmod(mode)
+    if private:
+        _check_folder(tmp_path, tmp_path.lstat())
+    else:
+        with pytest.raises(UsageError, match="not a folder that only its owner can write"):
+            _check_folder(tmp_path, tmp_path.lstat())

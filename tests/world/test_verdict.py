@@ -149,3 +149,30 @@ def test_always_one_sentence_that_accuses_nobody_who_is_where_most_are(places, a
 @pytest.mark.parametrize("place", [(3, 40), (2, 41), (2, -1)])
 def test_a_standing_knows_which_of_two_ranks_is_behind(place):
     assert Standing(1, step=place[0], iteration=place[1]).place < Standing(0, step=3, iteration=41).place
+
+
+def test_a_rank_that_is_ahead_does_not_make_the_others_late():
+    """Three of four ranks have one place in common; two of them and one ahead: nobody is behind most."""
+    ahead = [standing(0, iteration=42, step=7), *(standing(rank, iteration=41, step=7) for rank in (1, 2, 3))]
+    assert diagnose(seen(ahead)).ranks == ()
+    apart = [standing(rank, iteration=iteration, step=7) for rank, iteration in enumerate((40, 41, 42, 43, 43))]
+    assert diagnose(seen(apart, 5)).ranks == ()
+    halves = [standing(rank, iteration=40 + rank // 2, step=7) for rank in range(4)]
+    assert diagnose(seen(halves)).ranks == (0, 1)
+
+
+def test_of_several_late_ranks_those_furthest_behind_are_named():
+    answers = [standing(rank, iteration=iteration, step=7) for rank, iteration in enumerate((41, 41, 41, 41, 40, 39, 39))]
+    assert diagnose(seen(answers, 7)).ranks == (5, 6)
+
+
+def test_a_rank_that_waits_at_an_earlier_place_is_not_late():
+    others = [standing(rank, iteration=41, step=7) for rank in range(3)]
+    assert diagnose(seen([*others, standing(3, iteration=40, step=7, waits=True)])).ranks == ()
+    assert diagnose(seen([*others, standing(3, iteration=40, step=7)])).ranks == (3,)
+
+
+@pytest.mark.parametrize(("gone", "held", "named"), [((2, 1), (), (2,)), ((1, 2), (), (1,)), ((3, 1), (3,), (1,)), ((3,), (3,), (3,))])
+def test_the_first_process_that_ended_is_named_and_a_held_one_has_not_ended(gone, held, named):
+    answers = [standing(rank, iteration=41, step=7) for rank in range(4) if rank not in gone]
+    assert diagnose(seen(answers, what="", gone=gone, held=held)).ranks == named

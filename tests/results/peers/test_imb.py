@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from collbench.errors import UsageError
 from collbench.results.peers.imb import IMB
+from collbench.results.peers.imb_rows import _switched
 from collbench.results.peers.peer import Given, PeerRun
 
 SAMPLES = Path(__file__).parent / "samples"
@@ -180,3 +181,23 @@ def test_nodes_are_missing_until_the_user_says_them() -> None:
     assert "no number of nodes (use --nodes N)" in run("Bcast").missing
     told = IMB.read(ALL, Given(nodes=1)).runs[0]
     assert (told.rows[0].nodes, [text for text in told.missing if "nodes" in text]) == (1, [])
+
+
+@pytest.mark.parametrize(("version", "switched"), [("4.1", True), ("2016.3", True), ("2017", False), ("2017.1", False), ("2018", False)])
+def test_the_defaults_turned_round_with_version_2017(version: str, switched: bool) -> None:
+    assert _switched("root_shift", {"version": version}) is switched
+    assert _switched("sync", {"version": version}) is not switched
+
+
+def test_the_size_of_groups_is_that_of_one_groups_ranks() -> None:
+    lines = [
+        "# Benchmarking Multi-Allgather ",
+        "# ( 2 groups of 4 processes each running simultaneous ) ",
+        "# Group  0:     0    1    2    3",
+        "# Group  1:     4    5    6    7",
+        "   #bytes #repetitions  t_min[usec]  t_max[usec]  t_avg[usec]",
+        "  1024  1000  9.00 10.00 9.50",
+    ]
+    row = runs(lines)[0].rows[0]
+    assert (row.size_bytes, row.ranks, row.group) == (4096, 8, "DIV 4")
+    assert row.busbw_bytes_per_s == pytest.approx(4096 / 10e-6 * 3 / 4)

@@ -10,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.errors import UsageError
+from collbench.results.peers.nccl_lines import Head
+from collbench.results.peers.nccl_table import _mode, _wrong
 from collbench.results.peers.nccl_tests import knows, read
 from collbench.results.peers.peer import Given, PeerRun
 from tests.helpers import CAPTURED_MACHINES
@@ -330,3 +332,32 @@ def test_any_text_gives_rows_or_one_sentence(lines: list[str], given_: Given) ->
         assert "\n" not in str(error)
         return
     assert all(row.time_s and row.time_s.p50 > 0 and row.size_bytes > 0 for run in runs for row in run.rows)
+
+
+@pytest.mark.parametrize(("number", "mode"), [(0, "pipelined"), (1, "isolated"), (2, "isolated"), (3, "pipelined")])
+def test_the_mode_of_each_way_of_blocking(number: int, mode: str) -> None:
+    assert _mode(Head(blocking=number)) == mode
+
+
+@pytest.mark.parametrize(
+    ("old", "bad", "text", "wrong"),
+    [
+        (True, 0, "1e-07", 0),
+        (True, 3, "1e-07", None),
+        (True, None, "1e-07", None),
+        (False, None, "0", 0),
+        (False, None, "5", 5),
+        (None, None, "N/A", None),
+    ],
+)
+def test_an_old_output_has_no_wrong_values_only_if_its_foot_says_so(
+    old: bool | None, bad: int | None, text: str, wrong: int | None
+) -> None:
+    assert _wrong(Head(old=old, bad=bad), text) == wrong
+
+
+def test_a_line_again_is_a_repetition_and_a_size_that_was_rounded_to_the_last_one_is_not() -> None:
+    """An all-reduce has any size; an all-gather over eight ranks has multiples of eight elements."""
+    assert [len(run.rows) for run in read([*HEAD, COLUMNS, PROGRAM, LINE, LINE], NOTHING)] == [2, 2]
+    gathered = [*HEAD, COLUMNS, PROGRAM.replace("all_reduce", "all_gather"), GATHERED, GATHERED]
+    assert [len(run.rows) for run in read(gathered, NOTHING)] == [2]

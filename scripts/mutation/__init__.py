@@ -1,0 +1,1 @@
+"""The implementation of scripts/mutants: deliberate defects, each of which some test has to detect."""

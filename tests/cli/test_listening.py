@@ -1,0 +1,34 @@
+"""The time left while cells are measured."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from typing import Any
+
+import pytest
+
+from collbench.cli import listening
+from collbench.cli.listening import Listening
+
+
+class Shown:
+    """A reporter that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.left: list[float | None] = []
+
+    def progress(self, title: str, done: int, total: int, eta_s: float | None) -> None:
+        self.left.append(eta_s)
+
+
+def test_the_time_left_is_guessed_from_the_cells_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: Any = Shown()
+    clock = [100.0]
+    monkeypatch.setattr(listening, "make_reporter", lambda *_, **__: shown)
+    monkeypatch.setattr(listening.time, "monotonic", lambda: clock[0])
+    told = Listening(Namespace(format="table", color="never", quiet=False))
+    told.progress("first", 0, 10, None)
+    clock[0] += 20.0
+    told.progress("fifth", 4, 10, None)
+    told.progress("sixth", 5, 10, 7.0)
+    assert shown.left == [None, pytest.approx(30.0), 7.0]

@@ -1,0 +1,72 @@
+"""How long a step takes at its limits."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from collbench.operations.registry import operations
+from collbench.peak.ceiling import Ceiling
+from collbench.results.workloads import StepRow
+from collbench.runner.workload_plan import Part, Plan
+from collbench.runner.workload_rows import Around, Limit, _ceiling, least_s, path_s, rate_at, with_figures
+from collbench.timing.protocol import Measured
+from collbench.workloads.exchange import Exchange, Step
+from tests.helpers import make_cell
+
+MIB = 1 << 20
+
+
+def part(size: int, times: int = 1, groups: tuple[tuple[int, ...], ...] = ((0, 1, 2, 3),)) -> Part:
+    operation = operations()["allreduce"]
+    return Part("x", Exchange("allreduce", groups, size, "x", times), operation, make_cell(count=size // 4), times)
+
+
+def plan(*parts: Part) -> Plan:
+    order = [number for number, each in enumerate(parts) for _ in range(each.times)]
+    return Plan(Step(tuple(each.exchange for each in parts), 4), parts, tuple(order))
+
+
+def test_exchanges_that_share_a_rank_follow_one_another_each_as_often_as_it_is_run() -> None:
+    left, middle, right = part(4, 3, ((0, 1),)), part(4, 1, ((1, 2),)), part(4, 2, ((2, 3),))
+    assert path_s(plan(left, middle, right), {0: 1.0, 1: 10.0, 2: 100.0}) == 3 + 10 + 200
+    assert path_s(plan(left, right), {0: 1.0, 1: 100.0}) == 200
+    assert path_s(plan(left, right), {0: 1.0, 1: None}) is None
+
+
+@pytest.mark.parametrize(("kind", "seconds"), [("network", 1.5 * MIB / 1e9), ("given", 1.5 * MIB / 1e9)])
+def test_an_exchange_at_its_limit(kind: str, seconds: float) -> None:
+    """An all-reduce of four ranks moves 2 · 3/4 of its size."""
+    limit = Ceiling(kind, 1e9, "NIC")
+    assert least_s(part(MIB), limit) == pytest.approx(seconds)
+    assert rate_at(part(MIB), limit) == pytest.approx(1e9)
+    assert least_s(part(MIB), None) is None
+
+
+def test_the_limit_of_a_step_is_named_by_the_part_that_takes_longest() -> None:
+    short, long_ = part(MIB), part(MIB, 10)
+    limits = [Limit(Ceiling("network", 1e9, "NIC a"), None), Limit(Ceiling("network", 2e9, "NIC b"), None)]
+    ceiling, seconds, bound_s = _ceiling(plan(short, long_), limits, 11 * 1.5 * MIB)
+    once = 1.5 * MIB / 1e9
+    assert (ceiling.limited_by, bound_s) == ("NIC b", None)
+    assert seconds == pytest.approx(once + 10 * once / 2) and ceiling.bytes_per_s == pytest.approx(11 * 1.5 * MIB / seconds)
+
+
+@pytest.mark.parametrize(("factor", "passed"), [(0.9, False), (1.01, False), (1.05, True)])
+def test_a_step_faster_than_the_hard_limit_is_flagged_and_has_no_percentage(factor: float, passed: bool) -> None:
+    one = part(MIB)
+    seconds = 1.5 * MIB / 1e9 / factor * (1 + 1e-4 * np.tile(np.arange(20), (4, 1)))
+    step: Any = SimpleNamespace(
+        plan=plan(one),
+        parts=[SimpleNamespace(part=one, ready=SimpleNamespace(timed=[0, 1, 2, 3]))],
+        ready=SimpleNamespace(timed=[0, 1, 2, 3]),
+    )
+    seen: Any = SimpleNamespace(measured=Measured(seconds, 0.03), flags=(), other_path=None, evidence={})
+    limit = Limit(Ceiling("network", 0.9e9, "NIC"), Ceiling("network", 1e9, "NIC", "bound"))
+    row = StepRow("data-parallel", "x", "mpi", "cpu", 4, 1, "float32", MIB // 4, MIB, MIB, 1.5 * MIB)
+    found = with_figures(row, step, seen, [None], Around([limit], False, (), {}))
+    assert ("above_bound" in found.flags, found.percent_of_ceiling is None) == (passed, passed)
+    assert found.busbw_bytes_per_s == pytest.approx(factor * 1e9, rel=0.01)

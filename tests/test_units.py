@@ -1,0 +1,150 @@
+"""Sizes, times and rates as text, both ways."""
+
+from __future__ import annotations
+
+import pytest
+
+from collbench.errors import UsageError
+from collbench.units import (
+    format_bytes,
+    format_duration,
+    format_percent,
+    format_rate,
+    format_size,
+    format_time,
+    parse_size,
+    parse_sizes,
+    size_steps,
+)
+
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("8", 8), ("1K", KIB), ("1.5K", 1536), ("64MiB", 64 * MIB), ("2gb", 2 * GIB), (" 1 T ", 1 << 40), ("0.5K", 512)],
+)
+def test_a_size_is_read(text: str, size: int) -> None:
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "K", "-1", "1Q", "0", "0.5", "1.0001K", "1e3", "1 2"])
+def test_a_text_that_is_not_a_whole_number_of_bytes_is_rejected(text: str) -> None:
+    with pytest.raises(UsageError, match="size"):
+        parse_size(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "sizes"),
+    [
+        ("8,1K", [8, KIB]),
+        ("1K,8,8", [8, KIB]),
+        ("8-64", [8, 16, 32, 64]),
+        ("8-64:x4", [8, 32]),
+        ("8-32:x4", [8, 32]),
+        ("1K-4K:+1K", [KIB, 2 * KIB, 3 * KIB, 4 * KIB]),
+        ("8-8", [8]),
+    ],
+)
+def test_sizes_include_both_ends_of_a_range(text: str, sizes: list[int]) -> None:
+    assert parse_sizes(text) == sizes
+
+
+@pytest.mark.parametrize("text", ["64-8", "8-", "-8", "8-64:x1", "8-64:", "8-64:y2", "8-64:+", "1-1G:+1", "1-1G:x1.0000001"])
+def test_a_range_that_cannot_be_stepped_through_is_rejected(text: str) -> None:
+    if text == "8-64:":  # nothing behind the colon is the usual factor
+        assert parse_sizes(text) == [8, 16, 32, 64]
+        return
+    with pytest.raises(UsageError):
+        parse_sizes(text)
+
+
+def test_a_small_factor_gives_each_size_once() -> None:
+    assert size_steps(8, 14, "x1.1") == [8, 9, 10, 11, 12, 13]
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (8, "8 B"),
+        (1000, "1000 B"),
+        (KIB, "1 KiB"),
+        (1536, "1.5 KiB"),
+        (KIB + 128, "1.125 KiB"),
+        (KIB + 64, "1088 B"),
+        (MIB, "1 MiB"),
+        (3 * GIB // 2, "1.5 GiB"),
+        (1 << 40, "1 TiB"),
+        (1023, "1023 B"),
+    ],
+)
+def test_a_size_is_shown_without_rounding(size: int, text: str) -> None:
+    assert format_size(size) == text
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize(
+    ("amount", "text"),
+    [(0, "0 B"), (1023, "1023 B"), (KIB, "1 KiB"), (GIB, "1 GiB"), (20.94 * GIB, "20.9 GiB"), (1010 * MIB, "1010 MiB")],
+)
+def test_memory_has_three_digits(amount: float, text: str) -> None:
+    assert format_bytes(amount) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.2345e-6, "0.2345"),
+        (1.2345e-6, "1.234"),
+        (12.345e-6, "12.35"),
+        (123.45e-6, "123.5"),
+        (1234.5e-6, "1234"),
+        (0.104912, "104912"),
+        (1e14, "1e+20"),
+        (0.0, "0.0000"),
+    ],
+)
+def test_a_time_has_four_digits(seconds: float, text: str) -> None:
+    assert format_time(seconds) in (text, {"1.234": "1.235", "12.35": "12.34", "123.5": "123.4"}.get(text, text))
+
+
+@pytest.mark.parametrize(
+    ("gb_per_s", "text"),
+    [
+        (400, "400"),
+        (100, "100"),
+        (99.94, "99.9"),
+        (42, "42.0"),
+        (1, "1.00"),
+        (0.118, "0.118"),
+        (0.00031, "0.000310"),
+        (0.00001, "0.00001"),
+        (1e-6, "<0.00001"),
+        (0.0, "0.00"),
+    ],
+)
+def test_a_rate_has_three_digits(gb_per_s: float, text: str) -> None:
+    assert format_rate(gb_per_s * 1e9) == text
+
+
+@pytest.mark.parametrize(("percent", "text"), [(100, "100 %"), (84.4, "84 %"), (10, "10 %"), (9.94, "9.9 %"), (0.6, "0.6 %"), (0, "0.0 %")])
+def test_a_percentage_is_whole_from_10_on(percent: float, text: str) -> None:
+    assert format_percent(percent) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0 s"),
+        (59.4, "59 s"),
+        (59.6, "1 min 00 s"),
+        (125, "2 min 05 s"),
+        (3599, "59 min 59 s"),
+        (3600, "1 h 00 min"),
+        (3720, "1 h 02 min"),
+        (7259, "2 h 00 min"),
+        (90000, "25 h 00 min"),
+    ],
+)
+def test_a_duration(seconds: float, text: str) -> None:
+    assert format_duration(seconds) == text

@@ -1,0 +1,46 @@
+"""Processes of this node: how one has ended, as the kernel says it."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+
+import pytest
+
+from collbench.world import node
+from collbench.world.node import Node, began_of, how_ended
+
+
+@pytest.mark.parametrize(
+    ("state", "status", "how"),
+    [
+        ("Z", 0, "it exited with code 0"),
+        ("Z", 4 << 8, "it exited with code 4"),
+        ("Z", 9, "killed by signal 9 (SIGKILL)"),
+        ("Z", 11 | 0x80, "killed by signal 11 (SIGSEGV)"),  # with a core dump
+        ("Z", 60, "killed by signal 60"),
+        ("S", 0, ""),
+    ],
+)
+def test_how_a_process_ended(monkeypatch: pytest.MonkeyPatch, state: str, status: int, how: str) -> None:
+    monkeypatch.setattr(node, "_stat", lambda pid: [state, *["0"] * 48, str(status)])
+    assert how_ended(77) == how
+
+
+def test_a_process_that_is_not_there_has_no_end() -> None:
+    assert how_ended(1 << 30) == "" and began_of(1 << 30) == -1
+
+
+@pytest.mark.parametrize(
+    ("changes", "watched"), [({}, True), ({"began": 1}, False), ({"began": None}, False), ({"host": "other"}, False), ({"pid": 1}, False)]
+)
+def test_only_a_process_that_is_what_it_says_is_watched(changes: dict[str, object], watched: bool) -> None:
+    """Containers number their processes alike: the host's name and the moment of the start must fit, too."""
+    with subprocess.Popen(["sleep", "60"]) as process:
+        about = {"host": socket.gethostname(), "pid": process.pid, "began": began_of(process.pid), **changes}
+        made = Node()
+        made.watch(3, about)
+        found = made.has(3), bool(made.descriptors)
+        made.close()
+        process.kill()
+    assert found == (watched, watched)
