@@ -14,7 +14,7 @@ from itertools import combinations
 
 from collbench.doctor.finding import Finding, Severity, listed, plural
 from collbench.doctor.view import View, gpu_name
-from collbench.topology.model import SWITCH, Gpu, Machine
+from collbench.topology.model import Gpu, Machine
 
 _NO_PEER = {
     "NS": "not supported",
@@ -159,13 +159,14 @@ def _against_siblings(place: _Place, numbers: Sequence[int]) -> Iterator[Finding
 
 
 def _ways(machine: Machine) -> dict[tuple[str, str], int]:
-    """Links by pair of GPUs, from the first to the second; none of a machine with links to switches or to unknown ends."""
-    if any(link.count and link.b in (SWITCH, None) for link in machine.gpu_links):
+    """Links by pair of GPUs, from the first to the second; none of a machine with links to anything else, or to unknown ends."""
+    keys = {gpu.key for gpu in machine.gpus}
+    if any(link.count and not keys >= {link.a, link.b} for link in machine.gpu_links):
         return {}
     found: Counter[tuple[str, str]] = Counter()
     for link in machine.gpu_links:
-        if link.b is not None:
-            found[link.a, link.b] += link.count
+        if link.b in keys:
+            found[link.a, str(link.b)] += link.count
     return dict(found)
 
 

@@ -244,7 +244,7 @@ def test_cells_know_their_groups_before_the_first_row() -> None:
         (0.06, "network", "NIC", "ring", "0.1 %"),
         (101.0, "network", "NIC", "ring", "101 %"),
         (101.0, "network", "NIC", "bound", "101 %"),
-        (103.0, "network", "NIC", "bound", "above the bound: its inputs are doubtful"),
+        (103.0, "network", "NIC", "bound", "above the hard limit: its inputs are doubtful"),
         (103.0, "network", "NIC", "ring", "103 %"),
         (101.0, "measured", "memory copy", "ring", "faster than measured copy"),
         (150.0, "measured", "loopback TCP", "ring", "faster than measured reference"),

@@ -27,5 +27,5 @@ def test_a_rate_is_that_of_one_copy_however_many_a_sample_holds(monkeypatch: pyt
     monkeypatch.setattr(reference, "Loop", Loop)
     world: Any = SimpleNamespace(rank=0, agree=lambda value, what: [value])
     found = reference._rate(world, make_cell(count=size // 4, redop=None), "copy", 1.0)
-    assert found == pytest.approx(size / once_s)
+    assert (found.value, found.low, found.high) == pytest.approx((size / once_s,) * 3)
     assert batches[-1] == max(1, int(1e-5 / once_s))

@@ -98,7 +98,7 @@ def test_a_machine_from_before_a_field_was_added_is_read() -> None:
         del data["nics"][0]["ports"][0][field]
     assert from_json(data) == NODE
     del data["system"]["kernel"]
-    with pytest.raises(Unreadable, match="machine/system/acs_on is not there"):
+    with pytest.raises(Unreadable, match="machine/system/kernel is not there"):
         from_json(data)
 
 

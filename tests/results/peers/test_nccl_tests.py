@@ -358,6 +358,6 @@ def test_an_old_output_has_no_wrong_values_only_if_its_foot_says_so(
 
 def test_a_line_again_is_a_repetition_and_a_size_that_was_rounded_to_the_last_one_is_not() -> None:
     """An all-reduce has any size; an all-gather over eight ranks has multiples of eight elements."""
-    assert [len(run.rows) for run in read([*HEAD, COLUMNS, PROGRAM, LINE, LINE], NOTHING)] == [2, 2]
+    assert [len(run.rows) for run in read([*HEAD, COLUMNS, PROGRAM, LINE, LINE], NOTHING).runs] == [2, 2]
     gathered = [*HEAD, COLUMNS, PROGRAM.replace("all_reduce", "all_gather"), GATHERED, GATHERED]
-    assert [len(run.rows) for run in read(gathered, NOTHING)] == [2]
+    assert [len(run.rows) for run in read(gathered, NOTHING).runs] == [2]

@@ -5,31 +5,30 @@ from __future__ import annotations
 import pytest
 
 from collbench.errors import UsageError
-from collbench.results.peers.peer import Given
-from collbench.results.peers.rows import agreed, is_size, is_time, ranks_and_nodes
+from collbench.results.peers.peer import Contradiction, Given
+from collbench.results.peers.rows import Extent, is_size, is_time, ranks_and_nodes
 
 
 @pytest.mark.parametrize(("given", "told", "known"), [(4, None, 4), (None, 4, 4), (4, 4, 4)])
 def test_one_of_the_two_is_enough(given: int | None, told: int | None, known: int) -> None:
-    assert agreed("ranks", given, told, "a.log") == known
+    assert ranks_and_nodes(Given(ranks=given), told, None, "a.log") == Extent(known, None)
 
 
-@pytest.mark.parametrize(
-    ("given", "told", "why"),
-    [
-        (4, 8, "a.log is of 8 ranks, and --ranks says 4"),
-        (8, 4, "a.log is of 4 ranks, and --ranks says 8"),
-        (None, None, "a.log does not say how many ranks it ran on"),
-    ],
-)
-def test_a_contradiction_is_refused(given: int | None, told: int | None, why: str) -> None:
-    with pytest.raises(UsageError, match=why):
-        agreed("ranks", given, told, "a.log")
+@pytest.mark.parametrize(("given", "told"), [(4, 8), (8, 4)])
+def test_what_the_output_says_is_kept_and_the_contradiction_noted(given: int, told: int) -> None:
+    assert ranks_and_nodes(Given(ranks=given), told, None, "a.log") == Extent(
+        told, None, (Contradiction("a.log", "--ranks", str(given), f"{told} ranks"),)
+    )
+
+
+def test_ranks_that_nobody_knows_are_refused() -> None:
+    with pytest.raises(UsageError, match="does not say how many ranks it ran on"):
+        ranks_and_nodes(Given(), None, None, "a.log")
 
 
 def test_there_are_no_more_nodes_than_ranks() -> None:
-    assert ranks_and_nodes(Given(nodes=2), 4, None, "a.log") == (4, 2)
-    assert ranks_and_nodes(Given(), 4, None, "a.log") == (4, None)
+    assert ranks_and_nodes(Given(nodes=2), 4, None, "a.log") == Extent(4, 2)
+    assert ranks_and_nodes(Given(), 4, None, "a.log") == Extent(4, None)
     with pytest.raises(UsageError, match="4 ranks cannot be on 5 nodes"):
         ranks_and_nodes(Given(nodes=5), 4, None, "a.log")
 
