@@ -26,5 +26,5 @@ def shared_page(world: World, size_bytes: int) -> mmap.mmap:
     os.close(handle)
     world.agree(None, "sharing memory")
     if leader:
-        name.unlink()
+        name.unlink(missing_ok=True)
     return page
