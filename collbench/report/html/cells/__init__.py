@@ -1,1 +1,0 @@
-"""What lies behind single cells: samples, their spread, the machine's state meanwhile."""

@@ -1,1 +1,0 @@
-"""How charts are drawn: matplotlib, axes, words, and the SVG that comes of it."""

@@ -1,1 +1,0 @@
-"""Where numbers come from: raw files, other tools' output, how each is made."""

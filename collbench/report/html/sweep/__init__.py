@@ -1,1 +1,0 @@
-"""What the charts of a sweep share: series, curves, limits, fits, their tables."""

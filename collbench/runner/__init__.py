@@ -1,1 +1,0 @@
-"""Where world, operation, backend, timing and results meet: one request becomes one run folder."""

@@ -1,1 +1,0 @@
-"""How it is timed: the loops, the synchronisation, warm-up and stop."""
