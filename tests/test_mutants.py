@@ -123,7 +123,7 @@ def test_a_list_that_cannot_be_read_is_an_error(project: Path) -> None:
 
 
 def test_only_some_of_them() -> None:
-    found = [mutant(), mutant(id="other", file="collbench/hunt/judging.py")]
+    found = [mutant(), mutant(id="other", file="collbench/analysis/hunt/judging.py")]
     assert [each.id for each in chosen(found, [])] == ["add", "other"]
     assert [each.id for each in chosen(found, ["hunt"])] == ["other"]
     assert [each.id for each in chosen(found, ["add", "hunt"])] == ["add", "other"]

@@ -41,7 +41,7 @@ class Machine:
         self.folder, self.log = folder, folder / "log"
         self.tree = folder / "tree"
         (self.tree / "scripts").mkdir(parents=True)
-        (self.tree / "collbench/timing").mkdir(parents=True)
+        (self.tree / "collbench/measure").mkdir(parents=True)
         for name in ("pyproject.toml", "constraints.txt", "setup.py", "collbench/__init__.py", "scripts/environment"):
             shutil.copy(ROOT / name, self.tree / name)
         shutil.copytree(ROOT / "locks", self.tree / "locks")
@@ -151,7 +151,7 @@ def test_what_an_environment_lacks_is_added(machine: Machine) -> None:
     assert machine.environment("mpich") == (0, "", [])
 
 
-@pytest.mark.parametrize("name", ["constraints.txt", "pyproject.toml", "setup.py", "collbench/timing/loop.c"])
+@pytest.mark.parametrize("name", ["constraints.txt", "pyproject.toml", "setup.py", "collbench/native/loop.c"])
 def test_a_changed_file_installs_again(machine: Machine, name: str) -> None:
     machine.environment("mpich")
     with (machine.tree / name).open("a") as file:
@@ -210,8 +210,8 @@ def test_others_get_the_one_line_to_type(machine: Machine) -> None:
 @pytest.fixture
 def sources(tmp_path: Path) -> Path:
     """Return a copy of what setup.py reads."""
-    (tmp_path / "collbench/timing").mkdir(parents=True)
-    for path in [ROOT / "setup.py", ROOT / "collbench/__init__.py", *ROOT.glob("collbench/timing/*.c")]:
+    (tmp_path / "collbench/measure").mkdir(parents=True)
+    for path in [ROOT / "setup.py", ROOT / "collbench/__init__.py", *ROOT.glob("collbench/measure/*.c")]:
         shutil.copy(path, tmp_path / path.relative_to(ROOT))
     return tmp_path
 
@@ -221,7 +221,7 @@ def build(sources: Path, compiler: str) -> list[str]:
     command = [sys.executable, "setup.py", "build_ext", "--inplace"]
     done = subprocess.run(command, cwd=sources, env={**os.environ, "CC": compiler}, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
-    return [path.name for path in (sources / "collbench/timing").glob("*.so")]
+    return [path.name for path in (sources / "collbench/measure").glob("*.so")]
 
 
 def test_the_loop_is_built_under_one_name(sources: Path) -> None:
@@ -231,7 +231,7 @@ def test_the_loop_is_built_under_one_name(sources: Path) -> None:
 
 
 def test_without_a_compiler_there_is_no_loop_and_no_error(sources: Path) -> None:
-    (sources / "collbench/timing/_loop.so").write_text("an older build")
+    (sources / "collbench/measure/_loop.so").write_text("an older build")
     assert build(sources, "false") == []
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from collbench.reading import open_file, parse_toml, read_file, values_in
+from collbench.untrusted import open_file, parse_toml, read_file, values_in
 
 
 def test_a_file_is_read_as_it_is(tmp_path: Path) -> None:

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from collbench.machine.sources import read_paths
 from collbench.report.flags import FLAGS
 from collbench.report.probe_picture import picture
-from collbench.topology.sources import read_paths
 from tests.beds import Hosts, SlurmBed
 from tests.beds.sweep import links_table, table
 from tests.conftest import enter

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 from collbench.analysis.cells import known
 from collbench.analysis.differences import topology_of
-from collbench.peak.ceiling import Ceiling
+from collbench.machine.peak.ceiling import Ceiling
 from collbench.results.reader import Run
-from collbench.results.record import Row
+from collbench.results.row import Row
 from collbench.units import format_rate
 
 OF_LINKS = ("network", "topology")  # kinds of ceiling

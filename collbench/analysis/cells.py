@@ -6,7 +6,7 @@ from math import isfinite
 from operator import attrgetter
 from typing import Any
 
-from collbench.results.record import SERIES, Row
+from collbench.results.row import SERIES, Row
 
 WHERE_NONE = {"algorithm": "auto", "protocol": "auto"}  # what None means in these fields; in all others it is nothing
 _NAMED = attrgetter(*SERIES, "size_bytes")

@@ -13,9 +13,9 @@ from typing import Any
 from collbench.analysis.cells import cell_of, known, time_of
 from collbench.analysis.differences import apart
 from collbench.errors import UsageError
-from collbench.peak.ceiling import Ceiling
+from collbench.machine.peak.ceiling import Ceiling
 from collbench.results.reader import Run, read_run
-from collbench.results.record import Row, Times
+from collbench.results.row import Row, Times
 
 _LAUNCH = re.compile(r"launch-(\d{1,9})")
 _WORST = 16

@@ -16,7 +16,7 @@ from collbench.analysis.outcome import MARGIN, Doubt, Outcome, count, outcome_of
 from collbench.analysis.resumed import sentence
 from collbench.errors import UsageError
 from collbench.results.reader import Run
-from collbench.results.record import SERIES, Row
+from collbench.results.row import SERIES, Row
 from collbench.stats.median import Median
 from collbench.stats.ratio import Ratio, ratio_of_launches, ratio_of_medians
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from collbench.analysis.cells import forced
 from collbench.analysis.combine import Launches
 from collbench.results.reader import Run
-from collbench.results.record import Row
+from collbench.results.row import Row
 from collbench.units import format_size
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import Any
 
 from collbench.analysis.cells import cell_of, time_of
-from collbench.results.record import Row
+from collbench.results.row import Row
 from collbench.stats.fit import Bounds, Fit, Regime, fit
 
 _FEWEST = 4

@@ -8,7 +8,7 @@ from typing import Any
 
 from collbench.analysis.cells import known, time_of
 from collbench.operations.registry import operations
-from collbench.results.record import Row
+from collbench.results.row import Row
 
 # Rows that differ in one of these do not compete for one peak; in what else they differ (type, placing, algorithm …), the best one says.
 _APART = ("operation", "backend", "device", "mode", "group", "ranks", "nodes")

@@ -40,7 +40,7 @@ from numpy.typing import NDArray
 from collbench.analysis.ceilings import carrying, link_ceilings, link_rates
 from collbench.errors import UsageError
 from collbench.results.reader import Run
-from collbench.results.record import Row
+from collbench.results.row import Row
 from collbench.units import format_percent
 
 _ALARMS = 0.001  # false ones per run of like ranks; the estimate of the independent samples eats up a part of the 1 % aimed at

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from collbench.analysis.alpha_beta import reason, series_of
 from collbench.analysis.cells import forced, is_time
 from collbench.analysis.compare import inverse, median_of
-from collbench.results.record import SERIES, Row
+from collbench.analysis.latency import reason, series_of
+from collbench.results.row import SERIES, Row
 from collbench.stats.ratio import Ratio, ratio_of_launches, ratio_of_medians
 
 _CHOICE = frozenset({"algorithm", "protocol"})

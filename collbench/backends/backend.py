@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from collbench.backends.group import Group
+from collbench.machine.peak.ceiling import Ceiling
 from collbench.operations.cell import Cell
 from collbench.operations.dtypes import redop_misfit
 from collbench.operations.groups import group_size
 from collbench.operations.operation import Operation, Reason, Steps, has_mark
 from collbench.operations.program import Program
-from collbench.peak.ceiling import Ceiling
 
 if TYPE_CHECKING:
     from collbench.backends.clock import Clock, DeviceClock
     from collbench.backends.memory import AnyBuffers
-    from collbench.world.world import World
+    from collbench.control.world import World
 
 
 @dataclass(frozen=True)

@@ -15,13 +15,13 @@ from collbench.backends.group import Group
 from collbench.backends.memory import AnyBuffers
 from collbench.backends.on_torch import TorchBackend, join, load_torch, no_cuda_build, require_one_family
 from collbench.backends.torch_binding import TorchBinding
+from collbench.machine.interfaces import interface_with
 from collbench.operations.cell import Cell
 from collbench.operations.operation import Operation, Reason
 from collbench.operations.program import Program, PythonCall
-from collbench.topology.interfaces import interface_with
 
 if TYPE_CHECKING:
-    from collbench.world.world import World
+    from collbench.control.world import World
 
 _INTERFACE = "GLOO_SOCKET_IFNAME"
 _UNREDUCED = frozenset({"uint32", "uint64", "float8_e4m3fn", "float8_e5m2"})  # "Invalid scalar type", torch 2.13

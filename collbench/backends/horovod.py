@@ -22,13 +22,13 @@ from collbench.backends.host import HostBackend
 from collbench.backends.memory import AnyBuffers
 from collbench.backends.on_torch import load_torch
 from collbench.backends.stacks import installed
+from collbench.machine.interfaces import interface_with
 from collbench.operations.cell import Cell
 from collbench.operations.operation import Operation, Reason
 from collbench.operations.program import Program
-from collbench.topology.interfaces import interface_with
 
 if TYPE_CHECKING:
-    from collbench.world.world import World
+    from collbench.control.world import World
 
 _INTERFACE = "HOROVOD_GLOO_IFACE"
 

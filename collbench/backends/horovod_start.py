@@ -15,7 +15,7 @@ from collbench.backends.stacks import installed, loaded
 from collbench.errors import UsageError
 
 if TYPE_CHECKING:
-    from collbench.world.world import World
+    from collbench.control.world import World
 
 _KNOWN = "0.28."
 _GET = "scripts/horovod .venv-horovod builds it with Gloo, into an environment of its own"

@@ -10,21 +10,21 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from collbench.backends.arrays import JaxBuffers
 from collbench.backends.backend import Available, Settings, Unavailable
 from collbench.backends.group import Group
 from collbench.backends.host import HostBackend
-from collbench.backends.jax_xla.arrays import JaxBuffers
-from collbench.backends.jax_xla.installed import installed, load_jax, trouble
-from collbench.backends.jax_xla.joining import connect, free_port, join, mesh_of
-from collbench.backends.jax_xla.steps import STEPS, JaxBinding, why_not
+from collbench.backends.installed import installed, load_jax, trouble
+from collbench.backends.joining import connect, free_port, join, mesh_of
 from collbench.backends.memory import AnyBuffers
+from collbench.backends.steps import STEPS, JaxBinding, why_not
+from collbench.machine.interfaces import interface_with
 from collbench.operations.cell import Cell
 from collbench.operations.operation import Operation, Reason
 from collbench.operations.program import Program
-from collbench.topology.interfaces import interface_with
 
 if TYPE_CHECKING:
-    from collbench.world.world import World
+    from collbench.control.world import World
 
 _LATER = 2  # jax gives up later than the watchdog, which can say who is missing
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from collbench.addresses import bracketed, listen_at
-from collbench.backends.jax_xla.arrays import AXIS
+from collbench.backends.arrays import AXIS
 from collbench.errors import RunFailed
 
 _CONFIG = {

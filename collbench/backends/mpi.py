@@ -25,7 +25,7 @@ from collbench.operations.program import NativeCall, Program
 from collbench.operations.registry import operations
 
 if TYPE_CHECKING:
-    from collbench.world.world import World
+    from collbench.control.world import World
 
 
 def load_mpi() -> Any:

@@ -15,9 +15,9 @@ from collbench.operations.cell import Cell
 from collbench.operations.operation import Operation
 
 if TYPE_CHECKING:
+    from collbench.control.world import World
     from collbench.device.buffers import DeviceBuffers, Held
     from collbench.device.gpu import Gpu, Stream
-    from collbench.world.world import World
 
 
 def no_gpu() -> Unavailable | None:

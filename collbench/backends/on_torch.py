@@ -11,11 +11,11 @@ from collbench.addresses import listen_at
 from collbench.backends.backend import Settings
 from collbench.backends.on_gpu import HostOrGpuBackend
 from collbench.errors import UsageError
-from collbench.topology.interfaces import first_family
+from collbench.machine.interfaces import first_family
 
 if TYPE_CHECKING:
+    from collbench.control.world import World
     from collbench.device.gpu import Gpu
-    from collbench.world.world import World
 
 _LATER = 2
 _BACKLOG = 128

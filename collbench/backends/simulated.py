@@ -15,15 +15,15 @@ from collbench.backends.clock import Clock
 from collbench.backends.group import Group
 from collbench.backends.memory import Buffers
 from collbench.backends.virtual_clock import VirtualClock
+from collbench.machine.peak.ceiling import Ceiling
 from collbench.operations.cell import Cell
 from collbench.operations.digits import reduced
 from collbench.operations.operation import Operation, Reason
 from collbench.operations.program import Program, PythonCall
 from collbench.operations.registry import operations
-from collbench.peak.ceiling import Ceiling
 
 if TYPE_CHECKING:
-    from collbench.world.world import World
+    from collbench.control.world import World
 
 ALPHA_S = 5e-6  # made up: the latency of one iteration
 BETA_BYTES_PER_S = 10e9  # made up: the link that every busbw is limited by

@@ -30,7 +30,7 @@ from collbench.operations.operation import Operation, Reason
 from collbench.operations.program import Call, Program, PythonCall
 
 if TYPE_CHECKING:
-    from collbench.world.world import World
+    from collbench.control.world import World
 
 
 class SlowedBackend(Usual):

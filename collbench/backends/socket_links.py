@@ -16,8 +16,8 @@ from collbench.errors import RunFailed
 from collbench.operations.plan import MOST_STREAMS
 
 if TYPE_CHECKING:
-    from collbench.world.members import Member
-    from collbench.world.world import World
+    from collbench.control.members import Member
+    from collbench.control.world import World
 
 _KEY_BYTES = 16
 _GREETING = struct.Struct("!16s4I")  # the key of who is greeted; who speaks, to whom, which connection of theirs, which stream

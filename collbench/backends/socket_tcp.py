@@ -26,14 +26,14 @@ from collbench.backends.memory import AnyBuffers
 from collbench.backends.messages import MessageBinding
 from collbench.backends.socket_links import Link, Links
 from collbench.backends.socket_messages import explain, messages_over, native
+from collbench.machine.interfaces import interface_with
 from collbench.operations.cell import Cell
 from collbench.operations.operation import Operation, Reason
 from collbench.operations.plan import MOST_STREAMS
 from collbench.operations.program import Program
-from collbench.topology.interfaces import interface_with
 
 if TYPE_CHECKING:
-    from collbench.world.world import World
+    from collbench.control.world import World
 
 _NAME_BYTES = 16  # TCP_CA_NAME_MAX of the kernel
 

@@ -9,8 +9,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from collbench.backends.arrays import AXIS, JaxBuffers
 from collbench.backends.group import Group
-from collbench.backends.jax_xla.arrays import AXIS, JaxBuffers
 from collbench.operations.operation import Reason, Steps, out_of_place_only
 from collbench.operations.program import PythonCall
 

@@ -26,7 +26,7 @@ from collbench.operations.operation import Operation, Reason
 from collbench.operations.program import Program
 
 if TYPE_CHECKING:
-    from collbench.world.world import World
+    from collbench.control.world import World
 
 _MAJOR = 2
 _CONFIG = "TF_CONFIG"

@@ -18,7 +18,7 @@ from collbench.errors import RunFailed
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from collbench.world.world import World
+    from collbench.control.world import World
 
 _number = count(1)
 

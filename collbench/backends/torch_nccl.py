@@ -24,7 +24,7 @@ from collbench.operations.operation import Operation, Reason
 from collbench.operations.program import Program, PythonCall
 
 if TYPE_CHECKING:
-    from collbench.world.world import World
+    from collbench.control.world import World
 
 _REMEDY = "install the torch for CUDA (pytorch.org tells how) and collbench[cuda13] or [cuda12], as torch.version.cuda says"
 _UNKNOWN_TYPES = frozenset({"uint32", "uint64"})  # torch's own table of NCCL's types lacks them

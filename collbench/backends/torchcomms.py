@@ -22,13 +22,13 @@ from collbench.backends.memory import AnyBuffers
 from collbench.backends.on_torch import load_torch, patience, require_one_family, store_of
 from collbench.backends.stacks import installed, loaded
 from collbench.backends.torchcomms_binding import STEPS, TorchCommsBinding
+from collbench.machine.interfaces import interface_with
 from collbench.operations.cell import Cell
 from collbench.operations.operation import Operation, Reason
 from collbench.operations.program import Program
-from collbench.topology.interfaces import interface_with
 
 if TYPE_CHECKING:
-    from collbench.world.world import World
+    from collbench.control.world import World
 
 PLACEHOLDER = "0.0.1"
 _KNOWN = "0."

@@ -23,7 +23,7 @@ from collbench.operations.cell import Cell
 from collbench.operations.program import PythonCall
 
 if TYPE_CHECKING:
-    from collbench.world.world import World
+    from collbench.control.world import World
 
 _REMEDY = "pip install -U pyzmq, whose wheel brings its own"
 

@@ -16,8 +16,8 @@ from collbench.errors import RunFailed
 from collbench.operations.cell import Cell
 
 if TYPE_CHECKING:
-    from collbench.world.members import Member
-    from collbench.world.world import World
+    from collbench.control.members import Member
+    from collbench.control.world import World
 
 LEAST, MAJOR = (4, 1), 4  # ZMQ_HANDSHAKE_IVL, by which who says nothing is dropped, is of 4.1 (its zmq_setsockopt(3))
 _PLACE = struct.Struct("!H16s")  # port, word

@@ -15,7 +15,7 @@ from collbench.cli.parser import Parser
 from collbench.errors import UsageError
 
 if TYPE_CHECKING:
-    from collbench.emit.job import Job, Kind, Setting, Value
+    from collbench.deploy.job import Job, Kind, Setting, Value
 
 _SUMMARY = "write the file that starts a measurement under Slurm, mpirun, torchrun, Kubernetes, Ansible or ReFrame"
 _DESCRIPTION = (
@@ -37,7 +37,7 @@ def add(commands: Any) -> dict[str, argparse.ArgumentParser]:
 
 
 def _add_options(parser: Parser) -> None:
-    from collbench.emit.registry import kinds, settings
+    from collbench.deploy.kinds.registry import kinds, settings
 
     parser.usage = "collbench emit KIND [OPTIONS] -- COMMAND …"
     parser.add_argument("launcher", metavar="KIND", help="; ".join(f"{kind.name}: {kind.summary}" for kind in kinds().values()))
@@ -56,7 +56,7 @@ def _option(setting: Setting) -> str:
 
 
 def _help(setting: Setting) -> str:
-    from collbench.emit.registry import kinds, knowing
+    from collbench.deploy.kinds.registry import kinds, knowing
 
     whose = knowing(setting)
     usual = f" (default: {setting.default})" if setting.default is not None and "(default" not in setting.summary else ""
@@ -66,7 +66,7 @@ def _help(setting: Setting) -> str:
 
 def call(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Writes the file, and submits it where that was asked for; 0. Raises UsageError."""
-    from collbench.emit.handing import submit, write
+    from collbench.deploy.handing import submit, write
     from collbench.report.screen import write_line
 
     kind = _kind(arguments.launcher)
@@ -86,8 +86,8 @@ def call(arguments: argparse.Namespace, argv: list[str]) -> int:
 
 
 def _kind(name: str) -> Kind:
-    from collbench.emit.registry import kinds
-    from collbench.suite.form import nearest
+    from collbench.deploy.kinds.registry import kinds
+    from collbench.operations.form import nearest
 
     if name not in kinds():
         raise UsageError(f"emit knows no '{name}': {nearest(name, kinds())}")
@@ -95,9 +95,9 @@ def _kind(name: str) -> Kind:
 
 
 def _job(kind: Kind, arguments: argparse.Namespace) -> Job:
-    from collbench.emit.job import job_of
-    from collbench.emit.registry import settings
-    from collbench.emit.site import of_site, together
+    from collbench.deploy.job import job_of
+    from collbench.deploy.kinds.registry import settings
+    from collbench.deploy.site import of_site, together
 
     command = _inner(arguments.inner)
     known = settings()
@@ -113,7 +113,7 @@ def _job(kind: Kind, arguments: argparse.Namespace) -> Job:
 
 
 def _value(setting: Setting, texts: list[str]) -> Value:
-    from collbench.emit.site import parse_setting
+    from collbench.deploy.site import parse_setting
 
     values = [parse_setting(setting, text, _option(setting)) for text in texts]
     return tuple(map(str, values)) if setting.many else values[-1]
@@ -122,7 +122,7 @@ def _value(setting: Setting, texts: list[str]) -> Value:
 def _inner(words: Sequence[str] | None) -> tuple[str, ...]:
     """What follows --. Raises UsageError where collbench itself would refuse it, or where it says what the file is to say."""
     from collbench.cli.main import parsed
-    from collbench.emit.quoting import printable
+    from collbench.deploy.quoting import printable
     from collbench.operations.registry import commands
 
     if not words:

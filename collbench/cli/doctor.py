@@ -12,10 +12,10 @@ from collbench.errors import FINE, RunFailed, UsageError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from collbench.evidence.nccl_log import NcclLog
     from collbench.launch.explain import Explanation
     from collbench.launch.info import LaunchInfo
-    from collbench.topology.model import Machine
+    from collbench.machine.model import Machine
+    from collbench.machine.readers.nccl_log import NcclLog
 
 _ABOUT = "what is wrong with this node, or under srun or mpirun with every node, worst first, with evidence and remedy; exit 1 if severe"
 
@@ -58,7 +58,7 @@ def call(arguments: argparse.Namespace, argv: list[str]) -> int:
 
     if arguments.launch:
         return _launch(arguments)
-    from collbench.runner.probing import at_rank_0, launched, together
+    from collbench.measure.probing import at_rank_0, launched, together
 
     if arguments.sources:
         return at_rank_0(os.environ, arguments.timeout, lambda: _sent(arguments))
@@ -100,7 +100,7 @@ def _explained(env: Mapping[str, str], timeout_s: float) -> Explanation | None:
     def about(loaded: Library) -> Mapping[str, str]:
         return {**software.installed(), "native": build.native(), **({"mpi": loaded.name} if loaded.name else {})}
 
-    from collbench.world.hosts import collect, tell_rank_0
+    from collbench.control.hosts import collect, tell_rank_0
 
     wait_s = min(timeout_s, _HOSTS_S)
     if info.rank:
@@ -117,7 +117,7 @@ def _met_over_mpi(info: LaunchInfo) -> LaunchInfo | None:
     Raises UsageError if no address of rank 0's host is reachable from all hosts.
     """
     try:
-        from collbench.world.over_mpi import finalise, with_meeting
+        from collbench.control.over_mpi import finalise, with_meeting
     except ImportError:  # no mpi4py
         return None
     try:
@@ -131,21 +131,21 @@ def _met_over_mpi(info: LaunchInfo) -> LaunchInfo | None:
 def _sent(arguments: argparse.Namespace) -> int:
     """Machines that somebody sent files of."""
     from collbench.launch.supervise import say
-    from collbench.topology.sources import read_paths
+    from collbench.machine.sources import read_paths
 
     return _tell(read_paths(arguments.sources, say), _logs(arguments), arguments)
 
 
 def _logs(arguments: argparse.Namespace) -> list[NcclLog]:
     """The logs that are named. Raises Unreadable for what is no file, or no log."""
-    from collbench.evidence.nccl_log import read_file
+    from collbench.machine.readers.nccl_log import read_file
 
     return [read_file(file) for file in arguments.log]
 
 
 def _good(file: Path | None) -> list[Machine]:
     """The machines of a snapshot. Raises Unreadable."""
-    from collbench.topology.sources import read_paths
+    from collbench.machine.sources import read_paths
 
     return read_paths([file]) if file is not None else []
 
@@ -163,13 +163,13 @@ def _tell(machines: list[Machine], logs: list[NcclLog], arguments: argparse.Name
     import os
     import sys
 
-    from collbench.doctor.examine import examine
-    from collbench.doctor.finding import worst_first
+    from collbench.machine.doctor.examine import examine
+    from collbench.machine.doctor.finding import worst_first
     from collbench.report.doctor import tell_findings
 
     found = examine(machines, logs, _good(arguments.since))
     if here:
-        from collbench.doctor import job_settings, software
+        from collbench.machine.doctor import job_settings, software
 
         hostname = machines[0].hostname if machines else None
         found = worst_first([*found, *software.examined(hostname, os.environ), *job_settings.examined(hostname, os.environ)])

@@ -17,7 +17,7 @@ def add(commands: Any) -> dict[str, argparse.ArgumentParser]:
 
 def call(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Prints a page, or all codes with their titles. Raises UsageError for an unknown code."""
-    from collbench.doctor.pages import page, pages
+    from collbench.machine.doctor.pages import page, pages
 
     if arguments.code is None:
         for code, each in pages().items():

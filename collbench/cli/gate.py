@@ -15,8 +15,8 @@ from collbench.errors import UsageError
 if TYPE_CHECKING:
     from collbench.gate.allocation import Allocation
     from collbench.gate.verdict import Verdict
-    from collbench.report.verdict.following import Typed
-    from collbench.report.verdict.outputs import Files
+    from collbench.report.following import Typed
+    from collbench.report.verdict_outputs import Files
 
 _ABOUT = (
     "judges fresh allocations by a baseline of good ones (`collbench baseline`): what exceeds its limit in the first one is a suspect, and "
@@ -66,7 +66,7 @@ def call(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Prints the verdict and returns its exit code in the style asked for; with --self-test prints the table, 0. Raises UsageError."""
     if arguments.self_test:
         return self_test.call(arguments)
-    from collbench.report.verdict.earlier import remove_earlier
+    from collbench.report.earlier import remove_earlier
 
     files = _files(arguments)
     _check_ways(arguments)
@@ -95,7 +95,7 @@ def told_in_style(code: int, style: str, why: str) -> int:
     from collbench.report.screen import write_line
 
     if code != 0 and style == NAGIOS:
-        from collbench.report.verdict.status import of_failure
+        from collbench.report.status import of_failure
 
         with suppress(OSError, ValueError):
             write_line(sys.stdout, of_failure(why).text)
@@ -107,8 +107,8 @@ def told_in_style(code: int, style: str, why: str) -> int:
 
 def _files(arguments: argparse.Namespace) -> Files:
     """The outputs asked for. Raises UsageError for those that cannot be, before anything is judged."""
-    from collbench.report.verdict.again import check_ours
-    from collbench.report.verdict.outputs import Files
+    from collbench.report.again import check_ours
+    from collbench.report.verdict_outputs import Files
 
     files = Files(arguments.out, arguments.junit, arguments.markdown, arguments.openmetrics, arguments.html)
     files.check()
@@ -139,7 +139,7 @@ def _verdict(arguments: argparse.Namespace) -> tuple[Verdict, str | None, Typed 
         from collbench.gate.stored import read_verdict
 
         return read_verdict(arguments.verdict), None, None
-    from collbench.reading import uncollected
+    from collbench.untrusted import uncollected
 
     with uncollected():
         return _paired(arguments) if arguments.paired else _judged(arguments)
@@ -166,7 +166,7 @@ def _judged(arguments: argparse.Namespace) -> tuple[Verdict, str | None, Typed]:
 
 
 def _typed(arguments: argparse.Namespace, candidate: Sequence[Allocation], suite: str | None) -> Typed:
-    from collbench.report.verdict.following import Typed, words_of
+    from collbench.report.following import Typed, words_of
 
     first = candidate[0]
     besides = ["--expect", str(arguments.expect)] if arguments.expect else []
@@ -198,10 +198,10 @@ def _written(arguments: argparse.Namespace, files: Files, verdict: Verdict, suit
 
     from collbench.gate.exits import NAGIOS, PROLOG, exit_code
     from collbench.gate.verdict import UNDECIDED
+    from collbench.report.again import write_suite
+    from collbench.report.following import following
     from collbench.report.screen import PlainScreen, wants_color, write_line
-    from collbench.report.verdict.again import write_suite
-    from collbench.report.verdict.following import following
-    from collbench.report.verdict.outputs import lines, write_files
+    from collbench.report.verdict_outputs import lines, write_files
 
     write_files(verdict, files, arguments.runs)
     stays = verdict.result == UNDECIDED and len(verdict.candidates) > 1

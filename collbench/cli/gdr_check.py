@@ -12,7 +12,7 @@ from collbench.cli.launches import One, Start, in_turn, new_folder, refuse_a_use
 from collbench.errors import UsageError
 
 if TYPE_CHECKING:
-    from collbench.runner.request import Request
+    from collbench.measure.request import Request
 
 _LEVEL, _NEVER = "NCCL_NET_GDR_LEVEL", "LOC"  # NCCL user guide: LOC never uses GPUDirect RDMA
 _WITH, _WITHOUT = "with-gdr", "without-gdr"

@@ -11,9 +11,9 @@ from collbench.errors import UsageError
 from collbench.operations.sweeps import Sweeps
 
 if TYPE_CHECKING:
+    from collbench.control.world import World
     from collbench.launch.info import LaunchInfo
-    from collbench.runner.request import Request
-    from collbench.world.world import World
+    from collbench.measure.request import Request
 
 _ONE_EACH = {"srun": "each task of srun is alone on its node and", "kubernetes": "each pod"}
 

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 from collbench.errors import UsageError
 
 if TYPE_CHECKING:
-    from collbench.peak.job import Job
-    from collbench.peak.node import Node
-    from collbench.topology.model import Machine
+    from collbench.machine.model import Machine
+    from collbench.machine.peak.job import Job
+    from collbench.machine.peak.node import Node
 
 
 def read_machines(sources: Sequence[Path]) -> list[Machine]:
     """The machines in the files of --from; which files are of no kind that is read goes to stderr. Raises UsageError."""
     from collbench.launch.supervise import say
-    from collbench.topology.sources import read_paths
+    from collbench.machine.sources import read_paths
 
     return read_paths(sources, say)
 
@@ -38,7 +38,7 @@ def job_on(machines: Sequence[Machine], ranks: int, nodes: int | None, device: s
 
     Raises UsageError where nobody says how many nodes there were, the ranks do not spread evenly over them, or a machine has fewer GPUs.
     """
-    from collbench.peak.job import Job
+    from collbench.machine.peak.job import Job
 
     if nodes is None:
         raise UsageError("the number of nodes is not told: say --nodes N")
@@ -49,17 +49,17 @@ def job_on(machines: Sequence[Machine], ranks: int, nodes: int | None, device: s
 
 
 def _on_gpus(machine: Machine, ranks: int) -> Node:
-    from collbench.peak.node import node_of
+    from collbench.machine.peak.node import node_of
 
     return node_of(machine, ranks)
 
 
 def _on_host(machine: Machine, ranks: int) -> Node:
     """Only what leaves the host is known from files: its memory would have to be measured."""
-    from collbench.peak.link import unknown
-    from collbench.peak.nics import egress_of
-    from collbench.peak.node import Node
-    from collbench.peak.pcie import PcieTree
+    from collbench.machine.peak.link import unknown
+    from collbench.machine.peak.nics import egress_of
+    from collbench.machine.peak.node import Node
+    from collbench.machine.peak.pcie import PcieTree
 
     inside = unknown("what memory carries between ranks of a host is measured, and in no file")
     return Node(ranks, inside, egress_of(machine, PcieTree(machine)).link, neighbours=inside, host=machine.hostname)

@@ -16,12 +16,12 @@ from collbench.cli.start import Command, begin, launch_of
 from collbench.errors import UsageError
 
 if TYPE_CHECKING:
-    from collbench.cli.listening import Listening
-    from collbench.runner.hunt_asked import HuntRequest
-    from collbench.runner.hunt_play import HuntListener
-    from collbench.runner.launch import Listener
-    from collbench.runner.request import Request
-    from collbench.world.world import World
+    from collbench.control.world import World
+    from collbench.measure.launch import Listener
+    from collbench.measure.request import Request
+    from collbench.measure.tasks.hunt_asked import HuntRequest
+    from collbench.measure.tasks.hunt_play import HuntListener
+    from collbench.report.listening import Listening
 
 _BUDGET_S = 600.0
 _SUMMARY = "find the slow node, NIC, rank or link, and clear its partners"
@@ -85,10 +85,10 @@ def call(arguments: argparse.Namespace, argv: list[str]) -> int:
 
 def _asked(arguments: argparse.Namespace, argv: list[str]) -> HuntRequest:
     """What was typed. Raises UsageError for what cannot be read, and for what a hunt does not do."""
-    from collbench.hunt.drain import parse_cap
-    from collbench.hunt.managers import node_here
-    from collbench.runner.hunt_asked import HuntRequest
-    from collbench.runner.pair_places import PairsRequest
+    from collbench.deploy.drain import parse_cap
+    from collbench.deploy.managers import node_here
+    from collbench.measure.tasks.hunt_asked import HuntRequest
+    from collbench.measure.tasks.pair_places import PairsRequest
     from collbench.units import parse_size
 
     if arguments.resume:
@@ -109,7 +109,7 @@ def _hunting(asked: HuntRequest) -> Callable[[Request, World, Listener | None, C
     from dataclasses import replace
 
     def hunt(request: Request, world: World, listener: Listener | None, ended: Callable[[int], None]) -> int:
-        from collbench.runner.hunt import run_hunt
+        from collbench.measure.tasks.hunt import run_hunt
 
         here = replace(asked, pairs=replace(asked.pairs, launch=request))
         return run_hunt(here, world, cast("HuntListener | None", listener), ended)  # from `_listening`
@@ -118,6 +118,6 @@ def _hunting(asked: HuntRequest) -> Callable[[Request, World, Listener | None, C
 
 
 def _listening(request: Request, arguments: argparse.Namespace) -> Listening:
-    from collbench.cli.hunt_listening import HuntListening
+    from collbench.cli.hunt_strategy import HuntListening
 
     return HuntListening(arguments)

@@ -13,9 +13,9 @@ from collbench.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from collbench.results.peers.ceilings import JobOf
-    from collbench.results.peers.peer import Given
-    from collbench.results.peers.store import Source, Table, Together
+    from collbench.results.importers.ceilings import JobOf
+    from collbench.results.importers.peer import Given
+    from collbench.results.importers.store import Source, Table, Together
 
 _ABOUT = (
     "Reads what other benchmarks printed (formats: see --as), and writes run folders for `collbench report` and `compare`. "
@@ -55,14 +55,14 @@ def add(commands: Any) -> dict[str, argparse.ArgumentParser]:
 
 def call(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Writes the folders, reports what is in them, and returns the exit code. Raises UsageError."""
-    from collbench.reading import uncollected
+    from collbench.untrusted import uncollected
 
     with uncollected():
         return _import(arguments, argv)
 
 
 def _import(arguments: argparse.Namespace, argv: list[str]) -> int:
-    from collbench.results.peers.store import store, together
+    from collbench.results.importers.store import store, together
 
     job_of, topology = _machines(arguments)
     read = [_read(path, arguments) for path in arguments.files]
@@ -82,10 +82,10 @@ def _read(path: Path, arguments: argparse.Namespace) -> list[Table]:
     """The tables of one file. Raises UsageError that names it."""
     import hashlib
 
-    from collbench.results.peers.content import lines_of
-    from collbench.results.peers.registry import reader_for
-    from collbench.results.peers.rows import short
-    from collbench.results.peers.store import Source, Table
+    from collbench.results.importers.content import lines_of
+    from collbench.results.importers.registry import reader_for
+    from collbench.results.importers.rows import short
+    from collbench.results.importers.store import Source, Table
 
     data = _bytes(path)
     name = "stdin" if path == _STDIN else path.name
@@ -105,8 +105,8 @@ def _read(path: Path, arguments: argparse.Namespace) -> list[Table]:
 
 def _bytes(path: Path) -> bytes:
     """A file's content, or stdin's. Raises UsageError for what cannot be read, and for more than 256 MiB."""
-    from collbench.reading import open_file
     from collbench.report.flags import printable
+    from collbench.untrusted import open_file
 
     shown = printable(str(path))
     try:
@@ -134,8 +134,8 @@ def _instead(path: Path) -> str:
 
 def _given(arguments: argparse.Namespace, name: str) -> Given:
     from collbench.operations.dtypes import dtype_named
-    from collbench.results.peers.peer import Given
-    from collbench.results.peers.rows import known_operation
+    from collbench.results.importers.peer import Given
+    from collbench.results.importers.rows import known_operation
 
     operation = known_operation(arguments.operation).name if arguments.operation is not None else None
     dtype = dtype_named(arguments.dtype).name if arguments.dtype is not None else None
@@ -144,14 +144,14 @@ def _given(arguments: argparse.Namespace, name: str) -> Given:
 
 def _machines(arguments: argparse.Namespace) -> tuple[JobOf | None, Mapping[str, Any] | None]:
     """(what gives a row its ceilings, what topology.json holds); None for what is not given. Raises UsageError."""
-    from collbench.peak.given import parse_gigabytes
-    from collbench.peak.job import Job
+    from collbench.machine.peak.given import parse_gigabytes
+    from collbench.machine.peak.job import Job
 
     rate = parse_gigabytes("--ceiling", arguments.ceiling) if arguments.ceiling is not None else None
     if not arguments.sources:
         return (None if rate is None else lambda ranks, nodes, device: Job((), given=rate)), None
     from collbench.cli.hardware import job_on, read_machines
-    from collbench.topology.snapshot import topology_json
+    from collbench.machine.snapshot import topology_json
 
     machines = read_machines(arguments.sources)
     topology = topology_json(machines)
@@ -163,7 +163,7 @@ def _machines(arguments: argparse.Namespace) -> tuple[JobOf | None, Mapping[str,
 def _with_ceilings(table: Table, job_of: JobOf) -> Table:
     from dataclasses import replace
 
-    from collbench.results.peers.ceilings import with_ceilings
+    from collbench.results.importers.ceilings import with_ceilings
 
     return replace(table, run=replace(table.run, rows=with_ceilings(table.run.rows, job_of)))
 
@@ -179,7 +179,7 @@ def _refuse_copies(sources: Sequence[Source]) -> None:
 
 def _tell(paths: Sequence[Path], runs: Sequence[Together]) -> None:
     """Prints the folders on stdout; on stderr what is in them, missing, doubtful and skipped, each sentence once."""
-    from collbench.results.peers.stored import sentences
+    from collbench.results.importers.stored import sentences
 
     shown = [(str(path), len(run.rows)) for path, run in zip(paths, runs, strict=True)]
     if len(shown) > _LISTED:

@@ -27,9 +27,9 @@ def call(arguments: argparse.Namespace, argv: list[str]) -> int:
     import os
     import sys
 
+    from collbench.measure.tasks.kernels import measure_kernels
     from collbench.report.kernels import KernelsWriter
     from collbench.report.screen import PlainScreen, wants_color
-    from collbench.runner.kernels import measure_kernels
     from collbench.units import parse_size
 
     size = None if arguments.size is None else parse_size(arguments.size)

@@ -15,7 +15,7 @@ from collbench.launch.variables import number
 
 if TYPE_CHECKING:
     from collbench.launch.info import LaunchInfo
-    from collbench.runner.request import Request
+    from collbench.measure.request import Request
 
 _INDEX = "COLLBENCH_LAUNCH_INDEX"  # from 0; set for the ranks that `repeat` starts, and for nobody else
 Start = Callable[[Sequence[str], Mapping[str, str]], int]

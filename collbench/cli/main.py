@@ -60,7 +60,6 @@ def _parsers() -> tuple[Parser, dict[str, ArgumentParser]]:
         compare,
         completion,
         doctor,
-        emit,
         explain,
         gate,
         history,
@@ -73,6 +72,7 @@ def _parsers() -> tuple[Parser, dict[str, ArgumentParser]]:
         report,
         workload,
     )
+    from collbench.cli import deploy as emit
     from collbench.cli import run as suite
 
     parser = Parser(prog="collbench", description="Is the network as fast as what you paid for, and did the last upgrade make it worse?",
@@ -152,7 +152,7 @@ def _known(error: BaseException) -> BaseException:
     """The error, or what it means where the operating system's limit of open files is its cause."""
     if getattr(error, "errno", None) not in (errno.EMFILE, errno.ENFILE):
         return error
-    from collbench.world.descriptors import out_of_files
+    from collbench.control.descriptors import out_of_files
 
     return out_of_files(error) or error
 

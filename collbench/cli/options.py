@@ -10,14 +10,14 @@ from collbench.backends.habits import habits
 from collbench.backends.slowing import parse_slowing
 from collbench.cli.parser import amount, factor, hertz, natural, positive, skew, streams, words
 from collbench.errors import UsageError
+from collbench.measure.budget import Budget
+from collbench.measure.request import Request
 from collbench.operations.dtypes import dtype_named, redop_named
 from collbench.operations.operation import Operation
 from collbench.operations.plan import ALGORITHMS, CPU, MODES, PROTOCOLS, REGISTRATIONS, SMALLEST, Sweep
 from collbench.operations.split import parse_split
 from collbench.operations.sweeps import Sweeps
 from collbench.operations.traffic import Traffic, skewed
-from collbench.runner.request import Request
-from collbench.timing.budget import Budget
 from collbench.units import parse_size, parse_sizes, size_steps
 
 DEFAULT_TIMEOUT_S = 120.0

@@ -13,7 +13,7 @@ from collbench.cli.parser import amount, natural, positive, words
 from collbench.errors import UsageError
 
 if TYPE_CHECKING:
-    from collbench.runner.request import Request
+    from collbench.measure.request import Request
 
 _MAX_TIME_S = 0.5
 _WINDOW = 16  # a sample must be short enough for six of them to fit into half a second on a link of 2 Gb/s
@@ -46,7 +46,7 @@ def tools_asked(arguments: argparse.Namespace) -> tuple[str, ...]:
     """Their names. Raises UsageError for one that is none."""
     if not arguments.tools:
         return ()
-    from collbench.timing.wire.registry import tools_named
+    from collbench.measure.registry import tools_named
 
     return tuple(tool.name for tool in tools_named(arguments.tools))
 
@@ -82,10 +82,10 @@ def pairs_request(arguments: argparse.Namespace, argv: list[str]) -> Request:
     """The launch's request. Raises UsageError for what cannot be read."""
     from collbench.backends.habits import habits
     from collbench.backends.slowing import parse_slowing
+    from collbench.measure.budget import Budget
+    from collbench.measure.request import Request
     from collbench.operations.dtypes import dtype_named
     from collbench.operations.plan import Sweep
-    from collbench.runner.request import Request
-    from collbench.timing.budget import Budget
 
     seed = arguments.seed or 0
     precision = arguments.precision / 100 if arguments.precision else None

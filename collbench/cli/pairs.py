@@ -14,12 +14,12 @@ from collbench.cli.start import Command, begin, launch_of
 from collbench.errors import UsageError
 
 if TYPE_CHECKING:
-    from collbench.cli.listening import Listening
-    from collbench.runner.launch import Listener
-    from collbench.runner.pair_match import PairsListener
-    from collbench.runner.pair_places import PairsRequest
-    from collbench.runner.request import Request
-    from collbench.world.world import World
+    from collbench.control.world import World
+    from collbench.measure.launch import Listener
+    from collbench.measure.request import Request
+    from collbench.measure.tasks.pair_match import PairsListener
+    from collbench.measure.tasks.pair_places import PairsRequest
+    from collbench.report.listening import Listening
 
 _BUDGET_S = 600.0
 _SUMMARY = "latency and bandwidth between all pairs of ranks or nodes, and which of them are slow"
@@ -74,7 +74,7 @@ def call(arguments: argparse.Namespace, argv: list[str]) -> int:
 
 def _asked(arguments: argparse.Namespace, argv: list[str]) -> PairsRequest:
     """What was typed. Raises UsageError for what cannot be read, and for what pairs does not do."""
-    from collbench.runner.pair_places import PairsRequest
+    from collbench.measure.tasks.pair_places import PairsRequest
     from collbench.units import parse_size
 
     if arguments.resume:
@@ -91,7 +91,7 @@ def _measuring(asked: PairsRequest) -> Callable[[Request, World, Listener | None
     from dataclasses import replace
 
     def measure(request: Request, world: World, listener: Listener | None, ended: Callable[[int], None]) -> int:
-        from collbench.runner.pairs import run_pairs
+        from collbench.measure.tasks.pairs import run_pairs
 
         return run_pairs(replace(asked, launch=request), world, cast("PairsListener | None", listener), ended)  # from `_listening`
 
@@ -99,6 +99,6 @@ def _measuring(asked: PairsRequest) -> Callable[[Request, World, Listener | None
 
 
 def _listening(request: Request, arguments: argparse.Namespace) -> Listening:
-    from collbench.cli.pairs_listening import PairsListening
+    from collbench.report.pairs_listening import PairsListening
 
     return PairsListening(arguments)

@@ -11,9 +11,9 @@ from collbench.cli.parser import factor, positive
 from collbench.errors import UsageError
 
 if TYPE_CHECKING:
-    from collbench.peak.collective import Ceilings
-    from collbench.peak.job import Job
-    from collbench.peak.node import Node
+    from collbench.machine.peak.collective import Ceilings
+    from collbench.machine.peak.job import Job
+    from collbench.machine.peak.node import Node
 
 _MOST_NODES = 1_000_000
 _MOST_GPUS = 1024
@@ -55,9 +55,9 @@ def add(commands: Any) -> dict[str, argparse.ArgumentParser]:
 
 def call(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Prints the ceilings; 0. Raises UsageError for what cannot be hardware, or cannot be read."""
-    from collbench.peak.collective import ceilings
-    from collbench.peak.given import parse_gigabytes
-    from collbench.peak.line import lines
+    from collbench.machine.peak.collective import ceilings
+    from collbench.machine.peak.given import parse_gigabytes
+    from collbench.machine.peak.line import lines
 
     job = _job(arguments)
     measured = parse_gigabytes("--measured", arguments.measured) if arguments.measured is not None else None
@@ -70,8 +70,8 @@ def call(arguments: argparse.Namespace, argv: list[str]) -> int:
 
 
 def _job(arguments: argparse.Namespace) -> Job:
-    from collbench.peak.given import parse_gigabytes
-    from collbench.peak.job import Job
+    from collbench.machine.peak.given import parse_gigabytes
+    from collbench.machine.peak.job import Job
 
     return Job(
         _nodes(arguments),
@@ -84,9 +84,9 @@ def _job(arguments: argparse.Namespace) -> Job:
 
 
 def _nodes(arguments: argparse.Namespace) -> tuple[Node, ...]:
-    from collbench.peak.domain import joined, joined_by_clique
-    from collbench.peak.given import Given, given_node, parse_gigabytes, parse_nic, parse_pcie, with_given
-    from collbench.peak.node import node_of
+    from collbench.machine.peak.domain import joined, joined_by_clique
+    from collbench.machine.peak.given import Given, given_node, parse_gigabytes, parse_nic, parse_pcie, with_given
+    from collbench.machine.peak.node import node_of
 
     if (arguments.nodes or 1) > _MOST_NODES or (arguments.gpus_per_node or 1) > _MOST_GPUS:
         raise UsageError(f"at most {_MOST_NODES} --nodes of {_MOST_GPUS} --gpus-per-node: ask for fewer")
@@ -112,9 +112,9 @@ def _json(operation: str, measured: float | None, found: Ceilings, job: Job) -> 
     import json
     from dataclasses import asdict
 
-    from collbench.peak.collective import doubtful_input
-    from collbench.peak.line import assumed, chosen, doubts, percents
-    from collbench.peak.published import published
+    from collbench.machine.peak.collective import doubtful_input
+    from collbench.machine.peak.line import assumed, chosen, doubts, percents
+    from collbench.machine.peak.published import published
 
     model, ceiling = chosen(measured, found)
     rate = ceiling.bytes_per_s if ceiling else None

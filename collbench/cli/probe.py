@@ -14,8 +14,8 @@ from collbench.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from collbench.machine.model import Machine
     from collbench.results.channel import Channel
-    from collbench.topology.model import Machine
 
 _ABOUT = "what this node is: GPUs, their links, the PCIe tree, NICs, GPUDirect RDMA; under srun or mpirun every node, and how they differ"
 _FROM = (
@@ -53,7 +53,7 @@ def call(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Probes or reads, prints at rank 0, and returns the exit code. Raises CollbenchError."""
     import os
 
-    from collbench.runner.probing import at_rank_0, together
+    from collbench.measure.probing import at_rank_0, together
 
     if arguments.measure:
         return _measure(arguments)
@@ -69,7 +69,7 @@ def _measure(arguments: argparse.Namespace) -> int:
     import os
     import sys
 
-    from collbench.runner.channels import measure_channels
+    from collbench.measure.tasks.channels import measure_channels
 
     seconds = arguments.max_time
     if arguments.format == "matrix" or arguments.svg:
@@ -90,11 +90,11 @@ def _measure(arguments: argparse.Namespace) -> int:
 def _alone(arguments: argparse.Namespace) -> int:
     """What concerns files, and no other node."""
     if arguments.gather:
-        from collbench.topology.gather import gather
+        from collbench.machine.gather import gather
 
         return gather(arguments.gather)
     from collbench.launch.supervise import say
-    from collbench.topology.sources import read_paths
+    from collbench.machine.sources import read_paths
 
     return _tell(read_paths(arguments.sources, say), arguments)
 
@@ -103,8 +103,8 @@ def _tell(machines: list[Machine], arguments: argparse.Namespace) -> int:
     """Prints the machines and draws them where that is asked for."""
     import sys
 
+    from collbench.machine.cluster import differences
     from collbench.report.probe import probe_text
-    from collbench.topology.cluster import differences
 
     probe_text(machines, differences(machines), arguments.format, sys.stdout, arguments.color)
     if arguments.svg:

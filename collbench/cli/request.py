@@ -21,14 +21,14 @@ from collbench.cli.gpus import default_backends
 from collbench.cli.options import make_sweep, request_of
 from collbench.cli.parser import Parser, from_environment, given
 from collbench.errors import UsageError
+from collbench.operations.names import check_names, concerns, operations_of, whose
 from collbench.operations.operation import Operation
 from collbench.operations.plan import Sweep
+from collbench.operations.suite import Suite, Table, read_suite
 from collbench.operations.sweeps import Sweeps
-from collbench.suite.names import check_names, concerns, operations_of, whose
-from collbench.suite.suite import Suite, Table, read_suite
 
 if TYPE_CHECKING:
-    from collbench.runner.request import Request
+    from collbench.measure.request import Request
 
 # Keys of a sweep by the option that takes their values, all at once; the others' values are multiplied out.
 _TOGETHER = {"backends": "backend", "sizes": "sizes", "dtypes": "dtype", "redops": "redop", "roots": "root", "algorithms": "algorithms",

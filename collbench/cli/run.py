@@ -14,8 +14,8 @@ from collbench.errors import UsageError
 from collbench.operations.registry import operations
 
 if TYPE_CHECKING:
+    from collbench.control.world import World
     from collbench.launch.info import LaunchInfo
-    from collbench.world.world import World
 
 _ABOUT = """\
 A suite is a TOML file that lists sweeps; quick (a minute on a laptop), full (every operation) and gate (the cells that a gate
@@ -34,7 +34,7 @@ def add(commands: Any) -> dict[str, argparse.ArgumentParser]:
 
 def call(parser: Parser, arguments: argparse.Namespace, argv: list[str]) -> int:
     """Measures the suite, or with --dry-run says what it would measure. Returns the exit code. Raises CollbenchError."""
-    from collbench.cli.suite_request import suite_request
+    from collbench.cli.request import suite_request
 
     info = launch_of(arguments, argv)
     try:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from collbench.errors import UsageError
 
 if TYPE_CHECKING:
-    from collbench.runner.request import Request
-    from collbench.world.world import World
+    from collbench.control.world import World
+    from collbench.measure.request import Request
 
 
 def same_suite(request: Request, world: World) -> None:

@@ -17,26 +17,26 @@ from collbench.errors import CollbenchError, Interrupted, RunFailed, UsageError
 from collbench.launch import signals
 
 if TYPE_CHECKING:
-    from collbench.cli.listening import Listening
+    from collbench.control.world import World
     from collbench.launch.info import LaunchInfo
-    from collbench.runner.launch import Listener
-    from collbench.runner.request import Request
-    from collbench.world.world import World
+    from collbench.measure.launch import Listener
+    from collbench.measure.request import Request
+    from collbench.report.listening import Listening
 
 Measure = Callable[["Request", "World", "Listener | None", Callable[[int], None]], int]
 
 
 def run_cells(request: Request, world: World, listener: Listener | None, ended: Callable[[int], None]) -> int:
     """Measures the request's cells: what most commands do as a rank. See `runner.run.run`."""
-    from collbench.runner.run import run
+    from collbench.measure.tasks.run import run
 
     return run(request, world, listener, ended)
 
 
 def listening(request: Request, arguments: argparse.Namespace) -> Listening:
     """What rank 0 tells the user meanwhile."""
-    from collbench.cli.listening import Listening
-    from collbench.cli.one_of_several import OneOfSeveral
+    from collbench.report.listening import Listening
+    from collbench.report.one_of_several import OneOfSeveral
 
     return Listening(arguments) if request.launches == 1 else OneOfSeveral(arguments, first=request.launch_index == 0)
 
@@ -171,14 +171,14 @@ def _refuse_restarted(info: LaunchInfo, world: World) -> None:
 
 def together(info: LaunchInfo, timeout_s: float, work: Callable[[World], int]) -> int:
     """Joins the other ranks and does the work; where it fails at one of them, all end with the same sentence and code."""
-    from collbench.world.deadman import AFTER_S, DeadMan
+    from collbench.control.deadman import AFTER_S, DeadMan
 
     early = DeadMan()  # whoever is stopped before the others know of it is ended by nobody else
     early.wind(timeout_s + AFTER_S)
-    from collbench.launch.mpi import end_of_job
+    from collbench.control.descriptors import out_of_files
+    from collbench.control.world import World
+    from collbench.launch.mpi_launch import end_of_job
     from collbench.launch.slurm import end_of_step
-    from collbench.world.descriptors import out_of_files
-    from collbench.world.world import World
 
     early.close()
     world = World(info, timeout_s, end_of_step(info, os.environ) or end_of_job(info, os.environ))

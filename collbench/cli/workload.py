@@ -17,13 +17,13 @@ from collbench.cli.workload_options import add_options, trainings_of
 from collbench.errors import UsageError
 
 if TYPE_CHECKING:
-    from collbench.cli.listening import Listening
+    from collbench.control.world import World
     from collbench.launch.info import LaunchInfo
+    from collbench.measure.launch import Listener
+    from collbench.measure.request import Request
+    from collbench.measure.tasks.workload_asked import Training, WorkloadListener, WorkloadRequest
+    from collbench.report.listening import Listening
     from collbench.report.workload_plan import PlannedStep
-    from collbench.runner.launch import Listener
-    from collbench.runner.request import Request
-    from collbench.runner.workload_asked import Training, WorkloadListener, WorkloadRequest
-    from collbench.world.world import World
 
 _SUMMARY = "what a step of training exchanges, how long that takes here, and what limits it"
 _DESCRIPTION = (
@@ -53,7 +53,7 @@ def call(arguments: argparse.Namespace, argv: list[str]) -> int:
 def _asked(arguments: argparse.Namespace, argv: Sequence[str]) -> WorkloadRequest:
     """What was typed. Raises UsageError for what cannot be read, and for what the trainings do not know."""
     from collbench.analysis.scaling import parse_step_time
-    from collbench.runner.workload_asked import WorkloadRequest
+    from collbench.measure.tasks.workload_asked import WorkloadRequest
 
     if arguments.resume:
         raise UsageError("workload cannot be resumed: one launch measures all of it; start a new run, without --resume")
@@ -66,10 +66,10 @@ def _request(arguments: argparse.Namespace, argv: Sequence[str], first: Training
     from collbench.backends.habits import habits
     from collbench.backends.registry import backend_class
     from collbench.backends.slowing import parse_slowing
+    from collbench.measure.budget import Budget
+    from collbench.measure.request import Request
     from collbench.operations.dtypes import dtype_named
     from collbench.operations.plan import Sweep
-    from collbench.runner.request import Request
-    from collbench.timing.budget import Budget
 
     for name in arguments.backend or ():
         backend_class(name)
@@ -89,7 +89,7 @@ def _measuring(asked: WorkloadRequest) -> Callable[[Request, World, Listener | N
     """What each rank does."""
 
     def measure(request: Request, world: World, listener: Listener | None, ended: Callable[[int], None]) -> int:
-        from collbench.runner.workload import run_workload
+        from collbench.measure.tasks.workload import run_workload
 
         told = cast("WorkloadListener | None", listener)  # from `_listening`
         return run_workload(replace(asked, launch=request), world, told, ended)
@@ -98,7 +98,7 @@ def _measuring(asked: WorkloadRequest) -> Callable[[Request, World, Listener | N
 
 
 def _listening(request: Request, arguments: argparse.Namespace) -> Listening:
-    from collbench.cli.workload_listening import WorkloadListening
+    from collbench.report.workload_listening import WorkloadListening
 
     return WorkloadListening(arguments)
 

@@ -27,8 +27,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from collbench.control.secret import Secret
 from collbench.launch.build import Build, read_build
-from collbench.world.secret import Secret
 
 _MAGIC = b"collbench build 1\n"
 _MAC_BYTES = 32

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from collbench.world.message import MOST_RAW_PARTS
+from collbench.control.message import MOST_RAW_PARTS
 
 LARGE_BYTES = 64 << 10  # of arrays: more is offered before it is sent
 BUNDLE_BYTES = 4 << 20  # of arrays in one message, unless a single rank has more

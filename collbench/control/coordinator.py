@@ -11,17 +11,17 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any
 
+from collbench.control.bundle import LARGE_BYTES, Entry, size_of, started_again
+from collbench.control.down import Child, Down
+from collbench.control.ending import Ending
+from collbench.control.inquiry import Inquiries
+from collbench.control.members import Member
+from collbench.control.message import Kind, Malformed, Message, entries
+from collbench.control.node import KILLED, Node
+from collbench.control.standing import Standing, standings
+from collbench.control.tcp_info import ConnectionMonitor, PathReport, path_report
 from collbench.errors import FAILED, RunFailed
 from collbench.launch.build import Build, read_build
-from collbench.world.bundle import LARGE_BYTES, Entry, size_of, started_again
-from collbench.world.down import Child, Down
-from collbench.world.ending import Ending
-from collbench.world.inquiry import Inquiries
-from collbench.world.members import Member
-from collbench.world.message import Kind, Malformed, Message, entries
-from collbench.world.node import KILLED, Node
-from collbench.world.standing import Standing, standings
-from collbench.world.tcp_info import ConnectionMonitor, PathReport, path_report
 
 _ROOM_BYTES = 64 << 20  # of large messages under way at a time: what they need is bounded, however many nodes there are
 _MOST_LATE = 16  # ranks that come again, of which is told

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from collbench.world.path_fault import PathFault
+from collbench.control.path_fault import PathFault
 
 _MOST_NAMED = 4
 

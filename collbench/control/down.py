@@ -16,11 +16,11 @@ import zmq
 from zmq.utils import z85
 from zmq.utils.monitor import parse_monitor_message
 
-from collbench.world import packet_filter
-from collbench.world.keys import DOMAIN, Keys
-from collbench.world.message import Kind, Message, parsed
-from collbench.world.pending import PendingConnections, is_remote
-from collbench.world.strangers import Strangers, peer_of
+from collbench.control import packet_filter
+from collbench.control.keys import DOMAIN, Keys
+from collbench.control.message import Kind, Message, parsed
+from collbench.control.pending import PendingConnections, is_remote
+from collbench.control.strangers import Strangers, peer_of
 
 _ZAP = "inproc://zeromq.zap.01"  # rfc.zeromq.org/spec/27
 _NOBODY = -1

@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Callable
 
-from collbench.world.node import Node
+from collbench.control.node import Node
 
 PATIENCE_S, _OWN_S, _WORD_S = 2.0, 1.5, 1.0
 

@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+from collbench.control.builds import BuildServer, Call, Place, addresses_of, ask
+from collbench.control.places import hub_places
+from collbench.control.secret import secret_of
 from collbench.launch import build, software
 from collbench.launch.info import LaunchInfo
-from collbench.world.builds import BuildServer, Call, Place, addresses_of, ask
-from collbench.world.places import hub_places
-from collbench.world.secret import secret_of
 
 T = TypeVar("T")
 _LOOK_S = 0.05

@@ -12,22 +12,22 @@ from typing import Any
 import zmq
 
 from collbench.addresses import HubAddresses
+from collbench.control.builds import BuildServer, Call, Place, addresses_of
+from collbench.control.coordinator import Came, Coordinator, Joined
+from collbench.control.descriptors import allow_connections
+from collbench.control.down import Down
+from collbench.control.ending import Ending
+from collbench.control.inquiry import Cleared
+from collbench.control.io_thread import Keeper
+from collbench.control.keys import Keys
+from collbench.control.members import Member
+from collbench.control.message import Kind, Message
+from collbench.control.places import listen, node_place, note_on
+from collbench.control.secret import Secret
+from collbench.control.standing import Standing
 from collbench.errors import PeerFailed, RunFailed, UsageError, WaitExpired
 from collbench.launch.build import Build, mismatch, own
 from collbench.launch.info import LaunchInfo
-from collbench.world.builds import BuildServer, Call, Place, addresses_of
-from collbench.world.coordinator import Came, Coordinator, Joined
-from collbench.world.descriptors import allow_connections
-from collbench.world.down import Down
-from collbench.world.ending import Ending
-from collbench.world.inquiry import Cleared
-from collbench.world.keeper import Keeper
-from collbench.world.keys import Keys
-from collbench.world.members import Member
-from collbench.world.message import Kind, Message
-from collbench.world.places import listen, node_place, note_on
-from collbench.world.secret import Secret
-from collbench.world.standing import Standing
 
 _ASK_AGAIN_S = 2.0
 _LONGEST = 200  # characters of a phase's name that a rank tells

@@ -16,20 +16,20 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from collbench.addresses import own_addresses
+from collbench.control.diagnosis import Cause
+from collbench.control.message import Kind, Message
+from collbench.control.node import KILLED
+from collbench.control.path_fault import PathEvidence, directions
+from collbench.control.path_probe import Probe, ProbeResult
+from collbench.control.reach import answering
+from collbench.control.stack import innermost, own_stack, stack, tool_here
+from collbench.control.standing import Standing
+from collbench.control.tcp_info import PathReport, tcp_info
+from collbench.control.verdict import HangEvidence, diagnose
 from collbench.errors import FAILED, INTERRUPTED, TERMINATED, PeerFailed
-from collbench.world.diagnosis import Cause
-from collbench.world.message import Kind, Message
-from collbench.world.node import KILLED
-from collbench.world.path_fault import PathEvidence, directions
-from collbench.world.path_probe import Probe, ProbeResult
-from collbench.world.reach import answering
-from collbench.world.stack import innermost, own_stack, stack, tool_here
-from collbench.world.standing import Standing
-from collbench.world.tcp_info import PathReport, tcp_info
-from collbench.world.verdict import HangEvidence, diagnose
 
 if TYPE_CHECKING:
-    from collbench.world.coordinator import Coordinator
+    from collbench.control.coordinator import Coordinator
 
 _SETTLE_S = 0.01  # for rank 0 to run into the wait for a rank that has ended: that is the phase in which it did
 _ANSWER_S = 1.5  # for a rank that is there, and for the news of one that has ended on another node

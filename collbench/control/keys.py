@@ -12,8 +12,8 @@ from typing import Any
 import zmq
 from zmq.utils import z85
 
-from collbench.world.message import PIECE_BYTES
-from collbench.world.secret import Secret
+from collbench.control.message import PIECE_BYTES
+from collbench.control.secret import Secret
 
 _HANDSHAKE_MS = 10_000  # after which a connection without a finished handshake is dropped
 _LINGER_MS = 1000

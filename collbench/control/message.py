@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from collbench.world.shapes import SHAPES, whole
+from collbench.control.shapes import SHAPES, whole
 
 PIECE_BYTES = 64 << 10
 MOST_JSON_BYTES = 32 << 20  # 10,000 ranks with 256 CPUs each that present themselves: 11 MB

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from collbench.world.stack import stack
+from collbench.control.stack import stack
 
 KILLED = "killed"
 _EXIT = 49  # the place of exit_code in /proc/PID/stat after the name, proc(5)

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from typing import Any
 
-from collbench.world.path_probe import ProbeResult
-from collbench.world.tcp_info import PathReport
+from collbench.control.path_probe import ProbeResult
+from collbench.control.tcp_info import PathReport
 
 _FEWEST_LOST = 3
 _MOST_LOST = 0.7  # of the packets: where nearly all are lost it is not chance

@@ -10,7 +10,7 @@ import socket
 import time
 from dataclasses import dataclass
 
-from collbench.world.tcp_info import tcp_info
+from collbench.control.tcp_info import tcp_info
 
 PROBE_S = 1.7
 _SIZES = (576, 576, 1000, 1200, 1280, 1320, 1360, 1400, 1440)  # bytes of a packet; besides these the largest that the route allows

@@ -10,7 +10,7 @@ import ipaddress
 from collections import Counter
 from contextlib import suppress
 
-from collbench.world import packet_filter
+from collbench.control import packet_filter
 
 
 class PendingConnections:

@@ -17,17 +17,17 @@ from dataclasses import replace
 from queue import SimpleQueue
 from typing import Any
 
+from collbench.control.bundle import LARGE_BYTES, Entry, bundles, size_of, started_again
+from collbench.control.down import Child, Down
+from collbench.control.ending import Ending
+from collbench.control.message import Kind, Malformed, Message, entries
+from collbench.control.node import Node
+from collbench.control.path_probe import Probe, listener
+from collbench.control.stack import own_stack, stack, tool_here
+from collbench.control.standing import Standing, standings
+from collbench.control.tcp_info import ConnectionMonitor, tcp_info
+from collbench.control.up import Up
 from collbench.errors import FAILED, Orphaned, PeerFailed, RunFailed
-from collbench.world.bundle import LARGE_BYTES, Entry, bundles, size_of, started_again
-from collbench.world.down import Child, Down
-from collbench.world.ending import Ending
-from collbench.world.message import Kind, Malformed, Message, entries
-from collbench.world.node import Node
-from collbench.world.path_probe import Probe, listener
-from collbench.world.stack import own_stack, stack, tool_here
-from collbench.world.standing import Standing, standings
-from collbench.world.tcp_info import ConnectionMonitor, tcp_info
-from collbench.world.up import Up
 
 _ANSWERS = (Kind.HERE, Kind.PATHS, Kind.STUCK, Kind.WHERE, Kind.STACKED, Kind.PROBED, Kind.ABORT)
 _SECOND_S = 0.6  # without an answer, or an acknowledgement of what this rank answered: then a second connection is opened

@@ -14,25 +14,25 @@ from typing import Any
 import zmq
 
 from collbench.addresses import is_loopback, resolve
+from collbench.control.builds import Call, Place, addresses_of, ask
+from collbench.control.diagnosis import Cause, HangDiagnosis
+from collbench.control.down import Down
+from collbench.control.ending import Ending
+from collbench.control.io_thread import Keeper
+from collbench.control.keys import Keys
+from collbench.control.members import Member, above
+from collbench.control.message import Kind, Message
+from collbench.control.node import is_stopped
+from collbench.control.places import hub_places, node_place
+from collbench.control.relay import Relay
+from collbench.control.routes import host_of
+from collbench.control.secret import Secret
+from collbench.control.standing import Standing
+from collbench.control.tcp_info import tcp_info
+from collbench.control.up import Up
 from collbench.errors import USAGE, CollbenchError, PeerFailed, RunFailed, UsageError, WaitExpired
 from collbench.launch.build import mismatch, own
 from collbench.launch.info import LaunchInfo
-from collbench.world.builds import Call, Place, addresses_of, ask
-from collbench.world.diagnosis import Cause, HangDiagnosis
-from collbench.world.down import Down
-from collbench.world.ending import Ending
-from collbench.world.keeper import Keeper
-from collbench.world.keys import Keys
-from collbench.world.members import Member, above
-from collbench.world.message import Kind, Message
-from collbench.world.node import is_stopped
-from collbench.world.places import hub_places, node_place
-from collbench.world.relay import Relay
-from collbench.world.routes import host_of
-from collbench.world.secret import Secret
-from collbench.world.standing import Standing
-from collbench.world.tcp_info import tcp_info
-from collbench.world.up import Up
 
 _FAREWELL_S = 6.0  # how long a rank that fails waits for rank 0 to end with it, which may ask all others first
 _ASK_AGAIN_S = 2.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import astuple, dataclass
 from typing import Any
 
-from collbench.world.message import Malformed
+from collbench.control.message import Malformed
 
 _LONGEST = 300  # characters of a phase's name
 _LARGEST = 2**53  # a number beyond it, or none at all (NaN), is no count and no time

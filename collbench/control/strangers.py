@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from collbench.world import packet_filter
+from collbench.control import packet_filter
 
 _MOST = 64  # addresses that are remembered
 _SHOWN = 3

@@ -6,16 +6,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
+from collbench.control.members import Crew, Member
 from collbench.errors import USAGE, PeerFailed, RunFailed, UsageError
-from collbench.world.members import Crew, Member
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from collbench.world.hub_end import HubEnd
-    from collbench.world.spoke_end import SpokeEnd
-    from collbench.world.watchdog import Watchdog
+    from collbench.control.hub_end import HubEnd
+    from collbench.control.spoke_end import SpokeEnd
+    from collbench.control.watchdog import Watchdog
 
 T = TypeVar("T")
 _ASKING_S = 10.0  # longer than rank 0 takes to ask all

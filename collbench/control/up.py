@@ -9,8 +9,8 @@ from typing import Any
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from collbench.world.keys import Keys
-from collbench.world.message import Kind, Malformed, Message, parsed
+from collbench.control.keys import Keys
+from collbench.control.message import Kind, Malformed, Message, parsed
 
 _RETRY_MS, _SLOWEST_RETRY_MS = 5, 200  # the default waits 100 ms and more for a rank 0 that is just starting
 _AFTER_REFUSAL_S = 1.0  # whoever has the wrong secret must not be a flood

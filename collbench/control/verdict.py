@@ -18,9 +18,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from collbench.world.diagnosis import Cause, HangDiagnosis
-from collbench.world.path_fault import PathFault, PathProblem
-from collbench.world.standing import Standing
+from collbench.control.diagnosis import Cause, HangDiagnosis
+from collbench.control.path_fault import PathFault, PathProblem
+from collbench.control.standing import Standing
 
 _BETWEEN = "work between two phases"
 

@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from collbench.control.deadman import AFTER_S, DeadMan
 from collbench.errors import FAILED, CollbenchError
 from collbench.launch.shared_memory import remove_mapped
-from collbench.world.deadman import AFTER_S, DeadMan
 
 _LOOKS_PER_TIMEOUT = 20
 _LONGEST_PAUSE_S = 1.0

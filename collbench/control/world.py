@@ -12,6 +12,14 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from collbench.addresses import is_loopback, own_addresses
+from collbench.control.ending import Ending
+from collbench.control.members import Member, addressed, beside
+from collbench.control.node import began_of, is_stopped
+from collbench.control.routes import await_name, routes_to
+from collbench.control.secret import secret_of
+from collbench.control.standing import Standing
+from collbench.control.talk import Talk
+from collbench.control.watchdog import Watchdog, end_process
 from collbench.errors import (
     FAILED,
     INTERRUPTED,
@@ -30,14 +38,6 @@ from collbench.launch.kubernetes import LAUNCHER as KUBERNETES
 from collbench.launch.shared_memory import remove_abandoned
 from collbench.launch.spawn import record_exit
 from collbench.launch.supervise import say
-from collbench.world.ending import Ending
-from collbench.world.members import Member, addressed, beside
-from collbench.world.node import began_of, is_stopped
-from collbench.world.routes import await_name, routes_to
-from collbench.world.secret import secret_of
-from collbench.world.standing import Standing
-from collbench.world.talk import Talk
-from collbench.world.watchdog import Watchdog, end_process
 
 _VOICES = 8  # so many ranks at most say what rank 0 cannot say any longer
 _ECHOES = (FAILED, INTERRUPTED, TERMINATED)  # exit codes of what may have another reason
@@ -84,7 +84,7 @@ class World(Talk):
         if info.launcher == KUBERNETES:
             self._await_name(info.meeting)
         if self.rank == 0:
-            from collbench.world.hub_end import HubEnd
+            from collbench.control.hub_end import HubEnd
 
             self._hub = HubEnd(info, secret, self._standing, ending, self.timeout_s)
             with self.watchdog.elsewhere("joining"):
@@ -94,7 +94,7 @@ class World(Talk):
             first, *others = [asdict(member) for member in self.members]
             self._hub.tell(0, [{**first, "build": self._build}, *others])
         else:
-            from collbench.world.spoke_end import SpokeEnd
+            from collbench.control.spoke_end import SpokeEnd
 
             self._spoke = SpokeEnd(info, secret, self._standing, ending)
             routes = routes_to(info.meeting)
@@ -242,7 +242,7 @@ class World(Talk):
 
     def _meet_over_mpi(self) -> LaunchInfo:
         """mpirun over several hosts passes no address of rank 0: the ranks exchange it through MPI itself."""
-        from collbench.world.over_mpi import with_meeting
+        from collbench.control.over_mpi import with_meeting
 
         with self.watchdog.phase("joining over MPI"):
             return with_meeting(self.info)

@@ -10,11 +10,11 @@ from math import ceil
 from shutil import which
 from typing import Any
 
+from collbench.analysis.hunt.verdict import CONFIRMED
+from collbench.deploy.managers import TOOLS, Ask, Node, ask_here, drain_words, is_name, line, manager_of, nodes, undo_words
 from collbench.errors import CollbenchError, RunFailed, UsageError
-from collbench.hunt.managers import TOOLS, Ask, Node, ask_here, drain_words, is_name, line, manager_of, nodes, undo_words
-from collbench.hunt.verdict import CONFIRMED
+from collbench.machine.readers.text import printable
 from collbench.results.folder import utc
-from collbench.topology.text import printable
 
 BEGUN, DRAINED, LEFT, FAILED = "begun", "drained", "left", "failed"
 DEFAULT_CAP = "2%"

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from collbench.emit.job import Kind
+from collbench.deploy.job import Kind
 from collbench.errors import UsageError
 
 _TIMEOUT_S = 60.0

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from collbench.topology.text import printable
+from collbench.machine.readers.text import printable
 
 SLURM, KUBERNETES = "slurm", "kubernetes"
 TOOLS = {SLURM: "scontrol", KUBERNETES: "kubectl"}

@@ -9,9 +9,9 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from collbench.analysis.hunt.verdict import CONFIRMED, Suspect, Verdict
 from collbench.analysis.pair_finding import hosts_of
-from collbench.errors import UsageError
-from collbench.hunt.managers import (
+from collbench.deploy.managers import (
     KUBERNETES,
     SLURM,
     drain_words,
@@ -24,11 +24,11 @@ from collbench.hunt.managers import (
     reason_of,
     undo_words,
 )
-from collbench.hunt.verdict import CONFIRMED, Suspect, Verdict
+from collbench.errors import UsageError
+from collbench.machine.readers.text import printable
 from collbench.results.folder import utc
 from collbench.results.jsonl import read_object, to_page
 from collbench.results.replaced import replace
-from collbench.topology.text import printable
 from collbench.units import format_percent
 
 CODES = {

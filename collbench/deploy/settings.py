@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from collbench.emit.job import Setting
-from collbench.emit.quoting import printable
+from collbench.deploy.job import Setting
+from collbench.deploy.quoting import printable
 from collbench.errors import UsageError
 
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")

@@ -17,9 +17,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from collbench.emit.job import Setting, Value
+from collbench.deploy.job import Setting, Value
 from collbench.errors import UsageError
-from collbench.reading import parse_toml, read_file
+from collbench.untrusted import parse_toml, read_file
 
 _TOP = frozenset({"schema", "defaults", "partitions"})
 _LARGEST_BYTES = 1 << 20
@@ -77,7 +77,7 @@ def _parsed(where: str, table: Any, known: Mapping[str, Setting]) -> dict[str, V
 
 def _value(where: str, name: str, said: Any, known: Mapping[str, Setting]) -> Value:
     if name not in known:
-        from collbench.suite.form import nearest
+        from collbench.operations.form import nearest
 
         raise UsageError(f"{where} key {name!r} is unknown: {nearest(name, known)}")
     setting = known[name]

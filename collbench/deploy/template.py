@@ -6,8 +6,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from collbench.emit import quoting
-from collbench.emit.quoting import Quoted
+from collbench.deploy import quoting
+from collbench.deploy.quoting import Quoted
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -17,10 +17,10 @@ from collbench.analysis.cells import cell_of, known, time_of
 from collbench.analysis.combine import allocation_of, launch_folders, read_all, repetitions
 from collbench.analysis.differences import facts
 from collbench.errors import FINE, UsageError
-from collbench.peak.ceiling import Ceiling
-from collbench.results.peers.peer import IMPORTED
+from collbench.machine.peak.ceiling import Ceiling
+from collbench.results.importers.peer import IMPORTED
 from collbench.results.reader import Run
-from collbench.results.record import SERIES, Row
+from collbench.results.row import SERIES, Row
 
 SLOWED = "slowed"  # the flag on every row that `--slowed` made slower
 _JOBS = {"SLURM_JOB_ID": "Slurm job", "PBS_JOBID": "PBS job", "LSB_JOBID": "LSF job"}  # by the variable that tells its number

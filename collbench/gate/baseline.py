@@ -16,7 +16,7 @@ from collbench.errors import UsageError
 from collbench.gate.allocation import COLUMNS, Allocation, Cell, Measured, in_order, moment
 from collbench.gate.kept import ENDING, head_of, read, write
 from collbench.gate.scheme import Figures, Group, Scheme, known_median, size_class
-from collbench.reading import uncollected
+from collbench.untrusted import uncollected
 
 _BACKEND, _OPERATION, _SIZE = (COLUMNS.index(name) for name in ("backend", "operation", "size_bytes"))
 

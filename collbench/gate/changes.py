@@ -18,7 +18,7 @@ from collbench.gate.allocation import COLUMNS, Allocation, Cell
 from collbench.gate.baseline import group_of_cell
 from collbench.gate.floors import sizes_of
 from collbench.gate.verdict import ACCEPTED, CLEARED, CONFIRMED, SUSPECTED, Announcement, Suspicion
-from collbench.reading import parse_toml, read_file
+from collbench.untrusted import parse_toml, read_file
 
 # An allocation is fresh: its hosts, its launcher's numbers and its list of cells are others each time, and paths say nothing.
 COMPARED = ("software", "environment", "topology", "ranks", "machine")

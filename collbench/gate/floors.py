@@ -20,7 +20,7 @@ from collbench.gate.baseline import fresh
 from collbench.gate.names import name_of
 from collbench.gate.rule import STRIKES
 from collbench.gate.verdict import CLEARED, CONFIRMED, SUSPECTED, UNDECIDED, FloorState
-from collbench.peak.ceiling import Ceiling
+from collbench.machine.peak.ceiling import Ceiling
 from collbench.units import parse_size
 
 HARD = "hard"

@@ -18,8 +18,8 @@ from collbench.analysis.cells import LONGEST_S, SHORTEST_S, is_time, known
 from collbench.analysis.differences import KINDS
 from collbench.errors import UsageError
 from collbench.gate.allocation import COLUMNS, NAME, Allocation, Cell, Measured, moment
-from collbench.reading import open_file, read_file, values_in
 from collbench.results.jsonl import to_line
+from collbench.untrusted import open_file, read_file, values_in
 
 SCHEMA = 1
 ENDING = ".allocation.jsonl"

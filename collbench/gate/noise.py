@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from collbench.errors import UsageError
 from collbench.gate.scheme import CLASSES, Figures, Group, Scheme
-from collbench.reading import parse_toml, read_file
+from collbench.untrusted import parse_toml, read_file
 
 _MEDIAN = 1.2533  # the error of a median over that of a mean, for a normal distribution
 _LARGEST = 1 << 20  # bytes of a file

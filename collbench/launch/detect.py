@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from collbench.errors import UsageError
-from collbench.launch import kubernetes, local, mpi, slurm, torchrun
+from collbench.launch import kubernetes, local, slurm, torchrun
+from collbench.launch import mpi_launch as mpi
 from collbench.launch.info import LaunchInfo
 
 _ORDER = (torchrun.detect, mpi.detect, slurm.detect, kubernetes.detect)

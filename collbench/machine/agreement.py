@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from collbench.topology.model import Disagreement, Machine
+from collbench.machine.model import Disagreement, Machine
 
 # EDR is 100 Gb/s of data and 103.125 on the wire, an NVLink 25 and 25.781: tools print either. 180 of 200 Gb/s is another matter.
 _TOLERANCE = 0.04

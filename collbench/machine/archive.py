@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from collbench.topology.files import Links
-from collbench.topology.tarball import Member, members
-from collbench.topology.text import Unreadable, printable
+from collbench.machine.files import Links
+from collbench.machine.readers.text import Unreadable, printable
+from collbench.machine.tarball import Member, members
 
 KIND = "tarball of a machine's files"
 SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst")

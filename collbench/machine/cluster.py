@@ -6,8 +6,8 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from collbench.topology.model import Machine, Nic, Port
-from collbench.topology.text import printable
+from collbench.machine.model import Machine, Nic, Port
+from collbench.machine.readers.text import printable
 
 _MOST_VALUES = 8  # of one fact, told in one sentence
 _MOST_NAMED = 6  # groups of host names in one place

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-from collbench.topology.model import SWITCH, Gpu, Machine, Nic, PciDevice
+from collbench.machine.model import SWITCH, Gpu, Machine, Nic, PciDevice
 
 CLOSE: Final = ("PIX", "PXB")  # the bytes stay below a host bridge
 ORDER: Final = ("X", "NV", "XG", "PIX", "PXB", "PHB", "NODE", "SYS")

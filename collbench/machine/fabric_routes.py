@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from collbench.errors import UsageError
-from collbench.topology.fabric import Cable, End, Fabric
+from collbench.machine.fabric import Cable, End, Fabric
 
 Way = tuple[End, End]  # a cable in one direction: from a port, to a port
 

@@ -18,11 +18,11 @@ from typing import IO, cast
 
 from collbench import __version__
 from collbench.errors import FINE, UsageError
-from collbench.topology.files import Files, Folder
-from collbench.topology.masking import Mask
-from collbench.topology.readers import ethernet, infiniband, linux
-from collbench.topology.recorded import Recorded
-from collbench.topology.text import printable
+from collbench.machine.files import Files, Folder
+from collbench.machine.masking import Mask
+from collbench.machine.readers import ethernet, infiniband, linux
+from collbench.machine.readers.text import printable
+from collbench.machine.recorded import Recorded
 from collbench.units import format_bytes
 
 SUFFIXES = (".tar", ".tar.gz", ".tar.xz", ".tar.zst")

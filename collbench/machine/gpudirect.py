@@ -10,10 +10,10 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from collbench.topology.distance import CLOSE, Distances
-from collbench.topology.merge import origin
-from collbench.topology.model import Gpu, Machine, Nic, System
-from collbench.topology.readers.part_names import is_with_cpu
+from collbench.machine.distance import CLOSE, Distances
+from collbench.machine.merge import origin
+from collbench.machine.model import Gpu, Machine, Nic, System
+from collbench.machine.readers.part_names import is_with_cpu
 
 State = Literal["proven used", "capable, not used", "capable; use not checked", "not capable", "unknown"]
 STATES: tuple[State, ...] = ("proven used", "capable, not used", "capable; use not checked", "not capable", "unknown")

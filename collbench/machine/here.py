@@ -7,12 +7,12 @@ import socket
 from dataclasses import replace
 from pathlib import Path
 
-from collbench.topology.files import Folder
-from collbench.topology.lists import with_reasons
-from collbench.topology.merge import merge
-from collbench.topology.model import Machine, System
-from collbench.topology.text import printable
-from collbench.topology.trees import readings
+from collbench.machine.files import Folder
+from collbench.machine.lists import with_reasons
+from collbench.machine.merge import merge
+from collbench.machine.model import Machine, System
+from collbench.machine.readers.text import printable
+from collbench.machine.trees import readings
 
 _SHARED_MEMORY = Path("/dev/shm")
 _CALLS = "system calls"
@@ -20,7 +20,7 @@ _CALLS = "system calls"
 
 def this_machine() -> Machine:
     """The machine that this process runs on, as it may see it. Never raises; what is unknown has its reason in `unknown`."""
-    from collbench.topology.readers import nvml
+    from collbench.machine.readers import nvml
 
     driver = nvml.read()
     if driver.sources:

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from collbench.addresses import Family, family_of
-from collbench.topology.files import Files, Folder
-from collbench.topology.text import whole
+from collbench.machine.files import Files, Folder
+from collbench.machine.readers.text import whole
 
 _SYSFS = Path("/sys/class/net")
 LOOPBACK = "lo"

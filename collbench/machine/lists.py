@@ -9,7 +9,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Final
 
-from collbench.topology.model import Machine
+from collbench.machine.model import Machine
 
 LISTS: Final = {
     "numa_nodes": "NUMA nodes",

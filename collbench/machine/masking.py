@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Iterator
 
-from collbench.topology.start_parameters import MASKED, shown
+from collbench.machine.readers.start_parameters import MASKED, shown
 
 # What names a device, a host or a person, by its shape. A PCI address (0000:19:00.0) has none of these. A name behind a word is in
 # the group "value"; the first that fits counts, and what was put in is not looked at again.

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from collbench.topology.model import Gpu, Machine, Nic
+from collbench.machine.model import Gpu, Machine, Nic
 
 _LID = re.compile(r"^LID \d+$")  # ibportstate's NIC
 _PLACE = re.compile(r"^NIC\d+$")  # nvidia-smi's number for a NIC, without the legend that names it

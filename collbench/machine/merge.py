@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from collbench.topology.agreement import Said, agree, counted
-from collbench.topology.lists import LISTS, known_none
-from collbench.topology.matching import Same, same_parts, source_of
-from collbench.topology.model import Disagreement, GpuLink, Machine, PciDevice, Port
+from collbench.machine.agreement import Said, agree, counted
+from collbench.machine.lists import LISTS, known_none
+from collbench.machine.matching import Same, same_parts, source_of
+from collbench.machine.model import Disagreement, GpuLink, Machine, PciDevice, Port
 
 _IDENTITY = {"key", "address", "name", "number", "id", "index"}  # what a part was matched by, and how each source spells it
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from collbench.topology.model import Machine
-from collbench.topology.text import printable
+from collbench.machine.model import Machine
+from collbench.machine.readers.text import printable
 
 # Far above what there is: ports of 800 Gb/s, NVLinks of 53 GB/s each way, PCIe Gen7 with 128 GT/s, 18 links of a GPU, hosts of 32 TB.
 _MOST_BITS_PER_S = 1e13

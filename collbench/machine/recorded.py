@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from collbench.topology.files import Files
+from collbench.machine.files import Files
 
 _NOWHERE = "/.nowhere"
 

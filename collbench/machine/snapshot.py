@@ -13,8 +13,8 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Union, get_args, get_origin
 
-from collbench.topology.model import Gpu, Machine, Nic, Port
-from collbench.topology.text import Unreadable, printable
+from collbench.machine.model import Gpu, Machine, Nic, Port
+from collbench.machine.readers.text import Unreadable, printable
 
 SCHEMA = 1
 ADDED = ("cpus", "links", "findings", "hostnames")  # what a document of machines says beyond the machine itself

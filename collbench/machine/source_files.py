@@ -6,10 +6,10 @@ import os
 import stat
 from pathlib import Path
 
-from collbench.reading import open_file
-from collbench.topology.archive import SUFFIXES
-from collbench.topology.tarball import unpacked
-from collbench.topology.text import MOST_BYTES, Unreadable, decoded, printable
+from collbench.machine.archive import SUFFIXES
+from collbench.machine.readers.text import MOST_BYTES, Unreadable, decoded, printable
+from collbench.machine.tarball import unpacked
+from collbench.untrusted import open_file
 
 MOST_ENTRIES = 4096  # of a folder
 _TAR_BLOCK = 512

@@ -12,13 +12,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Protocol, cast
 
-from collbench.reading import values_in
-from collbench.topology.files import Files, Folder
-from collbench.topology.lists import with_reasons
-from collbench.topology.merge import merge
-from collbench.topology.model import Machine, System
-from collbench.topology.source_files import files_in, is_folder, is_root, is_tarball, text_of
-from collbench.topology.text import Unreadable, printable
+from collbench.machine.files import Files, Folder
+from collbench.machine.lists import with_reasons
+from collbench.machine.merge import merge
+from collbench.machine.model import Machine, System
+from collbench.machine.readers.text import Unreadable, printable
+from collbench.machine.source_files import files_in, is_folder, is_root, is_tarball, text_of
+from collbench.untrusted import values_in
 
 READERS = (
     "nvlink_status",
@@ -95,7 +95,7 @@ class _Unit:
 
 def reader(name: str) -> Reader:
     """The reader of one kind of text, by its module's name in this room."""
-    return cast(Reader, import_module(f"collbench.topology.readers.{name}"))
+    return cast(Reader, import_module(f"collbench.machine.readers.{name}"))
 
 
 def read_paths(paths: Sequence[Path], tell: Callable[[str], None] | None = None) -> list[Machine]:
@@ -214,7 +214,7 @@ def _silent(sentence: str) -> None:
 
 def _of_tarball(path: Path) -> list[_Reading]:
     """The machine whose files the tarball holds, with the outputs of tools that were gathered."""
-    from collbench.topology.archive import open_archive
+    from collbench.machine.archive import open_archive
 
     archive = open_archive(path)
     doubts = [*archive.doubts]
@@ -241,7 +241,7 @@ def _outputs(files: Files, doubts: list[str]) -> list[_Reading]:
 
 def _of_tree(files: Files) -> list[_Reading]:
     """What the kernel's files say."""
-    from collbench.topology.trees import readings
+    from collbench.machine.trees import readings
 
     return [_Reading(_TREE, machine) for machine in readings(files)]
 
@@ -314,8 +314,8 @@ def _recognised(text: str, name: str) -> int | None:
 
 
 def _snapshot(text: str, name: str) -> list[Machine]:
-    from collbench.topology.plausible import impossible
-    from collbench.topology.snapshot import machines_of
+    from collbench.machine.plausible import impossible
+    from collbench.machine.snapshot import machines_of
 
     if len(text) > _MOST_VALUES and values_in(text.encode()) > _MOST_VALUES:
         raise Unreadable(f"{printable(name)} holds more than {_MOST_VALUES:,} values: give fewer machines at once")

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Protocol, cast
 
-from collbench.reading import open_file
-from collbench.topology.text import Unreadable, printable
+from collbench.machine.readers.text import Unreadable, printable
+from collbench.untrusted import open_file
 
 MOST_STREAM = 256 << 20  # bytes after decompression
 MOST_MEMBERS = 200_000

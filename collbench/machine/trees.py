@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from collbench.topology.files import Files
-from collbench.topology.lists import with_reasons
-from collbench.topology.model import Machine, Nic, PciDevice
-from collbench.topology.readers import ethernet, infiniband, linux, pci_parts
+from collbench.machine.files import Files
+from collbench.machine.lists import with_reasons
+from collbench.machine.model import Machine, Nic, PciDevice
+from collbench.machine.readers import ethernet, infiniband, linux, pci_parts
 
 _FILES = "sysfs"
 _NO_CLASS = "/sys/class/net and /sys/class/infiniband are missing or were not copied"

@@ -12,9 +12,9 @@ import ctypes
 import numpy as np
 from numpy.typing import NDArray
 
-from collbench.timing.native import CanaryStruct, library
-from collbench.timing.shared import shared_page
-from collbench.world.world import World
+from collbench.control.world import World
+from collbench.measure.shared import shared_page
+from collbench.native.library import CanaryStruct, library
 
 FLIP = 1.25  # canaries further apart than this ratio mean another state; in one state they stay within 1.15
 _BLOCKS = 15

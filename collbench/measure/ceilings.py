@@ -8,23 +8,23 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from collbench.backends.backend import Backend
+from collbench.control.world import World
+from collbench.machine.interfaces import Interface, interface_with, read_interface
+from collbench.machine.peak.ceiling import Ceiling, given, nothing
+from collbench.machine.peak.host import HostRates, memory_ceiling, stream_ceiling
+from collbench.measure.launch import members_of, ranks_by_host
+from collbench.measure.probing import probed
+from collbench.measure.reference import measure_memory, measure_streams
+from collbench.measure.request import Request
 from collbench.operations.cell import Cell
 from collbench.operations.groups import Groups, groups_of
 from collbench.operations.operation import Operation
-from collbench.peak.ceiling import Ceiling, given, nothing
-from collbench.peak.host import HostRates, memory_ceiling, stream_ceiling
-from collbench.runner.launch import members_of, ranks_by_host
-from collbench.runner.probing import probed
-from collbench.runner.request import Request
-from collbench.timing.reference import measure_memory, measure_streams
-from collbench.topology.interfaces import Interface, interface_with, read_interface
-from collbench.world.world import World
 
 if TYPE_CHECKING:
-    from collbench.peak.link import Link
-    from collbench.runner.gpu_ceilings import GpuNodes
-    from collbench.runner.group_ceilings import Running
-    from collbench.topology.model import Machine
+    from collbench.machine.model import Machine
+    from collbench.machine.peak.link import Link
+    from collbench.measure.gpu_ceilings import GpuNodes
+    from collbench.measure.group_ceilings import Running
 
 Found = tuple[Ceiling, Ceiling | None]
 
@@ -105,7 +105,7 @@ class Ceilings:
 
     def _of_links(self, operation: Operation, cell: Cell, backend: Backend, groups: Groups) -> Found:
         """From the links that the machines have; of several groups those that cross hosts, and on GPUs the others as well."""
-        from collbench.runner.group_ceilings import Running  # here, since most launches are of one host and every rank pays
+        from collbench.measure.group_ceilings import Running  # here, since most launches are of one host and every rank pays
 
         crossing = tuple(group for group in groups if self._crosses(backend, group))
         host_of = self._host_of(backend)
@@ -117,7 +117,7 @@ class Ceilings:
         return self._between_hosts(replace(running, groups=crossing), backend, sharing)
 
     def _of_gpus(self, running: Running, backend: Backend, sharing: int, crossing: int) -> Found:
-        from collbench.runner.gpu_ceilings import GpuNodes, ceiling_of_gpu_pairs, ceiling_of_gpus
+        from collbench.measure.gpu_ceilings import GpuNodes, ceiling_of_gpu_pairs, ceiling_of_gpus
 
         if backend.name not in self._gpu_nodes:
             hosts = ranks_by_host(backend, self.world)
@@ -128,11 +128,11 @@ class Ceilings:
         return ceiling_of_gpus(nodes, running)
 
     def _between_hosts(self, running: Running, backend: Backend, sharing: int) -> Found:
-        from collbench.peak.collective import ceilings
-        from collbench.peak.job import Job
-        from collbench.peak.link import unknown
-        from collbench.peak.node import Node
-        from collbench.runner.group_ceilings import ceiling_of
+        from collbench.machine.peak.collective import ceilings
+        from collbench.machine.peak.job import Job
+        from collbench.machine.peak.link import unknown
+        from collbench.machine.peak.node import Node
+        from collbench.measure.group_ceilings import ceiling_of
 
         inside, links = unknown("memory that the ranks of a host share"), self._leaving(backend)
 
@@ -152,9 +152,9 @@ class Ceilings:
 
     def _leaving(self, backend: Backend) -> dict[str, Link]:
         """By host what a backend on host memory sends over: its RDMA devices, or TCP."""
-        from collbench.peak.network import tcp_link
-        from collbench.peak.nics import egress_of
-        from collbench.peak.pcie import PcieTree
+        from collbench.machine.peak.network import tcp_link
+        from collbench.machine.peak.nics import egress_of
+        from collbench.machine.peak.pcie import PcieTree
 
         if _in_memory(backend) and self.machines and all(_has_rdma(machine) for machine in self.machines):
             links = [egress_of(machine, PcieTree(machine)).link for machine in self.machines]
@@ -175,7 +175,7 @@ class Ceilings:
 
     def topology(self) -> dict[str, Any]:
         """What is known of the machines, for topology.json."""
-        from collbench.topology.snapshot import topology_json
+        from collbench.machine.snapshot import topology_json
 
         members = [asdict(member) for member in self.world.members]
         interfaces = [asdict(interface) for interface in self.interfaces]

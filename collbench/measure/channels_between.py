@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from collbench.control.members import Member
+from collbench.control.world import World
 from collbench.errors import CollbenchError
-from collbench.world.members import Member
-from collbench.world.world import World
 
 PATIENCE_S = 15.0  # for a connection: what is blocked in between is told, not waited for
 COUNTED = 0.9  # of the payload: what a port or an interface counted must be this much of it, to be the way it took

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from collbench.backends.clock import MonotonicClock
 from collbench.backends.memory import Block
+from collbench.measure.loop import Loop, Timed
+from collbench.measure.pattern import first_wrong, write_pattern
+from collbench.measure.threads import at_once
+from collbench.native.library import SHARED_BYTES, BarrierStruct, address, library
 from collbench.operations.program import Call, NativeCall, Program, PythonCall
-from collbench.timing.loop import Loop, Timed
-from collbench.timing.native import SHARED_BYTES, BarrierStruct, address, library
-from collbench.timing.pattern import first_wrong, write_pattern
-from collbench.timing.threads import at_once
 
 T = TypeVar("T")
 _FEWEST, _MOST = 6, 300

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from collbench.evidence import ethernet_counters, infiniband_counters, tcp_counters
-from collbench.evidence.sysfs_numbers import Counts, entries
+from collbench.measure import ethernet_counters, infiniband_counters, tcp_counters
+from collbench.measure.sysfs_numbers import Counts, entries
 
 if TYPE_CHECKING:
-    from collbench.evidence.nvml_counters import Gpus
+    from collbench.measure.nvml_counters import Gpus
 
 Grown = dict[str, dict[str, int | None]]
 _TELLING = ("tx_bytes", "sent_pkts")  # a port without either says nothing of what it moves; what sent_pkts counts an interface carries

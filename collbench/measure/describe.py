@@ -6,13 +6,13 @@ import os
 from typing import Any
 
 from collbench import __version__
-from collbench.evidence.conditions import binding, settings
+from collbench.control.members import Member
+from collbench.control.world import World
 from collbench.launch import build, software
+from collbench.measure.conditions import binding, settings
+from collbench.measure.opening import Opened
+from collbench.measure.request import Request
 from collbench.results.environment import host_facts, loaded_libraries, recorded_environment
-from collbench.runner.opening import Opened
-from collbench.runner.request import Request
-from collbench.world.members import Member
-from collbench.world.world import World
 
 
 def member_places(world: World, opened: list[Opened]) -> list[dict[str, Any]]:

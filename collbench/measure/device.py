@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collbench.backends.clock import DeviceClock
+from collbench.native.library import DeviceStruct, FailureStruct, NativeSlots, library
 from collbench.operations.program import Program
-from collbench.timing.native import DeviceStruct, FailureStruct, NativeSlots, library
 
 _NOT_READY, _IN_PROGRESS = 600, 7  # cuda.h, nccl.h
 _IN_DEVICE, _IN_LIBRARY, _LATE = -2, -3, -4

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from collbench.timing.canary import Canary, flipped
-from collbench.world.world import World
+from collbench.control.world import World
+from collbench.measure.canary import Canary, flipped
 
 _SCHEDSTAT = Path("/proc/thread-self/schedstat")  # ns on a CPU, ns that it waited for one, number of time slices
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping
 
-from collbench.evidence.sysfs_numbers import Counts, entries, numbers, text, word
+from collbench.measure.sysfs_numbers import Counts, entries, numbers, text, word
 
 CLASS = "/sys/class/net"
 NAMES = ("tx_bytes", "rx_bytes", "tx_packets", "rx_packets", "tx_dropped", "rx_dropped", "tx_errors", "rx_errors")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from collbench.timing.wire.tool import LATENCY, Ask, Figure, figure_of, number
+from collbench.measure.tool import LATENCY, Ask, Figure, figure_of, number
 
 _VERSION = re.compile(r"^libfabric: (\d[\w.+-]{0,20})", re.MULTILINE)
 _BYTES, _FEWEST, _MOST = 16 * 2**20, 16, 2000  # it goes by a number, the same at both ends, and cannot be asked for a time

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from collbench.errors import UsageError
-from collbench.peak.ceiling import Ceiling, nothing
-from collbench.peak.collective import ceilings
-from collbench.peak.domain import joined_by_clique
-from collbench.peak.job import Job
-from collbench.peak.link import Link, unknown
-from collbench.peak.node import Node, neighbours_of, node_of
-from collbench.runner.group_ceilings import Found, Running, ceiling_of
-from collbench.topology.model import Machine
+from collbench.machine.model import Machine
+from collbench.machine.peak.ceiling import Ceiling, nothing
+from collbench.machine.peak.collective import ceilings
+from collbench.machine.peak.domain import joined_by_clique
+from collbench.machine.peak.job import Job
+from collbench.machine.peak.link import Link, unknown
+from collbench.machine.peak.node import Node, neighbours_of, node_of
+from collbench.measure.group_ceilings import Found, Running, ceiling_of
 
 
 @dataclass

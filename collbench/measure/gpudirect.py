@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from collbench.evidence.nccl_words import GDR
-from collbench.topology.distance import Distances
-from collbench.topology.gpudirect import BEST_FIRST, Capability, capability, not_used
-from collbench.topology.model import Gpu, Machine
+from collbench.machine.distance import Distances
+from collbench.machine.gpudirect import BEST_FIRST, Capability, capability, not_used
+from collbench.machine.model import Gpu, Machine
+from collbench.machine.readers.nccl_words import GDR
 
 _NET = "NET/"
 _MOST_HOSTS = 4

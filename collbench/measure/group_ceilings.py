@@ -8,17 +8,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from collbench.evidence.crossing import Least, least
+from collbench.machine.peak.ceiling import Ceiling, nothing
+from collbench.machine.peak.collective import KIND, OPERATIONS, ceilings
+from collbench.machine.peak.domain import joined_by_clique
+from collbench.machine.peak.job import Job
+from collbench.machine.peak.link import Link
+from collbench.machine.peak.node import Node
+from collbench.measure.crossing import Least, least
 from collbench.operations.cell import Cell
 from collbench.operations.groups import Groups
 from collbench.operations.operation import Operation
 from collbench.operations.traffic import elements
-from collbench.peak.ceiling import Ceiling, nothing
-from collbench.peak.collective import KIND, OPERATIONS, ceilings
-from collbench.peak.domain import joined_by_clique
-from collbench.peak.job import Job
-from collbench.peak.link import Link
-from collbench.peak.node import Node
 
 Layout = tuple[tuple[str, tuple[int, ...]], ...]
 Found = tuple[Ceiling, Ceiling | None]

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from collbench.launch import signals, software
+from collbench.measure.describe import describe_run, software_of_hosts
+from collbench.measure.launch import Launch, at_rank_0
+from collbench.measure.opening import Opened
 from collbench.results.folder import RunFolder
-from collbench.runner.describe import describe_run, software_of_hosts
-from collbench.runner.launch import Launch, at_rank_0
-from collbench.runner.opening import Opened
 
 
 class Ending(Protocol):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from collbench.timing.perftest import rate_in
-from collbench.timing.wire.tool import BANDWIDTH, Ask, Figure, figure_of
+from collbench.measure.perftest import rate_in
+from collbench.measure.tool import BANDWIDTH, Ask, Figure, figure_of
 
 _VERSION = re.compile(r"^\s*(?:\w+ )?[Vv]ersion ?: (\d[\w.+-]{0,20})", re.MULTILINE)
 _DEVICE = re.compile(r"^\s*Device\s*:\s*(\w{1,40})\s*$|\bDevice\s*:\s*(\w{1,40})\s", re.MULTILINE)

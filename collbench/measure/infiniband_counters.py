@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from collbench.evidence.sysfs_numbers import Counts, entries, numbers, word
-from collbench.topology.readers.infiniband_port import HW_COUNTERS
+from collbench.machine.readers.infiniband_port import HW_COUNTERS
+from collbench.measure.sysfs_numbers import Counts, entries, numbers, word
 
 CLASS = "/sys/class/infiniband"
 # port_xmit_data and port_rcv_data count in units of 4 bytes, headers included (InfiniBand 16.1.3.5, PortCounters).

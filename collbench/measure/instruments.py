@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from collbench.evidence import counters
-from collbench.evidence.counters import Counters
-from collbench.evidence.moved import Ran, evidence
-from collbench.evidence.nvml_counters import Gpus
-from collbench.evidence.telemetry import Telemetry
+from collbench.control.world import World
+from collbench.measure import counter_readings as counters
+from collbench.measure.counter_readings import Counters
+from collbench.measure.moved import Ran, evidence
+from collbench.measure.nvml_counters import Gpus
+from collbench.measure.one_cell import Ready
+from collbench.measure.telemetry import Telemetry
 from collbench.operations.cell import Cell
-from collbench.runner.one_cell import Ready
-from collbench.world.world import World
 
 _SMALL_BYTES = 1 << 20  # a cell of smaller messages says nothing of clocks, and is the one that a second process would disturb
 

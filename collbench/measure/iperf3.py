@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from collbench.errors import RunFailed
-from collbench.timing.wire.tool import BANDWIDTH, Ask, Figure, figure_of, last_words
+from collbench.measure.tool import BANDWIDTH, Ask, Figure, figure_of, last_words
 
 _VERSION = re.compile(r"^iperf (\d[\w.+-]{0,20})", re.MULTILINE)
 

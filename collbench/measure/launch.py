@@ -14,19 +14,19 @@ from threading import Thread
 from typing import Any, Protocol, TypeVar
 
 from collbench.backends.backend import Backend
+from collbench.control.members import Member
+from collbench.control.world import World
 from collbench.errors import FAILED, CollbenchError, UsageError
 from collbench.launch.spawn import record_run
+from collbench.measure.canary import Canary
+from collbench.measure.instruments import Instruments
+from collbench.measure.opening import Opened, close_backends
+from collbench.measure.request import Request
+from collbench.measure.sync import HostSync
 from collbench.operations.cell import Cell
 from collbench.operations.operation import Operation
 from collbench.results.folder import RunFolder
-from collbench.results.record import Row
-from collbench.runner.instruments import Instruments
-from collbench.runner.opening import Opened, close_backends
-from collbench.runner.request import Request
-from collbench.timing.canary import Canary
-from collbench.timing.sync import HostSync
-from collbench.world.members import Member
-from collbench.world.world import World
+from collbench.results.row import Row
 
 Work = tuple[Operation, Cell, Opened]
 T = TypeVar("T")

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from collbench.backends.clock import Clock, DeviceClock
 from collbench.errors import RunFailed
+from collbench.measure.device import Broken, OnDevice
+from collbench.native.library import FailureStruct, NativeSlots, library
 from collbench.operations.program import MAX_WORDS, Call, NativeCall, Program
-from collbench.timing.device import Broken, OnDevice
-from collbench.timing.native import FailureStruct, NativeSlots, library
 
 
 class CallFailed(RunFailed):

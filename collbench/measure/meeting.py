@@ -13,9 +13,9 @@ import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from collbench.runner.one_cell import Ready, phase
+from collbench.control.world import World
+from collbench.measure.one_cell import Ready, phase
 from collbench.units import format_time
-from collbench.world.world import World
 
 _MOST_LATE = 4
 _ATTEMPTS = 3

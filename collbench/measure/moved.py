@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from collbench.evidence import ethernet_counters, infiniband_counters
-from collbench.evidence.crossing import Groups, Least, least
+from collbench.measure import ethernet_counters, infiniband_counters
+from collbench.measure.crossing import Groups, Least, least
 from collbench.operations.cell import Cell
 from collbench.operations.operation import Operation
 from collbench.units import format_bytes

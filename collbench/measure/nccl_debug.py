@@ -20,9 +20,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from collbench.evidence.nccl_log import NcclLog, read_files
-from collbench.evidence.nccl_summary import choices_of, summary
-from collbench.topology.text import Unreadable, printable
+from collbench.machine.readers.nccl_log import NcclLog, read_files
+from collbench.machine.readers.text import Unreadable, printable
+from collbench.measure.nccl_summary import choices_of, summary
 
 RESET = "ncclResetDebugInit"
 RESET_SAFE_SINCE = 22703  # ncclGetVersion's number: 2.24 to 2.26 close the file while another thread may write to it

@@ -9,13 +9,13 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from collbench.backends.backend import Backend
-from collbench.evidence import infiniband_counters, nccl_ras
-from collbench.evidence.gpudirect import state_of_run
-from collbench.evidence.nccl_debug import DebugLog, prepare, resetter
-from collbench.evidence.nccl_summary import together
+from collbench.control.world import World
+from collbench.machine.model import Machine
+from collbench.measure import infiniband_counters, nccl_ras
+from collbench.measure.gpudirect import state_of_run
+from collbench.measure.nccl_debug import DebugLog, prepare, resetter
+from collbench.measure.nccl_summary import together
 from collbench.operations.cell import Cell
-from collbench.topology.model import Machine
-from collbench.world.world import World
 
 _SHOWN = ("sentence", "transports", "nics", "gdr", "hosts_without_gdr", "why")
 _WHAT = "reading NCCL's log"

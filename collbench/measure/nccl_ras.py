@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from collbench.topology.text import printable, whole
+from collbench.machine.readers.text import printable, whole
 
 DEADLINE_S = 3.0
 _PORT = 28028

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from collbench.evidence.nccl_log import NcclLog
-from collbench.evidence.nccl_words import GDR
+from collbench.machine.readers.nccl_log import NcclLog
+from collbench.machine.readers.nccl_words import GDR
 
 _MOST_WARNINGS = 20
 _MOST_CHOICES = 256

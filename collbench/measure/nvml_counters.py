@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from collbench.evidence.sysfs_numbers import Counts
-from collbench.topology.readers.nvml_links import Session
-from collbench.topology.text import pci_address
+from collbench.machine.readers.nvml_links import Session
+from collbench.machine.readers.text import pci_address
+from collbench.measure.sysfs_numbers import Counts
 
 _LIBRARY = "libnvidia-ml.so.1"
 _ALL_LINKS = 2**32 - 1

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from collbench.backends.registry import backend_class
+from collbench.control.world import World
 from collbench.errors import RunFailed, UsageError
-from collbench.runner.opening import Opened, missing_anywhere, open_backends
-from collbench.runner.request import Request
-from collbench.world.world import World
+from collbench.measure.opening import Opened, missing_anywhere, open_backends
+from collbench.measure.request import Request
 
 
 def first_at_hand(request: Request, world: World, note: Callable[[str], None]) -> Opened:

@@ -10,18 +10,18 @@ from typing import Any, Protocol, TypeVar
 from collbench.backends.backend import Backend, Tuning
 from collbench.backends.group import Group
 from collbench.backends.memory import AnyBuffers
+from collbench.control.world import World
 from collbench.errors import CollbenchError
-from collbench.evidence.crossing import Least
+from collbench.measure.budget import Budget
+from collbench.measure.crossing import Least
+from collbench.measure.loop import CallFailed, Loop, Timed, Unfinished
+from collbench.measure.protocol import Measured, measure, schedule
 from collbench.operations.cell import Cell
 from collbench.operations.check import Mismatch
 from collbench.operations.groups import Groups, groups_of
 from collbench.operations.layout import slots_checked, slots_for
 from collbench.operations.operation import Operation
 from collbench.operations.program import Program, joined
-from collbench.timing.budget import Budget
-from collbench.timing.loop import CallFailed, Loop, Timed, Unfinished
-from collbench.timing.protocol import Measured, measure, schedule
-from collbench.world.world import World
 
 _BETWEEN_GROUPS = 7919  # a prime above the number of slots, whose seeds are 1 apart
 T = TypeVar("T")

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from collbench.backends.backend import Backend, Settings, Unavailable
 from collbench.backends.registry import backend_class
+from collbench.control.world import World
 from collbench.errors import CollbenchError, RunFailed, UsageError
-from collbench.runner.request import Request
-from collbench.world.world import World
+from collbench.measure.request import Request
 
 if TYPE_CHECKING:
-    from collbench.runner.nccl_paths import NcclPaths
+    from collbench.measure.nccl_paths import NcclPaths
 
 
 @dataclass(frozen=True)
@@ -102,13 +102,13 @@ def _slowed(kind: type[Backend], request: Request) -> type[Backend]:
 
 def _paths(request: Request) -> NcclPaths:
     """NCCL's log, asked for; what reads it is imported only where NCCL is."""
-    from collbench.runner.nccl_paths import NcclPaths
+    from collbench.measure.nccl_paths import NcclPaths
 
     return NcclPaths.begin(request.evidence == "tuning")
 
 
 def _ask_ras() -> Callable[[], str | None]:
-    from collbench.runner.nccl_paths import ask_ras
+    from collbench.measure.nccl_paths import ask_ras
 
     return ask_ras
 

@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from collbench.control.world import World
 from collbench.errors import FINE, CollbenchError, RunFailed, UsageError
 from collbench.launch.detect import LocalRequest, detect
 from collbench.launch.info import LaunchInfo
 from collbench.launch.supervise import say
-from collbench.world.world import World
 
 if TYPE_CHECKING:
-    from collbench.topology.model import Machine
+    from collbench.machine.model import Machine
 
 
 def together(env: Mapping[str, str], timeout_s: float, tell: Callable[[list[Machine]], int]) -> int:
@@ -92,13 +92,13 @@ def probed(world: World) -> list[Machine] | None:
 
 
 def _this_machine() -> Machine:
-    from collbench.topology.here import this_machine  # what reads a machine is not for the other ranks to import
+    from collbench.machine.here import this_machine  # what reads a machine is not for the other ranks to import
 
     return this_machine()
 
 
 def _gathered(world: World, mine: Machine | None) -> list[Machine] | None:
-    from collbench.topology.snapshot import from_json, to_json
+    from collbench.machine.snapshot import from_json, to_json
 
     told = world.gather(to_json(mine) if mine else None, "probing the hosts")
     return None if told is None else [from_json(machine) for machine in told if machine is not None]

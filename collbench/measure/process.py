@@ -17,7 +17,7 @@ from types import TracebackType
 
 from collbench.addresses import listen_at
 from collbench.errors import RunFailed
-from collbench.timing.wire.tool import last_words
+from collbench.measure.tool import last_words
 
 _MOST_BYTES = 4 << 20  # iperf3 prints 5 KB a run
 _CHUNK = 1 << 16

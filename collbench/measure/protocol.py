@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from collbench.control.world import World
+from collbench.measure.budget import Budget
+from collbench.measure.loop import Loop
 from collbench.stats.median import median
-from collbench.timing.budget import Budget
-from collbench.timing.loop import Loop
-from collbench.world.world import World
 
 MOST_SAMPLES = 3000
 MOST_WARMUPS = 300

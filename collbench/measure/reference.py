@@ -13,16 +13,16 @@ import numpy as np
 from collbench.backends.clock import MonotonicClock
 from collbench.backends.group import Group
 from collbench.backends.memory import Buffers
+from collbench.control.world import World
 from collbench.errors import WaitExpired
+from collbench.machine.peak.host import HostRates, Rate, agreed, settled
+from collbench.measure.loop import Loop, Timed
+from collbench.native.library import address, library
 from collbench.operations.cell import Cell
 from collbench.operations.layout import slots_for
 from collbench.operations.operation import Block, Operation
 from collbench.operations.program import Call, NativeCall, Program, PythonCall
-from collbench.peak.host import HostRates, Rate, agreed, settled
 from collbench.stats.median import median
-from collbench.timing.loop import Loop, Timed
-from collbench.timing.native import address, library
-from collbench.world.world import World
 
 _MOST_S = 0.01  # spent on one reference at one size in one round
 _MOST_ROUNDS = 5

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from collbench.errors import RunFailed, UsageError
-from collbench.timing.wire.fi_pingpong import FiPingpong
-from collbench.timing.wire.ib_write_bw import IbWriteBw
-from collbench.timing.wire.iperf3 import Iperf3
-from collbench.timing.wire.process import once
-from collbench.timing.wire.tool import WireTool
-from collbench.timing.wire.ucx_perftest import UcxPerftest
+from collbench.measure.fi_pingpong import FiPingpong
+from collbench.measure.ib_write_bw import IbWriteBw
+from collbench.measure.iperf3 import Iperf3
+from collbench.measure.process import once
+from collbench.measure.tool import WireTool
+from collbench.measure.ucx_perftest import UcxPerftest
 
 _OURS: tuple[WireTool, ...] = (Iperf3(), FiPingpong(), UcxPerftest(), IbWriteBw())
 WIRE_TOOLS = {tool.name: tool for tool in _OURS}

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from collbench.backends.slowing import Slowing
+from collbench.measure.budget import Budget
 from collbench.operations.plan import Sweep
 from collbench.operations.sweeps import Sweeps
 from collbench.results.folder import holds_a_run
-from collbench.timing.budget import Budget
 
 
 @dataclass(frozen=True)

@@ -7,18 +7,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from collbench.control.world import World
+from collbench.measure.launch import Work, ranks_of
+from collbench.measure.request import Request
+from collbench.measure.row import row_without
+from collbench.measure.tasks.turn import placed
 from collbench.operations.registry import operations
 from collbench.results.environment import steering
 from collbench.results.jsonl import parse_object, to_line
-from collbench.results.record import SERIES, Row
-from collbench.runner.launch import Work, ranks_of
-from collbench.runner.request import Request
-from collbench.runner.rows import row_without
-from collbench.runner.turn import placed
-from collbench.world.world import World
+from collbench.results.row import SERIES, Row
 
 if TYPE_CHECKING:
-    from collbench.topology.model import Machine
+    from collbench.machine.model import Machine
 
 _IDENTITY = (*SERIES, "size_bytes")
 _OF_HOST = ("system", "kernel", "machine", "libc", "cpu_model", "python")
@@ -155,7 +155,7 @@ def topology_difference(then: Mapping[str, Any], now: Mapping[str, Any]) -> str 
 
 
 def _of_machines(then: Mapping[str, Machine], now: Mapping[str, Machine]) -> str | None:
-    from collbench.topology.cluster import differences
+    from collbench.machine.cluster import differences
 
     for host in now:
         if host in then:
@@ -172,8 +172,8 @@ def _steady(machine: Machine, name: str) -> Machine:
 
 def _machines(document: Mapping[str, Any]) -> dict[str, Machine]:
     """By host name; none where the document cannot be read."""
-    from collbench.topology.snapshot import machines_of
-    from collbench.topology.text import Unreadable
+    from collbench.machine.readers.text import Unreadable
+    from collbench.machine.snapshot import machines_of
 
     try:
         return {machine.hostname or "": machine for machine in machines_of(dict(document), "topology.json")}

@@ -7,7 +7,7 @@ import os
 import secrets
 from pathlib import Path
 
-from collbench.world.world import World
+from collbench.control.world import World
 
 _FOLDER = Path("/dev/shm")
 

@@ -12,9 +12,9 @@ from collections.abc import Callable, Generator
 
 import numpy as np
 
+from collbench.measure.budget import Budget
+from collbench.measure.protocol import FEW, MOST_SAMPLES, Look, Measured, Plan, Samples, WarmUp, slowest
 from collbench.stats.median import median
-from collbench.timing.budget import Budget
-from collbench.timing.protocol import FEW, MOST_SAMPLES, Look, Measured, Plan, Samples, WarmUp, slowest
 
 _FEWEST = 6  # samples that an interval needs
 _BATCH = 20  # iterations between two stamps where the ranks do not meet before each

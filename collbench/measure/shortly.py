@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collbench.runner.one_cell import Ready, phase
-from collbench.timing.budget import Budget
-from collbench.timing.protocol import Measured, measure
-from collbench.timing.short import short_schedule
-from collbench.world.world import World
+from collbench.control.world import World
+from collbench.measure.budget import Budget
+from collbench.measure.one_cell import Ready, phase
+from collbench.measure.protocol import Measured, measure
+from collbench.measure.short import short_schedule
 
 
 def time_shortly(ready: Ready, world: World, budget: Budget) -> Measured | None:

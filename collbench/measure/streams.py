@@ -13,8 +13,8 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from collbench.timing.pattern import PATTERN, PERIOD
-from collbench.timing.threads import at_once
+from collbench.measure.pattern import PATTERN, PERIOD
+from collbench.measure.threads import at_once
 
 KEY_BYTES = 16
 _CHUNK = 1 << 20

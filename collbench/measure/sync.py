@@ -16,11 +16,11 @@ import time
 from collections.abc import Sequence
 
 from collbench.addresses import listen_at
+from collbench.control.world import World
 from collbench.errors import RunFailed, WaitExpired
+from collbench.measure.shared import shared_page
+from collbench.native.library import SHARED_BYTES, BarrierStruct, address, library
 from collbench.operations.program import NativeCall, Program
-from collbench.timing.native import SHARED_BYTES, BarrierStruct, address, library
-from collbench.timing.shared import shared_page
-from collbench.world.world import World
 
 _KEY_BYTES = 16
 _GREETING = struct.Struct(f"!{_KEY_BYTES}sI")  # key, round

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collbench.evidence.sysfs_numbers import Counts, text
+from collbench.measure.sysfs_numbers import Counts, text
 
 _TABLE = "/proc/net/snmp"
 _WANTED = {"RetransSegs": "retransmitted", "OutSegs": "sent"}

@@ -1,6 +1,6 @@
 """Clocks, power, temperature and slow-downs of this host's GPUs, sampled a few times a second by a process of its own.
 
-    python -P -m collbench.evidence.telemetry HZ
+    python -P -m collbench.measure.telemetry HZ
 
 samples while the last byte that came to its standard input is "1", writes one line of JSON a sample, and ends with that input: so it
 dies with its parent, however that ends. NVML's answers may take milliseconds, which must not be the measured process's.
@@ -84,7 +84,7 @@ def sample(gauges: Gauges, hz: float, commands: int, lines: int) -> None:
 
 def main() -> int:
     """The sampling process; 1 where there is no NVML."""
-    from collbench.evidence.nvml_counters import Gpus
+    from collbench.measure.nvml_counters import Gpus
 
     gpus = Gpus.open()
     if gpus is None:

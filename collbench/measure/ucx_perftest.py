@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from collbench.timing.wire.tool import BANDWIDTH, LATENCY, Ask, Figure, figure_of, number
+from collbench.measure.tool import BANDWIDTH, LATENCY, Ask, Figure, figure_of, number
 
 _VERSION = re.compile(r"^# (?:Library version: |Version )(\d[\w.+-]{0,20})", re.MULTILINE)
 _TESTS = {LATENCY: "tag_lat", BANDWIDTH: "tag_bw"}

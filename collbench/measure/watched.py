@@ -9,16 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from collbench.evidence import disturbances
-from collbench.evidence.conditions import between, noticeable, now
-from collbench.evidence.disturbances import HostNetwork, Stall, of_host, stalls
-from collbench.evidence.moved import bypassed
-from collbench.runner.instruments import Instruments, told
-from collbench.runner.one_cell import Ready, time_cell
-from collbench.timing.budget import Budget
-from collbench.timing.canary import Canary, flipped
-from collbench.timing.protocol import Measured, slowest
-from collbench.world.world import World
+from collbench.control.world import World
+from collbench.measure import disturbances
+from collbench.measure.budget import Budget
+from collbench.measure.canary import Canary, flipped
+from collbench.measure.conditions import between, noticeable, now
+from collbench.measure.disturbances import HostNetwork, Stall, of_host, stalls
+from collbench.measure.instruments import Instruments, told
+from collbench.measure.moved import bypassed
+from collbench.measure.one_cell import Ready, time_cell
+from collbench.measure.protocol import Measured, slowest
 
 _MOST_REPEATS = 2
 _LEAST_LEFT = 0.2  # of the budget: with less a repetition would know less than what it replaces

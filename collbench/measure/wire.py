@@ -9,14 +9,15 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 
 from collbench.addresses import LOOPBACK
+from collbench.control.members import Member
+from collbench.control.world import World
 from collbench.errors import RunFailed, UsageError
-from collbench.evidence import counters, ethernet_counters, infiniband_counters
-from collbench.runner.channels_between import COUNTED, PATIENCE_S, Told, attempt
-from collbench.timing.wire.process import Tool, free_port, once
-from collbench.timing.wire.registry import tools_named, version_here
-from collbench.timing.wire.tool import Ask, Figure, WireTool, last_words
-from collbench.world.members import Member
-from collbench.world.world import World
+from collbench.measure import counter_readings as counters
+from collbench.measure import ethernet_counters, infiniband_counters
+from collbench.measure.channels_between import COUNTED, PATIENCE_S, Told, attempt
+from collbench.measure.process import Tool, free_port, once
+from collbench.measure.registry import tools_named, version_here
+from collbench.measure.tool import Ask, Figure, WireTool, last_words
 
 THEIRS = "their_tool"  # the flag on every such row
 FLAGS = (THEIRS, "unverified")

@@ -7,10 +7,10 @@ from typing import Any
 
 from collbench.errors import UsageError
 from collbench.operations.dtypes import DTYPES, dtype_named
+from collbench.operations.form import nearest
 from collbench.operations.operation import Operation
 from collbench.operations.registry import broken, commands, operations
-from collbench.suite.form import nearest
-from collbench.suite.suite import Suite, Table
+from collbench.operations.suite import Suite, Table
 
 _MOVING: tuple[Callable[[Operation], bool], str] = (lambda operation: not operation.meets, "operations that move data")
 # What only some operations have: the key, whether an operation has it, and what to call those that do.

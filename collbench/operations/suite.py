@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from collbench.errors import UsageError
-from collbench.reading import parse_toml, read_file
-from collbench.suite.form import check_form, place_of
+from collbench.operations.form import check_form, place_of
+from collbench.untrusted import parse_toml, read_file
 
 _FOLDER = Path(__file__).parent
 BUILT_IN = ("quick", "full", "gate")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from collbench.errors import UsageError
 from collbench.operations.traffic import Traffic
-from collbench.reading import read_file
+from collbench.untrusted import read_file
 
 _LARGEST_BYTES = 256 * 2**20  # 4,096 ranks with 16 characters a number
 _MOST_NUMBERS = 1 << 24  # 4,096 ranks

@@ -9,7 +9,7 @@ from collbench.report.columns import not_available
 from collbench.report.flags import printable
 from collbench.report.plan import PlanSummary
 from collbench.report.table import Line, RowWriter
-from collbench.results.record import Row
+from collbench.results.row import Row
 
 Form = Callable[[str], Line]
 

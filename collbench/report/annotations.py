@@ -8,7 +8,7 @@ from itertools import islice
 from collbench.gate.verdict import ACCEPTED, CONFIRMED, PASSED, SUSPECTED, UNDECIDED, Verdict
 from collbench.report.headlines import short
 from collbench.report.table import Line
-from collbench.report.verdict.words import headline, judged, name_of, of, of_change, of_floor, of_group, open_ones
+from collbench.report.words import headline, judged, name_of, of, of_change, of_floor, of_group, open_ones
 
 _MOST = 10  # of a kind in a step: GitHub shows no more
 _LONGEST = 1000

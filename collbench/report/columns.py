@@ -8,11 +8,11 @@ from math import isclose
 from typing import Any
 
 from collbench.analysis.cells import WHERE_NONE, forced
-from collbench.peak.ceiling import TOLERANCE, Ceiling
+from collbench.machine.peak.ceiling import TOLERANCE, Ceiling
 from collbench.report.flags import DOUBTFUL, WITHIN_A_LAUNCH, printable
 from collbench.report.groups import group_rates, of_each_group
 from collbench.report.plan import PlanSummary, is_several
-from collbench.results.record import Row
+from collbench.results.row import Row
 from collbench.units import format_percent, format_rate, format_size, format_time
 
 NOTHING = "–"

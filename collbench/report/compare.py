@@ -21,7 +21,7 @@ from collbench.report.outcome_text import describe, describe_comparison, format_
 from collbench.report.plan import PlanSummary, in_print_order
 from collbench.report.screen import PlainScreen, wants_color, write_line
 from collbench.report.table import Line
-from collbench.results.record import Row
+from collbench.results.row import Row
 from collbench.units import format_size
 
 FORMATS = ("table", "csv", "json", "markdown")

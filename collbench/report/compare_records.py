@@ -13,7 +13,7 @@ from collbench.report.flags import defused
 from collbench.report.plan import in_print_order
 from collbench.report.table import Line
 from collbench.results.jsonl import to_page
-from collbench.results.record import SERIES, Row
+from collbench.results.row import SERIES, Row
 from collbench.stats.ratio import Ratio
 
 STATE = "machine_state_differs"

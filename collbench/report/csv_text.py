@@ -10,12 +10,12 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from collbench.peak.ceiling import Ceiling
+from collbench.machine.peak.ceiling import Ceiling
 from collbench.report.flags import defused
 from collbench.report.plan import PlanSummary
 from collbench.report.table import Line
 from collbench.results.jsonl import plain
-from collbench.results.record import Row, Times
+from collbench.results.row import Row, Times
 
 _TIMES = [field.name for field in fields(Times)]
 _CEILING = [field.name for field in fields(Ceiling)]

@@ -9,17 +9,17 @@ from dataclasses import asdict, replace
 from enum import Enum
 from typing import TextIO
 
-from collbench.doctor.coverage import looked_at, not_looked_at, sentence
-from collbench.doctor.finding import SEVERITIES, Finding, listed, plural
-from collbench.doctor.gpudirect import states
-from collbench.doctor.log_summary import summarize, summary_lines
 from collbench.errors import FINE, NEGATIVE, UsageError
-from collbench.evidence.nccl_log import NcclLog
+from collbench.machine.doctor.coverage import looked_at, not_looked_at, sentence
+from collbench.machine.doctor.finding import SEVERITIES, Finding, listed, plural
+from collbench.machine.doctor.gpudirect import states
+from collbench.machine.doctor.log_summary import summarize, summary_lines
+from collbench.machine.model import Machine
+from collbench.machine.readers.nccl_log import NcclLog
 from collbench.report.flags import printable
 from collbench.report.probe_wrap import width_of, wrapped
 from collbench.report.screen import PlainScreen, wants_color
 from collbench.report.table import Line
-from collbench.topology.model import Machine
 
 FORMATS = ("table", "json")
 SCHEMA = 1

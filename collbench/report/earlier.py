@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from collbench.errors import UsageError
-from collbench.reading import open_file
-from collbench.report.verdict.outputs import Files, is_summary
+from collbench.report.verdict_outputs import Files, is_summary
+from collbench.untrusted import open_file
 
 _BEGINNING = 4096  # bytes, in which each output says whose it is
 _OURS: Mapping[str, Callable[[str], bool]] = {

@@ -13,11 +13,11 @@ from collbench.report.flags import printable
 from collbench.report.plan import SERIES
 from collbench.report.table import Line
 from collbench.results.reader import Run
-from collbench.results.record import Row
+from collbench.results.row import Row
 from collbench.units import format_bytes, format_percent, format_rate, format_size, format_time
 
 if TYPE_CHECKING:  # they import numpy, which a run that only prints rows does not need
-    from collbench.analysis.alpha_beta import LineFit
+    from collbench.analysis.latency import LineFit
     from collbench.analysis.stragglers import Compared
     from collbench.stats.fit import Bounds
 
@@ -45,7 +45,7 @@ def _section(title: str, texts: list[str]) -> list[Line]:
 
 
 def _fits(rows: Sequence[Row]) -> list[str]:
-    from collbench.analysis.alpha_beta import line_fits
+    from collbench.analysis.latency import line_fits
 
     fits = line_fits(rows)
     if not fits:

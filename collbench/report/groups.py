@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collbench.analysis.cells import known
-from collbench.results.record import Row
+from collbench.results.row import Row
 from collbench.units import format_rate
 
 

@@ -13,7 +13,7 @@ from collbench.report.columns import wrong as wrong_elements
 from collbench.report.flags import printable
 from collbench.report.plan import plan_of
 from collbench.results.reader import Run
-from collbench.results.record import Row
+from collbench.results.row import Row
 from collbench.units import format_size
 
 _MOST_NAMES, _LONGEST = 4, 300

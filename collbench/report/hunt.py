@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import isfinite
 from typing import Any, TextIO
 
+from collbench.analysis.hunt.verdict import CLEARED, CONFIRMED, INCONCLUSIVE
+from collbench.deploy.recommendation import CODES, what
 from collbench.errors import UsageError
-from collbench.hunt.recommendation import CODES, what
-from collbench.hunt.verdict import CLEARED, CONFIRMED, INCONCLUSIVE
-from collbench.peak.ceiling import TOLERANCE
+from collbench.machine.peak.ceiling import TOLERANCE
 from collbench.report.flags import defused, printable
 from collbench.report.probe_wrap import width_of, wrapped
 from collbench.report.screen import PlainScreen, write_line

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TextIO
 
+from collbench.deploy.drain import lines_of
+from collbench.deploy.recommendation import lines, read
 from collbench.errors import UsageError
-from collbench.hunt.drain import lines_of
-from collbench.hunt.recommendation import lines, read
 from collbench.report.flags import printable
 from collbench.report.hunt import write_hunt
 from collbench.report.screen import PlainScreen, write_line

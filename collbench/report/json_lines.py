@@ -5,7 +5,7 @@ from __future__ import annotations
 from collbench.report.plan import PlanSummary
 from collbench.report.table import Line
 from collbench.results.jsonl import to_line
-from collbench.results.record import Row
+from collbench.results.row import Row
 
 
 class JsonWriter:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from collbench.errors import UsageError
 from collbench.gate.verdict import CONFIRMED, PASSED, REGRESSION, SUSPECTED, UNDECIDED, WRONG_DATA, FloorState, Suspicion, Verdict
 from collbench.report.headlines import short
-from collbench.report.verdict.words import headline, judged, name_of, of, of_change, of_floor, of_group, open_ones, sentences
+from collbench.report.words import headline, judged, name_of, of, of_change, of_floor, of_group, open_ones, sentences
 
 if TYPE_CHECKING:
     from junitparser import TestCase

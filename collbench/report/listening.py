@@ -10,7 +10,7 @@ from typing import Any
 from collbench.operations.cell import Cell
 from collbench.report.plan import PlanSummary
 from collbench.report.terminal import make_reporter
-from collbench.results.record import Row
+from collbench.results.row import Row
 
 
 class Listening:

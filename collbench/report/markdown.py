@@ -13,7 +13,7 @@ from collbench.report.flags import FLAGS
 from collbench.report.headlines import figure, latency, short, subject, where
 from collbench.report.markdown_text import escaped, escaped_line, items, table
 from collbench.report.plan import plan_of
-from collbench.results.record import Row
+from collbench.results.row import Row
 
 if TYPE_CHECKING:
     from collbench.analysis.compare import Comparison

@@ -21,7 +21,7 @@ from collbench.report.flags import explain, printable
 from collbench.report.groups import groups_in_words
 from collbench.report.plan import SERIES, PlanSummary, is_several
 from collbench.report.table import Line, stopped_by
-from collbench.results.record import Row
+from collbench.results.row import Row
 from collbench.units import format_size
 
 _TYPES = {"float64": "double", "float32": "float", "float16": "half"}

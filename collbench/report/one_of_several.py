@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from collbench.cli.listening import Listening
 from collbench.operations.cell import Cell
-from collbench.results.record import Row
+from collbench.report.listening import Listening
+from collbench.results.row import Row
 
 
 class OneOfSeveral(Listening):

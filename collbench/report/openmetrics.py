@@ -13,7 +13,7 @@ from collbench.report.gauges import Sample, exposed
 from collbench.report.headlines import short
 from collbench.report.plan import SERIES, in_print_order
 from collbench.results.reader import Run
-from collbench.results.record import Row
+from collbench.results.row import Row
 
 if TYPE_CHECKING:
     from collbench.report.html.material import Material

@@ -20,7 +20,7 @@ from collbench.report.screen import PlainScreen, write_line
 from collbench.report.table import Line
 from collbench.results.jsonl import to_line
 from collbench.results.pairs import PairMatrix
-from collbench.results.record import Row
+from collbench.results.row import Row
 from collbench.units import format_size
 
 FORMATS = ("table", "csv", "json")

@@ -9,14 +9,14 @@ from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from collbench.analysis.hunt.asks import Answer, Ask
+from collbench.analysis.hunt.pairs import answer_of, judge
+from collbench.analysis.hunt.verdict import Suspect
 from collbench.analysis.pair_effects import PairEffects, remeasured
-from collbench.cli.listening import Listening
-from collbench.hunt.asks import Answer, Ask
-from collbench.hunt.pairs import answer_of, judge
-from collbench.hunt.verdict import Suspect
+from collbench.report.listening import Listening
 from collbench.report.screen import is_terminal, wants_color
 from collbench.results.pairs import PairMatrix, PairRound, matrix_of
-from collbench.results.record import Row
+from collbench.results.row import Row
 from collbench.units import format_duration
 
 

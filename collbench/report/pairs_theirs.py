@@ -11,7 +11,7 @@ from collbench.report.columns import NOTHING
 from collbench.report.flags import explain, printable
 from collbench.report.table import Line
 from collbench.results.pairs import PairMatrix
-from collbench.results.record import Row
+from collbench.results.row import Row
 from collbench.units import format_rate, format_size, format_time
 
 _MOST_LINES = 40

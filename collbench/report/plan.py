@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from collbench.results.reader import Run
-from collbench.results.record import SERIES, Row
+from collbench.results.row import SERIES, Row
 
 __all__ = ["SERIES", "PlanSummary", "in_print_order", "plan_of"]
 

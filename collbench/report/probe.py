@@ -8,17 +8,17 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, TextIO
 
-from collbench.doctor.finding import SEVERITIES, Finding
 from collbench.errors import UsageError
+from collbench.machine.distance import Distances
+from collbench.machine.doctor.finding import SEVERITIES, Finding
+from collbench.machine.gpudirect import capability
+from collbench.machine.model import Machine
 from collbench.report.probe_cluster import cluster_lines
 from collbench.report.probe_matrix import MOST_PARTS, matrix_lines
 from collbench.report.probe_tree import tree_lines
 from collbench.report.probe_wrap import width_of, wrapped
 from collbench.report.screen import PlainScreen, wants_color
 from collbench.report.table import Line
-from collbench.topology.distance import Distances
-from collbench.topology.gpudirect import capability
-from collbench.topology.model import Machine
 
 FORMATS = ("table", "matrix", "json")
 SCHEMA = 1
@@ -80,13 +80,13 @@ def _counts(findings: Sequence[Finding]) -> Line:
 
 
 def _examined(machines: Sequence[Machine]) -> list[Finding]:
-    from collbench.doctor.examine import examine
+    from collbench.machine.doctor.examine import examine
 
     return examine(machines)
 
 
 def _machine(machine: Machine, findings: Sequence[Finding]) -> dict[str, Any]:
-    from collbench.topology.snapshot import to_json
+    from collbench.machine.snapshot import to_json
 
     system = machine.system
     cpus = {"model": system.cpu_model, "vendor": system.cpu_vendor, "architecture": system.architecture, "sockets": system.sockets,

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from collbench.machine.cluster import folded
+from collbench.machine.model import Machine
+from collbench.machine.snapshot import topology_json
 from collbench.report.probe_matrix import matrix_lines
 from collbench.report.probe_tree import part_texts, title, tree_lines
 from collbench.report.probe_words import safe
 from collbench.report.table import Line
-from collbench.topology.cluster import folded
-from collbench.topology.model import Machine
-from collbench.topology.snapshot import topology_json
 
 _MOST_TREES = 3
 _COMMON = 0.1  # of all machines; a kind that is rarer is told by what is odd at it

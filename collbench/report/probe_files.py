@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from collbench.errors import UsageError
+from collbench.machine.model import Machine
+from collbench.machine.snapshot import topology_json
 from collbench.report.flags import printable
 from collbench.report.probe_picture import picture
-from collbench.topology.model import Machine
-from collbench.topology.snapshot import topology_json
 
 _MOST = 64  # pictures of one cluster
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, replace
 
+from collbench.machine.distance import Distances
+from collbench.machine.model import Gpu, Machine, Nic, NumaNode, PciDevice
 from collbench.report.probe_words import gigatransfers_in_all
-from collbench.topology.distance import Distances
-from collbench.topology.model import Gpu, Machine, Nic, NumaNode, PciDevice
 
 Part = Gpu | Nic
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from collbench.machine.distance import Distances
+from collbench.machine.model import Gpu, Machine, Nic
 from collbench.report.probe_words import gpus_text, listed, nic_name, nics_text, safe
 from collbench.report.table import Line
-from collbench.topology.distance import Distances
-from collbench.topology.model import Gpu, Machine, Nic
 
 MOST_PARTS = 128  # a table of more is no table for people, and its cost is quadratic
 UNKNOWN = "?"

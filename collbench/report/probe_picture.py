@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from collbench.machine.distance import Distances
+from collbench.machine.model import Gpu, Machine, Nic, Port
 from collbench.report.probe_layout import Domain, Switch, arrange, first_parts
 from collbench.report.probe_places import CARD, HEADER, PAD, Box, Plan, Planner, Wire
 from collbench.report.probe_svg import BOLD, curve, document, fitting, rect, tag, text, text_width
@@ -31,8 +33,6 @@ from collbench.report.probe_words import (
     switch_text,
     system_text,
 )
-from collbench.topology.distance import Distances
-from collbench.topology.model import Gpu, Machine, Nic, Port
 
 MOST_PARTS = 96
 

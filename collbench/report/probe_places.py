@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from collbench.machine.model import Gpu, PciDevice
 from collbench.report.probe_layout import Domain, Part, Switch
-from collbench.topology.model import Gpu, PciDevice
 
 CARD, GAP, LANE, PAD = 106.0, 12.0, 22.0, 16.0
 CARD_HEIGHT, SWITCH_HEIGHT, WIRE = 62.0, 30.0, 48.0

@@ -7,6 +7,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import groupby
 
+from collbench.machine.distance import Distances
+from collbench.machine.gpudirect import Capability, capability
+from collbench.machine.model import Gpu, Machine, Nic, PciDevice, PcieLink
 from collbench.report.probe_layout import Domain, Part, Switch, arrange
 from collbench.report.probe_unknown import disagreement_lines, unknown_lines
 from collbench.report.probe_words import (
@@ -29,9 +32,6 @@ from collbench.report.probe_words import (
     unknown,
 )
 from collbench.report.table import Line
-from collbench.topology.distance import Distances
-from collbench.topology.gpudirect import Capability, capability
-from collbench.topology.model import Gpu, Machine, Nic, PciDevice, PcieLink
 
 _MOST_VIRTUAL = 12
 _MOST_ALIKE = 16

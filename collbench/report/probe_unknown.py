@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Set
 
+from collbench.machine.model import Gpu, Machine, Nic
 from collbench.report.probe_words import gpu_name, listed, safe
-from collbench.topology.model import Gpu, Machine, Nic
 
 _MOST_PARTS = 8
 _FACTS = {

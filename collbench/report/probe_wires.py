@@ -6,10 +6,10 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator
 
+from collbench.machine.model import SWITCH, Gpu, GpuLink, Machine
 from collbench.report.probe_places import Box, Plan
 from collbench.report.probe_svg import BOLD, curve, rect, tag, text
 from collbench.report.probe_words import LINK_NAMES
-from collbench.topology.model import SWITCH, Gpu, GpuLink, Machine
 
 _DROP, _BAR = 46.0, 34.0
 _DEEPEST = 150.0

@@ -6,11 +6,11 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 
+from collbench.machine.distance import NAMED_BY_A_FILE
+from collbench.machine.lists import known_none
+from collbench.machine.model import SWITCH, Gpu, GpuLink, Machine, Nic, NumaNode, PciDevice, PcieLink, Port, System
+from collbench.machine.readers.text import printable
 from collbench.report.flags import printable as clean
-from collbench.topology.distance import NAMED_BY_A_FILE
-from collbench.topology.lists import known_none
-from collbench.topology.model import SWITCH, Gpu, GpuLink, Machine, Nic, NumaNode, PciDevice, PcieLink, Port, System
-from collbench.topology.text import printable
 from collbench.units import format_bytes, format_size
 
 _GENERATIONS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6, 128.0: 7}

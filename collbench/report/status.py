@@ -6,7 +6,7 @@ from collbench.gate.exits import nagios_state
 from collbench.gate.verdict import ACCEPTED, CONFIRMED, SUSPECTED, UNDECIDED, Verdict
 from collbench.report.headlines import short
 from collbench.report.table import Line
-from collbench.report.verdict.words import headline, name_of, of, open_ones
+from collbench.report.words import headline, name_of, of, open_ones
 
 _STATES = ("OK", "WARNING", "CRITICAL", "UNKNOWN")
 _LONGEST = 400  # letters: NRPE of old carries 1,024 bytes

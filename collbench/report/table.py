@@ -12,7 +12,7 @@ from collbench.report.flags import explain, printable
 from collbench.report.plan import PlanSummary
 from collbench.report.tuning import sentences as choices
 from collbench.results.reader import Run
-from collbench.results.record import Row
+from collbench.results.row import Row
 
 _STOPPED = {
     "precision": "precision",

@@ -16,7 +16,7 @@ from collbench.report.nccl_tests import NcclTestsWriter
 from collbench.report.plan import PlanSummary
 from collbench.report.screen import Screen, make_screen
 from collbench.report.table import Line, RowWriter, TableWriter
-from collbench.results.record import Row
+from collbench.results.row import Row
 
 FORMATS: dict[str, Callable[[int | None], RowWriter]] = {
     "table": lambda room: OneLinePerAbsentBackend(TableWriter(room)),

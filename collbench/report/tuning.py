@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from collbench.analysis.cells import forced
 from collbench.report.columns import value_of
 from collbench.report.plan import SERIES
-from collbench.results.record import Row
+from collbench.results.row import Row
 from collbench.units import format_percent, format_size
 
 if TYPE_CHECKING:  # they import numpy, which a run that only prints rows does not need

@@ -8,7 +8,7 @@ from collbench.gate.verdict import PASSED, REGRESSION, UNDECIDED, WRONG_DATA, Fl
 from collbench.report.columns import NOTHING
 from collbench.report.headlines import short
 from collbench.report.markdown_text import escaped, escaped_line, items, table
-from collbench.report.verdict.words import (
+from collbench.report.words import (
     LONGEST_NAME,
     cleared,
     describe_outcomes,

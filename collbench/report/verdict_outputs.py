@@ -44,13 +44,13 @@ def write_files(verdict: Verdict, files: Files, runs: Sequence[Path]) -> None:
     if files.out:
         write_whole(files.out, to_page(verdict.as_json()), "--out")
     if files.junit:
-        from collbench.report.verdict.junit import junit
+        from collbench.report.junit import junit
 
         write_whole(files.junit, junit(verdict), "--junit")
     if files.markdown:
         _write_markdown(files.markdown, verdict)
     if files.openmetrics:
-        from collbench.report.verdict.metrics import openmetrics
+        from collbench.report.metrics import openmetrics
 
         write_whole(files.openmetrics, openmetrics(verdict), "--openmetrics")
     if files.html:
@@ -65,15 +65,15 @@ def write_files(verdict: Verdict, files: Files, runs: Sequence[Path]) -> None:
 def lines(verdict: Verdict, format: str, style: str) -> Iterator[Line]:
     """What is printed: for a monitor one line of status, else the verdict in `format`: table, json or github."""
     if style == NAGIOS:
-        from collbench.report.verdict import status
+        from collbench.report import status
 
         yield from status.lines(verdict)
     elif format == "github":
-        from collbench.report.verdict import annotations
+        from collbench.report import annotations
 
         yield from annotations.lines(verdict)
     else:
-        from collbench.report.verdict import terminal
+        from collbench.report import verdict_terminal as terminal
 
         yield from [terminal.json_line(verdict)] if format == "json" else terminal.lines(verdict)
 
@@ -85,7 +85,7 @@ def is_summary(path: Path) -> bool:
 
 
 def _write_markdown(path: Path, verdict: Verdict) -> None:
-    from collbench.report.verdict.markdown import LARGEST, markdown
+    from collbench.report.verdict_markdown import LARGEST, markdown
 
     if not is_summary(path):
         write_whole(path, markdown(verdict), "--markdown")

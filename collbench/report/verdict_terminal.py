@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from collbench.gate.verdict import CONFIRMED, PASSED, UNDECIDED, FloorState, Verdict
 from collbench.report.headlines import short
 from collbench.report.table import Line
-from collbench.report.verdict.words import (
+from collbench.report.words import (
     cleared,
     describe_outcomes,
     fallen,

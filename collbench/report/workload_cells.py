@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
-from collbench.peak.ceiling import Ceiling
+from collbench.machine.peak.ceiling import Ceiling
 from collbench.report.columns import NOTHING, basis, share
 from collbench.report.flags import DOUBTFUL, printable
 from collbench.report.table import Line
 from collbench.report.workload_words import aligned, counted, milliseconds, span
-from collbench.results.record import Times
+from collbench.results.row import Times
 from collbench.results.workloads import StepRow
 from collbench.units import format_bytes, format_rate
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from collbench.cli.listening import Listening
+from collbench.report.listening import Listening
 from collbench.report.screen import is_terminal, wants_color
 from collbench.report.workload import write_steps
 from collbench.results.workloads import StepRow

@@ -27,8 +27,8 @@ from collbench.errors import CollbenchError, UsageError
 from collbench.results.appended import GONE, Appended
 from collbench.results.jsonl import read_object, to_line, to_page
 from collbench.results.lock import Lock
-from collbench.results.record import SCHEMA, Row
 from collbench.results.replaced import draft_of, make_folders, replace, sync_folder
+from collbench.results.row import SCHEMA, Row
 from collbench.results.writable import Writing, cannot_create, cannot_resume, refuse_a_full_disk
 
 if TYPE_CHECKING:

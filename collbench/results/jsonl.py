@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from collbench.reading import read_file, values_in
+from collbench.untrusted import read_file, values_in
 
 LARGEST_BYTES = 64 << 20  # of a file with one object: of 100,000 ranks run.json says some 20 MB
 _DEEPEST = 64

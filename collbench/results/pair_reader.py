@@ -12,7 +12,7 @@ from collbench.results.folder import TOOLS
 from collbench.results.hunts import is_suspect
 from collbench.results.pairs import PAIRS, PairMatrix, PairRound, matrix_of
 from collbench.results.reader import Run, read_lines, row_from_json
-from collbench.results.record import Row
+from collbench.results.row import Row
 from collbench.units import format_bytes
 
 _MOST_PLACES = 20_000

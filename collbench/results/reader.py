@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union, get_args, get_origin, get_type_hints
 
 from collbench.errors import UsageError
-from collbench.peak.ceiling import Ceiling
-from collbench.reading import open_file, values_in
+from collbench.machine.peak.ceiling import Ceiling
 from collbench.results.folder import CELLS, EVENTS, RUN, SAMPLES
 from collbench.results.jsonl import parse_object, read_object
-from collbench.results.record import SCHEMA, Row, Times
+from collbench.results.row import SCHEMA, Row, Times
+from collbench.untrusted import open_file, values_in
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Any
 
-from collbench.peak.ceiling import Ceiling, percent_of
+from collbench.machine.peak.ceiling import Ceiling, percent_of
 
 SCHEMA = 1
 # What tells series apart, in the order in which they are sorted; within a series rows differ only in size.

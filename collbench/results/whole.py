@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from collbench.errors import FINE, UsageError
 from collbench.results.folder import CELLS, RUN, SAMPLES, TOPOLOGY, refuse_a_second_run, utc
 from collbench.results.jsonl import to_line, to_page
-from collbench.results.record import SCHEMA, Row
+from collbench.results.row import SCHEMA, Row
 from collbench.results.writable import cannot_create, refuse_a_full_disk
 
 if TYPE_CHECKING:

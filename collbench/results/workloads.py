@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from collbench.peak.ceiling import Ceiling
+from collbench.machine.peak.ceiling import Ceiling
 from collbench.results import folder
 from collbench.results.reader import Run, read_lines, read_run
-from collbench.results.record import Times
+from collbench.results.row import Times
 
 WORKLOAD = folder.WORKLOAD
 

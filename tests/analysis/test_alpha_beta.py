@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from collbench.analysis.alpha_beta import _rate, line_fits, series_of
-from collbench.results.record import Row
+from collbench.analysis.latency import _rate, line_fits, series_of
+from collbench.results.row import Row
 from collbench.stats.fit import Bounds
 from tests.results.rows import make_row, make_times, not_measured
 

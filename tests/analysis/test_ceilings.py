@@ -11,10 +11,10 @@ from collbench.analysis.ceilings import CeilingChange, LinkChange, fallen_ceilin
 from collbench.analysis.combine import read_all
 from collbench.analysis.compare import Comparison, compare
 from collbench.analysis.concerns import FINDING, NOTE, Concern
-from collbench.peak.ceiling import Ceiling
+from collbench.machine.peak.ceiling import Ceiling
 from collbench.report.html.material import Material
 from collbench.results.reader import read_run
-from collbench.results.record import Row
+from collbench.results.row import Row
 from tests.results.rows import COPY, make_row, store
 
 FAST = Ceiling("network", 0.12e9, "NIC eth0 1 Gb/s, TCP")

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from collbench.analysis.combine import Launches, combine, combined_rows, read_all, runs_in, together
 from collbench.errors import UsageError
-from collbench.peak.ceiling import Ceiling
+from collbench.machine.peak.ceiling import Ceiling
 from collbench.results.reader import Run, read_run
-from collbench.results.record import SERIES, Row, Times
+from collbench.results.row import SERIES, Row, Times
 from collbench.stats.launches import over_launches
 from tests.results.rows import NIC, make_row, make_times, not_measured, store
 

@@ -17,7 +17,7 @@ from collbench.analysis.stragglers import Compared
 from collbench.report.flags import DOUBTFUL as DOUBTFUL_FLAGS
 from collbench.report.flags import FLAGS
 from collbench.results.reader import Run
-from collbench.results.record import Row
+from collbench.results.row import Row
 from tests.analysis.pair_matrices import Made
 from tests.results.rows import make_row, not_measured
 

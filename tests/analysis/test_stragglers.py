@@ -27,10 +27,10 @@ from collbench.analysis.stragglers import (
     stragglers_in,
 )
 from collbench.errors import UsageError
-from collbench.peak.ceiling import Ceiling
+from collbench.machine.peak.ceiling import Ceiling
 from collbench.results.folder import RunFolder
 from collbench.results.reader import Run, read_run
-from collbench.results.record import Row
+from collbench.results.row import Row
 from collbench.stats.median import median
 from tests.results.rows import make_row, not_measured
 

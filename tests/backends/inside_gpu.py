@@ -12,12 +12,12 @@ from collbench.backends.mpi import MpiBackend
 from collbench.backends.on_gpu import OneGpu, no_gpu
 from collbench.backends.on_torch import TorchMemory
 from collbench.backends.torch_binding import TorchBinding
+from collbench.control.world import World
 from collbench.device.buffers import DeviceBuffers
 from collbench.device.gpu import Gpu
 from collbench.launch.info import LaunchInfo
-from collbench.operations.allreduce import ALLREDUCE
-from collbench.timing.loop import Loop, Timed
-from collbench.world.world import World
+from collbench.measure.loop import Loop, Timed
+from collbench.operations.builtin.allreduce import ALLREDUCE
 from tests.helpers import make_cell
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from collbench.backends.socket_links import Link, Links, _settle
-from collbench.world.members import Member
+from collbench.control.members import Member
 
 T = TypeVar("T")
 PATIENCE_S = 20

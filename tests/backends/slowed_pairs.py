@@ -21,13 +21,13 @@ from collbench.backends.backend import Settings
 from collbench.backends.registry import backend_class
 from collbench.backends.slowed import slowed
 from collbench.backends.slowing import parse_slowing
+from collbench.control.world import World
+from collbench.measure.loop import Loop, Timed
+from collbench.measure.sync import host_sync
 from collbench.operations.cell import Cell
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.program import Program, PythonCall
 from collbench.operations.registry import operations
-from collbench.timing.loop import Loop, Timed
-from collbench.timing.sync import host_sync
-from collbench.world.world import World
 
 _BATCH = 20
 _QUICK = 0.05  # quantile: a hold is never shorter than asked for, but longer where others take the core

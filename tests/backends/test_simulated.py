@@ -7,16 +7,16 @@ import pytest
 
 from collbench.backends.backend import Settings
 from collbench.backends.simulated import ALPHA_S, BETA_BYTES_PER_S, SimulatedBackend, VirtualClock
+from collbench.control.world import World
 from collbench.launch.info import LaunchInfo
-from collbench.operations.allgather import ALLGATHER
-from collbench.operations.allreduce import ALLREDUCE
-from collbench.operations.alltoall import ALLTOALL
-from collbench.operations.broadcast import BROADCAST
-from collbench.operations.p2p_bandwidth import P2P_BANDWIDTH
-from collbench.operations.reducescatter import REDUCESCATTER
-from collbench.operations.scatter import SCATTER
-from collbench.timing.loop import Loop, Timed
-from collbench.world.world import World
+from collbench.measure.loop import Loop, Timed
+from collbench.operations.builtin.allgather import ALLGATHER
+from collbench.operations.builtin.allreduce import ALLREDUCE
+from collbench.operations.builtin.alltoall import ALLTOALL
+from collbench.operations.builtin.broadcast import BROADCAST
+from collbench.operations.builtin.p2p_bandwidth import P2P_BANDWIDTH
+from collbench.operations.builtin.reducescatter import REDUCESCATTER
+from collbench.operations.builtin.scatter import SCATTER
 from tests.helpers import make_cell
 
 

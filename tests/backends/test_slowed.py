@@ -22,13 +22,13 @@ from collbench.backends.simulated import SimulatedBackend
 from collbench.backends.slowed import NativeHold, PythonHold, SlowedBackend, slowed
 from collbench.backends.slowing import parse_slowing
 from collbench.backends.socket_messages import native
+from collbench.control.world import World
 from collbench.errors import UsageError
 from collbench.launch.info import LaunchInfo
-from collbench.operations.allreduce import ALLREDUCE
+from collbench.measure.loop import Loop, Timed
+from collbench.native.library import address
+from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.program import NativeCall, Program, PythonCall
-from collbench.timing.loop import Loop, Timed
-from collbench.timing.native import address
-from collbench.world.world import World
 from tests.helpers import make_cell
 
 ROOT = Path(__file__).parents[2]

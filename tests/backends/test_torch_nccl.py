@@ -15,9 +15,9 @@ from collbench.backends.on_torch import no_cuda_build
 from collbench.backends.torch_binding import torch_type
 from collbench.backends.torch_nccl import BatchedBinding, EventClock, TorchNcclBackend
 from collbench.errors import RunFailed
-from collbench.operations.allreduce import ALLREDUCE
+from collbench.operations.builtin.allreduce import ALLREDUCE
+from collbench.operations.builtin.p2p_bidirectional import P2P_BIDIRECTIONAL
 from collbench.operations.dtypes import DTYPES
-from collbench.operations.p2p_bidirectional import P2P_BIDIRECTIONAL
 from tests.helpers import make_cell
 
 NO_DRIVER = Unavailable("there is no NVIDIA driver here (libcuda.so.1 does not load)", "install it")

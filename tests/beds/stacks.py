@@ -15,7 +15,7 @@ from pathlib import Path
 
 from collbench.report.plan import in_print_order
 from collbench.results.reader import Run, read_run
-from collbench.results.record import Row
+from collbench.results.row import Row
 from collbench.units import format_size
 from tests.conftest import ROOT
 from tests.plugins.stack import ENVIRONMENTS

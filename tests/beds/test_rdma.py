@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from collbench.topology.archive import Archive, open_archive
-from collbench.topology.readers import ibv_devinfo, infiniband
+from collbench.machine.archive import Archive, open_archive
+from collbench.machine.readers import ibv_devinfo, infiniband
 from tests.beds.bed import processes
 from tests.beds.rdma import RdmaVm
 from tests.conftest import cannot, enter
@@ -33,17 +33,17 @@ import json, subprocess, sys, time
 from dataclasses import asdict
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-from collbench.evidence import counters
+from collbench.measure import counters
 from collbench.results.channel import document
-from collbench.runner.channels_nic import nic_channels
-from collbench.runner.probing import together_or_alone
-from collbench.runner.wire import Course, run_tool
-from collbench.timing.wire.registry import WIRE_TOOLS, version_here
-from collbench.timing.wire.tool import BANDWIDTH, Ask
-from collbench.topology.readers import ethernet, infiniband
-from collbench.topology.files import Folder
-from collbench.topology.gather import gather
-from collbench.topology.here import this_machine
+from collbench.measure.tasks.channels_nic import nic_channels
+from collbench.measure.probing import together_or_alone
+from collbench.measure.wire import Course, run_tool
+from collbench.measure.registry import WIRE_TOOLS, version_here
+from collbench.measure.tool import BANDWIDTH, Ask
+from collbench.machine.readers import ethernet, infiniband
+from collbench.machine.files import Folder
+from collbench.machine.gather import gather
+from collbench.machine.here import this_machine
 live = Folder(Path("/"))
 pingpong = ["ibv_rc_pingpong", "-d", "rxe0", "-g", "1", "-m", sys.argv[2], "-s", sys.argv[3], "-n", sys.argv[4]]
 before = counters.read()

@@ -22,13 +22,13 @@ import numpy as np
 import zmq
 
 from collbench.addresses import LOOPBACK
+from collbench.control.bundle import LARGE_BYTES
+from collbench.control.keys import Keys
+from collbench.control.message import Kind, Message
+from collbench.control.places import hub_places
+from collbench.control.secret import secret_of
+from collbench.control.world import World
 from collbench.launch.info import LaunchInfo
-from collbench.world.bundle import LARGE_BYTES
-from collbench.world.keys import Keys
-from collbench.world.message import Kind, Message
-from collbench.world.places import hub_places
-from collbench.world.secret import secret_of
-from collbench.world.world import World
 from tests.benchmarks.command import main
 from tests.benchmarks.figures import MEBIBYTES, SECONDS, Figure, Outcome, timed
 from tests.benchmarks.launches import LaunchFailed, module

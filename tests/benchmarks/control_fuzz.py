@@ -15,9 +15,9 @@ from typing import Any
 
 import zmq
 
-from collbench.world.hub_end import HubEnd
-from collbench.world.keys import Keys
-from collbench.world.message import Kind, Malformed
+from collbench.control.hub_end import HubEnd
+from collbench.control.keys import Keys
+from collbench.control.message import Kind, Malformed
 from tests.benchmarks.command import main
 from tests.benchmarks.figures import MEBIBYTES, SECONDS, Figure, Outcome, timed
 from tests.world.ends_here import DEADLINE_S, Here, about

@@ -9,10 +9,10 @@ from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any
 
+from collbench.analysis.hunt.asks import Options
+from collbench.analysis.hunt.hunt import hunt, promise
+from collbench.analysis.hunt.verdict import CONFIRMED
 from collbench.errors import NEGATIVE
-from collbench.hunt.asks import Options
-from collbench.hunt.hunt import hunt, promise
-from collbench.hunt.verdict import CONFIRMED
 from tests.benchmarks.command import main
 from tests.benchmarks.figures import SECONDS, Figure, Outcome, timed
 from tests.benchmarks.launches import LaunchFailed

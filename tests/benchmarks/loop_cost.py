@@ -10,9 +10,9 @@ import time
 import numpy as np
 
 from collbench.backends.clock import MonotonicClock
+from collbench.measure.loop import Loop, Timed
+from collbench.native.library import address, library
 from collbench.operations.program import NativeCall, Program
-from collbench.timing.loop import Loop, Timed
-from collbench.timing.native import address, library
 from tests.benchmarks.command import main
 from tests.benchmarks.figures import NANOSECONDS, Outcome, timed
 from tests.benchmarks.launches import Missing, launch, module

@@ -19,7 +19,7 @@ _MOST_MEMORY = 128 * 2**20  # bytes, Python and numpy included
 _ONE_READING = """
 import re, sys, time
 from pathlib import Path
-from collbench.evidence.nccl_log import read_file
+from collbench.machine.readers.nccl_log import read_file
 began = time.perf_counter()
 read_file(Path(sys.argv[1]))
 seconds = time.perf_counter() - began

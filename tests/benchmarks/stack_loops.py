@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from collbench.backends.clock import MonotonicClock
+from collbench.measure.loop import Loop, Timed
 from collbench.operations.program import Program, PythonCall
 from collbench.results.reader import read_run
-from collbench.timing.loop import Loop, Timed
 from tests.benchmarks.command import main
 from tests.benchmarks.figures import MICROSECONDS, NANOSECONDS, RATIO, Figure, Outcome, timed
 from tests.benchmarks.launches import LaunchFailed, Missing, launch, pairs

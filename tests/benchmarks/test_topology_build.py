@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from collbench.topology.readers import linux
+from collbench.machine.readers import linux
 from tests.benchmarks import topology_build
 
 MOST_READS = 7  # of a PCI function: uevent, numa_node, four of its link, and one of its driver's

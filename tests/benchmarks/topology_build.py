@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from collbench.topology.readers import linux
+from collbench.machine.readers import linux
 from tests.benchmarks.command import main
 from tests.benchmarks.figures import Figure, Outcome
 from tests.topology.trees import Tree, pci, tree

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page
 
-from collbench.peak.ceiling import Ceiling
+from collbench.machine.peak.ceiling import Ceiling
+from collbench.machine.snapshot import topology_json
 from collbench.report.html import page as page_of
 from collbench.report.html.chart import Chart, Link, Section, Spot, Table
 from collbench.report.html.material import Material
 from collbench.results.reader import read_run
-from collbench.topology.snapshot import topology_json
 from tests.results.rows import make_row, store
 from tests.topology.machines import dgx
 

@@ -13,7 +13,7 @@ import pytest
 from collbench.cli import doctor, explain
 from collbench.cli.parser import Parser
 from collbench.errors import UsageError
-from collbench.topology.text import Unreadable
+from collbench.machine.readers.text import Unreadable
 
 IBV_DOWN = """\
 hca_id: mlx5_0

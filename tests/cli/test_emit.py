@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from collbench.emit.registry import kinds
+from collbench.deploy.kinds.registry import kinds
 from tests.cli.command import Finished, environment, one_sentence, run_here
 
 INNER = ("--", "allreduce", "--sizes", "1K-1G")
@@ -165,7 +165,7 @@ class TestWhereItGoes:
 
     @pytest.mark.parametrize("kind", [kind for kind in kinds().values() if kind.submit], ids=lambda kind: kind.name)
     def test_without_the_command_that_takes_it(self, kind: object, tmp_path: Path) -> None:
-        from collbench.emit.job import Kind
+        from collbench.deploy.job import Kind
 
         assert isinstance(kind, Kind)
         image = ["--image", "a/b:c"] if kind.name == "kubernetes" else []

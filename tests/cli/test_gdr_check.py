@@ -14,9 +14,9 @@ import pytest
 
 from collbench.cli import gdr_check
 from collbench.errors import UsageError
-from collbench.operations.allreduce import ALLREDUCE
+from collbench.measure.request import Request
+from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.plan import Sweep
-from collbench.runner.request import Request
 from tests.cli.command import one_sentence, run
 from tests.results.rows import make_row, make_times, store
 

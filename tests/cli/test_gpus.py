@@ -12,9 +12,9 @@ from collbench.backends.backend import Available, Unavailable
 from collbench.cli import gpus
 from collbench.errors import UsageError
 from collbench.launch.info import LaunchInfo
-from collbench.operations.allreduce import ALLREDUCE
+from collbench.measure.request import Request
+from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.plan import CPU, CUDA, Habits, Sweep
-from collbench.runner.request import Request
 
 NCCL = Habits("cuda", "pipelined", "rotating", 1024, tuned=True)
 ALONE = LaunchInfo("srun", 0, 2, 0, 1, "tcp://10.0.0.1", "t", advice="start with --kill-on-bad-exit=1")

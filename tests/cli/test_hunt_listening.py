@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from collbench.cli.hunt_listening import HuntListening, answer_of, options_of
+from collbench.analysis.hunt.asks import Answer, Figure
+from collbench.analysis.hunt.verdict import CONFIRMED, Suspect, Verdict
+from collbench.cli.hunt_strategy import HuntListening, answer_of, options_of
+from collbench.deploy import drain
+from collbench.deploy.managers import Said
 from collbench.errors import Interrupted, RunFailed, UsageError
-from collbench.hunt import drain
-from collbench.hunt.asks import Answer, Figure
-from collbench.hunt.managers import Said
-from collbench.hunt.verdict import CONFIRMED, Suspect, Verdict
 from collbench.results.hunts import HuntRound
 from tests.hunt.test_cover import FAT_TREE, nodes
 from tests.results.test_hunts import a_round
@@ -138,7 +138,7 @@ def test_apply_drains_keeps_what_it_did_and_says_how_to_undo_it(tmp_path: Path, 
             note({"node": NAMES[3], "action": action})
         return argparse.Namespace(lines=lambda: ["undo it with: this"], refused="")
 
-    monkeypatch.setattr("collbench.hunt.drain.apply", apply)
+    monkeypatch.setattr("collbench.deploy.drain.apply", apply)
     kept: list[Any] = []
     listening = concluded(typed(apply=True, max_drain="3"))
     listening.act(tmp_path, events(kept))
@@ -170,7 +170,7 @@ def drained(monkeypatch: pytest.MonkeyPatch) -> None:
         out.add(words[2].removeprefix("NodeName="))
         return Said(0)
 
-    monkeypatch.setattr("collbench.hunt.drain.apply", partial(drain.apply, ask=ask))
+    monkeypatch.setattr("collbench.deploy.drain.apply", partial(drain.apply, ask=ask))
     monkeypatch.setenv("SLURM_JOB_ID", "7")
 
 
@@ -196,7 +196,7 @@ def test_where_the_disk_is_full_after_a_drain_the_sentence_says_how_to_undo_it(
             raise OSError(errno.ENOSPC, "No space left on device")
         return folder / "recommendation.json"
 
-    monkeypatch.setattr("collbench.hunt.recommendation.store", full)
+    monkeypatch.setattr("collbench.deploy.recommendation.store", full)
     said = rf"cannot be written \(No space left on device\).*{NAMES[3]} is drained; undo it with: scontrol update NodeName={NAMES[3]} "
     with pytest.raises(RunFailed, match=said):
         concluded(typed(apply=True)).act(tmp_path, events([]))
@@ -211,7 +211,7 @@ def test_nothing_asks_who_could_drain_unless_somebody_is_to_be(monkeypatch: pyte
     def refuse(env: Any) -> str:
         raise UsageError("nobody drains here")
 
-    monkeypatch.setattr("collbench.hunt.drain.check_apply", refuse)
+    monkeypatch.setattr("collbench.deploy.drain.check_apply", refuse)
     planned = HuntListening(typed()).plan(ABOUT)
     assert planned["promised"] > 0 and planned["seed"] == 0
     with pytest.raises(UsageError, match=r"^nobody drains here$"):

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from collbench.cli import listening
-from collbench.cli.listening import Listening
+from collbench.report import listening
+from collbench.report.listening import Listening
 
 
 class Shown:

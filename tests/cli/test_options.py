@@ -9,7 +9,7 @@ import pytest
 
 from collbench.cli import main, start
 from collbench.errors import UsageError
-from collbench.runner.request import Request
+from collbench.measure.request import Request
 from tests.cli.command import environment
 
 K, M = 1024, 1024**2

@@ -117,7 +117,7 @@ def test_nvls_pcie_and_pairs(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_from_a_file(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("collbench.topology.sources")
+    pytest.importorskip("collbench.machine.sources")
     call("allreduce", "--from", str(file), "--nodes", "2")
     assert capsys.readouterr().out.splitlines()[:2] == [
         "12.5 GB/s ring reference, 18.8 GB/s hard limit",
@@ -163,7 +163,7 @@ def test_bad_input_is_one_sentence(argv: tuple[str, ...], what: str) -> None:
 
 
 def test_more_gpus_than_the_file_has(file: Path) -> None:
-    pytest.importorskip("collbench.topology.sources")
+    pytest.importorskip("collbench.machine.sources")
     with pytest.raises(UsageError, match="tells of 2 GPUs, and 8 per node are asked for"):
         call("allreduce", "--from", str(file), "--gpus-per-node", "8")
 

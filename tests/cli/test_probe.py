@@ -10,8 +10,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from collbench.topology.model import Gpu, GpuLink, Machine, System
-from collbench.topology.snapshot import topology_json
+from collbench.machine.model import Gpu, GpuLink, Machine, System
+from collbench.machine.snapshot import topology_json
 from tests.cli.command import one_sentence, run, run_here
 
 ALONE = {"SLURM_JOB_ID": ""}

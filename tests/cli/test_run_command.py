@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from collbench.cli import main, start
+from collbench.cli.request import _ONE_BY_ONE, _TOGETHER
 from collbench.cli.same_suite import compare
-from collbench.cli.suite_request import _ONE_BY_ONE, _TOGETHER
 from collbench.errors import UsageError
-from collbench.runner.request import Request
-from collbench.suite.form import schema
+from collbench.measure.request import Request
+from collbench.operations.form import schema
 from tests.cli.command import PROGRAM, environment, one_sentence, run, run_here
 
 SUITE = """

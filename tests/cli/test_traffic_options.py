@@ -10,13 +10,13 @@ import pytest
 
 from collbench.cli import main, start
 from collbench.errors import UsageError
-from collbench.operations.alltoallv import ALLTOALLV
-from collbench.operations.barrier import BARRIER
+from collbench.measure.request import Request
+from collbench.measure.tasks.checks import check_traffic
+from collbench.operations.builtin.alltoallv import ALLTOALLV
+from collbench.operations.builtin.barrier import BARRIER
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.plan import Sweep
 from collbench.operations.traffic import Traffic
-from collbench.runner.checks import check_traffic
-from collbench.runner.request import Request
 from tests.cli.command import environment
 
 MATRIX = "0 60 12\n8 0 0\n4 4 4\n"

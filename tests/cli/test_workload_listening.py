@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from collbench.cli.workload_listening import WorkloadListening
-from collbench.results.record import Times
+from collbench.report.workload_listening import WorkloadListening
+from collbench.results.row import Times
 from collbench.results.workloads import StepRow
 
 ABOUT: dict[str, Any] = {"backends": ["mpi", "gloo"], "step_time_s": 0.3}

@@ -130,14 +130,14 @@ def test_the_definition_s_shell_is_sound(section: str) -> None:
     ("path", "seen"),
     [
         ("collbench/cli/main.py", True),
-        ("collbench/emit/kinds/templates/slurm.sbatch.j2", True),
+        ("collbench/deploy/kinds/templates/slurm.sbatch.j2", True),
         ("constraints.txt", True),
         ("containers/ssh/sshd_config", True),
         ("containers/Dockerfile", False),
         (".git/config", False),
         (".venv/bin/python", False),
         ("runs/one/samples.bin", False),
-        ("collbench/timing/_loop.so", False),
+        ("collbench/measure/_loop.so", False),
         ("collbench/cli/__pycache__/main.cpython-311.pyc", False),
     ],
 )
@@ -166,7 +166,7 @@ def test_from_what_is_copied_alone_pip_builds_the_whole_package(recipe: str, tmp
     inside = set(zipfile.ZipFile(wheel).namelist())
     ours = {str(path.relative_to(ROOT)) for path in (ROOT / "collbench").rglob("*") if path.suffix in (".py", ".j2", ".toml", ".json")}
     assert ours <= inside and "collbench/cuda_kernels/README.md" in inside
-    assert ("collbench/timing/_loop.so" in inside) is bool(shutil.which("gcc"))
+    assert ("collbench/measure/_loop.so" in inside) is bool(shutil.which("gcc"))
 
 
 @pytest.mark.long

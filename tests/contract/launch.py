@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from collbench.measure.tasks.run import shuffled
 from collbench.results.reader import Run, read_run
-from collbench.results.record import Row
-from collbench.runner.run import shuffled
+from collbench.results.row import Row
 from tests.conftest import LONG
 from tests.fake_gpu import environment
 

@@ -10,20 +10,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from collbench.operations.allgather import ALLGATHER
-from collbench.operations.allreduce import ALLREDUCE
-from collbench.operations.alltoall import ALLTOALL
-from collbench.operations.alltoallv import ALLTOALLV
-from collbench.operations.broadcast import BROADCAST
-from collbench.operations.gather import GATHER
-from collbench.operations.hypercube import HYPERCUBE
+from collbench.native.library import address
+from collbench.operations.builtin.allgather import ALLGATHER
+from collbench.operations.builtin.allreduce import ALLREDUCE
+from collbench.operations.builtin.alltoall import ALLTOALL
+from collbench.operations.builtin.alltoallv import ALLTOALLV
+from collbench.operations.builtin.broadcast import BROADCAST
+from collbench.operations.builtin.gather import GATHER
+from collbench.operations.builtin.hypercube import HYPERCUBE
+from collbench.operations.builtin.reduce import REDUCE
+from collbench.operations.builtin.reducescatter import REDUCESCATTER
+from collbench.operations.builtin.scatter import SCATTER
+from collbench.operations.builtin.sendrecv import SENDRECV
 from collbench.operations.operation import Operation, Place
 from collbench.operations.program import NativeCall, PythonCall
-from collbench.operations.reduce import REDUCE
-from collbench.operations.reducescatter import REDUCESCATTER
-from collbench.operations.scatter import SCATTER
-from collbench.operations.sendrecv import SENDRECV
-from collbench.timing.native import address
 
 BAD_ELEMENT, TOP_BIT = 3, 0x80
 SPOILT = {

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from collbench.operations.accumulate import ACCUMULATE
-from collbench.operations.get import GET_LATENCY
-from collbench.operations.neighbor_allgather import NEIGHBOR_ALLGATHER
-from collbench.operations.neighbor_alltoall import NEIGHBOR_ALLTOALL
+from collbench.operations.builtin.accumulate import ACCUMULATE
+from collbench.operations.builtin.get import GET_LATENCY
+from collbench.operations.builtin.neighbor_allgather import NEIGHBOR_ALLGATHER
+from collbench.operations.builtin.neighbor_alltoall import NEIGHBOR_ALLTOALL
+from collbench.operations.builtin.put import PUT_LATENCY
 from collbench.operations.operation import out_of_place_only
-from collbench.operations.put import PUT_LATENCY
 
 
 def _nothing(x):

@@ -16,14 +16,14 @@ from typing import Any
 from collbench.backends.habits import habits
 from collbench.backends.slowing import parse_slowing
 from collbench.errors import CollbenchError
+from collbench.measure.budget import Budget
+from collbench.measure.request import Request
 from collbench.operations.cell import Cell
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.plan import Sweep
 from collbench.operations.registry import operations
 from collbench.operations.split import parse_split
 from collbench.operations.traffic import Traffic, skewed
-from collbench.runner.request import Request
-from collbench.timing.budget import Budget
 
 
 @dataclass(frozen=True)
@@ -66,9 +66,9 @@ def request_of(asked: dict[str, Any]) -> Request:
 
 def take_part(asked: dict[str, Any], info: Any) -> int:
     """Joins, measures and returns the exit code."""
+    from collbench.control.world import World
     from collbench.launch.spawn import record_exit
-    from collbench.runner.run import run
-    from collbench.world.world import World
+    from collbench.measure.tasks.run import run
 
     world = World(info, 30)
     try:

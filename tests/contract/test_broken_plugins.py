@@ -18,7 +18,7 @@ from tests.contract.example import package
 
 GOOD = """
 from collbench.backends.simulated import SimulatedBackend
-from collbench.operations.allreduce import ALLREDUCE
+from collbench.operations.builtin.allreduce import ALLREDUCE
 from dataclasses import replace
 class Good(SimulatedBackend):
     name = "good"

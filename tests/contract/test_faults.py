@@ -14,13 +14,13 @@ import pytest
 from collbench.backends import simulated
 from collbench.backends.group import Group
 from collbench.launch.info import LaunchInfo
+from collbench.measure.one_cell import _seed as seed_of
 from collbench.operations.cell import Cell
 from collbench.operations.check import wanted_of
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.operation import Place
 from collbench.operations.traffic import EVEN, Traffic, skewed
 from collbench.results.reader import read_run
-from collbench.runner.one_cell import _seed as seed_of
 from tests.conftest import ROOT, sample
 from tests.contract.launch import launch
 from tests.contract.made_up import BAD_ELEMENT, SPOILT, TOP_BIT, dropped_rank, spoilt_rank

@@ -19,17 +19,17 @@ from collbench.device.checker import checker_of, prove
 from collbench.device.cuda import cupy_runtime
 from collbench.device.gpu import Gpu, driver_address, driver_error, gpu_count
 from collbench.errors import RunFailed, UsageError
-from collbench.operations.allgather import ALLGATHER
-from collbench.operations.allreduce import ALLREDUCE
-from collbench.operations.alltoall import ALLTOALL
+from collbench.operations.builtin.allgather import ALLGATHER
+from collbench.operations.builtin.allreduce import ALLREDUCE
+from collbench.operations.builtin.alltoall import ALLTOALL
+from collbench.operations.builtin.p2p_bandwidth import P2P_BANDWIDTH
+from collbench.operations.builtin.reducescatter import REDUCESCATTER
+from collbench.operations.builtin.scatter import SCATTER
 from collbench.operations.check import poison
 from collbench.operations.digits import PERIOD
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.layout import bytes_needed
 from collbench.operations.operation import Operation
-from collbench.operations.p2p_bandwidth import P2P_BANDWIDTH
-from collbench.operations.reducescatter import REDUCESCATTER
-from collbench.operations.scatter import SCATTER
 from tests.helpers import carried_out, make_cell
 
 PAIR = Group((0, 1), (0, 1))

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from collbench.doctor.examine import examine
-from collbench.doctor.finding import Finding
-from collbench.evidence.nccl_log import NcclLog
-from collbench.topology.model import Machine, PcieLink, System
+from collbench.machine.doctor.examine import examine
+from collbench.machine.doctor.finding import Finding
+from collbench.machine.model import Machine, PcieLink, System
+from collbench.machine.readers.nccl_log import NcclLog
 
 
 def changed(machine: Machine, part: str, key: str, **facts: Any) -> Machine:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from collbench.topology.model import Machine
+from collbench.machine.model import Machine
 from tests.doctor.machines import changed, codes, found, with_port, with_system
 from tests.topology.machines import dgx
 

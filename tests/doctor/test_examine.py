@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from collbench.doctor.coverage import looked_at, not_looked_at
-from collbench.doctor.examine import JOB_RULES, LOG_RULES, RULES, examine
-from collbench.doctor.finding import Finding, listed, worst_first
-from collbench.doctor.pages import page, pages
 from collbench.errors import UsageError
-from collbench.evidence.nccl_log import read_file
-from collbench.topology.model import Machine
-from collbench.topology.sources import read_paths
+from collbench.machine.doctor.coverage import looked_at, not_looked_at
+from collbench.machine.doctor.examine import JOB_RULES, LOG_RULES, RULES, examine
+from collbench.machine.doctor.finding import Finding, listed, worst_first
+from collbench.machine.doctor.pages import page, pages
+from collbench.machine.model import Machine
+from collbench.machine.readers.nccl_log import read_file
+from collbench.machine.sources import read_paths
 from tests.doctor.machines import codes, found
 from tests.helpers import CAPTURED_MACHINES
 from tests.topology.machines import dgx, laptop, mesh

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from collbench.doctor.gpudirect import states
-from collbench.evidence.nccl_log import NcclLog, read
-from collbench.topology.model import Machine
+from collbench.machine.doctor.gpudirect import states
+from collbench.machine.model import Machine
+from collbench.machine.readers.nccl_log import NcclLog, read
 from tests.doctor.machines import changed, with_port, with_system
 from tests.topology.machines import dgx, laptop
 

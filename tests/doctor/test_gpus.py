@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from collbench.doctor.examine import examine
-from collbench.doctor.finding import Finding
-from collbench.topology.model import SWITCH, Gpu, GpuLink, Machine, NumaNode
+from collbench.machine.doctor.examine import examine
+from collbench.machine.doctor.finding import Finding
+from collbench.machine.model import SWITCH, Gpu, GpuLink, Machine, NumaNode
 from tests.doctor.machines import changed, codes, found
 from tests.topology.machines import dgx, mesh
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from collbench.topology.model import Disagreement, Machine
+from collbench.machine.model import Disagreement, Machine
 from tests.doctor.machines import changed, codes, found, with_system
 from tests.topology.machines import dgx, laptop, mesh, pcie_box
 

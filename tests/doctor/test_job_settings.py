@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from collbench.doctor import job_settings
-from collbench.doctor.finding import Finding
+from collbench.machine.doctor import job_settings
+from collbench.machine.doctor.finding import Finding
 
 GIDS = {0: "IB/RoCE v1", 1: "RoCE v2", 2: "IB/RoCE v1", 3: "RoCE v2"}
 

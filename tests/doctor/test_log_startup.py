@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from collbench.doctor.log_startup import RULES
-from collbench.evidence.nccl_log import NcclLog, read
-from collbench.topology.model import Gpu, GpuLink, Machine
+from collbench.machine.doctor.log_startup import RULES
+from collbench.machine.model import Gpu, GpuLink, Machine
+from collbench.machine.readers.nccl_log import NcclLog, read
 from tests.doctor.machines import codes, found, with_system
 from tests.topology.machines import dgx
 

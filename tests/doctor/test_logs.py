@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from collbench.evidence.nccl_log import NcclLog, read
+from collbench.machine.readers.nccl_log import NcclLog, read
 from tests.doctor.machines import codes, found
 from tests.topology.machines import dgx, laptop
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from collbench.doctor.examine import examine
-from collbench.topology.model import Machine, Nic, PcieLink, Port
+from collbench.machine.doctor.examine import examine
+from collbench.machine.model import Machine, Nic, PcieLink, Port
 from tests.doctor.machines import changed, codes, found, with_port, with_system
 from tests.topology.machines import bridge, dgx, ethernet, infiniband, laptop, nic_device
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from collbench.topology.model import Gpu, Machine, PciDevice, PcieLink, System
+from collbench.machine.model import Gpu, Machine, PciDevice, PcieLink, System
 from tests.doctor.machines import changed, codes, found, with_link
 from tests.topology.machines import GEN4_X16, GEN5_X16, bridge, dgx, gpu_device, laptop, nic_device
 

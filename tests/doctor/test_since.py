@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from collbench.doctor.examine import examine
-from collbench.doctor.pages import pages
-from collbench.doctor.since import RULES
 from collbench.errors import UsageError
-from collbench.topology.model import Machine, Nic, PcieLink
-from collbench.topology.snapshot import topology_json
+from collbench.machine.doctor.examine import examine
+from collbench.machine.doctor.pages import pages
+from collbench.machine.doctor.since import RULES
+from collbench.machine.model import Machine, Nic, PcieLink
+from collbench.machine.snapshot import topology_json
 from tests.cli.command import run_here
 from tests.doctor.machines import changed, with_link, with_port, with_system
 from tests.topology.machines import dgx, laptop

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from collbench.doctor import software
-from collbench.doctor.finding import Finding
 from collbench.launch import explain
 from collbench.launch.explain_mpi import Library
+from collbench.machine.doctor import software
+from collbench.machine.doctor.finding import Finding
 from tests.cli.command import run
 
 # What torch 2.13's distributed_c10d.py does as it is imported: it forgives an ImportError, and nothing else.

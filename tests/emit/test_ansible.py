@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from collbench.emit.job import job_of
-from collbench.emit.kinds.ansible import KIND
+from collbench.deploy.job import job_of
+from collbench.deploy.kinds.ansible import KIND
 from collbench.errors import UsageError
 from tests.cli.command import ROOT, environment
 from tests.emit.playing import PLAY

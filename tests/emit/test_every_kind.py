@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 import yaml
 
-from collbench.emit.job import Kind, job_of
-from collbench.emit.registry import kinds
+from collbench.deploy.job import Kind, job_of
+from collbench.deploy.kinds.registry import kinds
 from tests.cli.command import run_here
 from tests.emit.texts import HOSTILE
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from collbench.emit import handing
-from collbench.emit.job import Kind
+from collbench.deploy import handing
+from collbench.deploy.job import Kind
 from collbench.errors import UsageError
 
 TAKEN = Kind("some", "a kind", ".x", (), lambda job: "", submit=("take", "-"), start="take FILE")

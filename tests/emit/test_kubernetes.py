@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.emit.job import Value, job_of
-from collbench.emit.kinds.kubernetes import KIND
+from collbench.deploy.job import Value, job_of
+from collbench.deploy.kinds.kubernetes import KIND
 from collbench.errors import UsageError
 from tests.cli.command import one_sentence, run_here
 from tests.emit.manifests import documents, expanded, pods, refused

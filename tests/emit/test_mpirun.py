@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from collbench.emit.job import Value
-from collbench.emit.kinds.mpirun import KIND
+from collbench.deploy.job import Value
+from collbench.deploy.kinds.mpirun import KIND
 from collbench.errors import UsageError
 from tests.emit.recorded import COMMAND, Recorded, recorded, text
 from tests.emit.texts import HOSTILE

@@ -11,8 +11,8 @@ import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from collbench.emit import quoting, template
-from collbench.emit.quoting import Quoted
+from collbench.deploy import quoting, template
+from collbench.deploy.quoting import Quoted
 from collbench.errors import UsageError
 from tests.emit.texts import HOSTILE, UNPRINTABLE, texts
 

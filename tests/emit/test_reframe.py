@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from collbench.emit.job import job_of
-from collbench.emit.kinds.reframe import KIND, system
+from collbench.deploy.job import job_of
+from collbench.deploy.kinds.reframe import KIND, system
 from collbench.errors import UsageError
 from tests.beds import SlurmBed
 from tests.beds.bed import Finished

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from collbench.emit.job import Kind, Setting
-from collbench.emit.registry import kinds, knowing, settings
+from collbench.deploy.job import Kind, Setting
+from collbench.deploy.kinds.registry import kinds, knowing, settings
 
-FILES = sorted(path.stem for path in (Path(__file__).parents[2] / "collbench/emit/kinds").glob("*.py") if path.stem != "__init__")
+FILES = sorted(path.stem for path in (Path(__file__).parents[2] / "collbench/deploy/kinds").glob("*.py") if path.stem != "__init__")
 
 
 def test_every_file_is_a_kind_of_its_name() -> None:

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.emit.job import job_of
-from collbench.emit.kinds.slurm import KIND
+from collbench.deploy.job import job_of
+from collbench.deploy.kinds.slurm import KIND
 from tests.benchmarks import host_list
 from tests.cli.command import BIN, one_sentence, run_here
 from tests.emit.batch import SWEEP, Called, asked, emit, play, program

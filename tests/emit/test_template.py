@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from collbench.emit import template
-from collbench.emit.quoting import sh
-from collbench.emit.registry import kinds
+from collbench.deploy import template
+from collbench.deploy.kinds.registry import kinds
+from collbench.deploy.quoting import sh
 
 FOLDER = Path(template.__file__).parent / "kinds" / "templates"
 

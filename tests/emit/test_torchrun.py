@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from collbench.emit.job import Value
-from collbench.emit.kinds.torchrun import ENDPOINT, KIND
+from collbench.deploy.job import Value
+from collbench.deploy.kinds.torchrun import ENDPOINT, KIND
 from collbench.errors import UsageError
 from tests.emit.recorded import COMMAND, recorded, text
 from tests.emit.texts import HOSTILE

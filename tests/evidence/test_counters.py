@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.evidence import ethernet_counters
-from collbench.evidence.counters import Counters, grown, moved, read
+from collbench.measure import ethernet_counters
+from collbench.measure.counter_readings import Counters, grown, moved, read
 from tests.evidence.hosts import interface, port
 
 NOTHING = {"interfaces": {}, "ports": {}, "gpus": {}, "leaving": [], "tcp": {}, "came_or_went": [], "silent": [], "idle": [], "states": {}}

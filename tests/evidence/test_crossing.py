@@ -4,14 +4,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.evidence.crossing import least
-from collbench.operations.allgather import ALLGATHER
-from collbench.operations.alltoall import ALLTOALL
-from collbench.operations.reducescatter import REDUCESCATTER
+from collbench.machine.peak.cut import Side, least_time
+from collbench.measure.crossing import least
+from collbench.operations.builtin.allgather import ALLGATHER
+from collbench.operations.builtin.alltoall import ALLTOALL
+from collbench.operations.builtin.reducescatter import REDUCESCATTER
+from collbench.operations.builtin.scatter import SCATTER
 from collbench.operations.registry import operations
-from collbench.operations.scatter import SCATTER
 from collbench.operations.traffic import Traffic, elements, skewed
-from collbench.peak.cut import Side, least_time
 from tests.helpers import make_cell
 
 ALLREDUCE, BROADCAST, ALLTOALLV = operations()["allreduce"], operations()["broadcast"], operations()["alltoallv"]

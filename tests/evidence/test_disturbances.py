@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from collbench.evidence import tcp_counters
-from collbench.evidence.counters import moved, read
-from collbench.evidence.disturbances import HostNetwork, Stall, flags, of_host, sentence, stalls
+from collbench.measure import tcp_counters
+from collbench.measure.counter_readings import moved, read
+from collbench.measure.disturbances import HostNetwork, Stall, flags, of_host, sentence, stalls
 from tests.evidence.hosts import interface
 
 SNMP = """\

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from collbench.evidence.gpudirect import state_of_run
-from collbench.topology.gpudirect import STATES, Capability
+from collbench.machine.gpudirect import STATES, Capability
+from collbench.measure.gpudirect import state_of_run
 from tests.doctor.machines import with_system
 from tests.topology.machines import dgx, laptop
 

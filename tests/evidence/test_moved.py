@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.evidence import moved as module
-from collbench.evidence.crossing import Least
-from collbench.evidence.moved import Ran, bypassed, evidence
+from collbench.measure import moved as module
+from collbench.measure.crossing import Least
+from collbench.measure.moved import Ran, bypassed, evidence
 from collbench.operations.registry import operations
 from tests.helpers import make_cell
 

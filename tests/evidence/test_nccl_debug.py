@@ -11,8 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from collbench.evidence.nccl_debug import DebugLog, prepare, resetter
-from collbench.evidence.nccl_summary import together
+from collbench.measure.nccl_debug import DebugLog, prepare, resetter
+from collbench.measure.nccl_summary import together
 
 HOST = socket.gethostname().partition(".")[0]
 PATHS = [

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.evidence import nccl_facts
-from collbench.evidence.nccl_log import GDR, KIND, NcclLog, looks_like, read, read_file
-from collbench.evidence.nccl_startup import Library, Release
-from collbench.evidence.nccl_words import Choice, Connection
-from collbench.topology.text import Unreadable
+from collbench.machine.readers import nccl_facts
+from collbench.machine.readers.nccl_log import GDR, KIND, NcclLog, looks_like, read, read_file
+from collbench.machine.readers.nccl_startup import Library, Release
+from collbench.machine.readers.nccl_words import Choice, Connection
+from collbench.machine.readers.text import Unreadable
 from tests.benchmarks.nccl_log import KINDS
 from tests.helpers import CAPTURED_MACHINES
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from collbench.evidence.nccl_log import NcclLog, read
-from collbench.evidence.nccl_startup import (
+from collbench.machine.readers.nccl_log import NcclLog, read
+from collbench.machine.readers.nccl_startup import (
     Cause,
     CollNet,
     Communicator,

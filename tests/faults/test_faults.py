@@ -130,7 +130,7 @@ class TestStopped:
 BROKEN = """
 import os, sys
 if os.environ.get("COLLBENCH_RANK", os.environ.get("PMI_RANK")) == {rank!r}:
-    import collbench.runner.{module} as module
+    import collbench.measure.{module} as module
     def broken(*arguments, **named):
         {action}
     module.{name} = broken

@@ -15,7 +15,7 @@ from collbench.analysis.cells import cell_of
 from collbench.errors import UsageError
 from collbench.gate.allocation import Allocation, Cell, Measured, Shown
 from collbench.gate.floors import Floor, floor_problems, floor_states, read_floor
-from collbench.peak.ceiling import Ceiling, nothing
+from collbench.machine.peak.ceiling import Ceiling, nothing
 from tests.results.rows import NIC, make_row
 
 BOUND = Ceiling("network", 100e9, "NIC 4×100 Gb/s", "bound", "sysfs")

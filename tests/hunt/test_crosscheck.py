@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from collbench.hunt.asks import PAIRS, Answer, Ask, Figure
-from collbench.hunt.book import Book
-from collbench.hunt.candidates import RECEIVES, SENDS, Candidate, Seen
-from collbench.hunt.crosscheck import CrossCheck
-from collbench.hunt.judging import PlaceCase
-from collbench.hunt.significance import CHANCE
-from collbench.hunt.verdict import CLEARED, CONFIRMED, INCONCLUSIVE
+from collbench.analysis.hunt.asks import PAIRS, Answer, Ask, Figure
+from collbench.analysis.hunt.book import Book
+from collbench.analysis.hunt.candidates import RECEIVES, SENDS, Candidate, Seen
+from collbench.analysis.hunt.crosscheck import CrossCheck
+from collbench.analysis.hunt.judging import PlaceCase
+from collbench.analysis.hunt.significance import CHANCE
+from collbench.analysis.hunt.verdict import CLEARED, CONFIRMED, INCONCLUSIVE
 
 WAYS = (SENDS, RECEIVES)
 

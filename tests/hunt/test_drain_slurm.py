@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from collbench.deploy.drain import Applied, apply, check_apply, parse_cap
+from collbench.deploy.managers import Said, ask_here, nodes
+from collbench.deploy.recommendation import recommendation
 from collbench.errors import UsageError
-from collbench.hunt.drain import Applied, apply, check_apply, parse_cap
-from collbench.hunt.managers import Said, ask_here, nodes
-from collbench.hunt.recommendation import recommendation
 from tests.beds import SlurmBed
 from tests.cli.command import until
 from tests.conftest import enter

@@ -9,8 +9,8 @@ from random import Random
 import numpy as np
 import pytest
 
-from collbench.hunt.asks import GROUPS, Answer, Figure, Options
-from collbench.hunt.groups import LEAST_RATIO, _Seen, group_size, log_ratios, partitions, rounds, sweep
+from collbench.analysis.hunt.asks import GROUPS, Answer, Figure, Options
+from collbench.analysis.hunt.groups import LEAST_RATIO, _Seen, group_size, log_ratios, partitions, rounds, sweep
 from tests.hunt.made_up import MadeUp, play
 
 TRIALS = range(20)

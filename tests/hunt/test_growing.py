@@ -8,9 +8,9 @@ from random import Random
 
 import pytest
 
-from collbench.hunt.asks import GROUPS, Answer, Ask, Figure, Hint, Options
-from collbench.hunt.growing import _Growing, look, most_rounds, sizes
-from collbench.hunt.verdict import CONFIRMED
+from collbench.analysis.hunt.asks import GROUPS, Answer, Ask, Figure, Hint, Options
+from collbench.analysis.hunt.growing import _Growing, look, most_rounds, sizes
+from collbench.analysis.hunt.verdict import CONFIRMED
 from tests.hunt.made_up import MadeUp, Played, play
 
 Looked = Played[tuple[tuple[Hint, ...], tuple[str, ...]]]

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from collbench.analysis.hunt.asks import PAIRS, Answer, Ask, Figure, Options
+from collbench.analysis.hunt.hunt import hunt, promise
+from collbench.analysis.hunt.trials import Trial
+from collbench.analysis.hunt.verdict import CLEARED, CONFIRMED, INCONCLUSIVE, Verdict
 from collbench.errors import UsageError
-from collbench.hunt.asks import PAIRS, Answer, Ask, Figure, Options
-from collbench.hunt.hunt import hunt, promise
-from collbench.hunt.trials import Trial
-from collbench.hunt.verdict import CLEARED, CONFIRMED, INCONCLUSIVE, Verdict
 from tests.hunt.made_up import MadeUp, Played, play
 
 Named = set[tuple[str, tuple[int, ...]]]

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.hunt.asks import GROUPS, Options
-from collbench.hunt.groups import LEAST_PLACES, rounds, sweep
-from collbench.hunt.growing import look, most_rounds
-from collbench.hunt.hunt import hunt, promise
-from collbench.hunt.isolation import IN_HOST
-from collbench.hunt.verdict import CONFIRMED, Verdict
+from collbench.analysis.hunt.asks import GROUPS, Options
+from collbench.analysis.hunt.groups import LEAST_PLACES, rounds, sweep
+from collbench.analysis.hunt.growing import look, most_rounds
+from collbench.analysis.hunt.hunt import hunt, promise
+from collbench.analysis.hunt.isolation import IN_HOST
+from collbench.analysis.hunt.verdict import CONFIRMED, Verdict
 from tests.hunt.made_up import MadeUp, Played, play
 
 BY_GROUPS = Options(method="groups")

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from collbench.hunt.asks import INSIDE, NIC, Options
-from collbench.hunt.isolation import IN_HOST, TO_NETWORK, look, most_rounds
-from collbench.hunt.verdict import CLEARED, CONFIRMED, Suspect
+from collbench.analysis.hunt.asks import INSIDE, NIC, Options
+from collbench.analysis.hunt.isolation import IN_HOST, TO_NETWORK, look, most_rounds
+from collbench.analysis.hunt.verdict import CLEARED, CONFIRMED, Suspect
 from tests.hunt.made_up import MadeUp, Played, play
 
 RAILS = Options(can_inside=True, nics=("eth0", "eth1"))

@@ -8,11 +8,11 @@ from math import exp, log
 
 import pytest
 
-from collbench.hunt.candidates import LATENCY, RECEIVES, SENDS, Candidate
-from collbench.hunt.judging import FAST, SLOW, UNCLEAR, PlaceCase, judged, many_as_slow
-from collbench.hunt.paths import PathCase
-from collbench.hunt.trials import Trial
-from collbench.hunt.verdict import CLEARED, CONFIRMED, INCONCLUSIVE
+from collbench.analysis.hunt.candidates import LATENCY, RECEIVES, SENDS, Candidate
+from collbench.analysis.hunt.judging import FAST, SLOW, UNCLEAR, PlaceCase, judged, many_as_slow
+from collbench.analysis.hunt.paths import PathCase
+from collbench.analysis.hunt.trials import Trial
+from collbench.analysis.hunt.verdict import CLEARED, CONFIRMED, INCONCLUSIVE
 
 WAYS = (SENDS, RECEIVES)
 NAMES = [f"n{place}" for place in range(10)]

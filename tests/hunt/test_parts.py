@@ -8,14 +8,14 @@ from typing import cast
 
 import pytest
 
-from collbench.hunt import parts, telling
-from collbench.hunt.asks import PAIRS, Answer, Ask, Figure
-from collbench.hunt.book import Book
-from collbench.hunt.candidates import SENDS, Candidate
-from collbench.hunt.crosscheck import CrossCheck
-from collbench.hunt.judging import many_as_slow
-from collbench.hunt.trials import Trial
-from collbench.hunt.verdict import CONFIRMED, INCONCLUSIVE, Suspect
+from collbench.analysis.hunt import parts, telling
+from collbench.analysis.hunt.asks import PAIRS, Answer, Ask, Figure
+from collbench.analysis.hunt.book import Book
+from collbench.analysis.hunt.candidates import SENDS, Candidate
+from collbench.analysis.hunt.crosscheck import CrossCheck
+from collbench.analysis.hunt.judging import many_as_slow
+from collbench.analysis.hunt.trials import Trial
+from collbench.analysis.hunt.verdict import CONFIRMED, INCONCLUSIVE, Suspect
 
 
 def measured(slow: int, n: int = 12) -> Book:

@@ -15,10 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-import collbench.hunt.recommendation as module
-from collbench.doctor.pages import page, pages
-from collbench.errors import UsageError
-from collbench.hunt.managers import (
+import collbench.deploy.recommendation as module
+from collbench.analysis.hunt.verdict import CLEARED, CONFIRMED, INCONCLUSIVE
+from collbench.deploy.managers import (
     LONGEST_REASON,
     MARK,
     drain_words,
@@ -30,8 +29,9 @@ from collbench.hunt.managers import (
     reason_of,
     undo_words,
 )
-from collbench.hunt.recommendation import CODES, FILE, About, lines, read, recommendation, store
-from collbench.hunt.verdict import CLEARED, CONFIRMED, INCONCLUSIVE
+from collbench.deploy.recommendation import CODES, FILE, About, lines, read, recommendation, store
+from collbench.errors import UsageError
+from collbench.machine.doctor.pages import page, pages
 from collbench.results.jsonl import to_page
 from tests.hunt.verdicts import NAMES, about, recommended, suspect, verdict
 

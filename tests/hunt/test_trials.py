@@ -7,9 +7,9 @@ from math import log
 
 import pytest
 
-from collbench.hunt.asks import Figure
-from collbench.hunt.candidates import LATENCY, RECEIVES, SENDS
-from collbench.hunt.trials import Measured, Scale
+from collbench.analysis.hunt.asks import Figure
+from collbench.analysis.hunt.candidates import LATENCY, RECEIVES, SENDS
+from collbench.analysis.hunt.trials import Measured, Scale
 
 
 def scale(usual: dict[str, float] | None = None) -> Scale:

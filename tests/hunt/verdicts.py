@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from collbench.hunt.recommendation import About, recommendation
-from collbench.hunt.verdict import CONFIRMED, Suspect, Verdict
+from collbench.analysis.hunt.verdict import CONFIRMED, Suspect, Verdict
+from collbench.deploy.recommendation import About, recommendation
 
 NAMES = tuple(f"node{number:02}" for number in range(16))
 

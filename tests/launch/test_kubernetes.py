@@ -7,13 +7,13 @@ import threading
 
 import pytest
 
+from collbench.control import routes
+from collbench.control.world import World
 from collbench.errors import UsageError, WaitExpired
 from collbench.launch.detect import LocalRequest, detect
 from collbench.launch.info import LaunchInfo
 from collbench.launch.local import to_variable
 from collbench.launch.spawn import node_workers
-from collbench.world import routes
-from collbench.world.world import World
 from tests.launch import captured
 
 SECRET = "6f1d2a34-5b6c-4d7e-8f90-123456789abc"

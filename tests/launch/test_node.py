@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from collbench.launch import mpi, slurm, torchrun
+from collbench.launch import mpi_launch as mpi
+from collbench.launch import slurm, torchrun
 
 STEP = {
     "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_PROCID": "2", "SLURM_NTASKS": "4", "SLURM_LOCALID": "0", "SLURM_NODEID": "1",

@@ -89,7 +89,7 @@ def test_a_process_removes_what_it_has_mapped(segment: Path) -> None:
 def test_a_rank_that_ends_hard_removes_what_it_has_mapped() -> None:
     shared = Path("/dev/shm") / NAME
     shared.write_bytes(bytes(4096))
-    then = "from collbench.world.watchdog import end_process; end_process('hang: x', 4)"
+    then = "from collbench.control.watchdog import end_process; end_process('hang: x', 4)"
     try:
         with holder(shared, then) as process:
             assert process.wait(30) == 4

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from collbench.results.record import Row
+from collbench.results.row import Row
 from tests.beds import Hosts
 from tests.cli.command import BIN, PROGRAM, ROOT, environment
 from tests.conftest import sample

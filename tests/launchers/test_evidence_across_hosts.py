@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from collbench.results.reader import Run
-from collbench.results.record import Row
+from collbench.results.row import Row
 from tests.beds import Hosts
 from tests.cli.command import BIN, PROGRAM, environment
 from tests.launchers.stored import stored

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from collbench.results.record import Row
+from collbench.results.row import Row
 from tests.beds import Hosts
 from tests.cli.command import BIN, PROGRAM
 from tests.launchers.test_bytes_across_hosts import launched

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from collbench.emit.job import Value, job_of
-from collbench.emit.kinds.kubernetes import KIND, LOST
-from collbench.emit.marks import BEGIN, END
+from collbench.deploy.job import Value, job_of
+from collbench.deploy.kinds.kubernetes import KIND, LOST
+from collbench.results.importers.marks import BEGIN, END
 from collbench.results.reader import Run, read_run
 from tests.beds import Hosts
 from tests.cli.command import BIN, environment, one_sentence, run_here, until

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from collbench.results.reader import read_run
-from collbench.results.record import Row
+from collbench.results.row import Row
 from tests.beds import SlurmBed
 from tests.cli.command import PROGRAM, environment, one_sentence
 from tests.launchers.stored import measured, nic_busbw, stored

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from collbench.operations.allreduce import ALLREDUCE
+from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.check import compare
 from collbench.operations.digits import write_digits
 from collbench.operations.dtypes import DTYPES, average_misfit

@@ -4,7 +4,7 @@ import pytest
 
 from collbench.backends.group import Group
 from collbench.backends.memory import Buffers
-from collbench.operations.barrier import BARRIER
+from collbench.operations.builtin.barrier import BARRIER
 from collbench.operations.cell import Cell
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.layout import bytes_needed, slots_checked, slots_for

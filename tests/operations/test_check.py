@@ -5,17 +5,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.operations.allgather import ALLGATHER
-from collbench.operations.allreduce import ALLREDUCE
-from collbench.operations.alltoall import ALLTOALL
-from collbench.operations.broadcast import BROADCAST
+from collbench.operations.builtin.allgather import ALLGATHER
+from collbench.operations.builtin.allreduce import ALLREDUCE
+from collbench.operations.builtin.alltoall import ALLTOALL
+from collbench.operations.builtin.broadcast import BROADCAST
+from collbench.operations.builtin.p2p_bandwidth import P2P_BANDWIDTH
+from collbench.operations.builtin.reducescatter import REDUCESCATTER
+from collbench.operations.builtin.scatter import SCATTER
 from collbench.operations.check import Mismatch, compare, poison, tolerance_of
 from collbench.operations.digits import PERIOD
 from collbench.operations.dtypes import DTYPES, average_misfit
 from collbench.operations.operation import Place
-from collbench.operations.p2p_bandwidth import P2P_BANDWIDTH
-from collbench.operations.reducescatter import REDUCESCATTER
-from collbench.operations.scatter import SCATTER
 from tests.conftest import sample
 from tests.helpers import FITTING, carried_out, make_cell, make_place, sent
 

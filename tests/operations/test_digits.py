@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from collbench.operations.allgather import ALLGATHER
-from collbench.operations.allreduce import ALLREDUCE
-from collbench.operations.broadcast import BROADCAST
+from collbench.operations.builtin.allgather import ALLGATHER
+from collbench.operations.builtin.allreduce import ALLREDUCE
+from collbench.operations.builtin.broadcast import BROADCAST
 from collbench.operations.check import poison
 from collbench.operations.digits import PERIOD, arriving, holders_of_average, spread, write_digits
 from collbench.operations.dtypes import DTYPES

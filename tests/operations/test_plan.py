@@ -3,11 +3,11 @@
 import pytest
 
 from collbench.errors import UsageError
-from collbench.operations.allgather import ALLGATHER
-from collbench.operations.allreduce import ALLREDUCE
-from collbench.operations.broadcast import BROADCAST
+from collbench.operations.builtin.allgather import ALLGATHER
+from collbench.operations.builtin.allreduce import ALLREDUCE
+from collbench.operations.builtin.broadcast import BROADCAST
+from collbench.operations.builtin.p2p_bandwidth import P2P_BANDWIDTH
 from collbench.operations.dtypes import DTYPES
-from collbench.operations.p2p_bandwidth import P2P_BANDWIDTH
 from collbench.operations.plan import CPU, CUDA, Habits, Sweep
 from collbench.operations.sweeps import rounding_note, tuning_note
 

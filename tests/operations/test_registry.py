@@ -6,8 +6,8 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from collbench.operations.allgather import ALLGATHER
-from collbench.operations.reducescatter import REDUCESCATTER
+from collbench.operations.builtin.allgather import ALLGATHER
+from collbench.operations.builtin.reducescatter import REDUCESCATTER
 from collbench.operations.registry import _found, broken, commands, operations
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from collbench.errors import UsageError
-from collbench.operations.allreduce import ALLREDUCE
-from collbench.operations.broadcast import BROADCAST
+from collbench.operations.builtin.allreduce import ALLREDUCE
+from collbench.operations.builtin.broadcast import BROADCAST
+from collbench.operations.builtin.p2p_latency import P2P_LATENCY
 from collbench.operations.dtypes import DTYPES
-from collbench.operations.p2p_latency import P2P_LATENCY
 from collbench.operations.plan import CPU, Sweep
 from collbench.operations.split import Split
 from collbench.operations.sweeps import Sweeps, rounding_note, tuning_note

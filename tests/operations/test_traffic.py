@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.errors import UsageError
-from collbench.operations.alltoallv import ALLTOALLV
+from collbench.operations.builtin.alltoallv import ALLTOALLV
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.layout import Extent, bytes_needed
 from collbench.operations.operation import Place

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from collbench.topology.model import SWITCH, Gpu, GpuLink, Machine, Nic, PciDevice, PcieLink, Port
+from collbench.machine.model import SWITCH, Gpu, GpuLink, Machine, Nic, PciDevice, PcieLink, Port
 
 GEN3, GEN4, GEN5 = PcieLink(8.0, 16), PcieLink(16.0, 16), PcieLink(32.0, 16)
 

@@ -14,11 +14,11 @@ from itertools import permutations, product
 import numpy as np
 import pytest
 
-from collbench.peak.collective import ceilings
-from collbench.peak.cut import BUS_FACTOR
-from collbench.peak.given import Given, given_node, parse_nic, parse_pcie
-from collbench.peak.job import Job
-from collbench.peak.node import node_of
+from collbench.machine.peak.collective import ceilings
+from collbench.machine.peak.cut import BUS_FACTOR
+from collbench.machine.peak.given import Given, given_node, parse_nic, parse_pcie
+from collbench.machine.peak.job import Job
+from collbench.machine.peak.node import node_of
 from tests.peak.made import GEN4, gpus, wired
 
 RINGS = ("allreduce", "allgather", "reducescatter", "broadcast", "reduce")

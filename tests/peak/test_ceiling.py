@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collbench.peak.ceiling import given, nothing
+from collbench.machine.peak.ceiling import given, nothing
 
 GIVEN_GB_PER_S = 12.5
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from collbench.peak.ceiling import given, nothing
-from collbench.peak.host import HostRates, Rate, agreed, memory_ceiling, settled, stream_ceiling
+from collbench.machine.peak.ceiling import given, nothing
+from collbench.machine.peak.host import HostRates, Rate, agreed, memory_ceiling, settled, stream_ceiling
 
 
 def exact(value):

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 from collbench.errors import UsageError
-from collbench.peak.collective import ceilings
-from collbench.peak.given import Given, given_node, parse_gigabytes, parse_nic, parse_pcie
-from collbench.peak.job import Job
-from collbench.peak.line import headline, lines
-from collbench.peak.node import node_of
+from collbench.machine.peak.collective import ceilings
+from collbench.machine.peak.given import Given, given_node, parse_gigabytes, parse_nic, parse_pcie
+from collbench.machine.peak.job import Job
+from collbench.machine.peak.line import headline, lines
+from collbench.machine.peak.node import node_of
 from tests.peak.made import gpus, wired
 
 FOUR = Job((given_node(8, Given((4, 100e9), 150e9)),) * 4)

@@ -5,14 +5,14 @@ from dataclasses import replace
 
 import pytest
 
-from collbench.peak.collective import ceilings
-from collbench.peak.gpu_links import links_per_gpu
-from collbench.peak.job import Job
-from collbench.peak.node import node_of
-from collbench.peak.pcie import gen
-from collbench.topology.files import Folder
-from collbench.topology.model import Machine
-from collbench.topology.readers import infiniband, nccl_xml, nvlink_status, smi_matrix
+from collbench.machine.files import Folder
+from collbench.machine.model import Machine
+from collbench.machine.peak.collective import ceilings
+from collbench.machine.peak.gpu_links import links_per_gpu
+from collbench.machine.peak.job import Job
+from collbench.machine.peak.node import node_of
+from collbench.machine.peak.pcie import gen
+from collbench.machine.readers import infiniband, nccl_xml, nvlink_status, smi_matrix
 from tests.helpers import CAPTURED_MACHINES
 
 MACHINES = CAPTURED_MACHINES

@@ -2,12 +2,12 @@
 
 import pytest
 
-from collbench.peak.collective import ceilings
-from collbench.peak.job import Job
-from collbench.peak.link import Link, unknown
-from collbench.peak.network import tcp_efficiency, tcp_link
-from collbench.peak.node import Node
-from collbench.topology.interfaces import Interface
+from collbench.machine.interfaces import Interface
+from collbench.machine.peak.collective import ceilings
+from collbench.machine.peak.job import Job
+from collbench.machine.peak.link import Link, unknown
+from collbench.machine.peak.network import tcp_efficiency, tcp_link
+from collbench.machine.peak.node import Node
 
 TEN = Interface("eth0", 1500, 10e9, None, None)
 SLOW = Interface("eth1", 1500, 1e9, None, None)

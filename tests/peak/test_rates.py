@@ -5,8 +5,8 @@ from dataclasses import fields
 import pytest
 
 from collbench.errors import UsageError
-from collbench.peak import rates as module
-from collbench.peak.rates import gpu_model, net_of_printed, nvlink, parse, pcie, rates, xgmi
+from collbench.machine.peak import rates as module
+from collbench.machine.peak.rates import gpu_model, net_of_printed, nvlink, parse, pcie, rates, xgmi
 
 ROWS = [(field.name, row) for field in fields(rates()) for row in getattr(rates(), field.name)]
 TEXT = module._FILE.read_text(encoding="utf-8")

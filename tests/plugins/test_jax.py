@@ -5,13 +5,13 @@ from types import SimpleNamespace
 
 import pytest
 
+from collbench.backends import installed
+from collbench.backends.arrays import JaxBuffers
 from collbench.backends.backend import Available
 from collbench.backends.group import Group
 from collbench.backends.jax import JaxBackend
-from collbench.backends.jax_xla import installed
-from collbench.backends.jax_xla.arrays import JaxBuffers
-from collbench.backends.jax_xla.steps import STEPS, _carried_as
 from collbench.backends.registry import backend_class
+from collbench.backends.steps import STEPS, _carried_as
 from collbench.operations.registry import operations
 from tests.cli.command import one_sentence, run
 from tests.conftest import sample

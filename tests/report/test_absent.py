@@ -10,7 +10,7 @@ import pytest
 from collbench.report.absent import OneLinePerAbsentBackend
 from collbench.report.plan import PlanSummary
 from collbench.report.table import TableWriter
-from collbench.results.record import Row
+from collbench.results.row import Row
 from tests.report.test_table import printed
 from tests.results.rows import make_row, not_measured
 

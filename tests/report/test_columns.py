@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from collbench.peak.ceiling import Ceiling, given, nothing
+from collbench.machine.peak.ceiling import Ceiling, given, nothing
 from collbench.report.columns import (
     headline,
     interval,

@@ -12,7 +12,7 @@ import pytest
 
 from collbench.errors import UsageError
 from collbench.report.compare import compare_runs
-from collbench.results.record import Row, Times
+from collbench.results.row import Row, Times
 from tests.report.golden import assert_golden
 from tests.results.rows import make_row, make_times, not_measured, store
 

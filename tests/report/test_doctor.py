@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from collbench.doctor.finding import Finding
 from collbench.errors import UsageError
+from collbench.machine.doctor.finding import Finding
+from collbench.machine.model import Machine
 from collbench.report.doctor import tell_findings
-from collbench.topology.model import Machine
 from tests.topology.machines import dgx
 
 SEVERE = Finding("CB2101", "severe", "dgx01", "GPU 0 runs on 8 of 16 lanes", "LnkSta x8", "reseat the card")

@@ -16,7 +16,7 @@ from collbench.report.flags import defused
 from collbench.report.plan import PlanSummary
 from collbench.report.summary import report_run
 from collbench.report.terminal import make_reporter
-from collbench.results.record import Row
+from collbench.results.row import Row
 from tests.report.golden import assert_golden
 from tests.results.rows import make_row, not_measured, store
 

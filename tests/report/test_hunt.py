@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from collbench.deploy.recommendation import FILE
 from collbench.errors import UsageError
-from collbench.hunt.recommendation import FILE
 from collbench.report.hunt import write_hunt
 from collbench.report.summary import report_run
 from collbench.results.folder import HUNT, RunFolder

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from collbench.peak.collective import ceilings
-from collbench.peak.job import Job
-from collbench.peak.node import node_of
-from collbench.report.limiting import limiting_parts
-from collbench.topology.model import Machine
+from collbench.machine.model import Machine
+from collbench.machine.peak.collective import ceilings
+from collbench.machine.peak.job import Job
+from collbench.machine.peak.limiting import limiting_parts
+from collbench.machine.peak.node import node_of
 from tests.topology.machines import dgx, laptop, mesh, pcie_box
 
 ALL_NICS = {f"mlx5_{number}" for number in range(8)}

@@ -13,7 +13,7 @@ from collbench.analysis.combine import read_all
 from collbench.report.html.material import Material
 from collbench.report.markdown import markdown
 from collbench.report.markdown_text import escaped, escaped_line, items, table
-from collbench.results.record import Row
+from collbench.results.row import Row
 from tests.results.rows import make_row, make_times, not_measured, store
 
 EVIL = "<script>alert(1)</script> [x](javascript:y) ![i](http://z) `c` *b* _i_ ~~s~~ $m$ |a| https://e.org www.e.org @team \u202e\x1b[31m"

@@ -13,7 +13,7 @@ from collbench import __version__
 from collbench.report.nccl_tests import figure
 from collbench.report.plan import PlanSummary
 from collbench.report.terminal import make_reporter
-from collbench.results.record import Row
+from collbench.results.row import Row
 from tests.report.golden import assert_golden
 from tests.results.rows import make_row, make_times, not_measured
 

@@ -15,7 +15,7 @@ from collbench.results.folder import TOOLS, RunFolder
 from collbench.results.pair_reader import read_pairs
 from collbench.results.pairs import PairMatrix, PairRound
 from collbench.results.reader import read_run
-from collbench.results.record import Row, Times
+from collbench.results.row import Row, Times
 from tests.results.rows import make_row, not_measured
 
 MIB = 1 << 20

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from collbench.machine.model import Gpu, GpuLink, Machine, Nic, NumaNode
 from collbench.report.probe_matrix import MOST_PARTS, matrix_lines
-from collbench.topology.model import Gpu, GpuLink, Machine, Nic, NumaNode
 from tests.topology.machines import laptop, mesh, pcie_box
 
 

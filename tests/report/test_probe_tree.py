@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from collbench.machine.model import SWITCH, Disagreement, Gpu, GpuLink, Machine, Nic, NumaNode, PcieLink, Port, System
 from collbench.report.probe_tree import tree_lines
-from collbench.topology.model import SWITCH, Disagreement, Gpu, GpuLink, Machine, Nic, NumaNode, PcieLink, Port, System
 from tests.topology.machines import MACHINES, dgx, infiniband, laptop, mesh, pcie_box
 
 

@@ -23,7 +23,7 @@ from collbench.report.plan import PlanSummary
 from collbench.report.screen import PlainScreen, is_terminal, make_screen, wants_color
 from collbench.report.table import TableWriter, stopped_by
 from collbench.report.terminal import make_reporter
-from collbench.results.record import Row
+from collbench.results.row import Row
 from tests.report.golden import assert_golden
 from tests.results.rows import COPY, make_row, make_times, not_measured
 

@@ -12,7 +12,7 @@ from collbench.report.plan import PlanSummary
 from collbench.report.terminal import make_reporter
 from collbench.report.tuning import TITLE, sentences
 from collbench.results.reader import Run
-from collbench.results.record import Row
+from collbench.results.row import Row
 from tests.report.golden import assert_golden
 from tests.results.rows import make_row, make_times, not_measured
 

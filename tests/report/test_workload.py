@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from collbench.errors import UsageError
-from collbench.peak.ceiling import Ceiling
+from collbench.machine.peak.ceiling import Ceiling
 from collbench.report.summary import report_run
 from collbench.report.workload import FORMATS, lines, trainings, write_steps
 from collbench.report.workload_stored import write_stored
 from collbench.results.reader import read_run
-from collbench.results.record import Times
+from collbench.results.row import Times
 from collbench.results.workloads import StepRow
 
 MIB = 1 << 20

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from collbench.peak.ceiling import Ceiling
+from collbench.machine.peak.ceiling import Ceiling
 from collbench.results.folder import RunFolder
-from collbench.results.record import Row, Times
+from collbench.results.row import Row, Times
 
 NIC = Ceiling("network", 50e9, "NIC 4×100 Gb/s", "ring", "sysfs")
 COPY = Ceiling("measured", 34e9, "memory copy and sum")

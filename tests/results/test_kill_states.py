@@ -18,7 +18,7 @@ from collbench.results import appended, folder
 from collbench.results.folder import RunFolder
 from collbench.results.lock import LOCK
 from collbench.results.reader import read_run
-from collbench.results.record import Row
+from collbench.results.row import Row
 from tests.conftest import sample
 from tests.results.rows import make_row
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from collbench.errors import UsageError
-from collbench.results.peers.rows import Kind
+from collbench.results.importers.rows import Kind
 from collbench.results.reader import read_run
-from collbench.results.record import Row
+from collbench.results.row import Row
 from collbench.results.whole import Whole, write_all
 
 

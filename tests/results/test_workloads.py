@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collbench.peak.ceiling import Ceiling
+from collbench.machine.peak.ceiling import Ceiling
 from collbench.results.folder import RunFolder
 from collbench.results.jsonl import parse_object, to_line
 from collbench.results.reader import read_run
-from collbench.results.record import Times
+from collbench.results.row import Times
 from collbench.results.workloads import WORKLOAD, StepRow, holds_workload, read_workload, step_from_json
 
 CEILING = Ceiling("network", 125e6, "NIC eth0 1 Gb/s", source="sysfs")

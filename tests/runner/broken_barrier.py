@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from collbench.operations.barrier import BARRIER
+from collbench.operations.builtin.barrier import BARRIER
 from collbench.operations.operation import Binding, Operation
 from collbench.operations.program import Call
 

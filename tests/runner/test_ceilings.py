@@ -7,12 +7,12 @@ from typing import Any, cast
 
 import pytest
 
+from collbench.control.members import Member
+from collbench.machine.interfaces import Interface
+from collbench.machine.model import Machine, Nic, Port
+from collbench.machine.peak.host import HostRates, Rate
+from collbench.measure.ceilings import Ceilings, _sharing
 from collbench.operations.registry import operations
-from collbench.peak.host import HostRates, Rate
-from collbench.runner.ceilings import Ceilings, _sharing
-from collbench.topology.interfaces import Interface
-from collbench.topology.model import Machine, Nic, Port
-from collbench.world.members import Member
 from tests.helpers import make_cell
 from tests.topology.machines import dgx
 

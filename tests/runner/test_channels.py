@@ -14,17 +14,17 @@ import numpy as np
 import pytest
 
 from collbench.cli.main import run as command
+from collbench.control.members import Member
 from collbench.errors import RunFailed, UsageError
-from collbench.peak.link import Link, unknown
+from collbench.machine.model import Machine, Nic, NumaNode, Port
+from collbench.machine.peak.link import Link, unknown
+from collbench.measure.channels_between import Pair, attempt
+from collbench.measure.tasks.channel_figures import Job, against, from_rates, from_times
+from collbench.measure.tasks.channels import exit_code
+from collbench.measure.tasks.channels_host import memory_jobs
+from collbench.measure.tasks.channels_mpi import Way, _way
+from collbench.measure.tasks.channels_nic import Device, _rails, devices_of
 from collbench.results.channel import Channel
-from collbench.runner.channel_figures import Job, against, from_rates, from_times
-from collbench.runner.channels import exit_code
-from collbench.runner.channels_between import Pair, attempt
-from collbench.runner.channels_host import memory_jobs
-from collbench.runner.channels_mpi import Way, _way
-from collbench.runner.channels_nic import Device, _rails, devices_of
-from collbench.topology.model import Machine, Nic, NumaNode, Port
-from collbench.world.members import Member
 from tests.beds import SlurmBed
 from tests.cli.command import ROOT, environment
 from tests.fake_gpu import double

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from collbench.runner import disturbance
-from collbench.runner.disturbance import Disturbance, Watch, watched
+from collbench.measure import disturbance
+from collbench.measure.disturbance import Disturbance, Watch, watched
 
 
 def test_the_worst_rank_of_a_pair_counts() -> None:

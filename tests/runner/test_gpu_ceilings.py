@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collbench.peak.node import node_of
-from collbench.runner.gpu_ceilings import link_between
+from collbench.machine.peak.node import node_of
+from collbench.measure.gpu_ceilings import link_between
 from tests.peak.made import gpus, wired
 
 MACHINE = wired(gpus(3, "sm_90"), {(0, 1): 6, (0, 2): 2, (1, 2): 2})

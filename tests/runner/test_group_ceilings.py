@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from collbench.control.members import Member
+from collbench.machine.interfaces import Interface
+from collbench.machine.model import Machine, Nic, Port
+from collbench.measure.ceilings import Ceilings
 from collbench.operations.registry import operations
 from collbench.operations.split import parse_split
 from collbench.operations.traffic import Traffic
-from collbench.runner.ceilings import Ceilings
-from collbench.topology.interfaces import Interface
-from collbench.topology.model import Machine, Nic, Port
-from collbench.world.members import Member
 from tests.helpers import make_cell
 from tests.peak.made import GEN3, gpus, infiniband, switched, wired
 

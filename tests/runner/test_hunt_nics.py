@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from collbench.addresses import is_loopback
-from collbench.runner import hunt_nics
-from collbench.runner.hunt_asked import Asked
-from collbench.runner.hunt_nics import Streaming, rails_of
-from collbench.runner.pair_places import Places
+from collbench.measure.tasks import hunt_nics
+from collbench.measure.tasks.hunt_asked import Asked
+from collbench.measure.tasks.hunt_nics import Streaming, rails_of
+from collbench.measure.tasks.pair_places import Places
 from tests.world.together import Meeting, together
 
 NODES = Places("node", ("a", "b", "c"), ((0,), (1,), (2,)))
@@ -105,9 +105,9 @@ def test_wrong_bytes_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
 
 STREAMED = """
 from collbench.addresses import is_loopback
-from collbench.runner import hunt_nics
-from collbench.runner.hunt_asked import Asked
-from collbench.runner.pair_places import Places
+from collbench.measure import hunt_nics
+from collbench.measure.tasks.hunt_asked import Asked
+from collbench.measure.tasks.pair_places import Places
 
 hunt_nics._leaders = lambda world, places: list(world.members)  # each rank stands for a node, though all are on this host
 

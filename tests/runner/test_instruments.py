@@ -5,13 +5,13 @@ from types import SimpleNamespace
 import pytest
 
 from collbench.backends.group import Group
-from collbench.evidence import counters
-from collbench.evidence.counters import Counters
-from collbench.evidence.crossing import Least
+from collbench.control.world import World
 from collbench.launch.info import LaunchInfo
+from collbench.measure import counter_readings as counters
+from collbench.measure.counter_readings import Counters
+from collbench.measure.crossing import Least
+from collbench.measure.instruments import Instruments, told
 from collbench.operations.registry import operations
-from collbench.runner.instruments import Instruments, told
-from collbench.world.world import World
 from tests.helpers import make_cell
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from collbench.device.figure import Figure
 from collbench.errors import RunFailed, UsageError
-from collbench.runner import kernels
-from collbench.runner.kernels import measure_kernels
+from collbench.measure.tasks import kernels
+from collbench.measure.tasks.kernels import measure_kernels
 
 
 class Shown(list[str]):

@@ -10,9 +10,9 @@ from types import SimpleNamespace
 import pytest
 
 from collbench.backends.group import Group
+from collbench.measure import meeting
+from collbench.measure.meeting import LeftEarly, left_early
 from collbench.results.reader import read_run
-from collbench.runner import meeting
-from collbench.runner.meeting import LeftEarly, left_early
 from tests.cli.command import ROOT, run
 from tests.helpers import make_cell
 

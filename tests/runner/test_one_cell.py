@@ -4,8 +4,8 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 
 from collbench.backends.group import Group
-from collbench.operations.allreduce import ALLREDUCE
-from collbench.runner.one_cell import Stage, prepare
+from collbench.measure.one_cell import Stage, prepare
+from collbench.operations.builtin.allreduce import ALLREDUCE
 from tests.helpers import make_cell
 
 EVERYONE = (0, 1)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from collbench.measure.tasks.pair_match import _code
 from collbench.results.pairs import PairRound
-from collbench.runner.pair_match import _code
 
 
 def of_wrong(*wrong: int | None) -> PairRound:

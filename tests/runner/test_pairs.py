@@ -12,18 +12,18 @@ from hypothesis import strategies as st
 
 from collbench.backends import registry
 from collbench.backends.simulated import BETA_BYTES_PER_S, SimulatedBackend
+from collbench.control.world import World
 from collbench.errors import CollbenchError, UsageError
 from collbench.launch.info import LaunchInfo
+from collbench.measure.budget import Budget
+from collbench.measure.request import Request
+from collbench.measure.tasks.pair_places import PairsRequest, Places, places_of, sampled, schedule_of
+from collbench.measure.tasks.pairs import run_pairs
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.plan import Sweep
 from collbench.operations.tournament import schedule
 from collbench.results.pair_reader import read_pairs
 from collbench.results.reader import read_run
-from collbench.runner.pair_places import PairsRequest, Places, places_of, sampled, schedule_of
-from collbench.runner.pairs import run_pairs
-from collbench.runner.request import Request
-from collbench.timing.budget import Budget
-from collbench.world.world import World
 
 SIZE = 4096
 
@@ -150,7 +150,7 @@ def test_the_smallest_budget_leaves_nobody_without_a_pair(play, ranks):
 def test_no_round_begins_when_the_time_is_used_up(play, monkeypatch):
     clock = SimpleNamespace(monotonic=count(0, 10).__next__, sleep=lambda seconds: None)  # ten seconds from each look to the next
     for room in ("pairs", "pair_match"):
-        monkeypatch.setattr(f"collbench.runner.{room}.time", clock)
+        monkeypatch.setattr(f"collbench.measure.{room}.time", clock)
     found = play(8, budget=Budget(0.1, 8, 1), budget_s=15)  # by measurements alone all 7 rounds fit
     sentence = "4 of 28 pairs are sampled (--budget 15 s is used up: raise it to measure more)"
     assert (len(found.rounds), found.about["measured"], found.about["rounds"], found.about["sampled"]) == (1, 4, 1, sentence)
@@ -182,7 +182,7 @@ def test_the_exit_code_is_that_of_a_hunt(play, result, code):
 
 def test_nodes_meet_with_all_their_ranks_at_once(play, monkeypatch):
     nodes = Places("node", ("a", "b", "c"), ((0, 3), (1, 4), (2, 5)), rests=1)
-    monkeypatch.setattr("collbench.runner.pairs.places_of", lambda *launch: nodes)
+    monkeypatch.setattr("collbench.measure.tasks.pairs.places_of", lambda *launch: nodes)
     found = play(7)
     apart = ~np.eye(3, dtype=bool)
     assert found.matrix.bandwidth[apart] == pytest.approx(2 * SIZE / (5e-6 + SIZE / BETA_BYTES_PER_S), rel=0.1)  # of two ranks
@@ -224,7 +224,7 @@ def backend(monkeypatch):
     """Puts a backend in the place of the simulated one."""
     return lambda kind: (
         monkeypatch.setattr(registry, "backend_class", lambda name: kind)
-        or monkeypatch.setattr("collbench.runner.opening.backend_class", lambda name: kind)
+        or monkeypatch.setattr("collbench.measure.opening.backend_class", lambda name: kind)
     )
 
 

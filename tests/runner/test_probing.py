@@ -13,17 +13,17 @@ import pytest
 from collbench.errors import UsageError
 from collbench.launch.info import LaunchInfo
 from collbench.launch.local import to_variable
-from collbench.runner.probing import at_rank_0, launched, together
-from collbench.topology.here import this_machine
-from collbench.topology.model import Machine
+from collbench.machine.here import this_machine
+from collbench.machine.model import Machine
+from collbench.measure.probing import at_rank_0, launched, together
 from tests.cli.command import ROOT, environment
 
 # One rank: tells what it was given, and how it left.
 RANK = """
 import json, os, sys
 from collbench.errors import CollbenchError, UsageError
-from collbench.runner import probing
-from collbench.topology import here
+from collbench.measure import probing
+from collbench.machine import here
 told = []
 def tell(machines):
     told.append([machine.hostname for machine in machines])

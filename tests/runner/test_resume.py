@@ -14,23 +14,23 @@ import numpy as np
 import pytest
 
 from collbench import __version__
+from collbench.control.world import World
 from collbench.errors import RunFailed, UsageError
 from collbench.launch.info import LaunchInfo
-from collbench.operations.allreduce import ALLREDUCE
-from collbench.operations.broadcast import BROADCAST
+from collbench.machine.model import Machine, Nic, Port
+from collbench.machine.snapshot import topology_json
+from collbench.measure.budget import Budget
+from collbench.measure.request import Request
+from collbench.measure.same_run import difference, topology_difference
+from collbench.measure.tasks.run import run
+from collbench.operations.builtin.allreduce import ALLREDUCE
+from collbench.operations.builtin.broadcast import BROADCAST
+from collbench.operations.builtin.p2p_latency import P2P_LATENCY
 from collbench.operations.dtypes import DTYPES
-from collbench.operations.p2p_latency import P2P_LATENCY
 from collbench.operations.plan import Sweep
 from collbench.results.jsonl import to_line
 from collbench.results.lock import LOCK, Lock
 from collbench.results.reader import read_run
-from collbench.runner.request import Request
-from collbench.runner.run import run
-from collbench.runner.same_run import difference, topology_difference
-from collbench.timing.budget import Budget
-from collbench.topology.model import Machine, Nic, Port
-from collbench.topology.snapshot import topology_json
-from collbench.world.world import World
 from tests.conftest import sample
 
 SIZES = (8, 64, 512, 4096)

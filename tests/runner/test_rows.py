@@ -5,15 +5,15 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from collbench.operations.allreduce import ALLREDUCE
+from collbench.machine.peak.ceiling import Ceiling
+from collbench.measure.protocol import Measured
+from collbench.measure.row import Circumstances, _above_bound, _exit_skew, _percent, doubts, make_row
+from collbench.measure.watched import Watched
+from collbench.operations.builtin.allreduce import ALLREDUCE
+from collbench.operations.builtin.p2p_bandwidth import P2P_BANDWIDTH
 from collbench.operations.operation import Operation
-from collbench.operations.p2p_bandwidth import P2P_BANDWIDTH
 from collbench.operations.split import Split
-from collbench.peak.ceiling import Ceiling
-from collbench.results.record import Row
-from collbench.runner.rows import Circumstances, _above_bound, _exit_skew, _percent, doubts, make_row
-from collbench.runner.watched import Watched
-from collbench.timing.protocol import Measured
+from collbench.results.row import Row
 from tests.helpers import make_cell
 
 RANDOM = np.random.default_rng(7)
@@ -154,7 +154,7 @@ def test_pairs_at_once_are_told_pair_by_pair():
 
 
 def test_many_groups_are_told_together_only(monkeypatch):
-    monkeypatch.setattr("collbench.runner.rows._MOST_GROUPS", 1)
+    monkeypatch.setattr("collbench.measure.row._MOST_GROUPS", 1)
     row = of_two_groups(2.0)
     assert (row.groups["count"], row.groups["p50_s"], row.groups["busbw_bytes_per_s"]) == (2, None, None)
     assert row.groups["total_busbw_bytes_per_s"] == pytest.approx(2 * row.busbw_bytes_per_s)

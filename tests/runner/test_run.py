@@ -10,24 +10,24 @@ from hypothesis import strategies as st
 from collbench.backends import registry
 from collbench.backends.clock import MonotonicClock
 from collbench.backends.simulated import SimulatedBackend
+from collbench.control.world import World
 from collbench.errors import UsageError
 from collbench.launch.info import LaunchInfo
-from collbench.operations.allreduce import ALLREDUCE
-from collbench.operations.broadcast import BROADCAST
+from collbench.measure.budget import Budget
+from collbench.measure.request import Request
+from collbench.measure.tasks import checks
+from collbench.measure.tasks.run import run, shuffled
+from collbench.native.library import address, library
+from collbench.operations.builtin.allreduce import ALLREDUCE
+from collbench.operations.builtin.broadcast import BROADCAST
+from collbench.operations.builtin.p2p_bandwidth import P2P_BANDWIDTH
+from collbench.operations.builtin.p2p_latency import P2P_LATENCY
 from collbench.operations.cell import Cell
 from collbench.operations.dtypes import DTYPES, dtype_named
 from collbench.operations.groups import groups_of
-from collbench.operations.p2p_bandwidth import P2P_BANDWIDTH
-from collbench.operations.p2p_latency import P2P_LATENCY
 from collbench.operations.plan import Sweep
 from collbench.operations.program import NativeCall, Program, PythonCall
 from collbench.results.reader import read_run
-from collbench.runner import checks
-from collbench.runner.request import Request
-from collbench.runner.run import run, shuffled
-from collbench.timing.budget import Budget
-from collbench.timing.native import address, library
-from collbench.world.world import World
 from tests.helpers import OF_THE_MACHINE
 
 
@@ -269,7 +269,7 @@ def test_rows_that_python_timed_for_want_of_the_native_loop_are_flagged(start, m
     monkeypatch.setitem(registry._OWN, "native", f"{__name__}:Native")
     monkeypatch.setattr(registry, "_load", lambda place: Native)
     if not built:
-        monkeypatch.setattr("collbench.timing.loop.library", lambda: None)
+        monkeypatch.setattr("collbench.measure.loop.library", lambda: None)
     (row,) = start(ALLREDUCE, backend="native", ranks=1, check=0).rows
     assert ("python_loop" in row.flags) is not built
     assert row.evidence["loop"] == ("native" if built else "python")

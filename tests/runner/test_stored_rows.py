@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from collbench.runner.resume import _by_place
+from collbench.measure.resume import _by_place
 from tests.results.rows import make_row
 
 

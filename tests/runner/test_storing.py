@@ -10,14 +10,14 @@ from types import SimpleNamespace
 import pytest
 
 from collbench.errors import RunFailed, UsageError
+from collbench.measure import launch as launching
+from collbench.measure.launch import Launch
+from collbench.measure.request import Request
+from collbench.measure.tasks import turn
 from collbench.operations.check import Mismatch
 from collbench.results import appended
 from collbench.results.folder import RunFolder
 from collbench.results.reader import read_run
-from collbench.runner import launch as launching
-from collbench.runner import turn
-from collbench.runner.launch import Launch
-from collbench.runner.request import Request
 from tests.cli.command import until
 from tests.results.rows import make_row
 from tests.runner.test_resume import PLAN, Told, start
@@ -112,7 +112,7 @@ def test_a_folder_that_is_moved_meanwhile_is_found_and_gone_on_with(tmp_path, mo
 
 
 def test_a_disk_that_fails_before_the_first_cell_is_bad_input(tmp_path, monkeypatch):
-    monkeypatch.setattr("collbench.runner.run.Ceilings.topology", lambda self: (tmp_path / "run").rename(tmp_path / "there") and {})
+    monkeypatch.setattr("collbench.measure.tasks.run.Ceilings.topology", lambda self: (tmp_path / "run").rename(tmp_path / "there") and {})
     with pytest.raises(UsageError, match="nothing was measured"):
         start(out=tmp_path / "run")
     assert read_run(tmp_path / "there").rows == []

@@ -5,13 +5,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from collbench.control.watchdog import Watchdog
+from collbench.control.world import World
 from collbench.launch.info import LaunchInfo
-from collbench.runner import watched as watched_module
-from collbench.runner.watched import Watched, watch
-from collbench.timing.budget import Budget
-from collbench.timing.protocol import Measured
-from collbench.world.watchdog import Watchdog
-from collbench.world.world import World
+from collbench.measure import watched as watched_module
+from collbench.measure.budget import Budget
+from collbench.measure.protocol import Measured
+from collbench.measure.watched import Watched, watch
 
 READY = SimpleNamespace(cell=SimpleNamespace(title=lambda: "a cell"), timed=[0], loop=SimpleNamespace(enqueue_s=None))
 

@@ -8,21 +8,22 @@ import numpy as np
 import pytest
 
 from collbench.backends.simulated import ALPHA_S, BETA_BYTES_PER_S, SimulatedBackend
+from collbench.control.world import World
 from collbench.errors import CollbenchError, UsageError
 from collbench.launch.info import LaunchInfo
+from collbench.measure import watched
+from collbench.measure.tasks import workload
+from collbench.measure.tasks.workload import run_workload
+from collbench.measure.tasks.workload_plan import Part, Plan
+from collbench.measure.tasks.workload_roles import roles_of, roles_too_large
+from collbench.measure.tasks.workload_rows import path_s
+from collbench.measure.tasks.workload_step import _program, must_cross
 from collbench.operations.cell import Cell
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.program import Program, PythonCall
 from collbench.operations.registry import operations
 from collbench.results.workloads import read_workload
-from collbench.runner import watched, workload
-from collbench.runner.workload import run_workload
-from collbench.runner.workload_plan import Part, Plan
-from collbench.runner.workload_roles import roles_of, roles_too_large
-from collbench.runner.workload_rows import path_s
-from collbench.runner.workload_step import _program, must_cross
 from collbench.workloads.exchange import Exchange, Step
-from collbench.world.world import World
 from tests.runner.workload_rank import request_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered")  # what is spoilt in place grows from call to call
@@ -84,7 +85,7 @@ def train(tmp_path):
 @pytest.fixture
 def backend(monkeypatch):
     """Puts a backend in the place of the simulated one."""
-    return lambda kind: monkeypatch.setattr("collbench.runner.opening.backend_class", lambda name: kind)
+    return lambda kind: monkeypatch.setattr("collbench.measure.opening.backend_class", lambda name: kind)
 
 
 def lasts(size_bytes, factor=1.5):
@@ -206,7 +207,7 @@ def test_unchecked_is_not_right(train, backend):
 
 
 def test_a_sum_that_is_wrong_is_the_server_s(train, monkeypatch):
-    monkeypatch.setattr("collbench.runner.workload_adding._Server.add", lambda server, slot: server.totals[slot].fill(0))
+    monkeypatch.setattr("collbench.measure.tasks.workload_adding._Server.add", lambda server, slot: server.totals[slot].fill(0))
     found = train(SERVER)
     assert found.code == 4 and "push: rank 0: 1024 wrong elements, first at 0" in found.rows[0].wrong_detail
     assert "(what the server added up)" in found.rows[0].wrong_detail

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from collbench.machine.peak.ceiling import Ceiling
+from collbench.measure.protocol import Measured
+from collbench.measure.tasks.workload_plan import Part, Plan
+from collbench.measure.tasks.workload_rows import Around, Limit, _ceiling, least_s, path_s, rate_at, with_figures
 from collbench.operations.registry import operations
-from collbench.peak.ceiling import Ceiling
 from collbench.results.workloads import StepRow
-from collbench.runner.workload_plan import Part, Plan
-from collbench.runner.workload_rows import Around, Limit, _ceiling, least_s, path_s, rate_at, with_figures
-from collbench.timing.protocol import Measured
 from collbench.workloads.exchange import Exchange, Step
 from tests.helpers import make_cell
 

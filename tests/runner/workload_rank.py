@@ -14,12 +14,12 @@ from typing import Any
 from collbench.backends.habits import habits
 from collbench.backends.slowing import parse_slowing
 from collbench.errors import CollbenchError
+from collbench.measure.budget import Budget
+from collbench.measure.request import Request
+from collbench.measure.tasks.workload_asked import Training, WorkloadRequest
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.plan import Sweep
 from collbench.operations.traffic import Traffic
-from collbench.runner.request import Request
-from collbench.runner.workload_asked import Training, WorkloadRequest
-from collbench.timing.budget import Budget
 from collbench.workloads.exchange import Exchange, Regime, Shape, Step
 
 
@@ -59,9 +59,9 @@ def request_of(asked: dict[str, Any], slowed: list[str] | None = None) -> Worklo
 
 def take_part(asked: dict[str, Any], info: Any) -> int:
     """Joins, measures and returns the exit code."""
+    from collbench.control.world import World
     from collbench.launch.spawn import record_exit
-    from collbench.runner.workload import run_workload
-    from collbench.world.world import World
+    from collbench.measure.tasks.workload import run_workload
 
     world = World(info, asked.get("timeout_s", 30.0))
     try:

@@ -15,9 +15,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from collbench.control.secret import secret_of
 from collbench.errors import UsageError
 from collbench.launch.spawn import start_local
-from collbench.world.secret import secret_of
 from tests.cli.command import BIN, ROOT, running, start
 from tests.world.ends_here import launch
 from tests.world.test_secret import info

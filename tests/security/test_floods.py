@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from collbench.control import descriptors, packet_filter
+from collbench.control.pending import PendingConnections
 from collbench.errors import RunFailed
-from collbench.world import descriptors, packet_filter
-from collbench.world.pending import PendingConnections
 from tests.cli.command import BIN, Finished, environment, until
 from tests.world.ends_here import free_port
 
@@ -112,7 +112,7 @@ def test_a_flood_that_speaks_against_a_low_hard_limit_passes_or_is_named(tmp_pat
 def test_the_sentence_of_an_exhausted_process_names_the_limit() -> None:
     code = (
         "import resource, socket\nfrom collbench.cli import main\nfrom collbench.launch import signals\n"
-        "from collbench.world import descriptors\n"
+        "from collbench.control import descriptors\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))\nheld = []\n"
         "def run(argv):\n    while True:\n        held.append(socket.socket())\n"
         "main.run = run\nimport sys\nsys.exit(main._guarded(['allreduce']))\n"

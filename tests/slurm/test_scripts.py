@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from collbench.suite.suite import read_suite
+from collbench.operations.suite import read_suite
 from tests.cli.command import BIN
 from tests.slurm.made_up import SLURM
 

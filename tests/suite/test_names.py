@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from collbench.errors import UsageError
-from collbench.operations.allreduce import ALLREDUCE
-from collbench.operations.p2p_bandwidth import P2P_BANDWIDTH
+from collbench.operations import names
+from collbench.operations.builtin.allreduce import ALLREDUCE
+from collbench.operations.builtin.p2p_bandwidth import P2P_BANDWIDTH
 from collbench.operations.plugins import Broken
-from collbench.suite import names
-from collbench.suite.suite import read_suite
+from collbench.operations.suite import read_suite
 
 
 def test_an_operation_of_a_plug_in_that_is_broken_is_told_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,15 +7,15 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from collbench.timing import canary as canary_module
-from collbench.timing.canary import FLIP, flipped
-from collbench.timing.native import CanaryStruct, library
+from collbench.measure import canary as canary_module
+from collbench.measure.canary import FLIP, flipped
+from collbench.native.library import CanaryStruct, library
 from tests.world.together import Meeting, together
 
 pytestmark = pytest.mark.skipif(library() is None, reason="the native loop was not built")
 
 SINGING = """
-from collbench.timing.canary import canary
+from collbench.measure.canary import canary
 def main(world):
     made = canary(world)
     heard = []
@@ -69,7 +69,7 @@ def test_a_partner_that_does_not_come_is_not_waited_for():
 
 def test_without_the_native_loop_there_is_no_canary(tmp_path):
     body = """
-from collbench.timing import canary
+from collbench.measure import canary
 def main(world):
     if world.rank == 1:
         canary.library = lambda: None

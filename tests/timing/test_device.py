@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from collbench.backends.clock import DeviceClock
+from collbench.measure import device as device_module
+from collbench.measure import loop as loop_module
+from collbench.measure.loop import CallFailed, Loop, Timed, Unfinished
+from collbench.native.library import library
 from collbench.operations.program import Program
-from collbench.timing import device as device_module
-from collbench.timing import loop as loop_module
-from collbench.timing.loop import CallFailed, Loop, Timed, Unfinished
-from collbench.timing.native import library
 from tests.timing.test_loop import Recorder
 
 FUNCTION, EVENTS = (

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from collbench.backends.clock import MonotonicClock
+from collbench.measure import loop as loop_module
+from collbench.measure.loop import CallFailed, Loop, Timed, exit_skew
+from collbench.native.library import NativeSlots, address, library
 from collbench.operations.program import MAX_WORDS, NativeCall, Program, PythonCall
-from collbench.timing import loop as loop_module
-from collbench.timing.loop import CallFailed, Loop, Timed, exit_skew
-from collbench.timing.native import NativeSlots, address, library
 
 FUNCTION = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_uint64] * MAX_WORDS)
 
@@ -206,7 +206,7 @@ def test_a_million_empty_calls_take_no_time_worth_the_name():
 
 
 def test_the_library_is_searched_for_only_beside_the_loop(monkeypatch, tmp_path):
-    from collbench.timing import native
+    from collbench.native import library as native
 
     monkeypatch.setattr(native, "__file__", str(tmp_path / "native.py"))
     assert native.library.__wrapped__() is None

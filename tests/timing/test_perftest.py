@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.errors import RunFailed
-from collbench.timing import perftest
-from collbench.timing.perftest import Server, Writes, complaint, free_port, rate_in, why_not, write_to
+from collbench.measure import perftest
+from collbench.measure.perftest import Server, Writes, complaint, free_port, rate_in, why_not, write_to
 
 # What 4.5 prints in the virtual machine, shortened.
 PRINTED = """

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
+from collbench.control.world import World
 from collbench.launch.info import LaunchInfo
+from collbench.measure.budget import Budget
+from collbench.measure.protocol import FEW, MOST_SAMPLES, MOST_WARMUPS, Measured, _alike, _enough, measure, schedule, slowest, sound
 from collbench.stats.median import median
-from collbench.timing.budget import Budget
-from collbench.timing.protocol import FEW, MOST_SAMPLES, MOST_WARMUPS, Measured, _alike, _enough, measure, schedule, slowest, sound
-from collbench.world.world import World
 
 
 class Bench:

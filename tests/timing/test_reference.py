@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from collbench.control.world import World
 from collbench.launch.info import LaunchInfo
+from collbench.machine.peak.host import Rate
+from collbench.measure import reference
+from collbench.measure.reference import measure_memory, measure_streams
+from collbench.native.library import library
 from collbench.operations.dtypes import DTYPES
-from collbench.peak.host import Rate
-from collbench.timing import reference
-from collbench.timing.native import library
-from collbench.timing.reference import measure_memory, measure_streams
-from collbench.world.world import World
 from tests.helpers import make_cell
 from tests.world.together import Meeting, together
 
@@ -51,7 +51,7 @@ def test_nothing_to_measure(alone):
 
 def test_without_the_native_loop_numpy_copies(alone, monkeypatch):
     for module in ("reference", "loop"):
-        monkeypatch.setattr(f"collbench.timing.{module}.library", lambda: None)
+        monkeypatch.setattr(f"collbench.measure.{module}.library", lambda: None)
     rates = measure_memory(alone, [make_cell("bfloat16"), make_cell()], True, 0.01)
     assert rates.copy[200].value > 0
     assert rates.sum[400].value > 0
@@ -63,8 +63,8 @@ def test_the_native_copy_and_sum_do_what_they_say(dtype):
     from collbench.backends.backend import Group
     from collbench.backends.clock import MonotonicClock
     from collbench.backends.memory import Buffers
+    from collbench.measure.loop import Loop, Timed
     from collbench.operations.program import Program
-    from collbench.timing.loop import Loop, Timed
 
     def run(kind, buffers):
         import ctypes
@@ -87,7 +87,7 @@ def test_one_rank_has_nobody_to_stream_to(alone):
 @pytest.mark.parametrize("n", [2, 3, 4])
 def test_loopback_streams_one_way_and_both(tmp_path, n):
     body = """
-from collbench.timing.reference import measure_memory, measure_streams
+from collbench.measure.reference import measure_memory, measure_streams
 from collbench.operations.cell import Cell
 from collbench.operations.dtypes import DTYPES
 def main(world):

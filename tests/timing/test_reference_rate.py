@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from collbench.timing import reference
+from collbench.measure import reference
 from tests.helpers import make_cell
 
 

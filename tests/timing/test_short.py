@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+from collbench.measure.budget import Budget
+from collbench.measure.protocol import Measured
+from collbench.measure.short import _enough, short_schedule
 from collbench.stats.median import median
-from collbench.timing.budget import Budget
-from collbench.timing.protocol import Measured
-from collbench.timing.short import _enough, short_schedule
 
 
 class Bench:

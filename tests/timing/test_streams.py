@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from collbench.addresses import listen_at
-from collbench.timing import streams
-from collbench.timing.streams import receive, send
+from collbench.measure import streams
+from collbench.measure.streams import receive, send
 
 KEY = b"0123456789abcdef"
 PATTERN = streams._PATTERN.tobytes()

@@ -10,10 +10,10 @@ from types import SimpleNamespace
 import pytest
 
 from collbench.addresses import is_own, listen_at
-from collbench.timing import sync as sync_module
-from collbench.timing.native import SHARED_BYTES, BarrierStruct, library
-from collbench.timing.sync import _GREETING, _accept, _connect, host_sync
-from collbench.world.world import World
+from collbench.control.world import World
+from collbench.measure import sync as sync_module
+from collbench.measure.sync import _GREETING, _accept, _connect, host_sync
+from collbench.native.library import SHARED_BYTES, BarrierStruct, library
 from tests.world.together import Meeting, together
 
 pytestmark = pytest.mark.skipif(library() is None, reason="the native loop was not built")
@@ -24,9 +24,9 @@ import ctypes, mmap
 from pathlib import Path
 from collbench.backends.clock import MonotonicClock
 from collbench.operations.program import Program, PythonCall
-from collbench.timing.loop import Loop, Timed
+from collbench.measure.loop import Loop, Timed
 from collbench.addresses import is_own, listen_at
-from collbench.timing.sync import _GREETING, _accept, _connect, host_sync
+from collbench.measure.sync import _GREETING, _accept, _connect, host_sync
 
 def main(world):
     shared = world.decide("{folder}/counters", "sharing")
@@ -62,7 +62,7 @@ def test_no_rank_passes_before_all_have_come(tmp_path, n, rounds):
 
 def test_without_a_native_loop_at_some_rank_there_is_no_barrier(tmp_path):
     body = """
-from collbench.timing import sync
+from collbench.measure import sync
 def main(world):
     if world.rank == 1:
         sync.library = lambda: None
@@ -75,7 +75,7 @@ def main(world):
 def test_the_shared_page_is_gone_from_the_folder_once_all_have_it(tmp_path):
     body = """
 from pathlib import Path
-from collbench.timing import sync
+from collbench.measure import sync
 sync._SHARED = Path("{folder}")
 def main(world):
     made = sync.host_sync(world)

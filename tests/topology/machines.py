@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from collbench.topology.model import SWITCH, Gpu, GpuLink, Machine, Nic, NumaNode, PciDevice, PcieLink, Port, System
+from collbench.machine.model import SWITCH, Gpu, GpuLink, Machine, Nic, NumaNode, PciDevice, PcieLink, Port, System
 
 GEN3_X16 = PcieLink(8.0, 16, 8.0, 16)
 GEN4_X16 = PcieLink(16.0, 16, 16.0, 16)

@@ -12,10 +12,10 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.topology import tarball
-from collbench.topology.archive import open_archive
-from collbench.topology.files import Folder
-from collbench.topology.text import Unreadable
+from collbench.machine import tarball
+from collbench.machine.archive import open_archive
+from collbench.machine.files import Folder
+from collbench.machine.readers.text import Unreadable
 
 RATE = "sys/class/infiniband/mlx5_0/ports/1/rate"
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.topology.cluster import differences
-from collbench.topology.model import SWITCH, Gpu, GpuLink, Machine, Nic, Port, System
+from collbench.machine.cluster import differences
+from collbench.machine.model import SWITCH, Gpu, GpuLink, Machine, Nic, Port, System
 
 GIB = 1 << 30
 SYSTEM = System(kernel="6.8.0", driver="570.1", threads=96, memory_bytes=2000 * GIB, peer_memory=("nvidia_peermem",))

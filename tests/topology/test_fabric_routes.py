@@ -7,10 +7,10 @@ from collections import Counter
 import pytest
 
 from collbench.errors import UsageError
-from collbench.topology import fabric_routes
-from collbench.topology.fabric import Cable, Fabric, Node
-from collbench.topology.fabric_routes import Attached, Routes, attached, host_key, slower
-from collbench.topology.readers.ibnetdiscover import read
+from collbench.machine import fabric_routes
+from collbench.machine.fabric import Cable, Fabric, Node
+from collbench.machine.fabric_routes import Attached, Routes, attached, host_key, slower
+from collbench.machine.readers.ibnetdiscover import read
 from tests.topology.fabric_texts import fat_tree, star
 
 FABRIC = read(fat_tree().plain(), "x")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from collbench.topology.files import Folder
+from collbench.machine.files import Folder
 
 
 def test_a_file_is_read_and_stripped_and_a_folder_listed_in_order(tmp_path: Path) -> None:

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from collbench.errors import FINE, UsageError
-from collbench.topology import gather
-from collbench.topology.archive import open_archive
-from collbench.topology.files import Files, Folder
-from collbench.topology.readers import ethernet, infiniband, linux
-from collbench.topology.recorded import Recorded
+from collbench.machine import gather
+from collbench.machine.archive import open_archive
+from collbench.machine.files import Files, Folder
+from collbench.machine.readers import ethernet, infiniband, linux
+from collbench.machine.recorded import Recorded
 from tests.topology.trees import Tree
 
 PCI = "/sys/devices/pci0000:16/0000:16:01.0"

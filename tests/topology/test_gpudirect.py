@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from collbench.topology.gpudirect import Capability, capability
-from collbench.topology.model import Machine, Nic
+from collbench.machine.gpudirect import Capability, capability
+from collbench.machine.model import Machine, Nic
 from tests.topology.machines import dgx, mesh, pcie_box
 
 NO_MODULE = "no peer-memory module for this GPU is loaded"

@@ -13,12 +13,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from collbench.topology import here
-from collbench.topology.here import this_machine
+from collbench.machine import here
+from collbench.machine.here import this_machine
 
 MEASURED = """
 import re, sys
-from collbench.topology.here import this_machine
+from collbench.machine.here import this_machine
 this_machine()
 peak = re.search(r"VmHWM:\\s*(\\d+)", open("/proc/self/status").read())[1]  # getrusage counts what forked it, too
 print(peak, sorted({"torch", "mpi4py", "numpy"} & set(sys.modules)))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from collbench.topology.interfaces import Interface, interface_with, read_interface
+from collbench.machine.interfaces import Interface, interface_with, read_interface
 
 
 @pytest.fixture

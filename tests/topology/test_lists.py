@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from collbench.machine.lists import LISTS, known_none, with_reasons
+from collbench.machine.merge import merge
+from collbench.machine.model import Gpu, Machine, Nic, PciDevice
+from collbench.machine.sources import read_paths
+from collbench.machine.trees import readings
 from collbench.report.probe import document
 from collbench.report.probe_tree import title
-from collbench.topology.lists import LISTS, known_none, with_reasons
-from collbench.topology.merge import merge
-from collbench.topology.model import Gpu, Machine, Nic, PciDevice
-from collbench.topology.sources import read_paths
-from collbench.topology.trees import readings
 from tests.topology.trees import pci, tree
 
 MATRIX = "\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\nGPU0\t X \tNV18\t0-31\t0\tN/A\nGPU1\tNV18\t X \t0-31\t0\tN/A\n"

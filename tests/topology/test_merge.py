@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.topology.merge import merge, origin
-from collbench.topology.model import SWITCH, Gpu, GpuLink, Machine, Nic, NumaNode, PciDevice, PcieLink, Port, System
+from collbench.machine.merge import merge, origin
+from collbench.machine.model import SWITCH, Gpu, GpuLink, Machine, Nic, NumaNode, PciDevice, PcieLink, Port, System
 
 A, B = "0000:19:00.0", "0000:3b:00.0"
 SYSFS = Machine(

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from collbench.topology.model import Gpu, GpuLink, Machine, Nic, NumaNode, PciDevice, PcieLink, Port, System
-from collbench.topology.plausible import impossible
+from collbench.machine.model import Gpu, GpuLink, Machine, Nic, NumaNode, PciDevice, PcieLink, Port, System
+from collbench.machine.plausible import impossible
 from tests.topology.machines import MACHINES
 
 

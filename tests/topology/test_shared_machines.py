@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from collbench.topology.merge import merge
-from collbench.topology.snapshot import from_json, to_json
-from collbench.topology.sources import read_paths
-from collbench.topology.text import Unreadable
+from collbench.machine.merge import merge
+from collbench.machine.readers.text import Unreadable
+from collbench.machine.snapshot import from_json, to_json
+from collbench.machine.sources import read_paths
 from tests.helpers import CAPTURED_MACHINES
 
 FOLDER = CAPTURED_MACHINES

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.topology.model import Disagreement, Gpu, GpuLink, Machine, Nic, PciDevice, PcieLink, Port, System
-from collbench.topology.snapshot import from_json, machines_of, to_json, topology_json
-from collbench.topology.text import Unreadable
+from collbench.machine.model import Disagreement, Gpu, GpuLink, Machine, Nic, PciDevice, PcieLink, Port, System
+from collbench.machine.readers.text import Unreadable
+from collbench.machine.snapshot import from_json, machines_of, to_json, topology_json
 
 NODE = Machine(
     hostname="node1",

@@ -15,11 +15,11 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.topology import sources
-from collbench.topology.model import Gpu, Machine, Nic, PciDevice, Port
-from collbench.topology.snapshot import to_json, topology_json
-from collbench.topology.sources import READERS, read_paths
-from collbench.topology.text import Unreadable
+from collbench.machine import sources
+from collbench.machine.model import Gpu, Machine, Nic, PciDevice, Port
+from collbench.machine.readers.text import Unreadable
+from collbench.machine.snapshot import to_json, topology_json
+from collbench.machine.sources import READERS, read_paths
 
 A, B = "0000:19:00.0", "0000:3b:00.0"
 MATRIX = """\

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from collbench.topology.text import gigatransfers, lanes, numa_of, pci_address, whole
+from collbench.machine.readers.text import gigatransfers, lanes, numa_of, pci_address, whole
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collbench.doctor.examine import examine
-from collbench.doctor.finding import Finding
-from collbench.peak.nics import egress_of
-from collbench.peak.pcie import PcieTree
+from collbench.machine.doctor.examine import examine
+from collbench.machine.doctor.finding import Finding
+from collbench.machine.merge import merge
+from collbench.machine.model import Machine
+from collbench.machine.peak.nics import egress_of
+from collbench.machine.peak.pcie import PcieTree
+from collbench.machine.trees import readings
 from collbench.report.probe_tree import tree_lines
-from collbench.topology.merge import merge
-from collbench.topology.model import Machine
-from collbench.topology.trees import readings
 from tests.topology.trees import Tree, pci, tree
 
 ROOT = "pci0000:80/0000:80:01.0"

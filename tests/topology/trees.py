@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from collbench.topology.files import resolve
+from collbench.machine.files import resolve
 
 
 class Tree:

@@ -7,12 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.errors import UsageError
-from collbench.evidence.crossing import least
+from collbench.measure.crossing import least
 from collbench.operations.cell import Cell
 from collbench.operations.dtypes import dtype_named
 from collbench.operations.registry import operations
 from collbench.operations.traffic import Traffic
-from collbench.workloads.bytes import GLOO, Moved, moved, moved_in_step
+from collbench.workloads.crossing import GLOO, Moved, moved, moved_in_step
 from collbench.workloads.exchange import Exchange
 from collbench.workloads.registry import regimes
 from collbench.workloads.shaping import shape_of

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from collbench.evidence.ethernet_counters import payload
+from collbench.measure.ethernet_counters import payload
 from collbench.results.workloads import read_workload
-from collbench.workloads.bytes import GLOO, moved_in_step
+from collbench.workloads.crossing import GLOO, moved_in_step
 from tests.beds import Hosts
 from tests.cli.command import BIN, PROGRAM, ROOT, environment
 from tests.launchers.test_bytes_across_hosts import MPICH

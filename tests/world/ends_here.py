@@ -10,13 +10,13 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from collbench.control.ending import Ending
+from collbench.control.hub_end import HubEnd
+from collbench.control.members import Member
+from collbench.control.secret import Secret, secret_of
+from collbench.control.spoke_end import SpokeEnd
+from collbench.control.standing import Standing
 from collbench.launch.info import LaunchInfo
-from collbench.world.ending import Ending
-from collbench.world.hub_end import HubEnd
-from collbench.world.members import Member
-from collbench.world.secret import Secret, secret_of
-from collbench.world.spoke_end import SpokeEnd
-from collbench.world.standing import Standing
 
 DEADLINE_S = 20.0
 

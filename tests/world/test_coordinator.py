@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from collbench.control.coordinator import Coordinator
+from collbench.control.down import Child
+from collbench.control.ending import Ending
+from collbench.control.members import Member, beside
+from collbench.control.message import Kind, Message
+from collbench.control.standing import Standing
 from collbench.errors import PeerFailed
-from collbench.world.coordinator import Coordinator
-from collbench.world.down import Child
-from collbench.world.ending import Ending
-from collbench.world.members import Member, beside
-from collbench.world.message import Kind, Message
-from collbench.world.standing import Standing
 
 KILLED = "killed by signal 9 (SIGKILL)"
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from collbench.world.ending import Ending
+from collbench.control.ending import Ending
 
 
 class Told:

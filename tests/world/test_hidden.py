@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from collbench.control.keys import Keys
+from collbench.control.secret import secret_of
 from collbench.launch.torchrun import detect
-from collbench.world.keys import Keys
-from collbench.world.secret import secret_of
 from tests.cli.command import PROGRAM, running, start, until
 from tests.world.ends_here import free_port
 

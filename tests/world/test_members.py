@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from collbench.control.hosts import hosts_of
+from collbench.control.members import Crew, Member, above, addressed
 from collbench.errors import UsageError
 from collbench.launch.info import LaunchInfo
-from collbench.world.hosts import hosts_of
-from collbench.world.members import Crew, Member, above, addressed
 
 
 def crew(*cpus: tuple[str, tuple[int, ...]]) -> Crew:

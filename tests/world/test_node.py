@@ -7,8 +7,8 @@ import subprocess
 
 import pytest
 
-from collbench.world import node
-from collbench.world.node import Node, began_of, how_ended
+from collbench.control import node
+from collbench.control.node import Node, began_of, how_ended
 
 
 @pytest.mark.parametrize(

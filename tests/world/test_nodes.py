@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
+from collbench.control import descriptors
+from collbench.control.bundle import BUNDLE_BYTES, LARGE_BYTES, bundles
+from collbench.control.hub_end import HubEnd
+from collbench.control.message import MOST_RAW_PARTS
+from collbench.control.places import node_place
+from collbench.control.spoke_end import SpokeEnd
 from collbench.errors import RunFailed, UsageError
-from collbench.world import descriptors
-from collbench.world.bundle import BUNDLE_BYTES, LARGE_BYTES, bundles
-from collbench.world.hub_end import HubEnd
-from collbench.world.message import MOST_RAW_PARTS
-from collbench.world.places import node_place
-from collbench.world.spoke_end import SpokeEnd
 from tests.cli.command import until
 from tests.world.ends_here import Here, about, launch
 
@@ -115,7 +115,7 @@ def test_who_is_still_there_is_told() -> None:
 
 
 def test_a_rank_that_finds_no_first_one_on_its_node_goes_to_rank_0_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("collbench.world.spoke_end._AT_THE_NODE_S", 0.1)
+    monkeypatch.setattr("collbench.control.spoke_end._AT_THE_NODE_S", 0.1)
     with launch(n=4, each=2) as here:
         hub = here.hub()
         spokes = [here.spoke(1), here.spoke(2, node="another"), here.spoke(3)]  # two nodes by what their launcher says
@@ -128,7 +128,7 @@ def test_a_rank_that_finds_no_first_one_on_its_node_goes_to_rank_0_itself(monkey
 
 def test_a_rank_that_found_two_ways_keeps_one_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its node's first rank came late: it has been there already when that one opened its door, too."""
-    monkeypatch.setattr("collbench.world.spoke_end._AT_THE_NODE_S", 0.0)
+    monkeypatch.setattr("collbench.control.spoke_end._AT_THE_NODE_S", 0.0)
     with launch(n=4, each=2) as here:
         hub = here.hub()
         mate = here.spoke(3)

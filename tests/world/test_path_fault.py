@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from collbench.world.diagnosis import Cause
-from collbench.world.path_fault import Direction, PathEvidence, PathFault, PathProblem, directions
-from collbench.world.path_probe import ProbeResult
-from collbench.world.standing import Standing
-from collbench.world.tcp_info import PathReport
-from collbench.world.verdict import HangEvidence, diagnose
+from collbench.control.diagnosis import Cause
+from collbench.control.path_fault import Direction, PathEvidence, PathFault, PathProblem, directions
+from collbench.control.path_probe import ProbeResult
+from collbench.control.standing import Standing
+from collbench.control.tcp_info import PathReport
+from collbench.control.verdict import HangEvidence, diagnose
 
 HOSTS = {"10.0.0.1": "n1", "10.0.0.2": "n2"}
 QUIET = PathReport("10.0.0.2", 0, 0, 1500, 0, 5, 40)

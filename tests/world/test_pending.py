@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from collbench.world import packet_filter
-from collbench.world.pending import PendingConnections, is_remote
+from collbench.control import packet_filter
+from collbench.control.pending import PendingConnections, is_remote
 
 
 @pytest.fixture

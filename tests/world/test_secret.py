@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from collbench.control.keys import Keys
+from collbench.control.secret import _check_folder, _long_enough, secret_of
 from collbench.errors import UsageError
 from collbench.launch.info import LaunchInfo
-from collbench.world.keys import Keys
-from collbench.world.secret import _check_folder, _long_enough, secret_of
 
 
 def info(token: str = "job 1", ranks: int = 2, secret: str = "", local_ranks: int = 1) -> LaunchInfo:

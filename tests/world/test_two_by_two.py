@@ -19,7 +19,7 @@ PROGRAM = """
 import json, os, sys
 import numpy as np
 from collbench.launch.detect import detect
-from collbench.world.world import World
+from collbench.control.world import World
 world = World(detect(os.environ), 20.0)
 said = world.agree([world.rank, world.info.local_rank, world.me.host], "agreeing")
 children = [sorted(child.ranks) for child in world._hub.part.down.children.values()] if world.rank == 0 else []

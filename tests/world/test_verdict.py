@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.world.standing import Standing
-from collbench.world.verdict import HangEvidence, diagnose
+from collbench.control.standing import Standing
+from collbench.control.verdict import HangEvidence, diagnose
 
 CELL = "allreduce 64 MiB on mpi"
 WARM = f"{CELL}: warm-up"

@@ -5,7 +5,7 @@ import sys
 import threading
 import time
 
-from collbench.world.watchdog import Watchdog
+from collbench.control.watchdog import Watchdog
 
 
 class Ended:
@@ -94,7 +94,7 @@ def test_the_witness_hears_it_before_the_end():
 def test_a_process_blocked_in_a_library_ends_with_4_and_one_line():
     code = """
 import ctypes
-from collbench.world.watchdog import Watchdog
+from collbench.control.watchdog import Watchdog
 with Watchdog(0.3, "rank 3 (here, pid 1)").phase("broadcast 8 B on mpi: measuring"):
     ctypes.PyDLL(None).pause()  # holds Python's lock, as a careless library does
 """

@@ -7,15 +7,15 @@ import time
 import pytest
 import zmq
 
+from collbench.control.down import Down
+from collbench.control.keys import Keys
+from collbench.control.members import Member, addressed
+from collbench.control.places import candidate_ports, hub_places, listen, note_on
+from collbench.control.routes import routes_to
+from collbench.control.secret import Secret, secret_of
+from collbench.control.world import World
 from collbench.errors import RunFailed, UsageError, WaitExpired
 from collbench.launch.info import LaunchInfo
-from collbench.world.down import Down
-from collbench.world.keys import Keys
-from collbench.world.members import Member, addressed
-from collbench.world.places import candidate_ports, hub_places, listen, note_on
-from collbench.world.routes import routes_to
-from collbench.world.secret import Secret, secret_of
-from collbench.world.world import World
 from tests.conftest import sample
 from tests.world.ends_here import about, free_port, launch
 from tests.world.together import KINDS, Meeting, ends, start, together
@@ -212,7 +212,7 @@ def test_a_master_port_that_is_taken(tmp_path):
 def test_when_all_candidates_are_taken(monkeypatch):
     info = LaunchInfo("local", 0, 2, 0, 1, "tcp://127.0.0.1", "token", secret="token")
     with taken_port() as taken:
-        monkeypatch.setattr("collbench.world.places.candidate_ports", lambda secret: [taken.getsockname()[1]])
+        monkeypatch.setattr("collbench.control.places.candidate_ports", lambda secret: [taken.getsockname()[1]])
         with pytest.raises(UsageError, match=r"ports \[\d+\] are all taken"):
             World(info, 1.0)
 

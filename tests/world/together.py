@@ -23,7 +23,7 @@ import json, os, sys, time
 import numpy as np
 from collbench.errors import *
 from collbench.launch.info import LaunchInfo
-from collbench.world.world import World
+from collbench.control.world import World
 info, timeout_s = json.loads(sys.argv[1])
 {body}
 world = None

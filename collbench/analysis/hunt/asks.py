@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collbench.hunt.verdict import Verdict
+    from collbench.analysis.hunt.verdict import Verdict
 
 PAIRS, GROUPS, INSIDE, NIC = "pairs", "groups", "inside", "nic"
 

@@ -9,8 +9,8 @@ from math import isfinite
 import numpy as np
 from numpy.typing import NDArray
 
+from collbench.analysis.hunt.asks import PAIRS, Answer, Ask, Figure
 from collbench.analysis.pair_rounds import levelled
-from collbench.hunt.asks import PAIRS, Answer, Ask, Figure
 from collbench.results.pairs import PairMatrix
 
 Figures = NDArray[np.float64]

@@ -15,11 +15,11 @@ from math import exp, log, sqrt
 
 import numpy as np
 
+from collbench.analysis.hunt.asks import Hint
 from collbench.analysis.pair_effects import PairEffects
 from collbench.analysis.pair_noise import TAILS, noise_scale, quantile
 from collbench.analysis.pair_view import CELLS, PLACES, Mask, View
 from collbench.analysis.two_way import Figures
-from collbench.hunt.asks import Hint
 from collbench.results.pairs import PairMatrix
 from collbench.units import format_percent
 

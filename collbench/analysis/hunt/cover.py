@@ -16,10 +16,10 @@ from itertools import chain, islice, product
 from pathlib import Path
 
 from collbench.errors import UsageError
-from collbench.topology.fabric import Fabric
-from collbench.topology.fabric_routes import Attached, Routes, Way, attached, host_key, slower
-from collbench.topology.readers.ibnetdiscover import read_fabric
-from collbench.topology.text import printable
+from collbench.machine.fabric import Fabric
+from collbench.machine.fabric_routes import Attached, Routes, Way, attached, host_key, slower
+from collbench.machine.readers.ibnetdiscover import read_fabric
+from collbench.machine.readers.text import printable
 
 Pair = tuple[int, int]
 Hosts = tuple[str, str]

@@ -12,14 +12,14 @@ from collections import Counter
 from collections.abc import Collection, Generator, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from collbench.hunt.asks import PAIRS, Answer, Ask
-from collbench.hunt.book import Book
-from collbench.hunt.candidates import LATENCY, RECEIVES, SENDS, Candidate, Seen
-from collbench.hunt.judging import PlaceCase
-from collbench.hunt.paths import PathCase
-from collbench.hunt.significance import CHANCE
-from collbench.hunt.trials import Measured, Scale
-from collbench.hunt.verdict import CONFIRMED
+from collbench.analysis.hunt.asks import PAIRS, Answer, Ask
+from collbench.analysis.hunt.book import Book
+from collbench.analysis.hunt.candidates import LATENCY, RECEIVES, SENDS, Candidate, Seen
+from collbench.analysis.hunt.judging import PlaceCase
+from collbench.analysis.hunt.paths import PathCase
+from collbench.analysis.hunt.significance import CHANCE
+from collbench.analysis.hunt.trials import Measured, Scale
+from collbench.analysis.hunt.verdict import CONFIRMED
 
 STAGE = "cross-check"
 _MOST_CONTROLS = 16

@@ -6,10 +6,10 @@ from math import isfinite
 
 import numpy as np
 
+from collbench.analysis.hunt.asks import PAIRS, Ask, Hunt
+from collbench.analysis.hunt.book import Book, wrong_data
+from collbench.analysis.hunt.verdict import Verdict
 from collbench.analysis.pair_effects import doubts
-from collbench.hunt.asks import PAIRS, Ask, Hunt
-from collbench.hunt.book import Book, wrong_data
-from collbench.hunt.verdict import Verdict
 from collbench.operations.tournament import circle_round
 from collbench.units import format_rate, format_time
 

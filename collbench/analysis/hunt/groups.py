@@ -19,7 +19,7 @@ from math import exp, log
 import numpy as np
 from numpy.typing import NDArray
 
-from collbench.hunt.asks import GROUPS, Answer, Ask, Hint, Options
+from collbench.analysis.hunt.asks import GROUPS, Answer, Ask, Hint, Options
 
 LEAST_PLACES = 8  # of fewer a round has too few groups to be compared
 LEAST_RATIO = 1e-9  # of what could not be measured at all

@@ -21,9 +21,9 @@ from math import exp, log
 
 import numpy as np
 
-from collbench.hunt.asks import GROUPS, Answer, Ask, Figure, Hint, Options
-from collbench.hunt.groups import log_ratios
-from collbench.hunt.verdict import CONFIRMED
+from collbench.analysis.hunt.asks import GROUPS, Answer, Ask, Figure, Hint, Options
+from collbench.analysis.hunt.groups import log_ratios
+from collbench.analysis.hunt.verdict import CONFIRMED
 
 LEAST_SIZE = 4  # smaller groups are pairs
 SLOW = log(0.85)  # of the siblings' speed: below what modes of launches do (8 %)

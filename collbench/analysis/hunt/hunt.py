@@ -13,14 +13,14 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import TypeVar
 
+from collbench.analysis.hunt import candidates, few, groups, growing, isolation, parts, sweep, telling
+from collbench.analysis.hunt.asks import Answer, Ask, Hint, Hunt, Options
+from collbench.analysis.hunt.book import Book, hardly_met, lost
+from collbench.analysis.hunt.candidates import Seen
+from collbench.analysis.hunt.crosscheck import CrossCheck
+from collbench.analysis.hunt.verdict import CONFIRMED, INCONCLUSIVE, Suspect, Verdict
 from collbench.analysis.pair_finding import hosts_of
 from collbench.errors import UsageError
-from collbench.hunt import candidates, few, groups, growing, isolation, parts, sweep, telling
-from collbench.hunt.asks import Answer, Ask, Hint, Hunt, Options
-from collbench.hunt.book import Book, hardly_met, lost
-from collbench.hunt.candidates import Seen
-from collbench.hunt.crosscheck import CrossCheck
-from collbench.hunt.verdict import CONFIRMED, INCONCLUSIVE, Suspect, Verdict
 
 _CROSS_CHECK_ROUNDS = ((8, 26), (16, 18), (64, 14), (256, 10), (inf, 9))  # by the number of places
 _LEAST_CROSS_CHECK = 3

@@ -12,8 +12,8 @@ from math import sqrt
 
 import numpy as np
 
-from collbench.hunt.asks import INSIDE, NIC, Answer, Ask, Figure, Options
-from collbench.hunt.verdict import CONFIRMED, Suspect
+from collbench.analysis.hunt.asks import INSIDE, NIC, Answer, Ask, Figure, Options
+from collbench.analysis.hunt.verdict import CONFIRMED, Suspect
 
 _INSIDE = "inside"  # as in `Suspect.kind`
 IN_HOST = "inside the host (its CPU, memory or GPU links)"

@@ -19,11 +19,11 @@ from statistics import fmean
 
 import numpy as np
 
+from collbench.analysis.hunt.candidates import BANDWIDTH_WAYS, LATENCY, RECEIVES, SENDS, Candidate
+from collbench.analysis.hunt.significance import CHANCE, MOST_ROUNDS, Outcome, Repeats, repeats
+from collbench.analysis.hunt.trials import WAYS, Trial
+from collbench.analysis.hunt.verdict import CLEARED, CONFIRMED, INCONCLUSIVE, Suspect
 from collbench.analysis.pair_view import CELLS, PLACES
-from collbench.hunt.candidates import BANDWIDTH_WAYS, LATENCY, RECEIVES, SENDS, Candidate
-from collbench.hunt.significance import CHANCE, MOST_ROUNDS, Outcome, Repeats, repeats
-from collbench.hunt.trials import WAYS, Trial
-from collbench.hunt.verdict import CLEARED, CONFIRMED, INCONCLUSIVE, Suspect
 from collbench.stats.student import t_quantile
 
 SLOW, FAST, UNCLEAR = "slow", "fast", "unclear"

@@ -5,14 +5,14 @@ from __future__ import annotations
 import random as draws
 from collections.abc import Generator, Mapping, Sequence
 
+from collbench.analysis.hunt import candidates, parts, telling
+from collbench.analysis.hunt.asks import PAIRS, Answer, Ask, Figure
+from collbench.analysis.hunt.book import Book
+from collbench.analysis.hunt.crosscheck import CrossCheck
+from collbench.analysis.hunt.few import LEAST_PLACES
+from collbench.analysis.hunt.hunt import cross_check_rounds
+from collbench.analysis.hunt.verdict import Suspect
 from collbench.analysis.pair_finding import hosts_of
-from collbench.hunt import candidates, parts, telling
-from collbench.hunt.asks import PAIRS, Answer, Ask, Figure
-from collbench.hunt.book import Book
-from collbench.hunt.crosscheck import CrossCheck
-from collbench.hunt.few import LEAST_PLACES
-from collbench.hunt.hunt import cross_check_rounds
-from collbench.hunt.verdict import Suspect
 from collbench.results.pairs import PairMatrix, PairRound
 
 Figures = Mapping[tuple[int, int], Figure]

@@ -8,12 +8,12 @@ from math import log
 
 import numpy as np
 
+from collbench.analysis.hunt.book import Book
+from collbench.analysis.hunt.trials import Alike
+from collbench.analysis.hunt.verdict import CONFIRMED, INCONCLUSIVE, Suspect
 from collbench.analysis.pair_rounds import LEAST_CELLS
 from collbench.analysis.pair_view import CELLS
 from collbench.analysis.two_way import Figures
-from collbench.hunt.book import Book
-from collbench.hunt.trials import Alike
-from collbench.hunt.verdict import CONFIRMED, INCONCLUSIVE, Suspect
 from collbench.results.pairs import PairMatrix
 from collbench.units import format_percent
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import exp
 
-from collbench.hunt.candidates import BANDWIDTH_WAYS, LATENCY, Candidate
-from collbench.hunt.judging import FAST, LIKE_OTHERS, SLOW, judged, many_as_slow, mean_depth
-from collbench.hunt.significance import CHANCE, Outcome, Repeats, repeats
-from collbench.hunt.trials import Trial
-from collbench.hunt.verdict import CLEARED, CONFIRMED, INCONCLUSIVE, Suspect
+from collbench.analysis.hunt.candidates import BANDWIDTH_WAYS, LATENCY, Candidate
+from collbench.analysis.hunt.judging import FAST, LIKE_OTHERS, SLOW, judged, many_as_slow, mean_depth
+from collbench.analysis.hunt.significance import CHANCE, Outcome, Repeats, repeats
+from collbench.analysis.hunt.trials import Trial
+from collbench.analysis.hunt.verdict import CLEARED, CONFIRMED, INCONCLUSIVE, Suspect
 
 _MOST_UNCLEAR = 4  # times that the pair is tried, as long as it is not clear
 _MOST = 2  # partners that each end is tried with

@@ -5,9 +5,9 @@ from __future__ import annotations
 import random as draws
 from collections.abc import Generator, Iterator, Sequence
 
-from collbench.hunt.asks import PAIRS, Answer, Ask, Options
-from collbench.hunt.book import Book
-from collbench.hunt.cover import packed
+from collbench.analysis.hunt.asks import PAIRS, Answer, Ask, Options
+from collbench.analysis.hunt.book import Book
+from collbench.analysis.hunt.cover import packed
 from collbench.operations.tournament import Pair, Round, schedule
 
 LEAST_PARTNERS = 3  # fewer give a place no effect of its own

@@ -9,12 +9,12 @@ from math import isnan, log, nan
 
 import numpy as np
 
+from collbench.analysis.hunt.asks import GROUPS, PAIRS, Hint
+from collbench.analysis.hunt.book import Book, wrong_data
+from collbench.analysis.hunt.candidates import LATENCY, Candidate, Seen
+from collbench.analysis.hunt.crosscheck import CrossCheck
+from collbench.analysis.hunt.verdict import CLEARED, CONFIRMED, INCONCLUSIVE, Suspect
 from collbench.analysis.pair_view import CELLS
-from collbench.hunt.asks import GROUPS, PAIRS, Hint
-from collbench.hunt.book import Book, wrong_data
-from collbench.hunt.candidates import LATENCY, Candidate, Seen
-from collbench.hunt.crosscheck import CrossCheck
-from collbench.hunt.verdict import CLEARED, CONFIRMED, INCONCLUSIVE, Suspect
 from collbench.units import format_percent, format_rate
 
 _DEFERRED = "inconclusive: not measured again, since too few healthy places would be left to measure against"

@@ -8,9 +8,9 @@ from math import log, sqrt
 
 import numpy as np
 
+from collbench.analysis.hunt.asks import Figure
+from collbench.analysis.hunt.candidates import LATENCY, RECEIVES, SENDS
 from collbench.analysis.pair_noise import noise_scale
-from collbench.hunt.asks import Figure
-from collbench.hunt.candidates import LATENCY, RECEIVES, SENDS
 from collbench.units import format_rate, format_time
 
 Alike = Callable[[int, int], Hashable]

@@ -30,7 +30,7 @@ from collbench.operations.program import Call, NativeCall, Program
 from collbench.units import format_bytes
 
 if TYPE_CHECKING:
-    from collbench.world.world import World
+    from collbench.control.world import World
 
 _NOT_READY = 600  # CUDA_ERROR_NOT_READY
 _LOOK_S = 0.001

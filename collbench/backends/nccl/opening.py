@@ -14,8 +14,8 @@ from collbench.backends.places import Place, chosen_gpus, may_share, shared, tro
 from collbench.errors import CollbenchError, UsageError
 
 if TYPE_CHECKING:
+    from collbench.control.world import World
     from collbench.device.gpu import Event, Gpu, Memory, Stream
-    from collbench.world.world import World
 
 _SCRATCH_BYTES = 256
 

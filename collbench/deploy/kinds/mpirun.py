@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collbench.emit.job import Job, Kind, Setting
-from collbench.emit.quoting import Quoted
-from collbench.emit.settings import CPUS, EVERYWHERE, HOSTS, MODULES, one_of, word
-from collbench.emit.template import filled
+from collbench.deploy.job import Job, Kind, Setting
+from collbench.deploy.quoting import Quoted
+from collbench.deploy.settings import CPUS, EVERYWHERE, HOSTS, MODULES, one_of, word
+from collbench.deploy.template import filled
 from collbench.errors import UsageError
 
 _FAMILIES = {"openmpi": "Open MPI", "mpich": "MPICH", "intel": "Intel MPI"}

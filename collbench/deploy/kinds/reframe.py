@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-from collbench.emit.job import Job, Kind, Setting
-from collbench.emit.quoting import line, sh
-from collbench.emit.settings import CPUS, ENV, GPUS, MINUTES, MODULES, NAME, NODES, PROGRAM, RANKS
-from collbench.emit.template import filled
+from collbench.deploy.job import Job, Kind, Setting
+from collbench.deploy.quoting import line, sh
+from collbench.deploy.settings import CPUS, ENV, GPUS, MINUTES, MODULES, NAME, NODES, PROGRAM, RANKS
+from collbench.deploy.template import filled
 from collbench.errors import UsageError
 
 _SYSTEM = re.compile(r"[A-Za-z0-9_*+%@][A-Za-z0-9_*+%@=.:-]*")

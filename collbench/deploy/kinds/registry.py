@@ -1,4 +1,4 @@
-"""The kinds, found by their files: collbench/emit/kinds/*.py, each with a KIND."""
+"""The kinds, found by their files: collbench/deploy/kinds/*.py, each with a KIND."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
 
-from collbench.emit import kinds as package
-from collbench.emit.job import Kind, Setting
+from collbench.deploy import kinds as package
+from collbench.deploy.job import Kind, Setting
 
 
 @cache

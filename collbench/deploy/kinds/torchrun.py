@@ -6,10 +6,10 @@ import posixpath
 import re
 
 from collbench.addresses import is_link_local, is_numeric
-from collbench.emit.job import Job, Kind, Setting
-from collbench.emit.quoting import Quoted, sh
-from collbench.emit.settings import CPUS, EVERYWHERE, HOSTS, MODULES, PORT, one_of
-from collbench.emit.template import filled
+from collbench.deploy.job import Job, Kind, Setting
+from collbench.deploy.quoting import Quoted, sh
+from collbench.deploy.settings import CPUS, EVERYWHERE, HOSTS, MODULES, PORT, one_of
+from collbench.deploy.template import filled
 from collbench.errors import UsageError
 
 _HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?")

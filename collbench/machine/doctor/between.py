@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from collbench.doctor.finding import Finding, Severity, listed, plural
-from collbench.doctor.view import View, is_down
+from collbench.machine.doctor.finding import Finding, Severity, listed, plural
+from collbench.machine.doctor.view import View, is_down
 
 _SAME = "install the same on all nodes; until then compare no run of one group of nodes with one of another"
 

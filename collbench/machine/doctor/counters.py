@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from statistics import median
 
-from collbench.doctor.finding import Finding, Severity, listed
-from collbench.doctor.view import View
+from collbench.machine.doctor.finding import Finding, Severity, listed
+from collbench.machine.doctor.view import View
 
 _ERRORS = (
     "symbol_error",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from collbench.doctor.finding import listed, plural
-from collbench.doctor.view import View
-from collbench.evidence.nccl_log import NcclLog
-from collbench.topology.lists import known_none
-from collbench.topology.model import Machine
+from collbench.machine.doctor.finding import listed, plural
+from collbench.machine.doctor.view import View
+from collbench.machine.lists import known_none
+from collbench.machine.model import Machine
+from collbench.machine.readers.nccl_log import NcclLog
 
 
 def looked_at(machines: Sequence[Machine], logs: Sequence[NcclLog] = ()) -> str:

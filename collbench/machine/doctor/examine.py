@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from collbench.doctor import between, counters, gpus, host, log_startup, logs, nics, paths, pcie, since
-from collbench.doctor.finding import Finding, worst_first
-from collbench.doctor.view import View
-from collbench.evidence.nccl_log import NcclLog
-from collbench.topology.model import Machine
+from collbench.machine.doctor import between, counters, gpus, host, log_startup, logs, nics, paths, pcie, since
+from collbench.machine.doctor.finding import Finding, worst_first
+from collbench.machine.doctor.view import View
+from collbench.machine.model import Machine
+from collbench.machine.readers.nccl_log import NcclLog
 
 Rule = Callable[[View], Iterator[Finding]]
 JobRule = Callable[[Sequence[View]], Iterator[Finding]]

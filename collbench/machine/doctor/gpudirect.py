@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from collbench.doctor.finding import listed, plural
-from collbench.doctor.view import View, gpu_name, same_host
-from collbench.evidence.nccl_log import NcclLog
-from collbench.topology.gpudirect import BEST_FIRST, STATES, Capability, capability, not_used
-from collbench.topology.model import Gpu, Machine, Nic
+from collbench.machine.doctor.finding import listed, plural
+from collbench.machine.doctor.view import View, gpu_name, same_host
+from collbench.machine.gpudirect import BEST_FIRST, STATES, Capability, capability, not_used
+from collbench.machine.model import Gpu, Machine, Nic
+from collbench.machine.readers.nccl_log import NcclLog
 
 _MOST_NAMES = 4
 

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from collbench.doctor.finding import Finding, Severity, listed, plural
-from collbench.doctor.view import View, gpu_name
-from collbench.topology.model import Gpu, Machine
+from collbench.machine.doctor.finding import Finding, Severity, listed, plural
+from collbench.machine.doctor.view import View, gpu_name
+from collbench.machine.model import Gpu, Machine
 
 _NO_PEER = {
     "NS": "not supported",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from collbench.doctor.finding import Finding, listed, plural
-from collbench.doctor.view import View
+from collbench.machine.doctor.finding import Finding, listed, plural
+from collbench.machine.doctor.view import View
 from collbench.units import format_bytes
 
 _LEAST_SHM = 1 << 30

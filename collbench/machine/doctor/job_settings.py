@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from collbench.doctor.finding import Finding, listed
-from collbench.doctor.log_startup import FORCED, FORCED_REMEDY
+from collbench.machine.doctor.finding import Finding, listed
+from collbench.machine.doctor.log_startup import FORCED, FORCED_REMEDY
 
 _PATIENCE_S: Final = 4.0
 _MOST_BYTES: Final = 1 << 16

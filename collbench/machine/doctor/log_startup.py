@@ -8,12 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from collbench.doctor.finding import Finding, listed, plural
-from collbench.doctor.log_summary import Hca, LinkLayer, hcas_in
-from collbench.doctor.logs import RCCL_GDR_REMEDY, VERBS_REMEDY, finding_of
-from collbench.doctor.view import View, same_host
-from collbench.evidence.nccl_log import NcclLog
-from collbench.evidence.nccl_startup import (
+from collbench.machine.doctor.finding import Finding, listed, plural
+from collbench.machine.doctor.log_summary import Hca, LinkLayer, hcas_in
+from collbench.machine.doctor.logs import RCCL_GDR_REMEDY, VERBS_REMEDY, finding_of
+from collbench.machine.doctor.view import View, same_host
+from collbench.machine.readers.nccl_log import NcclLog
+from collbench.machine.readers.nccl_startup import (
     FABRIC_COMPLETED,
     Cause,
     CollNetDevice,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from collbench.doctor.finding import Finding, Severity, listed, plural
-from collbench.doctor.view import View, same_host
-from collbench.evidence.nccl_log import GDR, SHARED_MEMORY, NcclLog
-from collbench.evidence.nccl_startup import Cause, FabricBroken, Library, ListedGpu, startup_facts
+from collbench.machine.doctor.finding import Finding, Severity, listed, plural
+from collbench.machine.doctor.view import View, same_host
+from collbench.machine.readers.nccl_log import GDR, SHARED_MEMORY, NcclLog
+from collbench.machine.readers.nccl_startup import Cause, FabricBroken, Library, ListedGpu, startup_facts
 
 _NO_GDR_MODELS = re.compile(r"\bGeForce\b|\bGB10\b")
 

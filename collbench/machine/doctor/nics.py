@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from collbench.doctor.finding import Finding, Severity, listed, plural
-from collbench.doctor.view import View, bytes_per_s, gigabytes, is_down, slots
-from collbench.topology.distance import CLOSE
-from collbench.topology.model import Nic, PciDevice, Port
-from collbench.topology.readers.part_names import AMAZON, INTEL, MELLANOX
+from collbench.machine.distance import CLOSE
+from collbench.machine.doctor.finding import Finding, Severity, listed, plural
+from collbench.machine.doctor.view import View, bytes_per_s, gigabytes, is_down, slots
+from collbench.machine.model import Nic, PciDevice, Port
+from collbench.machine.readers.part_names import AMAZON, INTEL, MELLANOX
 
 _SLACK = 0.95  # QDR in Gen3 x4 loses 1.5 %: nobody changes a slot for that
 _ROCE_MTU = 2048  # what a 1500 byte frame cannot hold

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from collbench.errors import UsageError
-from collbench.topology.text import printable
+from collbench.machine.readers.text import printable
 
 _FILE = Path(__file__).with_name("pages.toml")
 

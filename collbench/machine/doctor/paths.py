@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from collbench.doctor.finding import Finding, listed, plural
-from collbench.doctor.view import View, gpu_name
-from collbench.topology.distance import CLOSE
-from collbench.topology.gpudirect import capability, may_use_c2c
-from collbench.topology.model import Gpu
+from collbench.machine.distance import CLOSE
+from collbench.machine.doctor.finding import Finding, listed, plural
+from collbench.machine.doctor.view import View, gpu_name
+from collbench.machine.gpudirect import capability, may_use_c2c
+from collbench.machine.model import Gpu
 
 _FAR = "SYS"
 _HOST = ("PHB", "NODE")

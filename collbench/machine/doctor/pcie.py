@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from collbench.doctor.finding import Finding, Severity, listed, plural
-from collbench.doctor.view import View, bytes_per_s, gigabytes
-from collbench.topology.model import PciDevice
+from collbench.machine.doctor.finding import Finding, Severity, listed, plural
+from collbench.machine.doctor.view import View, bytes_per_s, gigabytes
+from collbench.machine.model import PciDevice
 
 _IDLE = 2.5  # GT/s to which an idle GPU's link falls
 _REDIRECTS = frozenset({"SrcValid", "ReqRedir"})

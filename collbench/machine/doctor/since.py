@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from collbench.doctor.finding import Finding, listed, plural
-from collbench.doctor.view import View, gpu_name, is_down
 from collbench.errors import UsageError
-from collbench.topology.model import Gpu, Machine, Nic, PciDevice, Port
+from collbench.machine.doctor.finding import Finding, listed, plural
+from collbench.machine.doctor.view import View, gpu_name, is_down
+from collbench.machine.model import Gpu, Machine, Nic, PciDevice, Port
 
 SinceRule = Callable[[View, View], Iterator[Finding]]
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import distributions
 from typing import Final
 
-from collbench.doctor.finding import Finding, listed
 from collbench.launch.explain import mixed_mpi
+from collbench.machine.doctor.finding import Finding, listed
 
 _PATIENCE_S: Final = 6.0
 # What cupy's own check takes for itself (cupy/_environment.py, 14.2); each of them holds a package `cupy`.

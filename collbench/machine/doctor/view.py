@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cached_property
 
-from collbench.doctor.finding import Finding, Severity
-from collbench.peak.rates import pcie
-from collbench.topology.distance import Distances, closeness
-from collbench.topology.model import Gpu, Machine, Nic, PciDevice, Port
+from collbench.machine.distance import Distances, closeness
+from collbench.machine.doctor.finding import Finding, Severity
+from collbench.machine.model import Gpu, Machine, Nic, PciDevice, Port
+from collbench.machine.peak.rates import pcie
 
 _LEAST_BYTES_PER_S = 2e9  # gigabit ports of a board sit on less; they carry no collectives
 _INVENTED = frozenset({"switch", "bridge", "root"})

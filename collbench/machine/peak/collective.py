@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from math import inf, isinf
 
 from collbench.errors import UsageError
-from collbench.peak.ceiling import Ceiling, given, nothing
-from collbench.peak.cut import BUS_FACTOR, Least, Side, least_time
-from collbench.peak.job import Job
-from collbench.peak.link import NCCL, Link
-from collbench.peak.node import Node
+from collbench.machine.peak.ceiling import Ceiling, given, nothing
+from collbench.machine.peak.cut import BUS_FACTOR, Least, Side, least_time
+from collbench.machine.peak.job import Job
+from collbench.machine.peak.link import NCCL, Link
+from collbench.machine.peak.node import Node
 
 KIND = "topology"
 _RINGS = ("allreduce", "allgather", "reducescatter", "hypercube", "broadcast", "reduce")
@@ -117,7 +117,7 @@ def _bound(operation: str, job: Job) -> Ceiling:
             return replace(nothing(link.name), model="bound")
         return _ceiling(job, link.known, link.name, "bound")
     if operation == "alltoallv" and job.traffic is not None:
-        from collbench.peak.traffic import uneven
+        from collbench.machine.peak.traffic import uneven
 
         rate, side = uneven(job)
         return (

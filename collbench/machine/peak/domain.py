@@ -7,9 +7,9 @@ from dataclasses import replace
 from itertools import groupby
 
 from collbench.errors import UsageError
-from collbench.peak.link import Link
-from collbench.peak.node import Node
-from collbench.peak.pcie import narrowest
+from collbench.machine.peak.link import Link
+from collbench.machine.peak.node import Node
+from collbench.machine.peak.pcie import narrowest
 
 
 def joined(nodes: Sequence[Node], gpus: int) -> tuple[Node, ...]:

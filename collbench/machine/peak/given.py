@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from math import isclose
 
 from collbench.errors import UsageError
-from collbench.peak.link import RCCL, Link, unknown
-from collbench.peak.node import Node, capped
-from collbench.peak.pcie import gen
-from collbench.peak.rates import rates
+from collbench.machine.peak.link import RCCL, Link, unknown
+from collbench.machine.peak.node import Node, capped
+from collbench.machine.peak.pcie import gen
+from collbench.machine.peak.rates import rates
 
 _NIC = re.compile(r"(?:(\d{1,4})\s*[x×*]\s*)?(\d{1,6}(?:\.\d{1,3})?)\s*(?:gb|gbit|g)(?:/s|ps)?", re.IGNORECASE)
 _PCIE = re.compile(r"(?:pcie\s*)?gen\s*([1-6])\s*x\s*(1|2|4|8|16)", re.IGNORECASE)

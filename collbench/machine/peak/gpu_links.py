@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from collbench.peak.link import NCCL, RCCL, Link, unknown
-from collbench.peak.pcie import source_of
-from collbench.peak.rates import gpu_model, net_of_printed, nvlink, xgmi
-from collbench.topology.model import SWITCH, Gpu, GpuLink, Machine
+from collbench.machine.model import SWITCH, Gpu, GpuLink, Machine
+from collbench.machine.peak.link import NCCL, RCCL, Link, unknown
+from collbench.machine.peak.pcie import source_of
+from collbench.machine.peak.rates import gpu_model, net_of_printed, nvlink, xgmi
 
 _MOST_LINKS = 18  # of any GPU so far; more in a row of a matrix means a switch, seen once per peer
 _WORDS = {"nvlink": "NVLink", "xgmi": "xGMI"}

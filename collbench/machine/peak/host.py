@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from collbench.peak.ceiling import Ceiling, nothing
+from collbench.machine.peak.ceiling import Ceiling, nothing
 
 _SOURCE = "measured by all ranks of the host at once, before the first cell"
 _AT_SIZE = "measured at this size by all ranks of the host at once, before the first cell"

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import inf
 
-from collbench.peak.cut import Side
-from collbench.peak.gpu_links import Wires
-from collbench.peak.link import Link
-from collbench.peak.nics import NicRate
-from collbench.peak.pcie import PcieTree
-from collbench.topology.model import Gpu
+from collbench.machine.model import Gpu
+from collbench.machine.peak.cut import Side
+from collbench.machine.peak.gpu_links import Wires
+from collbench.machine.peak.link import Link
+from collbench.machine.peak.nics import NicRate
+from collbench.machine.peak.pcie import PcieTree
 
 _MOST_FOR_MESH_CUTS = 64  # GPUs; the search is cubic
 Partition = tuple[Side, ...]

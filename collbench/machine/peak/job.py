@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import isinf
 
-from collbench.peak.cut import Side
-from collbench.peak.inside import Partition
-from collbench.peak.link import Link
-from collbench.peak.node import Node
+from collbench.machine.peak.cut import Side
+from collbench.machine.peak.inside import Partition
+from collbench.machine.peak.link import Link
+from collbench.machine.peak.node import Node
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator
 
 from collbench.errors import UsageError
-from collbench.peak.gpu_links import wires_of
-from collbench.peak.nics import NicRate, egress_of
-from collbench.peak.pcie import PcieTree
-from collbench.topology.model import SWITCH, Machine
+from collbench.machine.model import SWITCH, Machine
+from collbench.machine.peak.gpu_links import wires_of
+from collbench.machine.peak.nics import NicRate, egress_of
+from collbench.machine.peak.pcie import PcieTree
 
 _ONE_NIC = re.compile(r"NIC (\S+) [\d.e+]+ Gb/s")  # "NIC eth0 1 Gb/s, TCP"; several are counted: "NIC 4×100 Gb/s"
 _BRIDGE = re.compile(r"the PCIe link above (\S+)")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-from collbench.peak.ceiling import TOLERANCE, Ceiling, percent_of
-from collbench.peak.collective import Ceilings, doubtful_input, like
-from collbench.peak.job import Job
-from collbench.peak.node import Node
-from collbench.peak.published import published
+from collbench.machine.peak.ceiling import TOLERANCE, Ceiling, percent_of
+from collbench.machine.peak.collective import Ceilings, doubtful_input, like
+from collbench.machine.peak.job import Job
+from collbench.machine.peak.node import Node
+from collbench.machine.peak.published import published
 from collbench.units import format_percent, format_rate
 
 Model = Literal["ring", "bound", "doubtful"]

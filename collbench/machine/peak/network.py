@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collbench.peak.link import Link, unknown
-from collbench.topology.interfaces import Interface
+from collbench.machine.interfaces import Interface
+from collbench.machine.peak.link import Link, unknown
 
 _HEADERS = 52  # IPv4 20, TCP 20, timestamps 12: what a packet of MTU bytes does not carry
 _FRAME = 14  # Ethernet header, which a token bucket counts

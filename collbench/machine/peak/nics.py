@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from collbench.peak.link import Link, unknown
-from collbench.peak.network import tcp_efficiency
-from collbench.peak.pcie import PcieTree, source_of
-from collbench.topology.model import Machine, Nic, Port
+from collbench.machine.model import Machine, Nic, Port
+from collbench.machine.peak.link import Link, unknown
+from collbench.machine.peak.network import tcp_efficiency
+from collbench.machine.peak.pcie import PcieTree, source_of
 
 _DOWN = frozenset({"disabled", "polling", "sleep", "down"})
 _OTHER_FABRIC = 0.5  # an Ethernet port below half the fastest one's rate is there for storage or management

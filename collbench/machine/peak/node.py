@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from collbench.errors import UsageError
-from collbench.peak.cut import Side
-from collbench.peak.gpu_links import Wires, uncounted, wires_of
-from collbench.peak.inside import Partition, box_cuts, mesh_cuts
-from collbench.peak.link import NCCL, RCCL, Link, unknown
-from collbench.peak.nics import Egress, NicRate, egress_of
-from collbench.peak.pcie import PcieTree, narrowest
-from collbench.peak.rates import gpu_model
-from collbench.topology.model import Gpu, Machine
+from collbench.machine.model import Gpu, Machine
+from collbench.machine.peak.cut import Side
+from collbench.machine.peak.gpu_links import Wires, uncounted, wires_of
+from collbench.machine.peak.inside import Partition, box_cuts, mesh_cuts
+from collbench.machine.peak.link import NCCL, RCCL, Link, unknown
+from collbench.machine.peak.nics import Egress, NicRate, egress_of
+from collbench.machine.peak.pcie import PcieTree, narrowest
+from collbench.machine.peak.rates import gpu_model
 
 NOT_GIVEN = unknown("the GPUs' PCIe links are not given")
 _NVLS_FROM = 90  # sm_90: the third NVSwitch is the first that adds

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from collbench.peak.link import Link, unknown
-from collbench.peak.rates import gpu_model, pcie
-from collbench.topology.merge import origin
-from collbench.topology.model import Gpu, Machine, PciDevice
-from collbench.topology.readers.part_names import is_with_cpu
+from collbench.machine.merge import origin
+from collbench.machine.model import Gpu, Machine, PciDevice
+from collbench.machine.peak.link import Link, unknown
+from collbench.machine.peak.rates import gpu_model, pcie
+from collbench.machine.readers.part_names import is_with_cpu
 
 _IDLE = 2.5  # GT/s that idle GPUs and emulated bridges show
 

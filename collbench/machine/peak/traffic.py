@@ -8,8 +8,8 @@ from math import inf
 import numpy as np
 
 from collbench.errors import UsageError
-from collbench.peak.cut import Side
-from collbench.peak.job import Job
+from collbench.machine.peak.cut import Side
+from collbench.machine.peak.job import Job
 
 
 def uneven(job: Job) -> tuple[float, Side | None]:

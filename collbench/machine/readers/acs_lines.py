@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from collbench.topology.model import Machine, System
-from collbench.topology.text import HEAD, Unreadable, bounded, printable
+from collbench.machine.model import Machine, System
+from collbench.machine.readers.text import HEAD, Unreadable, bounded, printable
 
 KIND = "lspci | grep ACSCtl"
 REDIRECTS = ("ReqRedir", "CmpltRedir", "UpstreamFwd")

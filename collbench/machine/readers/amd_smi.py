@@ -10,8 +10,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from collbench.topology.model import Gpu, Machine
-from collbench.topology.text import HEAD, Unreadable, bounded, pci_address, printable, whole
+from collbench.machine.model import Gpu, Machine
+from collbench.machine.readers.text import HEAD, Unreadable, bounded, pci_address, printable, whole
 
 KIND = "amd-smi topology"
 _TITLE = re.compile(r"^\s*([A-Z][A-Z -]{2,40}) TABLE:\s*$", re.MULTILINE)

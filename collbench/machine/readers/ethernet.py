@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from collbench.topology.files import Files, Folder
-from collbench.topology.interfaces import LOOPBACK, made_of, shapes, speed_of, why_virtual
-from collbench.topology.model import Machine, Nic, Port
-from collbench.topology.readers.infiniband import owned_interfaces, pci_folder
-from collbench.topology.text import numa_of, pci_address, printable, whole
+from collbench.machine.files import Files, Folder
+from collbench.machine.interfaces import LOOPBACK, made_of, shapes, speed_of, why_virtual
+from collbench.machine.model import Machine, Nic, Port
+from collbench.machine.readers.infiniband import owned_interfaces, pci_folder
+from collbench.machine.readers.text import numa_of, pci_address, printable, whole
 
 KIND = "network sysfs"
 CLASS = "/sys/class/net"

@@ -6,13 +6,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from collbench.topology.model import Gpu, Machine, NumaNode, System
-from collbench.topology.readers.cpu_sets import cpu_mask, written
-from collbench.topology.readers.doubts import few
-from collbench.topology.readers.hwloc_devices import Devices, devices
-from collbench.topology.readers.hwloc_links import nvlinks
-from collbench.topology.readers.hwloc_xml import Thing, infos, number_of, root, things
-from collbench.topology.text import HEAD, Unreadable, printable
+from collbench.machine.model import Gpu, Machine, NumaNode, System
+from collbench.machine.readers.cpu_sets import cpu_mask, written
+from collbench.machine.readers.doubts import few
+from collbench.machine.readers.hwloc_devices import Devices, devices
+from collbench.machine.readers.hwloc_links import nvlinks
+from collbench.machine.readers.hwloc_xml import Thing, infos, number_of, root, things
+from collbench.machine.readers.text import HEAD, Unreadable, printable
 
 KIND = "hwloc XML"
 LISTS = frozenset({"numa_nodes", "pci", "gpus"})

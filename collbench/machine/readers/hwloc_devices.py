@@ -6,14 +6,14 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from collbench.topology.model import SWITCH, Gpu, Nic, PciDevice, PcieLink, Port
-from collbench.topology.readers import pci_parts
-from collbench.topology.readers.cpu_sets import cpu_mask
-from collbench.topology.readers.hwloc_links import pcie
-from collbench.topology.readers.hwloc_xml import Thing, number_of
-from collbench.topology.readers.part_names import part_name
-from collbench.topology.readers.rdma_words import guid, lid
-from collbench.topology.text import printable
+from collbench.machine.model import SWITCH, Gpu, Nic, PciDevice, PcieLink, Port
+from collbench.machine.readers import pci_parts
+from collbench.machine.readers.cpu_sets import cpu_mask
+from collbench.machine.readers.hwloc_links import pcie
+from collbench.machine.readers.hwloc_xml import Thing, number_of
+from collbench.machine.readers.part_names import part_name
+from collbench.machine.readers.rdma_words import guid, lid
+from collbench.machine.readers.text import printable
 
 _TYPE = re.compile(r"^([0-9a-f]{4}) \[([0-9a-f]{4}):([0-9a-f]{4})\](?:.* [0-9a-f]{2} ([0-9a-f]{2})$)?", re.IGNORECASE)
 _GPU_NAME = re.compile(r"^(nvml|rsmi)(\d{1,3})$")

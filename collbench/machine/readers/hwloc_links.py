@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from collbench.topology.model import SWITCH, GpuLink, PcieLink
+from collbench.machine.model import SWITCH, GpuLink, PcieLink
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element

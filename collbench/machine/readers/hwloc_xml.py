@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from collbench.topology.readers.safe_xml import Limits, top_element
-from collbench.topology.text import Unreadable, pci_address, printable, whole
+from collbench.machine.readers.safe_xml import Limits, top_element
+from collbench.machine.readers.text import Unreadable, pci_address, printable, whole
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element

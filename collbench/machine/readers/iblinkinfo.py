@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from collbench.topology.model import FabricLink, Machine
-from collbench.topology.readers.doubts import few, several
-from collbench.topology.readers.infiniband_rate import WIDTHS, lane_name
-from collbench.topology.text import HEAD, Unreadable, printable, whole
+from collbench.machine.model import FabricLink, Machine
+from collbench.machine.readers.doubts import few, several
+from collbench.machine.readers.infiniband_rate import WIDTHS, lane_name
+from collbench.machine.readers.text import HEAD, Unreadable, printable, whole
 
 KIND = "iblinkinfo"
 LISTS = frozenset({"fabric"})

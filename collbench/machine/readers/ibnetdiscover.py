@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from collbench.reading import read_file
-from collbench.topology.fabric import Cable, End, Fabric, Kind, Node
-from collbench.topology.readers.infiniband_rate import LANES, WIDTHS
-from collbench.topology.text import HEAD, Unreadable, decoded, printable, whole
+from collbench.machine.fabric import Cable, End, Fabric, Kind, Node
+from collbench.machine.readers.infiniband_rate import LANES, WIDTHS
+from collbench.machine.readers.text import HEAD, Unreadable, decoded, printable, whole
+from collbench.untrusted import read_file
 
 KIND = "ibnetdiscover"
 

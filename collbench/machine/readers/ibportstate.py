@@ -8,10 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from collbench.topology.model import Machine, Nic, Port
-from collbench.topology.readers.infiniband_rate import fabric_rate
-from collbench.topology.readers.rdma_words import IS_DOWN, lid, lines_of, state
-from collbench.topology.text import HEAD, Unreadable, printable, whole
+from collbench.machine.model import Machine, Nic, Port
+from collbench.machine.readers.infiniband_rate import fabric_rate
+from collbench.machine.readers.rdma_words import IS_DOWN, lid, lines_of, state
+from collbench.machine.readers.text import HEAD, Unreadable, printable, whole
 
 KIND = "ibportstate"
 _SECTION = re.compile(r"^# Port info: (?:Lid (\d{1,5}) port (\d{1,3})|DR path .{0,80})$")

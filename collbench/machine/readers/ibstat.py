@@ -9,12 +9,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from collbench.topology.model import Machine, Nic, Port
-from collbench.topology.readers.doubts import few
-from collbench.topology.readers.infiniband_rate import LinkLayer, port_rate
-from collbench.topology.readers.part_names import adapter_name
-from collbench.topology.readers.rdma_words import IS_DOWN, NO_LID, guid, lid, lines_of, link_layer, state, why_software
-from collbench.topology.text import HEAD, Unreadable, printable, whole
+from collbench.machine.model import Machine, Nic, Port
+from collbench.machine.readers.doubts import few
+from collbench.machine.readers.infiniband_rate import LinkLayer, port_rate
+from collbench.machine.readers.part_names import adapter_name
+from collbench.machine.readers.rdma_words import IS_DOWN, NO_LID, guid, lid, lines_of, link_layer, state, why_software
+from collbench.machine.readers.text import HEAD, Unreadable, printable, whole
 
 KIND = "ibstat"
 LISTS = frozenset({"nics"})

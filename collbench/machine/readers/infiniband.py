@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collbench.topology.files import Files
-from collbench.topology.model import Machine, Nic
-from collbench.topology.readers.doubts import few
-from collbench.topology.readers.infiniband_port import Notes, Place, interfaces_of_port, read_port
-from collbench.topology.readers.part_names import adapter_name
-from collbench.topology.readers.rdma_words import guid, why_software
-from collbench.topology.text import numa_of, pci_address, printable, whole
+from collbench.machine.files import Files
+from collbench.machine.model import Machine, Nic
+from collbench.machine.readers.doubts import few
+from collbench.machine.readers.infiniband_port import Notes, Place, interfaces_of_port, read_port
+from collbench.machine.readers.part_names import adapter_name
+from collbench.machine.readers.rdma_words import guid, why_software
+from collbench.machine.readers.text import numa_of, pci_address, printable, whole
 
 KIND = "InfiniBand sysfs"
 CLASS = "/sys/class/infiniband"

@@ -10,11 +10,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from collbench.topology.files import Files
-from collbench.topology.model import Port
-from collbench.topology.readers.infiniband_rate import falls_back, port_rate
-from collbench.topology.readers.rdma_words import IS_DOWN, MTUS, NO_LID, lid, link_layer, state
-from collbench.topology.text import printable, whole
+from collbench.machine.files import Files
+from collbench.machine.model import Port
+from collbench.machine.readers.infiniband_rate import falls_back, port_rate
+from collbench.machine.readers.rdma_words import IS_DOWN, MTUS, NO_LID, lid, link_layer, state
+from collbench.machine.readers.text import printable, whole
 
 # Errors and signs of congestion, among some hundred counters.
 COUNTERS = (

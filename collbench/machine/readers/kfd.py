@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from collbench.topology.files import Files
-from collbench.topology.model import Gpu, GpuLink
-from collbench.topology.text import whole
+from collbench.machine.files import Files
+from collbench.machine.model import Gpu, GpuLink
+from collbench.machine.readers.text import whole
 
 KIND = "AMD KFD topology"
 _NODES = "/sys/class/kfd/kfd/topology/nodes"

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from collbench.topology.files import Files
-from collbench.topology.model import Gpu, Machine, NumaNode, PciDevice
-from collbench.topology.readers import linux_gpus, linux_iommu, linux_system, pci_sysfs, processors
+from collbench.machine.files import Files
+from collbench.machine.model import Gpu, Machine, NumaNode, PciDevice
+from collbench.machine.readers import linux_gpus, linux_iommu, linux_system, pci_sysfs, processors
 
 KIND = "Linux sysfs and procfs"
 

@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from collbench.topology.files import Files
-from collbench.topology.model import Gpu, GpuLink, PciDevice
-from collbench.topology.readers import kfd, pci_sysfs
-from collbench.topology.readers.doubts import few
-from collbench.topology.readers.pci_parts import VENDORS, Vendor
-from collbench.topology.text import numa_of, pci_address, printable, whole
+from collbench.machine.files import Files
+from collbench.machine.model import Gpu, GpuLink, PciDevice
+from collbench.machine.readers import kfd, pci_sysfs
+from collbench.machine.readers.doubts import few
+from collbench.machine.readers.pci_parts import VENDORS, Vendor
+from collbench.machine.readers.text import numa_of, pci_address, printable, whole
 
 _NVIDIA_GPUS = "/proc/driver/nvidia/gpus"
 _DISPLAY = 0x03  # base class; a capture may tell the class alone

@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Literal
 
-from collbench.topology.files import Files
-from collbench.topology.model import System
-from collbench.topology.text import whole
+from collbench.machine.files import Files
+from collbench.machine.model import System
+from collbench.machine.readers.text import whole
 
 State = Literal["off", "passthrough", "translating"]
 _GROUPS = "/sys/kernel/iommu_groups"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 
-from collbench.topology.files import Files
-from collbench.topology.model import System
-from collbench.topology.readers.processors import Found
-from collbench.topology.start_parameters import shown
-from collbench.topology.text import printable
+from collbench.machine.files import Files
+from collbench.machine.model import System
+from collbench.machine.readers.processors import Found
+from collbench.machine.readers.start_parameters import shown
+from collbench.machine.readers.text import printable
 
 _MOST_COMMAND_LINE = 4096  # COMMAND_LINE_SIZE of the larger architectures
 _NVIDIA_VERSION = re.compile(r"Kernel Module(?:\s+for\s+\S+)?\s+(\d{2,4}(?:\.\d{1,4}){1,3})\b")

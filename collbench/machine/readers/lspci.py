@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from collbench.topology.model import Machine, PciDevice, PcieLink
-from collbench.topology.readers import pci_parts
-from collbench.topology.readers.doubts import few
-from collbench.topology.readers.lspci_text import Function, functions, is_head
-from collbench.topology.text import HEAD, Unreadable, printable
+from collbench.machine.model import Machine, PciDevice, PcieLink
+from collbench.machine.readers import pci_parts
+from collbench.machine.readers.doubts import few
+from collbench.machine.readers.lspci_text import Function, functions, is_head
+from collbench.machine.readers.text import HEAD, Unreadable, printable
 
 KIND = "lspci"
 LISTS = frozenset({"pci", "gpus", "nics"})

@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from collbench.topology.model import PcieLink
-from collbench.topology.text import Unreadable, gigatransfers, lanes, numa_of, pci_address, printable
+from collbench.machine.model import PcieLink
+from collbench.machine.readers.text import Unreadable, gigatransfers, lanes, numa_of, pci_address, printable
 
 _MOST_FUNCTIONS, _LONGEST_LINE = 65536, 2000
 _HEAD = re.compile(r"^((?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]) (?:Class )?(\S.{0,99}?): (.*)$", re.IGNORECASE)

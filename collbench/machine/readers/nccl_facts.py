@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
-from collbench.evidence.nccl_lines import LONGEST
-from collbench.evidence.nccl_startup import OF_A_CALL, Library, Release, StartupFact, head_facts, only_rccl, release_in
-from collbench.evidence.nccl_words import GDR, Choice, Connection, Words, connection, text, transport, words
+from collbench.machine.readers.nccl_lines import LONGEST
+from collbench.machine.readers.nccl_startup import OF_A_CALL, Library, Release, StartupFact, head_facts, only_rccl, release_in
+from collbench.machine.readers.nccl_words import GDR, Choice, Connection, Words, connection, text, transport, words
 
 MOST_CHANNELS = 16384  # connections that are kept one by one: those of 512 ranks with 16 channels, both ways
 _MOST = 4096  # of what is counted by name: transports, sizes, widths

@@ -6,8 +6,8 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from collbench.topology.source_files import is_folder
-from collbench.topology.text import HEAD, Unreadable, printable
+from collbench.machine.readers.text import HEAD, Unreadable, printable
+from collbench.machine.source_files import is_folder
 
 LONGEST = 4096  # bytes of a line that are looked at; ring listings of thousands of ranks are cut
 _BLOCK = 1 << 20

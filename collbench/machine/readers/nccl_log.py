@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from collbench.evidence.nccl_facts import Facts, bool_of, kinds_of, staged
-from collbench.evidence.nccl_lines import is_packed, lines_in
-from collbench.evidence.nccl_startup import CollNet, Communicator, Library, Release, Setting, StartupFact
-from collbench.evidence.nccl_words import GDR, SHARED_MEMORY, Choice, Connection
-from collbench.topology.source_files import text_of
-from collbench.topology.text import HEAD, Unreadable, printable
+from collbench.machine.readers.nccl_facts import Facts, bool_of, kinds_of, staged
+from collbench.machine.readers.nccl_lines import is_packed, lines_in
+from collbench.machine.readers.nccl_startup import CollNet, Communicator, Library, Release, Setting, StartupFact
+from collbench.machine.readers.nccl_words import GDR, SHARED_MEMORY, Choice, Connection
+from collbench.machine.readers.text import HEAD, Unreadable, printable
+from collbench.machine.source_files import text_of
 
 __all__ = ["GDR", "KIND", "SHARED_MEMORY", "NcclLog", "looks_like", "read", "read_file", "read_files"]
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-from collbench.topology.text import printable
+from collbench.machine.readers.text import printable
 
 OF_A_CALL = b"opCount"  # in a message for every call, by far the most of a log: it says nothing of the start
 FABRIC_COMPLETED = 3  # NVML_GPU_FABRIC_STATE_COMPLETED

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from collbench.evidence.nccl_startup import CollNetDevice, StartupFact, startup_facts, tree_facts
-from collbench.topology.text import printable
+from collbench.machine.readers.nccl_startup import CollNetDevice, StartupFact, startup_facts, tree_facts
+from collbench.machine.readers.text import printable
 
 GDR = "/GDRDMA"
 SHARED_MEMORY = "SHM"

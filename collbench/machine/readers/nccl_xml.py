@@ -8,11 +8,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from collbench.topology.model import Machine, System
-from collbench.topology.readers.doubts import few
-from collbench.topology.readers.nccl_xml_tree import Found, walk
-from collbench.topology.readers.safe_xml import Limits, top_element
-from collbench.topology.text import HEAD, Unreadable, printable
+from collbench.machine.model import Machine, System
+from collbench.machine.readers.doubts import few
+from collbench.machine.readers.nccl_xml_tree import Found, walk
+from collbench.machine.readers.safe_xml import Limits, top_element
+from collbench.machine.readers.text import HEAD, Unreadable, printable
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element

@@ -9,13 +9,13 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
-from collbench.topology.model import SWITCH, Gpu, GpuLink, LinkKind, Nic, PciDevice, PcieLink, Port
-from collbench.topology.readers import pci_parts
-from collbench.topology.readers.doubts import several
-from collbench.topology.readers.infiniband_rate import LANES
-from collbench.topology.readers.part_names import INTEL, MELLANOX, part_name
-from collbench.topology.readers.rdma_words import guid as guid_of
-from collbench.topology.text import Unreadable, gigatransfers, lanes, pci_address, printable, whole
+from collbench.machine.model import SWITCH, Gpu, GpuLink, LinkKind, Nic, PciDevice, PcieLink, Port
+from collbench.machine.readers import pci_parts
+from collbench.machine.readers.doubts import several
+from collbench.machine.readers.infiniband_rate import LANES
+from collbench.machine.readers.part_names import INTEL, MELLANOX, part_name
+from collbench.machine.readers.rdma_words import guid as guid_of
+from collbench.machine.readers.text import Unreadable, gigatransfers, lanes, pci_address, printable, whole
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from collbench.topology.model import Gpu, GpuLink, Nic, NumaNode, PciDevice, PcieLink
-from collbench.topology.readers import nccl_xml_parts as parts
-from collbench.topology.readers import pci_parts
-from collbench.topology.readers.cpu_sets import cpu_mask, written
-from collbench.topology.readers.part_names import has_built_in_links
-from collbench.topology.text import Unreadable, numa_of, pci_address
+from collbench.machine.model import Gpu, GpuLink, Nic, NumaNode, PciDevice, PcieLink
+from collbench.machine.readers import nccl_xml_parts as parts
+from collbench.machine.readers import pci_parts
+from collbench.machine.readers.cpu_sets import cpu_mask, written
+from collbench.machine.readers.part_names import has_built_in_links
+from collbench.machine.readers.text import Unreadable, numa_of, pci_address
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element

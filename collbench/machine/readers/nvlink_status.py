@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from collbench.topology.model import Gpu, GpuLink, Machine
-from collbench.topology.readers.doubts import few
-from collbench.topology.text import HEAD, Unreadable, bounded, printable
+from collbench.machine.model import Gpu, GpuLink, Machine
+from collbench.machine.readers.doubts import few
+from collbench.machine.readers.text import HEAD, Unreadable, bounded, printable
 
 KIND = "nvidia-smi nvlink -s"
 LISTS = frozenset({"gpus", "gpu_links"})

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
-from collbench.topology.model import Gpu, GpuLink, Machine, PciDevice, PcieLink, System
-from collbench.topology.readers.nvml_links import Session, nvlinks, peer_access
-from collbench.topology.readers.part_names import NVIDIA
-from collbench.topology.text import lanes, numa_of, pci_address, printable
+from collbench.machine.model import Gpu, GpuLink, Machine, PciDevice, PcieLink, System
+from collbench.machine.readers.nvml_links import Session, nvlinks, peer_access
+from collbench.machine.readers.part_names import NVIDIA
+from collbench.machine.readers.text import lanes, numa_of, pci_address, printable
 
 KIND = "NVML"
 

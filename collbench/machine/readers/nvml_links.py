@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from collbench.topology.model import SWITCH, GpuLink
-from collbench.topology.text import pci_address, printable
+from collbench.machine.model import SWITCH, GpuLink
+from collbench.machine.readers.text import pci_address, printable
 
 _MOST_LINKS = 36
 _NO_SUCH_LINK = {"", "Not Supported", "Invalid Argument"}  # what NVML says past the last link, by release

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from collbench.topology.model import Gpu
-from collbench.topology.text import printable, whole
+from collbench.machine.model import Gpu
+from collbench.machine.readers.text import printable, whole
 
 NVIDIA, AMD, INTEL, MELLANOX, AMAZON = 0x10DE, 0x1002, 0x8086, 0x15B3, 0x1D0F
 

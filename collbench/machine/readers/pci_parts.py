@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, Literal
 
-from collbench.topology.distance import NAMED_BY_A_FILE
-from collbench.topology.model import Gpu, Nic, PciDevice, PciKind
-from collbench.topology.readers.part_names import AMD, INTEL, MELLANOX, NVIDIA, has_verbs, part_name
+from collbench.machine.distance import NAMED_BY_A_FILE
+from collbench.machine.model import Gpu, Nic, PciDevice, PciKind
+from collbench.machine.readers.part_names import AMD, INTEL, MELLANOX, NVIDIA, has_verbs, part_name
 
 Vendor = Literal["nvidia", "amd", "intel"]
 VENDORS: Final[Mapping[int, Vendor]] = {NVIDIA: "nvidia", AMD: "amd", INTEL: "intel"}  # who makes GPUs that compute

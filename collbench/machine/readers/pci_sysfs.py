@@ -9,11 +9,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from collbench.topology.files import Files
-from collbench.topology.model import PciDevice, PcieLink
-from collbench.topology.readers.doubts import few
-from collbench.topology.readers.pci_parts import VIRTUAL_LINK, is_virtual, kind_of, link_doubt, with_switches
-from collbench.topology.text import gigatransfers, lanes, numa_of, pci_address, printable, whole
+from collbench.machine.files import Files
+from collbench.machine.model import PciDevice, PcieLink
+from collbench.machine.readers.doubts import few
+from collbench.machine.readers.pci_parts import VIRTUAL_LINK, is_virtual, kind_of, link_doubt, with_switches
+from collbench.machine.readers.text import gigatransfers, lanes, numa_of, pci_address, printable, whole
 
 KIND = "Linux sysfs PCI"
 DEVICES = "/sys/bus/pci/devices"

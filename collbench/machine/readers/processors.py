@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from collbench.topology.files import Files
-from collbench.topology.model import NumaNode
-from collbench.topology.readers.cpu_sets import cpu_list, cpu_mask, written
-from collbench.topology.text import printable, whole
+from collbench.machine.files import Files
+from collbench.machine.model import NumaNode
+from collbench.machine.readers.cpu_sets import cpu_list, cpu_mask, written
+from collbench.machine.readers.text import printable, whole
 
 KIND = "Linux sysfs processors"
 _CPUS = "/sys/devices/system/cpu"

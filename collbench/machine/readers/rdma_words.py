@@ -6,8 +6,8 @@ import io
 import re
 from collections.abc import Iterator
 
-from collbench.topology.readers.infiniband_rate import LinkLayer
-from collbench.topology.text import bounded, printable, whole
+from collbench.machine.readers.infiniband_rate import LinkLayer
+from collbench.machine.readers.text import bounded, printable, whole
 
 MTUS = (4096, 2048, 1024, 512, 256)  # InfiniBand's, bytes of payload
 IS_DOWN = "the port is down: what is printed for it is not in use"

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 
-from collbench.topology.lists import with_reasons
-from collbench.topology.model import Gpu, Machine
-from collbench.topology.text import HEAD, Unreadable, numa_of, printable
+from collbench.machine.lists import with_reasons
+from collbench.machine.model import Gpu, Machine
+from collbench.machine.readers.text import HEAD, Unreadable, numa_of, printable
 
 KIND = "rocm-smi --showtopo"
 _SECTION = re.compile(r"^=+\s*(.*?)\s*=+\s*$")

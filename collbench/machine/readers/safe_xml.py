@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from collbench.topology.text import Unreadable, bounded, printable
+from collbench.machine.readers.text import Unreadable, bounded, printable
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element

@@ -8,12 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from collbench.topology.model import SWITCH, Gpu, GpuLink, Machine, Nic
-from collbench.topology.readers import rocm_smi
-from collbench.topology.readers.cpu_sets import cpu_list
-from collbench.topology.readers.doubts import few
-from collbench.topology.readers.smi_table import Table, header, legend, tables
-from collbench.topology.text import HEAD, Unreadable, numa_of, printable
+from collbench.machine.model import SWITCH, Gpu, GpuLink, Machine, Nic
+from collbench.machine.readers import rocm_smi
+from collbench.machine.readers.cpu_sets import cpu_list
+from collbench.machine.readers.doubts import few
+from collbench.machine.readers.smi_table import Table, header, legend, tables
+from collbench.machine.readers.text import HEAD, Unreadable, numa_of, printable
 
 KIND = "nvidia-smi topo -m"
 LISTS = frozenset({"gpus"})

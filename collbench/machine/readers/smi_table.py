@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from collbench.topology.text import Unreadable, bounded, printable
+from collbench.machine.readers.text import Unreadable, bounded, printable
 
 _MOST_COLUMNS, _MOST_CHARACTERS = 256, 2 << 20
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|\[[0-9]{1,2}m(?=\s*GPU|\s*$)")

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collbench.errors import CollbenchError
-from collbench.peak.ceiling import TOLERANCE
-from collbench.peak.link import Link
+from collbench.machine.peak.ceiling import TOLERANCE
+from collbench.machine.peak.link import Link
+from collbench.measure.row import doubts
 from collbench.results.channel import WRONG, Channel
-from collbench.runner.rows import doubts
 from collbench.stats.median import median
 
 Values = NDArray[np.float64]

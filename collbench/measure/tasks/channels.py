@@ -6,17 +6,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+from collbench.control.world import World
 from collbench.errors import FAILED, FINE, USAGE
 from collbench.launch.supervise import say
+from collbench.measure.probing import together_or_alone
+from collbench.measure.tasks.channel_figures import Job
+from collbench.measure.wire import Tools, tools_at_hand
 from collbench.results.channel import WRONG, Channel
-from collbench.runner.channel_figures import Job
-from collbench.runner.probing import together_or_alone
-from collbench.runner.wire import Tools, tools_at_hand
-from collbench.world.world import World
 
 if TYPE_CHECKING:
     from collbench.device.gpu import Gpu
-    from collbench.topology.model import Machine
+    from collbench.machine.model import Machine
 
 _AROUND_S = 2.0  # per channel, for allocating and comparing, which others wait for
 Tell = Callable[[Sequence[Channel]], None]
@@ -56,7 +56,7 @@ def exit_code(rows: Sequence[Channel]) -> int:
 
 
 def _this_host(world: World, env: Mapping[str, str]) -> _Host:
-    from collbench.topology.here import this_machine
+    from collbench.machine.here import this_machine
 
     with world.watchdog.phase("probing this host"):
         machine = this_machine()
@@ -92,8 +92,8 @@ def _inside(world: World, host: _Host | None, seconds: float) -> list[Channel]:
 
 
 def _jobs(world: World, host: _Host, seconds: float) -> list[Job]:
-    from collbench.runner.channels_gpu import gpu_jobs, no_gpu
-    from collbench.runner.channels_host import memory_jobs
+    from collbench.measure.tasks.channels_gpu import gpu_jobs, no_gpu
+    from collbench.measure.tasks.channels_host import memory_jobs
 
     name = world.me.host
     memory = memory_jobs(name, host.machine, host.cpus, seconds, world.timeout_s)
@@ -111,11 +111,11 @@ def _run(job: Job, world: World, place: str, seconds: float) -> Channel:
 
 def _between(world: World, host: _Host | None, others: Tools, seconds: float) -> list[Channel]:
     """The rows between hosts, or of the only host's NICs and loopback; at rank 0 with all figures. All ranks call."""
-    from collbench.runner.channels_gpu import numbers_of_gpus
-    from collbench.runner.channels_mpi import mpi_channels
-    from collbench.runner.channels_nic import nic_channels
-    from collbench.runner.channels_tcp import links_of, tcp_channels
-    from collbench.runner.channels_tools import tool_channels
+    from collbench.measure.tasks.channels_gpu import numbers_of_gpus
+    from collbench.measure.tasks.channels_mpi import mpi_channels
+    from collbench.measure.tasks.channels_nic import nic_channels
+    from collbench.measure.tasks.channels_tcp import links_of, tcp_channels
+    from collbench.measure.tasks.channels_tools import tool_channels
 
     links = links_of(world)
     numbers = numbers_of_gpus(host.machine, host.gpus) if host else {}

@@ -16,18 +16,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collbench.backends.clock import MonotonicClock
+from collbench.measure.copies import bound, repetitions
+from collbench.measure.loop import Loop, Timed
+from collbench.measure.pattern import first_wrong, write_pattern
+from collbench.measure.tasks.channel_figures import Job, against, from_times
+from collbench.measure.tasks.channels_host import node_cpus
 from collbench.operations.program import NativeCall, Program
 from collbench.results.channel import Channel
-from collbench.runner.channel_figures import Job, against, from_times
-from collbench.runner.channels_host import node_cpus
-from collbench.timing.copies import bound, repetitions
-from collbench.timing.loop import Loop, Timed
-from collbench.timing.pattern import first_wrong, write_pattern
 
 if TYPE_CHECKING:
     from collbench.device.gpu import Gpu, Stream
-    from collbench.peak.link import Link
-    from collbench.topology.model import Machine
+    from collbench.machine.model import Machine
+    from collbench.machine.peak.link import Link
 
 KINDS = ("h2d", "d2h", "h2d_d2h")
 PEER = "gpu_peer"
@@ -113,7 +113,7 @@ def _host_job(kind: str, host: str, ends: tuple[Gpu, int | None], pinned: Pinned
 
 
 def _peer_job(host: str, machine: Machine, a: Gpu, b: Gpu, seconds: float) -> Job:
-    from collbench.runner.gpu_ceilings import link_between
+    from collbench.measure.gpu_ceilings import link_between
 
     row = against(Channel(PEER, f"{host}/gpu{a.index}", f"{host}/gpu{b.index}"), link_between(machine, a.bus_id, b.bus_id))
 
@@ -190,8 +190,8 @@ def _loop(copies: Sequence[Copy], count: int) -> Loop:
 
 
 def _slot(machine: Machine, gpu: Gpu) -> Link:
-    from collbench.peak.link import unknown
-    from collbench.peak.pcie import PcieTree
+    from collbench.machine.peak.link import unknown
+    from collbench.machine.peak.pcie import PcieTree
 
     known = next((each for each in machine.gpus if each.address == gpu.bus_id), None)
     return PcieTree(machine).of_gpu(known) if known else unknown(f"no source tells of {gpu.name} at {gpu.bus_id}")

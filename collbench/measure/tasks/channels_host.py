@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from collbench.measure.tasks.channel_figures import Job, from_times
 from collbench.results.channel import Channel
-from collbench.runner.channel_figures import Job, from_times
 
 if TYPE_CHECKING:
-    from collbench.topology.model import Machine, NumaNode
+    from collbench.machine.model import Machine, NumaNode
 
 _PER_CPU_BYTES = 16 * 2**20
 _LEAST_BYTES = 256 * 2**20  # source and target together are then twice that: beyond most caches
@@ -25,7 +25,7 @@ def memory_jobs(host: str, machine: Machine, cpus: Sequence[int], seconds: float
 
 def node_cpus(node: NumaNode, cpus: Sequence[int]) -> list[int]:
     """The CPUs of a NUMA node that are among these."""
-    from collbench.topology.readers.cpu_sets import cpu_list
+    from collbench.machine.readers.cpu_sets import cpu_list
 
     return sorted(cpu_list(node.cpus) & set(cpus))
 
@@ -56,7 +56,7 @@ def _job(channel: Channel, cpus: Sequence[int], seconds: float, patience_s: floa
 def _copied(channel: Channel, cpus: Sequence[int], seconds: float, patience_s: float) -> Channel:
     import psutil
 
-    from collbench.timing.copies import copy_memory
+    from collbench.measure.copies import copy_memory
 
     wanted = max(_LEAST_BYTES, _PER_CPU_BYTES * len(cpus))
     copied = copy_memory(cpus, min(wanted, int(psutil.virtual_memory().available) // _PART), seconds, patience_s)

@@ -8,23 +8,23 @@ from typing import TYPE_CHECKING, Any
 
 from collbench.backends.backend import Backend, Settings, can_do
 from collbench.backends.registry import backend_class
-from collbench.evidence import infiniband_counters
-from collbench.evidence.counters import moved, read
+from collbench.control.world import World
+from collbench.machine.peak.link import Link
+from collbench.measure import infiniband_counters
+from collbench.measure.budget import Budget
+from collbench.measure.channels_between import COUNTED
+from collbench.measure.counter_readings import moved, read
+from collbench.measure.one_cell import Ready, Stage, make_groups, prepare, time_cell, verify_cell
+from collbench.measure.opening import missing_anywhere, open_everywhere
+from collbench.measure.protocol import Measured
+from collbench.measure.tasks.channel_figures import against, from_times
+from collbench.operations.builtin.p2p_bandwidth import P2P_BANDWIDTH
 from collbench.operations.cell import Cell
 from collbench.operations.dtypes import dtype_named
-from collbench.operations.p2p_bandwidth import P2P_BANDWIDTH
-from collbench.peak.link import Link
 from collbench.results.channel import Channel
-from collbench.runner.channel_figures import against, from_times
-from collbench.runner.channels_between import COUNTED
-from collbench.runner.one_cell import Ready, Stage, make_groups, prepare, time_cell, verify_cell
-from collbench.runner.opening import missing_anywhere, open_everywhere
-from collbench.timing.budget import Budget
-from collbench.timing.protocol import Measured
-from collbench.world.world import World
 
 if TYPE_CHECKING:
-    from collbench.topology.model import Machine
+    from collbench.machine.model import Machine
 
 _DEVICES = {"nic_host_memory_mpi": "cpu", "nic_gpu_memory_mpi": "cuda"}
 _SIZE_BYTES, _WINDOW = 2**20, 8
@@ -135,8 +135,8 @@ def _sum(counts: list[int | None]) -> float | None:
 
 def _rdma(machine: Machine | None) -> Link | None:
     """All RDMA devices of the host together; None without one that has a rate."""
-    from collbench.peak.nics import egress_of
-    from collbench.peak.pcie import PcieTree
+    from collbench.machine.peak.nics import egress_of
+    from collbench.machine.peak.pcie import PcieTree
 
     nics = tuple(nic for nic in machine.nics if nic.rdma and nic.virtual is None) if machine else ()
     if machine is None or not nics:

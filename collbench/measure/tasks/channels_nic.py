@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from collbench.addresses import LOOPBACK
-from collbench.evidence import infiniband_counters
-from collbench.evidence.counters import grown
-from collbench.peak.link import Link
+from collbench.control.world import World
+from collbench.machine.peak.link import Link
+from collbench.measure import infiniband_counters
+from collbench.measure.channels_between import COUNTED, Pair, Told, in_turn, pairs, patience
+from collbench.measure.counter_readings import grown
+from collbench.measure.perftest import Server, Writes, free_port, why_not, write_to
+from collbench.measure.tasks.channel_figures import against, from_rates
 from collbench.results.channel import Channel
-from collbench.runner.channel_figures import against, from_rates
-from collbench.runner.channels_between import COUNTED, Pair, Told, in_turn, pairs, patience
-from collbench.timing.perftest import Server, Writes, free_port, why_not, write_to
-from collbench.world.world import World
 
 if TYPE_CHECKING:
-    from collbench.topology.model import Machine, Nic
+    from collbench.machine.model import Machine, Nic
 
 _SOFTWARE_WRITES = 50  # of an emulated device, which is thousands of times slower
 _UNVERIFIED = ("unverified", "their_tool")  # perftest does not compare what arrived
@@ -47,9 +47,9 @@ class Device:
 
 def devices_of(machine: Machine, gpus: dict[str, int]) -> list[Device]:
     """The RDMA devices with a port that is up, in the machine's order; `gpus` are CUDA's numbers by GPU keys."""
-    from collbench.peak.nics import egress_of
-    from collbench.peak.pcie import PcieTree
-    from collbench.topology.distance import Distances
+    from collbench.machine.distance import Distances
+    from collbench.machine.peak.nics import egress_of
+    from collbench.machine.peak.pcie import PcieTree
 
     distances = Distances(machine)
     near = {nic.key: number for key, number in reversed(gpus.items()) for nic in distances.near_nics(key)}

@@ -11,12 +11,12 @@ from functools import partial
 import numpy as np
 
 from collbench.addresses import LOOPBACK, listen_at
-from collbench.peak.link import Link
+from collbench.control.world import World
+from collbench.machine.peak.link import Link
+from collbench.measure import streams
+from collbench.measure.channels_between import Pair, Told, attempt, in_turn, pairs, patience
+from collbench.measure.tasks.channel_figures import against, from_rates
 from collbench.results.channel import Channel
-from collbench.runner.channel_figures import against, from_rates
-from collbench.runner.channels_between import Pair, Told, attempt, in_turn, pairs, patience
-from collbench.timing import streams
-from collbench.world.world import World
 
 STREAMS = (1, 8)
 _INSIDE = "loopback: no link in it, the CPUs limit it"
@@ -48,8 +48,8 @@ class _Way:
 
 def links_of(world: World) -> dict[str, Link]:
     """By host, what the interface with its address could carry of TCP's payload; of an only host nothing. All ranks call."""
-    from collbench.peak.network import tcp_link
-    from collbench.topology.interfaces import interface_with, read_interface
+    from collbench.machine.interfaces import interface_with, read_interface
+    from collbench.machine.peak.network import tcp_link
 
     mine: tuple[float | None, str, str] | None = None
     if len(world.hosts) > 1 and world.on_host()[0] == world.me:

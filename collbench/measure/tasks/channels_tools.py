@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from collbench.peak.link import Link
+from collbench.control.world import World
+from collbench.machine.peak.link import Link
+from collbench.measure.channels_between import Pair, pairs
+from collbench.measure.registry import PERFTEST
+from collbench.measure.tasks.channel_figures import against
+from collbench.measure.tool import BANDWIDTH, LATENCY, Ask, WireTool
+from collbench.measure.wire import FLAGS, Course, Ran, Tools, run_tool
 from collbench.results.channel import Channel
-from collbench.runner.channel_figures import against
-from collbench.runner.channels_between import Pair, pairs
-from collbench.runner.wire import FLAGS, Course, Ran, Tools, run_tool
-from collbench.timing.wire.registry import PERFTEST
-from collbench.timing.wire.tool import BANDWIDTH, LATENCY, Ask, WireTool
-from collbench.world.world import World
 
 _SIZE_BYTES = 2**20
 _TCP = "tcp"

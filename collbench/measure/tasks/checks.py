@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from collbench.control.world import World
+from collbench.measure.launch import Launch, Work, ranks_of
+from collbench.measure.opening import Opened
+from collbench.measure.tasks.turn import placed
 from collbench.operations.cell import Cell
 from collbench.operations.groups import group_size
 from collbench.operations.layout import bytes_needed, bytes_on_host
 from collbench.operations.plan import Sweep
 from collbench.operations.sweeps import Sweeps, rounding_note, tuning_note
-from collbench.runner.launch import Launch, Work, ranks_of
-from collbench.runner.opening import Opened
-from collbench.runner.turn import placed
 from collbench.units import format_bytes, format_size
-from collbench.world.world import World
 
 _CGROUP = Path("/sys/fs/cgroup")
 

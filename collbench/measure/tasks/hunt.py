@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from collbench.operations.allreduce import ALLREDUCE
-from collbench.runner.ceilings import Ceilings
-from collbench.runner.checks import notes
-from collbench.runner.guarded import Playing, create_folder, guarded
-from collbench.runner.hunt_asked import HuntRequest
-from collbench.runner.hunt_groups import group_cell, no_groups
-from collbench.runner.hunt_nics import Rails, Streaming, rails_of
-from collbench.runner.hunt_play import Hunting, HuntListener, conclude, play_all
-from collbench.runner.hunt_rounds import Field
-from collbench.runner.launch import Launch, at_rank_0, ranks_by_host
-from collbench.runner.one_backend import first_at_hand
-from collbench.runner.opening import Opened
-from collbench.runner.pair_court import check_pairs, court_of
-from collbench.runner.pair_places import Places, places_of
-from collbench.runner.pair_round import Court, ways_of
-from collbench.world.world import World
+from collbench.control.world import World
+from collbench.measure.ceilings import Ceilings
+from collbench.measure.guarded import Playing, create_folder, guarded
+from collbench.measure.launch import Launch, at_rank_0, ranks_by_host
+from collbench.measure.one_backend import first_at_hand
+from collbench.measure.opening import Opened
+from collbench.measure.tasks.checks import notes
+from collbench.measure.tasks.hunt_asked import HuntRequest
+from collbench.measure.tasks.hunt_groups import group_cell, no_groups
+from collbench.measure.tasks.hunt_nics import Rails, Streaming, rails_of
+from collbench.measure.tasks.hunt_play import Hunting, HuntListener, conclude, play_all
+from collbench.measure.tasks.hunt_rounds import Field
+from collbench.measure.tasks.pair_court import check_pairs, court_of
+from collbench.measure.tasks.pair_places import Places, places_of
+from collbench.measure.tasks.pair_round import Court, ways_of
+from collbench.operations.builtin.allreduce import ALLREDUCE
 
 
 def run_hunt(asked: HuntRequest, world: World, listener: HuntListener | None, ended: Callable[[int], None]) -> int:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from collbench.measure.tasks.pair_places import PairsRequest
 from collbench.operations.groups import Groups
-from collbench.runner.pair_places import PairsRequest
 
 
 @dataclass(frozen=True)

@@ -8,23 +8,23 @@ from dataclasses import dataclass, replace
 
 from collbench.backends.backend import Backend, can_do
 from collbench.backends.group import Group
+from collbench.control.world import World
 from collbench.errors import CollbenchError
-from collbench.operations.allreduce import ALLREDUCE
+from collbench.measure.one_cell import Ready, Stage, prepare_over, release, verify_cell
+from collbench.measure.protocol import Measured, slowest
+from collbench.measure.shortly import time_shortly
+from collbench.measure.tasks.hunt_asked import Asked
+from collbench.measure.tasks.pair_places import PairsRequest
+from collbench.measure.tasks.pair_round import Court
+from collbench.measure.tasks.turn import placed
+from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.cell import Cell
 from collbench.operations.check import Mismatch
 from collbench.operations.dtypes import dtype_named
 from collbench.operations.groups import Groups
 from collbench.operations.plan import Sweep
 from collbench.results.hunts import HuntRound
-from collbench.runner.hunt_asked import Asked
-from collbench.runner.one_cell import Ready, Stage, prepare_over, release, verify_cell
-from collbench.runner.pair_places import PairsRequest
-from collbench.runner.pair_round import Court
-from collbench.runner.shortly import time_shortly
-from collbench.runner.turn import placed
 from collbench.stats.median import median
-from collbench.timing.protocol import Measured, slowest
-from collbench.world.world import World
 
 _WARMUPS = 2  # the first connects
 

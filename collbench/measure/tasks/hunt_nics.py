@@ -17,15 +17,14 @@ from typing import Any
 import numpy as np
 
 from collbench.addresses import Family, family_of, is_link_local, is_loopback, listen_at
-from collbench.evidence import ethernet_counters
+from collbench.control.members import Member
+from collbench.control.world import World
+from collbench.measure import ethernet_counters, streams
+from collbench.measure.channels_between import COUNTED, Told, attempt, patience
+from collbench.measure.tasks.hunt_asked import Asked
+from collbench.measure.tasks.pair_places import Places
 from collbench.results.hunts import HuntRound
-from collbench.runner.channels_between import COUNTED, Told, attempt, patience
-from collbench.runner.hunt_asked import Asked
-from collbench.runner.pair_places import Places
 from collbench.stats.median import median
-from collbench.timing import streams
-from collbench.world.members import Member
-from collbench.world.world import World
 
 Rails = Mapping[str, Sequence[str]]  # by interface the address that each place has there
 _COUNTED_PART = 0.8  # of the time, after a stream's warm-up: the rates are of it

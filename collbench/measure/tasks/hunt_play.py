@@ -11,12 +11,12 @@ from typing import Any, Protocol
 
 from collbench.errors import FAILED, FINE, NEGATIVE, NO_VERDICT, USAGE
 from collbench.launch import signals
+from collbench.measure.launch import Launch
+from collbench.measure.tasks.hunt_asked import Asked, HuntRequest
+from collbench.measure.tasks.hunt_rounds import Field
+from collbench.measure.wrong_data import wrong_data
 from collbench.results.folder import HUNT, RunFolder
 from collbench.results.hunts import HuntRound
-from collbench.runner.hunt_asked import Asked, HuntRequest
-from collbench.runner.hunt_rounds import Field
-from collbench.runner.launch import Launch
-from collbench.runner.wrong_data import wrong_data
 
 _CODES = {"confirmed": NEGATIVE, "nobody": FINE, "no verdict": NO_VERDICT}
 

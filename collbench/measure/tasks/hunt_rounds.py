@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from collbench.measure.tasks.hunt_asked import Asked
+from collbench.measure.tasks.hunt_groups import play_groups, rate
+from collbench.measure.tasks.hunt_nics import Streaming
+from collbench.measure.tasks.pair_round import Court, play
 from collbench.operations.tournament import Pair
 from collbench.results.hunts import HuntRound
 from collbench.results.pairs import PairRound
-from collbench.runner.hunt_asked import Asked
-from collbench.runner.hunt_groups import play_groups, rate
-from collbench.runner.hunt_nics import Streaming
-from collbench.runner.pair_round import Court, play
 
 _Ends = tuple[float | None, float | None]
 

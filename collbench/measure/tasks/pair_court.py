@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from collbench.backends.backend import can_do
-from collbench.runner.checks import check_memory
-from collbench.runner.launch import Launch, Work
-from collbench.runner.opening import Opened
-from collbench.runner.pair_places import PairsRequest, Places
-from collbench.runner.pair_round import Court, ways_of
-from collbench.runner.turn import stage_of
-from collbench.timing.canary import canary
+from collbench.measure.canary import canary
+from collbench.measure.launch import Launch, Work
+from collbench.measure.opening import Opened
+from collbench.measure.tasks.checks import check_memory
+from collbench.measure.tasks.pair_places import PairsRequest, Places
+from collbench.measure.tasks.pair_round import Court, ways_of
+from collbench.measure.tasks.turn import stage_of
 
 
 def check_pairs(asked: PairsRequest, launch: Launch, opened: Opened, others: Sequence[Work] = ()) -> None:

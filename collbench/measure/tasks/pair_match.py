@@ -11,14 +11,14 @@ from typing import Any, Protocol
 from collbench.backends.backend import Backend
 from collbench.errors import FAILED, FINE, NEGATIVE, NO_VERDICT, USAGE
 from collbench.launch import signals
+from collbench.measure.launch import Launch
+from collbench.measure.opening import Opened
+from collbench.measure.tasks.pair_places import PairsRequest, Places, sampled
+from collbench.measure.tasks.pair_round import Court, play, ways_of
+from collbench.measure.wrong_data import wrong_data
 from collbench.operations.tournament import Schedule
 from collbench.results.pairs import PairRound
-from collbench.results.record import Row
-from collbench.runner.launch import Launch
-from collbench.runner.opening import Opened
-from collbench.runner.pair_places import PairsRequest, Places, sampled
-from collbench.runner.pair_round import Court, play, ways_of
-from collbench.runner.wrong_data import wrong_data
+from collbench.results.row import Row
 
 _CODES = {"confirmed": NEGATIVE, "nobody": FINE, "no verdict": NO_VERDICT}
 

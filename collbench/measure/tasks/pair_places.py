@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from collbench.errors import UsageError
+from collbench.measure.request import Request
 from collbench.operations.groups import Groups
 from collbench.operations.tournament import Pair, Schedule, schedule
-from collbench.runner.request import Request
 from collbench.units import format_duration
 
 MEASUREMENTS = 3  # of each round: the latency, then the bandwidth each way

@@ -9,23 +9,23 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from collbench.control.world import World
+from collbench.measure.budget import Budget
+from collbench.measure.canary import Canary
+from collbench.measure.disturbance import watched
+from collbench.measure.one_cell import Ready, Stage, prepare_over, release, verify_cell
+from collbench.measure.protocol import Measured, slowest
+from collbench.measure.shortly import time_shortly
+from collbench.measure.tasks.pair_places import PairsRequest, Places
+from collbench.operations.builtin.p2p_bandwidth import P2P_BANDWIDTH
+from collbench.operations.builtin.p2p_latency import P2P_LATENCY
 from collbench.operations.cell import Cell
 from collbench.operations.check import Mismatch
 from collbench.operations.operation import Operation
-from collbench.operations.p2p_bandwidth import P2P_BANDWIDTH
-from collbench.operations.p2p_latency import P2P_LATENCY
 from collbench.operations.plan import Sweep
 from collbench.operations.tournament import Pair, Round
 from collbench.results.pairs import PairRound
-from collbench.runner.disturbance import watched
-from collbench.runner.one_cell import Ready, Stage, prepare_over, release, verify_cell
-from collbench.runner.pair_places import PairsRequest, Places
-from collbench.runner.shortly import time_shortly
 from collbench.stats.median import median
-from collbench.timing.budget import Budget
-from collbench.timing.canary import Canary
-from collbench.timing.protocol import Measured, slowest
-from collbench.world.world import World
 
 OPERATIONS = (P2P_LATENCY, P2P_BANDWIDTH)
 _Interval = tuple[float | None, float | None]

@@ -10,13 +10,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from collbench.errors import UsageError
+from collbench.measure.launch import members_of
+from collbench.measure.tasks.pair_match import Match
+from collbench.measure.tool import LATENCY, Ask, WireTool
+from collbench.measure.wire import FLAGS, Course, Ran, Tools, run_tool, tools_at_hand
 from collbench.operations.tournament import Pair
 from collbench.results.folder import TOOLS
-from collbench.results.record import Row, Times
-from collbench.runner.launch import members_of
-from collbench.runner.pair_match import Match
-from collbench.runner.wire import FLAGS, Course, Ran, Tools, run_tool, tools_at_hand
-from collbench.timing.wire.tool import LATENCY, Ask, WireTool
+from collbench.results.row import Row, Times
 
 _INSIDE: tuple[dict[str, str], dict[str, str]] = ({}, {"path": "loopback: both are on one host"})
 _AT_ONCE: tuple[tuple[str, ...], tuple[str, ...]] = ((), ("pairs_at_once",))

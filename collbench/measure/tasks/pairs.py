@@ -5,18 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from collbench.runner.ceilings import Ceilings
-from collbench.runner.checks import notes
-from collbench.runner.guarded import Playing, create_folder, guarded
-from collbench.runner.launch import Launch, ranks_by_host
-from collbench.runner.one_backend import first_at_hand
-from collbench.runner.opening import Opened
-from collbench.runner.pair_court import check_pairs, court_of
-from collbench.runner.pair_match import Match, PairsListener, conclude, limits, measure_again, tournament
-from collbench.runner.pair_places import PairsRequest, places_of, schedule_of
-from collbench.runner.pair_tools import beside, tools_of
-from collbench.runner.wire import Tools
-from collbench.world.world import World
+from collbench.control.world import World
+from collbench.measure.ceilings import Ceilings
+from collbench.measure.guarded import Playing, create_folder, guarded
+from collbench.measure.launch import Launch, ranks_by_host
+from collbench.measure.one_backend import first_at_hand
+from collbench.measure.opening import Opened
+from collbench.measure.tasks.checks import notes
+from collbench.measure.tasks.pair_court import check_pairs, court_of
+from collbench.measure.tasks.pair_match import Match, PairsListener, conclude, limits, measure_again, tournament
+from collbench.measure.tasks.pair_places import PairsRequest, places_of, schedule_of
+from collbench.measure.tasks.pair_tools import beside, tools_of
+from collbench.measure.wire import Tools
 
 
 def run_pairs(asked: PairsRequest, world: World, listener: PairsListener | None, ended: Callable[[int], None]) -> int:

@@ -6,22 +6,22 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+from collbench.control.world import World
 from collbench.errors import FAILED, FINE, USAGE
+from collbench.measure.canary import canary
+from collbench.measure.ceilings import Ceilings
+from collbench.measure.describe import describe_conditions, describe_run, member_places, software_of_hosts
+from collbench.measure.guarded import Playing, different_software, guarded
+from collbench.measure.instruments import Instruments
+from collbench.measure.launch import Launch, Listener, Work, at_rank_0, ranks_of
+from collbench.measure.opening import Opened, open_backends
+from collbench.measure.request import Request
+from collbench.measure.resume import Stored, open_folder
+from collbench.measure.same_run import planned
+from collbench.measure.tasks.checks import check_memory, check_traffic, notes
+from collbench.measure.tasks.turn import placed, rows_of
 from collbench.operations.registry import operations
-from collbench.results.record import Row
-from collbench.runner.ceilings import Ceilings
-from collbench.runner.checks import check_memory, check_traffic, notes
-from collbench.runner.describe import describe_conditions, describe_run, member_places, software_of_hosts
-from collbench.runner.guarded import Playing, different_software, guarded
-from collbench.runner.instruments import Instruments
-from collbench.runner.launch import Launch, Listener, Work, at_rank_0, ranks_of
-from collbench.runner.opening import Opened, open_backends
-from collbench.runner.request import Request
-from collbench.runner.resume import Stored, open_folder
-from collbench.runner.same_run import planned
-from collbench.runner.turn import placed, rows_of
-from collbench.timing.canary import canary
-from collbench.world.world import World
+from collbench.results.row import Row
 
 
 def run(request: Request, world: World, listener: Listener | None, ended: Callable[[int], None]) -> int:

@@ -8,21 +8,21 @@ from typing import Any
 
 from collbench.backends.backend import Backend, can_do, in_place_only
 from collbench.backends.group import Group
+from collbench.control.world import World
 from collbench.launch import signals
+from collbench.measure.ceilings import Ceilings
+from collbench.measure.launch import Launch, Work, ranks_by_host, ranks_of
+from collbench.measure.meeting import left_early
+from collbench.measure.one_cell import Ready, Stage, Wrong, make_groups, prepare, release, verify_cell
+from collbench.measure.opening import Opened
+from collbench.measure.row import Circumstances, check_fields, make_row, row_without, wrong_evidence
+from collbench.measure.sync import host_sync
+from collbench.measure.watched import Watched, watch
 from collbench.operations.cell import Cell
 from collbench.operations.operation import Operation
 from collbench.operations.program import Program
-from collbench.results.record import Row
-from collbench.runner.ceilings import Ceilings
-from collbench.runner.launch import Launch, Work, ranks_by_host, ranks_of
-from collbench.runner.meeting import left_early
-from collbench.runner.one_cell import Ready, Stage, Wrong, make_groups, prepare, release, verify_cell
-from collbench.runner.opening import Opened
-from collbench.runner.rows import Circumstances, check_fields, make_row, row_without, wrong_evidence
-from collbench.runner.watched import Watched, watch
-from collbench.timing.sync import host_sync
+from collbench.results.row import Row
 from collbench.units import format_bytes
-from collbench.world.world import World
 
 
 def rows_of(launch: Launch, work: list[Work], ceilings: Ceilings, order: Sequence[int]) -> Iterator[Row]:

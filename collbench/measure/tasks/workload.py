@@ -6,30 +6,30 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from collbench.control.world import World
 from collbench.errors import FAILED, FINE, USAGE, UsageError
 from collbench.launch import signals
+from collbench.measure.canary import canary
+from collbench.measure.ceilings import Ceilings
+from collbench.measure.describe import describe_conditions
+from collbench.measure.guarded import Playing, create_folder, guarded
+from collbench.measure.instruments import Instruments
+from collbench.measure.launch import Launch
+from collbench.measure.opening import Opened, open_backends
+from collbench.measure.protocol import Measured, slowest
+from collbench.measure.row import check_fields, wrong_evidence
+from collbench.measure.tasks.checks import notes
+from collbench.measure.tasks.turn import stage_of
+from collbench.measure.tasks.workload_asked import WorkloadListener, WorkloadRequest
+from collbench.measure.tasks.workload_asynchronous import measure_asynchronous
+from collbench.measure.tasks.workload_plan import Plan
+from collbench.measure.tasks.workload_rows import Around, common_flags, limits_of, path_s, with_figures
+from collbench.measure.tasks.workload_served import measure_served
+from collbench.measure.tasks.workload_step import PreparedStep, prepare_step, release_step, time_part, verify_step
+from collbench.measure.tasks.workload_turns import Turn, turns_of
+from collbench.measure.watched import watch
 from collbench.results.workloads import WORKLOAD, StepRow
-from collbench.runner.ceilings import Ceilings
-from collbench.runner.checks import notes
-from collbench.runner.describe import describe_conditions
-from collbench.runner.guarded import Playing, create_folder, guarded
-from collbench.runner.instruments import Instruments
-from collbench.runner.launch import Launch
-from collbench.runner.opening import Opened, open_backends
-from collbench.runner.rows import check_fields, wrong_evidence
-from collbench.runner.turn import stage_of
-from collbench.runner.watched import watch
-from collbench.runner.workload_asked import WorkloadListener, WorkloadRequest
-from collbench.runner.workload_asynchronous import measure_asynchronous
-from collbench.runner.workload_plan import Plan
-from collbench.runner.workload_rows import Around, common_flags, limits_of, path_s, with_figures
-from collbench.runner.workload_served import measure_served
-from collbench.runner.workload_step import PreparedStep, prepare_step, release_step, time_part, verify_step
-from collbench.runner.workload_turns import Turn, turns_of
-from collbench.timing.canary import canary
-from collbench.timing.protocol import Measured, slowest
 from collbench.units import format_duration
-from collbench.world.world import World
 
 _FOR_PARTS = 0.2  # of a step's time, for the looks at its parts
 _OF_TIMEOUT = 0.8  # within one step the loop says nothing of how far it is

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collbench.backends.memory import Buffers
+from collbench.measure.one_cell import Ready
 from collbench.operations.check import Mismatch, poison, wanted_of
 from collbench.operations.layout import seeded
 from collbench.operations.operation import Operation, Place
 from collbench.operations.program import Program, PythonCall
-from collbench.runner.one_cell import Ready
 
 _HINT = "what the server added up"
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from collbench.measure.request import Request
 from collbench.results.workloads import StepRow
-from collbench.runner.request import Request
 from collbench.workloads.exchange import Regime, Shape
 
 

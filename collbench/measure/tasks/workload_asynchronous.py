@@ -11,23 +11,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from collbench.control.world import World
 from collbench.errors import CollbenchError, RunFailed
+from collbench.machine.peak.ceiling import TOLERANCE, Ceiling, nothing
+from collbench.measure.budget import Budget
+from collbench.measure.ceilings import Ceilings
+from collbench.measure.launch import Launch, members_of
+from collbench.measure.row import check_fields, doubts, wrong_evidence
+from collbench.measure.tasks.workload_messages import Messenger, Talk, messenger
+from collbench.measure.tasks.workload_roles import Roles
+from collbench.measure.tasks.workload_rows import times_of
+from collbench.measure.tasks.workload_turns import Turn
+from collbench.measure.tasks.workload_updates import Pupil, Shard, differences, exact_updates, lost_updates, total
+from collbench.operations.builtin.p2p_bandwidth import P2P_BANDWIDTH
 from collbench.operations.cell import Cell
 from collbench.operations.check import Mismatch
-from collbench.operations.p2p_bandwidth import P2P_BANDWIDTH
-from collbench.peak.ceiling import TOLERANCE, Ceiling, nothing
-from collbench.results.record import Times
+from collbench.results.row import Times
 from collbench.results.workloads import StepRow
-from collbench.runner.ceilings import Ceilings
-from collbench.runner.launch import Launch, members_of
-from collbench.runner.rows import check_fields, doubts, wrong_evidence
-from collbench.runner.workload_messages import Messenger, Talk, messenger
-from collbench.runner.workload_roles import Roles
-from collbench.runner.workload_rows import times_of
-from collbench.runner.workload_turns import Turn
-from collbench.runner.workload_updates import Pupil, Shard, differences, exact_updates, lost_updates, total
-from collbench.timing.budget import Budget
-from collbench.world.world import World
 
 _NO_CEILING = "a worker shares a host with its server, and no reference is of workers that come when they like"
 _ON_HOSTS = "asynchronous training is measured on host memory: choose --device cpu"

@@ -11,7 +11,11 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from collbench.backends.backend import Backend, steps_of
+from collbench.control.world import World
 from collbench.errors import UsageError
+from collbench.measure.request import Request
+from collbench.measure.tasks.checks import free_memory
+from collbench.measure.tasks.turn import placed
 from collbench.operations.cell import Cell
 from collbench.operations.dtypes import dtype_named
 from collbench.operations.groups import Groups
@@ -19,13 +23,9 @@ from collbench.operations.layout import bytes_needed, bytes_on_host, slots_for
 from collbench.operations.operation import Operation, has_mark
 from collbench.operations.plan import Sweep
 from collbench.operations.split import Split
-from collbench.runner.checks import free_memory
-from collbench.runner.request import Request
-from collbench.runner.turn import placed
 from collbench.units import format_bytes
 from collbench.workloads.exchange import Exchange, Step, disjoint
 from collbench.workloads.moved import operation_of
-from collbench.world.world import World
 
 MOST_EXCHANGES = 100_000  # of a step: each is a call that the loop holds ready, and none of the models at hand has 1,000
 _BETWEEN_PARTS = 104_729  # a prime above what slots and groups add to a seed: one part's data in another one's buffers shows

@@ -9,13 +9,13 @@ from itertools import accumulate
 from typing import Protocol
 
 from collbench.backends.backend import Backend
+from collbench.control.world import World
 from collbench.errors import UsageError
+from collbench.measure.tasks.checks import free_memory
+from collbench.measure.tasks.workload_plan import check_number
 from collbench.operations.dtypes import DTYPES, DType, dtype_named
-from collbench.runner.checks import free_memory
-from collbench.runner.workload_plan import check_number
 from collbench.units import format_bytes
 from collbench.workloads.exchange import Step
-from collbench.world.world import World
 
 CAPABLE = ("mpi", "gloo")
 ROTATION_BYTES = 64 * 2**20  # what a worker sends from, and receives into, is larger than the caches, but need not be the whole model

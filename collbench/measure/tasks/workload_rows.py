@@ -11,16 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collbench.backends.backend import Backend
-from collbench.peak.ceiling import TOLERANCE, Ceiling, nothing
-from collbench.results.record import Times
+from collbench.machine.peak.ceiling import TOLERANCE, Ceiling, nothing
+from collbench.measure.ceilings import Ceilings
+from collbench.measure.protocol import Measured, slowest, sound
+from collbench.measure.row import doubts
+from collbench.measure.tasks.workload_plan import Part, Plan
+from collbench.measure.tasks.workload_step import Prepared, PreparedStep, taking_part
+from collbench.measure.watched import Watched
+from collbench.results.row import Times
 from collbench.results.workloads import StepRow
-from collbench.runner.ceilings import Ceilings
-from collbench.runner.rows import doubts
-from collbench.runner.watched import Watched
-from collbench.runner.workload_plan import Part, Plan
-from collbench.runner.workload_step import Prepared, PreparedStep, taking_part
 from collbench.stats.median import median, quantiles
-from collbench.timing.protocol import Measured, slowest, sound
 from collbench.workloads.exchange import Exchange
 from collbench.workloads.moved import bytes_of, moved_bytes
 

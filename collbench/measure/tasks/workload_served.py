@@ -16,21 +16,21 @@ from numpy.typing import NDArray
 
 from collbench.backends.backend import Backend
 from collbench.backends.tensorflow_servers import Layout, ParameterServers
+from collbench.control.world import World
+from collbench.machine.peak.ceiling import nothing
+from collbench.measure.budget import Budget
+from collbench.measure.launch import Launch
+from collbench.measure.row import check_fields, doubts, wrong_evidence
+from collbench.measure.tasks.workload_roles import Roles, roles_of
+from collbench.measure.tasks.workload_rows import times_of
+from collbench.measure.tasks.workload_updates import differences, exact_updates, gradient, total
 from collbench.operations.check import Mismatch
-from collbench.peak.ceiling import nothing
 from collbench.results.workloads import StepRow
-from collbench.runner.launch import Launch
-from collbench.runner.rows import check_fields, doubts, wrong_evidence
-from collbench.runner.workload_roles import Roles, roles_of
-from collbench.runner.workload_rows import times_of
-from collbench.runner.workload_updates import differences, exact_updates, gradient, total
-from collbench.timing.budget import Budget
 from collbench.workloads.exchange import Regime, Shape
 from collbench.workloads.parameter_server import REGIME, roles
-from collbench.world.world import World
 
 if TYPE_CHECKING:
-    from collbench.runner.workload_turns import Turn
+    from collbench.measure.tasks.workload_turns import Turn
 
 _WARMUPS = 3
 _MOST = 3000  # samples

@@ -9,20 +9,20 @@ from functools import partial
 from typing import Any
 
 from collbench.backends.backend import Backend, can_do
-from collbench.evidence.crossing import Least, least
+from collbench.control.world import World
+from collbench.measure.budget import Budget
+from collbench.measure.crossing import Least, least
+from collbench.measure.loop import Loop, Timed
+from collbench.measure.one_cell import Ready, Stage, mismatches_in, phase, prepare_over, release
+from collbench.measure.protocol import Measured, measure
+from collbench.measure.short import short_schedule
+from collbench.measure.tasks.workload_adding import Adding
+from collbench.measure.tasks.workload_plan import Part, Plan
 from collbench.operations.cell import Cell
 from collbench.operations.check import Mismatch
 from collbench.operations.dtypes import dtype_named
 from collbench.operations.operation import Operation
 from collbench.operations.program import Program, joined
-from collbench.runner.one_cell import Ready, Stage, mismatches_in, phase, prepare_over, release
-from collbench.runner.workload_adding import Adding
-from collbench.runner.workload_plan import Part, Plan
-from collbench.timing.budget import Budget
-from collbench.timing.loop import Loop, Timed
-from collbench.timing.protocol import Measured, measure
-from collbench.timing.short import short_schedule
-from collbench.world.world import World
 
 _ON_GPUS = "a server adds up on host memory: choose a backend on the CPU (--device cpu)"
 

@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from collbench.backends.backend import Backend
+from collbench.control.world import World
 from collbench.errors import UsageError
+from collbench.measure.launch import ranks_by_host, ranks_of
+from collbench.measure.opening import Opened
+from collbench.measure.tasks.workload_asked import Training, WorkloadRequest
+from collbench.measure.tasks.workload_plan import Plan, plan_of, too_large
+from collbench.measure.tasks.workload_roles import Roles, roles_of, roles_too_large
+from collbench.measure.tasks.workload_rows import moved_by
+from collbench.measure.tasks.workload_served import Served, served_of, serves
 from collbench.results.workloads import StepRow
-from collbench.runner.launch import ranks_by_host, ranks_of
-from collbench.runner.opening import Opened
-from collbench.runner.workload_asked import Training, WorkloadRequest
-from collbench.runner.workload_plan import Plan, plan_of, too_large
-from collbench.runner.workload_roles import Roles, roles_of, roles_too_large
-from collbench.runner.workload_rows import moved_by
-from collbench.runner.workload_served import Served, served_of, serves
 from collbench.workloads.exchange import Shape, Step
 from collbench.workloads.moved import moved_bytes
-from collbench.world.world import World
 
 
 @dataclass(frozen=True)

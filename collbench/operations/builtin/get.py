@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from collbench.operations.builtin.p2p_bandwidth import window
 from collbench.operations.operation import Binding, Block, Operation
-from collbench.operations.p2p_bandwidth import window
 from collbench.operations.program import Call
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collbench.operations.builtin.p2p_bandwidth import directed, window
 from collbench.operations.operation import Block, Operation
-from collbench.operations.p2p_bandwidth import directed, window
 
 P2P_BIDIRECTIONAL = Operation(
     name="p2p_bidirectional",

@@ -12,12 +12,12 @@ from collbench.analysis.pair_effects import PairEffects, PairFinding
 from collbench.report.columns import NOTHING
 from collbench.report.flags import printable
 from collbench.report.html.chart import Chart, Table
-from collbench.report.html.pairs.drawing import picture
-from collbench.report.html.pairs.groups import Groups, grouped
-from collbench.report.html.pairs.image import image_of
-from collbench.report.html.pairs.marks import marks
-from collbench.report.html.pairs.quantity import Quantity, quantities
-from collbench.report.html.pairs.values import texts_of
+from collbench.report.html.drawing import picture
+from collbench.report.html.groups import Groups, grouped
+from collbench.report.html.image import image_of
+from collbench.report.html.marks import marks
+from collbench.report.html.quantity import Quantity, quantities
+from collbench.report.html.values import texts_of
 
 _WHOLE = 12  # places up to which the table is the matrix itself, and half the width of the page is enough
 _SLOWEST = 40  # pairs in the table of a larger one

@@ -8,10 +8,10 @@ from math import inf, isfinite, nan
 from typing import TYPE_CHECKING, Any
 
 from collbench.report.html.chart import Spot
-from collbench.report.html.drawing.draw import BAD, HEIGHT, PAPER, SOFT, WIDTH, line, panel, place, series_color, spots
-from collbench.report.html.drawing.overlay import write
-from collbench.report.html.sweep.series import Series
-from collbench.results.record import Row
+from collbench.report.html.draw import BAD, HEIGHT, PAPER, SOFT, WIDTH, line, panel, place, series_color, spots
+from collbench.report.html.overlay import write
+from collbench.report.html.series import Series
+from collbench.results.row import Row
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

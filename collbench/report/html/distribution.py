@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from collbench.report.columns import doubtful, name_of, remarks, two_modes
-from collbench.report.html.cells.samples import Sampled, both_modes
 from collbench.report.html.chart import Chart, Spot, Table
-from collbench.report.html.drawing.draw import fixed_ticks, line, panel, spots, svg_of
-from collbench.report.html.drawing.ratio_axis import level, ratio_axis
+from collbench.report.html.draw import fixed_ticks, line, panel, spots, svg_of
 from collbench.report.html.names import cut, series_name, telling
+from collbench.report.html.ratio_axis import level, ratio_axis
+from collbench.report.html.samples import Sampled, both_modes
 from collbench.units import format_percent, format_time
 
 if TYPE_CHECKING:

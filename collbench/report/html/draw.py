@@ -16,8 +16,8 @@ from math import ceil, floor, isfinite, log2, log10
 from typing import TYPE_CHECKING, Any
 
 from collbench.report.html.chart import Spot
-from collbench.report.html.drawing.inks import BAD, BOUND, GRID, INK, LIMIT, PAPER, SERIES, SOFT
-from collbench.report.html.drawing.svg import svg_of
+from collbench.report.html.inks import BAD, BOUND, GRID, INK, LIMIT, PAPER, SERIES, SOFT
+from collbench.report.html.svg import svg_of
 from collbench.units import format_size
 
 if TYPE_CHECKING:

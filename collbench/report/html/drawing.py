@@ -9,10 +9,10 @@ from xml.sax.saxutils import escape, quoteattr
 import numpy as np
 from rich.cells import cell_len
 
-from collbench.report.html.pairs.groups import Groups
-from collbench.report.html.pairs.image import COLORS, image_of
-from collbench.report.html.pairs.marks import Mark, cut
-from collbench.report.html.pairs.quantity import Quantity
+from collbench.report.html.groups import Groups
+from collbench.report.html.image import COLORS, image_of
+from collbench.report.html.marks import Mark, cut
+from collbench.report.html.quantity import Quantity
 from collbench.report.pairs_map import ITSELF, UNKNOWN, WRONG
 
 _SIDE, _LARGEST = 480, 34  # pixels: of the matrix at most, of a cell at most

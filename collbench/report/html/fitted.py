@@ -6,15 +6,15 @@ from collections.abc import Iterator, Sequence
 from math import isfinite
 from typing import TYPE_CHECKING
 
-from collbench.report.html.drawing.draw import place, series_color
-from collbench.report.html.drawing.words import Points, Wish, write_words
-from collbench.report.html.sweep.series import Series, Sheet
+from collbench.report.html.draw import place, series_color
+from collbench.report.html.series import Series, Sheet
+from collbench.report.html.words import Points, Wish, write_words
 from collbench.units import format_size
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from collbench.analysis.alpha_beta import LineFit
+    from collbench.analysis.latency import LineFit
     from collbench.stats.fit import Regime
 
 _STEP = 1  # doubling of the size, between two points of the curve
@@ -22,7 +22,7 @@ _STEP = 1  # doubling of the size, between two points of the curve
 
 def fits_of(sheet: Sheet) -> list[tuple[Series, LineFit]]:
     """Each series that can be fitted, with its fit."""
-    from collbench.analysis.alpha_beta import line_fits
+    from collbench.analysis.latency import line_fits
 
     return [(each, fit) for each in sheet.series for fit in line_fits(each.rows)]
 

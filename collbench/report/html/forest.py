@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from collbench.analysis.outcome import Outcome
 from collbench.report.html.chart import Spot
-from collbench.report.html.drawing.draw import BAD, INK, PAPER, SOFT, panel, series_color, spots, svg_of
-from collbench.report.html.drawing.ratio_axis import ticks_within
+from collbench.report.html.draw import BAD, INK, PAPER, SOFT, panel, series_color, spots, svg_of
+from collbench.report.html.ratio_axis import ticks_within
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

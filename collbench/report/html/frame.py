@@ -9,7 +9,7 @@ from __future__ import annotations
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from collbench.report.html.drawing.overlay import SIZE, rule, write
+from collbench.report.html.overlay import SIZE, rule, write
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

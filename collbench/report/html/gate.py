@@ -10,7 +10,7 @@ from collbench.report.headlines import short
 from collbench.report.html.chart import Chart, Section, Table
 from collbench.report.html.gate_chart import MOST_LINES, Judged, drawn
 from collbench.report.html.material import Material
-from collbench.report.verdict.words import (
+from collbench.report.words import (
     announced,
     cleared,
     describe_outcomes,

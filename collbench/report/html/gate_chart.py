@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from collbench.gate.verdict import CONFIRMED
 from collbench.report.html.chart import Spot
-from collbench.report.html.drawing.draw import BAD, GRID, INK, LIMIT, PAPER, SOFT, fixed_ticks, panel, spots, svg_of
-from collbench.report.html.drawing.ratio_axis import ticks_within
-from collbench.report.verdict.words import slower
+from collbench.report.html.draw import BAD, GRID, INK, LIMIT, PAPER, SOFT, fixed_ticks, panel, spots, svg_of
+from collbench.report.html.ratio_axis import ticks_within
+from collbench.report.words import slower
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from collbench.report.columns import NOTHING
 from collbench.report.html.chart import Chart, Spot, Table
-from collbench.report.html.drawing.draw import BAD, PAPER, line, series_color, spots, svg_of
-from collbench.report.html.drawing.time_axis import TimeAxis, number, seconds_between, stacked
+from collbench.report.html.draw import BAD, PAPER, line, series_color, spots, svg_of
 from collbench.report.html.names import cut
+from collbench.report.html.time_axis import TimeAxis, number, seconds_between, stacked
 from collbench.units import format_percent
 
 if TYPE_CHECKING:

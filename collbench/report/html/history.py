@@ -17,7 +17,7 @@ from collbench.report.columns import NOTHING
 from collbench.report.headlines import short
 from collbench.report.history import by_step, chosen, day, interval, sentences, title, with_it
 from collbench.report.html.chart import Chart, Section, Table
-from collbench.report.html.drawing.draw import BAD, LIMIT, fixed_ticks, line, panel, spots, svg_of
+from collbench.report.html.draw import BAD, LIMIT, fixed_ticks, line, panel, spots, svg_of
 from collbench.report.html.names import cut
 from collbench.report.html.page import page
 from collbench.report.outputs import write_whole

@@ -7,11 +7,11 @@ from typing import Any
 
 from collbench.analysis.cells import known
 from collbench.analysis.differences import topology_of
+from collbench.machine.cluster import folded
 from collbench.report.columns import NOTHING
 from collbench.report.html.chart import Table
 from collbench.report.probe_words import gigabits, safe
 from collbench.results.reader import Run
-from collbench.topology.cluster import folded
 
 _MOST = 40
 

@@ -9,18 +9,18 @@ from collbench.analysis.cells import time_of
 from collbench.report.columns import NOTHING, interval, name_of, not_available, times, value_of
 from collbench.report.findings import FIT_TITLES, fit_cells, left_out
 from collbench.report.html.chart import Chart, Section, Table
-from collbench.report.html.drawing.draw import log_axis, size_axis, svg_of
+from collbench.report.html.curves import Curve, Point, chart_panel, curve_spots, curves_of, draw_curves, joined_points, span
+from collbench.report.html.draw import log_axis, size_axis, svg_of
+from collbench.report.html.fitted import draw_fits, fits_of
 from collbench.report.html.material import Material
 from collbench.report.html.names import cut
-from collbench.report.html.sweep.curves import Curve, Point, chart_panel, curve_spots, curves_of, draw_curves, joined_points, span
-from collbench.report.html.sweep.fitted import draw_fits, fits_of
-from collbench.report.html.sweep.records import size_table
-from collbench.report.html.sweep.series import Series, Sheet, missing, remark, sheets, sound_interval, state_of, time_words
-from collbench.results.record import Row
+from collbench.report.html.records import size_table
+from collbench.report.html.series import Series, Sheet, missing, remark, sheets, sound_interval, state_of, time_words
+from collbench.results.row import Row
 from collbench.units import format_size, format_time
 
 if TYPE_CHECKING:
-    from collbench.analysis.alpha_beta import LineFit
+    from collbench.analysis.latency import LineFit
 
 _SMALL = 64 << 10  # bytes: up to here a message's time is mostly that of starting it
 _TEXT = "Small messages are a matter of time, not of bandwidth. The fit t = α + size / rate tells both, in up to three regimes."

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from collbench.analysis.cells import known
-from collbench.peak.ceiling import Ceiling
-from collbench.report.html.drawing.draw import BOUND, LIMIT, place
+from collbench.machine.peak.ceiling import Ceiling
+from collbench.report.html.draw import BOUND, LIMIT, place
 from collbench.report.html.names import cut
-from collbench.results.record import Row
+from collbench.results.row import Row
 from collbench.units import format_rate
 
 _KINDS = {"measured": "measured reference", "given": "ceiling given", "simulated": "simulated reference"}

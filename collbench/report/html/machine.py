@@ -7,18 +7,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from collbench.analysis.cells import known
+from collbench.machine.peak.limiting import limiting_parts
 from collbench.report.columns import NOTHING
 from collbench.report.flags import printable
 from collbench.report.html.chart import Chart, Section, Table
 from collbench.report.html.interfaces import interfaces_table
 from collbench.report.html.machine_kinds import Kind, kinds_of
 from collbench.report.html.material import Material
-from collbench.report.limiting import limiting_parts
 from collbench.report.probe_picture import picture
 from collbench.report.probe_svg import embedded
 from collbench.report.probe_tree import part_texts, title
 from collbench.report.probe_words import safe, system_text
-from collbench.results.record import Row
+from collbench.results.row import Row
 from collbench.units import format_rate
 
 _MOST_DRAWN, _MOST_LIMITS = 4, 40

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from collbench.analysis.differences import topology_of
+from collbench.machine.cluster import folded
+from collbench.machine.model import Machine
+from collbench.machine.readers.text import Unreadable
+from collbench.machine.snapshot import SCHEMA, machines_of, topology_json
 from collbench.report.probe_words import safe
 from collbench.results.folder import TOPOLOGY
 from collbench.results.reader import Run
-from collbench.topology.cluster import folded
-from collbench.topology.model import Machine
-from collbench.topology.snapshot import SCHEMA, machines_of, topology_json
-from collbench.topology.text import Unreadable
 
 _MOST = 64  # different machines that are looked at
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from collbench.report.html.chart import Table
 from collbench.report.html.material import Material
-from collbench.results.record import Row
+from collbench.results.row import Row
 
 _TIME = (
     "the median over iterations of the slowest rank's time per message, in µs; the ranks meet before each sample (mode isolated), or calls "

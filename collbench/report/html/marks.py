@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from collbench.analysis.pair_effects import PairFinding
 from collbench.report.flags import printable
-from collbench.report.html.pairs.groups import Groups
-from collbench.report.html.pairs.quantity import Quantity
+from collbench.report.html.groups import Groups
+from collbench.report.html.quantity import Quantity
 from collbench.units import format_percent
 
 NAME = 20  # letters of a name at most

@@ -12,7 +12,7 @@ from collbench.report.kinds import Kind, kind_of, of_kinds
 from collbench.report.pairs_stored import holds_pairs
 from collbench.report.plan import in_print_order
 from collbench.results.reader import Run
-from collbench.results.record import Row
+from collbench.results.row import Row
 
 if TYPE_CHECKING:  # they import numpy or many packages, which a page without such runs does not need
     from collbench.analysis.ceilings import Fallen

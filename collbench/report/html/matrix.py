@@ -21,7 +21,7 @@ def section(material: Material) -> Section | None:
     """The section, or None where the runs have nothing for it."""
     if not material.pairs:
         return None
-    from collbench.report.html.pairs.charts import Told, charts
+    from collbench.report.html.charts import Told, charts
 
     texts: list[str] = []
     tables: list[tuple[str, Table]] = []

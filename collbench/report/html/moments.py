@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from collbench.report.columns import name_of
 from collbench.report.flags import printable
-from collbench.report.html.drawing.time_axis import TimeAxis, number, numbers
 from collbench.report.html.names import cut
+from collbench.report.html.time_axis import TimeAxis, number, numbers
 
 if TYPE_CHECKING:
     from collbench.results.reader import Run
-    from collbench.results.record import Row
+    from collbench.results.row import Row
 
 FLAGS = ("state_flip", "remeasured", "cpu_shared")  # what the state of the machine did to a cell
 

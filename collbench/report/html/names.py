@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from collbench.report.columns import NOTHING, value_of
 from collbench.report.headlines import short
 from collbench.report.plan import SERIES
-from collbench.results.record import Row
+from collbench.results.row import Row
 
 _MOST_SERIES_WORDS = 60
 

@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 from xml.sax.saxutils import escape, quoteattr
 
 from collbench.report.flags import printable
-from collbench.report.html.drawing.inks import GRID, INK, PAPER, SOFT
+from collbench.report.html.inks import GRID, INK, PAPER, SOFT
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -12,13 +12,13 @@ from collbench.analysis.peaks import Peak, differing, peaks
 from collbench.report.columns import NOTHING, value_of
 from collbench.report.flags import FLAGS
 from collbench.report.headlines import circumstances, short, subject
+from collbench.report.html import peak_bars
 from collbench.report.html.chart import Section, Table
-from collbench.report.html.first import peak_bars
-from collbench.report.html.first.peak_table import MOST, peak_table
 from collbench.report.html.material import Material
+from collbench.report.html.peak_table import MOST, peak_table
 from collbench.report.pairs import measured
 from collbench.results.reader import Run
-from collbench.results.record import Row
+from collbench.results.row import Row
 
 if TYPE_CHECKING:
     from collbench.analysis.pair_effects import PairEffects
@@ -59,7 +59,7 @@ def _judged(material: Material) -> list[str]:
     """What the gate said, where it was asked."""
     if material.verdict is None:
         return []
-    from collbench.report.verdict.words import headline, judged
+    from collbench.report.words import headline, judged
 
     return [f"The gate says: {headline(material.verdict)} ({judged(material.verdict)})."]
 

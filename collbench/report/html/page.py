@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collbench.errors import UsageError
-from collbench.reading import uncollected
 from collbench.report.headlines import short
 from collbench.report.html import against, gate, latencies, machine, matrix, overview, provenance, rates, ratios, slowest, spread, timeline
 from collbench.report.outputs import write_whole
 from collbench.report.probe_svg import style as drawing_style
+from collbench.untrusted import uncollected
 
 if TYPE_CHECKING:
     from collbench.report.html.chart import Section

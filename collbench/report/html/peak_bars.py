@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from collbench.report.columns import doubtful, limited_by, of_ceiling
 from collbench.report.headlines import has_share, short
 from collbench.report.html.chart import Chart, Table
-from collbench.report.html.drawing.draw import INK, LIMIT, PAPER, SOFT, fixed_ticks, panel, series_color, spots, svg_of
-from collbench.results.record import Row
+from collbench.report.html.draw import INK, LIMIT, PAPER, SOFT, fixed_ticks, panel, series_color, spots, svg_of
+from collbench.results.row import Row
 from collbench.units import format_percent
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from collbench.analysis.peaks import Peak, differing
 from collbench.report.columns import NOTHING, doubtful, limited_by, remarks, value_of
 from collbench.report.headlines import figure, has_share, latency, short, speed, where
 from collbench.report.html.chart import Table
-from collbench.results.record import Row
+from collbench.results.row import Row
 
 MOST, _MANY = 80, 12
 Peaks = Sequence[tuple[Launches, Peak]]

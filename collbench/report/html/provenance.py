@@ -13,10 +13,10 @@ from collbench.errors import INTERRUPTED, TERMINATED
 from collbench.report.columns import NOTHING
 from collbench.report.headlines import short
 from collbench.report.html.chart import Section, Table
+from collbench.report.html.imported import imported_files, imported_texts
+from collbench.report.html.made import made_table
 from collbench.report.html.material import Material
-from collbench.report.html.origin.imported import imported_files, imported_texts
-from collbench.report.html.origin.made import made_table
-from collbench.report.html.origin.raw_files import raw_files
+from collbench.report.html.raw_files import raw_files
 from collbench.results.reader import Run
 from collbench.units import format_duration
 
@@ -80,7 +80,7 @@ def _count(values: Any) -> str:
 
 
 def _hosts(values: Any) -> str:
-    from collbench.topology.cluster import folded
+    from collbench.machine.cluster import folded
 
     names = [value for value in values if isinstance(value, str)] if isinstance(values, list) else []
     return short(folded(names)) or NOTHING

@@ -7,14 +7,13 @@ from typing import Any
 from collbench.analysis.cells import time_of
 from collbench.report.columns import name_of, not_available
 from collbench.report.html.chart import Chart, Section
-from collbench.report.html.drawing.draw import size_axis, spots, svg_of
-from collbench.report.html.drawing.words import Wish, write_words
+from collbench.report.html.curves import Curve, Point, chart_panel, curve_spots, curves_of, draw_curves, joined_points, span
+from collbench.report.html.draw import size_axis, spots, svg_of
+from collbench.report.html.limits import Limit, limits
 from collbench.report.html.material import Material
 from collbench.report.html.names import cut
-from collbench.report.html.sweep.curves import Curve, Point, chart_panel, curve_spots, curves_of, draw_curves, joined_points, span
-from collbench.report.html.sweep.limits import Limit, limits
-from collbench.report.html.sweep.records import record_table
-from collbench.report.html.sweep.series import (
+from collbench.report.html.records import record_table
+from collbench.report.html.series import (
     Series,
     Sheet,
     against,
@@ -27,7 +26,8 @@ from collbench.report.html.sweep.series import (
     state_of,
     time_words,
 )
-from collbench.results.record import Row
+from collbench.report.html.words import Wish, write_words
+from collbench.results.row import Row
 from collbench.units import format_rate, format_size
 
 _TEXT = "Bus bandwidth is size / time × the operation's bus factor, so that it can be set against the rate of a link, in one direction."

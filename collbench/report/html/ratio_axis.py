@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from math import log2
 from typing import TYPE_CHECKING
 
-from collbench.report.html.drawing.draw import SOFT, fixed_ticks
+from collbench.report.html.draw import SOFT, fixed_ticks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from collbench.analysis.cells import known, time_of
 from collbench.report.html.chart import Chart, Section
-from collbench.report.html.drawing.draw import INK, log_axis, size_axis, svg_of
-from collbench.report.html.drawing.words import Wish, write_words
+from collbench.report.html.curves import Curve, Point, chart_panel, curve_spots, curves_of, draw_curves, span
+from collbench.report.html.draw import INK, log_axis, size_axis, svg_of
 from collbench.report.html.material import Material
 from collbench.report.html.names import cut
-from collbench.report.html.sweep.curves import Curve, Point, chart_panel, curve_spots, curves_of, draw_curves, span
-from collbench.report.html.sweep.records import size_table
-from collbench.report.html.sweep.series import Series, Sheet, remark, sheets, state_of, time_words
-from collbench.results.record import Row
+from collbench.report.html.records import size_table
+from collbench.report.html.series import Series, Sheet, remark, sheets, state_of, time_words
+from collbench.report.html.words import Wish, write_words
+from collbench.results.row import Row
 from collbench.units import format_size
 
 if TYPE_CHECKING:

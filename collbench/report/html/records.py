@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from collbench.report.columns import NOTHING, Column, not_available, remarks, same_for_all, shown_columns, size_of
 from collbench.report.html.chart import Table
 from collbench.report.html.names import cut
-from collbench.report.html.sweep.series import Series, Sheet, state_of
+from collbench.report.html.series import Series, Sheet, state_of
 from collbench.report.plan import PlanSummary
-from collbench.results.record import Row
+from collbench.results.row import Row
 from collbench.units import format_size
 
 _MOST = 1000  # records of one table: more is for --csv

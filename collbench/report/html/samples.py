@@ -10,7 +10,7 @@ import numpy as np
 from collbench.analysis.cells import cell_of, time_of
 from collbench.errors import UsageError
 from collbench.report.columns import NOTHING, two_modes
-from collbench.results.record import Row
+from collbench.results.row import Row
 from collbench.stats.median import quantile, sound
 from collbench.units import format_percent, format_time
 

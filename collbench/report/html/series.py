@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from collbench.analysis.cells import is_time, known, time_of
 from collbench.report.columns import NOTHING, doubtful, limited_by, not_available, of_ceiling, wrong
 from collbench.report.html.names import cut, series_name, telling
-from collbench.results.record import Row
+from collbench.results.row import Row
 
 if TYPE_CHECKING:
     from collbench.report.html.material import Material

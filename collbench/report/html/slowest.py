@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from collbench.report.columns import NOTHING
 from collbench.report.html.chart import Chart, Section, Table
-from collbench.report.html.drawing.draw import BAD, LIMIT, fixed_ticks, panel, series_color, spots, svg_of
+from collbench.report.html.draw import BAD, LIMIT, fixed_ticks, panel, series_color, spots, svg_of
 from collbench.report.html.names import cut
 from collbench.units import format_percent
 

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from collbench.report.columns import name_of
 from collbench.report.flags import printable
-from collbench.report.html.cells.distribution import distribution
-from collbench.report.html.cells.samples import Sampled, sampled
-from collbench.report.html.cells.strips import Strips, strips
 from collbench.report.html.chart import Chart, Section
+from collbench.report.html.distribution import distribution
 from collbench.report.html.material import Material
 from collbench.report.html.names import cut
-from collbench.report.html.sweep.series import series_of
-from collbench.results.record import Row
+from collbench.report.html.samples import Sampled, sampled
+from collbench.report.html.series import series_of
+from collbench.report.html.strips import Strips, strips
+from collbench.results.row import Row
 
 if TYPE_CHECKING:
     from collbench.analysis.combine import Launches

@@ -9,10 +9,10 @@ from math import ceil, nan
 from typing import TYPE_CHECKING, Any
 
 from collbench.report.columns import doubtful, remarks, size_of, two_modes
-from collbench.report.html.cells.samples import Sampled, both_modes
 from collbench.report.html.chart import Chart, Spot, Table
-from collbench.report.html.drawing.draw import PAPER, fixed_ticks, line, panel, place, size_axis, spots, svg_of
-from collbench.report.html.drawing.ratio_axis import level, ratio_axis
+from collbench.report.html.draw import PAPER, fixed_ticks, line, panel, place, size_axis, spots, svg_of
+from collbench.report.html.ratio_axis import level, ratio_axis
+from collbench.report.html.samples import Sampled, both_modes
 from collbench.units import format_time
 
 if TYPE_CHECKING:

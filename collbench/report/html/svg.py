@@ -10,9 +10,9 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 from xml.sax.saxutils import escape
 
-from collbench.report.html.drawing.frame import draw_frame
-from collbench.report.html.drawing.inks import INK, NAMES, SOFT
-from collbench.report.html.drawing.overlay import SIZE, overlaid, text_attributes
+from collbench.report.html.frame import draw_frame
+from collbench.report.html.inks import INK, NAMES, SOFT
+from collbench.report.html.overlay import SIZE, overlaid, text_attributes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

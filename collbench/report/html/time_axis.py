@@ -7,7 +7,7 @@ from datetime import datetime
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from collbench.report.html.drawing.draw import fixed_ticks, panel
+from collbench.report.html.draw import fixed_ticks, panel
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

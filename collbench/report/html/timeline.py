@@ -8,12 +8,12 @@ from math import isfinite, nan
 from typing import TYPE_CHECKING
 
 from collbench.report.columns import NOTHING
-from collbench.report.html.cells.gpus import gpu_chart
-from collbench.report.html.cells.moments import FLAGS, Moment, grouped, moments
 from collbench.report.html.chart import Chart, Section, Table
-from collbench.report.html.drawing.draw import BAD, PAPER, log_axis, series_color, spots, svg_of
-from collbench.report.html.drawing.time_axis import TimeAxis, stacked
+from collbench.report.html.draw import BAD, PAPER, log_axis, series_color, spots, svg_of
+from collbench.report.html.gpus import gpu_chart
+from collbench.report.html.moments import FLAGS, Moment, grouped, moments
 from collbench.report.html.names import cut
+from collbench.report.html.time_axis import TimeAxis, stacked
 from collbench.units import format_percent
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from collbench.report.html.pairs.quantity import Quantity
+from collbench.report.html.quantity import Quantity
 
 _DETAILED = 64  # places up to which each cell tells its interval, too: those make nearly every text another one
 _UNKNOWN = "not measured"

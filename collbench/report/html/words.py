@@ -8,8 +8,8 @@ from itertools import pairwise
 from math import hypot
 from typing import TYPE_CHECKING
 
-from collbench.report.html.drawing.overlay import write
 from collbench.report.html.names import cut
+from collbench.report.html.overlay import write
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,11 +8,11 @@ from functools import cache
 from math import ceil
 
 from collbench.errors import UsageError
+from collbench.machine.peak.ceiling import TOLERANCE, Ceiling, nothing
+from collbench.machine.peak.collective import OPERATIONS, ceilings
+from collbench.machine.peak.job import Job
 from collbench.operations.registry import operations
-from collbench.peak.ceiling import TOLERANCE, Ceiling, nothing
-from collbench.peak.collective import OPERATIONS, ceilings
-from collbench.peak.job import Job
-from collbench.results.record import Row
+from collbench.results.row import Row
 
 Found = tuple[Ceiling | None, Ceiling | None]
 JobOf = Callable[[int, int | None, str], Job]  # ranks, nodes, device -> the job; raises UsageError where the machines do not fit

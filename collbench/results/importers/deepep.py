@@ -13,10 +13,10 @@ from math import floor, log10
 from typing import NamedTuple
 
 from collbench.errors import UsageError
-from collbench.results.peers.log_context import Contexts, start_facts
-from collbench.results.peers.peer import Given, PeerRun, Reader, Reading, read_tables
-from collbench.results.peers.rows import Kind, Spread, is_size, is_time, ranks_and_nodes
-from collbench.results.record import Row
+from collbench.results.importers.log_context import Contexts, start_facts
+from collbench.results.importers.peer import Given, PeerRun, Reader, Reading, read_tables
+from collbench.results.importers.rows import Kind, Spread, is_size, is_time, ranks_and_nodes
+from collbench.results.row import Row
 
 _F = r"(\d{1,9}(?:\.\d{1,9})?)"
 _BOTH = re.compile(rf"\[rank (\d{{1,7}})\] Dispatch \+ combine bandwidth: {_F} GB/s, avg_t={_F} us, min_t={_F} us, max_t={_F} us")

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from collbench.errors import UsageError
-from collbench.results.peers.figures import missing, number, some
-from collbench.results.peers.peer import IMPORTED, Given, PeerRun, Reader, Reading, read_tables
-from collbench.results.peers.prefixes import without_prefixes
-from collbench.results.peers.rows import Kind, is_size, is_time, short
-from collbench.results.record import Row
+from collbench.results.importers.figures import missing, number, some
+from collbench.results.importers.peer import IMPORTED, Given, PeerRun, Reader, Reading, read_tables
+from collbench.results.importers.prefixes import without_prefixes
+from collbench.results.importers.rows import Kind, is_size, is_time, short
+from collbench.results.row import Row
 
 _HEADER = re.compile(r"(name\s+)?bytes\s+(#sent\s+#ack|iters)\s+total\s+time\s+MB/sec\s+usec/xfer\s+Mxfers/sec\s*$")
 _RANK = re.compile(r"\s*\[rank \d{1,7}\] ?")

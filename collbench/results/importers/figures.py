@@ -7,9 +7,9 @@ from dataclasses import replace
 from math import isfinite
 
 from collbench.errors import UsageError
-from collbench.results.peers.peer import Reading
-from collbench.results.peers.rows import Kind
-from collbench.results.record import Row
+from collbench.results.importers.peer import Reading
+from collbench.results.importers.rows import Kind
+from collbench.results.row import Row
 
 _LONGEST_DIGITS = 18
 

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from collbench.results.peers.figures import missing, number, some, whole, without_figures
-from collbench.results.peers.peer import Given, PeerRun, Reader, Reading, read_tables
-from collbench.results.peers.prefixes import without_prefixes
-from collbench.results.peers.rows import Extent, Kind, Spread, is_size, is_time, ranks_and_nodes, short
-from collbench.results.record import Row
+from collbench.results.importers.figures import missing, number, some, whole, without_figures
+from collbench.results.importers.peer import Given, PeerRun, Reader, Reading, read_tables
+from collbench.results.importers.prefixes import without_prefixes
+from collbench.results.importers.rows import Extent, Kind, Spread, is_size, is_time, ranks_and_nodes, short
+from collbench.results.row import Row
 
 _RESULTS, _ERRORS = "BENCHMARK RESULTS", "VERIFY ERRORS"
 _NAME = re.compile(r"^ +([A-Z][A-Z0-9_]{1,63})\s*$")

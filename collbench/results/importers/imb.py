@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from collbench.errors import UsageError
-from collbench.results.peers.figures import missing, some
-from collbench.results.peers.imb_rows import Block, rows_of
-from collbench.results.peers.log_context import Contexts, LogContext, start_facts, with_hosts
-from collbench.results.peers.peer import Given, PeerRun, Reader, Reading, read_tables
-from collbench.results.peers.prefixes import without_prefixes
-from collbench.results.peers.rows import short
+from collbench.results.importers.figures import missing, some
+from collbench.results.importers.imb_rows import Block, rows_of
+from collbench.results.importers.log_context import Contexts, LogContext, start_facts, with_hosts
+from collbench.results.importers.peer import Given, PeerRun, Reader, Reading, read_tables
+from collbench.results.importers.prefixes import without_prefixes
+from collbench.results.importers.rows import short
 
 _VERSION = re.compile(r"^#\s{1,40}Intel ?\(R\) MPI Benchmark(?:s| Suite)? {1,4}(?:V(?:ersion)? ?)?([\w.]{1,20})", re.IGNORECASE)
 _BENCHMARK = re.compile(r"^# Benchmarking (Multi-)?(\S{1,64})")

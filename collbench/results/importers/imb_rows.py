@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from collbench.errors import UsageError
-from collbench.results.peers.figures import number, whole, without_figures
-from collbench.results.peers.rows import MOST_RANKS, Kind, is_size, is_time, short, type_name, width_of
-from collbench.results.record import Row
+from collbench.results.importers.figures import number, whole, without_figures
+from collbench.results.importers.rows import MOST_RANKS, Kind, is_size, is_time, short, type_name, width_of
+from collbench.results.row import Row
 
 _US, _MB = 1e-6, 1e6
 _LISTED = 1024

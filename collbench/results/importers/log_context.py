@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from collbench.results.environment import recorded_environment
-from collbench.results.peers.peer import Given
-from collbench.results.peers.prefixes import split_prefix
-from collbench.results.peers.rows import Extent, ranks_and_nodes, short
+from collbench.results.importers.peer import Given
+from collbench.results.importers.prefixes import split_prefix
+from collbench.results.importers.rows import Extent, ranks_and_nodes, short
 
 _LAUNCHERS = {"mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "srun", "aprun", "jsrun"}
 _LAUNCHER_WORD = re.compile(r"(?:^|[\s/])(?:mpirun|mpiexec(?:\.hydra)?|orterun|prterun|srun|aprun|jsrun)\s")

@@ -11,11 +11,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from collbench.errors import UsageError
-from collbench.results.peers.figures import missing, number
-from collbench.results.peers.peer import Given, PeerRun, Reader, Reading, read_tables
-from collbench.results.peers.prefixes import without_prefixes
-from collbench.results.peers.rows import Kind, is_size, is_time, ranks_and_nodes, short
-from collbench.results.record import Row
+from collbench.results.importers.figures import missing, number
+from collbench.results.importers.peer import Given, PeerRun, Reader, Reading, read_tables
+from collbench.results.importers.prefixes import without_prefixes
+from collbench.results.importers.rows import Kind, is_size, is_time, ranks_and_nodes, short
+from collbench.results.row import Row
 
 _START = re.compile(r"START mpiGraph(?: v(\S{1,20}))?\s*$")
 _FACT = re.compile(r"(MsgSize|Times|Window|Procs)\s+(\d{1,15})\s*$")

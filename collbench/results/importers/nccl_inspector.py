@@ -14,12 +14,12 @@ from typing import Any, NamedTuple, TypeGuard
 import numpy as np
 
 from collbench.errors import UsageError
+from collbench.results.importers.peer import Arrays, Given, PeerRun, Reader, Reading, read_tables
+from collbench.results.importers.prefixes import without_prefixes
+from collbench.results.importers.rows import MOST_RANKS, Kind, is_size, is_time, short
+from collbench.results.importers.samples import Samples, sampled
 from collbench.results.jsonl import parse_object
-from collbench.results.peers.peer import Arrays, Given, PeerRun, Reader, Reading, read_tables
-from collbench.results.peers.prefixes import without_prefixes
-from collbench.results.peers.rows import MOST_RANKS, Kind, is_size, is_time, short
-from collbench.results.peers.samples import Samples, sampled
-from collbench.results.record import Row
+from collbench.results.row import Row
 
 _OPERATIONS = {
     "AllReduce": "allreduce", "AllGather": "allgather", "ReduceScatter": "reducescatter", "Broadcast": "broadcast", "Reduce": "reduce",

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from collbench.results.peers.prefixes import split_prefix
+from collbench.results.importers.prefixes import split_prefix
 
 _DATE = re.compile(r"\d{4}-\d\d-\d\d$")
 _VERSION = re.compile(r"#\s*([nr]ccl)-tests version (\S+)(?:.*?[nr]ccl-library=(\d+))?")

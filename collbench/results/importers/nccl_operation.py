@@ -13,12 +13,12 @@ from typing import NamedTuple
 from collbench.errors import UsageError
 from collbench.operations.operation import Operation
 from collbench.operations.registry import operations
-from collbench.results.peers.figures import number
-from collbench.results.peers.log_context import LogContext
-from collbench.results.peers.nccl_lines import Body, Head, Line
-from collbench.results.peers.peer import Contradiction, Given
-from collbench.results.peers.ranks import Printed, RankRange, rank_range, with_digits
-from collbench.results.peers.rows import Extent, known_operation, ranks_and_nodes, short, type_name, width_of
+from collbench.results.importers.figures import number
+from collbench.results.importers.log_context import LogContext
+from collbench.results.importers.nccl_lines import Body, Head, Line
+from collbench.results.importers.peer import Contradiction, Given
+from collbench.results.importers.ranks import Printed, RankRange, rank_range, with_digits
+from collbench.results.importers.rows import Extent, known_operation, ranks_and_nodes, short, type_name, width_of
 
 _PROGRAMS = {
     "all_reduce": "allreduce", "all_gather": "allgather", "reduce_scatter": "reducescatter", "broadcast": "broadcast", "reduce": "reduce",

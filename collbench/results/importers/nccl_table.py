@@ -8,10 +8,10 @@ from typing import Any
 
 from collbench.errors import UsageError
 from collbench.operations.operation import Operation
-from collbench.results.peers.figures import number
-from collbench.results.peers.log_context import LogContext, with_hosts
-from collbench.results.peers.nccl_lines import Body, Head, Line, shows_errors
-from collbench.results.peers.nccl_operation import (
+from collbench.results.importers.figures import number
+from collbench.results.importers.log_context import LogContext, with_hosts
+from collbench.results.importers.nccl_lines import Body, Head, Line, shows_errors
+from collbench.results.importers.nccl_operation import (
     Decided,
     Named,
     NameSource,
@@ -22,11 +22,11 @@ from collbench.results.peers.nccl_operation import (
     parts_of,
     ranks_of,
 )
-from collbench.results.peers.peer import RANKS_DOUBTFUL, Arrays, Given, PeerRun
-from collbench.results.peers.ranks import unlike_time
-from collbench.results.peers.rows import Kind, Spread, is_size, is_time, short, type_name
-from collbench.results.peers.samples import Samples, sampled
-from collbench.results.record import Row
+from collbench.results.importers.peer import RANKS_DOUBTFUL, Arrays, Given, PeerRun
+from collbench.results.importers.ranks import unlike_time
+from collbench.results.importers.rows import Kind, Spread, is_size, is_time, short, type_name
+from collbench.results.importers.samples import Samples, sampled
+from collbench.results.row import Row
 
 _MOST_WRONG = 2**62
 _UNTOLD = Spread()

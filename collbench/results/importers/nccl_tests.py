@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from collbench.errors import UsageError
-from collbench.results.peers.log_context import Contexts
-from collbench.results.peers.nccl_lines import Head, Line, parse_line, rccl_version, split_line
-from collbench.results.peers.nccl_table import Block, runs_of
-from collbench.results.peers.peer import Given, Reader, Reading, read_tables
+from collbench.results.importers.log_context import Contexts
+from collbench.results.importers.nccl_lines import Head, Line, parse_line, rccl_version, split_line
+from collbench.results.importers.nccl_table import Block, runs_of
+from collbench.results.importers.peer import Given, Reader, Reading, read_tables
 
 _OPENS = re.compile(r"#\s*(?:[nr]ccl-tests version|Collective test starting|nThread\s)")
 _HEADER = re.compile(r"#\s+(?:size\s+count|bytes\s+N)\s+(?:\(elements\)\s+)?type\s.*algbw\s+busbw")

@@ -12,12 +12,12 @@ import numpy as np
 
 from collbench.errors import UsageError
 from collbench.results.environment import recorded_environment
+from collbench.results.importers.nccl_lines import Body, Device, Head, Line, dotted
+from collbench.results.importers.nccl_table import Block, runs_of
+from collbench.results.importers.peer import Given, Reader, Reading, read_tables
+from collbench.results.importers.rows import is_time
+from collbench.results.importers.samples import Samples
 from collbench.results.jsonl import parse_object
-from collbench.results.peers.nccl_lines import Body, Device, Head, Line, dotted
-from collbench.results.peers.nccl_table import Block, runs_of
-from collbench.results.peers.peer import Given, Reader, Reading, read_tables
-from collbench.results.peers.rows import is_time
-from collbench.results.peers.samples import Samples
 
 _NEWEST = 3
 _AVERAGES = {"0": "of rank 0", "1": "averaged over the ranks", "2": "the least of the ranks", "3": "the most of the ranks"}

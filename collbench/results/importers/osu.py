@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from collbench.results.peers.figures import missing, some
-from collbench.results.peers.log_context import Contexts, LogContext, place_of, start_facts, with_hosts
-from collbench.results.peers.osu_rows import rows_of
-from collbench.results.peers.osu_tables import Table, is_title, tables_in
-from collbench.results.peers.peer import Given, PeerRun, Reader, Reading, read_tables
-from collbench.results.peers.prefixes import without_prefixes
-from collbench.results.peers.rows import short
+from collbench.results.importers.figures import missing, some
+from collbench.results.importers.log_context import Contexts, LogContext, place_of, start_facts, with_hosts
+from collbench.results.importers.osu_rows import rows_of
+from collbench.results.importers.osu_tables import Table, is_title, tables_in
+from collbench.results.importers.peer import Given, PeerRun, Reader, Reading, read_tables
+from collbench.results.importers.prefixes import without_prefixes
+from collbench.results.importers.rows import short
 
 
 def knows(lines: Sequence[str]) -> bool:

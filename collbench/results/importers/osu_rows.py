@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from collbench.results.peers.figures import number, whole, without_figures
-from collbench.results.peers.osu_tables import Table
-from collbench.results.peers.rows import Extent, Kind, is_size, is_time, type_name, width_of
-from collbench.results.record import Row
+from collbench.results.importers.figures import number, whole, without_figures
+from collbench.results.importers.osu_tables import Table
+from collbench.results.importers.rows import Extent, Kind, is_size, is_time, type_name, width_of
+from collbench.results.row import Row
 
 _TIMES = ("Avg Latency(us)", "Latency(us)", "Pure Comm.(us)")
 _RATES = ("Bandwidth(MB/s)", "MB/s")

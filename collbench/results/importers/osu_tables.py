@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from collbench.results.peers.osu_tests import Test, test_of
-from collbench.results.peers.rows import short
+from collbench.results.importers.osu_tests import Test, test_of
+from collbench.results.importers.rows import short
 
 _TITLE = re.compile(
     r"^#?\s*OSU (?:One Sided )?(?P<library>[A-Za-z_+]{1,24})(?:-(?P<memory>CUDA MANAGED|CUDA|ROCM|OPENACC|MANAGED|CXL))?"

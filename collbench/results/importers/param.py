@@ -12,10 +12,10 @@ from typing import Any
 
 from collbench.errors import UsageError
 from collbench.operations.registry import operations
-from collbench.results.peers.peer import Contradiction, Given, PeerRun, Reader, Reading, read_tables
-from collbench.results.peers.ranks import Printed, rank_range, unlike_time, with_digits
-from collbench.results.peers.rows import Kind, is_size, is_time, ranks_and_nodes, short, type_name, width_of
-from collbench.results.record import Row
+from collbench.results.importers.peer import Contradiction, Given, PeerRun, Reader, Reading, read_tables
+from collbench.results.importers.ranks import Printed, rank_range, unlike_time, with_digits
+from collbench.results.importers.rows import Kind, is_size, is_time, ranks_and_nodes, short, type_name, width_of
+from collbench.results.row import Row
 
 _LINE = re.compile(r"COMMS-RES(-QUANT)?(?:-([a-z0-9_]{1,40})-([a-z0-9]{1,20})(\S{0,80}))?\s+(\d.*)")
 # How far apart two words may stand is bounded: else a line that says the first again and again takes the square of its length.

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from collbench.errors import UsageError
-from collbench.results.record import Row
+from collbench.results.row import Row
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

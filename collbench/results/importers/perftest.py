@@ -15,12 +15,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from collbench.errors import UsageError
+from collbench.results.importers.figures import missing, number, some, whole, without_figures
+from collbench.results.importers.peer import IMPORTED, Given, PeerRun, Reader, Reading, read_tables
+from collbench.results.importers.prefixes import without_prefixes
+from collbench.results.importers.rows import Kind, Spread, is_size, is_time, short
 from collbench.results.jsonl import parse_object
-from collbench.results.peers.figures import missing, number, some, whole, without_figures
-from collbench.results.peers.peer import IMPORTED, Given, PeerRun, Reader, Reading, read_tables
-from collbench.results.peers.prefixes import without_prefixes
-from collbench.results.peers.rows import Kind, Spread, is_size, is_time, short
-from collbench.results.record import Row
+from collbench.results.row import Row
 
 _TITLE = re.compile(
     r"^ {0,40}(Send|Send_imm|RDMA_Write|RDMA_Write_imm|RDMA_Read|Atomic)[ _]((?:[A-Za-z]{1,20}[ _]){0,8}?)(BW|Latency)[ _]"

@@ -9,13 +9,13 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from collbench.emit.marks import BEGIN, END
 from collbench.errors import UsageError
+from collbench.results.importers.marks import BEGIN, END
+from collbench.results.importers.peer import Given, PeerRun, Reader, Reading, refuse_useless_options
+from collbench.results.importers.rows import contradiction
 from collbench.results.jsonl import parse_object
-from collbench.results.peers.peer import Given, PeerRun, Reader, Reading, refuse_useless_options
-from collbench.results.peers.rows import contradiction
 from collbench.results.reader import row_from_json
-from collbench.results.record import Row
+from collbench.results.row import Row
 
 _ENDED = re.compile(re.escape(END) + r" (\d{1,3}) -----")
 # kubectl logs --prefix, and then --timestamps

@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from collbench.errors import UsageError
-from collbench.results.peers.all_reduce_bench import ALL_REDUCE_BENCH
-from collbench.results.peers.deepep import DEEPEP
-from collbench.results.peers.fi_pingpong import FI_PINGPONG
-from collbench.results.peers.gloo import GLOO
-from collbench.results.peers.gpcnet import GPCNET
-from collbench.results.peers.imb import IMB
-from collbench.results.peers.mpigraph import MPIGRAPH
-from collbench.results.peers.nccl_inspector import NCCL_INSPECTOR
-from collbench.results.peers.nccl_tests import NCCL_TESTS
-from collbench.results.peers.nccl_tests_json import NCCL_TESTS_JSON
-from collbench.results.peers.nvbandwidth import NVBANDWIDTH, NVBANDWIDTH_JSON
-from collbench.results.peers.osu import OSU
-from collbench.results.peers.param import PARAM
-from collbench.results.peers.peer import Reader
-from collbench.results.peers.perftest import PERFTEST
-from collbench.results.peers.pod_log import POD_LOG
-from collbench.results.peers.ucx_perftest import UCX_PERFTEST
-from collbench.results.peers.unread import unread_tool
+from collbench.results.importers.all_reduce_bench import ALL_REDUCE_BENCH
+from collbench.results.importers.deepep import DEEPEP
+from collbench.results.importers.fi_pingpong import FI_PINGPONG
+from collbench.results.importers.gloo import GLOO
+from collbench.results.importers.gpcnet import GPCNET
+from collbench.results.importers.imb import IMB
+from collbench.results.importers.mpigraph import MPIGRAPH
+from collbench.results.importers.nccl_inspector import NCCL_INSPECTOR
+from collbench.results.importers.nccl_tests import NCCL_TESTS
+from collbench.results.importers.nccl_tests_json import NCCL_TESTS_JSON
+from collbench.results.importers.nvbandwidth import NVBANDWIDTH, NVBANDWIDTH_JSON
+from collbench.results.importers.osu import OSU
+from collbench.results.importers.param import PARAM
+from collbench.results.importers.peer import Reader
+from collbench.results.importers.perftest import PERFTEST
+from collbench.results.importers.pod_log import POD_LOG
+from collbench.results.importers.ucx_perftest import UCX_PERFTEST
+from collbench.results.importers.unread import unread_tool
 
 # The marks of collbench's own rows first: what is between them may look like anything. Then JSON, then text by how distinct it is.
 READERS: tuple[Reader, ...] = (

@@ -13,8 +13,8 @@ from collbench.operations.dtypes import DTYPES, dtype_named
 from collbench.operations.groups import group_name, groups_of
 from collbench.operations.operation import Operation
 from collbench.operations.registry import operations
-from collbench.results.peers.peer import IMPORTED, Contradiction, Given
-from collbench.results.record import Row, Times
+from collbench.results.importers.peer import IMPORTED, Contradiction, Given
+from collbench.results.row import Row, Times
 
 _SHORTEST_S, _LONGEST_S = 1e-12, 1e9
 _LARGEST = 2**63

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from collbench.results.peers.peer import Arrays
-from collbench.results.peers.rows import Kind
-from collbench.results.record import Row, Times
+from collbench.results.importers.peer import Arrays
+from collbench.results.importers.rows import Kind
+from collbench.results.row import Row, Times
 from collbench.stats.drift import drift
 from collbench.stats.median import median, quantiles
 from collbench.stats.modes import modes

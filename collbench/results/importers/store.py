@@ -10,8 +10,8 @@ from typing import Any
 
 from collbench import __version__
 from collbench.errors import UsageError
-from collbench.results.peers.peer import Arrays, PeerRun, Skipped
-from collbench.results.record import SERIES, Row
+from collbench.results.importers.peer import Arrays, PeerRun, Skipped
+from collbench.results.row import SERIES, Row
 from collbench.results.whole import Whole, write_all
 
 _ELSEWHERE = ("environment", "devices", "exit_code")  # facts of a table that stand in run.json's own places

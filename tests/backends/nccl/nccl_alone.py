@@ -21,15 +21,15 @@ from collbench.backends.backend import Settings, Tuning
 from collbench.backends.habits import habits
 from collbench.backends.nccl.backend import NcclBackend
 from collbench.backends.nccl.library import load_nccl
+from collbench.control.world import World
 from collbench.device import checker
 from collbench.errors import CollbenchError
 from collbench.launch.info import LaunchInfo
-from collbench.operations.allreduce import ALLREDUCE
+from collbench.measure.budget import Budget
+from collbench.measure.request import Request
+from collbench.measure.tasks.run import run
+from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.layout import slots_checked, slots_for
-from collbench.runner.request import Request
-from collbench.runner.run import run
-from collbench.timing.budget import Budget
-from collbench.world.world import World
 from tests.contract.rank import Several, sweep_of
 from tests.helpers import make_cell
 

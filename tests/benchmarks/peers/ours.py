@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from collbench.results.reader import Run, read_run
-from collbench.results.record import Row
+from collbench.results.row import Row
 from tests.benchmarks.launches import LaunchFailed, collbench, launch
 from tests.benchmarks.peers.load import Load
 

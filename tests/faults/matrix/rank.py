@@ -102,7 +102,7 @@ def arm(striker: Striker) -> None:
 
 
 def _on_opening(striker: Striker) -> None:
-    from collbench.runner import opening
+    from collbench.measure import opening
 
     opens = opening._try_open
 
@@ -121,7 +121,8 @@ def _on_opening(striker: Striker) -> None:
 
 
 def _on_cells(striker: Striker) -> None:
-    from collbench.runner import one_cell, turn
+    from collbench.measure import one_cell
+    from collbench.measure.tasks import turn
 
     prepares, compares = turn.prepare, one_cell.mismatches_in
 
@@ -139,7 +140,7 @@ def _on_cells(striker: Striker) -> None:
 
 def _on_loops(striker: Striker) -> None:
     """Of the looks of a cell the first two are its warm-up (one call, then the rest), the third is timed; the others are in it already."""
-    from collbench.timing.loop import Loop
+    from collbench.measure.loop import Loop
 
     runs = Loop.run
     wanted = {"warm-up": 2, "timed": 3}.get(striker.plan.phase)
@@ -160,7 +161,7 @@ def _on_loops(striker: Striker) -> None:
 
 
 def _on_gathering(striker: Striker) -> None:
-    from collbench.world.world import World
+    from collbench.control.world import World
 
     gathers = World._gather
 

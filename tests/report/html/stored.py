@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from collbench.errors import UsageError
 from collbench.report.html.material import Material
 from collbench.results.reader import Run
-from collbench.results.record import Row
+from collbench.results.row import Row
 from collbench.stats.modes import modes
 from tests.results.rows import make_row, make_times
 

@@ -12,7 +12,7 @@ from collbench.report.html.against import section
 from collbench.report.html.chart import Section
 from collbench.report.html.forest import MOST_LINES
 from collbench.report.html.material import MOST_CANDIDATES, Material
-from collbench.results.record import Row, Times
+from collbench.results.row import Row, Times
 from tests.results.rows import make_row, make_times, not_measured, store
 
 NO_INTERVAL = Times(2e-3, None, None, 1e-3, 3e-3, 3e-3, 3e-3)

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from collbench.report.html import latencies
-from collbench.results.record import Row
+from collbench.results.row import Row
 from tests.report.html.stored import material, run_of
 from tests.results.rows import make_row, make_times, not_measured
 

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from collbench.peak.ceiling import Ceiling
+from collbench.machine.model import Machine
+from collbench.machine.peak.ceiling import Ceiling
+from collbench.machine.snapshot import topology_json
 from collbench.report.html.chart import Section
 from collbench.report.html.machine import section
 from collbench.report.html.material import Material
 from collbench.report.html.page import html
 from collbench.report.probe_svg import style
 from collbench.results.reader import read_run
-from collbench.results.record import Row
-from collbench.topology.model import Machine
-from collbench.topology.snapshot import topology_json
+from collbench.results.row import Row
 from tests.results.rows import make_row, store
 from tests.topology.machines import dgx, laptop, mesh, pcie_box
 

@@ -11,7 +11,7 @@ from collbench.report.html.material import Material
 from collbench.report.html.provenance import section
 from collbench.results.folder import RunFolder
 from collbench.results.reader import read_run
-from collbench.results.record import Row
+from collbench.results.row import Row
 from tests.results.rows import make_row, store
 
 

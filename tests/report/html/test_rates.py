@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.peak.ceiling import Ceiling
+from collbench.machine.peak.ceiling import Ceiling
 from collbench.report.html import latencies, rates, ratios
-from collbench.report.html.sweep.limits import limits
-from collbench.report.html.sweep.series import not_drawn, series_of, sheets
-from collbench.results.record import Row, Times
+from collbench.report.html.limits import limits
+from collbench.report.html.series import not_drawn, series_of, sheets
+from collbench.results.row import Row, Times
 from tests.report.html.stored import material, run_of
 from tests.results.rows import COPY, NIC, make_row, not_measured
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from collbench.report.html import ratios
 from collbench.report.html.chart import Section
-from collbench.results.record import Row
+from collbench.results.row import Row
 from tests.report.html.stored import material, run_of
 from tests.results.rows import make_row, make_times, not_measured
 

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.report.html.cells.gpus import gpu_chart
-from collbench.report.html.cells.moments import grouped, moments
-from collbench.report.html.drawing.time_axis import TimeAxis
+from collbench.report.html.gpus import gpu_chart
+from collbench.report.html.moments import grouped, moments
+from collbench.report.html.time_axis import TimeAxis
 from collbench.report.html.timeline import section
 from collbench.results.reader import Run
-from collbench.results.record import Row
+from collbench.results.row import Row
 from tests.report.html.stored import material, run_of
 from tests.results.rows import make_row, not_measured
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from collbench.errors import UsageError
-from collbench.report.verdict.earlier import remove_earlier
-from collbench.report.verdict.outputs import Files, write_files
+from collbench.report.earlier import remove_earlier
+from collbench.report.verdict_outputs import Files, write_files
 from tests.gate.allocations import launch
 from tests.gate.verdicts import verdict
 

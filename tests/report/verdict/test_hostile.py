@@ -11,10 +11,10 @@ from jsonschema import Draft202012Validator
 
 from collbench.gate.stored import schema
 from collbench.gate.verdict import from_json
-from collbench.report.verdict.junit import junit
-from collbench.report.verdict.markdown import markdown
-from collbench.report.verdict.metrics import openmetrics
-from collbench.report.verdict.outputs import lines
+from collbench.report.junit import junit
+from collbench.report.metrics import openmetrics
+from collbench.report.verdict_markdown import markdown
+from collbench.report.verdict_outputs import lines
 from tests.gate.verdicts import regression
 from tests.report.verdict.hostile import NASTY
 

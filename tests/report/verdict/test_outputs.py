@@ -10,7 +10,7 @@ import pytest
 
 from collbench.errors import UsageError
 from collbench.gate.stored import read_verdict
-from collbench.report.verdict.outputs import Files, lines, write_files
+from collbench.report.verdict_outputs import Files, lines, write_files
 from tests.gate.verdicts import regression, verdict
 
 FILES = {"out": "v.json", "junit": "v.xml", "markdown": "v.md", "openmetrics": "v.prom"}
@@ -45,7 +45,7 @@ def test_a_summary_that_is_full_keeps_what_matters(tmp_path: Path, monkeypatch: 
 
 @pytest.mark.parametrize(("name", "package"), [("junit", "junitparser"), ("openmetrics", "prometheus_client"), ("html", "jinja2")])
 def test_a_package_that_is_missing_is_said_before(name: str, package: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("collbench.report.verdict.outputs.find_spec", lambda asked: None if asked == package else sys)
+    monkeypatch.setattr("collbench.report.verdict_outputs.find_spec", lambda asked: None if asked == package else sys)
     with pytest.raises(UsageError) as error:
         Files(**{name: tmp_path / "file"}).check()
     assert str(error.value) == f"--{name} needs {package}: pip install 'collbench[report]'"

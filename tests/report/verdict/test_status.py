@@ -7,7 +7,7 @@ import re
 import pytest
 
 from collbench.gate.verdict import Verdict
-from collbench.report.verdict.status import lines, of_failure
+from collbench.report.status import lines, of_failure
 from tests.gate.verdicts import regression, suspicion, verdict
 from tests.report.verdict.hostile import NASTY, hostile
 

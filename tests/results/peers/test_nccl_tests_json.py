@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.errors import UsageError
-from collbench.results.peers.nccl_tests_json import knows, read
-from collbench.results.peers.peer import Given, PeerRun
+from collbench.results.importers.nccl_tests_json import knows, read
+from collbench.results.importers.peer import Given, PeerRun
 
 TEXT = (Path(__file__).parent / "samples" / "nccl_tests.json").read_text()
 

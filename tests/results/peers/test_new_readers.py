@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from collbench.errors import UsageError
-from collbench.results.peers.content import lines_of
-from collbench.results.peers.peer import Given, PeerRun, Reading
-from collbench.results.peers.registry import reader_for
-from collbench.results.record import Row
+from collbench.results.importers.content import lines_of
+from collbench.results.importers.peer import Given, PeerRun, Reading
+from collbench.results.importers.registry import reader_for
+from collbench.results.row import Row
 
 SAMPLES = Path(__file__).parent / "samples"
 NOTHING = Given()

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.errors import UsageError
-from collbench.results.peers.osu import OSU
-from collbench.results.peers.osu_tests import test_of as osu_test
-from collbench.results.peers.peer import Given, PeerRun
-from collbench.results.record import Row
+from collbench.results.importers.osu import OSU
+from collbench.results.importers.osu_tests import test_of as osu_test
+from collbench.results.importers.peer import Given, PeerRun
+from collbench.results.row import Row
 
 SAMPLES = Path(__file__).parent / "samples"
 NEW = (SAMPLES / "osu-7.4-2-ranks.txt").read_text().splitlines()

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.errors import UsageError
-from collbench.results.peers.peer import Given, PeerRun
-from collbench.results.peers.perftest import PERFTEST
+from collbench.results.importers.peer import Given, PeerRun
+from collbench.results.importers.perftest import PERFTEST
 
 SAMPLES = Path(__file__).parent / "samples"
 LAT = (

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from collbench.errors import UsageError
-from collbench.results.peers.peer import Contradiction, Given
-from collbench.results.peers.rows import Extent, is_size, is_time, ranks_and_nodes
+from collbench.results.importers.peer import Contradiction, Given
+from collbench.results.importers.rows import Extent, is_size, is_time, ranks_and_nodes
 
 
 @pytest.mark.parametrize(("given", "told", "known"), [(4, None, 4), (None, 4, 4), (4, 4, 4)])

@@ -7,17 +7,17 @@ from pathlib import Path
 import pytest
 
 from collbench.errors import UsageError
-from collbench.peak.ceiling import given as given_ceiling
-from collbench.peak.job import Job
-from collbench.peak.link import Link, unknown
-from collbench.peak.node import Node
-from collbench.results.peers.ceilings import with_ceilings
-from collbench.results.peers.peer import PeerRun
-from collbench.results.peers.rows import Kind, Spread
-from collbench.results.peers.store import Source, Table, store, together
-from collbench.results.peers.stored import sentences
+from collbench.machine.peak.ceiling import given as given_ceiling
+from collbench.machine.peak.job import Job
+from collbench.machine.peak.link import Link, unknown
+from collbench.machine.peak.node import Node
+from collbench.results.importers.ceilings import with_ceilings
+from collbench.results.importers.peer import PeerRun
+from collbench.results.importers.rows import Kind, Spread
+from collbench.results.importers.store import Source, Table, store, together
+from collbench.results.importers.stored import sentences
 from collbench.results.reader import read_run
-from collbench.results.record import Row
+from collbench.results.row import Row
 from tests.results.rows import make_row
 
 SOURCE = Source("run.log", 100, "ab" * 32, "nccl-tests")

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.errors import RunFailed, UsageError
-from collbench.timing.wire.registry import WIRE_TOOLS, tools_named, version_here
-from collbench.timing.wire.tool import BANDWIDTH, LATENCY, Ask, last_words, number
+from collbench.measure.registry import WIRE_TOOLS, tools_named, version_here
+from collbench.measure.tool import BANDWIDTH, LATENCY, Ask, last_words, number
 
 PRINTED = Path(__file__).parent / "printed"
 MIB = 1 << 20

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from collbench.topology.archive import open_archive
-from collbench.topology.files import Files, Folder
+from collbench.machine.archive import open_archive
+from collbench.machine.files import Files, Folder
 from tests.helpers import CAPTURED_MACHINES
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from collbench.topology.model import Machine, PciDevice
-from collbench.topology.readers.nccl_xml import read
+from collbench.machine.model import Machine, PciDevice
+from collbench.machine.readers.nccl_xml import read
 
 ADDRESS = "0000:19:00.0"
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from collbench.doctor.coverage import not_looked_at
-from collbench.topology.model import Gpu, Machine
-from collbench.topology.readers import acs_lines, lspci
-from collbench.topology.text import Unreadable
+from collbench.machine.doctor.coverage import not_looked_at
+from collbench.machine.model import Gpu, Machine
+from collbench.machine.readers import acs_lines, lspci
+from collbench.machine.readers.text import Unreadable
 from tests.doctor.machines import codes, found, with_system
 
 ON = "\t\tACSCtl:\tSrcValid+ TransBlk- ReqRedir+ CmpltRedir+ UpstreamFwd+ EgressCtrl- DirectTrans-\n"

@@ -12,9 +12,9 @@ from xml.etree.ElementTree import Element, fromstring
 
 import pytest
 
-from collbench.topology.files import Folder
-from collbench.topology.model import Machine, Nic, PciDevice
-from collbench.topology.readers import ethernet, infiniband, linux, processors
+from collbench.machine.files import Folder
+from collbench.machine.model import Machine, Nic, PciDevice
+from collbench.machine.readers import ethernet, infiniband, linux, processors
 from tests.helpers import CAPTURED_MACHINES
 
 MACHINES = CAPTURED_MACHINES

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.topology.files import Folder
-from collbench.topology.model import Machine
-from collbench.topology.readers import ethernet
+from collbench.machine.files import Folder
+from collbench.machine.model import Machine
+from collbench.machine.readers import ethernet
 from tests.topology.readers.captured import captured_files, expected_of
 from tests.topology.trees import Tree
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.topology.model import SWITCH, GpuLink, Machine, NumaNode, PciDevice, PcieLink, Port
-from collbench.topology.readers import hwloc
-from collbench.topology.text import Unreadable
+from collbench.machine.model import SWITCH, GpuLink, Machine, NumaNode, PciDevice, PcieLink, Port
+from collbench.machine.readers import hwloc
+from collbench.machine.readers.text import Unreadable
 from tests.helpers import CAPTURED_MACHINES
 
 CAPTURED = CAPTURED_MACHINES / "hwloc-dgx2-xml"

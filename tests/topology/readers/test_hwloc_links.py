@@ -4,8 +4,8 @@ from xml.etree.ElementTree import Element, SubElement
 
 import pytest
 
-from collbench.topology.model import GpuLink, PcieLink
-from collbench.topology.readers.hwloc_links import nvlinks, pcie
+from collbench.machine.model import GpuLink, PcieLink
+from collbench.machine.readers.hwloc_links import nvlinks, pcie
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.topology.model import FabricLink, Machine
-from collbench.topology.readers import iblinkinfo
-from collbench.topology.readers.infiniband_rate import fabric_rate, lane_name
-from collbench.topology.text import Unreadable
+from collbench.machine.model import FabricLink, Machine
+from collbench.machine.readers import iblinkinfo
+from collbench.machine.readers.infiniband_rate import fabric_rate, lane_name
+from collbench.machine.readers.text import Unreadable
 from tests.helpers import CAPTURED_MACHINES
 
 CAPTURED = CAPTURED_MACHINES / "iblinkinfo-edr-on-hdr-switch"

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.topology.fabric import Cable, Fabric, Node
-from collbench.topology.readers.ibnetdiscover import looks_like, read, read_fabric
-from collbench.topology.text import Unreadable
+from collbench.machine.fabric import Cable, Fabric, Node
+from collbench.machine.readers.ibnetdiscover import looks_like, read, read_fabric
+from collbench.machine.readers.text import Unreadable
 from tests.topology.fabric_texts import FAT_TREE, TINY, fat_tree, star
 
 # Its format alone is that of the page "TOPOLOGY FILE FORMAT": a chassis with external ports (-g), widths and speeds (-f), routers.

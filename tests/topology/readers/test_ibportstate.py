@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from collbench.topology.merge import merge
-from collbench.topology.model import Machine, Nic, Port
-from collbench.topology.readers import ibportstate
-from collbench.topology.text import Unreadable
+from collbench.machine.merge import merge
+from collbench.machine.model import Machine, Nic, Port
+from collbench.machine.readers import ibportstate
+from collbench.machine.readers.text import Unreadable
 from tests.doctor.machines import codes, found
 
 NDR = """\

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.topology.model import Port
-from collbench.topology.readers.ibstat import looks_like, read
-from collbench.topology.text import Unreadable
+from collbench.machine.model import Port
+from collbench.machine.readers.ibstat import looks_like, read
+from collbench.machine.readers.text import Unreadable
 
 DEVICE = """CA 'mlx5_0'
 \tCA type: MT4129

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.topology.model import Machine, Port
-from collbench.topology.readers.ibv_devinfo import looks_like, read
-from collbench.topology.text import Unreadable
+from collbench.machine.model import Machine, Port
+from collbench.machine.readers.ibv_devinfo import looks_like, read
+from collbench.machine.readers.text import Unreadable
 from tests.helpers import CAPTURED_MACHINES
 
 CAPTURED = CAPTURED_MACHINES / "ibv-devinfo-port-down"

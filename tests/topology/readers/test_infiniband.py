@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.topology.model import Machine
-from collbench.topology.readers import infiniband
-from collbench.topology.readers.part_names import adapter_name
+from collbench.machine.model import Machine
+from collbench.machine.readers import infiniband
+from collbench.machine.readers.part_names import adapter_name
 from tests.topology.readers.captured import captured_files, expected_of
 from tests.topology.trees import Tree
 

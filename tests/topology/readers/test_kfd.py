@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.topology.model import Gpu, GpuLink
-from collbench.topology.readers import kfd
+from collbench.machine.model import Gpu, GpuLink
+from collbench.machine.readers import kfd
 from tests.topology.trees import Tree
 
 NODES = "/sys/class/kfd/kfd/topology/nodes"

@@ -10,9 +10,9 @@ from typing import Any
 import psutil
 import pytest
 
-from collbench.topology.files import Folder
-from collbench.topology.model import GpuLink, Machine, System
-from collbench.topology.readers import linux
+from collbench.machine.files import Folder
+from collbench.machine.model import GpuLink, Machine, System
+from collbench.machine.readers import linux
 from tests.helpers import CAPTURED_MACHINES
 from tests.topology.readers.captured import captured_files, expected_of
 from tests.topology.trees import Tree, pci, tree

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.topology.model import System
-from collbench.topology.readers import linux
+from collbench.machine.model import System
+from collbench.machine.readers import linux
 from tests.topology.trees import Tree, pci, tree
 
 GPU = pci("pci0000:19/0000:19:00.0", **{"class": "0x030200"}, vendor="0x10de")

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.topology.model import Machine, PciDevice, PcieLink
-from collbench.topology.readers import lspci
-from collbench.topology.text import Unreadable
+from collbench.machine.model import Machine, PciDevice, PcieLink
+from collbench.machine.readers import lspci
+from collbench.machine.readers.text import Unreadable
 from tests.helpers import CAPTURED_MACHINES
 
 MACHINES = CAPTURED_MACHINES

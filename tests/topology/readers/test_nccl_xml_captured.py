@@ -5,9 +5,9 @@ from collections import Counter
 
 import pytest
 
-from collbench.topology.model import PcieLink
-from collbench.topology.readers.nccl_xml import read
-from collbench.topology.text import Unreadable
+from collbench.machine.model import PcieLink
+from collbench.machine.readers.nccl_xml import read
+from collbench.machine.readers.text import Unreadable
 from tests.helpers import CAPTURED_MACHINES
 from tests.topology.readers.nccl_files import by_address
 

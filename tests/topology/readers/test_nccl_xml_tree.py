@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.topology.model import Machine, PcieLink
-from collbench.topology.readers.nccl_xml import looks_like, read
-from collbench.topology.text import Unreadable
+from collbench.machine.model import Machine, PcieLink
+from collbench.machine.readers.nccl_xml import looks_like, read
+from collbench.machine.readers.text import Unreadable
 from tests.topology.readers.nccl_files import ADDRESS, GEN5, NVSWITCHES, WHOLE, by_address, gpu, net, nic, pci, system, topology
 
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.topology.model import Gpu, GpuLink, Machine
-from collbench.topology.readers import nvlink_status
-from collbench.topology.text import Unreadable
+from collbench.machine.model import Gpu, GpuLink, Machine
+from collbench.machine.readers import nvlink_status
+from collbench.machine.readers.text import Unreadable
 from tests.helpers import CAPTURED_MACHINES
 
 CAPTURED = CAPTURED_MACHINES / "gpud-azure-a100-nvlink"

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from collbench.topology.model import SWITCH, Gpu, GpuLink, Machine, PcieLink
-from collbench.topology.readers import nvml
+from collbench.machine.model import SWITCH, Gpu, GpuLink, Machine, PcieLink
+from collbench.machine.readers import nvml
 
 GPU, CPU, SWITCH_TYPE = 0, 1, 2
 

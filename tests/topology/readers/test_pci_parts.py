@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from collbench.topology.model import Gpu, Machine, PciDevice, PcieLink
-from collbench.topology.readers import hwloc, lspci, nccl_xml, pci_sysfs
-from collbench.topology.readers.part_names import has_built_in_links, is_with_cpu, part_name
-from collbench.topology.readers.pci_parts import MAKERS_OR_UNNAMED, is_virtual, kind_of, link_doubt, model_of, with_switches
+from collbench.machine.model import Gpu, Machine, PciDevice, PcieLink
+from collbench.machine.readers import hwloc, lspci, nccl_xml, pci_sysfs
+from collbench.machine.readers.part_names import has_built_in_links, is_with_cpu, part_name
+from collbench.machine.readers.pci_parts import MAKERS_OR_UNNAMED, is_virtual, kind_of, link_doubt, model_of, with_switches
 from tests.topology.readers import nccl_files
 from tests.topology.trees import pci, tree
 

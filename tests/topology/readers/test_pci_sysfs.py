@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.topology.model import PciDevice, PcieLink
-from collbench.topology.readers import pci_sysfs
+from collbench.machine.model import PciDevice, PcieLink
+from collbench.machine.readers import pci_sysfs
 from tests.topology.trees import Tree, pci, tree
 
 BRIDGE = {"class": "0x060400", "vendor": "0x1000", "device": "0xc030"}

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.topology.model import NumaNode
-from collbench.topology.readers import processors
-from collbench.topology.readers.cpu_sets import written
+from collbench.machine.model import NumaNode
+from collbench.machine.readers import processors
+from collbench.machine.readers.cpu_sets import written
 from tests.topology.trees import Tree
 
 KIB = 1024

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from collbench.topology.readers import hwloc, nccl_xml
-from collbench.topology.readers.safe_xml import LONGEST_TAG, Limits, top_element
-from collbench.topology.text import Unreadable
+from collbench.machine.readers import hwloc, nccl_xml
+from collbench.machine.readers.safe_xml import LONGEST_TAG, Limits, top_element
+from collbench.machine.readers.text import Unreadable
 
 LIMITS = Limits("a machine's file", "save it again", characters=4 << 20, depth=5, elements=50)
 WITH_DOCTYPE = Limits("a machine's file", "save it again", 4 << 20, depth=5, elements=50, doctype=True)

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.doctor.examine import examine
-from collbench.topology.gpudirect import capability
-from collbench.topology.model import SWITCH, Machine
-from collbench.topology.readers import smi_matrix
-from collbench.topology.text import Unreadable
+from collbench.machine.doctor.examine import examine
+from collbench.machine.gpudirect import capability
+from collbench.machine.model import SWITCH, Machine
+from collbench.machine.readers import smi_matrix
+from collbench.machine.readers.text import Unreadable
 
 BRIDGED = """\
 \tGPU0\tGPU1\tGPU2\tGPU3\tNIC0\tNIC1\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID

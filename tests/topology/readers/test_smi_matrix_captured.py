@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from collbench.topology.model import Machine
-from collbench.topology.readers import smi_matrix
+from collbench.machine.model import Machine
+from collbench.machine.readers import smi_matrix
 from tests.helpers import CAPTURED_MACHINES
 
 MACHINES = CAPTURED_MACHINES
