@@ -15,7 +15,7 @@ from collbench.backends.messages import Messages, gone
 from collbench.backends.socket_links import Link
 from collbench.operations.program import Call, NativeCall, PythonCall
 
-_NATIVE = Path(__file__).parents[1] / "timing" / "_loop.so"  # all of the project's C is in one shared object
+_NATIVE = Path(__file__).parents[1] / "native" / "_loop.so"  # all of the project's C is in one shared object
 _CLOSED, _LATE = -1, -2  # sockets.c
 _LONGEST_MS = 2**31 - 1  # what poll takes
 _Message = tuple[int, int, int]  # POLLOUT or POLLIN, address, bytes

@@ -81,7 +81,7 @@ def _below(command: str, parser: argparse.ArgumentParser) -> Iterator[tuple[str,
 def _words() -> dict[str, Iterable[str]]:
     """The names that may stand there, where the parsers leave it to what reads them: plug-ins and files add to these."""
     from collbench.backends.registry import backend_names
-    from collbench.deploy.kinds.registry import kinds
+    from collbench.deploy.kinds import kinds
     from collbench.machine.doctor.pages import pages
     from collbench.operations.dtypes import DTYPES, REDOPS
     from collbench.operations.registry import commands

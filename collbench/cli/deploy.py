@@ -37,7 +37,7 @@ def add(commands: Any) -> dict[str, argparse.ArgumentParser]:
 
 
 def _add_options(parser: Parser) -> None:
-    from collbench.deploy.kinds.registry import kinds, settings
+    from collbench.deploy.kinds import kinds, settings
 
     parser.usage = "collbench emit KIND [OPTIONS] -- COMMAND …"
     parser.add_argument("launcher", metavar="KIND", help="; ".join(f"{kind.name}: {kind.summary}" for kind in kinds().values()))
@@ -56,7 +56,7 @@ def _option(setting: Setting) -> str:
 
 
 def _help(setting: Setting) -> str:
-    from collbench.deploy.kinds.registry import kinds, knowing
+    from collbench.deploy.kinds import kinds, knowing
 
     whose = knowing(setting)
     usual = f" (default: {setting.default})" if setting.default is not None and "(default" not in setting.summary else ""
@@ -86,7 +86,7 @@ def call(arguments: argparse.Namespace, argv: list[str]) -> int:
 
 
 def _kind(name: str) -> Kind:
-    from collbench.deploy.kinds.registry import kinds
+    from collbench.deploy.kinds import kinds
     from collbench.operations.form import nearest
 
     if name not in kinds():
@@ -96,7 +96,7 @@ def _kind(name: str) -> Kind:
 
 def _job(kind: Kind, arguments: argparse.Namespace) -> Job:
     from collbench.deploy.job import job_of
-    from collbench.deploy.kinds.registry import settings
+    from collbench.deploy.kinds import settings
     from collbench.deploy.site import of_site, together
 
     command = _inner(arguments.inner)

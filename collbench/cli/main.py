@@ -18,6 +18,28 @@ from collbench.launch import signals
 _EPILOG = """\
 exit codes: 0 fine · 1 negative verdict · 2 bad input, a missing backend, every cell n/a · 3 no verdict ·
 4 wrong data, hang, crash, launcher and communicator disagree · 130/143 signals"""
+COMMANDS = frozenset(
+    {
+        "backends",
+        "baseline",
+        "compare",
+        "completion",
+        "doctor",
+        "emit",
+        "explain",
+        "gate",
+        "history",
+        "hunt",
+        "import",
+        "kernels",
+        "pairs",
+        "peak",
+        "probe",
+        "report",
+        "run",
+        "workload",
+    }
+)  # all but those of operations, which cannot have these names
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 _LEAVING_S = 3.0  # for libraries' exit handlers, which may hang where the run failed
 
@@ -74,7 +96,9 @@ def _parsers() -> tuple[Parser, dict[str, ArgumentParser]]:
     )
     from collbench.cli import deploy as emit
     from collbench.cli import run as suite
+    from collbench.operations.registry import reserve
 
+    reserve(COMMANDS)
     parser = Parser(prog="collbench", description="Is the network as fast as what you paid for, and did the last upgrade make it worse?",
                     epilog=_EPILOG, formatter_class=_formatter())  # fmt: skip
     parser.add_argument("--version", action="store_true", help="print the version")

@@ -14,7 +14,7 @@ from collbench.errors import UsageError
 if TYPE_CHECKING:
     from jsonschema.exceptions import ValidationError
 
-SCHEMA_FILE = Path(__file__).parent / "suite.schema.json"
+SCHEMA_FILE = Path(__file__).parent / "suites" / "suite.schema.json"
 VERSION = 1
 _MOST_SWEEPS = 1000
 _UNKNOWN_KEY, _LEVELS = "additionalProperties", {"run": "[run]", "defaults": "[defaults]", "sweeps": "[[sweeps]]"}

@@ -1,22 +1,27 @@
-"""Finds the operations: every module of this room that defines one, and the entry points "collbench.operations"."""
+"""Finds the operations: those of collbench.operations.builtin, and the entry points "collbench.operations"."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import import_module
-from pathlib import Path
+from pkgutil import iter_modules
 from types import ModuleType
 from typing import Any
 
+from collbench.operations import builtin
 from collbench.operations.operation import Operation
 from collbench.operations.plugins import Broken, Plugin, plugins
 
-# The room's own furniture. Everything else in this folder is an operation; only those are imported for `--help`.
-FURNITURE = frozenset({
-    "__init__", "cell", "check", "digits", "dtypes", "groups", "layout", "operation", "plan", "plugins", "program", "registry", "split",
-    "sweeps", "tournament", "traffic", "traffic_file",
-})  # fmt: skip
+_reserved: frozenset[str] = frozenset()
+
+
+def reserve(commands: frozenset[str]) -> None:
+    """Reserve command names for the command line: an operation of a plug-in cannot have them. Call it before `operations`."""
+    global _reserved  # noqa: PLW0603 - the command line knows its commands, and stands above this package
+    if commands != _reserved:
+        _reserved = commands
+        _found.cache_clear()
 
 
 def _in(module: ModuleType) -> Iterator[Operation]:
@@ -24,9 +29,8 @@ def _in(module: ModuleType) -> Iterator[Operation]:
 
 
 def _own() -> Iterator[Operation]:
-    for file in sorted(Path(__file__).parent.glob("*.py")):
-        if file.stem not in FURNITURE:
-            yield from _in(import_module(f"collbench.operations.{file.stem}"))
+    for module in iter_modules(builtin.__path__):
+        yield from _in(import_module(f"{builtin.__name__}.{module.name}"))
 
 
 def _inside(plugin: Plugin, known: Mapping[str, Operation], commands: frozenset[str]) -> list[Operation]:
@@ -48,12 +52,11 @@ def _inside(plugin: Plugin, known: Mapping[str, Operation], commands: frozenset[
 def _found() -> tuple[dict[str, Operation], dict[str, Broken]]:
     """(operations by name, what is wrong with plug-ins by theirs)."""
     found = {operation.name: operation for operation in _own()}
-    commands = frozenset(file.stem.rstrip("_") for file in (Path(__file__).parents[1] / "cli").glob("*.py"))  # one file per command
     wrong: dict[str, Broken] = {}
-    taken = commands | {name for one in found.values() for name in (one.name, one.command)}
+    taken = _reserved | {name for one in found.values() for name in (one.name, one.command)}
     for name, plugin in plugins("collbench.operations", ()).items():
         try:
-            found |= {operation.name: operation for operation in _inside(plugin, found, commands)}
+            found |= {operation.name: operation for operation in _inside(plugin, found, _reserved)}
         except Broken as error:
             wrong[f"{name}@{plugin.package}" if name in taken else name] = error
     return found, wrong

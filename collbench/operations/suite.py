@@ -14,7 +14,7 @@ from collbench.errors import UsageError
 from collbench.operations.form import check_form, place_of
 from collbench.untrusted import parse_toml, read_file
 
-_FOLDER = Path(__file__).parent
+_FOLDER = Path(__file__).parent / "suites"
 BUILT_IN = ("quick", "full", "gate")
 _LARGEST_BYTES = 1 << 20
 _MOST_FILES = 32  # twenty that extend the next one twice would be read a million times

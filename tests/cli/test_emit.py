@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from collbench.deploy.kinds.registry import kinds
+from collbench.deploy.kinds import kinds
 from tests.cli.command import Finished, environment, one_sentence, run_here
 
 INNER = ("--", "allreduce", "--sizes", "1K-1G")

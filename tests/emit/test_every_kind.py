@@ -20,7 +20,7 @@ import pytest
 import yaml
 
 from collbench.deploy.job import Kind, job_of
-from collbench.deploy.kinds.registry import kinds
+from collbench.deploy.kinds import kinds
 from tests.cli.command import run_here
 from tests.emit.texts import HOSTILE
 

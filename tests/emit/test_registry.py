@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from collbench.deploy.job import Kind, Setting
-from collbench.deploy.kinds.registry import kinds, knowing, settings
+from collbench.deploy.kinds import kinds, knowing, settings
 
 FILES = sorted(path.stem for path in (Path(__file__).parents[2] / "collbench/deploy/kinds").glob("*.py") if path.stem != "__init__")
 

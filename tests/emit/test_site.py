@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from collbench.deploy.kinds.registry import settings
+from collbench.deploy.kinds import settings
 from collbench.deploy.site import of_site, together
 from collbench.errors import UsageError
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from collbench.deploy import template
-from collbench.deploy.kinds.registry import kinds
+from collbench.deploy.kinds import kinds
 from collbench.deploy.quoting import sh
 
 FOLDER = Path(template.__file__).parent / "kinds" / "templates"

@@ -1,1 +1,27 @@
-"""One file per kind of launcher."""
+"""The kinds by name: each module here defines one as KIND."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+from pkgutil import iter_modules
+
+from collbench.deploy.job import Kind, Setting
+
+
+@cache
+def kinds() -> dict[str, Kind]:
+    """All kinds by name, in the order of their names."""
+    found = (import_module(f"{__name__}.{module.name}") for module in iter_modules(__path__))
+    own = [module.KIND for module in found if hasattr(module, "KIND")]
+    return {kind.name: kind for kind in sorted(own, key=lambda kind: kind.name)}
+
+
+def settings() -> dict[str, Setting]:
+    """All settings of all kinds by name; kinds that share one share the object."""
+    return {setting.name: setting for kind in kinds().values() for setting in kind.settings}
+
+
+def knowing(setting: Setting) -> list[str]:
+    """The names of the kinds that have a use for it."""
+    return [kind.name for kind in kinds().values() if setting in kind.settings]
