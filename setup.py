@@ -15,7 +15,7 @@ from setuptools.command.build_py import build_py
 
 LOOP = "collbench.measure._loop"
 KERNELS = Path("cuda_kernels")  # compiled at run time, so their sources are installed: collbench/device/compile.py looks for them
-SOURCES = sorted(str(path) for path in Path("collbench/measure").glob("*.c"))
+SOURCES = sorted(str(path) for path in Path("collbench/native").glob("*.c"))
 
 
 class BuildLoop(build_ext):

@@ -161,7 +161,7 @@ write_files() {
 
 tell() {
     say "$prefix/bin/collbench $version is there; kept as the site has it: $(kept_names)"
-    set -- "$prefix"/venv/lib*/python*/site-packages/collbench/timing/_loop.so
+    set -- "$prefix"/venv/lib*/python*/site-packages/collbench/native/_loop.so
     [ -e "$1" ] || say "no C compiler worked, so the timing loop runs in Python (rows say python_loop): load gcc, remove $prefix, install again"
     "$prefix/bin/collbench" backends
 }

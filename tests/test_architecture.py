@@ -1,4 +1,4 @@
-"""The rooms stand in the order in which data flows, import only upwards, and README lists them as they are."""
+"""Packages import only packages above them in ARCHITECTURE.md's table; heavy libraries are imported where they are used."""
 
 import ast
 import re
@@ -9,25 +9,17 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "collbench"
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-JOINTS = {"cli", "runner"}
-LIGHT = {"stats", "analysis", "report", "gate", "topology", "peak", "doctor"}
+PAGE = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+LIGHT = {"stats", "analysis", "report", "gate", "machine"}
 HEAVY = {"torch", "mpi4py", "cupy", "pynvml", "pandas", "matplotlib"}
 DRAWING = {"matplotlib", "jinja2", "prometheus_client"}  # the extra `report`: who only reads a table goes without
 AT_START = {"numpy", "rich", "torch", "mpi4py", "zmq", "psutil", "hostlist", "ml_dtypes", "pandas"}
-
-
-def _listed_rooms() -> list[str]:
-    block = re.search(r"## Architecture.*?```\n(.*?)```", README, re.DOTALL)
-    assert block, "README has no section Architecture with a list of rooms"
-    return re.findall(r"^  (\w+)/ ", block[1], re.MULTILINE)
-
-
-ROOMS = _listed_rooms()
+ROOT_MODULES = {path.stem for path in PACKAGE.glob("*.py")}
+PACKAGES = re.findall(r"^\| `(\w+)/` \| ", PAGE.split("\n## ")[1], re.MULTILINE)
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
-def _room(module: Path) -> str:
+def _package(module: Path) -> str:
     parts = module.relative_to(PACKAGE).parts
     return parts[0] if len(parts) > 1 else ""
 
@@ -42,34 +34,24 @@ def _imports(module: Path, *, at_import_only: bool = False) -> Iterator[str]:
             yield node.module
 
 
-def test_readme_lists_every_room_and_no_other() -> None:
-    there = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()}
-    assert set(ROOMS) == there
-    assert len(ROOMS) == len(set(ROOMS))
+def test_architecture_lists_every_package_and_no_other() -> None:
+    assert PACKAGES[0] == "collbench"
+    assert set(PACKAGES[1:]) == {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()}
+    assert len(PACKAGES) == len(set(PACKAGES))
 
 
-@pytest.mark.parametrize("module", [m for m in MODULES if _room(m) not in JOINTS | {""}], ids=lambda m: str(m.relative_to(PACKAGE)))
-def test_a_room_imports_only_rooms_above_it(module: Path) -> None:
-    above = ROOMS[: ROOMS.index(_room(module)) + 1]
+@pytest.mark.parametrize("module", [m for m in MODULES if _package(m)], ids=lambda m: str(m.relative_to(PACKAGE)))
+def test_a_package_imports_only_packages_above_it(module: Path) -> None:
+    above = set(PACKAGES[1 : PACKAGES.index(_package(module)) + 1]) | ROOT_MODULES
     for name in _imports(module):
         if name.startswith("collbench."):
-            target = name.split(".")[1]
-            assert target in {*above, "units", "errors", "reading", "addresses"} - JOINTS, (
-                f"{module.name} in {_room(module)} imports {name}"
-            )
+            assert name.split(".")[1] in above, f"{module.name} in {_package(module)} imports {name}"
 
 
-def test_the_runner_imports_neither_cli_nor_what_comes_after_results() -> None:
-    after = set(ROOMS[ROOMS.index("results") + 1 :])
-    for module in (PACKAGE / "runner").glob("*.py"):
-        imported = {name.split(".")[1] for name in _imports(module) if name.startswith("collbench.")}
-        assert not imported & (after | {"cli"}), f"{module.name} imports {imported & (after | {'cli'})}"
-
-
-@pytest.mark.parametrize("room", sorted(LIGHT & set(ROOMS)))
-def test_a_laptop_can_report_and_gate(room: str) -> None:
-    for module in (PACKAGE / room).rglob("*.py"):
-        heavy = {name.split(".")[0] for name in _imports(module)} & HEAVY - (DRAWING if room == "report" else set())
+@pytest.mark.parametrize("package", sorted(LIGHT))
+def test_a_laptop_can_report_and_gate(package: str) -> None:
+    for module in (PACKAGE / package).rglob("*.py"):
+        heavy = {name.split(".")[0] for name in _imports(module)} & HEAVY - (DRAWING if package == "report" else set())
         assert heavy <= ({"pynvml"} if module.name == "nvml.py" else set()), f"{module.name} imports {heavy}"
 
 
@@ -91,8 +73,8 @@ def test_backends_import_their_libraries_only_in_functions() -> None:
         assert not {name.split(".")[0] for name in _imports(module, at_import_only=True)} & HEAVY, module.name
 
 
-def test_the_room_device_alone_imports_cupy() -> None:
-    others = [module for module in MODULES if _room(module) != "device"]
+def test_device_alone_imports_cupy() -> None:
+    others = [module for module in MODULES if _package(module) != "device"]
     assert not [module for module in others if "cupy" in {name.split(".")[0] for name in _imports(module)}]
 
 

@@ -221,7 +221,7 @@ def build(sources: Path, compiler: str) -> list[str]:
     command = [sys.executable, "setup.py", "build_ext", "--inplace"]
     done = subprocess.run(command, cwd=sources, env={**os.environ, "CC": compiler}, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
-    return [path.name for path in (sources / "collbench/measure").glob("*.so")]
+    return [path.name for path in (sources / "collbench/native").glob("*.so")]
 
 
 def test_the_loop_is_built_under_one_name(sources: Path) -> None:
@@ -231,7 +231,7 @@ def test_the_loop_is_built_under_one_name(sources: Path) -> None:
 
 
 def test_without_a_compiler_there_is_no_loop_and_no_error(sources: Path) -> None:
-    (sources / "collbench/measure/_loop.so").write_text("an older build")
+    (sources / "collbench/native/_loop.so").write_text("an older build")
     assert build(sources, "false") == []
 
 

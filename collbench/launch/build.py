@@ -60,7 +60,7 @@ def own() -> Build:
 @cache
 def native() -> str:
     """The digest of the compiled loop; "" where none was built."""
-    return _digest(sorted(_PACKAGE.glob("timing/_loop*.so")), _PACKAGE)
+    return _digest(sorted(_PACKAGE.glob("native/_loop*.so")), _PACKAGE)
 
 
 def digest_of(package: Path) -> str:

@@ -18,7 +18,7 @@ _WINDOW = 64  # OSU's and nccl-tests users' habit
 _IN_FLIGHT_BYTES = 256 * 2**20  # a window of 64 messages of 64 MiB would take seconds and say nothing more
 MODES = ("isolated", "batched", "pipelined", "graph")
 SMALLEST = 8
-MOST_STREAMS = 64  # timing/sockets.c has room for so many
+MOST_STREAMS = 64  # native/sockets.c has room for so many
 # What NCCL_ALGO and NCCL_PROTO take (NCCL user guide, environment variables), in small letters.
 ALGORITHMS = ("ring", "tree", "collnetdirect", "collnetchain", "nvls", "nvlstree", "pat")
 PROTOCOLS = ("simple", "ll", "ll128")

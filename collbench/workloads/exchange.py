@@ -84,7 +84,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Regime:
-    """A way of training; a module of this package defines it.
+    """A way of training; a module of this package defines it, and the registry lists that module.
 
     name      what users type; summary: one line for `--help`
     step      the exchanges of one step. Raises UsageError for a shape it cannot lay out (a remedy in the sentence)

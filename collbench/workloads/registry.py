@@ -1,25 +1,23 @@
-"""Finds the regimes: every Regime in a module of collbench.workloads."""
+"""Finds the regimes: every Regime of the modules listed here."""
 
 from __future__ import annotations
 
 from functools import cache
 from importlib import import_module
-from pkgutil import iter_modules
 
-from collbench import workloads
 from collbench.errors import UsageError
 from collbench.workloads.exchange import Regime
 from collbench.workloads.laying import printable
 
-_ORDER = ("data-parallel", "hierarchical", "parameter-server", "pipeline", "tensor-parallel", "expert-parallel", "fsdp")
+# The modules of the regimes, in the order of `--help`.
+_MODULES = ("data_parallel", "hierarchical", "parameter_server", "pipeline", "tensor_parallel", "expert_parallel", "fsdp")
 
 
 @cache
 def regimes() -> dict[str, Regime]:
     """All regimes by name, from data-parallel on."""
-    modules = (import_module(f"{workloads.__name__}.{module.name}") for module in iter_modules(workloads.__path__))
+    modules = [import_module(f"collbench.workloads.{name}") for name in _MODULES]
     found = [value for module in modules for value in vars(module).values() if isinstance(value, Regime)]
-    found.sort(key=lambda regime: _ORDER.index(regime.name) if regime.name in _ORDER else len(_ORDER))
     return {regime.name: regime for regime in found}
 
 

@@ -152,7 +152,7 @@ def joined(wheels: Path, out: Path) -> Path:
 
 def build_loop() -> str:
     """Build the native timing loop where it is missing, as setup.py does but without setuptools; what was done."""
-    library, sources = ROOT / "collbench/measure/_loop.so", sorted((ROOT / "collbench/measure").glob("*.c"))
+    library, sources = ROOT / "collbench/native/_loop.so", sorted((ROOT / "collbench/native").glob("*.c"))
     if library.exists():
         return "native loop: already built"
     compiler = next((found for name in ("cc", "gcc", "clang") if (found := shutil.which(name))), None)

@@ -42,7 +42,7 @@ class Files:
     def __init__(self) -> None:
         self.runs: list[Folder] = [_run(REPORTS / name) for name in _RUNS if (REPORTS / name).is_dir()]
         self.peers = {path.name: path.read_bytes() for path in sorted(PEERS.iterdir())}
-        self.suites = {path.name: path.read_bytes() for path in sorted((ROOT / "collbench" / "suite").glob("*.toml"))}
+        self.suites = {path.name: path.read_bytes() for path in sorted((ROOT / "collbench" / "operations" / "suites").glob("*.toml"))}
         self.suites |= {path.name: path.read_bytes() for path in sorted((REPORTS / "suites").glob("*.toml"))}
         self.verdicts = [path.read_bytes() for path in sorted(REPORTS.glob("gate-trials/*/verdict.json"))]
         self.baseline = {path.name: path.read_bytes() for path in sorted((REPORTS / "gate-trials" / "baseline-link").iterdir())}

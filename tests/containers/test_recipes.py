@@ -137,7 +137,7 @@ def test_the_definition_s_shell_is_sound(section: str) -> None:
         (".git/config", False),
         (".venv/bin/python", False),
         ("runs/one/samples.bin", False),
-        ("collbench/measure/_loop.so", False),
+        ("collbench/native/_loop.so", False),
         ("collbench/cli/__pycache__/main.cpython-311.pyc", False),
     ],
 )
@@ -166,7 +166,7 @@ def test_from_what_is_copied_alone_pip_builds_the_whole_package(recipe: str, tmp
     inside = set(zipfile.ZipFile(wheel).namelist())
     ours = {str(path.relative_to(ROOT)) for path in (ROOT / "collbench").rglob("*") if path.suffix in (".py", ".j2", ".toml", ".json")}
     assert ours <= inside and "collbench/cuda_kernels/README.md" in inside
-    assert ("collbench/measure/_loop.so" in inside) is bool(shutil.which("gcc"))
+    assert ("collbench/native/_loop.so" in inside) is bool(shutil.which("gcc"))
 
 
 @pytest.mark.long

@@ -23,7 +23,7 @@ from tests.topology.machines import dgx, laptop, mesh
 
 SHARED = CAPTURED_MACHINES
 SKIP = pytest.mark.skipif(not SHARED.is_dir(), reason="../shared/machines is not here")
-DOCTOR = Path(__file__).parents[2] / "collbench" / "doctor"
+DOCTOR = Path(__file__).parents[2] / "collbench" / "machine" / "doctor"
 
 
 @pytest.mark.parametrize("machine", [dgx(), mesh(), laptop(), Machine()], ids=["dgx", "mesh", "laptop", "nothing known"])
