@@ -20,8 +20,8 @@ from collbench.control.keys import Keys
 from collbench.control.message import Kind, Malformed
 from tests.benchmarks.command import main
 from tests.benchmarks.figures import MEBIBYTES, SECONDS, Figure, Outcome, timed
-from tests.world.ends_here import DEADLINE_S, Here, about
-from tests.world.noise import heard, noise
+from tests.control.ends_here import DEADLINE_S, Here, about
+from tests.control.noise import heard, noise
 
 MESSAGES = 1_000_000
 _AT_A_SOCKET = 20  # one of so many goes to a socket, too

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-REPORTS, PEERS = ROOT / "reports", ROOT / "tests" / "results" / "peers" / "samples"
+REPORTS, PEERS = ROOT / "reports", ROOT / "tests" / "results" / "importers" / "samples"
 _ROWS, _SAMPLES = 4, 1 << 16
 _RUNS = (
     "first-run",

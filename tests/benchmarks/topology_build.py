@@ -10,7 +10,7 @@ import numpy as np
 from collbench.machine.readers import linux
 from tests.benchmarks.command import main
 from tests.benchmarks.figures import Figure, Outcome
-from tests.topology.trees import Tree, pci, tree
+from tests.machine.trees import Tree, pci, tree
 
 SIZES = (1_000, 10_000, 100_000)
 _PORTS = 125  # of the switch in one PCI domain; with what is below them, a root port and an upstream port 252 links

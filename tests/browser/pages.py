@@ -17,8 +17,8 @@ from collbench.report.html import page as page_of
 from collbench.report.html.chart import Chart, Link, Section, Spot, Table
 from collbench.report.html.material import Material
 from collbench.results.reader import read_run
+from tests.machine.machines import dgx
 from tests.results.rows import make_row, store
-from tests.topology.machines import dgx
 
 REPORTS = Path(__file__).parents[2] / "reports"
 RUNS = ("shaped-1gbit-pmi2", "shaped-1gbit-pmix", "pairs-trials/host-0")

@@ -44,7 +44,7 @@ BACKENDS = [
 def measured(folder, backend, ranks, trainings, **more):
     """Starts the ranks, waits for them, reads what they have stored; NCCL's on the double of it."""
     asked = {"backends": [backend], "ranks": ranks, "out": str(folder / "run"), "trainings": trainings, "max_time_s": 0.2, **more}
-    line = ["timeout", "-k", "5", "100", sys.executable, str(ROOT / "tests/runner/workload_rank.py"), json.dumps(asked)]
+    line = ["timeout", "-k", "5", "100", sys.executable, str(ROOT / "tests/measure/workload_rank.py"), json.dumps(asked)]
     base = environment(ranks, lacks=()) if backend == "nccl" else os.environ
     env = {**base, "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [base.get("PYTHONPATH")])])}
     done = subprocess.run(line, env=env, capture_output=True, text=True, check=False, cwd=folder)
@@ -102,7 +102,7 @@ def test_so_many_rounds_of_each_asynchronous_worker_and_several_servers(backend,
 def test_a_worker_that_dies_is_named(backend, tmp_path):
     asked = {"regime": "parameter-server", "typed": {"model": "30K", "update": "asynchronous"}}
     line = json.dumps({"backends": [backend], "ranks": 3, "out": str(tmp_path / "run"), "trainings": [asked], "max_time_s": 60})
-    program = ["timeout", "-k", "5", "100", sys.executable, str(ROOT / "tests/runner/workload_rank.py"), line]
+    program = ["timeout", "-k", "5", "100", sys.executable, str(ROOT / "tests/measure/workload_rank.py"), line]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(program, env=env, stderr=subprocess.PIPE, text=True, cwd=tmp_path) as started:
         until((tmp_path / "run" / "topology.json").exists, "the run's folder", 60)

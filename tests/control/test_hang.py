@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from tests.world.together import Meeting, ends, start
+from tests.control.together import Meeting, ends, start
 
 pytestmark = [pytest.mark.timeout(90)]
 

@@ -13,7 +13,7 @@ from collbench.control.keys import Keys
 from collbench.control.secret import secret_of
 from collbench.launch.torchrun import detect
 from tests.cli.command import PROGRAM, running, start, until
-from tests.world.ends_here import free_port
+from tests.control.ends_here import free_port
 
 SECRET = "only-the-ranks-of-this-launch-know-it"
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from collbench.control.message import MOST_JSON_BYTES, MOST_RAW_PARTS, PIECE_BYTES, Kind, Malformed, Message, _parts, entries, parsed
 from collbench.control.shapes import SHAPES
-from tests.world.noise import frames_of, heard, noise
+from tests.control.noise import frames_of, heard, noise
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.floats(allow_nan=False) | st.text(),

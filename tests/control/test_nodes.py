@@ -17,7 +17,7 @@ from collbench.control.places import node_place
 from collbench.control.spoke_end import SpokeEnd
 from collbench.errors import RunFailed, UsageError
 from tests.cli.command import until
-from tests.world.ends_here import Here, about, launch
+from tests.control.ends_here import Here, about, launch
 
 
 def collected(hub: HubEnd, step: int) -> dict[int, Any]:

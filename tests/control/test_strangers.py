@@ -21,8 +21,8 @@ from collbench.control.secret import Secret
 from collbench.control.strangers import Strangers, closing
 from collbench.errors import PeerFailed, UsageError, WaitExpired
 from tests.cli.command import until
-from tests.world.ends_here import Here, about, launch
-from tests.world.proxy import Proxy
+from tests.control.ends_here import Here, about, launch
+from tests.control.proxy import Proxy
 
 GREETING = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x00" + b"CURVE".ljust(20, b"\0") + b"\0" + bytes(31)  # rfc.zeromq.org/spec/37
 

@@ -17,8 +17,8 @@ from collbench.control.world import World
 from collbench.errors import RunFailed, UsageError, WaitExpired
 from collbench.launch.info import LaunchInfo
 from tests.conftest import sample
-from tests.world.ends_here import about, free_port, launch
-from tests.world.together import KINDS, Meeting, ends, start, together
+from tests.control.ends_here import about, free_port, launch
+from tests.control.together import KINDS, Meeting, ends, start, together
 
 pytestmark = pytest.mark.in_turn
 

@@ -14,8 +14,8 @@ from collbench.deploy.job import job_of
 from collbench.deploy.kinds.ansible import KIND
 from collbench.errors import UsageError
 from tests.cli.command import ROOT, environment
-from tests.emit.playing import PLAY
-from tests.emit.texts import HOSTILE, texts
+from tests.deploy.playing import PLAY
+from tests.deploy.texts import HOSTILE, texts
 
 pytest.importorskip("ansible")
 

@@ -22,7 +22,7 @@ import yaml
 from collbench.deploy.job import Kind, job_of
 from collbench.deploy.kinds import kinds
 from tests.cli.command import run_here
-from tests.emit.texts import HOSTILE
+from tests.deploy.texts import HOSTILE
 
 ORDINARY = ("allreduce", "--sizes", "1K-1G", "--backend", "nccl,gloo")
 NODES, RANKS = 3, 4

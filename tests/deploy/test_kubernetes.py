@@ -14,7 +14,7 @@ from collbench.deploy.job import Value, job_of
 from collbench.deploy.kinds.kubernetes import KIND
 from collbench.errors import UsageError
 from tests.cli.command import one_sentence, run_here
-from tests.emit.manifests import documents, expanded, pods, refused
+from tests.deploy.manifests import documents, expanded, pods, refused
 
 IMAGE = "docker.io/example/collbench:1"
 KINDS = ("job", "jobset", "trainjob", "mpijob")

@@ -10,8 +10,8 @@ import pytest
 from collbench.deploy.job import Value
 from collbench.deploy.kinds.mpirun import KIND
 from collbench.errors import UsageError
-from tests.emit.recorded import COMMAND, Recorded, recorded, text
-from tests.emit.texts import HOSTILE
+from tests.deploy.recorded import COMMAND, Recorded, recorded, text
+from tests.deploy.texts import HOSTILE
 
 LIBRARIES = ("openmpi", "mpich", "intel")
 REASONS: list[tuple[dict[str, Value], str]] = [

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from collbench.deploy import quoting, template
 from collbench.deploy.quoting import Quoted
 from collbench.errors import UsageError
-from tests.emit.texts import HOSTILE, UNPRINTABLE, texts
+from tests.deploy.texts import HOSTILE, UNPRINTABLE, texts
 
 HOSTILE_LIST = list(HOSTILE)
 OF_LISTS = [each for each in template.FILTERS if "words" in each.__annotations__]

@@ -17,7 +17,7 @@ from collbench.errors import UsageError
 from tests.beds import SlurmBed
 from tests.beds.bed import Finished
 from tests.cli.command import BIN, ROOT, environment
-from tests.emit.texts import HOSTILE
+from tests.deploy.texts import HOSTILE
 
 REFRAME = BIN / "reframe"
 SITE = ROOT / "tests/slurm/site.py"

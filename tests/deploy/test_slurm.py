@@ -15,7 +15,7 @@ from collbench.deploy.job import job_of
 from collbench.deploy.kinds.slurm import KIND
 from tests.benchmarks import host_list
 from tests.cli.command import BIN, one_sentence, run_here
-from tests.emit.batch import SWEEP, Called, asked, emit, play, program
+from tests.deploy.batch import SWEEP, Called, asked, emit, play, program
 
 # In the place of collbench: what the launch is taken for
 DETECT = """\

@@ -9,8 +9,8 @@ import pytest
 from collbench.deploy.job import Value
 from collbench.deploy.kinds.torchrun import ENDPOINT, KIND
 from collbench.errors import UsageError
-from tests.emit.recorded import COMMAND, recorded, text
-from tests.emit.texts import HOSTILE
+from tests.deploy.recorded import COMMAND, recorded, text
+from tests.deploy.texts import HOSTILE
 
 AT = {"endpoint": "n1.site"}
 END = ["--max-restarts", "0", "--no-python", "collbench", *COMMAND, "--out"]

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from collbench.machine.model import Machine
 from tests.doctor.machines import changed, codes, found, with_port, with_system
-from tests.topology.machines import dgx
+from tests.machine.machines import dgx
 
 SECOND = replace(dgx(), hostname="dgx02")
 THIRD = replace(dgx(), hostname="dgx03")

@@ -19,7 +19,7 @@ from collbench.machine.readers.nccl_log import read_file
 from collbench.machine.sources import read_paths
 from tests.doctor.machines import codes, found
 from tests.helpers import CAPTURED_MACHINES
-from tests.topology.machines import dgx, laptop, mesh
+from tests.machine.machines import dgx, laptop, mesh
 
 SHARED = CAPTURED_MACHINES
 SKIP = pytest.mark.skipif(not SHARED.is_dir(), reason="../shared/machines is not here")

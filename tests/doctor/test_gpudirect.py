@@ -8,7 +8,7 @@ from collbench.machine.doctor.gpudirect import states
 from collbench.machine.model import Machine
 from collbench.machine.readers.nccl_log import NcclLog, read
 from tests.doctor.machines import changed, with_port, with_system
-from tests.topology.machines import dgx, laptop
+from tests.machine.machines import dgx, laptop
 
 CAPABLE = "nvidia_peermem is loaded, PIX apart"
 

@@ -11,7 +11,7 @@ from collbench.machine.doctor.examine import examine
 from collbench.machine.doctor.finding import Finding
 from collbench.machine.model import SWITCH, Gpu, GpuLink, Machine, NumaNode
 from tests.doctor.machines import changed, codes, found
-from tests.topology.machines import dgx, mesh
+from tests.machine.machines import dgx, mesh
 
 
 def links(machine: Machine, *counts: int | None) -> Machine:

@@ -8,7 +8,7 @@ import pytest
 
 from collbench.machine.model import Disagreement, Machine
 from tests.doctor.machines import changed, codes, found, with_system
-from tests.topology.machines import dgx, laptop, mesh, pcie_box
+from tests.machine.machines import dgx, laptop, mesh, pcie_box
 
 
 def test_little_shared_memory() -> None:

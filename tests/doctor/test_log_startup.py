@@ -10,7 +10,7 @@ from collbench.machine.doctor.log_startup import RULES
 from collbench.machine.model import Gpu, GpuLink, Machine
 from collbench.machine.readers.nccl_log import NcclLog, read
 from tests.doctor.machines import codes, found, with_system
-from tests.topology.machines import dgx
+from tests.machine.machines import dgx
 
 SEND, RECEIVE = "Channel 00/0 : 0[0] -> 8[0] [send] via {}", "Channel 00/0 : 8[0] -> 0[0] [receive] via {}"
 DIRECT = (SEND.format("NET/IB/0/GDRDMA"), RECEIVE.format("NET/IB/0/GDRDMA"))

@@ -6,7 +6,7 @@ import pytest
 
 from collbench.machine.readers.nccl_log import NcclLog, read
 from tests.doctor.machines import codes, found
-from tests.topology.machines import dgx, laptop
+from tests.machine.machines import dgx, laptop
 
 
 def log(*lines: str) -> NcclLog:

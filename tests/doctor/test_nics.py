@@ -9,7 +9,7 @@ import pytest
 from collbench.machine.doctor.examine import examine
 from collbench.machine.model import Machine, Nic, PcieLink, Port
 from tests.doctor.machines import changed, codes, found, with_port, with_system
-from tests.topology.machines import bridge, dgx, ethernet, infiniband, laptop, nic_device
+from tests.machine.machines import bridge, dgx, ethernet, infiniband, laptop, nic_device
 
 BLUEFIELD = Nic("mlx5_bond_0", "0000:aa:00.0", "BlueField-3", True, 1, (ethernet(200, 9000),), ("bond0",))
 

@@ -8,7 +8,7 @@ import pytest
 
 from collbench.machine.model import Gpu, Machine, PciDevice, PcieLink, System
 from tests.doctor.machines import changed, codes, found, with_link
-from tests.topology.machines import GEN4_X16, GEN5_X16, bridge, dgx, gpu_device, laptop, nic_device
+from tests.machine.machines import GEN4_X16, GEN5_X16, bridge, dgx, gpu_device, laptop, nic_device
 
 GPU, GPU_PORT = "0000:18:00.0", "0000:17:00.0"
 NIC, NIC_PORT = "0000:1a:00.0", "0000:17:02.0"

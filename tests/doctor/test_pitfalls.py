@@ -12,7 +12,7 @@ from collbench.machine.doctor.pages import pages
 from collbench.machine.model import SWITCH, Gpu, GpuLink, Machine, Nic, NumaNode, PcieLink, Port
 from collbench.machine.readers.nccl_log import NcclLog, read
 from tests.doctor.machines import changed, codes, with_link, with_port, with_system
-from tests.topology.machines import dgx, ethernet, mesh, pcie_box
+from tests.machine.machines import dgx, ethernet, mesh, pcie_box
 
 GPU, GPU_PORT, NIC = "0000:18:00.0", "0000:17:00.0", "0000:1a:00.0"
 ROCE = replace(dgx(), nics=tuple(replace(nic, ports=(ethernet(400, 4096),)) for nic in dgx().nics))

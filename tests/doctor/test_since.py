@@ -17,7 +17,7 @@ from collbench.machine.model import Machine, Nic, PcieLink
 from collbench.machine.snapshot import topology_json
 from tests.cli.command import run_here
 from tests.doctor.machines import changed, with_link, with_port, with_system
-from tests.topology.machines import dgx, laptop
+from tests.machine.machines import dgx, laptop
 
 GPU, NIC = dgx().gpus[1].key, dgx().nics[3].address or ""
 OFF = replace(dgx(), gpus=dgx().gpus[:7], pci=tuple(each for each in dgx().pci if each.address != dgx().gpus[7].key))

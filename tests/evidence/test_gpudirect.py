@@ -7,7 +7,7 @@ from typing import Any
 from collbench.machine.gpudirect import STATES, Capability
 from collbench.measure.gpudirect import state_of_run
 from tests.doctor.machines import with_system
-from tests.topology.machines import dgx, laptop
+from tests.machine.machines import dgx, laptop
 
 CAPABLE = "nvidia_peermem is loaded, PIX apart"
 

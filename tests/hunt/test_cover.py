@@ -14,7 +14,7 @@ from collbench.errors import UsageError
 from collbench.machine.fabric import Fabric
 from collbench.machine.fabric_routes import Routes, Way, attached
 from collbench.machine.readers.ibnetdiscover import read
-from tests.topology.fabric_texts import FAT_TREE, TINY, fat_tree, star
+from tests.machine.fabric_texts import FAT_TREE, TINY, fat_tree, star
 
 
 def nodes(n: int) -> list[str]:

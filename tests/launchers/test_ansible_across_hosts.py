@@ -11,7 +11,7 @@ import pytest
 from collbench.results.reader import read_run
 from tests.beds import Hosts
 from tests.cli.command import run_here
-from tests.emit.playing import messages, play
+from tests.deploy.playing import messages, play
 from tests.launchers.stored import measured
 
 pytest.importorskip("ansible")

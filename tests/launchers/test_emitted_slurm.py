@@ -15,8 +15,8 @@ from tests.beds import SlurmBed
 from tests.beds.bed import Finished
 from tests.cli.command import BIN, PROGRAM, ROOT, environment, one_sentence, until
 from tests.conftest import enter
-from tests.emit.batch import SWEEP, program
-from tests.emit.test_reframe import emitted, reframe
+from tests.deploy.batch import SWEEP, program
+from tests.deploy.test_reframe import emitted, reframe
 from tests.launchers.stored import measured, stored
 
 pytestmark = [pytest.mark.in_turn, pytest.mark.slurm, pytest.mark.timeout(200)]

@@ -16,7 +16,7 @@ from collbench.results.importers.marks import BEGIN, END
 from collbench.results.reader import Run, read_run
 from tests.beds import Hosts
 from tests.cli.command import BIN, environment, one_sentence, run_here, until
-from tests.emit.manifests import Pod, documents, pods
+from tests.deploy.manifests import Pod, documents, pods
 from tests.launchers.stored import measured
 
 pytestmark = [pytest.mark.hosts, pytest.mark.in_turn("pods")]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from collbench.machine.distance import ORDER, Distances, closeness, near_nics, path, why_unknown
 from collbench.machine.model import SWITCH, Gpu, GpuLink, Machine, Nic, NumaNode, PciDevice, System
 from collbench.machine.readers import nccl_xml
-from tests.topology.machines import bridge, dgx, gpu_device, laptop, mesh, nic_device, pcie_box
+from tests.machine.machines import bridge, dgx, gpu_device, laptop, mesh, nic_device, pcie_box
 
 GPU, NIC = "0000:18:00.0", "0000:1a:00.0"
 

@@ -11,7 +11,7 @@ from collbench.machine import fabric_routes
 from collbench.machine.fabric import Cable, Fabric, Node
 from collbench.machine.fabric_routes import Attached, Routes, attached, host_key, slower
 from collbench.machine.readers.ibnetdiscover import read
-from tests.topology.fabric_texts import fat_tree, star
+from tests.machine.fabric_texts import fat_tree, star
 
 FABRIC = read(fat_tree().plain(), "x")
 PORTS = [ports[0] for ports in attached(FABRIC).values()]

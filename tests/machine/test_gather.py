@@ -12,7 +12,7 @@ from collbench.machine.archive import open_archive
 from collbench.machine.files import Files, Folder
 from collbench.machine.readers import ethernet, infiniband, linux
 from collbench.machine.recorded import Recorded
-from tests.topology.trees import Tree
+from tests.machine.trees import Tree
 
 PCI = "/sys/devices/pci0000:16/0000:16:01.0"
 GUID = "b8ce:f603:00a1:2b3c"

@@ -9,7 +9,7 @@ import pytest
 
 from collbench.machine.gpudirect import Capability, capability
 from collbench.machine.model import Machine, Nic
-from tests.topology.machines import dgx, mesh, pcie_box
+from tests.machine.machines import dgx, mesh, pcie_box
 
 NO_MODULE = "no peer-memory module for this GPU is loaded"
 

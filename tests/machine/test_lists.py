@@ -13,7 +13,7 @@ from collbench.machine.sources import read_paths
 from collbench.machine.trees import readings
 from collbench.report.probe import document
 from collbench.report.probe_tree import title
-from tests.topology.trees import pci, tree
+from tests.machine.trees import pci, tree
 
 MATRIX = "\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\nGPU0\t X \tNV18\t0-31\t0\tN/A\nGPU1\tNV18\t X \t0-31\t0\tN/A\n"
 LSPCI = "00:01.0 PCI bridge: Intel Corporation Device 1234\n"

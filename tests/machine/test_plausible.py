@@ -8,7 +8,7 @@ import pytest
 
 from collbench.machine.model import Gpu, GpuLink, Machine, Nic, NumaNode, PciDevice, PcieLink, Port, System
 from collbench.machine.plausible import impossible
-from tests.topology.machines import MACHINES
+from tests.machine.machines import MACHINES
 
 
 @pytest.mark.parametrize("name", MACHINES)

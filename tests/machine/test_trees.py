@@ -10,7 +10,7 @@ from collbench.machine.peak.nics import egress_of
 from collbench.machine.peak.pcie import PcieTree
 from collbench.machine.trees import readings
 from collbench.report.probe_tree import tree_lines
-from tests.topology.trees import Tree, pci, tree
+from tests.machine.trees import Tree, pci, tree
 
 ROOT = "pci0000:80/0000:80:01.0"
 LAN = f"{ROOT}/0000:81:00.0"

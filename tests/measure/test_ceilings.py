@@ -14,7 +14,7 @@ from collbench.machine.peak.host import HostRates, Rate
 from collbench.measure.ceilings import Ceilings, _sharing
 from collbench.operations.registry import operations
 from tests.helpers import make_cell
-from tests.topology.machines import dgx
+from tests.machine.machines import dgx
 
 ETHERNET = Interface("eth0", 1500, 10e9, None, None)
 TCP = 1.25e9 * 1448 / 1538

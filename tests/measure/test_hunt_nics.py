@@ -16,7 +16,7 @@ from collbench.measure.tasks import hunt_nics
 from collbench.measure.tasks.hunt_asked import Asked
 from collbench.measure.tasks.hunt_nics import Streaming, rails_of
 from collbench.measure.tasks.pair_places import Places
-from tests.world.together import Meeting, together
+from tests.control.together import Meeting, together
 
 NODES = Places("node", ("a", "b", "c"), ((0,), (1,), (2,)))
 RATES = [1e9, 1.1e9, 0.9e9] * 8

@@ -135,7 +135,7 @@ def test_a_broken_barrier_of_a_plug_in_is_wrong_data(tmp_path):
     plugin = tmp_path / "leaky-1.dist-info"
     plugin.mkdir()
     (plugin / "METADATA").write_text("Metadata-Version: 2.1\nName: leaky\nVersion: 1\n")
-    (plugin / "entry_points.txt").write_text("[collbench.operations]\nleaky = tests.runner.broken_barrier\n")
+    (plugin / "entry_points.txt").write_text("[collbench.operations]\nleaky = tests.measure.broken_barrier\n")
     found: set[str] = set()
     for out in ("one", "two", "three"):  # where cores are shared, a rank may be off its core for as long as it would have left early
         words = ["leaky", "--backend", "mpi", "--ranks", "3", "--max-time", "0.2", "--evidence", "off", "--out", out]

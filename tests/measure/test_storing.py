@@ -19,8 +19,8 @@ from collbench.results import appended
 from collbench.results.folder import RunFolder
 from collbench.results.reader import read_run
 from tests.cli.command import until
+from tests.measure.test_resume import PLAN, Told, start
 from tests.results.rows import make_row
-from tests.runner.test_resume import PLAN, Told, start
 
 WRONG = [Mismatch(2, 5, 17, "3.0", "2.0", "rank 0's share is missing"), Mismatch(3, 1, 4, "1.0", "0.0")]
 SENTENCES = (
@@ -82,7 +82,7 @@ def test_what_cannot_be_stored_is_shown_all_the_same(tmp_path, monkeypatch):
             raise OSError(errno.ENOSPC, "No space left on device")
         return write(descriptor, data)
 
-    monkeypatch.setattr("tests.runner.test_resume.Told", lambda: told)
+    monkeypatch.setattr("tests.measure.test_resume.Told", lambda: told)
     with monkeypatch.context() as patch:
         patch.setattr(appended.os, "write", full)
         with pytest.raises(
@@ -100,7 +100,7 @@ def test_what_cannot_be_stored_is_shown_all_the_same(tmp_path, monkeypatch):
 def test_a_folder_that_is_moved_meanwhile_is_found_and_gone_on_with(tmp_path, monkeypatch):
     told = Told()
     told.progress = lambda title, done, total, eta_s: done == 3 and (tmp_path / "run").rename(tmp_path / "there")
-    monkeypatch.setattr("tests.runner.test_resume.Told", lambda: told)
+    monkeypatch.setattr("tests.measure.test_resume.Told", lambda: told)
     with pytest.raises(
         RunFailed, match=r"run was moved to \S+/there while the run wrote into it: 3 finished cells are there; leave it and go on"
     ):

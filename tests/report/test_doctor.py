@@ -12,7 +12,7 @@ from collbench.errors import UsageError
 from collbench.machine.doctor.finding import Finding
 from collbench.machine.model import Machine
 from collbench.report.doctor import tell_findings
-from tests.topology.machines import dgx
+from tests.machine.machines import dgx
 
 SEVERE = Finding("CB2101", "severe", "dgx01", "GPU 0 runs on 8 of 16 lanes", "LnkSta x8", "reseat the card")
 NOTE = Finding("CB2104", "note", "dgx01", "1 link at 2.5 GT/s", "LnkSta 2.5 GT/s", "read it again")

@@ -11,7 +11,7 @@ from collbench.machine.peak.collective import ceilings
 from collbench.machine.peak.job import Job
 from collbench.machine.peak.limiting import limiting_parts
 from collbench.machine.peak.node import node_of
-from tests.topology.machines import dgx, laptop, mesh, pcie_box
+from tests.machine.machines import dgx, laptop, mesh, pcie_box
 
 ALL_NICS = {f"mlx5_{number}" for number in range(8)}
 SLOTS = {nic.address for nic in dgx().nics}

@@ -15,7 +15,7 @@ from collbench.machine.snapshot import machines_of
 from collbench.report.probe import document, probe_text
 from collbench.report.probe_wrap import wrapped
 from collbench.report.table import Line
-from tests.topology.machines import MACHINES, dgx, infiniband, laptop, mesh, pcie_box
+from tests.machine.machines import MACHINES, dgx, infiniband, laptop, mesh, pcie_box
 
 SLOW = Finding("CB2101", "severe", "box", "GPU 3 has half its lanes", "Gen4 x8 of Gen4 x16", "reseat it")
 OLD = Finding("CB2102", "note", "laptop", "an old kernel", "6.8", "update it")

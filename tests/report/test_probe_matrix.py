@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from collbench.machine.model import Gpu, GpuLink, Machine, Nic, NumaNode
 from collbench.report.probe_matrix import MOST_PARTS, matrix_lines
-from tests.topology.machines import laptop, mesh, pcie_box
+from tests.machine.machines import laptop, mesh, pcie_box
 
 
 def matrix(machine: Machine) -> list[str]:

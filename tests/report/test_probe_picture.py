@@ -10,7 +10,7 @@ from defusedxml.ElementTree import fromstring
 
 from collbench.machine.model import Gpu, GpuLink, Machine, Nic, NumaNode, PcieLink, Port
 from collbench.report.probe_picture import MOST_PARTS, picture
-from tests.topology.machines import MACHINES, bridge, dgx, ethernet, gpu_device, laptop, mesh, nic_device, pcie_box
+from tests.machine.machines import MACHINES, bridge, dgx, ethernet, gpu_device, laptop, mesh, nic_device, pcie_box
 
 SVG = "{http://www.w3.org/2000/svg}"
 

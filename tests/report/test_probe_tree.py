@@ -8,7 +8,7 @@ import pytest
 
 from collbench.machine.model import SWITCH, Disagreement, Gpu, GpuLink, Machine, Nic, NumaNode, PcieLink, Port, System
 from collbench.report.probe_tree import tree_lines
-from tests.topology.machines import MACHINES, dgx, infiniband, laptop, mesh, pcie_box
+from tests.machine.machines import MACHINES, dgx, infiniband, laptop, mesh, pcie_box
 
 
 def tree(machine: Machine) -> list[str]:

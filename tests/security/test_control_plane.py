@@ -19,8 +19,8 @@ from collbench.control.secret import secret_of
 from collbench.errors import UsageError
 from collbench.launch.spawn import start_local
 from tests.cli.command import BIN, ROOT, running, start
-from tests.world.ends_here import launch
-from tests.world.test_secret import info
+from tests.control.ends_here import launch
+from tests.control.test_secret import info
 
 WILDCARDS = {"0.0.0.0", "::"}
 LOOK = (

@@ -14,7 +14,7 @@ import yaml
 
 from collbench.deploy.kinds import kinds
 from tests.cli.command import run_here
-from tests.emit.test_every_kind import NEEDED, Playbook, run_by_bash
+from tests.deploy.test_every_kind import NEEDED, Playbook, run_by_bash
 
 OPTIONS = {
     **{75: "name", 76: "program", 77: "runs", 78: "env", 79: "group", 80: "image", 81: "namespace", 82: "volume", 83: "rdma"},

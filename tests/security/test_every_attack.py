@@ -18,10 +18,10 @@ import pytest
 from tests.cli.command import ROOT
 
 _HERE = "tests/security/"
-_STRANGERS = "tests/world/test_strangers.py::"
+_STRANGERS = "tests/control/test_strangers.py::"
 _TARBALLS = f"{_HERE}test_files.py::TestTarballs::"
 _OURS = f"{_HERE}test_control_plane.py::"
-_SECRET = "tests/world/test_secret.py::"
+_SECRET = "tests/control/test_secret.py::"
 
 TESTS: dict[int, str] = {
     1: f"{_STRANGERS}test_a_stranger_is_refused_and_told_of",
@@ -29,7 +29,7 @@ TESTS: dict[int, str] = {
     3: f"{_STRANGERS}test_a_stranger_is_refused_and_told_of",
     4: f"{_STRANGERS}test_a_stranger_is_refused_and_told_of",
     **dict.fromkeys((5, 6, 7), f"{_HERE}test_floods.py::test_a_launch_passes_while_strangers_hold_connections"),
-    8: "tests/world/test_hidden.py::test_a_stranger_is_told_of_and_no_secret_is",
+    8: "tests/control/test_hidden.py::test_a_stranger_is_told_of_and_no_secret_is",
     9: f"{_OURS}test_9_the_folder_of_a_launch_is_private",
     10: f"{_SECRET}test_a_file_that_others_can_read_is_none",
     11: "tests/results/test_environment.py::test_secrets_and_strangers_are_not",

@@ -17,7 +17,7 @@ from collbench.control import descriptors, packet_filter
 from collbench.control.pending import PendingConnections
 from collbench.errors import RunFailed
 from tests.cli.command import BIN, Finished, environment, until
-from tests.world.ends_here import free_port
+from tests.control.ends_here import free_port
 
 GREETING = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x00" + b"CURVE".ljust(20, b"\0") + b"\0" + bytes(31)  # rfc.zeromq.org/spec/37
 

@@ -10,7 +10,7 @@ import pytest
 from collbench.measure import canary as canary_module
 from collbench.measure.canary import FLIP, flipped
 from collbench.native.library import CanaryStruct, library
-from tests.world.together import Meeting, together
+from tests.control.together import Meeting, together
 
 pytestmark = pytest.mark.skipif(library() is None, reason="the native loop was not built")
 

@@ -12,8 +12,8 @@ from collbench.measure import reference
 from collbench.measure.reference import measure_memory, measure_streams
 from collbench.native.library import library
 from collbench.operations.dtypes import DTYPES
+from tests.control.together import Meeting, together
 from tests.helpers import make_cell
-from tests.world.together import Meeting, together
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from collbench.control.world import World
 from collbench.measure import sync as sync_module
 from collbench.measure.sync import _GREETING, _accept, _connect, host_sync
 from collbench.native.library import SHARED_BYTES, BarrierStruct, library
-from tests.world.together import Meeting, together
+from tests.control.together import Meeting, together
 
 pytestmark = pytest.mark.skipif(library() is None, reason="the native loop was not built")
 

@@ -72,7 +72,7 @@ def launched(bed: Hosts, backend: str, shown: str, steps: int, out: Path) -> lis
     reach = ["-launcher", "ssh", "-launcher-exec", bed.rsh, "-hosts", ",".join(bed.names), "-ppn", str(each), "-iface", "eth0"]
     passed = [word for name, value in MPICH.items() for word in ("-genv", name, value)]
     before = counts(bed)
-    line = [str(BIN / "mpiexec"), *reach, "-n", str(3 * each), *passed, PROGRAM[0], str(ROOT / "tests/runner/workload_rank.py"), asked]
+    line = [str(BIN / "mpiexec"), *reach, "-n", str(3 * each), *passed, PROGRAM[0], str(ROOT / "tests/measure/workload_rank.py"), asked]
     done = bed.run(0, line, 90, environment({}))
     assert done.returncode == 0, done.stdout + done.stderr
     return [{name: now[name] - was[name] for name in now} for now, was in zip(counts(bed), before, strict=True)]

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from collbench.machine.files import Folder
 from collbench.machine.model import Machine
 from collbench.machine.readers import ethernet
-from tests.topology.readers.captured import captured_files, expected_of
-from tests.topology.trees import Tree
+from tests.machine.readers.captured import captured_files, expected_of
+from tests.machine.trees import Tree
 
 UP = {"speed": "100000\n", "mtu": "9000\n", "operstate": "up\n", "carrier": "1\n", "type": "1\n"}
 

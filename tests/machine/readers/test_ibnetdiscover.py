@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from collbench.machine.fabric import Cable, Fabric, Node
 from collbench.machine.readers.ibnetdiscover import looks_like, read, read_fabric
 from collbench.machine.readers.text import Unreadable
-from tests.topology.fabric_texts import FAT_TREE, TINY, fat_tree, star
+from tests.machine.fabric_texts import FAT_TREE, TINY, fat_tree, star
 
 # Its format alone is that of the page "TOPOLOGY FILE FORMAT": a chassis with external ports (-g), widths and speeds (-f), routers.
 ODD = """\

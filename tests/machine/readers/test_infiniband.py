@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from collbench.machine.model import Machine
 from collbench.machine.readers import infiniband
 from collbench.machine.readers.part_names import adapter_name
-from tests.topology.readers.captured import captured_files, expected_of
-from tests.topology.trees import Tree
+from tests.machine.readers.captured import captured_files, expected_of
+from tests.machine.trees import Tree
 
 BRIDGE = "/sys/devices/pci0000:16/0000:16:01.0"
 PORT = {

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from collbench.machine.model import Gpu, GpuLink
 from collbench.machine.readers import kfd
-from tests.topology.trees import Tree
+from tests.machine.trees import Tree
 
 NODES = "/sys/class/kfd/kfd/topology/nodes"
 CPU = "cpu_cores_count 64\nsimd_count 0\nlocation_id 0\ngfx_target_version 0"

@@ -14,8 +14,8 @@ from collbench.machine.files import Folder
 from collbench.machine.model import GpuLink, Machine, System
 from collbench.machine.readers import linux
 from tests.helpers import CAPTURED_MACHINES
-from tests.topology.readers.captured import captured_files, expected_of
-from tests.topology.trees import Tree, pci, tree
+from tests.machine.readers.captured import captured_files, expected_of
+from tests.machine.trees import Tree, pci, tree
 
 SYSFS_TARBALLS = ("hwloc-32em64t-2n8c-dax-nvme-mic-dimms", "hwloc-fakepcilocalities", "hwloc-power9-6gpu")
 NVIDIA, AMD = "0x10de", "0x1002"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from collbench.machine.model import System
 from collbench.machine.readers import linux
-from tests.topology.trees import Tree, pci, tree
+from tests.machine.trees import Tree, pci, tree
 
 GPU = pci("pci0000:19/0000:19:00.0", **{"class": "0x030200"}, vendor="0x10de")
 GROUPS = "/sys/kernel/iommu_groups"

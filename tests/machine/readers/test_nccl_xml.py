@@ -5,7 +5,7 @@ import pytest
 from collbench.machine.model import SWITCH, GpuLink, NumaNode, PcieLink
 from collbench.machine.peak.node import node_of
 from collbench.machine.readers.nccl_xml import read
-from tests.topology.readers.nccl_files import ADDRESS, NVSWITCHES, WHOLE, by_address, gpu, net, nic, pci, topology
+from tests.machine.readers.nccl_files import ADDRESS, NVSWITCHES, WHOLE, by_address, gpu, net, nic, pci, topology
 
 
 class TestADump:

@@ -9,7 +9,7 @@ from collbench.machine.model import PcieLink
 from collbench.machine.readers.nccl_xml import read
 from collbench.machine.readers.text import Unreadable
 from tests.helpers import CAPTURED_MACHINES
-from tests.topology.readers.nccl_files import by_address
+from tests.machine.readers.nccl_files import by_address
 
 SHARED = CAPTURED_MACHINES
 CAPTURED = sorted(file.parent.name for file in SHARED.glob("*/nccl-topo.xml"))

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from collbench.machine.model import Machine, PcieLink
 from collbench.machine.readers.nccl_xml import looks_like, read
 from collbench.machine.readers.text import Unreadable
-from tests.topology.readers.nccl_files import ADDRESS, GEN5, NVSWITCHES, WHOLE, by_address, gpu, net, nic, pci, system, topology
+from tests.machine.readers.nccl_files import ADDRESS, GEN5, NVSWITCHES, WHOLE, by_address, gpu, net, nic, pci, system, topology
 
 
 class TestPci:

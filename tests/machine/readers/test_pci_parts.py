@@ -10,8 +10,8 @@ from collbench.machine.model import Gpu, Machine, PciDevice, PcieLink
 from collbench.machine.readers import hwloc, lspci, nccl_xml, pci_sysfs
 from collbench.machine.readers.part_names import has_built_in_links, is_with_cpu, part_name
 from collbench.machine.readers.pci_parts import MAKERS_OR_UNNAMED, is_virtual, kind_of, link_doubt, model_of, with_switches
-from tests.topology.readers import nccl_files
-from tests.topology.trees import pci, tree
+from tests.machine.readers import nccl_files
+from tests.machine.trees import pci, tree
 
 NVIDIA, AMD, INTEL, MELLANOX, QEMU, TEXAS, VMWARE = 0x10DE, 0x1002, 0x8086, 0x15B3, 0x1B36, 0x104C, 0x15AD
 ASPEED, MATROX, AMAZON, PLX = 0x1A03, 0x102B, 0x1D0F, 0x1000

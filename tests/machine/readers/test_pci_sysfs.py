@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from collbench.machine.model import PciDevice, PcieLink
 from collbench.machine.readers import pci_sysfs
-from tests.topology.trees import Tree, pci, tree
+from tests.machine.trees import Tree, pci, tree
 
 BRIDGE = {"class": "0x060400", "vendor": "0x1000", "device": "0xc030"}
 H100 = {"class": "0x030200", "vendor": "0x10de", "device": "0x2330"}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from collbench.machine.model import NumaNode
 from collbench.machine.readers import processors
 from collbench.machine.readers.cpu_sets import written
-from tests.topology.trees import Tree
+from tests.machine.trees import Tree
 
 KIB = 1024
 CPU = "/sys/devices/system/cpu"

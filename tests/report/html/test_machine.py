@@ -19,8 +19,8 @@ from collbench.report.html.page import html
 from collbench.report.probe_svg import style
 from collbench.results.reader import read_run
 from collbench.results.row import Row
+from tests.machine.machines import dgx, laptop, mesh, pcie_box
 from tests.results.rows import make_row, store
-from tests.topology.machines import dgx, laptop, mesh, pcie_box
 
 NVLINK = Ceiling("topology", 450e9, "NVLink 18×25 GB/s", "ring", "counted")
 NICS = Ceiling("topology", 400e9, "NIC 8×400 Gb/s", "ring", "sysfs")
