@@ -43,7 +43,7 @@ def test_json_and_runs_in_a_folder(tmp_path: Path) -> None:
 
 def test_diff_of_allocations_and_of_baselines(base: Path) -> None:
     done = run_here(base, "baseline", "diff", "base", "night-6", "night-7")
-    assert done.returncode == 0 and "4 of 14 cells moved further than chance explains" in done.stdout
+    assert done.returncode == 0 and "14 cells: 4 slower, 0 faster, 10 no change" in done.stdout
     add_all(base / "other", nights(6))
     told = json.loads(run_here(base, "baseline", "diff", "base", "other", "--format", "json").stdout)
     assert (told["old"], told["new"], len(told["moved"])) == ("base", "other", 19)
