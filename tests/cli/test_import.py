@@ -222,7 +222,7 @@ def test_tables_of_one_log_with_other_settings_are_runs_of_their_own(tmp_path: P
 
 
 def test_single_times_of_nccl_tests_become_samples_with_an_interval_and_per_rank_data(tmp_path: Path) -> None:
-    document = json.loads((Path(__file__).parents[1] / "results" / "peers" / "samples" / "nccl_tests.json").read_text())
+    document = json.loads((Path(__file__).parents[1] / "results" / "importers" / "samples" / "nccl_tests.json").read_text())
     first, second = document["results"]
     skipped, series = 2, [[100.0 + (7 * i + 3 * process) % 10 for i in range(20)] for process in range(2)]
     for place in ("out_of_place", "in_place"):
