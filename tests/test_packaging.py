@@ -41,7 +41,7 @@ class Machine:
         self.folder, self.log = folder, folder / "log"
         self.tree = folder / "tree"
         (self.tree / "scripts").mkdir(parents=True)
-        (self.tree / "collbench/measure").mkdir(parents=True)
+        (self.tree / "collbench/native").mkdir(parents=True)
         for name in ("pyproject.toml", "constraints.txt", "setup.py", "collbench/__init__.py", "scripts/environment"):
             shutil.copy(ROOT / name, self.tree / name)
         shutil.copytree(ROOT / "locks", self.tree / "locks")
@@ -210,8 +210,8 @@ def test_others_get_the_one_line_to_type(machine: Machine) -> None:
 @pytest.fixture
 def sources(tmp_path: Path) -> Path:
     """Return a copy of what setup.py reads."""
-    (tmp_path / "collbench/measure").mkdir(parents=True)
-    for path in [ROOT / "setup.py", ROOT / "collbench/__init__.py", *ROOT.glob("collbench/measure/*.c")]:
+    (tmp_path / "collbench/native").mkdir(parents=True)
+    for path in [ROOT / "setup.py", ROOT / "collbench/__init__.py", *ROOT.glob("collbench/native/*.c")]:
         shutil.copy(path, tmp_path / path.relative_to(ROOT))
     return tmp_path
 

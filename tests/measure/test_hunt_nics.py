@@ -105,7 +105,7 @@ def test_wrong_bytes_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
 
 STREAMED = """
 from collbench.addresses import is_loopback
-from collbench.measure import hunt_nics
+from collbench.measure.tasks import hunt_nics
 from collbench.measure.tasks.hunt_asked import Asked
 from collbench.measure.tasks.pair_places import Places
 
