@@ -8,6 +8,7 @@ from math import isclose
 
 from collbench.analysis.differences import Difference, Facts
 from collbench.analysis.idle import without_idle
+from collbench.machine.snapshot import LATER
 
 _MACHINE = re.compile(r"machines (\d+) (.+)", re.ASCII | re.DOTALL)
 _OWN = re.compile(r"software .* address|topology .* sm_lid", re.ASCII | re.DOTALL)
@@ -26,9 +27,9 @@ def comparable(before: Facts, after: Facts) -> tuple[Facts, Facts]:
     a, b = _lasting(without_idle(before)), _lasting(without_idle(after))  # of a baseline that an earlier collbench wrote, too
     one, other = _machines(a), _machines(b)
     if not one or not other or max(len(one), len(other)) > _MOST_MACHINES:
-        return a, b
+        return _read_by_both(a, b)
     pairs = list(_pairs(one, other))
-    return _numbered(a, [first for first, _ in pairs]), _numbered(b, [second for _, second in pairs])
+    return _read_by_both(_numbered(a, [first for first, _ in pairs]), _numbered(b, [second for _, second in pairs]))
 
 
 def passing(difference: Difference) -> bool:
@@ -42,8 +43,21 @@ def passing(difference: Difference) -> bool:
 
 
 def _lasting(facts: Facts) -> Facts:
-    kept = {key: text for key, text in facts.items() if not _OWN.fullmatch(" ".join(key))}
+    kept = {key: text for key, text in facts.items() if not _OWN.fullmatch(" ".join(key)) and not _says_nothing(*key, text)}
     return {key: _OF_BOOT.sub("", text).strip() if key[1].endswith("command_line") else text for key, text in kept.items()}
+
+
+def _read_by_both(a: Facts, b: Facts) -> tuple[Facts, Facts]:
+    """Both without the facts of machines that only one has and that an earlier collbench did not read."""
+    new = {key for key in a.keys() ^ b.keys() if key[0] == "topology" and LATER.get(key[1].rpartition(" ")[2], True) is None}
+    one, other = ({key: text for key, text in facts.items() if key not in new} for facts in (a, b))
+    return one, other
+
+
+def _says_nothing(kind: str, what: str, text: str) -> bool:
+    """Whether it is a fact of a machine with the value that a document without this fact has."""
+    default = LATER.get(what.rpartition(" ")[2])
+    return kind == "topology" and default is not None and text == str(default)
 
 
 def _machines(facts: Facts) -> list[_Machine]:

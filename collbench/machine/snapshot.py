@@ -19,7 +19,7 @@ from collbench.machine.readers.text import Unreadable, printable
 SCHEMA = 1
 ADDED = ("cpus", "links", "findings", "hostnames")  # what a document of machines says beyond the machine itself
 # Fields that documents of earlier releases lack, with the value that says nothing.
-_LATER: Mapping[str, object] = {
+LATER: Mapping[str, object] = {
     "memory_numa": None, "c2c_links": None, "c2c_bytes_per_s": None, "rdma_missing": False, "cpu_links": None, "cpu_link_bytes_per_s": None,
     "clique": None, "lanes": None, "max_lanes": None, "acs_ports": None, "acs_on": None,
 }  # fmt: skip
@@ -171,7 +171,7 @@ def _part_reader(kind: type) -> _Reader:
     """What reads an object with the fields of a dataclass of the model and no others; those added later may be missing. Built once."""
     readers = [(name, _as_they_are(hint), _reader(hint)) for name, hint in _fields(kind).items()]
     names = frozenset(_fields(kind))
-    later = {name: value for name, value in _LATER.items() if name in names}
+    later = {name: value for name, value in LATER.items() if name in names}
 
     def read(data: object) -> Any:
         """One part. Raises _Foreign, which knows the way to what does not fit."""

@@ -36,6 +36,20 @@ def test_one_machine_of_many_is_compared_with_what_it_was() -> None:
     assert [(each.a, each.b) for each in mended] == [(slow, "400 Gb/sec (4X NDR)")]
 
 
+@pytest.mark.parametrize("read", [{"nics mlx5_0 rdma_missing": "False"}, {"gpus 0 c2c_links": "5"}, {"nics mlx5_0 ports 1 max_lanes": "4"}])
+def test_a_fact_that_an_earlier_collbench_did_not_read_is_no_change(read: dict[str, str]) -> None:
+    assert changes(allocation(machine(0)), allocation(machine(0, **read))) == []
+
+
+def test_facts_of_later_releases_that_both_have_are_compared() -> None:
+    lanes = "nics mlx5_0 ports 1 lanes"
+    assert changes(allocation(machine(0, **{lanes: "4"})), allocation(machine(0, **{lanes: "1"}))) == [
+        Difference("topology", f"machines 0 {lanes}", "4", "1")
+    ]
+    lost = changes(allocation(machine(0)), allocation(machine(0, **{"nics mlx5_0 rdma_missing": "True"})))
+    assert [each.b for each in lost] == ["True"]
+
+
 def test_machines_in_another_order_are_the_same() -> None:
     other = {**machine(0, "100"), **machine(1)}
     assert changes(allocation({**machine(0), **machine(1, "100")}), allocation(other)) == []
