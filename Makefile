@@ -7,7 +7,7 @@ SIZES ?= 64-64M:x4
 SCRIPTS = scripts/gpu_check scripts/gallery scripts/long_table scripts/mutants
 PYTEST = .venv/bin/python -m pytest
 # Folders whose tests start no ranks and time nothing: two processes share them. All others have the machine to themselves.
-APART = $(addprefix tests/,analysis deploy doctor evidence gate hunt machine operations peak report stats workloads)
+APART = $(addprefix tests/,analysis deploy doctor evidence gate hunt machine native operations peak report results stats workloads)
 
 export PYTHON
 unexport PYTHONDONTWRITEBYTECODE  # where it is set, each of the hundreds of processes that tests start compiles this project anew
