@@ -97,9 +97,9 @@ def _in_meshes(places: Sequence[_Place]) -> Iterator[Finding]:
     for place in places:
         if place.links is None or place.view in damaged:
             continue
-        beside = [each.links for each in places if each.alike == place.alike and each.links is not None]
-        if len({each.view for each in places}) > 1 and len(beside) > 1:
-            yield from _against_machines(place, beside)
+        counts = [each.links for each in places if each.alike == place.alike and each.links is not None]
+        if len({each.view for each in places}) > 1 and len(counts) > 1:
+            yield from _against_machines(place, counts)
         else:
             yield from _against_siblings(place, [each.links for each in places if each.view is place.view and each.links is not None])
 
@@ -137,16 +137,16 @@ def _odd_pairs(view: View) -> Iterator[Finding]:
             yield view.finding("CB2301", "severe", what, f"{many} of {len(counts)} pairs have {usual}", _look(view, a))
 
 
-def _against_machines(place: _Place, beside: Sequence[int]) -> Iterator[Finding]:
-    """The same position on other machines; `beside` are the counts there and here. Of two machines that differ either may be right."""
+def _against_machines(place: _Place, counts: Sequence[int]) -> Iterator[Finding]:
+    """The same position on other machines; `counts` are those there and here. Of two machines that differ either may be right."""
     links = place.links or 0
-    usual, many = Counter(beside).most_common(1)[0]
-    if len(beside) < _FEWEST_MACHINES:
-        usual, many = max(beside), beside.count(max(beside))
-    fewer = sum(number < usual for number in beside)
-    if links < usual and (2 * fewer < len(beside) or len(beside) < _FEWEST_MACHINES):
-        evidence = f"at the same position on {many} of {len(beside)} machines: {plural(usual, 'link')}"
-        yield _lost(place, usual, evidence, "severe" if len(beside) >= _FEWEST_MACHINES else "warning")
+    usual, many = Counter(counts).most_common(1)[0]
+    if len(counts) < _FEWEST_MACHINES:
+        usual, many = max(counts), counts.count(max(counts))
+    fewer = sum(number < usual for number in counts)
+    if links < usual and (2 * fewer < len(counts) or len(counts) < _FEWEST_MACHINES):
+        evidence = f"at the same position on {many} of {len(counts)} machines: {plural(usual, 'link')}"
+        yield _lost(place, usual, evidence, "severe" if len(counts) >= _FEWEST_MACHINES else "warning")
 
 
 def _against_siblings(place: _Place, numbers: Sequence[int]) -> Iterator[Finding]:
@@ -240,7 +240,7 @@ def no_peer_access(view: View) -> Iterator[Finding]:
 
 
 def memory_nodes(view: View) -> Iterator[Finding]:
-    """CB2304: NUMA nodes without processors beside GPUs (POWER9, Grace): their memory may be the GPUs'."""
+    """CB2304: NUMA nodes without processors next to GPUs (POWER9, Grace): their memory may be the GPUs'."""
     bare = [str(node.id) for node in view.machine.numa_nodes if node.cpus == ""]
     if bare and view.machine.gpus and len(bare) < len(view.machine.numa_nodes):
         yield view.finding(

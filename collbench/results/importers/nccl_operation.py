@@ -112,8 +112,8 @@ def ranks_of(head: Head, lines: Sequence[Line], operation: Operation) -> Ranks:
     whole = len(mine) < len(head.devices) or ranks == set(range(len(ranks)))
     once = len(mine) == len(ranks)  # else several jobs print into each other, and which host is whose is not known
     nodes = len(hosts) if once else 1 if len(ranks) == 1 else None
-    told = (len(ranks), nodes) if ranks and whole else (None, None)
-    return Ranks(told[0], _by_counts(lines, operation), rank_range(operation, fastest(lines)), told[1])
+    extent = (len(ranks), nodes) if ranks and whole else (None, None)
+    return Ranks(extent[0], _by_counts(lines, operation), rank_range(operation, fastest(lines)), extent[1])
 
 
 def decide_ranks(proven: Ranks, given: Given, head: Head, context: LogContext, where: str) -> Decided:
@@ -122,20 +122,20 @@ def decide_ranks(proven: Ranks, given: Given, head: Head, context: LogContext, w
     Raises UsageError where none is known, and where the bandwidths prove that the one given is wrong.
     """
     factor = proven.factor
-    for told, source in (
+    for known, source in (
         (proven.head, RankSource.DEVICES), (proven.counts, RankSource.COUNTS), (factor.only if factor else None, RankSource.BANDWIDTHS),
     ):  # fmt: skip
-        if told is not None:
-            return Decided(ranks_and_nodes(given, told, proven.nodes, where), source)
+        if known is not None:
+            return Decided(ranks_and_nodes(given, known, proven.nodes, where), source)
     if given.ranks is not None:
         if factor is not None and not factor.empty and not factor.holds(given.ranks):
             raise UsageError(f"{where}: busbw / algbw proves {factor} ranks, and --ranks is {given.ranks}: leave --ranks out")
         return Decided(ranks_and_nodes(given, None, proven.nodes, where), RankSource.OPTION)
     if factor is not None and factor.empty:
         raise UsageError(f"{where}: no number of ranks explains busbw / algbw: lines of another program, or an edited log")
-    for told, source in ((context.ranks, RankSource.LIBRARY), (_launched(head, context), RankSource.LAUNCHER)):
-        if told and (factor is None or factor.holds(told)):
-            return Decided(ranks_and_nodes(given, told, proven.nodes or len(set(context.hosts)) or None, where), source)
+    for known, source in ((context.ranks, RankSource.LIBRARY), (_launched(head, context), RankSource.LAUNCHER)):
+        if known and (factor is None or factor.holds(known)):
+            return Decided(ranks_and_nodes(given, known, proven.nodes or len(set(context.hosts)) or None, where), source)
     allowed = f" (busbw / algbw allows {factor})" if factor is not None else ""
     return Decided(ranks_and_nodes(given, None, proven.nodes, where + allowed), RankSource.OPTION)
 

@@ -31,7 +31,7 @@ _MOST = 4096  # rows or columns
 
 @dataclass
 class _Matrix:
-    """One test case: its rows of figures by the labels of their lines, None where there is no figure."""
+    """One test case: its rows of figures by the labels of their lines, None for a missing value."""
 
     name: str
     number: int
