@@ -9,16 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from collbench.analysis.ceilings import Fallen, fallen
-from collbench.analysis.cells import WHERE_NONE, cell_of, is_time, known, time_of
-from collbench.analysis.combine import Launches, check_once, runs_in, together
 from collbench.analysis.differences import Difference, differences
-from collbench.analysis.outcome import MARGIN, Doubt, Outcome, count, outcome_of
-from collbench.analysis.resumed import sentence
+from collbench.analysis.launches import WHERE_NONE, Launches, cell_of, check_once, is_time, known, runs_in, sentence, time_of, together
+from collbench.analysis.outcome import MARGIN, Doubt, Outcome, count_outcomes, outcome_of
 from collbench.errors import UsageError
 from collbench.results.reader import Run
 from collbench.results.row import SERIES, Row
+from collbench.stats.launches import Ratio, ratio_of_launches, ratio_of_medians
 from collbench.stats.median import Median
-from collbench.stats.ratio import Ratio, ratio_of_launches, ratio_of_medians
 
 _STATE = 1.20  # a canary that is further off belongs to another state of the machine (MEASUREMENT.md)
 
@@ -105,7 +103,7 @@ class Comparison:
         """How many cells have each outcome."""
         sound = [cell for cell in self.cells if not cell.wrong]
         return Summary(
-            outcomes=count(cell.outcome for cell in sound if cell.outcome is not None),
+            outcomes=count_outcomes(cell.outcome for cell in sound if cell.outcome is not None),
             one_run_each=sum(cell.doubt is Doubt.ONE_RUN_EACH for cell in sound),
             not_available=sum(cell.outcome is None for cell in sound),
             wrong_data=len(self.cells) - len(sound),

@@ -27,12 +27,12 @@ _INNER = ("run", "pairs", "hunt", "workload", "probe", "doctor")
 _OWN = {"ranks": "--ranks-per-node in front of --", "ranks_per_node": "--ranks-per-node in front of --"}
 
 
-def add(commands: Any) -> dict[str, argparse.ArgumentParser]:
+def add_emit(commands: Any) -> dict[str, argparse.ArgumentParser]:
     """Adds the command."""
     parser: Parser = commands.add_parser("emit", help=_SUMMARY, description=_DESCRIPTION)
     parser.keep_rest("inner")
     parser.later(partial(_add_options, parser))
-    parser.set_defaults(call=call)
+    parser.set_defaults(call=call_emit)
     return {"emit": parser}
 
 
@@ -64,9 +64,9 @@ def _help(setting: Setting) -> str:
     return f"{setting.summary}{usual}{of_some}".replace("%", "%%")
 
 
-def call(arguments: argparse.Namespace, argv: list[str]) -> int:
+def call_emit(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Writes the file, and submits it where that was asked for; 0. Raises UsageError."""
-    from collbench.deploy.handing import submit, write
+    from collbench.deploy.job import submit, write
     from collbench.report.screen import write_line
 
     kind = _kind(arguments.launcher)
@@ -87,7 +87,7 @@ def call(arguments: argparse.Namespace, argv: list[str]) -> int:
 
 def _kind(name: str) -> Kind:
     from collbench.deploy.kinds import kinds
-    from collbench.operations.form import nearest
+    from collbench.operations.suite import nearest
 
     if name not in kinds():
         raise UsageError(f"emit knows no '{name}': {nearest(name, kinds())}")
@@ -95,9 +95,8 @@ def _kind(name: str) -> Kind:
 
 
 def _job(kind: Kind, arguments: argparse.Namespace) -> Job:
-    from collbench.deploy.job import job_of
+    from collbench.deploy.job import job_of, of_site, together
     from collbench.deploy.kinds import settings
-    from collbench.deploy.site import of_site, together
 
     command = _inner(arguments.inner)
     known = settings()
@@ -113,7 +112,7 @@ def _job(kind: Kind, arguments: argparse.Namespace) -> Job:
 
 
 def _value(setting: Setting, texts: list[str]) -> Value:
-    from collbench.deploy.site import parse_setting
+    from collbench.deploy.job import parse_setting
 
     values = [parse_setting(setting, text, _option(setting)) for text in texts]
     return tuple(map(str, values)) if setting.many else values[-1]
@@ -122,7 +121,7 @@ def _value(setting: Setting, texts: list[str]) -> Value:
 def _inner(words: Sequence[str] | None) -> tuple[str, ...]:
     """What follows --. Raises UsageError where collbench itself would refuse it, or where it says what the file is to say."""
     from collbench.cli.main import parsed
-    from collbench.deploy.quoting import printable
+    from collbench.deploy.files import printable
     from collbench.operations.registry import commands
 
     if not words:

@@ -9,19 +9,17 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from collbench.cli.options import add_slowed, add_stop_on_wrong
-from collbench.cli.pair_options import add_backend, add_check, add_messages, add_samples, add_where, pairs_request
+from collbench.cli.options import add_backend, add_check, add_messages, add_samples, add_slowed, add_stop_on_wrong, add_where, pairs_request
 from collbench.cli.parser import Parser, amount, natural, positive
 from collbench.cli.start import Command, begin, launch_of
 from collbench.errors import UsageError
 
 if TYPE_CHECKING:
     from collbench.control.world import World
-    from collbench.measure.launch import Listener
     from collbench.measure.request import Request
-    from collbench.measure.tasks.hunt_asked import HuntRequest
-    from collbench.measure.tasks.hunt_play import HuntListener
-    from collbench.report.listening import Listening
+    from collbench.measure.session import Listener
+    from collbench.measure.tasks.rounds import HuntListener, HuntRequest
+    from collbench.report.progress import Listening
 
 _BUDGET_S = 600.0
 _SUMMARY = "find the slow node, NIC, rank or link, and clear its partners"
@@ -32,11 +30,11 @@ _DESCRIPTION = (
 )
 
 
-def add(commands: Any) -> dict[str, argparse.ArgumentParser]:
+def add_hunt(commands: Any) -> dict[str, argparse.ArgumentParser]:
     """Adds the command."""
     parser: Parser = commands.add_parser("hunt", help=_SUMMARY, description=_DESCRIPTION)
     parser.later(partial(_add_options, parser))
-    parser.set_defaults(call=call, gdr_check=False)
+    parser.set_defaults(call=call_hunt, gdr_check=False)
     return {"hunt": parser}
 
 
@@ -77,7 +75,7 @@ def _add_drain(group: argparse._ArgumentGroup) -> None:
                             "one at least)")  # fmt: skip
 
 
-def call(arguments: argparse.Namespace, argv: list[str]) -> int:
+def call_hunt(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Hunts in the launch this process belongs to, or starts ranks on this host. Returns the exit code."""
     asked = _asked(arguments, argv)
     return begin(asked.pairs.launch, Command(arguments, argv, _hunting(asked), _listening), launch_of(arguments, argv))
@@ -85,10 +83,8 @@ def call(arguments: argparse.Namespace, argv: list[str]) -> int:
 
 def _asked(arguments: argparse.Namespace, argv: list[str]) -> HuntRequest:
     """What was typed. Raises UsageError for what cannot be read, and for what a hunt does not do."""
-    from collbench.deploy.drain import parse_cap
-    from collbench.deploy.managers import node_here
-    from collbench.measure.tasks.hunt_asked import HuntRequest
-    from collbench.measure.tasks.pair_places import PairsRequest
+    from collbench.deploy.drain import node_here, parse_cap
+    from collbench.measure.tasks.rounds import HuntRequest, PairsRequest
     from collbench.units import parse_size
 
     if arguments.resume:
@@ -109,7 +105,7 @@ def _hunting(asked: HuntRequest) -> Callable[[Request, World, Listener | None, C
     from dataclasses import replace
 
     def hunt(request: Request, world: World, listener: Listener | None, ended: Callable[[int], None]) -> int:
-        from collbench.measure.tasks.hunt import run_hunt
+        from collbench.measure.tasks.rounds import run_hunt
 
         here = replace(asked, pairs=replace(asked.pairs, launch=request))
         return run_hunt(here, world, cast("HuntListener | None", listener), ended)  # from `_listening`

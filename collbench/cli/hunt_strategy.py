@@ -10,14 +10,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from collbench.analysis.hunt.asks import Answer, Ask, Figure, Hunt, Options
-from collbench.analysis.hunt.verdict import Verdict
-from collbench.analysis.pair_finding import hosts_of
+from collbench.analysis.hunt.protocol import Answer, Ask, Figure, Hunt, Options, Verdict
+from collbench.analysis.pairs import hosts_of
 from collbench.errors import RunFailed, UsageError
-from collbench.measure.tasks.pair_places import MEASUREMENTS
-from collbench.report.listening import Listening
+from collbench.measure.tasks.rounds import MEASUREMENTS
+from collbench.report.progress import Listening
 from collbench.report.screen import is_terminal, wants_color
-from collbench.results.hunts import HuntRound
+from collbench.results.rounds import HuntRound
 from collbench.units import format_duration
 
 # By flag of a round: the figures tell of how the launch was started, and not of the machines.
@@ -46,7 +45,7 @@ class HuntListening(Listening):
 
     def plan(self, about: Mapping[str, Any]) -> Mapping[str, Any]:
         """How many rounds it takes at most, and what a file of the fabric's links gives. Raises UsageError, before anything is kept."""
-        from collbench.analysis.hunt.hunt import promise
+        from collbench.analysis.hunt.strategy import promise
         from collbench.deploy.drain import check_apply
 
         self._manager = check_apply(os.environ) if self._arguments.apply else ""
@@ -55,7 +54,7 @@ class HuntListening(Listening):
 
     def begin_hunt(self, about: Mapping[str, Any], folder: str) -> None:
         """The promise."""
-        from collbench.analysis.hunt.hunt import hunt
+        from collbench.analysis.hunt.strategy import hunt
 
         self._about, self._folder = about, folder
         self._hunt = hunt(tuple(about["places"]), self._options)
@@ -96,7 +95,7 @@ class HuntListening(Listening):
 
     def act(self, folder: Path, event: Callable[..., None]) -> None:
         """Writes recommendation.json, and with --apply drains who is confirmed. Raises RunFailed where the file cannot be written."""
-        from collbench.deploy.recommendation import About, lines, recommendation
+        from collbench.deploy.drain import About, lines, recommendation
 
         assert self._verdict is not None
         about = About.here(folder, os.environ, [(host, node) for host, node in self._about["nodes"]], allocation=self._arguments.allocation,
@@ -162,7 +161,7 @@ def options_of(arguments: argparse.Namespace, about: Mapping[str, Any]) -> tuple
 
 
 def _with_cover(options: Options, path: Path, about: Mapping[str, Any]) -> tuple[Options, dict[str, Any]]:
-    from collbench.analysis.hunt.cover import cover_links
+    from collbench.analysis.hunt.sweep import cover_links
 
     if options.method == "groups":
         raise UsageError("--cover-links chooses pairs, and --method groups measures none: leave one of the two out")
@@ -184,7 +183,7 @@ def answer_of(one: HuntRound) -> Answer:
 
 
 def _stored(folder: Path, told: Mapping[str, Any]) -> Path:
-    from collbench.deploy.recommendation import store
+    from collbench.deploy.drain import store
 
     try:
         return store(folder, told)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from collbench.cli.options import add_color_and_timeout
+from collbench.cli.options import add_color_and_timeout, add_tools, tools_asked
+from collbench.cli.parser import amount, factor, positive
 from collbench.errors import FINE, RunFailed, UsageError
 
 if TYPE_CHECKING:
@@ -15,7 +17,338 @@ if TYPE_CHECKING:
     from collbench.launch.explain import Explanation
     from collbench.launch.info import LaunchInfo
     from collbench.machine.model import Machine
+    from collbench.machine.peak.collective import Ceilings
+    from collbench.machine.peak.node import Job, Node
     from collbench.machine.readers.nccl_log import NcclLog
+    from collbench.results.steps import Channel
+
+
+# collbench backends: each backend, whether it is available here, or why not and how to get it.
+
+
+def add_backends(commands: Any) -> dict[str, argparse.ArgumentParser]:
+    """Adds the command."""
+    parser = commands.add_parser("backends", help="each backend: available, or why not and how to get it")
+    parser.add_argument("--format", choices=("table", "json"), default="table", help="text, or one JSON object per line (default: table)")
+    parser.set_defaults(call=call_backends)
+    return {"backends": parser}
+
+
+def call_backends(arguments: argparse.Namespace, argv: list[str]) -> int:
+    """Prints one line per backend; 0 always: a missing backend is an answer."""
+    import json
+    from dataclasses import asdict
+
+    from collbench.backends.backend import Unavailable
+    from collbench.backends.registry import backend_class, backend_names
+
+    for name in backend_names():
+        kind = backend_class(name)
+        answer = kind.probe()
+        if arguments.format == "json":
+            available = not isinstance(answer, Unavailable)
+            print(json.dumps({"backend": name, "available": available, "devices": sorted(kind.devices), **asdict(answer)}))
+        elif isinstance(answer, Unavailable):
+            print(f"{name:<10} n/a        {answer}")
+        else:
+            print(f"{name:<10} available  {answer.about} ({', '.join(sorted(kind.devices))})")
+    return 0
+
+
+# collbench explain CODE: what a finding means, how to check it by hand, and what to do.
+
+
+def add_explain(commands: Any) -> dict[str, argparse.ArgumentParser]:
+    """Adds the command."""
+    about = "what a finding of `collbench doctor` or `hunt` means, how to check it by hand, and what to do"
+    parser = commands.add_parser("explain", help="what a finding means and what to do", description=about)
+    parser.add_argument("code", metavar="CODE", nargs="?", help="CB2101 and the like (default: list all)")
+    parser.set_defaults(call=call_explain)
+    return {"explain": parser}
+
+
+def call_explain(arguments: argparse.Namespace, argv: list[str]) -> int:
+    """Prints a page, or all codes with their titles. Raises UsageError for an unknown code."""
+    from collbench.machine.doctor.finding import page, pages
+
+    if arguments.code is None:
+        for code, each in pages().items():
+            print(f"{code}  {each.title}")
+    else:
+        for line in page(arguments.code).lines():
+            print(line)
+    return 0
+
+
+# Machines that somebody sent files of, as the nodes of a job: what `peak` and `import` have in common.
+
+
+def read_machines(sources: Sequence[Path]) -> list[Machine]:
+    """The machines in the files of --from; which files are of no kind that is read goes to stderr. Raises UsageError."""
+    from collbench.launch.supervise import say
+    from collbench.machine.sources import read_paths
+
+    return read_paths(sources, say)
+
+
+def repeated(nodes: Sequence[Node], asked: int | None) -> tuple[Node, ...]:
+    """One machine's node as often as asked for, or one each. Raises UsageError where --from tells of another number of machines."""
+    if len(nodes) == 1:
+        return (nodes[0],) * (asked or 1)
+    if asked not in (None, len(nodes)):
+        raise UsageError(
+            f"--from tells of {len(nodes)} machines and --nodes asks for {asked}: give one machine for all nodes, or one for each"
+        )
+    return tuple(nodes)
+
+
+def job_on(machines: Sequence[Machine], ranks: int, nodes: int | None, device: str) -> Job:
+    """A job of so many ranks on these machines, one rank per GPU, or on host memory (device "cpu").
+
+    Raises UsageError where nobody says how many nodes there were, the ranks do not spread evenly over them, or a machine has fewer GPUs.
+    """
+    from collbench.machine.peak.node import Job
+
+    if nodes is None:
+        raise UsageError("the number of nodes is not told: say --nodes N")
+    if ranks % nodes:
+        raise UsageError(f"{ranks} ranks do not spread evenly over {nodes} nodes: which links they share is not known")
+    make = _on_host if device == "cpu" else _on_gpus
+    return Job(repeated([make(machine, ranks // nodes) for machine in machines], nodes))
+
+
+def _on_gpus(machine: Machine, ranks: int) -> Node:
+    from collbench.machine.peak.node import node_of
+
+    return node_of(machine, ranks)
+
+
+def _on_host(machine: Machine, ranks: int) -> Node:
+    """Only what leaves the host is known from files: its memory would have to be measured."""
+    from collbench.machine.peak.links import PcieTree, egress_of, unknown
+    from collbench.machine.peak.node import Node
+
+    inside = unknown("what memory carries between ranks of a host is measured, and in no file")
+    return Node(ranks, inside, egress_of(machine, PcieTree(machine)).link, neighbours=inside, host=machine.hostname)
+
+
+# collbench peak: what an operation could reach, from probed files or from typed figures.
+
+_MOST_NODES = 1_000_000
+_MOST_GPUS = 1024
+
+
+def add_peak(commands: Any) -> dict[str, argparse.ArgumentParser]:
+    """Adds the command."""
+    parser = commands.add_parser("peak", help="what an operation could reach on hardware that is probed, read from files or typed")
+    parser.add_argument("operation", metavar="OPERATION", help="allreduce, broadcast, alltoall, …")
+    parser.add_argument(
+        "--from", dest="sources", nargs="+", type=Path, metavar="PATH", help="read the nodes from these: one machine for all, or one each"
+    )
+    parser.add_argument("--nodes", type=positive, metavar="N", help="nodes (default: 1, or as many as --from has)")
+    parser.add_argument("--gpus-per-node", type=positive, metavar="G", help="GPUs that take part on each node (default: all)")
+    parser.add_argument("--nic", metavar="KxRATE", help="NICs of a node, like 4x100Gb or 8x400Gb")
+    parser.add_argument("--nvlink", metavar="GB/s", help="NVLink or xGMI of one GPU, one direction")
+    parser.add_argument("--pcie", metavar="GENxLANES", help="PCIe link of one GPU, like gen4x16")
+    parser.add_argument(
+        "--nvlink-domain",
+        type=positive,
+        metavar="GPUS",
+        help="GPUs that one NVLink fabric joins across nodes, 72 on GB200 NVL72 (default: by the nodes' clique ids, else one node)",
+    )
+    parser.add_argument("--nvls", action="store_true", help="the NVSwitches add (NVLink SHARP)")
+    parser.add_argument("--sharp", action="store_true", help="the switches between the nodes add (InfiniBand SHARP)")
+    parser.add_argument(
+        "--oversubscription", metavar="X", type=factor, default=1.0, help="the fabric carries a node's rate divided by X (default: 1)"
+    )
+    parser.add_argument("--ceiling", metavar="GB/s", help="take this as the ceiling")
+    parser.add_argument("--measured", metavar="GB/s", help="a busbw to set beside the ceilings")
+    parser.add_argument(
+        "--ring-edges", type=positive, default=1, metavar="N", help="sendrecv: edges that leave the busiest node (default: 1)"
+    )
+    parser.add_argument("--pairs", type=positive, default=1, metavar="N", help="p2p: pairs at once between nodes (default: 1)")
+    parser.add_argument("--format", choices=("text", "json"), default="text", help="(default: text)")
+    parser.set_defaults(call=call_peak)
+    return {"peak": parser}
+
+
+def call_peak(arguments: argparse.Namespace, argv: list[str]) -> int:
+    """Prints the ceilings; 0. Raises UsageError for what cannot be hardware, or cannot be read."""
+    from collbench.machine.peak.collective import ceilings, lines
+    from collbench.machine.peak.node import parse_gigabytes
+
+    job = _job(arguments)
+    measured = parse_gigabytes("--measured", arguments.measured) if arguments.measured is not None else None
+    found = ceilings(arguments.operation, job)
+    if arguments.format == "json":
+        print(_json(arguments.operation, measured, found, job))
+    else:
+        print("\n".join(lines(arguments.operation, measured, found, job)))
+    return 0
+
+
+def _job(arguments: argparse.Namespace) -> Job:
+    from collbench.machine.peak.node import Job, parse_gigabytes
+
+    return Job(
+        _nodes(arguments),
+        oversubscription=arguments.oversubscription,
+        sharp=arguments.sharp,
+        ring_edges=arguments.ring_edges,
+        pairs=arguments.pairs,
+        given=parse_gigabytes("--ceiling", arguments.ceiling) if arguments.ceiling is not None else None,
+    )
+
+
+def _nodes(arguments: argparse.Namespace) -> tuple[Node, ...]:
+    from collbench.machine.peak.domain import joined, joined_by_clique
+    from collbench.machine.peak.node import Given, given_node, node_of, parse_gigabytes, parse_nic, parse_pcie, with_given
+
+    if (arguments.nodes or 1) > _MOST_NODES or (arguments.gpus_per_node or 1) > _MOST_GPUS:
+        raise UsageError(f"at most {_MOST_NODES} --nodes of {_MOST_GPUS} --gpus-per-node: ask for fewer")
+    given = Given(
+        nic=parse_nic(arguments.nic) if arguments.nic is not None else None,
+        nvlink=parse_gigabytes("--nvlink", arguments.nvlink) if arguments.nvlink is not None else None,
+        pcie=parse_pcie(arguments.pcie) if arguments.pcie is not None else None,
+        nvls=arguments.nvls,
+    )
+    domain = arguments.nvlink_domain
+    if not arguments.sources:
+        nodes: tuple[Node, ...] = (given_node(arguments.gpus_per_node or 1, given),) * (arguments.nodes or 1)
+    else:
+        read = [
+            node_of(machine, arguments.gpus_per_node, pcie=given.pcie, nics=given.nics, domain_known=domain is not None)
+            for machine in read_machines(arguments.sources)
+        ]
+        nodes = repeated([with_given(node, given) for node in read], arguments.nodes)
+    return joined(nodes, domain) if domain is not None else joined_by_clique(nodes)
+
+
+def _json(operation: str, measured: float | None, found: Ceilings, job: Job) -> str:
+    import json
+    from dataclasses import asdict
+
+    from collbench.machine.peak.collective import assumed, chosen, doubtful_input, doubts, percents
+    from collbench.machine.peak.published import published
+
+    model, ceiling = chosen(measured, found)
+    rate = ceiling.bytes_per_s if ceiling else None
+    ring, bound = percents(measured, found)
+    return json.dumps({
+        "operation": operation, "nodes": job.machines, "ranks": job.ranks, "nvlink_domains": len(job.nodes),
+        **{name: asdict(value) if (value := getattr(found, name)) else None for name in ("ring", "bound", "achievable")},
+        "library": found.library,
+        "measured_bytes_per_s": measured, "model": model if rate else None, "percent_of_ceiling": ring if model == "ring" else bound,
+        "percent_of_ring": ring, "percent_of_bound": bound,
+        "published": [asdict(figure) for figure in published(operation, job)],
+        "doubtful_input": doubtful_input(operation, job) if model == "doubtful" else None,
+        "assumed": assumed(operation, job), "doubts": doubts(job),
+    }, ensure_ascii=False)  # fmt: skip
+
+
+# collbench probe: what this node is, or every node of the launch, or a machine that somebody sent files of.
+
+_PROBE_ABOUT = (
+    "what this node is: GPUs, their links, the PCIe tree, NICs, GPUDirect RDMA; under srun or mpirun every node, and how they differ"
+)
+_FROM = (
+    "read these instead and merge what belongs to one host: NCCL topology XML, hwloc XML, the text of `nvidia-smi topo -m`, "
+    "`nvidia-smi nvlink -s`, `rocm-smi --showtopo`, `amd-smi topology`, `lspci -vvv`, `lspci -vvv | grep ACSCtl`, `ibstat`, `ibv_devinfo`, "
+    "`ibportstate` or `iblinkinfo`, what `probe --format json` printed, a folder of such "
+    "files, a folder with sys and proc, a tarball of one"
+)
+
+_MEASURE = (
+    "measure the channels of this node, or of every node of the launch and between them: memory, GPUs, NICs, TCP; each against what it "
+    "could carry"
+)
+
+
+def add_probe(commands: Any) -> dict[str, argparse.ArgumentParser]:
+    """Adds the command."""
+    parser = commands.add_parser(
+        "probe", help="what this node is, or every node of the launch, and how they differ", description=_PROBE_ABOUT
+    )
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--from", dest="sources", nargs="+", type=Path, metavar="PATH", help=_FROM)
+    what.add_argument(
+        "--gather", type=Path, metavar="FILE", help="write what is read of this node (of rank 0's) into a tarball, names masked"
+    )
+    what.add_argument("--measure", action="store_true", help=_MEASURE)
+    add_tools(parser, "that --measure runs from host to host, as rows beside ours; ib_write_bw it runs unasked")
+    parser.add_argument("--max-time", metavar="SECONDS", type=amount, default=1.0, help="per channel of --measure (default: 1)")
+    parser.add_argument("--format", choices=("table", "matrix", "json"), default="table", help="tree, distances, JSON (default: table)")
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="draw the node there, too; of nodes that differ one file each")
+    add_color_and_timeout(parser)
+    parser.set_defaults(call=call_probe)
+    return {"probe": parser}
+
+
+def call_probe(arguments: argparse.Namespace, argv: list[str]) -> int:
+    """Probes or reads, prints at rank 0, and returns the exit code. Raises CollbenchError."""
+    import os
+
+    from collbench.measure.probing import at_rank_0, together
+
+    if arguments.measure:
+        return _measure(arguments)
+    if arguments.tools:
+        raise UsageError("--tools is for --measure: add it, or leave out --tools")
+    if arguments.gather or arguments.sources:
+        return at_rank_0(os.environ, arguments.timeout, lambda: _alone(arguments))
+    return together(os.environ, arguments.timeout, lambda machines: _tell_probe(machines, arguments))
+
+
+def _measure(arguments: argparse.Namespace) -> int:
+    """Measures the channels."""
+    import os
+    import sys
+
+    from collbench.measure.tasks.channels import measure_channels
+
+    seconds = arguments.max_time
+    if arguments.format == "matrix" or arguments.svg:
+        raise UsageError("--measure prints a table or JSON: leave out --format matrix and --svg")
+    if 2 * seconds > arguments.timeout:
+        raise UsageError(
+            f"--max-time {seconds:g} leaves no room below --timeout {arguments.timeout:g}: give twice as much time to --timeout"
+        )
+
+    def tell(channels: Sequence[Channel]) -> None:
+        from collbench.report.channels import channels_text
+
+        channels_text(channels, arguments.format, sys.stdout, arguments.color)
+
+    return measure_channels(os.environ, arguments.timeout, seconds, tell, tools_asked(arguments))
+
+
+def _alone(arguments: argparse.Namespace) -> int:
+    """What concerns files, and no other node."""
+    if arguments.gather:
+        from collbench.machine.gather import gather
+
+        return gather(arguments.gather)
+    from collbench.launch.supervise import say
+    from collbench.machine.sources import read_paths
+
+    return _tell_probe(read_paths(arguments.sources, say), arguments)
+
+
+def _tell_probe(machines: list[Machine], arguments: argparse.Namespace) -> int:
+    """Prints the machines and draws them where that is asked for."""
+    import sys
+
+    from collbench.machine.cluster import differences
+    from collbench.report.machine import probe_text
+
+    probe_text(machines, differences(machines), arguments.format, sys.stdout, arguments.color)
+    if arguments.svg:
+        from collbench.report.machine_picture import write_pictures
+
+        for file in write_pictures(machines, arguments.svg):
+            print(f"drawn: {file}", file=sys.stderr)
+    return 0
+
 
 _ABOUT = "what is wrong with this node, or under srun or mpirun with every node, worst first, with evidence and remedy; exit 1 if severe"
 
@@ -37,7 +370,7 @@ _LAUNCH = (
 )
 
 
-def add(commands: Any) -> dict[str, argparse.ArgumentParser]:
+def add_doctor(commands: Any) -> dict[str, argparse.ArgumentParser]:
     """Adds the command."""
     parser = commands.add_parser("doctor", help="what is wrong with the nodes, worst first; exit 1 if severe", description=_ABOUT)
     parser.add_argument(
@@ -48,11 +381,11 @@ def add(commands: Any) -> dict[str, argparse.ArgumentParser]:
     parser.add_argument("--log", nargs="+", type=Path, default=[], metavar="FILE", help=_LOG)
     parser.add_argument("--format", choices=("table", "json"), default="table", help="text, or one JSON object (default: table)")
     add_color_and_timeout(parser)
-    parser.set_defaults(call=call)
+    parser.set_defaults(call=call_doctor)
     return {"doctor": parser}
 
 
-def call(arguments: argparse.Namespace, argv: list[str]) -> int:
+def call_doctor(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Probes or reads, prints the findings at rank 0, and returns the exit code. Raises CollbenchError."""
     import os
 
@@ -74,7 +407,7 @@ def _launch(arguments: argparse.Namespace) -> int:
     import os
     import sys
 
-    from collbench.report.launch import tell_launch
+    from collbench.report.doctor import tell_launch
 
     others = {"--from": arguments.sources, "--log": arguments.log, "--since": arguments.since}
     beside = next((option for option, given in others.items() if given), None)
@@ -86,10 +419,9 @@ def _launch(arguments: argparse.Namespace) -> int:
 
 def _explained(env: Mapping[str, str], timeout_s: float) -> Explanation | None:
     """What this shell would do, and, in a launch on several hosts, their software; None at ranks other than 0."""
-    from collbench.launch import build, software
-    from collbench.launch.explain import explained, rank_of, with_hosts
-    from collbench.launch.explain_mpi import Library, library
-    from collbench.launch.explain_places import launch_of
+    from collbench.launch import software
+    from collbench.launch import software as build
+    from collbench.launch.explain import Library, explained, launch_of, library, rank_of, with_hosts
 
     info, _ = launch_of(env)
     if info and info.meeting == "mpi":
@@ -100,7 +432,7 @@ def _explained(env: Mapping[str, str], timeout_s: float) -> Explanation | None:
     def about(loaded: Library) -> Mapping[str, str]:
         return {**software.installed(), "native": build.native(), **({"mpi": loaded.name} if loaded.name else {})}
 
-    from collbench.control.hosts import collect, tell_rank_0
+    from collbench.control.builds import collect, tell_rank_0
 
     wait_s = min(timeout_s, _HOSTS_S)
     if info.rank:
@@ -117,7 +449,7 @@ def _met_over_mpi(info: LaunchInfo) -> LaunchInfo | None:
     Raises UsageError if no address of rank 0's host is reachable from all hosts.
     """
     try:
-        from collbench.control.over_mpi import finalise, with_meeting
+        from collbench.control.addresses import finalise, with_meeting
     except ImportError:  # no mpi4py
         return None
     try:
@@ -169,8 +501,9 @@ def _tell(machines: list[Machine], logs: list[NcclLog], arguments: argparse.Name
 
     found = examine(machines, logs, _good(arguments.since))
     if here:
-        from collbench.machine.doctor import job_settings, software
+        from collbench.machine.doctor import host as job_settings
+        from collbench.machine.doctor import host as software
 
         hostname = machines[0].hostname if machines else None
-        found = worst_first([*found, *software.examined(hostname, os.environ), *job_settings.examined(hostname, os.environ)])
+        found = worst_first([*found, *software.examined_software(hostname, os.environ), *job_settings.examined(hostname, os.environ)])
     return tell_findings(found, machines, logs, arguments.format, sys.stdout, color=arguments.color)

@@ -13,9 +13,83 @@ from collbench.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from collbench.results.importers.ceilings import JobOf
-    from collbench.results.importers.peer import Given
+    from collbench.results.importers.importer import Given
+    from collbench.results.importers.rows import JobOf
     from collbench.results.importers.store import Source, Table, Together
+
+
+# collbench compare A B: compare two runs, or two folders of launches.
+
+
+def add_compare(commands: Any) -> dict[str, argparse.ArgumentParser]:
+    """Adds the command."""
+    about = "ratio of time and bandwidth of two runs, cell by cell, and what else differs"
+    parser = commands.add_parser("compare", help=about, description=about)
+    parser.add_argument("a", metavar="A", type=Path, help="a run's folder, or a folder of launches")
+    parser.add_argument("b", metavar="B", type=Path, help="the run to compare with A")
+    parser.add_argument(
+        "--margin", metavar="PERCENT", default="5", help="largest difference that counts as no change, in percent (default: 5)"
+    )
+    parser.add_argument("--format", default="table", help="table, csv, json or markdown (default: table)")
+    parser.add_argument("--color", default="auto", help="auto, always or never (default: auto)")
+    parser.set_defaults(call=call_compare)
+    return {"compare": parser}
+
+
+def call_compare(arguments: argparse.Namespace, argv: list[str]) -> int:
+    """Prints the comparison and returns the exit code."""
+    import sys
+
+    from collbench.report.compare import compare_runs
+
+    margin = _margin(arguments.margin)
+    return compare_runs(arguments.a, arguments.b, arguments.format, sys.stdout, margin=margin, color=arguments.color)
+
+
+def _margin(text: str) -> float:
+    """Return the margin as a fraction. Raises UsageError for anything but a percentage above 0 and below 100."""
+    from collbench.errors import UsageError
+
+    try:
+        percent = float(text)
+    except ValueError:
+        percent = 0.0
+    if not 0 < percent < 100:
+        raise UsageError(f"--margin '{text}': not a valid percentage (use a number above 0 and below 100, such as 5)")
+    return percent / 100
+
+
+# collbench report RUN…: stored runs once more: as a table, as one HTML page, as Markdown, for programs.
+
+
+def add_report(commands: Any) -> dict[str, argparse.ArgumentParser]:
+    """Adds the command."""
+    about = "show stored runs, launches of one allocation together: as a table, an HTML page, Markdown, CSV or OpenMetrics"
+    parser = commands.add_parser("report", help=about, description=about)
+    parser.add_argument("runs", metavar="RUN", nargs="+", type=Path, help="a run's folder, or a folder of launches")
+    page = "write everything as one HTML page, which needs no network: charts, findings, differences, raw files (extra: report)"
+    parser.add_argument("--html", metavar="FILE", type=Path, help=page)
+    pull = "write peaks, findings, rows and differences as Markdown, for wikis and pull requests (no FILE: to stdout)"
+    parser.add_argument("--verdict", metavar="FILE", type=Path, help="a verdict.json of `collbench gate`, to stand first on the page")
+    parser.add_argument("--markdown", metavar="FILE", type=Path, nargs="?", const=Path("-"), help=pull)
+    collector = "write the rows in OpenMetrics' form, such as for node_exporter's textfile collector (extra: report)"
+    parser.add_argument("--openmetrics", metavar="FILE", type=Path, help=collector)
+    parser.add_argument("--csv", metavar="FILE", type=Path, nargs="?", const=Path("-"), help="write the rows as CSV (no FILE: to stdout)")
+    parser.add_argument("--format", default="table", help="table, nccl-tests, csv or json (default: table)")
+    parser.add_argument("--color", default="auto", help="auto, always or never (default: auto)")
+    parser.set_defaults(call=call_report)
+    return {"report": parser}
+
+
+def call_report(arguments: argparse.Namespace, argv: list[str]) -> int:
+    """Prints the runs and returns the exit code."""
+    import sys
+
+    from collbench.report.runs import report_run
+
+    files = {"html": arguments.html, "verdict": arguments.verdict, "markdown": arguments.markdown, "openmetrics": arguments.openmetrics}
+    return report_run(arguments.runs, arguments.csv, arguments.format, sys.stdout, **files, color=arguments.color)
+
 
 _ABOUT = (
     "Reads what other benchmarks printed (formats: see --as), and writes run folders for `collbench report` and `compare`. "
@@ -31,7 +105,7 @@ _LISTED = 12  # folders; a log of every night may have thousands
 _STDIN = Path("-")
 
 
-def add(commands: Any) -> dict[str, argparse.ArgumentParser]:
+def add_import(commands: Any) -> dict[str, argparse.ArgumentParser]:
     """Adds the command."""
     parser = commands.add_parser(
         "import", help="make run folders from what nccl-tests, OSU, IMB, nvbandwidth … printed", description=_ABOUT
@@ -49,11 +123,11 @@ def add(commands: Any) -> dict[str, argparse.ArgumentParser]:
                       help="files that describe the nodes, as for `peak`: rows get the ceilings of these")  # fmt: skip
     said.add_argument("--ceiling", metavar="GB/s", help="take this as the ceiling of every row")
     said.add_argument("--allocation", metavar="NAME", help="tables of the same cells are launches of one allocation (default: each alone)")
-    parser.set_defaults(call=call)
+    parser.set_defaults(call=call_import)
     return {"import": parser}
 
 
-def call(arguments: argparse.Namespace, argv: list[str]) -> int:
+def call_import(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Writes the folders, reports what is in them, and returns the exit code. Raises UsageError."""
     from collbench.untrusted import uncollected
 
@@ -82,10 +156,9 @@ def _read(path: Path, arguments: argparse.Namespace) -> list[Table]:
     """The tables of one file. Raises UsageError that names it."""
     import hashlib
 
-    from collbench.results.importers.content import lines_of
-    from collbench.results.importers.registry import reader_for
+    from collbench.results.importers.importer import lines_of
     from collbench.results.importers.rows import short
-    from collbench.results.importers.store import Source, Table
+    from collbench.results.importers.store import Source, Table, reader_for
 
     data = _bytes(path)
     name = "stdin" if path == _STDIN else path.name
@@ -105,7 +178,7 @@ def _read(path: Path, arguments: argparse.Namespace) -> list[Table]:
 
 def _bytes(path: Path) -> bytes:
     """A file's content, or stdin's. Raises UsageError for what cannot be read, and for more than 256 MiB."""
-    from collbench.report.flags import printable
+    from collbench.report.cells import printable
     from collbench.untrusted import open_file
 
     shown = printable(str(path))
@@ -134,7 +207,7 @@ def _instead(path: Path) -> str:
 
 def _given(arguments: argparse.Namespace, name: str) -> Given:
     from collbench.operations.dtypes import dtype_named
-    from collbench.results.importers.peer import Given
+    from collbench.results.importers.importer import Given
     from collbench.results.importers.rows import known_operation
 
     operation = known_operation(arguments.operation).name if arguments.operation is not None else None
@@ -144,13 +217,12 @@ def _given(arguments: argparse.Namespace, name: str) -> Given:
 
 def _machines(arguments: argparse.Namespace) -> tuple[JobOf | None, Mapping[str, Any] | None]:
     """(what gives a row its ceilings, what topology.json holds); None for what is not given. Raises UsageError."""
-    from collbench.machine.peak.given import parse_gigabytes
-    from collbench.machine.peak.job import Job
+    from collbench.machine.peak.node import Job, parse_gigabytes
 
     rate = parse_gigabytes("--ceiling", arguments.ceiling) if arguments.ceiling is not None else None
     if not arguments.sources:
         return (None if rate is None else lambda ranks, nodes, device: Job((), given=rate)), None
-    from collbench.cli.hardware import job_on, read_machines
+    from collbench.cli.machine import job_on, read_machines
     from collbench.machine.snapshot import topology_json
 
     machines = read_machines(arguments.sources)
@@ -163,7 +235,7 @@ def _machines(arguments: argparse.Namespace) -> tuple[JobOf | None, Mapping[str,
 def _with_ceilings(table: Table, job_of: JobOf) -> Table:
     from dataclasses import replace
 
-    from collbench.results.importers.ceilings import with_ceilings
+    from collbench.results.importers.rows import with_ceilings
 
     return replace(table, run=replace(table.run, rows=with_ceilings(table.run.rows, job_of)))
 
@@ -179,7 +251,7 @@ def _refuse_copies(sources: Sequence[Source]) -> None:
 
 def _tell(paths: Sequence[Path], runs: Sequence[Together]) -> None:
     """Prints the folders on stdout; on stderr what is in them, missing, doubtful and skipped, each sentence once."""
-    from collbench.results.importers.stored import sentences
+    from collbench.results.importers.store import sentences
 
     shown = [(str(path), len(run.rows)) for path, run in zip(paths, runs, strict=True)]
     if len(shown) > _LISTED:
@@ -192,6 +264,6 @@ def _tell(paths: Sequence[Path], runs: Sequence[Together]) -> None:
 
 def _say(sentence: str) -> None:
     from collbench.launch.supervise import say
-    from collbench.report.flags import printable
+    from collbench.report.cells import printable
 
     say(printable(sentence))

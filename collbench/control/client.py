@@ -12,22 +12,177 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any
 
-from collbench.control.bundle import LARGE_BYTES, Entry, bundles, size_of, started_again
-from collbench.control.down import Child, Down
-from collbench.control.ending import Ending
-from collbench.control.message import Kind, Malformed, Message, entries
-from collbench.control.node import Node
-from collbench.control.path_probe import Probe, listener
-from collbench.control.stack import own_stack, stack, tool_here
-from collbench.control.standing import Standing, standings
-from collbench.control.tcp_info import ConnectionMonitor, tcp_info
-from collbench.control.up import Up
-from collbench.errors import FAILED, Orphaned, PeerFailed, RunFailed
+import zmq
+from zmq.utils.monitor import parse_monitor_message
+
+from collbench.addresses import is_loopback, resolve
+from collbench.control.addresses import host_of, hub_places, node_place
+from collbench.control.builds import Call, Place, addresses_of, ask
+from collbench.control.diagnosis import Cause, HangDiagnosis, Node, Standing, is_stopped, own_stack, stack, standings, tool_here
+from collbench.control.io_thread import Keeper
+from collbench.control.members import Member, above
+from collbench.control.path import ConnectionMonitor, Probe, listener, tcp_info
+from collbench.control.security import Keys, Secret
+from collbench.control.tree import LARGE_BYTES, Child, Down, Entry, bundles, size_of, started_again
+from collbench.control.watchdog import Ending
+from collbench.control.wire import Kind, Malformed, Message, entries, parsed
+from collbench.errors import FAILED, USAGE, CollbenchError, Orphaned, PeerFailed, RunFailed, UsageError, WaitExpired
+from collbench.launch.info import LaunchInfo
+from collbench.launch.software import mismatch, own
+
+# A rank's way up: one connection to the first rank of its node, or from there to rank 0.
+
+_RETRY_MS, _SLOWEST_RETRY_MS = 5, 200  # the default waits 100 ms and more for a rank 0 that is just starting
+_AFTER_REFUSAL_S = 1.0  # whoever has the wrong secret must not be a flood
+_REFUSED = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+
+
+class Up:
+    """Knocks at each place in turn until one welcomes it; from then on that one alone is spoken to. Used by one thread.
+
+    places      where, and for how many seconds before the next place is tried as well
+    refused     where somebody has answered who does not have this launch's secret
+    place       where it was welcomed
+    descriptor  of the connection that spoke last, -1 before there is one
+    cut         since when the connection is gone; None while it is there. It does not come back: what was under way is lost.
+    """
+
+    def __init__(self, context: zmq.Context[Any], keys: Keys, places: Sequence[tuple[str, float]]) -> None:
+        self._context, self._keys, self._patience = context, keys, places
+        self._due: dict[str, float] = {}  # places to knock at, and when
+        self._knocking: dict[Any, Any] = {}  # sockets, and the monitor of each
+        self._places: dict[Any, str] = {}  # by monitor
+        self._hello: Message | None = None
+        self._waiting: list[Message] = []
+        self.socket: zmq.Socket[Any] | None = None
+        self.refused: list[str] = []
+        self.cut: float | None = None
+        self.descriptor = -1
+        self.place = ""
+        self._second: zmq.Socket[Any] | None = None
+
+    @property
+    def sockets(self) -> list[Any]:
+        """What is to be polled."""
+        return [*self._knocking, *self._knocking.values(), *([self._second] if self._second else [])]
+
+    @property
+    def has_second(self) -> bool:
+        """Whether a second connection was opened."""
+        return self._second is not None
+
+    def open_second(self, ranks: Sequence[int]) -> None:
+        """Open one more connection to the place of the first one, which a packet that does not pass may block."""
+        socket = self._context.socket(zmq.DEALER)
+        self._keys.calling(socket)
+        socket.setsockopt(zmq.IPV6, int("[" in self.place))
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.connect(self.place)
+        socket.send_multipart(Message(Kind.ASIDE, 0, list(ranks)).frames())
+        self._second = socket
+
+    def send_second(self, message: Message) -> None:
+        """Send through the second connection, where there is one."""
+        if self._second:
+            self._second.send_multipart(message.frames(), copy=False)
+
+    def knock(self, hello: Message, now: float) -> float:
+        """Says hello where it is time to; returns when it wants to be called again, until it is welcomed."""
+        if self._hello is None:
+            self._hello, at = hello, now
+            for place, patience_s in self._patience:
+                self._due[place], at = at, at + patience_s
+        for place in [place for place, at in self._due.items() if at <= now]:
+            del self._due[place]
+            self._open(place, hello)
+        return min(self._due.values(), default=now + _AFTER_REFUSAL_S)
+
+    def _open(self, place: str, hello: Message) -> None:
+        socket = self._context.socket(zmq.DEALER)
+        self._keys.calling(socket)
+        socket.setsockopt(zmq.IPV6, int("[" in place))
+        socket.setsockopt(zmq.RECONNECT_IVL, _RETRY_MS)
+        socket.setsockopt(zmq.RECONNECT_IVL_MAX, _SLOWEST_RETRY_MS)
+        monitor = socket.get_monitor_socket(_REFUSED | zmq.EVENT_DISCONNECTED)
+        self._knocking[socket], self._places[monitor] = monitor, place
+        socket.connect(place)
+        socket.send_multipart(hello.frames())
+
+    def send(self, message: Message) -> None:
+        """Sends to whoever has welcomed this rank; before that, it waits."""
+        if self.socket:
+            self.socket.send_multipart(message.frames(), copy=False)
+        else:
+            self._waiting.append(message)
+
+    def read(self, ready: Any) -> Message | None:
+        """What has come at a polled socket; None for what is no message of ours, and for events of the connection."""
+        if ready is self._second:
+            return self._from_second(ready)
+        if ready in self._places:
+            self._event(ready)
+        if ready not in self._knocking:
+            return None
+        frames = ready.recv_multipart(copy=False)
+        self.descriptor = frames[0].get(zmq.SRCFD)
+        try:
+            message = parsed([frame.buffer for frame in frames])
+        except Malformed:
+            return None
+        if message.kind is Kind.WELCOME and self.socket is None:
+            self._keep(ready)
+        return message
+
+    def _from_second(self, socket: Any) -> Message | None:
+        try:
+            return parsed([frame.buffer for frame in socket.recv_multipart(copy=False)])
+        except Malformed:
+            return None
+
+    def _keep(self, found: Any) -> None:
+        assert self._hello
+        self.place = self._places[self._knocking[found]]
+        for other in [one for one in self._knocking if one is not found]:
+            other.send_multipart(Message(Kind.MOVED, 0, self._hello.body[0][0]).frames())
+            self._drop(other)
+        self.socket = found
+        self._due.clear()
+        waiting, self._waiting = self._waiting, []
+        for message in waiting:
+            self.send(message)
+
+    def _event(self, monitor: Any) -> None:
+        event = parse_monitor_message(monitor.recv_multipart())["event"]
+        if self.socket:
+            self.cut = self.cut or (time.monotonic() if event == zmq.EVENT_DISCONNECTED else None)
+        elif event & _REFUSED:
+            place = self._places[monitor]
+            self.refused.append(place)
+            self._drop(next(socket for socket, its in self._knocking.items() if its is monitor), in_vain=True)
+            self._due[place] = time.monotonic() + _AFTER_REFUSAL_S * len(self.refused)
+
+    def _drop(self, socket: Any, *, in_vain: bool = False) -> None:
+        if in_vain:
+            socket.setsockopt(zmq.LINGER, 0)  # nobody will ever take what is queued
+        monitor = self._knocking.pop(socket)
+        del self._places[monitor]
+        socket.disable_monitor()
+        monitor.close()
+        socket.close()
+
+    def close(self) -> None:
+        """Sends what is still queued, for a second at most, if anybody has welcomed this rank."""
+        for each in list(self._knocking):
+            self._drop(each, in_vain=self.socket is None)
+        if self._second:
+            self._second.close()
+
 
 _ANSWERS = (Kind.HERE, Kind.PATHS, Kind.STUCK, Kind.WHERE, Kind.STACKED, Kind.PROBED, Kind.ABORT)
 _SECOND_S = 0.6  # without an answer, or an acknowledgement of what this rank answered: then a second connection is opened
@@ -327,3 +482,200 @@ class Relay:
         if self.down:
             self.down.close()
         self.node.close()
+
+
+# Any other rank's end of the control plane, as its main thread uses it.
+
+_FAREWELL_S = 6.0  # how long a rank that fails waits for rank 0 to end with it, which may ask all others first
+_ASK_AGAIN_S = 2.0
+_LAST_WORD_S = 3.0  # how long it waits for rank 0, which speaks for all, to be the first that leaves
+_RELEASE_S = 60.0  # how long the first rank of a node stays for the others there at most
+_AT_THE_NODE_S, _AT_A_PORT_S = 5.0, 1.0  # patience at one place before it tries the next one as well
+_BEAT_S = 1.0
+_UNWELCOME_S = 1.0  # after so long without a welcome the builds are compared apart from the control plane
+_HUB_ANSWERS_S = 3.0
+_ASK_BEFORE_S = 1.2
+
+
+class SpokeEnd:
+    """What a rank says to rank 0 and hears from it; the first rank of a node speaks for the others there."""
+
+    def __init__(self, info: LaunchInfo, secret: Secret, stand: Callable[[], Standing], ending: Ending) -> None:
+        self._info, self._secret, self._context = info, secret, zmq.Context()
+        self._places = _places(info, secret)
+        keys = Keys.of(secret)
+        up = Up(self._context, keys, self._places)
+        beat_s = _BEAT_S * max(1.0, info.ranks / info.local_ranks / 200)  # rank 0 reads 200 beats a second at most
+        self._part = Relay(info.rank, up, self._leading(keys), stand, beat_s=beat_s, ending=ending)
+        self._keeper = Keeper(self._part)
+        self._me: Member | None = None
+        self._hub: Member | None = None
+
+    def _leading(self, keys: Keys) -> Down | None:
+        """Where the other ranks of this node come, if this is its first rank."""
+        info = self._info
+        if info.local_rank or info.local_ranks == 1 or info.meeting.startswith("ipc://"):
+            return None
+        down = Down(self._context, keys)
+        try:
+            down.bind(node_place(info, self._secret))
+        except zmq.ZMQError:  # the launcher's two nodes are one: the others find rank 0 by themselves
+            down.close()
+            return None
+        return down
+
+    def know(self, me: Member, members: Sequence[Member], beside: Mapping[int, str]) -> None:
+        """Who this rank is, who the others are, and by rank who is beside it: to name them."""
+        first = above(me, members)
+        self._me, self._hub, self._part.above = me, members[0], str(first)
+        if me.host != members[0].host and first == members[0]:
+            self._part.address = me.address
+        self._part.or_else = beside.get(first.rank, "") if first.host != me.host else ""  # this rank lives: not all of its host were killed
+
+    def join(self, about: Any, deadline_s: float) -> None:
+        """Find rank 0 and present this rank.
+
+        Raises WaitExpired where rank 0 does not answer within the deadline, UsageError or PeerFailed where it is of another build.
+        """
+        compares = self._info.launcher != "local"
+        build = own().as_json() if compares else 0
+        self._keeper.do(lambda: self._part.present(about, build))
+        end, found = time.monotonic() + deadline_s, threading.Event()
+        try:
+            try:
+                self._next(min(end, time.monotonic() + _UNWELCOME_S))  # the welcome
+            except Empty:
+                if compares:
+                    threading.Thread(target=self._compare, args=(found, deadline_s), name="collbench-builds", daemon=True).start()
+                self._next(end)
+        except Empty:
+            raise WaitExpired(self._nobody(deadline_s)) from None
+        finally:
+            found.set()
+
+    def _compare(self, found: threading.Event, seconds: float) -> None:
+        """Ends the wait for a welcome where rank 0 is of another build, which may not be able to read this rank's messages."""
+        info, host = self._info, socket.gethostname()
+        place = Place(self._secret, info.port, addresses_of([place for place, _ in self._places]))
+        answer = ask(place, Call(info.rank, host, own()), found, seconds)
+        if answer and answer.build != own() and not found.is_set():
+            sentence = mismatch(info.rank, host, own(), answer.host, answer.build)
+            self._part.inbox.put(PeerFailed(sentence, USAGE) if answer.noted else UsageError(sentence))  # noted: rank 0 reports it
+
+    def _nobody(self, deadline_s: float) -> str:
+        info, where = self._info, next(place for place, _ in self._places if not place.startswith("ipc://@"))
+        if self._part.up.refused:
+            return (
+                f"rank {info.rank} was refused where rank 0 should be ({self._part.up.refused[0]}): the secret of {self._secret.source} is "
+                "not the same there, something else listens there, or strangers hold all connections of rank 0; export COLLBENCH_SECRET "
+                "with the same 16 characters or more for all ranks, and give a second launch a MASTER_PORT of its own"
+            )
+        missing = f"rank {info.rank} on {socket.gethostname()} found no rank 0 at {where} within {deadline_s:g} s"
+        why = f"{missing}: see whether rank 0 started and its host can be reached, or raise --timeout"
+        host = host_of(info.meeting) if info.meeting.startswith("tcp://") else ""
+        if not all(map(is_loopback, resolve(host) or ("",))):
+            return why
+        return (
+            f"{why}; '{host}' is a loopback address here, which leads to this host alone: if rank 0 runs on another host, set MASTER_ADDR "
+            "to an address of that host in the network between the hosts"
+        )
+
+    def say(self, step: int, what: str, value: Any, raw: Sequence[bytes | memoryview] = ()) -> None:
+        """What this rank says in a step; rank 0 must be at the same thing there."""
+        self._keeper.see_done(lambda: self._part.say(step, [what, value], raw))
+
+    def hear(self, step: int, what: str, first_s: float, deadline_s: float) -> Any:
+        """What rank 0 says in this step. Raises WaitExpired, PeerFailed, RunFailed.
+
+        Orphaned where after the first seconds rank 0 does not even say that it is there; it may wait for others itself, up to the deadline.
+        """
+        end = time.monotonic() + deadline_s
+        try:
+            message = self._first(time.monotonic() + first_s)
+        except Empty:
+            message = self._later(what, end, deadline_s)
+        if message.step != step:
+            raise RunFailed(
+                f"{what}: the ranks are not in the same step ({message.step} and {step}); they were started with different arguments"
+            )
+        return message.body
+
+    def _first(self, end: float) -> Any:
+        """Wait for a message; shortly before the end ask rank 0, so that a path that is blocked is known by then."""
+        with suppress(Empty):
+            return self._next(end - _ASK_BEFORE_S)
+        self._keeper.do(lambda: self._part.ask(Message(Kind.WHERE)))
+        return self._next(end)
+
+    def _later(self, what: str, end: float, deadline_s: float) -> Any:
+        """Asks for rank 0 again and again: it watches itself, but for what it does between two phases."""
+        while time.monotonic() < end:
+            if not self._is_hub_there(Message(Kind.WHERE)):
+                self._keeper.do(lambda: self._part.lose(str(self._silence(what))))
+            with suppress(Empty):
+                return self._next(time.monotonic() + _ASK_AGAIN_S)
+        raise WaitExpired(f"{what}: rank 0 did not answer within {deadline_s:g} s")
+
+    def _is_hub_there(self, question: Message) -> bool:
+        """Asks rank 0's keeper something, which answers however busy its main thread is."""
+        self._part.hub_heard.clear()
+        self._keeper.do(lambda: self._part.ask(question))
+        return self._part.hub_heard.wait(_HUB_ANSWERS_S)
+
+    def _silence(self, what: str) -> HangDiagnosis:
+        """Return why rank 0 does not answer, as far as this rank can see it."""
+        hub, me = self._hub, self._me
+        found = HangDiagnosis(Cause.NO_ANSWER, what, (0,), (str(hub or "rank 0"),), reporter=str(me or f"rank {self._info.rank}"))
+        if hub and me and hub.host == me.host:
+            return replace(found, cause=Cause.STOPPED if is_stopped(hub.pid) else Cause.PROCESS_SILENT)
+        if self._info.local_rank:
+            return replace(found, cause=Cause.RELAYED)
+        info = tcp_info(self._part.up.descriptor)
+        cause = Cause.UNREACHABLE if info and info.unacked else Cause.NO_ANSWER
+        return replace(found, cause=cause, source=hub.host if hub else "rank 0's host", target=me.host if me else "this host")
+
+    def _next(self, end: float) -> Any:
+        one = self._part.inbox.get(timeout=max(0.0, end - time.monotonic()))
+        if isinstance(one, BaseException):
+            raise one
+        return one
+
+    def abort(self, sentence: str, code: int) -> CollbenchError | None:
+        """Tells rank 0 why this rank ends. Returns why rank 0 ends, which speaks then; Orphaned where it is gone, None where silent."""
+        self.interrupt(sentence, code)
+        end = time.monotonic() + (_FAREWELL_S if self._part.up.socket else 0.0)  # nobody hears who was never let in
+        try:
+            while True:
+                self._next(end)
+        except Empty:
+            return None
+        except CollbenchError as reason:
+            return reason
+
+    def interrupt(self, sentence: str, code: int) -> None:
+        """Tells rank 0 why everything ends, and goes on. Any thread."""
+        self._keeper.do(lambda: self._part.send(Message(Kind.ABORT, 0, [sentence, code])))
+
+    def farewell(self) -> None:
+        """Waits until rank 0 has left, for a short time: some launchers end all ranks as soon as one has, and rank 0 is to speak."""
+        if self._part.up.socket:
+            self._part.farewell.wait(_LAST_WORD_S)
+
+    def stuck(self, what: str) -> str | None:
+        """This rank's own main thread does not move: asks rank 0 to find out why. None: it does; or a sentence about rank 0. Any thread."""
+        return None if self._is_hub_there(Message(Kind.STUCK, 0, what)) else str(self._silence(what))
+
+    def close(self) -> None:
+        """Leaves in order: everything said is on its way, that of the ranks behind this one, too."""
+        self._keeper.do(self._part.leave)
+        self._part.released.wait(_RELEASE_S)
+        self._keeper.close()
+        self._context.term()
+
+
+def _places(info: LaunchInfo, secret: Secret) -> list[tuple[str, float]]:
+    """Where to knock, and how long to wait there before the next place is tried as well."""
+    if info.meeting.startswith("ipc://"):
+        return [(info.meeting, _AT_A_PORT_S)]
+    node = [(node_place(info, secret), _AT_THE_NODE_S)] if info.local_rank else []
+    return [*node, *((place, _AT_A_PORT_S) for place in hub_places(info, secret))]

@@ -12,16 +12,28 @@ From it and the launch's token (job and step) each launch gets keys of its own.
 from __future__ import annotations
 
 import base64
+import ctypes
 import hashlib
 import hmac
+import ipaddress
 import os
 import secrets
+import socket
 import stat
+import struct
 import tempfile
-from collections.abc import Mapping
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import zmq
+from zmq.utils import z85
+
+from collbench.control.wire import PIECE_BYTES
 from collbench.errors import UsageError
 from collbench.launch.info import LaunchInfo
 
@@ -140,3 +152,300 @@ def _made(path: Path) -> bytes:
     except OSError as error:
         raise UsageError(f"no secret can be made in {path} ({error.strerror}), without which nobody may join: {_REMEDY}") from error
     return _read(path)
+
+
+# The keys of a launch on its sockets: ZeroMQ's CURVE encrypts and authenticates every message, and refuses a replayed one.
+#
+# Both ends make the same two key pairs from the launch's secret. The coordinator's public key is never sent, and without it nobody can
+# even begin to speak; of those who can, only the holder of the other pair is let in. Source: rfc.zeromq.org/spec/25 and 26.
+
+_HANDSHAKE_MS = 10_000  # after which a connection without a finished handshake is dropped
+_LINGER_MS = 1000
+_AROUND_BYTES = 1024  # CURVE's own 33 bytes around a frame, its metadata in a handshake
+DOMAIN = b"collbench"
+
+
+@dataclass(frozen=True, repr=False)
+class Keys:
+    """(public, secret) in Z85, of whoever listens and of whoever connects."""
+
+    listener: tuple[bytes, bytes]
+    caller: tuple[bytes, bytes]
+
+    @classmethod
+    def of(cls, secret: Secret) -> Keys:
+        """The launch's keys, the same at all its ranks."""
+        return cls(_pair(secret.derived("listener")), _pair(secret.derived("caller")))
+
+    def listening(self, socket: zmq.Socket[Any]) -> None:
+        """Accept only the launch's own ranks at this socket. Call it before `bind`."""
+        _bounded(socket)
+        socket.curve_server = True
+        socket.curve_publickey, socket.curve_secretkey = self.listener
+        socket.setsockopt(zmq.ZAP_DOMAIN, DOMAIN)
+
+    def calling(self, socket: zmq.Socket[Any]) -> None:
+        """Speaks as a rank of this launch, to nobody but its coordinator. Before `connect`."""
+        _bounded(socket)
+        socket.curve_serverkey = self.listener[0]
+        socket.curve_publickey, socket.curve_secretkey = self.caller
+
+
+def _pair(secret: bytes) -> tuple[bytes, bytes]:
+    text = z85.encode(secret)
+    return zmq.curve_public(text), text
+
+
+def _bounded(socket: zmq.Socket[Any]) -> None:
+    socket.setsockopt(zmq.MAXMSGSIZE, PIECE_BYTES + _AROUND_BYTES)
+    socket.setsockopt(zmq.SNDHWM, 0)  # else a full queue loses messages, or blocks the keeper; what is large waits to be asked for
+    socket.setsockopt(zmq.HANDSHAKE_IVL, _HANDSHAKE_MS)
+    socket.setsockopt(zmq.LINGER, _LINGER_MS)
+
+
+# Filters of the kernel on a listening TCP socket: connections are delayed or dropped before this process spends a descriptor on them.
+#
+# Sources: tcp(7) for TCP_DEFER_ACCEPT; include/uapi/linux/filter.h and bpf_common.h for classic BPF. A filter sees every packet that the
+# listening socket gets; connections that are open already are not affected. All functions raise OSError where the kernel refuses.
+
+_SO_ATTACH_FILTER, _SO_DETACH_FILTER = 26, 27  # include/uapi/asm-generic/socket.h
+_DEFER_S = 60  # longer than the kernel keeps a connection without data: it drops it itself, and no process accepts it
+_NETWORK_HEADER = 0xFFF00000  # SKF_NET_OFF: offsets into the IP header
+_LOAD_WORD, _LOAD_BYTE, _AND, _EQUAL, _RETURN = 0x20, 0x30, 0x54, 0x15, 0x06
+_DROP, _PASS = (_RETURN, 0, 0, 0), (_RETURN, 0, 0, 0xFFFFFFFF)
+_V4_SOURCE, _V6_SOURCE = 12, 8  # offsets of the source address in the two IP headers
+MOST_SOURCES = 64
+
+_Step = tuple[int, int, int, int]  # code, jump if true, jump if false, constant
+
+
+def hold_silent(descriptor: int) -> None:
+    """Keep connections in the kernel until their first byte: silent ones cost no descriptor. A rank's ZeroMQ sends its greeting at once."""
+    with socket.socket(fileno=os.dup(descriptor)) as copy:
+        copy.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, _DEFER_S)
+
+
+def drop_all(descriptor: int) -> None:
+    """Drop every packet of new connections."""
+    _attach(descriptor, [_DROP])
+
+
+def drop_from(descriptor: int, addresses: Iterable[str]) -> None:
+    """Drop the packets of new connections from these addresses (the first 64), instead of those of an earlier call."""
+    _attach(descriptor, program(addresses))
+
+
+def pass_all(descriptor: int) -> None:
+    """Remove the filter."""
+    with socket.socket(fileno=os.dup(descriptor)) as copy:
+        copy.setsockopt(socket.SOL_SOCKET, _SO_DETACH_FILTER, 0)
+
+
+def program(addresses: Iterable[str]) -> list[_Step]:
+    """Return the instructions that drop packets from these addresses: the version's part of them is run, word by word of the address."""
+    found = sorted({ipaddress.ip_address(each.partition("%")[0]) for each in addresses}, key=lambda each: (each.version, int(each)))
+    parts = {version: [each.packed for each in found[:MOST_SOURCES] if each.version == version] for version in (4, 6)}
+    v4 = [*_compare(parts[4], _V4_SOURCE), _PASS]
+    v6 = [*_compare(parts[6], _V6_SOURCE), _PASS]
+    # a jump goes 255 steps at most: the part of version 4 is shorter, 3 steps for each of 64 addresses
+    return [(_LOAD_BYTE, 0, 0, _NETWORK_HEADER), (_AND, 0, 0, 0xF0), (_EQUAL, 0, len(v4), 0x40), *v4, *v6]
+
+
+def _compare(addresses: Iterable[bytes], offset: int) -> list[_Step]:
+    steps: list[_Step] = []
+    for address in addresses:
+        words = [int.from_bytes(address[at : at + 4], "big") for at in range(0, len(address), 4)]
+        for at, word in enumerate(words):
+            left = 2 * (len(words) - at) - 1  # what is left of this address, its drop included
+            steps += [(_LOAD_WORD, 0, 0, _NETWORK_HEADER + offset + 4 * at), (_EQUAL, 0, left, word)]
+        steps.append(_DROP)
+    return steps
+
+
+def _attach(descriptor: int, steps: list[_Step]) -> None:
+    code = b"".join(struct.pack("HBBI", *step) for step in steps)
+    memory = ctypes.create_string_buffer(code, len(code))
+    with socket.socket(fileno=os.dup(descriptor)) as copy:
+        copy.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("HL", len(steps), ctypes.addressof(memory)))
+
+
+# Connections that did not belong to this launch: counted, with their addresses, in bounded memory, for one sentence to the user.
+#
+# When all ranks have joined and strangers come in a flood, the port is closed to new connections: the kernel drops them, so that the
+# measurement is not disturbed. Before that, `pending` limits them.
+
+_MOST = 64  # addresses that are remembered
+_SHOWN = 3
+_LOOK_S = 1.0
+_FLOOD = 1000
+_CLOSING = frozenset({"04", "05", "06", "08", "09", "0B"})  # TCP_FIN_WAIT1 … TCP_CLOSING, include/net/tcp_states.h
+
+
+class Strangers:
+    """Refused connections.
+
+    count      how many
+    addresses  where they came from, as far as known
+    slow       by address how many ended because their handshake took too long
+    held_back  addresses that held too many connections without joining: new ones from there were dropped for a while
+    members    addresses of the launch's own ranks: a slow handshake from there is a slow rank, and not reported
+    deaf       whether new connections are dropped
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.slow: Counter[str] = Counter()
+        self.members: set[str] = set()
+        self.held_back: dict[str, None] = {}
+        self.deaf = False
+        self._look_at = 0.0
+        self.addresses: dict[str, None] = {}
+
+    def note(self, address: str | None, port: int | None = None) -> None:
+        """One more was refused. Without its address, those of connections that were just closed at our `port` are noted, now and then."""
+        self.count += 1
+        if len(self.addresses) < _MOST:
+            self.addresses |= dict.fromkeys([address] if address else self._closing(port))
+
+    def note_slow(self, address: str) -> None:
+        """One more did not finish its handshake in time."""
+        if len(self.slow) < _MOST or address in self.slow:
+            self.slow[address] += 1
+
+    def _closing(self, port: int | None) -> list[str]:
+        """A flood leaves thousands of lines in the kernel's table: it is read once a second at most."""
+        if port is None or time.monotonic() < self._look_at:
+            return []
+        self._look_at = time.monotonic() + _LOOK_S
+        return closing(port)
+
+    def flooded(self, waiting: int, listening: Iterable[int]) -> None:
+        """Close the sockets `listening` to new connections in a flood; `waiting`: connections that have not identified themselves yet."""
+        if self.count + waiting > _FLOOD and not self.deaf:
+            with suppress(OSError):
+                for descriptor in listening:
+                    drop_all(descriptor)
+                self.deaf = True
+
+    def sentence(self) -> str | None:
+        """Return a sentence for the user; None if no connection was refused."""
+        slow = {address: count for address, count in self.slow.items() if address not in self.members}
+        count, addresses = self.count + sum(slow.values()), {**self.addresses, **slow}
+        if not count:
+            return None
+        shown = ", ".join([*addresses][:_SHOWN]) + (", …" if len(addresses) > _SHOWN else "")
+        what = "1 connection that was" if count == 1 else f"{count} connections that were"
+        return (
+            f"rank 0 refused {what} not of this launch (no secret, another one, or no message of ours), from "
+            f"{shown or 'an address that was gone before it could be read'}{', and stopped listening' if self.deaf else ''}"
+            f"{self._limits()}: "
+            "see what runs there; a second launch needs a MASTER_PORT of its own"
+        )
+
+    def _limits(self) -> str:
+        if not self.held_back:
+            return ""
+        return f"; new connections from {', '.join([*self.held_back][:_SHOWN])} were held back for a while, because there were too many"
+
+
+def peer_of(descriptor: int) -> str | None:
+    """The address at the other end of a connection that a library holds; None where it is gone already."""
+    try:
+        with socket.socket(fileno=os.dup(descriptor)) as copy:
+            found = copy.getpeername()
+    except OSError:
+        return None
+    return str(found[0]).removeprefix("::ffff:") if isinstance(found, tuple) else "this host"
+
+
+def closing(port: int) -> list[str]:
+    """The addresses at the other end of this host's TCP connections at `port` that are being closed (proc(5), /proc/net/tcp)."""
+    found = dict[str, None]()
+    for table in ("/proc/self/net/tcp", "/proc/self/net/tcp6"):
+        with suppress(OSError, ValueError, IndexError):
+            for line in Path(table).read_text(encoding="ascii").splitlines()[1:]:
+                _, ours, theirs, state, *_ = line.split()
+                if state in _CLOSING and int(ours.rpartition(":")[2], 16) == port:
+                    found[_address(theirs.rpartition(":")[0])] = None
+    return list(found)
+
+
+def _address(text: str) -> str:
+    """An address as the kernel prints it: words of 32 bits, each in the machine's byte order."""
+    words = b"".join(bytes.fromhex(text[at : at + 8])[::-1] for at in range(0, len(text), 8))
+    shown = socket.inet_ntop(socket.AF_INET if len(words) == 4 else socket.AF_INET6, words)
+    return shown.removeprefix("::ffff:")
+
+
+class PendingConnections:
+    """By descriptor the source address (None: it was gone before it could be read).
+
+    listening       the descriptors of the sockets that listen for other hosts
+    most            connections in all
+    most_of_source  connections from one address
+    held_back       addresses that exceeded their limit at any time, in order
+    """
+
+    def __init__(self, most: int = 4096, most_of_source: int = 1024) -> None:
+        self.listening: set[int] = set()
+        self.most, self.most_of_source = most, most_of_source
+        self.held_back: dict[str, None] = {}
+        self._address: dict[int, str | None] = {}
+        self._of_source: Counter[str] = Counter()
+        self._dropped: frozenset[str] = frozenset()
+        self._full = False
+
+    def __len__(self) -> int:
+        return len(self._address)
+
+    def __contains__(self, descriptor: int) -> bool:
+        return descriptor in self._address
+
+    def add(self, descriptor: int, address: str | None) -> None:
+        """One more was accepted."""
+        self.remove(descriptor)  # the event of an earlier one's end was lost
+        self._address[descriptor] = address
+        if is_remote(address):
+            self._of_source[str(address)] += 1
+        self._limit()
+
+    def remove(self, descriptor: int) -> str | None:
+        """It has closed, or belongs to the launch; returns its address."""
+        address = self._address.pop(descriptor, None)
+        if address is not None and address in self._of_source:
+            self._of_source[address] -= 1
+            self._of_source += Counter()  # without those at 0
+            self._limit()
+        return address
+
+    def _limit(self) -> None:
+        """Have the kernel drop what exceeds a limit, and let in again what is below half of it."""
+        if not self.listening:
+            return
+        full = len(self._address) > (self.most // 2 if self._full else self.most)
+        dropped = frozenset(
+            source
+            for source, count in self._of_source.items()
+            if count > (self.most_of_source // 2 if source in self._dropped else self.most_of_source)
+        )
+        if (full, dropped) == (self._full, self._dropped):
+            return
+        if len(self.held_back) < MOST_SOURCES:
+            self.held_back |= dict.fromkeys(sorted(dropped))
+        self._full, self._dropped = full, dropped
+        for descriptor in self.listening:
+            with suppress(OSError):
+                if full:
+                    drop_all(descriptor)
+                elif dropped:
+                    drop_from(descriptor, dropped)
+                else:
+                    pass_all(descriptor)
+
+
+def is_remote(address: str | None) -> bool:
+    """Whether it is an IP address: ranks of this host come through a Unix socket, which has none."""
+    try:
+        return address is not None and bool(ipaddress.ip_address(address.partition("%")[0]))
+    except ValueError:
+        return False

@@ -9,6 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+# Whether other work disturbed a round: how long its ranks waited for a CPU, and whether the machine changed its state.
+
+
 _FEWEST, _LEAST_SHARE = 3, 0.001  # fewer segments sent again are ordinary, as where a switch is full for a moment
 _ERRORS = ("rx_errors", "tx_errors", "rx_dropped", "tx_dropped")
 _MOST_STALLS = 8

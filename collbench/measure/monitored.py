@@ -2,23 +2,85 @@
 
 from __future__ import annotations
 
+import ctypes
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from collbench.control.world import World
 from collbench.measure import disturbances
-from collbench.measure.budget import Budget
-from collbench.measure.canary import Canary, flipped
-from collbench.measure.conditions import between, noticeable, now
+from collbench.measure.crossing import bypassed
 from collbench.measure.disturbances import HostNetwork, Stall, of_host, stalls
-from collbench.measure.instruments import Instruments, told
-from collbench.measure.moved import bypassed
-from collbench.measure.one_cell import Ready, time_cell
-from collbench.measure.protocol import Measured, slowest
+from collbench.measure.instruments import Instruments, between, noticeable, now, told
+from collbench.measure.prepared_cell import Ready, time_cell
+from collbench.measure.request import Budget
+from collbench.measure.sampling import Measured, slowest
+from collbench.measure.sync import shared_page
+from collbench.native.library import CanaryStruct, library
+
+# The canary: a short measurement of the machine itself, before and after each cell.
+#
+# A cache line that two cores pass back and forth takes 65 or 260 ns on the same machine, and flips by itself; every latency
+# below some microseconds flips with it. Where a rank has no partner on its host, or ranks share cores, a fixed piece of work
+# takes the ball's place: it sees the clock rate and what the hypervisor takes, not the cache.
+
+FLIP = 1.25  # canaries further apart than this ratio mean another state; in one state they stay within 1.15
+_BLOCKS = 15
+_ROUNDS = 40  # round trips of a block: 3 to 18 µs; of 6,000 neighbours in one state (440 ns) all were within 1.12, with 100 all but 2
+_STEPS = 10_000  # multiplications of a block: about 10 µs
+_DEADLINE_S = 0.02
+_LINE_BYTES = 128  # two lines: the next one is fetched along
+
+
+class Canary:
+    """Made by all ranks of the world together; `sing` is called by all of them at the same moment."""
+
+    def __init__(self, world: World) -> None:
+        mates = [member.rank for member in world.on_host()]
+        paired = all(len(world.on_host(host)) > 1 for host in world.hosts) and not world.oversubscribed
+        self.kind = "cache line" if paired else "work"
+        self._ball: CanaryStruct | None = None
+        if paired:
+            self._page = shared_page(world, _LINE_BYTES * len(mates))
+            here, place = ctypes.addressof(ctypes.c_char.from_buffer(self._page)), mates.index(world.rank)
+            if place < len(mates) // 2 * 2:  # the odd one out only listens
+                line = here + place // 2 * _LINE_BYTES
+                self._ball = CanaryStruct(line=line, first=place % 2 == 0, base=0, rounds=_ROUNDS, deadline_ns=int(_DEADLINE_S * 1e9))
+
+    def sing(self) -> float | None:
+        """Seconds of a round trip or of the piece of work: the median of some blocks. None where it could not be measured."""
+        native, elapsed = library(), np.zeros(_BLOCKS, np.int64)
+        if native is None or (self.kind == "cache line" and self._ball is None):
+            return None
+        out = ctypes.c_void_p(elapsed.ctypes.data)
+        if self._ball is None:
+            native.collbench_work(ctypes.c_int64(_BLOCKS), ctypes.c_int64(_STEPS), out)
+            return _middle(elapsed) * 1e-9
+        failed = native.collbench_ping_pong(ctypes.byref(self._ball), ctypes.c_int64(_BLOCKS), out)
+        return None if failed else _middle(elapsed) * 1e-9 / _ROUNDS
+
+
+def _middle(elapsed: NDArray[np.int64]) -> float:
+    """The median of an odd number of values."""
+    return float(sorted(elapsed.tolist())[len(elapsed) // 2])
+
+
+def canary(world: World) -> Canary | None:
+    """A canary, or None where the native loop was not built at some rank."""
+    lacking = world.first(None if library() else "no native loop", "looking for a canary")
+    return None if lacking else Canary(world)
+
+
+def flipped(before: float | None, after: float | None) -> bool:
+    """Whether the machine changed its state between the two."""
+    return bool(before and after and max(before, after) > FLIP * min(before, after))
+
 
 _MOST_REPEATS = 2
 _LEAST_LEFT = 0.2  # of the budget: with less a repetition would know less than what it replaces
@@ -158,3 +220,51 @@ def _is_launch_bound(enqueue_s: float, measured: Measured, timed: list[int]) -> 
 
 def _largest(values: Any) -> float | None:
     return max((value for value in values if value is not None), default=None)
+
+
+_SCHEDSTAT = Path("/proc/thread-self/schedstat")  # ns on a CPU, ns that it waited for one, number of time slices
+
+
+@dataclass(frozen=True)
+class Disturbance:
+    """What disturbed a rank during a round.
+
+    cpu_wait  share of the time that its thread was ready to run and waited for a CPU; 0 where the kernel does not count it
+    flipped   whether the state probe before and after the round differs
+    """
+
+    cpu_wait: float = 0.0
+    flipped: bool = False
+
+
+@dataclass
+class Watch:
+    """The disturbances of one round; `ranks` is filled at rank 0 when the round ends."""
+
+    ranks: list[Disturbance] = field(default_factory=list)
+
+    def of(self, ranks: Sequence[int]) -> Disturbance:
+        """The worst of some ranks; nothing where none is known."""
+        known = [self.ranks[rank] for rank in ranks if rank < len(self.ranks)]
+        return Disturbance(max((each.cpu_wait for each in known), default=0.0), any(each.flipped for each in known))
+
+
+@contextmanager
+def watched(world: World, probe: Canary | None) -> Iterator[Watch]:
+    """Watch all ranks of the world during the block; they all enter and leave it together."""
+    found = Watch()
+    before = probe.sing() if probe else None
+    began, waited = time.monotonic_ns(), _waited_ns()
+    yield found
+    wall, more = time.monotonic_ns() - began, _waited_ns()
+    share = (more - waited) / wall if waited is not None and more is not None and wall > 0 else 0.0
+    mine = [min(max(share, 0.0), 1.0), flipped(before, probe.sing() if probe else None)]
+    gathered = world.gather(mine, "gathering what disturbed the round")
+    found.ranks = [Disturbance(float(share), bool(flip)) for share, flip in gathered or ()]
+
+
+def _waited_ns() -> int | None:
+    try:
+        return int(_SCHEDSTAT.read_text().split()[1])
+    except (OSError, ValueError, IndexError):
+        return None

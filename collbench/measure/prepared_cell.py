@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
-from collbench.backends.backend import Backend, Tuning
-from collbench.backends.group import Group
-from collbench.backends.memory import AnyBuffers
+from collbench.backends.backend import Backend, Group, Tuning
+from collbench.backends.host import AnyBuffers
 from collbench.control.world import World
 from collbench.errors import CollbenchError
-from collbench.measure.budget import Budget
 from collbench.measure.crossing import Least
 from collbench.measure.loop import CallFailed, Loop, Timed, Unfinished
-from collbench.measure.protocol import Measured, measure, schedule
+from collbench.measure.request import Budget
+from collbench.measure.sampling import Measured, measure, schedule, short_schedule
 from collbench.operations.cell import Cell
-from collbench.operations.check import Mismatch
+from collbench.operations.data import Mismatch, slots_checked, slots_for
 from collbench.operations.groups import Groups, groups_of
-from collbench.operations.layout import slots_checked, slots_for
 from collbench.operations.operation import Operation
 from collbench.operations.program import Program, joined
+from collbench.units import format_time
 
 _BETWEEN_GROUPS = 7919  # a prime above the number of slots, whose seeds are 1 apart
 T = TypeVar("T")
@@ -298,3 +299,136 @@ def mismatches_in(ready: Ready, slot: int) -> list[dict[str, Any]]:
         wrong = [mismatch for mismatch in buffers.check(slot) if mismatch]
         found += [replace(mismatch, rank=group.ranks[mismatch.rank]).as_json() for mismatch in wrong]
     return found
+
+
+# Whether a barrier is one: no rank may leave before all have entered.
+#
+# In turn some ranks enter late. All meet over the control plane, the late one then waits; every other rank notes when it left, counted
+# from before it came to that meeting. The late one enters at least its delay after the meeting, which cannot end before all have come:
+# who left within the delay has left too early, and no rank's own delays can make that up. They can hide it: where a rank came to the
+# barrier only when the delay had passed, the turn is repeated with a longer one.
+
+_MOST_LATE = 4
+_ATTEMPTS = 3
+_DELAY_S = 0.01
+_MEETINGS = 5  # the delay is so many times as long as the slowest rank's meeting
+_LONGER = 4  # and so many times as long at the next attempt
+_CLOCKS = 0.98  # hosts' clocks run up to 500 millionths apart, and their timers round
+
+
+@dataclass(frozen=True)
+class LeftEarly:
+    """A rank that left a barrier `after_s` seconds after the meeting, before rank `late` had entered, which waited `delay_s`."""
+
+    rank: int
+    late: int
+    after_s: float
+    delay_s: float
+    wrong: int = 1
+
+    def sentence(self) -> str:
+        """For rows and errors: "rank 1 left after 210.0 µs, before rank 0 entered, which waited 10000 µs"."""
+        after, delay = format_time(self.after_s), format_time(self.delay_s)
+        return f"rank {self.rank} left after {after} µs, before rank {self.late} entered, which waited {delay} µs"
+
+    def as_json(self) -> dict[str, Any]:
+        """For the control plane and a row's evidence."""
+        return asdict(self)
+
+
+def left_early(ready: Ready, world: World, calls: int) -> tuple[int, list[LeftEarly]]:
+    """(how many calls were verified, the ranks that left one early, each once), the same at all ranks, which all call.
+
+    0 calls where it cannot be told: ranks of one process, or of a backend that makes them up, have no time of their own.
+    """
+    found: dict[int, LeftEarly] = {}
+    told = True
+    for late in _late_ranks(ready) * calls:
+        seen, early = _turn(ready, world, late)
+        told = told and seen
+        for one in early:
+            found.setdefault(one.rank, one)
+    return calls if told or found else 0, [found[rank] for rank in sorted(found)]
+
+
+def _late_ranks(ready: Ready) -> list[int]:
+    """Who is late in turn, by the rank within each group: all up to 4, else a sample drawn by the cell's seed."""
+    n = len(ready.groups[0])
+    return sorted(random.Random(ready.cell.seed).sample(range(n), min(n, _MOST_LATE))) if n > 1 else []
+
+
+def _turn(ready: Ready, world: World, late: int) -> tuple[bool, list[LeftEarly]]:
+    """(whether every other rank came to the barrier in time to be told, who left early), after three attempts at most."""
+    others, early = sum(len(ranks) - 1 for ranks in ready.groups), list[LeftEarly]()
+    for attempt in range(_ATTEMPTS):
+        delay_s = max(_meeting_s(ready, world) * _MEETINGS, _DELAY_S * _LONGER**attempt)
+        everyone = world.agree(_attempt(ready, world, late, delay_s), _what(ready))
+        early += [LeftEarly(**one) for said in everyone for one in said["early"]]
+        if early or not any(said["late_itself"] for said in everyone):
+            return bool(early) or sum(said["told"] for said in everyone) == others, early
+    return False, early
+
+
+def _meeting_s(ready: Ready, world: World) -> float:
+    """How long a meeting takes the slowest rank; the same at all ranks, which come out of it close together."""
+    world.agree(None, _what(ready))
+    began = time.monotonic()
+    world.agree(None, _what(ready))
+    return max(world.agree(time.monotonic() - began, _what(ready)))
+
+
+def _attempt(ready: Ready, world: World, late: int, delay_s: float) -> dict[str, Any]:
+    """One barrier: who of this process's ranks left early, of how many it can be told, and whether they came too late for that."""
+    waits = any(late in group.driven for group in ready.mine)
+    began = time.monotonic()
+    world.agree(None, _what(ready))
+    if waits:
+        time.sleep(delay_s)
+    came_s = time.monotonic() - began
+    with phase(ready, world, "verifying"):
+        ready.checking.run(1, slot=0)
+    left_s = time.monotonic() - began
+    others = [] if waits else [(group, rank) for group in ready.mine for rank in group.driven]
+    early = others if left_s < delay_s * _CLOCKS else []
+    return {
+        "told": len(others), "late_itself": bool(others) and came_s >= delay_s,
+        "early": [LeftEarly(group.ranks[rank], group.ranks[late], left_s, delay_s).as_json() for group, rank in early],
+    }  # fmt: skip
+
+
+def _what(ready: Ready) -> str:
+    return f"{ready.cell.title()}: verifying"
+
+
+# One of many measurements: a prepared cell, timed by the short protocol.
+
+
+def time_shortly(ready: Ready, world: World, budget: Budget) -> Measured | None:
+    """Runs the short protocol on all ranks; the result is at rank 0."""
+    cell = ready.cell
+    plan = short_schedule(budget, cell.size_bytes, cell.mode, ready.timed) if world.rank == 0 else None
+    with phase(ready, world, "measuring"), world.patient(budget.max_time_s):
+        return measure(ready.loop, world, plan, cell.title())
+
+
+# Sentences on data that arrived wrong between places, for launches that measure rounds of them.
+
+_TOLD = 4  # groups that are told one by one, and places that are named of each
+
+
+def wrong_data(names: Sequence[str], met: Iterable[tuple[Sequence[int], int | None, str | None]], what: str) -> list[str]:
+    """A sentence for each group with wrong data, of many the first, and how many more of `what` ("pairs") there are.
+
+    met: (places, how many elements were not what was sent, what the first rank found), as measured; None: not compared, nothing found.
+    """
+    bad = [(_who(names, places), wrong, f" ({detail})" if detail else "") for places, wrong, detail in met if wrong]
+    said = [f"wrong data {who}: {wrong} elements are not what was sent{detail}" for who, wrong, detail in bad[:_TOLD]]
+    return [*said, *([f"wrong data in {len(bad) - _TOLD} more {what}"] if len(bad) > _TOLD else [])]
+
+
+def _who(names: Sequence[str], places: Sequence[int]) -> str:
+    """ "between a and b", "inside a", or of many places "among a, b, c, d and 60 more"."""
+    known = [names[place] for place in places[:_TOLD]]
+    if len(places) > _TOLD:
+        return f"among {', '.join(known)} and {len(places) - _TOLD} more"
+    return f"between {' and '.join(known)}" if len(places) > 1 else f"inside {known[0]}"

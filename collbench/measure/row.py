@@ -13,16 +13,14 @@ from numpy.typing import NDArray
 from collbench.backends.backend import Backend
 from collbench.machine.peak.ceiling import TOLERANCE, Ceiling
 from collbench.measure.loop import exit_skew
-from collbench.measure.one_cell import Ready, Wrong
-from collbench.measure.protocol import Measured, sound
-from collbench.measure.watched import Watched
+from collbench.measure.monitored import Watched
+from collbench.measure.prepared_cell import Ready, Wrong
+from collbench.measure.sampling import Measured, sound
 from collbench.operations.cell import Cell
 from collbench.operations.groups import group_name, group_size, groups_of
 from collbench.operations.operation import Operation
 from collbench.results.row import Row, Times
-from collbench.stats.drift import drift
-from collbench.stats.median import Median, median, quantile, quantiles
-from collbench.stats.modes import Mode, modes
+from collbench.stats.median import Median, Mode, drift, median, modes, quantile, quantiles
 
 _WORST = 16
 _MOST_GROUPS = 1024  # told one by one

@@ -11,15 +11,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import isfinite
 from typing import Any, TextIO
 
-from collbench.analysis.hunt.verdict import CLEARED, CONFIRMED, INCONCLUSIVE
-from collbench.deploy.recommendation import CODES, what
+from collbench.analysis.hunt.protocol import CLEARED, CONFIRMED, INCONCLUSIVE
+from collbench.deploy.drain import CODES, what
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import TOLERANCE
-from collbench.report.flags import defused, printable
-from collbench.report.probe_wrap import width_of, wrapped
-from collbench.report.screen import PlainScreen, write_line
-from collbench.report.table import Line
-from collbench.results.jsonl import to_line
+from collbench.report.cells import defused, printable
+from collbench.report.screen import PlainScreen, width_of, wrapped, write_line
+from collbench.report.writers import Line
+from collbench.results.store import to_line
 from collbench.units import format_percent, format_rate, format_size
 
 FORMATS = ("table", "csv", "json")

@@ -1,37 +1,306 @@
 """Training steps as measured: for people a table per training (how long, how fast, what limits, which exchange costs what), for programs
-a record per training and backend."""
+a record per training and backend.
+"""
 
 from __future__ import annotations
 
 import csv
 import io
+import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, TextIO
+from dataclasses import dataclass, fields, replace
+from itertools import groupby
+from typing import Any, TextIO, TypeVar
 
-from collbench.analysis.scaling import Efficiency, Share, efficiency
+from collbench.analysis.best import Efficiency, Share, efficiency
 from collbench.errors import UsageError
-from collbench.report.flags import defused, explain, printable
-from collbench.report.probe_wrap import width_of, wrapped
-from collbench.report.screen import PlainScreen, write_line
-from collbench.report.table import Line
-from collbench.report.workload_cells import (
-    MOST_WORKERS,
-    PARTS,
-    ROUND,
-    STEP,
-    WORKERS,
-    number,
-    part_cells,
-    step_cells,
-    style,
-    table,
-    worker_cells,
-)
-from collbench.report.workload_words import aligned, counted, headline, milliseconds, told
-from collbench.results.jsonl import to_line
-from collbench.results.workloads import StepRow
-from collbench.units import format_size
+from collbench.machine.peak.ceiling import Ceiling
+from collbench.report.cells import DOUBTFUL, NOTHING, basis, defused, explain, printable, share
+from collbench.report.screen import PlainScreen, width_of, wrapped, write_line
+from collbench.report.writers import Line
+from collbench.results.row import Times
+from collbench.results.steps import StepRow
+from collbench.results.store import to_line
+from collbench.units import format_bytes, format_rate, format_size, format_time
 from collbench.workloads.registry import regimes
+from collbench.workloads.step import Exchange, Regime, Shape, Step, bytes_of, moved_bytes
+
+# Words that a planned and a measured training step have in common.
+
+_NUMBER = re.compile(r"\d+")
+
+
+def headline(regime: str, model: str, parameters: int, words: Sequence[str]) -> str:
+    """A training in one line: "data-parallel · bert-large, 340,000,000 parameters · float32 · 4 ranks · 2 nodes"."""
+    counted = [f"{parameters:,} parameters"] if parameters else []  # unknown where it could not be laid out
+    return " · ".join([regime, ", ".join([*filter(None, [model]), *counted]), *words])
+
+
+def told(options: Mapping[str, str]) -> list[str]:
+    """Options that have a value: "update sharded", "top-k 2"."""
+    return [f"{name.replace('_', '-')} {value}" for name, value in options.items() if value]
+
+
+def counted(count: int, what: str) -> str:
+    """ "1 rank", "2 ranks"."""
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+def milliseconds(seconds: float) -> str:
+    """To four significant digits, without exponent: "10934", "97.94", "0.2345"."""
+    return format_time(seconds / 1000)
+
+
+def nameless(what: str) -> str:
+    """The name without its numbers: what neighbours share that are buckets of one model."""
+    return _NUMBER.sub("#", what)
+
+
+def span(first: str, last: str) -> str:
+    """Both names in one: "bucket 1 of 14" and "bucket 13 of 14" are "bucket 1–13 of 14"; both, where they differ in more."""
+    if nameless(first) != nameless(last):
+        return f"{first} … {last}"
+    ends = iter(_NUMBER.findall(last))
+
+    def merged(match: re.Match[str]) -> str:
+        end = next(ends)
+        return match[0] if end == match[0] else f"{match[0]}–{end}"
+
+    return _NUMBER.sub(merged, first)
+
+
+def aligned(table: Sequence[Sequence[str]], right: Sequence[int] = ()) -> list[str]:
+    """The cells in columns of equal width, those of `right` at their right edge."""
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    return [
+        "  ".join(cell.rjust(widths[at]) if at in right else cell.ljust(widths[at]) for at, cell in enumerate(cells)).rstrip()
+        for cells in table
+    ]
+
+
+# The tables of a training step, cell by cell: the step on each backend, its parts, and the workers of asynchronous training.
+
+MOST_WORKERS = 16
+K = TypeVar("K", Times, Ceiling)
+
+
+@dataclass(frozen=True)
+class Columns:
+    """titles; right: those whose cells stand at their right edge; spare: those that a narrow terminal goes without, the first one first."""
+
+    titles: tuple[str, ...]
+    right: frozenset[str]
+    spare: tuple[str, ...]
+
+
+def _round(title: str) -> str:
+    return title.replace("step", "round")
+
+
+_FIGURES = frozenset({"steps", "step ms", "95 % interval ms", "moves", "busbw GB/s", "wrong", "size", "times", "each ms"})
+STEP = Columns(
+    ("backend", "steps", "step ms", "95 % interval ms", "moves", "busbw GB/s", "wrong", "of ceiling", "limited by", "flags"),
+    _FIGURES, ("moves", "steps", "busbw GB/s", "95 % interval ms", "limited by"),
+)  # fmt: skip
+# A worker that waits for nobody has no step in common with others.
+ROUND = Columns(
+    tuple(_round(title) for title in STEP.titles), frozenset(map(_round, STEP.right)), tuple(_round(title) for title in STEP.spare)
+)
+PARTS = Columns(
+    ("backend", "part", "operation", "groups", "size", "times", "each ms", "moves", "busbw GB/s", "of ceiling", "limited by"),
+    _FIGURES, ("limited by", "groups", "operation", "moves", "busbw GB/s", "size", "of ceiling"),
+)  # fmt: skip
+_OF_WORKERS = ("worker", "rounds", "rounds/s", "staleness: median", "95 %", "most")
+WORKERS = Columns(("backend", *_OF_WORKERS), frozenset(_OF_WORKERS), ("rounds",))
+
+
+def table(columns: Columns, rows: Sequence[tuple[Sequence[str], str]], width: int | None) -> Iterator[Line]:
+    """Titles and rows of (cells, style); nothing where there is no row. Columns in which no row has anything are left out.
+
+    On a terminal of `width` so are some of the others, and the last line says which.
+    """
+    if not rows:
+        return
+    cells = [columns.titles, *([printable(cell) for cell in cells] for cells, _ in rows)]
+    kept = [at for at in range(len(columns.titles)) if any(row[at] not in ("", NOTHING) for row in cells[1:])]
+    dropped = _dropped(columns, [[row[at] for at in kept] for row in cells], width)
+    kept = [at for at in kept if columns.titles[at] not in dropped]
+    titles = [columns.titles[at] for at in kept]
+    texts = aligned([[row[at] for at in kept] for row in cells], [at for at, title in enumerate(titles) if title in columns.right])
+    yield Line(texts[0], "head")
+    yield from (Line(text, style) for text, (_, style) in zip(texts[1:], rows, strict=True))
+    yield from [Line(f"not shown on a terminal this narrow: {', '.join(dropped)}", "foot")] if dropped else []
+
+
+def _dropped(columns: Columns, cells: Sequence[Sequence[str]], width: int | None) -> list[str]:
+    """The titles of the columns that a terminal has no room for."""
+    wide = {column[0]: max(map(len, column)) + 2 for column in zip(*cells, strict=True)}
+    dropped: list[str] = []
+    for title in columns.spare:
+        if width is None or sum(wide.values()) - 2 <= width:
+            break
+        if wide.pop(title, 0):
+            dropped.append(title)
+    return dropped
+
+
+def style(row: StepRow) -> str:
+    """How its line looks."""
+    return "wrong" if row.wrong else "na" if row.na else "doubtful" if DOUBTFUL & set(row.flags) else ""
+
+
+def step_cells(row: StepRow) -> list[str]:
+    """Below the titles of STEP; of what could not be measured the reason stands last."""
+    if row.na is not None:
+        return [row.backend, *[NOTHING] * (len(STEP.titles) - 2), f"n/a ({row.na})"]
+    moves, wrong = format_bytes(row.moved_bytes), NOTHING if row.wrong is None else str(row.wrong)
+    ceiling = _ceiling_cells(row.busbw_bytes_per_s, row.ceiling, row.percent_of_ceiling)
+    rate = NOTHING if row.busbw_bytes_per_s is None else format_rate(row.busbw_bytes_per_s)
+    return [row.backend, str(row.n), *_times(row.time_s, row.flags), moves, rate, wrong, *ceiling, ", ".join(row.flags)]
+
+
+def _times(times: Times | None, flags: Sequence[str]) -> tuple[str, str]:
+    """The median and its interval in ms; "?" before one that a flag doubts."""
+    if times is None:
+        return NOTHING, NOTHING
+    if times.ci_low is None or times.ci_high is None:
+        return milliseconds(times.p50), NOTHING
+    doubt = "? " if DOUBTFUL & set(flags) else ""
+    return milliseconds(times.p50), f"{doubt}{milliseconds(times.ci_low)}–{milliseconds(times.ci_high)}"
+
+
+def _ceiling_cells(busbw: float | None, ceiling: Ceiling | None, percent: float | None) -> tuple[str, str]:
+    """ "0.112 of 0.118 GB/s (95 %)" and what limits; without a percentage the reason why there is none."""
+    if ceiling is None:
+        return NOTHING, NOTHING
+    if ceiling.bytes_per_s is None or percent is None or busbw is None:
+        return NOTHING, ceiling.limited_by
+    kind = basis(ceiling)
+    words = ceiling.limited_by if kind in ceiling.limited_by.split() else f"{ceiling.limited_by} ({kind})"
+    return f"{format_rate(busbw)} of {format_rate(ceiling.bytes_per_s)} GB/s ({share(percent, ceiling)})", words
+
+
+def part_cells(row: StepRow) -> Iterator[list[str]]:
+    """Below the titles of PARTS, a line per part; the backend's name stands beside its first one."""
+    for turn, part in enumerate(row.parts):
+        times, ceiling = _known(Times, part["time_s"]), _known(Ceiling, part["ceiling"])
+        busbw = part["busbw_bytes_per_s"]
+        yield [
+            row.backend if turn == 0 else "", _name(part["what"]), part["operation"],
+            f"{part['groups']} of {counted(part['group_ranks'], 'rank')}", format_bytes(part["size_bytes"]), str(part["times"]),
+            _times(times, ())[0], NOTHING if part["moved_bytes"] is None else format_bytes(part["moved_bytes"]),
+            NOTHING if busbw is None else format_rate(busbw), *_ceiling_cells(busbw, ceiling, part["percent_of_ceiling"]),
+        ]  # fmt: skip
+
+
+def _known(kind: type[K], values: Mapping[str, Any] | None) -> K | None:
+    """The record; keys that only a newer collbench knows are left out."""
+    return kind(**{each.name: values[each.name] for each in fields(kind) if each.name in values}) if values else None
+
+
+def _name(what: str) -> str:
+    first, _, last = what.partition(" … ")
+    return span(first, last) if last else first
+
+
+def worker_cells(row: StepRow) -> Iterator[list[str]]:
+    """Below the titles of WORKERS; of many the first."""
+    workers = row.staleness.get("workers", [])[:MOST_WORKERS]
+    for turn, worker in enumerate(workers):
+        told = [number(worker.get(name)) for name in ("rank", "steps", "steps_per_s", "p50", "p95", "max")]
+        yield [row.backend if turn == 0 else "", f"rank {told[0]}", *told[1:]]
+
+
+def number(value: Any) -> str:
+    """A count or a rate to four digits, a dash where it is not known."""
+    return NOTHING if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+# What `collbench workload --dry-run` prints: the exchanges of a step and the bytes they move, before anything is started.
+
+TITLES = ("part", "operation", "groups", "size", "times", "moves")
+_RIGHT = (3, 4, 5)
+_MOVES = "moves: what the busiest rank has to send or receive, as busbw counts it; an algorithm may move more"
+
+
+@dataclass(frozen=True)
+class PlannedStep:
+    """A regime laid out over the ranks of a launch; model: what the user calls it."""
+
+    regime: Regime
+    shape: Shape
+    step: Step
+    model: str
+
+
+def write_plan(planned: Sequence[PlannedStep], format: str, out: TextIO) -> None:
+    """Prints the plan: table, csv (a record per exchange) or json (an object per exchange)."""
+    if format == "table":
+        width = width_of(out)
+        for number, each in enumerate(planned):
+            for line in [*([Line("")] if number else []), *wrapped(map(Line, _table(each)), width)]:
+                write_line(out, printable(line.text))
+        for line in wrapped([Line(_MOVES)], width) if planned else ():
+            write_line(out, line.text)
+        return
+    facts = [fact for each in planned for fact in exchange_facts(each)]
+    if format == "json":
+        for fact in facts:
+            write_line(out, json.dumps(fact))
+        return
+    writer = csv.DictWriter(out, list(facts[0]) if facts else [])
+    writer.writeheader()
+    writer.writerows({name: _cell_workload_plan(value) for name, value in fact.items()} for fact in facts)
+    out.flush()
+
+
+def exchange_facts(planned: PlannedStep) -> Iterator[dict[str, Any]]:
+    """Each exchange of the step as a flat object; moves_bytes: of the rank that moves most, see `workloads.moved`."""
+    for exchange in planned.step.exchanges:
+        yield {
+            "regime": planned.regime.name, "model": planned.model, "what": exchange.what, "operation": exchange.operation,
+            "groups": len(exchange.groups), "group_ranks": _ranks(exchange), "size_bytes": exchange.size_bytes, "times": exchange.times,
+            "dtype": exchange.dtype, "redop": exchange.redop, "root": exchange.root, "moves_bytes": _moves(exchange),
+        }  # fmt: skip
+
+
+def folded(exchanges: Sequence[Exchange]) -> list[Exchange]:
+    """Neighbours that differ only in a number of their names as one: "gradients, bucket 1–13 of 14", 13 times."""
+    found = []
+    for _, those in groupby(exchanges, lambda exchange: replace(exchange, what=nameless(exchange.what))):
+        same = list(those)
+        found.append(replace(same[0], what=span(same[0].what, same[-1].what), times=sum(exchange.times for exchange in same)))
+    return found
+
+
+def _table(planned: PlannedStep) -> Iterator[str]:
+    shape, step = planned.shape, planned.step
+    words = [counted(shape.ranks, "rank"), counted(len(set(shape.hosts)), "node")]
+    yield headline(planned.regime.name, planned.model, shape.parameters, [shape.dtype, *told(shape.options), *words])
+    yield from aligned([TITLES, *map(_cells, folded(step.exchanges))], _RIGHT)
+    most, of_all = max(moved := moved_bytes(step, shape.ranks), default=0.0), sum(moved)
+    whole = f"the busiest rank moves {format_bytes(most)}, all ranks {format_bytes(of_all)}"
+    yield f"a step: {format_bytes(step.payload_bytes)} of a rank's own data; {whole}"
+    yield from [step.note] if step.note else []
+
+
+def _cells(exchange: Exchange) -> tuple[str, ...]:
+    groups = f"{len(exchange.groups)} of {counted(_ranks(exchange), 'rank')}"
+    return exchange.what, exchange.operation, groups, format_bytes(exchange.size_bytes), str(exchange.times), format_bytes(_moves(exchange))
+
+
+def _moves(exchange: Exchange) -> float:
+    return max(bytes_of(exchange, _ranks(exchange)), default=0.0)
+
+
+def _ranks(exchange: Exchange) -> int:
+    return len(exchange.groups[0]) if exchange.groups else 0
+
+
+def _cell_workload_plan(value: Any) -> Any:
+    return "" if value is None else defused(value) if isinstance(value, str) else value
+
 
 FORMATS = ("table", "csv", "json")
 _TIMES = ("p50", "ci_low", "ci_high", "min", "p95", "p99", "max")

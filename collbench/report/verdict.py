@@ -4,18 +4,294 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, timedelta
 from pathlib import Path
 from shlex import quote
 
-from collbench.gate.names import counted
+from collbench.analysis.ceilings import ceiling_sentences
+from collbench.analysis.outcome import Outcome, count_outcomes
+from collbench.errors import UsageError
+from collbench.gate.allocation import counted
+from collbench.gate.confirm import OURS
 from collbench.gate.paired import STACK
 from collbench.gate.rule import ENOUGH, FEWEST, STRIKES
-from collbench.gate.verdict import PASSED, REGRESSION, SUSPECTED, WRONG_DATA, Change, Verdict
+from collbench.gate.verdict import (
+    ACCEPTED,
+    CLEARED,
+    CONFIRMED,
+    PASSED,
+    REGRESSION,
+    SUSPECTED,
+    UNDECIDED,
+    WRONG_DATA,
+    Announcement,
+    Change,
+    FloorState,
+    GroupState,
+    Suspicion,
+    Verdict,
+)
+from collbench.report.cells import NOTHING
 from collbench.report.headlines import short
-from collbench.report.table import Line
+from collbench.report.outcome_text import count_text, format_margin
+from collbench.report.writers import Line, write_whole
+from collbench.results.store import plain
+
+# The file of the suite that measures suspects again: written where there are some, and gone where there are none.
+#
+# A suite of an earlier night would be measured for suspects that nobody has. Only what the gate itself wrote is replaced or removed.
+
+
+def write_suite(path: Path, suite: str | None, stays: bool = False) -> str | None:
+    """Writes `suite`, or without one removes what an earlier gate left there and says so. Raises UsageError where the file is not ours.
+
+    `stays`: it was measured again, but that is no verdict yet, and may have to be done once more.
+    """
+    check_ours(path)
+    if suite is not None:
+        write_whole(path, suite, "--confirm-suite")
+        return None
+    if not path.is_file():
+        return None
+    if stays:
+        return f"--confirm-suite {path} stays as it is: there is no verdict yet, and what it measures may be wanted once more"
+    try:
+        path.unlink()
+    except OSError as error:
+        raise UsageError(f"--confirm-suite {path} is of an earlier gate and cannot be removed ({error.strerror}): remove it") from error
+    return f"--confirm-suite {path} was removed: it was of an earlier gate, and there is nothing to measure again"
+
+
+def check_ours(path: Path) -> None:
+    """Raises UsageError where a file is there that the gate did not write; what is no regular file (a pipe) may be written to."""
+    try:
+        if path.exists() and not path.is_file() and not path.is_dir():
+            return
+        with path.open("rb") as file:
+            begins = file.read(len(OURS.encode())).decode(errors="replace")
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise UsageError(f"--confirm-suite {path} cannot be written ({error.strerror or error}): choose another file") from error
+    if begins not in (OURS, ""):
+        raise UsageError(f"--confirm-suite {path} was not written by `collbench gate`, and is not replaced: name another file")
+
+
+# A verdict's parts in words, the same in every output. All of them are made printable and cut: a verdict may be a stranger's file.
+
+LONGEST_NAME, _LONGEST = 120, 400
+_MOST_CANDIDATES, _MOST_FACTORS, _HUGE = 6, 8, 3.0
+
+
+def headline(verdict: Verdict) -> str:
+    """ "regression: 1 confirmed, 2 suspected; most plausible cause: topology nic rate: 400 → 200 (unexpected change)"."""
+    told = ", ".join(f"{number} {state}" for state in (CONFIRMED, SUSPECTED, ACCEPTED) if (number := verdict.count(state)))
+    change = verdict.unexpected_cause
+    cause = "" if change is None else f"; most plausible cause: {short(change.sentence(), _LONGEST)} (unexpected change)"
+    return (f"{verdict.result}: {told}" if told else verdict.result) + cause
+
+
+def slower(factor: float | None) -> str:
+    """How much longer it takes: "+12.0 %", from threefold on "×4.2"; a dash where that is not known."""
+    if factor is None:
+        return NOTHING
+    return f"×{factor:.3g}" if factor >= _HUGE else f"{100 * (factor - 1):+.1f} %"
+
+
+def slower_in_each(factors: Sequence[float | None]) -> str:
+    """ "+12.0 %, +11.0 %, –", by allocation."""
+    more = f" and {len(factors) - _MOST_FACTORS} more" if len(factors) > _MOST_FACTORS else ""
+    return ", ".join(map(slower, factors[:_MOST_FACTORS])) + more
+
+
+def name_of(part: Suspicion | FloorState | GroupState) -> str:
+    """What it is called."""
+    return short(part.name, LONGEST_NAME)
+
+
+def of_suspicion(each: Suspicion) -> str:
+    """ "+12.0 %, +11.0 %, +13.0 %, by chance up to +2.0 %", and who announced it."""
+    return f"{slower_in_each(each.factors)}, by chance up to {slower(each.limit)}{_by(each.announced)}"
+
+
+def of_group(each: GroupState) -> str:
+    """ "+3.0 %, by chance up to +1.0 %; worst: allreduce 64 MiB mpi +12.0 % (up to +2.0 %); 3 of 10 cells are missing"."""
+    judged = f"{slower_in_each(each.factors)}, by chance up to {slower(each.limit)}" if each.limit is not None else "not judged as one"
+    worst = "" if each.worst is None else f"worst: {short(each.worst, LONGEST_NAME)} {slower(each.worst_factor)}"
+    limit = "" if each.worst is None or each.worst_limit is None else f" (up to {slower(each.worst_limit)})"
+    missing = f"{each.missing} of {each.cells} cells are missing" if each.missing else ""
+    return "; ".join(text for text in (judged, f"{worst}{limit}", missing) if text)
+
+
+def of_floor(each: FloorState) -> str:
+    """ "71.0 %, 70.5 % of ring (NIC 4×100 Gb/s), 80 % asked for (ring:80@64M-)"."""
+    known = [f"{percent:.1f} %" if percent is not None else NOTHING for percent in each.percents[:_MOST_FACTORS]]
+    of = short(each.model, 40) if each.model is not None else "a ceiling that is not known"
+    limit = f" ({short(each.limited_by, 80)})" if each.limited_by is not None else ""
+    return f"{', '.join(known)} of {of}{limit}, {each.wanted:g} % asked for ({short(each.asked, 60)})"
+
+
+def of_change(each: Change) -> str:
+    """ "software mpi: MPICH 4.3 → MPICH 5.0: it carries every slower cell; announced by …"."""
+    why = f": {short(each.plausible, _LONGEST)}" if each.plausible else ""
+    return f"{short(each.sentence(), _LONGEST)}{why}{_by(each.announced)}"
+
+
+def describe_outcomes(verdict: Verdict) -> str:
+    """Return "cells: 2 slower, 0 faster, 10 no change (limit inside ±5 %), 3 inconclusive; groups: …"; "" for an older verdict."""
+    if not verdict.outcomes:
+        return ""
+    notes = {Outcome.NO_CHANGE: f" (limit inside {format_margin(verdict.margin)})"}
+    groups = count_outcomes(Outcome(each.outcome) for each in verdict.groups if each.outcome)
+    return f"cells: {count_text(verdict.outcomes, notes)}; groups: {count_text(groups, {})}"
+
+
+def fallen(verdict: Verdict) -> list[str]:
+    """Return a sentence for each ceiling that fell, as `compare` prints it."""
+    return [short(text, _LONGEST) for text in ceiling_sentences(verdict.ceilings)]
+
+
+def judged(verdict: Verdict) -> str:
+    """ "judged: night-9; baseline good: 6 allocations, 336 cells with a history"; of paired stacks what they were set against."""
+    names = [short(name, 80) for name in verdict.candidates[:_MOST_CANDIDATES]]
+    more = f" and {len(verdict.candidates) - _MOST_CANDIDATES} more" if len(verdict.candidates) > _MOST_CANDIDATES else ""
+    thin = " (a thin baseline: fewer than 6)" if verdict.thin else ""
+    if verdict.mode == "paired":
+        old = f"the old stack side by side, in {short(verdict.baseline, 200)}: {verdict.cells} cells of both"
+        return f"judged: {', '.join(names)}{more}; {old}"
+    of = f"{verdict.allocations} allocations{thin}, {verdict.cells} cells with a history"
+    return f"judged: {', '.join(names)}{more}; baseline {short(verdict.baseline, 200)}: {of}"
+
+
+def sentences(texts: Sequence[str], most: int) -> list[str]:
+    """The first of them, made fit to be shown; what is left out is counted."""
+    shown = [short(text, _LONGEST) for text in texts[:most]]
+    return [*shown, f"and {len(texts) - most} more: see --out FILE"] if len(texts) > most else shown
+
+
+def open_ones(verdict: Verdict) -> Iterator[Suspicion | FloorState]:
+    """What is confirmed, suspected or accepted, in this order; all cells together before a part of them."""
+    suspicions = sorted(verdict.suspicions, key=lambda each: each.kind != "whole")
+    told: list[Suspicion | FloorState] = [*suspicions, *verdict.floors]
+    for state in (CONFIRMED, SUSPECTED, ACCEPTED):
+        yield from (each for each in told if each.state == state)
+
+
+def worst_groups(groups: Sequence[GroupState]) -> list[GroupState]:
+    """What is confirmed first, then what is not known or suspected, then what passed; of a state what exceeds its limit most first."""
+    return sorted(groups, key=lambda each: (each.state == PASSED, each.state != CONFIRMED, -_beyond(each)))
+
+
+def _beyond(each: GroupState) -> float:
+    """By what factor its median, or where it is not judged as one its worst cell, exceeds its limit; 0 where nothing is known."""
+    factor, limit = (each.factors[0] if each.factors else None, each.limit) if each.limit else (each.worst_factor, each.worst_limit)
+    return factor / limit if factor and limit else 0.0
+
+
+def cleared(verdict: Verdict) -> list[Suspicion]:
+    """What exceeded its limit at first, and did not again."""
+    return [each for each in verdict.suspicions if each.state == CLEARED]
+
+
+def of(each: Suspicion | FloorState) -> str:
+    """The figures of either."""
+    return of_floor(each) if isinstance(each, FloorState) else of_suspicion(each)
+
+
+def announced(by: Announcement | None) -> str:
+    """ "by A. Reviewer until 2027-01-31: fewer CTAs leave room for kernels"; "" where nobody did."""
+    return "" if by is None else f"by {short(by.reviewer, 60)} until {short(by.expires, 10)}: {short(by.reason, 200)}"
+
+
+def _by(announcement: Announcement | None) -> str:
+    return "" if announcement is None else f"; announced {announced(announcement)}"
+
+
+# What the gate prints: the result, what points at what, who is suspected and by how much, what changed, the groups. One screen.
+
+_MOST_REASONS, _MOST_OPEN, _MOST_CHANGES, _MOST_GROUPS, _MOST_UNKNOWN, _MOST_NOTES = 8, 12, 6, 6, 4, 5
+_WIDEST = 44  # letters of a name's column
+
+
+def json_line(verdict: Verdict) -> Line:
+    """What verdict.json holds, on one line."""
+    return Line(json.dumps(plain(verdict.as_json()), allow_nan=False))
+
+
+def lines(verdict: Verdict) -> Iterator[Line]:
+    """The verdict for whoever has to decide at 3 a.m.: what to do first, where it stands last."""
+    bad = verdict.result != PASSED
+    yield Line(headline(verdict), "head")
+    if describe_outcomes(verdict):
+        yield Line(describe_outcomes(verdict), "head")
+    yield from (Line(text, "wrong") for text in fallen(verdict)[:_MOST_REASONS])
+    if verdict.cause is not None:
+        yield Line(f"points at {short(verdict.cause.sentence)}", "head")
+    yield from (Line(f"  {text}", "wrong" if bad else "") for text in sentences(verdict.reasons, _MOST_REASONS))
+    yield from _open(verdict)
+    yield from _changes(verdict)
+    yield from _groups(verdict)
+    if verdict.reached:
+        yield Line(f"reached: {', '.join(sentences(verdict.reached, _MOST_NOTES))}")
+    yield Line(judged(verdict), "foot")
+    yield from (Line(f"note: {text}", "foot") for text in sentences(verdict.notes, _MOST_NOTES))
+
+
+def _open(verdict: Verdict) -> Iterator[Line]:
+    told = list(open_ones(verdict))
+    if told:
+        yield Line("what takes longer, by allocation, and how much may be by chance; the surest and worst first:", "head")
+        records = [(each.state, name_of(each), of(each)) for each in told[:_MOST_OPEN]]
+        yield from _columns(records)
+    if len(told) > _MOST_OPEN:
+        yield Line(f"  and {len(told) - _MOST_OPEN} more: see --out FILE")
+    again = cleared(verdict)
+    if again:
+        yield Line(f"  cleared, since they did not take longer again: {', '.join(name_of(each) for each in again[:3])}{_more(again, 3)}")
+    yield from _unknown([each for each in verdict.floors if each.state == UNDECIDED])
+
+
+def _unknown(floors: Sequence[FloorState]) -> Iterator[Line]:
+    """Of what the share of the ceiling that was asked for is not known."""
+    yield from _columns([(UNDECIDED, name_of(each), of_floor(each)) for each in floors[:_MOST_UNKNOWN]])
+    if len(floors) > _MOST_UNKNOWN:
+        yield Line(f"  and {len(floors) - _MOST_UNKNOWN} more of which the share of the ceiling is not known: see --out FILE")
+
+
+def _changes(verdict: Verdict) -> Iterator[Line]:
+    if verdict.changes:
+        since = "what differs between the old stack and the new one" if verdict.mode == "paired" else "what changed since the last good one"
+        yield Line(f"{since}, the most plausible cause first:", "head")
+        yield from (Line(f"  {of_change(each)}") for each in verdict.changes[:_MOST_CHANGES])
+        if len(verdict.changes) > _MOST_CHANGES:
+            yield Line(f"  and {len(verdict.changes) - _MOST_CHANGES} more: see --out FILE")
+
+
+def _groups(verdict: Verdict) -> Iterator[Line]:
+    """How many there are of each state, and those that did not pass."""
+    if not verdict.groups:
+        return
+    counts = Counter(each.state for each in verdict.groups)
+    yield Line(f"groups: {', '.join(f'{number} {short(state, 20)}' for state, number in counts.items())}", "head")
+    found = worst_groups([each for each in verdict.groups if each.state != PASSED])
+    yield from _columns([(each.state, name_of(each), of_group(each)) for each in found[:_MOST_GROUPS]])
+    if len(found) > _MOST_GROUPS:
+        yield Line(f"  and {len(found) - _MOST_GROUPS} more: see --out FILE")
+
+
+def _columns(records: Sequence[tuple[str, str, str]]) -> Iterator[Line]:
+    """State, name and figures, each below the other."""
+    first, second = (min(max((len(each[place]) for each in records), default=0), _WIDEST) for place in (0, 1))
+    for state, name, figures in records:
+        yield Line(f"  {state:{first}}  {name:{second}}  {figures}", "wrong" if state == CONFIRMED else "doubtful")
+
+
+def _more(found: Sequence[object], shown: int) -> str:
+    return f" and {len(found) - shown} more" if len(found) > shown else ""
+
 
 _LAUNCHES, _DAYS, _LONGEST_NAME = 5, 30, 90
 _PLACING = ("--ranks", "-g", "--gpus-per-process", "--ranks-per-node")  # how many ranks a start without a launcher makes

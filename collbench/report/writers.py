@@ -2,17 +2,42 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import json
+import os
+import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, fields
+from math import isfinite
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from collbench.report.columns import COLUMNS, Column, doubtful, not_available, same_for_all, shown_columns, widths
-from collbench.report.flags import explain, printable
-from collbench.report.plan import PlanSummary
-from collbench.report.tuning import sentences as choices
+from collbench.errors import UsageError
+from collbench.machine.peak.ceiling import Ceiling
+from collbench.report.cells import (
+    COLUMNS,
+    Column,
+    defused,
+    doubtful,
+    explain,
+    not_available,
+    printable,
+    same_for_all,
+    shown_columns,
+    widths,
+)
+from collbench.report.cells import sentences as choices
+from collbench.report.frame import PlanSummary
 from collbench.results.reader import Run
-from collbench.results.row import Row
+from collbench.results.row import Row, Times
+from collbench.results.store import plain, to_line
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
 
 _STOPPED = {
     "precision": "precision",
@@ -132,3 +157,324 @@ def stopped_by(rows: Iterable[Row]) -> list[str]:
 
 def _joined(cells: Iterable[str]) -> str:
     return "  ".join(cells).rstrip()
+
+
+# Rows as CSV (RFC 4180), every field of a row in a column of its own; units stand in the names, lists and objects are JSON.
+
+_TIMES = [field.name for field in fields(Times)]
+_CEILING = [field.name for field in fields(Ceiling)]
+_HARD_BOUND = ("kind", "bytes_per_s", "limited_by", "model", "source")  # never measured, so without an interval
+_GROUPS = ("count", "ranks", "p50_s", "busbw_bytes_per_s", "total_busbw_bytes_per_s")
+# Offsets into samples.bin mean nothing outside the run's folder.
+_LEFT_OUT = {"samples"}
+
+
+class CsvWriter:
+    """A header and one record per row; the first column names the run, so that several can be put together."""
+
+    def start(self, plan: PlanSummary) -> list[Line]:
+        """The header."""
+        self._run = Path(plan.run).name
+        return [_record(csv_columns())]
+
+    def row(self, row: Row) -> list[Line]:
+        """One record."""
+        return [_record([_cell(self._run), *(_cell(value) for _, value in _flat(row))])]
+
+    def end(self) -> list[Line]:
+        """Nothing."""
+        return []
+
+
+def csv_columns() -> list[str]:
+    """The header's names."""
+    return ["run", *(name for name, _ in _flat(None))]
+
+
+def _flat(row: Row | None) -> Iterator[tuple[str, Any]]:
+    for field in fields(Row):
+        name, value = field.name, getattr(row, field.name, None)
+        if name == "time_s":
+            yield from ((f"time_{part}_s", getattr(value, part, None)) for part in _TIMES)
+        elif name in ("ceiling", "hard_bound"):
+            yield from ((f"{name}_{part}", getattr(value, part, None)) for part in (_CEILING if name == "ceiling" else _HARD_BOUND))
+        elif name == "canary_s":
+            yield from ((f"canary_{part}_s", (value or {}).get(part)) for part in ("before", "after"))
+        elif name == "groups":
+            yield from ((f"groups_{part}", (value or {}).get(part)) for part in _GROUPS)
+        elif name not in _LEFT_OUT:
+            yield name, value
+        if name == "percent_of_ceiling":
+            yield "percent_of_hard_bound", getattr(row, "percent_of_hard_bound", None)
+
+
+def _cell(value: Any) -> str:
+    if value is None or value in ({}, [], ()):
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return repr(value)
+    text = _json(value) if isinstance(value, dict | list) else " ".join(value) if isinstance(value, tuple) else str(value)
+    return defused(text)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(plain(value), allow_nan=False, separators=(",", ":"))
+
+
+def _record(cells: list[str]) -> Line:
+    text = io.StringIO()
+    csv.writer(text).writerow(cells)
+    return Line(text.getvalue().removesuffix("\n"))  # the carriage return stays: RFC 4180 ends records with both
+
+
+# Gauges in OpenMetrics' form, for Prometheus: a file that node_exporter's textfile collector takes, too.
+#
+# That collector reads the older text format alone (prometheus/node_exporter#1988) and drops a whole file for one line that it does not
+# know: so there are gauges and nothing else, no timestamps, no series twice. Units stand in the names; what is unknown has no sample.
+
+_PREFIX = "collbench"
+# name: (unit, what it is). No quotes and no backslashes in the words: the two formats escape them differently.
+About = Mapping[str, tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A value of one of the metrics; None: unknown."""
+
+    name: str
+    labels: Mapping[str, str]
+    value: float | None
+
+
+def exposed(about: About, samples: Iterable[Sample]) -> str:
+    """The whole file, metrics in the order of `about`. Raises UsageError without the extra `report`."""
+    try:
+        from prometheus_client import CollectorRegistry
+        from prometheus_client.openmetrics import exposition
+    except ImportError as error:
+        raise UsageError("--openmetrics needs prometheus_client: pip install 'collbench[report]'") from error
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Collected(_families(about, samples)))
+    write: Any = exposition.generate_latest
+    return str(write(registry), "utf-8")
+
+
+class _Collected:
+    """What the library asks for its metrics."""
+
+    def __init__(self, families: Sequence[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterator[Metric]:
+        """Every metric that has a sample."""
+        yield from self._families
+
+
+def _families(about: About, samples: Iterable[Sample]) -> list[Metric]:
+    """Metrics with their samples; of a series that occurs twice the last value, and of a value that is unknown none."""
+    from prometheus_client.core import Metric
+
+    by_name: dict[str, dict[frozenset[tuple[str, str]], Sample]] = {name: {} for name in about}
+    for sample in samples:
+        by_name[sample.name][frozenset(sample.labels.items())] = sample
+    families = []
+    for name, (unit, words) in about.items():
+        family = Metric(f"{_PREFIX}_{name}", words, "gauge", unit)
+        for sample in by_name[name].values():
+            if sample.value is not None and isfinite(sample.value):
+                family.add_sample(family.name, dict(sample.labels), sample.value)
+        families.append(family)
+    return [family for family in families if family.samples]
+
+
+# Rows as JSON, one object per line, exactly as they stand in cells.jsonl.
+
+
+class JsonWriter:
+    """One object per row, nothing before and nothing after."""
+
+    def start(self, _plan: PlanSummary) -> list[Line]:
+        """Nothing."""
+        return []
+
+    def row(self, row: Row) -> list[Line]:
+        """The row."""
+        return [Line(to_line(row.as_json()))]
+
+    def end(self) -> list[Line]:
+        """Nothing."""
+        return []
+
+
+# Text as Markdown (GitHub's): what would be markup, a link or a mention is letters. Any text may come from a stranger's file.
+
+# In the order in which they are replaced: later ones write "&" and "\\".
+_LETTERS = (
+    ("&", "&amp;"), ("<", "&lt;"), ("\\", "\\\\"), ("|", "\\|"), ("`", "\\`"), ("*", "\\*"), ("_", "\\_"), ("[", "\\["), ("~", "\\~"),
+    ("$", "&#36;"), ("://", ":&#47;&#47;"), ("www.", "www&#46;"), ("@", "@<!-- -->"),
+)  # fmt: skip
+_OPENS_A_BLOCK = re.compile(r"^(?:([-+#=>])|(\d+)(?=[.)](?:\s|$)))")
+
+
+def escaped(text: str) -> str:
+    """`text` within a line or a cell of a table."""
+    text = printable(text)
+    for letters, instead in _LETTERS:
+        text = text.replace(letters, instead)
+    return text
+
+
+def escaped_line(text: str) -> str:
+    """`text` as a line of its own or an item of a list, where a number or a sign at the beginning would open something."""
+    return _OPENS_A_BLOCK.sub(lambda found: f"\\{found[1]}" if found[1] else f"{found[2]}\\", escaped(text.strip()))
+
+
+def record(cells: Iterable[str]) -> str:
+    """A line of a table."""
+    return f"| {' | '.join(map(escaped, cells))} |"
+
+
+def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[bool]) -> list[str]:
+    """A table's lines; `right` are the columns whose figures end at the same place."""
+    return [record(head), f"|{'|'.join('---:' if each else '---' for each in right)}|", *map(record, rows)]
+
+
+def items(texts: Iterable[str]) -> list[str]:
+    """A list's lines."""
+    return [f"- {escaped_line(text)}" for text in texts]
+
+
+# Where a report goes beside the table: files, and stdout for those that may.
+
+STDOUT = Path("-")
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """The FILE of each option that writes one, None: not asked for. `csv` and `markdown` may be STDOUT, and then it is theirs alone."""
+
+    csv: Path | None = None
+    html: Path | None = None
+    markdown: Path | None = None
+    openmetrics: Path | None = None
+
+    def check(self) -> None:
+        """Raises UsageError for what cannot go to stdout, or not together with another."""
+        if self.csv == self.markdown == STDOUT:
+            raise UsageError("--csv and --markdown would both go to stdout: name a FILE for one of them")
+        for option, path in (("--html", self.html), ("--openmetrics", self.openmetrics)):
+            if path == STDOUT:
+                raise UsageError(f"{option} does not go to stdout: name a FILE")
+
+
+def write_whole(path: Path, text: str, option: str) -> None:
+    """Writes a file in one step: whoever reads it meanwhile (a collector, a browser) sees the old one or the new one, whole.
+
+    What is no regular file (a pipe, /dev/stdout) is written to as it is. Raises UsageError, naming `option`, when it cannot be written.
+    """
+    try:
+        target = path.resolve()
+        if target.exists() and not target.is_file():
+            target.write_text(text, encoding="utf-8", newline="")
+        else:
+            _by_rename(target, text)
+    except (OSError, RuntimeError) as error:  # RuntimeError: a link that leads to itself
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise UsageError(f"{option} {path} cannot be written ({reason}): choose another file") from error
+
+
+def _by_rename(target: Path, text: str) -> None:
+    draft = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        with suppress(FileNotFoundError):
+            draft.unlink()
+        with draft.open("x", encoding="utf-8", newline="") as file:  # a link that waits there leads elsewhere
+            file.write(text)
+        draft.replace(target)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+Form = Callable[[str], Line]
+
+
+def table_line(text: str) -> Line:
+    """As the table shows it."""
+    return Line(text, "na")
+
+
+def comment_line(text: str) -> Line:
+    """As nccl-tests' text shows it."""
+    return Line(f"# {text}")
+
+
+class OneLinePerAbsentBackend:
+    """Passes rows on to a writer, but for those of a backend whose rows are all n/a for one reason: one line replaces them.
+
+    Of `rows` that are known beforehand it knows these backends. Else it holds a backend's rows, which come together, while they are alike.
+    """
+
+    def __init__(self, writer: RowWriter, form: Form = table_line, rows: Iterable[Row] | None = None) -> None:
+        self._writer, self._form = writer, form
+        self._known = None if rows is None else _absent(rows)
+        self._shown: set[str] = set()
+        self._held: list[Row] = []
+        self._mixed: set[str] = set()  # backends of which some row was passed on
+        self._planned: Mapping[str, int] = {}
+
+    def start(self, plan: PlanSummary) -> list[Line]:
+        """What stands before the first row."""
+        self._planned = plan.by_backend
+        return self._writer.start(plan)
+
+    def row(self, row: Row) -> list[Line]:
+        """What a finished row adds; nothing while it is held."""
+        if self._known is not None:
+            return self._of_known(row, self._known)
+        lines = [] if not self._held or _alike(self._held[0], row) else self._release()
+        if row.na is None or row.backend in self._mixed:
+            self._mixed.add(row.backend)
+            return [*lines, *self._writer.row(row)]
+        self._held.append(row)
+        return lines if len(self._held) < self._planned.get(row.backend, 0) else [*lines, *self._collapse()]
+
+    def end(self) -> list[Line]:
+        """What stands after the last row."""
+        return [*(self._collapse() if len(self._held) > 1 else self._release()), *self._writer.end()]
+
+    def _of_known(self, row: Row, absent: Mapping[str, int]) -> list[Line]:
+        if row.backend not in absent:
+            return self._writer.row(row)
+        if row.backend in self._shown:
+            return []
+        self._shown.add(row.backend)
+        return [self._line(row, absent[row.backend])]
+
+    def _release(self) -> list[Line]:
+        held, self._held = self._held, []
+        self._mixed |= {row.backend for row in held}
+        return [line for row in held for line in self._writer.row(row)]
+
+    def _collapse(self) -> list[Line]:
+        if len(self._held) == 1:
+            return self._release()
+        first, count = self._held[0], len(self._held)
+        self._held = []
+        return [self._line(first, count)]
+
+    def _line(self, row: Row, count: int) -> Line:
+        return self._form(printable(f"{row.backend}, {count} cases: {not_available(row)}"))
+
+
+def _alike(held: Row, row: Row) -> bool:
+    return (held.backend, held.na) == (row.backend, row.na)
+
+
+def _absent(rows: Iterable[Row]) -> dict[str, int]:
+    """The backends with several rows that are all n/a for one reason, and how many rows each has."""
+    every = list(rows)
+    counts, reasons = Counter(row.backend for row in every), {(row.backend, row.na) for row in every}
+    several = Counter(backend for backend, _ in reasons)
+    return {backend: counts[backend] for backend, why in reasons if why is not None and several[backend] == 1 and counts[backend] > 1}

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from collbench.analysis import concerns as module
-from collbench.analysis.combine import Launches
 from collbench.analysis.concerns import DOUBTFUL, FINDING, MISSING, NOTE, SEVERITIES, WRONG, Concern, _of_run, _severity, concerns
-from collbench.analysis.pair_effects import PairEffects
+from collbench.analysis.launches import Launches
+from collbench.analysis.pairs import PairEffects
 from collbench.analysis.stragglers import Compared
-from collbench.report.flags import DOUBTFUL as DOUBTFUL_FLAGS
-from collbench.report.flags import FLAGS
+from collbench.report.cells import DOUBTFUL as DOUBTFUL_FLAGS
+from collbench.report.cells import FLAGS
 from collbench.results.reader import Run
 from collbench.results.row import Row
 from tests.analysis.pair_matrices import Made

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from collbench.analysis.pair_rounds import _middles, levelled
-from collbench.operations.tournament import circle_round
+from collbench.analysis.pair_statistics import _middles, levelled
+from collbench.operations.groups import circle_round
 
 
 def test_a_slow_round_becomes_a_usual_one_and_a_slow_place_stays_slow() -> None:

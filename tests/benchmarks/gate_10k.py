@@ -16,14 +16,13 @@ from pathlib import Path
 
 import numpy as np
 
-from collbench.analysis.cells import cell_of
+from collbench.analysis.launches import cell_of
 from collbench.gate.allocation import Allocation, Cell, Measured
-from collbench.gate.baseline import add_all, scheme_of
-from collbench.gate.noise import Cluster, Noise
-from collbench.gate.scheme import Figures
+from collbench.gate.baseline import Figures, add_all, scheme_of
+from collbench.gate.self_test import Cluster, Noise
 from collbench.results.folder import CELLS, RunFolder
-from collbench.results.jsonl import to_line
 from collbench.results.row import Row
+from collbench.results.store import to_line
 from tests.benchmarks.command import main
 from tests.benchmarks.figures import MEBIBYTES, SECONDS, Figure, Outcome, counted, timed
 from tests.benchmarks.launches import LaunchFailed

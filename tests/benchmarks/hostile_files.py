@@ -19,13 +19,12 @@ from pathlib import Path
 
 from collbench.cli.main import run as command
 from collbench.errors import CollbenchError
-from collbench.gate.baseline import load
+from collbench.gate.baseline import head_of, load
 from collbench.gate.changes import read_expected
-from collbench.gate.kept import head_of
 from collbench.operations.suite import read_suite
-from collbench.report.baseline import lines as baseline_lines
+from collbench.report.baseline import baseline_lines
 from collbench.report.compare import compare_runs
-from collbench.report.summary import report_run
+from collbench.report.runs import report_run
 from tests.benchmarks import mutations
 from tests.benchmarks.example_files import CHANGES, Files, Folder
 from tests.report import test_hostile as letters

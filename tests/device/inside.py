@@ -11,24 +11,21 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from collbench.backends.group import Group
-from collbench.backends.memory import Buffers
-from collbench.device import checker as checker_room
-from collbench.device.buffers import DeviceBuffers
-from collbench.device.checker import checker_of, prove
-from collbench.device.cuda import cupy_runtime
+from collbench.backends.backend import Group
+from collbench.backends.host import Buffers
+from collbench.device import buffers as checker_room
+from collbench.device.buffers import DeviceBuffers, checker_of, prove
 from collbench.device.gpu import Gpu, driver_address, driver_error, gpu_count
+from collbench.device.present import cupy_runtime
 from collbench.errors import RunFailed, UsageError
 from collbench.operations.builtin.allgather import ALLGATHER
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.builtin.alltoall import ALLTOALL
-from collbench.operations.builtin.p2p_bandwidth import P2P_BANDWIDTH
+from collbench.operations.builtin.gather_scatter import SCATTER
+from collbench.operations.builtin.p2p import P2P_BANDWIDTH
 from collbench.operations.builtin.reducescatter import REDUCESCATTER
-from collbench.operations.builtin.scatter import SCATTER
-from collbench.operations.check import poison
-from collbench.operations.digits import PERIOD
+from collbench.operations.data import PERIOD, bytes_needed, poison
 from collbench.operations.dtypes import DTYPES
-from collbench.operations.layout import bytes_needed
 from collbench.operations.operation import Operation
 from tests.helpers import carried_out, make_cell
 

@@ -20,8 +20,8 @@ pytestmark = [pytest.mark.in_turn, pytest.mark.timeout(120)]
 STRUCK = """
 import os, sys, time
 from pathlib import Path
-import collbench.results.folder as folder, collbench.measure.tasks.turn as turn
-from collbench.operations.check import Mismatch
+import collbench.results.folder as folder, collbench.measure.tasks.cells as turn
+from collbench.operations.data import Mismatch
 append, verify, cells = folder.RunFolder.append, turn.verify_cell, []
 def appending(self, row, arrays):
     if self.rows == 2:

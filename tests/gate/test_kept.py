@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from collbench.analysis.ceilings import LinkCeiling
 from collbench.errors import UsageError
-from collbench.gate import kept
+from collbench.gate import baseline
 from collbench.gate.baseline import Baseline, add_all, load
-from collbench.report.baseline import lines
+from collbench.report.baseline import baseline_lines
 from tests.gate.judging import allocation, judged
 
 FILE = "good-0.allocation.jsonl"
@@ -113,7 +113,7 @@ def test_a_column_that_no_cell_has_is_named(tmp_path: Path, column: str, value: 
     file = written(tmp_path)
     head, first, *rest = file.read_text().splitlines()
     told = json.loads(first)
-    told[kept.COLUMNS.index(column)] = value
+    told[baseline.COLUMNS.index(column)] = value
     file.write_text("\n".join([head, json.dumps(told), *rest]))
     with pytest.raises(UsageError, match="line 2 has figures that no allocation can have"):
         load(tmp_path)
@@ -155,7 +155,7 @@ def test_a_baseline_edited_into_nonsense_is_one_sentence_or_can_be_judged(tmp_pa
     else:
         assert verdict.result in ("passed", "no verdict", "wrong data")
         assert json.dumps(verdict.as_json())
-        assert [line.text for line in lines(base, "table")]
+        assert [line.text for line in baseline_lines(base, "table")]
 
 
 def test_what_no_allocation_holds_is_refused_before_it_takes_the_memory(tmp_path: Path) -> None:
@@ -171,4 +171,4 @@ def test_a_pipe_in_an_allocations_place_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / FILE)
     with pytest.raises(UsageError, match=r"cannot be read \(it is a pipe, and no file\)"):
         load(tmp_path)
-    assert kept.head_of(tmp_path / FILE) == {}
+    assert baseline.head_of(tmp_path / FILE) == {}

@@ -15,24 +15,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-import collbench.deploy.recommendation as module
-from collbench.analysis.hunt.verdict import CLEARED, CONFIRMED, INCONCLUSIVE
-from collbench.deploy.managers import (
+import collbench.deploy.drain as module
+from collbench.analysis.hunt.protocol import CLEARED, CONFIRMED, INCONCLUSIVE
+from collbench.deploy.drain import (
+    CODES,
+    FILE,
     LONGEST_REASON,
     MARK,
+    About,
     drain_words,
     is_name,
     line,
+    lines,
     look_line,
     node_here,
     node_names,
+    read,
     reason_of,
+    recommendation,
+    store,
     undo_words,
 )
-from collbench.deploy.recommendation import CODES, FILE, About, lines, read, recommendation, store
 from collbench.errors import UsageError
-from collbench.machine.doctor.pages import page, pages
-from collbench.results.jsonl import to_page
+from collbench.machine.doctor.finding import page, pages
+from collbench.results.store import to_page
 from tests.hunt.verdicts import NAMES, about, recommended, suspect, verdict
 
 SCHEMA = json.loads(Path(module.__file__).with_name("recommendation.schema.json").read_text())

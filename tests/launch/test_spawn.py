@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from collbench.errors import UsageError
-from collbench.launch import mpiexec as mpi_start
+from collbench.launch import spawn as mpi_start
 from collbench.launch.info import LaunchInfo
 from collbench.launch.spawn import default_ranks, node_workers, start_local, terminal
 from collbench.launch.supervise import Child, Supervisor
@@ -24,7 +24,8 @@ RANK = """
 import os, sys, time
 from pathlib import Path
 from collbench.launch.detect import detect
-from collbench.launch.spawn import die_with_parent, record_exit
+from collbench.launch.spawn import record_exit
+from collbench.launch.supervise import die_with_parent
 die_with_parent()
 info = detect(os.environ)
 folder, todo = Path(sys.argv[1]), sys.argv[2].split(",")[info.rank]

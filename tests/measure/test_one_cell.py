@@ -3,8 +3,8 @@
 from contextlib import nullcontext
 from types import SimpleNamespace
 
-from collbench.backends.group import Group
-from collbench.measure.one_cell import Stage, prepare
+from collbench.backends.backend import Group
+from collbench.measure.prepared_cell import Stage, prepare
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from tests.helpers import make_cell
 

@@ -15,15 +15,13 @@ from collbench.backends.simulated import BETA_BYTES_PER_S, SimulatedBackend
 from collbench.control.world import World
 from collbench.errors import CollbenchError, UsageError
 from collbench.launch.info import LaunchInfo
-from collbench.measure.budget import Budget
-from collbench.measure.request import Request
-from collbench.measure.tasks.pair_places import PairsRequest, Places, places_of, sampled, schedule_of
-from collbench.measure.tasks.pairs import run_pairs
+from collbench.measure.request import Budget, Request
+from collbench.measure.tasks.rounds import PairsRequest, Places, places_of, run_pairs, sampled, schedule_of
 from collbench.operations.dtypes import DTYPES
-from collbench.operations.plan import Sweep
-from collbench.operations.tournament import schedule
-from collbench.results.pair_reader import read_pairs
+from collbench.operations.groups import schedule
+from collbench.operations.sweep import Sweep
 from collbench.results.reader import read_run
+from collbench.results.rounds import read_pairs
 
 SIZE = 4096
 
@@ -149,8 +147,7 @@ def test_the_smallest_budget_leaves_nobody_without_a_pair(play, ranks):
 
 def test_no_round_begins_when_the_time_is_used_up(play, monkeypatch):
     clock = SimpleNamespace(monotonic=count(0, 10).__next__, sleep=lambda seconds: None)  # ten seconds from each look to the next
-    for room in ("pairs", "pair_match"):
-        monkeypatch.setattr(f"collbench.measure.tasks.{room}.time", clock)
+    monkeypatch.setattr("collbench.measure.tasks.rounds.time", clock)
     found = play(8, budget=Budget(0.1, 8, 1), budget_s=15)  # by measurements alone all 7 rounds fit
     sentence = "4 of 28 pairs are sampled (--budget 15 s is used up: raise it to measure more)"
     assert (len(found.rounds), found.about["measured"], found.about["rounds"], found.about["sampled"]) == (1, 4, 1, sentence)
@@ -182,7 +179,7 @@ def test_the_exit_code_is_that_of_a_hunt(play, result, code):
 
 def test_nodes_meet_with_all_their_ranks_at_once(play, monkeypatch):
     nodes = Places("node", ("a", "b", "c"), ((0, 3), (1, 4), (2, 5)), rests=1)
-    monkeypatch.setattr("collbench.measure.tasks.pairs.places_of", lambda *launch: nodes)
+    monkeypatch.setattr("collbench.measure.tasks.rounds.places_of", lambda *launch: nodes)
     found = play(7)
     apart = ~np.eye(3, dtype=bool)
     assert found.matrix.bandwidth[apart] == pytest.approx(2 * SIZE / (5e-6 + SIZE / BETA_BYTES_PER_S), rel=0.1)  # of two ranks
@@ -224,7 +221,7 @@ def backend(monkeypatch):
     """Puts a backend in the place of the simulated one."""
     return lambda kind: (
         monkeypatch.setattr(registry, "backend_class", lambda name: kind)
-        or monkeypatch.setattr("collbench.measure.opening.backend_class", lambda name: kind)
+        or monkeypatch.setattr("collbench.measure.session.backend_class", lambda name: kind)
     )
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from collbench.errors import UsageError
+from collbench.launch.detect import to_variable
 from collbench.launch.info import LaunchInfo
-from collbench.launch.local import to_variable
-from collbench.machine.here import this_machine
 from collbench.machine.model import Machine
+from collbench.machine.sources import this_machine
 from collbench.measure.probing import at_rank_0, launched, together
 from tests.cli.command import ROOT, environment
 
@@ -23,7 +23,7 @@ RANK = """
 import json, os, sys
 from collbench.errors import CollbenchError, UsageError
 from collbench.measure import probing
-from collbench.machine import here
+from collbench.machine import sources
 told = []
 def tell(machines):
     told.append([machine.hostname for machine in machines])
@@ -31,7 +31,7 @@ def tell(machines):
 if os.environ.get("BROKEN"):
     def broken():
         raise UsageError("sysfs is not mounted")
-    here.this_machine = broken
+    sources.this_machine = broken
 try:
     code = probing.{how}(os.environ, 20.0, {told})
     print(json.dumps([told, code]))

@@ -19,18 +19,16 @@ from collbench.errors import RunFailed, UsageError
 from collbench.launch.info import LaunchInfo
 from collbench.machine.model import Machine, Nic, Port
 from collbench.machine.snapshot import topology_json
-from collbench.measure.budget import Budget
-from collbench.measure.request import Request
-from collbench.measure.same_run import difference, topology_difference
-from collbench.measure.tasks.run import run
+from collbench.measure.request import Budget, Request
+from collbench.measure.resume import difference, topology_difference
+from collbench.measure.tasks.cells import run
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.builtin.broadcast import BROADCAST
-from collbench.operations.builtin.p2p_latency import P2P_LATENCY
+from collbench.operations.builtin.p2p import P2P_LATENCY
 from collbench.operations.dtypes import DTYPES
-from collbench.operations.plan import Sweep
-from collbench.results.jsonl import to_line
-from collbench.results.lock import LOCK, Lock
+from collbench.operations.sweep import Sweep
 from collbench.results.reader import read_run
+from collbench.results.store import LOCK, Lock, to_line
 from tests.conftest import sample
 
 SIZES = (8, 64, 512, 4096)

@@ -13,20 +13,18 @@ from collbench.backends.simulated import SimulatedBackend
 from collbench.control.world import World
 from collbench.errors import UsageError
 from collbench.launch.info import LaunchInfo
-from collbench.measure.budget import Budget
-from collbench.measure.request import Request
-from collbench.measure.tasks import checks
-from collbench.measure.tasks.run import run, shuffled
+from collbench.measure.request import Budget, Request
+from collbench.measure.tasks import cells as checks
+from collbench.measure.tasks.cells import run, shuffled
 from collbench.native.library import address, library
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.builtin.broadcast import BROADCAST
-from collbench.operations.builtin.p2p_bandwidth import P2P_BANDWIDTH
-from collbench.operations.builtin.p2p_latency import P2P_LATENCY
+from collbench.operations.builtin.p2p import P2P_BANDWIDTH, P2P_LATENCY
 from collbench.operations.cell import Cell
 from collbench.operations.dtypes import DTYPES, dtype_named
 from collbench.operations.groups import groups_of
-from collbench.operations.plan import Sweep
 from collbench.operations.program import NativeCall, Program, PythonCall
+from collbench.operations.sweep import Sweep
 from collbench.results.reader import read_run
 from tests.helpers import OF_THE_MACHINE
 
@@ -243,7 +241,7 @@ def test_rounded_sizes_are_flagged_and_said(start):
 
 
 def test_a_backend_that_is_not_there_is_one_sentence(start, monkeypatch):
-    monkeypatch.setattr("collbench.backends.gloo.find_spec", lambda name: None)
+    monkeypatch.setattr("collbench.backends.torch_distributed.find_spec", lambda name: None)
     with pytest.raises(UsageError, match="backend gloo is not available: torch is not installed: pip install"):
         start(ALLREDUCE, backend="gloo")
 

@@ -6,16 +6,15 @@ from collbench.backends.slowing import parse_slowing
 from collbench.control.world import World
 from collbench.errors import UsageError
 from collbench.launch.info import LaunchInfo
-from collbench.measure.budget import Budget
-from collbench.measure.request import Request
-from collbench.measure.same_run import difference_of_what_is_asked
-from collbench.measure.tasks.run import run
+from collbench.measure.request import Budget, Request
+from collbench.measure.resume import difference_of_what_is_asked
+from collbench.measure.tasks.cells import run
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.dtypes import DTYPES
-from collbench.operations.plan import Sweep
-from collbench.report.flags import FLAGS
-from collbench.results.pair_reader import read_pairs
+from collbench.operations.sweep import Sweep
+from collbench.report.cells import FLAGS
 from collbench.results.reader import read_run
+from collbench.results.rounds import read_pairs
 from tests.cli.command import one_sentence, run_here
 from tests.helpers import OF_THE_MACHINE
 

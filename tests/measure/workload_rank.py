@@ -11,16 +11,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from collbench.backends.habits import habits
+from collbench.backends.registry import habits
 from collbench.backends.slowing import parse_slowing
 from collbench.errors import CollbenchError
-from collbench.measure.budget import Budget
-from collbench.measure.request import Request
-from collbench.measure.tasks.workload_asked import Training, WorkloadRequest
+from collbench.measure.request import Budget, Request
+from collbench.measure.tasks.step import Training
+from collbench.measure.tasks.training import WorkloadRequest
 from collbench.operations.dtypes import DTYPES
-from collbench.operations.plan import Sweep
+from collbench.operations.sweep import Sweep
 from collbench.operations.traffic import Traffic
-from collbench.workloads.exchange import Exchange, Regime, Shape, Step
+from collbench.workloads.step import Exchange, Regime, Shape, Step
 
 
 def exchange_of(asked: dict[str, Any]) -> Exchange:
@@ -34,7 +34,7 @@ def training_of(asked: dict[str, Any]) -> Training:
     """By hand, or a regime as it is."""
     if "regime" in asked:
         from collbench.workloads.registry import regime_named
-        from collbench.workloads.shaping import shape_of
+        from collbench.workloads.shape import shape_of
 
         regime = regime_named(asked["regime"])
         typed = asked["typed"]
@@ -61,7 +61,7 @@ def take_part(asked: dict[str, Any], info: Any) -> int:
     """Joins, measures and returns the exit code."""
     from collbench.control.world import World
     from collbench.launch.spawn import record_exit
-    from collbench.measure.tasks.workload import run_workload
+    from collbench.measure.tasks.training import run_workload
 
     world = World(info, asked.get("timeout_s", 30.0))
     try:

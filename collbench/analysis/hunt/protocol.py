@@ -2,16 +2,198 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from math import isfinite
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from collbench.analysis.hunt.asks import PAIRS, Answer, Ask, Figure
-from collbench.analysis.pair_rounds import levelled
-from collbench.results.pairs import PairMatrix
+from collbench.analysis.pair_statistics import levelled
+from collbench.results.rounds import PairMatrix
+
+# What a hunt asks for, and what it is told: the conversation between who thinks (this room) and who measures (the runner, or a model).
+#
+# A hunt is a generator: it yields an `Ask`, is sent the `Answer`, and returns a `Verdict`. Places are numbered from 0, as in `pairs`.
+
+PAIRS, GROUPS, INSIDE, NIC = "pairs", "groups", "inside", "nic"
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One round: everything in it is measured at the same time, so its groups are disjoint.
+
+    kind    PAIRS: messages both ways between two places; GROUPS: an all-reduce in each group of places; INSIDE: an all-reduce among the
+            ranks of each place (a group is one place); NIC: messages of a pair over one interface alone (`nic`)
+    groups  of places; of PAIRS and NIC two each, the lower first
+    why     for the log: "round 3 of 8", "3 suspects with two partners that are well"
+    stage   "sweep", "cross-check", "growing", "isolation": rounds are counted by it
+    pause_s seconds to wait before the round: rounds that repeat a measurement are apart in time, so a short disturbance reaches one of them
+    """
+
+    kind: str
+    groups: tuple[tuple[int, ...], ...]
+    why: str
+    stage: str = "sweep"
+    nic: str | None = None
+    pause_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Figure:
+    """What one group reached; None where it could not be measured (`na` says why).
+
+    speed      bytes per second: of GROUPS and INSIDE the bus bandwidth; of PAIRS and NIC the messages from the first place to the second
+    backward   PAIRS, NIC: from the second to the first
+    latency_s  PAIRS: half the round trip
+    low, high  the speed's 95 % interval; of PAIRS that of the slower direction
+    wrong      elements that were not what was sent
+    cpu_wait   PAIRS: share of the round's time that its ranks waited for a CPU, of the rank that waited most; 0 where unknown
+    flipped    PAIRS: whether the state probe of one of its ranks changed during the round
+    """
+
+    speed: float | None
+    backward: float | None = None
+    latency_s: float | None = None
+    low: float | None = None
+    high: float | None = None
+    wrong: int = 0
+    na: str | None = None
+    cpu_wait: float = 0.0
+    flipped: bool = False
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A figure for each group of the ask, in its order; flags hold for the whole round."""
+
+    figures: tuple[Figure, ...]
+    flags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Hint:
+    """Who may be sick, before it is confirmed.
+
+    places  one, or two of a path, or all of a group of which somebody is slow
+    kind    as in `Suspect.kind`
+    ratio   the speed reached of what the others do
+    why     one sentence: what was seen
+    state   CONFIRMED, CLEARED or INCONCLUSIVE where whoever gives the hint has measured again itself, as groups that grow have to be;
+            "": it is to be measured again with pairs. partners, evidence: as of a `Suspect`, with such a state; `why` is then all of it
+    """
+
+    places: tuple[int, ...]
+    kind: str
+    ratio: float
+    why: str
+    state: str = ""
+    partners: tuple[int, ...] = ()
+    evidence: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a hunt goes about it.
+
+    method      "pairs": rounds of pairs; "groups": collectives over groups that overlap, O(log N) of them; "auto": pairs where so many
+                rounds fit into the time, else groups
+    rounds      of the sweep at most (None: chosen by the number of places); most_rounds: of everything, the promise printed beforehand
+    seed        of every draw
+    growing     whether groups that grow are measured where no pair is slow: faults that show at scale alone
+    isolate     whether who is confirmed is looked at alone: inside, and over each interface
+    can_inside  whether places have several ranks; nics: interface names that all places have (for NIC)
+    leaf_of     by place the switch it hangs on, where that is known: partners are chosen from elsewhere, too
+    cover       pairs that a schedule has to hold, so that every link of the fabric is crossed (`--cover-links`); None: not asked for
+    """
+
+    method: str = "auto"
+    rounds: int | None = None
+    most_rounds: int | None = None
+    seed: int = 0
+    growing: bool = True
+    isolate: bool = True
+    can_inside: bool = False
+    nics: tuple[str, ...] = ()
+    leaf_of: tuple[str, ...] | None = None
+    cover: tuple[tuple[int, int], ...] | None = None
+
+
+Hunt = Generator[Ask, Answer, "Verdict"]
+
+
+# What a hunt comes to: of each suspect whether it is the reason, and what speaks for it.
+
+CONFIRMED, CLEARED, INCONCLUSIVE = "confirmed", "cleared", "inconclusive"
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """A place, or a path between two, that was slow in the sweep.
+
+    kind      "node" (both ways), "sender", "receiver", "latency" (small messages alone), "path" (two places), "inside" (its own ranks
+              alone), "scale" (slow in larger groups alone): each has a code, see `recommendation.CODES`
+    places    one, or two of a path
+    state     CONFIRMED: slow with each of at least two partners that are known to be well; CLEARED: as fast as they are with one another;
+              INCONCLUSIVE: neither
+    ratio     the speed it reaches of what the others do, below 1 where it is slow (of a latency the inverse of how much longer it takes)
+    low, high its 95 % interval
+    partners  with whom it was measured again
+    evidence  sentences: what was measured, with whom, against what
+    part      what the isolation found: "the interface eth1", "inside the host", "" where nothing more is known
+    """
+
+    kind: str
+    places: tuple[int, ...]
+    state: str
+    ratio: float
+    low: float | None = None
+    high: float | None = None
+    partners: tuple[int, ...] = ()
+    evidence: tuple[str, ...] = ()
+    part: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """names     of the places
+    suspects  all of them, confirmed ones first, the worst first
+    rounds    how many were measured, by stage; promised: how many it said beforehand that it would take at most
+    notes     sentences: what could not be told, and why; what all places have in common ("all are equally slow")
+    no_verdict  why nobody can be judged at all, None: somebody can
+    middle    the usual speed of a pair (groups: of a group), bytes per second; None: unknown
+    """
+
+    names: tuple[str, ...]
+    suspects: tuple[Suspect, ...]
+    rounds: dict[str, int]
+    promised: int
+    notes: tuple[str, ...] = ()
+    no_verdict: str | None = None
+    middle: float | None = None
+
+    def of(self, state: str) -> list[Suspect]:
+        """The suspects in that state."""
+        return [suspect for suspect in self.suspects if suspect.state == state]
+
+    @property
+    def result(self) -> str:
+        """ "confirmed", "nobody" or "no verdict"; inconclusive suspects alone are no verdict."""
+        if self.no_verdict:
+            return "no verdict"
+        if self.of(CONFIRMED):
+            return "confirmed"
+        return "no verdict" if self.of(INCONCLUSIVE) else "nobody"
+
+    def name(self, places: Sequence[int]) -> str:
+        """ "node07", or "node03 and node09"."""
+        return " and ".join(self.names[place] for place in places)
+
 
 Figures = NDArray[np.float64]
 _HARDLY = 1e-12  # an interval from a rate below it says nothing

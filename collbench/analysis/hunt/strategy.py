@@ -8,19 +8,276 @@ accused, nobody is: then it may as well be the others that are fast.
 from __future__ import annotations
 
 import random as draws
-from collections.abc import Generator, Sequence
+from collections import Counter
+from collections.abc import Generator, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import inf
+from math import inf, isfinite, isnan, log, nan
 from typing import TypeVar
 
-from collbench.analysis.hunt import candidates, few, groups, growing, isolation, parts, sweep, telling
-from collbench.analysis.hunt.asks import Answer, Ask, Hint, Hunt, Options
-from collbench.analysis.hunt.book import Book, hardly_met, lost
-from collbench.analysis.hunt.candidates import Seen
+import numpy as np
+
+from collbench.analysis.hunt import judging, scale, sweep
+from collbench.analysis.hunt import sweep as groups
 from collbench.analysis.hunt.crosscheck import CrossCheck
-from collbench.analysis.hunt.verdict import CONFIRMED, INCONCLUSIVE, Suspect, Verdict
-from collbench.analysis.pair_finding import hosts_of
+from collbench.analysis.hunt.judging import Alike, Candidate, Seen
+from collbench.analysis.hunt.protocol import (
+    CLEARED,
+    CONFIRMED,
+    GROUPS,
+    INCONCLUSIVE,
+    PAIRS,
+    Answer,
+    Ask,
+    Book,
+    Figure,
+    Hint,
+    Hunt,
+    Options,
+    Suspect,
+    Verdict,
+    hardly_met,
+    lost,
+    wrong_data,
+)
+from collbench.analysis.hunt.significance import LATENCY
+from collbench.analysis.pair_statistics import CELLS, PAIR_ROUNDS_LEAST_CELLS, Figures
+from collbench.analysis.pairs import doubts, hosts_of
 from collbench.errors import UsageError
+from collbench.operations.groups import circle_round
+from collbench.results.rounds import PairMatrix, PairRound
+from collbench.units import format_percent, format_rate, format_time
+
+# One, two or three places: nobody can be named, but something can be told.
+
+LEAST_PLACES = 4
+_ALONE = "one place: there is nobody to compare it with; hunt among four or more"
+
+
+def rounds(n: int) -> int:
+    """Every pair once."""
+    return n - 1 + n % 2 if n > 1 else 0
+
+
+def hunt_few(names: tuple[str, ...]) -> Hunt:
+    """The figures of every pair, as notes, and why nobody is named."""
+    book = Book(names)
+    for number in range(rounds(len(names))):
+        yield from book.asking(Ask(PAIRS, circle_round(len(names), number), f"round {number + 1} of {rounds(len(names))}"))
+    matrix = book.matrix()
+    speeds = matrix.bandwidth[np.isfinite(matrix.bandwidth)]
+    why = _ALONE if len(names) < 2 else doubts(matrix)[0]
+    wrong = [f"{names[place]}: wrong data in {bad} of {met} pairs" for place, (bad, met) in wrong_data(book).items()]
+    middle = float(np.median(speeds)) if len(speeds) else None
+    return Verdict(names, (), book.rounds(), rounds(len(names)), (*_figures(book), *wrong), why, middle)
+
+
+def _figures(book: Book) -> list[str]:
+    found = []
+    for _, (a, b), figure in book.figures():
+        who = f"{book.names[a]} and {book.names[b]}"
+        if figure.speed is None:
+            found.append(f"{who}: not measured ({figure.na})")
+            continue
+        back = "" if figure.backward is None else f", {format_rate(figure.backward)} GB/s back"
+        latency = "" if figure.latency_s is None or not isfinite(figure.latency_s) else f", {format_time(figure.latency_s)} µs"
+        found.append(f"{who}: {format_rate(figure.speed)} GB/s there{back}{latency}")
+    return found
+
+
+# Whether a network is built so that some of its pairs are slow: then nobody is sick for being in one of those.
+
+_MOST_SLOW = 0.3  # of the pairs without any suspect: with a sixth of all places sick and unseen
+_FAST = 0.75  # the quantile of pairs that stands for what is usual
+_LEAST_PAIRS = 6
+
+
+def told(suspects: Sequence[Suspect], book: Book, alike: Alike) -> list[Suspect]:
+    """The suspects; those that are no slower than many pairs of others, of the same kind of path, become inconclusive."""
+    accused = {place for each in suspects if each.state == CONFIRMED for place in each.places}
+    if not accused:
+        return list(suspects)
+    matrices = {level: book.matrix(level) for level in (False, True)}
+    return [_one(each, matrices, accused, alike) if each.state == CONFIRMED else each for each in suspects]
+
+
+def _one(suspect: Suspect, matrices: Mapping[bool, PairMatrix], accused: set[int], alike: Alike) -> Suspect:
+    """Levelled rounds hide a part that met another one as a whole; rounds that are not run in modes of their own."""
+    weak = -log(suspect.ratio) < CELLS["bandwidth"].least
+    if weak and matrices[weak].n < 2 * PAIR_ROUNDS_LEAST_CELLS:
+        return suspect  # rounds of so few pairs are not levelled
+    speeds = _speeds(suspect, matrices[weak], accused, alike)
+    if len(speeds) < _LEAST_PAIRS:
+        return suspect
+    share = float(np.mean(speeds < np.quantile(speeds, _FAST) + log(suspect.ratio) / 2))
+    if share <= _MOST_SLOW:
+        return suspect
+    why = f"{format_percent(100 * share)} of the pairs of other places are as slow: that is a network of several parts, and nobody is sick"
+    return replace(suspect, state=INCONCLUSIVE, evidence=(*suspect.evidence, why))
+
+
+def _speeds(suspect: Suspect, matrix: PairMatrix, accused: set[int], alike: Alike) -> Figures:
+    """Logarithms of the sweep's pairs among those who are not accused, of the kind of path that the suspect was measured on."""
+    figures = -np.log(matrix.latency_s) if suspect.kind == "latency" else np.log(matrix.bandwidth)
+    kinds: set[Hashable] = {_kind(suspect, partner, alike) for partner in suspect.partners[:1]}
+    cells = [(int(a), int(b)) for a, b in np.argwhere(np.isfinite(figures)) if not accused & {int(a), int(b)}]
+    return np.array([figures[cell] for cell in cells if not kinds or alike(*cell) in kinds])
+
+
+def _kind(suspect: Suspect, partner: int, alike: Alike) -> Hashable:
+    return alike(*suspect.places) if len(suspect.places) == 2 else alike(suspect.places[0], partner)
+
+
+# From what was measured to suspects and notes: sentences of what is known, and of what could not be told.
+
+_DEFERRED = "inconclusive: not measured again, since too few healthy places would be left to measure against"
+_ORDER = {CONFIRMED: 0, INCONCLUSIVE: 1, CLEARED: 2}
+_MOST_PAIRS = 8  # that a note lists
+_FASTEST, _MOST_UNEVEN = 0.9, 0.3
+_MANY_PATHS, _OF_PLACES = 3, 4  # so many, and of more places one for each four, are no exceptions
+
+
+def suspects(check: CrossCheck, names: Sequence[str]) -> list[Suspect]:
+    """Return the suspects of all cases; paths of a place that is confirmed are left out."""
+    places = _worst([case.suspect(names) for case in check.places])
+    confirmed = {each.places[0] for each in places if each.state == CONFIRMED}
+    paths = _worst([case.suspect(names) for case in check.paths if not confirmed & set(case.places)])
+    return [*places, *(_open(each, _DEFERRED) for each in check.found.deferred), *_exceptions(paths, len(names))]
+
+
+def _worst(found: Sequence[Suspect]) -> list[Suspect]:
+    """Return one suspect for each place or path that was judged by its bandwidth and by its latency: confirmed before inconclusive."""
+    kept: dict[tuple[int, ...], Suspect] = {}
+    for each in sorted(found, key=lambda each: (_ORDER[each.state], each.kind == "latency")):
+        first = kept.setdefault(each.places, each)
+        if first is not each and each.state == CONFIRMED:
+            kept[each.places] = replace(first, evidence=(*first.evidence, *each.evidence))
+    return [kept[places] for places in dict.fromkeys(each.places for each in found)]
+
+
+def _exceptions(paths: list[Suspect], n: int) -> list[Suspect]:
+    """Paths are accused as exceptions; so many of them that have no place in common are how the network is built."""
+    accused = [each for each in paths if each.state == CONFIRMED]
+    apart = len({place for each in accused for place in each.places}) == 2 * len(accused)
+    if len(accused) < max(_MANY_PATHS, n // _OF_PLACES) or not apart:
+        return paths
+    why = f"{len(accused)} paths without a common place are slow: that is how a network is built, and no exception"
+    return [replace(each, state=INCONCLUSIVE, evidence=(*each.evidence, why)) if each in accused else each for each in paths]
+
+
+def as_they_were(found: Seen, why: str) -> list[Suspect]:
+    """Candidates that nobody is there to clear or to confirm."""
+    return [_open(each, why) for each in found.places]
+
+
+def silent(place: int, why: str) -> Suspect:
+    """A place that gives no figures (any longer)."""
+    return Suspect("node", (place,), INCONCLUSIVE, nan, evidence=(why, "whether it is slow cannot be told"))
+
+
+def of_hint(hint: Hint) -> Suspect:
+    """What groups that grow have shown themselves."""
+    return Suspect(hint.kind, hint.places, hint.state, hint.ratio, partners=hint.partners, evidence=hint.evidence)
+
+
+def ordered(those: Iterable[Suspect]) -> list[Suspect]:
+    """Confirmed ones first, then those that nothing could be said of, the worst first."""
+    return sorted(those, key=lambda each: (_ORDER[each.state], 0.0 if isnan(each.ratio) else each.ratio, each.places))
+
+
+def with_wrong(those: Sequence[Suspect], book: Book) -> list[Suspect]:
+    """Suspects whose pairs or groups brought wrong data have a sentence more."""
+    wrong = wrong_data(book)
+    return [replace(each, evidence=(*each.evidence, *_wrong(each.places, wrong, book.names))) for each in those]
+
+
+def with_leaf(those: Sequence[Suspect], hosts: Sequence[str], leaf_of: Sequence[str] | None) -> list[Suspect]:
+    """Those that are confirmed and alone on their switch have a sentence more: its cables would look alike. leaf_of: "" is unknown."""
+    hosts_on: dict[str, set[str]] = {}
+    for host, leaf in zip(hosts, leaf_of or (), strict=False):
+        hosts_on.setdefault(leaf, set()).add(host)
+    return [replace(each, evidence=(*each.evidence, *_alone(each, hosts_on, leaf_of))) if leaf_of else each for each in those]
+
+
+def _alone(suspect: Suspect, hosts_on: Mapping[str, set[str]], leaf_of: Sequence[str] | None) -> list[str]:
+    leaf = leaf_of[suspect.places[0]] if leaf_of and len(suspect.places) == 1 else ""
+    if not leaf or suspect.state != CONFIRMED or len(hosts_on[leaf]) > 1:
+        return []
+    return [f"nobody else who takes part hangs on its switch ({leaf}): that switch and its cables may as well be the reason"]
+
+
+def notes(book: Book, those: Sequence[Suspect], found: Seen) -> list[str]:
+    """What could not be told, and what all places have in common."""
+    named = {place for each in those for place in each.places}
+    wrong = wrong_data(book)
+    own = _wrong([place for place in _most_wrong(wrong) if place not in named], wrong, book.names)
+    return [*own, *_missing(book, named), *_flags(book), *_not_met(book), *_alike(those, found, book)]
+
+
+def usual(book: Book) -> float | None:
+    """The usual speed of a pair, else of a group, bytes per second."""
+    for kind in (PAIRS, GROUPS):
+        speeds = [each for _, _, figure in book.figures(kind) for each in (figure.speed, figure.backward) if each]
+        if speeds:
+            return float(np.median(speeds))
+    return None
+
+
+def _open(candidate: Candidate, why: str) -> Suspect:
+    kind = "latency" if LATENCY in candidate.ways else "node"
+    return Suspect(kind, candidate.places, INCONCLUSIVE, candidate.ratio, evidence=(candidate.why, why))
+
+
+def _wrong(places: Iterable[int], wrong: dict[int, tuple[int, int]], names: Sequence[str]) -> list[str]:
+    counts = [(names[place], *wrong[place]) for place in places if place in wrong]
+    return [f"{name}: elements arrived wrong in {bad} of the {met} measurements it was in" for name, bad, met in counts]
+
+
+def _most_wrong(wrong: dict[int, tuple[int, int]]) -> list[int]:
+    """Those with wrong data in half of their measurements or more, or if nobody has so many, all of them."""
+    most = [place for place, (bad, met) in wrong.items() if 2 * bad >= met]
+    return most or list(wrong)
+
+
+def _missing(book: Book, named: set[int]) -> list[str]:
+    """Pairs of places that do give figures otherwise."""
+    lost = {pair: figure.na for _, pair, figure in book.figures() if figure.speed is None and not named & set(pair)}
+    told = [f"{book.names[a]} and {book.names[b]}: not measured ({why})" for (a, b), why in list(lost.items())[:_MOST_PAIRS]]
+    return told + ([f"{len(lost) - len(told)} more pairs were not measured"] if len(lost) > len(told) else [])
+
+
+def _flags(book: Book) -> list[str]:
+    counts = Counter(flag for _, answer in book.told for flag in set(answer.flags))
+    return [f"{number} of {len(book.told)} rounds: {flag}" for flag, number in counts.items()]
+
+
+def _not_met(book: Book) -> list[str]:
+    """A slow path is seen only where it was measured."""
+    n = len(book.names)
+    met, possible = len({pair for _, pair, _ in book.figures()}), n * (n - 1) // 2
+    return [f"{met} of {possible} pairs were measured: a slow path between two others has not been looked at"] if 0 < met < possible else []
+
+
+def _alike(those: Sequence[Suspect], found: Seen, book: Book) -> list[str]:
+    """What to make of it that nobody is slow."""
+    if any(each.state != CLEARED for each in those) or (speed := found.middle or usual(book)) is None:
+        return []
+    uneven = _uneven(book)
+    if uneven > _MOST_UNEVEN:
+        return [
+            f"no place stands out, but {format_percent(100 * uneven)} of the pairs are noticeably slower than the fastest ones: "
+            "the network has parts, or half of the places are slow; nobody is accused"
+        ]
+    return [
+        f"no place is slower than the others: all reach the usual {format_rate(speed)} GB/s, so that nobody is accused; "
+        "whether they are all slow alike only the ceiling can say"
+    ]
+
+
+def _uneven(book: Book) -> float:
+    """The share of pairs that are slower than the fastest tenth by more than what makes a single one noticeable."""
+    speeds = [log(each) for _, _, figure in book.figures() for each in (figure.speed, figure.backward) if each]
+    return float(np.mean(speeds < np.quantile(speeds, _FASTEST) - CELLS["bandwidth"].least)) if speeds else 0.0
+
 
 _CROSS_CHECK_ROUNDS = ((8, 26), (16, 18), (64, 14), (256, 10), (inf, 9))  # by the number of places
 _LEAST_CROSS_CHECK = 3
@@ -35,8 +292,8 @@ def promise(n: int, options: Options) -> int:
 
     Raises UsageError where `options.rounds` or `options.most_rounds` does not hold the fewest that tell anything.
     """
-    if n < few.LEAST_PLACES:
-        return few.rounds(n)
+    if n < LEAST_PLACES:
+        return rounds(n)
     return _shares(n, options).all_of_them
 
 
@@ -47,8 +304,8 @@ def cross_check_rounds(n: int) -> int:
 
 def hunt(names: Sequence[str], options: Options) -> Hunt:
     """Ask until it is clear who is sick; the verdict is returned. Raises UsageError as `promise` does."""
-    if len(names) < few.LEAST_PLACES:
-        return (yield from few.hunt(tuple(names)))
+    if len(names) < LEAST_PLACES:
+        return (yield from hunt_few(tuple(names)))
     return (yield from _Hunt(tuple(names), options).run())
 
 
@@ -71,15 +328,15 @@ def _shares(n: int, options: Options) -> _Shares:
     """Every stage as much as it wants; where the rounds are limited the sweep and the cross-check come first, then isolation."""
     method = _method(n, options)
     by_groups = method == "groups"
-    wanted = groups.rounds(n, options) if by_groups else sweep.rounds(n, options)
+    wanted = groups.rounds_groups(n, options) if by_groups else sweep.rounds(n, options)
     least = wanted if by_groups else sweep.least_rounds(n, options)
     if wanted < least:
         raise UsageError(
             f"a sweep of {wanted} {'round' if wanted == 1 else 'rounds'} does not tell a sick one of {n} places from a sick partner: "
             f"allow {least} or more (--rounds {least})"
         )
-    grown = growing.most_rounds(n, options) if options.growing else 0
-    alone = isolation.most_rounds(options)
+    grown = scale.most_rounds(n, options) if options.growing else 0
+    alone = scale.most_rounds_isolation(options)
     most = options.most_rounds if options.most_rounds is not None else wanted + cross_check_rounds(n) + grown + alone
     if most < least + _LEAST_CROSS_CHECK:
         raise UsageError(
@@ -122,7 +379,7 @@ class _Hunt:
         found = self._seen(hints)
         too_many = self._too_many(found)
         if too_many:
-            return self._verdict(telling.as_they_were(found, too_many), found, too_many)
+            return self._verdict(as_they_were(found, too_many), found, too_many)
         suspects = yield from self._cross_check(found)
         good = self._good(suspects)
         if self.options.growing and not _confirmed(suspects):
@@ -141,8 +398,8 @@ class _Hunt:
     def _seen(self, hints: Sequence[Hint]) -> Seen:
         gone = list(self._untold())
         if self.shares.method == "groups":
-            return candidates.from_hints(hints, len(self.names), gone)
-        return candidates.seen(self.book.matrix(), gone)
+            return judging.from_hints(hints, len(self.names), gone)
+        return judging.seen(self.book.matrix(), gone)
 
     def _untold(self) -> dict[int, str]:
         """Places of which it cannot be told whether they are slow, with the reason."""
@@ -153,7 +410,7 @@ class _Hunt:
         """Why nobody can be accused, where those who are well are no majority to measure against."""
         n = len(self.names) - len(self._untold())
         slow = len({each.places for each in found.places})
-        if n < few.LEAST_PLACES:
+        if n < LEAST_PLACES:
             return f"only {n} of {len(self.names)} places give figures with enough others: too few to tell a sick one from the others"
         if slow and (len(found.well) < 2 or 2 * slow >= n):
             return f"{slow} of {n} places are slower than the rest: no majority that is well, so it may as well be the rest that is fast"
@@ -167,9 +424,9 @@ class _Hunt:
         if check.left_out:
             self.notes.append(f"{check.left_out} more pairs were slow once, and were not measured again: too many to be exceptions")
         gone = self._untold()
-        judged = parts.told(telling.suspects(check, self.names), self.book, check.alike)
+        judged = told(suspects(check, self.names), self.book, check.alike)
         places = [each for each in judged if not set(each.places) & gone.keys()]
-        return self._at_most_a_third(places) + [telling.silent(place, why) for place, why in gone.items()]
+        return self._at_most_a_third(places) + [silent(place, why) for place, why in gone.items()]
 
     def _at_most_a_third(self, suspects: list[Suspect]) -> list[Suspect]:
         accused = [each for each in suspects if each.state == CONFIRMED and len(each.places) == 1]
@@ -188,22 +445,22 @@ class _Hunt:
         return [place for place in range(len(self.names)) if place not in out]
 
     def _growing(self, good: Sequence[int]) -> Generator[Ask, Answer, list[Suspect]]:
-        needed = growing.most_rounds(len(good), self.options)
+        needed = scale.most_rounds(len(good), self.options)
         if needed > self.shares.growing:
             self.notes.append(
                 f"groups that grow may take {needed} rounds, and {self.shares.growing} are left: faults at scale were not looked for"
             )
             return []
-        hints, notes = yield from self._heard(growing.look(good, self.options, self.random))
+        hints, notes = yield from self._heard(scale.look(good, self.options, self.random))
         self.notes += notes
-        return [telling.of_hint(hint) for hint in hints]
+        return [of_hint(hint) for hint in hints]
 
     def _isolated(self, suspects: list[Suspect]) -> Generator[Ask, Answer, list[Suspect]]:
-        needed = isolation.most_rounds(self.options)
+        needed = scale.most_rounds_isolation(self.options)
         if needed > self.shares.isolation:
             self.notes.append(f"looking at suspects alone may take {needed} rounds, and {self.shares.isolation} are left: not done")
             return suspects
-        return list((yield from self._heard(isolation.look(suspects, self._good(suspects), self.options))))
+        return list((yield from self._heard(scale.look_isolation(suspects, self._good(suspects), self.options))))
 
     def _heard(self, others: Generator[Ask, Answer, _T]) -> Generator[Ask, Answer, _T]:
         """Another's conversation, written into the book."""
@@ -217,11 +474,11 @@ class _Hunt:
             return result
 
     def _verdict(self, suspects: Sequence[Suspect], found: Seen, why: str | None) -> Verdict:
-        notes = [*self.notes, *telling.notes(self.book, suspects, found)]
-        suspects = telling.with_leaf(telling.with_wrong(suspects, self.book), _hosts(self.names), self.options.leaf_of)
-        told = tuple(telling.ordered(suspects))
-        middle = found.middle or telling.usual(self.book)
-        return Verdict(self.names, told, self.book.rounds(), self.shares.all_of_them, tuple(notes), why, middle)
+        own_notes = [*self.notes, *notes(self.book, suspects, found)]
+        suspects = with_leaf(with_wrong(suspects, self.book), _hosts(self.names), self.options.leaf_of)
+        told = tuple(ordered(suspects))
+        middle = found.middle or usual(self.book)
+        return Verdict(self.names, told, self.book.rounds(), self.shares.all_of_them, tuple(own_notes), why, middle)
 
 
 def _confirmed(suspects: Sequence[Suspect]) -> bool:
@@ -232,3 +489,42 @@ def _hosts(names: Sequence[str]) -> Sequence[str]:
     """Of each place; on a single host every place counts as one of its own: there are no other paths to tell theirs from."""
     hosts = hosts_of(names)
     return names if len(set(hosts)) == 1 else hosts
+
+
+# The suspects of a pair matrix, measured again as in a hunt: next to control pairs, in rounds that chance does not explain.
+
+PairsFigures = Mapping[tuple[int, int], Figure]
+
+
+def judge(matrix: PairMatrix, rounds: Sequence[PairRound], seed: int) -> Generator[Ask, Answer, list[Suspect]]:
+    """Ask for rounds until each suspect of the matrix is confirmed, cleared or inconclusive; return the suspects.
+
+    Nothing is asked for with fewer than four places, or where the suspects are half of all places: then no majority is healthy. Suspects
+    that are not in the list were not measured again.
+    """
+    found = judging.seen(matrix)
+    slow = {each.places for each in found.places}
+    if matrix.n < LEAST_PLACES or len(found.well) < 2 or 2 * len(slow) >= matrix.n:
+        return []
+    book = Book(matrix.places, [(Ask(PAIRS, one.pairs, ""), answer_of(one.pairs, [one], matrix.size_bytes)) for one in rounds])
+    hosts = hosts_of(matrix.places)
+    check = CrossCheck(book, found, matrix.places if len(set(hosts)) == 1 else hosts, None, draws.Random(f"pairs, {seed}"))
+    yield from check.run(cross_check_rounds(matrix.n))
+    return told(suspects(check, matrix.places), book, check.alike)
+
+
+def answer_of(groups: Sequence[tuple[int, ...]], rounds: Sequence[PairRound], size_bytes: int) -> Answer:
+    """Return the figures of these pairs, each of which is in one of the rounds, or was not measured."""
+    figures = {pair: _figure(one, turn, size_bytes) for one in rounds for turn, pair in enumerate(one.pairs)}
+    missing = Figure(None, na="not measured")
+    flags = dict.fromkeys(flag for one in rounds for flag in one.flags)
+    return Answer(tuple(figures.get((group[0], group[1]), missing) for group in groups), tuple(flags))
+
+
+def _figure(one: PairRound, turn: int, size_bytes: int) -> Figure:
+    there, back = (size_bytes / seconds if seconds else None for seconds in (one.forward_s[turn], one.backward_s[turn]))
+    slower = max((one.forward_s, one.forward_ci_s), (one.backward_s, one.backward_ci_s), key=lambda way: way[0][turn] or 0.0)[1][turn]
+    high, low = (size_bytes / seconds if seconds else None for seconds in slower)
+    cpu_wait = one.cpu_wait[turn] if one.cpu_wait else 0.0
+    flipped = bool(one.flipped and one.flipped[turn])
+    return Figure(there, back, one.latency_s[turn], low, high, one.wrong[turn] or 0, one.na[turn], cpu_wait, flipped)

@@ -7,14 +7,27 @@ interface's.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
-from collbench.machine.files import Files
-from collbench.machine.model import Port
-from collbench.machine.readers.infiniband_rate import falls_back, port_rate
-from collbench.machine.readers.rdma_words import IS_DOWN, MTUS, NO_LID, lid, link_layer, state
-from collbench.machine.readers.text import printable, whole
+from collbench.machine.files import Files, Folder
+from collbench.machine.interfaces import LOOPBACK, made_of, shapes, speed_of, why_virtual
+from collbench.machine.model import Machine, Nic, Port
+from collbench.machine.readers.pci import adapter_name
+from collbench.machine.readers.rdma import (
+    IS_DOWN,
+    MTUS,
+    NO_LID,
+    falls_back,
+    link_layer,
+    parse_guid,
+    parse_lid,
+    port_rate,
+    state,
+    why_software,
+)
+from collbench.machine.readers.text import few, numa_of, pci_address, printable, whole
 
 # Errors and signs of congestion, among some hundred counters.
 COUNTERS = (
@@ -95,7 +108,7 @@ def read_port(place: Place, number: int, notes: Notes) -> Port:
         state=state(place.text("state")),
         phys_state=state(place.text("phys_state")),
         link_layer=layer,
-        lid=lid(place.text("lid")) if fabric else None,
+        lid=parse_lid(place.text("lid")) if fabric else None,
         sm_lid=whole(place.text("sm_lid"), 0, 0xFFFF) if fabric else None,
         counters={**_counters(place, "counters", COUNTERS), **_counters(place, "hw_counters", HW_COUNTERS)},
     )
@@ -169,3 +182,158 @@ def _interface(place: Place, number: int) -> str | None:
     ports = {name: whole(place.files.text(f"/sys/class/net/{name}/dev_port"), 0, 254) for name in place.interfaces}
     matching = [name for name, port in ports.items() if port == number - 1]
     return matching[0] if len(matching) == 1 else place.interfaces[0] if len(place.interfaces) == 1 else None
+
+
+# RDMA devices (InfiniBand, RoCE, EFA, software) as /sys/class/infiniband shows them.
+
+KIND = "InfiniBand sysfs"
+CLASS = "/sys/class/infiniband"
+
+
+def read(files: Files) -> Machine:
+    """The RDMA devices with their ports, in the order of their names; an empty machine where there are none. Never raises."""
+    notes = Notes()
+    nics = tuple(_device(files, name, notes) for name in files.names(CLASS))
+    return Machine(sources=(KIND,), nics=nics, unknown=notes.unknown, doubts=few(notes.doubts)) if nics else Machine()
+
+
+def interfaces_of(files: Files, device: str) -> tuple[str, ...]:
+    """The network interfaces of an RDMA device: below a software device, beside it on its PCI function, and in its tables of addresses."""
+    folder = f"{CLASS}/{device}"
+    below, function = _word(files, f"{folder}/parent"), _function(files, device)
+    beside = files.names(f"{function}/net") if function and not below else ()
+    named = [name for port in files.names(f"{folder}/ports") for name in interfaces_of_port(files, f"{folder}/ports/{port}")]
+    return tuple(dict.fromkeys(name for name in (below, *map(printable, beside), *named) if name))
+
+
+def owned_interfaces(files: Files) -> set[str]:
+    """The network interfaces of RDMA hardware; one below a software device is what carries it."""
+    return {owned for name in files.names(CLASS) if not _why_virtual(files, name) for owned in interfaces_of(files, name)}
+
+
+def pci_folder(path: str | None) -> str:
+    """The folder of the PCI function that a path leads through, "" for none; what is on USB is not on its controller's function."""
+    parts = (path or "").split("/")
+    functions = [index for index, part in enumerate(parts) if part.count(":") == 2 and pci_address(part)]
+    on_usb = any(part.startswith("usb") for part in parts)
+    return "/".join(parts[: functions[-1] + 1]) if functions and not on_usb else ""
+
+
+def _device(files: Files, name: str, notes: Notes) -> Nic:
+    folder, key, virtual = f"{CLASS}/{name}", printable(name), _why_virtual(files, name)
+    function = "" if virtual else _function(files, name)
+    if not virtual and not function:
+        notes.unknown[f"nics/{key}/address"] = "the files do not say which PCI device it is on"
+    kind, interfaces = _word(files, f"{folder}/hca_type"), interfaces_of(files, name)
+    ports = (
+        read_port(Place(files, f"{folder}/ports/{number}", key, kind, virtual, interfaces), number, notes)
+        for number in sorted(int(port) for port in files.names(f"{folder}/ports") if port.isdecimal() and whole(port, 1, 255))
+    )
+    return Nic(
+        name=key,
+        address=pci_address(function.rpartition("/")[2]),
+        model=adapter_name(kind),
+        rdma=True,
+        numa=numa_of(files.text(f"{function}/numa_node")) if function else None,
+        ports=tuple(ports),
+        interfaces=interfaces,
+        virtual=virtual,
+        firmware=_word(files, f"{folder}/fw_ver"),
+        guid=parse_guid(files.text(f"{folder}/node_guid")),
+    )
+
+
+def _function(files: Files, name: str) -> str:
+    """The PCI function that a device is on: its class link leads through it, as its device link does."""
+    return pci_folder(files.real(f"{CLASS}/{name}")) or pci_folder(files.real(f"{CLASS}/{name}/device"))
+
+
+def _why_virtual(files: Files, name: str) -> str | None:
+    """Software devices may hang below the PCI device that carries their interface: names and files of their own tell them."""
+    below = _word(files, f"{CLASS}/{name}/parent")  # rxe alone has it
+    software = why_software("rxe" if below else name)
+    if software:
+        return f"{software} over {below}" if below else software
+    return "no hardware behind it" if (files.real(f"{CLASS}/{name}") or "").startswith("/sys/devices/virtual/") else None
+
+
+def _word(files: Files, path: str) -> str | None:
+    return printable(files.text(path) or "") or None
+
+
+# Network interfaces that are no RDMA device's: the real ones, and the virtual ones with the reason why they are none.
+#
+# What a file holds: Linux Documentation/ABI/testing/sysfs-class-net.
+
+ETHERNET_KIND = "network sysfs"
+ETHERNET_CLASS = "/sys/class/net"
+_INFINIBAND = "32"
+_HARDWARE = {"1", _INFINIBAND}  # ARPHRD_ETHER, ARPHRD_INFINIBAND of linux/if_arp.h
+_STATES = {"up": "active", "down": "down", "lowerlayerdown": "down", "notpresent": "down"}
+
+
+def read_ethernet(files: Files) -> Machine:
+    """The interfaces in the order of their names, without loopback and those of RDMA hardware; an empty machine without any. Never raises.
+
+    What a traffic shaper lets through is read of the live machine alone.
+    """
+    owned = owned_interfaces(files)
+    names = [
+        name for name in files.names(ETHERNET_CLASS) if name != LOOPBACK and not _belongs(files, name, owned) and _is_interface(files, name)
+    ]
+    shaped = shapes() if names and isinstance(files, Folder) and files.root == Path("/") else {}
+    unknown: dict[str, str] = {}
+    nics = tuple(_nic(files, name, shaped, unknown) for name in names)
+    return Machine(sources=(ETHERNET_KIND,), nics=nics, unknown=unknown) if nics else Machine()
+
+
+def _is_interface(files: Files, name: str) -> bool:
+    """Not a file such as bonding_masters; a link whose target was not captured may be one."""
+    return bool(files.names(f"{ETHERNET_CLASS}/{name}")) or files.real(f"{ETHERNET_CLASS}/{name}") is None
+
+
+def _belongs(files: Files, name: str, owned: set[str]) -> bool:
+    """A port of a bond belongs to the RDMA device of the bond."""
+    master = (files.real(f"{ETHERNET_CLASS}/{name}/master") or "").rpartition("/")[2]
+    return name in owned or (bool(master) and master in owned)
+
+
+def _nic(files: Files, name: str, shaped: Mapping[str, float], unknown: dict[str, str]) -> Nic:
+    folder, key = f"{ETHERNET_CLASS}/{name}", printable(name)
+    virtual, function = _why_none(files, folder), pci_folder(files.real(f"{folder}/device") or files.real(folder))
+    state = _state(files, folder)
+    rate = speed_of(files, folder)
+    why = _why_no_rate(virtual, state, rate)
+    if why:
+        unknown[f"nics/{key}/ports/1/rate_bits_per_s"] = why
+    port = Port(
+        rate_bits_per_s=None if why else rate,
+        rate_text=f"{rate / 1e6:.0f} Mb/s" if rate else None,
+        state=state,
+        phys_state="linkup" if files.text(f"{folder}/carrier") == "1" else None,
+        link_layer="infiniband" if files.text(f"{folder}/type") == _INFINIBAND else "ethernet",
+        mtu_bytes=whole(files.text(f"{folder}/mtu"), 1, 1 << 20),
+        shaped_bits_per_s=shaped.get(name),
+    )
+    address, numa = pci_address(function.rpartition("/")[2]), numa_of(files.text(f"{function}/numa_node")) if function else None
+    return Nic(name=key, address=address, numa=numa, ports=(port,), interfaces=(key,), virtual=virtual)
+
+
+def _why_none(files: Files, folder: str) -> str | None:
+    """Why it is no port of the machine: a bond has a speed and is made of ports that are counted already."""
+    kind = files.text(f"{folder}/type")
+    return made_of(files, folder) or why_virtual(files, folder) or (None if kind is None or kind in _HARDWARE else "tunnel or the like")
+
+
+def _why_no_rate(virtual: str | None, state: str | None, rate: float | None) -> str | None:
+    if virtual and virtual not in {"bond", "VLAN"}:
+        return f"virtual ({virtual}): the speed it tells means nothing"
+    if state == "down":
+        return "the interface is down"
+    return None if rate else "its driver tells no speed"
+
+
+def _state(files: Files, folder: str) -> str | None:
+    """Drivers without link detection stay at "unknown": then the carrier tells."""
+    told = files.text(f"{folder}/operstate") or ""
+    return _STATES.get(told) or ({"1": "active", "0": "down"}.get(files.text(f"{folder}/carrier") or ""))

@@ -7,18 +7,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from collbench.control.world import World
-from collbench.device.arrays import Arrays, fitting_size
-from collbench.device.bandwidth import memory_figures
-from collbench.device.cuda import why_unavailable
-from collbench.device.figure import Figure
+from collbench.device.bandwidth import Arrays, Figure, fitting_size, memory_figures, peer_figures, pingpong, without_peer
 from collbench.device.gpu import Gpu, gpu_count
-from collbench.device.peers import peer_figures, pingpong, without_peer
+from collbench.device.present import why_unavailable
 from collbench.errors import FINE, RunFailed, UsageError
-from collbench.measure.gpu_ceilings import link_between
+from collbench.measure.ceilings import link_between
 from collbench.measure.probing import together_or_alone
 
 if TYPE_CHECKING:
-    from collbench.machine.peak.link import Link
+    from collbench.machine.peak.links import Link
 
 _TIMEOUT_S = 300.0  # of the other ranks of a launch, for one kernel of rank 0
 _GOING_ON = -1
@@ -103,7 +100,7 @@ def figures(gpus: Sequence[Gpu], size: int) -> Iterator[Figure]:
 
 def _links() -> Callable[[Gpu, Gpu], Link]:
     """Asks this machine, probed once, what lies between two of its GPUs."""
-    from collbench.machine.here import this_machine
+    from collbench.machine.sources import this_machine
 
     machine = this_machine()
     return lambda x, y: link_between(machine, x.bus_id, y.bus_id)

@@ -2,34 +2,163 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
+from collbench.backends.backend import Backend
 from collbench.control.world import World
 from collbench.errors import FAILED, FINE, USAGE, UsageError
 from collbench.launch import signals
-from collbench.measure.canary import canary
 from collbench.measure.ceilings import Ceilings
-from collbench.measure.describe import describe_conditions
-from collbench.measure.guarded import Playing, create_folder, guarded
 from collbench.measure.instruments import Instruments
-from collbench.measure.launch import Launch
-from collbench.measure.opening import Opened, open_backends
-from collbench.measure.protocol import Measured, slowest
+from collbench.measure.monitored import canary, watch
+from collbench.measure.request import Request
 from collbench.measure.row import check_fields, wrong_evidence
-from collbench.measure.tasks.checks import notes
-from collbench.measure.tasks.turn import stage_of
-from collbench.measure.tasks.workload_asked import WorkloadListener, WorkloadRequest
-from collbench.measure.tasks.workload_asynchronous import measure_asynchronous
-from collbench.measure.tasks.workload_plan import Plan
-from collbench.measure.tasks.workload_rows import Around, common_flags, limits_of, path_s, with_figures
-from collbench.measure.tasks.workload_served import measure_served
-from collbench.measure.tasks.workload_step import PreparedStep, prepare_step, release_step, time_part, verify_step
-from collbench.measure.tasks.workload_turns import Turn, turns_of
-from collbench.measure.watched import watch
-from collbench.results.workloads import WORKLOAD, StepRow
+from collbench.measure.sampling import Measured, slowest
+from collbench.measure.session import (
+    Launch,
+    Opened,
+    Playing,
+    create_folder,
+    describe_conditions,
+    guarded,
+    open_backends,
+    ranks_by_host,
+    ranks_of,
+)
+from collbench.measure.tasks.cells import notes, stage_of
+from collbench.measure.tasks.servers import (
+    Turn,
+    measure_asynchronous,
+    measure_served,
+    roles_of,
+    roles_too_large,
+    served_of,
+    serves,
+)
+from collbench.measure.tasks.step import (
+    Around,
+    Plan,
+    PreparedStep,
+    Training,
+    common_flags,
+    limits_of,
+    path_s,
+    plan_of,
+    prepare_step,
+    release_step,
+    time_part,
+    too_large,
+    verify_step,
+    with_figures,
+)
+from collbench.results.steps import WORKLOAD, StepRow
 from collbench.units import format_duration
+
+# What is asked of a workload launch, and who is told what happens in it.
+
+
+@dataclass(frozen=True)
+class WorkloadRequest:
+    """One workload launch: every training on every backend.
+
+    launch     what concerns the launch; its budget is that of a step, of which a fifth at most goes to the looks at its parts. Of
+               asynchronous training `max_time_s` is how long the workers go on, and `iterations` how many rounds each of them makes.
+               The sweep says dtype (of nothing: exchanges have their own), device, seed and the backends' habits
+    trainings  in the order in which they are measured
+    parts      whether each exchange is looked at alone, too
+    step_time_s  what the user says that a step computes; it is kept in run.json, for reports
+    """
+
+    launch: Request
+    trainings: tuple[Training, ...]
+    parts: bool = True
+    step_time_s: float | None = None
+
+
+class WorkloadListener(Protocol):
+    """Who is told what happens, at rank 0."""
+
+    def note(self, sentence: str) -> None:
+        """Something worth saying once."""
+        ...
+
+    def begin_workload(self, about: Mapping[str, Any], folder: str) -> None:
+        """Everything that is known before the first step: run.json's "workload", and the run's folder."""
+        ...
+
+    def progress(self, title: str, done: int, total: int, eta_s: float | None) -> None:
+        """A training begins on a backend, after so many of so many."""
+        ...
+
+    def step_row(self, row: StepRow) -> None:
+        """What it came to."""
+        ...
+
+    def end(self) -> None:
+        """Nothing more will come."""
+        ...
+
+
+# What a workload launch measures one after the other: every training on every backend, laid out before anything is measured.
+
+
+def turns_of(asked: WorkloadRequest, opened: Sequence[Opened], world: World) -> list[Turn]:
+    """All that is to be measured. Raises UsageError, on all ranks, for what cannot be laid out over these ranks, or into their memory."""
+    return [_turn(training, one, asked, world) for training in asked.trainings for one in opened]
+
+
+def _turn(training: Training, opened: Opened, asked: WorkloadRequest, world: World) -> Turn:
+    ranks, nodes = ranks_of(opened, world), len(world.hosts)
+    if opened.backend is None:
+        return Turn(training, opened, ranks, nodes, reason=opened.reason)
+    turn = _laid_out(training, opened, opened.backend, asked, world)
+    name = training.regime.name
+    reason = world.first(turn if isinstance(turn, str) else None, f"laying {name} out") or _lacks_room(turn, opened.backend, world)
+    if isinstance(turn, Turn) and not reason:
+        return turn
+    if not training.optional:
+        raise UsageError(f"{reason}")
+    return Turn(training, opened, ranks, nodes, reason=f"{reason}")
+
+
+def _lacks_room(turn: Turn | str, backend: Backend, world: World) -> str | None:
+    """Why its buffers do not fit some host or GPU, the same at all ranks, which all call."""
+    if isinstance(turn, str) or turn.reason:
+        return None
+    wrong = too_large(turn.title, turn.plan, backend, world) if turn.plan else None
+    roles = turn.roles or turn.served
+    wrong = roles_too_large(turn.title, roles, world) if roles else wrong
+    return world.first(wrong, "looking at the memory")
+
+
+def _laid_out(training: Training, opened: Opened, backend: Backend, asked: WorkloadRequest, world: World) -> Turn | str:
+    """What this rank makes of it, or why it cannot."""
+    try:
+        return _told(training, opened, backend, asked, world)
+    except UsageError as error:
+        return str(error)
+
+
+def _told(training: Training, opened: Opened, backend: Backend, asked: WorkloadRequest, world: World) -> Turn:
+    shape = training.shape(tuple(_hosts(backend, world)))
+    step = training.regime.step(shape)
+    known = (training, opened, backend.ranks, len(world.hosts), shape, step)
+    if serves(backend, training.regime):
+        served = served_of(shape, training.regime, backend.ranks)
+        return Turn(*known, reason=served) if isinstance(served, str) else Turn(*known, served=served)
+    if training.regime.asynchronous(shape):
+        roles = roles_of(step, backend.ranks)
+        return Turn(*known, roles=roles, reason=roles.refusal(backend))
+    return Turn(*known, plan=plan_of(step, asked.launch, backend))
+
+
+def _hosts(backend: Backend, world: World) -> Iterator[int]:
+    """By rank the number of its host."""
+    number = {rank: host for host, ranks in enumerate(ranks_by_host(backend, world)) for rank in ranks}
+    return (number[rank] for rank in range(backend.ranks))
+
 
 _FOR_PARTS = 0.2  # of a step's time, for the looks at its parts
 _OF_TIMEOUT = 0.8  # within one step the loop says nothing of how far it is

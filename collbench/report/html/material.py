@@ -8,21 +8,20 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from collbench.report.kinds import Kind, kind_of, of_kinds
-from collbench.report.pairs_stored import holds_pairs
-from collbench.report.plan import in_print_order
+from collbench.report.frame import in_print_order
+from collbench.report.stored import Kind, holds_pairs, kind_of, of_kinds
 from collbench.results.reader import Run
 from collbench.results.row import Row
 
 if TYPE_CHECKING:  # they import numpy or many packages, which a page without such runs does not need
     from collbench.analysis.ceilings import Fallen
-    from collbench.analysis.combine import Launches
     from collbench.analysis.compare import Comparison
     from collbench.analysis.concerns import Concern
-    from collbench.analysis.pair_effects import PairEffects
+    from collbench.analysis.launches import Launches
+    from collbench.analysis.pairs import PairEffects
     from collbench.analysis.stragglers import Compared
     from collbench.gate.verdict import Verdict
-    from collbench.results.pair_reader import StoredPairs
+    from collbench.results.rounds import StoredPairs
 
 MOST_CANDIDATES = 8
 MOST_DRAWN = 24  # runs that have charts of their own: of more, nobody looks at each, and the page would take minutes
@@ -59,7 +58,7 @@ class Material:
     @cached_property
     def pairs(self) -> list[tuple[Run, StoredPairs]]:
         """The runs that measured pairs. Raises UsageError where one of them does not fit its run.json."""
-        from collbench.results.pair_reader import read_pairs
+        from collbench.results.rounds import read_pairs
 
         read = [(run, read_pairs(run)) for run in self.runs if holds_pairs(run)]
         return [(run, stored) for run, stored in read if stored is not None]
@@ -72,7 +71,7 @@ class Material:
     @cached_property
     def effects(self) -> list[PairEffects]:
         """What each matrix of `pairs` means: its matrix, the pairs measured again, findings() and doubts()."""
-        from collbench.analysis.pair_effects import PairEffects, remeasured
+        from collbench.analysis.pairs import PairEffects, remeasured
 
         again = ({pair for one in stored.rounds if one.again for pair in one.pairs} for _, stored in self.pairs)
         return [
@@ -146,6 +145,6 @@ class Material:
 
     @cached_property
     def _together(self) -> tuple[list[Launches], list[str]]:
-        from collbench.analysis.combine import together
+        from collbench.analysis.launches import together
 
         return together([run for run in self.runs if not holds_pairs(run) and not kind_of(run)])

@@ -18,18 +18,17 @@ from pathlib import Path
 from typing import Any
 
 from collbench.backends.backend import Settings, Tuning
-from collbench.backends.habits import habits
 from collbench.backends.nccl.backend import NcclBackend
 from collbench.backends.nccl.library import load_nccl
+from collbench.backends.registry import habits
 from collbench.control.world import World
-from collbench.device import checker
+from collbench.device import buffers
 from collbench.errors import CollbenchError
 from collbench.launch.info import LaunchInfo
-from collbench.measure.budget import Budget
-from collbench.measure.request import Request
-from collbench.measure.tasks.run import run
+from collbench.measure.request import Budget, Request
+from collbench.measure.tasks.cells import run
 from collbench.operations.builtin.allreduce import ALLREDUCE
-from collbench.operations.layout import slots_checked, slots_for
+from collbench.operations.data import slots_checked, slots_for
 from tests.contract.rank import Several, sweep_of
 from tests.helpers import make_cell
 
@@ -92,7 +91,7 @@ def begin(case: dict[str, Any], folder: Path) -> int:
         return pid
     os.environ.update(case.get("env", {}))
     if not case.get("proves"):  # the checker's proof has tests of its own, and takes the double a while on every GPU
-        checker.prove = lambda gpu, stream: None
+        buffers.prove = lambda gpu, stream: None
     said: dict[str, Any]
     try:
         said = _DO[case["do"]](case, folder)

@@ -16,16 +16,15 @@ from importlib import import_module
 from typing import Any
 
 from collbench.backends.backend import Settings
-from collbench.backends.habits import habits
-from collbench.backends.registry import backend_class
+from collbench.backends.registry import backend_class, habits
 from collbench.control.world import World
 from collbench.launch.detect import detect
 from collbench.measure.loop import Loop
-from collbench.measure.one_cell import Stage, make_groups, prepare
-from collbench.measure.tasks.turn import placed
+from collbench.measure.prepared_cell import Stage, make_groups, prepare
+from collbench.measure.resume import placed
 from collbench.operations.dtypes import dtype_named
-from collbench.operations.plan import Sweep
 from collbench.operations.registry import operations
+from collbench.operations.sweep import Sweep
 from tests.benchmarks.launches import pairs
 from tests.benchmarks.stacks.loop import Place, operation_of, seconds_of
 

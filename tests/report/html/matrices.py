@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from collbench.analysis.pair_effects import PairEffects
+from collbench.analysis.pairs import PairEffects
 from collbench.report.html.chart import Chart
-from collbench.report.html.charts import Told, charts
-from collbench.results.pairs import PairMatrix
+from collbench.report.html.pairs import Told, charts
+from collbench.results.rounds import PairMatrix
 
 RATE, LATENCY_S = 10e9, 20e-6
 

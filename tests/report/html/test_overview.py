@@ -13,15 +13,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.analysis.combine import Launches
+from collbench.analysis.launches import Launches
 from collbench.report.headlines import subject
-from collbench.report.html import peak_bars
+from collbench.report.html import overview as peak_bars
 from collbench.report.html.chart import Section, Table
 from collbench.report.html.material import Material
 from collbench.report.html.overview import section
-from collbench.results.jsonl import parse_object, to_line
 from collbench.results.reader import Run, read_run, row_from_json
 from collbench.results.row import Row
+from collbench.results.store import parse_object, to_line
 from tests.cli.command import ROOT
 from tests.results.rows import NIC, make_row, make_times, not_measured
 

@@ -9,12 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from collbench.gate.stored import schema
-from collbench.gate.verdict import from_json
-from collbench.report.junit import junit
-from collbench.report.metrics import openmetrics
-from collbench.report.verdict_markdown import markdown
-from collbench.report.verdict_outputs import lines
+from collbench.gate.verdict import from_json, schema
+from collbench.report.verdict_formats import junit, markdown, openmetrics, verdict_lines
 from tests.gate.verdicts import regression
 from tests.report.verdict.hostile import NASTY
 
@@ -35,5 +31,5 @@ def test_every_output_holds_any_verdict(changes: list[tuple[int, int, Any]]) -> 
             place[name] = before
     told = from_json(page)
     for format, style in (("table", "collbench"), ("table", "nagios"), ("github", "prolog"), ("json", "collbench")):
-        assert all(line.text.isprintable() for line in lines(told, format, style))
+        assert all(line.text.isprintable() for line in verdict_lines(told, format, style))
     assert all(len(made(told)) > 100 for made in (junit, markdown, openmetrics))

@@ -8,8 +8,20 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from collbench.report.html.draw import LIMIT, fixed_ticks, line, log_axis, panel, place, series_color, size_axis, spots, svg_of
-from collbench.report.html.words import Wish, write_words
+from collbench.report.html.chart import (
+    LIMIT,
+    Wish,
+    fixed_ticks,
+    line,
+    log_axis,
+    panel,
+    series_color,
+    size_axis,
+    spots,
+    svg_of,
+    write_words,
+    x_of_size,
+)
 
 SIZES = [1 << power for power in range(3, 31)]
 
@@ -18,7 +30,7 @@ SIZES = [1 << power for power in range(3, 31)]
 def drawing() -> str:
     figure, axes = panel()
     for number in range(2):
-        axes.plot([place(size) for size in SIZES], np.linspace(0, 40 + number, 28), **line(number))
+        axes.plot([x_of_size(size) for size in SIZES], np.linspace(0, 40 + number, 28), **line(number))
     axes.plot([3, 30], [50, 50], color=LIMIT)
     size_axis(axes, SIZES)
     axes.set_ylim(0, 60)
