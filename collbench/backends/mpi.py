@@ -17,8 +17,7 @@ from collbench.backends.mpi_cuda import why_not_cuda
 from collbench.backends.mpi_window import Window, WindowBinding, WindowBuffers, no_window, windowed
 from collbench.backends.on_gpu import HostOrGpuBackend
 from collbench.errors import RunFailed
-from collbench.launch.mpi_library import finalise, initialise
-from collbench.launch.pairing import mpi_mismatch, size_disagrees
+from collbench.launch.mpi import finalise, initialise, mpi_mismatch, size_disagrees
 from collbench.operations.cell import Cell
 from collbench.operations.operation import Operation, Reason
 from collbench.operations.program import NativeCall, Program

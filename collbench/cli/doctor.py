@@ -86,10 +86,9 @@ def _launch(arguments: argparse.Namespace) -> int:
 
 def _explained(env: Mapping[str, str], timeout_s: float) -> Explanation | None:
     """What this shell would do, and, in a launch on several hosts, their software; None at ranks other than 0."""
-    from collbench.launch import build, software
-    from collbench.launch.explain import explained, rank_of, with_hosts
-    from collbench.launch.explain_mpi import Library, library
-    from collbench.launch.explain_places import launch_of
+    from collbench.launch import software
+    from collbench.launch import software as build
+    from collbench.launch.explain import Library, explained, launch_of, library, rank_of, with_hosts
 
     info, _ = launch_of(env)
     if info and info.meeting == "mpi":

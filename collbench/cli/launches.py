@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from collbench.errors import INTERRUPTED, TERMINATED, Interrupted, UsageError
+from collbench.launch.info import number
 from collbench.launch.supervise import say
-from collbench.launch.variables import number
 
 if TYPE_CHECKING:
     from collbench.launch.info import LaunchInfo

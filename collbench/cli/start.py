@@ -111,8 +111,7 @@ def _refuse_too_many(ranks: int, option: str, request: Request, arguments: argpa
 
 def _start(request: Request, ranks: int, argv: Sequence[str], env: Mapping[str, str]) -> int:
     """Starts the ranks on this host; virtual ranks need no process of their own."""
-    from collbench.launch.mpiexec import find_mpiexec
-    from collbench.launch.spawn import start_local
+    from collbench.launch.spawn import find_mpiexec, start_local
 
     if set(request.backends) == {"simulated"}:
         return start_local([*argv, "--ranks", str(ranks)], 1, mpi=False, mpiexec=None, env=env)
@@ -139,7 +138,8 @@ def _has(module: str) -> bool:
 
 def _take_part(request: Request, info: LaunchInfo, command: Command) -> int:
     """This process is a rank: joins the others, measures, and leaves with the same code as they do."""
-    from collbench.launch.spawn import die_with_parent, record_exit, record_start
+    from collbench.launch.spawn import record_exit, record_start
+    from collbench.launch.supervise import die_with_parent
 
     if info.launcher == "local":
         die_with_parent()
@@ -162,11 +162,11 @@ def _take_part(request: Request, info: LaunchInfo, command: Command) -> int:
 
 def _refuse_restarted(info: LaunchInfo, world: World) -> None:
     """Raises UsageError, on all ranks, where torchrun has started them before."""
-    from collbench.launch.torchrun import is_elastic, refusal
+    from collbench.launch.detect import is_elastic, refusal_torchrun
 
     restarts = world.first(info.facts.get("restarts"), "asking for restarts") if is_elastic(info) else None
     if restarts:
-        world.refuse(refusal(restarts))
+        world.refuse(refusal_torchrun(restarts))
 
 
 def together(info: LaunchInfo, timeout_s: float, work: Callable[[World], int]) -> int:
@@ -177,7 +177,7 @@ def together(info: LaunchInfo, timeout_s: float, work: Callable[[World], int]) -
     early.wind(timeout_s + AFTER_S)
     from collbench.control.descriptors import out_of_files
     from collbench.control.world import World
-    from collbench.launch.mpi_launch import end_of_job
+    from collbench.launch.detect import end_of_job
     from collbench.launch.slurm import end_of_step
 
     early.close()

@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from collbench.control.secret import Secret
-from collbench.launch.build import Build, read_build
+from collbench.launch.software import Build, read_build
 
 _MAGIC = b"collbench build 1\n"
 _MAC_BYTES = 32

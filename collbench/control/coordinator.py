@@ -21,7 +21,7 @@ from collbench.control.node import KILLED, Node
 from collbench.control.standing import Standing, standings
 from collbench.control.tcp_info import ConnectionMonitor, PathReport, path_report
 from collbench.errors import FAILED, RunFailed
-from collbench.launch.build import Build, read_build
+from collbench.launch.software import Build, read_build
 
 _ROOM_BYTES = 64 << 20  # of large messages under way at a time: what they need is bounded, however many nodes there are
 _MOST_LATE = 16  # ranks that come again, of which is told

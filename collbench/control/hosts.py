@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 from collbench.control.builds import BuildServer, Call, Place, addresses_of, ask
 from collbench.control.places import hub_places
 from collbench.control.secret import secret_of
-from collbench.launch import build, software
+from collbench.launch import software
+from collbench.launch import software as build
 from collbench.launch.info import LaunchInfo
 
 T = TypeVar("T")

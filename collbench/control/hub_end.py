@@ -26,8 +26,8 @@ from collbench.control.places import listen, node_place, note_on
 from collbench.control.secret import Secret
 from collbench.control.standing import Standing
 from collbench.errors import PeerFailed, RunFailed, UsageError, WaitExpired
-from collbench.launch.build import Build, mismatch, own
 from collbench.launch.info import LaunchInfo
+from collbench.launch.software import Build, mismatch, own
 
 _ASK_AGAIN_S = 2.0
 _LONGEST = 200  # characters of a phase's name that a rank tells

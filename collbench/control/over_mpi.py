@@ -11,10 +11,9 @@ import mpi4py
 
 from collbench.addresses import LOOPBACK, is_loopback, own_addresses, resolve, route_to
 from collbench.errors import RunFailed, UsageError
-from collbench.launch import mpi_library
-from collbench.launch.info import LaunchInfo
-from collbench.launch.pairing import mpi_mismatch, size_disagrees
-from collbench.launch.variables import meeting_at
+from collbench.launch import mpi
+from collbench.launch.info import LaunchInfo, meeting_at
+from collbench.launch.mpi import mpi_mismatch, size_disagrees
 
 
 def with_meeting(info: LaunchInfo) -> LaunchInfo:
@@ -28,7 +27,7 @@ def with_meeting(info: LaunchInfo) -> LaunchInfo:
     mismatch = mpi_mismatch(MPI.Get_library_version(), info, os.environ)
     if mismatch:
         raise RunFailed(f"{mismatch}; or set MASTER_ADDR to rank 0's host, so that the ranks can meet without MPI")
-    mpi_library.initialise(MPI)
+    mpi.initialise(MPI)
     disagrees = size_disagrees(MPI.COMM_WORLD.Get_size(), info)
     if disagrees:
         raise RunFailed(disagrees)
@@ -49,7 +48,7 @@ def finalise() -> None:
     """Finalize MPI, for a command that ends without a communicator of its own."""
     from mpi4py import MPI
 
-    mpi_library.finalise(MPI)
+    mpi.finalise(MPI)
 
 
 def _candidates(name: str) -> list[str]:

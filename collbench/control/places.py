@@ -13,8 +13,7 @@ from collbench.control.down import Down
 from collbench.control.routes import host_of, hub_hosts
 from collbench.control.secret import Secret
 from collbench.errors import UsageError
-from collbench.launch.info import LaunchInfo
-from collbench.launch.variables import meeting_at
+from collbench.launch.info import LaunchInfo, meeting_at
 
 _CANDIDATES = 8
 _FIRST, _COUNT, _APART = 20000, 12000, 1237  # below the range that kernels hand out themselves

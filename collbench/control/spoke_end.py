@@ -31,8 +31,8 @@ from collbench.control.standing import Standing
 from collbench.control.tcp_info import tcp_info
 from collbench.control.up import Up
 from collbench.errors import USAGE, CollbenchError, PeerFailed, RunFailed, UsageError, WaitExpired
-from collbench.launch.build import mismatch, own
 from collbench.launch.info import LaunchInfo
+from collbench.launch.software import mismatch, own
 
 _FAREWELL_S = 6.0  # how long a rank that fails waits for rank 0 to end with it, which may ask all others first
 _ASK_AGAIN_S = 2.0

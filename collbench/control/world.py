@@ -32,10 +32,10 @@ from collbench.errors import (
     UsageError,
     WaitExpired,
 )
-from collbench.launch.build import mismatch, own, read_build
+from collbench.launch.detect import LAUNCHER as KUBERNETES
 from collbench.launch.info import LaunchInfo
-from collbench.launch.kubernetes import LAUNCHER as KUBERNETES
 from collbench.launch.shared_memory import remove_abandoned
+from collbench.launch.software import mismatch, own, read_build
 from collbench.launch.spawn import record_exit
 from collbench.launch.supervise import say
 

@@ -2,17 +2,265 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shlex
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
 
-from collbench.errors import UsageError
-from collbench.launch import kubernetes, local, slurm, torchrun
-from collbench.launch import mpi_launch as mpi
-from collbench.launch.info import LaunchInfo
+from collbench.errors import FAILED, UsageError
+from collbench.launch import slurm
+from collbench.launch.info import LaunchInfo, ancestors, local_place, master, meeting_at, number, place
 
-_ORDER = (torchrun.detect, mpi.detect, slurm.detect, kubernetes.detect)
-_OF_ONE_TASK = ("srun", kubernetes.LAUNCHER)
+# Kubernetes: a pod of an indexed Job or of a JobSet, or of a TrainJob in which nobody ran torchrun (PET_*). A pod is one task.
+#
+# Sources: kubernetes.io, Jobs, "Completion mode" (JOB_COMPLETION_INDEX); github.com/kubeflow/trainer, plugins/torch/torch.go (PET_*).
+
+LAUNCHER = "kubernetes"
+_INDEX, _PODS, _MASTER = "JOB_COMPLETION_INDEX", "COLLBENCH_PODS", "MASTER_ADDR"
+_NODE, _NODES, _FIRST, _PORT = "PET_NODE_RANK", "PET_NNODES", "PET_MASTER_ADDR", "PET_MASTER_PORT"
+_SECRETS = ("COLLBENCH_SECRET", "COLLBENCH_SECRET_FILE")
+_REMEDY = "let `collbench emit kubernetes` write the Job, or give --ranks N to measure inside this pod alone"
+
+
+def detect_kubernetes(env: Mapping[str, str]) -> LaunchInfo | None:
+    """This pod as its Job tells it, or None. Raises UsageError where a variable is broken, or the pods cannot know one another."""
+    if all(env.get(name) for name in (_NODE, _NODES, _FIRST)):
+        rank, pods = place(env, _NODE, _NODES)
+        return _info(env, (rank, pods), (env[_FIRST].strip(), _port(env)), "TrainJob")
+    if env.get(_INDEX) and env.get(_PODS) and (env.get(_MASTER) or number(env, _PODS) == 1):
+        rank, pods = place(env, _INDEX, _PODS)
+        host, port = master(env)
+        return _info(env, (rank, pods), (host or "127.0.0.1", port), "indexed Job")
+    return None
+
+
+def refusal(env: Mapping[str, str]) -> str | None:
+    """Why a pod that `detect_kubernetes` does not know measures nothing; None where this is no pod of several.
+
+    As many pods as there are would measure alone otherwise, each as if it were the whole job.
+    """
+    if env.get(_PODS) and not env.get(_INDEX):
+        return f"{_PODS}={env[_PODS]!r} is set but {_INDEX} is not: write completionMode: Indexed into the Job, or unset {_PODS}"
+    if not env.get(_INDEX):
+        return None
+    missing = [name for name in (_PODS, _MASTER) if not env.get(name)]
+    which = f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'}"
+    return f"this is pod {env[_INDEX]} of an indexed Job, but {which} not set, and each pod would measure alone: {_REMEDY}"
+
+
+def _info(env: Mapping[str, str], of: tuple[int, int], at: tuple[str, int | None], what: str) -> LaunchInfo:
+    (rank, pods), (host, port) = of, at
+    if pods > 1 and not any(env.get(name) for name in _SECRETS):
+        raise UsageError(f"{_SECRETS[0]} is not set, and pods have no home directory in common to keep one for them: {_REMEDY}")
+    return LaunchInfo(
+        launcher=LAUNCHER,
+        rank=rank,
+        ranks=pods,
+        local_rank=0,
+        local_ranks=1,
+        meeting=meeting_at(host),
+        token=f"{LAUNCHER}:{host}:{pods}",
+        port=port,
+        node=str(rank),
+        facts={"kubernetes": what},
+    )
+
+
+def _port(env: Mapping[str, str]) -> int | None:
+    """What torchrun would listen at; nobody does."""
+    port = number(env, _PORT, 0)
+    if port > 65535:
+        raise UsageError(f"{_PORT}={port} is not a TCP port: choose one from 1 to 65535, or unset it")
+    return port or None
+
+
+# Ranks that collbench started itself: COLLBENCH_LOCAL (spawn.start_local) and COLLBENCH_WORKER (spawn.node_workers).
+
+# Open MPI first: with both there, PMI_* is the leftover of an outer launcher
+_RANK_ORDER = ("COLLBENCH_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+_RANK_VARIABLES = {"COLLBENCH_RANK": None, "PMI_RANK": "pmi", "OMPI_COMM_WORLD_RANK": "pmix"}
+
+
+def detect_local(env: Mapping[str, str]) -> LaunchInfo | None:
+    """This rank of collbench's own start, or None. Raises UsageError where its variables are broken."""
+    if "COLLBENCH_WORKER" in env:
+        return _worker(env["COLLBENCH_WORKER"])
+    return _local(env) if "COLLBENCH_LOCAL" in env else None
+
+
+def is_follower(env: Mapping[str, str]) -> bool:
+    """Whether this is a rank other than 0 of a start on this host: all ranks get the same signal, and rank 0 or the parent reports it."""
+    return "COLLBENCH_LOCAL" in env and next((env[name] for name in _RANK_ORDER if name in env), "0") != "0"
+
+
+def _local(env: Mapping[str, str]) -> LaunchInfo:
+    folder = env["COLLBENCH_LOCAL"]
+    name = next((n for n in _RANK_ORDER if n in env), None)
+    if name is None or not folder:
+        raise UsageError(f"COLLBENCH_LOCAL={folder!r} is set but no rank is: it belongs to collbench's own start, unset it")
+    rank, ranks = place(env, name, "COLLBENCH_RANKS")
+    mpi = _RANK_VARIABLES[name]
+    return LaunchInfo("local", rank, ranks, rank, ranks, f"ipc://{folder}/control", token=folder, mpi=mpi, secret=f"{folder}/secret")
+
+
+def to_variable(info: LaunchInfo) -> str:
+    """The text of COLLBENCH_WORKER for one rank."""
+    return json.dumps(asdict(info))
+
+
+def _worker(text: str) -> LaunchInfo:
+    try:
+        values = json.loads(text)
+        info = LaunchInfo(**{**values, "hosts": tuple(values["hosts"])})
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise _broken() from error
+    if not _sound(info):
+        raise _broken()
+    return info
+
+
+def _sound(info: LaunchInfo) -> bool:
+    wanted: dict[str, Any] = {"str": str, "int": int, "int | None": int | None, "str | None": str | None, "dict[str, str]": dict}
+    typed = all(isinstance(getattr(info, f.name), wanted.get(str(f.type), tuple)) for f in fields(info))
+    texts = typed and all(isinstance(t, str) for t in (*info.hosts, *info.facts, *info.facts.values()))
+    return texts and 0 <= info.rank < info.ranks and 0 <= info.local_rank < info.local_ranks <= info.ranks
+
+
+def _broken() -> UsageError:
+    return UsageError("COLLBENCH_WORKER does not hold a rank of collbench's own start: unset it")
+
+
+# mpirun and mpiexec: Open MPI's OMPI_COMM_WORLD_* and MPICH's (hydra, Intel MPI, PALS) PMI_*.
+
+_OMPI = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE")
+_HYDRA = ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
+_PALS = ("PMI_RANK", "PMI_SIZE", "PMI_LOCAL_RANK", "PMI_LOCAL_SIZE")
+# One of these runs once per host, or once per job: the ancestor that all ranks of a host share even behind wrapper scripts.
+_DAEMONS = ("hydra_pmi_prox", "prterun", "prted", "orterun", "orted", "mpiexec", "mpirun", "pals")
+
+
+def detect_mpi_launch(env: Mapping[str, str]) -> LaunchInfo | None:
+    """This rank as mpirun tells it, or None. Raises UsageError where a variable is broken.
+
+    A Slurm step with PMI or PMIx is srun's, not mpirun's; but mpirun inside an allocation starts its daemons as a step, so that
+    SLURM_STEP_ID and SLURM_PROCID are there and tell about the daemons: OMPI_COMM_WORLD_* and MPI_LOCALNRANKS decide.
+    """
+    if "OMPI_COMM_WORLD_RANK" in env and "OMPI_COMM_WORLD_SIZE" in env:
+        return _info_mpi_launch(env, _OMPI, "Open MPI", "pmix")
+    if "PMI_RANK" not in env or "PMI_SIZE" not in env:
+        return None
+    if "MPI_LOCALNRANKS" in env:
+        return _info_mpi_launch(env, _HYDRA, "MPICH", "pmi")
+    if "SLURM_JOB_ID" in env:
+        return None
+    return _info_mpi_launch(env, _PALS, "MPICH", "pmi")
+
+
+def end_of_job(info: LaunchInfo, env: Mapping[str, str]) -> Callable[[], None] | None:
+    """What has MPICH's mpiexec kill every rank, also one that is stopped, and end with our code; None under other launchers.
+
+    With -disable-auto-cleanup it waits for the others for ever when one has failed. It is what MPI_Abort says to it (PMI-1).
+    """
+    descriptor = env.get("PMI_FD", "")
+    if info.launcher != "mpirun" or info.facts.get("mpirun") != "MPICH" or "MPI_LOCALNRANKS" not in env or not descriptor.isdecimal():
+        return None
+    return lambda: _abort(int(descriptor))
+
+
+def _abort(descriptor: int) -> None:
+    with suppress(OSError):
+        os.write(descriptor, f"cmd=abort exitcode={FAILED}\n".encode())
+
+
+def _info_mpi_launch(env: Mapping[str, str], names: tuple[str, str, str, str], family: str, manager: str) -> LaunchInfo:
+    rank, ranks = place(env, names[0], names[1])
+    local_rank, local_ranks = local_place(env, names[2], names[3], ranks)
+    host, port = master(env)
+    one_host = local_ranks == ranks
+    meeting = meeting_at(host or "127.0.0.1") if host or one_host else "mpi"
+    return LaunchInfo(
+        launcher="mpirun",
+        rank=rank,
+        ranks=ranks,
+        local_rank=local_rank,
+        local_ranks=local_ranks,
+        meeting=meeting,
+        token=_token(env, one_host, ranks),
+        port=port,
+        mpi=manager,
+        node=_daemon() or "",
+        facts={"mpirun": family},
+    )
+
+
+def _token(env: Mapping[str, str], one_host: bool, ranks: int) -> str:
+    job = env.get("PMIX_NAMESPACE") or env.get("OMPI_MCA_ess_base_jobid") or env.get("PMI_JOBID") or ""
+    if one_host:
+        return f"mpirun:{os.getuid()}:{job or _daemon() or _parent()}:{ranks}"
+    # Across hosts hydra gives no name of the job; whoever wants two at a time on one MASTER_ADDR sets MASTER_PORT.
+    return f"mpirun:{job}:{ranks}:{env.get('MASTER_ADDR', '')}:{env.get('MASTER_PORT', '')}"
+
+
+def _daemon() -> str | None:
+    return next((f"{pid}@{began}" for pid, name, began in ancestors() if name.startswith(_DAEMONS)), None)
+
+
+def _parent() -> str:
+    return next((f"{pid}@{began}" for pid, _, began in ancestors()), f"{os.getppid()}@")
+
+
+# torchrun, and every launcher that speaks its language: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT (Kubernetes, by hand).
+
+_NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+def detect_torchrun(env: Mapping[str, str]) -> LaunchInfo | None:
+    """This rank as torchrun or a hand-written environment tells it, or None. Raises UsageError where a variable is broken."""
+    if not all(env.get(name) for name in _NEEDED):
+        return None
+    rank, ranks = place(env, "RANK", "WORLD_SIZE")
+    local_rank, local_ranks = local_place(env, "LOCAL_RANK", "LOCAL_WORLD_SIZE", ranks)
+    host, port = master(env)
+    elastic = "TORCHELASTIC_RUN_ID" in env
+    return LaunchInfo(
+        launcher="torchrun",
+        rank=rank,
+        ranks=ranks,
+        local_rank=local_rank,
+        local_ranks=local_ranks,
+        meeting=meeting_at(host),
+        # the restart count is left out: it differs between ranks
+        token=":".join((host, str(port), env.get("TORCHELASTIC_RUN_ID", ""), str(ranks))),
+        port=None if elastic else port,  # torchrun's own store listens there
+        node=env.get("GROUP_RANK", ""),
+        facts={"variables": "torchrun" if elastic else "RANK and WORLD_SIZE", **_restarted(env)},
+    )
+
+
+def is_elastic(info: LaunchInfo) -> bool:
+    """Whether torchrun itself has started this launch: only then all ranks are asked whether it did so before."""
+    return info.facts.get("variables") == "torchrun"
+
+
+def refusal_torchrun(restarts: str) -> str:
+    """Why ranks that torchrun has started again measure nothing: samples of two starts are not those of one run."""
+    return (
+        f"torchrun has started the ranks again (restart {restarts}) after an earlier start failed: why it did is above and in its run "
+        "folder, which keeps what it measured; go on with --resume RUN, and give torchrun --max-restarts 0"
+    )
+
+
+def _restarted(env: Mapping[str, str]) -> dict[str, str]:
+    """How often this rank's agent has started it again; agents of other nodes may count differently."""
+    restarts = number(env, "TORCHELASTIC_RESTART_COUNT", 0)
+    return {"restarts": str(restarts)} if restarts else {}
+
+
+_ORDER = (detect_torchrun, detect_mpi_launch, slurm.detect, detect_kubernetes)
+_OF_ONE_TASK = ("srun", LAUNCHER)
 
 
 @dataclass(frozen=True)
@@ -30,7 +278,7 @@ def detect(env: Mapping[str, str], request: LocalRequest | None = None) -> Launc
     launcher, and inside a Slurm allocation, or a pod of an indexed Job, where nothing says how many ranks there are, nor --ranks.
     """
     request = request or LocalRequest()
-    own = local.detect(env)
+    own = detect_local(env)
     if own:
         return own
     info = next((found for found in (one(env) for one in _ORDER) if found), None)
@@ -47,7 +295,7 @@ def _check_nobody(env: Mapping[str, str], request: LocalRequest) -> None:
             f"inside Slurm job {env['SLURM_JOB_ID']} but not started by srun: put srun in front, "
             f"`srun {line}`, or give --ranks N to start N ranks on this host alone"
         )
-    if request.ranks is None and (why := kubernetes.refusal(env)):
+    if request.ranks is None and (why := refusal(env)):
         raise UsageError(why)
     if "PMIX_RANK" in env and not slurm.in_allocation(env):
         raise UsageError("PMIX_RANK is set but nothing tells how many ranks there are: start collbench with mpirun, mpiexec or srun")
@@ -57,7 +305,7 @@ def _completed(env: Mapping[str, str], info: LaunchInfo) -> LaunchInfo:
     """A hand-written RANK and WORLD_SIZE with what the launcher below adds: its MPI and hosts, if it means the same ranks."""
     if info.launcher != "torchrun" or "TORCHELASTIC_RUN_ID" in env:
         return info
-    below = mpi.detect(env) or slurm.detect(env)
+    below = detect_mpi_launch(env) or slurm.detect(env)
     if below is None:
         return info
     if below.launcher == "mpirun" and below.ranks > info.ranks:

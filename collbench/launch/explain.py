@@ -2,21 +2,511 @@
 
 from __future__ import annotations
 
+import json
+import os
+import re
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from enum import Enum, auto
+from importlib import metadata
+from pathlib import Path
 from typing import Any, Literal
 
-from collbench.launch.explain_found import MPI_NAMES, Found, launchers
-from collbench.launch.explain_mpi import Library, library
-from collbench.launch.explain_names import HostName, findings, host_names
-from collbench.launch.explain_places import launch_of, places
-from collbench.launch.explain_type import FLAG, Typed, typed
-from collbench.launch.info import LaunchInfo
-from collbench.launch.pairing import mpi_mismatch
+from collbench.addresses import Family, families_of, is_loopback, is_numeric, own_addresses, resolve, route_to
+from collbench.errors import UsageError
+from collbench.launch import slurm
+from collbench.launch.detect import detect
+from collbench.launch.info import LaunchInfo, without_manager
+from collbench.launch.mpi import managers, mpi_mismatch, mpi_name
 from collbench.launch.software import differing, sentence
 
-_STARTS_MPI = ("srun", "mpirun")
+# The launchers that this shell finds, and what each says of itself: srun, sbatch, mpirun, mpiexec, torchrun, kubectl.
+
+MPI_NAMES = ("mpirun", "mpiexec")
+_NAMES = ("srun", "sbatch", *MPI_NAMES, "torchrun", "kubectl")
+_OF_PYTHON = (*MPI_NAMES, "torchrun")  # wheels put these beside Python, which need not be in PATH
+_ASKED = {"kubectl": ("version", "--client")}
+_TIMEOUT_S = 10.0
+# What each prints of itself, its family, and the process manager by which it starts MPI.
+_FAMILIES = (
+    (re.compile(r"\((?:Open MPI|OpenRTE|PRRTE)\) (\S+)"), "Open MPI", "pmix"),
+    (re.compile(r"Spectrum MPI\)? v?([\d.]+)"), "Spectrum MPI", "pmix"),
+    (re.compile(r"Intel\(R\) MPI Library.*?Version (\S+)"), "Intel MPI", "pmi"),
+    (re.compile(r"HYDRA build details:\s+Version:\s+(\S+)"), "MPICH", "pmi"),
+    (re.compile(r"^slurm(?:-wlm)? (\d\S*)"), "Slurm", ""),
+    (re.compile(r"Client Version: v?(\S+)"), "Kubernetes", ""),
+)
+_PLUGIN = re.compile(r"^(?:srun: )?\s*((?:none|openmpi|cray_shasta|pmi\w+)(?:/\w+)?)\s*$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Found:
+    """A launcher's program.
+
+    family      "Open MPI", "MPICH", "Intel MPI", "Spectrum MPI", "Slurm", "Kubernetes", "PyTorch"; "" where it does not say
+    version     as it says itself, or ""
+    manager     by what it starts MPI: "pmi", "pmix", or "" (srun: what it is told)
+    first       whether it is what a shell starts that is told its name alone
+    plugins     of srun: what --mpi= may say, as far as it tells
+    trouble     the last thing that it says where that is not what it is: it may not work here
+    """
+
+    name: str
+    path: Path
+    family: str = ""
+    version: str = ""
+    manager: str = ""
+    first: bool = True
+    plugins: tuple[str, ...] = ()
+    trouble: str = ""
+
+
+def launchers(env: Mapping[str, str], names: Sequence[str] = _NAMES) -> list[Found]:
+    """All of these names, in the order of PATH within each name; those beside this Python come last where PATH does not lead to them."""
+    places = [(name, path, first) for name in names for path, first in _paths(name, env)]
+    with ThreadPoolExecutor(max_workers=8) as asking:
+        return list(asking.map(lambda place: _described(env, *place), places))
+
+
+def family_of(text: str) -> tuple[str, str, str]:
+    """Family, version and process manager by what a launcher prints of itself; empty where it is not known."""
+    for pattern, family, manager in _FAMILIES:
+        match = pattern.search(text)
+        if match:
+            return family, match[1].rstrip(","), manager
+    return "", "", ""
+
+
+def plugins_of(text: str) -> tuple[str, ...]:
+    """What `srun --mpi=list` prints: the words that --mpi= takes."""
+    return tuple(dict.fromkeys(_PLUGIN.findall(text)))
+
+
+def _paths(name: str, env: Mapping[str, str]) -> list[tuple[Path, bool]]:
+    """Every program of this name, and whether it is the first in PATH; one that PATH leads to by two ways counts once."""
+    inside = [Path(folder, name) for folder in env.get("PATH", "").split(os.pathsep) if folder]
+    beside = [Path(sys.prefix, "bin", name)] if name in _OF_PYTHON else []
+    there = [path for path in inside if _runs(path)]
+    every = [*there, *(path for path in beside if _runs(path))]
+    found = {path.parent.resolve(): path for path in reversed(every)}
+    return [(path, path in there[:1]) for path in every if found[path.parent.resolve()] is path]
+
+
+def _runs(path: Path) -> bool:
+    return path.is_file() and os.access(path, os.X_OK)
+
+
+def _described(env: Mapping[str, str], name: str, path: Path, first: bool) -> Found:
+    if name == "torchrun":
+        return Found(name, path, "PyTorch", _torch(path), first=first)
+    said = _said(path, _ASKED.get(name, ("--version",)), env)
+    family, version, manager = family_of(said)
+    if not family:
+        return Found(name, path, first=first, trouble=(said.split("\n") or [""])[-1] or "no answer")
+    plugins = plugins_of(_said(path, ("--mpi=list",), env)) if name == "srun" else ()
+    return Found(name, path, family, version, manager, first, plugins)
+
+
+def _said(program: Path, words: tuple[str, ...], env: Mapping[str, str]) -> str:
+    """What it prints; nothing where it cannot be run, or does not answer."""
+    try:
+        line = [str(program), *words]
+        done = subprocess.run(
+            line, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_S, check=False, env=dict(env), stdin=subprocess.DEVNULL
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return (done.stdout + done.stderr).strip()
+
+
+def _torch(torchrun: Path) -> str:
+    """The version of this Python's torch, if that torchrun belongs to it: asked itself it would import all of torch."""
+    try:
+        return metadata.version("torch") if torchrun.parent.resolve() == Path(sys.prefix, "bin").resolve() else ""
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+# The MPI library that mpi4py would load, asked in a process of its own: a library that does not fit may take its process along.
+
+_MPI_TIMEOUT_S = 30.0
+# The name of the file is the kernel's word: mpi4py itself tries several.
+_ASK = """
+import json, re
+import mpi4py
+mpi4py.rc(initialize=False, finalize=False)
+from mpi4py import MPI
+mapped = [line.split(None, 5)[-1].strip() for line in open("/proc/self/maps", errors="replace") if "/" in line]
+files = [file for file in mapped if re.search(r"/libmpi[\\w-]*\\.so[^/]*$", file)]
+print(json.dumps([MPI.Get_library_version(), files[0] if files else ""]))
+"""
+
+
+@dataclass(frozen=True)
+class Library:
+    """What mpi4py loads.
+
+    said        MPI.Get_library_version(), or "" where nothing is loaded
+    path        the library's file, or "" where that is not known
+    mpi4py      its version, or "" where it is not installed
+    problem     why there is no library, or ""
+    """
+
+    said: str = ""
+    path: str = ""
+    mpi4py: str = ""
+    problem: str = ""
+
+    @property
+    def name(self) -> str:
+        """Like "MPICH 5.0.2"; "" without a library."""
+        return mpi_name(self.said) if self.said else ""
+
+    @property
+    def managers(self) -> frozenset[str]:
+        """The process managers that can start it: "pmi", "pmix"; none without a library."""
+        return managers(self.said) if self.said else frozenset()
+
+
+def library(env: Mapping[str, str]) -> Library:
+    """The library of this Python's mpi4py in that environment."""
+    try:
+        version = metadata.version("mpi4py")
+    except metadata.PackageNotFoundError:
+        return Library(problem="mpi4py is not installed: pip install 'collbench[mpi]' takes the site's MPI, 'collbench[mpich]' brings one")
+    try:
+        line = [sys.executable, "-P", "-c", _ASK]
+        done = subprocess.run(line, capture_output=True, text=True, timeout=_MPI_TIMEOUT_S, check=False, env=without_manager(env))
+        said, path = json.loads(done.stdout)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Library(mpi4py=version, problem=f"mpi4py {version} cannot be asked for its MPI library: {error}")
+    except ValueError:
+        last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        return Library(mpi4py=version, problem=f"mpi4py {version} finds no MPI library ({last}): load the site's MPI module")
+    return Library(said, path, version)
+
+
+# Host names of this launch or allocation as this host resolves them, and what about them decides whether and how ranks meet.
+
 Severity = Literal["severe", "warning", "note"]
+_MOST_NAMES = 32  # each is a look-up, which may take seconds where DNS does not answer
+_SHOWN = 4
+
+
+@dataclass(frozen=True)
+class HostName:
+    """A host by its name, as this host resolves it.
+
+    addresses   what the name resolves to here; empty where it does not resolve
+    reachable   its addresses without loopback: of this host those of its interfaces, of another one those of its name
+    own         whether it is this host
+    """
+
+    name: str
+    addresses: tuple[str, ...]
+    reachable: tuple[str, ...]
+    own: bool = False
+
+    @property
+    def families(self) -> frozenset[Family]:
+        """The address families over which other hosts may reach it."""
+        return families_of(self.reachable)
+
+
+class Kind(Enum):
+    """What is notable about host names."""
+
+    OWN_NAME_IS_LOOPBACK = auto()
+    OWN_HOST_HAS_NO_ADDRESS = auto()
+    MEETING_IS_LOOPBACK = auto()
+    MEETING_DOES_NOT_RESOLVE = auto()
+    NO_ROUTE_TO_MEETING = auto()
+    IPV6_ONLY = auto()
+    NO_COMMON_FAMILY = auto()
+
+
+# By kind its severity, and its sentence with the remedy. {name} and {at} are of the first host that it is about, {names} of all.
+_RENDERED: Mapping[Kind, tuple[Severity, str]] = {
+    Kind.OWN_NAME_IS_LOOPBACK: (
+        "note",
+        "this host's name '{name}' resolves to loopback here ({at}), as in Debian's /etc/hosts; a rank 0 on this host listens at every "
+        "address, and other hosts connect to {used}; set MASTER_ADDR to choose one address",
+    ),
+    Kind.OWN_HOST_HAS_NO_ADDRESS: (
+        "severe",
+        "this host, '{name}', has no address except loopback, so other hosts cannot reach it: bring up its network interface",
+    ),
+    Kind.MEETING_IS_LOOPBACK: (
+        "warning",
+        "rank 0's host '{name}' is a loopback address ({at}), which leads each host to itself; if ranks run on other hosts, set "
+        "MASTER_ADDR to an address of rank 0's host in the network between the hosts",
+    ),
+    Kind.MEETING_DOES_NOT_RESOLVE: (
+        "severe",
+        "rank 0's host '{name}' does not resolve on this host: set MASTER_ADDR to its address, or fix DNS or /etc/hosts",
+    ),
+    Kind.NO_ROUTE_TO_MEETING: (
+        "severe",
+        "there is no route from this host to rank 0's host '{name}' ({at}): set MASTER_ADDR to an address that has one",
+    ),
+    Kind.IPV6_ONLY: (
+        "note",
+        "IPv6 addresses only: {names}; ranks meet and measure over IPv6, but MPICH's mpiexec needs IPv4 between hosts: start MPICH with "
+        "srun --mpi=pmi2",
+    ),
+    Kind.NO_COMMON_FAMILY: (
+        "severe",
+        "the hosts have no address family in common ({families}): give every host addresses of one family",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class NameFinding:
+    """Something about host names that decides whether and how ranks meet.
+
+    hosts   those that it is about
+    used    the addresses at which other hosts connect, where they differ from what the name resolves to here
+    """
+
+    kind: Kind
+    hosts: tuple[HostName, ...]
+    used: tuple[str, ...] = ()
+
+    @property
+    def severity(self) -> Severity:
+        """ "severe": the launch fails; "warning": it may fail; "note": it works, but differs from the usual."""
+        return _RENDERED[self.kind][0]
+
+    def sentence(self) -> str:
+        """Return the finding with its remedy."""
+        shown = [host.name for host in self.hosts[:_SHOWN]]
+        more = [f"{len(self.hosts) - _SHOWN} more"] if len(self.hosts) > _SHOWN else []
+        return _RENDERED[self.kind][1].format(
+            name=self.hosts[0].name,
+            at=", ".join(self.hosts[0].addresses),
+            used=" or ".join(self.used),
+            names=", ".join([*shown, *more]),
+            families=", ".join(f"{host.name} has only {_families(host)}" for host in self.hosts),
+        )
+
+
+def _families(host: HostName) -> str:
+    return " and ".join(family.value for family in Family if family in host.families)
+
+
+def host_names(env: Mapping[str, str]) -> tuple[HostName, ...]:
+    """Return this host, and the other hosts of a Slurm allocation, with their addresses as this host resolves them."""
+    here = socket.gethostname()
+    own = HostName(here, resolve(here), own_addresses(), own=True)
+    others = [name for name in _nodes(env) if name.partition(".")[0] != here.partition(".")[0]]
+    return own, *(_other(name) for name in others[:_MOST_NAMES])
+
+
+def _nodes(env: Mapping[str, str]) -> Sequence[str]:
+    if not slurm.in_allocation(env):
+        return ()
+    try:
+        return slurm.hosts_of(env)
+    except UsageError:  # reported where the launch is looked for
+        return ()
+
+
+def _other(name: str) -> HostName:
+    addresses = resolve(name)
+    return HostName(name, addresses, tuple(address for address in addresses if not is_loopback(address)))
+
+
+def findings(hosts: Sequence[HostName], info: LaunchInfo | None, env: Mapping[str, str]) -> Iterator[NameFinding]:
+    """Yield what is notable about these hosts' names, of which the first is this one, and about the name of rank 0's host."""
+    own, others = hosts[0], hosts[1:]
+    across = bool(others) or (info is not None and info.local_ranks < info.ranks)
+    if across and not own.reachable and not _all_here(hosts):
+        yield NameFinding(Kind.OWN_HOST_HAS_NO_ADDRESS, (own,))
+    elif own.reachable and own.addresses and all(map(is_loopback, own.addresses)):
+        yield NameFinding(Kind.OWN_NAME_IS_LOOPBACK, (own,), _used(own, info, env))
+    if info is not None and info.meeting.startswith("tcp://") and info.local_ranks < info.ranks:
+        yield from _of_meeting(info.meeting.removeprefix("tcp://").strip("[]"), own)
+    yield from _of_families([host for host in hosts if host.reachable])
+
+
+def _all_here(hosts: Sequence[HostName]) -> bool:
+    """Whether the nodes have no addresses of their own: several of them on one machine."""
+    return not any(host.reachable for host in hosts[1:])
+
+
+def _used(own: HostName, info: LaunchInfo | None, env: Mapping[str, str]) -> tuple[str, ...]:
+    """Return where other hosts connect to this one: at the address that was given, that of Slurm, or those that it has."""
+    known = slurm.known_addresses(own.name) if slurm.in_allocation(env) else ()
+    given = resolve(env.get("MASTER_ADDR", "")) if info is not None else ()
+    return next((found for each in (given, known) if (found := tuple(a for a in each if a in own.reachable))), own.reachable)
+
+
+def _of_meeting(host: str, own: HostName) -> Iterator[NameFinding]:
+    named = _other(host)
+    addresses = named.addresses
+    if not addresses:
+        yield NameFinding(Kind.MEETING_DOES_NOT_RESOLVE, (named,))
+    elif all(map(is_loopback, addresses)) and (is_numeric(host) or host.partition(".")[0] != own.name.partition(".")[0]):
+        yield NameFinding(Kind.MEETING_IS_LOOPBACK, (named,))
+    elif not any(map(route_to, addresses)):
+        yield NameFinding(Kind.NO_ROUTE_TO_MEETING, (named,))
+
+
+def _of_families(hosts: Sequence[HostName]) -> Iterator[NameFinding]:
+    ipv6_only = tuple(host for host in hosts if host.families == {Family.IPV6})
+    ipv4_only = tuple(host for host in hosts if host.families == {Family.IPV4})
+    if ipv6_only and ipv4_only:
+        yield NameFinding(Kind.NO_COMMON_FAMILY, (ipv4_only[0], ipv6_only[0]))
+    elif ipv6_only:
+        yield NameFinding(Kind.IPV6_ONLY, ipv6_only)
+
+
+# Where this shell is: in a launch, a Slurm job, a Kubernetes pod, or nowhere of the kind; by its variables.
+
+
+def launch_of(env: Mapping[str, str]) -> tuple[LaunchInfo | None, str]:
+    """The launch that this process belongs to, or None; and why its variables cannot be right, or ""."""
+    try:
+        return detect(_outside(env)), ""
+    except UsageError as error:
+        return None, str(error)
+
+
+def waits_for_srun(env: Mapping[str, str]) -> bool:
+    """Whether this is a batch script or a shell of salloc: an allocation without a step. Raises UsageError for a broken step id."""
+    return slurm.in_allocation(env) and not slurm.in_step(env)
+
+
+def in_pod(env: Mapping[str, str]) -> bool:
+    """Whether this is a container of Kubernetes, which names its own service to each."""
+    return bool(env.get("KUBERNETES_SERVICE_HOST"))
+
+
+def _outside(env: Mapping[str, str]) -> Mapping[str, str]:
+    """Without the allocation, where nobody started ranks in it: here that is a fact to be told, and no mistake."""
+    return {name: value for name, value in env.items() if name not in ("SLURM_JOB_ID", "PMIX_RANK")} if waits_for_srun(env) else env
+
+
+def places(env: Mapping[str, str], info: LaunchInfo | None) -> list[str]:
+    """A phrase for each thing that this shell is in; one that says so where there is none."""
+    found = [_launch(info)] if info else []
+    if slurm.in_allocation(env):
+        nodes = env.get("SLURM_JOB_NUM_NODES") or env.get("SLURM_NNODES") or "?"
+        step = f"in step {env.get('SLURM_STEP_ID', '?')}" if info and info.launcher == "srun" else "not in a step of srun's"
+        found.append(f"Slurm job {env['SLURM_JOB_ID']} on {nodes} node{'' if nodes == '1' else 's'}, {step}")
+    if in_pod(env):
+        index = env.get("JOB_COMPLETION_INDEX", "")
+        found.append(f"pod {env.get('HOSTNAME', 'without a name')} of Kubernetes{f', index {index} of its job' if index else ''}")
+    return found or ["started by no launcher, and in no scheduler's job"]
+
+
+def _launch(info: LaunchInfo) -> str:
+    manager = {"pmi": "PMI", "pmix": "PMIx"}.get(info.mpi or "", "")
+    starts = f"it can start MPI by {manager}" if manager else "it cannot start MPI"
+    return f"{_starter(info)} started this as rank {info.rank} of {info.ranks}; {starts}"
+
+
+def _starter(info: LaunchInfo) -> str:
+    if info.launcher == "srun":
+        return f"srun --mpi={info.facts.get('srun_mpi', 'none')}"
+    if info.launcher == "mpirun":
+        return f"mpirun of {info.facts.get('mpirun', 'an unknown MPI')}"
+    if "kubernetes" in info.facts:
+        return f"Kubernetes ({info.facts['kubernetes']})"
+    return info.facts.get("variables", info.launcher)
+
+
+# What to type in this shell: a line for each way to start ranks that it has, with the launcher that fits its MPI library.
+
+FLAG = {"pmi": "pmi2", "pmix": "pmix"}
+_EMITTED = {"Open MPI": "openmpi", "MPICH": "mpich", "Intel MPI": "intel"}
+_MEASURED = ("allreduce",)
+
+
+@dataclass(frozen=True)
+class Typed:
+    """A line to type, and what for."""
+
+    purpose: str
+    line: str
+
+
+def typed(
+    env: Mapping[str, str], info: LaunchInfo | None, loaded: Library, found: Sequence[Found], *, serves: bool = True
+) -> Iterator[Typed]:
+    """The lines, nearest first; `serves`: whether the launch that this process is in, if any, starts what it is to start."""
+    program = _program(env)
+    if info and info.ranks > 1 and not serves:
+        yield from () if info.launcher == "srun" else _by_mpirun(program, loaded, found)
+    elif info and info.ranks > 1:
+        yield Typed("in this launch, as each of its ranks", shlex.join([*program, *_MEASURED]))
+    else:
+        yield Typed("2 ranks on this host", shlex.join([*program, *_MEASURED, "--ranks", "2"]))
+        yield from _by_mpirun(program, loaded, found)
+        yield from _by_torchrun(program, found)
+    yield from _by_slurm(env, info, program, loaded, found)
+    if in_pod(env) or any(each.name == "kubectl" for each in found):
+        yield Typed(
+            "pods of Kubernetes", shlex.join([*program, "emit", "kubernetes", "--nodes", "2", "--image", "IMAGE", "--", *_MEASURED])
+        )
+
+
+def _program(env: Mapping[str, str]) -> list[str]:
+    """Return the command `collbench` of this shell, or else the words that start it with this Python."""
+    there, ours = shutil.which("collbench", path=env.get("PATH")), Path(sys.prefix, "bin", "collbench")
+    if there and Path(there).parent.resolve() == ours.parent.resolve():
+        return ["collbench"]
+    return [str(ours)] if os.access(ours, os.X_OK) else [sys.executable, "-P", "-m", "collbench"]
+
+
+def _by_mpirun(program: list[str], loaded: Library, found: Sequence[Found]) -> Iterator[Typed]:
+    fitting = [each for each in found if each.name in MPI_NAMES and each.manager and each.manager in loaded.managers]
+    if not fitting:
+        return
+    one = next((each for each in fitting if each.first), fitting[0])
+    name = one.name if one.first else str(one.path)
+    yield Typed("2 ranks on this host, over MPI", shlex.join([name, "-n", "2", *program, *_MEASURED, "--backend", "mpi"]))
+    if one.family in _EMITTED:
+        words = ["emit", "mpirun", "--library", _EMITTED[one.family], "--nodes", "2", "--hosts", "HOSTS", "--", *_MEASURED]
+        yield Typed("hosts that ssh reaches, by a script", shlex.join([*program, *words]))
+
+
+def _by_torchrun(program: list[str], found: Sequence[Found]) -> Iterator[Typed]:
+    for one in [each for each in found if each.name == "torchrun"][:1]:
+        name = one.name if one.first else str(one.path)
+        words = [name, "--standalone", "--nproc-per-node", "2", "--no-python", *program, *_MEASURED]
+        yield Typed("2 ranks on this host, as training starts", shlex.join([*words, "--backend", "gloo"]))
+
+
+def _by_slurm(
+    env: Mapping[str, str], info: LaunchInfo | None, program: list[str], loaded: Library, found: Sequence[Found]
+) -> Iterator[Typed]:
+    there = next((each for each in found if each.name == "srun" and each.family), None)
+    if there is None:
+        return
+    srun = ["srun", f"--mpi={_flag(loaded, there)}", "--kill-on-bad-exit=1"]
+    if slurm.in_allocation(env):
+        instead = ", in place of this step" if info and info.launcher == "srun" else ""
+        yield Typed(f"all nodes of this Slurm job{instead}", shlex.join([*srun, "--ntasks-per-node=1", *program, *_MEASURED]))
+    else:
+        yield Typed("2 nodes of Slurm", shlex.join([*srun, "--nodes=2", "--ntasks-per-node=1", *program, *_MEASURED]))
+        yield Typed("2 nodes of Slurm, by a batch script", shlex.join([*program, "emit", "slurm", "--nodes", "2", "--", *_MEASURED]))
+
+
+def _flag(loaded: Library, srun: Found) -> str:
+    """What the library takes and this Slurm has; PMI-2 of two that fit, which asks least of either."""
+    wanted = [FLAG[manager] for manager in sorted(loaded.managers)] or ["none"]
+    return next((flag for flag in wanted if flag in srun.plugins), wanted[0])
+
+
+_STARTS_MPI = ("srun", "mpirun")
 _SEVERITY: Mapping[str, Severity] = {
     "collbench": "severe", "torch": "warning", "mpi": "warning", "nccl": "warning", "python": "note", "native": "note",
 }  # fmt: skip

@@ -2,7 +2,92 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+
+from collbench.addresses import bracketed
+from collbench.errors import UsageError
+
+# Reading launchers' environment variables strictly, and leaving them out of what a child inherits.
+
+_MAX_DIGITS = 9
+# What a process manager says about one process; a child that is not that process must not see it (MPI_Init would abort on it).
+_MANAGER = ("PMI_", "PMIX_", "OMPI_COMM_WORLD_", "OMPI_MCA_ess_", "OMPI_MCA_orte_", "OMPI_WORLD_", "MPI_LOCAL", "PALS_", "MV2_COMM_WORLD_")
+_MANAGER_NAMES = frozenset({"PRTE_LAUNCHED", "OMPI_FILE_LOCATION", "OMPI_UNIVERSE_SIZE", "SLURM_MPI_TYPE"})
+# mpiexec reads these and spreads its ranks over the allocation, or waits for ever for a Slurm step inside a step.
+_SCHEDULER = ("SLURM_", "SLURMD_", "PBS_", "LSB_", "LS_", "SGE_", "PE_HOSTFILE", "HYDRA_HOST_FILE")
+_KEPT = frozenset({"SLURM_JOB_ID", "SLURM_CLUSTER_NAME", "SLURM_CONF", "PBS_JOBID", "LSB_JOBID"})
+
+
+def number(env: Mapping[str, str], name: str, default: int | None = None) -> int:
+    """The whole number in variable `name`, or `default` where it is not set. Raises UsageError naming variable and value."""
+    text = env.get(name, "").strip()
+    if not text and default is not None:
+        return default
+    if not (text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS):
+        raise UsageError(f"{name}={env.get(name, '')!r} is not a whole number: unset {name}, or start collbench through its launcher again")
+    return int(text)
+
+
+def place(env: Mapping[str, str], rank_name: str, size_name: str) -> tuple[int, int]:
+    """Rank and number of ranks from two variables. Raises UsageError unless 0 ≤ rank < size."""
+    rank, size = number(env, rank_name), number(env, size_name)
+    if rank >= size:
+        raise UsageError(f"{rank_name}={rank} is not below {size_name}={size}: ranks count from 0, mend or unset both variables")
+    return rank, size
+
+
+def local_place(env: Mapping[str, str], rank_name: str, size_name: str, ranks: int) -> tuple[int, int]:
+    """Local rank and local ranks, (0, 1) where the launcher does not tell them. Raises UsageError if they cannot be."""
+    if rank_name not in env and size_name not in env:
+        return 0, 1
+    local_rank = number(env, rank_name, 0)
+    local_ranks = number(env, size_name, local_rank + 1)
+    if not local_rank < local_ranks <= ranks:
+        raise UsageError(
+            f"{rank_name}={local_rank} and {size_name}={local_ranks} cannot be with {ranks} ranks: mend or unset these variables"
+        )
+    return local_rank, local_ranks
+
+
+def master(env: Mapping[str, str]) -> tuple[str, int | None]:
+    """What MASTER_ADDR and MASTER_PORT fix: host ("" if not set) and port. Raises UsageError for a port that cannot be."""
+    port = number(env, "MASTER_PORT") if env.get("MASTER_PORT") else None
+    if port is not None and not 0 < port < 65536:
+        raise UsageError(f"MASTER_PORT={port} is not a TCP port: choose one from 1 to 65535, or unset it")
+    return env.get("MASTER_ADDR", "").strip(), port
+
+
+def meeting_at(host: str) -> str:
+    """The meeting "tcp://host"; an IPv6 address gets its brackets."""
+    return f"tcp://{bracketed(host)}"
+
+
+def without_manager(env: Mapping[str, str]) -> dict[str, str]:
+    """The environment without what a process manager (PMI, PMIx) said to this process alone; PMIX_MCA_* settings stay."""
+    return {k: v for k, v in env.items() if k.startswith("PMIX_MCA_") or not (k.startswith(_MANAGER) or k in _MANAGER_NAMES)}
+
+
+def without_scheduler(env: Mapping[str, str]) -> dict[str, str]:
+    """The environment without the allocation, so that mpiexec stays on this host; job and cluster names stay for the record."""
+    return {k: v for k, v in without_manager(env).items() if k in _KEPT or not k.startswith(_SCHEDULER)}
+
+
+def ancestors() -> list[tuple[int, str, str]]:
+    """Parent, grandparent, …: (pid, name, start time in clock ticks since boot) from /proc; empty where /proc does not tell."""
+    found: list[tuple[int, str, str]] = []
+    pid = os.getppid()
+    while pid > 1 and len(found) < 64:
+        try:
+            name, _, rest = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").partition("(")[2].rpartition(")")
+        except OSError:
+            break
+        fields = rest.split()
+        found.append((pid, name, fields[19]))
+        pid = int(fields[1])
+    return found
 
 
 @dataclass(frozen=True)

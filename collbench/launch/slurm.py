@@ -11,8 +11,7 @@ from pathlib import Path
 
 from collbench.addresses import LOOPBACK, is_loopback, is_numeric, resolve
 from collbench.errors import UsageError
-from collbench.launch.info import LaunchInfo
-from collbench.launch.variables import ancestors, master, meeting_at, number, place
+from collbench.launch.info import LaunchInfo, ancestors, master, meeting_at, number, place
 
 SCONTROL_TIMEOUT_S, _SCANCEL_TIMEOUT_S = 10.0, 3.0
 _FIRST_SPECIAL_STEP = 0xFFFFFFF0  # slurm.h: 4294967290 interactive, …291 batch, …292 extern

@@ -6,32 +6,86 @@ import contextlib
 import os
 import secrets
 import shutil
+import signal
+import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from collbench.errors import FAILED, FINE, UsageError
-from collbench.launch import mpiexec as mpi_start
-from collbench.launch.info import LaunchInfo
-from collbench.launch.local import to_variable
+from collbench.errors import FAILED, FINE, INTERRUPTED, NO_VERDICT, TERMINATED, USAGE, UsageError
+from collbench.launch.detect import to_variable
+from collbench.launch.info import LaunchInfo, number, without_manager, without_scheduler
 from collbench.launch.shared_memory import remove_abandoned
-from collbench.launch.supervise import GRACE_S, Child, Supervisor, die_with_parent, name_of, say
-from collbench.launch.variables import number, without_manager, without_scheduler
+from collbench.launch.supervise import GRACE_S, Child, Supervisor, name_of, say
 
-__all__ = [
-    "PROGRAM",
-    "Terminal",
-    "default_ranks",
-    "die_with_parent",
-    "node_workers",
-    "record_exit",
-    "record_run",
-    "record_start",
-    "start_local",
-    "terminal",
-]
+# The mpiexec that belongs to this Python's mpi4py, its command line for ranks on this host, and what its exit code means.
+
+_PASSED_ON = frozenset({FINE, USAGE, NO_VERDICT, FAILED, INTERRUPTED, TERMINATED})
+_CPUS = Path("/sys/devices/system/cpu")
+
+
+def find_mpiexec(env: Mapping[str, str]) -> Path | None:
+    """The mpiexec beside this Python (the wheels put it there), else the first in PATH, else None."""
+    beside = Path(sys.prefix) / "bin" / "mpiexec"
+    if os.access(beside, os.X_OK):
+        return beside
+    found = shutil.which("mpiexec", path=env.get("PATH"))
+    return Path(found) if found else None
+
+
+def mpiexec_family(mpiexec: Path) -> str:
+    """ "Open MPI", "MPICH" or "other" by what `mpiexec --version` prints. Raises UsageError if it cannot be run."""
+    try:
+        answer = subprocess.run([str(mpiexec), "--version"], capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise UsageError(f"{mpiexec} cannot be run ({error}): install mpi4py with its MPI, `pip install collbench[mpich]`") from error
+    text = answer.stdout + answer.stderr
+    if "Open MPI" in text or "OpenRTE" in text or "PRRTE" in text:
+        return "Open MPI"
+    return "MPICH" if "HYDRA" in text else "other"
+
+
+def physical_cores() -> int:
+    """Cores this process may use, hyper-threads counted once: what Open MPI calls slots."""
+    allowed = os.sched_getaffinity(0)
+    try:
+        return len({(_CPUS / f"cpu{n}/topology/thread_siblings_list").read_text(encoding="ascii") for n in allowed})
+    except OSError:
+        return len(allowed)
+
+
+def command(mpiexec: Path, ranks: int, program: Sequence[str], cores: int | None = None) -> list[str]:
+    """mpiexec's command line for `ranks` of `program` on this host."""
+    family = mpiexec_family(mpiexec)
+    flags: list[str] = []
+    if family == "MPICH":
+        flags = ["-launcher", "fork", "-host", "localhost"]
+    elif family == "Open MPI" and ranks > (physical_cores() if cores is None else cores):
+        flags = ["--oversubscribe"]  # only then: it also unbinds ranks from cores
+    return [str(mpiexec), *flags, "-n", str(ranks), *program]
+
+
+def environment(env: Mapping[str, str]) -> dict[str, str]:
+    """What mpiexec needs beside the environment: Open MPI refuses root otherwise."""
+    if os.geteuid() != 0:
+        return dict(env)
+    return {**env, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+
+
+def exit_meaning(code: int, who: str = "a rank") -> tuple[int, str]:
+    """Our exit code, and a sentence if mpiexec's own code tells of a killed rank (`who`) or of mpiexec failing itself.
+
+    Hydra gives the signal's number for a killed rank, prterun 128 + the number; hydra ORs the ranks' codes before MPI_Init.
+    """
+    if code in _PASSED_ON:
+        return code, ""
+    number = -code if code < 0 else code - 128 if code > 128 else code
+    if number in (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGTERM):
+        return FAILED, f"mpiexec ended with code {code}: {who} was killed by signal {number} ({signal.Signals(number).name})"
+    return FAILED, f"mpiexec ended with code {code}: see what it printed above"
+
 
 PROGRAM = (sys.executable, "-P", "-m", "collbench")  # -P: never import from the current directory, which others may write
 _LONGEST_FOLDER = 80  # a Unix socket's path has at most 107 bytes
@@ -60,7 +114,7 @@ def start_local(
         for stale in ("COLLBENCH_RANK", "COLLBENCH_WORKER"):
             shared.pop(stale, None)
         if mpi:
-            command = _mpi_command(mpiexec or mpi_start.find_mpiexec(env), ranks, [*program, *argv])
+            command = _mpi_command(mpiexec or find_mpiexec(env), ranks, [*program, *argv])
             return _through_mpiexec(command, ranks, shared, folder, grace_s)
         alone = without_manager(shared)
         children = [Child(f"rank {i}", [*program, *argv], {**alone, "COLLBENCH_RANK": str(i)}) for i in range(ranks)]
@@ -215,11 +269,11 @@ def _private_folder() -> Path:
 def _mpi_command(mpiexec: Path | None, ranks: int, line: Sequence[str]) -> list[str]:
     if mpiexec is None:
         raise UsageError("no mpiexec is there to start MPI ranks: `pip install collbench[mpich]` brings one, or load the site's MPI module")
-    return mpi_start.command(mpiexec, ranks, line)
+    return command(mpiexec, ranks, line)
 
 
 def _through_mpiexec(command: Sequence[str], ranks: int, env: Mapping[str, str], folder: Path, grace_s: float) -> int:
-    child = Child("mpiexec", command, mpi_start.environment(without_scheduler(env)), launches=True)
+    child = Child("mpiexec", command, environment(without_scheduler(env)), launches=True)
     seen: set[Path] = set()
 
     def failed() -> bool:
@@ -256,7 +310,7 @@ def _recorded(folder: Path) -> list[int]:
 
 
 def _outcome(code: int, recorded: Sequence[int], ranks: int, first: str) -> int:
-    meaning, sentence = mpi_start.exit_meaning(code, first)
+    meaning, sentence = exit_meaning(code, first)
     failed = next((one for one in recorded if one != FINE), None)
     if failed is not None:
         return failed

@@ -8,7 +8,8 @@ from typing import Any
 from collbench import __version__
 from collbench.control.members import Member
 from collbench.control.world import World
-from collbench.launch import build, software
+from collbench.launch import software
+from collbench.launch import software as build
 from collbench.measure.conditions import binding, settings
 from collbench.measure.opening import Opened
 from collbench.measure.request import Request

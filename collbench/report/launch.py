@@ -8,9 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
 from collbench.errors import FINE, NEGATIVE
-from collbench.launch.explain import Explanation
-from collbench.launch.explain_found import Found
-from collbench.launch.explain_names import HostName
+from collbench.launch.explain import Explanation, Found, HostName
 from collbench.launch.software import NAMES
 from collbench.report.flags import printable
 from collbench.report.probe_wrap import width_of, wrapped

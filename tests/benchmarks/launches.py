@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
-from collbench.launch.mpiexec import environment, find_mpiexec
+from collbench.launch.spawn import environment, find_mpiexec
 
 A = TypeVar("A")
 B = TypeVar("B")

@@ -245,7 +245,7 @@ def test_one_rank_that_cannot_read_it_stops_all(first: str | None, sentence: str
 )
 def test_under_a_launcher_every_rank_reads_its_own_hosts_file(second: str, sentence: str, tmp_path: Path) -> None:
     pytest.importorskip("mpi4py")
-    from collbench.launch.mpiexec import find_mpiexec
+    from collbench.launch.spawn import find_mpiexec
 
     mpiexec = find_mpiexec(environment())
     if mpiexec is None:

@@ -11,7 +11,7 @@ import pytest
 
 from collbench.control.keys import Keys
 from collbench.control.secret import secret_of
-from collbench.launch.torchrun import detect
+from collbench.launch.detect import detect_torchrun
 from tests.cli.command import PROGRAM, running, start, until
 from tests.control.ends_here import free_port
 
@@ -35,7 +35,7 @@ def test_a_stranger_is_told_of_and_no_secret_is(tmp_path: Path) -> None:
     until(lambda: not any(map(running, folders)), "the ranks' end", 60)
     done.set()
     watcher.join()
-    info = detect({**common, "RANK": "0"})
+    info = detect_torchrun({**common, "RANK": "0"})
     assert info
     secret = secret_of(info, common)
     keys = Keys.of(secret)

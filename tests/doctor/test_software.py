@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from collbench.launch import explain
-from collbench.launch.explain_mpi import Library
+from collbench.launch.explain import Library
 from collbench.machine.doctor import software
 from collbench.machine.doctor.finding import Finding
 from tests.cli.command import run

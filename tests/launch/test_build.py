@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from collbench.launch import build, software
+from collbench.launch import software
+from collbench.launch import software as build
 
 PACKAGE = Path(build.__file__).parents[1]
 

@@ -9,10 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from collbench.errors import UsageError
-from collbench.launch import mpi_launch as mpi
+from collbench.launch import detect as mpi
 from collbench.launch import slurm
-from collbench.launch.detect import LocalRequest, detect
-from collbench.launch.local import to_variable
+from collbench.launch.detect import LocalRequest, detect, to_variable
 from tests.launch import captured
 
 

@@ -14,10 +14,9 @@ import pytest
 
 from collbench import addresses
 from collbench.cli import main
-from collbench.launch import explain, explain_names, slurm
-from collbench.launch.explain import Explanation, explained, rank_of
-from collbench.launch.explain_found import family_of, launchers, plugins_of
-from collbench.launch.explain_mpi import Library, library
+from collbench.launch import explain, slurm
+from collbench.launch import explain as explain_names
+from collbench.launch.explain import Explanation, Library, explained, family_of, launchers, library, plugins_of, rank_of
 from tests.launch import captured
 
 HYDRA = "HYDRA build details:\n    Version:                                 5.0.2\n    Release Date: Fri\n"

@@ -10,9 +10,8 @@ import pytest
 from collbench.control import routes
 from collbench.control.world import World
 from collbench.errors import UsageError, WaitExpired
-from collbench.launch.detect import LocalRequest, detect
+from collbench.launch.detect import LocalRequest, detect, to_variable
 from collbench.launch.info import LaunchInfo
-from collbench.launch.local import to_variable
 from collbench.launch.spawn import node_workers
 from tests.launch import captured
 

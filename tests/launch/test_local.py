@@ -8,8 +8,8 @@ from dataclasses import asdict, replace
 import pytest
 
 from collbench.errors import UsageError
+from collbench.launch.detect import detect_local, is_follower, to_variable
 from collbench.launch.info import LaunchInfo
-from collbench.launch.local import detect, is_follower, to_variable
 from collbench.launch.spawn import _worker
 
 NODE = LaunchInfo("srun", 1, 3, 0, 1, "tcp://n1", "slurm:7.0", mpi="pmi", hosts=("n1", "n2", "n3"), facts={"srun_mpi": "pmi2"})
@@ -20,7 +20,7 @@ def test_the_ranks_of_a_node_follow_those_of_the_nodes_before_it() -> None:
     found = [_worker(NODE, 4, number) for number in range(4)]
     assert [(one.rank, one.ranks, one.local_rank, one.local_ranks) for one in found] == [(4 + i, 12, i, 4) for i in range(4)]
     assert {(one.mpi, one.facts["worker"]) for one in found} == {(None, "4")}
-    assert [detect({"COLLBENCH_WORKER": to_variable(one)}) for one in found] == found
+    assert [detect_local({"COLLBENCH_WORKER": to_variable(one)}) for one in found] == found
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_the_ranks_of_a_node_follow_those_of_the_nodes_before_it() -> None:
 )
 def test_a_rank_takes_its_number_from_the_nearest_launcher(env: dict[str, str], rank: int, mpi: str | None) -> None:
     env = {"COLLBENCH_LOCAL": "/tmp/collbench-x", "COLLBENCH_RANKS": "4", **env}
-    found = detect(env)
+    found = detect_local(env)
     assert found and (found.rank, found.ranks, found.mpi, found.secret) == (rank, 4, mpi, "/tmp/collbench-x/secret")
     assert is_follower(env) == (rank != 0)
 
@@ -55,4 +55,4 @@ def test_a_rank_takes_its_number_from_the_nearest_launcher(env: dict[str, str], 
 def test_a_worker_that_cannot_be_is_refused(changes: dict[str, object]) -> None:
     values = {**asdict(replace(_worker(NODE, 4, 1))), **changes}
     with pytest.raises(UsageError, match="COLLBENCH_WORKER does not hold a rank"):
-        detect({"COLLBENCH_WORKER": json.dumps(values)})
+        detect_local({"COLLBENCH_WORKER": json.dumps(values)})

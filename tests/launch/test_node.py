@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from collbench.launch import mpi_launch as mpi
-from collbench.launch import slurm, torchrun
+from collbench.launch import detect, slurm
+from collbench.launch import detect as mpi
 
 STEP = {
     "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_PROCID": "2", "SLURM_NTASKS": "4", "SLURM_LOCALID": "0", "SLURM_NODEID": "1",
@@ -22,7 +22,7 @@ def test_slurm_counts_its_nodes() -> None:
 
 @pytest.mark.parametrize(("more", "node"), [({"GROUP_RANK": "3"}, "3"), ({}, "")])
 def test_torchrun_counts_its_agents(more: dict[str, str], node: str) -> None:
-    info = torchrun.detect({**BY_HAND, **more})
+    info = detect.detect_torchrun({**BY_HAND, **more})
     assert info and info.node == node
 
 
@@ -37,7 +37,7 @@ def test_torchrun_counts_its_agents(more: dict[str, str], node: str) -> None:
 )
 def test_mpiexec_has_a_daemon_a_node(family: list[tuple[int, str, str]], node: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mpi, "ancestors", lambda: family)
-    info = mpi.detect(HYDRA)
+    info = mpi.detect_mpi_launch(HYDRA)
     assert info and info.node == node
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from collbench.launch import slurm
 from collbench.launch.detect import detect
-from collbench.launch.pairing import mpi_mismatch, mpi_name, size_disagrees
+from collbench.launch.mpi import mpi_mismatch, mpi_name, size_disagrees
 from tests.launch import captured
 from tests.launch.captured import MPICH, OPEN_MPI
 

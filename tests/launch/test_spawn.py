@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from collbench.errors import UsageError
-from collbench.launch import mpiexec as mpi_start
+from collbench.launch import spawn as mpi_start
 from collbench.launch.info import LaunchInfo
 from collbench.launch.spawn import default_ranks, node_workers, start_local, terminal
 from collbench.launch.supervise import Child, Supervisor

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import collbench
-from collbench.launch.build import digest_of, own
+from collbench.launch.software import digest_of, own
 from collbench.results.reader import read_run
 from tests.beds import SlurmBed
 from tests.cli.command import PROGRAM

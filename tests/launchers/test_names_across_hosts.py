@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import collbench
-from collbench.launch.build import digest_of, own
+from collbench.launch.software import digest_of, own
 from tests.beds import Hosts, SlurmBed
 from tests.cli.command import BIN, PROGRAM, Finished, environment
 from tests.conftest import enter, sample

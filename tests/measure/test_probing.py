@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from collbench.errors import UsageError
+from collbench.launch.detect import to_variable
 from collbench.launch.info import LaunchInfo
-from collbench.launch.local import to_variable
 from collbench.machine.here import this_machine
 from collbench.machine.model import Machine
 from collbench.measure.probing import at_rank_0, launched, together

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from collbench.errors import UsageError
-from collbench.launch.mpiexec import find_mpiexec, mpiexec_family
+from collbench.launch.spawn import find_mpiexec, mpiexec_family
 from tests.benchmarks.figures import Outcome
 from tests.benchmarks.launches import LaunchFailed, Missing
 from tests.benchmarks.peers import gloo, imb, osu, why
