@@ -99,7 +99,7 @@ def _explained(env: Mapping[str, str], timeout_s: float) -> Explanation | None:
     def about(loaded: Library) -> Mapping[str, str]:
         return {**software.installed(), "native": build.native(), **({"mpi": loaded.name} if loaded.name else {})}
 
-    from collbench.control.hosts import collect, tell_rank_0
+    from collbench.control.builds import collect, tell_rank_0
 
     wait_s = min(timeout_s, _HOSTS_S)
     if info.rank:
@@ -116,7 +116,7 @@ def _met_over_mpi(info: LaunchInfo) -> LaunchInfo | None:
     Raises UsageError if no address of rank 0's host is reachable from all hosts.
     """
     try:
-        from collbench.control.over_mpi import finalise, with_meeting
+        from collbench.control.addresses import finalise, with_meeting
     except ImportError:  # no mpi4py
         return None
     try:

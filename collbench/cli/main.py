@@ -176,7 +176,7 @@ def _known(error: BaseException) -> BaseException:
     """The error, or what it means where the operating system's limit of open files is its cause."""
     if getattr(error, "errno", None) not in (errno.EMFILE, errno.ENFILE):
         return error
-    from collbench.control.descriptors import out_of_files
+    from collbench.control.tree import out_of_files
 
     return out_of_files(error) or error
 

@@ -2,12 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import itertools
+import math
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import astuple, dataclass, field, replace
 from enum import Enum
-from typing import Any
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from collbench.control.path_fault import PathFault
+from collbench.addresses import own_addresses
+from collbench.control.addresses import answering
+from collbench.control.path import PathEvidence, PathFault, PathProblem, PathReport, Probe, ProbeResult, directions, tcp_info
+from collbench.control.wire import Kind, Malformed, Message
+from collbench.errors import FAILED, INTERRUPTED, TERMINATED, PeerFailed
+
+if TYPE_CHECKING:
+    from collbench.control.server import Coordinator
 
 _MOST_NAMED = 4
 
@@ -119,3 +142,750 @@ def named(names: Sequence[str]) -> str:
 
 def _iteration(number: int) -> str:
     return f" in iteration {number}" if number >= 0 else ""
+
+
+# What a process is doing, for the sentence about a hang: its native stack, taken by a tool where there is one; none is installed.
+
+_DEADLINE_S = 2.5
+_MOST_TEXT = 20_000
+_MOST_FRAMES = 4
+_TOOLS = {
+    "py-spy": ("dump", "--native", "--nonblocking", "--pid"),
+    "gdb": ("-batch", "-nx", "-iex", "set auto-load off", "-ex", "thread apply all bt", "-p"),
+}
+_OF_MAIN = re.compile(r'^Thread (?:1 \(|.*"MainThread"$)')
+_FRAME = re.compile(r"^\s*(?:#\d+\s+(?:0x[0-9a-f]+ in )?)?([\w.@:~<>]+) ?\(")
+_PYTHON_FRAME = re.compile(r'^  File ".*", line \d+, in (\S+)$', re.MULTILINE)
+_INTERPRETER = re.compile(r"^(_?Py[A-Z_]|_PyEval|cfunction_|method_|ffi_|_call_|slot_tp_|builtin_|run_mod|pymain|<module>|Thread)")
+
+
+def stack(pid: int) -> str:
+    """The stack as py-spy or gdb tells it; where neither can, why. Never raises, and takes 2.5 seconds at most."""
+    tool = tool_here()
+    return _asked([tool, *_TOOLS[Path(tool).name], str(pid)]) if tool else "neither py-spy nor gdb is there to look into it"
+
+
+def tool_here() -> str | None:
+    """The program that can look into another process, or None."""
+    return next((path for path in map(shutil.which, _TOOLS) if path), None)
+
+
+def own_stack() -> str:
+    """The Python stack of this process's own main thread, the innermost call last. For any other thread."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    return "".join(traceback.format_stack(frame))[-_MOST_TEXT:] if frame else "its main thread has ended"
+
+
+def innermost(text: str) -> str:
+    """What a stack says in a few words: the main thread's innermost calls, "poll < MPID_Progress_wait < PMPI_Allreduce"; "" unknown."""
+    lines = text.splitlines()
+    begin = next((at for at, line in enumerate(lines) if _OF_MAIN.match(line)), None)
+    if begin is None:
+        return " < ".join(_PYTHON_FRAME.findall(text)[: -_MOST_FRAMES - 1 : -1])
+    section = itertools.takewhile(str.strip, lines[begin + 1 :])
+    names = (match[1] for line in section if (match := _FRAME.match(line)))
+    return " < ".join(itertools.islice(itertools.takewhile(lambda name: not _INTERPRETER.match(name), names), _MOST_FRAMES))
+
+
+def _asked(line: Sequence[str]) -> str:
+    tool = Path(line[0]).name
+    env = {**os.environ, "DEBUGINFOD_URLS": ""}  # or gdb would ask servers for what it does not know
+    try:
+        done = subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, timeout=_DEADLINE_S, check=False, env=env)
+    except subprocess.TimeoutExpired as late:
+        return (late.stdout or b"").decode(errors="replace")[:_MOST_TEXT] or f"{tool} did not look into it within {_DEADLINE_S:g} s"
+    except OSError as error:
+        return f"{tool} could not look into it ({type(error).__name__})"
+    return done.stdout.decode(errors="replace")[:_MOST_TEXT] or f"{tool} could not look into it"
+
+
+# The ranks of this node as processes: who has ended, who is stopped, what one of them is doing.
+
+KILLED = "killed"
+_EXIT = 49  # the place of exit_code in /proc/PID/stat after the name, proc(5)
+
+
+class Node:
+    """Processes of this node that this one watches. Used by one thread. `descriptors`: readable as soon as one has ended."""
+
+    def __init__(self) -> None:
+        self._killed_for_memory = _killed_for_memory()
+        self._pids: dict[int, int] = {}
+        self._ranks: dict[int, int] = {}  # by descriptor
+
+    @property
+    def descriptors(self) -> list[int]:
+        """One for each process that is watched."""
+        return list(self._ranks)
+
+    def watch(self, rank: int, about: Any) -> None:
+        """Begins to watch a rank's process, if it is one of this host: what it says of itself must be true here.
+
+        Containers number their processes alike and may begin at the same moment: the host's name must fit, too, and nobody is itself.
+        """
+        if rank in self._pids or not isinstance(about, dict) or about.get("host") != socket.gethostname():
+            return
+        pid, began = about.get("pid"), about.get("began")
+        if isinstance(pid, int) and pid not in (0, 1, os.getpid()) and isinstance(began, int) and began == began_of(pid):
+            with suppress(OSError):
+                self._ranks[os.pidfd_open(pid)] = rank
+                self._pids[rank] = pid
+
+    @property
+    def _short(self) -> bool:
+        """Whether the kernel has killed anything here for want of memory since this began."""
+        return _killed_for_memory() > self._killed_for_memory
+
+    def has(self, rank: int) -> bool:
+        """Whether that rank's process is watched here."""
+        return rank in self._pids
+
+    def ended(self, descriptor: int) -> tuple[int, str]:
+        """The rank whose process has ended, and how, as far as the kernel still knows; it is watched no longer."""
+        rank = self._ranks[descriptor]
+        how = how_ended(self._pids.get(rank, 0))
+        self._forget(descriptor)
+        return rank, f"{how or KILLED}, out of memory as its host's kernel says" if self._short else how
+
+    def _forget(self, descriptor: int) -> None:
+        self._pids.pop(self._ranks.pop(descriptor), None)
+        os.close(descriptor)
+
+    def forget(self, rank: int) -> None:
+        """That rank leaves in order."""
+        for descriptor in [one for one, of in self._ranks.items() if of == rank]:
+            self._forget(descriptor)
+
+    def stopped(self) -> list[int]:
+        """The ranks that SIGSTOP or a debugger holds."""
+        return [rank for rank, pid in self._pids.items() if is_stopped(pid)]
+
+    def stack_of(self, rank: int) -> str:
+        """What the rank's process is doing: its native stack, or why that cannot be told."""
+        return stack(self._pids[rank]) if rank in self._pids else "its process is not known here"
+
+    def kill(self, ranks: Collection[int] | None = None) -> None:
+        """Ends every process that is still there, even a stopped one; or those of some ranks."""
+        for descriptor, rank in self._ranks.items():
+            if ranks is None or rank in ranks:
+                with suppress(OSError):
+                    signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Watches nobody any longer."""
+        for descriptor in list(self._ranks):
+            self._forget(descriptor)
+
+
+def _killed_for_memory() -> int:
+    """How often the kernel has done so since boot, in whatever control group; source: mm/vmstat.c. 0 where it does not tell."""
+    try:
+        lines = Path("/proc/vmstat").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
+
+
+def began_of(pid: int) -> int:
+    """When a process began, in clock ticks since boot: with its number it is one process alone. -1: not known."""
+    fields = _stat(pid)
+    return int(fields[19]) if len(fields) > 19 and fields[19].isdigit() else -1
+
+
+def how_ended(pid: int) -> str:
+    """ "killed by signal 9 (SIGKILL)", "it exited with code 0"; "" where the process is not there to be asked, or still runs.
+
+    Its parent may already have collected it.
+    """
+    fields = _stat(pid)
+    if len(fields) <= _EXIT or fields[0] != "Z" or not fields[_EXIT].isdigit():
+        return ""
+    status = int(fields[_EXIT])
+    number = status & 0x7F
+    if not number:
+        return f"it exited with code {status >> 8}"
+    with suppress(ValueError):
+        return f"{KILLED} by signal {number} ({signal.Signals(number).name})"
+    return f"{KILLED} by signal {number}"
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether SIGSTOP or a debugger holds the process."""
+    return bool(_stat(pid)) and _stat(pid)[0] in "Tt"
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat after the name (proc(5)), of which the first is the state; none where there is no such process."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+# Where a rank stands: what its keeper tells the coordinator now and then, and at once when it is asked.
+
+_LONGEST = 300  # characters of a phase's name
+_LARGEST = 2**53  # a number beyond it, or none at all (NaN), is no count and no time
+
+
+@dataclass(frozen=True)
+class Standing:
+    """rank
+    phase      what it is at ("allreduce 64 MiB on mpi: warm-up"), "" between phases
+    waits      whether it waits there for the others over the control plane; else it works, or is inside a library
+    iteration  of the timed loop that it is in, from 0 on; -1 where none is counted
+    still_s    for how long nothing has moved
+    step       of the control plane, how many it has begun
+    paused_s   for how long, in all, the whole process was not allowed to run (stopped, swapped out, its machine asleep)
+    held       whether SIGSTOP or a debugger holds it: then the first rank of its node says all this, as it last heard it
+    """
+
+    rank: int
+    phase: str = ""
+    waits: bool = False
+    iteration: int = -1
+    still_s: float = 0.0
+    step: int = 0
+    paused_s: float = 0.0
+    held: bool = False
+
+    def as_json(self) -> list[Any]:
+        """As the wire carries it."""
+        return list(astuple(self))
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Where it is on the way that all ranks go; of two ranks the one whose place is smaller is behind."""
+        return self.step, self.iteration
+
+
+_TYPES: tuple[type | tuple[type, ...], ...] = (int, str, bool, int, (int, float), int, (int, float), bool)
+
+
+def standings(body: Any, ranks: set[int]) -> list[Standing]:
+    """What was told of these ranks. Raises Malformed for anything else."""
+    if not isinstance(body, list):
+        raise Malformed("no list of standings")
+    return [_standing(one, ranks) for one in body]
+
+
+def _standing(one: Any, ranks: set[int]) -> Standing:
+    if not (isinstance(one, list) and len(one) == len(_TYPES)):
+        raise Malformed("no standing")
+    if not all(_is(value, wanted) for value, wanted in zip(one, _TYPES, strict=True)):
+        raise Malformed("no standing")
+    if one[0] not in ranks:
+        raise Malformed("a standing of somebody else")
+    return Standing(one[0], one[1][:_LONGEST], *one[2:])
+
+
+def _is(value: Any, wanted: type | tuple[type, ...]) -> bool:
+    if not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool):
+        return False
+    return isinstance(value, str) or (isinstance(value, int | float) and abs(value) < _LARGEST)
+
+
+# From where all ranks are to one diagnosis of a hang.
+#
+# Checked in this order:
+#     a process that has ended            its node's kernel reports it, or its connection was closed
+#     a process that is held              its node sees SIGSTOP, or a debugger
+#     a path that drops large packets     probes of several sizes show it
+#     a host that does not answer         it is dead, or the link to it is cut; or only its control connection is
+#     a process that does not answer      on this host: it is stopped, or its Python is held; on another one the path may drop packets
+#     a path that loses packets           connections of the ranks show it
+#     a rank that is elsewhere            it answers, and is in another phase, or iterations behind
+#     none of these                       no rank is behind: the measured path carries nothing
+
+_BETWEEN = "work between two phases"
+
+
+@dataclass(frozen=True)
+class HangEvidence:
+    """What the coordinator knows when nothing moves.
+
+    what         the phase that a rank is stuck in; "" when a process has ended
+    members      by rank how it is named: "rank 13 (node07, pid 4242)"
+    answers      where those that answered are
+    heard        where each rank was when it was last heard
+    gone         ranks whose process has ended, in the order of their ends
+    how          by rank how its process ended, where that is known: "killed by signal 9 (SIGKILL)"
+    beside       by rank which others may have died instead, where a launcher kills all of a host for one
+    held         ranks whose process is held by SIGSTOP or a debugger, as their node reports
+    unreachable  ranks whose host's kernel does not acknowledge rank 0's messages
+    elsewhere    by rank an address at which its host answers nevertheless
+    spokesmen    by rank the one that its messages come through: the first of its node
+    doing        by rank the innermost calls that it is in
+    hosts        by rank the name of its host
+    path         a fault of the path between two hosts
+    """
+
+    what: str
+    timeout_s: float
+    members: Mapping[int, str]
+    answers: Mapping[int, Standing]
+    heard: Mapping[int, Standing] = field(default_factory=dict)
+    gone: Sequence[int] = ()
+    how: Mapping[int, str] = field(default_factory=dict)
+    beside: Mapping[int, str] = field(default_factory=dict)
+    held: Collection[int] = ()
+    unreachable: Collection[int] = ()
+    elsewhere: Mapping[int, str] = field(default_factory=dict)
+    spokesmen: Mapping[int, int] = field(default_factory=dict)
+    doing: Mapping[int, str] = field(default_factory=dict)
+    hosts: Mapping[int, str] = field(default_factory=dict)
+    path: PathFault | None = None
+
+
+def diagnose(seen: HangEvidence) -> HangDiagnosis:
+    """Return the cause of a hang."""
+    ended = [rank for rank in seen.gone if rank not in seen.held]
+    silent = sorted(set(seen.members) - set(seen.answers) - set(seen.gone) - set(seen.held))
+    if ended:
+        return _ended(seen, ended)
+    if seen.held:
+        return _hang(seen, Cause.STOPPED, tuple(sorted(seen.held)))
+    if seen.path and (seen.path.problem in (PathProblem.MTU, PathProblem.ONE_WAY) or not silent):
+        return _of_path(seen, seen.path)
+    return _silent(seen, silent) if silent else _behind(seen)
+
+
+def _of_path(seen: HangEvidence, path: PathFault) -> HangDiagnosis:
+    where = seen.what or (_usual(seen)[1] if seen.answers else "") or _BETWEEN
+    return HangDiagnosis(Cause.PATH, where, members=len(seen.members), timeout_s=seen.timeout_s, path=path)
+
+
+def _ended(seen: HangEvidence, ended: Sequence[int]) -> HangDiagnosis:
+    first = ended[0]
+    why = seen.how.get(first) or f"killed, crashed or out of memory{seen.beside.get(first, '')}"
+    return HangDiagnosis(
+        Cause.ENDED, _where(seen, ended), (first,), _names(seen, (first,)), detail=why, more=len(ended) - 1, members=len(seen.members),
+        timeout_s=seen.timeout_s,
+    )  # fmt: skip
+
+
+def _silent(seen: HangEvidence, silent: Sequence[int]) -> HangDiagnosis:
+    cut = tuple(rank for rank in silent if rank in seen.unreachable)
+    if cut and (address := next((seen.elsewhere[rank] for rank in cut if rank in seen.elsewhere), None)):
+        if seen.path and seen.path.target in {seen.hosts.get(rank) for rank in cut} and _more_than_control(seen.path):
+            return _of_path(seen, seen.path)
+        return _hang(seen, Cause.CONTROL_LOST, cut, detail=address)
+    if cut:
+        return _hang(seen, Cause.HOST_SILENT, cut)
+    alone = tuple(rank for rank in silent if seen.spokesmen.get(rank, rank) not in set(silent) - {rank})
+    ranks = alone or tuple(silent)
+    host, here = seen.hosts.get(ranks[0], ""), seen.hosts.get(0, "")
+    if host == here:
+        return _hang(seen, Cause.PROCESS_SILENT, ranks)
+    if seen.path and seen.path.problem is PathProblem.LOSS and host in (seen.path.source, seen.path.target):
+        return _of_path(seen, seen.path)
+    return _hang(seen, Cause.NO_ANSWER, ranks, source=host, target=here)
+
+
+def _more_than_control(path: PathFault) -> bool:
+    """Return whether data are lost as well."""
+    return path.problem is not PathProblem.STALLED or path.stalled > 1
+
+
+def _behind(seen: HangEvidence) -> HangDiagnosis:
+    usual, where = _usual(seen)
+    late = {rank: one for rank, one in seen.answers.items() if not one.waits and one.place < usual}
+    if late and 2 * len(late) <= len(seen.answers):
+        last = min(one.place for one in late.values())
+        ranks = tuple(sorted(rank for rank, one in late.items() if one.place == last))
+        return _hang(seen, Cause.BEHIND, ranks, where, **_how_late(seen.answers[ranks[0]], usual, where))
+    odd = tuple(sorted(rank for rank, one in seen.answers.items() if one.place == usual and one.phase != where and not one.waits))
+    if odd and 2 * len(odd) < len(seen.answers):
+        return _hang(seen, Cause.ELSEWHERE, odd, where, detail=seen.answers[odd[0]].phase or _BETWEEN)
+    return HangDiagnosis(
+        Cause.NOTHING_MOVES, where or seen.what, members=len(seen.answers), timeout_s=seen.timeout_s, iteration=usual[1]
+    )  # fmt: skip
+
+
+def _usual(seen: HangEvidence) -> tuple[tuple[int, int], str]:
+    """Return where most ranks are, as place and phase; of places with as many ranks the furthest."""
+    places = Counter(one.place for one in seen.answers.values())
+    usual = max(places, key=lambda place: (places[place], place))
+    phases = Counter(one.phase for one in seen.answers.values() if one.place == usual)
+    return usual, max(phases, key=lambda phase: (phases[phase], phase))
+
+
+def _how_late(one: Standing, usual: tuple[int, int], where: str) -> dict[str, Any]:
+    if one.phase == where and one.step == usual[0]:
+        return {"iteration": usual[1]}
+    return {"detail": one.phase or _BETWEEN, "iteration": one.place[1]}
+
+
+def _where(seen: HangEvidence, ranks: Sequence[int]) -> str:
+    """Return the phase: where a rank is stuck, or else where the others wait, or where the rank was when it was last heard."""
+    last = [seen.heard[rank].phase for rank in ranks if rank in seen.heard]
+    return seen.what or (_usual(seen)[1] if seen.answers else "") or next(filter(None, last), "")
+
+
+def _hang(seen: HangEvidence, cause: Cause, ranks: tuple[int, ...], where: str = "", **more: Any) -> HangDiagnosis:
+    others = len(seen.answers.keys() - set(ranks) - set(seen.held))
+    found = HangDiagnosis(
+        cause, where or _where(seen, ranks), ranks, _names(seen, ranks), others, len(seen.members), seen.timeout_s,
+        doing=next((seen.doing[rank] for rank in ranks if seen.doing.get(rank)), ""),
+    )  # fmt: skip
+    return replace(found, **more)
+
+
+def _names(seen: HangEvidence, ranks: Sequence[int]) -> tuple[str, ...]:
+    return tuple(seen.members.get(rank, f"rank {rank}") for rank in ranks)
+
+
+# A roll call: every rank is asked where it stands; a moment later what they answered, and who did not, is one sentence.
+#
+# calling    every rank answers at once, however busy its main thread is; the first rank of a node answers for those that are held
+# looking    into those who seem to be the reason: their stacks, whether their hosts answer, what the libraries know
+
+_SETTLE_S = 0.01  # for rank 0 to run into the wait for a rank that has ended: that is the phase in which it did
+_ANSWER_S = 1.5  # for a rank that is there, and for the news of one that has ended on another node
+_LOOK_S = 2.8
+_PROBE_S = 1.0
+_MOST_LOOKED_AT = 2
+_LOOK_AGAIN_S = 0.05
+_MOST_PROBED = 3
+_REPORT_S = 4.0  # how old a rank's report of its connections may be when the roll call begins
+_MAIN_S = 0.5  # for rank 0's main thread, where it waits for what it is told
+
+
+@dataclass(frozen=True)
+class Echo:
+    """An error that a rank has met: the reason itself, unless another rank has ended or is silent. `own`: rank 0's."""
+
+    sentence: str
+    code: int
+    own: bool
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a roll call came to. facts: for events.jsonl, where every rank stood and what it was doing; echo: nobody else is the reason."""
+
+    sentence: str
+    code: int
+    facts: dict[str, Any]
+    echo: Echo | None = None
+
+
+class Inquiry:
+    """One roll call, in the keeper's thread. `answers` by rank, `held` by rank, `stacks` by rank: whoever receives them puts them here.
+
+    what      the phase that somebody is stuck in, "" where a process has ended or a rank has met an error
+    echo      that error
+    patient   who is missing may go on with honest work
+    """
+
+    def __init__(self, hub: Coordinator, what: str, echo: Echo | None = None, *, patient: bool = False) -> None:
+        self.what, self.echo, self.patient, self._hub = what, echo, patient, hub
+        self.answers: dict[int, Standing] = {}
+        self.held: dict[int, Standing] = {}
+        self.stacks: dict[int, str] = {}
+        self._unreachable: set[int] = set()
+        self._own_paths: list[PathReport] = []
+        self._probes: dict[tuple[str, str], Probe | None] = {}  # by (source, target); None: another rank sends them
+        self._probed: dict[tuple[str, str], ProbeResult] = {}
+        self._elsewhere: dict[int, str] = {}
+        self._said: list[str] = []
+        self._asked: set[int] = set()
+        self._helpers: list[threading.Thread] = []
+        self._called_at, self._looked_at = time.monotonic(), 0.0
+        self._call()
+
+    def heard(self, one: Standing) -> None:
+        """A rank, or the first one of its node, says where it stands."""
+        (self.held if one.held else self.answers)[one.rank] = one
+
+    def tick(self, now: float) -> float | None:
+        """Goes on; returns when it wants to be called again, None when everything that will be known is known.
+
+        Where a process has ended that is at once: a launcher may be about to kill all others.
+        """
+        if self._hub.gone.keys() - self.held.keys():
+            return None if (self._is_certain or now - self._called_at >= _SETTLE_S) else now + _SETTLE_S
+        if not self._looked_at:
+            if (self._missing() or self._hub.in_doubt) and now - self._called_at < _ANSWER_S:
+                return now + _LOOK_AGAIN_S
+            self._look(now)
+        self._step_probes()
+        busy = any(helper.is_alive() for helper in self._helpers) or not (
+            self._asked <= self.stacks.keys() and self._probes.keys() <= self._probed.keys()
+        )
+        return now + _LOOK_AGAIN_S if busy and now - self._looked_at < _LOOK_S else None
+
+    def _call(self) -> None:
+        self._own = self._hub.stand()
+        self.heard(self._own)
+        if self._is_certain:
+            return
+        for rank in self._hub.node.stopped():
+            self.held[rank] = self._hub.heard.get(rank, (Standing(rank), 0.0))[0]
+        self._hub.down.tell(Message(Kind.WHERE))
+
+    @property
+    def _is_certain(self) -> bool:
+        """Whether a process was killed: there is nothing to wait for, and no time."""
+        return any(self._hub.how.get(rank, "").startswith(KILLED) for rank in self._hub.gone.keys() - self.held.keys())
+
+    def _missing(self) -> set[int]:
+        return set(self._hub.expected) - self.answers.keys() - self.held.keys() - self._hub.gone.keys() - self._hub.left
+
+    def _look(self, now: float) -> None:
+        self._looked_at, hub = now, self._hub
+        for rank in self._missing():
+            child = hub.down.with_rank(rank)
+            info = tcp_info(child.descriptor) if child and child.cut is None else None
+            if info and info.unacked:
+                self._unreachable.add(rank)
+        if self.patient and self._all_work:
+            return
+        self._own_paths = hub.connections.reports()
+        self._probe_paths()
+        if self._blames_nobody:
+            return
+        found = diagnose(self._seen())
+        if found.cause is not Cause.PATH:  # a debugger would hold this process, and the probes with it
+            for rank in found.ranks[:_MOST_LOOKED_AT]:
+                self._look_at(rank)
+            if not found.ranks:
+                self.stacks[self._own.rank] = own_stack()  # a debugger would hold this process while the others wait for it
+        for inform in hub.informants:
+            self._help(partial(self._inform, inform))
+
+    def _look_at(self, rank: int) -> None:
+        if rank in self._unreachable:
+            self._help(partial(self._probe, rank))
+        elif rank == self._own.rank:
+            self._help(self._look_at_self)
+        elif self._hub.node.has(rank) and tool_here():
+            self._help(partial(self._take_stack, rank))
+        elif child := self._hub.down.with_rank(rank):
+            self._hub.down.send(child, Message(Kind.STACK, 0, rank))
+            self._asked.add(rank)
+
+    def _help(self, work: Callable[[], None]) -> None:
+        """Has a thread do what takes its time, so that the keeper hears everybody meanwhile."""
+        self._helpers.append(threading.Thread(target=work, name="collbench-look", daemon=True))
+        self._helpers[-1].start()
+
+    def _look_at_self(self) -> None:
+        self.stacks[self._own.rank] = own_stack() + (stack(os.getpid()) if tool_here() else "")
+
+    def _probe(self, rank: int) -> None:
+        found = answering(self._hub.addresses.get(rank, ()), _PROBE_S)
+        if found:
+            self._elsewhere[rank] = found
+
+    def probed(self, rank: int, address: str, passed: list[int], failed: list[int]) -> None:
+        """A rank has sent probes to an address."""
+        source, target = self._host_of(rank), self._hosts_by_address().get(address, "")
+        if (source, target) in self._probes:
+            self._probed[source, target] = ProbeResult(tuple(passed), tuple(failed))
+
+    def _probe_paths(self) -> None:
+        """Have packets of several sizes sent where connections lose some."""
+        for one in self._paths().suspects[:_MOST_PROBED]:
+            where = self._takes_probes(one.source, one.target)
+            sender = next((member.rank for member in self._hub.members if member.host == one.source), None)
+            if where is None or sender is None:
+                continue
+            if sender == self._own.rank:
+                self._probes[one.source, one.target] = Probe(*where)
+            else:
+                self._probes[one.source, one.target] = None
+                for child in self._hub.down.children.values():
+                    if sender in child.ranks | child.also:
+                        self._hub.down.send(child, Message(Kind.PROBE, 0, list(where)))
+
+    def _takes_probes(self, source: str, target: str) -> tuple[str, int] | None:
+        """Return the address and port of a host where another one may send probes."""
+        hub, home = self._hub, self._host_of(self._own.rank)
+        if target == home:
+            return (hub.members[0].address, hub.down.port) if hub.members and hub.down.port else None
+        for member in hub.members:
+            port = hub.reported.get(member.rank, (0, [], 0.0))[0]
+            if member.host == target and port:
+                return member.address, port
+        return None
+
+    def _step_probes(self) -> None:
+        for way, probe in self._probes.items():
+            if probe and way not in self._probed and (result := probe.step()):
+                self._probed[way] = result
+
+    def _paths(self) -> PathEvidence:
+        recent = {rank: found for rank, (_, found, at) in self._hub.reported.items() if at > self._called_at - _REPORT_S}
+        recent[self._own.rank] = self._own_paths
+        reports = [(self._host_of(rank), report) for rank, found in recent.items() for report in found]
+        answering_hosts = {self._host_of(rank) for rank in self.answers}
+        return PathEvidence(directions(reports, self._hosts_by_address()), self._probed, answering_hosts)
+
+    def _host_of(self, rank: int) -> str:
+        return next((member.host for member in self._hub.members if member.rank == rank), "")
+
+    def _hosts_by_address(self) -> dict[str, str]:
+        """Return hosts by each address that others may reach them at."""
+        if not self._hub.members:
+            return {}
+        home = dict.fromkeys(own_addresses(), self._host_of(self._own.rank))
+        return home | {address: member.host for member in self._hub.members for address in (*member.addresses, member.address)}
+
+    def _take_stack(self, rank: int) -> None:
+        self.stacks[rank] = self._hub.node.stack_of(rank)
+
+    def _inform(self, inform: Callable[[], str | None]) -> None:
+        if said := inform():
+            self._said.append(said)
+
+    @property
+    def _blames_nobody(self) -> bool:
+        """Whether an error that a rank has met is the reason itself: a signal is one, whoever else is silent."""
+        signal = self.echo is not None and self.echo.code in (INTERRUPTED, TERMINATED)
+        silent = not signal and (self._missing() or self.held)
+        return self.echo is not None and not (self._hub.gone or silent)
+
+    def outcome(self) -> Outcome | None:
+        """Who did not arrive, and why as far as can be told; or the error itself. None: everybody is there, and may go on."""
+        if self.patient and self._all_work:
+            return None
+        path = self._paths().fault()
+        if self.echo and self._blames_nobody and not (path and self.echo.code == FAILED):
+            return Outcome(self.echo.sentence, self.echo.code, {}, self.echo)
+        self.heard(self._hub.stand())
+        if self._hub.gone and self._hub.woke_after_s >= self._hub.timeout_s:
+            return Outcome(self._slept(), FAILED, self._facts())
+        found = diagnose(self._seen())
+        return Outcome("; ".join([str(found), *self._said]), FAILED, {"diagnosis": found.as_json(), **self._facts()})
+
+    def _slept(self) -> str:
+        """Rank 0 stood still itself; the others have waited for it as long as they may."""
+        own, name = self._own, self._hub.expected.get(self._own.rank, "rank 0")
+        return (
+            f"hang: {own.phase or 'work between two phases'}: {name} stood still for {self._hub.woke_after_s:.1f} s (SIGSTOP, a debugger, "
+            f"or its machine did), longer than the others wait (--timeout {self._hub.timeout_s:g}): they have ended"
+        )
+
+    @property
+    def _all_work(self) -> bool:
+        """Whether nothing has ended, all have answered, and who does not wait for others has moved within the deadline."""
+        still = any(one.still_s > self._hub.timeout_s for one in self.answers.values() if not one.waits)
+        return not (self._hub.gone or self.held or self._missing() or still)
+
+    def _seen(self) -> HangEvidence:
+        hub = self._hub
+        here = {rank: name for rank, name in hub.expected.items() if rank not in hub.left}
+        children = list(hub.down.children.values())
+        return HangEvidence(
+            what=self.what,
+            timeout_s=hub.timeout_s,
+            members={**hub.names, **here} if hub.gone else here,
+            answers={rank: one for rank, one in self.answers.items() if rank not in self.held and rank not in hub.gone},
+            heard={rank: one for rank, (one, _) in hub.heard.items()},
+            gone=list(hub.gone),
+            how=hub.how,
+            beside=hub.beside,
+            held=frozenset(self.held),
+            unreachable=frozenset(self._unreachable - self.answers.keys()),
+            elsewhere=self._elsewhere,
+            spokesmen={rank: min(child.ranks) for child in children for rank in child.ranks},
+            doing={rank: innermost(text) for rank, text in self.stacks.items()},
+            hosts={member.rank: member.host for member in hub.members},
+            path=self._paths().fault(),
+        )
+
+    def _facts(self) -> dict[str, Any]:
+        standing = [one.as_json() for _, one in sorted({**self.answers, **self.held}.items())]
+        met = {"met": self.echo.sentence} if self.echo else {}
+        return {"standing": standing, "stacks": {str(rank): text for rank, text in self.stacks.items()}, **met}
+
+
+class Inquiries:
+    """Rank 0's roll calls, one at a time, and what comes of them. Everything here runs in the keeper's thread.
+
+    Rank 0 speaks before the others learn that everything ends: then a launcher may kill it at any moment.
+    """
+
+    def __init__(self, hub: Coordinator) -> None:
+        self._hub = hub
+        self._now: Inquiry | None = None
+        self._due = math.inf
+        self._reason: tuple[str, int] | None = None
+        self._speak_at = math.inf
+
+    def begin(self, what: str, echo: Echo | None = None, *, patient: bool = False) -> None:
+        """Asks every rank where it stands; the sentence comes a moment later. `patient`: none, where all are there and move."""
+        if self._reason or self._hub.ending.begun:
+            return
+        if self._now is None:
+            self._now, self._due = Inquiry(self._hub, what, echo, patient=patient), 0.0
+        self._now.echo = self._now.echo or echo
+        self._now.patient = self._now.patient and patient
+
+    def met(self, sentence: str, code: int, *, own: bool = False) -> None:
+        """A rank ends for this reason: at once where it knows, after a roll call where another rank's end may be behind it.
+
+        A launcher's signal, too, may be the echo of an end that is still to be heard of.
+        """
+        if own and self._hub.ending.begun:
+            self._hub.inbox.put(Cleared())
+        elif own or code in (FAILED, INTERRUPTED, TERMINATED):
+            self.begin("", Echo(sentence, code, own))
+        else:
+            self.conclude(sentence, code)
+
+    def heard(self, one: Standing) -> None:
+        """A rank, or the first one of its node, has been asked and answers."""
+        if self._now:
+            self._now.heard(one)
+
+    def probed(self, rank: int, address: str, passed: list[int], failed: list[int]) -> None:
+        """A rank has sent probes to an address."""
+        if self._now:
+            self._now.probed(rank, address, passed, failed)
+
+    def stacked(self, rank: int, text: str) -> None:
+        """What a rank is doing."""
+        if self._now:
+            self._now.stacks[rank] = text
+
+    def conclude(self, sentence: str, code: int) -> None:
+        """Everything ends for this reason, which the main thread tells; where it is inside a call, or there is no time, this one does."""
+        if self._reason is None and not self._hub.ending.begun:
+            self._now, self._reason = None, (sentence, code)
+            waits = self._hub.stand().waits and not self._hub.gone
+            self._speak_at = time.monotonic() + _MAIN_S if waits else 0.0
+            self._hub.inbox.put(PeerFailed(sentence, code))
+
+    def tick(self, now: float) -> float:
+        """Goes on; returns when it wants to be called again."""
+        if self._hub.ending.begun:
+            if self._now and self._now.echo and self._now.echo.own:  # the main thread waits for what nobody looks for any longer
+                self._hub.inbox.put(Cleared())
+            self._now = None
+            return math.inf
+        if self._now and now >= self._due:
+            due = self._now.tick(now)
+            self._due = math.inf if due is None else due
+            if due is None:
+                self._settle(self._now.outcome())
+        if self._reason and now >= self._speak_at:
+            self._hub.ending.speak(*self._reason)
+            self._hub.abort_others(*self._reason)
+        return min(self._due, self._speak_at)
+
+    def _settle(self, outcome: Outcome | None) -> None:
+        if outcome is None:
+            self._now = None
+            return
+        self._hub.facts = outcome.facts
+        if outcome.echo and outcome.echo.own:
+            self._now = None
+            self._hub.inbox.put(Cleared())
+        else:
+            self.conclude(outcome.sentence, outcome.code)
+
+
+class Cleared:
+    """For rank 0's main thread: the error that it has met is the reason itself."""

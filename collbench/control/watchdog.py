@@ -7,7 +7,9 @@ for the whole timeout it has all ranks asked where they stand, and if nobody ans
 from __future__ import annotations
 
 import ctypes
+import math
 import os
+import signal
 import sys
 import threading
 import time
@@ -15,9 +17,116 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from collbench.control.deadman import AFTER_S, DeadMan
+from collbench.control.diagnosis import Node
 from collbench.errors import FAILED, CollbenchError
 from collbench.launch.shared_memory import remove_mapped
+
+# A timer of the kernel's that kills this process unless it is wound up again: the only thing that ends a process that is stopped.
+#
+# A thread cannot do it: it is stopped with the others, or waits for Python's lock that a library holds. Source: timer_create(2).
+
+_SIGEV_SIGNAL = 0  # asm-generic/siginfo.h
+
+
+class _Event(ctypes.Structure):
+    """struct sigevent, 64 bytes."""
+
+    _fields_ = (("value", ctypes.c_void_p), ("signo", ctypes.c_int), ("notify", ctypes.c_int), ("rest", ctypes.c_char * 48))
+
+
+class _Times(ctypes.Structure):
+    """struct itimerspec."""
+
+    _fields_ = tuple((name, ctypes.c_long) for name in ("every_s", "every_ns", "in_s", "in_ns"))
+
+
+AFTER_S = 9.0  # how long after its deadline a process that cannot even watch itself is ended by the kernel
+
+
+class DeadMan:
+    """Kills this process `seconds` after `wind` was called the last time; `works` is False where the kernel has no such timer."""
+
+    def __init__(self) -> None:
+        self._libc, self._timer = ctypes.CDLL(None, use_errno=True), ctypes.c_void_p()
+        event = _Event(None, int(signal.SIGKILL), _SIGEV_SIGNAL)
+        self.works = self._call("timer_create", time.CLOCK_MONOTONIC, ctypes.byref(event), ctypes.byref(self._timer))
+
+    def wind(self, seconds: float) -> None:
+        """From now on it has so many seconds; 0 stops the timer."""
+        if self.works:
+            times = _Times(0, 0, int(seconds), int(seconds % 1 * 1e9))
+            self._call("timer_settime", self._timer, 0, ctypes.byref(times), None)
+
+    def _call(self, name: str, *arguments: object) -> bool:
+        function = getattr(self._libc, name, None)
+        return function is not None and function(*arguments) == 0
+
+    def close(self) -> None:
+        """Takes the timer away."""
+        if self.works:
+            self._call("timer_delete", self._timer)
+            self.works = False
+
+
+# How a launch ends when something broke: rank 0 says why; then every rank ends by itself, then those of a node that do not.
+#
+# A rank that is stopped, or inside a call that never returns, cannot be asked. The main thread has two seconds to leave with the sentence;
+# then this process ends, after it has killed those of its node that are still there. Rank 0's main thread has one second to say why, as it
+# does for a signal, which finds it inside a loop: then it is said for it, before the other ranks end and a launcher kills this one.
+
+PATIENCE_S, _OWN_S, _WORD_S = 2.0, 1.5, 1.0
+
+
+class Ending:
+    """end(sentence, code) ends this process at once; it does not return. speak(sentence, code) says why, unless somebody has.
+
+    for_all: whether this rank says it for all of them
+    """
+
+    def __init__(self, end: Callable[[str, int], None], speak: Callable[[str, int], None] | None = None, for_all: bool = False) -> None:
+        self._end, self._speak, self._for_all = end, speak, for_all
+        self._word_at = math.inf
+        self._why: tuple[str, int] = ("", 0)
+        self._at: float | None = None
+        self._node: Node | None = None
+
+    @property
+    def begun(self) -> bool:
+        """Whether the launch is about to end."""
+        return self._at is not None
+
+    def speak(self, sentence: str, code: int) -> None:
+        """Says why. Before anybody ends: then a launcher may kill this process at any moment."""
+        if self._speak:
+            self._speak(sentence, code)
+
+    def begin(self, sentence: str, code: int, node: Node) -> None:
+        """Everything ends, for this reason; the first one counts. Who watches over others lets them go first."""
+        if self._at is None:
+            patience_s = PATIENCE_S if node.descriptors else _OWN_S
+            now = time.monotonic()
+            self._why, self._at, self._node = (sentence, code), now + patience_s, node
+            if self._for_all:
+                self._word_at = now + _WORD_S
+
+    def tick(self, now: float) -> float:
+        """Ends what is due; returns when it wants to be called again."""
+        if self._at is None:
+            return math.inf
+        if now >= self._word_at:
+            self._word_at = math.inf
+            self.speak(*self._why)
+        if now >= self._at:
+            if self._node:
+                self._node.kill()
+            self._end(*self._why)
+        return min(self._at, self._word_at)
+
+    def leave(self) -> None:
+        """The main thread leaves by itself, and takes those of its node along that are stopped; the others end as it does."""
+        if self._node:
+            self._node.kill(self._node.stopped())
+
 
 _LOOKS_PER_TIMEOUT = 20
 _LONGEST_PAUSE_S = 1.0

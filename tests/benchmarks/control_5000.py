@@ -22,11 +22,10 @@ import numpy as np
 import zmq
 
 from collbench.addresses import LOOPBACK
-from collbench.control.bundle import LARGE_BYTES
-from collbench.control.keys import Keys
-from collbench.control.message import Kind, Message
-from collbench.control.places import hub_places
-from collbench.control.secret import secret_of
+from collbench.control.addresses import hub_places
+from collbench.control.security import Keys, secret_of
+from collbench.control.tree import LARGE_BYTES
+from collbench.control.wire import Kind, Message
 from collbench.control.world import World
 from collbench.launch.info import LaunchInfo
 from tests.benchmarks.command import main

@@ -15,9 +15,9 @@ from typing import Any
 
 import zmq
 
-from collbench.control.hub_end import HubEnd
-from collbench.control.keys import Keys
-from collbench.control.message import Kind, Malformed
+from collbench.control.security import Keys
+from collbench.control.server import HubEnd
+from collbench.control.wire import Kind, Malformed
 from tests.benchmarks.command import main
 from tests.benchmarks.figures import MEBIBYTES, SECONDS, Figure, Outcome, timed
 from tests.control.ends_here import DEADLINE_S, Here, about

@@ -64,9 +64,9 @@ def _p50_s(beat_s: float, iterations: int) -> float:
 def _rank(beat_s: float, words: Sequence[str]) -> int:
     """One rank of the command line, with another time between its heartbeats."""
     from collbench.cli.main import run
-    from collbench.control import spoke_end
+    from collbench.control import client
 
-    spoke_end._BEAT_S = beat_s
+    client._BEAT_S = beat_s
     return run(list(words))
 
 

@@ -10,12 +10,12 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from collbench.control.ending import Ending
-from collbench.control.hub_end import HubEnd
+from collbench.control.client import SpokeEnd
+from collbench.control.diagnosis import Standing
 from collbench.control.members import Member
-from collbench.control.secret import Secret, secret_of
-from collbench.control.spoke_end import SpokeEnd
-from collbench.control.standing import Standing
+from collbench.control.security import Secret, secret_of
+from collbench.control.server import HubEnd
+from collbench.control.watchdog import Ending
 from collbench.launch.info import LaunchInfo
 
 DEADLINE_S = 20.0

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
-from collbench.control.message import PIECE_BYTES, Kind, Malformed, Message, entries, parsed
-from collbench.control.standing import Standing, standings
+from collbench.control.diagnosis import Standing, standings
+from collbench.control.wire import PIECE_BYTES, Kind, Malformed, Message, entries, parsed
 
 _ABOUT = {"rank": 1, "host": "node1", "local_rank": 0, "pid": 4242, "cpus": [0, 1], "began": 7}
 _REAL = (

@@ -13,7 +13,7 @@ import pytest
 
 from collbench.control import builds
 from collbench.control.builds import BuildServer, Call, Place, addresses_of, ask
-from collbench.control.secret import Secret
+from collbench.control.security import Secret
 from collbench.launch.software import Build
 
 OURS, THEIRS = Build(1, "0.1.0", "abc"), Build(2, "0.2.0", "def")

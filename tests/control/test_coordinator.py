@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from collbench.control.coordinator import Coordinator
-from collbench.control.down import Child
-from collbench.control.ending import Ending
+from collbench.control.diagnosis import Standing
 from collbench.control.members import Member, beside
-from collbench.control.message import Kind, Message
-from collbench.control.standing import Standing
+from collbench.control.server import Coordinator
+from collbench.control.tree import Child
+from collbench.control.watchdog import Ending
+from collbench.control.wire import Kind, Message
 from collbench.errors import PeerFailed
 
 KILLED = "killed by signal 9 (SIGKILL)"

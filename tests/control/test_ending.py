@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from collbench.control.ending import Ending
+from collbench.control.watchdog import Ending
 
 
 class Told:

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from collbench.control.keys import Keys
-from collbench.control.secret import secret_of
+from collbench.control.security import Keys, secret_of
 from collbench.launch.detect import detect_torchrun
 from tests.cli.command import PROGRAM, running, start, until
 from tests.control.ends_here import free_port

@@ -11,11 +11,9 @@ import time
 import pytest
 
 from collbench.addresses import own_addresses
-from collbench.control.message import Malformed
-from collbench.control.node import Node, began_of, how_ended, is_stopped
-from collbench.control.reach import answering
-from collbench.control.stack import innermost, own_stack
-from collbench.control.standing import Standing, standings
+from collbench.control.addresses import answering
+from collbench.control.diagnosis import Node, Standing, began_of, how_ended, innermost, is_stopped, own_stack, standings
+from collbench.control.wire import Malformed
 
 GDB = """\
 [New LWP 11]
@@ -112,13 +110,13 @@ def test_an_early_exit_is_none_of_a_signal():
 
 
 def test_the_kernel_ends_a_stopped_process_whose_dead_man_is_not_wound_up():
-    code = "import os; from collbench.control.deadman import DeadMan; d = DeadMan(); d.wind(0.2); os.kill(os.getpid(), 19)  # SIGSTOP"
+    code = "import os; from collbench.control.watchdog import DeadMan; d = DeadMan(); d.wind(0.2); os.kill(os.getpid(), 19)  # SIGSTOP"
     assert subprocess.run([sys.executable, "-c", code], timeout=30, check=False).returncode == -signal.SIGKILL
 
 
 def test_a_dead_man_that_is_wound_up_or_closed_does_nothing():
     code = (
-        "import time; from collbench.control.deadman import DeadMan; d = DeadMan(); d.wind(0.3); d.wind(60); e = DeadMan(); e.wind(0.3); "
+        "import time; from collbench.control.watchdog import DeadMan; d = DeadMan(); d.wind(0.3); d.wind(60); e = DeadMan(); e.wind(0.3); "
         "e.close(); time.sleep(0.6); raise SystemExit(7)"
     )
     assert subprocess.run([sys.executable, "-c", code], timeout=30, check=False).returncode == 7

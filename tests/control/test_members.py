@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from collbench.control.hosts import hosts_of
+from collbench.control.builds import hosts_of
 from collbench.control.members import Crew, Member, above, addressed
 from collbench.errors import UsageError
 from collbench.launch.info import LaunchInfo

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.control.message import MOST_JSON_BYTES, MOST_RAW_PARTS, PIECE_BYTES, Kind, Malformed, Message, _parts, entries, parsed
-from collbench.control.shapes import SHAPES
+from collbench.control.wire import MOST_JSON_BYTES, MOST_RAW_PARTS, PIECE_BYTES, SHAPES, Kind, Malformed, Message, _parts, entries, parsed
 from tests.control.noise import frames_of, heard, noise
 
 JSON = st.recursive(

@@ -7,8 +7,8 @@ import subprocess
 
 import pytest
 
-from collbench.control import node
-from collbench.control.node import Node, began_of, how_ended
+from collbench.control import diagnosis
+from collbench.control.diagnosis import Node, began_of, how_ended
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ from collbench.control.node import Node, began_of, how_ended
     ],
 )
 def test_how_a_process_ended(monkeypatch: pytest.MonkeyPatch, state: str, status: int, how: str) -> None:
-    monkeypatch.setattr(node, "_stat", lambda pid: [state, *["0"] * 48, str(status)])
+    monkeypatch.setattr(diagnosis, "_stat", lambda pid: [state, *["0"] * 48, str(status)])
     assert how_ended(77) == how
 
 

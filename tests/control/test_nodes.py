@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from collbench.control import descriptors
-from collbench.control.bundle import BUNDLE_BYTES, LARGE_BYTES, bundles
-from collbench.control.hub_end import HubEnd
-from collbench.control.message import MOST_RAW_PARTS
-from collbench.control.places import node_place
-from collbench.control.spoke_end import SpokeEnd
+from collbench.control import tree
+from collbench.control.addresses import node_place
+from collbench.control.client import SpokeEnd
+from collbench.control.server import HubEnd
+from collbench.control.tree import BUNDLE_BYTES, LARGE_BYTES, bundles
+from collbench.control.wire import MOST_RAW_PARTS
 from collbench.errors import RunFailed, UsageError
 from tests.cli.command import until
 from tests.control.ends_here import Here, about, launch
@@ -115,7 +115,7 @@ def test_who_is_still_there_is_told() -> None:
 
 
 def test_a_rank_that_finds_no_first_one_on_its_node_goes_to_rank_0_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("collbench.control.spoke_end._AT_THE_NODE_S", 0.1)
+    monkeypatch.setattr("collbench.control.client._AT_THE_NODE_S", 0.1)
     with launch(n=4, each=2) as here:
         hub = here.hub()
         spokes = [here.spoke(1), here.spoke(2, node="another"), here.spoke(3)]  # two nodes by what their launcher says
@@ -128,7 +128,7 @@ def test_a_rank_that_finds_no_first_one_on_its_node_goes_to_rank_0_itself(monkey
 
 def test_a_rank_that_found_two_ways_keeps_one_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its node's first rank came late: it has been there already when that one opened its door, too."""
-    monkeypatch.setattr("collbench.control.spoke_end._AT_THE_NODE_S", 0.0)
+    monkeypatch.setattr("collbench.control.client._AT_THE_NODE_S", 0.0)
     with launch(n=4, each=2) as here:
         hub = here.hub()
         mate = here.spoke(3)
@@ -169,19 +169,19 @@ def test_bundles_keep_the_order_and_are_bounded() -> None:
 
 def test_rank_0_may_open_a_connection_to_each_node(monkeypatch: pytest.MonkeyPatch) -> None:
     limits = {"now": (1024, 20_000)}
-    monkeypatch.setattr(descriptors.resource, "getrlimit", lambda _: limits["now"])
-    monkeypatch.setattr(descriptors.resource, "setrlimit", lambda _, both: limits.update(now=both))
-    unknown = descriptors.allow_connections(2)
+    monkeypatch.setattr(tree.resource, "getrlimit", lambda _: limits["now"])
+    monkeypatch.setattr(tree.resource, "setrlimit", lambda _, both: limits.update(now=both))
+    unknown = tree.allow_connections(2)
     assert limits["now"] == (20_000, 20_000) and 9000 < unknown < 10_000
-    assert 16 <= descriptors.allow_connections(19_000) < 400
+    assert 16 <= tree.allow_connections(19_000) < 400
     limits["now"] = (1024, 1_000_000)
-    descriptors.allow_connections(2)
+    tree.allow_connections(2)
     assert limits["now"] == (65_536, 1_000_000)
-    descriptors.allow_connections(70_000)
+    tree.allow_connections(70_000)
     assert limits["now"] == (71_024, 1_000_000)
     limits["now"] = (1024, 20_000)
     with pytest.raises(UsageError, match=r"connection to each of 30000 nodes, and this host allows a process 20000 open files: raise"):
-        descriptors.allow_connections(30_000)
+        tree.allow_connections(30_000)
 
 
 def test_a_message_that_cannot_be_read_ends_the_run() -> None:

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from collbench.control.diagnosis import Cause
-from collbench.control.path_fault import Direction, PathEvidence, PathFault, PathProblem, directions
-from collbench.control.path_probe import ProbeResult
-from collbench.control.standing import Standing
-from collbench.control.tcp_info import PathReport
-from collbench.control.verdict import HangEvidence, diagnose
+from collbench.control.diagnosis import Cause, HangEvidence, Standing, diagnose
+from collbench.control.path import Direction, PathEvidence, PathFault, PathProblem, PathReport, ProbeResult, directions
 
 HOSTS = {"10.0.0.1": "n1", "10.0.0.2": "n2"}
 QUIET = PathReport("10.0.0.2", 0, 0, 1500, 0, 5, 40)

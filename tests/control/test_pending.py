@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from collbench.control import packet_filter
-from collbench.control.pending import PendingConnections, is_remote
+from collbench.control import security
+from collbench.control.server import PendingConnections, is_remote
 
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """What the kernel was asked to do, in order."""
     found: list[object] = []
-    monkeypatch.setattr(packet_filter, "drop_all", lambda descriptor: found.append("all"))
-    monkeypatch.setattr(packet_filter, "drop_from", lambda descriptor, sources: found.append(sorted(sources)))
-    monkeypatch.setattr(packet_filter, "pass_all", lambda descriptor: found.append("none"))
+    monkeypatch.setattr(security, "drop_all", lambda descriptor: found.append("all"))
+    monkeypatch.setattr(security, "drop_from", lambda descriptor, sources: found.append(sorted(sources)))
+    monkeypatch.setattr(security, "pass_all", lambda descriptor: found.append("none"))
     return found
 
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from collbench.control.keys import Keys
-from collbench.control.secret import _check_folder, _long_enough, secret_of
+from collbench.control.security import Keys, _check_folder, _long_enough, secret_of
 from collbench.errors import UsageError
 from collbench.launch.info import LaunchInfo
 

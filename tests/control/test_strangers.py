@@ -15,10 +15,8 @@ from pathlib import Path
 import pytest
 import zmq
 
-from collbench.control.keys import Keys
-from collbench.control.message import PIECE_BYTES, Kind, Message
-from collbench.control.secret import Secret
-from collbench.control.strangers import Strangers, closing
+from collbench.control.security import Keys, Secret, Strangers, closing
+from collbench.control.wire import PIECE_BYTES, Kind, Message
 from collbench.errors import PeerFailed, UsageError, WaitExpired
 from tests.cli.command import until
 from tests.control.ends_here import Here, about, launch
@@ -179,7 +177,7 @@ def test_a_place_that_is_taken_on_this_host_says_so() -> None:
 
 
 def test_a_flood_makes_the_port_deaf_once_everybody_is_in(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("collbench.control.strangers._FLOOD", 3)
+    monkeypatch.setattr("collbench.control.security._FLOOD", 3)
     hub, spoke = here.hub(), here.spoke(1)
     for _ in range(6):
         knock(here, b"noise")

@@ -11,8 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
-from collbench.control.path_probe import Probe, ProbeResult, listener
-from collbench.control.tcp_info import ConnectionMonitor, PathReport, TcpInfo, path_report, reports, tcp_info
+from collbench.control.path import ConnectionMonitor, PathReport, Probe, ProbeResult, TcpInfo, listener, path_report, reports, tcp_info
 from tests.beds import Hosts
 
 # Offsets in bytes of struct tcp_info, include/uapi/linux/tcp.h.
@@ -62,7 +61,7 @@ def test_a_connection_is_lossy_where_packets_were_sent_again_or_came_out_of_orde
 
 RECEIVE = """
 import socket, sys
-from collbench.control.tcp_info import tcp_info
+from collbench.control.path import tcp_info
 server = socket.create_server(("", 29541))
 print("ready", flush=True)
 one, _ = server.accept()

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.control.standing import Standing
-from collbench.control.verdict import HangEvidence, diagnose
+from collbench.control.diagnosis import HangEvidence, Standing, diagnose
 
 CELL = "allreduce 64 MiB on mpi"
 WARM = f"{CELL}: warm-up"

@@ -7,12 +7,10 @@ import time
 import pytest
 import zmq
 
-from collbench.control.down import Down
-from collbench.control.keys import Keys
+from collbench.control.addresses import candidate_ports, hub_places, listen, note_on, routes_to
 from collbench.control.members import Member, addressed
-from collbench.control.places import candidate_ports, hub_places, listen, note_on
-from collbench.control.routes import routes_to
-from collbench.control.secret import Secret, secret_of
+from collbench.control.security import Keys, Secret, secret_of
+from collbench.control.tree import Down
 from collbench.control.world import World
 from collbench.errors import RunFailed, UsageError, WaitExpired
 from collbench.launch.info import LaunchInfo
@@ -212,7 +210,7 @@ def test_a_master_port_that_is_taken(tmp_path):
 def test_when_all_candidates_are_taken(monkeypatch):
     info = LaunchInfo("local", 0, 2, 0, 1, "tcp://127.0.0.1", "token", secret="token")
     with taken_port() as taken:
-        monkeypatch.setattr("collbench.control.places.candidate_ports", lambda secret: [taken.getsockname()[1]])
+        monkeypatch.setattr("collbench.control.addresses.candidate_ports", lambda secret: [taken.getsockname()[1]])
         with pytest.raises(UsageError, match=r"ports \[\d+\] are all taken"):
             World(info, 1.0)
 

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from collbench.control import routes
+from collbench.control import addresses
 from collbench.control.world import World
 from collbench.errors import UsageError, WaitExpired
 from collbench.launch.detect import LocalRequest, detect, to_variable
@@ -124,12 +124,12 @@ class TestName:
 
     def test_is_waited_for(self, monkeypatch: pytest.MonkeyPatch) -> None:
         answers = iter([(), (), ("10.0.0.5",)])
-        monkeypatch.setattr(routes, "resolve", lambda host: next(answers))
-        monkeypatch.setattr(routes, "_ASK_AGAIN_S", 0.0)
-        assert routes.await_name("tcp://bench-0.bench", 30.0)
+        monkeypatch.setattr(addresses, "resolve", lambda host: next(answers))
+        monkeypatch.setattr(addresses, "_ASK_AGAIN_S", 0.0)
+        assert addresses.await_name("tcp://bench-0.bench", 30.0)
 
     def test_is_not_waited_for_without_end(self) -> None:
-        assert not routes.await_name("tcp://no.such.host.invalid", 0.0)
+        assert not addresses.await_name("tcp://no.such.host.invalid", 0.0)
 
     def test_that_never_comes_ends_the_rank_with_a_sentence(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("COLLBENCH_SECRET", SECRET)

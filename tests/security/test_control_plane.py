@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from collbench.control.secret import secret_of
+from collbench.control.security import secret_of
 from collbench.errors import UsageError
 from collbench.launch.spawn import start_local
 from tests.cli.command import BIN, ROOT, running, start

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from collbench.control import descriptors, packet_filter
-from collbench.control.pending import PendingConnections
+from collbench.control import security, tree
+from collbench.control.server import PendingConnections
 from collbench.errors import RunFailed
 from tests.cli.command import BIN, Finished, environment, until
 from tests.control.ends_here import free_port
@@ -123,8 +123,8 @@ def test_the_sentence_of_an_exhausted_process_names_the_limit() -> None:
 
 
 def test_other_errors_are_not_about_descriptors() -> None:
-    assert descriptors.out_of_files(OSError(28, "No space left on device")) is None
-    assert isinstance(descriptors.out_of_files(OSError(23, "Too many open files in system")), RunFailed)
+    assert tree.out_of_files(OSError(28, "No space left on device")) is None
+    assert isinstance(tree.out_of_files(OSError(23, "Too many open files in system")), RunFailed)
 
 
 class TestLimits:
@@ -183,19 +183,19 @@ class TestLimits:
         with socket.create_server((here, 0), family=family) as server:
             server.settimeout(5)
             port = server.getsockname()[1]
-            packet_filter.drop_from(server.fileno(), others)
+            security.drop_from(server.fileno(), others)
             socket.create_connection((here, port), timeout=5).close()
-            packet_filter.drop_from(server.fileno(), [*others, here])
+            security.drop_from(server.fileno(), [*others, here])
             with pytest.raises(TimeoutError):
                 socket.create_connection((here, port), timeout=0.3)
-            packet_filter.pass_all(server.fileno())
+            security.pass_all(server.fileno())
             socket.create_connection((here, port), timeout=5).close()
 
     @pytest.mark.parametrize("here", ["127.0.0.1", "::1"])
     def test_a_silent_connection_is_not_accepted(self, here: str) -> None:
         family = socket.AF_INET6 if ":" in here else socket.AF_INET
         with socket.create_server((here, 0), family=family) as server:
-            packet_filter.hold_silent(server.fileno())
+            security.hold_silent(server.fileno())
             server.settimeout(0.5)
             with socket.create_connection(server.getsockname()[:2], timeout=5) as silent:
                 with pytest.raises(TimeoutError):

@@ -7,7 +7,11 @@ connection that was closed without one message that its key had opened; a messag
 
 from __future__ import annotations
 
+import errno
+import os
+import resource
 import time
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,11 +20,101 @@ import zmq
 from zmq.utils import z85
 from zmq.utils.monitor import parse_monitor_message
 
-from collbench.control import packet_filter
-from collbench.control.keys import DOMAIN, Keys
-from collbench.control.message import Kind, Message, parsed
-from collbench.control.pending import PendingConnections, is_remote
-from collbench.control.strangers import Strangers, peer_of
+from collbench.control import security
+from collbench.control.security import DOMAIN, Keys, Strangers, peer_of
+from collbench.control.server import PendingConnections, is_remote
+from collbench.control.wire import MOST_RAW_PARTS, Kind, Message, parsed
+from collbench.errors import RunFailed, UsageError
+
+# What the ranks of a node say in a step, put together to messages of a bounded size; and what a rank is told that comes twice.
+
+LARGE_BYTES = 64 << 10  # of arrays: more is offered before it is sent
+BUNDLE_BYTES = 4 << 20  # of arrays in one message, unless a single rank has more
+Entry = tuple[int, Any, Sequence[bytes | memoryview]]  # rank, value, raw arrays
+
+
+def size_of(raw: Sequence[bytes | memoryview]) -> int:
+    """Bytes of these arrays."""
+    return sum(memoryview(part).nbytes for part in raw)
+
+
+def bundles(said: Sequence[Entry]) -> Iterator[list[Entry]]:
+    """The entries in their order, as many together as one message should hold."""
+    bundle, size, parts = list[Entry](), 0, 0
+    for entry in said:
+        if bundle and (size + size_of(entry[2]) > BUNDLE_BYTES or parts + len(entry[2]) > MOST_RAW_PARTS):
+            yield bundle
+            bundle, size, parts = [], 0, 0
+        bundle.append(entry)
+        size, parts = size + size_of(entry[2]), parts + len(entry[2])
+    yield bundle
+
+
+def started_again(rank: int, about: Any) -> str:
+    """What a process is told that says it is a rank which has joined already; `about`: what it says of itself."""
+    who = f"{about.get('host')}, pid {about.get('pid')}" if isinstance(about, dict) else "another process"
+    return (
+        f"rank {rank} was started again ({who}), by a launcher that restarts ranks or by a second launch that looks the same: "
+        "a run cannot go on with another process; start all ranks again, a second launch with a MASTER_PORT of its own"
+    )
+
+
+# The number of files and connections that this process may have open: rank 0 has a connection to each node, and strangers try.
+
+_WANTED = 65536  # more than one address can open to one port
+_RESERVE = 256  # for libraries and the run folder
+_FULL = (errno.EMFILE, errno.ENFILE)
+
+
+def allow_connections(count: int) -> int:
+    """Raise this process's soft limit and return how many connections of unknown processes it can hold beside `count` of its own.
+
+    Raises UsageError if the hard limit is too low for `count`.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = max(_WANTED, count + 4 * _RESERVE)
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < allowed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+        soft = allowed
+    if soft == resource.RLIM_INFINITY:
+        return _WANTED
+    if soft < count + _RESERVE:
+        raise UsageError(
+            f"rank 0 has a connection to each of {count} nodes, and this host allows a process {hard} open files: "
+            "raise the hard limit (ulimit -Hn, or LimitNOFILE= of the service that starts the ranks)"
+        )
+    return max(16, (soft - count - _open_now() - _RESERVE) // 2)  # half: as many again may wait in the kernel's queue
+
+
+def out_of_files(error: BaseException) -> RunFailed | None:
+    """Return the sentence for an error that means that no more files can be opened; None for any other error."""
+    number = getattr(error, "errno", None)
+    if number not in _FULL:
+        return None
+    if number == errno.ENFILE:
+        return RunFailed("this host has no free file descriptors (ENFILE): end what holds them, or raise fs.file-max")
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return RunFailed(
+        f"this process has reached its limit of {limit} open files, {_open_sockets()} of them connections: raise it (ulimit -n; "
+        "LimitNOFILE= of the service that starts the ranks); if the connections are not of this launch, see what connects to this host"
+    )
+
+
+def _open_now() -> int:
+    with suppress(OSError):
+        return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - names only
+    return _RESERVE
+
+
+def _open_sockets() -> str:
+    """How many of this process's descriptors are sockets, as text. At the limit /proc cannot be listed: each descriptor is read."""
+    count = 0
+    for descriptor in range(resource.getrlimit(resource.RLIMIT_NOFILE)[0]):
+        with suppress(OSError):
+            count += os.readlink(f"/proc/self/fd/{descriptor}").startswith("socket:")  # noqa: PTH115 - as text
+    return str(count)
+
 
 _ZAP = "inproc://zeromq.zap.01"  # rfc.zeromq.org/spec/27
 _NOBODY = -1
@@ -182,7 +276,7 @@ class Down:
         if endpoint.startswith(b"tcp:"):
             self.pending.listening.add(descriptor)
             with suppress(OSError):
-                packet_filter.hold_silent(descriptor)
+                security.hold_silent(descriptor)
 
     def _accepted(self, descriptor: int) -> None:
         self._since[descriptor] = time.monotonic()

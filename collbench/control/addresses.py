@@ -1,0 +1,240 @@
+"""Where ranks meet: the ports of a launch, the address that rank 0 listens at, and the place where the ranks of a node meet."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import select
+import socket
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import mpi4py
+import zmq
+
+from collbench.addresses import (
+    LOOPBACK,
+    Family,
+    HubAddresses,
+    Scope,
+    bracketed,
+    family_of,
+    hub_addresses,
+    is_loopback,
+    own_addresses,
+    resolve,
+    route_to,
+    tcp_socket,
+)
+from collbench.control.security import Secret
+from collbench.control.tree import Down
+from collbench.errors import RunFailed, UsageError
+from collbench.launch import mpi
+from collbench.launch.info import LaunchInfo, meeting_at
+from collbench.launch.mpi import mpi_mismatch, size_disagrees
+
+# Where to meet when only MPI knows: rank 0's address and a fresh token, broadcast over the communicator itself.
+
+
+def with_meeting(info: LaunchInfo) -> LaunchInfo:
+    """Return the launch with rank 0's address and the token of its secret. A call of all ranks; starts MPI with thread level single.
+
+    Raises RunFailed where MPI and launcher disagree, before MPI_Init; UsageError where rank 0's host has no address that all hosts reach.
+    """
+    mpi4py.rc(initialize=False, finalize=False, thread_level="single")
+    from mpi4py import MPI
+
+    mismatch = mpi_mismatch(MPI.Get_library_version(), info, os.environ)
+    if mismatch:
+        raise RunFailed(f"{mismatch}; or set MASTER_ADDR to rank 0's host, so that the ranks can meet without MPI")
+    mpi.initialise(MPI)
+    disagrees = size_disagrees(MPI.COMM_WORLD.Get_size(), info)
+    if disagrees:
+        raise RunFailed(disagrees)
+    world, here = MPI.COMM_WORLD, socket.gethostname()
+    host, addresses, token = world.bcast((here, _candidates(here), secrets.token_hex(16)), root=0)
+    reached = world.allgather(None if here == host else [address for address in addresses if _reaches(address)])
+    away = [each for each in reached if each is not None]
+    common = [address for address in addresses if all(address in each for each in away)]
+    if away and not common:
+        raise UsageError(
+            f"rank 0's host {host} has no address that all other hosts can reach (it has {', '.join(addresses) or 'only loopback'}): "
+            "set MASTER_ADDR to its address in the network between the hosts, and pass it to all ranks"
+        )
+    return replace(info, meeting=meeting_at(common[0] if common else LOOPBACK), token=str(token), secret="token")
+
+
+def finalise() -> None:
+    """Finalize MPI, for a command that ends without a communicator of its own."""
+    from mpi4py import MPI
+
+    mpi.finalise(MPI)
+
+
+def _candidates(name: str) -> list[str]:
+    """Return this host's addresses, that of its name first, then those on the way to other networks; no loopback ones."""
+    own = own_addresses()
+    outwards = (route_to("192.0.2.1"), route_to("2001:db8::1"))  # documentation networks (RFC 5737, RFC 3849): nothing is sent
+    likely = [address for address in (*resolve(name), *outwards) if address in own]
+    return list(dict.fromkeys([*likely, *own]))
+
+
+def _reaches(address: str) -> bool:
+    """Whether this host has a route to an address of another host; its own bridges may have the same address."""
+    own = route_to(address)
+    return own is not None and own != address and not is_loopback(own)
+
+
+# Whether a host is there at all: its kernel answers a connection, whatever its processes do.
+
+_PORT = 9  # where nothing listens: a host that is there refuses at once
+
+
+def answering(addresses: Iterable[str], within_s: float) -> str | None:
+    """The first of these addresses whose host accepts or refuses a connection within so many seconds; None where none does."""
+    knocking = {}
+    try:
+        for address in addresses:
+            knock = tcp_socket(address, socket.SOCK_NONBLOCK)
+            knocking[knock.fileno()] = knock, address
+            if knock.connect_ex((address, _PORT)) in (0, errno.ECONNREFUSED):
+                return address
+        return _first(knocking, time.monotonic() + within_s)
+    except OSError:
+        return None
+    finally:
+        for knock, _ in knocking.values():
+            knock.close()
+
+
+def _first(knocking: dict[int, tuple[socket.socket, str]], until: float) -> str | None:
+    poll, left = select.poll(), len(knocking)
+    for descriptor in knocking:
+        poll.register(descriptor, select.POLLOUT)
+    while left and (more := until - time.monotonic()) > 0:
+        for descriptor, _ in poll.poll(int(more * 1000) + 1):
+            knock, address = knocking[descriptor]
+            if knock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) in (0, errno.ECONNREFUSED):
+                return address
+            poll.unregister(descriptor)
+            left -= 1
+    return None
+
+
+# The addresses by which this host and rank 0's host reach each other.
+
+_ASK_AGAIN_S = 0.2
+
+
+def routes_to(meeting: str) -> tuple[tuple[str, str], ...]:
+    """Return (this host's address, rank 0's address), one pair for each address family, IPv4 first; empty for a meeting on this host.
+
+    Raises UsageError where rank 0's host does not resolve, or cannot be routed to.
+    """
+    if not meeting.startswith("tcp://"):
+        return ()
+    host = host_of(meeting)
+    addresses = resolve(host)
+    if not addresses:
+        raise UsageError(f"rank 0's host '{host}' does not resolve to an address on this host: set MASTER_ADDR to its address")
+    routes: dict[Family, tuple[str, str]] = {}
+    for address in addresses:
+        own = route_to(address)
+        if own:
+            routes.setdefault(family_of(address), (own, address))
+    if not routes:
+        raise UsageError(f"there is no route from this host to rank 0's host '{host}' ({', '.join(addresses)}): set MASTER_ADDR")
+    return tuple(routes.values())
+
+
+def hub_hosts(info: LaunchInfo) -> list[str]:
+    """Return the addresses at which this host may find rank 0, the most likely one first; its name where that does not resolve."""
+    try:
+        found = [hub for _, hub in routes_to(info.meeting)]
+    except UsageError:
+        found = list(resolve(host_of(info.meeting))) or [host_of(info.meeting)]
+    return found[:1] if all(map(is_loopback, found)) else found
+
+
+def host_of(meeting: str) -> str:
+    """Return the host of a meeting "tcp://host"."""
+    return meeting.removeprefix("tcp://").strip("[]")
+
+
+def await_name(meeting: str, patience_s: float) -> bool:
+    """Wait until the host of a meeting resolves, and return whether it does: the name of a pod appears only seconds after its start."""
+    if not meeting.startswith("tcp://"):
+        return True
+    host, end = host_of(meeting), time.monotonic() + patience_s
+    while not resolve(host):
+        if time.monotonic() >= end:
+            return False
+        time.sleep(_ASK_AGAIN_S)
+    return True
+
+
+_CANDIDATES = 8
+_FIRST, _COUNT, _APART = 20000, 12000, 1237  # below the range that kernels hand out themselves
+_SHORT = 24  # characters of a name that nobody can guess
+
+
+def candidate_ports(secret: Secret) -> list[int]:
+    """Ports that all ranks of a launch derive from its secret."""
+    seed = int.from_bytes(secret.derived("ports")[:8], "big")
+    return [_FIRST + (seed + _APART * k) % _COUNT for k in range(_CANDIDATES)]
+
+
+def node_place(info: LaunchInfo, secret: Secret) -> str:
+    """Where the ranks of this node find the first of them: a socket without a file, which ends with its process and stays on the host."""
+    if info.meeting.startswith("ipc://"):
+        return info.meeting
+    return f"ipc://@collbench-{secret.derived(f'node {socket.gethostname()} {info.node}').hex()[:_SHORT]}"
+
+
+def hub_places(info: LaunchInfo, secret: Secret) -> list[str]:
+    """Return where rank 0 may listen for other nodes, the likeliest first."""
+    ports = [info.port] if info.port else candidate_ports(secret)
+    addresses = hub_hosts(info)
+    return [f"{meeting_at(address)}:{port}" for port in ports for address in addresses]
+
+
+def listen(down: Down, info: LaunchInfo, secret: Secret) -> HubAddresses:
+    """Bind rank 0's socket for the other nodes, and return where. Raises UsageError where no port is free."""
+    found = hub_addresses(host_of(info.meeting))
+    ports = [info.port] if info.port else candidate_ports(secret)
+    for port in ports:
+        wrong = _bind(down, found.listens, port)
+        if wrong is None:
+            down.port = port
+            return found
+    where = f"port {info.port} is taken" if info.port else f"ports {ports} are all taken"
+    raise UsageError(f"rank 0 cannot listen for the other ranks: {where} ({wrong}); set MASTER_PORT to a free one")
+
+
+def note_on(found: HubAddresses) -> str | None:
+    """Return a sentence where rank 0 listens at every address of its host; None where it listens at those of its name alone."""
+    if found.scope is Scope.GIVEN:
+        return None
+    why = {
+        Scope.NAME_IS_LOOPBACK: f"its name '{found.host}' resolves to loopback there ({', '.join(found.resolved)})",
+        Scope.NOT_OWN: f"'{found.host}' is not one of its addresses",
+    }[found.scope]
+    return f"rank 0 listens at every address of its host, because {why}; set MASTER_ADDR to choose one address"
+
+
+def _bind(down: Down, addresses: Sequence[str], port: int) -> str | None:
+    """Listen at one port of all these addresses, of every address without any; return why that fails, or None."""
+    bound: list[str] = []
+    for address in addresses or ("*",):
+        place = f"tcp://{bracketed(address)}:{port}"
+        down.router.setsockopt(zmq.IPV6, int(address == "*" or family_of(address) is Family.IPV6))
+        try:
+            down.bind(place)
+        except zmq.ZMQError as error:
+            for earlier in bound:
+                down.router.unbind(earlier)
+            return os.strerror(error.errno or 0)
+        bound.append(place)
+    return None

@@ -1,0 +1,681 @@
+"""The part of a rank other than 0: passes its own words up; where it is the first of its node, those of the node's other ranks, too.
+
+So each node has one connection to rank 0, and rank 0 gets few messages per node and step. A large message is offered first and sent when
+rank 0 has room for it.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from queue import Empty, SimpleQueue
+from typing import Any
+
+import zmq
+from zmq.utils.monitor import parse_monitor_message
+
+from collbench.addresses import is_loopback, resolve
+from collbench.control.addresses import host_of, hub_places, node_place
+from collbench.control.builds import Call, Place, addresses_of, ask
+from collbench.control.diagnosis import Cause, HangDiagnosis, Node, Standing, is_stopped, own_stack, stack, standings, tool_here
+from collbench.control.io_thread import Keeper
+from collbench.control.members import Member, above
+from collbench.control.path import ConnectionMonitor, Probe, listener, tcp_info
+from collbench.control.security import Keys, Secret
+from collbench.control.tree import LARGE_BYTES, Child, Down, Entry, bundles, size_of, started_again
+from collbench.control.watchdog import Ending
+from collbench.control.wire import Kind, Malformed, Message, entries, parsed
+from collbench.errors import FAILED, USAGE, CollbenchError, Orphaned, PeerFailed, RunFailed, UsageError, WaitExpired
+from collbench.launch.info import LaunchInfo
+from collbench.launch.software import mismatch, own
+
+# A rank's way up: one connection to the first rank of its node, or from there to rank 0.
+
+_RETRY_MS, _SLOWEST_RETRY_MS = 5, 200  # the default waits 100 ms and more for a rank 0 that is just starting
+_AFTER_REFUSAL_S = 1.0  # whoever has the wrong secret must not be a flood
+_REFUSED = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+
+
+class Up:
+    """Knocks at each place in turn until one welcomes it; from then on that one alone is spoken to. Used by one thread.
+
+    places      where, and for how many seconds before the next place is tried as well
+    refused     where somebody has answered who does not have this launch's secret
+    place       where it was welcomed
+    descriptor  of the connection that spoke last, -1 before there is one
+    cut         since when the connection is gone; None while it is there. It does not come back: what was under way is lost.
+    """
+
+    def __init__(self, context: zmq.Context[Any], keys: Keys, places: Sequence[tuple[str, float]]) -> None:
+        self._context, self._keys, self._patience = context, keys, places
+        self._due: dict[str, float] = {}  # places to knock at, and when
+        self._knocking: dict[Any, Any] = {}  # sockets, and the monitor of each
+        self._places: dict[Any, str] = {}  # by monitor
+        self._hello: Message | None = None
+        self._waiting: list[Message] = []
+        self.socket: zmq.Socket[Any] | None = None
+        self.refused: list[str] = []
+        self.cut: float | None = None
+        self.descriptor = -1
+        self.place = ""
+        self._second: zmq.Socket[Any] | None = None
+
+    @property
+    def sockets(self) -> list[Any]:
+        """What is to be polled."""
+        return [*self._knocking, *self._knocking.values(), *([self._second] if self._second else [])]
+
+    @property
+    def has_second(self) -> bool:
+        """Whether a second connection was opened."""
+        return self._second is not None
+
+    def open_second(self, ranks: Sequence[int]) -> None:
+        """Open one more connection to the place of the first one, which a packet that does not pass may block."""
+        socket = self._context.socket(zmq.DEALER)
+        self._keys.calling(socket)
+        socket.setsockopt(zmq.IPV6, int("[" in self.place))
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.connect(self.place)
+        socket.send_multipart(Message(Kind.ASIDE, 0, list(ranks)).frames())
+        self._second = socket
+
+    def send_second(self, message: Message) -> None:
+        """Send through the second connection, where there is one."""
+        if self._second:
+            self._second.send_multipart(message.frames(), copy=False)
+
+    def knock(self, hello: Message, now: float) -> float:
+        """Says hello where it is time to; returns when it wants to be called again, until it is welcomed."""
+        if self._hello is None:
+            self._hello, at = hello, now
+            for place, patience_s in self._patience:
+                self._due[place], at = at, at + patience_s
+        for place in [place for place, at in self._due.items() if at <= now]:
+            del self._due[place]
+            self._open(place, hello)
+        return min(self._due.values(), default=now + _AFTER_REFUSAL_S)
+
+    def _open(self, place: str, hello: Message) -> None:
+        socket = self._context.socket(zmq.DEALER)
+        self._keys.calling(socket)
+        socket.setsockopt(zmq.IPV6, int("[" in place))
+        socket.setsockopt(zmq.RECONNECT_IVL, _RETRY_MS)
+        socket.setsockopt(zmq.RECONNECT_IVL_MAX, _SLOWEST_RETRY_MS)
+        monitor = socket.get_monitor_socket(_REFUSED | zmq.EVENT_DISCONNECTED)
+        self._knocking[socket], self._places[monitor] = monitor, place
+        socket.connect(place)
+        socket.send_multipart(hello.frames())
+
+    def send(self, message: Message) -> None:
+        """Sends to whoever has welcomed this rank; before that, it waits."""
+        if self.socket:
+            self.socket.send_multipart(message.frames(), copy=False)
+        else:
+            self._waiting.append(message)
+
+    def read(self, ready: Any) -> Message | None:
+        """What has come at a polled socket; None for what is no message of ours, and for events of the connection."""
+        if ready is self._second:
+            return self._from_second(ready)
+        if ready in self._places:
+            self._event(ready)
+        if ready not in self._knocking:
+            return None
+        frames = ready.recv_multipart(copy=False)
+        self.descriptor = frames[0].get(zmq.SRCFD)
+        try:
+            message = parsed([frame.buffer for frame in frames])
+        except Malformed:
+            return None
+        if message.kind is Kind.WELCOME and self.socket is None:
+            self._keep(ready)
+        return message
+
+    def _from_second(self, socket: Any) -> Message | None:
+        try:
+            return parsed([frame.buffer for frame in socket.recv_multipart(copy=False)])
+        except Malformed:
+            return None
+
+    def _keep(self, found: Any) -> None:
+        assert self._hello
+        self.place = self._places[self._knocking[found]]
+        for socket in [one for one in self._knocking if one is not found]:
+            socket.send_multipart(Message(Kind.MOVED, 0, self._hello.body[0][0]).frames())
+            self._drop(socket)
+        self.socket = found
+        self._due.clear()
+        waiting, self._waiting = self._waiting, []
+        for message in waiting:
+            self.send(message)
+
+    def _event(self, monitor: Any) -> None:
+        event = parse_monitor_message(monitor.recv_multipart())["event"]
+        if self.socket:
+            self.cut = self.cut or (time.monotonic() if event == zmq.EVENT_DISCONNECTED else None)
+        elif event & _REFUSED:
+            place = self._places[monitor]
+            self.refused.append(place)
+            self._drop(next(socket for socket, its in self._knocking.items() if its is monitor), in_vain=True)
+            self._due[place] = time.monotonic() + _AFTER_REFUSAL_S * len(self.refused)
+
+    def _drop(self, socket: Any, *, in_vain: bool = False) -> None:
+        if in_vain:
+            socket.setsockopt(zmq.LINGER, 0)  # nobody will ever take what is queued
+        monitor = self._knocking.pop(socket)
+        del self._places[monitor]
+        socket.disable_monitor()
+        monitor.close()
+        socket.close()
+
+    def close(self) -> None:
+        """Sends what is still queued, for a second at most, if anybody has welcomed this rank."""
+        for socket in list(self._knocking):
+            self._drop(socket, in_vain=self.socket is None)
+        if self._second:
+            self._second.close()
+
+
+_ANSWERS = (Kind.HERE, Kind.PATHS, Kind.STUCK, Kind.WHERE, Kind.STACKED, Kind.PROBED, Kind.ABORT)
+_SECOND_S = 0.6  # without an answer, or an acknowledgement of what this rank answered: then a second connection is opened
+_STEP_S = 0.05
+_LOST_S = 0.05  # how long a connection to rank 0 may be gone before this rank ends: what rank 0 said last is read before
+
+
+class Relay:
+    """Everything here runs in the keeper's thread. `inbox` is what the rank's main thread waits at: messages, or errors to raise.
+
+    stand      tells where this rank stands
+    beat_s     how often it is told
+    farewell   set when nothing more will come from above
+    released   set when this rank may leave: nobody behind it needs it any longer
+    hub_heard  set when rank 0 says anything
+    address    this host's, as rank 0 reaches it, of the first rank of a node; "" elsewhere
+    above      who is at the other end of the way up: "rank 0", or the first rank of this node
+    or_else    who else may have died, where the launcher kills all of a host for one
+    """
+
+    def __init__(self, rank: int, up: Up, down: Down | None, stand: Callable[[], Standing], *, beat_s: float, ending: Ending) -> None:
+        self.rank, self.up, self.down, self._stand, self._beat_s, self.ending = rank, up, down, stand, beat_s, ending
+        self.node = Node()
+        self.inbox: SimpleQueue[Any] = SimpleQueue()
+        self.farewell, self.released, self.hub_heard = threading.Event(), threading.Event(), threading.Event()
+        self.above, self.or_else = "rank 0", ""
+        self._hello: Message | None = None
+        self._said: dict[int, dict[int, Entry]] = {}
+        self._sent = 0
+        self._offered: dict[int, deque[Message]] = {}
+        self._partings: list[Message] = []
+        self._told: dict[int, Standing] = {}
+        self._about: dict[int, Any] = {}
+        self._beat_at = 0.0
+        self.address = ""
+        self._connections = ConnectionMonitor()
+        self._asked_at: float | None = None
+        self._answered_at: float | None = None
+        self._probes: dict[str, Probe] = {}
+        self._takes_probes: socket.socket | None = None
+        self._welcomed = self._begun = self._leaving = False
+
+    @property
+    def sockets(self) -> list[Any]:
+        """Up, down, and the processes of this node."""
+        return [*self.up.sockets, *(self.down.sockets if self.down else ()), *self.node.descriptors]
+
+    def present(self, about: Any, build: Any = 0) -> None:
+        """Begins to connect; `build` is this rank's, as JSON. A collbench from before builds were compared ignores it, and sends 0."""
+        self._hello = Message(Kind.HELLO, 0, [[self.rank, about, build]])
+
+    def say(self, step: int, value: Any, raw: Sequence[bytes | memoryview] = ()) -> None:
+        """What this rank says in a step."""
+        self._take(step, [(self.rank, value, raw)])
+
+    def send(self, message: Message) -> None:
+        """Send a message up, also through the second connection where it is urgent."""
+        self.up.send(message)
+        if message.kind in _ANSWERS:
+            self.up.send_second(message)
+
+    def ask(self, question: Message) -> None:
+        """Send rank 0 a question, after what this rank's connections show."""
+        self._asked_at = self._asked_at or time.monotonic()
+        self._send_paths()
+        self.send(question)
+
+    def _send_paths(self) -> None:
+        if self.address and self._takes_probes is None:
+            self._takes_probes = listener(self.address)
+        port = self._takes_probes.getsockname()[1] if self._takes_probes else 0
+        self.send(Message(Kind.PATHS, 0, [self.rank, port, [one.as_json() for one in self._connections.reports()]]))
+
+    def _answer(self) -> None:
+        """Send rank 0 where the ranks of this node are."""
+        self._answered_at = self._answered_at or time.monotonic()
+        self._send_paths()
+        self.send(Message(Kind.HERE, 0, [one.as_json() for one in (self._stand(), *self._held())]))
+
+    def _open_second_if_unheard(self, now: float) -> float:
+        """Open a second connection where the first one brings no answer, or does not deliver this rank's; returns when to check again."""
+        due = min((at + _SECOND_S for at in (self._asked_at, self._answered_at) if at is not None), default=math.inf)
+        if now < due:
+            return due
+        unheard = self._asked_at is not None and now >= self._asked_at + _SECOND_S
+        info = tcp_info(self.up.descriptor)
+        self._asked_at = self._answered_at = None
+        if self.up.place.startswith("tcp://") and not self.up.has_second and (unheard or (info and info.unacked and info.retransmits)):
+            self.up.open_second([self.rank, *sorted(self._mates())])
+            self._answer()
+            self.up.send_second(Message(Kind.WHERE))
+        return math.inf
+
+    def _step_probes(self, now: float) -> float:
+        for address, probe in list(self._probes.items()):
+            if result := probe.step():
+                del self._probes[address]
+                self.send(Message(Kind.PROBED, 0, [self.rank, address, list(result.passed), list(result.failed)]))
+        return now + _STEP_S if self._probes else math.inf
+
+    def read(self, ready: Any) -> None:
+        """From above, from below, or a process of this node that has ended."""
+        if ready in self.node.descriptors:
+            self.up.send(Message(Kind.GONE, 0, list(self.node.ended(ready))))  # perhaps without a word
+        elif self.down and ready in self.down.sockets:
+            try:
+                came = self.down.read(ready)
+                if came:
+                    self._from_below(*came)
+            except Malformed as error:
+                if self._begun:
+                    why = f"rank {self.rank} received a message of a rank of its node that cannot be read ({error})"
+                    self.inbox.put(RunFailed(f"{why}: install the same build on all nodes"))
+        else:
+            message = self.up.read(ready)
+            if message:
+                self._from_above(message)
+
+    def _from_above(self, message: Message) -> None:
+        if message.kind in (Kind.TELL, Kind.WHERE, Kind.HERE, Kind.ABORT, Kind.BYE) and self.down:
+            self.down.tell(message)
+        if message.kind in (Kind.TELL, Kind.WHERE, Kind.HERE):
+            self.hub_heard.set()
+            self._asked_at = None
+        if message.kind is Kind.TELL or (message.kind is Kind.WELCOME and not self._welcomed):
+            self._begun = self._begun or message.kind is Kind.TELL
+            self._welcomed = True
+            self.inbox.put(message)
+        elif message.kind is Kind.WHERE:
+            self._answer()
+        elif message.kind is Kind.PROBE:
+            self._probes.setdefault(message.body[0], Probe(*message.body))
+        elif message.kind is Kind.GRANT:
+            self._granted(message.step)
+        elif message.kind is Kind.STACK:
+            self._stack(message)
+        elif message.kind is Kind.ABORT:
+            self._abort(message)
+        elif message.kind is Kind.BYE:
+            self.farewell.set()
+
+    def _granted(self, step: int) -> None:
+        offered = self._offered.get(step)
+        if offered:
+            self.up.send(offered.popleft())
+        if not offered:
+            self._offered.pop(step, None)
+
+    def _abort(self, message: Message) -> None:
+        sentence, code = message.body
+        self.inbox.put(PeerFailed(sentence, code))
+        self.ending.begin(sentence, code, self.node)
+
+    def _held(self) -> list[Standing]:
+        """Those of this node that cannot answer themselves, where they stood when they were last heard of."""
+        return [replace(self._told.get(rank, Standing(rank)), held=True) for rank in self.node.stopped()]
+
+    def _stack(self, message: Message) -> None:
+        """A tool looks into the rank's process where there is one; otherwise the rank itself tells what Python knows."""
+        rank, child = message.body, self.down.with_rank(message.body) if self.down else None
+        if rank == self.rank:
+            self._tell_stack(rank, f"{own_stack()}{stack(os.getpid()) if tool_here() else ''}")
+        elif self.node.has(rank) and (tool_here() or child is None):
+            self._tell_stack(rank, self.node.stack_of(rank))
+        elif child and self.down:
+            self.down.send(child, message)
+
+    def _tell_stack(self, rank: int, text: str) -> None:
+        self.send(Message(Kind.STACKED, 0, [rank, text]))
+
+    def _from_below(self, child: Child, message: Message) -> None:
+        if message.kind is Kind.HELLO:
+            self._admit(child, message)
+        elif message.kind is Kind.SAY:
+            self._take(message.step, list(entries(message, child.ranks)))
+        elif message.kind is Kind.BEAT:
+            self._told |= {one.rank: one for one in standings(message.body, child.ranks)}
+        elif message.kind is Kind.OFFER and self.down:
+            self.down.send(child, Message(Kind.GRANT, message.step))  # here is room for all that the ranks of a node have
+        elif message.kind in (Kind.BYE, Kind.MOVED):
+            self._leave(child, message)
+        else:
+            self.send(message)
+
+    def _admit(self, child: Child, message: Message) -> None:
+        assert self.down
+        for rank, about, _ in message.body:
+            if self._begun and self._about.get(rank) != about:
+                self.down.refuse(child, started_again(rank, about), FAILED)
+                break
+            child.ranks.add(rank)
+            self._about[rank] = about
+            self.node.watch(rank, about)
+            self.down.send(child, Message(Kind.WELCOME))
+        self.up.send(message)
+
+    def _leave(self, child: Child, message: Message) -> None:
+        """A rank leaves in order, or speaks through another connection from now on."""
+        assert self.down
+        child.ranks.discard(message.body)
+        self._told.pop(message.body, None)
+        if message.kind is Kind.BYE:
+            self.node.forget(message.body)
+        if not child.ranks:
+            self.down.forget(child)
+        self._partings.append(message)
+        for step in sorted(self._said):  # which may have waited for this rank alone
+            self._take(step, [])
+
+    def _take(self, step: int, said: Sequence[Entry]) -> None:
+        waiting = self._said.setdefault(step, {})
+        waiting.update({entry[0]: entry for entry in said})
+        if step <= self._sent or waiting.keys() >= {self.rank, *self._mates()}:
+            del self._said[step]
+            self._pass_on(step, list(waiting.values()))
+
+    def _mates(self) -> set[int]:
+        return {rank for child in self.down.children.values() for rank in child.ranks} if self.down else set()
+
+    def _pass_on(self, step: int, said: Sequence[Entry]) -> None:
+        self._sent = max(self._sent, step)
+        for bundle in bundles(said):
+            raw = [part for _, _, parts in bundle for part in parts]
+            message = Message(Kind.SAY, step, [[rank, value, len(parts)] for rank, value, parts in bundle], raw)
+            if size_of(raw) <= LARGE_BYTES:
+                self.up.send(message)
+            else:
+                self._offered.setdefault(step, deque()).append(message)
+                self.up.send(Message(Kind.OFFER, step, size_of(raw)))
+
+    def tick(self, now: float) -> float:
+        """Knocks, beats, ends what is to end."""
+        due = min(self.ending.tick(now), self._open_second_if_unheard(now), self._step_probes(now))
+        self._part()
+        if self.up.socket is None:
+            return min(due, self.up.knock(self._hello, now)) if self._hello else due
+        if self.up.cut is not None:
+            return min(due, self._without(now, self.up.cut))
+        if now >= self._beat_at:
+            self._beat_at = now + self._beat_s
+            self._told[self.rank] = mine = self._stand()
+            self._connections.note(mine.still_s, now)
+            self.up.send(Message(Kind.BEAT, 0, [one.as_json() for one in self._told.values()]))
+        return min(due, self._beat_at)
+
+    def _part(self) -> None:
+        """Tells who has left as soon as nothing of theirs is here any longer; lets this rank go, if it wants to, when it is the last."""
+        empty = not (self._offered or self._said)
+        if empty and self._partings:
+            partings, self._partings = self._partings, []
+            for message in partings:
+                self.up.send(message)
+        last = empty and not self._mates()
+        if self._leaving and not self.released.is_set() and (last or self.farewell.is_set() or self.ending.begun):
+            self.released.set()
+            self.up.send(Message(Kind.BYE, 0, self.rank))
+
+    def _without(self, now: float, cut: float) -> float:
+        """There is no connection to rank 0 any longer; returns when this is to be looked at again."""
+        if self.farewell.is_set():
+            return now + _LOST_S
+        if now - cut > _LOST_S:
+            self.farewell.set()
+            where = self._stand().phase
+            during = f" during {where}" if where else ""
+            if self._connections.lossy:
+                reason = "it was killed or crashed, or the path between the hosts, which drops packets, lost its last message"
+                self.lose(f"the connection to {self.above} closed without a farewell{during}: {reason}")
+            else:
+                self.lose(f"{self.above} ended without a word{during}: killed, crashed or out of memory{self.or_else}")
+        return cut + _LOST_S
+
+    def lose(self, sentence: str) -> None:
+        """Rank 0 is not there any longer, or cannot be reached: this rank ends, and those behind it."""
+        if self.ending.begun:
+            return
+        self.ending.speak(sentence, FAILED)
+        self.inbox.put(Orphaned(sentence))
+        self.ending.begin(sentence, FAILED, self.node)
+        if self.down:
+            self.down.tell(Message(Kind.ABORT, 0, [sentence, FAILED]))
+
+    def leave(self) -> None:
+        """This rank wants to leave in order; `released` is set as soon as it may, and rank 0 is told."""
+        self._leaving = True
+
+    def close(self) -> None:
+        """Ends those of this node that do not, where the launch is broken; closes the sockets."""
+        self.ending.leave()
+        self.farewell.set()
+        self.released.set()
+        self.up.close()
+        for probe in self._probes.values():
+            probe.close()
+        if self._takes_probes:
+            self._takes_probes.close()
+        if self.down:
+            self.down.close()
+        self.node.close()
+
+
+# Any other rank's end of the control plane, as its main thread uses it.
+
+_FAREWELL_S = 6.0  # how long a rank that fails waits for rank 0 to end with it, which may ask all others first
+_ASK_AGAIN_S = 2.0
+_LAST_WORD_S = 3.0  # how long it waits for rank 0, which speaks for all, to be the first that leaves
+_RELEASE_S = 60.0  # how long the first rank of a node stays for the others there at most
+_AT_THE_NODE_S, _AT_A_PORT_S = 5.0, 1.0  # patience at one place before it tries the next one as well
+_BEAT_S = 1.0
+_UNWELCOME_S = 1.0  # after so long without a welcome the builds are compared apart from the control plane
+_HUB_ANSWERS_S = 3.0
+_ASK_BEFORE_S = 1.2
+
+
+class SpokeEnd:
+    """What a rank says to rank 0 and hears from it; the first rank of a node speaks for the others there."""
+
+    def __init__(self, info: LaunchInfo, secret: Secret, stand: Callable[[], Standing], ending: Ending) -> None:
+        self._info, self._secret, self._context = info, secret, zmq.Context()
+        self._places = _places(info, secret)
+        keys = Keys.of(secret)
+        up = Up(self._context, keys, self._places)
+        beat_s = _BEAT_S * max(1.0, info.ranks / info.local_ranks / 200)  # rank 0 reads 200 beats a second at most
+        self._part = Relay(info.rank, up, self._leading(keys), stand, beat_s=beat_s, ending=ending)
+        self._keeper = Keeper(self._part)
+        self._me: Member | None = None
+        self._hub: Member | None = None
+
+    def _leading(self, keys: Keys) -> Down | None:
+        """Where the other ranks of this node come, if this is its first rank."""
+        info = self._info
+        if info.local_rank or info.local_ranks == 1 or info.meeting.startswith("ipc://"):
+            return None
+        down = Down(self._context, keys)
+        try:
+            down.bind(node_place(info, self._secret))
+        except zmq.ZMQError:  # the launcher's two nodes are one: the others find rank 0 by themselves
+            down.close()
+            return None
+        return down
+
+    def know(self, me: Member, members: Sequence[Member], beside: Mapping[int, str]) -> None:
+        """Who this rank is, who the others are, and by rank who is beside it: to name them."""
+        first = above(me, members)
+        self._me, self._hub, self._part.above = me, members[0], str(first)
+        if me.host != members[0].host and first == members[0]:
+            self._part.address = me.address
+        self._part.or_else = beside.get(first.rank, "") if first.host != me.host else ""  # this rank lives: not all of its host were killed
+
+    def join(self, about: Any, deadline_s: float) -> None:
+        """Find rank 0 and present this rank.
+
+        Raises WaitExpired where rank 0 does not answer within the deadline, UsageError or PeerFailed where it is of another build.
+        """
+        compares = self._info.launcher != "local"
+        build = own().as_json() if compares else 0
+        self._keeper.do(lambda: self._part.present(about, build))
+        end, found = time.monotonic() + deadline_s, threading.Event()
+        try:
+            try:
+                self._next(min(end, time.monotonic() + _UNWELCOME_S))  # the welcome
+            except Empty:
+                if compares:
+                    threading.Thread(target=self._compare, args=(found, deadline_s), name="collbench-builds", daemon=True).start()
+                self._next(end)
+        except Empty:
+            raise WaitExpired(self._nobody(deadline_s)) from None
+        finally:
+            found.set()
+
+    def _compare(self, found: threading.Event, seconds: float) -> None:
+        """Ends the wait for a welcome where rank 0 is of another build, which may not be able to read this rank's messages."""
+        info, host = self._info, socket.gethostname()
+        place = Place(self._secret, info.port, addresses_of([place for place, _ in self._places]))
+        answer = ask(place, Call(info.rank, host, own()), found, seconds)
+        if answer and answer.build != own() and not found.is_set():
+            sentence = mismatch(info.rank, host, own(), answer.host, answer.build)
+            self._part.inbox.put(PeerFailed(sentence, USAGE) if answer.noted else UsageError(sentence))  # noted: rank 0 reports it
+
+    def _nobody(self, deadline_s: float) -> str:
+        info, where = self._info, next(place for place, _ in self._places if not place.startswith("ipc://@"))
+        if self._part.up.refused:
+            return (
+                f"rank {info.rank} was refused where rank 0 should be ({self._part.up.refused[0]}): the secret of {self._secret.source} is "
+                "not the same there, something else listens there, or strangers hold all connections of rank 0; export COLLBENCH_SECRET "
+                "with the same 16 characters or more for all ranks, and give a second launch a MASTER_PORT of its own"
+            )
+        missing = f"rank {info.rank} on {socket.gethostname()} found no rank 0 at {where} within {deadline_s:g} s"
+        why = f"{missing}: see whether rank 0 started and its host can be reached, or raise --timeout"
+        host = host_of(info.meeting) if info.meeting.startswith("tcp://") else ""
+        if not all(map(is_loopback, resolve(host) or ("",))):
+            return why
+        return (
+            f"{why}; '{host}' is a loopback address here, which leads to this host alone: if rank 0 runs on another host, set MASTER_ADDR "
+            "to an address of that host in the network between the hosts"
+        )
+
+    def say(self, step: int, what: str, value: Any, raw: Sequence[bytes | memoryview] = ()) -> None:
+        """What this rank says in a step; rank 0 must be at the same thing there."""
+        self._keeper.see_done(lambda: self._part.say(step, [what, value], raw))
+
+    def hear(self, step: int, what: str, first_s: float, deadline_s: float) -> Any:
+        """What rank 0 says in this step. Raises WaitExpired, PeerFailed, RunFailed.
+
+        Orphaned where after the first seconds rank 0 does not even say that it is there; it may wait for others itself, up to the deadline.
+        """
+        end = time.monotonic() + deadline_s
+        try:
+            message = self._first(time.monotonic() + first_s)
+        except Empty:
+            message = self._later(what, end, deadline_s)
+        if message.step != step:
+            raise RunFailed(
+                f"{what}: the ranks are not in the same step ({message.step} and {step}); they were started with different arguments"
+            )
+        return message.body
+
+    def _first(self, end: float) -> Any:
+        """Wait for a message; shortly before the end ask rank 0, so that a path that is blocked is known by then."""
+        with suppress(Empty):
+            return self._next(end - _ASK_BEFORE_S)
+        self._keeper.do(lambda: self._part.ask(Message(Kind.WHERE)))
+        return self._next(end)
+
+    def _later(self, what: str, end: float, deadline_s: float) -> Any:
+        """Asks for rank 0 again and again: it watches itself, but for what it does between two phases."""
+        while time.monotonic() < end:
+            if not self._is_hub_there(Message(Kind.WHERE)):
+                self._keeper.do(lambda: self._part.lose(str(self._silence(what))))
+            with suppress(Empty):
+                return self._next(time.monotonic() + _ASK_AGAIN_S)
+        raise WaitExpired(f"{what}: rank 0 did not answer within {deadline_s:g} s")
+
+    def _is_hub_there(self, question: Message) -> bool:
+        """Asks rank 0's keeper something, which answers however busy its main thread is."""
+        self._part.hub_heard.clear()
+        self._keeper.do(lambda: self._part.ask(question))
+        return self._part.hub_heard.wait(_HUB_ANSWERS_S)
+
+    def _silence(self, what: str) -> HangDiagnosis:
+        """Return why rank 0 does not answer, as far as this rank can see it."""
+        hub, me = self._hub, self._me
+        found = HangDiagnosis(Cause.NO_ANSWER, what, (0,), (str(hub or "rank 0"),), reporter=str(me or f"rank {self._info.rank}"))
+        if hub and me and hub.host == me.host:
+            return replace(found, cause=Cause.STOPPED if is_stopped(hub.pid) else Cause.PROCESS_SILENT)
+        if self._info.local_rank:
+            return replace(found, cause=Cause.RELAYED)
+        info = tcp_info(self._part.up.descriptor)
+        cause = Cause.UNREACHABLE if info and info.unacked else Cause.NO_ANSWER
+        return replace(found, cause=cause, source=hub.host if hub else "rank 0's host", target=me.host if me else "this host")
+
+    def _next(self, end: float) -> Any:
+        one = self._part.inbox.get(timeout=max(0.0, end - time.monotonic()))
+        if isinstance(one, BaseException):
+            raise one
+        return one
+
+    def abort(self, sentence: str, code: int) -> CollbenchError | None:
+        """Tells rank 0 why this rank ends. Returns why rank 0 ends, which speaks then; Orphaned where it is gone, None where silent."""
+        self.interrupt(sentence, code)
+        end = time.monotonic() + (_FAREWELL_S if self._part.up.socket else 0.0)  # nobody hears who was never let in
+        try:
+            while True:
+                self._next(end)
+        except Empty:
+            return None
+        except CollbenchError as reason:
+            return reason
+
+    def interrupt(self, sentence: str, code: int) -> None:
+        """Tells rank 0 why everything ends, and goes on. Any thread."""
+        self._keeper.do(lambda: self._part.send(Message(Kind.ABORT, 0, [sentence, code])))
+
+    def farewell(self) -> None:
+        """Waits until rank 0 has left, for a short time: some launchers end all ranks as soon as one has, and rank 0 is to speak."""
+        if self._part.up.socket:
+            self._part.farewell.wait(_LAST_WORD_S)
+
+    def stuck(self, what: str) -> str | None:
+        """This rank's own main thread does not move: asks rank 0 to find out why. None: it does; or a sentence about rank 0. Any thread."""
+        return None if self._is_hub_there(Message(Kind.STUCK, 0, what)) else str(self._silence(what))
+
+    def close(self) -> None:
+        """Leaves in order: everything said is on its way, that of the ranks behind this one, too."""
+        self._keeper.do(self._part.leave)
+        self._part.released.wait(_RELEASE_S)
+        self._keeper.close()
+        self._context.term()
+
+
+def _places(info: LaunchInfo, secret: Secret) -> list[tuple[str, float]]:
+    """Where to knock, and how long to wait there before the next place is tried as well."""
+    if info.meeting.startswith("ipc://"):
+        return [(info.meeting, _AT_A_PORT_S)]
+    node = [(node_place(info, secret), _AT_THE_NODE_S)] if info.local_rank else []
+    return [*node, *((place, _AT_A_PORT_S) for place in hub_places(info, secret))]

@@ -1,0 +1,444 @@
+"""TCP_INFO of this process's own connections, a library's too: what each has sent, lost and not seen acknowledged.
+
+Source of the layout: struct tcp_info, include/uapi/linux/tcp.h. Older kernels return a shorter structure; what it lacks reads 0.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import struct
+import time
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, astuple, dataclass, field, replace
+from enum import Enum
+from typing import Any
+
+_ESTABLISHED, _SYN_SENT = 1, 2
+_STATES = frozenset({_ESTABLISHED, _SYN_SENT})
+_LAYOUT = struct.Struct("=BBBBBBBB" + "I" * 24 + "QQQQ" + "I" * 6 + "QQQQ" + "II" + "QQ" + "III")
+_STATE, _RETRANSMITS, _SND_MSS, _UNACKED, _LOST = 0, 2, 10, 12, 14
+_LAST_RECEIVED, _PMTU, _TOTAL_RETRANS = 19, 21, 31
+_BYTES_ACKED, _DATA_SEGMENTS_OUT, _OUT_OF_ORDER = 34, 41, 52
+_MOST_CONNECTIONS = 4096  # a process with more is read in part
+_MOST_PEERS = 64
+_STALLED_RETRANSMITS = 2
+_QUIET_S = 1.0  # without progress: from then on retransmissions belong to the stall
+_EVERY_S = 0.5
+_LARGEST = 2**53
+
+
+@dataclass(frozen=True)
+class TcpInfo:
+    """What the kernel knows of one connection, as its sender.
+
+    retransmits          consecutive timeouts of the oldest segment in flight
+    unacked, lost        segments in flight; those that the kernel takes for lost
+    snd_mss, pmtu        bytes of the largest segment, and of the packet around it
+    retransmitted, sent  segments, since the connection was made
+    acked_bytes          acknowledged by the other kernel
+    last_received_ms     since the last new data came
+    out_of_order         packets that came while an earlier one was missing (Linux 5.4 or newer)
+    """
+
+    state: int = 0
+    retransmits: int = 0
+    unacked: int = 0
+    lost: int = 0
+    snd_mss: int = 0
+    pmtu: int = 0
+    retransmitted: int = 0
+    sent: int = 0
+    acked_bytes: int = 0
+    last_received_ms: int = 0
+    out_of_order: int = 0
+
+    @classmethod
+    def parse(cls, data: bytes) -> TcpInfo:
+        """Return the facts in what getsockopt(TCP_INFO) returned."""
+        words = _LAYOUT.unpack(data[: _LAYOUT.size].ljust(_LAYOUT.size, b"\0"))
+        return cls(
+            words[_STATE], words[_RETRANSMITS], words[_UNACKED], words[_LOST], words[_SND_MSS], words[_PMTU], words[_TOTAL_RETRANS],
+            words[_DATA_SEGMENTS_OUT], words[_BYTES_ACKED], words[_LAST_RECEIVED], words[_OUT_OF_ORDER],
+        )  # fmt: skip
+
+    @property
+    def connected(self) -> bool:
+        """Whether the connection is established."""
+        return self.state == _ESTABLISHED
+
+    @property
+    def stalled(self) -> bool:
+        """Whether the oldest segment in flight has timed out repeatedly."""
+        return self.unacked > 0 and self.retransmits >= _STALLED_RETRANSMITS
+
+    @property
+    def lossy(self) -> bool:
+        """Whether packets of either direction were lost, as far as this end can see."""
+        return self.retransmitted > 0 or self.out_of_order > 0
+
+
+@dataclass(frozen=True)
+class PathReport:
+    """What the connections of one rank to one address show.
+
+    stalled              how many are stalled; retransmits: the most consecutive timeouts among them
+    packet_bytes         the largest packet that they send
+    retransmitted, sent  segments, since nothing has moved
+    received_ms          since data came from there last
+    """
+
+    peer: str
+    stalled: int
+    retransmits: int
+    packet_bytes: int
+    retransmitted: int
+    sent: int
+    received_ms: int
+
+    def as_json(self) -> list[Any]:
+        """Return the report as the wire carries it."""
+        return list(astuple(self))
+
+
+def path_report(value: Any) -> PathReport | None:
+    """Return the report in a JSON value; None for anything else."""
+    if not (isinstance(value, list) and len(value) == 7 and isinstance(value[0], str)):
+        return None
+    if not all(isinstance(one, int) and not isinstance(one, bool) and 0 <= one < _LARGEST for one in value[1:]):
+        return None
+    return PathReport(*value)
+
+
+def tcp_info(descriptor: int) -> TcpInfo | None:
+    """Return what the kernel knows of a connection; None for what is not a TCP connection."""
+    found = _read(descriptor)
+    return found[1] if found else None
+
+
+def _read(descriptor: int) -> tuple[str, TcpInfo] | None:
+    """Return (the address at the other end, the facts). The descriptor stays its owner's: it is neither copied nor closed."""
+    try:
+        one = socket.socket(fileno=descriptor)
+    except (OSError, ValueError):
+        return None
+    try:
+        return _facts(one)
+    except OSError:
+        return None
+    finally:
+        one.detach()
+
+
+def _facts(one: socket.socket) -> tuple[str, TcpInfo] | None:
+    if one.family not in (socket.AF_INET, socket.AF_INET6) or one.type != socket.SOCK_STREAM:
+        return None
+    info, peer = TcpInfo.parse(one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _LAYOUT.size)), _address(one.getpeername())
+    return (peer, info) if info.state in _STATES and peer != _address(one.getsockname()) else None
+
+
+def _address(name: Any) -> str:
+    return str(name[0]).removeprefix("::ffff:").partition("%")[0]
+
+
+def own_connections() -> dict[str, tuple[str, TcpInfo]]:
+    """Return by socket ("socket:[inode]") the other end's address and the facts of this process's TCP connections to other hosts."""
+    found: dict[str, tuple[str, TcpInfo]] = {}
+    with suppress(OSError):
+        for name in os.listdir("/proc/self/fd")[:_MOST_CONNECTIONS]:  # noqa: PTH208 - Path.iterdir makes a Path per name
+            with suppress(OSError, ValueError):
+                link = os.readlink(f"/proc/self/fd/{name}")  # noqa: PTH115
+                one = _read(int(name)) if link.startswith("socket:") else None
+                if one and not one[0].startswith("127.") and one[0] != "::1":
+                    found[link] = one
+    return found
+
+
+def reports(now: Mapping[str, tuple[str, TcpInfo]], before: Mapping[str, tuple[str, TcpInfo]]) -> list[PathReport]:
+    """Return one report per address, from two readings of the same process's connections."""
+    by_peer: dict[str, list[tuple[TcpInfo, TcpInfo]]] = {}
+    for name, (peer, info) in now.items():
+        by_peer.setdefault(peer, []).append((info, before.get(name, (peer, TcpInfo()))[1]))
+    return [_report(peer, pairs) for peer, pairs in list(by_peer.items())[:_MOST_PEERS]]
+
+
+def _report(peer: str, pairs: Iterable[tuple[TcpInfo, TcpInfo]]) -> PathReport:
+    infos = list(pairs)
+    stalled = [info for info, _ in infos if info.stalled]
+    return PathReport(
+        peer, len(stalled), max((info.retransmits for info in stalled), default=0), max(info.pmtu for info, _ in infos),
+        sum(max(0, info.retransmitted - old.retransmitted) for info, old in infos),
+        sum(max(0, info.sent - old.sent) for info, old in infos), min(info.last_received_ms for info, _ in infos),
+    )  # fmt: skip
+
+
+class ConnectionMonitor:
+    """Remembers how this process's connections were when it stopped moving. Used by one thread.
+
+    lossy  whether a connection to another host had lost packets in such a pause
+    """
+
+    def __init__(self) -> None:
+        self.lossy = False
+        self._before: dict[str, tuple[str, TcpInfo]] | None = None
+        self._looked = 0.0
+
+    def note(self, still_s: float, now: float) -> None:
+        """Read the connections while nothing moves, `still_s` seconds by now. `reports` compares with the first reading."""
+        if now - self._looked < _EVERY_S:
+            return
+        self._looked = now
+        if still_s < _QUIET_S:
+            self._before = None
+        else:
+            found = own_connections()
+            self.lossy = self.lossy or any(info.lossy for _, info in found.values())
+            self._before = self._before if self._before is not None else found
+
+    def reports(self) -> list[PathReport]:
+        """Return what the connections show now, one report per address."""
+        now = own_connections()
+        return reports(now, self._before if self._before is not None else now)
+
+
+# Packets of several sizes sent to another host over connections of their own: which sizes its kernel acknowledges.
+#
+# The other process need not read them: a kernel acknowledges what comes for a socket that listens.
+
+PROBE_S = 1.7
+_SIZES = (576, 576, 1000, 1200, 1280, 1320, 1360, 1400, 1440)  # bytes of a packet; besides these the largest that the route allows
+_FULL = (0, 0, 0)
+_JUMBO = (2000, 4000, 8000)
+_HEADERS = {socket.AF_INET: 40, socket.AF_INET6: 60}
+_TIMESTAMPS = 12
+
+
+@dataclass(frozen=True)
+class ProbeResult:
+    """Packet sizes in bytes that passed, and those that did not, of connections that were made; `connected`: whether any was."""
+
+    passed: tuple[int, ...] = ()
+    failed: tuple[int, ...] = ()
+
+    @property
+    def connected(self) -> bool:
+        """Whether the other kernel answered at all."""
+        return bool(self.passed or self.failed)
+
+    @property
+    def limit(self) -> int | None:
+        """The largest size that passes where all larger ones fail, at least two of them; None where sizes do not decide."""
+        if not self.passed or len(self.failed) < 2 or max(self.passed) >= min(self.failed):
+            return None
+        return max(self.passed)
+
+
+class _Attempt:
+    """One connection that sends one packet."""
+
+    def __init__(self, address: str, port: int, size: int) -> None:
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        self._headers = _HEADERS[family]
+        self.size = size
+        self.connected = self.passed = self.over = False
+        self._sent = 0
+        self.socket = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        if size:
+            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, size - self._headers)
+        if self.socket.connect_ex((address, port)) not in (0, errno.EINPROGRESS):
+            self.over = True
+
+    def step(self) -> None:
+        """Go on as far as the kernel allows."""
+        if self.over:
+            return
+        info = tcp_info(self.socket.fileno())
+        if info is None or self.socket.getsockopt(
+            socket.SOL_SOCKET, socket.SO_ERROR
+        ):  # closed by the other side, which read it, or refused
+            self.passed, self.over = self._sent > 0, True
+        elif info.connected and not self._sent:
+            self.connected = True
+            self.size = min(self.size or info.pmtu, info.pmtu, info.snd_mss + self._headers + _TIMESTAMPS)
+            self._sent = self.socket.send(b"\0" * info.snd_mss)
+        elif self._sent and info.acked_bytes >= self._sent:
+            self.passed = self.over = True
+
+
+class Probe:
+    """Sends to an address and port. Never blocks: `step` is to be called now and then until it returns the result."""
+
+    def __init__(self, address: str, port: int) -> None:
+        self._until = time.monotonic() + PROBE_S
+        self._attempts: list[_Attempt] = []
+        for size in (*_SIZES, *_JUMBO, *_FULL):
+            try:
+                self._attempts.append(_Attempt(address, port, size))
+            except OSError:
+                continue
+
+    def step(self) -> ProbeResult | None:
+        """Go on; return the result once it is known, None before."""
+        for one in self._attempts:
+            try:
+                one.step()
+            except OSError:
+                one.over = True
+        if time.monotonic() < self._until and not all(one.over for one in self._attempts):
+            return None
+        passed = sorted({one.size for one in self._attempts if one.passed})
+        failed = sorted(one.size for one in self._attempts if one.connected and not one.passed)
+        self.close()
+        return ProbeResult(tuple(passed), tuple(failed))
+
+    def close(self) -> None:
+        """Close the connections at once."""
+        for one in self._attempts:
+            one.socket.close()
+
+
+def listener(address: str) -> socket.socket | None:
+    """Return a socket that listens at a free port of this address, where others may send probes; None where that is not possible."""
+    try:
+        return socket.create_server((address, 0), family=socket.AF_INET6 if ":" in address else socket.AF_INET, backlog=64)
+    except OSError:
+        return None
+
+
+# What is wrong with the path between two hosts, as the connections of both ends and probes show it.
+
+_FEWEST_LOST = 3
+_MOST_LOST = 0.7  # of the packets: where nearly all are lost it is not chance
+_RECENT_MS = 2500  # beats come every second
+
+
+class PathProblem(Enum):
+    """What happens to packets, the most certain first."""
+
+    MTU = "mtu"
+    LOSS = "loss"
+    ONE_WAY = "one way"
+    STALLED = "stalled"
+
+
+@dataclass(frozen=True)
+class PathFault:
+    """A problem of the packets from one host to another.
+
+    limit_bytes          the largest packet that passes (MTU)
+    packet_bytes         the largest that is sent
+    retransmitted, sent  segments since nothing has moved
+    retransmits          consecutive timeouts of one segment
+    stalled              connections with such a segment
+    direction_known      False where the acknowledgements may be what is lost
+    """
+
+    problem: PathProblem
+    source: str
+    target: str
+    limit_bytes: int = 0
+    packet_bytes: int = 0
+    retransmitted: int = 0
+    sent: int = 0
+    retransmits: int = 0
+    stalled: int = 0
+    direction_known: bool = True
+
+    def __str__(self) -> str:
+        way = f"from {self.source} to {self.target}"
+        if self.problem is PathProblem.MTU:
+            return f"packets above {self.limit_bytes} bytes do not pass {way}: check the MTU of both hosts and of the switches between them"
+        if self.problem is PathProblem.LOSS:
+            share = f" ({100 * self.retransmitted / self.sent:.0f} %)" if self.sent else ""
+            counts = f"{self.retransmitted} of {self.sent} were sent again{share}"
+            return f"packets {way} are lost: {counts}; check cables, optics and switch queues"
+        if self.problem is PathProblem.ONE_WAY:
+            return f"packets {way} do not arrive, although packets from {self.target} to {self.source} do: check this path for drops"
+        where = way if self.direction_known else f"between {self.source} and {self.target}"
+        return (
+            f"the path {where} drops packets: one of up to {self.packet_bytes} bytes was sent again {self.retransmits} times "
+            "and is not acknowledged; check its links and its MTU"
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {**asdict(self), "problem": self.problem.value}
+
+
+@dataclass(frozen=True)
+class Direction:
+    """What all reports show of the packets from one host to another; `heard_ms`: since data came the other way."""
+
+    source: str
+    target: str
+    stalled: int = 0
+    retransmits: int = 0
+    packet_bytes: int = 0
+    retransmitted: int = 0
+    sent: int = 0
+    heard_ms: int = 2**31
+
+    def with_report(self, one: PathReport) -> Direction:
+        """Return the direction with one more report."""
+        return replace(
+            self, stalled=self.stalled + one.stalled, retransmits=max(self.retransmits, one.retransmits),
+            packet_bytes=max(self.packet_bytes, one.packet_bytes), retransmitted=self.retransmitted + one.retransmitted,
+            sent=self.sent + one.sent, heard_ms=min(self.heard_ms, one.received_ms),
+        )  # fmt: skip
+
+    @property
+    def suspect(self) -> bool:
+        """Whether packets are lost in this direction."""
+        return self.stalled > 0 or self.retransmitted >= _FEWEST_LOST
+
+
+@dataclass(frozen=True)
+class PathEvidence:
+    """By (source, target), hosts' names, what connections show; probes of some of them; the hosts from which a rank answers."""
+
+    directions: Mapping[tuple[str, str], Direction] = field(default_factory=dict)
+    probes: Mapping[tuple[str, str], ProbeResult] = field(default_factory=dict)
+    answering: Collection[str] = ()
+
+    @property
+    def suspects(self) -> list[Direction]:
+        """The directions in which packets are lost, the worst first."""
+        found = [one for one in self.directions.values() if one.suspect]
+        return sorted(found, key=lambda one: (-one.stalled, -one.retransmitted, one.source, one.target))
+
+    def fault(self) -> PathFault | None:
+        """Return the most certain problem of any direction; None where no packet is lost."""
+        order = list(PathProblem)
+        faults = [fault for one in self.suspects if (fault := self._of(one))]
+        return min(faults, key=lambda fault: order.index(fault.problem), default=None)
+
+    def _of(self, one: Direction) -> PathFault | None:
+        probe = self.probes.get((one.source, one.target), ProbeResult())
+        facts: dict[str, Any] = {
+            "packet_bytes": one.packet_bytes, "retransmitted": one.retransmitted, "sent": one.sent, "retransmits": one.retransmits,
+            "stalled": one.stalled,
+        }  # fmt: skip
+        if probe.limit is not None:
+            return PathFault(PathProblem.MTU, one.source, one.target, limit_bytes=probe.limit, **facts)
+        beyond = one.retransmitted - one.stalled * one.retransmits  # of one packet again and again nothing follows for others
+        if beyond >= _FEWEST_LOST and one.retransmitted <= _MOST_LOST * one.sent:
+            return PathFault(PathProblem.LOSS, one.source, one.target, **facts)
+        if one.stalled and not probe.connected and one.heard_ms < _RECENT_MS and one.target not in self.answering:
+            return PathFault(PathProblem.ONE_WAY, one.source, one.target, **facts)
+        if not one.stalled:
+            return None
+        known = one.heard_ms < _RECENT_MS or one.target in self.answering
+        return PathFault(PathProblem.STALLED, one.source, one.target, **facts, direction_known=known)
+
+
+def directions(reports: Iterable[tuple[str, PathReport]], host_of: Mapping[str, str]) -> dict[tuple[str, str], Direction]:
+    """Return by (source, target) what the reports, each with its host, show; `host_of`: hosts by address."""
+    found: dict[tuple[str, str], Direction] = {}
+    for source, report in reports:
+        target = host_of.get(report.peer)
+        if target and target != source:
+            one = found.get((source, target), Direction(source, target))
+            found[source, target] = one.with_report(report)
+    return found

@@ -1,0 +1,377 @@
+"""The secret of a launch: who does not have it cannot join, and cannot read or forge a message.
+
+It is never sent, printed or stored. Where it comes from, in this order:
+    the launch itself         a local start's private folder, or a broadcast over MPI: then the token is a secret already
+    COLLBENCH_SECRET          the launcher's environment, at least 16 characters
+    COLLBENCH_SECRET_FILE     a file that its owner alone can read
+    ~/.config/collbench/secret   made at the first start, for this user's launches; home directories are usually shared by the nodes
+    a private folder in /tmp  where that cannot be, for launches on one host
+From it and the launch's token (job and step) each launch gets keys of its own.
+"""
+
+from __future__ import annotations
+
+import base64
+import ctypes
+import hashlib
+import hmac
+import ipaddress
+import os
+import secrets
+import socket
+import stat
+import struct
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import zmq
+from zmq.utils import z85
+
+from collbench.control.wire import PIECE_BYTES
+from collbench.errors import UsageError
+from collbench.launch.info import LaunchInfo
+
+_FEWEST, _MOST_BYTES = 16, 4096
+_REMEDY = "export COLLBENCH_SECRET with the same 16 characters or more for all ranks (openssl rand -hex 16)"
+
+
+@dataclass(frozen=True, repr=False)
+class Secret:
+    """32 bytes that the ranks of one launch share; `source` says where they come from, for sentences."""
+
+    key: bytes
+    source: str
+
+    def derived(self, what: str) -> bytes:
+        """32 bytes for one purpose, from which the secret cannot be told."""
+        return hmac.digest(self.key, what.encode(), "sha256")
+
+
+def secret_of(info: LaunchInfo, env: Mapping[str, str]) -> Secret:
+    """The secret of a launch. Raises UsageError where it cannot be had, or others could read it."""
+    base, source = _base(info, env)
+    return Secret(hmac.digest(hashlib.sha256(base).digest(), f"{info.token}:{info.ranks}".encode(), "sha256"), source)
+
+
+def _base(info: LaunchInfo, env: Mapping[str, str]) -> tuple[bytes, str]:
+    if info.secret:
+        return (info.token.encode(), "this launch") if info.secret == "token" else (_read(Path(info.secret)), "this launch")
+    if env.get("COLLBENCH_SECRET"):
+        return _long_enough(env["COLLBENCH_SECRET"].encode(), "COLLBENCH_SECRET"), "COLLBENCH_SECRET"
+    if env.get("COLLBENCH_SECRET_FILE"):
+        path = Path(env["COLLBENCH_SECRET_FILE"])
+        return _read(path), str(path)
+    try:
+        return _of_user(_users_own(env))
+    except UsageError:
+        if info.local_ranks < info.ranks:
+            raise
+        return _of_host(Path(tempfile.gettempdir()) / f"collbench-{os.geteuid()}" / "secret")
+
+
+def _of_user(path: Path) -> tuple[bytes, str]:
+    """Read or make the secret in the user's home, where links to files of their own are theirs to set."""
+    return _read(path) if os.path.lexists(path) else _made(path), str(path)
+
+
+def _of_host(path: Path) -> tuple[bytes, str]:
+    """Read or make the secret in a folder that another user may have made first: the folder is checked, and no link is followed."""
+    if not os.path.lexists(path):
+        return _made(path), str(path)
+    try:
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        raise UsageError(f"the secret in {path} cannot be read ({error.strerror}): {_REMEDY}") from error
+    try:
+        _check_folder(path.parent, os.fstat(folder))
+        return _read(path, folder), str(path)
+    finally:
+        os.close(folder)
+
+
+def _check_folder(path: Path, found: os.stat_result) -> None:
+    """Raise UsageError unless `path` is a folder of this user that no other user can write."""
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+        raise UsageError(f"{path} is not a folder that only its owner can write, so no secret is kept there: {_REMEDY}")
+
+
+def _users_own(env: Mapping[str, str]) -> Path:
+    folder = env.get("XDG_CONFIG_HOME") or (f"{env['HOME']}/.config" if env.get("HOME") else "")
+    if not folder.startswith("/"):
+        raise UsageError(f"there is no HOME to keep the secret in that lets ranks join one another: {_REMEDY}")
+    return Path(folder) / "collbench" / "secret"
+
+
+def _read(path: Path, folder: int | None = None) -> bytes:
+    """Return the secret in a file; `folder`: the open folder that holds it, in which no symbolic link is followed."""
+    try:
+        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+        handle = os.open(path, flags) if folder is None else os.open(path.name, flags | os.O_NOFOLLOW, dir_fd=folder)
+        try:
+            found = os.fstat(handle)
+            text = os.read(handle, _MOST_BYTES)
+        finally:
+            os.close(handle)
+    except OSError as error:
+        raise UsageError(f"the secret in {path} cannot be read ({error.strerror}): check the path, or {_REMEDY}") from error
+    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+        raise UsageError(f"the secret in {path} is not a file that its owner alone can read: chown it to yourself and chmod 600 it")
+    return _long_enough(text.strip(), str(path))
+
+
+def _long_enough(text: bytes, where: str) -> bytes:
+    if len(text) < _FEWEST:
+        raise UsageError(f"the secret in {where} has {len(text)} characters, and needs {_FEWEST}: make one with openssl rand -hex 16")
+    return text
+
+
+def _made(path: Path) -> bytes:
+    """A new secret; where another rank is quicker, that one's. The file appears as a whole or not at all."""
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _check_folder(path.parent, path.parent.lstat())
+        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(handle, base64.b16encode(secrets.token_bytes(32)))
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+        try:
+            os.link(draft, path)
+        except FileExistsError:
+            pass
+        finally:
+            draft.unlink()
+    except OSError as error:
+        raise UsageError(f"no secret can be made in {path} ({error.strerror}), without which nobody may join: {_REMEDY}") from error
+    return _read(path)
+
+
+# The keys of a launch on its sockets: ZeroMQ's CURVE encrypts and authenticates every message, and refuses a replayed one.
+#
+# Both ends make the same two key pairs from the launch's secret. The coordinator's public key is never sent, and without it nobody can
+# even begin to speak; of those who can, only the holder of the other pair is let in. Source: rfc.zeromq.org/spec/25 and 26.
+
+_HANDSHAKE_MS = 10_000  # after which a connection without a finished handshake is dropped
+_LINGER_MS = 1000
+_AROUND_BYTES = 1024  # CURVE's own 33 bytes around a frame, its metadata in a handshake
+DOMAIN = b"collbench"
+
+
+@dataclass(frozen=True, repr=False)
+class Keys:
+    """(public, secret) in Z85, of whoever listens and of whoever connects."""
+
+    listener: tuple[bytes, bytes]
+    caller: tuple[bytes, bytes]
+
+    @classmethod
+    def of(cls, secret: Secret) -> Keys:
+        """The launch's keys, the same at all its ranks."""
+        return cls(_pair(secret.derived("listener")), _pair(secret.derived("caller")))
+
+    def listening(self, socket: zmq.Socket[Any]) -> None:
+        """Accept only the launch's own ranks at this socket. Call it before `bind`."""
+        _bounded(socket)
+        socket.curve_server = True
+        socket.curve_publickey, socket.curve_secretkey = self.listener
+        socket.setsockopt(zmq.ZAP_DOMAIN, DOMAIN)
+
+    def calling(self, socket: zmq.Socket[Any]) -> None:
+        """Speaks as a rank of this launch, to nobody but its coordinator. Before `connect`."""
+        _bounded(socket)
+        socket.curve_serverkey = self.listener[0]
+        socket.curve_publickey, socket.curve_secretkey = self.caller
+
+
+def _pair(secret: bytes) -> tuple[bytes, bytes]:
+    text = z85.encode(secret)
+    return zmq.curve_public(text), text
+
+
+def _bounded(socket: zmq.Socket[Any]) -> None:
+    socket.setsockopt(zmq.MAXMSGSIZE, PIECE_BYTES + _AROUND_BYTES)
+    socket.setsockopt(zmq.SNDHWM, 0)  # else a full queue loses messages, or blocks the keeper; what is large waits to be asked for
+    socket.setsockopt(zmq.HANDSHAKE_IVL, _HANDSHAKE_MS)
+    socket.setsockopt(zmq.LINGER, _LINGER_MS)
+
+
+# Filters of the kernel on a listening TCP socket: connections are delayed or dropped before this process spends a descriptor on them.
+#
+# Sources: tcp(7) for TCP_DEFER_ACCEPT; include/uapi/linux/filter.h and bpf_common.h for classic BPF. A filter sees every packet that the
+# listening socket gets; connections that are open already are not affected. All functions raise OSError where the kernel refuses.
+
+_SO_ATTACH_FILTER, _SO_DETACH_FILTER = 26, 27  # include/uapi/asm-generic/socket.h
+_DEFER_S = 60  # longer than the kernel keeps a connection without data: it drops it itself, and no process accepts it
+_NETWORK_HEADER = 0xFFF00000  # SKF_NET_OFF: offsets into the IP header
+_LOAD_WORD, _LOAD_BYTE, _AND, _EQUAL, _RETURN = 0x20, 0x30, 0x54, 0x15, 0x06
+_DROP, _PASS = (_RETURN, 0, 0, 0), (_RETURN, 0, 0, 0xFFFFFFFF)
+_V4_SOURCE, _V6_SOURCE = 12, 8  # offsets of the source address in the two IP headers
+MOST_SOURCES = 64
+
+_Step = tuple[int, int, int, int]  # code, jump if true, jump if false, constant
+
+
+def hold_silent(descriptor: int) -> None:
+    """Keep connections in the kernel until their first byte: silent ones cost no descriptor. A rank's ZeroMQ sends its greeting at once."""
+    with socket.socket(fileno=os.dup(descriptor)) as copy:
+        copy.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, _DEFER_S)
+
+
+def drop_all(descriptor: int) -> None:
+    """Drop every packet of new connections."""
+    _attach(descriptor, [_DROP])
+
+
+def drop_from(descriptor: int, addresses: Iterable[str]) -> None:
+    """Drop the packets of new connections from these addresses (the first 64), instead of those of an earlier call."""
+    _attach(descriptor, program(addresses))
+
+
+def pass_all(descriptor: int) -> None:
+    """Remove the filter."""
+    with socket.socket(fileno=os.dup(descriptor)) as copy:
+        copy.setsockopt(socket.SOL_SOCKET, _SO_DETACH_FILTER, 0)
+
+
+def program(addresses: Iterable[str]) -> list[_Step]:
+    """Return the instructions that drop packets from these addresses: the version's part of them is run, word by word of the address."""
+    found = sorted({ipaddress.ip_address(each.partition("%")[0]) for each in addresses}, key=lambda each: (each.version, int(each)))
+    parts = {version: [each.packed for each in found[:MOST_SOURCES] if each.version == version] for version in (4, 6)}
+    v4 = [*_compare(parts[4], _V4_SOURCE), _PASS]
+    v6 = [*_compare(parts[6], _V6_SOURCE), _PASS]
+    # a jump goes 255 steps at most: the part of version 4 is shorter, 3 steps for each of 64 addresses
+    return [(_LOAD_BYTE, 0, 0, _NETWORK_HEADER), (_AND, 0, 0, 0xF0), (_EQUAL, 0, len(v4), 0x40), *v4, *v6]
+
+
+def _compare(addresses: Iterable[bytes], offset: int) -> list[_Step]:
+    steps: list[_Step] = []
+    for address in addresses:
+        words = [int.from_bytes(address[at : at + 4], "big") for at in range(0, len(address), 4)]
+        for at, word in enumerate(words):
+            left = 2 * (len(words) - at) - 1  # what is left of this address, its drop included
+            steps += [(_LOAD_WORD, 0, 0, _NETWORK_HEADER + offset + 4 * at), (_EQUAL, 0, left, word)]
+        steps.append(_DROP)
+    return steps
+
+
+def _attach(descriptor: int, steps: list[_Step]) -> None:
+    code = b"".join(struct.pack("HBBI", *step) for step in steps)
+    memory = ctypes.create_string_buffer(code, len(code))
+    with socket.socket(fileno=os.dup(descriptor)) as copy:
+        copy.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("HL", len(steps), ctypes.addressof(memory)))
+
+
+# Connections that did not belong to this launch: counted, with their addresses, in bounded memory, for one sentence to the user.
+#
+# When all ranks have joined and strangers come in a flood, the port is closed to new connections: the kernel drops them, so that the
+# measurement is not disturbed. Before that, `pending` limits them.
+
+_MOST = 64  # addresses that are remembered
+_SHOWN = 3
+_LOOK_S = 1.0
+_FLOOD = 1000
+_CLOSING = frozenset({"04", "05", "06", "08", "09", "0B"})  # TCP_FIN_WAIT1 … TCP_CLOSING, include/net/tcp_states.h
+
+
+class Strangers:
+    """Refused connections.
+
+    count      how many
+    addresses  where they came from, as far as known
+    slow       by address how many ended because their handshake took too long
+    held_back  addresses that held too many connections without joining: new ones from there were dropped for a while
+    members    addresses of the launch's own ranks: a slow handshake from there is a slow rank, and not reported
+    deaf       whether new connections are dropped
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.slow: Counter[str] = Counter()
+        self.members: set[str] = set()
+        self.held_back: dict[str, None] = {}
+        self.deaf = False
+        self._look_at = 0.0
+        self.addresses: dict[str, None] = {}
+
+    def note(self, address: str | None, port: int | None = None) -> None:
+        """One more was refused. Without its address, those of connections that were just closed at our `port` are noted, now and then."""
+        self.count += 1
+        if len(self.addresses) < _MOST:
+            self.addresses |= dict.fromkeys([address] if address else self._closing(port))
+
+    def note_slow(self, address: str) -> None:
+        """One more did not finish its handshake in time."""
+        if len(self.slow) < _MOST or address in self.slow:
+            self.slow[address] += 1
+
+    def _closing(self, port: int | None) -> list[str]:
+        """A flood leaves thousands of lines in the kernel's table: it is read once a second at most."""
+        if port is None or time.monotonic() < self._look_at:
+            return []
+        self._look_at = time.monotonic() + _LOOK_S
+        return closing(port)
+
+    def flooded(self, waiting: int, listening: Iterable[int]) -> None:
+        """Close the sockets `listening` to new connections in a flood; `waiting`: connections that have not identified themselves yet."""
+        if self.count + waiting > _FLOOD and not self.deaf:
+            with suppress(OSError):
+                for descriptor in listening:
+                    drop_all(descriptor)
+                self.deaf = True
+
+    def sentence(self) -> str | None:
+        """Return a sentence for the user; None if no connection was refused."""
+        slow = {address: count for address, count in self.slow.items() if address not in self.members}
+        count, addresses = self.count + sum(slow.values()), {**self.addresses, **slow}
+        if not count:
+            return None
+        shown = ", ".join([*addresses][:_SHOWN]) + (", …" if len(addresses) > _SHOWN else "")
+        what = "1 connection that was" if count == 1 else f"{count} connections that were"
+        return (
+            f"rank 0 refused {what} not of this launch (no secret, another one, or no message of ours), from "
+            f"{shown or 'an address that was gone before it could be read'}{', and stopped listening' if self.deaf else ''}"
+            f"{self._limits()}: "
+            "see what runs there; a second launch needs a MASTER_PORT of its own"
+        )
+
+    def _limits(self) -> str:
+        if not self.held_back:
+            return ""
+        return f"; new connections from {', '.join([*self.held_back][:_SHOWN])} were held back for a while, because there were too many"
+
+
+def peer_of(descriptor: int) -> str | None:
+    """The address at the other end of a connection that a library holds; None where it is gone already."""
+    try:
+        with socket.socket(fileno=os.dup(descriptor)) as copy:
+            found = copy.getpeername()
+    except OSError:
+        return None
+    return str(found[0]).removeprefix("::ffff:") if isinstance(found, tuple) else "this host"
+
+
+def closing(port: int) -> list[str]:
+    """The addresses at the other end of this host's TCP connections at `port` that are being closed (proc(5), /proc/net/tcp)."""
+    found = dict[str, None]()
+    for table in ("/proc/self/net/tcp", "/proc/self/net/tcp6"):
+        with suppress(OSError, ValueError, IndexError):
+            for line in Path(table).read_text(encoding="ascii").splitlines()[1:]:
+                _, ours, theirs, state, *_ = line.split()
+                if state in _CLOSING and int(ours.rpartition(":")[2], 16) == port:
+                    found[_address(theirs.rpartition(":")[0])] = None
+    return list(found)
+
+
+def _address(text: str) -> str:
+    """An address as the kernel prints it: words of 32 bits, each in the machine's byte order."""
+    words = b"".join(bytes.fromhex(text[at : at + 8])[::-1] for at in range(0, len(text), 8))
+    shown = socket.inet_ntop(socket.AF_INET if len(words) == 4 else socket.AF_INET6, words)
+    return shown.removeprefix("::ffff:")

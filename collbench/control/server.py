@@ -1,0 +1,644 @@
+"""The part of rank 0: hears every node, knows where every rank stands, and finds out who is missing when nothing moves."""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+import socket
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Container, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import Any
+
+import zmq
+
+from collbench.addresses import HubAddresses
+from collbench.control import security
+from collbench.control.addresses import listen, node_place, note_on
+from collbench.control.builds import BuildServer, Call, Place, addresses_of
+from collbench.control.diagnosis import KILLED, Cleared, Inquiries, Node, Standing, standings
+from collbench.control.io_thread import Keeper
+from collbench.control.members import Member
+from collbench.control.path import ConnectionMonitor, PathReport, path_report
+from collbench.control.security import Keys, Secret
+from collbench.control.tree import LARGE_BYTES, Child, Down, Entry, allow_connections, size_of, started_again
+from collbench.control.watchdog import Ending
+from collbench.control.wire import Kind, Malformed, Message, entries
+from collbench.errors import FAILED, PeerFailed, RunFailed, UsageError, WaitExpired
+from collbench.launch.info import LaunchInfo
+from collbench.launch.software import Build, mismatch, own, read_build
+
+_ROOM_BYTES = 64 << 20  # of large messages under way at a time: what they need is bounded, however many nodes there are
+_MOST_LATE = 16  # ranks that come again, of which is told
+_WORD_S = 0.3  # how long after a process's end its last word may come
+_LOOK_S = 0.003
+_READ_S = 0.003
+_AWAKE_S = 3.0  # after a pause, in which what went wrong meanwhile is its doing
+_LOST_S = 0.1  # how long a node's connection may be gone before its process counts as ended
+
+
+@dataclass(frozen=True)
+class Came:
+    """What ranks said in a step, for the main thread; `room_bytes` are to be given back when it has been taken."""
+
+    step: int
+    said: list[Entry]
+    room_bytes: int
+
+
+@dataclass(frozen=True)
+class Joined:
+    """A rank that presented itself, through a connection."""
+
+    rank: int
+    about: Any
+    child: Child
+    build: Build | None = None
+
+
+class Coordinator:
+    """Everything here runs in the keeper's thread. `inbox` is what the main thread waits at: Joined, Came, or an error to raise.
+
+    heard   where each rank stood last, and when that was told
+    gone    ranks whose process has ended without a word; left: those that left in order
+    parted  set when all who joined have left or are gone
+    late    sentences about processes that presented themselves as a rank which had joined already
+    how     by rank how its process ended, where that is known
+    woke_after_s   for how long this process was held, where that has just ended; else 0
+
+    names, addresses   by rank, how it is named, and where others reach its host
+    members            the ranks that have joined; reported: by rank the port for probes, its connections, and when it reported them
+    beside             by rank who else may have died, where the launcher kills all of a host for one
+    informants         what libraries know when nothing moves: called in threads of their own, in 3 s at most
+    unreadable         why the last message could not be read, "" where all could
+    facts              for events.jsonl, where all ranks stood when a roll call found the reason
+    """
+
+    def __init__(self, down: Down, stand: Callable[[], Standing], ending: Ending, timeout_s: float) -> None:
+        self.down, self.stand, self.ending, self.timeout_s = down, stand, ending, timeout_s
+        self.expected: Mapping[int, str] = {}
+        self.members: Sequence[Member] = ()
+        self.reported: dict[int, tuple[int, list[PathReport], float]] = {}
+        self.connections = ConnectionMonitor()
+        self.names: dict[int, str] = {}
+        self.addresses: Mapping[int, Sequence[str]] = {}
+        self.beside: Mapping[int, str] = {}
+        self.informants: list[Callable[[], str | None]] = []
+        self.facts: dict[str, Any] = {}
+        self.unreadable = ""
+        self.node = Node()
+        self.inbox: SimpleQueue[Any] = SimpleQueue()
+        self.heard: dict[int, tuple[Standing, float]] = {}
+        self.gone: dict[int, float] = {}
+        self.left: set[int] = set()
+        self.parted = threading.Event()
+        self.late: list[str] = []
+        self.how: dict[int, str] = {}
+        self.woke_after_s = self._woke_at = self._paused_s = 0.0
+        self._ended: dict[int, float] = {}  # ranks whose process has ended, and when
+        self.inquiries = Inquiries(self)
+        self._about: dict[int, Any] = {}
+        self._offers: dict[int, deque[tuple[Child, int]]] = {}  # by step: connections, and bytes
+        self._wanted = 0
+        self._under_way = 0
+
+    @property
+    def sockets(self) -> list[Any]:
+        """What listens, and the processes of this node."""
+        return [*self.down.sockets, *self.node.descriptors]
+
+    def read(self, ready: Any) -> None:
+        """Something from below, or a process of this node that has ended."""
+        if ready in self.node.descriptors:
+            self._end_of(*self.node.ended(ready))
+            return
+        try:
+            came = self.down.read(ready)
+            if came:
+                self._from_below(*came)
+        except Malformed as error:
+            if self.expected:
+                self.inbox.put(RunFailed(f"a rank sent a message that cannot be read ({error}): install the same build on all nodes"))
+            self.unreadable = str(error)  # before all have joined the builds are compared, which gives the better sentence
+
+    def _from_below(self, child: Child, message: Message) -> None:
+        if message.kind is Kind.HELLO:
+            self._hello(child, message)
+        elif message.kind is Kind.SAY:
+            self._said(child, message)
+        elif message.kind is Kind.OFFER:
+            self._offers.setdefault(message.step, deque()).append((child, message.body))
+            self._grant()
+        elif message.kind in (Kind.BEAT, Kind.HERE):
+            self._note(child, message)
+        elif message.kind in (Kind.STUCK, Kind.WHERE):
+            self._asked(child, message)
+        elif message.kind is Kind.STACKED:
+            self.inquiries.stacked(*message.body)
+        elif message.kind in (Kind.ASIDE, Kind.PATHS):
+            self._about_paths(child, message)
+        elif message.kind is Kind.PROBED:
+            self.inquiries.probed(*message.body)
+        else:
+            self._of_an_end(child, message)
+
+    def _of_an_end(self, child: Child, message: Message) -> None:
+        if message.kind is Kind.GONE:
+            self._end_of(_one_of(message.body[0], self._about), message.body[1])
+        elif message.kind is Kind.BYE:
+            self._bye(child, _one_of(message.body, child.ranks))
+        elif message.kind is Kind.MOVED:
+            self._without(child, message.body)
+        elif message.kind is Kind.ABORT:
+            self.inquiries.met(*message.body)
+
+    def _about_paths(self, child: Child, message: Message) -> None:
+        """A second connection of ranks that are not heard, or what a rank's connections show."""
+        if message.kind is Kind.ASIDE:
+            child.also |= {_one_of(rank, self._about) for rank in message.body}
+            self.down.send(child, Message(Kind.WHERE))
+        else:
+            rank, port, found = message.body
+            reports = [one for value in found if (one := path_report(value))]
+            self.reported[_one_of(rank, child.ranks | child.also)] = port, reports, time.monotonic()
+
+    def _hello(self, child: Child, message: Message) -> None:
+        for rank, about, build in message.body:
+            if self.expected and self._about.get(rank) != about:
+                self._again(child, rank, about)
+                continue
+            self._about[rank] = about
+            self.names[rank] = f"rank {rank} ({about.get('host')}, pid {about.get('pid')})"
+            child.ranks.add(rank)
+            self.inbox.put(Joined(rank, about, child, read_build(build)))
+            self.node.watch(rank, about)
+        if child.ranks:
+            self.down.send(child, Message(Kind.WELCOME))
+
+    def _again(self, child: Child, rank: int, about: Any) -> None:
+        """Another process says it is a rank that has joined: it alone ends, unless the first rank of its node has told it already."""
+        if len(self.late) < _MOST_LATE:
+            self.late.append(started_again(rank, about))
+        if not child.ranks:
+            self.down.refuse(child, started_again(rank, about), FAILED)
+
+    def _said(self, child: Child, message: Message) -> None:
+        size = size_of(message.raw)
+        self.inbox.put(Came(message.step, list(entries(message, child.ranks)), size if size > LARGE_BYTES else 0))
+
+    def want(self, step: int) -> None:
+        """The main thread takes what is said in this step: large messages of later ones stay where they are."""
+        self._wanted = step
+        self._grant()
+
+    def made_room(self, size_bytes: int) -> None:
+        """A large message has been taken: the next one may be sent."""
+        self._under_way -= size_bytes
+        self._grant()
+
+    def _grant(self) -> None:
+        for step in sorted(step for step in self._offers if step <= self._wanted):
+            offers = self._offers[step]
+            while offers and (self._under_way <= 0 or self._under_way + offers[0][1] <= _ROOM_BYTES):
+                child, size = offers.popleft()
+                self._under_way += size
+                self.down.send(child, Message(Kind.GRANT, step))
+            if not offers:
+                del self._offers[step]
+
+    def _note(self, child: Child, message: Message) -> None:
+        now = time.monotonic()
+        for one in standings(message.body, child.ranks | child.also):
+            if not one.held:
+                self.heard[one.rank] = one, now
+            if message.kind is Kind.HERE:
+                self.inquiries.heard(one)
+
+    def _end_of(self, rank: int, how: str) -> None:
+        """A process has ended; its last word may still be on the way, unless it was killed."""
+        if rank in self.left:
+            return
+        self.how[rank] = how
+        if how.startswith(KILLED):
+            self._gone(rank)
+        else:
+            self._ended.setdefault(rank, time.monotonic())
+
+    def _asked(self, child: Child, message: Message) -> None:
+        """A rank does not move; or it has waited long, and wants to know whether rank 0 is there: then rank 0 may be what does not move."""
+        mine = self.stand()
+        self.down.send(child, Message(Kind.HERE, 0, [mine.as_json()]))
+        if message.kind is Kind.STUCK:
+            self.inquiries.begin(message.body)
+        elif mine.still_s > self.timeout_s and not mine.waits:
+            self.inquiries.begin("")
+
+    def _gone(self, rank: int) -> None:
+        if rank not in self.left and rank not in self.gone:
+            for one in [*self._before(), rank]:  # the first one is the reason: a launcher may have killed the others for it
+                self.gone.setdefault(one, time.monotonic())
+            self._see_who_is_there()
+            self.inquiries.begin("")
+
+    def _is_closed(self, rank: int, now: float) -> bool:
+        """Whether the connection that it spoke through has been closed, too: then its last word has been read."""
+        child = self.down.with_rank(rank)
+        return child is not None and child.cut is not None and now - child.cut > _READ_S
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether a process has ended whose last word may still come, or a connection is gone that may come back."""
+        return bool(self._ended or self.down.cut)
+
+    def _bye(self, child: Child, rank: int) -> None:
+        self.left.add(rank)
+        self._ended.pop(rank, None)
+        self._see_who_is_there()
+        self.node.forget(rank)
+        self._without(child, rank)
+
+    def _without(self, child: Child, rank: int) -> None:
+        """That rank does not speak through this connection any longer."""
+        child.ranks.discard(rank)
+        if not child.ranks:
+            self.down.forget(child)
+
+    def _before(self) -> list[int]:
+        """The ranks that had ended already, in the order of their ends, though a last word of them might still have come."""
+        cut = {min(child.ranks): child for child in self.down.cut if child.ranks}
+        lost = {rank: child.cut or 0.0 for rank, child in cut.items() if self.down.with_rank(rank) in (child, None)}
+        ended = {**lost, **self._ended}
+        return sorted(ended.keys() - self.left, key=lambda rank: ended[rank])
+
+    def _see_who_is_there(self) -> None:
+        many = len(self.left) + len(self.gone) >= len(self._about)  # of thousands that leave the first ones need not count all
+        if many and not self.still_there():
+            self.parted.set()
+
+    def still_there(self) -> list[int]:
+        """The ranks that have joined, and have neither left nor gone."""
+        return sorted(set(self._about) - self.left - set(self.gone))
+
+    def see_off(self) -> None:
+        """Tells the others that this rank leaves."""
+        self._see_who_is_there()
+        self.down.tell(Message(Kind.BYE))
+
+    def expect(self, members: Sequence[Member], beside: Mapping[int, str]) -> None:
+        """All ranks have joined; by rank which others may have died instead."""
+        self.members, self.beside, self.down.complete = members, beside, True
+        self.expected = {one.rank: str(one) for one in members}
+        self.addresses = {one.rank: one.addresses for one in members}
+
+    def signalled(self, sentence: str, code: int) -> None:
+        """A signal asks rank 0 to end; unless a rank has ended, which made a launcher send it."""
+        if not (self.gone or self._ended):
+            self.abort_others(sentence, code)
+
+    def abort_others(self, sentence: str, code: int) -> None:
+        """Ends every other rank with this sentence and code, for which rank 0 has spoken; the first one counts."""
+        if not self.ending.begun:
+            self.down.tell(Message(Kind.ABORT, 0, [sentence, code]))
+            self.ending.begin(sentence, code, self.node)
+
+    def tick(self, now: float) -> float:
+        """Sees who is gone, ends an inquiry, ends what is to end."""
+        self._see_whether_held(now)
+        self.connections.note(self.stand().still_s, now)
+        for child in [one for one in self.down.cut if one.cut is not None and now - one.cut > _LOST_S]:
+            self.down.forget(child)
+            first = min(child.ranks, default=None)  # whose process it was; those behind it end by themselves
+            if first is not None and not self.down.with_rank(first):
+                self._gone(first)
+        for rank in [one for one, at in self._ended.items() if now - at > _WORD_S or self._is_closed(one, now)]:
+            del self._ended[rank]
+            self._gone(rank)
+        due = min(self.inquiries.tick(now), now + _LOOK_S if self.in_doubt else math.inf)
+        return min(self.ending.tick(now), due)
+
+    def _see_whether_held(self, now: float) -> None:
+        paused_s = self.stand().paused_s
+        longer_s, self._paused_s = paused_s - self._paused_s, max(paused_s, self._paused_s)
+        if now - self._woke_at > _AWAKE_S:
+            self.woke_after_s = 0.0
+        if longer_s > 0:
+            self.woke_after_s, self._woke_at = self.woke_after_s + longer_s, now
+
+    def close(self) -> None:
+        """Ends those of this node that do not, where the launch is broken; closes the sockets."""
+        self.ending.leave()
+        self.parted.set()
+        self.down.close()
+        self.node.close()
+
+
+def _one_of(rank: Any, ranks: Container[int]) -> int:
+    if rank not in ranks:
+        raise Malformed("somebody else's rank")
+    return int(rank)
+
+
+# Rank 0's end of the control plane, as its main thread uses it: every wait has a deadline, and ends in a sentence.
+
+_ASK_AGAIN_S = 2.0
+_LONGEST = 200  # characters of a phase's name that a rank tells
+_INQUIRY_S = 8.0  # longer than any takes
+Take = Callable[[int, Any, Sequence[bytes | memoryview]], None]
+
+
+class HubEnd:
+    """What rank 0 says and hears."""
+
+    def __init__(self, info: LaunchInfo, secret: Secret, stand: Callable[[], Standing], ending: Ending, timeout_s: float) -> None:
+        self._size, self._context = info.ranks, zmq.Context()
+        down = Down(self._context, Keys.of(secret))
+        self._listens: HubAddresses | None = None
+        self._build = own() if info.launcher != "local" else None  # a local start starts itself: all ranks are one build
+        try:
+            if info.meeting.startswith("tcp://") and info.local_ranks < info.ranks:
+                down.expect_ranks(info.ranks, allow_connections(info.ranks))
+                self._listens = listen(down, info, secret)
+            addresses = self._listens.listens if self._listens and self._listens.listens else addresses_of([down.endpoint])
+            if info.local_ranks > 1:
+                _bind_here(down, node_place(info, secret))
+        except BaseException:
+            down.close()
+            self._context.term()
+            raise
+        self.part = Coordinator(down, stand, ending, timeout_s)
+        self._keeper = Keeper(self.part)
+        self._builds = self._build_server(info, secret, addresses) if self._build else None
+        self._early: dict[int, list[Came]] = {}
+
+    def _build_server(self, info: LaunchInfo, secret: Secret, addresses: Sequence[str]) -> BuildServer:
+        """What compares builds with ranks whose messages cannot be read, until all have joined."""
+
+        def take(call: Call) -> None:
+            if call.build != self._build:
+                self.part.inbox.put(self._other_build(call.rank, call.host, call.build))
+
+        me = Call(0, socket.gethostname(), self._build)
+        return BuildServer(Place(secret, info.port, addresses), me, take)
+
+    def _other_build(self, rank: int, host: str, build: Build | None) -> UsageError:
+        return UsageError(mismatch(rank, host, build, socket.gethostname(), self._build))
+
+    def admit(self, deadline_s: float) -> dict[int, Any]:
+        """Wait for the hello of every other rank; return what each said of itself, by rank.
+
+        Raises UsageError for a rank of another build, RunFailed, and WaitExpired with the missing ranks.
+        """
+        said: dict[int, Any] = {}
+        end = time.monotonic() + deadline_s
+        while len(said) < self._size - 1:
+            try:
+                one = self._next(end)
+            except Empty:
+                missing = [rank for rank in range(1, self._size) if rank not in said]
+                late = f"{_ranks(missing)} of {self._size} did not join within {deadline_s:g} s"
+                raise WaitExpired(f"{late}: {self._why_missing()}") from None
+            if isinstance(one, Joined):
+                self._admit_one(one, said)
+        if self._builds:
+            self._builds.close()
+        return said
+
+    def _why_missing(self) -> str:
+        why = ["see whether they started, whether they can reach this host, or raise --timeout"]
+        if self._listens and self._listens.loopback_only:
+            why.append(
+                f"rank 0 listens at {self._listens.listens[0]} alone, a loopback address, which other hosts cannot reach: if ranks run on "
+                "other hosts, set MASTER_ADDR to an address of rank 0's host in the network between the hosts"
+            )
+        strangers, unreadable = self.part.down.strangers.sentence(), self.part.unreadable
+        other = f"a rank sent a message that cannot be read ({unreadable}): install the same build on all nodes" if unreadable else None
+        return "; ".join([*why, *(one for one in (strangers, other) if one)])
+
+    def _admit_one(self, one: Joined, said: dict[int, Any]) -> None:
+        rank, about = one.rank, one.about
+        if self._build and one.build != self._build:
+            raise self._other_build(rank, str(about.get("host")), one.build)
+        if not 0 < rank < self._size:
+            raise RunFailed(f"a rank {rank} of another launch of {self._size} ranks tried to join; start one launch at a time")
+        if rank in said and said[rank] != about:
+            raise RunFailed(f"two processes say they are rank {rank}: {said[rank]} and {about}; the launcher started it twice")
+        said[rank] = about
+
+    def expect(self, members: Sequence[Member], beside: Mapping[int, str]) -> None:
+        """From now on these ranks are asked when nothing moves; by rank which others may have died instead."""
+        self._keeper.do(lambda: self.part.expect(members, beside))
+
+    def collect(self, step: int, what: str, patience_s: float, take: Take) -> None:
+        """Gives `take` what each other rank says in this step, as it comes: (rank, value, raw arrays). Raises WaitExpired, PeerFailed.
+
+        `patience_s`: for so long beyond the deadline ranks that are there, and move, may let wait.
+        """
+        missing, end = set(range(1, self._size)), time.monotonic() + self.part.timeout_s
+        self._keeper.do(lambda: self.part.want(step))
+        for came in self._early.pop(step, []):
+            self._taken(came, what, missing, take)
+        while missing:
+            try:
+                came = self._next(end)
+            except Empty:
+                came = self._expired(what, end + patience_s)
+            if not isinstance(came, Came):
+                continue
+            if came.step < step:
+                raise RunFailed(_other_step(what, came.step, step))
+            if came.step > step:  # a quick node is ahead of a slow one
+                self._early.setdefault(came.step, []).append(came)
+            else:
+                self._taken(came, what, missing, take)
+            if came.room_bytes:
+                self._give_back(came.room_bytes)
+
+    def _taken(self, came: Came, what: str, missing: set[int], take: Take) -> None:
+        for rank, said, raw in came.said:
+            if rank not in missing or not isinstance(said, list) or len(said) != 2:
+                raise RunFailed(f"{what}: rank {rank} answered twice, or nonsense: the ranks run different versions of collbench")
+            if said[0] != what:
+                raise RunFailed(_elsewhere(what, self.part.expected.get(rank, f"rank {rank}"), said[0]))
+            missing.discard(rank)
+            take(rank, said[1], raw)
+
+    def _give_back(self, room_bytes: int) -> None:
+        self._keeper.do(lambda: self.part.made_room(room_bytes))
+
+    def _expired(self, what: str, end: float) -> Any:
+        """Has every rank asked where it stands; raises what comes of it, unless somebody answers after all."""
+        while time.monotonic() < end:
+            self._keeper.do(lambda: self.part.inquiries.begin(what, patient=True))
+            with suppress(Empty):
+                return self._next(min(end, time.monotonic() + _ASK_AGAIN_S))
+        self.stuck(what)
+        try:
+            return self._next(time.monotonic() + _INQUIRY_S)
+        except Empty:
+            raise WaitExpired(f"{what}: not all ranks answered") from None
+
+    def _next(self, end: float) -> Any:
+        one = self.part.inbox.get(timeout=max(0.0, end - time.monotonic()))
+        if isinstance(one, BaseException):
+            raise one
+        return one
+
+    def tell(self, step: int, value: Any) -> None:
+        """The same to every other rank."""
+        message = Message(Kind.TELL, step, value)
+        self._keeper.see_done(lambda: self.part.down.tell(message))
+
+    def interrupt(self, sentence: str, code: int) -> None:
+        """Ends every other rank with this sentence and code; this one's own thread goes on. Any thread."""
+        self._keeper.do(lambda: self.part.abort_others(sentence, code))
+
+    def see_off(self, seconds: float) -> list[int]:
+        """Has the others leave, and waits for it so long at most; returns the ranks that are still there."""
+        self._keeper.do(self.part.see_off)
+        self.part.parted.wait(seconds)
+        return self.part.still_there()
+
+    def stuck(self, what: str) -> None:
+        """This rank's own main thread does not move: asks the others where they stand. Any thread."""
+        self._keeper.do(lambda: self.part.inquiries.begin(what))
+
+    def signalled(self, sentence: str, code: int) -> None:
+        """The same for a signal, which a launcher may have sent because a rank has ended: then that is the reason. Any thread."""
+        self._keeper.do(lambda: self.part.signalled(sentence, code))
+
+    def reason(self, sentence: str, code: int) -> PeerFailed | None:
+        """What is behind an error of this rank, or a signal: another rank that has ended, or does not answer; None: nothing."""
+        self._keeper.do(lambda: self.part.inquiries.met(sentence, code, own=True))
+        end = time.monotonic() + _INQUIRY_S
+        while True:
+            try:
+                if isinstance(self._next(end), Cleared):
+                    return None
+            except PeerFailed as told:
+                return told
+            except Empty:
+                return None
+            except RunFailed:  # a message that nobody understands any longer
+                continue
+
+    def remarks(self) -> list[str]:
+        """What the user should know of who came, or could have come: sentences."""
+        return [one for one in (self._listens and note_on(self._listens), self.part.down.strangers.sentence(), *self.part.late) if one]
+
+    def close(self) -> None:
+        """Leave in order: everything said is on its way."""
+        if self._builds:
+            self._builds.close()
+        self._keeper.do(self.part.see_off)
+        self._keeper.close()
+        self._context.term()
+
+
+def _bind_here(down: Down, place: str) -> None:
+    try:
+        down.bind(place)
+    except zmq.ZMQError as error:
+        raise UsageError(
+            f"rank 0 cannot listen for the ranks of its own host ({error}): another launch that looks the same runs here; "
+            "let that one end, or give this one a MASTER_PORT of its own"
+        ) from None
+
+
+def _elsewhere(what: str, who: str, theirs: Any) -> str:
+    return (
+        f"{what}: {who} answers to something else, '{str(theirs)[:_LONGEST]}': it went another way than rank 0, "
+        "because it met an error alone or was started with different arguments"
+    )
+
+
+def _other_step(what: str, theirs: int, ours: int) -> str:
+    return f"{what}: the ranks are not in the same step ({theirs} and {ours}); they were started with different arguments"
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    shown = ", ".join(map(str, ranks[:16])) + (" …" if len(ranks) > 16 else "")
+    return f"rank {shown}" if len(ranks) == 1 else f"ranks {shown}"
+
+
+# Connections that have not proved yet that they belong to the launch, with limits: in all, and for each source address.
+#
+# A source that exceeds its limit, or all sources if the whole does, cannot open new connections until half of the limit is free again:
+# ZeroMQ drops those that do not finish their handshake after 2 s, and the kernel of a rank that waits tries again.
+
+
+class PendingConnections:
+    """By descriptor the source address (None: it was gone before it could be read).
+
+    listening       the descriptors of the sockets that listen for other hosts
+    most            connections in all
+    most_of_source  connections from one address
+    held_back       addresses that exceeded their limit at any time, in order
+    """
+
+    def __init__(self, most: int = 4096, most_of_source: int = 1024) -> None:
+        self.listening: set[int] = set()
+        self.most, self.most_of_source = most, most_of_source
+        self.held_back: dict[str, None] = {}
+        self._address: dict[int, str | None] = {}
+        self._of_source: Counter[str] = Counter()
+        self._dropped: frozenset[str] = frozenset()
+        self._full = False
+
+    def __len__(self) -> int:
+        return len(self._address)
+
+    def __contains__(self, descriptor: int) -> bool:
+        return descriptor in self._address
+
+    def add(self, descriptor: int, address: str | None) -> None:
+        """One more was accepted."""
+        self.remove(descriptor)  # the event of an earlier one's end was lost
+        self._address[descriptor] = address
+        if is_remote(address):
+            self._of_source[str(address)] += 1
+        self._limit()
+
+    def remove(self, descriptor: int) -> str | None:
+        """It has closed, or belongs to the launch; returns its address."""
+        address = self._address.pop(descriptor, None)
+        if address is not None and address in self._of_source:
+            self._of_source[address] -= 1
+            self._of_source += Counter()  # without those at 0
+            self._limit()
+        return address
+
+    def _limit(self) -> None:
+        """Have the kernel drop what exceeds a limit, and let in again what is below half of it."""
+        if not self.listening:
+            return
+        full = len(self._address) > (self.most // 2 if self._full else self.most)
+        dropped = frozenset(
+            source
+            for source, count in self._of_source.items()
+            if count > (self.most_of_source // 2 if source in self._dropped else self.most_of_source)
+        )
+        if (full, dropped) == (self._full, self._dropped):
+            return
+        if len(self.held_back) < security.MOST_SOURCES:
+            self.held_back |= dict.fromkeys(sorted(dropped))
+        self._full, self._dropped = full, dropped
+        for descriptor in self.listening:
+            with suppress(OSError):
+                if full:
+                    security.drop_all(descriptor)
+                elif dropped:
+                    security.drop_from(descriptor, dropped)
+                else:
+                    security.pass_all(descriptor)
+
+
+def is_remote(address: str | None) -> bool:
+    """Whether it is an IP address: ranks of this host come through a Unix socket, which has none."""
+    try:
+        return address is not None and bool(ipaddress.ip_address(address.partition("%")[0]))
+    except ValueError:
+        return False
