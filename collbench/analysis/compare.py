@@ -17,8 +17,8 @@ from collbench.analysis.resumed import sentence
 from collbench.errors import UsageError
 from collbench.results.reader import Run
 from collbench.results.row import SERIES, Row
+from collbench.stats.launches import Ratio, ratio_of_launches, ratio_of_medians
 from collbench.stats.median import Median
-from collbench.stats.ratio import Ratio, ratio_of_launches, ratio_of_medians
 
 _STATE = 1.20  # a canary that is further off belongs to another state of the machine (MEASUREMENT.md)
 

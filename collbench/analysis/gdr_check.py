@@ -14,8 +14,8 @@ from typing import Any
 from collbench.analysis.cells import cell_of, time_of
 from collbench.results.reader import read_run
 from collbench.results.row import Row
+from collbench.stats.launches import Ratio, ratio_of_medians, ratio_of_pairs
 from collbench.stats.median import Median
-from collbench.stats.ratio import Ratio, ratio_of_medians, ratio_of_pairs
 from collbench.units import format_bytes
 
 _NOTICEABLE = 1.05  # within 5 % there is no difference that a user would pay for

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from collbench.analysis.two_way import Figures
-from collbench.stats.student import t_quantile
+from collbench.stats.median import t_quantile
 
 TAILS = 4.0  # degrees of freedom
 _MOST_SLOW = 0.1

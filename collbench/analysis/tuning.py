@@ -14,7 +14,7 @@ from collbench.analysis.cells import forced, is_time
 from collbench.analysis.compare import inverse, median_of
 from collbench.analysis.latency import reason, series_of
 from collbench.results.row import SERIES, Row
-from collbench.stats.ratio import Ratio, ratio_of_launches, ratio_of_medians
+from collbench.stats.launches import Ratio, ratio_of_launches, ratio_of_medians
 
 _CHOICE = frozenset({"algorithm", "protocol"})
 

@@ -20,9 +20,7 @@ from collbench.operations.cell import Cell
 from collbench.operations.groups import group_name, group_size, groups_of
 from collbench.operations.operation import Operation
 from collbench.results.row import Row, Times
-from collbench.stats.drift import drift
-from collbench.stats.median import Median, median, quantile, quantiles
-from collbench.stats.modes import Mode, modes
+from collbench.stats.median import Median, Mode, drift, median, modes, quantile, quantiles
 
 _WORST = 16
 _MOST_GROUPS = 1024  # told one by one

@@ -14,7 +14,7 @@ from collbench.report.plan import in_print_order
 from collbench.report.table import Line
 from collbench.results.jsonl import to_page
 from collbench.results.row import SERIES, Row
-from collbench.stats.ratio import Ratio
+from collbench.stats.launches import Ratio
 
 STATE = "machine_state_differs"
 _NOT_AVAILABLE = "n/a"

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from collbench.analysis.compare import CellRatio, Comparison, Summary
 from collbench.analysis.outcome import Doubt, Outcome
 from collbench.report.columns import NOTHING, not_available
-from collbench.stats.ratio import Ratio
+from collbench.stats.launches import Ratio
 
 _MULTIPLES = 2.0  # a time that is longer by this factor is shown as a multiple: "3.5×"
 _LEAST = 0.01  # and one that is shorter by this factor, since "-100.0 %" would be wrong

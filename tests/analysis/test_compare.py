@@ -11,7 +11,7 @@ from collbench.analysis.compare import CellRatio, Comparison, compare, largest_f
 from collbench.analysis.outcome import Doubt, Outcome, outcome_by_limit, outcome_of
 from collbench.errors import UsageError
 from collbench.results.row import Times
-from collbench.stats.ratio import Ratio, ratio_of_launches
+from collbench.stats.launches import Ratio, ratio_of_launches
 from tests.results.rows import make_row, make_times, not_measured, store
 
 

@@ -10,7 +10,7 @@ import pytest
 from collbench.analysis.gdr_check import Effect, effects, sentences, verdict
 from collbench.errors import UsageError
 from collbench.results.row import Row
-from collbench.stats.ratio import Ratio
+from collbench.stats.launches import Ratio
 from tests.results.rows import make_row, make_times, not_measured, store
 
 MIB = 1 << 20

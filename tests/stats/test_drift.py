@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from collbench.stats.drift import drift
-from collbench.stats.median import median
+from collbench.stats.median import drift, median
 
 
 def found(values):

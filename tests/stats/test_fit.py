@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collbench.stats.fit import Bounds, Fit, Regime, fit
-from collbench.stats.lines import _without_bad
+from collbench.stats.fit import Bounds, Fit, Regime, _without_bad, fit
 
 SIZES = 8.0 * 2.0 ** np.arange(28)  # 8 B to 1 GiB
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collbench.stats.modes import Mode, _apart, modes
+from collbench.stats.median import Mode, _apart, modes
 
 
 def two(random, n, values=(2.3e-6, 10.7e-6), share=0.18, sigma=0.05):

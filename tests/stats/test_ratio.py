@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from collbench.stats.launches import Ratio, ratio_of_launches, ratio_of_medians, ratio_of_pairs
 from collbench.stats.median import Median
-from collbench.stats.ratio import Ratio, ratio_of_launches, ratio_of_medians, ratio_of_pairs
 
 
 def launches(random, n, centre=1.0):

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from collbench.stats.student import t_quantile
+from collbench.stats.median import t_quantile
 
 
 @pytest.mark.parametrize(("degrees", "quantile"), [

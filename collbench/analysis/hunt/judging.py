@@ -24,7 +24,7 @@ from collbench.analysis.hunt.significance import CHANCE, MOST_ROUNDS, Outcome, R
 from collbench.analysis.hunt.trials import WAYS, Trial
 from collbench.analysis.hunt.verdict import CLEARED, CONFIRMED, INCONCLUSIVE, Suspect
 from collbench.analysis.pair_view import CELLS, PLACES
-from collbench.stats.student import t_quantile
+from collbench.stats.median import t_quantile
 
 SLOW, FAST, UNCLEAR = "slow", "fast", "unclear"
 _ENOUGH = 2  # partners that are well

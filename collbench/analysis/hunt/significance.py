@@ -23,7 +23,7 @@ from math import comb, exp, log, sqrt
 import numpy as np
 
 from collbench.analysis.hunt.trials import Trial
-from collbench.stats.student import t_quantile
+from collbench.stats.median import t_quantile
 
 CHANCE = 0.0005  # of a false confirmation per hunt, for all suspects together
 LEAST_ROUNDS = 3

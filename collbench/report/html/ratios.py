@@ -113,7 +113,7 @@ def _choices(row: Row) -> int:
 def _ratio(base: Row, row: Row) -> CellRatio:
     """Over the medians of launches where there are several of both, else from within a launch."""
     from collbench.analysis.compare import CellRatio, median_of
-    from collbench.stats.ratio import ratio_of_launches, ratio_of_medians
+    from collbench.stats.launches import ratio_of_launches, ratio_of_medians
 
     a, b = _launches(base), _launches(row)
     if min(len(a), len(b)) > 1:

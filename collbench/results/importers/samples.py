@@ -12,9 +12,7 @@ from numpy.typing import NDArray
 from collbench.results.importers.peer import Arrays
 from collbench.results.importers.rows import Kind
 from collbench.results.row import Row, Times
-from collbench.stats.drift import drift
-from collbench.stats.median import median, quantiles
-from collbench.stats.modes import modes
+from collbench.stats.median import drift, median, modes, quantiles
 
 _WORST = 16
 _FEWEST = 6  # below, a median has no interval

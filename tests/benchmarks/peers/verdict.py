@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from collbench.stats.launches import spread
-from collbench.stats.ratio import ratio_of_pairs
+from collbench.stats.launches import ratio_of_pairs, spread
 
 _RANKED = 6  # fewer pairs have no pair of order statistics that covers the median with 95 %
 VERDICTS = ("met", "met by the median", "missed by the median", "MISSED")

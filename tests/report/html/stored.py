@@ -14,7 +14,7 @@ from collbench.errors import UsageError
 from collbench.report.html.material import Material
 from collbench.results.reader import Run
 from collbench.results.row import Row
-from collbench.stats.modes import modes
+from collbench.stats.median import modes
 from tests.results.rows import make_row, make_times
 
 HOSTS = [{"rank": rank, "host": f"node{rank // 2}"} for rank in range(8)]
