@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from collbench.operations.cell import Cell
-from collbench.operations.digits import reduced, write_digits
+from collbench.operations.data import reduced, write_digits
 from collbench.operations.dtypes import DTYPES, redop_misfit
 from collbench.operations.operation import Operation, Place
 

@@ -12,7 +12,7 @@ import numpy as np
 from collbench.backends.group import Group
 from collbench.backends.memory import Buffers, Elements
 from collbench.operations.cell import Cell
-from collbench.operations.check import Mismatch
+from collbench.operations.data import Mismatch
 from collbench.operations.operation import Operation
 
 AXIS = "ranks"

@@ -7,7 +7,7 @@ from typing import Any
 
 from collbench.backends.registry import backend_class
 from collbench.operations.operation import Operation
-from collbench.operations.plan import CPU, CUDA, Habits
+from collbench.operations.sweep import CPU, CUDA, Habits
 
 
 def habits(name: str) -> Habits:

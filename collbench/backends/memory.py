@@ -13,9 +13,7 @@ from numpy.typing import NDArray
 
 from collbench.backends.group import Group
 from collbench.operations.cell import Cell
-from collbench.operations.check import Mismatch, compare, poison
-from collbench.operations.digits import write_digits
-from collbench.operations.layout import Extent, grows, seeded, stride_of
+from collbench.operations.data import Extent, Mismatch, compare, grows, poison, seeded, stride_of, write_digits
 from collbench.operations.operation import Operation, Place
 
 _HUGE_FROM = 4 * 2**20  # numpy's own threshold: smaller buffers get ordinary pages, as in most programs

@@ -20,9 +20,8 @@ from collbench.backends.group import Group
 from collbench.backends.memory import Buffers, Memory
 from collbench.backends.mpi_binding import MpiBinding
 from collbench.operations.cell import Cell
-from collbench.operations.check import Mismatch
+from collbench.operations.data import Extent, Mismatch, bytes_needed, grows, stride_of
 from collbench.operations.groups import groups_of
-from collbench.operations.layout import Extent, bytes_needed, grows, stride_of
 from collbench.operations.operation import Operation, Place, Reason
 from collbench.units import format_bytes
 

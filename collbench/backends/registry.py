@@ -9,7 +9,7 @@ from inspect import isabstract
 from typing import Any
 
 from collbench.errors import UsageError
-from collbench.operations.plugins import Broken, Plugin, plugins
+from collbench.operations.registry import Broken, Plugin, plugins
 
 # By place, not by entry points of our own package: what pip wrote when it installed a checkout need not be what the checkout has now.
 _OWN = {"mpi": "collbench.backends.mpi:MpiBackend", "gloo": "collbench.backends.gloo:GlooBackend"}

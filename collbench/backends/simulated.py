@@ -17,7 +17,7 @@ from collbench.backends.memory import Buffers
 from collbench.backends.virtual_clock import VirtualClock
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.operations.cell import Cell
-from collbench.operations.digits import reduced
+from collbench.operations.data import reduced
 from collbench.operations.operation import Operation, Reason
 from collbench.operations.program import Program, PythonCall
 from collbench.operations.registry import operations

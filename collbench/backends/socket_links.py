@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from collbench.addresses import listen_at
 from collbench.errors import RunFailed
-from collbench.operations.plan import MOST_STREAMS
+from collbench.operations.sweep import MOST_STREAMS
 
 if TYPE_CHECKING:
     from collbench.control.members import Member

@@ -29,8 +29,8 @@ from collbench.backends.socket_messages import explain, messages_over, native
 from collbench.machine.interfaces import interface_with
 from collbench.operations.cell import Cell
 from collbench.operations.operation import Operation, Reason
-from collbench.operations.plan import MOST_STREAMS
 from collbench.operations.program import Program
+from collbench.operations.sweep import MOST_STREAMS
 
 if TYPE_CHECKING:
     from collbench.control.world import World

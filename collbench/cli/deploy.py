@@ -87,7 +87,7 @@ def call(arguments: argparse.Namespace, argv: list[str]) -> int:
 
 def _kind(name: str) -> Kind:
     from collbench.deploy.kinds import kinds
-    from collbench.operations.form import nearest
+    from collbench.operations.suite import nearest
 
     if name not in kinds():
         raise UsageError(f"emit knows no '{name}': {nearest(name, kinds())}")

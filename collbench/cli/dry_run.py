@@ -12,7 +12,7 @@ from collbench.cli.start import check_asked
 from collbench.errors import UsageError
 from collbench.operations.cell import Cell
 from collbench.operations.registry import operations
-from collbench.operations.sweeps import Sweeps
+from collbench.operations.sweep import Sweeps
 
 if TYPE_CHECKING:
     from collbench.launch.info import LaunchInfo

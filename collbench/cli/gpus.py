@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from collbench.device.visible import visible_gpus
 from collbench.errors import UsageError
-from collbench.operations.sweeps import Sweeps
+from collbench.operations.sweep import Sweeps
 
 if TYPE_CHECKING:
     from collbench.control.world import World

@@ -12,11 +12,10 @@ from collbench.cli.parser import amount, factor, hertz, natural, positive, skew,
 from collbench.errors import UsageError
 from collbench.measure.budget import Budget
 from collbench.measure.request import Request
+from collbench.operations.cell import parse_split
 from collbench.operations.dtypes import dtype_named, redop_named
 from collbench.operations.operation import Operation
-from collbench.operations.plan import ALGORITHMS, CPU, MODES, PROTOCOLS, REGISTRATIONS, SMALLEST, Sweep
-from collbench.operations.split import parse_split
-from collbench.operations.sweeps import Sweeps
+from collbench.operations.sweep import ALGORITHMS, CPU, MODES, PROTOCOLS, REGISTRATIONS, SMALLEST, Sweep, Sweeps
 from collbench.operations.traffic import Traffic, skewed
 from collbench.units import parse_size, parse_sizes, size_steps
 
@@ -235,7 +234,7 @@ def request_of(arguments: argparse.Namespace, sweep: Sweep | Sweeps, backends: t
 def _traffic(arguments: argparse.Namespace) -> Traffic | None:
     """What --skew and --traffic say; None where neither was given."""
     if getattr(arguments, "traffic", None):
-        from collbench.operations.traffic_file import read_traffic
+        from collbench.operations.traffic import read_traffic
 
         return read_traffic(arguments.traffic)
     return skewed(arguments.skew) if getattr(arguments, "skew", None) else None

@@ -85,7 +85,7 @@ def pairs_request(arguments: argparse.Namespace, argv: list[str]) -> Request:
     from collbench.measure.budget import Budget
     from collbench.measure.request import Request
     from collbench.operations.dtypes import dtype_named
-    from collbench.operations.plan import Sweep
+    from collbench.operations.sweep import Sweep
 
     seed = arguments.seed or 0
     precision = arguments.precision / 100 if arguments.precision else None

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from collbench.errors import UsageError
-from collbench.operations.plan import MOST_STREAMS
+from collbench.operations.sweep import MOST_STREAMS
 
 
 class Parser(argparse.ArgumentParser):

@@ -21,11 +21,9 @@ from collbench.cli.gpus import default_backends
 from collbench.cli.options import make_sweep, request_of
 from collbench.cli.parser import Parser, from_environment, given
 from collbench.errors import UsageError
-from collbench.operations.names import check_names, concerns, operations_of, whose
 from collbench.operations.operation import Operation
-from collbench.operations.plan import Sweep
-from collbench.operations.suite import Suite, Table, read_suite
-from collbench.operations.sweeps import Sweeps
+from collbench.operations.suite import Suite, Table, check_names, concerns, operations_of, read_suite, whose
+from collbench.operations.sweep import Sweep, Sweeps
 
 if TYPE_CHECKING:
     from collbench.measure.request import Request

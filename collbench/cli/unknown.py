@@ -22,7 +22,7 @@ def check_command(argv: Sequence[str], parsers: Parsers) -> None:
         return
     if first.startswith("-"):
         raise UsageError(f"'{first}' stands where the command belongs: write that first, like `collbench allreduce {first}` …")
-    from collbench.operations.form import nearest  # here: no start that is right needs it
+    from collbench.operations.suite import nearest  # here: no start that is right needs it
 
     raise UsageError(f"command '{first}' is unknown: {nearest(first, parsers)} (see `collbench --help`)")
 

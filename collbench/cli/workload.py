@@ -69,7 +69,7 @@ def _request(arguments: argparse.Namespace, argv: Sequence[str], first: Training
     from collbench.measure.budget import Budget
     from collbench.measure.request import Request
     from collbench.operations.dtypes import dtype_named
-    from collbench.operations.plan import Sweep
+    from collbench.operations.sweep import Sweep
 
     for name in arguments.backend or ():
         backend_class(name)

@@ -77,7 +77,7 @@ def _parsed(where: str, table: Any, known: Mapping[str, Setting]) -> dict[str, V
 
 def _value(where: str, name: str, said: Any, known: Mapping[str, Setting]) -> Value:
     if name not in known:
-        from collbench.operations.form import nearest
+        from collbench.operations.suite import nearest
 
         raise UsageError(f"{where} key {name!r} is unknown: {nearest(name, known)}")
     setting = known[name]

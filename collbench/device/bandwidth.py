@@ -15,7 +15,7 @@ from collbench.device.checker import prove
 from collbench.device.figure import Figure
 from collbench.device.gpu import Memory
 from collbench.errors import RunFailed
-from collbench.operations.digits import PERIOD
+from collbench.operations.data import PERIOD
 from collbench.units import format_size
 
 _BEYOND_CACHE = 4  # arrays this many times the level-2 cache come from memory, but for a small part

@@ -12,9 +12,20 @@ from numpy.typing import NDArray
 from collbench.device.checker import Checker, checker_of
 from collbench.device.gpu import Gpu, Stream
 from collbench.operations.cell import Cell
-from collbench.operations.check import WINDOW, Mismatch, Wanted, explained, tolerance_of, wanted_of
-from collbench.operations.digits import PERIOD, write_digits
-from collbench.operations.layout import Extent, grows, largest_stride, seeded
+from collbench.operations.data import (
+    PERIOD,
+    WINDOW,
+    Extent,
+    Mismatch,
+    Wanted,
+    explained,
+    grows,
+    largest_stride,
+    seeded,
+    tolerance_of,
+    wanted_of,
+    write_digits,
+)
 from collbench.operations.operation import Operation, Place
 
 

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from collbench.device.gpu import Gpu, Memory, Stream
 from collbench.device.kernels import NONE, Kernels
 from collbench.errors import RunFailed
-from collbench.operations.check import POISON
-from collbench.operations.digits import PERIOD
+from collbench.operations.data import PERIOD, POISON
 
 _WIDEST = 8  # bytes of an element
 _PROOF = (2 * PERIOD + 77) * _WIDEST  # bytes: more than two periods, of every width

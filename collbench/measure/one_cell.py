@@ -17,9 +17,8 @@ from collbench.measure.crossing import Least
 from collbench.measure.loop import CallFailed, Loop, Timed, Unfinished
 from collbench.measure.protocol import Measured, measure, schedule
 from collbench.operations.cell import Cell
-from collbench.operations.check import Mismatch
+from collbench.operations.data import Mismatch, slots_checked, slots_for
 from collbench.operations.groups import Groups, groups_of
-from collbench.operations.layout import slots_checked, slots_for
 from collbench.operations.operation import Operation
 from collbench.operations.program import Program, joined
 

@@ -19,7 +19,7 @@ from collbench.machine.peak.host import HostRates, Rate, agreed, settled
 from collbench.measure.loop import Loop, Timed
 from collbench.native.library import address, library
 from collbench.operations.cell import Cell
-from collbench.operations.layout import slots_for
+from collbench.operations.data import slots_for
 from collbench.operations.operation import Block, Operation
 from collbench.operations.program import Call, NativeCall, Program, PythonCall
 from collbench.stats.median import median

@@ -9,8 +9,7 @@ from typing import Any
 
 from collbench.backends.slowing import Slowing
 from collbench.measure.budget import Budget
-from collbench.operations.plan import Sweep
-from collbench.operations.sweeps import Sweeps
+from collbench.operations.sweep import Sweep, Sweeps
 from collbench.results.folder import holds_a_run
 
 

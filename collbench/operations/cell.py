@@ -2,11 +2,101 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
+from collbench.errors import UsageError
 from collbench.operations.dtypes import DType
-from collbench.operations.split import Split
 from collbench.operations.traffic import Traffic
+
+# How the ranks of a job fall into groups that run the same operation at the same time, in the syntax of nccl-tests' NCCL_TESTS_SPLIT.
+
+_SYMBOLS = {"&": "AND", "|": "OR", "%": "MOD", "/": "DIV"}
+_NUMBER = r"(0x[0-9a-f]{1,15}|0b[01]{1,60}|0|[1-9][0-9]{0,17})"
+_WORDED = re.compile(rf"(and|or|mod|div|[&|%/])[ \t]*{_NUMBER}", re.IGNORECASE | re.ASCII)
+_MASK = re.compile(r"0x[0-9a-f]{1,15}|0b[01]{1,60}", re.IGNORECASE | re.ASCII)
+Groups = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class Split:
+    """Ranks with the same colour form a group; the word and number are nccl-tests'.
+
+    word    "AND" (colour: rank & number), "OR" (rank | number), "MOD" (rank % number), "DIV" (rank // number)
+    """
+
+    word: str
+    number: int
+
+    def __str__(self) -> str:
+        """As users type it: "MOD 8", "AND 0x7"."""
+        return f"{self.word} {self.number if self.word in ('MOD', 'DIV') else hex(self.number)}"
+
+    def colour(self, rank: int) -> int:
+        """What the ranks of a group have in common."""
+        if self.word in ("AND", "OR"):
+            return rank & self.number if self.word == "AND" else rank | self.number
+        return rank % self.number if self.word == "MOD" else rank // self.number
+
+    def groups(self, n: int) -> Groups:
+        """The groups of n ranks, by colour. Raises UsageError where one is empty or has one rank alone, or where their sizes differ."""
+        return _groups(self, n)
+
+    def _wrong(self, n: int, sizes: list[int]) -> str | None:
+        """Why these are no groups to measure, and the remedy."""
+        colours = self._colours()
+        if colours is not None and colours > len(sizes):
+            return f"leaves {colours - len(sizes)} of {colours} groups empty: {self._remedy(n)}"
+        if len(set(sizes)) > 1:
+            return f"makes groups of {min(sizes)} to {max(sizes)} ranks, whose figures cannot be compared: {self._remedy(n)}"
+        return f"makes groups of one rank, which move nothing: {self._remedy(n)}" if len(sizes) > 1 and sizes[0] == 1 else None
+
+    def _colours(self) -> int | None:
+        """How many groups the word and number ask for; None where that depends on the ranks."""
+        return {"MOD": self.number, "AND": 1 << self.number.bit_count()}.get(self.word)
+
+    def _remedy(self, n: int) -> str:
+        """Splits of this kind that fit n ranks."""
+        wholes = [k for k in range(2, n // 2 + 1) if n % k == 0]
+        if self.word in ("AND", "OR"):
+            wholes = [k for k in wholes if k & (k - 1) == 0]
+        if not wholes:
+            return f"{_ranks(n)} cannot be split evenly like this; leave --split out, or start more ranks"
+        fit = [str(Split(self.word, k - 1 if self.word in ("AND", "OR") else k)) for k in (wholes[0], wholes[-1])]
+        return f"choose {' or '.join(dict.fromkeys(fit))}{', for example' if len(wholes) > 2 else ''}"
+
+
+def parse_split(text: str) -> Split:
+    """The split that a user typed: "MOD 8", "and0x7", "% 8", or a bare mask "0x7" (AND). Raises UsageError."""
+    typed = text.strip(" \t")
+    worded = _WORDED.fullmatch(typed)
+    if not worded and not _MASK.fullmatch(typed):
+        shown = "".join(letter if letter.isprintable() else "?" for letter in text[:40])
+        raise UsageError(
+            f"--split '{shown}' is no split: write AND, OR, MOD or DIV and a number, like 'MOD 8' or 'AND 0x7', or a mask like 0x7"
+        )
+    word, number = worded.groups() if worded else ("&", typed)
+    split = Split(_SYMBOLS.get(word, word.upper()), int(number, 0))
+    if split.number == 0 and split.word in ("MOD", "DIV"):
+        what = "groups" if split.word == "MOD" else "ranks in each group"
+        raise UsageError(f"--split '{split}' asks for 0 {what}: write a number from 1 on, like '{split.word} 2'")
+    return split
+
+
+@lru_cache(maxsize=64)
+def _groups(split: Split, n: int) -> Groups:
+    found: dict[int, list[int]] = {}
+    for rank in range(n):
+        found.setdefault(split.colour(rank), []).append(rank)
+    wrong = split._wrong(n, [len(ranks) for ranks in found.values()])
+    if wrong:
+        raise UsageError(f"--split '{split}' of {_ranks(n)} {wrong}")
+    return tuple(tuple(ranks) for _, ranks in sorted(found.items()))
+
+
+def _ranks(n: int) -> str:
+    return f"{n} rank{'' if n == 1 else 's'}"
 
 
 @dataclass(frozen=True)

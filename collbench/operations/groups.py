@@ -2,8 +2,108 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+
 from collbench.operations.cell import Cell
 from collbench.operations.operation import Operation
+
+# Who meets whom: rounds of disjoint pairs that run at the same time, made one by one.
+#
+# The circle method: one place stays, the others turn around it. Of n places it takes n - 1 rounds until every pair has met once, and n
+# where n is odd: there a phantom plays along, and whoever meets it has a bye.
+
+Pair = tuple[int, int]
+Round = tuple[Pair, ...]
+
+
+def circle_round(n: int, number: int) -> Round:
+    """The pairs of n places that meet in one round (from 0) of the circle, the lower place first. Raises ValueError for no such round."""
+    turning = n - 1 + n % 2
+    if n < 2 or not 0 <= number < turning:
+        raise ValueError(f"{n} places have no round {number}")
+    met = [((number + step) % turning, (number - step) % turning) for step in range(1, (n + 1) // 2)]
+    return tuple((min(pair), max(pair)) for pair in ([] if n % 2 else [(number, n - 1)]) + met)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """What is to be measured, in this order.
+
+    n        places
+    chosen   numbers of whole rounds; each gives every place a partner, but for the bye
+    at_once  pairs of a round that run at the same time at most; None: all
+    center   the place whose pairs alone are measured, one by one; None: everybody meets everybody
+    """
+
+    n: int
+    chosen: tuple[int, ...]
+    at_once: int | None = None
+    center: int | None = None
+
+    def rounds(self) -> Iterator[Round]:
+        """The pairs that run at the same time; a round of more than `at_once` in parts."""
+        for number in self.chosen:
+            pairs = self._whole(number)
+            step = self.at_once or len(pairs)
+            yield from (pairs[at : at + step] for at in range(0, len(pairs), step))
+
+    def _whole(self, number: int) -> Round:
+        if self.center is None:
+            return circle_round(self.n, number)
+        return ((self.center, number + (number >= self.center)),)
+
+    @property
+    def parts(self) -> int:
+        """How many rounds run one after the other for one whole round."""
+        return -(-self._width // (self.at_once or self._width))
+
+    @property
+    def number(self) -> int:
+        """How many rounds `rounds` gives."""
+        return len(self.chosen) * self.parts
+
+    @property
+    def pairs(self) -> int:
+        """How many pairs it measures."""
+        return len(self.chosen) * self._width
+
+    @property
+    def possible(self) -> int:
+        """How many there are."""
+        return self.whole_rounds * self._width
+
+    @property
+    def whole_rounds(self) -> int:
+        """How many whole rounds measure all."""
+        return self.n - 1 + (self.n % 2 if self.center is None else 0)
+
+    @property
+    def least(self) -> int:
+        """How many whole rounds give every place a partner: with an odd number of them two, since each round leaves one out."""
+        return 1 + (self.n % 2 if self.center is None else 0)
+
+    @property
+    def _width(self) -> int:
+        return self.n // 2 if self.center is None else 1
+
+
+def schedule(
+    n: int, *, at_once: int | None = None, center: int | None = None, partners: int | None = None, most: int | None = None, seed: int = 0
+) -> Schedule:
+    """A seeded choice of the rounds of n places, in seeded order; all of them by default.
+
+    partners: how many each place has at least (with a center: how many that one has); most: how many rounds, parts counted, may run,
+    but every place keeps a partner.
+    """
+    full = Schedule(n, (), at_once, center)
+    wanted = full.whole_rounds if partners is None else min(partners + full.least - 1, full.whole_rounds)
+    if most is not None:
+        wanted = min(wanted, max(full.least, most // full.parts))
+    chosen = random.Random(f"pairs, {seed}").sample(range(full.whole_rounds), wanted)
+    return Schedule(n, tuple(chosen), at_once, center)
+
 
 Groups = tuple[tuple[int, ...], ...]
 _NAMED = 8  # pairs named one by one

@@ -15,7 +15,7 @@ from typing import Any
 from collbench import __version__
 from collbench.analysis.cells import forced
 from collbench.errors import UsageError
-from collbench.operations.split import parse_split
+from collbench.operations.cell import parse_split
 from collbench.report.columns import ONE_RANK, name_of, times, two_modes
 from collbench.report.flags import explain, printable
 from collbench.report.groups import groups_in_words

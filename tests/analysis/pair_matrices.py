@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from collbench.operations.tournament import circle_round
+from collbench.operations.groups import circle_round
 from collbench.results.pairs import PairMatrix
 
 RATE, LATENCY_S = 10e9, 20e-6

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from collbench.analysis.pair_rounds import _middles, levelled
-from collbench.operations.tournament import circle_round
+from collbench.operations.groups import circle_round
 
 
 def test_a_slow_round_becomes_a_usual_one_and_a_slow_place_stays_slow() -> None:

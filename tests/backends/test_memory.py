@@ -12,10 +12,9 @@ from collbench.backends.group import Group
 from collbench.backends.memory import Buffers
 from collbench.operations.builtin.allgather import ALLGATHER
 from collbench.operations.builtin.allreduce import ALLREDUCE
-from collbench.operations.builtin.p2p_bandwidth import P2P_BANDWIDTH
+from collbench.operations.builtin.p2p import P2P_BANDWIDTH
 from collbench.operations.builtin.reducescatter import REDUCESCATTER
-from collbench.operations.digits import write_digits
-from collbench.operations.layout import ROTATION_BYTES, bytes_needed, bytes_on_host, slots_for
+from collbench.operations.data import ROTATION_BYTES, bytes_needed, bytes_on_host, slots_for, write_digits
 from collbench.operations.registry import operations
 from tests.helpers import make_cell, make_place
 

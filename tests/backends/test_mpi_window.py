@@ -10,8 +10,8 @@ from collbench.backends import mpi_window
 from collbench.backends.group import Group
 from collbench.backends.mpi_binding import MpiBinding
 from collbench.backends.mpi_window import Window, WindowBinding, WindowBuffers, no_window
+from collbench.operations.cell import parse_split
 from collbench.operations.registry import operations
-from collbench.operations.split import parse_split
 from tests.backends.test_mpi_binding import mpi
 from tests.helpers import make_cell
 

@@ -19,7 +19,7 @@ from collbench.backends.torch_nccl import TorchNcclBackend
 from collbench.errors import RunFailed, UsageError
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.builtin.broadcast import BROADCAST
-from collbench.operations.builtin.p2p_latency import P2P_LATENCY
+from collbench.operations.builtin.p2p import P2P_LATENCY
 from tests.helpers import make_cell
 
 OWN = {"mpi": MpiBackend, "gloo": GlooBackend, "nccl": NcclBackend, "torch-nccl": TorchNcclBackend, "simulated": SimulatedBackend}

@@ -14,9 +14,9 @@ from collbench.operations.builtin.allgather import ALLGATHER
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.builtin.alltoall import ALLTOALL
 from collbench.operations.builtin.broadcast import BROADCAST
-from collbench.operations.builtin.p2p_bandwidth import P2P_BANDWIDTH
+from collbench.operations.builtin.gather_scatter import SCATTER
+from collbench.operations.builtin.p2p import P2P_BANDWIDTH
 from collbench.operations.builtin.reducescatter import REDUCESCATTER
-from collbench.operations.builtin.scatter import SCATTER
 from tests.helpers import make_cell
 
 

@@ -17,8 +17,8 @@ from collbench.backends.socket_links import Link
 from collbench.backends.socket_messages import native
 from collbench.backends.socket_tcp import SocketBackend
 from collbench.operations.dtypes import DTYPES
-from collbench.operations.plan import Sweep
 from collbench.operations.registry import operations
+from collbench.operations.sweep import Sweep
 from collbench.results.reader import read_run
 from tests.backends.pairs import at_once, ranks
 from tests.cli.command import one_sentence, run

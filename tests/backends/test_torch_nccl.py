@@ -16,7 +16,7 @@ from collbench.backends.torch_binding import torch_type
 from collbench.backends.torch_nccl import BatchedBinding, EventClock, TorchNcclBackend
 from collbench.errors import RunFailed
 from collbench.operations.builtin.allreduce import ALLREDUCE
-from collbench.operations.builtin.p2p_bidirectional import P2P_BIDIRECTIONAL
+from collbench.operations.builtin.p2p import P2P_BIDIRECTIONAL
 from collbench.operations.dtypes import DTYPES
 from tests.helpers import make_cell
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from collbench.analysis.pair_effects import PairFinding, findings, suspects
-from collbench.operations.tournament import schedule
+from collbench.operations.groups import schedule
 from collbench.results.pairs import PairMatrix, PairRound, matrix_of
 from tests.benchmarks.command import main
 from tests.benchmarks.figures import MEBIBYTES, SECONDS, Figure, Outcome, timed

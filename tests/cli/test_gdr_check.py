@@ -16,7 +16,7 @@ from collbench.cli import gdr_check
 from collbench.errors import UsageError
 from collbench.measure.request import Request
 from collbench.operations.builtin.allreduce import ALLREDUCE
-from collbench.operations.plan import Sweep
+from collbench.operations.sweep import Sweep
 from tests.cli.command import one_sentence, run
 from tests.results.rows import make_row, make_times, store
 

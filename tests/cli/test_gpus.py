@@ -14,7 +14,7 @@ from collbench.errors import UsageError
 from collbench.launch.info import LaunchInfo
 from collbench.measure.request import Request
 from collbench.operations.builtin.allreduce import ALLREDUCE
-from collbench.operations.plan import CPU, CUDA, Habits, Sweep
+from collbench.operations.sweep import CPU, CUDA, Habits, Sweep
 
 NCCL = Habits("cuda", "pipelined", "rotating", 1024, tuned=True)
 ALONE = LaunchInfo("srun", 0, 2, 0, 1, "tcp://10.0.0.1", "t", advice="start with --kill-on-bad-exit=1")

@@ -13,7 +13,7 @@ from collbench.cli.request import _ONE_BY_ONE, _TOGETHER
 from collbench.cli.same_suite import compare
 from collbench.errors import UsageError
 from collbench.measure.request import Request
-from collbench.operations.form import schema
+from collbench.operations.suite import schema
 from tests.cli.command import PROGRAM, environment, one_sentence, run, run_here
 
 SUITE = """

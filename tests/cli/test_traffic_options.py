@@ -12,10 +12,10 @@ from collbench.cli import main, start
 from collbench.errors import UsageError
 from collbench.measure.request import Request
 from collbench.measure.tasks.checks import check_traffic
-from collbench.operations.builtin.alltoallv import ALLTOALLV
+from collbench.operations.builtin.alltoall import ALLTOALLV
 from collbench.operations.builtin.barrier import BARRIER
 from collbench.operations.dtypes import DTYPES
-from collbench.operations.plan import Sweep
+from collbench.operations.sweep import Sweep
 from collbench.operations.traffic import Traffic
 from tests.cli.command import environment
 

@@ -13,14 +13,12 @@ from dataclasses import replace
 from collbench.native.library import address
 from collbench.operations.builtin.allgather import ALLGATHER
 from collbench.operations.builtin.allreduce import ALLREDUCE
-from collbench.operations.builtin.alltoall import ALLTOALL
-from collbench.operations.builtin.alltoallv import ALLTOALLV
+from collbench.operations.builtin.alltoall import ALLTOALL, ALLTOALLV
 from collbench.operations.builtin.broadcast import BROADCAST
-from collbench.operations.builtin.gather import GATHER
+from collbench.operations.builtin.gather_scatter import GATHER, SCATTER
 from collbench.operations.builtin.hypercube import HYPERCUBE
 from collbench.operations.builtin.reduce import REDUCE
 from collbench.operations.builtin.reducescatter import REDUCESCATTER
-from collbench.operations.builtin.scatter import SCATTER
 from collbench.operations.builtin.sendrecv import SENDRECV
 from collbench.operations.operation import Operation, Place
 from collbench.operations.program import NativeCall, PythonCall

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from collbench.operations.builtin.accumulate import ACCUMULATE
-from collbench.operations.builtin.get import GET_LATENCY
-from collbench.operations.builtin.neighbor_allgather import NEIGHBOR_ALLGATHER
-from collbench.operations.builtin.neighbor_alltoall import NEIGHBOR_ALLTOALL
-from collbench.operations.builtin.put import PUT_LATENCY
+from collbench.operations.builtin.neighbors import NEIGHBOR_ALLGATHER, NEIGHBOR_ALLTOALL
+from collbench.operations.builtin.one_sided import ACCUMULATE, GET_LATENCY, PUT_LATENCY
 from collbench.operations.operation import out_of_place_only
 
 

@@ -18,11 +18,10 @@ from collbench.backends.slowing import parse_slowing
 from collbench.errors import CollbenchError
 from collbench.measure.budget import Budget
 from collbench.measure.request import Request
-from collbench.operations.cell import Cell
+from collbench.operations.cell import Cell, parse_split
 from collbench.operations.dtypes import DTYPES
-from collbench.operations.plan import Sweep
 from collbench.operations.registry import operations
-from collbench.operations.split import parse_split
+from collbench.operations.sweep import Sweep
 from collbench.operations.traffic import Traffic, skewed
 
 

@@ -16,7 +16,7 @@ from collbench.backends.group import Group
 from collbench.launch.info import LaunchInfo
 from collbench.measure.one_cell import _seed as seed_of
 from collbench.operations.cell import Cell
-from collbench.operations.check import wanted_of
+from collbench.operations.data import wanted_of
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.operation import Place
 from collbench.operations.traffic import EVEN, Traffic, skewed

@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pytest
 
-from collbench.operations.builtin.neighbor_alltoall import NEIGHBOR_ALLTOALL
+from collbench.operations.builtin.neighbors import NEIGHBOR_ALLTOALL
 from tests.contract.launch import launch
 from tests.helpers import make_place, sent
 

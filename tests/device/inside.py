@@ -22,13 +22,11 @@ from collbench.errors import RunFailed, UsageError
 from collbench.operations.builtin.allgather import ALLGATHER
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.builtin.alltoall import ALLTOALL
-from collbench.operations.builtin.p2p_bandwidth import P2P_BANDWIDTH
+from collbench.operations.builtin.gather_scatter import SCATTER
+from collbench.operations.builtin.p2p import P2P_BANDWIDTH
 from collbench.operations.builtin.reducescatter import REDUCESCATTER
-from collbench.operations.builtin.scatter import SCATTER
-from collbench.operations.check import poison
-from collbench.operations.digits import PERIOD
+from collbench.operations.data import PERIOD, bytes_needed, poison
 from collbench.operations.dtypes import DTYPES
-from collbench.operations.layout import bytes_needed
 from collbench.operations.operation import Operation
 from tests.helpers import carried_out, make_cell
 

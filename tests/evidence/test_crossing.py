@@ -8,8 +8,8 @@ from collbench.machine.peak.cut import Side, least_time
 from collbench.measure.crossing import least
 from collbench.operations.builtin.allgather import ALLGATHER
 from collbench.operations.builtin.alltoall import ALLTOALL
+from collbench.operations.builtin.gather_scatter import SCATTER
 from collbench.operations.builtin.reducescatter import REDUCESCATTER
-from collbench.operations.builtin.scatter import SCATTER
 from collbench.operations.registry import operations
 from collbench.operations.traffic import Traffic, elements, skewed
 from tests.helpers import make_cell

@@ -21,7 +21,7 @@ STRUCK = """
 import os, sys, time
 from pathlib import Path
 import collbench.results.folder as folder, collbench.measure.tasks.turn as turn
-from collbench.operations.check import Mismatch
+from collbench.operations.data import Mismatch
 append, verify, cells = folder.RunFolder.append, turn.verify_cell, []
 def appending(self, row, arrays):
     if self.rows == 2:

@@ -11,7 +11,7 @@ from collbench.gate.allocation import COLUMNS, Measured
 from collbench.gate.baseline import Baseline
 from collbench.gate.confirm import confirm_suite, suspects
 from collbench.gate.verdict import FloorState, Suspicion, Verdict
-from collbench.operations.form import check_form
+from collbench.operations.suite import check_form
 from tests.gate.judging import BASE, SIZES, allocation, judged
 from tests.gate.verdicts import verdict as made_up
 from tests.results.rows import make_row

@@ -11,8 +11,8 @@ from collbench.control.members import Member
 from collbench.machine.interfaces import Interface
 from collbench.machine.model import Machine, Nic, Port
 from collbench.measure.ceilings import Ceilings
+from collbench.operations.cell import parse_split
 from collbench.operations.registry import operations
-from collbench.operations.split import parse_split
 from collbench.operations.traffic import Traffic
 from tests.helpers import make_cell
 from tests.peak.made import GEN3, gpus, infiniband, switched, wired

@@ -24,7 +24,7 @@ from collbench.measure.tasks.hunt_groups import no_groups
 from collbench.measure.tasks.hunt_rounds import _of_pairs
 from collbench.measure.tasks.pair_places import PairsRequest, Places
 from collbench.operations.dtypes import DTYPES
-from collbench.operations.plan import Sweep
+from collbench.operations.sweep import Sweep
 from collbench.results.hunts import read_hunt
 from collbench.results.pairs import PairRound
 from collbench.results.reader import read_run

@@ -10,9 +10,8 @@ import pytest
 
 from collbench.measure.protocol import Measured
 from collbench.measure.tasks.pair_round import _times
-from collbench.operations.builtin.p2p_bandwidth import P2P_BANDWIDTH
-from collbench.operations.builtin.p2p_latency import P2P_LATENCY
-from collbench.operations.check import Mismatch
+from collbench.operations.builtin.p2p import P2P_BANDWIDTH, P2P_LATENCY
+from collbench.operations.data import Mismatch
 from tests.helpers import make_cell
 
 GROUPS = ((0, 2), (1, 3), (4, 6), (5, 7))  # two pairs of nodes with two ranks each

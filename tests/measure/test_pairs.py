@@ -20,8 +20,8 @@ from collbench.measure.request import Request
 from collbench.measure.tasks.pair_places import PairsRequest, Places, places_of, sampled, schedule_of
 from collbench.measure.tasks.pairs import run_pairs
 from collbench.operations.dtypes import DTYPES
-from collbench.operations.plan import Sweep
-from collbench.operations.tournament import schedule
+from collbench.operations.groups import schedule
+from collbench.operations.sweep import Sweep
 from collbench.results.pair_reader import read_pairs
 from collbench.results.reader import read_run
 

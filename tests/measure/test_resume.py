@@ -25,9 +25,9 @@ from collbench.measure.same_run import difference, topology_difference
 from collbench.measure.tasks.run import run
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.builtin.broadcast import BROADCAST
-from collbench.operations.builtin.p2p_latency import P2P_LATENCY
+from collbench.operations.builtin.p2p import P2P_LATENCY
 from collbench.operations.dtypes import DTYPES
-from collbench.operations.plan import Sweep
+from collbench.operations.sweep import Sweep
 from collbench.results.jsonl import to_line
 from collbench.results.lock import LOCK, Lock
 from collbench.results.reader import read_run

@@ -10,9 +10,9 @@ from collbench.measure.protocol import Measured
 from collbench.measure.row import Circumstances, _above_bound, _exit_skew, _percent, doubts, make_row
 from collbench.measure.watched import Watched
 from collbench.operations.builtin.allreduce import ALLREDUCE
-from collbench.operations.builtin.p2p_bandwidth import P2P_BANDWIDTH
+from collbench.operations.builtin.p2p import P2P_BANDWIDTH
+from collbench.operations.cell import Split
 from collbench.operations.operation import Operation
-from collbench.operations.split import Split
 from collbench.results.row import Row
 from tests.helpers import make_cell
 

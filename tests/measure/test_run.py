@@ -20,13 +20,12 @@ from collbench.measure.tasks.run import run, shuffled
 from collbench.native.library import address, library
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.builtin.broadcast import BROADCAST
-from collbench.operations.builtin.p2p_bandwidth import P2P_BANDWIDTH
-from collbench.operations.builtin.p2p_latency import P2P_LATENCY
+from collbench.operations.builtin.p2p import P2P_BANDWIDTH, P2P_LATENCY
 from collbench.operations.cell import Cell
 from collbench.operations.dtypes import DTYPES, dtype_named
 from collbench.operations.groups import groups_of
-from collbench.operations.plan import Sweep
 from collbench.operations.program import NativeCall, Program, PythonCall
+from collbench.operations.sweep import Sweep
 from collbench.results.reader import read_run
 from tests.helpers import OF_THE_MACHINE
 

@@ -12,7 +12,7 @@ from collbench.measure.same_run import difference_of_what_is_asked
 from collbench.measure.tasks.run import run
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.dtypes import DTYPES
-from collbench.operations.plan import Sweep
+from collbench.operations.sweep import Sweep
 from collbench.report.flags import FLAGS
 from collbench.results.pair_reader import read_pairs
 from collbench.results.reader import read_run

@@ -14,7 +14,7 @@ from collbench.measure import launch as launching
 from collbench.measure.launch import Launch
 from collbench.measure.request import Request
 from collbench.measure.tasks import turn
-from collbench.operations.check import Mismatch
+from collbench.operations.data import Mismatch
 from collbench.results import appended
 from collbench.results.folder import RunFolder
 from collbench.results.reader import read_run

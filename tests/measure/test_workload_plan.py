@@ -9,9 +9,9 @@ import pytest
 
 from collbench.backends.simulated import SimulatedBackend
 from collbench.measure.tasks.workload_plan import Plan, _on_device, _on_host, plan_of
+from collbench.operations.data import bytes_needed, slots_for
 from collbench.operations.dtypes import DTYPES
-from collbench.operations.layout import bytes_needed, slots_for
-from collbench.operations.plan import Sweep
+from collbench.operations.sweep import Sweep
 from collbench.workloads.exchange import Exchange, Step
 
 ALL = ((0, 1, 2, 3),)

@@ -18,7 +18,7 @@ from collbench.measure.budget import Budget
 from collbench.measure.request import Request
 from collbench.measure.tasks.workload_asked import Training, WorkloadRequest
 from collbench.operations.dtypes import DTYPES
-from collbench.operations.plan import Sweep
+from collbench.operations.sweep import Sweep
 from collbench.operations.traffic import Traffic
 from collbench.workloads.exchange import Exchange, Regime, Shape, Step
 

@@ -9,8 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from collbench.operations.builtin.allreduce import ALLREDUCE
-from collbench.operations.check import compare
-from collbench.operations.digits import write_digits
+from collbench.operations.data import compare, write_digits
 from collbench.operations.dtypes import DTYPES, average_misfit
 from collbench.operations.operation import Place
 from tests.helpers import make_cell

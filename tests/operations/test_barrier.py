@@ -6,10 +6,10 @@ from collbench.backends.group import Group
 from collbench.backends.memory import Buffers
 from collbench.operations.builtin.barrier import BARRIER
 from collbench.operations.cell import Cell
+from collbench.operations.data import bytes_needed, slots_checked, slots_for
 from collbench.operations.dtypes import DTYPES
-from collbench.operations.layout import bytes_needed, slots_checked, slots_for
 from collbench.operations.operation import Place
-from collbench.operations.plan import Sweep
+from collbench.operations.sweep import Sweep
 
 
 @pytest.fixture(params=["fixed", "rotating"])

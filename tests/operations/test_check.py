@@ -9,11 +9,10 @@ from collbench.operations.builtin.allgather import ALLGATHER
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.builtin.alltoall import ALLTOALL
 from collbench.operations.builtin.broadcast import BROADCAST
-from collbench.operations.builtin.p2p_bandwidth import P2P_BANDWIDTH
+from collbench.operations.builtin.gather_scatter import SCATTER
+from collbench.operations.builtin.p2p import P2P_BANDWIDTH
 from collbench.operations.builtin.reducescatter import REDUCESCATTER
-from collbench.operations.builtin.scatter import SCATTER
-from collbench.operations.check import Mismatch, compare, poison, tolerance_of
-from collbench.operations.digits import PERIOD
+from collbench.operations.data import PERIOD, Mismatch, compare, poison, tolerance_of
 from collbench.operations.dtypes import DTYPES, average_misfit
 from collbench.operations.operation import Place
 from tests.conftest import sample

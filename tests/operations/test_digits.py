@@ -6,8 +6,7 @@ import pytest
 from collbench.operations.builtin.allgather import ALLGATHER
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.builtin.broadcast import BROADCAST
-from collbench.operations.check import poison
-from collbench.operations.digits import PERIOD, arriving, holders_of_average, spread, write_digits
+from collbench.operations.data import PERIOD, arriving, holders_of_average, poison, spread, write_digits
 from collbench.operations.dtypes import DTYPES
 from tests.conftest import sample
 from tests.helpers import FITTING, make_place, sent

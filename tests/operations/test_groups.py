@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from collbench.operations.builtin.allreduce import ALLREDUCE
-from collbench.operations.builtin.p2p_bandwidth import P2P_BANDWIDTH
+from collbench.operations.builtin.p2p import P2P_BANDWIDTH
+from collbench.operations.cell import Split
 from collbench.operations.groups import group_name, group_size, groups_of
-from collbench.operations.split import Split
 from tests.helpers import make_cell
 
 

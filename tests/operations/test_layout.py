@@ -6,11 +6,10 @@ from collbench.operations.builtin.allgather import ALLGATHER
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.builtin.alltoall import ALLTOALL
 from collbench.operations.builtin.broadcast import BROADCAST
-from collbench.operations.builtin.gather import GATHER
-from collbench.operations.builtin.p2p_bandwidth import P2P_BANDWIDTH
+from collbench.operations.builtin.gather_scatter import GATHER, SCATTER
+from collbench.operations.builtin.p2p import P2P_BANDWIDTH
 from collbench.operations.builtin.reducescatter import REDUCESCATTER
-from collbench.operations.builtin.scatter import SCATTER
-from collbench.operations.layout import Extent, bytes_needed, bytes_on_host, grows, seeded, slots_checked, slots_for, stride_of
+from collbench.operations.data import Extent, bytes_needed, bytes_on_host, grows, seeded, slots_checked, slots_for, stride_of
 from tests.helpers import make_cell, make_place
 
 

@@ -7,20 +7,20 @@ from pathlib import Path
 import pytest
 
 from collbench.errors import UsageError
-from collbench.operations import names
+from collbench.operations import suite
 from collbench.operations.builtin.allreduce import ALLREDUCE
-from collbench.operations.builtin.p2p_bandwidth import P2P_BANDWIDTH
-from collbench.operations.plugins import Broken
+from collbench.operations.builtin.p2p import P2P_BANDWIDTH
+from collbench.operations.registry import Broken
 from collbench.operations.suite import read_suite
 
 
 def test_an_operation_of_a_plug_in_that_is_broken_is_told_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     why = Broken("plug-in 'shift' (shifting:SHIFT) does not load (ImportError: no rings)", "mend or uninstall shifting")
-    monkeypatch.setattr(names, "broken", lambda: {"shift": why})
+    monkeypatch.setattr(suite, "broken", lambda: {"shift": why})
     file = tmp_path / "a.toml"
     file.write_text("schema = 1\n[[sweeps]]\nname = 'large'\noperations = ['shift']\n")
     with pytest.raises(UsageError) as told:
-        names.check_names(read_suite(str(file)), ["mpi"])
+        suite.check_names(read_suite(str(file)), ["mpi"])
     assert str(told.value) == f"suite {file}, sweeps[1] 'large': operation 'shift': {why}"
 
 
@@ -29,6 +29,6 @@ def test_an_operation_of_a_plug_in_that_is_broken_is_told_with_the_reason(tmp_pa
     [("window", False, True), ("streams", False, True), ("split", True, False), ("sizes", True, True), ("mode", True, True)],
 )
 def test_a_key_concerns_a_sweep_if_it_concerns_one_of_its_operations(key: str, collective: bool, pair: bool) -> None:
-    assert names.concerns(key, [ALLREDUCE]) is collective
-    assert names.concerns(key, [P2P_BANDWIDTH]) is pair
-    assert names.concerns(key, [ALLREDUCE, P2P_BANDWIDTH])
+    assert suite.concerns(key, [ALLREDUCE]) is collective
+    assert suite.concerns(key, [P2P_BANDWIDTH]) is pair
+    assert suite.concerns(key, [ALLREDUCE, P2P_BANDWIDTH])

@@ -6,10 +6,9 @@ from collbench.errors import UsageError
 from collbench.operations.builtin.allgather import ALLGATHER
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.builtin.broadcast import BROADCAST
-from collbench.operations.builtin.p2p_bandwidth import P2P_BANDWIDTH
+from collbench.operations.builtin.p2p import P2P_BANDWIDTH
 from collbench.operations.dtypes import DTYPES
-from collbench.operations.plan import CPU, CUDA, Habits, Sweep
-from collbench.operations.sweeps import rounding_note, tuning_note
+from collbench.operations.sweep import CPU, CUDA, Habits, Sweep, rounding_note, tuning_note
 
 F32, F64, I8 = (DTYPES[name] for name in ("float32", "float64", "int8"))
 

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from collbench.errors import UsageError
 from collbench.operations.builtin.broadcast import BROADCAST
-from collbench.operations.builtin.p2p_latency import P2P_LATENCY
+from collbench.operations.builtin.p2p import P2P_LATENCY
+from collbench.operations.cell import Split, parse_split
 from collbench.operations.groups import group_name, group_size, groups_of
-from collbench.operations.split import Split, parse_split
 from tests.helpers import make_cell
 
 WRITTEN = {

@@ -15,11 +15,9 @@ from hypothesis import strategies as st
 
 from collbench.errors import UsageError
 from collbench.operations.dtypes import DTYPES, REDOPS
-from collbench.operations.form import SCHEMA_FILE, check_form, schema
-from collbench.operations.names import check_names, operations_of
-from collbench.operations.plan import ALGORITHMS, MODES, PROTOCOLS, REGISTRATIONS
 from collbench.operations.registry import commands, operations
-from collbench.operations.suite import BUILT_IN, Suite, read_suite
+from collbench.operations.suite import BUILT_IN, SCHEMA_FILE, Suite, check_form, check_names, operations_of, read_suite, schema
+from collbench.operations.sweep import ALGORITHMS, MODES, PROTOCOLS, REGISTRATIONS
 
 BACKENDS = ("nccl", "mpi", "gloo", "simulated")
 

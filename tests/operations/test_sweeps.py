@@ -10,11 +10,10 @@ import pytest
 from collbench.errors import UsageError
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.builtin.broadcast import BROADCAST
-from collbench.operations.builtin.p2p_latency import P2P_LATENCY
+from collbench.operations.builtin.p2p import P2P_LATENCY
+from collbench.operations.cell import Split
 from collbench.operations.dtypes import DTYPES
-from collbench.operations.plan import CPU, Sweep
-from collbench.operations.split import Split
-from collbench.operations.sweeps import Sweeps, rounding_note, tuning_note
+from collbench.operations.sweep import CPU, Sweep, Sweeps, rounding_note, tuning_note
 
 
 def sweep(*operations: Any, place: str = "sweeps[1]", sizes: tuple[int, ...] = (8, 64), dtype: str = "float32", **more: Any) -> Sweep:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.operations.tournament import circle_round, schedule
+from collbench.operations.groups import circle_round, schedule
 
 PLACES = st.integers(2, 60)
 

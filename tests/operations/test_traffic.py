@@ -6,11 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.errors import UsageError
-from collbench.operations.builtin.alltoallv import ALLTOALLV
+from collbench.operations.builtin.alltoall import ALLTOALLV
+from collbench.operations.data import Extent, bytes_needed
 from collbench.operations.dtypes import DTYPES
-from collbench.operations.layout import Extent, bytes_needed
 from collbench.operations.operation import Place
-from collbench.operations.plan import Sweep
+from collbench.operations.sweep import Sweep
 from collbench.operations.traffic import EVEN, Traffic, elements, is_rough, skewed
 from tests.helpers import make_cell
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.errors import UsageError
-from collbench.operations import traffic_file
-from collbench.operations.traffic_file import read_traffic
+from collbench.operations import traffic
+from collbench.operations.traffic import read_traffic
 
 LIKE = "write one row per sending rank and one number of bytes per receiving rank, separated by commas or spaces"
 
@@ -57,7 +57,7 @@ def test_what_cannot_be_read(tmp_path, monkeypatch):
         read_traffic(tmp_path / "absent")
     with pytest.raises(UsageError, match=r"cannot be read \(Is a directory\): name a file"):
         read_traffic(tmp_path)
-    monkeypatch.setattr(traffic_file, "_LARGEST_BYTES", 1 << 20)
+    monkeypatch.setattr(traffic, "_LARGEST_BYTES", 1 << 20)
     with pytest.raises(UsageError, match=r"has more than 1 MiB, which is no matrix of any job"):
         read(tmp_path, b"1 " * (1 << 20))
 
@@ -79,7 +79,7 @@ def test_any_file_is_a_square_or_one_sentence(tmp_path_factory, raw):
 def test_what_would_take_more_memory_than_any_job_is_refused(tmp_path, monkeypatch):
     with pytest.raises(UsageError, match=r"line 1: it has more than 1 MiB: write one row"):
         read(tmp_path, b"1 " * (1 << 20))
-    monkeypatch.setattr(traffic_file, "_MOST_NUMBERS", 8)
+    monkeypatch.setattr(traffic, "_MOST_NUMBERS", 8)
     with pytest.raises(UsageError, match=r"line 3: there are more than 8 numbers: write one row"):
         read(tmp_path, "1 2 3\n4 5 6\n7 8 9\n")
 

@@ -226,7 +226,7 @@ def test_traffic_streams_and_groups_are_told_where_they_differ_else_above_the_ta
 
 
 def test_cells_know_their_groups_before_the_first_row() -> None:
-    from collbench.operations.split import Split
+    from collbench.operations.cell import Split
     from tests.helpers import make_cell
 
     plan = PlanSummary.of([make_cell(split=Split("MOD", 2))], ranks=4, nodes=1)

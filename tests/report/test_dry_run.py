@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from collbench.errors import UsageError
-from collbench.operations.split import Split
+from collbench.operations.cell import Split
 from collbench.operations.traffic import EVEN
 from collbench.report.dry_run import Planned, write_dry_run
 from tests.helpers import make_cell

@@ -10,7 +10,7 @@ from collbench.analysis.hunt.asks import PAIRS, Ask, Hunt
 from collbench.analysis.hunt.book import Book, wrong_data
 from collbench.analysis.hunt.verdict import Verdict
 from collbench.analysis.pair_effects import doubts
-from collbench.operations.tournament import circle_round
+from collbench.operations.groups import circle_round
 from collbench.units import format_rate, format_time
 
 LEAST_PLACES = 4

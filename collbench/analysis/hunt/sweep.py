@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterator, Sequence
 from collbench.analysis.hunt.asks import PAIRS, Answer, Ask, Options
 from collbench.analysis.hunt.book import Book
 from collbench.analysis.hunt.cover import packed
-from collbench.operations.tournament import Pair, Round, schedule
+from collbench.operations.groups import Pair, Round, schedule
 
 LEAST_PARTNERS = 3  # fewer give a place no effect of its own
 _ALL = 8  # up to so many places every pair is measured

@@ -24,7 +24,7 @@ from collbench.device.buffers import DeviceBuffers
 from collbench.device.gpu import Gpu, driver_address, driver_error
 from collbench.errors import CollbenchError, RunFailed
 from collbench.operations.cell import Cell
-from collbench.operations.layout import bytes_needed, slots_checked
+from collbench.operations.data import bytes_needed, slots_checked
 from collbench.operations.operation import Operation, Reason
 from collbench.operations.program import Call, NativeCall, Program
 from collbench.units import format_bytes

@@ -18,7 +18,7 @@ from collbench.measure.one_cell import Ready, Stage, make_groups, prepare, time_
 from collbench.measure.opening import missing_anywhere, open_everywhere
 from collbench.measure.protocol import Measured
 from collbench.measure.tasks.channel_figures import against, from_times
-from collbench.operations.builtin.p2p_bandwidth import P2P_BANDWIDTH
+from collbench.operations.builtin.p2p import P2P_BANDWIDTH
 from collbench.operations.cell import Cell
 from collbench.operations.dtypes import dtype_named
 from collbench.results.channel import Channel

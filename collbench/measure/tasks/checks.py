@@ -10,10 +10,9 @@ from collbench.measure.launch import Launch, Work, ranks_of
 from collbench.measure.opening import Opened
 from collbench.measure.tasks.turn import placed
 from collbench.operations.cell import Cell
+from collbench.operations.data import bytes_needed, bytes_on_host
 from collbench.operations.groups import group_size
-from collbench.operations.layout import bytes_needed, bytes_on_host
-from collbench.operations.plan import Sweep
-from collbench.operations.sweeps import Sweeps, rounding_note, tuning_note
+from collbench.operations.sweep import Sweep, Sweeps, rounding_note, tuning_note
 from collbench.units import format_bytes, format_size
 
 _CGROUP = Path("/sys/fs/cgroup")

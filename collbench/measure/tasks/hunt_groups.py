@@ -19,10 +19,10 @@ from collbench.measure.tasks.pair_round import Court
 from collbench.measure.tasks.turn import placed
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.cell import Cell
-from collbench.operations.check import Mismatch
+from collbench.operations.data import Mismatch
 from collbench.operations.dtypes import dtype_named
 from collbench.operations.groups import Groups
-from collbench.operations.plan import Sweep
+from collbench.operations.sweep import Sweep
 from collbench.results.hunts import HuntRound
 from collbench.stats.median import median
 

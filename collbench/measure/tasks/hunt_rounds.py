@@ -9,7 +9,7 @@ from collbench.measure.tasks.hunt_asked import Asked
 from collbench.measure.tasks.hunt_groups import play_groups, rate
 from collbench.measure.tasks.hunt_nics import Streaming
 from collbench.measure.tasks.pair_round import Court, play
-from collbench.operations.tournament import Pair
+from collbench.operations.groups import Pair
 from collbench.results.hunts import HuntRound
 from collbench.results.pairs import PairRound
 

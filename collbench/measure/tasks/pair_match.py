@@ -16,7 +16,7 @@ from collbench.measure.opening import Opened
 from collbench.measure.tasks.pair_places import PairsRequest, Places, sampled
 from collbench.measure.tasks.pair_round import Court, play, ways_of
 from collbench.measure.wrong_data import wrong_data
-from collbench.operations.tournament import Schedule
+from collbench.operations.groups import Schedule
 from collbench.results.pairs import PairRound
 from collbench.results.row import Row
 

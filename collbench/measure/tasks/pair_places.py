@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from collbench.errors import UsageError
 from collbench.measure.request import Request
-from collbench.operations.groups import Groups
-from collbench.operations.tournament import Pair, Schedule, schedule
+from collbench.operations.groups import Groups, Pair, Schedule, schedule
 from collbench.units import format_duration
 
 MEASUREMENTS = 3  # of each round: the latency, then the bandwidth each way

@@ -17,13 +17,12 @@ from collbench.measure.one_cell import Ready, Stage, prepare_over, release, veri
 from collbench.measure.protocol import Measured, slowest
 from collbench.measure.shortly import time_shortly
 from collbench.measure.tasks.pair_places import PairsRequest, Places
-from collbench.operations.builtin.p2p_bandwidth import P2P_BANDWIDTH
-from collbench.operations.builtin.p2p_latency import P2P_LATENCY
+from collbench.operations.builtin.p2p import P2P_BANDWIDTH, P2P_LATENCY
 from collbench.operations.cell import Cell
-from collbench.operations.check import Mismatch
+from collbench.operations.data import Mismatch
+from collbench.operations.groups import Pair, Round
 from collbench.operations.operation import Operation
-from collbench.operations.plan import Sweep
-from collbench.operations.tournament import Pair, Round
+from collbench.operations.sweep import Sweep
 from collbench.results.pairs import PairRound
 from collbench.stats.median import median
 

@@ -14,7 +14,7 @@ from collbench.measure.launch import members_of
 from collbench.measure.tasks.pair_match import Match
 from collbench.measure.tool import LATENCY, Ask, WireTool
 from collbench.measure.wire import FLAGS, Course, Ran, Tools, run_tool, tools_at_hand
-from collbench.operations.tournament import Pair
+from collbench.operations.groups import Pair
 from collbench.results.folder import TOOLS
 from collbench.results.row import Row, Times
 

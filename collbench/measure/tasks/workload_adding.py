@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from collbench.backends.memory import Buffers
 from collbench.measure.one_cell import Ready
-from collbench.operations.check import Mismatch, poison, wanted_of
-from collbench.operations.layout import seeded
+from collbench.operations.data import Mismatch, poison, seeded, wanted_of
 from collbench.operations.operation import Operation, Place
 from collbench.operations.program import Program, PythonCall
 

@@ -23,9 +23,9 @@ from collbench.measure.tasks.workload_roles import Roles
 from collbench.measure.tasks.workload_rows import times_of
 from collbench.measure.tasks.workload_turns import Turn
 from collbench.measure.tasks.workload_updates import Pupil, Shard, differences, exact_updates, lost_updates, total
-from collbench.operations.builtin.p2p_bandwidth import P2P_BANDWIDTH
+from collbench.operations.builtin.p2p import P2P_BANDWIDTH
 from collbench.operations.cell import Cell
-from collbench.operations.check import Mismatch
+from collbench.operations.data import Mismatch
 from collbench.results.row import Times
 from collbench.results.workloads import StepRow
 

@@ -16,13 +16,12 @@ from collbench.errors import UsageError
 from collbench.measure.request import Request
 from collbench.measure.tasks.checks import free_memory
 from collbench.measure.tasks.turn import placed
-from collbench.operations.cell import Cell
+from collbench.operations.cell import Cell, Split
+from collbench.operations.data import bytes_needed, bytes_on_host, slots_for
 from collbench.operations.dtypes import dtype_named
 from collbench.operations.groups import Groups
-from collbench.operations.layout import bytes_needed, bytes_on_host, slots_for
 from collbench.operations.operation import Operation, has_mark
-from collbench.operations.plan import Sweep
-from collbench.operations.split import Split
+from collbench.operations.sweep import Sweep
 from collbench.units import format_bytes
 from collbench.workloads.exchange import Exchange, Step, disjoint
 from collbench.workloads.moved import operation_of

@@ -24,7 +24,7 @@ from collbench.measure.row import check_fields, doubts, wrong_evidence
 from collbench.measure.tasks.workload_roles import Roles, roles_of
 from collbench.measure.tasks.workload_rows import times_of
 from collbench.measure.tasks.workload_updates import differences, exact_updates, gradient, total
-from collbench.operations.check import Mismatch
+from collbench.operations.data import Mismatch
 from collbench.results.workloads import StepRow
 from collbench.workloads.exchange import Regime, Shape
 from collbench.workloads.parameter_server import REGIME, roles

@@ -19,7 +19,7 @@ from collbench.measure.short import short_schedule
 from collbench.measure.tasks.workload_adding import Adding
 from collbench.measure.tasks.workload_plan import Part, Plan
 from collbench.operations.cell import Cell
-from collbench.operations.check import Mismatch
+from collbench.operations.data import Mismatch
 from collbench.operations.dtypes import dtype_named
 from collbench.operations.operation import Operation
 from collbench.operations.program import Program, joined

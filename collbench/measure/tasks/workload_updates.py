@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from collbench.errors import RunFailed
 from collbench.measure.tasks.workload_messages import Talk, received, sent
 from collbench.measure.tasks.workload_roles import ROTATION_BYTES, Roles
-from collbench.operations.check import POISON, Mismatch
+from collbench.operations.data import POISON, Mismatch
 from collbench.operations.dtypes import DType
 
 _LARGEST = 7  # of a gradient's elements: even 8-bit floats hold it

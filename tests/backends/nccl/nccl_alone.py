@@ -29,7 +29,7 @@ from collbench.measure.budget import Budget
 from collbench.measure.request import Request
 from collbench.measure.tasks.run import run
 from collbench.operations.builtin.allreduce import ALLREDUCE
-from collbench.operations.layout import slots_checked, slots_for
+from collbench.operations.data import slots_checked, slots_for
 from tests.contract.rank import Several, sweep_of
 from tests.helpers import make_cell
 

@@ -24,8 +24,8 @@ from collbench.measure.loop import Loop
 from collbench.measure.one_cell import Stage, make_groups, prepare
 from collbench.measure.tasks.turn import placed
 from collbench.operations.dtypes import dtype_named
-from collbench.operations.plan import Sweep
 from collbench.operations.registry import operations
+from collbench.operations.sweep import Sweep
 from tests.benchmarks.launches import pairs
 from tests.benchmarks.stacks.loop import Place, operation_of, seconds_of
 

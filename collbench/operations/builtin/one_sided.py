@@ -1,0 +1,90 @@
+"""One-sided put between the two ranks of a pair: rank 0 writes into memory that rank 1 shows, and waits until the data is there.
+
+MPI_Win_flush ends each iteration: it returns when what was put is complete at the target, too (MPI 4.1, 12.5.4), not only when the
+send buffer may be written again. Rank 1 calls nothing. All messages of a window go to the same place, as in p2p_bandwidth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from collbench.operations.builtin.p2p import window
+from collbench.operations.operation import Binding, Block, Operation
+from collbench.operations.program import Call
+
+# One-sided accumulate between the two ranks of a pair: rank 0's elements are reduced into those that rank 1 shows.
+#
+# MPI_Win_flush ends each iteration: it returns when the result is complete at the target (MPI 4.1, 12.5.4). Rank 1 calls nothing; who adds,
+# the library at rank 0 or that at rank 1, is the library's affair. Each call changes what the next one starts from: rank 1's memory
+# is filled anew before each verified call, and timed sums run on zeros (see the room backends, mpi_window).
+
+
+def _mpi_accumulate(x: Binding) -> Iterator[Call]:
+    if x.rank:
+        return
+    yield x.call("MPI_Accumulate", x.send, x.count, x.type, x.peer(1), x.there, x.count, x.type, x.redop, x.window)
+    yield x.call("MPI_Win_flush", x.peer(1), x.window)
+
+
+ACCUMULATE = Operation(
+    name="accumulate",
+    summary="one-sided: a buffer reduced into another rank's memory, until it is there",
+    bus_factor=lambda n: 1.0 if n > 1 else 0.0,  # every byte goes one way
+    pair=True,
+    one_sided=True,
+    reduces=True,
+    cpu_model="sum",
+    arrives=lambda x: [Block([0, 1], at=0, count=x.count)] if x.rank == 1 else [],
+    steps={"mpi": _mpi_accumulate},
+)
+
+
+# One-sided get between the two ranks of a pair: rank 0 reads memory that rank 1 shows. Rank 1 calls nothing.
+#
+# MPI_Win_flush ends each iteration: it returns when the data is here (MPI 4.1, 12.5.4). All messages of a window come from and go to
+# the same places, as in p2p_bandwidth.
+
+
+def _mpi_get(x: Binding) -> Iterator[Call]:
+    if x.rank:
+        return
+    for _ in range(window(x.cell)):
+        yield x.call("MPI_Get", x.recv, x.count, x.type, x.peer(1), x.there, x.count, x.type, x.window)
+    yield x.call("MPI_Win_flush", x.peer(1), x.window)
+
+
+GET_LATENCY = Operation(
+    name="get_latency",
+    command="get",
+    summary="one-sided: a get from another rank's memory",
+    bus_factor=lambda n: 1.0 if n > 1 else 0.0,  # every byte goes one way
+    pair=True,
+    one_sided=True,
+    sends=lambda x: x.count if x.rank == 1 else 0,
+    arrives=lambda x: [Block([1], at=0, count=x.count)] if x.rank == 0 else [],
+    steps={"mpi": _mpi_get},
+)
+GET_BANDWIDTH = replace(GET_LATENCY, name="get_bandwidth", summary="a window of gets, until the last is here", windowed=True, moves=window)
+
+
+def _mpi(x: Binding) -> Iterator[Call]:
+    if x.rank:
+        return
+    for _ in range(window(x.cell)):
+        yield x.call("MPI_Put", x.send, x.count, x.type, x.peer(1), x.there, x.count, x.type, x.window)
+    yield x.call("MPI_Win_flush", x.peer(1), x.window)
+
+
+PUT_LATENCY = Operation(
+    name="put_latency",
+    command="put",
+    summary="one-sided: a put into another rank's memory, until it is there",
+    bus_factor=lambda n: 1.0 if n > 1 else 0.0,  # every byte goes one way
+    pair=True,
+    one_sided=True,
+    sends=lambda x: x.count if x.rank == 0 else 0,
+    arrives=lambda x: [Block([0], at=0, count=x.count)] if x.rank == 1 else [],
+    steps={"mpi": _mpi},
+)
+PUT_BANDWIDTH = replace(PUT_LATENCY, name="put_bandwidth", summary="a window of puts, until the last is there", windowed=True, moves=window)

@@ -1,0 +1,401 @@
+"""Exactly predictable inputs: what rank r sends at element i, and what must arrive.
+
+The values are whole numbers so small that any order of summation gives the same bits. They start at 1, not 0, and
+rotate per element and per rank, so that a dropped rank, a swapped rank or a shifted block shows. Past a type's exact range
+(bfloat16 sums of more than 128 ranks, float8 ones of more than a few) only as many ranks as fit hold a digit at an element, in turn.
+All values repeat with the prime period 65,521, so that what 1,024 ranks reduce to is computed once per period.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import reduce
+from math import ceil
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collbench.operations.cell import Cell
+from collbench.operations.operation import Block, Operation, Place
+from collbench.operations.traffic import elements
+
+PERIOD = 65521
+_LARGEST = 163  # the largest prime below the byte that poisons buffers (0xA5): no digit that is moved can be taken for it
+_FAR = 2**16  # enough for min and max of any number of ranks that are worth telling apart
+_ABOVE_SUBNORMAL = 16  # every float holds its exact range this many times larger; float8_e4m3fn loses digits below 1/64
+Values = NDArray[Any]
+
+
+def _mix(count: int, seed: int) -> NDArray[np.int64]:
+    """A fixed, irregular whole number per element, so that neighbouring elements differ."""
+    index = np.arange(min(count, PERIOD), dtype=np.uint64) + np.uint64(seed % PERIOD)
+    mixed = (index * np.uint64(2654435761)) ^ (index >> np.uint64(3)) * np.uint64(40503)
+    return ((mixed >> np.uint64(7)) % np.uint64(1 << 30)).astype(np.int64)
+
+
+def _counted(rank: int, n: int, limit: int, mixed: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Digits whose sum over n ranks never exceeds `limit` and differs from element to element.
+
+    Where there is no room for digits from 1 to 2 and more, every rank holds its share of a total, and past `limit` ranks a 1 or a 0.
+    """
+    span = min(limit // n, _LARGEST)
+    while span > 1 and n % span == 0:  # every element would have the same sum: a shifted block would not show
+        span -= 1
+    if span > 1:
+        return 1 + (mixed + rank) % span
+    total = limit - (mixed // n) % (max(limit - n + 1, 2) if n <= limit else limit // 2)
+    return total // n + ((mixed + rank) % n < total % n)
+
+
+def _distinct(rank: int, limit: int, mixed: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Digits from 1 that differ between ranks: at every element up to `span` ranks, at most elements beyond."""
+    span = min(limit, _LARGEST)
+    return 1 + (mixed + rank + (rank // span) * (1 + mixed // span)) % span
+
+
+def _extreme(rank: int, n: int, limit: int, mixed: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Digits from 1 of which exactly one rank holds the least at an element, each rank in turn; the least differs, too."""
+    levels, turns = min(limit // 2, _LARGEST), max(n, 2)
+    return 1 + (mixed // turns) % levels + np.minimum((mixed + rank) % turns, limit - levels)
+
+
+def _own_bit(rank: int, n: int, bits: int, mixed: NDArray[np.int64]) -> NDArray[np.int64]:
+    """A bit that no other rank holds at this element; past `bits` ranks, in turn, and one bit is left out at each element."""
+    turns = max(n, bits)
+    turn = (mixed + rank) % turns
+    held = (turn < bits) & (turn != (mixed // turns) % (bits + 1))
+    return np.where(held if n >= bits else turn < bits, np.int64(1) << np.minimum(turn, bits - 1), 0)
+
+
+def _held(rank: int, n: int, exact: int, mixed: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Digits for an average: at each element so few ranks hold the same one, in turn, that any share stands out of the rounding."""
+    holders = holders_of_average(n, exact)
+    digit = 1 + (mixed // n) % min(exact // holders, _LARGEST)
+    return np.where((mixed + rank) % n < holders, digit * _ABOVE_SUBNORMAL, 0)
+
+
+def holders_of_average(n: int, exact: int) -> int:
+    """How many of n ranks hold a digit at an element that is averaged, in a type that is exact up to `exact`.
+
+    With k holders an average may be k/2 + 2 units in the last place off (see the room's check): (k + 4) / `exact` of it. Each share
+    is 1/k of it: twice as much, or the whole where one rank holds all. One rank at least holds none, so that no share is the average.
+    """
+    most = int((exact / 2 + 4) ** 0.5) - 2
+    return max(1, min(n - 1, most))
+
+
+def _period(rank: int, count: int, place: Place) -> Values:
+    """What a rank sends, as far as it does not repeat, in the cell's dtype."""
+    dtype, mixed = place.cell.dtype, _mix(count, place.cell.seed)
+    if place.cell.redop:
+        return _reducible(rank, place, mixed).astype(dtype.numpy)
+    if dtype.exact >= _LARGEST or dtype.kind == "int":
+        return _distinct(rank, dtype.exact, mixed).astype(dtype.numpy)
+    # 8-bit floats have few whole numbers; what is only moved may be any number, told by its bits.
+    return _distinct(rank, dtype.patterns, mixed).astype(f"u{dtype.size}").view(dtype.numpy)
+
+
+def _reducible(rank: int, place: Place, mixed: NDArray[np.int64]) -> NDArray[np.int64]:
+    n, dtype, redop = place.n, place.cell.dtype, place.cell.redop
+    if redop == "sum":
+        values = _counted(rank, n, dtype.exact, mixed)
+    elif redop == "avg":
+        values = _held(rank, n, dtype.exact, mixed)
+    elif redop == "prod":
+        values = np.int64(1) << _counted(rank, n, min(dtype.exponent, 62), mixed)
+    elif redop in ("min", "max"):
+        largest = min(dtype.exact, _FAR)
+        values = _extreme(rank, n, largest, mixed)
+        values = values if redop == "min" else largest + 1 - values
+    else:
+        values = _own_bit(rank, n, dtype.exponent, mixed) if redop != "bxor" else _distinct(rank, dtype.exact, mixed)
+        values = ~values if redop == "band" else values
+    return values
+
+
+def write_digits(target: Values, place: Place) -> None:
+    """Writes into `target` (elements of the cell's dtype) what the rank of `place` sends."""
+    period = _period(place.rank, len(target), place)
+    whole = len(target) // PERIOD * PERIOD
+    if whole:
+        target[:whole].reshape(-1, PERIOD)[:] = period
+    target[whole:] = period[: len(target) - whole]
+
+
+_REDUCE = {
+    "sum": np.add, "avg": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum,
+    "band": np.bitwise_and, "bor": np.bitwise_or, "bxor": np.bitwise_xor,
+}  # fmt: skip
+
+
+def arriving(sources: Sequence[int], sent: int, place: Place) -> Values:
+    """One period of what a block of `sources` brings (they sent `sent` elements each), reduced by the cell's redop; see `spread`.
+
+    Exact in every type, but for "avg" over a number of ranks that is no power of two (see the room's check).
+    """
+    periods = (_period(rank, sent, place) for rank in sources)
+    return reduced(periods, len(sources), place.cell).astype(place.cell.dtype.numpy)
+
+
+def reduced(parts: Iterator[Values], n: int, cell: Cell) -> Values:
+    """The n parts reduced by the cell's redop; the only part as it is where the operation has none."""
+    if cell.redop is None:
+        return next(parts)
+    whole: Values = reduce(_REDUCE[cell.redop], parts)
+    return whole.astype(np.float64) / n if cell.redop == "avg" else whole
+
+
+def spread(period: Values, at: int, count: int) -> Values:
+    """Elements at … at+count of the endless repetition of `period`."""
+    at %= len(period)
+    if at + count <= len(period):
+        return period[at : at + count]
+    return np.resize(np.roll(period, -at), count)
+
+
+# Whether what arrived is what had to arrive: counted, and the first difference shown.
+#
+# What a block must bring is one period of values; a CPU compares all elements with it here, a GPU counts by itself and hands
+# only a window around the first difference back. Both get their `Mismatch` from `explained`.
+
+POISON = 0xA5
+WINDOW = 256  # wrong elements looked at when telling whose share is missing
+_CHUNK = PERIOD * 64  # elements compared at a time: bounds the extra memory at 32 MiB for float64
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """What one rank found wrong: how many elements, the first bad index, what was wanted there, what was got, and a guess why."""
+
+    rank: int
+    wrong: int
+    index: int
+    wanted: str
+    got: str
+    hint: str = ""
+
+    def sentence(self) -> str:
+        """For rows and errors: "rank 1: 5 wrong elements, first at 17: wanted 3.0, got 2.0 (rank 0's share is missing)"."""
+        hint = f" ({self.hint})" if self.hint else ""
+        noun = "element" if self.wrong == 1 else "elements"
+        return f"rank {self.rank}: {self.wrong} wrong {noun}, first at {self.index}: wanted {self.wanted}, got {self.got}{hint}"
+
+    def as_json(self) -> dict[str, Any]:
+        """For the control plane."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What one block must bring: it begins at element `offset` of the receive buffer, with element `block.at` of the period."""
+
+    block: Block
+    offset: int
+    period: NDArray[Any]
+
+    def elements(self, start: int, count: int) -> NDArray[Any]:
+        """`count` elements from the block's element `start` on."""
+        return spread(self.period, self.block.at + start, count)
+
+
+def wanted_of(operation: Operation, place: Place) -> Iterator[Wanted]:
+    """The blocks that must arrive at this rank, in buffer order; those of no elements left out."""
+    offset = 0
+    for block in operation.arrives(place):
+        if block.count:
+            sent = operation.sends(replace(place, rank=block.sources[0]))
+            yield Wanted(block, offset, arriving(block.sources, sent, place))
+        offset += block.count
+
+
+def tolerance_of(place: Place) -> int:
+    """How many units in the last place an element may be off; 0 but for an average over a number of ranks that is no power of two.
+
+    Libraries divide the sum, or multiply every share by 1/n first, as NCCL does. With k shares that are not 0: 1/n in the type is up
+    to 1 unit off, the products together 1, the k - 1 sums half a unit each, and what is wanted is itself rounded: k/2 + 2. Where
+    1/n is a subnormal number of the type, its own error comes on top.
+    """
+    n, dtype = place.n, place.cell.dtype
+    if place.cell.redop != "avg" or n & (n - 1) == 0:
+        return 0
+    share = float(np.array(1 / n).astype(dtype.numpy))
+    beyond = max(0.0, abs(share * n - 1) - 1 / dtype.exact)
+    return ceil(holders_of_average(n, dtype.exact) / 2 + 2 + beyond * dtype.exact)
+
+
+def poison(buffer: NDArray[Any]) -> None:
+    """Fills a receive buffer with bytes that no moved digit has (only sums of uint8 can reach them): what never arrived shows."""
+    buffer.view(np.uint8)[:] = POISON
+
+
+def compare(operation: Operation, place: Place, received: NDArray[Any]) -> Mismatch | None:
+    """Compares `received` (elements of the cell's dtype) with what the operation's blocks promise this rank."""
+    wrong, first = 0, None
+    for wanted in wanted_of(operation, place):
+        got = received[wanted.offset : wanted.offset + wanted.block.count]
+        count, index = _differences(wanted, got, tolerance_of(place))
+        if count and first is None:
+            first = explained(place, wanted, index, got[index : index + WINDOW])
+        wrong += count
+    return replace(first, wrong=wrong) if first else None
+
+
+def _differences(wanted: Wanted, got: NDArray[Any], tolerance: int) -> tuple[int, int]:
+    """(how many elements of a block differ, the first of them), looked at chunk by chunk."""
+    wrong, first = 0, 0
+    for start in range(0, len(got), _CHUNK):
+        part = got[start : start + _CHUNK]
+        bad = _differ(wanted.elements(start, len(part)), part, tolerance)
+        if bad.size and not wrong:
+            first = start + int(bad[0])
+        wrong += bad.size
+    return wrong, first
+
+
+def _differ(wanted: NDArray[Any], got: NDArray[Any], tolerance: int) -> NDArray[np.intp]:
+    """Where the bits differ, or are further apart than `tolerance` units in the last place."""
+    width = f"u{wanted.itemsize}"
+    a, b = wanted.view(width), got.view(width)
+    if not tolerance:
+        return np.flatnonzero(a != b)
+    a, b = _ascending(a), _ascending(b)
+    return np.flatnonzero(np.maximum(a, b) - np.minimum(a, b) > tolerance)
+
+
+def _ascending(bits: NDArray[Any]) -> NDArray[Any]:
+    """Whole numbers in the order of the floats that have these bits, one apart where those are; 0 and -0 are one."""
+    sign = bits.dtype.type(1 << (8 * bits.itemsize - 1))
+    ascending: NDArray[Any] = np.where(bits & sign, sign - (bits - sign), sign + bits)
+    return ascending
+
+
+def explained(place: Place, wanted: Wanted, index: int, got: NDArray[Any]) -> Mismatch:
+    """The mismatch that begins at the block's element `index`, from the elements got there and after (WINDOW of them are enough)."""
+    right = wanted.elements(index, len(got))
+    hint = _whose(place, wanted.block.at + index, right, got)
+    return Mismatch(place.rank, 1, wanted.offset + index, str(right[0]), str(got[0]), hint)
+
+
+def _whose(place: Place, at: int, wanted: NDArray[Any], got: NDArray[Any]) -> str:
+    """Which rank's data would explain what was got: one that is missing from a sum, or one that came instead of another."""
+    if np.all(got.view(np.uint8) == POISON):
+        return "nothing arrived there"
+    if place.cell.redop not in (None, "sum"):
+        return ""
+    missing = _as_floats(wanted) - _as_floats(got)
+    for rank in place.ranks[:WINDOW]:
+        theirs = _sent_by(rank, at, len(got), place)
+        if place.cell.redop is None and theirs.tobytes() == got.tobytes():
+            return f"that is what rank {rank} sends"
+        if place.cell.redop == "sum" and np.array_equal(missing, _as_floats(theirs)):
+            return f"rank {rank}'s share is missing"
+    return ""
+
+
+def _sent_by(rank: int, at: int, count: int, place: Place) -> NDArray[Any]:
+    return spread(arriving([rank], at + count, place), at, count)
+
+
+def _as_floats(values: Sequence[Any] | NDArray[Any]) -> NDArray[np.float64]:
+    return np.asarray(values).astype(np.float64)
+
+
+# Where a cell's elements lie in a rank's memory: send and receive elements of each slot, and how many slots take turns.
+
+# nccl-tests' users know 64 MiB; on a GPU it must be several times the L2, and today's largest has 126 MB.
+ROTATION_BYTES = {"cpu": 64 * 2**20, "cuda": 256 * 2**20}
+_MOST_SLOTS = 1024
+_MOST_SLOTS_CHECKED = 16
+_STAGGER = 4096 + 64  # a power of two between slots would put them all into the same cache sets
+_ALIGN = 4096
+
+
+@dataclass(frozen=True)
+class Extent:
+    """Elements of one rank's buffers in one slot; in place, send lies inside the same block as recv."""
+
+    send: int
+    recv: int
+    send_at: int
+    recv_at: int
+    total: int
+
+    @classmethod
+    def of(cls, operation: Operation, place: Place) -> Extent:
+        """Where send and receive elements lie. Out of place they are apart; in place they overlap as the blocks demand."""
+        send, recv = operation.sends(place), operation.receives(place)
+        if not place.cell.in_place:
+            return cls.apart(send, recv, place.cell.dtype.size)
+        shift = operation.in_place_shift(place)
+        send_at, recv_at = max(shift, 0), max(-shift, 0)
+        return cls(send, recv, send_at, recv_at, max(send_at + send, recv_at + recv))
+
+    @classmethod
+    def apart(cls, send: int, recv: int, width: int) -> Extent:
+        """So many elements of `width` bytes, the receive elements first, the send elements at the next page."""
+        gap = -(-recv * width // _ALIGN) * _ALIGN // width
+        return cls(send, recv, gap, 0, gap + send)
+
+
+def slots_for(cell: Cell) -> int:
+    """How many slots `--buffers rotating` takes turns over: as many as defeat the caches, 1,024 at most and then further apart."""
+    if cell.buffers != "rotating" or not cell.size_bytes:
+        return 1
+    return min(_MOST_SLOTS, max(1, ROTATION_BYTES[cell.device] // cell.size_bytes))
+
+
+def slots_checked(cell: Cell) -> list[int]:
+    """The slots that are verified: all up to 16, else a sample drawn by the cell's seed, the same on every rank."""
+    slots = slots_for(cell)
+    if slots <= _MOST_SLOTS_CHECKED:
+        return list(range(slots))
+    return sorted(random.Random(cell.seed).sample(range(slots), _MOST_SLOTS_CHECKED))
+
+
+def stride_of(bytes_per_slot: int, slots: int, device: str) -> int:
+    """Bytes from one slot to the next."""
+    if slots == 1:
+        return -(-max(1, bytes_per_slot) // _ALIGN) * _ALIGN
+    least = ROTATION_BYTES[device] // _MOST_SLOTS
+    return -(-max(least, bytes_per_slot) // _ALIGN) * _ALIGN + _STAGGER
+
+
+def largest_stride(operation: Operation, cell: Cell, n: int, slots: int) -> int:
+    """Bytes from one slot to the next for the rank of n that needs most."""
+    count, width = operation.count(cell, n), cell.dtype.size
+    if operation.uneven:
+        parts = elements(cell.traffic, n, count)
+        largest = max(Extent.apart(*each, width).total for each in zip(parts.sum(axis=1).tolist(), parts.sum(axis=0).tolist(), strict=True))
+    else:
+        largest = max(Extent.of(operation, Place(rank, n, count, cell)).total for rank in {0, n - 1, cell.root or 0})
+    return stride_of(largest * width, slots, cell.device)
+
+
+def bytes_needed(operation: Operation, cell: Cell, n: int) -> int:
+    """Bytes that one rank of n needs for this cell, the largest rank counted."""
+    slots = slots_for(cell)
+    return largest_stride(operation, cell, n, slots) * slots
+
+
+def bytes_on_host(operation: Operation, cell: Cell, n: int, ranks: int, groups: int) -> int:
+    """Bytes that `ranks` ranks of one host need together, of so many groups of n; each group has one root, which may need far more."""
+    largest = bytes_needed(operation, cell, n)
+    if not operation.rooted or n < 2:
+        return ranks * largest
+    slots, other = slots_for(cell), 0 if cell.root else 1
+    extent = Extent.of(operation, Place(other, n, operation.count(cell, n), cell))
+    roots = min(groups, ranks)
+    return roots * largest + (ranks - roots) * stride_of(extent.total * cell.dtype.size, slots, cell.device) * slots
+
+
+def seeded(place: Place, slot: int) -> Place:
+    """The place with the digits of a slot: each has its own, so that a slot taken for another shows."""
+    return replace(place, cell=replace(place.cell, seed=place.cell.seed + slot))
+
+
+def grows(cell: Cell) -> bool:
+    """Whether timed calls would change what the next one starts from, so that they run on zeros (products: ones) instead of digits."""
+    return bool(cell.in_place) and cell.redop in ("sum", "prod", "avg", "bxor")
