@@ -14,7 +14,7 @@ from collbench.errors import UsageError
 
 if TYPE_CHECKING:
     from collbench.measure.tasks.workload_asked import Training
-    from collbench.workloads.exchange import Regime
+    from collbench.workloads.step import Regime
 
 ALL = "all"
 _MAX_TIME_S = 10.0
@@ -31,8 +31,7 @@ def add_options(parser: Parser) -> None:
 def trainings_of(arguments: argparse.Namespace) -> tuple[Training, ...]:
     """What was asked for. Raises UsageError for a name, or words, that cannot be read, and for options that mean nothing there."""
     from collbench.measure.tasks.workload_asked import Training
-    from collbench.workloads.models import DEFAULT
-    from collbench.workloads.shaping import shape_of
+    from collbench.workloads.shape import DEFAULT, shape_of
 
     chosen, typed = _chosen(arguments.names), _typed(arguments)
     everything = arguments.names.strip().lower() == ALL
@@ -47,7 +46,7 @@ def trainings_of(arguments: argparse.Namespace) -> tuple[Training, ...]:
 
 def _add_what(group: argparse._ArgumentGroup) -> None:
     from collbench.workloads.registry import regimes
-    from collbench.workloads.shaping import USUAL, help_of
+    from collbench.workloads.shape import USUAL, help_of
 
     group.add_argument("names", metavar="NAME", help=f"{', '.join(regimes())}; several with commas between, or {ALL}")
     for name, knowing in _known_by().items():
@@ -136,7 +135,7 @@ def _check_known(typed: Mapping[str, str], chosen: tuple[Regime, ...]) -> None:
 
 def _words(regime: Regime) -> Mapping[str, str]:
     """The options that a training knows, with their defaults."""
-    from collbench.workloads.shaping import words as words_of
+    from collbench.workloads.shape import words as words_of
 
     return words_of(regime)
 

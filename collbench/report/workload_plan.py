@@ -15,8 +15,7 @@ from collbench.report.screen import write_line
 from collbench.report.table import Line
 from collbench.report.workload_words import aligned, counted, headline, nameless, span, told
 from collbench.units import format_bytes
-from collbench.workloads.exchange import Exchange, Regime, Shape, Step
-from collbench.workloads.moved import bytes_of, moved_bytes
+from collbench.workloads.step import Exchange, Regime, Shape, Step, bytes_of, moved_bytes
 
 TITLES = ("part", "operation", "groups", "size", "times", "moves")
 _RIGHT = (3, 4, 5)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from collbench.errors import UsageError
 from collbench.operations.dtypes import dtype_named
 from collbench.operations.traffic import elements
-from collbench.workloads.exchange import Exchange
+from collbench.workloads.step import Exchange
 
 RING, DIRECT, WHOLE = "ring", "direct", "allreduce"
 # What libraries were seen to do otherwise (tests/launchers/test_bytes_across_hosts.py), as `moved_in_step` takes it.

@@ -2,10 +2,169 @@
 
 from __future__ import annotations
 
-from collbench.workloads.buckets import buckets
-from collbench.workloads.exchange import Exchange, Regime, Shape, Step
-from collbench.workloads.laying import everybody, need_ranks
-from collbench.workloads.shaping import BUCKET
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from collbench.errors import UsageError
+from collbench.operations.groups import Groups
+from collbench.workloads.shape import BUCKET, by_host, counted, everybody, need_ranks
+from collbench.workloads.step import Exchange, Regime, Shape, Step
+
+# Gradients in buckets: as many equal ones as fit, and a last one that is smaller.
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """`times` equal buckets of size_bytes each; which: "buckets 1 to 51 of 52"."""
+
+    size_bytes: int
+    times: int
+    which: str
+
+
+def buckets(shape: Shape, unit: int = 1) -> tuple[Bucket, ...]:
+    """Those of a shape's gradients, each a whole number of `unit` elements: the last one is filled up where that does not work out.
+
+    Bucket sizes are rounded down to whole units. Raises UsageError for a bucket that has no room for one.
+    """
+    width = shape.element_bytes * unit
+    size = shape.bucket_bytes // width * width
+    if not size:
+        room = f"{unit} elements of {shape.dtype}" if unit > 1 else f"one {shape.dtype}"
+        raise UsageError(f"--bucket {shape.bucket_bytes} has no room for {room}: give {width} bytes or more, like 25M")
+    return tuple(_buckets(-(-shape.gradient_bytes // width) * width, size))
+
+
+def _buckets(total: int, size: int) -> Iterator[Bucket]:
+    whole, last = divmod(total, size)
+    number = whole + (last > 0)
+    if whole:
+        yield Bucket(size, whole, f"buckets 1 to {whole} of {number}" if whole > 1 else f"bucket 1 of {number}")
+    if last:
+        yield Bucket(last, 1, f"bucket {number} of {number}")
+
+
+def filled_up(shape: Shape, unit: int) -> str:
+    """A sentence where the last bucket is filled up to a whole number of units, else ""."""
+    missing = -shape.parameters % unit
+    return f"the last bucket is filled up by {missing} of {unit} elements, so that every rank has an equal part" if missing else ""
+
+
+# Fully sharded training (ZeRO stage 3, FSDP): every rank keeps its part of each unit, and gathers the unit where it is needed.
+#
+# Parameters are gathered forward and again backward, gradients are summed and scattered: three times the model in a step
+# (ZeRO, arXiv:1910.02054, section 7.2.2).
+
+
+@dataclass(frozen=True)
+class Unit:
+    """`times` equal units of so many parameters each."""
+
+    parameters: int
+    times: int
+    what: str
+
+
+def units(shape: Shape) -> tuple[Unit, ...]:
+    """What is gathered at once: the embedding and the rest, then each layer; layers of equal parts where no hidden size is known.
+
+    Raises UsageError where the layers have more parameters than the model.
+    """
+    if not shape.layers:
+        return (Unit(shape.parameters, 1, "the whole model"),)
+    each = _of_layer(shape.hidden) if shape.hidden else max(1, shape.parameters // shape.layers)
+    rest = shape.parameters - each * shape.layers
+    if rest < 0:
+        of = f" of hidden size {shape.hidden}" if shape.hidden else ""
+        raise UsageError(
+            f"{counted(shape.layers, 'layer')}{of} have {each * shape.layers:,} parameters, more than the {shape.parameters:,} of model "
+            f"'{shape.name}': give fewer --layers, a smaller --hidden, or more parameters"
+        )
+    outside = (Unit(rest, 1, "embedding and the rest"),) if rest else ()
+    return (*outside, Unit(each, shape.layers, "layers"))
+
+
+def _of_layer(hidden: int) -> int:
+    """Attention and an MLP four times as wide with their biases, and two normalisations."""
+    attention, mlp, norms = 4 * (hidden * hidden + hidden), 8 * hidden * hidden + 5 * hidden, 2 * 2 * hidden
+    return attention + mlp + norms
+
+
+def _step_fsdp(shape: Shape) -> Step:
+    need_ranks(shape, 2, FSDP_REGIME.name)
+    groups, parts = everybody(shape), units(shape)
+    exchanges = (*_forward(shape, groups, parts), *_backward(shape, groups, parts))
+    filled = [f"{-unit.parameters % shape.ranks} elements" for unit in parts if unit.parameters % shape.ranks]
+    notes = ["one unit: --layers says how many there are"] if not shape.layers else []
+    if filled:
+        notes.append(f"units are filled up by {' and '.join(filled)}, so that every rank has an equal part")
+    return Step(exchanges, 3 * shape.gradient_bytes, "; ".join(notes))
+
+
+def _size(unit: Unit, shape: Shape) -> int:
+    return -(-unit.parameters // shape.ranks) * shape.ranks * shape.element_bytes
+
+
+def _forward(shape: Shape, groups: Groups, parts: tuple[Unit, ...]) -> Iterator[Exchange]:
+    for unit in parts:
+        yield Exchange("allgather", groups, _size(unit, shape), f"parameters forward, {unit.what}", unit.times, shape.dtype)
+
+
+def _backward(shape: Shape, groups: Groups, parts: tuple[Unit, ...]) -> Iterator[Exchange]:
+    for unit in reversed(parts):
+        yield Exchange("allgather", groups, _size(unit, shape), f"parameters backward, {unit.what}", unit.times, shape.dtype)
+        yield Exchange("reducescatter", groups, _size(unit, shape), f"gradients, {unit.what}", unit.times, shape.dtype, "sum")
+
+
+FSDP_REGIME = Regime(
+    name="fsdp",
+    summary="ZeRO-3: all-gather of parameters forward and backward, reduce-scatter of gradients, layer after layer",
+    step=_step_fsdp,
+    takes={"layers": "", "hidden": ""},
+)
+
+
+# Data-parallel training whose sums go in three steps: inside each host, across hosts (each rank its part), inside each host again.
+
+
+def _step_hierarchical(shape: Shape) -> Step:
+    need_ranks(shape, 4, HIERARCHICAL_REGIME.name)
+    inside = _inside(shape)
+    across: Groups = tuple(zip(*inside, strict=True))
+    local = len(inside[0])
+    exchanges = tuple(exchange for one in buckets(shape, local) for exchange in _of_bucket(one, inside, across, shape.dtype))
+    note = f"{counted(len(across), 'all-reduce')} of {counted(len(inside), 'host')} at the same time share the wire"
+    return Step(exchanges, shape.gradient_bytes, "; ".join(filter(None, (note, filled_up(shape, local)))))
+
+
+def _of_bucket(one: Bucket, inside: Groups, across: Groups, dtype: str) -> Iterator[Exchange]:
+    part = one.size_bytes // len(inside[0])
+    yield Exchange("reducescatter", inside, one.size_bytes, f"gradients, {one.which}: sums inside each host", one.times, dtype, "sum")
+    yield Exchange("allreduce", across, part, f"gradients, {one.which}: each part across hosts", one.times, dtype, "sum")
+    yield Exchange("allgather", inside, one.size_bytes, f"gradients, {one.which}: back to all ranks of each host", one.times, dtype)
+
+
+def _inside(shape: Shape) -> Groups:
+    """The ranks of each host. Raises UsageError where that makes no two levels."""
+    groups, remedy = by_host(shape), "or take data-parallel, which is flat"
+    sizes = sorted({len(ranks) for ranks in groups})
+    if len(groups) == 1:
+        raise UsageError(f"hierarchical over one host has nothing to sum across hosts: start ranks on several hosts, {remedy}")
+    if len(sizes) > 1:
+        raise UsageError(
+            f"hierarchical needs equally many ranks on every host, and these have {sizes[0]} to {sizes[-1]}: start equally many, {remedy}"
+        )
+    if sizes == [1]:
+        raise UsageError(f"hierarchical over one rank per host has nothing to sum inside of one: start 2 or more per host, {remedy}")
+    return groups
+
+
+HIERARCHICAL_REGIME = Regime(
+    name="hierarchical",
+    summary="data-parallel in two levels: reduce-scatter in each host, all-reduce across, all-gather in each host",
+    step=_step_hierarchical,
+    takes={"bucket": BUCKET},
+)
 
 
 def _step(shape: Shape) -> Step:

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 
 from collbench.errors import UsageError
 from collbench.operations.traffic import Traffic
-from collbench.workloads.buckets import Bucket, buckets
-from collbench.workloads.exchange import Exchange, Regime, Shape, Step
-from collbench.workloads.laying import by_host, counted, everybody, need_ranks, need_table, printable
-from collbench.workloads.shaping import BUCKET, whole
+from collbench.workloads.data_parallel import Bucket, buckets
+from collbench.workloads.shape import BUCKET, by_host, counted, everybody, need_ranks, need_table, printable, whole
+from collbench.workloads.step import Exchange, Regime, Shape, Step
 
 UPDATES = ("synchronous", "asynchronous", "sharded")
 

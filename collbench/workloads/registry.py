@@ -6,8 +6,8 @@ from functools import cache
 from importlib import import_module
 
 from collbench.errors import UsageError
-from collbench.workloads.exchange import Regime
-from collbench.workloads.laying import printable
+from collbench.workloads.shape import printable
+from collbench.workloads.step import Regime
 
 # The modules of the regimes, in the order of `--help`.
 _MODULES = ("data_parallel", "hierarchical", "parameter_server", "pipeline", "tensor_parallel", "expert_parallel", "fsdp")

@@ -23,7 +23,7 @@ from collbench.operations.dtypes import DTYPES
 from collbench.operations.program import Program, PythonCall
 from collbench.operations.registry import operations
 from collbench.results.workloads import read_workload
-from collbench.workloads.exchange import Exchange, Step
+from collbench.workloads.step import Exchange, Step
 from tests.measure.workload_rank import request_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered")  # what is spoilt in place grows from call to call

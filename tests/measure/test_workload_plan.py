@@ -12,7 +12,7 @@ from collbench.measure.tasks.workload_plan import Plan, _on_device, _on_host, pl
 from collbench.operations.data import bytes_needed, slots_for
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.sweep import Sweep
-from collbench.workloads.exchange import Exchange, Step
+from collbench.workloads.step import Exchange, Step
 
 ALL = ((0, 1, 2, 3),)
 

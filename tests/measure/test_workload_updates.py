@@ -16,7 +16,7 @@ from collbench.measure.tasks.workload_asynchronous import _quantiles
 from collbench.measure.tasks.workload_roles import roles_of
 from collbench.measure.tasks.workload_updates import PERIOD, Pupil, Shard, differences, exact_updates, gradient, lost_updates, total
 from collbench.operations.dtypes import DTYPES
-from collbench.workloads.exchange import Exchange, Step
+from collbench.workloads.step import Exchange, Step
 
 KINDS = ("float64", "float32", "bfloat16", "float8_e5m2", "int32")
 

@@ -20,7 +20,7 @@ from collbench.measure.tasks.workload_asked import Training, WorkloadRequest
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.sweep import Sweep
 from collbench.operations.traffic import Traffic
-from collbench.workloads.exchange import Exchange, Regime, Shape, Step
+from collbench.workloads.step import Exchange, Regime, Shape, Step
 
 
 def exchange_of(asked: dict[str, Any]) -> Exchange:
@@ -34,7 +34,7 @@ def training_of(asked: dict[str, Any]) -> Training:
     """By hand, or a regime as it is."""
     if "regime" in asked:
         from collbench.workloads.registry import regime_named
-        from collbench.workloads.shaping import shape_of
+        from collbench.workloads.shape import shape_of
 
         regime = regime_named(asked["regime"])
         typed = asked["typed"]

@@ -18,7 +18,7 @@ from collbench.operations.dtypes import DTYPES
 from collbench.operations.registry import operations
 from collbench.results.workloads import read_workload
 from collbench.workloads.parameter_server import REGIME
-from collbench.workloads.shaping import shape_of
+from collbench.workloads.shape import shape_of
 from tests.cli.command import one_sentence, run
 from tests.conftest import sample
 from tests.contract.launch import launch

@@ -10,7 +10,7 @@ import pytest
 
 from collbench.report.workload_plan import PlannedStep, folded, write_plan
 from collbench.report.workload_words import span
-from collbench.workloads.exchange import Exchange, Regime, Shape, Step
+from collbench.workloads.step import Exchange, Regime, Shape, Step
 
 MIB = 1 << 20
 SHAPE = Shape("tiny", 1_000_000, "float32", 4, MIB, (0, 0, 1, 1), options={"update": "sharded", "servers": ""})

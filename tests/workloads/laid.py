@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from collbench.workloads.exchange import Exchange, Step
 from collbench.workloads.registry import regime_named
-from collbench.workloads.shaping import shape_of
+from collbench.workloads.shape import shape_of
+from collbench.workloads.step import Exchange, Step
 
 MIB = 1024 * 1024
 

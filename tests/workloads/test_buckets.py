@@ -3,8 +3,8 @@
 import pytest
 
 from collbench.errors import UsageError
-from collbench.workloads.buckets import Bucket, buckets, filled_up
-from collbench.workloads.exchange import Shape
+from collbench.workloads.data_parallel import Bucket, buckets, filled_up
+from collbench.workloads.step import Shape
 
 
 def shape(parameters, bucket):

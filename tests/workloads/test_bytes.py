@@ -13,9 +13,9 @@ from collbench.operations.dtypes import dtype_named
 from collbench.operations.registry import operations
 from collbench.operations.traffic import Traffic
 from collbench.workloads.crossing import GLOO, Moved, moved, moved_in_step
-from collbench.workloads.exchange import Exchange
 from collbench.workloads.registry import regimes
-from collbench.workloads.shaping import shape_of
+from collbench.workloads.shape import shape_of
+from collbench.workloads.step import Exchange
 from tests.workloads.laid import MIB, laid_out
 
 TRIO = ((0, 1, 2),)

@@ -3,9 +3,9 @@
 import pytest
 
 from collbench.errors import UsageError
-from collbench.workloads.fsdp import units
+from collbench.workloads.data_parallel import units
 from collbench.workloads.registry import regime_named
-from collbench.workloads.shaping import shape_of
+from collbench.workloads.shape import shape_of
 from tests.workloads.laid import laid_out, told
 
 LAYER = 4 * (1024 * 1024 + 1024) + 1024 * 4096 + 4096 + 4096 * 1024 + 1024 + 2 * 2 * 1024  # of bert-large

@@ -2,8 +2,8 @@
 
 import pytest
 
-from collbench.workloads.exchange import Shape
-from collbench.workloads.laying import blocks, by_host, counted, crossing, everybody, host_after_host, printable, ranks_per_host
+from collbench.workloads.shape import blocks, by_host, counted, crossing, everybody, host_after_host, printable, ranks_per_host
+from collbench.workloads.step import Shape
 
 
 def on(*hosts):

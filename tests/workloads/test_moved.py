@@ -4,8 +4,7 @@ import pytest
 
 from collbench.errors import UsageError
 from collbench.operations.traffic import Traffic
-from collbench.workloads.exchange import Exchange, Step
-from collbench.workloads.moved import bytes_of, moved_bytes
+from collbench.workloads.step import Exchange, Step, bytes_of, moved_bytes
 
 ALL = ((0, 1, 2, 3),)
 

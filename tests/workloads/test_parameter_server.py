@@ -5,7 +5,7 @@ import pytest
 from collbench.errors import UsageError
 from collbench.workloads.parameter_server import Roles, roles
 from collbench.workloads.registry import regime_named
-from collbench.workloads.shaping import shape_of
+from collbench.workloads.shape import shape_of
 from tests.workloads.laid import laid_out, told
 
 SERVER = regime_named("parameter-server")

@@ -4,7 +4,7 @@ import pytest
 
 from collbench.errors import UsageError
 from collbench.workloads.registry import regime_named, regimes
-from collbench.workloads.shaping import HELP, help_of, host_numbers, shape_of, words
+from collbench.workloads.shape import HELP, help_of, host_numbers, shape_of, words
 
 DATA, PIPELINE, EXPERTS = regime_named("data-parallel"), regime_named("pipeline"), regime_named("expert-parallel")
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from collbench.measure.request import Request
 from collbench.results.workloads import StepRow
-from collbench.workloads.exchange import Regime, Shape
+from collbench.workloads.step import Regime, Shape
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,7 @@ from collbench.operations.groups import Groups
 from collbench.operations.operation import Operation, has_mark
 from collbench.operations.sweep import Sweep
 from collbench.units import format_bytes
-from collbench.workloads.exchange import Exchange, Step, disjoint
-from collbench.workloads.moved import operation_of
+from collbench.workloads.step import Exchange, Step, disjoint, operation_of
 
 MOST_EXCHANGES = 100_000  # of a step: each is a call that the loop holds ready, and none of the models at hand has 1,000
 _BETWEEN_PARTS = 104_729  # a prime above what slots and groups add to a seed: one part's data in another one's buffers shows

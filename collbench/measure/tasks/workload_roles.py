@@ -15,7 +15,7 @@ from collbench.measure.tasks.checks import free_memory
 from collbench.measure.tasks.workload_plan import check_number
 from collbench.operations.dtypes import DTYPES, DType, dtype_named
 from collbench.units import format_bytes
-from collbench.workloads.exchange import Step
+from collbench.workloads.step import Step
 
 CAPABLE = ("mpi", "gloo")
 ROTATION_BYTES = 64 * 2**20  # what a worker sends from, and receives into, is larger than the caches, but need not be the whole model

@@ -21,8 +21,7 @@ from collbench.measure.watched import Watched
 from collbench.results.row import Times
 from collbench.results.workloads import StepRow
 from collbench.stats.median import median, quantiles
-from collbench.workloads.exchange import Exchange
-from collbench.workloads.moved import bytes_of, moved_bytes
+from collbench.workloads.step import Exchange, bytes_of, moved_bytes
 
 Seconds = Mapping[int, float | None]
 _NO_INTERVAL: dict[str, Any] = {"low_bytes_per_s": None, "high_bytes_per_s": None}  # of the reference's own rate, which is another unit

@@ -26,8 +26,8 @@ from collbench.measure.tasks.workload_rows import times_of
 from collbench.measure.tasks.workload_updates import differences, exact_updates, gradient, total
 from collbench.operations.data import Mismatch
 from collbench.results.workloads import StepRow
-from collbench.workloads.exchange import Regime, Shape
 from collbench.workloads.parameter_server import REGIME, roles
+from collbench.workloads.step import Regime, Shape
 
 if TYPE_CHECKING:
     from collbench.measure.tasks.workload_turns import Turn

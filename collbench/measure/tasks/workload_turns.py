@@ -17,8 +17,7 @@ from collbench.measure.tasks.workload_roles import Roles, roles_of, roles_too_la
 from collbench.measure.tasks.workload_rows import moved_by
 from collbench.measure.tasks.workload_served import Served, served_of, serves
 from collbench.results.workloads import StepRow
-from collbench.workloads.exchange import Shape, Step
-from collbench.workloads.moved import moved_bytes
+from collbench.workloads.step import Shape, Step, moved_bytes
 
 
 @dataclass(frozen=True)

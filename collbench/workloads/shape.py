@@ -2,14 +2,153 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
 
 from collbench.errors import UsageError
 from collbench.operations.dtypes import DType, dtype_named
+from collbench.operations.groups import Groups
 from collbench.units import parse_size
-from collbench.workloads.exchange import Regime, Shape
-from collbench.workloads.laying import printable
-from collbench.workloads.models import DEFAULT, model_named
+from collbench.workloads.step import Regime, Shape
+
+# Which ranks of a job form groups, by the hosts that they run on.
+
+_MOST_IN_TABLE = 8192  # half a gigabyte
+
+
+def counted(number: int, what: str) -> str:
+    """ "1 rank", "3 ranks"."""
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+
+
+def printable(text: str) -> str:
+    """What was typed, for a sentence."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text[:40])
+
+
+def need_ranks(shape: Shape, least: int, regime: str) -> None:
+    """Raises UsageError where there are fewer ranks than `least`."""
+    if shape.ranks < least:
+        raise UsageError(f"{regime} over {counted(shape.ranks, 'rank')}: it needs {least} or more; start more with --ranks, srun or mpirun")
+
+
+def need_table(shape: Shape, regime: str) -> None:
+    """Raises UsageError for so many ranks that a table of what each sends to each other one would fill the memory."""
+    if shape.ranks > _MOST_IN_TABLE:
+        raise UsageError(
+            f"{regime} over {counted(shape.ranks, 'rank')}: what each sends to each other one is kept in a table, and {_MOST_IN_TABLE:,} "
+            "ranks are the most that it is made for; start fewer"
+        )
+
+
+def by_host(shape: Shape) -> Groups:
+    """The ranks of each host in ascending order, the host of rank 0 first."""
+    found: dict[int, list[int]] = {}
+    for rank, host in enumerate(shape.hosts):
+        found.setdefault(host, []).append(rank)
+    return tuple(tuple(ranks) for ranks in found.values())
+
+
+def host_after_host(shape: Shape) -> tuple[int, ...]:
+    """All ranks, those of one host beside one another."""
+    return tuple(rank for ranks in by_host(shape) for rank in ranks)
+
+
+def ranks_per_host(shape: Shape) -> int | None:
+    """How many ranks every host has; None where hosts differ."""
+    sizes = {len(ranks) for ranks in by_host(shape)}
+    return sizes.pop() if len(sizes) == 1 else None
+
+
+def blocks(ranks: Sequence[int], size: int) -> Groups:
+    """`size` neighbours each; `size` divides their number."""
+    return tuple(tuple(ranks[at : at + size]) for at in range(0, len(ranks), size))
+
+
+def crossing(groups: Groups, shape: Shape) -> bool:
+    """Whether some group has ranks of several hosts."""
+    return any(len({shape.hosts[rank] for rank in group}) > 1 for group in groups)
+
+
+def everybody(shape: Shape) -> Groups:
+    """One group of all."""
+    return (tuple(range(shape.ranks)),)
+
+
+# The models that are known by name (models.toml, each with its source), and those that are only so many parameters.
+
+_FILE = Path(__file__).with_name("models.toml")
+_NUMBER = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)([KMBGT]?)", re.IGNORECASE | re.ASCII)
+_POWERS = {"": 0, "K": 1, "M": 2, "B": 3, "G": 3, "T": 4}
+_MODELS_MOST = 10**15
+DEFAULT = "bert-large"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """What is trained: its parameters in numbers, and of a transformer whose layers are alike their number and sizes (else 0)."""
+
+    name: str
+    parameters: int
+    source: str
+    layers: int = 0
+    hidden: int = 0
+    sequence: int = 0
+    vocabulary: int = 0
+
+
+@cache
+def models() -> dict[str, Model]:
+    """Those that the package carries, by name."""
+    return parse(_FILE.read_text(encoding="utf-8"))
+
+
+def parse(text: str) -> dict[str, Model]:
+    """A table of models. Raises UsageError for anything but schema 1 with rows of the known keys."""
+    import tomllib
+
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"the table of models is no TOML: {error}") from None
+    if table.get("schema") != 1 or set(table) != {"schema", "model"}:
+        raise UsageError("the table of models must have schema = 1 and rows [[model]], and nothing else")
+    return {row.name: row for row in map(_row, table["model"])}
+
+
+def _row(row: Mapping[str, Any]) -> Model:
+    try:
+        return Model(**row)
+    except TypeError as error:
+        raise UsageError(f"a row of [[model]] in the table of models has wrong keys: {str(error).split('() ')[-1]}") from None
+
+
+def model_named(text: str) -> Model:
+    """The model of that name, or one of so many parameters ("340M", "1.5B"; K, M, B = powers of 1000). Raises UsageError."""
+    typed = text.strip()
+    found = models().get(typed.lower())
+    if found:
+        return found
+    match = _NUMBER.fullmatch(typed)
+    if not match:
+        shown = printable(typed)
+        known = ", ".join(models())
+        raise UsageError(f"model '{shown}' is unknown: choose from {known}, or give its number of parameters, like 340M or 1.5B")
+    return Model(name=typed, parameters=_parameters(typed, match), source="typed")
+
+
+def _parameters(typed: str, match: re.Match[str]) -> int:
+    from fractions import Fraction
+
+    number = Fraction(match[1]) * 1000 ** _POWERS[match[2].upper()]
+    if number.denominator != 1 or not 1 <= number <= _MODELS_MOST:
+        raise UsageError(f"model '{typed}' is no whole number of parameters from 1 to 10^15: write it like 340M or 1.5B")
+    return int(number)
+
 
 BUCKET = "25M"  # of DistributedDataParallel: https://pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html
 USUAL = {"model": DEFAULT, "dtype": "float32"}

@@ -1,0 +1,257 @@
+"""Expert-parallel training: every rank has some experts of each layer; tokens are sent to theirs and come back, forward and backward.
+
+A token goes to `top_k` different experts. With an imbalance of X the experts of one rank, drawn by the seed, get X times the average
+of all tokens, and the others share the rest evenly.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+
+from collbench.errors import UsageError
+from collbench.operations.groups import Groups
+from collbench.operations.traffic import Traffic
+from collbench.workloads.shape import (
+    blocks,
+    counted,
+    crossing,
+    everybody,
+    host_after_host,
+    need_ranks,
+    need_table,
+    need_transformer,
+    printable,
+    ranks_per_host,
+    whole,
+)
+from collbench.workloads.step import Exchange, Regime, Shape, Step
+
+# Pipeline-parallel training: each stage has some of the layers, and passes activations on and their gradients back, per microbatch.
+
+_NOTE = (
+    "1F1B (arXiv:2104.04473, section 2.2): between two stages an activation goes forward while a gradient comes back; "
+    "filling and draining, which go one way, are counted alike"
+)
+
+
+def _step_pipeline(shape: Shape) -> Step:
+    need_transformer(shape, PIPELINE_REGIME.name)
+    need_ranks(shape, 2, PIPELINE_REGIME.name)
+    stages = _stages(shape)
+    size = shape.hidden * shape.sequence * shape.microbatch * shape.element_bytes
+    exchanges = tuple(
+        Exchange("sendrecv", groups, size, f"activations forward, gradients back: {between}", shape.microbatches, shape.dtype)
+        for groups, between in _boundaries(stages)
+    )
+    replicas = len(stages[0])
+    beside = f"; {replicas} pipelines side by side, whose gradients are not summed here (see data-parallel)" if replicas > 1 else ""
+    neighbours = min(2, len(stages) - 1)
+    return Step(exchanges, neighbours * shape.microbatches * size, _NOTE + beside)
+
+
+def _check_pipeline(shape: Shape) -> None:
+    whole(shape, "stages")
+
+
+def _boundaries(stages: Groups) -> Iterator[tuple[Groups, str]]:
+    """Pairs that exchange at the same time: a stage has two neighbours, so every other boundary, then those between."""
+    for first in (0, 1):
+        uppers = range(first, len(stages) - 1, 2)
+        if uppers:
+            pairs = tuple(pair for upper in uppers for pair in zip(stages[upper], stages[upper + 1], strict=True))
+            yield pairs, "stages " + (", ".join(f"{upper + 1}-{upper + 2}" for upper in uppers[:4]) + (" …" if len(uppers) > 4 else ""))
+
+
+def _stages(shape: Shape) -> Groups:
+    """The ranks of each stage; neighbours are on one host as far as possible. Raises UsageError for a number that does not fit."""
+    number = whole(shape, "stages") or shape.ranks
+    fit = [n for n in range(2, shape.ranks + 1) if shape.ranks % n == 0]
+    if number not in fit:
+        raise UsageError(f"--stages {number} does not divide {counted(shape.ranks, 'rank')} into a pipeline: choose {_listed(fit[:8])}")
+    if number > shape.layers:
+        fewer = [n for n in fit if n <= shape.layers]
+        typed = f"choose --stages {_listed(fewer[-8:])}" if fewer else f"give --layers {fit[0]} or more"
+        raise UsageError(f"{number} stages have too few layers, {shape.layers} in all: {typed}, or a deeper model")
+    return blocks(host_after_host(shape), shape.ranks // number)
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    return " or ".join(map(str, numbers))
+
+
+PIPELINE_REGIME = Regime(
+    name="pipeline",
+    summary="stages pass activations on and gradients back, microbatch after microbatch",
+    step=_step_pipeline,
+    options={"stages": ""},
+    takes={"layers": "", "hidden": "", "sequence": "", "microbatch": "1", "microbatches": "8"},
+    check=_check_pipeline,
+    help={"stages": "of the pipeline (default: one per rank); ranks beyond them are pipelines of their own, side by side"},
+)
+
+
+# Tensor-parallel training: each layer is cut between the ranks of a group, which sum its outputs twice forward and twice backward.
+
+_PER_LAYER = 2  # behind attention and behind the MLP, each way: Megatron-LM, arXiv:1909.08053, section 3, figure 4
+
+
+def _step_tensor_parallel(shape: Shape) -> Step:
+    need_transformer(shape, TENSOR_PARALLEL_REGIME.name)
+    need_ranks(shape, 2, TENSOR_PARALLEL_REGIME.name)
+    groups = _groups(shape)
+    size = shape.hidden * shape.sequence * shape.microbatch * shape.element_bytes
+    times = _PER_LAYER * shape.layers * shape.microbatches
+    exchanges = tuple(
+        Exchange("allreduce", groups, size, f"{what}: {_PER_LAYER} per layer and microbatch", times, shape.dtype, "sum")
+        for what in ("activations forward", "gradients of activations back")
+    )
+    beside = f"{len(groups)} groups at the same time" if len(groups) > 1 else "one group of all ranks"
+    across = ", across hosts" if crossing(groups, shape) else ""
+    return Step(exchanges, 2 * times * size, f"{beside}{across}; embedding and loss are left out")
+
+
+def _check_tensor_parallel(shape: Shape) -> None:
+    whole(shape, "tensor")
+
+
+def _groups(shape: Shape) -> Groups:
+    """Neighbours, host after host. Raises UsageError for a size that does not divide the ranks."""
+    inside = ranks_per_host(shape)
+    size = whole(shape, "tensor") or inside
+    fit = " or ".join(str(n) for n in range(2, shape.ranks + 1) if shape.ranks % n == 0)
+    if size is None:
+        raise UsageError(f"tensor-parallel groups are those of a host, and hosts have unequally many ranks: say --tensor {fit}")
+    if whole(shape, "tensor") is None and size == 1:
+        raise UsageError(
+            f"tensor-parallel groups are those of a host, and every host has one rank: start more per host, or say --tensor {fit}, "
+            "which crosses hosts"
+        )
+    if size < 2 or shape.ranks % size:
+        raise UsageError(f"--tensor {size} does not divide {counted(shape.ranks, 'rank')} into groups of 2 and more: choose {fit}")
+    return blocks(host_after_host(shape), size)
+
+
+TENSOR_PARALLEL_REGIME = Regime(
+    name="tensor-parallel",
+    summary="groups of ranks share each layer: all-reduce of activations, four per layer",
+    step=_step_tensor_parallel,
+    options={"tensor": ""},
+    takes={"layers": "", "hidden": "", "sequence": "", "microbatch": "1", "microbatches": "1"},
+    check=_check_tensor_parallel,
+    help={"tensor": "ranks that share a layer (default: those of a host)"},
+)
+
+
+_NUMBER = re.compile(r"\d{1,9}(?:\.\d{1,9}|/\d{1,9})?", re.ASCII)  # a Fraction takes exponents, too, and works them out to the last digit
+# To the experts, and back: gradients of results, too, go where the results came from.
+_FORWARD = ("tokens to their experts", "results back to the tokens' ranks")
+_BACKWARD = ("gradients of results to the experts", "gradients of tokens back to their ranks")
+
+
+def _step(shape: Shape) -> Step:
+    need_ranks(shape, 2, REGIME.name)
+    need_table(shape, REGIME.name)
+    _check_experts(shape)
+    need_transformer(shape, REGIME.name, shape.top_k)
+    imbalance, seed = _imbalance(shape), _seed(shape)
+    there = _routed(shape, imbalance, random.Random(f"experts, {seed}").randrange(shape.ranks))
+    name = f"experts, imbalance {float(imbalance):g}, seed {seed}"
+    back = tuple(zip(*there, strict=True))
+    ways = (Traffic(name, matrix=there), Traffic(f"{name}, back", matrix=back))
+    size, times = int(max(map(sum, (*there, *back)))), shape.layers * shape.microbatches
+    exchanges = tuple(
+        Exchange("alltoallv", everybody(shape), size, what, times, shape.dtype, traffic=way)
+        for pass_ in (_FORWARD, _BACKWARD)
+        for what, way in zip(pass_, ways, strict=True)
+    )
+    note = f"{shape.experts or shape.ranks} experts in each of {counted(shape.layers, 'layer')}, top {shape.top_k}"
+    return Step(exchanges, len(exchanges) * times * int(sum(there[0])), note)
+
+
+def _routed(shape: Shape, imbalance: Fraction, busiest: int) -> tuple[tuple[float, ...], ...]:
+    """[ranks × ranks] bytes from the tokens' rank to the experts', its own included; every row adds up to all copies of its tokens."""
+    n, copies = shape.ranks, _tokens(shape) * shape.top_k
+    width = shape.hidden * shape.element_bytes
+    most = round(imbalance * copies / n)
+    base, more = divmod(copies - most, n - 1)
+    rows = []
+    for rank in range(n):
+        others = [other for other in ((rank + step) % n for step in range(n)) if other != busiest]
+        row = [float(most * width)] * n
+        for turn, other in enumerate(others):
+            row[other] = float((base + (turn < more)) * width)
+        rows.append(tuple(row))
+    return tuple(rows)
+
+
+def _tokens(shape: Shape) -> int:
+    return shape.sequence * shape.microbatch
+
+
+def _check_experts(shape: Shape) -> None:
+    """Raises UsageError for experts that do not fit the ranks, or a top_k beyond them."""
+    experts = shape.experts or shape.ranks
+    if experts % shape.ranks:
+        near = -(-experts // shape.ranks) * shape.ranks
+        raise UsageError(
+            f"--experts {experts} cannot be shared evenly by {counted(shape.ranks, 'rank')}: choose a multiple of them, like {near}"
+        )
+    if shape.top_k > experts:
+        raise UsageError(
+            f"--top-k {shape.top_k} asks for more experts than the {experts} there are: choose 1 to {experts}, or more experts"
+        )
+
+
+def _imbalance(shape: Shape) -> Fraction:
+    """How many times the average the busiest rank's experts get. Raises UsageError where no token could be sent so."""
+    value = _typed_imbalance(shape)
+    here = (shape.experts or shape.ranks) // shape.ranks
+    most = Fraction(shape.ranks * min(shape.top_k, here), shape.top_k)
+    if value > most:
+        raise UsageError(
+            f"--imbalance {float(value):g} over {counted(shape.ranks, 'rank')} with {counted(here, 'expert')} each and top {shape.top_k}: "
+            f"one rank's experts can get 1 to {float(most):g} times the average; choose from these, or more --experts"
+        )
+    return value
+
+
+def _typed_imbalance(shape: Shape) -> Fraction:
+    text = shape.options.get("imbalance") or "1"
+    try:
+        value = Fraction(text) if _NUMBER.fullmatch(text) else Fraction(0)
+    except ZeroDivisionError:
+        value = Fraction(0)
+    if value < 1:
+        raise UsageError(
+            f"--imbalance '{printable(text)}' is no number from 1 on: 1 is even, 1.5 gives one rank's experts half as much again"
+        )
+    return value
+
+
+def _check(shape: Shape) -> None:
+    _seed(shape)
+    _typed_imbalance(shape)
+
+
+def _seed(shape: Shape) -> int:
+    text = shape.options.get("seed") or "0"
+    if not (text.isascii() and text.isdigit() and len(text) <= 18):
+        raise UsageError(f"--seed '{printable(text)}' is no seed: give a whole number from 0 on")
+    return int(text)
+
+
+REGIME = Regime(
+    name="expert-parallel",
+    summary="tokens to their experts and back: alltoallv, four per layer",
+    step=_step,
+    options={"imbalance": "1", "seed": "0"},
+    takes={"layers": "", "hidden": "", "sequence": "", "microbatch": "1", "microbatches": "1", "experts": "", "top_k": "2"},
+    check=_check,
+    help={
+        "imbalance": "how many times the average the busiest rank's experts get",
+        "seed": "which rank is the busiest",
+    },
+)
