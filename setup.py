@@ -14,7 +14,7 @@ from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 
 LOOP = "collbench.native._loop"
-KERNELS = Path("cuda_kernels")  # compiled at run time, so their sources are installed: collbench/device/compile.py looks for them
+KERNELS = Path("cuda_kernels")  # compiled at run time, so their sources are installed: collbench/device/kernels.py looks for them
 SOURCES = sorted(str(path) for path in Path("collbench/native").glob("*.c"))
 
 

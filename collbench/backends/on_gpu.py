@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def no_gpu() -> Unavailable | None:
     """Why this process can have no GPU, with the remedy, or None."""
-    from collbench.device.cuda import why_unavailable
+    from collbench.device.present import why_unavailable
 
     found = why_unavailable(os.environ)
     return Unavailable(*found) if found else None
@@ -36,7 +36,7 @@ class OneGpu:
 
     def __init__(self, world: World) -> None:
         """All ranks call."""
-        from collbench.device.cuda import identities
+        from collbench.device.present import identities
 
         found = identities()
         (self.index,) = chosen_gpus(world.info.local_rank, world.info.local_ranks, 1, len(found), sharing=True)
@@ -48,7 +48,7 @@ class OneGpu:
     def claimed(self) -> tuple[Gpu, Stream]:
         """The GPU and the stream of our work. Raises UsageError for a GPU that cannot be used, RunFailed for a blind checker."""
         if self._claimed is None:
-            from collbench.device.checker import prove
+            from collbench.device.buffers import prove
             from collbench.device.gpu import Gpu
 
             gpu = Gpu(self.index)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from collbench.device.visible import visible_gpus
+from collbench.device.present import visible_gpus
 from collbench.errors import UsageError
 from collbench.operations.sweep import Sweeps
 

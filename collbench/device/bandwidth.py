@@ -2,21 +2,192 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from collbench.device.arrays import GRAIN, Arrays
-from collbench.device.chase import chain_over, chased
-from collbench.device.checker import prove
-from collbench.device.figure import Figure
-from collbench.device.gpu import Memory
-from collbench.errors import RunFailed
+from collbench.device.buffers import checker_of, kernels_of, prove
+from collbench.device.gpu import Gpu, Memory, Stream, open_peer
+from collbench.device.kernels import Kernels
+from collbench.device.present import cupy_runtime
+from collbench.errors import RunFailed, UsageError
 from collbench.operations.data import PERIOD
-from collbench.units import format_size
+from collbench.units import format_bytes, format_size
+
+# Times short work on a GPU by events, in batches that a latch holds back until all of a batch is queued.
+#
+# nvbandwidth's method: close the latch, hold the stream, queue 4 runs to warm up, an event, 16 runs, an event; open the latch. So what
+# is between the events runs back to back, however long the host takes to launch it. More batches than its 3 make an interval possible.
+
+_BATCHES, _FEWEST_BATCHES = 15, 6  # six samples are the fewest that have an interval of 95 %
+_RUNS, _RUNS_PER_WARM_UP = 16, 4
+_BUDGET_S = 2.0  # of all batches together, where they can be fewer or shorter
+_HELD_NS = 10 * 10**9
+_RELEASED = 1
+
+
+class Stopwatch:
+    """A stream of one GPU and what times it."""
+
+    def __init__(self, gpu: Gpu, kernels: Kernels) -> None:
+        from cupy.cuda import get_elapsed_time
+
+        self.gpu, self.stream = gpu, gpu.stream()
+        self._kernels = kernels
+        self._begin, self._end = gpu.event(), gpu.event()
+        self._words = gpu.pinned(16).view(np.uint64)  # the latch, and how the hold ended
+        self._elapsed_ms: Callable[..., float] = get_elapsed_time
+
+    def samples(self, run: Callable[[], None]) -> tuple[float, ...]:
+        """Seconds of one run of work that `run` queues on `self.stream`: one sample per batch, the mean of its runs.
+
+        Raises RunFailed where the host could not queue a batch while it was held.
+        """
+        self._batch(run, 1, held=False)  # CUDA loads kernels at their first launch: none may be the first while a stream is held
+        self._open()
+        once = self._batch(run, 1, held=True)
+        share = once * (1 + 1 / _RUNS_PER_WARM_UP)
+        runs = int(min(max(_BUDGET_S / _BATCHES / share, 1), _RUNS)) if share > 0 else _RUNS
+        batches = int(min(max(_BUDGET_S / (runs * share), _FEWEST_BATCHES), _BATCHES)) if share > 0 else _BATCHES
+        return tuple(self._batch(run, runs, held=True) for _ in range(batches))
+
+    def _open(self) -> None:
+        """The latch's kernel, too, runs once where it need not wait."""
+        self._words[:] = (1, 0)
+        self._hold()
+        self._wait()
+
+    def _hold(self) -> None:
+        latch = self._words.ctypes.data
+        self._kernels.hold(self.stream, latch, _HELD_NS, latch + 8)
+
+    def _batch(self, run: Callable[[], None], runs: int, *, held: bool) -> float:
+        """Seconds of one of so many runs, after a quarter as many that are not timed."""
+        self._words[:] = 0
+        if held:
+            self._hold()
+        try:
+            self._queue(run, runs)
+        finally:
+            self._words[0] = 1
+        self._wait()
+        if held and self._words[1] != _RELEASED:
+            raise RunFailed(f"GPU {self.gpu.index} ({self.gpu.name}): {runs} launches were not queued within {_HELD_NS / 1e9:g} s")
+        return self._elapsed_ms(self._begin.cupy, self._end.cupy) / 1e3 / runs
+
+    def _queue(self, run: Callable[[], None], runs: int) -> None:
+        for _ in range(-(-runs // _RUNS_PER_WARM_UP)):
+            run()
+        with self.gpu.use():
+            self._begin.cupy.record(self.stream.cupy)
+        for _ in range(runs):
+            run()
+        with self.gpu.use():
+            self._end.cupy.record(self.stream.cupy)
+
+    def _wait(self) -> None:
+        with self.gpu.use():
+            self.stream.synchronize()
+
+
+# What the kernels' speed is measured on: three arrays in a GPU's memory, a stopwatch, a checker.
+
+GRAIN = 16  # sizes are multiples of this
+_LEAST = 1024
+_USUAL_SIZE = 512 << 20  # nvbandwidth's
+_SMALLEST = 1 << 20
+_ARRAYS = 3  # of a triad
+_SPARE = 64 << 20  # left free: tables, sums, and what the driver takes for itself
+
+
+class Arrays:
+    """`a`, `b` and `c`: the addresses of `size` bytes each on one GPU. Raises MemoryError, one sentence."""
+
+    def __init__(self, gpu: Gpu, size: int) -> None:
+        self.gpu, self.size = gpu, size
+        self.kernels = kernels_of(gpu)
+        self.watch = Stopwatch(gpu, self.kernels)
+        self.stream = self.watch.stream
+        self.checker = checker_of(gpu, self.stream)
+        self._held = [gpu.allocate(size) for _ in range(_ARRAYS)]
+        self.a, self.b, self.c = (array.address for array in self._held)
+
+
+def fitting_size(gpus: Sequence[Gpu], asked: int | None) -> int:
+    """The bytes of each array: those asked for, or the usual ones, halved until three arrays fit into every GPU.
+
+    Raises UsageError for a size that does not fit, or that no kernel takes.
+    """
+    if asked is not None and (asked % GRAIN or asked < _LEAST):
+        raise UsageError(f"--size {asked}: a size is a multiple of {GRAIN} bytes, which a thread moves at a time, and {_LEAST} or more")
+    free, tight = min(((gpu.free_bytes(), gpu) for gpu in gpus), key=lambda each: each[0])
+    size, room = asked or _USUAL_SIZE, (free - _SPARE) // _ARRAYS
+    while asked is None and room < size > _SMALLEST:
+        size //= 2
+    if room < size:
+        raise UsageError(
+            f"{_ARRAYS} arrays of {format_size(size)} do not fit in GPU {tight.index} ({tight.name}), where {format_bytes(free)} is free: "
+            "say a smaller --size, or end what fills it"
+        )
+    return size
+
+
+# What one kernel was measured to do on one GPU, or between two. No statistics: the samples as they came.
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One kernel of cuda_kernels/, timed and checked.
+
+    kernel              its name: "copy", "peer_read"; "copy_engine" is the driver's own copy between two GPUs
+    gpus                the GPUs by CUDA's index: the one it runs on, then the one whose memory it reaches
+    size_bytes          N of cuda_kernels/README.md; 0 where the figure is a latency
+    moved_bytes         what one run moves as the floor counts it: read plus written, or over the link in one direction; 0: a latency
+    seconds             of one run, one round trip or one load, in the order measured; empty: not measured, and `why` says why not
+    floor_bytes_per_s   the rate that the hardware allows, None where none is known or none applies
+    floor               what that rate is and where it comes from, or why there is none
+    wrong               elements (of `read_memory`: sums; of a chase: ends) that were not what they had to be; None: not checked
+    """
+
+    kernel: str
+    gpus: tuple[int, ...]
+    size_bytes: int = 0
+    moved_bytes: int = 0
+    seconds: tuple[float, ...] = ()
+    floor_bytes_per_s: float | None = None
+    floor: str = ""
+    wrong: int | None = None
+    why: str | None = None
+
+
+# The latency of memory: a chain of indices, and the loads that follow it one after the other.
+
+_LINE = 256  # bytes between what is read: more than a line of any cache
+_CHASE_WORD = 8
+_STEPS = 2000  # loads of one run
+
+
+def chain_over(n_bytes: int) -> NDArray[np.uint64]:
+    """Indices of 64-bit words, a line apart, that visit all of n_bytes in random order and begin again."""
+    order = np.random.default_rng(0).permutation(max(1, n_bytes // _LINE))
+    chain = np.zeros(len(order) * _LINE // _CHASE_WORD, np.uint64)
+    chain[order * (_LINE // _CHASE_WORD)] = np.roll(order, -1) * (_LINE // _CHASE_WORD)
+    return chain
+
+
+def chased(arrays: Arrays, address: int, chain: NDArray[Any], gpus: tuple[int, ...]) -> Figure:
+    """Seconds of one load along `chain`, which lies at `address`."""
+    result = arrays.gpu.allocate(2 * _CHASE_WORD)
+    seconds = arrays.watch.samples(lambda: arrays.kernels.pointer_chase(arrays.stream, address, 0, _STEPS, result.address))
+    found, end = int(arrays.checker.read(result.address, _CHASE_WORD).view(np.uint64)[0]), 0
+    for _ in range(_STEPS):
+        end = int(chain[end])
+    over = f"one load after the other, over {format_bytes(chain.nbytes)}"
+    return Figure("pointer_chase", gpus, seconds=tuple(each / _STEPS for each in seconds), floor=over, wrong=int(found != end))
+
 
 _BEYOND_CACHE = 4  # arrays this many times the level-2 cache come from memory, but for a small part
 _SCALE, _WORD = 3.0, 0x0123456789ABCDEF
@@ -139,3 +310,115 @@ def _sum(values: Values, count: int) -> int:
     """The sum of the first `count` of the repeated values, modulo 2^64."""
     whole, rest = divmod(count, len(values))
     return (whole * int(values.sum()) + int(values[:rest].sum())) % 2**64
+
+
+# How fast one GPU reaches another's memory: by its multiprocessors and by the copy engine, and how long a flag takes.
+
+_ROUNDS, _LAUNCHES = 1000, 15
+_TIMEOUT_NS = 2 * 10**9
+_CHAIN = 64 << 20  # bytes of a peer's memory that a chase visits
+
+
+@dataclass(frozen=True)
+class _PeersKernel:
+    """How GPU `x` moves N bytes to or from GPU `y`; `results` are the arrays that then hold what is wanted, told by the tables of b and c.
+
+    (Both GPUs' arrays b and c hold the same tables; a is the target.)
+    """
+
+    name: str
+    run: Callable[[Arrays, Arrays], None]
+    results: Callable[[Arrays, Arrays], tuple[Arrays, ...]]
+    wanted: Callable[[Values, Values], Values] = lambda b, c: b
+
+
+def _copy_engine(x: Arrays, y: Arrays) -> None:
+    with x.gpu.use():
+        cupy_runtime().memcpyPeerAsync(x.a, x.gpu.index, y.b, y.gpu.index, x.size, x.stream.address)
+
+
+_PEERS_KERNELS = (
+    _PeersKernel("peer_read", lambda x, y: x.kernels.peer_read(x.stream, x.a, y.b, x.size), lambda x, y: (x,)),
+    _PeersKernel("peer_write", lambda x, y: x.kernels.peer_write(x.stream, y.a, x.b, x.size), lambda x, y: (y,)),
+    _PeersKernel("peer_both", lambda x, y: x.kernels.peer_both(x.stream, x.a, y.b, y.a, x.b, n_bytes=x.size), lambda x, y: (x, y)),
+    _PeersKernel("reduce_copy", lambda x, y: x.kernels.reduce_copy(x.stream, x.a, x.b, y.c, x.size), lambda x, y: (x,), lambda b, c: b + c),
+    _PeersKernel("copy_engine", _copy_engine, lambda x, y: (x,)),
+)
+_LATENCIES = ("pingpong", "pointer_chase")
+
+
+def peer_figures(x: Arrays, y: Arrays) -> Iterator[Figure]:
+    """One per kernel of GPU x with the memory of GPU y, as they are measured; n/a with the reason where they cannot reach each other."""
+    gpus = (x.gpu.index, y.gpu.index)
+    if not (open_peer(x.gpu, y.gpu) and open_peer(y.gpu, x.gpu)):
+        why = f"GPUs {gpus[0]} and {gpus[1]} cannot reach each other's memory (cudaDeviceCanAccessPeer)"
+        yield from without_peer(why, gpus)
+        return
+    for kernel in _PEERS_KERNELS:
+        yield _measured_peers(kernel, x, y)
+    yield pingpong(x, y)
+    yield _chase_peers(x, y)
+
+
+def without_peer(why: str, gpus: tuple[int, ...]) -> Iterator[Figure]:
+    """The same figures, not measured, and why."""
+    yield from (Figure(name, gpus, why=why) for name in (*(kernel.name for kernel in _PEERS_KERNELS), *_LATENCIES))
+
+
+def _measured_peers(kernel: _PeersKernel, x: Arrays, y: Arrays) -> Figure:
+    b, c = digits("f4", 1), digits("f4", 2)
+    for arrays in (x, y):
+        arrays.checker.fill(arrays.b, arrays.size, b)
+        arrays.checker.fill(arrays.c, arrays.size, c)
+    _settle(x, y)
+    seconds = x.watch.samples(lambda: kernel.run(x, y))
+    for arrays in (x, y):
+        arrays.checker.poison(arrays.a, arrays.size)
+    _settle(x, y)
+    kernel.run(x, y)
+    _settle(x, y)
+    wrong = sum(arrays.checker.verify(arrays.a, arrays.size, kernel.wanted(b, c), 0)[0] for arrays in kernel.results(x, y))
+    return Figure(kernel.name, (x.gpu.index, y.gpu.index), x.size, x.size, seconds, wrong=wrong)
+
+
+def _settle(*all_arrays: Arrays) -> None:
+    for arrays in all_arrays:
+        with arrays.gpu.use():
+            arrays.stream.synchronize()
+
+
+def pingpong(x: Arrays, y: Arrays) -> Figure:
+    """The round trip of a word between two GPUs, or between two streams of one; n/a where the two sides do not meet in time."""
+    gpus = tuple(dict.fromkeys((x.gpu.index, y.gpu.index)))
+    streams = (x.stream, y.stream if y is not x else x.gpu.stream())
+    seconds: list[float] = []
+    for _ in range(_LAUNCHES):
+        rounds, elapsed_ns = _played(x, y, streams)
+        if rounds < _ROUNDS:
+            why = f"the two sides made {rounds} of {_ROUNDS} round trips in {_TIMEOUT_NS / 1e9:g} s"
+            return Figure("pingpong", gpus, why=why)
+        seconds.append(elapsed_ns / 1e9 / rounds)
+    return Figure("pingpong", gpus, seconds=tuple(seconds), floor="round trip of a flag", wrong=0)
+
+
+def _played(x: Arrays, y: Arrays, streams: tuple[Stream, Stream]) -> tuple[int, int]:
+    """(round trips, their nanoseconds) as the side that starts saw them."""
+    flags = (x.a, y.a + 256)  # apart, also where x is y
+    results = (x.b, y.b + 256)
+    for arrays, flag in zip((x, y), flags, strict=True):
+        arrays.gpu.upload(flag, np.zeros(1, np.uint64), arrays.stream)
+    for side, arrays in enumerate((x, y)):
+        arrays.kernels.pingpong(
+            streams[side], flags[side], flags[1 - side], rounds=_ROUNDS, starts=side == 0, timeout_ns=_TIMEOUT_NS, result=results[side]
+        )
+    for arrays, stream in zip((x, y), streams, strict=True):
+        with arrays.gpu.use():
+            stream.synchronize()
+    rounds, elapsed_ns = x.gpu.download(results[0], 16).view(np.uint64).tolist()
+    return rounds, elapsed_ns
+
+
+def _chase_peers(x: Arrays, y: Arrays) -> Figure:
+    chain = chain_over(min(y.size, _CHAIN))
+    y.gpu.upload(y.a, chain, y.stream)
+    return chased(x, y.a, chain, (x.gpu.index, y.gpu.index))

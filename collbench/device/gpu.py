@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from collbench.device.cuda import COMPUTE_MODE, EXCLUSIVE, PROHIBITED, PROHIBITED_REMEDY, UNAVAILABLE, cuda_errors, cupy_runtime
+from collbench.device.present import COMPUTE_MODE, EXCLUSIVE, PROHIBITED, PROHIBITED_REMEDY, UNAVAILABLE, cuda_errors, cupy_runtime
 from collbench.errors import RunFailed, UsageError
 from collbench.units import format_bytes
 
@@ -246,3 +246,22 @@ def driver_error(code: int) -> str:
         if ctypes.CDLL("libcuda.so.1").cuGetErrorString(code, ctypes.byref(text)) == 0 and text.value:
             return f"CUDA error {code}: {text.value.decode(errors='replace')}"
     return f"CUDA error {code}"
+
+
+# Direct access of one GPU to another's memory: over NVLink or PCIe, where driver and machine allow it.
+
+_ALREADY = 704  # cudaErrorPeerAccessAlreadyEnabled
+
+
+def open_peer(gpu: Gpu, other: Gpu) -> bool:
+    """Lets `gpu` reach the memory of `other`, from now on. False where they cannot: then copies go through host memory."""
+    runtime = cupy_runtime()
+    with gpu.use():
+        if not runtime.deviceCanAccessPeer(gpu.index, other.index):
+            return False
+        try:
+            runtime.deviceEnablePeerAccess(other.index)
+        except runtime.CUDARuntimeError as error:
+            if error.status != _ALREADY:
+                raise
+    return True

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from collbench.device.figure import Figure
+from collbench.device.bandwidth import Figure
 from collbench.machine.peak.ceiling import TOLERANCE
 from collbench.report.screen import Screen
 from collbench.report.table import Line

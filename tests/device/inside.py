@@ -13,11 +13,10 @@ import pytest
 
 from collbench.backends.group import Group
 from collbench.backends.memory import Buffers
-from collbench.device import checker as checker_room
-from collbench.device.buffers import DeviceBuffers
-from collbench.device.checker import checker_of, prove
-from collbench.device.cuda import cupy_runtime
+from collbench.device import buffers as checker_room
+from collbench.device.buffers import DeviceBuffers, checker_of, prove
 from collbench.device.gpu import Gpu, driver_address, driver_error, gpu_count
+from collbench.device.present import cupy_runtime
 from collbench.errors import RunFailed, UsageError
 from collbench.operations.builtin.allgather import ALLGATHER
 from collbench.operations.builtin.allreduce import ALLREDUCE

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from collbench.device.arrays import fitting_size
+from collbench.device.bandwidth import fitting_size
 from collbench.errors import UsageError
 
 MIB = 1 << 20

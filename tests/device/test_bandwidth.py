@@ -10,11 +10,11 @@ from tests.fake_gpu import ROOT, environment
 
 PROGRAM = """
 import json
-from collbench.device.arrays import Arrays
+from collbench.device.bandwidth import Arrays
 from collbench.device.bandwidth import memory_figures
 from collbench.device.gpu import Gpu
 from collbench.device.kernels import Kernels
-from collbench.device.peers import peer_figures
+from collbench.device.bandwidth import peer_figures
 
 def lazily(kernel, *, place):  # all but the last 32 bytes
     def run(self, *words, **named):

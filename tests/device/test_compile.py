@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from collbench.device import compile
-from collbench.device.compile import cubin, source_folder
+from collbench.device import kernels
+from collbench.device.kernels import cubin, source_folder
 from collbench.errors import RunFailed, UsageError
 from tests.conftest import ROOT, sample
 
@@ -63,7 +63,7 @@ def nvrtc(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Compiler:
     for module in (cupy, cuda, compiler):
         monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setenv("COLLBENCH_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(compile.tempfile, "gettempdir", lambda: str(tmp_path / "tmp"))
+    monkeypatch.setattr(kernels.tempfile, "gettempdir", lambda: str(tmp_path / "tmp"))
     (tmp_path / "tmp").mkdir()
     return compiler
 
@@ -84,7 +84,7 @@ def test_another_architecture_compiler_or_source_is_another_cubin(nvrtc: Compile
     changed.mkdir()
     for file in source_folder().iterdir():
         (changed / file.name).write_bytes(file.read_bytes() + b"// changed\n" * (file.name == "vectors.h"))
-    monkeypatch.setattr(compile, "source_folder", lambda: changed)
+    monkeypatch.setattr(kernels, "source_folder", lambda: changed)
     found.append(cubin("sm_90"))
     assert (len({*found}), nvrtc.compiled) == (4, 4)
 
@@ -156,7 +156,7 @@ def test_without_nvrtc_the_extra_is_named(nvrtc: Compiler, monkeypatch: pytest.M
 
 @pytest.mark.in_turn
 def test_nvrtc_itself_compiles_them(cuda_python: str, tmp_path: Path) -> None:
-    program = "import sys; from collbench.device.compile import cubin; [print(cubin(arch)) for arch in sys.argv[1:]]"
+    program = "import sys; from collbench.device.kernels import cubin; [print(cubin(arch)) for arch in sys.argv[1:]]"
     words = [cuda_python, "-c", program, *sample(ARCHS, 1)]
     env = {"PYTHONPATH": str(ROOT), "COLLBENCH_CACHE": str(tmp_path), "PATH": "/usr/bin:/bin"}
     done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=100, check=False)

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from collbench.device import cuda
-from collbench.device.cuda import why_unavailable
+from collbench.device import present
+from collbench.device.present import why_unavailable
 from tests.fake_gpu import ROOT, environment
 
 
@@ -59,9 +59,9 @@ def machine(monkeypatch):
             deviceGetAttribute=lambda attribute, index: mode,
         )  # fmt: skip
         monkeypatch.setattr(ctypes, "CDLL", load)
-        monkeypatch.setattr(cuda, "find_spec", lambda name: name if cupy else None)
-        monkeypatch.setattr(cuda, "version", version)
-        monkeypatch.setattr(cuda, "cupy_runtime", lambda: runtime)
+        monkeypatch.setattr(present, "find_spec", lambda name: name if cupy else None)
+        monkeypatch.setattr(present, "version", version)
+        monkeypatch.setattr(present, "cupy_runtime", lambda: runtime)
 
     return machine
 
@@ -122,7 +122,7 @@ def test_a_machine_with_gpus_is_fine(machine):
 
 def test_asking_never_raises(machine, monkeypatch):
     machine()
-    monkeypatch.setattr(cuda, "cupy_runtime", lambda: 1 // 0)
+    monkeypatch.setattr(present, "cupy_runtime", lambda: 1 // 0)
     assert why_unavailable({}) == (
         "CUDA does not start (ZeroDivisionError: integer division or modulo by zero)", "'nvidia-smi' tells whether the driver works"
     )  # fmt: skip

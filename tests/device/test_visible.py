@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.device.visible import Chosen, chosen, present_gpus, visible_gpus
+from collbench.device.present import Chosen, chosen, present_gpus, visible_gpus
 
 UUIDS = ["GPU-8932f937-d72c-4106-c12f-20bd9faed9f6", "GPU-8932ab00-0000-0000-0000-000000000001", "GPU-77777777-1111-2222-3333-444444444444"]
 
@@ -92,5 +92,5 @@ def test_any_text_is_read_and_names_each_gpu_once(variable, n):
 
 
 def test_asking_imports_nothing_heavy():
-    code = "import sys, collbench.device.visible as v; v.visible_gpus({}); print({'cupy', 'numpy', 'torch', 'ctypes'} & set(sys.modules))"
+    code = "import sys, collbench.device.present as v; v.visible_gpus({}); print({'cupy', 'numpy', 'torch', 'ctypes'} & set(sys.modules))"
     assert run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True).stdout == "set()\n"

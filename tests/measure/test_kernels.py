@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from collbench.device.figure import Figure
+from collbench.device.bandwidth import Figure
 from collbench.errors import RunFailed, UsageError
 from collbench.measure.tasks import kernels
 from collbench.measure.tasks.kernels import measure_kernels

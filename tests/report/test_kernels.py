@@ -8,7 +8,7 @@ from io import StringIO
 from types import SimpleNamespace
 from typing import Any
 
-from collbench.device.figure import Figure
+from collbench.device.bandwidth import Figure
 from collbench.report.kernels import KernelsWriter, line, record
 from collbench.report.screen import PlainScreen
 

@@ -150,7 +150,7 @@ class NcclBackend(Usual):
 
     def versions(self) -> Mapping[str, str]:
         """NCCL as it was really loaded, CUDA, and the GPUs of this process."""
-        from collbench.device.cuda import cuda_versions
+        from collbench.device.present import cuda_versions
 
         names = dict.fromkeys(rank.gpu.name for rank in self._driven)
         return {"nccl": dotted(self._library.version), "nccl_path": self._library.path, **cuda_versions(), "gpus": ", ".join(names)}

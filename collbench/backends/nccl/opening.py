@@ -47,7 +47,7 @@ class Opened:
 
 def probe(env: Mapping[str, str]) -> Available | Unavailable:
     """Whether CUDA shows a GPU here and NCCL loads, the cheaper question first."""
-    from collbench.device.cuda import why_unavailable
+    from collbench.device.present import why_unavailable
 
     missing = why_unavailable(env)
     if missing:
@@ -86,7 +86,7 @@ def _look(world: World, k: int) -> tuple[NcclLibrary | None, list[int], dict[str
 
 
 def _our_place(world: World, k: int) -> tuple[list[int], Place]:
-    from collbench.device.cuda import identities
+    from collbench.device.present import identities
 
     found, (shares, host_id) = identities(), may_share(os.environ)
     info = world.info
@@ -117,7 +117,7 @@ def _claimed(indices: Sequence[int], world: World) -> tuple[Driven, ...]:
 
 
 def _claim(index: int) -> Driven:
-    from collbench.device.checker import prove
+    from collbench.device.buffers import prove
     from collbench.device.gpu import Gpu
 
     gpu = Gpu(index)

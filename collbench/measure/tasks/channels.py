@@ -67,7 +67,7 @@ def _this_host(world: World, env: Mapping[str, str]) -> _Host:
 
 def _gpus(env: Mapping[str, str]) -> tuple[list[Gpu], str]:
     """The GPUs that CUDA shows, or why none can be used."""
-    from collbench.device.cuda import why_unavailable
+    from collbench.device.present import why_unavailable
 
     why = why_unavailable(env)
     if why:

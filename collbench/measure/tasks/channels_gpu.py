@@ -118,7 +118,7 @@ def _peer_job(host: str, machine: Machine, a: Gpu, b: Gpu, seconds: float) -> Jo
     row = against(Channel(PEER, f"{host}/gpu{a.index}", f"{host}/gpu{b.index}"), link_between(machine, a.bus_id, b.bus_id))
 
     def measure() -> Channel:
-        from collbench.device.peer_access import open_peer
+        from collbench.device.gpu import open_peer
 
         direct = open_peer(a, b)
         told = row if direct else replace(row, limited_by="through host memory: the driver refuses peer access", of_bytes_per_s=None)

@@ -7,12 +7,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from collbench.control.world import World
-from collbench.device.arrays import Arrays, fitting_size
-from collbench.device.bandwidth import memory_figures
-from collbench.device.cuda import why_unavailable
-from collbench.device.figure import Figure
+from collbench.device.bandwidth import Arrays, Figure, fitting_size, memory_figures, peer_figures, pingpong, without_peer
 from collbench.device.gpu import Gpu, gpu_count
-from collbench.device.peers import peer_figures, pingpong, without_peer
+from collbench.device.present import why_unavailable
 from collbench.errors import FINE, RunFailed, UsageError
 from collbench.measure.gpu_ceilings import link_between
 from collbench.measure.probing import together_or_alone

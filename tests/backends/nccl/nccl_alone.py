@@ -22,7 +22,7 @@ from collbench.backends.habits import habits
 from collbench.backends.nccl.backend import NcclBackend
 from collbench.backends.nccl.library import load_nccl
 from collbench.control.world import World
-from collbench.device import checker
+from collbench.device import buffers
 from collbench.errors import CollbenchError
 from collbench.launch.info import LaunchInfo
 from collbench.measure.budget import Budget
@@ -92,7 +92,7 @@ def begin(case: dict[str, Any], folder: Path) -> int:
         return pid
     os.environ.update(case.get("env", {}))
     if not case.get("proves"):  # the checker's proof has tests of its own, and takes the double a while on every GPU
-        checker.prove = lambda gpu, stream: None
+        buffers.prove = lambda gpu, stream: None
     said: dict[str, Any]
     try:
         said = _DO[case["do"]](case, folder)
