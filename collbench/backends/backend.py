@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import redirect_stdout
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from collbench.backends.group import Group
+from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.operations.cell import Cell
 from collbench.operations.dtypes import redop_misfit
@@ -16,8 +20,78 @@ from collbench.operations.program import Program
 
 if TYPE_CHECKING:
     from collbench.backends.clock import Clock, DeviceClock
-    from collbench.backends.memory import AnyBuffers
+    from collbench.backends.host import AnyBuffers
     from collbench.control.world import World
+
+
+# The ranks that an operation runs over.
+
+
+@dataclass(frozen=True)
+class Group:
+    """Ranks that an operation runs over, as the library knows them.
+
+    ranks    ranks of the job, in the order of their rank within the group
+    driven   which ranks of the group this process drives
+    handle   the library's communicator or group; where the library has one per driven rank, a tuple of them
+    names    the ranks as the library names them within `handle`; (): 0 … n-1
+    """
+
+    ranks: tuple[int, ...]
+    driven: tuple[int, ...]
+    handle: Any = field(default=None, compare=False)
+    names: tuple[int, ...] = ()
+
+    @property
+    def n(self) -> int:
+        """How many ranks."""
+        return len(self.ranks)
+
+    def name(self, rank: int) -> int:
+        """How the library names rank `rank` of the group within its handle."""
+        return self.names[rank] if self.names else rank
+
+    def part(self, ranks: Sequence[int]) -> Group | None:
+        """Some of these ranks of the job, over the same handle; None where this process drives none of them."""
+        mine = self._turns
+        driven = tuple(place for place, rank in enumerate(ranks) if rank in mine)
+        if not driven:
+            return None
+        handle = tuple(self.handle[mine[ranks[place]]] for place in driven) if isinstance(self.handle, tuple) else self.handle
+        names = tuple(self.name(self._places[rank]) for rank in ranks)
+        return Group(tuple(ranks), driven, handle, names)
+
+    @cached_property
+    def _turns(self) -> dict[int, int]:
+        """Of the ranks of the job that this process drives, which one of them each is."""
+        return {self.ranks[place]: turn for turn, place in enumerate(self.driven)}
+
+    @cached_property
+    def _places(self) -> dict[int, int]:
+        """The ranks within the group, by those of the job."""
+        return {rank: place for place, rank in enumerate(self.ranks)}
+
+
+# What backends of others' stacks share: which version is installed, known without an import, and a broken one told in a sentence.
+
+
+def installed(package: str) -> str | None:
+    """The version that pip knows of a package, or None."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def loaded(package: str, load: Callable[[], Any], remedy: str) -> Any:
+    """What `load` imports. What it prints meanwhile is no row and goes nowhere. Raises UsageError for a package that is broken."""
+    said = io.StringIO()
+    try:
+        with redirect_stdout(said):
+            return load()
+    except (Exception, SystemExit) as error:  # whatever a half-built extension may raise
+        why = (str(error).strip() or said.getvalue().strip() or type(error).__name__).splitlines()[0]
+        raise UsageError(f"{package} {installed(package)} is installed, but does not load ({why}): {remedy}") from error
 
 
 @dataclass(frozen=True)

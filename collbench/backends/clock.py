@@ -10,6 +10,80 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from collbench.errors import RunFailed
+
+# torch's events as a clock.
+
+_LOOK_S = 20e-6
+
+
+class EventClock:
+    """torch's events on the current stream, on which its NCCL calls wait for one another; one rank a process."""
+
+    native, queued = False, True
+
+    def __init__(self, torch: Any, deadline_s: float, ask: Callable[[], str | None]) -> None:
+        """`ask` says which ranks lag, once work has not ended within the deadline."""
+        self._torch, self._deadline_s, self._ask = torch, deadline_s, ask
+
+    def stamp(self) -> Any:
+        """An event that the stream reaches after everything enqueued so far."""
+        event = self._torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def elapsed(self, starts: Sequence[Any], ends: Sequence[Any]) -> NDArray[np.float64]:
+        """Seconds, [1 × samples], once the last event has been reached. Raises RunFailed when that takes too long."""
+        if ends:
+            self.wait(ends[-1])
+        return np.array([[1e-3 * start.elapsed_time(end) for start, end in zip(starts, ends, strict=True)]])
+
+    def wait(self, event: Any) -> None:
+        """Returns when the stream has reached an event. Raises RunFailed when that takes too long."""
+        end = time.monotonic() + self._deadline_s
+        while not event.query():
+            if time.monotonic() > end:
+                told = self._ask()
+                raise RunFailed(f"what torch gave to NCCL has not completed within {self._deadline_s:g} s" + (f"; {told}" if told else ""))
+            time.sleep(_LOOK_S)
+
+
+# The time of ranks that are made up: it passes as their operations say.
+
+_SPREAD = 0.02  # made up: relative noise of a rank's time
+
+
+class VirtualClock:
+    """One time per virtual rank, moved forward by the programs themselves."""
+
+    native = queued = False
+
+    def __init__(self, ranks: int, seed: int) -> None:
+        self._now = np.zeros(ranks)
+        self._random = np.random.default_rng(seed)
+
+    def advance(self, ranks: Sequence[int], seconds: float) -> None:
+        """Lets an operation of `seconds` pass at these ranks: it starts when the last has come, and ends a little apart."""
+        noise = self._random.lognormal(0, _SPREAD, len(ranks))
+        self._now[list(ranks)] = self._now[list(ranks)].max() + seconds * noise
+
+    def hold(self, seconds: NDArray[np.float64]) -> None:
+        """Lets each rank lose so much time on its own."""
+        self._now += seconds
+
+    def align(self) -> None:
+        """All ranks meet."""
+        self._now[:] = self._now.max(initial=0.0)
+
+    def stamp(self) -> NDArray[np.float64]:
+        """Every rank's time in seconds."""
+        return self._now.copy()
+
+    def elapsed(self, starts: Sequence[Any], ends: Sequence[Any]) -> NDArray[np.float64]:
+        """Seconds, [virtual ranks × samples]."""
+        difference: NDArray[np.float64] = (np.asarray(ends) - np.asarray(starts)).T
+        return difference
+
 
 class Clock(Protocol):
     """A clock that a loop stamps before and after each sample, for calls that return when they are done.

@@ -9,26 +9,220 @@ where the harness looks.
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from collbench.backends.backend import Available, Settings, Unavailable
-from collbench.backends.group import Group
-from collbench.backends.horovod_binding import NEW, STEPS, HorovodBinding, why_not
-from collbench.backends.horovod_start import load_horovod, of_user, rendezvous, told, trouble
-from collbench.backends.host import HostBackend
-from collbench.backends.memory import AnyBuffers
-from collbench.backends.on_torch import load_torch
-from collbench.backends.stacks import installed
+from collbench.backends.backend import Available, Group, Settings, Unavailable, installed, loaded
+from collbench.backends.host import AnyBuffers, HostBackend
+from collbench.backends.torch_distributed import TorchBinding, load_torch, torch_type
+from collbench.errors import UsageError
 from collbench.machine.interfaces import interface_with
 from collbench.operations.cell import Cell
-from collbench.operations.operation import Operation, Reason
-from collbench.operations.program import Program
+from collbench.operations.operation import Operation, Reason, Steps, in_place_only, out_of_place_only
+from collbench.operations.program import Call, Program, PythonCall
+from collbench.operations.traffic import elements
 
 if TYPE_CHECKING:
     from collbench.control.world import World
+
+
+# x as Horovod's steps see it: functions of horovod.torch on tensors over our buffers, each call under the same name at all ranks.
+
+NEW = frozenset({"allgather", "alltoall", "alltoallv", "reducescatter"})  # what returns a new tensor
+_REDOPS = {"sum": "Sum", "avg": "Average", "min": "Min", "max": "Max", "prod": "Product"}
+_SCATTERED = ("sum", "avg")  # GlooReducescatter adds, whatever it is told (gloo_operations.cc, 0.28.1)
+_COUNTED = 2**31  # elements of a tensor, in an int (the same)
+
+
+class HorovodBinding(TorchBinding):
+    """For calls that block; `comm` is a process set."""
+
+    def __init__(self, torch: Any, hvd: Any, buffers: AnyBuffers, group: Group, slot: int) -> None:
+        super().__init__(torch, buffers, group, slot)
+        cell = self.cell
+        self._hvd, self.redop = hvd, getattr(hvd, _REDOPS[cell.redop]) if cell.redop else None
+        words = (buffers.operation.name, cell.dtype.name, cell.redop or "", self.count, self.root, *group.ranks)
+        self._name = "collbench." + ".".join(map(str, words))  # one for all slots: a name's first call is slower
+
+    def call(self, name: str, /, *words: Any, **named: Any) -> PythonCall:
+        """A function of horovod.torch, on the group."""
+        return PythonCall(name, partial(getattr(self._hvd, name), *words, process_set=self.comm, **named))
+
+    @property
+    def alike(self) -> dict[str, str]:
+        """By what Horovod tells which calls of the ranks belong together."""
+        return {"name": self._name}
+
+    def copied(self, call: Call) -> PythonCall:
+        """A call whose new tensor is copied to where the harness verifies."""
+        assert isinstance(call, PythonCall)
+        function: Callable[[], Any] = call.function
+
+        def copy() -> None:
+            new = function()
+            self.recv.copy_(new[0] if isinstance(new, tuple) else new)
+
+        return PythonCall(call.name, copy)
+
+    def splits(self) -> Any:
+        """How many elements go to each rank, as Horovod takes them."""
+        return self._torch.tensor(elements(self.cell.traffic, self.n, self.count)[self.rank].tolist(), dtype=self._torch.int32)
+
+
+def _allreduce(x: HorovodBinding) -> Iterator[Call]:
+    yield x.call("allreduce_", x.recv, op=x.redop, **x.alike)
+
+
+def _broadcast(x: HorovodBinding) -> Iterator[Call]:
+    yield x.call("broadcast_", x.recv, root_rank=x.peer(x.root), **x.alike)
+
+
+def _allgather(x: HorovodBinding) -> Iterator[Call]:
+    yield x.call("allgather", x.send, **x.alike)
+
+
+def _alltoall(x: HorovodBinding) -> Iterator[Call]:
+    yield x.call("alltoall", x.send, **x.alike)
+
+
+def _alltoallv(x: HorovodBinding) -> Iterator[Call]:
+    yield x.call("alltoall", x.send, splits=x.splits(), **x.alike)
+
+
+def _reducescatter(x: HorovodBinding) -> Iterator[Call]:
+    yield x.call("reducescatter", x.send, op=x.redop, **x.alike)
+
+
+def _barrier(x: HorovodBinding) -> Iterator[Call]:
+    yield x.call("barrier")
+
+
+STEPS: Mapping[str, Steps] = MappingProxyType(
+    {"allreduce": in_place_only(_allreduce), "broadcast": in_place_only(_broadcast), "barrier": _barrier}
+    | {"allgather": out_of_place_only(_allgather), "alltoall": out_of_place_only(_alltoall)}
+    | {"reducescatter": out_of_place_only(_reducescatter), "alltoallv": _alltoallv}
+)
+
+
+def why_not(torch: Any, hvd: Any, operation: Operation, cell: Cell, n: int) -> Reason | None:
+    """Why this build cannot do a cell over n ranks at most, or None; asks whether its library has a function for the type."""
+    if cell.redop and cell.redop not in (_SCATTERED if operation.name == "reducescatter" else _REDOPS):
+        return f"horovod has no {operation.name} with {cell.redop} over Gloo"
+    if operation.name in NEW and cell.split and any(sorted(group) != list(group) for group in cell.split.groups(n)):
+        return f"horovod orders the parts of {operation.name} by rank, and this group is in another order"
+    if operation.meets:
+        return None
+    if cell.size_bytes // cell.dtype.size >= _COUNTED:
+        return "horovod counts the elements of a tensor in 32 bits"
+    tensor = torch.empty(0, dtype=getattr(torch, torch_type(cell.dtype.name, operation.reduces))).type().replace(".", "_")
+    has = hasattr(hvd.mpi_ops.mpi_lib, f"horovod_torch_{operation.name.removesuffix('v')}_async_{tensor}")
+    return None if has else f"horovod has no {operation.name} of {cell.dtype.name} tensors"
+
+
+# How Horovod starts: what is installed, what its ranks are told, and the server at which its Gloo finds them.
+
+_KNOWN = "0.28."
+_GET = "scripts/horovod .venv-horovod builds it with Gloo, into an environment of its own"
+_OTHER_LAUNCH = "collbench tells Horovod its ranks itself: start it by --ranks, mpirun, srun or torchrun"
+_LATER = 2  # Gloo gives up later than the watchdog, which can say who is missing
+
+
+def trouble(env: Mapping[str, str]) -> tuple[str, str] | None:
+    """Why there is no Horovod to open here, with the remedy; None where there is one. Imports nothing of it, nor torch."""
+    found, torch = installed("horovod"), installed("torch")
+    if found is None or find_spec("horovod") is None:
+        return "horovod is not installed", _GET
+    if not found.startswith(_KNOWN):
+        return f"horovod {found} is installed, and this backend knows {_KNOWN}x alone", _GET
+    if torch is None:
+        return f"horovod {found} is installed, but torch is not", _GET
+    if "HOROVOD_RANK" in env:
+        return "this was started by horovodrun, or what sets HOROVOD_RANK", _OTHER_LAUNCH
+    return _misbuilt(found, torch, _folder())
+
+
+def _folder() -> Path:
+    spec = find_spec("horovod")
+    return Path(next(iter(spec.submodule_search_locations or [])) if spec else "")
+
+
+def _misbuilt(found: str, torch: str, folder: Path) -> tuple[str, str] | None:
+    """Why this build cannot serve this torch: `folder/metadata.json` tells for which one it was compiled."""
+    if not any(folder.glob("torch/mpi_lib_v2*.so")):
+        return f"horovod {found} was built without torch", _GET
+    try:
+        built = str(json.loads((folder / "metadata.json").read_text())["pytorch"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None  # it does not say; loading it will
+    if built.partition("+")[0] != torch.partition("+")[0]:
+        return f"horovod {found} was built for torch {built}, and torch {torch} is installed", _GET
+    return None
+
+
+def load_horovod() -> Any:
+    """horovod.torch. Raises UsageError for one that is broken, or has no Gloo."""
+    hvd = loaded("horovod", _import, _GET)
+    if not hvd.gloo_built():
+        raise UsageError(f"horovod {installed('horovod')} was built without Gloo, over which collbench measures it: {_GET}")
+    return hvd
+
+
+def _import() -> Any:
+    hvd = import_module("horovod.torch")
+    if not hasattr(hvd, "init"):  # it prints why, and goes on without its library
+        raise ImportError
+    return hvd
+
+
+def of_user(env: Mapping[str, str]) -> dict[str, str]:
+    """The settings of Horovod's that the user has made, by their names in small letters. Raises UsageError for a cycle that is no time."""
+    cycle = env.get("HOROVOD_CYCLE_TIME", "1")
+    try:
+        wrong = not 0 <= float(cycle) < float("inf")
+    except ValueError:
+        wrong = True
+    if wrong:
+        raise UsageError(f"HOROVOD_CYCLE_TIME is '{cycle}', and Horovod would take that for 0: give it milliseconds, as in 0.1")
+    return {name.lower(): value for name, value in sorted(env.items()) if name.startswith("HOROVOD_")}
+
+
+def told(world: World, timeout_s: float, grouped: bool) -> dict[str, str]:
+    """The variables by which horovodrun tells a rank its place (horovod/runner/gloo_run.py, 0.28.1), and whether process sets follow."""
+    local = [member.rank for member in world.on_host()].index(world.rank)
+    across = [host for host in world.hosts if len(world.on_host(host)) > local]
+    place = {"RANK": world.rank, "SIZE": world.size, "LOCAL_RANK": local, "LOCAL_SIZE": len(world.on_host())}
+    place |= {"CROSS_RANK": across.index(world.me.host), "CROSS_SIZE": len(across)}
+    words = {"HOSTNAME": f"host{world.hosts.index(world.me.host)}", "CONTROLLER": "gloo", "CPU_OPERATIONS": "gloo"}
+    words |= {"DYNAMIC_PROCESS_SETS": str(int(grouped)), "GLOO_TIMEOUT_SECONDS": str(max(1, round(_LATER * timeout_s)))}
+    return {f"HOROVOD_{name}": str(value) for name, value in (place | words).items()}
+
+
+@contextmanager
+def rendezvous(world: World) -> Iterator[None]:
+    """A rendezvous server of Horovod's at rank 0, told to all ranks, for as long as they join: later it would only wake up and sleep."""
+    server, port = None, 0
+    if world.rank == 0:
+        server = import_module("horovod.runner.http.http_server").RendezvousServer()
+        port = server.start()
+        server.init([])
+    os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"] = world.members[0].address
+    os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"] = str(world.decide(port, "opening horovod: the rendezvous port"))
+    try:
+        yield
+        world.agree(None, "opening horovod: all ranks have joined")
+    finally:
+        if server:
+            server.stop()
+
 
 _INTERFACE = "HOROVOD_GLOO_IFACE"
 

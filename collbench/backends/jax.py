@@ -6,25 +6,304 @@ are copies between the harness's buffers and jax's arrays. XLA (of jax 0.10.2) s
 
 from __future__ import annotations
 
+import ctypes
 import os
-from collections.abc import Mapping, Sequence
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
-from collbench.backends.arrays import JaxBuffers
-from collbench.backends.backend import Available, Settings, Unavailable
-from collbench.backends.group import Group
-from collbench.backends.host import HostBackend
-from collbench.backends.installed import installed, load_jax, trouble
-from collbench.backends.joining import connect, free_port, join, mesh_of
-from collbench.backends.memory import AnyBuffers
-from collbench.backends.steps import STEPS, JaxBinding, why_not
+import numpy as np
+
+from collbench.addresses import bracketed, listen_at
+from collbench.backends.backend import Available, Group, Settings, Unavailable
+from collbench.backends.host import AnyBuffers, Buffers, Elements, HostBackend
+from collbench.errors import RunFailed, UsageError
 from collbench.machine.interfaces import interface_with
 from collbench.operations.cell import Cell
-from collbench.operations.operation import Operation, Reason
-from collbench.operations.program import Program
+from collbench.operations.data import Mismatch
+from collbench.operations.operation import Operation, Reason, Steps, out_of_place_only
+from collbench.operations.program import Program, PythonCall
 
 if TYPE_CHECKING:
     from collbench.control.world import World
+
+
+# jax's arrays beside the buffers in the host's memory: what is sent is copied there when it is written, what arrived when it is checked.
+#
+# Arrays of jax cannot be written: every call makes a new one. Both copies happen outside of what is timed.
+
+AXIS = "ranks"
+
+
+class JaxBuffers(Buffers):
+    """Buffers of one rank.
+
+    inputs, results   its arrays per slot; a result is None until a call has made it
+    compiled, wire    the function that runs over them, once it is compiled, and the type in which XLA then carries them ("f32")
+    """
+
+    def __init__(self, jax: Any, operation: Operation, cell: Cell, group: Group, slots: int) -> None:
+        """Raises MemoryError."""
+        super().__init__(operation, cell, group, slots)
+        self._jax, self._n = jax, group.n
+        (self._device,) = group.handle.local_devices
+        self._sharding = jax.sharding.NamedSharding(group.handle, jax.sharding.PartitionSpec(AXIS))
+        self.compiled: Any = None
+        self.wire = ""
+        self.results: list[Any] = [None] * slots
+        self.inputs: list[Any] = [self._array(self.send(0, slot)) for slot in range(slots)]
+
+    def fill(self, slot: int, for_check: bool) -> None:
+        """Writes the inputs, and copies them to jax. Raises MemoryError."""
+        super().fill(slot, for_check)
+        self.inputs[slot] = self._array(self.send(0, slot))
+        self.results[slot] = None
+
+    def check(self, slot: int) -> list[Mismatch | None]:
+        """What is wrong with the result of the last call; one that was never made leaves the poison there."""
+        if self.results[slot] is not None:
+            (shard,) = self.results[slot].addressable_shards
+            self.recv(0, slot)[:] = np.asarray(shard.data)
+        return super().check(slot)
+
+    def _array(self, elements: Elements) -> Any:
+        """An array over all ranks of the group of which these elements are this rank's part; a copy, however they are aligned."""
+        try:
+            part = self._jax.device_put(elements, self._device, may_alias=False).block_until_ready()
+        except RuntimeError as error:
+            if "RESOURCE_EXHAUSTED" not in str(error):
+                raise
+            raise MemoryError(f"jax allocates no {elements.nbytes} bytes: {str(error).splitlines()[0]}") from error
+        shape = (self._n * len(elements),)
+        return self._jax.make_array_from_single_device_arrays(shape, self._sharding, [part])
+
+
+# Whether jax can be had here, and in which way its CPU ranks connect; jax is imported by `load_jax` alone.
+
+_INSTALL = "pip install -c constraints.txt 'collbench[jax]'"
+_OLDEST, _NEXT = (0, 7), (1,)  # jax.shard_map with check_vma came with 0.7; jax is not at 1 yet
+# What the environment may say, and what it has to say if it does: the backend is jax on CPUs over Gloo, and nothing else.
+_ASKED = {"JAX_PLATFORMS": "cpu", "JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo"}
+
+
+def trouble(environment: Mapping[str, str]) -> tuple[str, str] | None:
+    """Why jax cannot be used here, and the remedy; None where it seems that it can. Imports nothing."""
+    return next(_troubles(environment), None)
+
+
+def _troubles(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    for package in ("jax", "jaxlib"):
+        if installed(package) is None:
+            yield f"{package} is not installed", _INSTALL
+            return
+    found = installed("jax") or ""
+    numbers = tuple(int(word) for word in found.split(".")[:2] if word.isdecimal())
+    if not _OLDEST <= numbers < _NEXT:
+        yield f"jax {found} is a version that collbench does not know (it knows 0.7 and newer, below 1)", _INSTALL
+    for name, value in _ASKED.items():
+        if environment.get(name, value) not in ("", value):
+            yield f"{name} is {environment[name]}, and collbench measures jax on CPUs over Gloo", f"unset {name}, or set it to {value}"
+
+
+def installed(package: str) -> str | None:
+    """The version of a package, or None."""
+    with suppress(PackageNotFoundError):
+        return version(package)
+    return None
+
+
+def load_jax() -> Any:
+    """jax, imported. Raises UsageError, one sentence, where it is installed and broken, whatever its import raises."""
+    try:
+        return import_module("jax")
+    except Exception as error:
+        said = (str(error).splitlines() or [""])[0]
+        raise UsageError(
+            f"jax {installed('jax')} is installed, but its import fails ({type(error).__name__}: {said}): "
+            f"pip install --force-reinstall jax jaxlib, in an environment of its own if something else is in its way"
+        ) from error
+
+
+# How ranks come together for jax: a coordinator at rank 0, a client of XLA's on each rank, and connections of Gloo's per group.
+
+_CONFIG = {
+    "jax_platforms": "cpu",
+    "jax_cpu_collectives_implementation": "gloo",
+    "jax_enable_x64": True,  # else there are no types of 64 bits
+    "jax_enable_preemption_service": False,  # it would take SIGTERM
+}
+
+
+def free_port(host: str) -> int:
+    """A port that is free at this address now. jax takes no open socket."""
+    with listen_at(host) as listener:
+        return int(listener.getsockname()[1])
+
+
+def join(jax: Any, coordinator: tuple[str, int], place: tuple[int, int], interface: str, patience_s: int) -> list[Any]:
+    """Joins as rank `place[0]` of `place[1]`; the first device of each rank. Waits for all ranks. Raises RunFailed.
+
+    Once joined, a rank whose coordinator is gone is ended by jax itself: SIGABRT, with a stack trace.
+    """
+    host, port = coordinator
+    address = f"{bracketed(host)}:{port}"
+    for name, value in _CONFIG.items():
+        jax.config.update(name, value)
+    try:
+        jax.distributed.initialize(
+            address, place[1], place[0], cluster_detection_method="deactivate", initialization_timeout=patience_s,
+            heartbeat_timeout_seconds=patience_s, shutdown_timeout_seconds=patience_s, coordinator_bind_address=address,
+        )  # fmt: skip
+        _use_interface(jax, interface)
+        devices = {device.process_index: device for device in reversed(jax.devices())}
+    except RuntimeError as error:
+        raise RunFailed(f"jax's ranks do not come together at {address}: {str(error).splitlines()[0]}") from error
+    return [devices[rank] for rank in range(place[1])]
+
+
+def _use_interface(jax: Any, name: str) -> None:
+    """Lets jax make its client as it does, with Gloo on this interface: left alone it takes the host name's address, often loopback.
+
+    jax has no public way to say so. Raises RunFailed where the one taken here is no more.
+    """
+    try:
+        bridge, state = import_module("jax._src.xla_bridge"), import_module("jax._src.distributed").global_state
+        make, gloo = bridge.make_cpu_client, import_module("jaxlib._jax").make_gloo_tcp_collectives
+        register = import_module("jax.extend.backend").register_backend_factory
+    except (ImportError, AttributeError) as error:
+        remedy = "pip install -c constraints.txt 'collbench[jax]'"
+        raise RunFailed(f"jax {jax.__version__} does not let Gloo's interface be chosen ({error}): {remedy}") from error
+
+    def client() -> Any:
+        return make(collectives=gloo(distributed_client=state.client, interface=name))
+
+    register("cpu", client, priority=0, fail_quietly=False)
+
+
+def connect(jax: Any, mesh: Any) -> None:
+    """One sum over a mesh's ranks, which all call: Gloo connects them, and says so on stdout, where nobody is to read it."""
+    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(AXIS))
+    with _quiet_stdout():
+        ones = jax.make_array_from_callback((mesh.size,), sharding, lambda _: np.ones(1, np.int32))
+        jax.jit(lambda whole: whole.sum())(ones).block_until_ready()
+
+
+def mesh_of(jax: Any, devices: Sequence[Any]) -> Any:
+    """A mesh with one axis."""
+    return jax.sharding.Mesh(np.array(devices), (AXIS,))
+
+
+@contextmanager
+def _quiet_stdout() -> Iterator[None]:
+    """Nothing that this process's libraries write to stdout meanwhile arrives there."""
+    sys.stdout.flush()
+    kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    try:
+        yield
+    finally:
+        ctypes.CDLL(None).fflush(None)
+        os.dup2(kept, 1)
+        os.close(kept)
+        os.close(nowhere)
+
+
+# Each operation as jax has it: one function over the mesh of a group's ranks, compiled before anything is timed.
+#
+# The figures' source is jax.lax: psum, pmax, pmin, pmean, all_gather, psum_scatter, all_to_all, ppermute; each makes a new array.
+
+REDUCTIONS = {"sum": "psum", "max": "pmax", "min": "pmin", "avg": "pmean"}
+_COLLECTIVE = re.compile(r"= \(?([a-z0-9]+)\[[^=]*? (?:all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(?:-start)?\(")
+
+
+class JaxBinding:
+    """x as the steps below see it, for one slot."""
+
+    def __init__(self, jax: Any, group: Group, buffers: JaxBuffers, slot: int) -> None:
+        self._jax, self._group, self._buffers, self._slot = jax, group, buffers, slot
+        self.cell, self.n, self.lax = buffers.cell, group.n, jax.lax
+
+    def call(self, name: str, function: Callable[[Any], Any]) -> PythonCall:
+        """`function` of a rank's elements, compiled for these shapes; a call ends when its new array is there."""
+        run, inputs, results, slot = self._compiled(function), self._buffers.inputs, self._buffers.results, self._slot
+
+        def one() -> None:
+            result = run(inputs[slot])
+            result.block_until_ready()
+            results[slot] = result
+
+        return PythonCall(name, one)
+
+    def _compiled(self, function: Callable[[Any], Any]) -> Any:
+        """Compiled once for all slots, whose arrays are alike."""
+        buffers = self._buffers
+        if buffers.compiled is None:
+            spec = self._jax.sharding.PartitionSpec(AXIS)
+            whole = self._jax.shard_map(function, mesh=self._group.handle, in_specs=spec, out_specs=spec, check_vma=False)
+            buffers.compiled = self._jax.jit(whole).lower(buffers.inputs[self._slot]).compile()
+            buffers.wire = _carried_as(buffers.compiled.as_text())
+        return buffers.compiled
+
+
+def _carried_as(compiled: str) -> str:
+    """The type of the elements that a compiled program's collective carries, in XLA's words; "" where it holds none (one rank)."""
+    found = _COLLECTIVE.search(compiled)
+    return found[1] if found else ""
+
+
+def _allreduce(x: JaxBinding) -> Iterator[PythonCall]:
+    name = REDUCTIONS[x.cell.redop or "sum"]
+    function = getattr(x.lax, name)
+    yield x.call(name, lambda mine: function(mine, AXIS))
+
+
+def _allgather(x: JaxBinding) -> Iterator[PythonCall]:
+    yield x.call("all_gather", lambda mine: x.lax.all_gather(mine, AXIS, tiled=True))
+
+
+def _reducescatter(x: JaxBinding) -> Iterator[PythonCall]:
+    yield x.call("psum_scatter", lambda mine: x.lax.psum_scatter(mine, AXIS, tiled=True))
+
+
+def _alltoall(x: JaxBinding) -> Iterator[PythonCall]:
+    yield x.call("all_to_all", lambda mine: x.lax.all_to_all(mine, AXIS, 0, 0, tiled=True))
+
+
+def _sendrecv(x: JaxBinding) -> Iterator[PythonCall]:
+    ring = [(rank, (rank + 1) % x.n) for rank in range(x.n)]
+    yield x.call("ppermute", lambda mine: x.lax.ppermute(mine, AXIS, ring))
+
+
+def _refused(x: JaxBinding) -> Iterator[PythonCall]:
+    raise AssertionError(f"jax has no {x.cell.operation}: `why_not` says so before")
+    yield
+
+
+_LIKE = {
+    "broadcast": "lax.pbroadcast is for GPUs, and multihost_utils.broadcast_one_to_all is an all-reduce of zeros",
+    "barrier": "multihost_utils.sync_global_devices is an all-reduce and a comparison",
+}
+STEPS: Mapping[str, Steps] = {
+    "allreduce": out_of_place_only(_allreduce),
+    "allgather": out_of_place_only(_allgather),
+    "reducescatter": out_of_place_only(_reducescatter),
+    "alltoall": out_of_place_only(_alltoall),
+    "sendrecv": out_of_place_only(_sendrecv),
+    **dict.fromkeys(_LIKE, _refused),
+}
+
+
+def why_not(operation: str, redop: str | None) -> Reason | None:
+    """Why jax has no such operation on CPUs, or no such reduction of it; None where it has both."""
+    if operation in _LIKE:
+        return f"jax has no {operation} on CPUs: {_LIKE[operation]}"
+    known = {"reducescatter": ("sum",)}.get(operation, tuple(REDUCTIONS))
+    return f"jax has no {redop} in {operation}: {', '.join(known)} only" if redop and redop not in known else None
+
 
 _LATER = 2  # jax gives up later than the watchdog, which can say who is missing
 

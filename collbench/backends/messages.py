@@ -6,8 +6,7 @@ import ctypes
 from collections.abc import Iterator
 from typing import Protocol, SupportsInt
 
-from collbench.backends.memory import AnyBuffers
-from collbench.backends.native_binding import Address
+from collbench.backends.host import Address, AnyBuffers
 from collbench.operations.program import Call
 
 

@@ -4,27 +4,305 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Mapping, Sequence
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsInt
 
-from collbench.backends.backend import Available, Settings, Unavailable
-from collbench.backends.group import Group
-from collbench.backends.memory import AnyBuffers
-from collbench.backends.mpi_binding import MpiBinding, library_name, misfit
-from collbench.backends.mpi_cuda import why_not_cuda
-from collbench.backends.mpi_window import Window, WindowBinding, WindowBuffers, no_window, windowed
-from collbench.backends.on_gpu import HostOrGpuBackend
+import numpy as np
+from numpy.typing import NDArray
+
+from collbench.backends.backend import Available, Group, Settings, Unavailable
+from collbench.backends.gpu_memory import HostOrGpuBackend
+from collbench.backends.host import Address, AnyBuffers, Buffers, Memory, NativeBinding
 from collbench.errors import RunFailed
 from collbench.launch.mpi import finalise, initialise, mpi_mismatch, size_disagrees
 from collbench.operations.cell import Cell
-from collbench.operations.operation import Operation, Reason
+from collbench.operations.data import Extent, Mismatch, bytes_needed, grows, stride_of
+from collbench.operations.groups import group_size, groups_of
+from collbench.operations.operation import Operation, Place, Reason
 from collbench.operations.program import NativeCall, Program
 from collbench.operations.registry import operations
+from collbench.units import format_bytes
 
 if TYPE_CHECKING:
     from collbench.control.world import World
+
+
+# How the operations' "mpi" steps bind to an MPI library: addresses, handles, types, and large counts where they are needed.
+
+_LARGE = 2**31
+_MESSAGE, _SIGNAL = 1, 2  # tags
+_STATUS_BYTES = 256  # MPI_Status of any library is smaller
+_SAME_WIDTH = {1: "INT8_T", 2: "INT16_T", 4: "INT32_T", 8: "INT64_T"}
+_REDUCED = {
+    "float64": "DOUBLE", "float32": "FLOAT", "float16": "FLOAT16_T", "bfloat16": "BFLOAT16_T",
+    "int8": "INT8_T", "int32": "INT32_T", "int64": "INT64_T", "uint8": "UINT8_T", "uint32": "UINT32_T", "uint64": "UINT64_T",
+}  # fmt: skip
+_REDOPS = {"sum": "SUM", "prod": "PROD", "min": "MIN", "max": "MAX", "band": "BAND", "bor": "BOR", "bxor": "BXOR"}
+
+
+class MpiBinding(NativeBinding):
+    """x as the operations' "mpi" steps see it."""
+
+    def __init__(self, mpi: Any, library: ctypes.CDLL, buffers: AnyBuffers, group: Group, slot: int) -> None:
+        place, cell, operation = buffers.places[0], buffers.cell, buffers.operation
+        super().__init__(library, cell, place.rank, group.n, place.count)
+        self._mpi, self._posted, width = mpi, 0, cell.dtype.size
+        self._large = max(operation.sends(place), operation.receives(place)) >= _LARGE and _has_large(library)
+        self.integer = ctypes.c_int64 if self._large else ctypes.c_int  # MPI_Count and MPI_Aint have 64 bits
+        self.send, self.recv = Address(buffers.send_at(0, slot), width), Address(buffers.recv_at(0, slot), width)
+        self.comm = mpi._handleof(group.handle)
+        self.type = mpi._handleof(getattr(mpi, _type_name(operation, cell)))
+        self.byte = mpi._handleof(mpi.BYTE)
+        self.redop = mpi._handleof(getattr(mpi, _REDOPS[cell.redop])) if cell.redop else 0
+        window = 2 * max(cell.window or 1, group.n)
+        self._group = group
+        self.scratch, self.status = Address(self.room(8), 1), self.room(_STATUS_BYTES)
+        self._request_bytes = mpi._sizeof(mpi.Request)
+        self.requests, self.statuses = self.room(window * 8), self.room(window * _STATUS_BYTES)
+
+    def call(self, name: str, *words: SupportsInt) -> NativeCall:
+        """The function, or its large-count twin where the buffers are so large that a count or a place in them may need it."""
+        return super().call(f"{name}_c" if self._large and self.has(f"{name}_c") else name, *words)
+
+    def post(self, name: str, *words: SupportsInt) -> NativeCall:
+        """A non-blocking call; its request takes the next place of the array that `waitall` waits for."""
+        request = self.requests + self._posted * self._request_bytes
+        self._posted += 1
+        return self.call(name, *words, request)
+
+    def waitall(self) -> NativeCall:
+        """MPI_Waitall for everything posted."""
+        posted, self._posted = self._posted, 0
+        return NativeCall("MPI_Waitall", self.pointer("MPI_Waitall"), (posted, self.requests, self.statuses))
+
+    def peer(self, rank: int) -> int:
+        """MPI names ranks by their rank within the communicator."""
+        return self._group.name(rank)
+
+    def send_to(self, rank: int, part: SupportsInt, count: int) -> NativeCall:
+        """MPI_Send."""
+        return self.call("MPI_Send", part, count, self.type, self.peer(rank), _MESSAGE, self.comm)
+
+    def receive_from(self, rank: int, part: SupportsInt, count: int) -> NativeCall:
+        """MPI_Recv."""
+        return self.call("MPI_Recv", part, count, self.type, self.peer(rank), _MESSAGE, self.comm, self.status)
+
+    def together(self) -> Iterator[NativeCall]:
+        """Requests need no beginning."""
+        return iter(())
+
+    def post_send(self, rank: int, part: SupportsInt, count: int) -> NativeCall:
+        """MPI_Isend."""
+        return self.post("MPI_Isend", part, count, self.type, self.peer(rank), _MESSAGE, self.comm)
+
+    def post_receive(self, rank: int, part: SupportsInt, count: int) -> NativeCall:
+        """MPI_Irecv."""
+        return self.post("MPI_Irecv", part, count, self.type, self.peer(rank), _MESSAGE, self.comm)
+
+    def signal_to(self, rank: int) -> NativeCall:
+        """MPI_Send of a byte."""
+        return self.call("MPI_Send", self.scratch, 1, self.byte, self.peer(rank), _SIGNAL, self.comm)
+
+    def signal_from(self, rank: int) -> NativeCall:
+        """MPI_Recv of a byte."""
+        return self.call("MPI_Recv", self.scratch, 1, self.byte, self.peer(rank), _SIGNAL, self.comm, self.status)
+
+    def unless_in_place(self, address: Address) -> SupportsInt:
+        """`address`, or MPI_IN_PLACE as this library defines it."""
+        return int(self._mpi.IN_PLACE) if self.cell.in_place else address
+
+
+def _has_large(library: ctypes.CDLL) -> bool:
+    """Whether this is MPI 4, whose functions have twins for large counts."""
+    return hasattr(library, "MPI_Allreduce_c")
+
+
+def _largest_argument(operation: Operation, cell: Cell, ranks: int) -> int:
+    """The largest count or displacement that a function is called with: of messages and uneven parts that can be a whole buffer."""
+    if operation.uneven or "mpi" not in operation.steps:
+        return cell.size_bytes // cell.dtype.size
+    return operation.count(cell, group_size(operation, cell, ranks))
+
+
+def misfit(mpi: Any, library: ctypes.CDLL, operation: Operation, cell: Cell, ranks: int) -> Reason | None:
+    """No average, no reduction of types the library has no handle for, no counts past 2^31 without the _c functions."""
+    if cell.redop and cell.redop not in _REDOPS:
+        return f"MPI has no {cell.redop}"
+    if operation.reduces and cell.dtype.name not in _REDUCED:
+        return f"MPI has no type for {cell.dtype.name}"
+    if getattr(mpi, _type_name(operation, cell), mpi.DATATYPE_NULL) == mpi.DATATYPE_NULL:
+        return f"{library_name(mpi)} cannot reduce {cell.dtype.name}"
+    if _largest_argument(operation, cell, ranks) >= _LARGE and not _has_large(library):
+        return f"{library_name(mpi)} lacks the large-count functions that 2^31 elements and more need"
+    return None
+
+
+def _type_name(operation: Operation, cell: Cell) -> str:
+    """The MPI type: moving operations carry any type as whole numbers of its width."""
+    return _REDUCED[cell.dtype.name] if operation.reduces else _SAME_WIDTH[cell.dtype.size]
+
+
+def library_name(mpi: Any) -> str:
+    """The library and its version on one line: "MPICH 5.0.2", "Open MPI 5.0.11"."""
+    name, version = mpi.get_vendor()
+    return f"{name} {'.'.join(map(str, version))}"
+
+
+# Whether an MPI library takes CUDA memory: asked, never assumed; one that does not would read a GPU's address as its own and crash.
+
+_CUDA = 0  # MPIX_GPU_SUPPORT_CUDA, MPICH's mpi.h
+
+
+def why_not_cuda(library: ctypes.CDLL, name: str) -> str | None:
+    """Why this library, `name` ("MPICH 5.0.2"), takes no CUDA memory, with the remedy; None where it says it does. Once MPI has begun."""
+    said = _says(library)
+    if said:
+        return None
+    answer = "does not say whether it takes" if said is None else "says it does not take"
+    return f"{name} {answer} CUDA memory: load the site's CUDA-aware MPI (Open MPI and MPICH are, built with --with-cuda)"
+
+
+def _says(library: ctypes.CDLL) -> bool | None:
+    """What the library itself answers, None where it has neither function: MPICH's kind of question first, then Open MPI's."""
+    if hasattr(library, "MPIX_GPU_query_support"):
+        supported = ctypes.c_int(0)
+        return library.MPIX_GPU_query_support(ctypes.c_int(_CUDA), ctypes.byref(supported)) == 0 and bool(supported.value)
+    if hasattr(library, "MPIX_Query_cuda_support"):
+        return bool(library.MPIX_Query_cuda_support())
+    return None
+
+
+# One-sided MPI: memory that rank 1 of a pair shows in a window, and what rank 0 needs to reach it.
+#
+# The window is MPI_Win_allocate's, as in OSU's benchmarks: the library chooses memory that it reaches best, inside a host shared memory.
+# Both ranks hold MPI_Win_lock_all from its making to its end, so that no timed call opens an epoch. Rank 0's own buffers lie in ordinary
+# memory. What rank 1 itself writes and reads there it puts in order with MPI_Win_sync (MPI 4.1, 12.5.4).
+
+_SHARED = "/dev/shm"  # where MPICH and Open MPI have the windows of a host
+
+
+class Window:
+    """The window of a pair, empty until it is `shown`; its communicator has these two ranks."""
+
+    def __init__(self, mpi: Any, comm: Any) -> None:
+        self._mpi, self.comm = mpi, comm
+        self.handle: Any = None
+        self.memory = np.empty(0, np.uint8)
+
+    def show(self, n_bytes: int) -> None:
+        """Makes the window, with so many bytes of this rank's in it. Both ranks call. Raises MemoryError."""
+        try:
+            self.handle = self._mpi.Win.Allocate(n_bytes, 1, comm=self.comm)
+            self.handle.Lock_all()
+            self.comm.Barrier()  # Open MPI's osc/rdma still asks rank 0 while rank 1 is in there: nobody leaves MPI before
+        except self._mpi.Exception as error:
+            raise MemoryError(f"no window of {format_bytes(n_bytes)}: {error}") from error
+        self.memory = np.frombuffer(self.handle.tomemory(), np.uint8) if n_bytes else self.memory
+
+    def sync(self) -> None:
+        """Puts this rank's own reads and writes of the window in order with those of the other one."""
+        self.handle.Sync()
+
+    def free(self) -> None:
+        """Ends the window and the communicator. Both ranks call."""
+        self.memory = np.empty(0, np.uint8)  # the memory itself goes with the window
+        if self.handle is not None:
+            self.handle.Unlock_all()
+            self.handle.Free()
+        self.comm.Free()
+
+
+class _Shown:
+    """Rank 1's memory."""
+
+    page_bytes = 0  # the library's own affair
+
+    def __init__(self, window: Window, bytes_per_slot: int, slots: int) -> None:
+        self._window, self._length, self._stride = window, bytes_per_slot, stride_of(bytes_per_slot, slots, "cpu")
+
+    def slot(self, index: int) -> NDArray[np.uint8]:
+        """The bytes of one slot."""
+        start = index * self._stride
+        return self._window.memory[start : start + self._length]
+
+
+class WindowBuffers(Buffers):
+    """Rank 0's buffers in ordinary memory, rank 1's in the window."""
+
+    def __init__(self, operation: Operation, cell: Cell, group: Group, slots: int) -> None:
+        self._window: Window = group.handle
+        super().__init__(operation, cell, group, slots)
+
+    def _block(self, bytes_per_slot: int) -> Memory:
+        shows = self.places[0].rank == 1
+        self._window.show(stride_of(bytes_per_slot, self.slots, "cpu") * self.slots if shows else 0)
+        return _Shown(self._window, bytes_per_slot, self.slots) if shows else super()._block(bytes_per_slot)
+
+    def there(self, slot: int) -> int:
+        """Where rank 1's elements of a slot lie in the window, in bytes: those that arrive, else those that are fetched."""
+        place, width = replace(self.places[0], rank=1), self.cell.dtype.size
+        extent = Extent.of(self.operation, place)
+        at = extent.recv_at if extent.recv else extent.send_at
+        return slot * stride_of(extent.total * width, self.slots, "cpu") + at * width
+
+    def fill(self, slot: int, for_check: bool) -> None:
+        """As everywhere; where it reduces, rank 1's own elements lie where rank 0's go. Timed sums run on zeros and products on ones."""
+        super().fill(slot, for_check)
+        if self.operation.reduces:
+            self._begin(self.places[0], slot, for_check)
+        self._window.sync()
+
+    def _begin(self, place: Place, slot: int, for_check: bool) -> None:
+        send = self.send(0, slot)
+        if not for_check and grows(place.cell.placed(in_place=True)):
+            send[:] = 1 if place.cell.redop == "prod" else 0
+        if place.rank == 1:
+            self.recv(0, slot)[:] = send
+
+    def check(self, slot: int) -> list[Mismatch | None]:
+        """What is wrong with the received elements in a slot, or None."""
+        self._window.sync()
+        return super().check(slot)
+
+
+class WindowBinding(MpiBinding):
+    """x as the "mpi" steps of one-sided operations see it."""
+
+    def __init__(self, mpi: Any, library: ctypes.CDLL, buffers: WindowBuffers, group: Group, slot: int) -> None:
+        super().__init__(mpi, library, buffers, replace(group, handle=group.handle.comm), slot)
+        self.window, self.there = mpi._handleof(group.handle.handle), buffers.there(slot)
+
+
+def windowed(mpi: Any, both: Group) -> Group:
+    """A pair with a communicator and a window of its own. Only these two ranks call."""
+    world = mpi.COMM_WORLD
+    comm = world.Create_group(world.Get_group().Incl(list(both.ranks)))
+    return Group(both.ranks, both.driven, Window(mpi, comm))
+
+
+def no_window(operation: Operation, cell: Cell, hosts: Sequence[str], rank: int) -> Reason | None:
+    """Why there can be no window, or None: asked before one is made, where MPICH would be killed and Open MPI wait for ever.
+
+    hosts: of each rank of the job; rank: this one.
+    """
+    if cell.device != "cpu":
+        return f"one-sided operations are measured on the host's memory, not on {cell.device}"
+    inside = sum(hosts[a] == hosts[b] == hosts[rank] for a, b in groups_of(operation, cell, len(hosts)))
+    need, free = inside * bytes_needed(operation, cell, 2), _free()
+    if free is None or need <= free:
+        return None
+    what = f"{'a window takes' if inside == 1 else f'{inside} windows take'} {format_bytes(need)} of {_SHARED}"
+    return f"{what}, where {format_bytes(free)} is free: enlarge it (docker run --shm-size), or choose smaller sizes"
+
+
+def _free() -> int | None:
+    try:
+        return shutil.disk_usage(_SHARED).free
+    except OSError:
+        return None
 
 
 def load_mpi() -> Any:

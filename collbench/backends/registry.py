@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cache
 from importlib import import_module
 from inspect import isabstract
 from typing import Any
 
 from collbench.errors import UsageError
+from collbench.operations.operation import Operation
 from collbench.operations.registry import Broken, Plugin, plugins
+from collbench.operations.sweep import CPU, CUDA, Habits
 
 # By place, not by entry points of our own package: what pip wrote when it installed a checkout need not be what the checkout has now.
-_OWN = {"mpi": "collbench.backends.mpi:MpiBackend", "gloo": "collbench.backends.gloo:GlooBackend"}
-_OWN |= {"nccl": "collbench.backends.nccl.backend:NcclBackend", "torch-nccl": "collbench.backends.torch_nccl:TorchNcclBackend"}
-_OWN |= {"simulated": "collbench.backends.simulated:SimulatedBackend", "socket": "collbench.backends.socket_tcp:SocketBackend"}
+_OWN = {"mpi": "collbench.backends.mpi:MpiBackend", "gloo": "collbench.backends.torch_distributed:GlooBackend"}
+_OWN |= {"nccl": "collbench.backends.nccl.backend:NcclBackend", "torch-nccl": "collbench.backends.torch_distributed:TorchNcclBackend"}
+_OWN |= {"simulated": "collbench.backends.simulated:SimulatedBackend", "socket": "collbench.backends.socket:SocketBackend"}
 _OWN |= {"zmq": "collbench.backends.zmq:ZmqBackend", "horovod": "collbench.backends.horovod:HorovodBackend"}
 _OWN |= {"tensorflow": "collbench.backends.tensorflow:TensorFlowBackend", "jax": "collbench.backends.jax:JaxBackend"}
 _OWN |= {"torchcomms": "collbench.backends.torchcomms:TorchCommsBackend"}
@@ -93,3 +96,19 @@ def _stand_in(name: str, error: Broken) -> type[Any]:
 
     probe = classmethod(lambda kind: Unavailable(error.why, error.remedy))
     return type("BrokenPlugin", (Usual,), {"name": name, "api": name, "devices": frozenset({"cpu"}), "probe": probe})
+
+
+# What the cells of a backend have where the user asked for nothing, known from its class before it is opened.
+
+
+def habits(name: str) -> Habits:
+    """Those of nccl-tests for a backend of GPUs alone, else those of CPU benchmarks. Raises UsageError for an unknown name."""
+    kind: Any = backend_class(name)  # the class: its steps are known before it is opened
+
+    def only_in_place(operation: Operation) -> bool:
+        from collbench.backends.backend import in_place_only  # here, since `--help` asks for no habits
+
+        return in_place_only(kind, operation)
+
+    usual = CPU if "cpu" in kind.devices else CUDA
+    return replace(usual, tuned=kind.takes_tuning, streamed=kind.takes_streams, in_place_only=only_in_place)

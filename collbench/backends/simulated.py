@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from collbench.backends.backend import Available, Settings, Tuning, Unavailable, Usual
-from collbench.backends.clock import Clock
-from collbench.backends.group import Group
-from collbench.backends.memory import Buffers
-from collbench.backends.virtual_clock import VirtualClock
+from collbench.backends.backend import Available, Group, Settings, Tuning, Unavailable, Usual
+from collbench.backends.clock import Clock, VirtualClock
+from collbench.backends.host import Buffers
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.operations.cell import Cell
 from collbench.operations.data import reduced

@@ -8,25 +8,352 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+import subprocess
+import sys
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from importlib.util import find_spec
+from itertools import chain, count
 from typing import TYPE_CHECKING, Any
 
-from collbench.backends.backend import Available, Settings, Unavailable
-from collbench.backends.group import Group
-from collbench.backends.host import HostBackend
-from collbench.backends.memory import AnyBuffers, Buffers
-from collbench.backends.tensorflow_binding import HINT, REDOPS, STEPS, Handle, TensorFlowBinding, largest_message
-from collbench.backends.tensorflow_import import load_tensorflow
-from collbench.backends.tensorflow_servers import Layout, ParameterServers, free_ports
+import numpy as np
+
+from collbench.addresses import bracketed, listen_at
+from collbench.backends.backend import Available, Group, Settings, Unavailable, loaded
+from collbench.backends.host import AnyBuffers, Buffers, HostBackend
 from collbench.errors import RunFailed, UsageError
 from collbench.operations.cell import Cell
-from collbench.operations.operation import Operation, Reason
-from collbench.operations.program import Program
+from collbench.operations.groups import group_size
+from collbench.operations.operation import Operation, Reason, Steps, out_of_place_only
+from collbench.operations.program import Call, Program, PythonCall
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from collbench.control.world import World
+
+
+# x as this backend's steps see it, and the steps: one raw collective operation each, whose result is copied to the receive memory.
+
+HINT = "ring"
+# (merge_op, final_op)
+REDOPS = {"sum": ("Add", "Id"), "prod": ("Mul", "Id"), "min": ("Min", "Id"), "max": ("Max", "Id"), "avg": ("Add", "Div")}
+_MOVED_AS = {2: "float16", 4: "int32", 8: "int64"}  # what is only moved goes as what every collective takes
+_ALIGN = 64  # bytes: TensorFlow ends the process where a tensor's memory lies otherwise
+
+
+@dataclass(frozen=True)
+class Handle:
+    """A group: the module, and what TensorFlow knows the group by."""
+
+    tf: Any = field(repr=False)
+    key: int
+    n: int
+
+
+class TensorFlowBinding:
+    """A tensor that reads the send memory whenever it is used, and the receive memory as an array."""
+
+    def __init__(self, buffers: Buffers, group: Group, slot: int) -> None:
+        place, cell, operation = buffers.places[0], buffers.cell, buffers.operation
+        self._handle: Handle = group.handle
+        self.tf = self._handle.tf
+        self.n, self.rank, self.root, self.count = group.n, place.rank, place.root, place.count
+        self._reduced = cell.dtype.name if operation.reduces else None
+        moved = self._reduced or _MOVED_AS[cell.dtype.size]
+        self.type = getattr(self.tf, moved)
+        self._carried = np.dtype("uint16" if moved == "bfloat16" else moved)  # numpy hands on no bfloat16
+        self.recv = buffers.recv(0, slot).view(self._carried)
+        self.send = self._over(buffers.send(0, slot).view(self._carried))
+        self.redop = REDOPS[cell.redop] if cell.redop else ("", "")
+        self._instance = _instance(operation, cell, self.count)
+
+    def _over(self, memory: Any) -> Any:
+        """A tensor over memory: no copy, then or later."""
+        if memory.ctypes.data % _ALIGN:
+            raise RunFailed(f"tensorflow takes memory at multiples of {_ALIGN} bytes alone, and this buffer is at {memory.ctypes.data:#x}")
+        if not len(memory):
+            return None
+        tensor = self.tf.experimental.dlpack.from_dlpack(memory.__dlpack__())
+        return self.tf.bitcast(tensor, self.tf.bfloat16) if self._reduced == "bfloat16" else tensor
+
+    def call(self, name: str, **words: Any) -> Call:
+        """A raw operation over the group, to its result in the receive memory."""
+        operation: Callable[..., Any] = getattr(self.tf.raw_ops, name)
+        words |= {"group_size": self.n, "group_key": self._handle.key, "instance_key": self._instance, "communication_hint": HINT}
+        bitcast = (lambda tensor: self.tf.bitcast(tensor, self.tf.uint16)) if self._reduced == "bfloat16" else None
+        recv, failed = self.recv, self.tf.errors.OpError
+
+        def collective() -> None:
+            try:
+                result = operation(**words)
+                np.copyto(recv, np.asarray(memoryview(bitcast(result) if bitcast else result)).reshape(-1))
+            except failed as error:
+                raise type(error)(error.node_def, error.op, _one_line(error)) from None
+
+        return PythonCall(name, collective)
+
+
+def _one_line(error: Any) -> str:
+    """What TensorFlow says, without the names of its nodes."""
+    lines = str(error.message).splitlines() or [""]
+    return lines[0].rpartition("}} ")[2]
+
+
+def _instance(operation: Operation, cell: Cell, count: int) -> int:
+    """The same number at all ranks for the same collective, another one for another shape; TensorFlow refuses a mixture aloud."""
+    words = (operation.name, cell.dtype.name, cell.redop, cell.root, count)
+    return zlib.crc32(repr(words).encode()) & 0x7FFFFFFF
+
+
+def _allreduce(x: TensorFlowBinding) -> Iterator[Call]:
+    merge, final = x.redop
+    yield x.call("CollectiveReduceV2", input=x.send, ordering_token=[], merge_op=merge, final_op=final)
+
+
+def _allgather(x: TensorFlowBinding) -> Iterator[Call]:
+    yield x.call("CollectiveGatherV2", input=x.send, ordering_token=[])
+
+
+def _alltoall(x: TensorFlowBinding) -> Iterator[Call]:
+    yield x.call("CollectiveAllToAllV2", input=x.tf.reshape(x.send, [x.n, x.count]), ordering_token=[])
+
+
+def _broadcast(x: TensorFlowBinding) -> Iterator[Call]:
+    if x.rank == x.root:
+        yield x.call("CollectiveBcastSendV2", input=x.send)
+    else:
+        yield x.call("CollectiveBcastRecvV2", T=x.type, shape=[x.count])
+
+
+def _never(x: TensorFlowBinding) -> Iterator[Call]:
+    raise AssertionError("refused before: it would end this process")
+
+
+STEPS: Mapping[str, Steps] = {
+    name: out_of_place_only(steps)
+    for name, steps in (("allreduce", _allreduce), ("allgather", _allgather), ("alltoall", _alltoall), ("broadcast", _broadcast))
+} | {"reducescatter": _never}
+
+
+def largest_message(operation: Operation, cell: Cell, ranks: int) -> int:
+    """Bytes of the largest message between two ranks: the whole of a broadcast, else one of n parts."""
+    return cell.size_bytes if operation.name == "broadcast" else -(-cell.size_bytes // group_size(operation, cell, ranks))
+
+
+# Imports TensorFlow without its chatter: what it says before its log can be set goes through a filter, its errors stay.
+
+# Written before TensorFlow has a log that could be told to be still: remarks (I), warnings (W), and an error for there being no GPU.
+_CHATTER = r"^([IW][0-9]{4} [0-9:.]+ |WARNING: All log messages before absl::|.* failed call to cuInit: )"
+_REMEDY = "install it anew, pip install --force-reinstall -c constraints.txt 'collbench[tensorflow]', best in an environment of its own"
+
+
+def load_tensorflow() -> Any:
+    """The module. Raises UsageError with the reason of an installation that is there and broken, whatever it raises."""
+    # Failed operations raise, and what is fatal is written in any case: only what repeats the one or is no fault is left out by 3.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    with _filtered():
+        return loaded("tensorflow", _import, _REMEDY)
+
+
+def _import() -> Any:
+    tensorflow = import_module("tensorflow")
+    tensorflow.config.list_physical_devices()  # looks for CUDA, and says so
+    return tensorflow
+
+
+@contextmanager
+def _filtered() -> Iterator[None]:
+    """Inside, stderr goes through a process that outlives this one: the last words of one that ends in here are told, too."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    try:
+        still = subprocess.Popen(["grep", "-Ev", "--line-buffered", _CHATTER], stdin=subprocess.PIPE, stdout=kept)
+    except OSError:  # no grep: with its chatter, then
+        os.close(kept)
+        yield
+        return
+    assert still.stdin is not None
+    os.dup2(still.stdin.fileno(), 2)
+    still.stdin.close()
+    try:
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(kept, 2)
+        os.close(kept)
+        still.wait()
+
+
+# TensorFlow's own parameter servers: a tf.distribute.Server per rank, variables on the servers' devices, a session per worker.
+#
+# A worker's step is one run of its graph: assign_add of its gradients to every server's variables, tokens through queues on the first
+# server until all workers have done so (as SyncReplicasOptimizer's), then identity of the variables on its own device, fetched.
+
+_number = count(1)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """servers, workers   ranks of the job; counts: by server the elements of each of its variables; dtype: of all of them"""
+
+    servers: tuple[int, ...]
+    workers: tuple[int, ...]
+    counts: tuple[tuple[int, ...], ...]
+    dtype: str
+
+
+class ParameterServers:
+    """This rank's part. All ranks make it together. What they run raises RunFailed with TensorFlow's word.
+
+    step     pushes, waits for all workers' pushes, pulls; what was pulled, by server and variable (workers)
+    meet     returns when all workers have come (workers)
+    sums     what this server's variables hold (servers)
+    clear    sets this server's variables to zero (servers)
+    """
+
+    def __init__(self, tf: Any, world: World, layout: Layout, gradients: Sequence[NDArray[Any]]) -> None:
+        """`gradients`: by server one array of all its elements, at workers; () at servers."""
+        self._tf, self._layout, self._rank = tf, layout, world.rank
+        self._container = f"training{next(_number)}"
+        self._servers = world.rank in layout.servers
+        self._begin(_cluster(world, layout))
+        graph = tf.Graph()
+        with graph.as_default(), tf.compat.v1.container(self._container):
+            self._lay(gradients)
+        # The default would be that of the strategy, which sees its own tasks alone.
+        self._session = tf.compat.v1.Session(self._server.target, graph, tf.compat.v1.ConfigProto())
+        if self._servers:
+            self.clear()
+        world.agree(None, "making the parameter servers' variables")
+        self._fill(gradients)
+        world.agree(None, "filling the workers' gradients")
+
+    def _begin(self, cluster: dict[str, list[str]]) -> None:
+        job = "ps" if self._servers else "worker"
+        task = (self._layout.servers if self._servers else self._layout.workers).index(self._rank)
+        self._own = f"/job:{job}/task:{task}"
+        try:
+            self._server = self._tf.distribute.Server(self._tf.train.ClusterSpec(cluster), job_name=job, task_index=task)
+        except self._tf.errors.OpError as error:
+            raise RunFailed(f"tf.distribute.Server does not start at {cluster[job][task]}: {_first(error)}") from error
+
+    def _lay(self, gradients: Sequence[NDArray[Any]]) -> None:
+        """The variables, and what is run on them."""
+        self._variables = [self._of(server) for server in range(len(self._layout.servers))]
+        if self._servers:
+            mine = self._variables[self._layout.servers.index(self._rank)]
+            self._clear, self._read = [one.initializer for one in mine], [one.read_value() for one in mine]
+            return
+        with self._tf.device(self._own):
+            self._sources = [[self._variable(f"gradient{s}_{i}", n) for i, n in enumerate(of)] for s, of in enumerate(self._layout.counts)]
+        self._meeting = self._pass("meet", [])
+        both = zip(chain.from_iterable(self._variables), chain.from_iterable(self._sources), strict=True)
+        pushes = [self._push(target, source) for target, source in both]
+        with self._tf.control_dependencies([self._pass("pushed", pushes)]):
+            self._pulls = [[self._pull(one) for one in of] for of in self._variables]
+
+    def _of(self, server: int) -> list[Any]:
+        with self._tf.device(f"/job:ps/task:{server}"):
+            return [self._variable(f"model{server}_{i}", n) for i, n in enumerate(self._layout.counts[server])]
+
+    def _variable(self, name: str, elements: int) -> Any:
+        kind = getattr(self._tf, self._layout.dtype)
+        zeros = self._tf.compat.v1.zeros_initializer()
+        return self._tf.compat.v1.get_variable(name, [elements], kind, zeros, use_resource=True)
+
+    def _push(self, target: Any, source: Any) -> Any:
+        with self._tf.device(self._own):
+            gradient = source.read_value()
+        with self._tf.device(target.device):
+            return target.assign_add(gradient, read_value=False)
+
+    def _pull(self, variable: Any) -> Any:
+        with self._tf.device(variable.device):
+            value = variable.read_value()
+        with self._tf.device(self._own):
+            return self._tf.identity(value)
+
+    def _pass(self, name: str, after: Sequence[Any]) -> Any:
+        """An operation that ends when every worker has come so far: each gives every other one a token."""
+        tf, workers, me = self._tf, range(len(self._layout.workers)), self._layout.workers.index(self._rank)
+        with tf.device("/job:ps/task:0"), tf.control_dependencies(after):
+            queues = [tf.compat.v1.FIFOQueue(4 * len(workers), tf.int32, shapes=[()], shared_name=f"{name}{worker}") for worker in workers]
+            given = [queues[worker].enqueue(0) for worker in workers if worker != me]
+            with tf.control_dependencies(given):
+                taken = [queues[me].dequeue_many(len(workers) - 1)] if given else []
+        return tf.group(*after, *given, *taken)
+
+    def _fill(self, gradients: Sequence[NDArray[Any]]) -> None:
+        """The gradients into this worker's variables, and what a worker calls made ready."""
+        if self._servers:
+            return
+        for of, whole in zip(self._sources, gradients, strict=True):
+            at = 0
+            for source in of:
+                elements = int(source.shape[0])
+                fed = {source.initializer.inputs[1]: whole[at : at + elements]}
+                self._run(partial(self._session.run, source.initializer, fed))
+                at += elements
+        self._step, self._meet = self._session.make_callable(self._pulls), self._session.make_callable(self._meeting)
+
+    def step(self) -> list[list[NDArray[Any]]]:
+        """See above."""
+        pulled: list[list[NDArray[Any]]] = self._run(self._step)
+        return pulled
+
+    def meet(self) -> None:
+        """See above."""
+        self._run(self._meet)
+
+    def sums(self) -> list[NDArray[Any]]:
+        """See above."""
+        held: list[NDArray[Any]] = self._run(lambda: self._session.run(self._read))
+        return held
+
+    def clear(self) -> None:
+        """See above."""
+        self._run(lambda: self._session.run(self._clear))
+
+    def close(self, world: World) -> None:
+        """Frees the variables of all. All ranks call; TensorFlow's servers stay until the process ends."""
+        world.agree(None, "leaving the parameter servers")
+        self._session.close()
+        if self._rank == self._layout.servers[0]:
+            self._tf.compat.v1.Session.reset(self._server.target, [self._container])
+        world.agree(None, "freeing the parameter servers' variables")
+
+    def _run(self, call: Callable[[], Any]) -> Any:
+        try:
+            return call()
+        except self._tf.errors.OpError as error:
+            raise RunFailed(f"tensorflow's parameter server failed: {type(error).__name__}: {_first(error)}") from error
+
+
+def _first(error: Any) -> str:
+    """The line that says what is wrong: of an error in a graph the one that follows where the node was made."""
+    lines = [line for line in str(error.message).splitlines() if line.strip()] or [""]
+    told = [line for line in lines[1:] if not line.startswith((" ", "\t", "Detected at node", "node "))]
+    return (told or lines)[0] if lines[0].startswith("Graph execution error") else lines[0]
+
+
+def free_ports(world: World, what: str) -> list[str]:
+    """By rank "address:port" of a port that is free there now; all ranks call. `what` names the phase."""
+    address = world.me.address
+    with listen_at(address) as held:
+        ports = world.agree(held.getsockname()[1], what)
+    return [f"{bracketed(one.address)}:{port}" for one, port in zip(world.members, ports, strict=True)]
+
+
+def _cluster(world: World, layout: Layout) -> dict[str, list[str]]:
+    places = free_ports(world, "starting tensorflow's servers: their ports")
+    return {"ps": [places[rank] for rank in layout.servers], "worker": [places[rank] for rank in layout.workers]}
+
 
 _MAJOR = 2
 _CONFIG = "TF_CONFIG"

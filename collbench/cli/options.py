@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from collbench.backends.habits import habits
+from collbench.backends.registry import habits
 from collbench.backends.slowing import parse_slowing
 from collbench.cli.parser import amount, factor, hertz, natural, positive, skew, streams, words
 from collbench.errors import UsageError

@@ -80,7 +80,7 @@ def add_where(group: argparse._ArgumentGroup, command: str) -> None:
 
 def pairs_request(arguments: argparse.Namespace, argv: list[str]) -> Request:
     """The launch's request. Raises UsageError for what cannot be read."""
-    from collbench.backends.habits import habits
+    from collbench.backends.registry import habits
     from collbench.backends.slowing import parse_slowing
     from collbench.measure.budget import Budget
     from collbench.measure.request import Request

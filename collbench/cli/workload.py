@@ -63,8 +63,7 @@ def _asked(arguments: argparse.Namespace, argv: Sequence[str]) -> WorkloadReques
 
 
 def _request(arguments: argparse.Namespace, argv: Sequence[str], first: Training) -> Request:
-    from collbench.backends.habits import habits
-    from collbench.backends.registry import backend_class
+    from collbench.backends.registry import backend_class, habits
     from collbench.backends.slowing import parse_slowing
     from collbench.measure.budget import Budget
     from collbench.measure.request import Request

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collbench.backends.clock import MonotonicClock
-from collbench.backends.memory import Block
+from collbench.backends.host import Block
 from collbench.measure.loop import Loop, Timed
 from collbench.measure.pattern import first_wrong, write_pattern
 from collbench.measure.threads import at_once

@@ -7,9 +7,8 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
-from collbench.backends.backend import Backend, Tuning
-from collbench.backends.group import Group
-from collbench.backends.memory import AnyBuffers
+from collbench.backends.backend import Backend, Group, Tuning
+from collbench.backends.host import AnyBuffers
 from collbench.control.world import World
 from collbench.errors import CollbenchError
 from collbench.measure.budget import Budget

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from collbench.backends.backend import Group
 from collbench.backends.clock import MonotonicClock
-from collbench.backends.group import Group
-from collbench.backends.memory import Buffers
+from collbench.backends.host import Buffers
 from collbench.control.world import World
 from collbench.errors import WaitExpired
 from collbench.machine.peak.host import HostRates, Rate, agreed, settled

@@ -8,10 +8,9 @@ import pytest
 
 from collbench.backends import mpi
 from collbench.backends.backend import Settings, can_do
+from collbench.backends.gpu_memory import OneGpu, no_gpu
 from collbench.backends.mpi import MpiBackend
-from collbench.backends.on_gpu import OneGpu, no_gpu
-from collbench.backends.on_torch import TorchMemory
-from collbench.backends.torch_binding import TorchBinding
+from collbench.backends.torch_distributed import TorchBinding, TorchMemory
 from collbench.control.world import World
 from collbench.device.buffers import DeviceBuffers
 from collbench.device.gpu import Gpu

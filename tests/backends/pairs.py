@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from collbench.backends.socket_links import Link, Links, _settle
+from collbench.backends.socket import Link, Links, _settle
 from collbench.control.members import Member
 
 T = TypeVar("T")

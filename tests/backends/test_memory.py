@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from collbench.backends import memory
-from collbench.backends.group import Group
-from collbench.backends.memory import Buffers
+from collbench.backends import host
+from collbench.backends.backend import Group
+from collbench.backends.host import Buffers
 from collbench.operations.builtin.allgather import ALLGATHER
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.builtin.p2p import P2P_BANDWIDTH
@@ -57,14 +57,14 @@ def test_a_rank_that_only_sends_has_nothing_to_receive():
 
 def test_small_buffers_get_ordinary_pages_and_large_ones_what_the_kernel_has():
     assert make(count=1000).page_bytes == mmap.PAGESIZE
-    assert make(count=2**22).page_bytes in (mmap.PAGESIZE, memory._huge_page())
+    assert make(count=2**22).page_bytes in (mmap.PAGESIZE, host._huge_page())
 
 
 def test_where_the_kernel_gives_no_huge_pages_it_is_told(monkeypatch):
-    monkeypatch.setattr(memory, "_huge_bytes_at", lambda address: 0)
+    monkeypatch.setattr(host, "_huge_bytes_at", lambda address: 0)
     assert make(count=2**21).page_bytes == mmap.PAGESIZE
-    monkeypatch.setattr(memory, "_huge_bytes_at", lambda address: 2**30)
-    assert make(count=2**21).page_bytes == memory._huge_page()
+    monkeypatch.setattr(host, "_huge_bytes_at", lambda address: 2**30)
+    assert make(count=2**21).page_bytes == host._huge_page()
 
 
 def test_memory_is_touched_before_it_is_used():

@@ -5,9 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from collbench.backends.group import Group
-from collbench.backends.mpi import MpiBackend, load_mpi
-from collbench.backends.mpi_binding import MpiBinding
+from collbench.backends.backend import Group
+from collbench.backends.mpi import MpiBackend, MpiBinding, load_mpi
 from collbench.errors import RunFailed
 from collbench.operations.operation import Place
 from collbench.operations.registry import operations

@@ -6,10 +6,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from collbench.backends import mpi_window
-from collbench.backends.group import Group
-from collbench.backends.mpi_binding import MpiBinding
-from collbench.backends.mpi_window import Window, WindowBinding, WindowBuffers, no_window
+from collbench.backends import mpi as mpi_window
+from collbench.backends.backend import Group
+from collbench.backends.mpi import MpiBinding, Window, WindowBinding, WindowBuffers, no_window
 from collbench.operations.cell import parse_split
 from collbench.operations.registry import operations
 from tests.backends.test_mpi_binding import mpi

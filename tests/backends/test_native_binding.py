@@ -4,7 +4,7 @@ import ctypes
 
 import pytest
 
-from collbench.backends.native_binding import Address, NativeBinding
+from collbench.backends.host import Address, NativeBinding
 from tests.helpers import make_cell
 
 LIBC = ctypes.CDLL(None)

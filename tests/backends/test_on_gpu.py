@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from collbench.backends.mpi_cuda import why_not_cuda
+from collbench.backends.mpi import why_not_cuda
 from tests.fake_gpu import ROOT, environment
 
 
@@ -48,7 +48,7 @@ ASKED = """
 import ctypes, mpi4py
 mpi4py.rc(thread_level="single")
 from mpi4py import MPI
-from collbench.backends.mpi_cuda import why_not_cuda
+from collbench.backends.mpi import why_not_cuda
 print(why_not_cuda(ctypes.CDLL(MPI.__file__), "this one"))
 """
 

@@ -15,8 +15,8 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from collbench.addresses import is_own
-from collbench.backends import on_torch
-from collbench.backends.on_torch import load_torch, store_of
+from collbench.backends import torch_distributed
+from collbench.backends.torch_distributed import load_torch, store_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -46,7 +46,7 @@ from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 import torch.distributed as dist
-from collbench.backends.on_torch import store_of
+from collbench.backends.torch_distributed import store_of
 
 address = sys.argv[1]
 world = SimpleNamespace(rank=0, size=2, members=[SimpleNamespace(address=address)], decide=lambda value, what: value)
@@ -88,7 +88,7 @@ def test_a_torch_that_takes_no_listening_socket_opens_its_store_itself(monkeypat
             made.append((given, options.get("use_libuv", True)))
 
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(distributed=SimpleNamespace(TCPStore=Store)))
-    monkeypatch.setattr(on_torch, "listen_at", lambda address, backlog: socket.create_server((address, 0)))
+    monkeypatch.setattr(torch_distributed, "listen_at", lambda address, backlog: socket.create_server((address, 0)))
     store = store_of("gloo", world_at("127.0.0.1"), timedelta(seconds=1))
     assert made == [(how is not None, (how or {}).get("use_libuv", True))]
     assert (store.port > 0) == (how is not None)

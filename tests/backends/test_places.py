@@ -2,7 +2,7 @@
 
 import pytest
 
-from collbench.backends.places import Place, chosen_gpus, may_share, shared, trouble
+from collbench.backends.gpu_memory import Place, chosen_gpus, may_share, shared, trouble
 
 A, B, C, D = (f"0000:{bus}:00.0" for bus in ("1b", "43", "52", "9d"))
 

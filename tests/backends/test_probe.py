@@ -7,15 +7,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from collbench.backends import gloo, mpi, registry
+from collbench.backends import mpi, registry, torch_distributed
 from collbench.backends.backend import Available, Backend, Unavailable, can_do
-from collbench.backends.gloo import GlooBackend
-from collbench.backends.mpi import MpiBackend
-from collbench.backends.mpi_binding import library_name
+from collbench.backends.mpi import MpiBackend, library_name
 from collbench.backends.nccl.backend import NcclBackend
 from collbench.backends.registry import backend_class, backend_names
 from collbench.backends.simulated import SimulatedBackend
-from collbench.backends.torch_nccl import TorchNcclBackend
+from collbench.backends.torch_distributed import GlooBackend, TorchNcclBackend
 from collbench.errors import RunFailed, UsageError
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.builtin.broadcast import BROADCAST
@@ -60,7 +58,7 @@ def test_plug_ins_are_found_and_a_broken_one_is_not_there(plugins):
     assert backend_class("fast").probe() == Unavailable(why, "mend or uninstall pack")
 
 
-@pytest.mark.parametrize(("module", "backend", "missing"), [(gloo, GlooBackend, "torch"), (mpi, MpiBackend, "mpi4py")])
+@pytest.mark.parametrize(("module", "backend", "missing"), [(torch_distributed, GlooBackend, "torch"), (mpi, MpiBackend, "mpi4py")])
 def test_a_missing_package_is_unavailable_with_its_remedy(monkeypatch, module, backend, missing):
     monkeypatch.setattr(module, "find_spec", lambda name: None)
     found = backend.probe()

@@ -11,17 +11,16 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from collbench.backends.backend import Settings
+from collbench.backends.backend import Group, Settings
 from collbench.backends.clock import DeviceClock, MonotonicClock
-from collbench.backends.gloo import GlooBackend
-from collbench.backends.group import Group
 from collbench.backends.host import HostBackend
 from collbench.backends.mpi import MpiBackend
 from collbench.backends.registry import backend_class
 from collbench.backends.simulated import SimulatedBackend
 from collbench.backends.slowed import NativeHold, PythonHold, SlowedBackend, slowed
 from collbench.backends.slowing import parse_slowing
-from collbench.backends.socket_messages import native
+from collbench.backends.socket import native
+from collbench.backends.torch_distributed import GlooBackend
 from collbench.control.world import World
 from collbench.errors import UsageError
 from collbench.launch.info import LaunchInfo

@@ -9,13 +9,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from collbench.backends.backend import Available, Settings, can_do
-from collbench.backends.group import Group
-from collbench.backends.habits import habits
-from collbench.backends.registry import DEFAULTS, backend_names
-from collbench.backends.socket_links import Link
-from collbench.backends.socket_messages import native
-from collbench.backends.socket_tcp import SocketBackend
+from collbench.backends.backend import Available, Group, Settings, can_do
+from collbench.backends.registry import DEFAULTS, backend_names, habits
+from collbench.backends.socket import Link, SocketBackend, native
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.registry import operations
 from collbench.operations.sweep import Sweep
@@ -96,7 +92,7 @@ def test_versions_tell_the_kernel_the_path_and_in_the_end_the_buffers(both):
 
 def test_rows_say_where_python_moves_the_bytes(both, monkeypatch):
     assert both[0].flags == (() if native() else ("python_messages",))
-    monkeypatch.setattr("collbench.backends.socket_tcp.native", lambda: None)
+    monkeypatch.setattr("collbench.backends.socket.native", lambda: None)
     (alone,) = ranks(1)
     backend = SocketBackend()
     backend.open(alone, Settings())
@@ -216,7 +212,7 @@ def test_several_streams_elsewhere_are_not_applicable(tmp_path):
 
 def test_without_the_native_code_python_moves_the_same(tmp_path, monkeypatch):
     """In one process: both ends of a whole cell in Python."""
-    monkeypatch.setattr("collbench.backends.socket_messages.native", lambda: None)
+    monkeypatch.setattr("collbench.backends.socket.native", lambda: None)
     backends = [SocketBackend(), SocketBackend()]
     at_once(*(lambda b=b, w=w: b.open(w, Settings()) for b, w in zip(backends, ranks(), strict=True)))
     operation, cell = operations()["p2p_bidirectional"], pair_cell("p2p_bidirectional", window=2, streams=3, in_place=False)

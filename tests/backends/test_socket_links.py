@@ -8,8 +8,8 @@ from contextlib import suppress
 import pytest
 
 from collbench.addresses import listen_at
-from collbench.backends import socket_links
-from collbench.backends.socket_links import Links
+from collbench.backends import socket as socket_links
+from collbench.backends.socket import Links
 from collbench.errors import RunFailed
 from tests.backends.pairs import PATIENCE_S, at_once, linked, meeting, ranks
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.backends.socket_messages import NativeMessages, PythonMessages, explain, messages_over, native
+from collbench.backends.socket import NativeMessages, PythonMessages, explain, messages_over, native
 from collbench.operations.program import NativeCall
 from tests.backends.pairs import at_once, linked
 
@@ -178,12 +178,12 @@ def test_more_than_there_is_room_for_is_refused():
 def test_calls_are_native_where_the_code_was_built(monkeypatch):
     with linked() as (link, _):
         assert isinstance(messages_over(link, 2), NativeMessages if native() else PythonMessages)
-        monkeypatch.setattr("collbench.backends.socket_messages.native", lambda: None)
+        monkeypatch.setattr("collbench.backends.socket.native", lambda: None)
         assert isinstance(messages_over(link, 2), PythonMessages)
 
 
 def test_a_shared_object_that_is_not_there_or_none_is_no_error(monkeypatch, tmp_path):
-    monkeypatch.setattr("collbench.backends.socket_messages._NATIVE", tmp_path / "_loop.so")
+    monkeypatch.setattr("collbench.backends.socket._NATIVE", tmp_path / "_loop.so")
     assert native.__wrapped__() is None
     (tmp_path / "_loop.so").write_text("not a library")
     assert native.__wrapped__() is None

@@ -7,13 +7,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from collbench.backends import torch_nccl
-from collbench.backends.backend import Available, Backend, Unavailable, can_do
-from collbench.backends.group import Group
-from collbench.backends.memory import Buffers
-from collbench.backends.on_torch import no_cuda_build
-from collbench.backends.torch_binding import torch_type
-from collbench.backends.torch_nccl import BatchedBinding, EventClock, TorchNcclBackend
+from collbench.backends import torch_distributed
+from collbench.backends.backend import Available, Backend, Group, Unavailable, can_do
+from collbench.backends.clock import EventClock
+from collbench.backends.host import Buffers
+from collbench.backends.torch_distributed import BatchedBinding, TorchNcclBackend, no_cuda_build, torch_type
 from collbench.errors import RunFailed
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.builtin.p2p import P2P_BIDIRECTIONAL
@@ -28,9 +26,9 @@ def machine(monkeypatch):
     """Whether there is a GPU, a torch, and of which version."""
 
     def machine(no_gpu=None, torch="2.13.0+cu130"):
-        monkeypatch.setattr(torch_nccl, "no_gpu", lambda: no_gpu)
-        monkeypatch.setattr(torch_nccl, "find_spec", lambda name: torch)
-        monkeypatch.setattr(torch_nccl, "version", lambda name: torch)
+        monkeypatch.setattr(torch_distributed, "no_gpu", lambda: no_gpu)
+        monkeypatch.setattr(torch_distributed, "find_spec", lambda name: torch)
+        monkeypatch.setattr(torch_distributed, "version", lambda name: torch)
 
     return machine
 
@@ -39,8 +37,8 @@ def machine(monkeypatch):
     ("told", "wanted"),
     [
         ({"no_gpu": NO_DRIVER}, NO_DRIVER),
-        ({"torch": None}, Unavailable("torch is not installed", torch_nccl._REMEDY)),
-        ({"torch": "2.13.0+cpu"}, Unavailable("torch 2.13.0+cpu is a build for CPUs", torch_nccl._REMEDY)),
+        ({"torch": None}, Unavailable("torch is not installed", torch_distributed._REMEDY)),
+        ({"torch": "2.13.0+cpu"}, Unavailable("torch 2.13.0+cpu is a build for CPUs", torch_distributed._REMEDY)),
         ({}, Available("NCCL of torch 2.13.0+cu130, as training sees it")),
     ],
 )
@@ -50,7 +48,7 @@ def test_whether_it_is_at_hand(machine, told, wanted):
 
 
 def test_asking_imports_no_torch():
-    code = "import sys, collbench.backends.torch_nccl as t; t.TorchNcclBackend.probe(); print({'torch', 'cupy'} & set(sys.modules))"
+    code = "import sys, collbench.backends.torch_distributed as t; t.TorchNcclBackend.probe(); print({'torch', 'cupy'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "set()\n"
 

@@ -12,11 +12,9 @@ import numpy as np
 import pytest
 import zmq
 
-from collbench.backends.backend import Available, Settings, Unavailable, can_do
-from collbench.backends.group import Group
+from collbench.backends.backend import Available, Group, Settings, Unavailable, can_do
 from collbench.backends.registry import DEFAULTS, backend_class, backend_names
-from collbench.backends.zmq import ZmqBackend, ZmqMessages
-from collbench.backends.zmq_link import Window, ZmqLink, joined, window_of
+from collbench.backends.zmq import Window, ZmqBackend, ZmqLink, ZmqMessages, joined, window_of
 from collbench.errors import RunFailed
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.registry import operations

@@ -154,8 +154,7 @@ def _processor() -> str:
 
 def _mpi() -> str:
     try:
-        from collbench.backends.mpi import load_mpi
-        from collbench.backends.mpi_binding import library_name
+        from collbench.backends.mpi import library_name, load_mpi
 
         return library_name(load_mpi())
     except Exception:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from collbench.backends.habits import habits
+from collbench.backends.registry import habits
 from collbench.backends.slowing import parse_slowing
 from collbench.errors import CollbenchError
 from collbench.measure.budget import Budget

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from collbench.backends import simulated
-from collbench.backends.group import Group
+from collbench.backends.backend import Group
 from collbench.launch.info import LaunchInfo
 from collbench.measure.one_cell import _seed as seed_of
 from collbench.operations.cell import Cell

@@ -11,8 +11,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from collbench.backends.group import Group
-from collbench.backends.memory import Buffers
+from collbench.backends.backend import Group
+from collbench.backends.host import Buffers
 from collbench.device import buffers as checker_room
 from collbench.device.buffers import DeviceBuffers, checker_of, prove
 from collbench.device.gpu import Gpu, driver_address, driver_error, gpu_count

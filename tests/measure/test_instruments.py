@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from collbench.backends.group import Group
+from collbench.backends.backend import Group
 from collbench.control.world import World
 from collbench.launch.info import LaunchInfo
 from collbench.measure import counter_readings as counters

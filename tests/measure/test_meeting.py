@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from collbench.backends.group import Group
+from collbench.backends.backend import Group
 from collbench.measure import meeting
 from collbench.measure.meeting import LeftEarly, left_early
 from collbench.results.reader import read_run

@@ -242,7 +242,7 @@ def test_rounded_sizes_are_flagged_and_said(start):
 
 
 def test_a_backend_that_is_not_there_is_one_sentence(start, monkeypatch):
-    monkeypatch.setattr("collbench.backends.gloo.find_spec", lambda name: None)
+    monkeypatch.setattr("collbench.backends.torch_distributed.find_spec", lambda name: None)
     with pytest.raises(UsageError, match="backend gloo is not available: torch is not installed: pip install"):
         start(ALLREDUCE, backend="gloo")
 

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from collbench.backends.habits import habits
+from collbench.backends.registry import habits
 from collbench.backends.slowing import parse_slowing
 from collbench.errors import CollbenchError
 from collbench.measure.budget import Budget

@@ -2,8 +2,8 @@
 
 import pytest
 
-from collbench.backends.group import Group
-from collbench.backends.memory import Buffers
+from collbench.backends.backend import Group
+from collbench.backends.host import Buffers
 from collbench.operations.builtin.barrier import BARRIER
 from collbench.operations.cell import Cell
 from collbench.operations.data import bytes_needed, slots_checked, slots_for

@@ -8,11 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from collbench.backends import horovod, horovod_start
+from collbench.backends import horovod
+from collbench.backends import horovod as horovod_start
 from collbench.backends.backend import Settings, Unavailable
-from collbench.backends.horovod import HorovodBackend
-from collbench.backends.horovod_binding import STEPS, why_not
-from collbench.backends.horovod_start import of_user, trouble
+from collbench.backends.horovod import STEPS, HorovodBackend, of_user, trouble, why_not
 from collbench.errors import UsageError
 from collbench.operations.registry import operations
 from tests.cli.command import one_sentence, run

@@ -5,13 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from collbench.backends import installed
-from collbench.backends.arrays import JaxBuffers
-from collbench.backends.backend import Available
-from collbench.backends.group import Group
-from collbench.backends.jax import JaxBackend
+from collbench.backends import jax
+from collbench.backends.backend import Available, Group
+from collbench.backends.jax import STEPS, JaxBackend, JaxBuffers, _carried_as
 from collbench.backends.registry import backend_class
-from collbench.backends.steps import STEPS, _carried_as
 from collbench.operations.registry import operations
 from tests.cli.command import one_sentence, run
 from tests.conftest import sample
@@ -62,10 +59,10 @@ def there(monkeypatch, versions, environment):
 
     def version(name):
         if name not in versions:
-            raise installed.PackageNotFoundError(name)
+            raise jax.PackageNotFoundError(name)
         return versions[name]
 
-    monkeypatch.setattr(installed, "version", version)
+    monkeypatch.setattr(jax, "version", version)
     for name in ("JAX_PLATFORMS", "JAX_CPU_COLLECTIVES_IMPLEMENTATION"):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():

@@ -62,7 +62,7 @@ def test_without_the_native_loop_numpy_copies(alone, monkeypatch):
 def test_the_native_copy_and_sum_do_what_they_say(dtype):
     from collbench.backends.backend import Group
     from collbench.backends.clock import MonotonicClock
-    from collbench.backends.memory import Buffers
+    from collbench.backends.host import Buffers
     from collbench.measure.loop import Loop, Timed
     from collbench.operations.program import Program
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from collbench.backends.slowed import NativeHold
-from collbench.backends.socket_messages import native
+from collbench.backends.socket import native
 from collbench.operations.program import MAX_WORDS
 
 pytestmark = pytest.mark.skipif(native() is None, reason="the native code was not built")

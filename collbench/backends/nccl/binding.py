@@ -3,21 +3,166 @@
 from __future__ import annotations
 
 import ctypes
+import os
+import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
-from collbench.backends.group import Group
-from collbench.backends.memory import AnyBuffers
-from collbench.backends.native_binding import Address, NativeBinding
-from collbench.backends.nccl.library import NcclFailed, NcclLibrary
-from collbench.backends.nccl.table import REDOPS, datatype
+from collbench.backends.backend import Group, Tuning
+from collbench.backends.host import Address, AnyBuffers, NativeBinding
+from collbench.backends.nccl.library import REDOPS, REGISTRATIONS, SYMMETRIC_FLAG, NcclFailed, NcclLibrary, UniqueId, datatype
+from collbench.errors import RunFailed
 from collbench.operations.program import Call, NativeCall, PythonCall
+from collbench.units import format_size
 
 if TYPE_CHECKING:
-    from collbench.backends.nccl.opening import Driven
-    from collbench.device.gpu import Graph
+    from collbench.backends.nccl.backend import Driven
+    from collbench.device.gpu import Gpu, Graph
+
+
+# NCCL's communicators: made under a tuning, given up, and left in order.
+
+_OLD_DRIVER = "driver version is insufficient"
+
+
+@contextmanager
+def tuned(tuning: Tuning | None) -> Iterator[None]:
+    """Inside, NCCL_ALGO and NCCL_PROTO say what the tuning asks for; NCCL reads them whenever it makes a communicator."""
+    asked = {"NCCL_ALGO": tuning.algorithm, "NCCL_PROTO": tuning.protocol} if tuning else {}
+    before = {name: os.environ.get(name) for name in asked}
+    os.environ.update({name: value for name, value in asked.items() if value})
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
+def grouped(library: NcclLibrary) -> Iterator[None]:
+    """Calls of several communicators from one thread, which would wait for one another, go out together at the end."""
+    library.call("ncclGroupStart")
+    try:
+        yield
+    except BaseException:
+        library.handle.ncclGroupEnd()  # the first error is the one to tell
+        raise
+    library.call("ncclGroupEnd")
+
+
+class Communicators:
+    """All communicators of this process, by address, in the order in which they were made."""
+
+    def __init__(self, library: NcclLibrary) -> None:
+        self._library = library
+        self.alive: list[int] = []
+        library.handle.ncclCommInitRank.argtypes = (ctypes.c_void_p, ctypes.c_int, UniqueId, ctypes.c_int)
+
+    def make(self, gpus: Sequence[Gpu], ranks: Sequence[int], n: int, unique_id: str) -> tuple[int, ...]:
+        """One of n ranks for each of `ranks`, on its GPU. All n ranks call. Raises NcclFailed with the remedy."""
+        made, identity = [ctypes.c_void_p() for _ in ranks], UniqueId.from_buffer_copy(bytes.fromhex(unique_id))
+        try:
+            with grouped(self._library):
+                for gpu, rank, comm in zip(gpus, ranks, made, strict=True):
+                    with gpu.use():
+                        self._library.call("ncclCommInitRank", ctypes.addressof(comm), n, identity, rank)
+        except NcclFailed as error:
+            raise NcclFailed(f"{error}: {_remedy(str(error))}", error.code) from error
+        comms = tuple(comm.value or 0 for comm in made)
+        self.alive += comms
+        return comms
+
+    def abort(self, comms: Sequence[int]) -> None:
+        """Ends whatever is pending on these; they are of no use afterwards.
+
+        All are told to give up before any is freed, as a group does: freeing memory may wait for the whole GPU, on which another of
+        them hangs (https://github.com/pytorch/pytorch/issues/119797).
+        """
+        with suppress(NcclFailed), grouped(self._library):
+            for comm in self._taken(comms):
+                self._library.handle.ncclCommAbort(ctypes.c_void_p(comm))
+
+    def destroy(self, comms: Sequence[int]) -> None:
+        """Frees these, as far as they are alive."""
+        for comm in self._taken(comms):
+            self._library.handle.ncclCommDestroy(ctypes.c_void_p(comm))
+
+    def _taken(self, comms: Sequence[int]) -> list[int]:
+        taken = [comm for comm in comms if comm in self.alive]
+        self.alive = [comm for comm in self.alive if comm not in taken]
+        return taken
+
+
+def _remedy(why: str) -> str:
+    if _OLD_DRIVER in why:
+        return "the driver is older than the CUDA this NCCL was built with: update it, or install the NCCL of its CUDA (nvidia-nccl-cu12)"
+    return "run again with NCCL_DEBUG=INFO to see what it tried, and `collbench doctor` for what is wrong with the machine"
+
+
+# GPU memory of NCCL's own allocator, made known to a communicator: registered, or a symmetric window.
+
+_FORGET = {"registered": "ncclCommDeregister", "symmetric": "ncclCommWindowDeregister"}
+# Both ways return success and no handle where they do nothing (register.cc, dev_runtime.cc).
+_NOTHING_DONE = {
+    "registered": "NCCL registers nothing here: GPUs that reach one another by copies only, or NCCL_LOCAL_REGISTER=0",
+    "symmetric": "NCCL has no symmetric memory between these GPUs: it needs P2P between all of them, and NCCL_CUMEM_ENABLE not 0",
+}
+
+
+class NcclMemory:
+    """Memory of ncclMemAlloc. Freed with its last reference, after every living communicator was made to forget it.
+
+    address, n_bytes   as asked for; NCCL rounds up
+    known              by communicator its handle of the memory, and the function that makes it forget
+    """
+
+    def __init__(self, library: NcclLibrary, communicators: Communicators, gpu: Gpu, n_bytes: int) -> None:
+        place = ctypes.c_void_p()
+        try:
+            with gpu.use():
+                library.call("ncclMemAlloc", ctypes.byref(place), ctypes.c_size_t(n_bytes))
+        except NcclFailed as error:
+            raise MemoryError(f"NCCL allocates no {format_size(n_bytes)} on GPU {gpu.index} ({gpu.name}): {error}") from error
+        self.address, self.n_bytes = place.value or 0, n_bytes
+        self.known: dict[int, tuple[int, str]] = {}
+        end = weakref.finalize(self, _free, library, communicators, gpu, self.address, self.known)
+        end.atexit = False  # the end of the process frees it, and CUDA may have gone before
+
+
+def register(library: NcclLibrary, memories: Sequence[NcclMemory], comms: Sequence[int], kind: str) -> None:
+    """Makes each memory known to the communicator of its rank, as "registered" or "symmetric" (then all ranks call).
+
+    Raises NcclFailed where NCCL refuses, or does nothing.
+    """
+    function, handles = REGISTRATIONS[kind][0], [ctypes.c_void_p() for _ in memories]
+    flags = (ctypes.c_int(SYMMETRIC_FLAG),) if kind == "symmetric" else ()
+    with grouped(library):
+        for memory, comm, handle in zip(memories, comms, handles, strict=True):
+            size = ctypes.c_size_t(memory.n_bytes)
+            library.call(function, ctypes.c_void_p(comm), ctypes.c_void_p(memory.address), size, ctypes.byref(handle), *flags)
+    for memory, comm, handle in zip(memories, comms, handles, strict=True):
+        if not handle.value:
+            raise NcclFailed(_NOTHING_DONE[kind])
+        memory.known[comm] = (handle.value, _FORGET[kind])
+
+
+def forget(library: NcclLibrary, known: dict[int, tuple[int, str]], comms: Sequence[int]) -> None:
+    """Makes these communicators forget a memory, as far as they know it."""
+    for comm in [comm for comm in known if comm in comms]:
+        handle, function = known.pop(comm)
+        getattr(library.handle, function)(ctypes.c_void_p(comm), ctypes.c_void_p(handle))
+
+
+def _free(library: NcclLibrary, communicators: Communicators, gpu: Gpu, address: int, known: dict[int, tuple[int, str]]) -> None:
+    forget(library, known, communicators.alive)
+    with suppress(RunFailed), gpu.use():  # of a GPU that has failed nothing can be freed
+        library.handle.ncclMemFree(ctypes.c_void_p(address))
+
 
 GRAPH_ITERATIONS = 20  # nccl-tests' default of iterations, all of which its graphs hold
 _START, _END = "ncclGroupStart", "ncclGroupEnd"

@@ -4,13 +4,116 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from collbench.backends.nccl.table import OLDEST, RESULTS, SAYS_WHY, UNIQUE_ID_BYTES, Version, dotted, version_of
 from collbench.errors import RunFailed
+from collbench.operations.cell import Cell
+from collbench.operations.operation import Operation, Reason
+
+# NCCL's numbers and words, each with the version that brought it: the one place where they stand.
+#
+# Sources: nccl.h of the wheel nvidia-nccl-cu13 2.32.3 (a test holds the numbers against it), and NVIDIA/nccl's history of src/nccl.h.in,
+# src/graph/tuning.cc and src/enqueue.cc for the versions.
+
+Version = tuple[int, ...]
+OLDEST: Version = (2, 7)  # the first with ncclSend and ncclRecv
+SAYS_WHY: Version = (2, 13)  # the first with ncclGetLastError
+SYMMETRIC_FLAG = 1  # NCCL_WIN_COLL_SYMMETRIC
+UNIQUE_ID_BYTES = 128  # NCCL_UNIQUE_ID_BYTES
+FP8_REDUCES_FROM = 90  # compute capability times 10: "FP8 reduction support begins with sm90 capable devices" (enqueue.cc)
+OBEYS_FROM: Version = (2, 19)  # older ones keep ring where another algorithm was asked for, without a word (tuning.cc)
+
+
+@dataclass(frozen=True)
+class Word:
+    """An enumerator of nccl.h: its name, its number, and the first version that has it."""
+
+    name: str
+    number: int
+    since: Version = (2, 0)
+
+
+DATATYPES: Mapping[str, Word] = {
+    "int8": Word("ncclInt8", 0),
+    "uint8": Word("ncclUint8", 1),
+    "int32": Word("ncclInt32", 2),
+    "uint32": Word("ncclUint32", 3),
+    "int64": Word("ncclInt64", 4),
+    "uint64": Word("ncclUint64", 5),
+    "float16": Word("ncclFloat16", 6),
+    "float32": Word("ncclFloat32", 7),
+    "float64": Word("ncclFloat64", 8),
+    "bfloat16": Word("ncclBfloat16", 9, (2, 10)),
+    "float8_e4m3fn": Word("ncclFloat8e4m3", 10, (2, 24)),
+    "float8_e5m2": Word("ncclFloat8e5m2", 11, (2, 24)),
+}
+SAME_WIDTH = {1: "uint8", 2: "float16", 4: "uint32", 8: "uint64"}  # for moving what the loaded version has no name for
+
+REDOPS: Mapping[str, Word] = {
+    "sum": Word("ncclSum", 0),
+    "prod": Word("ncclProd", 1),
+    "max": Word("ncclMax", 2),
+    "min": Word("ncclMin", 3),
+    "avg": Word("ncclAvg", 4, (2, 10)),
+}
+
+RESULTS: Mapping[int, Word] = {
+    word.number: word
+    for word in (
+        Word("ncclSuccess", 0),
+        Word("ncclUnhandledCudaError", 1),
+        Word("ncclSystemError", 2),
+        Word("ncclInternalError", 3),
+        Word("ncclInvalidArgument", 4),
+        Word("ncclInvalidUsage", 5),
+        Word("ncclRemoteError", 6, (2, 13)),
+        Word("ncclInProgress", 7, (2, 14)),
+        Word("ncclTimeout", 8, (2, 30)),
+    )
+}
+
+REMOTE_ERROR = 6  # something went wrong at another rank, which knows better what
+
+# Operations that NCCL makes of sends and receives, in functions of its own from 2.28 on: no algorithm or protocol can be asked for.
+MADE_OF_MESSAGES = frozenset({"alltoall", "gather", "scatter"})
+
+# How buffers are made known to NCCL: the function that does it, and the first version that has it.
+REGISTRATIONS: Mapping[str, tuple[str, Version]] = {
+    "registered": ("ncclCommRegister", (2, 19)),
+    "symmetric": ("ncclCommWindowRegister", (2, 27)),
+}
+
+ALGORITHM_SINCE: Mapping[str, Version] = {"pat": (2, 23)}  # those of plan.ALGORITHMS that OBEYS_FROM does not have yet
+
+
+def version_of(code: int) -> Version:
+    """ncclGetVersion's number as (major, minor, patch): 2832 is 2.8.32, 23203 is 2.32.3 (NCCL_VERSION of nccl.h)."""
+    major = 10_000 if code >= 10_000 else 1_000
+    return code // major, code % major // 100, code % 100
+
+
+def code_of(version: Version) -> int:
+    """The number again, as ncclGetVersion gives it."""
+    major, minor, patch = version
+    return major * (10_000 if (major, minor) > (2, 8) else 1_000) + minor * 100 + patch
+
+
+def dotted(version: Version) -> str:
+    """A version as people write it."""
+    return ".".join(map(str, version))
+
+
+def datatype(name: str, width: int, version: Version, reduces: bool) -> int | None:
+    """The number of an element type; None where this version cannot reduce it. What is only moved goes as any type of its width."""
+    word = DATATYPES.get(name)
+    if word and word.since <= version:
+        return word.number
+    return None if reduces else DATATYPES[SAME_WIDTH[width]].number
+
 
 SONAME = "libnccl.so.2"
 CHOSEN = "COLLBENCH_NCCL"
@@ -148,3 +251,57 @@ def _loaded_from(handle: ctypes.CDLL, maps: Path = Path("/proc/self/maps")) -> s
 
 def _text(raw: bytes | None) -> str:
     return (raw or b"").decode(errors="replace").strip()
+
+
+# What the loaded NCCL cannot do, as reasons for rows.
+
+
+def limits(operation: Operation, cell: Cell, library: NcclLibrary, archs: Iterable[str]) -> Reason | None:
+    """Why this NCCL cannot do a cell on GPUs of these architectures ("sm_90"), or None."""
+    reductions = _reductions(cell, library, archs) if operation.reduces else iter(())
+    return next(reductions, None) or next(_registrations(operation, cell, library), None) or next(_tunings(operation, cell, library), None)
+
+
+def _reductions(cell: Cell, library: NcclLibrary, archs: Iterable[str]) -> Iterator[Reason]:
+    redop, name = cell.redop or "sum", cell.dtype.name
+    if redop not in REDOPS:
+        yield f"NCCL has no {redop}"
+    elif REDOPS[redop].since > library.version:
+        yield _needs(redop, REDOPS[redop].since, library)
+    if name not in DATATYPES:
+        yield f"NCCL cannot reduce {name}"
+    elif datatype(name, cell.dtype.size, library.version, reduces=True) is None:
+        yield _needs(name, DATATYPES[name].since, library)
+    old = [arch for arch in archs if name.startswith("float8") and _capability(arch) < FP8_REDUCES_FROM]
+    if old:
+        yield f"NCCL reduces {name} on GPUs from compute capability 9.0 on, this one is {old[0]}"
+
+
+def _registrations(operation: Operation, cell: Cell, library: NcclLibrary) -> Iterator[Reason]:
+    kind = cell.registration or "none"
+    if kind in REGISTRATIONS:
+        function, since = REGISTRATIONS[kind]
+        if since > library.version or not library.has(function):
+            yield _needs(f"{kind} memory ({function})", since, library)
+    if kind == "symmetric" and "nccl" not in operation.steps:
+        yield "symmetric memory is for collectives, not for send and receive"
+
+
+def _tunings(operation: Operation, cell: Cell, library: NcclLibrary) -> Iterator[Reason]:
+    if not (cell.algorithm or cell.protocol):
+        return
+    if "nccl" not in operation.steps or operation.name in MADE_OF_MESSAGES:
+        yield "NCCL takes no algorithm and no protocol for send and receive"
+    since = max(OBEYS_FROM, ALGORITHM_SINCE.get(cell.algorithm or "", OBEYS_FROM))
+    if since > library.version:
+        yield _needs(" ".join(word for word in (cell.algorithm, cell.protocol) if word), since, library)
+
+
+def _needs(what: str, since: Version, library: NcclLibrary) -> Reason:
+    return f"{what} needs NCCL {dotted(since)}, {dotted(library.version)} is loaded"
+
+
+def _capability(arch: str) -> int:
+    """sm_90 is 90; of another kind of name we know nothing, and let NCCL decide."""
+    found = re.fullmatch(r"sm_(\d+)", arch)
+    return int(found[1]) if found else FP8_REDUCES_FROM

@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from collbench.backends.backend import Backend, can_do
-from collbench.backends.group import Group
+from collbench.backends.backend import Backend, Group, can_do
 from collbench.control.world import World
 from collbench.errors import CollbenchError
 from collbench.measure.one_cell import Ready, Stage, prepare_over, release, verify_cell

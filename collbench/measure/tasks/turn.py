@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from collbench.backends.backend import Backend, can_do, in_place_only
-from collbench.backends.group import Group
+from collbench.backends.backend import Backend, Group, can_do, in_place_only
 from collbench.control.world import World
 from collbench.launch import signals
 from collbench.measure.ceilings import Ceilings

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from collbench.backends.memory import Buffers
+from collbench.backends.host import Buffers
 from collbench.measure.one_cell import Ready
 from collbench.operations.data import Mismatch, poison, seeded, wanted_of
 from collbench.operations.operation import Operation, Place

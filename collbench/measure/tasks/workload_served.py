@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collbench.backends.backend import Backend
-from collbench.backends.tensorflow_servers import Layout, ParameterServers
+from collbench.backends.tensorflow import Layout, ParameterServers
 from collbench.control.world import World
 from collbench.machine.peak.ceiling import nothing
 from collbench.measure.budget import Budget

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from collbench.backends.backend import Settings, Tuning
-from collbench.backends.habits import habits
 from collbench.backends.nccl.backend import NcclBackend
 from collbench.backends.nccl.library import load_nccl
+from collbench.backends.registry import habits
 from collbench.control.world import World
 from collbench.device import buffers
 from collbench.errors import CollbenchError

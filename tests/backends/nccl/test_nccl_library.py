@@ -7,7 +7,7 @@ import pytest
 
 from collbench.backends.backend import Tuning
 from collbench.backends.nccl import library as nccl_library
-from collbench.backends.nccl.communicators import _remedy, grouped, tuned
+from collbench.backends.nccl.binding import _remedy, grouped, tuned
 from collbench.backends.nccl.library import NcclFailed, load_nccl
 from collbench.errors import RunFailed
 

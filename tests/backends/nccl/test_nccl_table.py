@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from collbench.backends.nccl.table import (
+from collbench.backends.nccl.library import (
     DATATYPES,
     REDOPS,
     RESULTS,

@@ -16,8 +16,7 @@ from importlib import import_module
 from typing import Any
 
 from collbench.backends.backend import Settings
-from collbench.backends.habits import habits
-from collbench.backends.registry import backend_class
+from collbench.backends.registry import backend_class, habits
 from collbench.control.world import World
 from collbench.launch.detect import detect
 from collbench.measure.loop import Loop

@@ -1,0 +1,486 @@
+"""Connections between two ranks of the job: who listens where is told over the control plane, who knocks must know the key."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import secrets
+import select
+import socket
+import struct
+import time
+from abc import abstractmethod
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from collbench.addresses import listen_at, tcp_socket
+from collbench.backends.backend import Available, Group, Settings, Unavailable
+from collbench.backends.host import AnyBuffers, HostBackend
+from collbench.backends.messages import MessageBinding, Messages, gone
+from collbench.errors import RunFailed
+from collbench.machine.interfaces import interface_with
+from collbench.operations.cell import Cell
+from collbench.operations.operation import Operation, Reason
+from collbench.operations.program import Call, NativeCall, Program, PythonCall
+from collbench.operations.sweep import MOST_STREAMS
+
+if TYPE_CHECKING:
+    from collbench.control.members import Member
+    from collbench.control.world import World
+
+_KEY_BYTES = 16
+_GREETING = struct.Struct("!16s4I")  # the key of who is greeted; who speaks, to whom, which connection of theirs, which stream
+_GREETING_S = 2.0  # for a greeting once connected: who means it says it at once
+_MOST_PATIENCE_S = 10.0  # for a connection between two ranks that both are at it: one that a firewall drops should not cost the deadline
+_BEFORE_OTHERS = 0.9  # of the deadline: this end knows whom it waits for, and should say so before the watchdog ends the process
+
+
+@dataclass(frozen=True)
+class Link:
+    """The connections to one other rank, in the order of their streams; they block, for `deadline_s` at most."""
+
+    peer: Member
+    sockets: tuple[socket.socket, ...]
+    deadline_s: float
+
+    def facts(self) -> dict[str, str]:
+        """The bytes that the kernel gives the first stream's buffers now."""
+        return buffers_of(self.sockets[0])
+
+    def close(self) -> None:
+        """Closes every stream."""
+        _close(self.sockets)
+
+
+@dataclass(frozen=True)
+class _Way:
+    """The streams that rank `source` makes to `target`, for the `turn`th time: what an earlier attempt left behind is no answer."""
+
+    source: int
+    target: int
+    turn: int
+    streams: int
+
+    def greetings(self, key: bytes) -> list[bytes]:
+        """What is said on each stream to whoever has this key."""
+        return [_GREETING.pack(key, self.source, self.target, self.turn, stream) for stream in range(self.streams)]
+
+
+@dataclass
+class Links:
+    """Makes links to other ranks. All ranks make one together: each listens at its own address, on a port of the kernel's choice.
+
+    Raises RunFailed at all ranks where one of them cannot listen.
+    """
+
+    world: World
+    timeout_s: float
+    _turns: Counter[int] = field(default_factory=Counter)
+    _failed: dict[int, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._key = secrets.token_bytes(_KEY_BYTES)
+        address, wrong = self.world.me.address, ""
+        self.listener: socket.socket | None = None
+        try:
+            self.listener = listen_at(address, 2 * MOST_STREAMS)
+        except OSError as error:
+            wrong = f"{self.world.me} cannot listen at {address} ({error}): see whether its host has this address"
+        mine: dict[str, Any] = {"port": self.listener.getsockname()[1] if self.listener else 0, "key": self._key.hex(), "wrong": wrong}
+        told = self.world.agree(mine, "listening for sockets")
+        for one in told:
+            if one["wrong"]:
+                self.close()
+                raise RunFailed(one["wrong"])
+        self._ports, self._keys = [one["port"] for one in told], [bytes.fromhex(one["key"]) for one in told]
+
+    def connect(self, peer: int, streams: int) -> Link:
+        """A link of so many streams. Both ranks call; the lower one connects, the other one accepts.
+
+        Raises RunFailed that says why not, at once where this peer could not be reached before.
+        """
+        if peer in self._failed:
+            raise RunFailed(self._failed[peer])
+        me = self.world.rank
+        self._turns[peer] += 1
+        way = _Way(min(me, peer), max(me, peer), self._turns[peer], streams)
+        try:
+            made = self._connected(way) if way.source == me else self._accepted(way)
+        except RunFailed as error:
+            self._failed[peer] = str(error)
+            raise
+        deadline_s = _BEFORE_OTHERS * self.timeout_s
+        for each in made:
+            _settle(each, deadline_s)
+        return Link(self.world.members[peer], tuple(made), deadline_s)
+
+    def close(self) -> None:
+        """Stops listening."""
+        if self.listener:
+            self.listener.close()
+
+    @property
+    def _patience_s(self) -> float:
+        return min(_MOST_PATIENCE_S, _BEFORE_OTHERS * self.timeout_s)
+
+    def _connected(self, way: _Way) -> list[socket.socket]:
+        """The lower rank's ends: each greets, and is answered once all have."""
+        target, end = self.world.members[way.target], time.monotonic() + self._patience_s
+        place = (target.address, self._ports[way.target])
+        made: list[socket.socket] = []
+        try:
+            for greeting in way.greetings(self._keys[way.target]):
+                made.append(socket.create_connection(place, timeout=_left(end)))
+                made[-1].sendall(greeting)
+            for each, answer in zip(made, way.greetings(self._key), strict=True):
+                if _heard(each, end) != answer:
+                    raise ConnectionError("what listens there turned this rank away")
+        except OSError as error:
+            _close(made)
+            remedy = "see whether a firewall lets TCP ports through between these hosts"
+            raise RunFailed(f"{self.world.me} cannot connect to {target} at {place[0]} port {place[1]} ({error}): {remedy}") from error
+        return made
+
+    def _accepted(self, way: _Way) -> list[socket.socket]:
+        """The higher rank's ends: one for each greeting; whoever says anything else, or nothing, is turned away."""
+        awaited, answers = way.greetings(self._key), way.greetings(self._keys[way.source])
+        found: dict[bytes, socket.socket] = {}
+        end = time.monotonic() + self._patience_s
+        try:
+            while len(found) < way.streams:
+                made, said = self._next(end)
+                if said not in awaited or said in found:
+                    made.close()
+                else:
+                    found[said] = made
+            for greeting, answer in zip(awaited, answers, strict=True):
+                found[greeting].sendall(answer)
+        except OSError as error:
+            _close(found.values())
+            source = self.world.members[way.source]
+            came = f"{len(found)} of {way.streams} streams came within {self._patience_s:g} s"
+            raise RunFailed(f"{source} did not connect to {self.world.me} at {self.world.me.address} ({came}: {error})") from error
+        return [found[greeting] for greeting in awaited]
+
+    def _next(self, end: float) -> tuple[socket.socket, bytes]:
+        """The next connection, and what it says. Raises OSError when none comes."""
+        assert self.listener
+        self.listener.settimeout(_left(end))
+        made, _ = self.listener.accept()
+        try:
+            return made, _heard(made, min(end, time.monotonic() + _GREETING_S))
+        except OSError:
+            return made, b""
+
+
+def buffers_of(connection: socket.socket) -> dict[str, str]:
+    """The bytes of a connection's buffers."""
+    options = {"send_buffer_bytes": socket.SO_SNDBUF, "receive_buffer_bytes": socket.SO_RCVBUF}
+    return {name: str(connection.getsockopt(socket.SOL_SOCKET, option)) for name, option in options.items()}
+
+
+def _left(end: float) -> float:
+    """Seconds until then; at least a little, since 0 would mean not to wait at all."""
+    return max(0.001, end - time.monotonic())
+
+
+def _heard(connection: socket.socket, end: float) -> bytes:
+    connection.settimeout(_left(end))
+    return connection.recv(_GREETING.size, socket.MSG_WAITALL)
+
+
+def _settle(connection: socket.socket, deadline_s: float) -> None:
+    """From here on calls block as those of a plain program, but the kernel ends their waits; small messages go out at once."""
+    connection.settimeout(None)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
+        connection.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", int(deadline_s), int(deadline_s % 1 * 1e6)))
+
+
+def _close(connections: Iterable[socket.socket]) -> None:
+    for each in connections:
+        each.close()
+
+
+# What backends have in common that carry messages over a connection of their own between the two ranks of a pair.
+
+
+class AnyLink(Protocol):
+    """A connection to one other rank."""
+
+    def close(self) -> None:
+        """Ends it."""
+        ...
+
+    def facts(self) -> Mapping[str, str]:
+        """What it became, for `versions`."""
+        ...
+
+
+class LinkedBackend(HostBackend):
+    """Point-to-point alone; a pair's connection lives as long as its cell.
+
+    A backend of this kind makes `_links` and `_about` in `open`, what `versions` tells before anything is connected, and says how.
+    """
+
+    local_path = "loopback"
+    passes_messages = True
+    _link: AnyLink | None = None
+    _links: Links
+    _about: dict[str, str]
+
+    @abstractmethod
+    def connect(self, peer: int, cell: Cell) -> AnyLink:
+        """A connection to that rank, which calls, too. Raises RunFailed that says why not."""
+
+    def communicator(self, ranks: Sequence[int]) -> Any:
+        """Nothing before a pair is made."""
+        return None
+
+    def pair(self, whole: Group | None, ranks: Sequence[int], cell: Cell) -> Group | None:
+        """Connects the two. Raises RunFailed that says why not."""
+        both = super().pair(whole, ranks, cell)
+        if both is None:
+            return None
+        self._hang_up()  # a pair that another rank's failure left unreleased; each rank is in one at a time
+        self._link = self.connect(next(rank for rank in ranks if rank != self.rank), cell)
+        return replace(both, handle=self._link)
+
+    def release(self, group: Group) -> None:
+        """Closes the pair's connection; what became of it is remembered for `versions`."""
+        if self._link and group.handle is self._link:
+            self._about |= self._link.facts()
+            self._hang_up()
+
+    def supports(self, operation: Operation, cell: Cell) -> Reason | None:
+        """Pairs only."""
+        return None if operation.pair else f"{self.name} connects pairs of ranks: it has p2p only"
+
+    def versions(self) -> Mapping[str, str]:
+        """What is known of the library and the path, and what the connection of the last cell was."""
+        return dict(self._about)
+
+    def close(self) -> None:
+        """Closes everything."""
+        self._hang_up()
+        self._links.close()
+
+    def _hang_up(self) -> None:
+        if self._link:
+            self._link.close()
+            self._link = None
+
+
+# Messages over plain TCP: calls into sockets.c, or the same in Python where that was not built.
+
+_NATIVE = Path(__file__).parents[1] / "native" / "_loop.so"  # all of the project's C is in one shared object
+_CLOSED, _LATE = -1, -2  # sockets.c
+_LONGEST_MS = 2**31 - 1  # what poll takes
+_Message = tuple[int, int, int]  # POLLOUT or POLLIN, address, bytes
+
+
+class _MessageStruct(ctypes.Structure):
+    _fields_ = [("direction", ctypes.c_int64), ("at", ctypes.c_void_p), ("bytes", ctypes.c_uint64)]
+
+
+class _PairStruct(ctypes.Structure):
+    _fields_ = [
+        ("streams", ctypes.c_int64),
+        ("sockets", ctypes.POINTER(ctypes.c_int32)),
+        ("deadline_ms", ctypes.c_int64),
+        ("room", ctypes.c_int64),
+        ("posted", ctypes.c_int64),
+        ("messages", ctypes.POINTER(_MessageStruct)),
+    ]
+
+
+@cache
+def native() -> ctypes.CDLL | None:
+    """The shared object with sockets.c, or None where none was built."""
+    try:
+        return ctypes.CDLL(str(_NATIVE))
+    except OSError:
+        return None
+
+
+def explain(link: Link, code: int) -> str:
+    """What a code of sockets.c says of the other rank."""
+    if code == _CLOSED:
+        return gone(link.peer)
+    if code == _LATE:
+        return f"no byte went to or came from {link.peer} for {link.deadline_s:g} s: stopped, or the path drops packets; or raise --timeout"
+    return f"{os.strerror(code) if code > 0 else f'code {code}'}, between here and {link.peer}"
+
+
+class NativeMessages:
+    """Calls into sockets.c over a link, with room for so many posted messages."""
+
+    def __init__(self, library: ctypes.CDLL, link: Link, room: int) -> None:
+        self._library, self._link = library, link
+        descriptors = [each.fileno() for each in link.sockets]
+        sockets = (ctypes.c_int32 * len(descriptors))(*descriptors)
+        self._struct = _PairStruct(len(descriptors), sockets, _deadline_ms(link), room, 0, (_MessageStruct * room)())
+
+    def call(self, what: str, *words: int) -> Call:
+        """The function of sockets.c."""
+        name = f"collbench_socket_{what}"
+        pointer = ctypes.cast(getattr(self._library, name), ctypes.c_void_p).value or 0
+        return NativeCall(f"socket {what}", pointer, (ctypes.addressof(self._struct), *words))
+
+
+class PythonMessages:
+    """The same in Python, for a machine without a C compiler: always by poll, 10 to 15 µs more per small message and stream."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._posted: list[_Message] = []
+
+    def call(self, what: str, *words: int) -> Call:
+        """The method of that name."""
+        return PythonCall(f"socket {what}", partial(getattr(self, f"_{what}"), *words))
+
+    def _send(self, at: int, size: int) -> None:
+        self._move([(select.POLLOUT, at, size)])
+
+    def _receive(self, at: int, size: int) -> None:
+        self._move([(select.POLLIN, at, size)])
+
+    def _post_send(self, at: int, size: int) -> None:
+        self._posted.append((select.POLLOUT, at, size))
+
+    def _post_receive(self, at: int, size: int) -> None:
+        self._posted.append((select.POLLIN, at, size))
+
+    def _waitall(self) -> None:
+        posted, self._posted = self._posted, []
+        self._move(posted)
+
+    def _move(self, messages: Sequence[_Message]) -> None:
+        """Moves everything; raises OSError that names the other rank."""
+        waiting, left = select.poll(), {}
+        for stream, connection in enumerate(self._link.sockets):
+            parts = {way: deque(_parts(messages, way, stream, len(self._link.sockets))) for way in (select.POLLOUT, select.POLLIN)}
+            left[connection.fileno()] = connection, {way: each for way, each in parts.items() if each}
+        while left := {number: one for number, one in left.items() if one[1]}:
+            for number, (_, ways) in left.items():
+                waiting.register(number, sum(ways))
+            ready = waiting.poll(_deadline_ms(self._link))
+            if not ready:
+                raise TimeoutError(explain(self._link, _LATE))
+            for number, event in ready:
+                self._serve(*left[number], event)
+                waiting.unregister(number)
+
+    def _serve(self, connection: socket.socket, ways: dict[int, deque[memoryview]], event: int) -> None:
+        for way in [way for way in ways if event & (way | select.POLLERR | select.POLLHUP)]:
+            part = ways[way].popleft()
+            part = part[self._moved(connection, way, part) :]
+            if part:
+                ways[way].appendleft(part)
+            if not ways[way]:
+                del ways[way]
+
+    def _moved(self, connection: socket.socket, way: int, part: memoryview) -> int:
+        """How many bytes the socket takes or gives now."""
+        flags = socket.MSG_DONTWAIT
+        try:
+            moved = connection.send(part, flags) if way == select.POLLOUT else connection.recv_into(part, 0, flags)
+        except BlockingIOError:
+            return 0
+        except (BrokenPipeError, ConnectionResetError):
+            moved = 0
+        except OSError as error:
+            raise OSError(explain(self._link, error.errno or 0)) from error
+        if not moved:
+            raise ConnectionError(explain(self._link, _CLOSED))
+        return moved
+
+
+def messages_over(link: Link, room: int) -> Messages:
+    """The calls of a pair, with room for so many posted messages: native where sockets.c was built."""
+    library = native()
+    return NativeMessages(library, link, room) if library else PythonMessages(link)
+
+
+def _deadline_ms(link: Link) -> int:
+    return min(max(1, int(link.deadline_s * 1000)), _LONGEST_MS)
+
+
+def _parts(messages: Sequence[_Message], way: int, stream: int, streams: int) -> Iterator[memoryview]:
+    """What a stream carries of the messages in one direction, as sockets.c divides them."""
+    for direction, at, size in messages:
+        begin, end = (size * each // streams for each in (stream, stream + 1))
+        if direction == way and end > begin:
+            yield memoryview((ctypes.c_char * (end - begin)).from_address(at + begin)).cast("B")
+
+
+# Plain TCP between the two ranks of a pair, without any library: the control that tells what the wire and the kernel give.
+#
+# One stream is what a plain program would have: TCP_NODELAY, buffers that grow as the kernel lets them, and calls that block. A ping-pong
+# of 8 B over the loopback of an idle machine took 31 µs with those, 33 µs with calls that do not block and poll, 4 µs with calls that spin,
+# which few programs do.
+#
+# Several streams are served by the rank's one thread, and a message is divided evenly, so that its slowest stream ends it. Where the CPU
+# is the limit they give no more than one: over loopback on two cores, messages of 4 MiB, one stream carried 4.0 GB/s, four streams 3.4, and
+# four streams with a thread each 4.1. They are for wires: one stream is held back there by its window, its loss or its path.
+
+_NAME_BYTES = 16  # TCP_CA_NAME_MAX of the kernel
+
+
+class SocketBackend(LinkedBackend):
+    """Point-to-point over TCP sockets, one or several streams per pair, which live as long as the cell."""
+
+    name = api = "socket"
+    takes_streams = True
+
+    @classmethod
+    def probe(cls) -> Available | Unavailable:
+        """Always there."""
+        return Available(f"TCP of {platform.system()} {platform.release()}, between pairs of ranks")
+
+    def open(self, world: World, settings: Settings) -> None:
+        """Listens, and learns where the others do. Raises RunFailed where a rank cannot listen at its address."""
+        self.rank, self.ranks = world.rank, world.size
+        self.flags = () if native() else ("python_messages",)
+        self._links = Links(world, settings.timeout_s)
+        self._about = {"kernel": platform.release(), **path_facts(world.me.address)}
+
+    def connect(self, peer: int, cell: Cell) -> Link:
+        """As many streams as the cell has."""
+        return self._links.connect(peer, cell.streams or 1)
+
+    def binding(self, group: Group, buffers: AnyBuffers, slot: int) -> MessageBinding:
+        """Addresses, and calls over the pair's link."""
+        return MessageBinding(messages_over(group.handle, 2 * (buffers.cell.window or 1)), buffers, slot)
+
+    def bind(self, operation: Operation, cell: Cell, group: Group, buffers: AnyBuffers) -> Program:
+        """The operation's messages; errors name the other rank."""
+        return replace(super().bind(operation, cell, group, buffers), explain=partial(explain, group.handle))
+
+    def supports(self, operation: Operation, cell: Cell) -> Reason | None:
+        """Pairs only, and as many streams as one thread serves."""
+        if (cell.streams or 1) > MOST_STREAMS:
+            return f"socket has at most {MOST_STREAMS} streams between two ranks"
+        return super().supports(operation, cell)
+
+
+def path_facts(address: str) -> dict[str, str]:
+    """What is known of TCP from this address of the host, before anything is connected."""
+    with tcp_socket(address) as fresh:
+        congestion = fresh.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, _NAME_BYTES).split(b"\0")[0].decode("ascii", "replace")
+    path = {"interface": interface_with(address), "address": address}
+    limits = {name: _limits(name) for name in ("tcp_wmem", "tcp_rmem")}
+    return {"congestion_control": congestion, **path, **limits}
+
+
+def _limits(name: str) -> str:
+    """The least, first and largest size of a socket's buffer in bytes: "4096 131072 6291456"."""
+    try:
+        return " ".join(Path(f"/proc/sys/net/ipv4/{name}").read_text(encoding="ascii").split())
+    except OSError:
+        return "unknown"

@@ -1,0 +1,422 @@
+"""NCCL through torch.distributed, on torch's own GPU memory: what training sees, torch's overhead and all; the backend nccl is without."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from importlib.metadata import version
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from collbench.addresses import listen_at
+from collbench.backends.backend import Available, Group, Settings, Unavailable
+from collbench.backends.clock import Clock, EventClock
+from collbench.backends.gpu_memory import HostOrGpuBackend, OneGpu, Place, no_gpu, trouble
+from collbench.backends.host import AnyBuffers, Buffers
+from collbench.errors import UsageError
+from collbench.machine.interfaces import first_family, interface_with
+from collbench.operations.cell import Cell
+from collbench.operations.dtypes import average_misfit
+from collbench.operations.operation import Operation, Reason
+from collbench.operations.program import Program, PythonCall
+
+if TYPE_CHECKING:
+    from collbench.control.world import World
+    from collbench.device.gpu import Gpu
+
+
+# What backends through torch.distributed have in common: how ranks join, their groups, and GPU memory of torch's own allocator.
+
+_LATER = 2
+_BACKLOG = 128
+
+
+def load_torch() -> Any:
+    """torch, imported without looks for garbage, of which nothing is freed while it lives, and then exempt from them.
+
+    Every rank saves 0.7 s of 1.9 s (torch 2.13, AMD EPYC) at its start and its end, and its loops the looks in between.
+    """
+    looked = gc.isenabled()
+    gc.disable()
+    try:
+        import torch
+    finally:
+        if looked:
+            gc.enable()
+    gc.freeze()
+    return torch
+
+
+def patience(settings: Settings) -> timedelta:
+    """How long a library waits: longer than the watchdog, which can say who is missing; the library cannot."""
+    return timedelta(seconds=_LATER * settings.timeout_s)
+
+
+def store_of(name: str, world: World, timeout: timedelta) -> Any:
+    """Return a TCPStore that rank 0 opens on a free port, at every rank; it must live as long as the groups that use it.
+
+    It has no authentication, so it listens only at the address of rank 0 that the other ranks use: loopback within one host.
+    """
+    import torch
+
+    dist: Any = torch.distributed
+    host, port, store = world.members[0].address, 0, None
+    if world.rank == 0:
+        store = _served(dist, host, timeout, world.size)
+        port = store.port
+    port = world.decide(port, f"opening {name}: the store's port")
+    return store or dist.TCPStore(host, port, None, is_master=False, timeout=timeout)
+
+
+def _served(dist: Any, host: str, timeout: timedelta, ranks: int) -> Any:
+    """Return rank 0's store, which listens at one address.
+
+    torch listens at every address by itself; since 2.3 it takes a listening socket. Where it refuses one, with libuv and without, the
+    store listens at every address as before.
+    """
+    common = {"is_master": True, "timeout": timeout, "wait_for_workers": False}
+    for backend in ({}, {"use_libuv": False}):
+        listener = listen_at(host, max(_BACKLOG, ranks))
+        port = listener.getsockname()[1]
+        try:
+            return dist.TCPStore(host, port, None, **common, master_listen_fd=listener.detach(), **backend)
+        except (TypeError, ValueError, RuntimeError):
+            continue
+    return dist.TCPStore(host, 0, None, **common)
+
+
+def require_one_family(name: str, world: World, interface: str) -> None:
+    """Raise UsageError where Gloo would listen at IPv4 on one host and at IPv6 on another: it takes an interface's IPv4 address if any."""
+    family = first_family(interface)
+    told: list[str | None] = world.agree(family and family.value, f"opening {name}: the family of {interface}'s address")
+    first = {family: member.host for member, family in reversed(list(zip(world.members, told, strict=True))) if family}
+    if len(first) > 1:
+        each = ", ".join(f"{host} {family}" for family, host in sorted(first.items()))
+        raise UsageError(f"{name} cannot connect hosts over different address families ({each}): give every host an IPv4 address, or none")
+
+
+def join(name: str, world: World, settings: Settings, **more: Any) -> Any:
+    """Forms torch's default group; its store, which must live as long as the group."""
+    import torch
+
+    dist: Any = torch.distributed
+    store = store_of(name, world, patience(settings))
+    dist.init_process_group(name, store=store, rank=world.rank, world_size=world.size, timeout=patience(settings), **more)
+    return store
+
+
+def no_cuda_build(torch: Any) -> str | None:
+    """Why this torch has no CUDA, with the remedy, or None."""
+    if torch.version.cuda is None:
+        return f"torch {torch.__version__} is a build for CPUs: install the one for CUDA (pytorch.org tells how)"
+    return None if torch.cuda.is_available() else f"torch {torch.__version__} finds no GPU: see python -c 'import torch; torch.cuda.init()'"
+
+
+class TorchMemory:
+    """GPU memory of torch's own allocator, as its users have it."""
+
+    def __init__(self, torch: Any, index: int, n_bytes: int) -> None:
+        """Raises MemoryError, one sentence."""
+        try:
+            self.tensor = torch.empty(n_bytes, dtype=torch.uint8, device=f"cuda:{index}")
+        except torch.cuda.OutOfMemoryError as error:
+            raise MemoryError(f"torch allocates no {n_bytes} bytes on GPU {index}: {str(error).splitlines()[0]}") from error
+        self.address, self.n_bytes = int(self.tensor.data_ptr()), n_bytes
+
+
+class TorchBackend(HostOrGpuBackend):
+    """A library behind torch.distributed. Opening sets `_torch`, the module."""
+
+    api = "torch"
+    passes_messages = True
+    _torch: Any
+
+    def communicator(self, ranks: Sequence[int]) -> Any:
+        """The default group for all ranks, else a new one, which torch wants all ranks to make."""
+        dist = self._torch.distributed
+        return dist.group.WORLD if len(ranks) == self.ranks else dist.new_group(list(ranks))
+
+    def gpu_memory(self, gpu: Gpu, n_bytes: int) -> TorchMemory:
+        """torch's own. Raises MemoryError."""
+        return TorchMemory(self._torch, gpu.index, n_bytes)
+
+    def close(self) -> None:
+        """Leaves the process group."""
+        if self._torch.distributed.is_initialized():
+            self._torch.distributed.destroy_process_group()
+
+
+# x as the operations' "torch" steps see it: tensors over our buffers, on host or GPU, and functions of torch.distributed by name.
+
+_MESSAGE, _SIGNAL = 1, 2  # tags
+_REDOPS = {"prod": "PRODUCT"}  # the others have the names they have here
+# torch.distributed knows neither these unsigned types nor those of 8 bits everywhere; what is only moved goes as what it knows.
+_MOVED_AS = {"uint32": "int32", "uint64": "int64", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
+
+
+class TorchBinding:
+    """For libraries whose calls block, or follow torch's current stream; `posted` calls return a Work each."""
+
+    def __init__(self, torch: Any, buffers: AnyBuffers, group: Group, slot: int) -> None:
+        place, self.cell = buffers.places[0], buffers.cell
+        self._torch, self._group = torch, group
+        self.rank, self.n, self.count, self.root = place.rank, group.n, place.count, place.root
+        self._type = getattr(torch, torch_type(self.cell.dtype.name, buffers.operation.reduces))
+        self.send, self.recv = _send_and_receive(torch, buffers, slot)
+        self.send, self.recv = self.send.view(self._type), self.recv.view(self._type)
+        self.scratch = torch.zeros(1, dtype=torch.uint8, device=self.recv.device)
+        self.type = self.byte = self.status = None
+        self.redop = getattr(torch.distributed.ReduceOp, _REDOPS.get(self.cell.redop, self.cell.redop.upper())) if self.cell.redop else None
+        self.comm = group.handle
+        self._works: list[Any] = []
+
+    def call(self, name: str, /, *words: Any, **named: Any) -> PythonCall:
+        """A function of torch.distributed."""
+        return PythonCall(name, partial(getattr(self._torch.distributed, name), *words, **named))
+
+    def post(self, name: str, /, *words: Any, **named: Any) -> PythonCall:
+        """A function that returns a Work; `waitall` waits for it."""
+        function, works = partial(getattr(self._torch.distributed, name), *words, **named), self._works
+        return PythonCall(name, lambda: works.append(function()))
+
+    def waitall(self) -> PythonCall:
+        """Waits for every Work posted."""
+        works = self._works
+
+        def wait() -> None:
+            for work in works:
+                work.wait()
+            works.clear()
+
+        return PythonCall("wait", wait)
+
+    def peer(self, rank: int) -> int:
+        """torch names ranks by their rank in the job."""
+        return self._group.ranks[rank]
+
+    def send_to(self, rank: int, part: Any, count: int) -> PythonCall:
+        """torch.distributed.send."""
+        return self.call("send", part[:count], dst=self.peer(rank), group=self.comm, tag=_MESSAGE)
+
+    def receive_from(self, rank: int, part: Any, count: int) -> PythonCall:
+        """torch.distributed.recv."""
+        return self.call("recv", part[:count], src=self.peer(rank), group=self.comm, tag=_MESSAGE)
+
+    def together(self) -> Iterator[PythonCall]:
+        """Works need no beginning."""
+        return iter(())
+
+    def post_send(self, rank: int, part: Any, count: int) -> PythonCall:
+        """torch.distributed.isend."""
+        return self.post("isend", part[:count], dst=self.peer(rank), group=self.comm, tag=_MESSAGE)
+
+    def post_receive(self, rank: int, part: Any, count: int) -> PythonCall:
+        """torch.distributed.irecv."""
+        return self.post("irecv", part[:count], src=self.peer(rank), group=self.comm, tag=_MESSAGE)
+
+    def signal_to(self, rank: int) -> PythonCall:
+        """A byte sent."""
+        return self.call("send", self.scratch, dst=self.peer(rank), group=self.comm, tag=_SIGNAL)
+
+    def signal_from(self, rank: int) -> PythonCall:
+        """A byte received."""
+        return self.call("recv", self.scratch, src=self.peer(rank), group=self.comm, tag=_SIGNAL)
+
+    def unless_in_place(self, address: Any) -> Any:
+        """torch has no in-place token."""
+        return address
+
+    def has(self, name: str) -> bool:
+        """Whether torch.distributed has a function `name`."""
+        return hasattr(self._torch.distributed, name)
+
+
+def torch_type(name: str, reduces: bool) -> str:
+    """The type of the tensors: that of the cell, or one of its width that is known everywhere where nothing is reduced."""
+    return name if reduces else _MOVED_AS.get(name, name)
+
+
+def _send_and_receive(torch: Any, buffers: AnyBuffers, slot: int) -> tuple[Any, Any]:
+    """Tensors of bytes over a slot."""
+    if isinstance(buffers, Buffers):
+        send, recv = buffers.send(0, slot), buffers.recv(0, slot)
+        return torch.from_numpy(send.view(np.uint8)), torch.from_numpy(recv.view(np.uint8))
+    from collbench.device.buffers import DeviceBuffers
+
+    assert isinstance(buffers, DeviceBuffers)
+    (held,), width = buffers.memory, buffers.cell.dtype.size
+    assert isinstance(held, TorchMemory)
+    sent, received = buffers.elements(0)
+    send_at, recv_at = buffers.send_at(0, slot) - held.address, buffers.recv_at(0, slot) - held.address
+    return held.tensor[send_at : send_at + sent * width], held.tensor[recv_at : recv_at + received * width]
+
+
+# Gloo through torch.distributed, on host memory and where torch has CUDA on GPU memory, too: what training sees with Gloo.
+
+_INTERFACE = "GLOO_SOCKET_IFNAME"
+_UNREDUCED = frozenset({"uint32", "uint64", "float8_e4m3fn", "float8_e5m2"})  # "Invalid scalar type", torch 2.13
+
+
+class GlooBackend(TorchBackend):
+    """torch.distributed with Gloo."""
+
+    name, local_path = "gloo", "loopback"
+
+    @classmethod
+    def probe(cls) -> Available | Unavailable:
+        """Whether torch is installed; does not import it (that takes seconds)."""
+        if find_spec("torch") is None:
+            return Unavailable("torch is not installed", "pip install -c constraints.txt 'collbench[torch]'")
+        return Available(f"Gloo of torch {version('torch')}")
+
+    def open(self, world: World, settings: Settings) -> None:
+        """Imports torch and forms its default group over a store that rank 0 opens on a free port."""
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # it warns of every address without a name
+        self._chosen = os.environ.setdefault(_INTERFACE, interface_with(world.me.address))
+        torch = self._torch = load_torch()
+        self.rank, self.ranks = world.rank, world.size
+        torch.set_num_threads(1)
+        self.look_for_gpus(world, lambda: no_cuda_build(torch))
+        require_one_family("gloo", world, self._chosen)
+        self._store = join("gloo", world, settings)
+
+    def binding(self, group: Group, buffers: AnyBuffers, slot: int) -> TorchBinding:
+        """Tensors over the buffers."""
+        return TorchBinding(self._torch, buffers, group, slot)
+
+    def bind(self, operation: Operation, cell: Cell, group: Group, buffers: AnyBuffers) -> Program:
+        """On a GPU a call returns before the data is there: an iteration ends when the GPU has it."""
+        program = super().bind(operation, cell, group, buffers)
+        if self._gpu is None or cell.device == "cpu":
+            return program
+        settle = PythonCall("synchronize", partial(self._torch.cuda.synchronize, self._gpu.index))
+        return replace(program, slots=tuple((*slot, settle) for slot in program.slots))
+
+    def supports(self, operation: Operation, cell: Cell) -> Reason | None:
+        """Everything the steps can say, but for the types that Gloo does not reduce."""
+        return f"gloo reduces no {cell.dtype.name} tensors" if operation.reduces and cell.dtype.name in _UNREDUCED else None
+
+    def sync(self, group: Group) -> Program | None:
+        """None: Gloo's barrier leaves ranks far apart, the shared-memory one of the room timing does not."""
+        return None
+
+    def versions(self) -> Mapping[str, str]:
+        """torch, and the interface that Gloo was told to use."""
+        return {"torch": self._torch.__version__, "gloo_interface": self._chosen}
+
+
+_REMEDY = "install the torch for CUDA (pytorch.org tells how) and collbench[cuda13] or [cuda12], as torch.version.cuda says"
+_UNKNOWN_TYPES = frozenset({"uint32", "uint64"})  # torch's own table of NCCL's types lacks them
+_SHARE = 0.75  # of the deadline: there must be time to ask who lags before the watchdog ends the process
+
+
+class BatchedBinding(TorchBinding):
+    """NCCL carries messages between two ranks one after the other, unless they go out together: as one batch, in `waitall`."""
+
+    def post(self, name: str, /, *words: Any, **named: Any) -> PythonCall:
+        """A message for the next batch; NCCL has no tags."""
+        dist, works = self._torch.distributed, self._works
+        peer = named["src"] if "src" in named else named["dst"]
+        message = dist.P2POp(getattr(dist, name), words[0], peer, named.get("group"))
+        return PythonCall(name, partial(works.append, message))
+
+    def waitall(self) -> PythonCall:
+        """Sends the batch; the current stream waits for it."""
+        messages, send = self._works, self._torch.distributed.batch_isend_irecv
+
+        def batch() -> None:
+            for work in send(messages):
+                work.wait()
+            messages.clear()
+
+        return PythonCall("batch_isend_irecv", batch)
+
+
+class TorchNcclBackend(TorchBackend):
+    """torch.distributed with NCCL, one GPU a process."""
+
+    name = "torch-nccl"
+    devices = frozenset({"cuda"})
+    uses_nccl = True
+
+    @classmethod
+    def probe(cls) -> Available | Unavailable:
+        """Whether there are a GPU and a torch that is built for CUDA. Does not import torch: its version tells the build."""
+        missing = no_gpu()
+        if missing:
+            return missing
+        if find_spec("torch") is None:
+            return Unavailable("torch is not installed", _REMEDY)
+        if "+cpu" in version("torch"):
+            return Unavailable(f"torch {version('torch')} is a build for CPUs", _REMEDY)
+        return Available(f"NCCL of torch {version('torch')}, as training sees it")
+
+    def open(self, world: World, settings: Settings) -> None:
+        """Imports torch, takes a GPU and forms the default group. Raises UsageError, RunFailed."""
+        torch = self._torch = load_torch()
+        cuda: Any = torch.cuda
+        self.rank, self.ranks = world.rank, world.size
+        if settings.gpus_per_process > 1:
+            raise UsageError("torch-nccl drives one GPU per process: start one rank per GPU (--ranks), or measure nccl")
+        missing = world.first(no_cuda_build(torch), "opening torch-nccl: looking for GPUs")
+        if missing:
+            raise UsageError(missing)
+        self._gpu = OneGpu(world)
+        self.gpus = self._gpu.bus_ids
+        _refuse_shared(world, self.gpus)
+        gpu, stream = self._gpu.claimed()
+        self._device = device = torch.device("cuda", gpu.index)
+        cuda.set_device(device)
+        cuda.set_stream(cuda.ExternalStream(stream.address, device))
+        self._clock = EventClock(torch, _SHARE * settings.timeout_s, self._lagging)
+        self._store = join("nccl", world, settings, device_id=device)
+
+    def _lagging(self) -> str | None:
+        """Asked for when it is needed: `ask_ras` is set after opening."""
+        return self.ask_ras()
+
+    def binding(self, group: Group, buffers: AnyBuffers, slot: int) -> BatchedBinding:
+        """Tensors over the buffers."""
+        return BatchedBinding(self._torch, buffers, group, slot)
+
+    def supports(self, operation: Operation, cell: Cell) -> Reason | None:
+        """No graphs, no unsigned types that torch does not hand to NCCL, no bitwise reductions (torch refuses them itself)."""
+        if cell.mode == "graph":
+            return "torch-nccl measures the calls that training makes one by one: graphs are for nccl"
+        if operation.reduces and cell.dtype.name in _UNKNOWN_TYPES:
+            return f"torch hands no {cell.dtype.name} tensors to NCCL"
+        return average_misfit(cell.dtype, self.ranks) if cell.redop == "avg" else None
+
+    def sync(self, group: Group) -> Program | None:
+        """The sample before is waited for, then an all-reduce of one element on the same stream: none begins before every rank has come."""
+        one = self._torch.zeros(1, device=self._device)
+        all_reduce = partial(self._torch.distributed.all_reduce, one, group=group.handle)
+        return Program(((PythonCall("wait", lambda: self._clock.wait(self._clock.stamp())), PythonCall("all_reduce", all_reduce)),))
+
+    def clock(self) -> Clock:
+        """torch's events."""
+        return self._clock
+
+    def fence(self, deadline_s: float) -> None:
+        """Waits for the current stream. Raises RunFailed."""
+        EventClock(self._torch, deadline_s, self._lagging).wait(self._clock.stamp())
+
+    def versions(self) -> Mapping[str, str]:
+        """torch, its CUDA and its NCCL, which need not be the one that the backend nccl loads."""
+        nccl = ".".join(str(part) for part in self._torch.cuda.nccl.version())
+        return {"torch": self._torch.__version__, "torch_cuda": str(self._torch.version.cuda), "torch_nccl": nccl}
+
+
+def _refuse_shared(world: World, gpus: Sequence[str]) -> None:
+    """One GPU is one rank to NCCL, which would say "Duplicate GPU". `gpus`: each rank's. Raises UsageError."""
+    ranks = [(member.host, gpu) for member, gpu in zip(world.members, gpus, strict=True)]
+    visible = {host: tuple(dict.fromkeys(gpu for where, gpu in ranks if where == host)) for host, _ in ranks}
+    misfit = trouble([Place(host, visible[host], (gpu,)) for host, gpu in ranks], 1)
+    if misfit:
+        raise UsageError(misfit)
