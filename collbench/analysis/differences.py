@@ -13,8 +13,8 @@ from collbench.launch.software import NAMES, VERSIONS
 from collbench.launch.software import differing as mixed
 from collbench.results.environment import steering
 from collbench.results.folder import TOPOLOGY
-from collbench.results.jsonl import parse_object
 from collbench.results.reader import Run
+from collbench.results.store import parse_object
 from collbench.untrusted import read_file
 
 KINDS = ("software", "environment", "topology", "hosts", "ranks", "machine", "launcher", "options", "libraries")

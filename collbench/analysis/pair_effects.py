@@ -36,7 +36,7 @@ import numpy as np
 from collbench.analysis.pair_finding import CLEARED, CONFIRMED, INCONCLUSIVE, PairFinding, Remeasured, hosts_of
 from collbench.analysis.pair_view import LEAST_PLACES, Mask, View
 from collbench.analysis.two_way import Figures
-from collbench.results.pairs import PairMatrix
+from collbench.results.rounds import PairMatrix
 from collbench.units import format_percent
 
 __all__ = ["PairEffects", "PairFinding", "doubts", "findings", "remeasured", "suspects"]

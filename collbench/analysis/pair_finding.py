@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from collbench.results.hunts import STATES
+from collbench.results.rounds import STATES
 from collbench.units import format_percent
 
 CONFIRMED, CLEARED, INCONCLUSIVE = STATES

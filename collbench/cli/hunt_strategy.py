@@ -17,7 +17,7 @@ from collbench.errors import RunFailed, UsageError
 from collbench.measure.tasks.pair_places import MEASUREMENTS
 from collbench.report.listening import Listening
 from collbench.report.screen import is_terminal, wants_color
-from collbench.results.hunts import HuntRound
+from collbench.results.rounds import HuntRound
 from collbench.units import format_duration
 
 # By flag of a round: the figures tell of how the launch was started, and not of the machines.

@@ -13,8 +13,8 @@ from collbench.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from collbench.results.importers.ceilings import JobOf
-    from collbench.results.importers.peer import Given
+    from collbench.results.importers.importer import Given
+    from collbench.results.importers.rows import JobOf
     from collbench.results.importers.store import Source, Table, Together
 
 _ABOUT = (
@@ -82,10 +82,9 @@ def _read(path: Path, arguments: argparse.Namespace) -> list[Table]:
     """The tables of one file. Raises UsageError that names it."""
     import hashlib
 
-    from collbench.results.importers.content import lines_of
-    from collbench.results.importers.registry import reader_for
+    from collbench.results.importers.importer import lines_of
     from collbench.results.importers.rows import short
-    from collbench.results.importers.store import Source, Table
+    from collbench.results.importers.store import Source, Table, reader_for
 
     data = _bytes(path)
     name = "stdin" if path == _STDIN else path.name
@@ -134,7 +133,7 @@ def _instead(path: Path) -> str:
 
 def _given(arguments: argparse.Namespace, name: str) -> Given:
     from collbench.operations.dtypes import dtype_named
-    from collbench.results.importers.peer import Given
+    from collbench.results.importers.importer import Given
     from collbench.results.importers.rows import known_operation
 
     operation = known_operation(arguments.operation).name if arguments.operation is not None else None
@@ -163,7 +162,7 @@ def _machines(arguments: argparse.Namespace) -> tuple[JobOf | None, Mapping[str,
 def _with_ceilings(table: Table, job_of: JobOf) -> Table:
     from dataclasses import replace
 
-    from collbench.results.importers.ceilings import with_ceilings
+    from collbench.results.importers.rows import with_ceilings
 
     return replace(table, run=replace(table.run, rows=with_ceilings(table.run.rows, job_of)))
 
@@ -179,7 +178,7 @@ def _refuse_copies(sources: Sequence[Source]) -> None:
 
 def _tell(paths: Sequence[Path], runs: Sequence[Together]) -> None:
     """Prints the folders on stdout; on stderr what is in them, missing, doubtful and skipped, each sentence once."""
-    from collbench.results.importers.stored import sentences
+    from collbench.results.importers.store import sentences
 
     shown = [(str(path), len(run.rows)) for path, run in zip(paths, runs, strict=True)]
     if len(shown) > _LISTED:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from collbench.machine.model import Machine
-    from collbench.results.channel import Channel
+    from collbench.results.steps import Channel
 
 _ABOUT = "what this node is: GPUs, their links, the PCIe tree, NICs, GPUDirect RDMA; under srun or mpirun every node, and how they differ"
 _FROM = (

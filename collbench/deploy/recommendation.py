@@ -27,8 +27,7 @@ from collbench.deploy.managers import (
 from collbench.errors import UsageError
 from collbench.machine.readers.text import printable
 from collbench.results.folder import utc
-from collbench.results.jsonl import read_object, to_page
-from collbench.results.replaced import replace
+from collbench.results.store import read_object, replace, to_page
 from collbench.units import format_percent
 
 CODES = {

@@ -18,7 +18,7 @@ from collbench.analysis.combine import allocation_of, launch_folders, read_all, 
 from collbench.analysis.differences import facts
 from collbench.errors import FINE, UsageError
 from collbench.machine.peak.ceiling import Ceiling
-from collbench.results.importers.peer import IMPORTED
+from collbench.results.importers.importer import IMPORTED
 from collbench.results.reader import Run
 from collbench.results.row import SERIES, Row
 

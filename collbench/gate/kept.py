@@ -18,7 +18,7 @@ from collbench.analysis.cells import LONGEST_S, SHORTEST_S, is_time, known
 from collbench.analysis.differences import KINDS
 from collbench.errors import UsageError
 from collbench.gate.allocation import COLUMNS, NAME, Allocation, Cell, Measured, moment
-from collbench.results.jsonl import to_line
+from collbench.results.store import to_line
 from collbench.untrusted import open_file, read_file, values_in
 
 SCHEMA = 1

@@ -20,8 +20,8 @@ from collbench.gate.names import counted
 from collbench.gate.scheme import Figures, Numbers
 from collbench.gate.steady import MOST_FLIPPED, flipped, usual_canary, without
 from collbench.results.folder import CELLS, RUN
-from collbench.results.jsonl import read_object
 from collbench.results.reader import Run
+from collbench.results.store import read_object
 
 _BY_TURNS = "start a launch of the old stack and one of the new, then the next two, in the same job"
 Starts = Sequence[datetime | None]

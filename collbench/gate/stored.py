@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from collbench.errors import UsageError
 from collbench.gate.verdict import CONFIRMED, PASSED, SCHEMA, SUSPECTED, UNDECIDED, Verdict, from_json
-from collbench.results.jsonl import read_object
+from collbench.results.store import read_object
 
 if TYPE_CHECKING:
     from jsonschema.exceptions import ValidationError

@@ -11,9 +11,9 @@ from collbench.errors import UsageError
 from collbench.measure.request import Request
 from collbench.measure.same_run import Key, asked, difference, key_of, topology_difference
 from collbench.results.folder import TOPOLOGY, RunFolder
-from collbench.results.jsonl import parse_object, read_object, to_line
 from collbench.results.reader import Run, read_run
 from collbench.results.row import Row
+from collbench.results.store import parse_object, read_object, to_line
 
 
 @dataclass

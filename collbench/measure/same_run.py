@@ -14,8 +14,8 @@ from collbench.measure.row import row_without
 from collbench.measure.tasks.turn import placed
 from collbench.operations.registry import operations
 from collbench.results.environment import steering
-from collbench.results.jsonl import parse_object, to_line
 from collbench.results.row import SERIES, Row
+from collbench.results.store import parse_object, to_line
 
 if TYPE_CHECKING:
     from collbench.machine.model import Machine

@@ -17,7 +17,7 @@ from collbench.report.flags import printable
 from collbench.report.history import day
 from collbench.report.outcome_text import count_text, format_margin
 from collbench.report.table import Line
-from collbench.results.jsonl import plain
+from collbench.results.store import plain
 
 FORMATS = ("table", "json")
 _MOST, _MOST_NAMED = 60, 8

@@ -12,7 +12,7 @@ from collbench.report.flags import DOUBTFUL, explain, printable
 from collbench.report.probe_wrap import width_of, wrapped
 from collbench.report.screen import PlainScreen, wants_color
 from collbench.report.table import Line
-from collbench.results.channel import WRONG, Channel, document
+from collbench.results.steps import WRONG, Channel, document
 from collbench.units import format_percent, format_rate
 
 FORMATS = ("table", "json")

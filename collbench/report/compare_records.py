@@ -12,8 +12,8 @@ from collbench.analysis.compare import CellRatio, Comparison, Summary, largest_f
 from collbench.report.flags import defused
 from collbench.report.plan import in_print_order
 from collbench.report.table import Line
-from collbench.results.jsonl import to_page
 from collbench.results.row import SERIES, Row
+from collbench.results.store import to_page
 from collbench.stats.launches import Ratio
 
 STATE = "machine_state_differs"

@@ -14,8 +14,8 @@ from collbench.machine.peak.ceiling import Ceiling
 from collbench.report.flags import defused
 from collbench.report.plan import PlanSummary
 from collbench.report.table import Line
-from collbench.results.jsonl import plain
 from collbench.results.row import Row, Times
+from collbench.results.store import plain
 
 _TIMES = [field.name for field in fields(Times)]
 _CEILING = [field.name for field in fields(Ceiling)]

@@ -19,7 +19,7 @@ from collbench.gate.steps import Step
 from collbench.report.columns import NOTHING
 from collbench.report.flags import printable
 from collbench.report.table import Line
-from collbench.results.jsonl import plain
+from collbench.results.store import plain
 from collbench.units import format_time
 
 FORMATS = ("table", "json")

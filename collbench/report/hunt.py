@@ -19,7 +19,7 @@ from collbench.report.flags import defused, printable
 from collbench.report.probe_wrap import width_of, wrapped
 from collbench.report.screen import PlainScreen, write_line
 from collbench.report.table import Line
-from collbench.results.jsonl import to_line
+from collbench.results.store import to_line
 from collbench.units import format_percent, format_rate, format_size
 
 FORMATS = ("table", "csv", "json")

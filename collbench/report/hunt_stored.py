@@ -11,8 +11,8 @@ from collbench.report.flags import printable
 from collbench.report.hunt import write_hunt
 from collbench.report.screen import PlainScreen, write_line
 from collbench.report.table import Line
-from collbench.results.hunts import check_hunt, read_hunt
 from collbench.results.reader import Run
+from collbench.results.rounds import check_hunt, read_hunt
 
 
 def check_stored(run: Run) -> None:

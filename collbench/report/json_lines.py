@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collbench.report.plan import PlanSummary
 from collbench.report.table import Line
-from collbench.results.jsonl import to_line
 from collbench.results.row import Row
+from collbench.results.store import to_line
 
 
 class JsonWriter:

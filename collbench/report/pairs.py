@@ -18,9 +18,9 @@ from collbench.report.pairs_theirs import their_json, their_lines
 from collbench.report.probe_wrap import width_of, wrapped
 from collbench.report.screen import PlainScreen, write_line
 from collbench.report.table import Line
-from collbench.results.jsonl import to_line
-from collbench.results.pairs import PairMatrix
+from collbench.results.rounds import PairMatrix
 from collbench.results.row import Row
+from collbench.results.store import to_line
 from collbench.units import format_size
 
 FORMATS = ("table", "csv", "json")

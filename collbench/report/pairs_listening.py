@@ -15,7 +15,7 @@ from collbench.analysis.hunt.verdict import Suspect
 from collbench.analysis.pair_effects import PairEffects, remeasured
 from collbench.report.listening import Listening
 from collbench.report.screen import is_terminal, wants_color
-from collbench.results.pairs import PairMatrix, PairRound, matrix_of
+from collbench.results.rounds import PairMatrix, PairRound, matrix_of
 from collbench.results.row import Row
 from collbench.units import format_duration
 

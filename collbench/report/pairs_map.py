@@ -16,7 +16,7 @@ from collbench.analysis.pair_noise import quantile
 from collbench.report.flags import printable
 from collbench.report.probe_wrap import wrapped
 from collbench.report.table import Line
-from collbench.results.pairs import PairMatrix
+from collbench.results.rounds import PairMatrix
 
 MOST_ROWS = 40  # of more places each row and column stands for several
 CLASSES = 5

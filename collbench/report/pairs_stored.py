@@ -15,7 +15,7 @@ from collbench.results.reader import Run
 
 if TYPE_CHECKING:
     from collbench.analysis.pair_effects import PairEffects
-    from collbench.results.pair_reader import StoredPairs
+    from collbench.results.rounds import StoredPairs
 
 
 def holds_pairs(run: Run) -> bool:

@@ -13,7 +13,7 @@ from collbench.report.columns import NOTHING
 from collbench.report.flags import printable
 from collbench.report.probe_wrap import wrapped
 from collbench.report.table import Line
-from collbench.results.pairs import PairMatrix
+from collbench.results.rounds import PairMatrix
 from collbench.units import format_rate, format_time
 
 MOST_PLACES = 40

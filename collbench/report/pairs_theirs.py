@@ -10,7 +10,7 @@ import numpy as np
 from collbench.report.columns import NOTHING
 from collbench.report.flags import explain, printable
 from collbench.report.table import Line
-from collbench.results.pairs import PairMatrix
+from collbench.results.rounds import PairMatrix
 from collbench.results.row import Row
 from collbench.units import format_rate, format_size, format_time
 

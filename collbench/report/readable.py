@@ -61,7 +61,7 @@ def _runs_in(path: Path) -> list[Run]:
         if kind := kind_of(run):
             kind.check(run)
         if holds_pairs(run):
-            from collbench.results.pair_reader import check_pairs
+            from collbench.results.rounds import check_pairs
 
             check_pairs(run)
     return runs

@@ -25,13 +25,13 @@ from collbench.report.readable import readable
 from collbench.report.screen import PlainScreen, is_terminal, wants_color, write_line
 from collbench.report.table import Line, RowWriter, TableWriter
 from collbench.report.terminal import FORMATS
-from collbench.results.importers.stored import sentences as of_import
+from collbench.results.importers.store import sentences as of_import
 from collbench.results.reader import Run
 
 if TYPE_CHECKING:  # they import numpy, which runs without pairs do not need
     from collbench.analysis.pair_effects import PairEffects
     from collbench.gate.verdict import Verdict
-    from collbench.results.pair_reader import StoredPairs
+    from collbench.results.rounds import StoredPairs
 
 _Print = Callable[[Line], None]
 

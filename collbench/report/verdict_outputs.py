@@ -13,7 +13,7 @@ from collbench.gate.exits import NAGIOS
 from collbench.gate.verdict import Verdict
 from collbench.report.outputs import STDOUT, write_whole
 from collbench.report.table import Line
-from collbench.results.jsonl import to_page
+from collbench.results.store import to_page
 
 _NEEDS = {"junit": ("junitparser",), "openmetrics": ("prometheus_client",), "html": ("matplotlib", "jinja2")}
 _SUMMARY = "GITHUB_STEP_SUMMARY"  # what earlier commands of the step wrote there stays, as GitHub expects

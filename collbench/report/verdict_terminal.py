@@ -24,7 +24,7 @@ from collbench.report.words import (
     sentences,
     worst_groups,
 )
-from collbench.results.jsonl import plain
+from collbench.results.store import plain
 
 _MOST_REASONS, _MOST_OPEN, _MOST_CHANGES, _MOST_GROUPS, _MOST_UNKNOWN, _MOST_NOTES = 8, 12, 6, 6, 4, 5
 _WIDEST = 44  # letters of a name's column

@@ -28,8 +28,8 @@ from collbench.report.workload_cells import (
     worker_cells,
 )
 from collbench.report.workload_words import aligned, counted, headline, milliseconds, told
-from collbench.results.jsonl import to_line
-from collbench.results.workloads import StepRow
+from collbench.results.steps import StepRow
+from collbench.results.store import to_line
 from collbench.units import format_size
 from collbench.workloads.registry import regimes
 

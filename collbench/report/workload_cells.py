@@ -12,7 +12,7 @@ from collbench.report.flags import DOUBTFUL, printable
 from collbench.report.table import Line
 from collbench.report.workload_words import aligned, counted, milliseconds, span
 from collbench.results.row import Times
-from collbench.results.workloads import StepRow
+from collbench.results.steps import StepRow
 from collbench.units import format_bytes, format_rate
 
 MOST_WORKERS = 16

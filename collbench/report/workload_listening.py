@@ -13,7 +13,7 @@ from typing import Any
 from collbench.report.listening import Listening
 from collbench.report.screen import is_terminal, wants_color
 from collbench.report.workload import write_steps
-from collbench.results.workloads import StepRow
+from collbench.results.steps import StepRow
 
 
 class WorkloadListening(Listening):

@@ -12,7 +12,7 @@ from collbench.report.table import Line
 from collbench.report.workload import check_format, write_steps
 from collbench.report.workload_words import counted
 from collbench.results.reader import Run
-from collbench.results.workloads import read_workload
+from collbench.results.steps import read_workload
 
 
 def check_stored(run: Run) -> None:

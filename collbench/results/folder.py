@@ -17,22 +17,94 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from collbench.errors import CollbenchError, UsageError
-from collbench.results.appended import GONE, Appended
-from collbench.results.jsonl import read_object, to_line, to_page
-from collbench.results.lock import Lock
-from collbench.results.replaced import draft_of, make_folders, replace, sync_folder
+from collbench.errors import FINE, CollbenchError, RunFailed, UsageError
 from collbench.results.row import SCHEMA, Row
-from collbench.results.writable import Writing, cannot_create, cannot_resume, refuse_a_full_disk
+from collbench.results.store import GONE, Appended, Lock, draft_of, make_folders, read_object, replace, sync_folder, to_line, to_page
+from collbench.units import format_bytes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+
+# Whether a run's folder can be written, and what is said where it cannot, before the first cell and later.
+
+# What the smallest run needs. With less a run would start, and break off in the middle.
+_LEAST_FREE_BYTES = 1 << 20
+
+
+def refuse_a_full_disk(path: Path, instead: str = "choose another folder with --out DIR") -> None:
+    """Raises UsageError where the disk has less room than the smallest run needs; OSError."""
+    disk = os.statvfs(path)
+    free = disk.f_bavail * disk.f_frsize
+    if disk.f_blocks and free < _LEAST_FREE_BYTES:
+        raise UsageError(
+            f"run folder {path} cannot be written: its disk has {format_bytes(free)} left, a run needs at least "
+            f"{format_bytes(_LEAST_FREE_BYTES)}; make room there, or {instead}"
+        )
+
+
+def cannot_create(path: Path, error: OSError) -> str:
+    """Why there is no run folder, for the user."""
+    return f"run folder {path} cannot be written ({error.strerror or error}): choose another folder with --out DIR"
+
+
+def cannot_resume(path: Path, error: OSError) -> str:
+    """Why a run cannot be gone on with, for the user."""
+    return f"{path} cannot be resumed: it cannot be written ({error.strerror or error}); start a new run"
+
+
+@dataclass(frozen=True)
+class Writing:
+    """What a run that cannot go on writing has stored.
+
+    rows      its finished cells (of pairs: rounds), all on the disk
+    measured  whether anything was measured: before, the folder is bad input (exit code 2), later the run has failed (4)
+    resumes   whether such a run can be gone on with
+    gone      whether the folder is no longer at its path, moved_to: where it is now, if that can be told
+    """
+
+    path: Path
+    rows: int
+    measured: bool
+    resumes: bool
+    gone: bool
+    moved_to: Path | None
+
+    def failed(self, error: OSError) -> CollbenchError:
+        """What the operating system's refusal means for the user, in one sentence."""
+        if not self.measured:
+            return UsageError(cannot_resume(self.path, error) if self.rows else f"{cannot_create(self.path, error)}; nothing was measured")
+        if self.moved_to:
+            found = f"{self.path} was moved to {self.moved_to} while the run wrote into it: {self._stored} there"
+            return RunFailed(f"{found}; leave it{self._on(self.moved_to)}")
+        if self.gone:
+            return RunFailed(
+                f"results can no longer be written: {self.path} is gone, and with it what was stored ({self._cells}): it was deleted, or "
+                f"its disk is no longer mounted; bring it back{self._on(self.path)}, or run again with --out DIR"
+            )
+        return RunFailed(
+            f"results can no longer be written to {self.path} ({error.strerror or error}): {self._stored} safe in it; "
+            f"make room there{self._on(self.path)}, or run again with --out DIR on another disk"
+        )
+
+    @property
+    def _cells(self) -> str:
+        return f"{self.rows} finished {'cell' if self.resumes else 'round'}{'' if self.rows == 1 else 's'}"
+
+    @property
+    def _stored(self) -> str:
+        return f"{self._cells} {'is' if self.rows == 1 else 'are'}"
+
+    def _on(self, path: Path) -> str:
+        return f" and go on with --resume {path}" if self.resumes else ""
+
 
 RUN, TOPOLOGY, CELLS, SAMPLES, EVENTS = "run.json", "topology.json", "cells.jsonl", "samples.bin", "events.jsonl"
 PAIRS, HUNT, WORKLOAD = "pairs.jsonl", "hunt.jsonl", "workload.jsonl"
@@ -269,3 +341,85 @@ def _undo(path: Path, files: Mapping[str, Appended], new: list[Path]) -> None:
     for folder in new:
         with suppress(OSError):  # never made, or somebody put something there meanwhile
             folder.rmdir()
+
+
+# Writes folders of finished runs at once: for rows whose source still exists, so that nothing is lost where the machine fails.
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A finished run: what run.json says besides schema, id, operation, times and number of rows; the rows, and their arrays by index.
+
+    The exit code is 0 where `info` has none.
+    """
+
+    path: Path
+    operation: str
+    info: Mapping[str, Any]
+    rows: Sequence[Row]
+    topology: Mapping[str, Any] | None = None
+    arrays: Mapping[int, Mapping[str, NDArray[Any]]] = field(default_factory=dict)
+
+    @property
+    def samples(self) -> bytes:
+        """What samples.bin holds: the arrays in the order of the rows."""
+        return b"".join(array.tobytes() for _, arrays in sorted(self.arrays.items()) for array in arrays.values())
+
+    @property
+    def stored_rows(self) -> Iterator[Row]:
+        """The rows with the places of their arrays in samples.bin."""
+        offset = 0
+        for index, row in enumerate(self.rows):
+            places: dict[str, Any] = {}
+            for name, array in self.arrays.get(index, {}).items():
+                places[name] = {"offset": offset, "dtype": array.dtype.str, "shape": list(array.shape)}
+                offset += array.nbytes
+            yield row.with_figures(samples=places) if places else row
+
+    @property
+    def texts(self) -> Iterator[tuple[str, Iterable[str]]]:
+        """(name, content in pieces) of the folder's text files, run.json last. There are no events, and so there is no file for them."""
+        if self.topology is not None:
+            yield TOPOLOGY, [to_page(self.topology)]
+        yield CELLS, (f"{to_line(row.as_json())}\n" for row in self.stored_rows)
+        head = {"schema": SCHEMA, "id": self.path.name or self.path.resolve().name, "operation": self.operation, "started_utc": utc()}
+        yield RUN, [to_page({**head, "exit_code": FINE, **self.info, "finished_utc": utc(), "rows": len(self.rows)})]
+
+
+def write_all(runs: Iterable[Whole]) -> None:
+    """Writes all of them, or nothing. Raises UsageError where a folder holds a run already, or cannot be written."""
+    made: list[Path] = []
+    for run in runs:
+        try:
+            _write(run, made)
+        except (OSError, UsageError) as error:
+            _undo_whole(made)
+            raise error if isinstance(error, UsageError) else UsageError(cannot_create(run.path, error)) from error
+
+
+def _write(run: Whole, made: list[Path]) -> None:
+    if not run.path.parent.is_dir() or run.path.exists():
+        _into(run.path, made)
+    else:  # the next of many launches: nothing can be in its way
+        run.path.mkdir()
+        made.append(run.path)
+    if run.arrays:
+        made.append(run.path / SAMPLES)
+        (run.path / SAMPLES).write_bytes(run.samples)
+    for name, pieces in run.texts:
+        with (run.path / name).open("x", encoding="utf-8") as file:
+            made.append(run.path / name)
+            file.writelines(pieces)
+
+
+def _into(path: Path, made: list[Path]) -> None:
+    made += reversed([folder for folder in (path, *path.parents) if not folder.exists()])
+    path.mkdir(parents=True, exist_ok=True)
+    refuse_a_second_run(path)
+    refuse_a_full_disk(path)
+
+
+def _undo_whole(made: Sequence[Path]) -> None:
+    for path in reversed(made):
+        with suppress(OSError):  # never made, or somebody put something there meanwhile
+            path.rmdir() if path.is_dir() else path.unlink(missing_ok=True)

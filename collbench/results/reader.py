@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Union, get_args, get_origin, get_type_hin
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.results.folder import CELLS, EVENTS, RUN, SAMPLES
-from collbench.results.jsonl import parse_object, read_object
 from collbench.results.row import SCHEMA, Row, Times
+from collbench.results.store import parse_object, read_object
 from collbench.untrusted import open_file, values_in
 
 if TYPE_CHECKING:

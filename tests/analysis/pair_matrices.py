@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collbench.operations.groups import circle_round
-from collbench.results.pairs import PairMatrix
+from collbench.results.rounds import PairMatrix
 
 RATE, LATENCY_S = 10e9, 20e-6
 Figures = NDArray[np.float64]

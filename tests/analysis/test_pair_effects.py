@@ -13,7 +13,7 @@ from hypothesis.extra.numpy import arrays
 from collbench.analysis.pair_effects import PairEffects, PairFinding, _place, doubts, findings, suspects
 from collbench.analysis.pair_finding import CLEARED, CONFIRMED, INCONCLUSIVE, Remeasured, hosts_of
 from collbench.operations.groups import circle_round, schedule
-from collbench.results.pairs import PairMatrix
+from collbench.results.rounds import PairMatrix
 from tests.analysis.pair_matrices import Made, only
 
 Named = list[tuple[str, tuple[int, ...]]]

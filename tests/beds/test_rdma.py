@@ -34,7 +34,7 @@ from dataclasses import asdict
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from collbench.measure import counter_readings as counters
-from collbench.results.channel import document
+from collbench.results.steps import document
 from collbench.measure.tasks.channels_nic import nic_channels
 from collbench.measure.probing import together_or_alone
 from collbench.measure.wire import Course, run_tool

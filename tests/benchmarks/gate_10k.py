@@ -22,8 +22,8 @@ from collbench.gate.baseline import add_all, scheme_of
 from collbench.gate.noise import Cluster, Noise
 from collbench.gate.scheme import Figures
 from collbench.results.folder import CELLS, RunFolder
-from collbench.results.jsonl import to_line
 from collbench.results.row import Row
+from collbench.results.store import to_line
 from tests.benchmarks.command import main
 from tests.benchmarks.figures import MEBIBYTES, SECONDS, Figure, Outcome, counted, timed
 from tests.benchmarks.launches import LaunchFailed

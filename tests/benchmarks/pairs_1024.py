@@ -14,7 +14,7 @@ import numpy as np
 
 from collbench.analysis.pair_effects import PairFinding, findings, suspects
 from collbench.operations.groups import schedule
-from collbench.results.pairs import PairMatrix, PairRound, matrix_of
+from collbench.results.rounds import PairMatrix, PairRound, matrix_of
 from tests.benchmarks.command import main
 from tests.benchmarks.figures import MEBIBYTES, SECONDS, Figure, Outcome, timed
 from tests.benchmarks.launches import LaunchFailed

@@ -18,7 +18,7 @@ from collbench.cli.hunt_strategy import HuntListening, answer_of, options_of
 from collbench.deploy import drain
 from collbench.deploy.managers import Said
 from collbench.errors import Interrupted, RunFailed, UsageError
-from collbench.results.hunts import HuntRound
+from collbench.results.rounds import HuntRound
 from tests.hunt.test_cover import FAT_TREE, nodes
 from tests.results.test_hunts import a_round
 

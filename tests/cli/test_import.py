@@ -244,7 +244,7 @@ def test_single_times_of_nccl_tests_become_samples_with_an_interval_and_per_rank
 
 
 def test_the_help_names_the_formats_that_there_are() -> None:
-    from collbench.results.importers.registry import READERS
+    from collbench.results.importers.store import READERS
 
     named = set(import_.FORMATS.replace(" or ", ", ").split(", "))
     assert named == {reader.name for reader in READERS}

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from collbench.results.pair_reader import StoredPairs, read_pairs
 from collbench.results.reader import read_run
+from collbench.results.rounds import StoredPairs, read_pairs
 from tests.cli.command import BIN, one_sentence, run
 from tests.conftest import sample
 

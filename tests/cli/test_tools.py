@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from collbench.results.pair_reader import read_pairs
 from collbench.results.reader import read_run
+from collbench.results.rounds import read_pairs
 from collbench.results.row import Row
 from tests.cli.command import one_sentence, run, run_here, running, start, until
 from tests.conftest import cannot

@@ -17,7 +17,7 @@ import pytest
 from collbench.cli import workload
 from collbench.launch.info import LaunchInfo
 from collbench.measure.request import Request
-from collbench.results.workloads import StepRow, read_workload
+from collbench.results.steps import StepRow, read_workload
 from collbench.workloads.registry import regimes
 from tests.cli.command import BIN, one_sentence, run, run_here
 from tests.conftest import sample

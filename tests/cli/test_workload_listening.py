@@ -9,7 +9,7 @@ import pytest
 
 from collbench.report.workload_listening import WorkloadListening
 from collbench.results.row import Times
-from collbench.results.workloads import StepRow
+from collbench.results.steps import StepRow
 
 ABOUT: dict[str, Any] = {"backends": ["mpi", "gloo"], "step_time_s": 0.3}
 

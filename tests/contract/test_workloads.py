@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from collbench.results.workloads import read_workload
+from collbench.results.steps import read_workload
 from tests.cli.command import until
 from tests.fake_gpu import environment
 

@@ -16,7 +16,7 @@ from collbench.analysis.outcome import Outcome
 from collbench.errors import UsageError
 from collbench.gate.stored import SCHEMA_FILE, read_verdict, schema
 from collbench.gate.verdict import EXIT_CODES, Verdict
-from collbench.results.jsonl import to_page
+from collbench.results.store import to_page
 from tests.gate.verdicts import CELL, group, regression, verdict
 
 

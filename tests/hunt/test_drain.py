@@ -20,7 +20,7 @@ from collbench.analysis.hunt.verdict import CLEARED
 from collbench.deploy.drain import DEFAULT_CAP, Applied, apply, check_apply, lines_of, parse_cap
 from collbench.deploy.managers import Said, ask_here
 from collbench.errors import RunFailed, UsageError
-from collbench.results.jsonl import to_page
+from collbench.results.store import to_page
 from tests.hunt.verdicts import about, recommended, suspect, verdict
 
 SCHEMA = json.loads(Path(module.__file__).with_name("recommendation.schema.json").read_text())

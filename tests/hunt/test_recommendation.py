@@ -32,7 +32,7 @@ from collbench.deploy.managers import (
 from collbench.deploy.recommendation import CODES, FILE, About, lines, read, recommendation, store
 from collbench.errors import UsageError
 from collbench.machine.doctor.pages import page, pages
-from collbench.results.jsonl import to_page
+from collbench.results.store import to_page
 from tests.hunt.verdicts import NAMES, about, recommended, suspect, verdict
 
 SCHEMA = json.loads(Path(module.__file__).with_name("recommendation.schema.json").read_text())

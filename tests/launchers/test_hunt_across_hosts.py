@@ -20,8 +20,8 @@ from typing import Any
 
 import pytest
 
-from collbench.results.hunts import StoredHunt, read_hunt
 from collbench.results.reader import read_run
+from collbench.results.rounds import StoredHunt, read_hunt
 from tests.beds import Hosts, SlurmBed
 from tests.beds.pairs_trials import HOSTS, MEASURE, RATE_MBIT, shape
 from tests.cli.command import until

@@ -12,7 +12,7 @@ import pytest
 
 from collbench.deploy.job import Value, job_of
 from collbench.deploy.kinds.kubernetes import KIND, LOST
-from collbench.results.importers.marks import BEGIN, END
+from collbench.results.importers.pod_log import BEGIN, END
 from collbench.results.reader import Run, read_run
 from tests.beds import Hosts
 from tests.cli.command import BIN, environment, one_sentence, run_here, until

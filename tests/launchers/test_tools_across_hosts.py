@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from collbench.results.pair_reader import read_pairs
 from collbench.results.reader import read_run
+from collbench.results.rounds import read_pairs
 from tests.beds import SlurmBed
 from tests.beds.sweep import LINK_BYTES_PER_S, PAYLOAD
 from tests.cli.command import PROGRAM, Finished, environment

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from collbench.results.workloads import StepRow, read_workload
+from collbench.results.steps import StepRow, read_workload
 from tests.beds import Hosts
 from tests.cli.command import BIN, PROGRAM, environment
 from tests.launchers.stored import stored

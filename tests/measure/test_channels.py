@@ -24,7 +24,7 @@ from collbench.measure.tasks.channels import exit_code
 from collbench.measure.tasks.channels_host import memory_jobs
 from collbench.measure.tasks.channels_mpi import Way, _way
 from collbench.measure.tasks.channels_nic import Device, _rails, devices_of
-from collbench.results.channel import Channel
+from collbench.results.steps import Channel
 from tests.beds import SlurmBed
 from tests.cli.command import ROOT, environment
 from tests.fake_gpu import double

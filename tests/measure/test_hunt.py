@@ -25,9 +25,8 @@ from collbench.measure.tasks.hunt_rounds import _of_pairs
 from collbench.measure.tasks.pair_places import PairsRequest, Places
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.sweep import Sweep
-from collbench.results.hunts import read_hunt
-from collbench.results.pairs import PairRound
 from collbench.results.reader import read_run
+from collbench.results.rounds import PairRound, read_hunt
 
 SIZE = 2**16
 ALONE = SIZE / (ALPHA_S + SIZE / BETA_BYTES_PER_S)  # a message of the simulated link, bytes per second

@@ -6,7 +6,7 @@ import pytest
 
 from collbench.measure.tasks.hunt_asked import Asked
 from collbench.measure.tasks.hunt_rounds import _nothing, _of_pairs
-from collbench.results.pairs import PairRound
+from collbench.results.rounds import PairRound
 
 SIZE = 1000
 ASKED = Asked("pairs", ((2, 3), (0, 1)), "again", "cross-check")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from collbench.measure.tasks.pair_match import _code
-from collbench.results.pairs import PairRound
+from collbench.results.rounds import PairRound
 
 
 def of_wrong(*wrong: int | None) -> PairRound:

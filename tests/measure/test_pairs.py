@@ -22,8 +22,8 @@ from collbench.measure.tasks.pairs import run_pairs
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.groups import schedule
 from collbench.operations.sweep import Sweep
-from collbench.results.pair_reader import read_pairs
 from collbench.results.reader import read_run
+from collbench.results.rounds import read_pairs
 
 SIZE = 4096
 

@@ -28,9 +28,8 @@ from collbench.operations.builtin.broadcast import BROADCAST
 from collbench.operations.builtin.p2p import P2P_LATENCY
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.sweep import Sweep
-from collbench.results.jsonl import to_line
-from collbench.results.lock import LOCK, Lock
 from collbench.results.reader import read_run
+from collbench.results.store import LOCK, Lock, to_line
 from tests.conftest import sample
 
 SIZES = (8, 64, 512, 4096)

@@ -14,8 +14,8 @@ from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.sweep import Sweep
 from collbench.report.flags import FLAGS
-from collbench.results.pair_reader import read_pairs
 from collbench.results.reader import read_run
+from collbench.results.rounds import read_pairs
 from tests.cli.command import one_sentence, run_here
 from tests.helpers import OF_THE_MACHINE
 

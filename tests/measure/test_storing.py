@@ -15,7 +15,7 @@ from collbench.measure.launch import Launch
 from collbench.measure.request import Request
 from collbench.measure.tasks import turn
 from collbench.operations.data import Mismatch
-from collbench.results import appended
+from collbench.results import store
 from collbench.results.folder import RunFolder
 from collbench.results.reader import read_run
 from tests.cli.command import until
@@ -84,7 +84,7 @@ def test_what_cannot_be_stored_is_shown_all_the_same(tmp_path, monkeypatch):
 
     monkeypatch.setattr("tests.measure.test_resume.Told", lambda: told)
     with monkeypatch.context() as patch:
-        patch.setattr(appended.os, "write", full)
+        patch.setattr(store.os, "write", full)
         with pytest.raises(
             RunFailed, match=r"\(No space left on device\): 3 finished cells are safe in it; make room there and go on with --res"
         ):
@@ -141,7 +141,7 @@ def test_neither_a_disk_nor_a_screen_that_does_not_answer_keeps_the_process_from
     never = threading.Event()
     monkeypatch.setattr(launching, "_PATIENCE_S", 0.1)
     if stuck == "disk":
-        monkeypatch.setattr(appended.os, "fdatasync", lambda descriptor: never.wait())
+        monkeypatch.setattr(store.os, "fdatasync", lambda descriptor: never.wait())
     else:
         hung.listener.end = never.wait
     began = time.monotonic()

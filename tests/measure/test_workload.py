@@ -22,7 +22,7 @@ from collbench.operations.cell import Cell
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.program import Program, PythonCall
 from collbench.operations.registry import operations
-from collbench.results.workloads import read_workload
+from collbench.results.steps import read_workload
 from collbench.workloads.step import Exchange, Step
 from tests.measure.workload_rank import request_of
 

@@ -13,7 +13,7 @@ from collbench.measure.protocol import Measured
 from collbench.measure.tasks.workload_plan import Part, Plan
 from collbench.measure.tasks.workload_rows import Around, Limit, _ceiling, least_s, path_s, rate_at, with_figures
 from collbench.operations.registry import operations
-from collbench.results.workloads import StepRow
+from collbench.results.steps import StepRow
 from collbench.workloads.step import Exchange, Step
 from tests.helpers import make_cell
 

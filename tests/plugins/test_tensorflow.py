@@ -16,7 +16,7 @@ from collbench.measure.tasks.workload_served import Served, _compared, served_of
 from collbench.measure.tasks.workload_updates import total
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.registry import operations
-from collbench.results.workloads import read_workload
+from collbench.results.steps import read_workload
 from collbench.workloads.parameter_server import REGIME
 from collbench.workloads.shape import shape_of
 from tests.cli.command import one_sentence, run

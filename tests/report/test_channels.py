@@ -10,7 +10,7 @@ import pytest
 
 from collbench.errors import UsageError
 from collbench.report.channels import channels_text, interval, name, rate, table_lines
-from collbench.results.channel import Channel
+from collbench.results.steps import Channel
 
 NIC = Channel("tcp_1", "node1", "node2", 1.1e9, 1.09e9, 1.12e9, 1.177e9, "NIC eth0 10 Gb/s, TCP (sysfs)")
 GPU = Channel("h2d", "node1/numa0", "node1/gpu3", 25.2e9, 25.1e9, 25.4e9, 31.5e9, "PCIe Gen4 x16 (sysfs)")

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from collbench.report.columns import times
 from collbench.report.findings import lines
 from collbench.results.folder import RunFolder
-from collbench.results.jsonl import parse_object, to_line
 from collbench.results.reader import Run, read_run, row_from_json
 from collbench.results.row import Row
+from collbench.results.store import parse_object, to_line
 from tests.analysis.test_alpha_beta import SIZES, cell
 from tests.report.golden import assert_golden
 from tests.results.rows import make_row, make_times, not_measured

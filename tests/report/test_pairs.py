@@ -20,7 +20,7 @@ from collbench.report.pairs import write_pairs
 from collbench.report.pairs_map import ITSELF, UNKNOWN, WRONG, classes_of, heatmap
 from collbench.report.pairs_table import place_lines, place_rows
 from collbench.report.summary import report_run
-from collbench.results.pairs import PairMatrix, PairRound
+from collbench.results.rounds import PairMatrix, PairRound
 from tests.analysis.pair_matrices import Made, only
 
 ABOUT = {"by": "node", "backend": "socket", "rounds": 7, "sampled": None}

@@ -12,9 +12,8 @@ import pytest
 from collbench.report.pairs import write_pairs
 from collbench.report.pairs_theirs import their_lines
 from collbench.results.folder import TOOLS, RunFolder
-from collbench.results.pair_reader import read_pairs
-from collbench.results.pairs import PairMatrix, PairRound
 from collbench.results.reader import read_run
+from collbench.results.rounds import PairMatrix, PairRound, read_pairs
 from collbench.results.row import Row, Times
 from tests.results.rows import make_row, not_measured
 

@@ -18,7 +18,7 @@ from collbench.report.workload import FORMATS, lines, trainings, write_steps
 from collbench.report.workload_stored import write_stored
 from collbench.results.reader import read_run
 from collbench.results.row import Times
-from collbench.results.workloads import StepRow
+from collbench.results.steps import StepRow
 
 MIB = 1 << 20
 NIC = Ceiling("network", 117.6e6, "NIC eth0 1 Gb/s, TCP")

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from collbench.errors import UsageError
 from collbench.results.folder import HUNT, RunFolder
-from collbench.results.hunts import HuntRound, StoredHunt, check_hunt, holds_hunt, read_hunt, round_from_json
 from collbench.results.reader import read_run
+from collbench.results.rounds import HuntRound, StoredHunt, check_hunt, holds_hunt, read_hunt, round_from_json
 
 ABOUT: dict[str, Any] = {"places": ["a", "b", "c", "d"], "verdict": None}
 SUSPECT: dict[str, Any] = {

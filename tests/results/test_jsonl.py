@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.results import jsonl
-from collbench.results.jsonl import parse_object, plain, to_line
+from collbench.results import store
+from collbench.results.store import parse_object, plain, to_line
 
 NUMBERS = st.one_of(
     st.integers(-(10**25), 10**25),
@@ -27,7 +27,7 @@ def test_the_fast_way_gives_what_the_careful_way_gives(values: dict[str, Any]) -
     text, fast, careful = json.dumps(values).encode(), list[str](), list[str]()
     found = parse_object(text, fast)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jsonl, "_may_hold_strange_numbers", lambda text: True)
+        patch.setattr(store, "_may_hold_strange_numbers", lambda text: True)
         assert parse_object(text, careful) == found
     assert fast == careful
 
@@ -52,6 +52,6 @@ def test_a_file_may_be_so_deep_and_no_deeper(open_: str, close: str) -> None:
     def nested(depth: int) -> bytes:
         return b'{"x":' + open_.encode() * depth + b"1" + close.encode() * depth + b"}"
 
-    assert parse_object(nested(jsonl._DEEPEST - 1))
+    assert parse_object(nested(store._DEEPEST - 1))
     with pytest.raises(ValueError, match="levels deep"):
-        parse_object(nested(jsonl._DEEPEST + 1))
+        parse_object(nested(store._DEEPEST + 1))

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 from collbench.errors import UsageError
-from collbench.results import appended, folder
+from collbench.results import folder, store
 from collbench.results.folder import RunFolder
-from collbench.results.lock import LOCK
 from collbench.results.reader import read_run
 from collbench.results.row import Row
+from collbench.results.store import LOCK
 from tests.conftest import sample
 from tests.results.rows import make_row
 
@@ -88,8 +88,8 @@ def disk(tmp_path_factory: pytest.TempPathFactory) -> Disk:
         seen.steps.append((file.name, False, text.encode()))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(appended.os, "write", writing)
-        patch.setattr(appended.os, "fdatasync", syncing)
+        patch.setattr(store.os, "write", writing)
+        patch.setattr(store.os, "fdatasync", syncing)
         patch.setattr(folder, "replace", replacing)
         _record(path, seen)
     return seen

@@ -18,8 +18,8 @@ from collbench.errors import UsageError
 from collbench.report.summary import report_run
 from collbench.report.terminal import FORMATS
 from collbench.results.folder import RunFolder
-from collbench.results.jsonl import parse_object
 from collbench.results.reader import read_run, row_from_json
+from collbench.results.store import parse_object
 from tests.results.rows import make_row, not_measured, store
 
 FUZZ = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -18,10 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collbench.errors import UsageError
-from collbench.results.appended import Appended
 from collbench.results.folder import RunFolder
-from collbench.results.lock import LOCK, Lock
 from collbench.results.reader import read_run
+from collbench.results.store import LOCK, Appended, Lock
 from tests.results.rows import make_row
 
 
@@ -145,7 +144,7 @@ def test_a_folder_in_use_is_refused_and_free_again_after_the_end(tmp_path: Path)
 _HOLD = """
 import sys, time
 from pathlib import Path
-from collbench.results.lock import Lock
+from collbench.results.store import Lock
 lock = Lock(Path(sys.argv[1]))
 print(1, flush=True)
 time.sleep(60)

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from collbench.errors import UsageError
+from collbench.results.folder import Whole, write_all
 from collbench.results.importers.rows import Kind
 from collbench.results.reader import read_run
 from collbench.results.row import Row
-from collbench.results.whole import Whole, write_all
 
 
 def row() -> Row:

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.results.folder import RunFolder
-from collbench.results.jsonl import parse_object, to_line
 from collbench.results.reader import read_run
 from collbench.results.row import Times
-from collbench.results.workloads import WORKLOAD, StepRow, holds_workload, read_workload, step_from_json
+from collbench.results.steps import WORKLOAD, StepRow, holds_workload, read_workload, step_from_json
+from collbench.results.store import parse_object, to_line
 
 CEILING = Ceiling("network", 125e6, "NIC eth0 1 Gb/s", source="sysfs")
 TIMES = Times(0.02, 0.019, 0.021, 0.018, 0.022, 0.023, 0.024)

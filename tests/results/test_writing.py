@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from collbench.errors import RunFailed, UsageError
-from collbench.results import appended, replaced
+from collbench.results import store
 from collbench.results.folder import RunFolder
-from collbench.results.lock import LOCK
 from collbench.results.reader import read_run
+from collbench.results.store import LOCK
 from tests.results.rows import make_row
 
 Break = Callable[[str, int], None]
@@ -40,7 +40,7 @@ def breaks(monkeypatch: pytest.MonkeyPatch) -> Break:
         def refuse(*_: Any) -> Any:
             raise OSError(number, os.strerror(number))
 
-        monkeypatch.setattr(appended.os, call, refuse)
+        monkeypatch.setattr(store.os, call, refuse)
 
     return fail
 
@@ -180,14 +180,14 @@ def test_a_signal_in_the_middle_leaves_no_half_line(run: RunFolder, monkeypatch:
             real(descriptor, *(part[: len(part) // 2] for part in data))
         raise Struck
 
-    monkeypatch.setattr(appended.os, call, strikes)
+    monkeypatch.setattr(store.os, call, strikes)
     with pytest.raises(Struck):
         run.event("note", text="interrupted")
     run.event("abort", text="interrupted")
     stored = read_run(run.path)
     assert ([event["kind"] for event in stored.events], stored.warnings) == (["abort"], [])
     monkeypatch.undo()
-    monkeypatch.setattr(appended.os, call, strikes)
+    monkeypatch.setattr(store.os, call, strikes)
     struck.clear()
     with pytest.raises(Struck):
         run.append(make_row(32), {"max_s": np.arange(4.0)})
@@ -211,8 +211,8 @@ def test_every_write_is_watched(run: RunFolder, monkeypatch: pytest.MonkeyPatch)
         assert open_ == [1]
 
     run.watch = watch
-    monkeypatch.setattr(appended.os, "fdatasync", inside)
-    monkeypatch.setattr(replaced.os, "fsync", inside)
+    monkeypatch.setattr(store.os, "fdatasync", inside)
+    monkeypatch.setattr(store.os, "fsync", inside)
     run.append(make_row(32), {})
     run.event("note")
     run.write_topology({})
@@ -245,6 +245,6 @@ def test_a_file_system_that_syncs_no_folders_will_do(tmp_path: Path, monkeypatch
             raise OSError(number, os.strerror(number))
         real(descriptor)
 
-    monkeypatch.setattr(replaced.os, "fsync", refuse)
+    monkeypatch.setattr(store.os, "fsync", refuse)
     RunFolder.create(tmp_path / "new" / "run", "allreduce", {}).finish(exit_code=0)
     assert read_run(tmp_path / "new" / "run").finished

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from collbench.gate.allocation import NAME
-from collbench.results.pair_reader import read_pairs
 from collbench.results.reader import read_run
+from collbench.results.rounds import read_pairs
 from tests.beds import SlurmBed
 from tests.cli.command import environment, run_here, until
 from tests.slurm.made_up import SLOWER, SLURM, Cluster, doubles, said, settings, suite

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from collbench.measure.ethernet_counters import payload
-from collbench.results.workloads import read_workload
+from collbench.results.steps import read_workload
 from collbench.workloads.crossing import GLOO, moved_in_step
 from tests.beds import Hosts
 from tests.cli.command import BIN, PROGRAM, ROOT, environment

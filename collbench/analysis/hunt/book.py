@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from collbench.analysis.hunt.asks import PAIRS, Answer, Ask, Figure
 from collbench.analysis.pair_rounds import levelled
-from collbench.results.pairs import PairMatrix
+from collbench.results.rounds import PairMatrix
 
 Figures = NDArray[np.float64]
 _HARDLY = 1e-12  # an interval from a rate below it says nothing

@@ -20,7 +20,7 @@ from collbench.analysis.pair_effects import PairEffects
 from collbench.analysis.pair_noise import TAILS, noise_scale, quantile
 from collbench.analysis.pair_view import CELLS, PLACES, Mask, View
 from collbench.analysis.two_way import Figures
-from collbench.results.pairs import PairMatrix
+from collbench.results.rounds import PairMatrix
 from collbench.units import format_percent
 
 SENDS, RECEIVES, LATENCY = "sends", "receives", "latency"

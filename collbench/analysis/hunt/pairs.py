@@ -13,7 +13,7 @@ from collbench.analysis.hunt.few import LEAST_PLACES
 from collbench.analysis.hunt.hunt import cross_check_rounds
 from collbench.analysis.hunt.verdict import Suspect
 from collbench.analysis.pair_finding import hosts_of
-from collbench.results.pairs import PairMatrix, PairRound
+from collbench.results.rounds import PairMatrix, PairRound
 
 Figures = Mapping[tuple[int, int], Figure]
 

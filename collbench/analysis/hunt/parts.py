@@ -14,7 +14,7 @@ from collbench.analysis.hunt.verdict import CONFIRMED, INCONCLUSIVE, Suspect
 from collbench.analysis.pair_rounds import LEAST_CELLS
 from collbench.analysis.pair_view import CELLS
 from collbench.analysis.two_way import Figures
-from collbench.results.pairs import PairMatrix
+from collbench.results.rounds import PairMatrix
 from collbench.units import format_percent
 
 _MOST_SLOW = 0.3  # of the pairs without any suspect: with a sixth of all places sick and unseen

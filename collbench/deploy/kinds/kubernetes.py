@@ -11,7 +11,7 @@ from collbench.deploy.settings import CPUS, EVERYWHERE, IMAGE, MINUTES, one_of
 from collbench.deploy.template import filled
 from collbench.errors import UsageError
 from collbench.operations.registry import commands
-from collbench.results.importers.marks import BEGIN, END
+from collbench.results.importers.pod_log import BEGIN, END
 
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _CLAIM = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")

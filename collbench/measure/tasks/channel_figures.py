@@ -12,7 +12,7 @@ from collbench.errors import CollbenchError
 from collbench.machine.peak.ceiling import TOLERANCE
 from collbench.machine.peak.link import Link
 from collbench.measure.row import doubts
-from collbench.results.channel import WRONG, Channel
+from collbench.results.steps import WRONG, Channel
 from collbench.stats.median import median
 
 Values = NDArray[np.float64]

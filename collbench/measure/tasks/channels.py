@@ -12,7 +12,7 @@ from collbench.launch.supervise import say
 from collbench.measure.probing import together_or_alone
 from collbench.measure.tasks.channel_figures import Job
 from collbench.measure.wire import Tools, tools_at_hand
-from collbench.results.channel import WRONG, Channel
+from collbench.results.steps import WRONG, Channel
 
 if TYPE_CHECKING:
     from collbench.device.gpu import Gpu

@@ -22,7 +22,7 @@ from collbench.measure.pattern import first_wrong, write_pattern
 from collbench.measure.tasks.channel_figures import Job, against, from_times
 from collbench.measure.tasks.channels_host import node_cpus
 from collbench.operations.program import NativeCall, Program
-from collbench.results.channel import Channel
+from collbench.results.steps import Channel
 
 if TYPE_CHECKING:
     from collbench.device.gpu import Gpu, Stream

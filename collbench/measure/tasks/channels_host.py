@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from collbench.measure.tasks.channel_figures import Job, from_times
-from collbench.results.channel import Channel
+from collbench.results.steps import Channel
 
 if TYPE_CHECKING:
     from collbench.machine.model import Machine, NumaNode

@@ -21,7 +21,7 @@ from collbench.measure.tasks.channel_figures import against, from_times
 from collbench.operations.builtin.p2p import P2P_BANDWIDTH
 from collbench.operations.cell import Cell
 from collbench.operations.dtypes import dtype_named
-from collbench.results.channel import Channel
+from collbench.results.steps import Channel
 
 if TYPE_CHECKING:
     from collbench.machine.model import Machine

@@ -16,7 +16,7 @@ from collbench.measure.channels_between import COUNTED, Pair, Told, in_turn, pai
 from collbench.measure.counter_readings import grown
 from collbench.measure.perftest import Server, Writes, free_port, why_not, write_to
 from collbench.measure.tasks.channel_figures import against, from_rates
-from collbench.results.channel import Channel
+from collbench.results.steps import Channel
 
 if TYPE_CHECKING:
     from collbench.machine.model import Machine, Nic

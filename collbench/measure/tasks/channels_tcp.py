@@ -16,7 +16,7 @@ from collbench.machine.peak.link import Link
 from collbench.measure import streams
 from collbench.measure.channels_between import Pair, Told, attempt, in_turn, pairs, patience
 from collbench.measure.tasks.channel_figures import against, from_rates
-from collbench.results.channel import Channel
+from collbench.results.steps import Channel
 
 STREAMS = (1, 8)
 _INSIDE = "loopback: no link in it, the CPUs limit it"

@@ -11,7 +11,7 @@ from collbench.measure.registry import PERFTEST
 from collbench.measure.tasks.channel_figures import against
 from collbench.measure.tool import BANDWIDTH, LATENCY, Ask, WireTool
 from collbench.measure.wire import FLAGS, Course, Ran, Tools, run_tool
-from collbench.results.channel import Channel
+from collbench.results.steps import Channel
 
 _SIZE_BYTES = 2**20
 _TCP = "tcp"

@@ -22,7 +22,7 @@ from collbench.operations.data import Mismatch
 from collbench.operations.dtypes import dtype_named
 from collbench.operations.groups import Groups
 from collbench.operations.sweep import Sweep
-from collbench.results.hunts import HuntRound
+from collbench.results.rounds import HuntRound
 from collbench.stats.median import median
 
 _WARMUPS = 2  # the first connects

@@ -23,7 +23,7 @@ from collbench.measure import ethernet_counters, streams
 from collbench.measure.channels_between import COUNTED, Told, attempt, patience
 from collbench.measure.tasks.hunt_asked import Asked
 from collbench.measure.tasks.pair_places import Places
-from collbench.results.hunts import HuntRound
+from collbench.results.rounds import HuntRound
 from collbench.stats.median import median
 
 Rails = Mapping[str, Sequence[str]]  # by interface the address that each place has there

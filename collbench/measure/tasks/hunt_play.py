@@ -16,7 +16,7 @@ from collbench.measure.tasks.hunt_asked import Asked, HuntRequest
 from collbench.measure.tasks.hunt_rounds import Field
 from collbench.measure.wrong_data import wrong_data
 from collbench.results.folder import HUNT, RunFolder
-from collbench.results.hunts import HuntRound
+from collbench.results.rounds import HuntRound
 
 _CODES = {"confirmed": NEGATIVE, "nobody": FINE, "no verdict": NO_VERDICT}
 

@@ -10,8 +10,7 @@ from collbench.measure.tasks.hunt_groups import play_groups, rate
 from collbench.measure.tasks.hunt_nics import Streaming
 from collbench.measure.tasks.pair_round import Court, play
 from collbench.operations.groups import Pair
-from collbench.results.hunts import HuntRound
-from collbench.results.pairs import PairRound
+from collbench.results.rounds import HuntRound, PairRound
 
 _Ends = tuple[float | None, float | None]
 

@@ -17,7 +17,7 @@ from collbench.measure.tasks.pair_places import PairsRequest, Places, sampled
 from collbench.measure.tasks.pair_round import Court, play, ways_of
 from collbench.measure.wrong_data import wrong_data
 from collbench.operations.groups import Schedule
-from collbench.results.pairs import PairRound
+from collbench.results.rounds import PairRound
 from collbench.results.row import Row
 
 _CODES = {"confirmed": NEGATIVE, "nobody": FINE, "no verdict": NO_VERDICT}

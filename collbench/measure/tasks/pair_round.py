@@ -23,7 +23,7 @@ from collbench.operations.data import Mismatch
 from collbench.operations.groups import Pair, Round
 from collbench.operations.operation import Operation
 from collbench.operations.sweep import Sweep
-from collbench.results.pairs import PairRound
+from collbench.results.rounds import PairRound
 from collbench.stats.median import median
 
 OPERATIONS = (P2P_LATENCY, P2P_BANDWIDTH)

@@ -28,7 +28,7 @@ from collbench.measure.tasks.workload_served import measure_served
 from collbench.measure.tasks.workload_step import PreparedStep, prepare_step, release_step, time_part, verify_step
 from collbench.measure.tasks.workload_turns import Turn, turns_of
 from collbench.measure.watched import watch
-from collbench.results.workloads import WORKLOAD, StepRow
+from collbench.results.steps import WORKLOAD, StepRow
 from collbench.units import format_duration
 
 _FOR_PARTS = 0.2  # of a step's time, for the looks at its parts

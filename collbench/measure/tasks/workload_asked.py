@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from collbench.measure.request import Request
-from collbench.results.workloads import StepRow
+from collbench.results.steps import StepRow
 from collbench.workloads.step import Regime, Shape
 
 

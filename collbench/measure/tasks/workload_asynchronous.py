@@ -27,7 +27,7 @@ from collbench.operations.builtin.p2p import P2P_BANDWIDTH
 from collbench.operations.cell import Cell
 from collbench.operations.data import Mismatch
 from collbench.results.row import Times
-from collbench.results.workloads import StepRow
+from collbench.results.steps import StepRow
 
 _NO_CEILING = "a worker shares a host with its server, and no reference is of workers that come when they like"
 _ON_HOSTS = "asynchronous training is measured on host memory: choose --device cpu"

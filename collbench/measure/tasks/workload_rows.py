@@ -19,7 +19,7 @@ from collbench.measure.tasks.workload_plan import Part, Plan
 from collbench.measure.tasks.workload_step import Prepared, PreparedStep, taking_part
 from collbench.measure.watched import Watched
 from collbench.results.row import Times
-from collbench.results.workloads import StepRow
+from collbench.results.steps import StepRow
 from collbench.stats.median import median, quantiles
 from collbench.workloads.step import Exchange, bytes_of, moved_bytes
 

@@ -25,7 +25,7 @@ from collbench.measure.tasks.workload_roles import Roles, roles_of
 from collbench.measure.tasks.workload_rows import times_of
 from collbench.measure.tasks.workload_updates import differences, exact_updates, gradient, total
 from collbench.operations.data import Mismatch
-from collbench.results.workloads import StepRow
+from collbench.results.steps import StepRow
 from collbench.workloads.parameter_server import REGIME, roles
 from collbench.workloads.step import Regime, Shape
 

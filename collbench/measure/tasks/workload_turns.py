@@ -16,7 +16,7 @@ from collbench.measure.tasks.workload_plan import Plan, plan_of, too_large
 from collbench.measure.tasks.workload_roles import Roles, roles_of, roles_too_large
 from collbench.measure.tasks.workload_rows import moved_by
 from collbench.measure.tasks.workload_served import Served, served_of, serves
-from collbench.results.workloads import StepRow
+from collbench.results.steps import StepRow
 from collbench.workloads.step import Shape, Step, moved_bytes
 
 

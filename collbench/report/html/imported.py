@@ -9,7 +9,7 @@ from collbench.analysis.cells import known
 from collbench.report.columns import NOTHING
 from collbench.report.headlines import short
 from collbench.report.html.chart import Table
-from collbench.results.importers.stored import sentences
+from collbench.results.importers.store import sentences
 from collbench.results.reader import Run
 from collbench.units import format_bytes
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # they import numpy or many packages, which a page without su
     from collbench.analysis.pair_effects import PairEffects
     from collbench.analysis.stragglers import Compared
     from collbench.gate.verdict import Verdict
-    from collbench.results.pair_reader import StoredPairs
+    from collbench.results.rounds import StoredPairs
 
 MOST_CANDIDATES = 8
 MOST_DRAWN = 24  # runs that have charts of their own: of more, nobody looks at each, and the page would take minutes
@@ -59,7 +59,7 @@ class Material:
     @cached_property
     def pairs(self) -> list[tuple[Run, StoredPairs]]:
         """The runs that measured pairs. Raises UsageError where one of them does not fit its run.json."""
-        from collbench.results.pair_reader import read_pairs
+        from collbench.results.rounds import read_pairs
 
         read = [(run, read_pairs(run)) for run in self.runs if holds_pairs(run)]
         return [(run, stored) for run, stored in read if stored is not None]

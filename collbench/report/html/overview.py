@@ -22,7 +22,7 @@ from collbench.results.row import Row
 
 if TYPE_CHECKING:
     from collbench.analysis.pair_effects import PairEffects
-    from collbench.results.pair_reader import StoredPairs
+    from collbench.results.rounds import StoredPairs
 
 _MOST_RUNS, _MOST_BAD = 5, 3
 _BARE = ("group", "ranks", "nodes")  # whose values say nothing without their name

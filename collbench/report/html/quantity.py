@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collbench.report.pairs_map import Classes, above_median, classes_of, kinds
-from collbench.results.pairs import PairMatrix
+from collbench.results.rounds import PairMatrix
 from collbench.units import format_percent, format_rate, format_size, format_time
 
 Figures = NDArray[np.float64]

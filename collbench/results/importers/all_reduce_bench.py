@@ -15,12 +15,9 @@ import numpy as np
 
 from collbench.errors import UsageError
 from collbench.operations.registry import operations
+from collbench.results.importers.importer import Arrays, Given, PeerRun, Reader, Reading, read_tables, without_prefixes
 from collbench.results.importers.log_context import Contexts, LogContext, place_of, start_facts
-from collbench.results.importers.peer import Arrays, Given, PeerRun, Reader, Reading, read_tables
-from collbench.results.importers.prefixes import without_prefixes
-from collbench.results.importers.ranks import Printed, rank_range, with_digits
-from collbench.results.importers.rows import Kind, is_size, is_time, short
-from collbench.results.importers.samples import Samples, sampled
+from collbench.results.importers.rows import Kind, Printed, Samples, is_size, is_time, rank_range, sampled, short, with_digits
 from collbench.results.row import Row
 
 _TITLE = re.compile(r"bandwidth of all_reduce over (\d{1,7}) ranks \((\d{1,9}) warmups / (\d{1,9}) trials\)")

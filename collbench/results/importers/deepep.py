@@ -13,8 +13,8 @@ from math import floor, log10
 from typing import NamedTuple
 
 from collbench.errors import UsageError
+from collbench.results.importers.importer import Given, PeerRun, Reader, Reading, read_tables
 from collbench.results.importers.log_context import Contexts, start_facts
-from collbench.results.importers.peer import Given, PeerRun, Reader, Reading, read_tables
 from collbench.results.importers.rows import Kind, Spread, is_size, is_time, ranks_and_nodes
 from collbench.results.row import Row
 

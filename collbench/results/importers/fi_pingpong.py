@@ -10,10 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from collbench.errors import UsageError
-from collbench.results.importers.figures import missing, number, some
-from collbench.results.importers.peer import IMPORTED, Given, PeerRun, Reader, Reading, read_tables
-from collbench.results.importers.prefixes import without_prefixes
-from collbench.results.importers.rows import Kind, is_size, is_time, short
+from collbench.results.importers.importer import IMPORTED, Given, PeerRun, Reader, Reading, read_tables, without_prefixes
+from collbench.results.importers.rows import Kind, is_size, is_time, missing, number, short, some
 from collbench.results.row import Row
 
 _HEADER = re.compile(r"(name\s+)?bytes\s+(#sent\s+#ack|iters)\s+total\s+time\s+MB/sec\s+usec/xfer\s+Mxfers/sec\s*$")

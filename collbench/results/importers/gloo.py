@@ -12,10 +12,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from collbench.results.importers.figures import missing, number, some, whole, without_figures
-from collbench.results.importers.peer import Given, PeerRun, Reader, Reading, read_tables
-from collbench.results.importers.prefixes import without_prefixes
-from collbench.results.importers.rows import Extent, Kind, Spread, is_size, is_time, ranks_and_nodes, short
+from collbench.results.importers.importer import Given, PeerRun, Reader, Reading, read_tables, without_prefixes
+from collbench.results.importers.rows import (
+    Extent,
+    Kind,
+    Spread,
+    is_size,
+    is_time,
+    missing,
+    number,
+    ranks_and_nodes,
+    short,
+    some,
+    whole,
+    without_figures,
+)
 from collbench.results.row import Row
 
 _RESULTS, _ERRORS = "BENCHMARK RESULTS", "VERIFY ERRORS"

@@ -10,11 +10,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from collbench.errors import UsageError
-from collbench.results.importers.figures import number
+from collbench.results.importers.importer import Given, PeerRun, Reader, Reading, read_tables, without_prefixes
 from collbench.results.importers.log_context import Contexts, LogContext, place_of, start_facts
-from collbench.results.importers.peer import Given, PeerRun, Reader, Reading, read_tables
-from collbench.results.importers.prefixes import without_prefixes
-from collbench.results.importers.rows import Kind, Spread, is_size, is_time, short
+from collbench.results.importers.rows import Kind, Spread, is_size, is_time, number, short
 from collbench.results.row import Row
 
 _TITLE = re.compile(r"(NetworkLoad|Network) Tests v([\d.]{1,10})\s*$")

@@ -7,17 +7,263 @@ t_avg their mean. The row's time is t_max, from which IMB takes its own Mbytes/s
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from collbench.errors import UsageError
-from collbench.results.importers.figures import missing, some
-from collbench.results.importers.imb_rows import Block, rows_of
+from collbench.results.importers.importer import Given, PeerRun, Reader, Reading, read_tables, without_prefixes
 from collbench.results.importers.log_context import Contexts, LogContext, start_facts, with_hosts
-from collbench.results.importers.peer import Given, PeerRun, Reader, Reading, read_tables
-from collbench.results.importers.prefixes import without_prefixes
-from collbench.results.importers.rows import short
+from collbench.results.importers.rows import (
+    MOST_RANKS,
+    Kind,
+    is_size,
+    is_time,
+    missing,
+    number,
+    short,
+    some,
+    type_name,
+    whole,
+    width_of,
+    without_figures,
+)
+from collbench.results.row import Row
+
+# The rows of one block of an IMB output: what its benchmark is in our words, and which of its columns is the time.
+
+_US, _MB = 1e-6, 1e6
+_LISTED = 1024
+_TURNED_ROUND = 2017  # the version
+
+
+@dataclass
+class Block:
+    """One benchmark's part of the output.
+
+    ranks       that took part, in all groups together; group_size in each
+    groups      the ranks of each group, where several ran at the same time
+    lines       (number of the line in the file, its words)
+    """
+
+    name: str
+    number: int
+    ranks: int = 0
+    group_size: int = 0
+    groups: list[list[int]] = field(default_factory=list)
+    columns: list[str] = field(default_factory=list)
+    lines: list[tuple[int, list[str]]] = field(default_factory=list)
+
+    @property
+    def concurrent(self) -> int:
+        """How many groups ran at the same time."""
+        return max(self.ranks // self.group_size, 1) if self.group_size else 1
+
+
+@dataclass(frozen=True)
+class _Meaning:
+    """What a benchmark is: its operation, whose bus factor holds, whether the bytes printed are one rank's part, whether it is of pairs."""
+
+    operation: str
+    like: str | None
+    parts: bool = False
+    even: bool = False
+    pairs: bool = False
+    ways: int = 1
+
+
+_BENCHMARKS = {
+    "pingpong": _Meaning("p2p_latency", "p2p_latency", pairs=True),
+    "pingping": _Meaning("pingping", "p2p_latency", pairs=True),
+    "sendrecv": _Meaning("sendrecv", "sendrecv"),
+    "exchange": _Meaning("exchange", None),
+    "uniband": _Meaning("p2p_bandwidth", "p2p_bandwidth", pairs=True),
+    "biband": _Meaning("p2p_bidirectional", "p2p_bidirectional", pairs=True, ways=2),
+    "allreduce": _Meaning("allreduce", "allreduce"),
+    "reduce": _Meaning("reduce", "reduce"),
+    "reduce_scatter": _Meaning("reducescatter", "reducescatter", even=True),
+    "reduce_scatter_block": _Meaning("reducescatter", "reducescatter", parts=True),
+    "allgather": _Meaning("allgather", "allgather", parts=True),
+    "allgatherv": _Meaning("allgatherv", "allgather", parts=True, even=True),
+    "gather": _Meaning("gather", "gather", parts=True),
+    "gatherv": _Meaning("gatherv", "gather", parts=True, even=True),
+    "scatter": _Meaning("scatter", "scatter", parts=True),
+    "scatterv": _Meaning("scatterv", "scatter", parts=True, even=True),
+    "alltoall": _Meaning("alltoall", "alltoall", parts=True),
+    "alltoallv": _Meaning("alltoallv", "alltoallv", parts=True, even=True),
+    "bcast": _Meaning("broadcast", "broadcast"),
+    "barrier": _Meaning("barrier", "barrier"),
+}
+_REDUCING, _ROOTED = ("allreduce", "reduce", "reducescatter"), ("broadcast", "reduce", "gather", "scatter")
+
+
+def rows_of(block: Block, nodes: int | None, facts: Mapping[str, Any]) -> tuple[list[Row], str, list[int]]:
+    """(rows in the order of the lines, what a time is, numbers of lines that could not be read)."""
+    meaning, statistic = _meaning(block.name), _statistic(block)
+    kind = _kind(block, meaning, nodes, facts, statistic)
+    by_cell: dict[int, list[tuple[int, dict[str, str]]]] = {}
+    bad = []
+    for line, words in block.lines:
+        found = _named(block, words)
+        size = None if found is None else 0 if "#bytes" not in found else whole(found["#bytes"])
+        if found is None or size is None or not (size == 0 or is_size(size)):
+            bad.append(line)
+        else:
+            by_cell.setdefault(size, []).append((line, found))
+    rows = [_row(block, meaning, kind, (size, lines)) for size, lines in by_cell.items()]
+    return rows, statistic, bad
+
+
+def _meaning(name: str) -> _Meaning:
+    plain = name.lower()
+    kinds = ("specificsource", "anysource")
+    base = next((plain.removesuffix(kind) for kind in kinds if plain.endswith(kind)), plain)
+    if base in _BENCHMARKS:
+        found = _BENCHMARKS[base]
+        return found if base == plain else replace(found, operation=f"{found.operation}_{plain.removeprefix(base)}")
+    started = base.removesuffix("_pure").removeprefix("i")
+    if base.startswith("i") and started in _BENCHMARKS:
+        found = _BENCHMARKS[started]
+        return replace(found, operation=f"i{found.operation}{'_pure' if base.endswith('_pure') else ''}")
+    return _Meaning("".join(letter if letter.isalnum() else "_" for letter in base) or "unnamed", None)
+
+
+def _statistic(block: Block) -> str:
+    if "t_pure[usec]" in block.columns:
+        return "mean over the repetitions, of the communication alone, on the slowest rank"
+    if any(title in block.columns for title in ("t[usec]", "t_max[usec]")):
+        half = "half the round trips, mean" if block.name.lower().startswith("pingpong") else "mean"
+        return f"{half} over the repetitions on the slowest rank"
+    return "mean per message: the rate over all repetitions, turned into a time"
+
+
+def _kind(block: Block, meaning: _Meaning, nodes: int | None, facts: Mapping[str, Any], statistic: str) -> Kind:
+    if not 1 <= block.ranks <= MOST_RANKS:
+        raise UsageError(f"line {block.number}: {block.name} does not say how many processes ran: the output is cut, or no IMB output")
+    reducing = meaning.like in _REDUCING
+    told = facts.get("MPI_Datatype for reductions" if reducing else "MPI_Datatype")
+    dtype = {"MPI_BYTE": "uint8", "MPI_CHAR": "int8", "MPI_FLOAT": "float32", "MPI_DOUBLE": "float64", "MPI_INT": "int32"}.get(told or "")
+    ranks = 2 if meaning.pairs and block.group_size == 2 and block.concurrent == 1 else block.ranks
+    return Kind(
+        meaning.operation, "mpi", "mpi", dtype or (type_name(told) if told else ("float32" if reducing else "uint8")),
+        ranks, nodes, statistic, redop=_redop(facts) if reducing else None,
+        root=0 if meaning.like in _ROOTED and not _switched("root_shift", facts) else None, in_place=meaning.like == "broadcast",
+        mode="batched" if meaning.pairs or meaning.like in ("sendrecv", None) or not _switched("sync", facts) else "isolated",
+        buffers="rotating" if "-off_cache" in facts.get("command", "") else "fixed", like=meaning.like, also=_also(block, meaning),
+    )  # fmt: skip
+
+
+def _switched(option: str, facts: Mapping[str, Any]) -> bool:
+    """Whether ranks meet after each iteration ("sync"), or the root moves on ("root_shift"): both defaults turned round with 2017."""
+    words = str(facts.get("command", "")).split()
+    told = words[words.index(f"-{option}") + 1 :][:1] if f"-{option}" in words else []
+    if told:
+        return told[0].lower() in ("1", "on", "yes", "true", "enable")
+    year = whole(str(facts.get("version") or "").partition(".")[0])
+    return (option == "root_shift") == (year is not None and year < _TURNED_ROUND)
+
+
+def _redop(facts: Mapping[str, Any]) -> str:
+    return short(str(facts.get("MPI_Op", "MPI_SUM"))).removeprefix("MPI_").lower()
+
+
+def _also(block: Block, meaning: _Meaning) -> dict[str, Any]:
+    """The groups that ran at the same time: as our own option says them where it can."""
+    traffic = {"traffic": "even"} if meaning.even else {}
+    if block.concurrent < 2:
+        return traffic
+    size, count = block.group_size, block.concurrent
+    listed = not meaning.pairs and len(block.groups) == count and all(len(group) == size for group in block.groups)
+    if listed and block.groups == [list(range(i * size, (i + 1) * size)) for i in range(count)]:
+        return {**traffic, "group": f"DIV {size}"}
+    if listed and block.groups == [list(range(i, block.ranks, count)) for i in range(count)]:
+        return {**traffic, "group": f"MOD {count}"}
+    names = ["-".join(map(str, group[:4])) for group in block.groups[:8]]
+    return {**traffic, "group": ",".join(names) or f"{count} groups of {size}"}
+
+
+def _named(block: Block, words: Sequence[str]) -> dict[str, str] | None:
+    """The words by their column; a cell that failed has its reason under "failed"."""
+    columns = block.columns
+    if len(words) == len(columns):
+        return dict(zip(columns, words, strict=True))
+    leading = [title for title in columns if title in ("Group", "#bytes")]
+    said = words[len(leading) :]
+    if not said or said[0].rstrip(".;") not in ("time-out", "int-overflow", "out-of-mem"):
+        return None
+    return {**dict(zip(leading, words, strict=False)), "failed": " ".join(said)}
+
+
+def _row(block: Block, meaning: _Meaning, kind: Kind, cell: tuple[int, list[tuple[int, dict[str, str]]]]) -> Row:
+    """The row of one size; of several groups it is the slowest one's."""
+    printed, lines = cell
+    size = printed * (block.group_size if meaning.parts else 1)
+    count = _count(printed, kind, block, meaning)
+    failed = next((f"IMB: {short(found['failed'].split(';')[0])}" for _, found in lines if "failed" in found), None)
+    times = [_time(block, meaning, size, found) for _, found in lines]
+    if failed or not all(time_s is not None and is_time(time_s) for time_s in times) or (size and not is_size(size)):
+        why = failed or "the output shows no figure to take a time from"
+        return without_figures(kind, size if is_size(size) else 0, count, lines[0][0], why)
+    known = [time_s for time_s in times if time_s is not None]
+    line, found = lines[known.index(max(known))]
+    row = _with_factor(block, kind.row(size, max(known), count=count, line=line, **_checked([named for _, named in lines])), meaning)
+    average = number(found.get("t_avg[usec]", ""))
+    return replace(
+        row, time_rank_mean_s=None if average is None else average * _US, evidence={**row.evidence, "printed": _printed(found)},
+        groups=_groups(block, meaning, row, known),
+    )  # fmt: skip
+
+
+def _with_factor(block: Block, row: Row, meaning: _Meaning) -> Row:
+    """The bus bandwidth within a group: its factor is that of the group's ranks, not of all."""
+    if block.concurrent < 2 or meaning.pairs or row.algbw_bytes_per_s is None or meaning.like is None:
+        return row
+    from collbench.operations.registry import operations
+
+    factor = operations()[meaning.like].bus_factor(block.group_size)
+    return replace(row, busbw_bytes_per_s=row.algbw_bytes_per_s * factor if factor else None)
+
+
+def _count(printed: int, kind: Kind, block: Block, meaning: _Meaning) -> int:
+    width = width_of(kind.dtype) or 1
+    split = meaning.like == "reducescatter" and not meaning.parts
+    return printed // width // (max(block.group_size, 1) if split else 1)
+
+
+def _time(block: Block, meaning: _Meaning, size: int, found: Mapping[str, str]) -> float | None:
+    for title in ("t_pure[usec]", "t_max[usec]", "t[usec]"):
+        if title in found:
+            value = number(found[title])
+            return None if value is None else value * _US
+    rate = number(found.get("Mbytes/sec", ""))
+    return size * meaning.ways * (block.ranks // 2) / (rate * _MB) if rate else None
+
+
+def _checked(lines: Sequence[Mapping[str, str]]) -> dict[str, Any]:
+    defects = [number(found["defects"]) for found in lines if "defects" in found]
+    return {"checked": 1, "wrong": int(any(value != 0 for value in defects))} if defects else {}
+
+
+def _printed(found: Mapping[str, str]) -> dict[str, float | None]:
+    return {title: number(word) for title, word in found.items() if title not in ("#bytes", "Group", "defects")}
+
+
+def _groups(block: Block, meaning: _Meaning, row: Row, times: Sequence[float]) -> dict[str, Any]:
+    """Return what each group did, where the output shows each; of several pairs what they moved together."""
+    if meaning.pairs and meaning.like != "p2p_latency" and block.ranks >= 4 and row.busbw_bytes_per_s is not None:
+        pairs = block.ranks // 2
+        total = row.busbw_bytes_per_s * pairs
+        return {"count": pairs, "ranks": 2, "p50_s": None, "busbw_bytes_per_s": None, "total_busbw_bytes_per_s": total}
+    if block.concurrent < 2:
+        return {}
+    factor = row.busbw_bytes_per_s / row.algbw_bytes_per_s if row.busbw_bytes_per_s and row.algbw_bytes_per_s else None
+    listed = len(times) == block.concurrent and len(times) <= _LISTED
+    rates = [row.size_bytes * factor / time_s for time_s in times] if listed and factor else None
+    return {
+        "count": block.concurrent, "ranks": block.group_size, "p50_s": list(times) if listed else None,
+        "busbw_bytes_per_s": rates, "total_busbw_bytes_per_s": None,
+    }  # fmt: skip
+
 
 _VERSION = re.compile(r"^#\s{1,40}Intel ?\(R\) MPI Benchmark(?:s| Suite)? {1,4}(?:V(?:ersion)? ?)?([\w.]{1,20})", re.IGNORECASE)
 _BENCHMARK = re.compile(r"^# Benchmarking (Multi-)?(\S{1,64})")

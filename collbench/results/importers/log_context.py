@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from collbench.results.environment import recorded_environment
-from collbench.results.importers.peer import Given
-from collbench.results.importers.prefixes import split_prefix
+from collbench.results.importers.importer import Given, split_prefix
 from collbench.results.importers.rows import Extent, ranks_and_nodes, short
 
 _LAUNCHERS = {"mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "srun", "aprun", "jsrun"}

@@ -11,10 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from collbench.errors import UsageError
-from collbench.results.importers.figures import missing, number
-from collbench.results.importers.peer import Given, PeerRun, Reader, Reading, read_tables
-from collbench.results.importers.prefixes import without_prefixes
-from collbench.results.importers.rows import Kind, is_size, is_time, ranks_and_nodes, short
+from collbench.results.importers.importer import Given, PeerRun, Reader, Reading, read_tables, without_prefixes
+from collbench.results.importers.rows import Kind, is_size, is_time, missing, number, ranks_and_nodes, short
 from collbench.results.row import Row
 
 _START = re.compile(r"START mpiGraph(?: v(\S{1,20}))?\s*$")

@@ -14,12 +14,10 @@ from typing import Any, NamedTuple, TypeGuard
 import numpy as np
 
 from collbench.errors import UsageError
-from collbench.results.importers.peer import Arrays, Given, PeerRun, Reader, Reading, read_tables
-from collbench.results.importers.prefixes import without_prefixes
-from collbench.results.importers.rows import MOST_RANKS, Kind, is_size, is_time, short
-from collbench.results.importers.samples import Samples, sampled
-from collbench.results.jsonl import parse_object
+from collbench.results.importers.importer import Arrays, Given, PeerRun, Reader, Reading, read_tables, without_prefixes
+from collbench.results.importers.rows import MOST_RANKS, Kind, Samples, is_size, is_time, sampled, short
 from collbench.results.row import Row
+from collbench.results.store import parse_object
 
 _OPERATIONS = {
     "AllReduce": "allreduce", "AllGather": "allgather", "ReduceScatter": "reducescatter", "Broadcast": "broadcast", "Reduce": "reduce",

@@ -3,14 +3,851 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from collbench.errors import UsageError
-from collbench.results.importers.log_context import Contexts
-from collbench.results.importers.nccl_lines import Head, Line, parse_line, rccl_version, split_line
-from collbench.results.importers.nccl_table import Block, runs_of
-from collbench.results.importers.peer import Given, Reader, Reading, read_tables
+from collbench.operations.operation import Operation
+from collbench.operations.registry import operations
+from collbench.results.environment import recorded_environment
+from collbench.results.importers.importer import (
+    RANKS_DOUBTFUL,
+    Arrays,
+    Contradiction,
+    Given,
+    PeerRun,
+    Reader,
+    Reading,
+    read_tables,
+    split_prefix,
+)
+from collbench.results.importers.log_context import Contexts, LogContext, with_hosts
+from collbench.results.importers.rows import (
+    Extent,
+    Kind,
+    Printed,
+    RankRange,
+    Samples,
+    Spread,
+    is_size,
+    is_time,
+    known_operation,
+    number,
+    rank_range,
+    ranks_and_nodes,
+    sampled,
+    short,
+    type_name,
+    unlike_time,
+    width_of,
+    with_digits,
+)
+from collbench.results.row import Row
+from collbench.results.store import parse_object
+
+# What nccl-tests' and rccl-tests' text is made of: the lines of its head, of its table and of its foot (src/util.cu, 2.0 to 2.19).
+
+_DATE = re.compile(r"\d{4}-\d\d-\d\d$")
+_VERSION = re.compile(r"#\s*([nr]ccl)-tests version (\S+)(?:.*?[nr]ccl-library=(\d+))?")
+_RCCL_VERSION = re.compile(r"(.{0,120}?)#?\s*\brccl-tests: Version (\S+)")
+_PROGRAM = re.compile(r"Collective test (?:starting|concluded): (.+)")
+_DEVICE = re.compile(
+    r"#?\s*Rank\s+(\d{1,7}) (?:Group\s+(\d{1,7}) )?Pid\s+(\d{1,10}) on\s+(\S{1,256}) device\s+(\d{1,4}) \[([^\]]{0,40})\] ?(.{0,200})"
+)
+_NUMBERS = {
+    "gpus": re.compile(r"nGpus (\d+)"), "threads": re.compile(r"nThread (\d+)"), "warmup": re.compile(r"warmup iters: (\d+)"),
+    "iterations": re.compile(r"(?<!warmup )(?<!agg )iters: (\d+)"), "calls": re.compile(r"agg iters: (\d+)"),
+    "validation": re.compile(r"validation: (\d+)"), "graph": re.compile(r"graph: (\d+)"),
+}  # fmt: skip
+_OUT_OF_BOUNDS = re.compile(r"Out of bounds values\s*:\s*(\d+)")
+# Web pages and Markdown take the # for a heading and drop it.
+_UNMARKED = re.compile(
+    r"\s*(?:nThread \d|Using devices|Rank\s+\d{1,7}\s.{0,80}Pid\s+\d|Out of bounds values\s*:|Avg bus bandwidth\s*:"
+    r"|Collective test (?:starting|concluded):|[nr]ccl-tests version \d|size\s+count\s+(?:\(elements\)\s+)?type\s)"
+)
+_OLD_ERROR = re.compile(r"\d(?:\.\d+)?e-\d+|0e\+00|\d*\.\d+")
+_LONGEST = 4096  # letters of a line of a table or a comment
+_BODY, _WIDE = 4, 8  # time, algbw, busbw, #wrong; with -I 1 also i_min, i_max, i_p99, i_cv%
+_GAP = re.compile(r"\s{30,}")  # where the out-of-place figures were left out
+
+
+class Body(NamedTuple):
+    """The figures of one placing as they are printed; per_iteration (-I 1): i_min, i_max, i_p99, i_cv%, of JSON p95, too."""
+
+    time: str
+    algbw: str
+    busbw: str
+    wrong: str
+    per_iteration: tuple[str, ...] = ()
+
+
+class Line(NamedTuple):
+    """One line of a table; `placed` is out of place, then in place. redop and root are None where none is printed."""
+
+    number: int
+    size: int
+    elements: int
+    dtype: str
+    redop: str | None
+    root: int | None
+    placed: tuple[Body | None, Body | None]
+
+    @property
+    def cell(self) -> tuple[int, str, str | None, int | None]:
+        """What tells it from the others of its table."""
+        return self.size, self.dtype, self.redop, self.root
+
+
+class Device(NamedTuple):
+    """A rank's line under "Using devices"."""
+
+    rank: int
+    group: int
+    host: str
+    device: int
+    address: str
+    name: str
+
+
+@dataclass
+class Head:
+    """What stands around a table.
+
+    starts    how many heads were printed before it: more than one means jobs that print into each other
+    numbers   warmup, iterations, calls (per iteration), validation, graph, as far as they are told
+    blocking  -z: 1 to 3
+    old       whether the fourth column is the largest error instead of the number of wrong elements; None: there is no header
+    bad       "Out of bounds values"
+    cut       whether the list of devices was too long for its buffer
+    averaged  whose time it is (-a); the text does not say, and the default is the ranks' average
+    """
+
+    tool: str = "nccl-tests"
+    version: str | None = None
+    library: str | None = None
+    program: str | None = None
+    starts: int = 0
+    numbers: dict[str, int] = field(default_factory=dict)
+    blocking: int = 0
+    wide: bool = False
+    cpu_time: bool = False
+    old: bool | None = None
+    bad: int | None = None
+    devices: list[Device] = field(default_factory=list)
+    cut: bool = False
+    averaged: str = "averaged over the ranks"
+    environment: dict[str, str] = field(default_factory=dict)
+
+    def take(self, text: str) -> None:
+        """Takes what a line that begins with # says; an unknown one is ignored."""
+        if device := _DEVICE.match(text):
+            rank, group, _, host, number, address, name = device.groups()
+            self.devices.append(Device(int(rank), int(group or 0), host, int(number), address, name.strip()))
+        elif version := _VERSION.match(text):
+            self.tool, self.version, library = f"{version[1]}-tests", version[2], version[3]
+            self.library = dotted(int(library)) if library and len(library) < 10 else None
+        elif text.startswith("# nThread"):
+            self.starts += 1
+            self.numbers |= {name: int(found[1][:9]) for name, form in _NUMBERS.items() if (found := form.search(text))}
+        elif program := _PROGRAM.search(text):
+            self.program = program[1].strip()
+        elif bad := _OUT_OF_BOUNDS.search(text):
+            self.bad = int(bad[1][:18])
+        else:
+            self._take_rest(text)
+
+    def _take_rest(self, text: str) -> None:
+        words = text.split()
+        if "Blocking Enabled" in text:
+            self.blocking = 3 if "outer iteration" in text else 2 if "no barrier" in text else 1
+        elif "algbw" in words and "busbw" in words:
+            self.wide, self.cpu_time, self.old = "i_min" in words, "cputime" in words, not {"error", "res"}.isdisjoint(words)
+        elif text.rstrip().endswith("...") and self.devices:
+            self.cut = True
+
+
+def rccl_version(text: str) -> tuple[str, str] | None:
+    """(the writer's tag, the version) of "rccl-tests: Version develop:83d38d9", which is printed without #."""
+    found = _RCCL_VERSION.match(text)
+    return (split_prefix(f"{found[1]} #").writer, found[2]) if found else None
+
+
+def dotted(code: int) -> str:
+    """NCCL_VERSION_CODE as people write it: 22907 is 2.29.7, 2708 is 2.7.8 (nccl.h changed the form with 2.9)."""
+    major, rest = divmod(code, 10000) if code >= 10000 else divmod(code, 1000)
+    return f"{major}.{rest // 100}.{rest % 100}"
+
+
+def split_line(line: str) -> tuple[str, str] | None:
+    """(the writer's tag, the line); None for what is neither a comment nor begins with a number."""
+    writer, text = split_prefix(line)
+    first = text.lstrip()[:1] if len(text) < _LONGEST else ""
+    if first == "#" or (first.isalpha() and _UNMARKED.match(text)):
+        return writer, f"# {text.strip()}" if first != "#" else text.lstrip()
+    return (writer, text) if first.isdigit() else None
+
+
+def shows_errors(lines: Iterable[Line]) -> bool:
+    """Whether the fourth column is the largest error, as in old versions, where no header says so: "2e-01", "0e+00"."""
+    return any(_OLD_ERROR.fullmatch(body.wrong) for line in lines for body in line.placed if body)
+
+
+def parse_line(number: int, text: str, wide: bool) -> Line | None:
+    """A line of the table, None for any other; `wide`: the header names the columns of -I 1.
+
+    Older versions leave redop and root out, or print redop as nothing.
+    """
+    words = text.split()
+    if len(words) < 3 + _BODY or not (words[0].isdecimal() and words[1].isdecimal()) or len(words[0]) > 18 or len(words[1]) > 18:
+        return None
+    at = 4 if _is_word(words[3]) else 3
+    figures = words[at:-2] if len(words) > 8 and _DATE.match(words[-2]) else words[at:]
+    root = figures.pop(0) if len(figures) % _BODY == 1 else None
+    placed = _placed(figures, wide, text)
+    if placed is None or _is_number(words[2]) or (root is not None and not root.lstrip("-").isdecimal()):
+        return None
+    redop = words[3] if at == 4 and words[3] != "none" else None
+    return Line(number, int(words[0]), int(words[1]), words[2], redop, _root(root), placed)
+
+
+def _placed(figures: list[str], wide: bool, text: str) -> tuple[Body | None, Body | None] | None:
+    width = _WIDE if wide or len(figures) == 2 * _WIDE else _BODY
+    if len(figures) not in (width, 2 * width) or not all(_is_figure(word) for word in figures):
+        return None
+    first = _body(figures[:width])
+    if len(figures) == width:  # cut off in the middle, or of a replay, which has no out-of-place figures
+        return (None, first) if _GAP.search(text.rstrip()) else (first, None)
+    return first, _body(figures[width:])
+
+
+def _body(words: list[str]) -> Body | None:
+    return None if words[0] == "N/A" else Body(words[0], words[1], words[2], words[3], tuple(words[_BODY:]))
+
+
+def _root(text: str | None) -> int | None:
+    return int(text) if text and len(text) < 9 and text.isdecimal() else None
+
+
+def _is_word(text: str) -> bool:
+    return text[0].isalpha() and text[:3] not in ("N/A", "nan", "inf")
+
+
+def _is_number(text: str) -> bool:
+    return text[0] in "-.0123456789"
+
+
+def _is_figure(text: str) -> bool:
+    return text[0] in "-+.0123456789" or text in ("N/A", "nan", "-nan", "inf")
+
+
+# Which operation a table of nccl-tests is of, and on how many ranks: printed names and lists first, then what the figures prove.
+#
+# A file's name decides only between operations that print the same columns, and only where no program is named.
+
+_PROGRAMS = {
+    "all_reduce": "allreduce", "all_gather": "allgather", "reduce_scatter": "reducescatter", "broadcast": "broadcast", "reduce": "reduce",
+    "alltoall": "alltoall", "alltoallv": "alltoallv", "gather": "gather", "scatter": "scatter", "sendrecv": "sendrecv",
+    "hypercube": "hypercube",
+}  # fmt: skip
+_UNCHECKED_IN_PLACE = ("sendrecv", "alltoall", "alltoallv")  # reportErrors = in_place ? 0 : 1
+_MOST_LINES = 16  # the fastest lines have the most digits; more of them narrow nothing
+
+
+class NameSource(Enum):
+    """Where a table's operation is from."""
+
+    PRINTED = "the program's name in its output"
+    COMMAND = "the program's name on the command line"
+    OPTION = "--operation"
+    COLUMNS = "its columns"
+    FILE = "the file's name"
+
+
+class RankSource(Enum):
+    """Where a table's number of ranks is from."""
+
+    DEVICES = "the list of devices"
+    COUNTS = "size and count"
+    BANDWIDTHS = "busbw / algbw"
+    OPTION = "--ranks"
+    LIBRARY = "NCCL's log"
+    LAUNCHER = "the launcher's command"
+
+
+class Named(NamedTuple):
+    """An operation, where its name is from, and whether --operation contradicts it."""
+
+    operation: Operation
+    source: NameSource
+    contradicted: tuple[Contradiction, ...] = ()
+
+
+class Ranks(NamedTuple):
+    """How many ranks, as far as each source proves it; `nodes` are the head's."""
+
+    head: int | None
+    counts: int | None
+    factor: RankRange | None
+    nodes: int | None
+
+
+class Decided(NamedTuple):
+    """The ranks and nodes of a table, and where they are from."""
+
+    extent: Extent
+    source: RankSource
+
+
+def operation_of(head: Head, lines: Sequence[Line], given: Given, context: LogContext) -> Named:
+    """The operation. Raises UsageError where the output names an unknown program, and where nothing proves the operation."""
+    where, possible = f"the table at line {lines[0].number}", _by_layout(head, lines)
+    if head.program is not None:
+        printed = program_operation(head.program)
+        if printed is not None:
+            return Named(known_operation(printed), NameSource.PRINTED, _contradiction(where, given, printed))
+        if given.operation is None:
+            raise UsageError(f"{where} is of '{short(head.program)}', which is not a known program of nccl-tests: use --operation NAME")
+    typed = program_operation(context.program) if context.program is not None else None
+    if typed is not None and typed in possible and head.program is None:
+        return Named(known_operation(typed), NameSource.COMMAND, _contradiction(where, given, typed))
+    if given.operation is not None:
+        if given.operation not in possible:
+            raise UsageError(f"{where} is not of {given.operation} (its columns fit {_listed(possible)}): leave --operation out")
+        return Named(known_operation(given.operation), NameSource.OPTION)
+    if len(possible) == 1:
+        return Named(known_operation(possible[0]), NameSource.COLUMNS)
+    hint = _in_name(given.file)
+    if hint in possible and context.program is None:
+        return Named(known_operation(hint), NameSource.FILE)
+    raise UsageError(f"{where} does not say its operation ({_listed(possible)}): use --operation NAME")
+
+
+def program_operation(program: str) -> str | None:
+    """The operation of a program's name, with any suffix: "./build/all_reduce_perf_mpi" is of allreduce. None: unknown."""
+    words = program.split()
+    found = re.fullmatch(r"(\w+?)_perf\w*", words[0].rsplit("/", 1)[-1]) if words else None
+    return _PROGRAMS.get(found[1]) if found else None
+
+
+def ranks_of(head: Head, lines: Sequence[Line], operation: Operation) -> Ranks:
+    """What head, counts and bandwidths prove of the ranks."""
+    mine = [device for device in head.devices if device.group == head.devices[0].group] if not head.cut else []
+    ranks, hosts = {device.rank for device in mine}, {device.host for device in mine}
+    whole = len(mine) < len(head.devices) or ranks == set(range(len(ranks)))
+    once = len(mine) == len(ranks)  # else several jobs print into each other, and which host is whose is not known
+    nodes = len(hosts) if once else 1 if len(ranks) == 1 else None
+    extent = (len(ranks), nodes) if ranks and whole else (None, None)
+    return Ranks(extent[0], _by_counts(lines, operation), rank_range(operation, fastest(lines)), extent[1])
+
+
+def decide_ranks(proven: Ranks, given: Given, head: Head, context: LogContext, where: str) -> Decided:
+    """The ranks: what the output proves, else what the user gives, else what the log says of the start, if the bandwidths allow it.
+
+    Raises UsageError where none is known, and where the bandwidths prove that the one given is wrong.
+    """
+    factor = proven.factor
+    for known, source in (
+        (proven.head, RankSource.DEVICES), (proven.counts, RankSource.COUNTS), (factor.only if factor else None, RankSource.BANDWIDTHS),
+    ):  # fmt: skip
+        if known is not None:
+            return Decided(ranks_and_nodes(given, known, proven.nodes, where), source)
+    if given.ranks is not None:
+        if factor is not None and not factor.empty and not factor.holds(given.ranks):
+            raise UsageError(f"{where}: busbw / algbw proves {factor} ranks, and --ranks is {given.ranks}: leave --ranks out")
+        return Decided(ranks_and_nodes(given, None, proven.nodes, where), RankSource.OPTION)
+    if factor is not None and factor.empty:
+        raise UsageError(f"{where}: no number of ranks explains busbw / algbw: lines of another program, or an edited log")
+    for known, source in ((context.ranks, RankSource.LIBRARY), (_launched(head, context), RankSource.LAUNCHER)):
+        if known and (factor is None or factor.holds(known)):
+            return Decided(ranks_and_nodes(given, known, proven.nodes or len(set(context.hosts)) or None, where), source)
+    allowed = f" (busbw / algbw allows {factor})" if factor is not None else ""
+    return Decided(ranks_and_nodes(given, None, proven.nodes, where + allowed), RankSource.OPTION)
+
+
+def fastest(lines: Sequence[Line]) -> list[Printed]:
+    """Both bandwidths of the lines with the most digits."""
+    bodies = [body for line in lines for body in line.placed if body and line.size]
+    best = sorted(bodies, key=_rate, reverse=True)[:_MOST_LINES]
+    pairs = [(with_digits(body.algbw), with_digits(body.busbw)) for body in best]
+    return [Printed(algbw, busbw) for algbw, busbw in pairs if algbw and busbw and algbw[0] > 0]
+
+
+def parts_of(line: Line) -> int | None:
+    """size / (count × width): how many parts of `count` elements a buffer has; None where that is not a whole number."""
+    width = width_of(type_name(line.dtype))
+    whole = width * line.elements if width else 0
+    return line.size // whole if whole and line.size % whole == 0 else None
+
+
+def _contradiction(where: str, given: Given, printed: str) -> tuple[Contradiction, ...]:
+    if given.operation is None or given.operation == printed:
+        return ()
+    return (Contradiction(where, "--operation", given.operation, printed),)
+
+
+def _launched(head: Head, context: LogContext) -> int | None:
+    """Processes × threads × GPUs."""
+    if context.processes is None:
+        return None
+    gpus = head.numbers.get("gpus") or context.option("-g", "--ngpus") or 1
+    threads = head.numbers.get("threads") or context.option("-t", "--nthreads") or 1
+    return context.processes * gpus * threads
+
+
+def _by_layout(head: Head, lines: Sequence[Line]) -> list[str]:
+    """The operations that print such lines: by root, redop and count, by what is checked in place, and all-reduce by its factor."""
+    line = max(lines, key=lambda each: each.size)
+    whole = parts_of(line) == 1
+    if line.root is not None:
+        return ["reduce"] if line.redop else ["broadcast"] if whole else ["gather", "scatter"]
+    if line.redop and not whole:
+        return ["reducescatter"]
+    if not line.redop:
+        return _as_checked(head, lines, ["sendrecv"] if whole else ["allgather", "alltoall", "alltoallv", "hypercube"])
+    found = rank_range(operations()["allreduce"], fastest(lines))
+    if found is None or found.holds(2):  # sendrecv prints a redop that it does not use, and its factor is that of two ranks
+        return _as_checked(head, lines, ["allreduce", "sendrecv"])
+    return ["allreduce"]
+
+
+def _as_checked(head: Head, lines: Sequence[Line], possible: list[str]) -> list[str]:
+    """Those that fit the columns "#wrong": three programs leave it open in place, since all versions; the others fill it."""
+    checked = [line for line in lines if line.placed[0] and line.placed[1] and number(line.placed[0].wrong) is not None]
+    if head.old is not False or not checked:
+        return possible
+    filled = {number(line.placed[1].wrong) is not None for line in checked if line.placed[1]}
+    if len(filled) > 1:
+        return possible
+    unchecked = filled == {False}
+    return [name for name in possible if (name in _UNCHECKED_IN_PLACE) == unchecked] or possible
+
+
+def _in_name(file: str) -> str:
+    """The operation in a file's name, the longest: "nccl_reduce_scatter.log" has reduce and scatter in it, too."""
+    plain = "".join(letter for letter in file.lower() if letter.isalnum())
+    return max((name for name in _PROGRAMS.values() if name in plain), key=len, default="")
+
+
+def _by_counts(lines: Sequence[Line], operation: Operation) -> int | None:
+    """N where a buffer has a part for each rank. alltoallv's parts are uneven."""
+    if operation.parts(4) == 1 or operation.uneven:
+        return None
+    found = {parts_of(line) for line in lines if line.size and line.elements}
+    return found.pop() if len(found) == 1 else None
+
+
+def _listed(possible: Sequence[str]) -> str:
+    return ", ".join(possible) or "any"
+
+
+def _rate(body: Body) -> float:
+    return number(body.algbw) or 0.0
+
+
+# Makes runs from a table of nccl-tests: separates repetitions, compares figures with each other, lists what is missing.
+
+_MOST_WRONG = 2**62
+_UNTOLD = Spread()
+_BUFFERS, _BLOCKED = "rotating", {1: ", waited for and met after each", 2: ", waited for after each", 3: ", the barrier left out"}
+_ONE_RANK = (
+    "one rank: its bus bandwidth is 0, and nothing crosses a link; where more were started, they ran as separate jobs of one rank each "
+    "(the program was built without MPI=1, or the launcher does not fit its MPI)"
+)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A head with the lines below it, and what the log says of their start.
+
+    samples    the time of each iteration in seconds, by (line, in place), where the tool prints them
+    """
+
+    head: Head
+    lines: list[Line]
+    context: LogContext = field(default_factory=LogContext)
+    samples: Mapping[tuple[int, bool], Samples] = field(default_factory=dict)
+
+
+def runs_of(block: Block, given: Given) -> Iterator[PeerRun]:
+    """The runs in a block that have a line to show. Raises UsageError where operation or ranks are unknown."""
+    moved = [line for line in block.lines if is_size(line.size)]
+    passes = _side_by_side(moved, block.head.starts) if block.head.starts > 1 else _in_turn(moved)
+    for lines in passes:
+        if run := _run(block, lines, given, len(passes)):
+            yield run
+
+
+def _in_turn(lines: Sequence[Line]) -> list[list[Line]]:
+    """One after the other: a cell that was there begins the next pass. A size that was rounded to the last one's is left out."""
+    passes: list[list[Line]] = []
+    seen: set[Any] = set()
+    for line in lines:
+        if passes and line.cell in seen and line.cell == passes[-1][-1].cell and parts_of(line) != 1:
+            continue
+        if not passes or line.cell in seen:
+            passes.append([])
+            seen = set()
+        passes[-1].append(line)
+        seen.add(line.cell)
+    return passes
+
+
+def _side_by_side(lines: Sequence[Line], jobs: int) -> list[list[Line]]:
+    """Jobs that print into each other: each line goes to the first that lacks its cell."""
+    passes: list[dict[Any, Line]] = [{} for _ in range(jobs)]
+    for line in lines:
+        free = next((each for each in passes if line.cell not in each), None)
+        if free is None:
+            free = {}
+            passes.append(free)
+        free[line.cell] = line
+    return [list(each.values()) for each in passes if each]
+
+
+def _run(block: Block, lines: Sequence[Line], given: Given, passes: int) -> PeerRun | None:
+    head = block.head
+    if head.cpu_time:
+        raise UsageError(f"line {lines[0].number}: its time is what the CPU needed to start the calls (-C 1): run it again without -C 1")
+    if head.old is None and shows_errors(lines):
+        head = replace(head, old=True)
+    named = operation_of(head, lines, given, block.context)
+    proven = ranks_of(head, lines, named.operation)
+    ranks = decide_ranks(proven, given, head, block.context, f"the table at line {lines[0].number}")
+    rows, arrays = _rows(block, head, lines, (named.operation, proven, ranks))
+    if not rows:
+        return None
+    typed = block.context.program if named.source is NameSource.COMMAND else None
+    program = head.program or typed or named.operation.name
+    return PeerRun(
+        head.tool, short(head.version) if head.version else None, short(program.rsplit("/", 1)[-1]),
+        rows[0].evidence["statistic"], rows,
+        _hosts(head) or with_hosts(block.context, ranks.extent.ranks), _facts(head, block.context),
+        [*_missing(head, named, ranks, lines, arrays), *_left_out(block, passes)],
+        [
+            *_doubts(head, named.operation, proven, ranks.extent.ranks),
+            *_disagreements(lines, named.operation, ranks.extent.ranks), *_of_passes(head, passes),
+        ],
+        (*named.contradicted, *ranks.extent.contradicted), arrays,
+    )  # fmt: skip
+
+
+def _rows(block: Block, head: Head, lines: Sequence[Line], about: tuple[Operation, Ranks, Decided]) -> tuple[list[Row], dict[int, Arrays]]:
+    """(rows, their arrays by index)."""
+    operation, proven, decided = about
+    ranks, rows, arrays = decided.extent.ranks, list[Row](), dict[int, Arrays]()
+    kinds: dict[Any, Kind] = {}
+    doubtful = proven.factor is not None and not proven.factor.holds(ranks)
+    for line in lines:
+        for in_place, body in enumerate(line.placed):
+            time_s = _time(body)
+            if body is None or time_s is None:
+                continue
+            key = (line.dtype, line.redop, line.root, in_place)
+            kind = kinds.get(key) or kinds.setdefault(key, _kind(head, line, decided, operation, bool(in_place)))
+            wrong = _wrong(head, body.wrong)
+            row = kind.row(
+                _size(line, operation, ranks), time_s, count=line.elements, line=line.number, spread=_spread(head, body),
+                checked=0 if wrong is None else max(1, head.numbers.get("validation", 1)), wrong=wrong,
+            )  # fmt: skip
+            if (samples := block.samples.get((line.number, bool(in_place)))) is not None:
+                row, arrays[len(rows)] = sampled(row, samples, kind)
+            flags = (*([RANKS_DOUBTFUL] if doubtful else []), *(["wrong_data"] if wrong or (wrong is None and head.bad) else []))
+            rows.append(replace(row, flags=(*row.flags, *flags)) if flags else row)
+    return rows, arrays
+
+
+def _kind(head: Head, line: Line, decided: Decided, operation: Operation, in_place: bool) -> Kind:
+    where = (decided.extent.ranks, decided.extent.nodes)
+    library = "rccl" if head.tool == "rccl-tests" else "nccl"
+    return Kind(
+        operation.name, library, "nccl", type_name(line.dtype), *where, _statistic(head), "cuda" if library == "nccl" else "rocm",
+        short(line.redop) if operation.reduces and line.redop else None, line.root if operation.rooted else None, _mode(head), in_place,
+        _BUFFERS, evidence={name: head.numbers[name] for name in ("warmup", "iterations") if name in head.numbers},
+    )  # fmt: skip
+
+
+def _mode(head: Head) -> str:
+    if head.numbers.get("graph"):
+        return "graph"
+    return "isolated" if head.blocking in (1, 2) else "pipelined"
+
+
+def _size(line: Line, operation: Operation, ranks: int) -> int:
+    """By our definition: of a hypercube what the other ranks had, of which nccl-tests' bandwidths are, too (src/hypercube.cu)."""
+    return line.size // ranks * (ranks - 1) if operation.name == "hypercube" and ranks > 1 else line.size
+
+
+def _time(body: Body | None) -> float | None:
+    known = number(body.time) if body else None
+    return known / 1e6 if known and is_time(known / 1e6) else None
+
+
+def _spread(head: Head, body: Body) -> Spread:
+    """The spread of the iterations, per call: each iteration makes several calls with -m."""
+    if not body.per_iteration:
+        return _UNTOLD
+    calls = max(1, head.numbers.get("calls", 1))
+    least, most, p99, _, p95 = (
+        known / 1e6 / calls if (known := number(text)) is not None else None for text in (*body.per_iteration, "")[:5]
+    )
+    return Spread(least, p95, p99, most)
+
+
+def _wrong(head: Head, text: str) -> int | None:
+    """Wrong elements. The old fourth column is the largest error: it proves that nothing is wrong only together with the foot."""
+    known = number(text)
+    if known is None or head.numbers.get("validation") == 0:
+        return None
+    if head.old:
+        return 0 if head.bad == 0 else None
+    return int(min(known, _MOST_WRONG))
+
+
+def _statistic(head: Head) -> str:
+    """What a time is (src/common.cu: BenchTime)."""
+    iterations, calls = head.numbers.get("iterations"), head.numbers.get("calls", 1)
+    each = f" of {calls} calls" if calls > 1 else ""
+    return f"the mean over {iterations or 'the'} iterations{each}{_BLOCKED.get(head.blocking, '')}, {head.averaged}"
+
+
+def _hosts(head: Head) -> list[str]:
+    by_rank = {device.rank: short(device.host) for device in reversed(head.devices)}
+    whole = len(by_rank) == len(head.devices) and sorted(by_rank) == list(range(len(by_rank)))
+    return [by_rank[rank] for rank in sorted(by_rank)] if whole and not head.cut else []
+
+
+def _facts(head: Head, context: LogContext) -> dict[str, Any]:
+    devices = [
+        {"rank": d.rank, "host": short(d.host), "device": d.device, "gpu": short(d.address), "name": short(d.name)} for d in head.devices
+    ]
+    version = context.library[1] if context.library else head.library
+    environment = {**context.environment, **head.environment}
+    return {
+        **head.numbers, **({"library": version} if version else {}), **({"devices": devices} if devices else {}),
+        **({"environment": environment} if environment else {}),
+    }  # fmt: skip
+
+
+def _missing(head: Head, named: Named, ranks: Decided, lines: Sequence[Line], arrays: Mapping[int, Arrays]) -> Iterator[str]:
+    if named.source not in (NameSource.PRINTED, NameSource.COMMAND):
+        yield f"no name of the program (its operation is from {named.source.value})"
+    if ranks.extent.nodes is None:
+        yield "no number of nodes (use --nodes N)"
+    if ranks.source is not RankSource.DEVICES:
+        yield f"no list of devices (the number of ranks is from {ranks.source.value})"
+    if not arrays and not any(body.per_iteration for line in lines for body in line.placed if body):
+        yield "no samples: neither interval nor percentiles"
+    if not any("all_s" in each for each in arrays.values()):
+        yield "no per-rank data"
+    if head.numbers.get("validation") == 0:
+        yield "nothing was verified (validation: 0)"
+
+
+def _left_out(block: Block, passes: int) -> Iterator[str]:
+    empty = sum(1 for line in block.lines if not is_size(line.size))
+    if empty:
+        yield "lines of size 0, which are left out"
+    kept = len({line.cell for line in block.lines if is_size(line.size)})
+    twice = len(block.lines) - empty - kept
+    if passes == 1 and twice:
+        yield f"lines left out whose size was rounded to the one before: {twice}"
+
+
+def _doubts(head: Head, operation: Operation, told: Ranks, ranks: int) -> Iterator[str]:
+    groups = len({device.group for device in head.devices})
+    contradicted = told.factor if told.factor is not None and not told.factor.holds(ranks) else None
+    if contradicted is not None:
+        fits = "no number of ranks fits" if contradicted.empty else f"that is {contradicted} ranks"
+        yield f"busbw / algbw contradicts {ranks} rank{'' if ranks == 1 else 's'} of {operation.name}: {fits}"
+    if told.counts is not None and told.counts != ranks:
+        yield f"size / count contradicts {ranks} ranks of {operation.name}: that is {told.counts} ranks"
+    if ranks == 1 and contradicted is None:
+        yield _ONE_RANK
+    if groups > 1:
+        yield f"{groups} groups ran at the same time (NCCL_TESTS_SPLIT): the ranks are those of one, the times are averaged over all"
+    if head.bad:
+        yield f"it counted {head.bad} values out of bounds: what arrived was wrong"
+
+
+def _disagreements(lines: Sequence[Line], operation: Operation, ranks: int) -> Iterator[str]:
+    """The fastest line's algbw against size / time."""
+    placed = [(line, body) for line in lines for body in line.placed if body]
+    line, body = max(placed, key=lambda each: number(each[1].algbw) or 0.0)
+    if why := unlike_time(_size(line, operation, ranks), body.algbw, body.time):
+        yield f"line {line.number}: algbw {why}"
+
+
+def _of_passes(head: Head, passes: int) -> Iterator[str]:
+    if head.starts > 1:
+        yield f"{head.starts} jobs print into each other: which line is whose is not known"
+    elif passes > 1:
+        why = "with one head, so that they may be repetitions within one start (-N), no launches" if head.starts else "without heads"
+        yield f"its cells come {passes} times, {why}"
+
+
+# Reads what nccl-tests writes with -J FILE: JSON, version 3 (src/util.cu), with the ranks' devices, arguments and environment.
+#
+# With -I 1 it holds the time of each iteration, the slowest process's and each process's: these become samples.
+
+_NEWEST = 3
+_AVERAGES = {"0": "of rank 0", "1": "averaged over the ranks", "2": "the least of the ranks", "3": "the most of the ranks"}
+_JSON_NUMBERS = {
+    "warmup": "warmup_iters", "iterations": "iterations", "calls": "aggregated_iterations", "validation": "validation", "graph": "graph",
+    "threads": "nthreads", "gpus": "ngpus",
+}  # fmt: skip
+_PLACES = ("out_of_place", "in_place")
+_PER_ITERATION = ("min_us", "max_us", "p99_us", "cv_pct", "p95_us")
+_MOST_NUMBER = 2**62
+
+
+def knows_json(lines: Sequence[str]) -> bool:
+    """Whether it is an object with keys that only nccl-tests writes."""
+    first = next((line for line in lines if line.strip()), "").lstrip()
+    return first.startswith("{") and any('"nccl_version"' in line or '"alg_bw"' in line for line in lines)
+
+
+def read_json(lines: Sequence[str], given: Given) -> Reading:
+    """The one table. Raises UsageError for text that is not such an object, and for one that was cut off."""
+    try:
+        document = parse_object("\n".join(lines).encode())
+    except ValueError as error:
+        raise UsageError(
+            f"it is {error}: the program was stopped before it had written all, its text output has what was finished"
+        ) from error
+    version = document.get("version")
+    if not isinstance(version, int) or not 0 < version <= _NEWEST:
+        raise UsageError(f"its version is {str(version)[:20]}, and this collbench knows nccl-tests' JSON up to version {_NEWEST}: update")
+    head = _head(document)
+    table, samples = list[Line](), dict[tuple[int, bool], Samples]()
+    for number, each in enumerate(_objects(document.get("results")), 1):
+        if line := _line(number, each):
+            table.append(line)
+            samples.update(_samples(number, each, head))
+    block = Block(head, table, samples=samples)
+    reading = read_tables([block], lambda one: runs_of(one, given), lambda one: 0)
+    if not reading.runs:
+        raise UsageError("its results hold no size with a time: the program was stopped before its first line")
+    return reading
+
+
+def _samples(number: int, each: Mapping[str, Any], head: Head) -> Iterator[tuple[tuple[int, bool], Samples]]:
+    """The times per call of the iterations that count, by (line, in place)."""
+    calls = max(1, head.numbers.get("calls", 1))
+    for in_place, place in enumerate(_PLACES):
+        told = _object(each.get(f"{place}_per_iter"))
+        skipped = _whole(told.get("skipped_iterations")) or 0
+        slowest = _times(told.get("times_us"), skipped, calls)
+        iterations = _whole(each.get("actual_iterations")) or head.numbers.get("iterations", 0)
+        if len(slowest) < 2 or len(slowest) != iterations - skipped:
+            continue  # without them the printed summary is still right
+        processes = [_times(one, skipped, calls) for one in _list(told.get("per_process_max_times_us"))]
+        # A process's time is that of its slowest GPU: with several GPUs per process, ranks have no times of their own.
+        of_ranks = len(processes) == len(head.devices) and all(len(one) == len(slowest) for one in processes)
+        per_rank = np.array(processes) if of_ranks and processes else None
+        several = f" of {calls} calls" if calls > 1 else ""
+        statistic = f"the median over {len(slowest)} iterations{several} of the slowest rank"
+        yield (number, bool(in_place)), Samples(np.array(slowest), statistic, per_rank)
+
+
+def _times(value: Any, skipped: int, calls: int) -> list[float]:
+    """Seconds per call; nothing where one of them is not a time."""
+    times = [one / 1e6 / calls if isinstance(one, int | float) and not isinstance(one, bool) else -1.0 for one in _list(value)[skipped:]]
+    return times if all(is_time(time) for time in times) else []
+
+
+def _head(document: Mapping[str, Any]) -> Head:
+    config = _object(document.get("config"))
+    arguments = [word for word in _list(document.get("args")) if isinstance(word, str)]
+    head = Head(program=arguments[0] if arguments else None, starts=1, old=False)
+    head.numbers = {name: value for name, key in _JSON_NUMBERS.items() if (value := _whole(config.get(key))) is not None}
+    head.cpu_time = any("cpu_time" in _object(each.get(place)) for each in _objects(document.get("results")) for place in _PLACES)
+    head.blocking = _blocking(arguments) if config.get("blocking_collectives") == "true" else 0
+    head.averaged = _AVERAGES.get(_option(arguments, "-a", "--average") or "1", _AVERAGES["1"])
+    head.devices = [device for each in _objects(config.get("devices")) if (device := _device(each))]
+    head.bad = _whole(_object(document.get("out_of_bounds")).get("count"))
+    code = _whole(document.get("nccl_version"))
+    head.library = dotted(code) if code else None
+    head.environment = recorded_environment(_variables(document.get("env")))
+    return head
+
+
+def _line(number: int, each: Mapping[str, Any]) -> Line | None:
+    size, count, dtype = _whole(each.get("size")), _whole(each.get("count")), each.get("type")
+    if size is None or count is None or not isinstance(dtype, str):
+        return None
+    redop, root = each.get("redop"), str(each.get("root")).strip()
+    named = redop if isinstance(redop, str) and redop not in ("", "none") else None
+    placed = [_body_json(_object(each.get(place)), _object(each.get(f"{place}_per_iter"))) for place in _PLACES]
+    return Line(number, size, count, dtype, named, int(root) if root.isdecimal() and len(root) < 9 else None, (placed[0], placed[1]))
+
+
+def _body_json(figures: Mapping[str, Any], per_iteration: Mapping[str, Any]) -> Body | None:
+    """As the text prints them, with the six digits that JSON has."""
+    if not figures:
+        return None
+    told = [_figure(figures.get(name)) for name in ("time", "alg_bw", "bus_bw", "nwrong")]
+    each = tuple(_figure(per_iteration.get(name)) for name in _PER_ITERATION) if per_iteration else ()
+    return Body(told[0], told[1], told[2], told[3], each)
+
+
+def _figure(value: Any) -> str:
+    return f"{value:.6f}" if isinstance(value, int | float) and not isinstance(value, bool) else "N/A"
+
+
+def _device(each: Mapping[str, Any]) -> Device | None:
+    numbers = [_whole(each.get(name)) for name in ("rank", "group", "device")]
+    host, address, name = (str(each.get(key, "")) for key in ("hostname", "device_hex", "device_info"))
+    if numbers[0] is None or not host:
+        return None
+    return Device(numbers[0], numbers[1] or 0, host, numbers[2] or 0, address, name.strip())
+
+
+def _blocking(arguments: Sequence[str]) -> int:
+    """-z; JSON itself says only that there is one."""
+    value = _option(arguments, "-z", "--blocking")
+    return int(value) if value in ("1", "2", "3") else 1
+
+
+def _option(arguments: Sequence[str], short: str, long: str) -> str | None:
+    """The last value given, as "-z 1", "-z1", "--blocking 1" or "--blocking=1"."""
+    found = None
+    for word, after in zip(arguments, [*arguments[1:], ""], strict=False):
+        if word in (short, long):
+            found = after
+        elif word.startswith(f"{long}="):
+            found = word.partition("=")[2]
+        elif word.startswith(short) and word[len(short) :].isdecimal():
+            found = word[len(short) :]
+    return found
+
+
+def _variables(value: Any) -> dict[str, str]:
+    pairs = (word.partition("=") for word in _list(value) if isinstance(word, str))
+    return {name: text for name, _, text in pairs if name}
+
+
+def _whole(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MOST_NUMBER else None
+
+
+def _object(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _objects(value: Any) -> Iterator[Mapping[str, Any]]:
+    return (each for each in _list(value) if isinstance(each, dict))
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+NCCL_TESTS_JSON = Reader("nccl-tests-json", "nccl-tests and rccl-tests, JSON (-J), with single times (-I 1)", knows_json, read_json)
+
 
 _OPENS = re.compile(r"#\s*(?:[nr]ccl-tests version|Collective test starting|nThread\s)")
 _HEADER = re.compile(r"#\s+(?:size\s+count|bytes\s+N)\s+(?:\(elements\)\s+)?type\s.*algbw\s+busbw")

@@ -11,12 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from collbench.errors import UsageError
-from collbench.results.importers.figures import number
-from collbench.results.importers.peer import Given, PeerRun, Reader, Reading, read_tables
-from collbench.results.importers.prefixes import without_prefixes
-from collbench.results.importers.rows import Kind, is_time, short
-from collbench.results.jsonl import parse_object
+from collbench.results.importers.importer import Given, PeerRun, Reader, Reading, read_tables, without_prefixes
+from collbench.results.importers.rows import Kind, is_time, number, short
 from collbench.results.row import Row
+from collbench.results.store import parse_object
 
 _VERSION = re.compile(r"nvbandwidth Version: v?(\S{1,40})")
 _RUNNING = re.compile(r"Running (\w{3,80})\.\s*$")

@@ -8,16 +8,417 @@ quantile of ours: they stand in the evidence.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
-from collbench.results.importers.figures import missing, some
+from collbench.results.importers.importer import Given, PeerRun, Reader, Reading, read_tables, without_prefixes
 from collbench.results.importers.log_context import Contexts, LogContext, place_of, start_facts, with_hosts
-from collbench.results.importers.osu_rows import rows_of
-from collbench.results.importers.osu_tables import Table, is_title, tables_in
-from collbench.results.importers.peer import Given, PeerRun, Reader, Reading, read_tables
-from collbench.results.importers.prefixes import without_prefixes
-from collbench.results.importers.rows import short
+from collbench.results.importers.rows import (
+    Extent,
+    Kind,
+    is_size,
+    is_time,
+    missing,
+    number,
+    short,
+    some,
+    type_name,
+    whole,
+    width_of,
+    without_figures,
+)
+from collbench.results.row import Row
+
+# The OSU Micro-Benchmarks' tests by the title in their output, and what each means in our words (read in the source of 7.4).
+#
+# Sizes: allreduce, reduce, broadcast and reduce-scatter print what a rank holds; all others print one rank's part, of which our size
+# has one per rank.
+
+Measure = Literal["latency", "bandwidth"]
+
+
+@dataclass(frozen=True)
+class Test:
+    """One of OSU's programs.
+
+    program     its name: "osu_allreduce"
+    operation   in our words; of what we do not have, a name of its own
+    like        the operation of ours whose bus factor holds; None: none does
+    measure     whether its figure is a time or a rate
+    parts       whether the size it prints is one rank's part, of which there is one for each rank
+    even        whether the ranks' parts could differ, and are all alike
+    pairs       "one", "many" (their number is told, or half of the ranks), or "" for a collective
+    both_ways   whether the rate counts both directions
+    """
+
+    program: str
+    operation: str
+    like: str | None
+    measure: Measure = "latency"
+    parts: bool = False
+    even: bool = False
+    pairs: Literal["", "one", "many"] = ""
+    both_ways: bool = False
+
+    @property
+    def reduces(self) -> bool:
+        """Whether elements are added."""
+        return self.like in ("allreduce", "reduce", "reducescatter")
+
+    @property
+    def rooted(self) -> bool:
+        """Whether one rank has another part than the others."""
+        return self.like in ("broadcast", "reduce", "gather", "scatter")
+
+
+def _collective(mpi: str, operation: str, like: str | None = None, *, parts: bool = False, even: bool = False) -> Test:
+    return Test(f"osu_{mpi}", operation, like or operation, parts=parts, even=even)
+
+
+_COLLECTIVES = {
+    "allreduce": _collective("allreduce", "allreduce"),
+    "reduce": _collective("reduce", "reduce"),
+    "broadcast": _collective("bcast", "broadcast"),
+    "reduce_scatter": _collective("reduce_scatter", "reducescatter", even=True),
+    "reduce_scatter_block": _collective("reduce_scatter_block", "reducescatter"),
+    "barrier": _collective("barrier", "barrier"),
+    "allgather": _collective("allgather", "allgather", parts=True),
+    "allgatherv": _collective("allgatherv", "allgatherv", "allgather", parts=True, even=True),
+    "alltoall": _collective("alltoall", "alltoall", parts=True),
+    "alltoallv": _collective("alltoallv", "alltoallv", parts=True, even=True),
+    "alltoallw": _collective("alltoallw", "alltoallw", "alltoall", parts=True, even=True),
+    "gather": _collective("gather", "gather", parts=True),
+    "gatherv": _collective("gatherv", "gatherv", "gather", parts=True, even=True),
+    "scatter": _collective("scatter", "scatter", parts=True),
+    "scatterv": _collective("scatterv", "scatterv", "scatter", parts=True, even=True),
+}
+_PAIRS = {
+    "latency": Test("osu_latency", "p2p_latency", "p2p_latency", pairs="one"),
+    "multi-threaded latency": Test("osu_latency_mt", "p2p_latency_threads", "p2p_latency", pairs="one"),
+    "multi-process latency": Test("osu_latency_mp", "p2p_latency_processes", "p2p_latency", pairs="one"),
+    "multi latency": Test("osu_multi_lat", "p2p_latency", "p2p_latency", pairs="many"),
+    "bandwidth": Test("osu_bw", "p2p_bandwidth", "p2p_bandwidth", "bandwidth", pairs="one"),
+    "bi-directional bandwidth": Test("osu_bibw", "p2p_bidirectional", "p2p_bidirectional", "bandwidth", pairs="one", both_ways=True),
+    "multiple bandwidth / message rate": Test("osu_mbw_mr", "p2p_bandwidth", "p2p_bandwidth", "bandwidth", pairs="many"),
+}
+_PERSISTENT = re.compile(r"\s+persistent\b")
+_LONGEST = 48
+
+
+def test_of(title: str, neighbours: bool = False) -> Test:
+    """The test whose output says "OSU MPI <title> Test"; a title that nobody knows becomes an operation of its own, without a bus.
+
+    neighbours: the output tells of a graph of ranks; one test's title does not say that it is one of neighbours.
+    """
+    words = " ".join(title.lower().split())
+    persistent = _PERSISTENT.search(words) is not None
+    plain = _PERSISTENT.sub("", words)
+    if plain in _PAIRS:
+        return _named(_PAIRS[plain], "", "_persistent" if persistent else "")
+    return _of_collective(plain, persistent, neighbours) or _unknown(words)
+
+
+def _of_collective(words: str, persistent: bool, graph: bool) -> Test | None:
+    started = words.startswith("non-blocking ")
+    neighbours = graph or "neighborhood " in words
+    name = words.removeprefix("non-blocking ").removeprefix("neighborhood ").removesuffix(" latency").removesuffix(" personalized exchange")
+    test = _COLLECTIVES.get(name.replace("-", ""))
+    if test is None:
+        return None
+    before = f"{'i' if started else ''}{'neighbor_' if neighbours else ''}"
+    named = _named(test, before, "_persistent" if persistent else "")
+    if neighbours:  # who is a neighbour, and so how much is moved, is not told
+        return Test(named.program, named.operation, None)
+    return named
+
+
+def _named(test: Test, before: str, after: str) -> Test:
+    """The test with something before and after its name; it moves what it moved."""
+    program = test.program.removeprefix("osu_")
+    return Test(
+        f"osu_{before}{program}{after}", f"{before}{test.operation}{after}", test.like, test.measure,
+        test.parts, test.even, test.pairs, test.both_ways,
+    )  # fmt: skip
+
+
+def _unknown(words: str) -> Test:
+    name = re.sub(r"[^a-z0-9]+", "_", words).strip("_")[:_LONGEST] or "unnamed"
+    rate = "bandwidth" in words
+    return Test(f"osu {name}", name, None, "bandwidth" if rate else "latency", pairs="one", both_ways=rate and words.startswith("bi"))
+
+
+# The tables in what the OSU Micro-Benchmarks print: the lines of figures, under which titles, and what the heads say.
+
+_TITLE = re.compile(
+    r"^#?\s*OSU (?:One Sided )?(?P<library>[A-Za-z_+]{1,24})(?:-(?P<memory>CUDA MANAGED|CUDA|ROCM|OPENACC|MANAGED|CXL))?"
+    r"\s*(?P<title>[^\n]{0,100}?)\s*Test(?: v(?P<version>[\w.]{1,16}))?\s*$",
+    re.IGNORECASE,
+)
+_COLUMN = re.compile(
+    r"P\d{1,2} Tail (?:BW ?\(MB/s\)|Lat ?\(us\))|(?:Avg |Min |Max )?Latency ?\(us\)|Bandwidth ?\(MB/s\)|Overall ?\(us\)|Compute ?\(us\)"
+    r"|Coll\. Init ?\(us\)|MPI_Test ?\(us\)|MPI_Wait ?\(us\)|(?:Pure|Min|Max) Comm\. ?\(us\)|Overlap ?\(%\)|MB/s|Messages/s|Iterations"
+    r"|Validation|Transmit Size|Size"
+)
+_WINDOWS = re.compile(r"^#(?:\s+\d{1,9})+\s*$")
+_TABLES_PAIRS = re.compile(r"^#\s*\[ pairs: (\d{1,9}) \]\s*\[ window size: (\w{1,9}) \]")
+_DATATYPE = re.compile(r"^#\s*Datatype: (\w{1,40})")
+_MEMORY = re.compile(r"^# (?:Send Buffer|Rank 0 Memory) on (\w{1,40}).{0,200}? on (\w{1,40})")
+_FACTS = re.compile(r"^# (Window creation|Synchronization): (.{1,60})")
+_LONGEST_TITLE = 200  # the expression takes long on lines that nobody prints
+_GRAPH = ("Dimensions size", "Time took to create topology graph")  # before the title
+_MESSAGE_RATES = "# Message Rate Profile"
+
+
+@dataclass
+class Table:
+    """Lines of figures under one line of column titles, and what was said before it.
+
+    columns   titles, each without the blank before its unit; of -V the windows, as numbers
+    lines     (number of the line in the file, its words)
+    bad       numbers of lines of figures that do not have one word per column
+    """
+
+    test: Test
+    library: str
+    memory: str | None
+    version: str | None
+    number: int
+    said: dict[str, Any]
+    columns: list[str] = field(default_factory=list)
+    lines: list[tuple[int, list[str]]] = field(default_factory=list)
+    bad: list[int] = field(default_factory=list)
+
+    @property
+    def windows(self) -> bool:
+        """Whether the columns are windows, with a rate in each."""
+        return bool(self.columns) and self.columns[0].isdigit()
+
+
+def is_title(line: str) -> bool:
+    """Whether it is the title of an OSU test."""
+    return _title(line) is not None
+
+
+def tables_in(lines: Sequence[str]) -> Iterator[Table]:
+    """All tables of the output; those of message rates, which say the same as the rates, are left out."""
+    table: Table | None = None
+    neighbours = False
+    for number, line in enumerate(lines, start=1):
+        if line[:1] == "#" or "OSU" in line:
+            following = _heads(table, line, (number, neighbours))
+            if table is not None and following is not table:
+                yield table
+            table, neighbours = following, neighbours and following is table
+        elif line.startswith(_GRAPH):
+            neighbours = True
+        elif table is not None and table.columns:
+            _figures(table, line, number)
+        elif table is not None and _columns_in(line):  # osu_ibarrier with overlap has titles without #
+            _learn(table, line)
+    if table is not None:
+        yield table
+
+
+def _heads(table: Table | None, line: str, at: tuple[int, bool]) -> Table | None:
+    """The table that a line of the head belongs to, a new one where it begins another; at: its number, whether ranks are neighbours."""
+    if title := _title(line):
+        return _titled(title, *at)
+    if table is None:
+        return None
+    if (table.lines or table.bad) and not _DATATYPE.match(line) and not _columns_in(line) and not line.startswith(_MESSAGE_RATES):
+        return table
+    if table.lines or table.bad:
+        table = replace(table, number=at[0], said=dict(table.said), columns=[], lines=[], bad=[])
+    _learn(table, line)
+    return table
+
+
+def _title(line: str) -> re.Match[str] | None:
+    return _TITLE.match(line) if "OSU" in line and len(line) <= _LONGEST_TITLE else None
+
+
+def _titled(title: re.Match[str], number: int, neighbours: bool) -> Table:
+    library, words = title["library"], title["title"]
+    if library.upper().startswith("MPI_"):  # one-sided: "OSU MPI_Put Latency Test"
+        library, words = "MPI", f"{library[4:]} {words}"
+    return Table(test_of(words, neighbours), library.upper(), title["memory"], title["version"], number, {})
+
+
+def _learn(table: Table, line: str) -> None:
+    if line.startswith(_MESSAGE_RATES):
+        table.said["skip"] = True
+    elif found := _TABLES_PAIRS.match(line):
+        table.said |= {"pairs": int(found[1]), "window": int(found[2]) if found[2].isdecimal() else None}
+    elif found := _DATATYPE.match(line):
+        table.said["datatype"], table.said["skip"] = found[1], False
+    elif found := _MEMORY.match(line):
+        table.said["memory"] = [found[1], found[2]]
+    elif found := _FACTS.match(line):
+        table.said[found[1].lower()] = short(found[2].strip())
+    elif columns := _columns_in(line):
+        table.columns = [] if table.said.get("skip") else columns
+
+
+def _columns_in(line: str) -> list[str]:
+    if _WINDOWS.match(line):
+        return line[1:].split()
+    found = [title.replace(" (", "(") for title in _COLUMN.findall(line)]
+    return found if any("(" in title or title == "MB/s" for title in found) else []
+
+
+def _figures(table: Table, line: str, number: int) -> None:
+    words = line.split()
+    if not words or not words[0].replace(".", "", 1).isdigit():
+        if line.startswith("DATA VALIDATION ERROR"):
+            table.said["failed"] = f"line {number}: {short(line)}"
+        return
+    complete = len(words) == len(table.columns) + table.windows
+    (table.lines.append((number, words)) if complete else table.bad.append(number))
+
+
+# The rows of one OSU table: which of its columns is the time, and what else it prints.
+
+_TIMES = ("Avg Latency(us)", "Latency(us)", "Pure Comm.(us)")
+_RATES = ("Bandwidth(MB/s)", "MB/s")
+_MPI_TYPES = {"MPI_CHAR": "int8", "MPI_INT": "int32", "MPI_FLOAT": "float32"}
+_US, _MB = 1e-6, 1e6
+
+
+@dataclass(frozen=True)
+class _Line:
+    """One line of figures: of a table, of a kind, at a number in the file."""
+
+    table: Table
+    kind: Kind
+    number: int
+
+
+def rows_of(table: Table, extent: Extent) -> tuple[list[Row], str]:
+    """(rows in the order of the lines, what a time is)."""
+    statistic = _statistic(table)
+    kind = _kind(table, extent, statistic)
+    make = _by_window if table.windows else _by_column
+    return [row for number, words in table.lines for row in make(_Line(table, kind, number), words)], statistic
+
+
+def _statistic(table: Table) -> str:
+    if table.test.like is None:
+        return "the tool's own mean over its iterations"
+    if table.test.measure == "bandwidth":
+        pairs = " of an average pair" if table.said.get("pairs", 1) > 1 else ""
+        return f"mean per message{pairs}: the rate over all iterations, turned into a time"
+    if table.test.pairs:
+        pairs = ", averaged over the pairs" if table.test.pairs == "many" else ""
+        return f"mean of half the round trips{pairs}"
+    alone = ", of the communication alone" if "Pure Comm.(us)" in table.columns else ""
+    return f"mean over the iterations, averaged over the ranks{alone}"
+
+
+def _kind(table: Table, extent: Extent, statistic: str) -> Kind:
+    test, library = table.test, table.library
+    dtype = _dtype(table)
+    backend = {"MPI": "mpi", "NCCL": "nccl", "RCCL": "nccl"}.get(library, library.lower())
+    return Kind(
+        test.operation, backend, backend, dtype, extent.ranks, extent.nodes, statistic,
+        device=_device(table), redop="sum" if test.reduces else None, root=0 if test.rooted else None, in_place=test.like == "broadcast",
+        mode="batched" if test.pairs else "isolated", like=test.like, window=table.said.get("window"),
+        also={"traffic": "even"} if test.even else {},
+    )  # fmt: skip
+
+
+def _dtype(table: Table) -> str:
+    told = table.said.get("datatype")
+    if table.test.like == "barrier":
+        return "uint8"  # as of our own rows, though nothing is moved
+    if told is None:
+        return "float32" if table.test.reduces else "int8"
+    return _MPI_TYPES.get(told, type_name(told))
+
+
+def _device(table: Table) -> str:
+    memory = table.memory
+    if memory is None or set(table.said.get("memory", ())) == {"HOST"}:
+        return "cpu"
+    return "rocm" if memory.upper() == "ROCM" else "cuda"
+
+
+def _size(table: Table, kind: Kind, printed: int) -> tuple[int, int]:
+    """(size by our definition, elements per call of each rank)."""
+    width = width_of(kind.dtype) or 1
+    if table.test.program.endswith("reduce_scatter_block"):
+        part = printed // width // kind.ranks  # what does not go into equal parts is not moved
+        return part * kind.ranks * width, part
+    if table.test.like == "reducescatter":
+        return printed, printed // width // kind.ranks
+    return printed * (kind.ranks if table.test.parts else 1), printed // width
+
+
+def _by_window(line: _Line, words: list[str]) -> list[Row]:
+    """The rows of one line of -V: its size, then the rate with each window."""
+    rows = []
+    for window, figure in zip(line.table.columns, words[1:], strict=True):
+        row = _row(line, whole(words[0]), figure, {"MB/s": figure})
+        rows += [replace(row, window=whole(window))] if row else []
+    return rows
+
+
+def _by_column(line: _Line, words: list[str]) -> list[Row]:
+    by_name = dict(zip(line.table.columns, words, strict=True))
+    figure = next((by_name[name] for name in (*_TIMES, *_RATES) if name in by_name), None)
+    size = whole(by_name["Size"]) if "Size" in by_name else 0
+    row = _row(line, size, figure, by_name) if figure else None
+    return [row] if row else []
+
+
+def _row(line: _Line, printed: int | None, figure: str, by_name: dict[str, str]) -> Row | None:
+    table, kind = line.table, line.kind
+    if printed is None or not (is_size(printed) or (printed == 0 and table.test.measure == "latency")):
+        return None
+    size, count = _size(table, kind, printed)
+    if printed and not is_size(size):
+        return without_figures(kind, 0, 0, line.number, "fewer elements than ranks, so nothing is moved; or more than can be")
+    time_s = _time(table, size, figure)
+    if time_s is None or not is_time(time_s):
+        return without_figures(kind, size, count, line.number, f"the output shows {figure[:20]}: no figure to take a time from")
+    row = kind.row(size, time_s, count=count, line=line.number, **_checked(by_name))
+    mean = time_s if table.test.measure == "latency" and not table.test.pairs else None
+    return replace(row, time_rank_mean_s=mean, evidence={**row.evidence, **_beside(by_name)}, **_all_pairs(table, row), **_wrong(by_name))
+
+
+def _time(table: Table, size: int, figure: str) -> float | None:
+    value = number(figure)
+    if value is None or table.test.measure == "latency":
+        return None if value is None else value * _US
+    ways, pairs = 2 if table.test.both_ways else 1, table.said.get("pairs", 1)
+    return size * ways * pairs / (value * _MB) if value > 0 else None
+
+
+def _checked(by_name: dict[str, str]) -> dict[str, Any]:
+    verdict = by_name.get("Validation")
+    return {"checked": int(verdict in ("Pass", "Fail")), "wrong": {"Pass": 0, "Fail": 1}.get(verdict or "")}
+
+
+def _wrong(by_name: dict[str, str]) -> dict[str, Any]:
+    failed = by_name.get("Validation") == "Fail"
+    return {"wrong_detail": "OSU's validation failed; how many elements are wrong is not told"} if failed else {}
+
+
+def _beside(by_name: dict[str, str]) -> dict[str, Any]:
+    """The other columns as they are printed, numbers as numbers."""
+    names = [name for name in by_name if name not in ("Size", "Validation", *_TIMES)]
+    return {"printed": {name: number(by_name[name]) for name in names}} if names else {}
+
+
+def _all_pairs(table: Table, row: Row) -> dict[str, Any]:
+    """What all pairs moved together, where there are several."""
+    pairs = table.said.get("pairs", 1)
+    if pairs < 2 or row.busbw_bytes_per_s is None:
+        return {}
+    total = row.busbw_bytes_per_s * pairs
+    groups = {"count": pairs, "ranks": 2, "p50_s": None, "busbw_bytes_per_s": None, "total_busbw_bytes_per_s": total}
+    return {"groups": groups}
 
 
 def knows(lines: Sequence[str]) -> bool:

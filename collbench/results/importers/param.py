@@ -12,9 +12,20 @@ from typing import Any
 
 from collbench.errors import UsageError
 from collbench.operations.registry import operations
-from collbench.results.importers.peer import Contradiction, Given, PeerRun, Reader, Reading, read_tables
-from collbench.results.importers.ranks import Printed, rank_range, unlike_time, with_digits
-from collbench.results.importers.rows import Kind, is_size, is_time, ranks_and_nodes, short, type_name, width_of
+from collbench.results.importers.importer import Contradiction, Given, PeerRun, Reader, Reading, read_tables
+from collbench.results.importers.rows import (
+    Kind,
+    Printed,
+    is_size,
+    is_time,
+    rank_range,
+    ranks_and_nodes,
+    short,
+    type_name,
+    unlike_time,
+    width_of,
+    with_digits,
+)
 from collbench.results.row import Row
 
 _LINE = re.compile(r"COMMS-RES(-QUANT)?(?:-([a-z0-9_]{1,40})-([a-z0-9]{1,20})(\S{0,80}))?\s+(\d.*)")

@@ -15,12 +15,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from collbench.errors import UsageError
-from collbench.results.importers.figures import missing, number, some, whole, without_figures
-from collbench.results.importers.peer import IMPORTED, Given, PeerRun, Reader, Reading, read_tables
-from collbench.results.importers.prefixes import without_prefixes
-from collbench.results.importers.rows import Kind, Spread, is_size, is_time, short
-from collbench.results.jsonl import parse_object
+from collbench.results.importers.importer import IMPORTED, Given, PeerRun, Reader, Reading, read_tables, without_prefixes
+from collbench.results.importers.rows import Kind, Spread, is_size, is_time, missing, number, short, some, whole, without_figures
 from collbench.results.row import Row
+from collbench.results.store import parse_object
 
 _TITLE = re.compile(
     r"^ {0,40}(Send|Send_imm|RDMA_Write|RDMA_Write_imm|RDMA_Read|Atomic)[ _]((?:[A-Za-z]{1,20}[ _]){0,8}?)(BW|Latency)[ _]"

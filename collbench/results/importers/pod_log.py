@@ -10,12 +10,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from collbench.errors import UsageError
-from collbench.results.importers.marks import BEGIN, END
-from collbench.results.importers.peer import Given, PeerRun, Reader, Reading, refuse_useless_options
+from collbench.results.importers.importer import Given, PeerRun, Reader, Reading, refuse_useless_options
 from collbench.results.importers.rows import contradiction
-from collbench.results.jsonl import parse_object
 from collbench.results.reader import row_from_json
 from collbench.results.row import Row
+from collbench.results.store import parse_object
+
+# The lines around the rows in a log that other lines go into, too: what `collbench import` looks for.
+
+BEGIN = "----- collbench: rows begin -----"
+END = "----- collbench: rows end, exit code"  # then the code, and five dashes
+
 
 _ENDED = re.compile(re.escape(END) + r" (\d{1,3}) -----")
 # kubectl logs --prefix, and then --timestamps

@@ -2,19 +2,87 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
+from math import ceil, floor, inf, isfinite
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from collbench.errors import UsageError
+from collbench.machine.peak.ceiling import TOLERANCE, Ceiling, nothing
+from collbench.machine.peak.collective import OPERATIONS, ceilings
+from collbench.machine.peak.job import Job
 from collbench.operations.cell import Cell
 from collbench.operations.dtypes import DTYPES, dtype_named
 from collbench.operations.groups import group_name, groups_of
 from collbench.operations.operation import Operation
 from collbench.operations.registry import operations
-from collbench.results.importers.peer import IMPORTED, Contradiction, Given
+from collbench.results.importers.importer import IMPORTED, Arrays, Contradiction, Given, Reading
 from collbench.results.row import Row, Times
+from collbench.stats.median import drift, median, modes, quantiles
+
+# Ceilings for rows that another tool measured: --ceiling, or what the machines that the user names could carry.
+
+Found = tuple[Ceiling | None, Ceiling | None]
+JobOf = Callable[[int, int | None, str], Job]  # ranks, nodes, device -> the job; raises UsageError where the machines do not fit
+
+
+def with_ceilings(rows: Iterable[Row], job_of: JobOf) -> list[Row]:
+    """The rows with ceiling, hard limit and percentage; where there is none, with the reason."""
+
+    @cache
+    def found(operation: str, ranks: int, nodes: int | None, device: str, pairs: int) -> Found:
+        """Once for all rows that are alike."""
+        return _ceilings(operation, pairs, lambda: job_of(ranks, nodes, device))
+
+    return [_set(row, *found(row.operation, row.ranks, row.nodes, row.device, _pairs_at_once(row))) for row in rows]
+
+
+def _pairs_at_once(row: Row) -> int:
+    """Return how many pairs send at the same time, whose average the row has; 1 for collectives, and for ping-pongs, which take turns."""
+    ours, count = operations().get(row.operation), row.groups.get("count")
+    if ours is None or not ours.pair or ours.paces_itself or row.groups.get("ranks") != 2:
+        return 1
+    return count if isinstance(count, int) and count > 1 else 1
+
+
+def _shared(job: Job, pairs: int) -> Job:
+    """Return the job with a node's NICs, or the given ceiling, shared by pairs at once: together they are compared with the whole of it.
+
+    The first half of the ranks sends to the second half, so of several nodes half have senders.
+    """
+    if job.given is not None:
+        return replace(job, given=job.given / pairs)
+    return replace(job, pairs=ceil(pairs / max(1, job.machines // 2)))
+
+
+def _ceilings(operation: str, pairs: int, job_of: Callable[[], Job]) -> Found:
+    ours = operations().get(operation)
+    name = "p2p" if ours and ours.pair else operation
+    if name not in OPERATIONS or (ours and ours.meets):
+        return nothing(f"no ceiling is known for {operation}"), None
+    try:
+        job = job_of()
+        known = ceilings(name, _shared(job, pairs) if pairs > 1 else job)
+    except UsageError as error:
+        return nothing(str(error)), None
+    if pairs > 1 and known.ring and known.ring.kind == "given":
+        return replace(known.ring, limited_by=f"{known.ring.limited_by} shared by {pairs} pairs"), None
+    return known.ring or known.bound, known.bound if known.bound and known.bound.bytes_per_s else None
+
+
+def _set(row: Row, ceiling: Ceiling | None, bound: Ceiling | None) -> Row:
+    """A rate above the hard limit is a doubt, no achievement: no percentage, as for rows of our own."""
+    rate, busbw = ceiling.bytes_per_s if ceiling else None, row.busbw_bytes_per_s
+    above = bool(busbw and bound and bound.bytes_per_s and busbw > bound.bytes_per_s * TOLERANCE)
+    percent = 100 * busbw / rate if rate and busbw and not above else None
+    flags = (*row.flags, "above_bound") if above else row.flags
+    return replace(row, ceiling=ceiling, hard_bound=bound, percent_of_ceiling=percent, flags=flags)
+
 
 _SHORTEST_S, _LONGEST_S = 1e-12, 1e9
 _LARGEST = 2**63
@@ -178,3 +246,191 @@ def _group(name: str, ranks: int) -> str:
         return "all"
     cell = Cell(name, "", DTYPES["uint8"], 0)
     return group_name(operation, cell, groups_of(operation, cell, max(ranks, 2)))
+
+
+# What readers of tables share: numbers in text, a row of a case without a figure, what most tools do not print.
+
+_LONGEST_DIGITS = 18
+
+
+def missing(nodes: int | None, hosts: Sequence[str] = ()) -> list[str]:
+    """What most of these tools do not print; nodes and hosts as far as they are known from elsewhere."""
+    unnamed = [] if hosts else ["no names of hosts"]
+    return ["no interval", "no samples", "no per-rank data", *unnamed, *([] if nodes else ["no number of nodes (use --nodes N)"])]
+
+
+def some(reading: Reading, tool: str) -> Reading:
+    """The reading without empty runs. Raises UsageError where no run has rows or lines that could not be read."""
+    found = [run for run in reading.runs if run.rows or run.doubts]
+    if not found:
+        raise UsageError(f"no line in it is a figure of {tool}: use the output from its title on, with the lines of figures")
+    return Reading(found, reading.skipped)
+
+
+def number(text: str) -> float | None:
+    """The finite number from 0 on that `text` is; None: it is none."""
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if isfinite(value) and value >= 0 else None
+
+
+def whole(text: str) -> int | None:
+    """The whole number from 0 on that `text` is, below 10**18; None: it is none."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _LONGEST_DIGITS else None
+
+
+def without_figures(kind: Kind, size_bytes: int, count: int, line: int, why: str) -> Row:
+    """The row of a cell for which the output shows no usable figure."""
+    row = kind.row(size_bytes, 1.0, count=count, line=line)
+    return replace(row, na=why, time_s=None, algbw_bytes_per_s=None, busbw_bytes_per_s=None)
+
+
+# How many ranks a tool ran on, by busbw / algbw: N = 2 / (2 - busbw/algbw) for all-reduce, 1 / (1 - busbw/algbw) for most others.
+
+_MANY = 10**9  # ranks: the factor's limit
+_SLACK = _ROUNDED = 1e-9  # for the arithmetic itself
+
+
+class Printed(NamedTuple):
+    """Both bandwidths of one line, each as (value, half a unit of its last digit)."""
+
+    algbw: tuple[float, float]
+    busbw: tuple[float, float]
+
+
+class RankRange(NamedTuple):
+    """The numbers of ranks that explain what was printed, inclusive; high None: no end. low > high: none does."""
+
+    low: int
+    high: int | None
+
+    @property
+    def only(self) -> int | None:
+        """The one that does; None where several do, or none."""
+        return self.low if self.low == self.high else None
+
+    def holds(self, ranks: int) -> bool:
+        """Whether so many ranks explain it."""
+        return self.low <= ranks and (self.high is None or ranks <= self.high)
+
+    @property
+    def empty(self) -> bool:
+        """Whether no number does."""
+        return self.high is not None and self.low > self.high
+
+    def __str__(self) -> str:
+        if self.empty:
+            return "no number of"
+        if self.only is not None:
+            return str(self.only)
+        return f"{self.low} or more" if self.high is None else f"{self.low} to {self.high}"
+
+
+def with_digits(text: str) -> tuple[float, float] | None:
+    """(value, half a unit of the last digit) of a printed number; None for what is none: "235.26" is 235.26 ± 0.005."""
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    mantissa, _, exponent = text.lower().partition("e")
+    digits = len(mantissa.partition(".")[2])
+    scale = int(exponent) if exponent else 0
+    return (value, 0.5 * 10.0 ** (scale - digits)) if 0 <= value < inf and abs(scale) < 300 else None
+
+
+def rank_range(operation: Operation, lines: Iterable[Printed]) -> RankRange | None:
+    """Which numbers of ranks explain all lines at once; None: the operation's factor, or the digits, tell nothing."""
+    limit = round(operation.bus_factor(_MANY))  # 2 for all-reduce, else 1
+    low, high = 0.0, inf
+    for line in lines:
+        least, most = _factor(line)
+        low, high = max(low, least), min(high, most)
+    if operation.bus_factor(2) == operation.bus_factor(3):  # the same for all ranks
+        return None if low <= limit <= high else RankRange(1, 0)
+    if low <= 0 and high >= limit:
+        return None
+    first = ceil(_ranks(low, limit) * (1 - _SLACK)) if low < limit else _MANY
+    return RankRange(max(1, first), floor(_ranks(high, limit) * (1 + _SLACK)) if high < limit * (1 - 1 / _MANY) else None)
+
+
+def unlike_time(size_bytes: int, algbw: str, micros: str) -> str | None:
+    """Why a printed algbw in GB/s is not size / time, as one follows from the other; None: it is, or the digits tell nothing."""
+    rate, time = with_digits(algbw), with_digits(micros)
+    if not rate or not time or rate[0] <= 0 or time[0] <= time[1]:
+        return None
+    least, most = size_bytes / (time[0] + time[1]) / 1e3, size_bytes / (time[0] - time[1]) / 1e3
+    if least * (1 - _ROUNDED) - rate[1] <= rate[0] <= most * (1 + _ROUNDED) + rate[1]:
+        return None
+    return f"{algbw} GB/s at {size_bytes} bytes is not size / time ({size_bytes / time[0] / 1e3:.2f} GB/s); the time is taken"
+
+
+def _factor(line: Printed) -> tuple[float, float]:
+    """The least and the most that busbw / algbw can have been before they were rounded."""
+    (algbw, alg_half), (busbw, bus_half) = line
+    least = max(0.0, busbw - bus_half) / (algbw + alg_half)
+    return least, (busbw + bus_half) / (algbw - alg_half) if algbw > alg_half else inf
+
+
+def _ranks(factor: float, limit: int) -> float:
+    return limit / (limit - factor)
+
+
+# Makes the time, interval and arrays of a row from single times, which nccl-tests' JSON, NCCL Inspector and all_reduce_bench print.
+
+_WORST = 16
+_FEWEST = 6  # below, a median has no interval
+_WHOLE_ARRAYS_UP_TO = 10**6
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Single times in seconds, per message and in the order of the measurement.
+
+    slowest    of the slowest rank, one per iteration
+    per_rank   of each rank, an array of ranks × iterations; None where the tool does not print them
+    statistic  what the row's time is then
+    """
+
+    slowest: NDArray[np.float64]
+    statistic: str
+    per_rank: NDArray[np.float64] | None = None
+
+
+def sampled(row: Row, samples: Samples, kind: Kind) -> tuple[Row, Arrays]:
+    """The row with the median of its samples and the interval of it, and the arrays that the run folder keeps. `kind` made the row."""
+    series = samples.slowest
+    known, both, spread = median(series), modes(series), quantiles(series)
+    equal = spread["min"] == spread["max"]
+    low, high = (None, None) if equal else (known.ci_low, known.ci_high)
+    again = kind.row(row.size_bytes, known.value, count=row.count)
+    flags = [
+        *(["no_interval"] if known.n < _FEWEST else []), *(["constant"] if equal and known.n > 1 else []),
+        *(["two_modes"] if both else []), *(["drift"] if drift(series, known.half_width) is not None else []),
+    ]  # fmt: skip
+    whole = samples.per_rank
+    figures = {
+        "time_s": Times(known.value, low, high, **spread), "n": known.n, "n_eff": known.n_eff,
+        "modes": [{"time_s": mode.value, "share": mode.share} for mode in both or ()],
+        "time_rank_mean_s": None if whole is None else float(whole.mean()),
+        "algbw_bytes_per_s": again.algbw_bytes_per_s, "busbw_bytes_per_s": again.busbw_bytes_per_s, "flags": (*row.flags, *flags),
+        "slowest_ranks": {} if whole is None else _slowest_ranks(whole), "evidence": {**row.evidence, "statistic": samples.statistic},
+    }  # fmt: skip
+    return row.with_figures(**figures), _arrays(series, whole)
+
+
+def _slowest_ranks(per_rank: NDArray[np.float64]) -> dict[str, Any]:
+    counts = Counter(int(rank) for rank in per_rank.argmax(axis=0))
+    return {"worst": [[rank, times] for rank, times in counts.most_common(_WORST)], "count": len(counts)}
+
+
+def _arrays(series: NDArray[np.float64], per_rank: NDArray[np.float64] | None) -> Arrays:
+    if per_rank is None:
+        return {"max_s": series}
+    quantile = np.quantile(per_rank, [0.5, 0.95], axis=1)
+    found: dict[str, NDArray[Any]] = {
+        "max_s": series, "mean_s": per_rank.mean(axis=0), "slowest_rank": per_rank.argmax(axis=0).astype(np.int32),
+        "rank_p50_s": quantile[0], "rank_p95_s": quantile[1],
+    }  # fmt: skip
+    return found | ({"all_s": per_rank} if per_rank.size <= _WHOLE_ARRAYS_UP_TO else {})

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
@@ -10,9 +11,158 @@ from typing import Any
 
 from collbench import __version__
 from collbench.errors import UsageError
-from collbench.results.importers.peer import Arrays, PeerRun, Skipped
+from collbench.results.folder import Whole, write_all
+from collbench.results.importers.all_reduce_bench import ALL_REDUCE_BENCH
+from collbench.results.importers.deepep import DEEPEP
+from collbench.results.importers.fi_pingpong import FI_PINGPONG
+from collbench.results.importers.gloo import GLOO
+from collbench.results.importers.gpcnet import GPCNET
+from collbench.results.importers.imb import IMB
+from collbench.results.importers.importer import Arrays, PeerRun, Reader, Skipped
+from collbench.results.importers.mpigraph import MPIGRAPH
+from collbench.results.importers.nccl_inspector import NCCL_INSPECTOR
+from collbench.results.importers.nccl_tests import NCCL_TESTS, NCCL_TESTS_JSON
+from collbench.results.importers.nvbandwidth import NVBANDWIDTH, NVBANDWIDTH_JSON
+from collbench.results.importers.osu import OSU
+from collbench.results.importers.param import PARAM
+from collbench.results.importers.perftest import PERFTEST
+from collbench.results.importers.pod_log import POD_LOG
+from collbench.results.importers.ucx_perftest import UCX_PERFTEST
 from collbench.results.row import SERIES, Row
-from collbench.results.whole import Whole, write_all
+
+# Names tools whose output looks familiar and cannot be imported, so that a refusal says which tool it is.
+
+_FORMS = {
+    "p2pBandwidthLatencyTest (CUDA samples)": r"P2P \(Peer-to-Peer\) GPU Bandwidth Latency Test|Bidirectional P2P=\w+ Bandwidth",
+    "bandwidthTest (CUDA samples)": r"\[CUDA Bandwidth Test\] - Starting",
+    "SuperBench": r'"(?:nccl-bw|rccl-bw|ib-validation|gpu-copy-bw)[\w:-]{0,40}/|superbench',
+    "iperf3": r"\[ ID\] Interval\s+Transfer\s+(?:Bitrate|Bandwidth)|Connecting to host \S+, port \d+",
+    "qperf": r"^(?:tcp|ud|rc|uc|rds|sctp|udp)_(?:bw|lat|bi_bw):\s*$",
+    "netperf": r"MIGRATED (?:TCP|UDP)_\w+ (?:TEST|REQUEST)|TCP STREAM TEST",
+    "sockperf": r"sockperf: ",
+    "TransferBench": r"TransferBench v?\d",
+    "rocm_bandwidth_test": r"RocmBandwidthTest Version|Inter-Device (?:Access|Numa Distance)|Unidirectional copy peak bandwidth",
+    "nccom-test (AWS Neuron)": r"nccom-test|size\(B\)\s+count\(elems\)\s+type\s+time",
+    "hccl_test (Ascend)": r"data_size\(Bytes\)\s*:?\s*\|?\s*aveg_time|the minbytes is \d+, maxbytes is \d+",
+    "UCC's ucc_perftest": r"Collective:\s+\w+|Count\s+Size\s+Time, us",
+    "NVSHMEM's perftest": r"nvshmem.{0,40}perftest|#(?:put|get|shmem)_(?:bw|latency|p_\w+)|\|\s*size\(B\)\s*\|.{0,40}latency\(us\)",
+    "oneCCL's benchmark": r"oneCCL benchmark|#bytes\s+#repetitions\s+t_min\[usec\]\s+t_max\[usec\]\s+t_avg\[usec\]\s+stddev\[%\]",
+    "NCCL's Inspector for Prometheus (set NCCL_INSPECTOR_PROM_DUMP=0)": r"^nccl_(?:bus_bandwidth_gbs|p2p_\w+|collective_\w+)\{",
+    "nixlbench": r"nixlbench|Block Size \(B\)\s+Batch Size\s+B/W",
+    "mpiBench": r"START mpiBench",
+    "netgauge": r"\bNetgauge v",
+    "Sandia's SMB": r"job size:\s+\d+|msgsize\s+iterations\s+iter_t\s+work_t",
+    "a web page": r"<!DOCTYPE html|<html|<HTML",
+}
+_LONGEST = 4096
+
+
+def unread_tool(lines: Sequence[str]) -> str | None:
+    """The name of the tool that printed these lines, if it is known and cannot be imported."""
+    forms = ((name, re.compile(form)) for name, form in _FORMS.items())
+    return next((name for name, form in forms if any(form.search(line[:_LONGEST]) for line in lines)), None)
+
+
+# All readers, and which one a file needs.
+
+# The marks of collbench's own rows first: what is between them may look like anything. Then JSON, then text by how distinct it is.
+READERS: tuple[Reader, ...] = (
+    POD_LOG, NCCL_TESTS_JSON, NCCL_INSPECTOR, NVBANDWIDTH_JSON, PARAM, NCCL_TESTS, OSU, IMB, PERFTEST, GLOO, NVBANDWIDTH, ALL_REDUCE_BENCH,
+    DEEPEP, FI_PINGPONG, UCX_PERFTEST, MPIGRAPH, GPCNET,
+)  # fmt: skip
+HEAD = 400
+
+
+def _reader_of(lines: Sequence[str]) -> Reader | None:
+    """The first reader that knows these lines."""
+    return next((reader for reader in READERS if reader.knows(lines[:HEAD])), None)
+
+
+def reader_for(lines: Sequence[str], name: str | None) -> Reader:
+    """The reader called `name`, or by what the lines look like. A long start is skipped in steps: NCCL's log may come before the table.
+
+    Raises UsageError for an unknown name, and for lines of an unknown format.
+    """
+    names = ", ".join(reader.name for reader in READERS)
+    if name is not None:
+        found = next((reader for reader in READERS if reader.name == name), None)
+        if found is None:
+            raise UsageError(f"--as '{name[:40]}' is unknown: choose from {names}")
+        return found
+    for start in range(0, max(1, len(lines)), HEAD):
+        if (found := _reader_of(lines[start : start + HEAD])) is not None:
+            return found
+    tool = unread_tool(lines[: 10 * HEAD])
+    if tool is not None:
+        raise UsageError(f"this looks like {tool}, which cannot be imported; formats that can: {names}")
+    raise UsageError(f"the format is unknown: use --as FORMAT ({names})")
+
+
+# Renders what an imported run says of itself: where it is from, what is missing, what is doubtful, what was skipped.
+
+_MOST = 12  # of a kind; a log may have thousands of tables
+_STORED_LONGEST = 400
+
+
+def sentences(info: Mapping[str, Any]) -> list[str]:
+    """Sentences of a run.json: one per tool and statistic, one on what is missing, then options, doubts and skipped tables.
+
+    Nothing for a run that collbench measured.
+    """
+    imported = info.get("imported")
+    if not isinstance(imported, dict):
+        return []
+    doubts = [f"doubtful: {text}" for text in _texts(imported.get("doubts"))]
+    skipped = [_skipped(each) for each in _objects(imported.get("skipped"))]
+    unused = list(dict.fromkeys(_unused(each) for each in _objects(imported.get("unused_options"))))
+    missing = "; ".join(_texts(imported.get("missing")))
+    return [
+        *_few(list(_tools(imported)), "statistics"), *([f"not in it: {missing}"] if missing else []), *_few(unused, "unused options"),
+        *_few(doubts, "doubts"), *_few(skipped, "skipped tables"),
+    ]  # fmt: skip
+
+
+def _tools(imported: Mapping[str, Any]) -> Iterator[str]:
+    """ "imported from nccl-tests 2.17.6: 32 rows of all_reduce_perf (a.log), …; a time is the mean over 20 iterations"."""
+    found: dict[tuple[str, str], dict[str, dict[str, int]]] = {}
+    for each in _objects(imported.get("tables")):
+        tool = " ".join(str(each[name]) for name in ("tool", "version") if each.get(name))
+        files = found.setdefault((tool[:_STORED_LONGEST], str(each.get("statistic"))[:_STORED_LONGEST]), {})
+        programs = files.setdefault(str(each.get("file")), {})
+        rows = each.get("rows")
+        programs[str(each.get("program"))] = programs.get(str(each.get("program")), 0) + (rows if isinstance(rows, int) else 0)
+    for (tool, statistic), files in found.items():
+        listed = [_file(name, programs) for name, programs in files.items()]
+        yield f"imported from {tool}: {', '.join(_few(listed, 'files'))}; a time is {statistic}"
+
+
+def _file(name: str, programs: Mapping[str, int]) -> str:
+    rows = [f"{number} row{'' if number == 1 else 's'} of {program}" for program, number in programs.items()]
+    return f"{', '.join(_few(rows, 'programs'))[:_STORED_LONGEST]} ({name})"[: 2 * _STORED_LONGEST]
+
+
+def _skipped(each: Mapping[str, Any]) -> str:
+    return f"skipped a table of {each.get('file')}: {each.get('reason')}"[:_STORED_LONGEST]
+
+
+def _unused(each: Mapping[str, Any]) -> str:
+    return (
+        f"{each.get('option')} {each.get('given')} is not used for {each.get('program')} ({each.get('file')}): "
+        f"that table is of {each.get('found')}"
+    )[:_STORED_LONGEST]
+
+
+def _objects(value: Any) -> list[Mapping[str, Any]]:
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+
+
+def _texts(value: Any) -> list[str]:
+    return [text[:_STORED_LONGEST] for text in value if isinstance(text, str)] if isinstance(value, list) else []
+
+
+def _few(texts: list[str], what: str) -> list[str]:
+    return texts if len(texts) <= _MOST else [*texts[:_MOST], f"and {len(texts) - _MOST} more {what}"]
+
 
 _ELSEWHERE = ("environment", "devices", "exit_code")  # facts of a table that stand in run.json's own places
 _SERIES_OF = attrgetter(*SERIES)

@@ -11,12 +11,9 @@ from dataclasses import dataclass, field, replace
 from math import ceil, floor
 
 from collbench.errors import UsageError
-from collbench.results.importers.figures import missing, number, some
+from collbench.results.importers.importer import IMPORTED, Given, PeerRun, Reader, Reading, read_tables, without_prefixes
 from collbench.results.importers.log_context import Contexts, LogContext, start_facts
-from collbench.results.importers.peer import IMPORTED, Given, PeerRun, Reader, Reading, read_tables
-from collbench.results.importers.prefixes import without_prefixes
-from collbench.results.importers.ranks import with_digits
-from collbench.results.importers.rows import Kind, is_size, is_time, short
+from collbench.results.importers.rows import Kind, is_size, is_time, missing, number, short, some, with_digits
 from collbench.results.row import Row
 
 _FACT = re.compile(r"\|\s*(API|Test|Data layout|Send memory|Recv memory|Message size|Window size|AM header size):\s*(.{1,80}?)\s*\|\s*$")

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from collbench.analysis.pair_effects import PairEffects
 from collbench.report.html.chart import Chart
 from collbench.report.html.charts import Told, charts
-from collbench.results.pairs import PairMatrix
+from collbench.results.rounds import PairMatrix
 
 RATE, LATENCY_S = 10e9, 20e-6
 

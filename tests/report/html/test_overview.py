@@ -19,9 +19,9 @@ from collbench.report.html import peak_bars
 from collbench.report.html.chart import Section, Table
 from collbench.report.html.material import Material
 from collbench.report.html.overview import section
-from collbench.results.jsonl import parse_object, to_line
 from collbench.results.reader import Run, read_run, row_from_json
 from collbench.results.row import Row
+from collbench.results.store import parse_object, to_line
 from tests.cli.command import ROOT
 from tests.results.rows import NIC, make_row, make_times, not_measured
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from collbench.errors import UsageError
 from collbench.results.importers.gloo import GLOO
-from collbench.results.importers.peer import Given, PeerRun
+from collbench.results.importers.importer import Given, PeerRun
 
 LINES = (Path(__file__).parent / "samples" / "gloo-benchmark.txt").read_text().splitlines()
 TITLES = "   size (B)   elements   min (us)   p50 (us)   p99 (us)   max (us)   bandwidth (GB/s)   iterations"

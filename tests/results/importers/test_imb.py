@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.errors import UsageError
-from collbench.results.importers.imb import IMB
-from collbench.results.importers.imb_rows import _switched
-from collbench.results.importers.peer import Given, PeerRun
+from collbench.results.importers.imb import IMB, _switched
+from collbench.results.importers.importer import Given, PeerRun
 
 SAMPLES = Path(__file__).parent / "samples"
 ALL = (SAMPLES / "imb-mpi1-2-ranks.txt").read_text().splitlines()

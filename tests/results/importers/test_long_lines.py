@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from collbench.errors import UsageError
-from collbench.results.importers.peer import Given
-from collbench.results.importers.registry import READERS
+from collbench.results.importers.importer import Given
+from collbench.results.importers.store import READERS
 
 _LENGTH = 400_000  # where the time grows with the square of the length, this takes minutes
 _AGAIN = {

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from collbench.errors import UsageError
-from collbench.results.importers.content import lines_of
-from collbench.results.importers.peer import Given, Reading
-from collbench.results.importers.registry import READERS, reader_for
+from collbench.results.importers.importer import Given, Reading, lines_of
+from collbench.results.importers.store import READERS, reader_for
 from tests.benchmarks import mutations
 
 SAMPLES = sorted((Path(__file__).parent / "samples").iterdir())

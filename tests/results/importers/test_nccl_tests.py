@@ -10,10 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.errors import UsageError
-from collbench.results.importers.nccl_lines import Head
-from collbench.results.importers.nccl_table import _mode, _wrong
-from collbench.results.importers.nccl_tests import knows, read
-from collbench.results.importers.peer import Given, PeerRun
+from collbench.results.importers.importer import Given, PeerRun
+from collbench.results.importers.nccl_tests import Head, _mode, _wrong, knows, read
 from tests.helpers import CAPTURED_MACHINES
 
 SAMPLES = Path(__file__).parent / "samples"

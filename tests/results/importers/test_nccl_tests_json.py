@@ -11,15 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.errors import UsageError
-from collbench.results.importers.nccl_tests_json import knows, read
-from collbench.results.importers.peer import Given, PeerRun
+from collbench.results.importers.importer import Given, PeerRun
+from collbench.results.importers.nccl_tests import knows_json, read_json
 
 TEXT = (Path(__file__).parent / "samples" / "nccl_tests.json").read_text()
 
 
 def of(**changes: Any) -> PeerRun:
     document = json.loads(TEXT) | changes
-    runs = read(json.dumps(document).splitlines(), Given()).runs
+    runs = read_json(json.dumps(document).splitlines(), Given()).runs
     assert len(runs) == 1
     return runs[0]
 
@@ -30,7 +30,7 @@ def config(**changes: Any) -> dict[str, Any]:
 
 def test_what_it_says() -> None:
     run = of()
-    assert knows(TEXT.splitlines())
+    assert knows_json(TEXT.splitlines())
     assert (run.tool, run.program, run.facts["library"], list(run.hosts)) == (
         "nccl-tests",
         "all_reduce_perf",
@@ -71,7 +71,7 @@ def test_blocking_is_told_by_the_arguments() -> None:
 )
 def test_what_cannot_be_read_is_one_sentence(text: str, sentence: str) -> None:
     with pytest.raises(UsageError) as said:
-        read(text.splitlines(), Given())
+        read_json(text.splitlines(), Given())
     assert sentence in str(said.value)
 
 
@@ -95,7 +95,7 @@ def test_any_object_gives_rows_or_one_sentence(key: str, value: Any, inner: str,
     document["results"][0][inner] = other
     document[key] = value
     try:
-        runs = read([json.dumps(document)], Given()).runs
+        runs = read_json([json.dumps(document)], Given()).runs
     except UsageError as error:
         assert "\n" not in str(error)
         return

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from collbench.errors import UsageError
-from collbench.results.importers.content import lines_of
-from collbench.results.importers.peer import Given, PeerRun, Reading
-from collbench.results.importers.registry import reader_for
+from collbench.results.importers.importer import Given, PeerRun, Reading, lines_of
+from collbench.results.importers.store import reader_for
 from collbench.results.row import Row
 
 SAMPLES = Path(__file__).parent / "samples"

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.errors import UsageError
+from collbench.results.importers.importer import Given, PeerRun
 from collbench.results.importers.osu import OSU
-from collbench.results.importers.osu_tests import test_of as osu_test
-from collbench.results.importers.peer import Given, PeerRun
+from collbench.results.importers.osu import test_of as osu_test
 from collbench.results.row import Row
 
 SAMPLES = Path(__file__).parent / "samples"

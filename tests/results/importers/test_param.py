@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.errors import UsageError
+from collbench.results.importers.importer import Given
 from collbench.results.importers.param import knows, read
-from collbench.results.importers.peer import Given
 
 LINES = (Path(__file__).parent / "samples" / "param.txt").read_text().splitlines()
 FIGURES = "        1048576            131072             100.0       101.0       102.0        99.0       103.0         10.486       7.864"

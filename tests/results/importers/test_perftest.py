@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.errors import UsageError
-from collbench.results.importers.peer import Given, PeerRun
+from collbench.results.importers.importer import Given, PeerRun
 from collbench.results.importers.perftest import PERFTEST
 
 SAMPLES = Path(__file__).parent / "samples"

@@ -12,13 +12,12 @@ from hypothesis import strategies as st
 
 from collbench.errors import UsageError
 from collbench.results.importers.gloo import GLOO
-from collbench.results.importers.marks import BEGIN, END
-from collbench.results.importers.peer import Given
-from collbench.results.importers.pod_log import knows, read
-from collbench.results.importers.registry import reader_for
-from collbench.results.jsonl import to_line
+from collbench.results.importers.importer import Given
+from collbench.results.importers.pod_log import BEGIN, END, knows, read
+from collbench.results.importers.store import reader_for
 from collbench.results.reader import read_run
 from collbench.results.row import Row, Times
+from collbench.results.store import to_line
 from tests.cli.command import one_sentence, run_here
 
 TIMES = Times(1e-3, 0.9e-3, 1.1e-3, 0.8e-3, 1.5e-3, 2e-3, 3e-3)

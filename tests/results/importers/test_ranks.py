@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.operations.registry import operations
-from collbench.results.importers.ranks import Printed, RankRange, rank_range, unlike_time, with_digits
+from collbench.results.importers.rows import Printed, RankRange, rank_range, unlike_time, with_digits
 
 
 def printed(algbw: str, busbw: str) -> Printed:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from collbench.results.importers.registry import READERS
+from collbench.results.importers.store import READERS
 
 DOCS = Path(__file__).parents[3] / "docs" / "imports.md"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from collbench.errors import UsageError
-from collbench.results.importers.peer import Contradiction, Given
+from collbench.results.importers.importer import Contradiction, Given
 from collbench.results.importers.rows import Extent, is_size, is_time, ranks_and_nodes
 
 

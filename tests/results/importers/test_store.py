@@ -11,11 +11,9 @@ from collbench.machine.peak.ceiling import given as given_ceiling
 from collbench.machine.peak.job import Job
 from collbench.machine.peak.link import Link, unknown
 from collbench.machine.peak.node import Node
-from collbench.results.importers.ceilings import with_ceilings
-from collbench.results.importers.peer import PeerRun
-from collbench.results.importers.rows import Kind, Spread
-from collbench.results.importers.store import Source, Table, store, together
-from collbench.results.importers.stored import sentences
+from collbench.results.importers.importer import PeerRun
+from collbench.results.importers.rows import Kind, Spread, with_ceilings
+from collbench.results.importers.store import Source, Table, sentences, store, together
 from collbench.results.reader import read_run
 from collbench.results.row import Row
 from tests.results.rows import make_row

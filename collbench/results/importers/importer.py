@@ -6,15 +6,106 @@ compared with them, not taken.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import codecs
+import io
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from collbench.errors import UsageError
 from collbench.results.row import Row
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+
+# The lines of a file that another tool's output went into: what terminals and shells made of them.
+
+_COLOURS = re.compile(r"\x1b\[[0-9;?]{0,40}[A-Za-z]")
+_PACKED = {b"\x1f\x8b": "gunzip", b"\x28\xb5\x2f\xfd": "unzstd", b"\xfd7zXZ": "unxz", b"BZh": "bunzip2", b"PK\x03\x04": "unzip"}
+_WIDE = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)  # PowerShell's > writes it
+_ENDS = (b"\n", b"\r", b"\x0b", b"\x0c", b"\x1c", b"\x1d", b"\x1e", b"\xc2\x85", b"\xe2\x80\xa8", b"\xe2\x80\xa9")  # of str.splitlines
+_LONGEST_LINE = 16 << 20  # bytes, of which each may take four in memory
+_MOST_LINES = 1 << 22  # an empty one takes a byte, and 8 of memory before anybody has read it
+
+
+def lines_of(data: bytes) -> list[str]:
+    """The lines without their ends, without colours; UTF-16 by its mark, else UTF-8. Raises UsageError for what is packed, or too long."""
+    tool = next((tool for start, tool in _PACKED.items() if data.startswith(start)), None)
+    if tool:
+        raise UsageError(f"it is compressed: unpack it first ({tool})")
+    if len(data) > _MOST_LINES and sum(map(data.count, _ENDS)) > _MOST_LINES:
+        raise UsageError(f"it has more than {_MOST_LINES:,} lines: cut out the part with the tables")
+    lines = _lines(data)
+    return [_COLOURS.sub("", line) for line in lines] if b"\x1b" in data else list(lines)
+
+
+def _lines(data: bytes) -> Iterator[str]:
+    """One after another: a text of its own would take as much memory as all of them once more, or four times as much."""
+    if data.startswith(_WIDE):
+        yield from data.decode("utf-16", errors="replace").splitlines()
+        return
+    for number, piece in enumerate(io.BytesIO(data.removeprefix(codecs.BOM_UTF8)), 1):
+        if len(piece) > _LONGEST_LINE:
+            raise UsageError(
+                f"line {number} has more than {_LONGEST_LINE >> 20} MiB, which no tool prints: cut out the part with the tables"
+            )
+        yield from piece.decode(errors="replace").splitlines()
+
+
+# Removes what launchers and log collectors print before each line: mpirun, srun, pdsh, torchrun, Ray, kubectl, docker compose.
+
+_STAMP = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d[\d:.,]{0,24}(?:Z|[+-]\d\d:?\d\d)?(?=\s)"
+_POD = r"\[pod/[^\]\s]{1,512}\]"  # kubectl logs --prefix
+# [1,0]<stdout>: of Open MPI, [0] of hydra's -l, [rank0]: and [default0]: of torchrun; always with a digit.
+_BRACKET = r"\[(?=[^\]\s]{0,119}\d)[\w.,:@/-]{1,120}\](?:<std(?:out|err|diag)>)?\s?:?(?!\s?NCCL )"
+_RAY = r"\((?=[^()]{0,200}\bpid=\d)[^()]{1,320}\)"  # (worker1, rank=1, pid=100, ip=10.0.0.2) of SkyPilot, (main pid=7) of Ray
+_COMPOSE = r"[A-Za-z0-9][\w.-]{0,79}\s{1,40}\|(?=\s)"
+# node01: of pdsh, 0: of srun -l. What follows must begin a table, a comment or JSON: "Final:" of ucx_perftest and "busbw:" are titles.
+_LABEL = r"(?!(?:Final|algbw|busbw):)[A-Za-z0-9_.-]{1,80}:(?=\s{0,40}[#{|+]|\s{1,40}\d)"
+_PREFIX = re.compile(rf"(?:\s*(?:{_STAMP}|({_POD}|{_BRACKET}|{_RAY}|{_COMPOSE}|{_LABEL})))")
+_MOST_PREFIXES = 4  # kubectl before its time stamp before mpirun's tag, say
+_REACH = 1024  # letters of a line that are looked at: a line of nothing but blanks would take long
+_STARTS = re.compile(r"[\s\dA-Za-z\[(]")
+_BARE_TAG = re.compile(r"\[\d{1,7}\]:?$")
+
+
+class Tagged(NamedTuple):
+    """A line without its prefixes, and what they were: lines of one writer have the same."""
+
+    writer: str
+    text: str
+
+
+def split_prefix(line: str) -> Tagged:
+    """The line without prefixes.
+
+    A launcher whose program prints a line in several pieces repeats its tag inside the line: "[1,0]<stdout>: 8 2 float[1,0]<stdout>: 9.1".
+    These are removed, too.
+    """
+    if line[:1] == "#" or not _STARTS.match(line):
+        return Tagged("", line)
+    at, tags = 0, list[str]()
+    for _ in range(_MOST_PREFIXES):
+        found = _PREFIX.match(line, at, _REACH)
+        if found is None or found.end() == at:
+            break
+        at = found.end()
+        if found[1]:
+            tags.append(found[1].strip())
+    if not tags:
+        return Tagged("", line[at:])
+    text, tag = line[at:], tags[-1]
+    if tag[0] == "[" and tag in text and not (_BARE_TAG.match(tag) and "NCCL" in text):
+        text = text.replace(tag, " ")
+    return Tagged(" ".join(tags), text)
+
+
+def without_prefixes(lines: Iterable[str]) -> list[str]:
+    """The lines as their tool printed them; one blank after a prefix is part of the prefix."""
+    return [text if text is line else text.removeprefix(" ") for line in lines for text in (split_prefix(line).text,)]
+
 
 IMPORTED = "imported"  # the flag on every such row
 RANKS_DOUBTFUL = "ranks_doubtful"  # the flag where the printed bandwidths contradict the number of ranks

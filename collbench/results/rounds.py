@@ -1,0 +1,483 @@
+"""What `collbench hunt` measured: one line per round in hunt.jsonl; what it came to is in run.json's "hunt"."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from itertools import islice
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collbench.errors import UsageError
+from collbench.results import folder
+from collbench.results.folder import HUNT, TOOLS
+from collbench.results.reader import Run, read_lines, row_from_json
+from collbench.results.row import Row
+from collbench.units import format_bytes
+
+KINDS = ("pairs", "groups", "inside", "nic")
+RESULTS = ("confirmed", "nobody", "no verdict")
+STATES = ("confirmed", "cleared", "inconclusive")
+_MOST_PLACES = 20_000
+
+
+@dataclass(frozen=True)
+class HuntRound:
+    """Disjoint groups of places measured at the same time; every list has one value per group, None where there is no figure.
+
+    round      from 0; kind: one of KINDS; stage, why: of which part of the hunt, and for what; nic: the interface, of kind "nic"
+    groups     places, as indices into the run's list of places
+    speed      bytes per second: of groups and inside the bus bandwidth; of pairs and nic from the first place to the second
+    backward   of pairs and nic: from the second place to the first; latency_s: of pairs half the round trip
+    low, high  the speed's 95 % interval; of pairs and nic that of the slower direction
+    wrong      elements that were not what was sent; wrong_detail: what the first rank found; None: nothing
+    na         why a group was not measured, None: it was
+    cpu_wait   of pairs: share of the round that a rank waited for a CPU (the rank that waited most); empty: not recorded
+    flipped    of pairs: whether the state probe of one of its ranks changed during the round; empty: not recorded
+    """
+
+    round: int
+    kind: str
+    stage: str
+    why: str
+    groups: tuple[tuple[int, ...], ...]
+    speed_bytes_per_s: tuple[float | None, ...]
+    backward_bytes_per_s: tuple[float | None, ...]
+    latency_s: tuple[float | None, ...]
+    low_bytes_per_s: tuple[float | None, ...]
+    high_bytes_per_s: tuple[float | None, ...]
+    wrong: tuple[int, ...]
+    na: tuple[str | None, ...]
+    nic: str | None = None
+    flags: tuple[str, ...] = ()
+    wrong_detail: tuple[str | None, ...] = ()
+    cpu_wait: tuple[float, ...] = ()
+    flipped: tuple[bool, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class StoredHunt:
+    """What a hunt's run holds.
+
+    about     run.json's "hunt": places, by, backend, size_bytes, promised, rounds, ceiling …; its "verdict" is None where it broke off
+    rounds    as measured; warnings: what could not be read
+    """
+
+    about: Mapping[str, Any]
+    rounds: list[HuntRound]
+    warnings: list[str] = field(default_factory=list)
+
+
+def holds_hunt(run: Run) -> bool:
+    """Whether it is a run of `collbench hunt`."""
+    return "hunt" in run.info or (run.path / HUNT).is_file()
+
+
+def check_hunt(run: Run) -> None:
+    """Raises UsageError where read_hunt would, without reading the rounds."""
+    _checked(run)
+
+
+def read_hunt(run: Run) -> StoredHunt:
+    """The hunt of a run, up to its last finished round. Raises UsageError where run.json does not fit."""
+    about, warnings = _checked(run), list[str]()
+    places = len(about["places"])
+    rounds = list(read_lines(run.path / HUNT, lambda values: round_from_json(values, places), warnings))
+    return StoredHunt(about, rounds, warnings)
+
+
+def _checked(run: Run) -> Mapping[str, Any]:
+    """run.json's "hunt", if it names its places, and a verdict that is one."""
+    found = run.info.get("hunt")
+    about: dict[str, Any] = found if isinstance(found, dict) else {}
+    places = about.get("places")
+    if not (isinstance(places, list) and 1 <= len(places) <= _MOST_PLACES and all(isinstance(place, str) for place in places)):
+        raise UsageError(f"{run.path} holds rounds of a hunt, but its run.json does not say among which places: it was altered")
+    crossed, verdict = about.get("crossed"), about.get("verdict")
+    if crossed is not None and not _words(crossed):
+        raise UsageError(f"{run.path} holds a hunt, but what its run.json says of links is not in sentences: it was altered")
+    if verdict is not None and not _is_verdict(verdict, len(places)):
+        raise UsageError(f"{run.path} holds a hunt, but the verdict in its run.json is none: it was altered")
+    return about
+
+
+def round_from_json(values: Mapping[str, Any], places: int) -> HuntRound:
+    """The round that `as_json` gave, among so many places, every field checked. Raises ValueError naming the first misfit."""
+    known = {each.name: _tuples(values[each.name]) for each in fields(HuntRound) if each.name in values}
+    try:
+        found = HuntRound(**known)
+    except TypeError as error:
+        raise ValueError(f"fields are missing or misplaced ({error})") from error
+    if not _are_disjoint(found.groups, places):
+        raise ValueError(f"'groups' is {str(found.groups)[:40]!r}")
+    for name, fits in _OF_EACH_GROUP.items():
+        value = getattr(found, name)
+        if not (_all(value, fits) and len(value) == len(found.groups)):
+            raise ValueError(f"'{name}' is {str(value)[:40]!r}")
+    for name, fits in _OF_THE_ROUND.items():
+        if not fits(getattr(found, name)):
+            raise ValueError(f"'{name}' is {str(getattr(found, name))[:40]!r}")
+    return found
+
+
+def _is_verdict(verdict: Any, places: int) -> bool:
+    """Whether it has what is shown of one, of so many places."""
+    if not isinstance(verdict, dict) or verdict.get("result") not in RESULTS or not _words(verdict.get("notes")):
+        return False
+    known = verdict.get("suspects")
+    return isinstance(known, list) and all(is_suspect(each, places) for each in known)
+
+
+def is_suspect(value: Any, places: int) -> bool:
+    """Whether a JSON value has what is shown of a suspect, of so many places."""
+    if not isinstance(value, dict) or value.get("state") not in STATES:
+        return False
+    where = [value.get("places"), value.get("partners")]
+    sound = all(isinstance(each, list) and all(_is_count(place) and place < places for place in each) for each in where)
+    numbers = _is_speed(value.get("ratio")) and all(_is_bound(value.get(name)) for name in ("low", "high"))  # of silent places: none
+    return sound and numbers and _words(value.get("evidence")) and all(isinstance(value.get(name), str) for name in ("kind", "part"))
+
+
+def _words(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)
+
+
+def _are_disjoint(groups: Any, places: int) -> bool:
+    """Whether these are groups of places, each place once."""
+    if not _all(groups, lambda group: _all(group, lambda place: _is_count(place) and place < places) and len(group) > 0):
+        return False
+    met = [place for group in groups for place in group]
+    return len(set(met)) == len(met)
+
+
+def _all(value: Any, fits: Callable[[Any], bool]) -> bool:
+    return isinstance(value, tuple) and all(map(fits, value))
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_speed(value: Any) -> bool:
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool) and value > 0)
+
+
+def _is_bound(value: Any) -> bool:
+    return _is_speed(value) or value == 0
+
+
+def _is_share(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
+
+
+def _is_text(value: Any) -> bool:
+    return value is None or isinstance(value, str)
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, Sequence) and not isinstance(value, str) else value
+
+
+_OF_EACH_GROUP: dict[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(("speed_bytes_per_s", "backward_bytes_per_s", "latency_s"), _is_speed),
+    **dict.fromkeys(("low_bytes_per_s", "high_bytes_per_s"), _is_bound),
+    "wrong": _is_count,
+    "na": _is_text,
+}
+_OF_THE_ROUND: dict[str, Callable[[Any], bool]] = {
+    "round": _is_count,
+    "kind": lambda value: value in KINDS,
+    "stage": lambda value: isinstance(value, str),
+    "why": lambda value: isinstance(value, str),
+    "nic": _is_text,
+    "flags": lambda value: _all(value, lambda flag: isinstance(flag, str)),
+    "wrong_detail": lambda value: _all(value, _is_text),
+    "cpu_wait": lambda value: _all(value, _is_share),
+    "flipped": lambda value: _all(value, lambda flip: isinstance(flip, bool)),
+}
+
+
+# What `collbench pairs` measured: one line per round in pairs.jsonl, and the matrix that they make together.
+#
+# A place is what is paired: a rank, or a node. Of a pair (a, b) three things are measured in turn: the latency, then a's messages to b,
+# then b's to a. A time is a median over the samples, of the slowest pair of ranks where places are nodes; there the time of a message is
+# that of the slowest by the number of pairs, since so many messages pass meanwhile.
+
+PAIRS = folder.PAIRS
+Figures = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class PairRound:
+    """Disjoint pairs measured at the same time; every list has one value per pair, None (or a null) where there is no figure.
+
+    round        which round of the schedule, from 0; again: whether suspects were measured again
+    pairs        places, as indices into the run's list of places
+    latency_s    half the round trip; latency_ci_s: its 95 % interval [low, high]
+    forward_s    of one message from a to b, backward_s from b to a, with their intervals
+    wrong        wrong elements in all three, None: not verified
+    na           why a pair was not measured, None: it was
+    n            samples of each of the three: [latency, forward, backward]
+    wrong_detail of each pair, what the first rank found wrong: element, what was wanted and got; None: nothing; empty: not recorded
+    cpu_wait     of each pair, share of the round that a rank waited for a CPU (the rank that waited most); empty: not recorded
+    flipped      of each pair, whether the state probe of one of its ranks changed during the round; empty: not recorded
+    """
+
+    round: int
+    pairs: tuple[tuple[int, int], ...]
+    latency_s: tuple[float | None, ...]
+    latency_ci_s: tuple[tuple[float | None, float | None], ...]
+    forward_s: tuple[float | None, ...]
+    forward_ci_s: tuple[tuple[float | None, float | None], ...]
+    backward_s: tuple[float | None, ...]
+    backward_ci_s: tuple[tuple[float | None, float | None], ...]
+    wrong: tuple[int | None, ...]
+    na: tuple[str | None, ...]
+    n: tuple[int, int, int] = (0, 0, 0)
+    again: bool = False
+    flags: tuple[str, ...] = ()
+    wrong_detail: tuple[str | None, ...] = ()
+    cpu_wait: tuple[float, ...] = ()
+    flipped: tuple[bool, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> PairRound:
+        """The round that `as_json` gave; lists become tuples. Raises TypeError when a field is missing."""
+        known = {field.name: _tuples_pairs(values[field.name]) for field in fields(cls) if field.name in values}
+        return cls(**known)
+
+
+@dataclass(frozen=True)
+class PairMatrix:
+    """All figures by sending (row) and receiving (column) place; NaN where nothing was measured.
+
+    places       their names: "node1", "rank 3 (node1)"
+    latency_s    symmetric
+    bandwidth    bytes per second of messages from row to column
+    low, high    the bandwidth's interval
+    wrong        wrong elements of the pair, symmetric; NaN: not verified
+    size_bytes   of the messages whose bandwidth it is; latency_size_bytes: of those whose latency
+    latency_spread  by what factor the upper end of the latency's interval exceeds the lower one; None: of none known
+    """
+
+    places: tuple[str, ...]
+    latency_s: Figures
+    bandwidth: Figures
+    low: Figures
+    high: Figures
+    wrong: Figures
+    size_bytes: int
+    latency_size_bytes: int
+    latency_spread: Figures | None = None
+
+    @property
+    def n(self) -> int:
+        """How many places."""
+        return len(self.places)
+
+
+def matrix_of(places: Sequence[str], rounds: Iterable[PairRound], size_bytes: int, latency_size_bytes: int) -> PairMatrix:
+    """The matrix of some rounds: of a pair measured again the faster of its figures, since a disturbance only makes it slower.
+
+    So whoever is slow in the matrix was slow both times. Wrong elements are added up, since what was wrong once stays so.
+    """
+    latency, bandwidth, low, high, wrong, spread = (np.full((len(places), len(places)), np.nan) for _ in range(6))
+    found = PairMatrix(tuple(places), latency, bandwidth, low, high, wrong, size_bytes, latency_size_bytes, spread)
+    for one in rounds:
+        _put(found, one)
+    return found
+
+
+def _put(found: PairMatrix, one: PairRound) -> None:
+    """All pairs of a round at once: they are disjoint."""
+    done = [turn for turn, why in enumerate(one.na) if why is None]
+    if not done:
+        return
+    a, b = np.array([one.pairs[turn] for turn in done]).T
+    _put_latency(found, one, (a, b), done)
+    wrong = _figures(one.wrong, done)
+    summed = np.where(np.isnan(wrong), found.wrong[a, b], np.nan_to_num(found.wrong[a, b]) + wrong)
+    found.wrong[a, b] = found.wrong[b, a] = summed
+    for (row, column), times, intervals in (((a, b), one.forward_s, one.forward_ci_s), ((b, a), one.backward_s, one.backward_ci_s)):
+        rates, bounds = (_rates(found.size_bytes, _figures(values, done)) for values in (times, intervals))
+        kept = found.bandwidth[row, column] >= np.nan_to_num(rates)
+        for figures, measured in ((found.bandwidth, rates), (found.high, bounds[:, 0]), (found.low, bounds[:, 1])):
+            figures[row, column] = np.where(kept, figures[row, column], measured)
+
+
+def _put_latency(found: PairMatrix, one: PairRound, pairs: tuple[NDArray[np.int64], NDArray[np.int64]], done: Sequence[int]) -> None:
+    assert found.latency_spread is not None
+    ends, latency = _figures(one.latency_ci_s, done), _figures(one.latency_s, done)
+    kept = found.latency_s[pairs] <= np.where(np.isnan(latency), np.inf, latency)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        spread = ends[:, 1] / ends[:, 0]
+    for figures, measured in ((found.latency_s, latency), (found.latency_spread, spread)):
+        figures[pairs] = figures[pairs[::-1]] = np.where(kept, figures[pairs], measured)
+
+
+def _rates(size: int, seconds: Figures) -> Figures:
+    """Bytes per second; NaN where the time is unknown, or too short to be one."""
+    with np.errstate(divide="ignore"):
+        return np.where(seconds > 0, size / seconds, np.nan)
+
+
+def _figures(values: Sequence[Any], done: Sequence[int]) -> Figures:
+    """Of these turns; None becomes NaN, as does what is below zero."""
+    found = np.array([values[turn] for turn in done], dtype=np.float64)
+    return np.where(found >= 0, found, np.nan)
+
+
+def _tuples_pairs(value: Any) -> Any:
+    return tuple(_tuples_pairs(inner) if isinstance(inner, list) else inner for inner in value) if isinstance(value, list) else value
+
+
+# Reads the rounds of a pairs run back. They are untrusted, as all files of a run are: what does not fit becomes a warning.
+
+_BYTES_OF_A_PAIR = 160  # in memory: its six figures, and what is made of them while it is looked at
+_MOST_OF_THEIRS = 1 << 20  # rows of other tools, some KB each
+_LITTLE = 1 << 30  # bytes, which every machine has
+_FIGURES = ("latency_s", "forward_s", "backward_s")
+_INTERVALS = ("latency_ci_s", "forward_ci_s", "backward_ci_s")
+
+
+@dataclass(frozen=True)
+class StoredPairs:
+    """What a pairs run holds.
+
+    about     run.json's "pairs": places, by, backend, size_bytes, latency_size_bytes, rounds, possible, measured, sampled …
+    rounds    as measured; warnings: what could not be read
+    theirs    what other tools said of the pairs
+    """
+
+    about: Mapping[str, Any]
+    rounds: list[PairRound]
+    warnings: list[str] = field(default_factory=list)
+    theirs: list[Row] = field(default_factory=list)
+
+    def matrix(self) -> PairMatrix:
+        """What they make together."""
+        return matrix_of(self.about["places"], self.rounds, self.about["size_bytes"], self.about["latency_size_bytes"])
+
+
+def check_pairs(run: Run) -> None:
+    """Raises UsageError where read_pairs would, without reading the rounds."""
+    if "pairs" in run.info or (run.path / PAIRS).is_file():
+        _checked_pair_reader(run.info.get("pairs"), run)
+
+
+def read_pairs(run: Run) -> StoredPairs | None:
+    """The pairs of a run, up to its last finished round; None where it measured none. Raises UsageError where run.json does not fit."""
+    about = run.info.get("pairs")
+    if about is None and not (run.path / PAIRS).is_file():
+        return None
+    known, warnings = _checked_pair_reader(about, run), list[str]()
+    places = len(known["places"])
+    rounds = list(read_lines(run.path / PAIRS, lambda values: round_from_json_pair_reader(values, places), warnings))
+    theirs = list(islice(read_lines(run.path / TOOLS, row_from_json, warnings), _MOST_OF_THEIRS))
+    return StoredPairs(known, rounds, warnings, theirs)
+
+
+def _checked_pair_reader(about: Any, run: Run) -> dict[str, Any]:
+    """run.json's "pairs", if it says what a matrix needs."""
+    known = about if isinstance(about, dict) else {}
+    places = known.get("places")
+    named = isinstance(places, list) and 2 <= len(places) <= _MOST_PLACES and all(isinstance(place, str) for place in places)
+    judged = known.get("judged")
+    if judged is not None and not (isinstance(judged, list) and named and all(is_suspect(each, len(places)) for each in judged)):  # type: ignore[arg-type]
+        raise UsageError(f"{run.path} holds rounds of pairs, but the list of judged suspects in its run.json is not valid: it was altered")
+    if not named or not all(_is_whole(known.get(name), 1) for name in ("size_bytes", "latency_size_bytes")):
+        raise UsageError(f"{run.path} holds rounds of pairs, but its run.json does not say of which places and sizes: it was altered")
+    _check_room(len(known["places"]), run)
+    return known
+
+
+def _check_room(places: int, run: Run) -> None:
+    """Raises UsageError where the matrix of so many places is larger than the memory: it takes a few letters to say that there are."""
+    needed = _BYTES_OF_A_PAIR * places**2
+    if needed <= _LITTLE:
+        return
+    import psutil
+
+    free = psutil.virtual_memory().available
+    if needed > free:
+        raise UsageError(
+            f"{run.path} is of {places:,} places, whose matrix takes {format_bytes(needed)} of memory, and {format_bytes(free)} are free: "
+            "read it on a larger machine"
+        )
+
+
+def round_from_json_pair_reader(values: dict[str, Any], places: int) -> PairRound:
+    """The round in `values`, among so many places, every field checked. Raises ValueError naming the first misfit."""
+    try:
+        found = PairRound.from_json(values)
+    except TypeError as error:
+        raise ValueError(f"fields are missing or misplaced ({error})") from error
+    if not _are_disjoint_pair_reader(found.pairs, places):
+        raise ValueError(f"'pairs' is {str(found.pairs)[:40]!r}")
+    for name, fits in _OF_EACH_PAIR.items():
+        value = getattr(found, name)
+        if not (_is_list(value, fits) and len(value) == len(found.pairs)):
+            raise ValueError(f"'{name}' is {str(value)[:40]!r}")
+    for name, fits in _PAIR_READER_OF_THE_ROUND.items():
+        if not fits(getattr(found, name)):
+            raise ValueError(f"'{name}' is {str(getattr(found, name))[:40]!r}")
+    return found
+
+
+def _are_disjoint_pair_reader(pairs: Any, places: int) -> bool:
+    """Whether these are pairs of places, each place once."""
+    if not _is_list(pairs, lambda pair: _is_list(pair, lambda place: _is_whole(place, 0) and place < places) and len(pair) == 2):
+        return False
+    met = [place for pair in pairs for place in pair]
+    return len(set(met)) == len(met)
+
+
+def _is_list(value: Any, fits: Callable[[Any], bool]) -> bool:
+    return isinstance(value, tuple) and all(map(fits, value))
+
+
+def _is_whole(value: Any, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _is_count_pair_reader(value: Any) -> bool:
+    return _is_whole(value, 0)
+
+
+def _is_seconds(value: Any) -> bool:
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool) and value > 0)
+
+
+def _is_interval(value: Any) -> bool:
+    return isinstance(value, tuple) and len(value) == 2 and all(map(_is_bound_pair_reader, value))
+
+
+def _is_bound_pair_reader(value: Any) -> bool:
+    return _is_seconds(value) or value == 0
+
+
+_OF_EACH_PAIR: dict[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(_FIGURES, _is_seconds),
+    **dict.fromkeys(_INTERVALS, _is_interval),
+    "wrong": lambda value: value is None or _is_count_pair_reader(value),
+    "na": lambda value: value is None or isinstance(value, str),
+}
+_PAIR_READER_OF_THE_ROUND: dict[str, Callable[[Any], bool]] = {
+    "round": _is_count_pair_reader,
+    "again": lambda value: isinstance(value, bool),
+    "n": lambda value: _is_list(value, _is_count_pair_reader) and len(value) == 3,
+    "flags": lambda value: _is_list(value, lambda flag: isinstance(flag, str)),
+    "wrong_detail": lambda value: _is_list(value, lambda detail: detail is None or isinstance(detail, str)),
+    "cpu_wait": lambda value: _is_list(value, lambda share: isinstance(share, int | float) and 0 <= share <= 1),
+    "flipped": lambda value: _is_list(value, lambda flip: isinstance(flip, bool)),
+}

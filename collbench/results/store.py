@@ -1,0 +1,405 @@
+"""JSON as a run's folder holds it: one object per line, no NaN, no infinity, nothing that only Python understands."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import math
+import os
+import socket
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from collbench.errors import UsageError
+from collbench.untrusted import read_file, values_in
+
+LARGEST_BYTES = 64 << 20  # of a file with one object: of 100,000 ranks run.json says some 20 MB
+_DEEPEST = 64
+_MOST_VALUES = 1 << 22  # in one object: an empty list takes two characters, and 64 bytes of memory
+# Beyond these a number comes from a broken or hostile file; arithmetic on it would overflow far away from here.
+_LARGEST_FLOAT, _LARGEST_INT = 1e100, 2**63
+# A text's bytes without its words: digits are 0, exponents e, points stay, all else is a blank.
+_SHAPES = bytes(48 if 48 <= one < 58 else 101 if one in b"eE" else 46 if one == 46 else 32 for one in range(256))
+_MANY_DIGITS, _LONG_EXPONENT = b" " + b"0" * 19, b"e000"
+
+
+def plain(value: Any) -> Any:
+    """`value` as JSON can hold it: NaN and infinity become None, numpy scalars numbers, sequences lists, the rest text."""
+    if value is None or isinstance(value, str | bool):
+        return value
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, Mapping):
+        return {str(key): plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(inner) for inner in value]
+    return plain(value.tolist()) if hasattr(value, "tolist") else str(value)
+
+
+_LINE = json.JSONEncoder(allow_nan=False, separators=(",", ":"), default=plain)
+
+
+def to_line(values: Mapping[str, Any]) -> str:
+    """One object as one line of ASCII, without the line's end."""
+    try:  # most lines have nothing that JSON cannot hold, and need not be gone through value by value
+        return _LINE.encode(values)
+    except (TypeError, ValueError):
+        return _LINE.encode(plain(values))
+
+
+def to_page(values: Mapping[str, Any]) -> str:
+    """One object as an indented page, for the files that people open."""
+    return json.dumps(plain(values), allow_nan=False, indent=1) + "\n"
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The object that a file holds, as `parse_object` takes it. Raises OSError, and ValueError for what holds more than any of ours."""
+    try:
+        text = read_file(path, LARGEST_BYTES)
+    except OSError as error:
+        if error.errno == errno.EFBIG:
+            raise ValueError(f"larger than {LARGEST_BYTES >> 20} MiB") from error
+        raise
+    return parse_object(text)
+
+
+def parse_object(text: bytes, unknown: list[str] | None = None) -> dict[str, Any]:
+    """The object in `text`; NaN, infinities and numbers beyond any measurement are None. Raises ValueError for all else.
+
+    Each such number is added to `unknown`, as it stands there.
+    """
+    left_out: list[str] = [] if unknown is None else unknown
+    if len(text) > _MOST_VALUES and values_in(text) > _MOST_VALUES:
+        raise ValueError(f"more than {_MOST_VALUES:,} values")
+    try:
+        if _may_hold_strange_numbers(text):
+            value = json.loads(text, parse_constant=left_out.append, parse_float=_float(left_out), parse_int=_int(left_out))
+        else:  # twice as fast, and nothing in it can be left out
+            value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"not JSON ({type(error).__name__})") from error
+    if not isinstance(value, dict):
+        raise ValueError("not a JSON object")
+    if text.count(b"[") + text.count(b"{") > _DEEPEST and _is_deep(value):
+        raise ValueError(f"more than {_DEEPEST} levels deep")
+    return value
+
+
+def _may_hold_strange_numbers(text: bytes) -> bool:
+    """Whether a number might be too large, or none: by its many digits or its long exponent; in the texts there may be such, too."""
+    shapes = text.translate(_SHAPES, b"+-")
+    return _MANY_DIGITS in shapes or _LONG_EXPONENT in shapes or b"NaN" in text or b"Infinity" in text
+
+
+def _is_deep(value: Any) -> bool:
+    """Whether something lies so deep in it that whoever goes through it by recursion might not come back."""
+    level = [value]
+    for _ in range(_DEEPEST):
+        inside = (inner for each in level for inner in (each.values() if isinstance(each, dict) else each))
+        level = [inner for inner in inside if isinstance(inner, dict | list)]
+    return bool(level)
+
+
+def _float(left_out: list[str]) -> Callable[[str], float | None]:
+    def parse(text: str) -> float | None:
+        value = float(text)
+        if abs(value) < _LARGEST_FLOAT:
+            return value
+        left_out.append(text)
+        return None
+
+    return parse
+
+
+def _int(left_out: list[str]) -> Callable[[str], int | None]:
+    def parse(text: str) -> int | None:
+        value = int(text) if len(text) <= 20 else _LARGEST_INT
+        if abs(value) < _LARGEST_INT:
+            return value
+        left_out.append(text)
+        return None
+
+    return parse
+
+
+# A file that only grows, and its end where a run was killed while it wrote.
+
+GONE = (errno.ENOENT, errno.ENOTDIR, errno.ESTALE)
+_STEP = 1 << 16
+
+
+class Appended:
+    """A file that only grows, by one process; what was not written to its end, or did not reach the disk, is taken back.
+
+    It must not exist yet; with `again` it does, and grows behind what it holds. Raises OSError.
+    """
+
+    def __init__(self, path: Path, again: bool = False) -> None:
+        self._path = path
+        # Another's folder may have a pipe in a file's place, or a link to what is ours.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
+        self._descriptor = os.open(path, flags if again else flags | os.O_EXCL, 0o666)
+        self._close = weakref.finalize(self, os.close, self._descriptor)  # also where whoever had it is gone without a word
+        self._size = self._synced = os.fstat(self._descriptor).st_size
+
+    def append(self, data: bytes) -> int:
+        """Writes `data` at the end and returns the offset where it begins."""
+        offset, rest = self._size, memoryview(data)
+        try:
+            while rest:
+                rest = rest[os.write(self._descriptor, rest) :]
+            self._size += len(data)
+        except BaseException:  # a signal's, too: the next line would be glued to half of this one
+            self._take_back(offset)
+            raise
+        return offset
+
+    def sync(self) -> None:
+        """Returns when the disk has the file's bytes and its length; its times may come later."""
+        try:
+            os.fdatasync(self._descriptor)
+            self._synced = self._size
+        except BaseException:
+            self._take_back(self._synced)
+            raise
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether the file is still at its path: one that was moved, deleted or unmounted takes all that is written. Raises OSError."""
+        try:
+            return os.path.samestat(os.fstat(self._descriptor), self._path.stat())
+        except OSError as error:
+            if error.errno in GONE:
+                return False
+            raise
+
+    @property
+    def moved_to(self) -> Path | None:
+        """Where the file is now, if that is another place than its path and can be told."""
+        try:
+            found = Path(f"/proc/self/fd/{self._descriptor}").readlink()
+            there = os.path.samestat(os.fstat(self._descriptor), found.stat())
+            return found if there and not self.is_in_place else None
+        except OSError:
+            return None
+
+    def cut_last_line(self) -> int:
+        """Takes off what stands behind the last end of a line; returns how many bytes that was. For files opened `again`.
+
+        An object that lacks nothing but its line's end gets that.
+        """
+        size = self._end_of_lines()
+        if size == self._size:
+            return 0
+        if self._is_whole(size):
+            self.append(b"\n")
+            self.sync()
+            return 0
+        cut = self._size - size
+        self._take_back(size)
+        os.fsync(self._descriptor)
+        self._synced = size
+        return cut
+
+    def close(self) -> None:
+        """Leaves the file as it is."""
+        self._close()
+
+    def remove(self) -> None:
+        """Closes and deletes the file."""
+        self.close()
+        self._path.unlink(missing_ok=True)
+
+    def _take_back(self, size: int) -> None:
+        self._size = size
+        os.ftruncate(self._descriptor, size)
+
+    def _is_whole(self, start: int) -> bool:
+        """Whether what stands there up to the end is an object: readers take it for a line, and none is one before its last byte."""
+        if self._size - start > LARGEST_BYTES:
+            return False
+        with self._path.open("rb") as file:
+            file.seek(start)
+            try:
+                return bool(parse_object(file.read(self._size - start)))
+            except ValueError:
+                return False
+
+    def _end_of_lines(self) -> int:
+        end = self._size
+        with self._path.open("rb") as file:
+            while end:
+                start = max(0, end - _STEP)
+                file.seek(start)
+                found = file.read(end - start).rfind(b"\n")
+                if found >= 0:
+                    return start + found + 1
+                end = start
+        return 0
+
+
+# One process at a time writes into a run's folder: the file `lock` says which one.
+
+LOCK = "lock"
+_LONGEST = 4096
+
+
+class Lock:
+    """The file `lock` of a folder, made by this process and removed by it; `taken_over` says whose was found left behind, or is None.
+
+    It exists only while its process works, and the kernel, too, holds a lock on it: that ends with the process, however it is killed.
+    So on the same host a file without that lock is a dead process's. Of another host's nobody here can tell, and it is left alone.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Raises UsageError where another process works in the folder, or may do so; OSError."""
+        self._path = folder / LOCK
+        self.taken_over: str | None = None
+        self._found = b""
+        try:
+            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        except FileExistsError:
+            self._descriptor = self._left_behind()
+        else:
+            self._hold_new()
+        self._write(to_line({"host": socket.gethostname(), "pid": os.getpid()}).encode() + b"\n")
+
+    def release(self) -> None:
+        """Removes it. May be called again."""
+        if self._descriptor >= 0:
+            with suppress(OSError):
+                self._path.unlink(missing_ok=True)
+            self._close()
+
+    def put_back(self) -> None:
+        """As `release`, but one that was found left behind is left behind again: nothing was done in the folder."""
+        if self.taken_over is None or self._descriptor < 0:
+            self.release()
+            return
+        with suppress(OSError):
+            self._write(self._found)
+        self._close()
+
+    def _write(self, text: bytes) -> None:
+        """In place of what it holds. Where the disk takes none of it, the file is gone."""
+        try:
+            os.ftruncate(self._descriptor, 0)
+            os.pwrite(self._descriptor, text, 0)
+        except OSError:
+            self.release()
+            raise
+
+    def _close(self) -> None:
+        os.close(self._descriptor)
+        self._descriptor = -1
+
+    def _hold_new(self) -> None:
+        """Locks the file that was just made; raises UsageError where another process was faster, which took it for one left behind."""
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            self._close()
+            raise UsageError(_in_use("another process", self._path.parent)) from error
+        except OSError:  # a file system without locks: then the file alone must do
+            pass
+
+    def _left_behind(self) -> int:
+        """The file of a process of this host that is gone. Raises UsageError for any other."""
+        descriptor = os.open(self._path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            self._found = os.pread(descriptor, _LONGEST, 0)
+            self.taken_over = self._take(descriptor)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    def _take(self, descriptor: int) -> str:
+        """Locks what was left behind, and says by whom."""
+        who, here = _holder(self._found)
+        unknown = UsageError(
+            f"{self._path} says that {who} works in this folder, and that cannot be told from here: wait for it, or remove the file if "
+            "that process is gone"
+        )
+        if not here:
+            raise unknown
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UsageError(_in_use(who, self._path.parent)) from error
+        except OSError as error:  # a file system without locks
+            raise unknown from error
+        if not _is_at(descriptor, self._path):  # its process ended between our two steps, and another one may have come
+            raise UsageError(_in_use(who, self._path.parent))
+        return who
+
+
+def _in_use(who: str, folder: Path) -> str:
+    return f"{who} works in {folder}: wait until it has ended, or start a new run"
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except OSError:
+        return False
+
+
+def _holder(text: bytes) -> tuple[str, bool]:
+    """(who wrote it, whether on this host). What cannot be read was written by a process killed in its first moment, or by a stranger."""
+    try:
+        said = parse_object(text)
+    except ValueError:
+        return "an unknown process", not text
+    host = str(said.get("host"))
+    return f"process {said.get('pid')} on {host}", host == socket.gethostname()
+
+
+# Files that are replaced as a whole, in one step: no reader and no crash ever sees half of one.
+
+_CANNOT = (errno.EINVAL, errno.ENOTSUP)  # of file systems that sync no folders
+
+
+def replace(path: Path, text: str) -> None:
+    """Puts `text` in place of the file; when it returns the disk has it. Raises OSError, and then the file is what it was."""
+    draft = draft_of(path)
+    draft.unlink(missing_ok=True)  # of a run that was killed; of another's folder it may be a pipe, or a link to what is ours
+    with draft.open("x", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
+    sync_folder(path.parent)
+
+
+def draft_of(path: Path) -> Path:
+    """What is written before it takes the file's place; a kill may leave it behind."""
+    return path.with_name(f".{path.name}.new")
+
+
+def make_folders(path: Path, new: Iterable[Path]) -> None:
+    """Makes a folder and those above it that are `new`, so that the disk has them, too. Raises OSError."""
+    path.mkdir(parents=True, exist_ok=True)
+    for folder in new:
+        sync_folder(folder.parent)
+
+
+def sync_folder(path: Path) -> None:
+    """Returns when the disk has the folder's list of files, where the file system can tell. Raises OSError."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except PermissionError:  # we may enter it, but not read it
+        return
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _CANNOT:
+            raise
+    finally:
+        os.close(descriptor)
