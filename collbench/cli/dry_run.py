@@ -83,7 +83,7 @@ def _missing(name: str) -> str | None:
 
 def _earlier(request: Request) -> Run | None:
     """The run to be resumed, if there is one. Raises UsageError where it was asked for in another way, or of another collbench."""
-    from collbench.measure.same_run import difference_of_what_is_asked
+    from collbench.measure.resume import difference_of_what_is_asked
     from collbench.results.reader import read_run
 
     earlier = request.earlier
@@ -100,7 +100,7 @@ class _Stored:
     """The cells of the run to be resumed, if there is one."""
 
     def __init__(self, run: Run | None) -> None:
-        from collbench.measure.same_run import key_of
+        from collbench.measure.resume import key_of
 
         hosts = run.info.get("hosts") if run else None
         self._nodes = len(hosts) if isinstance(hosts, list) else 1
@@ -108,8 +108,8 @@ class _Stored:
 
     def has(self, cell: Cell, n: int) -> bool:
         """Whether there is a row of the cell, placed as asked or as the library has it."""
+        from collbench.measure.resume import key_of
         from collbench.measure.row import row_without
-        from collbench.measure.same_run import key_of
 
         if not self._keys:
             return False

@@ -17,10 +17,9 @@ from collbench.errors import UsageError
 
 if TYPE_CHECKING:
     from collbench.control.world import World
-    from collbench.measure.launch import Listener
     from collbench.measure.request import Request
-    from collbench.measure.tasks.hunt_asked import HuntRequest
-    from collbench.measure.tasks.hunt_play import HuntListener
+    from collbench.measure.session import Listener
+    from collbench.measure.tasks.rounds import HuntListener, HuntRequest
     from collbench.report.listening import Listening
 
 _BUDGET_S = 600.0
@@ -87,8 +86,7 @@ def _asked(arguments: argparse.Namespace, argv: list[str]) -> HuntRequest:
     """What was typed. Raises UsageError for what cannot be read, and for what a hunt does not do."""
     from collbench.deploy.drain import parse_cap
     from collbench.deploy.managers import node_here
-    from collbench.measure.tasks.hunt_asked import HuntRequest
-    from collbench.measure.tasks.pair_places import PairsRequest
+    from collbench.measure.tasks.rounds import HuntRequest, PairsRequest
     from collbench.units import parse_size
 
     if arguments.resume:
@@ -109,7 +107,7 @@ def _hunting(asked: HuntRequest) -> Callable[[Request, World, Listener | None, C
     from dataclasses import replace
 
     def hunt(request: Request, world: World, listener: Listener | None, ended: Callable[[int], None]) -> int:
-        from collbench.measure.tasks.hunt import run_hunt
+        from collbench.measure.tasks.rounds import run_hunt
 
         here = replace(asked, pairs=replace(asked.pairs, launch=request))
         return run_hunt(here, world, cast("HuntListener | None", listener), ended)  # from `_listening`

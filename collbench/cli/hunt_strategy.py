@@ -14,7 +14,7 @@ from collbench.analysis.hunt.asks import Answer, Ask, Figure, Hunt, Options
 from collbench.analysis.hunt.verdict import Verdict
 from collbench.analysis.pair_finding import hosts_of
 from collbench.errors import RunFailed, UsageError
-from collbench.measure.tasks.pair_places import MEASUREMENTS
+from collbench.measure.tasks.rounds import MEASUREMENTS
 from collbench.report.listening import Listening
 from collbench.report.screen import is_terminal, wants_color
 from collbench.results.rounds import HuntRound

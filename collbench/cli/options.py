@@ -10,8 +10,7 @@ from collbench.backends.registry import habits
 from collbench.backends.slowing import parse_slowing
 from collbench.cli.parser import amount, factor, hertz, natural, positive, skew, streams, words
 from collbench.errors import UsageError
-from collbench.measure.budget import Budget
-from collbench.measure.request import Request
+from collbench.measure.request import Budget, Request
 from collbench.operations.cell import parse_split
 from collbench.operations.dtypes import dtype_named, redop_named
 from collbench.operations.operation import Operation

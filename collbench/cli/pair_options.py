@@ -46,7 +46,7 @@ def tools_asked(arguments: argparse.Namespace) -> tuple[str, ...]:
     """Their names. Raises UsageError for one that is none."""
     if not arguments.tools:
         return ()
-    from collbench.measure.registry import tools_named
+    from collbench.measure.wire_tools import tools_named
 
     return tuple(tool.name for tool in tools_named(arguments.tools))
 
@@ -82,8 +82,7 @@ def pairs_request(arguments: argparse.Namespace, argv: list[str]) -> Request:
     """The launch's request. Raises UsageError for what cannot be read."""
     from collbench.backends.registry import habits
     from collbench.backends.slowing import parse_slowing
-    from collbench.measure.budget import Budget
-    from collbench.measure.request import Request
+    from collbench.measure.request import Budget, Request
     from collbench.operations.dtypes import dtype_named
     from collbench.operations.sweep import Sweep
 

@@ -15,10 +15,9 @@ from collbench.errors import UsageError
 
 if TYPE_CHECKING:
     from collbench.control.world import World
-    from collbench.measure.launch import Listener
     from collbench.measure.request import Request
-    from collbench.measure.tasks.pair_match import PairsListener
-    from collbench.measure.tasks.pair_places import PairsRequest
+    from collbench.measure.session import Listener
+    from collbench.measure.tasks.rounds import PairsListener, PairsRequest
     from collbench.report.listening import Listening
 
 _BUDGET_S = 600.0
@@ -74,7 +73,7 @@ def call(arguments: argparse.Namespace, argv: list[str]) -> int:
 
 def _asked(arguments: argparse.Namespace, argv: list[str]) -> PairsRequest:
     """What was typed. Raises UsageError for what cannot be read, and for what pairs does not do."""
-    from collbench.measure.tasks.pair_places import PairsRequest
+    from collbench.measure.tasks.rounds import PairsRequest
     from collbench.units import parse_size
 
     if arguments.resume:
@@ -91,7 +90,7 @@ def _measuring(asked: PairsRequest) -> Callable[[Request, World, Listener | None
     from dataclasses import replace
 
     def measure(request: Request, world: World, listener: Listener | None, ended: Callable[[int], None]) -> int:
-        from collbench.measure.tasks.pairs import run_pairs
+        from collbench.measure.tasks.rounds import run_pairs
 
         return run_pairs(replace(asked, launch=request), world, cast("PairsListener | None", listener), ended)  # from `_listening`
 

@@ -19,8 +19,8 @@ from collbench.launch import signals
 if TYPE_CHECKING:
     from collbench.control.world import World
     from collbench.launch.info import LaunchInfo
-    from collbench.measure.launch import Listener
     from collbench.measure.request import Request
+    from collbench.measure.session import Listener
     from collbench.report.listening import Listening
 
 Measure = Callable[["Request", "World", "Listener | None", Callable[[int], None]], int]
@@ -28,7 +28,7 @@ Measure = Callable[["Request", "World", "Listener | None", Callable[[int], None]
 
 def run_cells(request: Request, world: World, listener: Listener | None, ended: Callable[[int], None]) -> int:
     """Measures the request's cells: what most commands do as a rank. See `runner.run.run`."""
-    from collbench.measure.tasks.run import run
+    from collbench.measure.tasks.cells import run
 
     return run(request, world, listener, ended)
 

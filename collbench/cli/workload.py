@@ -19,9 +19,9 @@ from collbench.errors import UsageError
 if TYPE_CHECKING:
     from collbench.control.world import World
     from collbench.launch.info import LaunchInfo
-    from collbench.measure.launch import Listener
     from collbench.measure.request import Request
-    from collbench.measure.tasks.workload_asked import Training, WorkloadListener, WorkloadRequest
+    from collbench.measure.session import Listener
+    from collbench.measure.tasks.training import Training, WorkloadListener, WorkloadRequest
     from collbench.report.listening import Listening
     from collbench.report.workload_plan import PlannedStep
 
@@ -53,7 +53,7 @@ def call(arguments: argparse.Namespace, argv: list[str]) -> int:
 def _asked(arguments: argparse.Namespace, argv: Sequence[str]) -> WorkloadRequest:
     """What was typed. Raises UsageError for what cannot be read, and for what the trainings do not know."""
     from collbench.analysis.scaling import parse_step_time
-    from collbench.measure.tasks.workload_asked import WorkloadRequest
+    from collbench.measure.tasks.training import WorkloadRequest
 
     if arguments.resume:
         raise UsageError("workload cannot be resumed: one launch measures all of it; start a new run, without --resume")
@@ -65,8 +65,7 @@ def _asked(arguments: argparse.Namespace, argv: Sequence[str]) -> WorkloadReques
 def _request(arguments: argparse.Namespace, argv: Sequence[str], first: Training) -> Request:
     from collbench.backends.registry import backend_class, habits
     from collbench.backends.slowing import parse_slowing
-    from collbench.measure.budget import Budget
-    from collbench.measure.request import Request
+    from collbench.measure.request import Budget, Request
     from collbench.operations.dtypes import dtype_named
     from collbench.operations.sweep import Sweep
 
@@ -88,7 +87,7 @@ def _measuring(asked: WorkloadRequest) -> Callable[[Request, World, Listener | N
     """What each rank does."""
 
     def measure(request: Request, world: World, listener: Listener | None, ended: Callable[[int], None]) -> int:
-        from collbench.measure.tasks.workload import run_workload
+        from collbench.measure.tasks.training import run_workload
 
         told = cast("WorkloadListener | None", listener)  # from `_listening`
         return run_workload(replace(asked, launch=request), world, told, ended)

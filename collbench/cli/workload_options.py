@@ -13,7 +13,7 @@ from collbench.cli.parser import Parser, amount, factor, natural, positive, word
 from collbench.errors import UsageError
 
 if TYPE_CHECKING:
-    from collbench.measure.tasks.workload_asked import Training
+    from collbench.measure.tasks.training import Training
     from collbench.workloads.step import Regime
 
 ALL = "all"
@@ -30,7 +30,7 @@ def add_options(parser: Parser) -> None:
 
 def trainings_of(arguments: argparse.Namespace) -> tuple[Training, ...]:
     """What was asked for. Raises UsageError for a name, or words, that cannot be read, and for options that mean nothing there."""
-    from collbench.measure.tasks.workload_asked import Training
+    from collbench.measure.tasks.training import Training
     from collbench.workloads.shape import DEFAULT, shape_of
 
     chosen, typed = _chosen(arguments.names), _typed(arguments)

@@ -12,10 +12,13 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from typing import Any
 
+from collbench.measure import counters
 from collbench.operations.cell import Cell
 from collbench.operations.operation import Operation, Place
 from collbench.operations.traffic import Traffic, is_rough
+from collbench.units import format_bytes
 
 Groups = tuple[tuple[int, ...], ...]
 _REFERENCE = 1 << 30  # elements per part for which it is reckoned; all else is in proportion
@@ -103,3 +106,193 @@ def _key(sources: Sequence[int]) -> Hashable:
 def _ranks(key: Hashable) -> Sequence[int]:
     assert isinstance(key, range | tuple)
     return key
+
+
+# What the hosts' counters say of one cell: which interfaces, ports and GPUs moved how many bytes, against what must have moved.
+#
+# What all ranks of a cell send out of a host has a lower bound (`crossing`) that holds for every algorithm. When a host's interfaces
+# and ports counted far less, the bytes took another path: an MPI that finds one shared memory behind two host names, GPUs that reach
+# one another over NVLink. Such a row says nothing of the network, and its percentage of the network's ceiling is withheld.
+
+_FAR_LESS = 0.5  # of a lower bound; estimates of headers are a few percent off at worst
+_MOST_HOSTS = 16
+_NVLINK = "over NVLink"
+_WAYS = (("out", "tx"), ("in", "rx"))
+_SENT = ("tx_packets", "tx_pkts", "sent_pkts")
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What ran between the two readings.
+
+    iterations   of the operation, all of them: warm-ups, and those that are no samples
+    host_of      the host of each rank that takes part
+    must         what must leave and reach each host in an iteration; None: as the operation, the cell and the groups say
+    """
+
+    operation: Operation
+    cell: Cell
+    groups: Groups
+    host_of: Mapping[int, str]
+    iterations: int
+    must: Least | None = None
+
+
+def evidence(ran: Ran, by_host: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    """For the row: what each host's counters (of `counters.moved`) say, JSON-ready.
+
+    iterations   in all, warm-ups included
+    hosts        by host what moved, and per direction {"bytes", "at_least_bytes", "ratio"}; bytes None where they are not known,
+                 with the reason in "unknown"; "idle_ports" sent nothing. Of many the 16 with the smallest ratio, and hosts_left_out
+    at_least_bytes   what all hosts together must send where no switch copies or adds
+    path         what carried the bytes: "network", "loopback", "shared memory", "NVLink"; None where counters do not tell it
+    other_path   a sentence, when bytes that must have crossed between hosts did not show; else None
+    """
+    bound = ran.must or least(ran.operation, ran.cell, ran.groups, ran.host_of)
+    hosts = {host: _of_host(host, moved, bound, ran) for host, moved in by_host.items()}
+    first = sorted(hosts, key=lambda host: _ratio(hosts[host]))[:_MOST_HOSTS]
+    return {
+        "iterations": ran.iterations, "at_least_bytes": round(bound.total * ran.iterations),
+        "hosts": {host: told for host, told in hosts.items() if host in first}, "hosts_left_out": len(hosts) - len(first),
+        "path": _path(ran, by_host, hosts), "inside": _inside(ran, by_host), "other_path": _other_path(ran, hosts),
+    }  # fmt: skip
+
+
+def bypassed(evidence: Mapping[str, Any]) -> str | None:
+    """Of a row's evidence: how its bytes went past the network that they should have crossed, one sentence; None when they did not."""
+    sentence: str | None = (evidence.get("moved") or {}).get("other_path")
+    return sentence
+
+
+def _of_host(host: str, moved: dict[str, Any], bound: Least, ran: Ran) -> dict[str, Any]:
+    must = {"out": bound.out.get(host, 0.0) * ran.iterations, "in": bound.into.get(host, 0.0) * ran.iterations}
+    sends = any(must.values()) or (ran.operation.meets and _meets_others(host, ran))
+    why = _unknown(moved) if sends else None
+    told: dict[str, Any] = {name: moved[name] for name in ("interfaces", "ports", "gpus") if moved[name]}
+    for way, direction in _WAYS if any(must.values()) else ():
+        found = None if why else _crossed(moved, direction)
+        told[way] = {"bytes": found, "at_least_bytes": round(must[way]), "ratio": _share(found, must[way])}
+    packets = _packets(moved)
+    told |= {"packets_out": packets} if sends and packets is not None else {}
+    told |= {"idle_ports": moved["idle"]} if moved["idle"] else {}
+    told |= {"gpu_states": moved["states"]} if moved["states"] else {}
+    return told | ({"unknown": why} if why else {})
+
+
+def _meets_others(host: str, ran: Ran) -> bool:
+    """Whether ranks of a host wait for ranks of others: they must tell these, at least with a packet, that they have come."""
+    return any(len(hosts) > 1 and host in hosts for hosts in ({ran.host_of[rank] for rank in ranks} for ranks in ran.groups))
+
+
+def _unknown(moved: dict[str, Any]) -> str | None:
+    """Why what left a host cannot be told, or None. Ranks of several hosts talk over TCP; some drivers count once a second."""
+    if moved["came_or_went"]:
+        return f"{', '.join(moved['came_or_went'])} came or went meanwhile"
+    if moved["silent"]:
+        return f"{', '.join(moved['silent'])} has no counter of what it moves"
+    lost = [name for kind in ("interfaces", "ports") for name, counts in moved[kind].items() if _lost(counts)]
+    if lost:
+        return f"the counters of {', '.join(lost)} went back: they wrapped, or were reset"
+    if not any(moved["interfaces"].get(name, {}).get("tx_packets", 0) for name in moved["leaving"]):
+        return "no interface counted the packets in which the ranks talked meanwhile: its counters are not kept up, or not shown here"
+    return None
+
+
+def _lost(counts: Mapping[str, int | None]) -> bool:
+    return any(counts.get(name, 0) is None for name in ("tx_bytes", "rx_bytes", "tx_packets", "rx_packets"))
+
+
+def _crossed(moved: dict[str, Any], direction: str) -> int | None:
+    """Bytes that left ("tx") or entered ("rx") a host over its interfaces, less TCP's headers, and over its RDMA ports."""
+    parts = [counters.payload(moved["interfaces"].get(name, {}), direction) for name in moved["leaving"]]
+    parts += [counters.moved(counts, direction) for counts in moved["ports"].values()]
+    return None if None in parts else sum(part for part in parts if part)
+
+
+def _packets(moved: dict[str, Any]) -> int | None:
+    """Packets that left a host; None where one of its ports does not count them."""
+    interfaces = [moved["interfaces"].get(name, {}).get("tx_packets", 0) for name in moved["leaving"]]
+    ports = [next((counts[name] for name in _SENT if name in counts), None) for counts in moved["ports"].values()]
+    counts = [*interfaces, *ports]
+    return None if None in counts else sum(counts)
+
+
+def _inside(ran: Ran, by_host: Mapping[str, dict[str, Any]]) -> dict[str, Any] | None:
+    """In a job of one host: what went over its loopback, against what must pass between its ranks on some way. None between hosts."""
+    if len(set(ran.host_of.values())) != 1 or len(by_host) != 1:
+        return None
+    (moved,) = by_host.values()
+    bound = least(ran.operation, ran.cell, ran.groups, {rank: f"rank {rank}" for rank in ran.host_of})
+    must = bound.total * ran.iterations
+    if not must:
+        return None
+    found = counters.payload(moved["interfaces"].get(counters.LOOPBACK, {}), "tx")
+    return {"loopback_bytes": found, "at_least_bytes": round(must), "ratio": _share(found, must)}
+
+
+def _path(ran: Ran, by_host: Mapping[str, dict[str, Any]], hosts: Mapping[str, dict[str, Any]]) -> str | None:
+    """The way in one word. Of one host's GPUs nothing is said: what is not on its loopback may be on PCIe, NVLink or in memory."""
+    inside = _inside(ran, by_host)
+    if inside and inside["ratio"] is not None and ran.cell.device == "cpu":
+        (moved,) = by_host.values()
+        packets = moved["interfaces"].get(counters.LOOPBACK, {}).get("tx_packets") or 0
+        silent = ran.cell.mode == "isolated" and packets < _FAR_LESS * ran.iterations
+        return "shared memory" if silent or inside["ratio"] < _FAR_LESS else "loopback"
+    must = [told for told in hosts.values() if "out" in told]
+    if not must or any("unknown" in told for told in must):
+        return None
+    if _other_path(ran, hosts) is None:
+        return "network"
+    return "NVLink" if any(_guess(told) == _NVLINK for told in must) else "shared memory"
+
+
+def _other_path(ran: Ran, hosts: Mapping[str, dict[str, Any]]) -> str | None:
+    """The host that shows it most clearly, in words; None when nothing shows it."""
+    shown = [host for host, told in hosts.items() if _too_few_bytes(told) or _too_few_packets(told, ran)]
+    if not shown:
+        return None
+    host = min(shown, key=lambda name: _ratio(hosts[name]))
+    told, others = hosts[host], len(shown) - 1
+    more = f" and {others} more host{'s' if others > 1 else ''}" if others else ""
+    if _too_few_bytes(told):
+        way = "out" if _falls_short(told["out"]) else "in"
+        what = f"{format_bytes(told[way]['bytes'])} of at least {format_bytes(told[way]['at_least_bytes'])}"
+        side = "out of" if way == "out" else "into"
+    else:
+        what, side = f"{told['packets_out']} packets in {ran.iterations} iterations", "out of"
+    return f"{ran.cell.backend} moved {what} {side} {host}{more}: the bytes took another path, {_guess(told)}"
+
+
+def _guess(told: Mapping[str, Any]) -> str:
+    least_bytes = max((told[way]["at_least_bytes"] for way, _ in _WAYS if way in told), default=1)
+    nvlink = sum(counts.get("nvlink_tx_bytes") or 0 for counts in told.get("gpus", {}).values())
+    return _NVLINK if nvlink >= least_bytes else "such as memory that the ranks share"
+
+
+def _too_few_bytes(told: Mapping[str, Any]) -> bool:
+    return "out" in told and any(_falls_short(told[way]) for way, _ in _WAYS)
+
+
+def _falls_short(way: Mapping[str, Any]) -> bool:
+    return way["ratio"] is not None and way["ratio"] < _FAR_LESS
+
+
+def _too_few_packets(told: Mapping[str, Any], ran: Ran) -> bool:
+    """Messages so small that the ranks' own talk hides them: yet in a synchronised mode each iteration that sends takes a packet.
+
+    So does a barrier, which sends nothing else.
+    """
+    sends = ran.operation.meets or told.get("out", {}).get("at_least_bytes")
+    packets = told.get("packets_out")
+    if not sends or packets is None or "unknown" in told or ran.cell.mode != "isolated":
+        return False
+    return bool(packets < _FAR_LESS * ran.iterations)
+
+
+def _ratio(told: Mapping[str, Any]) -> float:
+    """The smaller one of a host's; what has none comes last."""
+    return min((told[way]["ratio"] for way, _ in _WAYS if way in told and told[way]["ratio"] is not None), default=float("inf"))
+
+
+def _share(found: int | None, must: float) -> float | None:
+    return found / must if found is not None and must else None

@@ -2,20 +2,599 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterator, Sequence
+import re
+import shutil
+import socket
+import tempfile
+import time
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 from collbench.backends.backend import Backend
 from collbench.control.world import World
-from collbench.machine.model import Machine
-from collbench.measure import infiniband_counters, nccl_ras
-from collbench.measure.gpudirect import state_of_run
-from collbench.measure.nccl_debug import DebugLog, prepare, resetter
-from collbench.measure.nccl_summary import together
+from collbench.machine.distance import Distances
+from collbench.machine.gpudirect import BEST_FIRST, Capability, capability, not_used
+from collbench.machine.model import Gpu, Machine
+from collbench.machine.readers.nccl_log import NcclLog, read_files
+from collbench.machine.readers.nccl_words import GDR
+from collbench.machine.readers.text import Unreadable, printable, whole
+from collbench.measure import counters
 from collbench.operations.cell import Cell
+
+# Whether a run used GPUDirect RDMA: what NCCL's log shows of its connections, what the ports counted, and what the machines could do.
+#
+# A connection line is a way that was opened; only with bytes on the ports it is one that was used. Where NCCL shows none, the machine
+# tells whether it could have been.
+
+_NET = "NET/"
+_MOST_HOSTS = 4
+
+
+def state_of_run(facts: Mapping[str, Any], machines: Sequence[Machine], rdma_bytes: int | None = None) -> Capability:
+    """One of the states and the fact that decides it, for a row's evidence.
+
+    facts       of `nccl_summary.together`, or of one process
+    machines    that the ranks are on
+    rdma_bytes  what their RDMA ports moved meanwhile; None where nothing counted it
+    """
+    net = {name: count for name, count in (facts.get("transports") or {}).items() if name.startswith(_NET)}
+    if not net:
+        return _without_connections(facts, machines)
+    direct = sum(count for name, count in net.items() if name.endswith(GDR))
+    told = f"{direct} of {sum(net.values())} network connections use GPUDirect RDMA{_but(facts)}"
+    if not direct:
+        return _not_used(facts, machines, net)
+    if not (facts["gdr"]["send"] and facts["gdr"]["receive"]):
+        way = "[send]" if facts["gdr"]["send"] else "[receive]"
+        return Capability("unknown", f"NCCL's log shows it for {way} alone: the lines of the other direction are missing")
+    if rdma_bytes == 0:
+        return Capability("capable, not used", f"{told}, but no RDMA port moved a byte: nothing went that way")
+    return Capability("proven used", told)
+
+
+def _but(facts: Mapping[str, Any]) -> str:
+    """The hosts that have other ones."""
+    hosts = facts.get("hosts_without_gdr") or []
+    if not hosts:
+        return ""
+    more = f" and {len(hosts) - _MOST_HOSTS} more" if len(hosts) > _MOST_HOSTS else ""
+    return f"; not all of {', '.join(hosts[:_MOST_HOSTS])}{more}"
+
+
+def _without_connections(facts: Mapping[str, Any], machines: Sequence[Machine]) -> Capability:
+    could = _could(machines)
+    why = "no connection leaves the host" if facts.get("transports") else facts.get("why") or "NCCL's log names no connection"
+    if could.state == "not capable":
+        return could
+    told = f"{why}; {could.why}"
+    return not_used(could, told) if facts.get("transports") else Capability("unknown", told)
+
+
+def _not_used(facts: Mapping[str, Any], machines: Sequence[Machine], net: Mapping[str, int]) -> Capability:
+    """Connections over the network, none of them direct: NCCL's own word goes before what the machine could do."""
+    staged, refused = facts["gdr"]["staged"], facts["gdr"]["refused"]
+    way = "staged through the host's memory" if staged else "over TCP sockets"
+    shown = f"NCCL's log shows {sum(net.values())} network connections {way}"
+    if refused and staged:
+        return Capability("not capable", f"NCCL's log: GPU Direct RDMA Disabled for {', '.join(refused[:_MOST_HOSTS])}")
+    could = _could(machines)
+    return could if could.state == "not capable" else not_used(could, f"{shown}; {could.why}")
+
+
+def _could(machines: Sequence[Machine]) -> Capability:
+    """What the worst GPU of all could do with its best NIC."""
+    best = [found for machine in machines for gpu in machine.gpus if (found := _best(machine, gpu, Distances(machine)))]
+    if not best:
+        return Capability("unknown", "no machine with a GPU and an RDMA device is known")
+    return max(best, key=lambda each: BEST_FIRST.index(each.state))
+
+
+def _best(machine: Machine, gpu: Gpu, distances: Distances) -> Capability | None:
+    usable = [nic for nic in machine.nics if nic.virtual is None and nic.rdma]
+    found = [capability(machine, gpu, nic, distances=distances) for nic in usable]
+    return min(found, key=lambda each: BEST_FIRST.index(each.state), default=None)
+
+
+# What the logs of a job's ranks say together, ready for a row's evidence and run.json, and in one sentence.
+
+_MOST_WARNINGS = 20
+_MOST_CHOICES = 256
+_DEVICE = re.compile(r"^NET/([^/]+)/(\d{1,4})(.*)$")
+_KEYS = ("collective", "bytes", "algorithm", "protocol", "channels")
+
+
+def summary(log: NcclLog) -> dict[str, Any]:
+    """One process's log, JSON-ready.
+
+    transports  by name how many connections; channels: by transport the channels that use it
+    nics        by NCCL's words the device's name: {"NET/IB/0": "mlx5_0:1/IB"}
+    gdr         {"send", "receive"}: a line proves that direction; "staged": connections of RDMA without it; "refused": HCAs
+    choices     see `choices_of`; stated: {"coll": 16}: how many channels NCCL says it has
+    """
+    return {
+        "version": log.version, "net": log.net, "transports": dict(log.transports), "channels": _channels(log), "nics": _nics(log),
+        "gdr": {"send": log.gdr_send, "receive": log.gdr_receive, "staged": log.staged, "refused": list(log.gdr_refused)},
+        "stated": dict(log.stated), "choices": choices_of(log), "warnings": list(log.warnings[:_MOST_WARNINGS]),
+    }  # fmt: skip
+
+
+def choices_of(log: NcclLog) -> list[dict[str, Any]]:
+    """[{"collective", "bytes", "algorithm", "protocol", "channels", "calls"}]; None where NCCL does not tell."""
+    return [
+        dict(zip(_KEYS, (collective, size, choice.algorithm, choice.protocol, choice.channels), strict=True)) | {"calls": calls}
+        for (collective, size), choices in log.choices.items()
+        for choice, calls in choices.items()
+    ][:_MOST_CHOICES]
+
+
+def together(facts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The facts of all processes as one: as in `summary`, and
+
+    processes   how many, told: how many of them had a log; why the first of the others had none
+    hosts_without_gdr   with connections between hosts that do not use GPUDirect RDMA
+    nics        by NCCL's words all names: hosts may number theirs differently
+    sentence    "NET/IB/0/GDRDMA on 16 of 16 channels"
+    """
+    told = [each for each in facts if "transports" in each]
+    why = next((each["why"] for each in facts if each.get("why")), None)
+    channels = _united(told, "channels")
+    return {
+        "processes": len(facts), "told": len(told), "why": why, "versions": _all(told, "version"), "nets": _all(told, "net"),
+        "transports": _summed(each["transports"] for each in told), "channels": channels, "nics": _united(told, "nics"),
+        "gdr": _gdr(told), "hosts_without_gdr": sorted({each["host"] for each in told if _undirect(each["transports"])}),
+        "stated": {kind: max(each["stated"].get(kind, 0) for each in told) for kind in _kinds(told)}, "choices": _merged(told),
+        "warnings": list(dict.fromkeys(text for each in told for text in each["warnings"]))[:_MOST_WARNINGS],
+        "sentence": sentence(channels) if channels else why or "NCCL's log names no connection",
+    }  # fmt: skip
+
+
+def sentence(channels: Mapping[str, Sequence[int]]) -> str:
+    """ "NET/IB/0,1/GDRDMA on 16 of 16 channels, P2P/CUMEM on 16": the network first, devices that do the same as one."""
+    every = set().union(*map(set, channels.values()))
+    found: dict[tuple[str, str], tuple[list[int], set[int]]] = {}
+    for transport, numbers in channels.items():
+        match = _DEVICE.match(transport)
+        kind = (f"NET/{match[1]}/", match[3]) if match else (transport, "")
+        devices, used = found.setdefault(kind, ([], set()))
+        devices += [int(match[2])] if match else []
+        used.update(numbers)
+    ordered = sorted(found.items(), key=lambda item: (not item[0][0].startswith("NET"), -len(item[1][1]), item[0]))
+    parts = [f"{kind}{','.join(map(str, sorted(devices)))}{rest} on {len(used)}" for (kind, rest), (devices, used) in ordered]
+    return ", ".join([f"{parts[0]} of {len(every)} channel{'s' if len(every) != 1 else ''}", *parts[1:]])
+
+
+def _channels(log: NcclLog) -> dict[str, list[int]]:
+    found: dict[str, set[int]] = {}
+    for _, each in log.channels:
+        if each.channel is not None:
+            found.setdefault(each.transport, set()).add(each.channel)
+    return {transport: sorted(numbers) for transport, numbers in found.items()}
+
+
+def _nics(log: NcclLog) -> dict[str, str]:
+    """A process is on one host, so that a number is one device."""
+    names = {number: name for (_, number), name in log.names.items()}
+    used = (_DEVICE.match(transport) for transport in log.transports)
+    return {f"NET/{match[1]}/{match[2]}": names[int(match[2])] for match in used if match and int(match[2]) in names}
+
+
+def _undirect(transports: Mapping[str, int]) -> bool:
+    return any(name.startswith("NET/") and not name.endswith(GDR) for name in transports)
+
+
+def _gdr(told: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    parts = [each["gdr"] for each in told]
+    return {
+        "send": any(part["send"] for part in parts), "receive": any(part["receive"] for part in parts),
+        "staged": sum(part["staged"] for part in parts), "refused": sorted({name for part in parts for name in part["refused"]}),
+    }  # fmt: skip
+
+
+def _merged(told: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Equal choices once, with the calls of all processes."""
+    calls: Counter[tuple[Any, ...]] = Counter()
+    for each in told:
+        for choice in each["choices"]:
+            calls[tuple(choice[name] for name in _KEYS)] += choice["calls"]
+    ordered = sorted(calls.items(), key=lambda item: (str(item[0][0] or ""), item[0][1], -item[1]))
+    return [dict(zip(_KEYS, key, strict=True)) | {"calls": count} for key, count in ordered[:_MOST_CHOICES]]
+
+
+def _united(told: Sequence[Mapping[str, Any]], name: str) -> dict[str, list[Any]]:
+    found: dict[str, set[Any]] = {}
+    for each in told:
+        for key, value in each[name].items():
+            found.setdefault(key, set()).update(value if isinstance(value, list) else [value])
+    return {key: sorted(values) for key, values in sorted(found.items())}
+
+
+def _summed(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for each in counts:
+        total.update(each)
+    return dict(total.most_common())
+
+
+def _all(told: Sequence[Mapping[str, Any]], name: str) -> list[str]:
+    return sorted({each[name] for each in told if each[name]})
+
+
+def _kinds(told: Sequence[Mapping[str, Any]]) -> list[str]:
+    return sorted({kind for each in told for kind in each["stated"]})
+
+
+# A rank's own log of NCCL: asked for before NCCL is loaded, kept on the node, read at the end, and gone afterwards.
+#
+# NCCL_DEBUG_SUBSYS is INIT,NET,GRAPH: NCCL says those at the start and when it connects, never once a call is running. TUNING is
+# different: since 2.20 it writes one line per call (per call of rank 0 until 2.23), from the thread that enqueues, and the file is
+# flushed after every line (src/debug.cc): a microsecond or more in the very path that is timed. So TUNING is off while anything is
+# timed. What NCCL chooses is asked in a `witness`: one untimed call with TUNING on, for which the library reads its settings anew.
+# Libraries before 2.27 cannot do that safely; there `tuning=True` (`--evidence tuning`) has TUNING on throughout, times included.
+# NCCL opens its file anew, and empties it, whenever it reads its settings: hence a new name each time.
+
+RESET = "ncclResetDebugInit"
+RESET_SAFE_SINCE = 22703  # ncclGetVersion's number: 2.24 to 2.26 close the file while another thread may write to it
+_LEVEL, _SUBSYS, _FILE = "NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE"
+_STARTING, _CALLING, _WITNESS = "INIT,NET,GRAPH", "INIT,NET,GRAPH,TUNING", "TUNING"
+_PREFIX = "collbench-nccl-"
+_OF_START = "COLLBENCH_LOCAL"  # the folder of a start on this host
+_ENOUGH = ("INFO", "TRACE")
+
+
+class DebugLog:
+    """The log that this process's NCCL writes; `why` there is none to read: a sentence with the remedy."""
+
+    def __init__(
+        self, env: MutableMapping[str, str], *, folder: Path | None = None, file: Path | None = None, why: str | None = None
+    ) -> None:
+        self.why = why
+        self._env, self._folder, self._file = env, folder, file
+        self._remove = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True) if folder else None  # also when Python ends
+        self._before: dict[str, str | None] = {}
+        self._choices: list[dict[str, Any]] = []
+        self._files = 0
+
+    def ask(self, subsystems: str) -> None:
+        """Sets what NCCL is to write, into a file that does not exist yet."""
+        assert self._folder is not None
+        self._files += 1
+        pattern = f"{self._folder}/{self._files}.".replace("%", "%%") + "%h.%p.log"
+        wanted = {_LEVEL: "INFO", _FILE: pattern, _SUBSYS: subsystems}
+        for name in wanted:
+            self._before.setdefault(name, _of_user(self._env, name))
+        self._env.update({name: value for name, value in wanted.items() if name != _SUBSYS or not self._before[_SUBSYS]})
+
+    @contextmanager
+    def witness(self, reset: Callable[[], object] | None) -> Iterator[list[dict[str, Any]]]:
+        """Around an untimed call of each kind: the list holds afterwards what NCCL chose, as `choices` in `facts`.
+
+        `reset` is the library's ncclResetDebugInit (see `resetter`); without it, or without a log of our own, the list stays empty.
+        """
+        found: list[dict[str, Any]] = []
+        if reset is None or self._folder is None:
+            yield found
+            return
+        self.ask(_WITNESS)
+        reset()
+        number = self._files
+        try:
+            yield found
+        finally:
+            self.ask(_STARTING)
+            reset()
+            found += self._seen(number)
+            self._choices += found
+
+    def facts(self) -> dict[str, Any]:
+        """What this process's log tells, JSON-ready (see `nccl_summary.summary`), or {"host", "why"}. Reads it; never raises."""
+        told: dict[str, Any] = {"host": socket.gethostname().partition(".")[0]}
+        if self.why:
+            return {**told, "why": self.why}
+        try:
+            found = {**told, **summary(self._read())}
+        except Unreadable as why:
+            return {**told, "why": str(why)}
+        found["choices"] = [*found["choices"], *self._choices]
+        return found
+
+    def of_user(self, env: Mapping[str, str]) -> dict[str, str]:
+        """`env` as the user gave it, without what was set for this log: that is no difference between two runs."""
+        kept = {name: value for name, value in env.items() if name not in self._before}
+        return kept | {name: value for name, value in self._before.items() if value is not None}
+
+    def close(self) -> None:
+        """Removes the folder and takes back what was set. May be called twice."""
+        if _is_ours(self._env, self._folder):
+            for name, value in self._before.items():
+                self._env.pop(name, None)
+                if value is not None:
+                    self._env[name] = value
+        if self._remove:
+            self._remove()
+
+    def _read(self) -> NcclLog:
+        there = sorted(self._folder.glob("*.log")) if self._folder else [self._file] if self._file else []
+        written = [file for file in there if _size(file)]
+        if not written:
+            raise Unreadable("NCCL wrote no log: it was not loaded, or the library is not NVIDIA's or AMD's")
+        return read_files(written, "NCCL's log")
+
+    def _seen(self, number: int) -> list[dict[str, Any]]:
+        """The choices in one file, which is not needed any more."""
+        files = list(self._folder.glob(f"{number}.*.log")) if self._folder else []
+        try:
+            return choices_of(read_files([file for file in files if _size(file)], "NCCL's log"))
+        except Unreadable:
+            return []
+        finally:
+            for file in files:
+                file.unlink(missing_ok=True)
+
+
+def prepare(env: MutableMapping[str, str], *, tuning: bool = False) -> DebugLog:
+    """Asks NCCL for a log by `env` (os.environ), before it is loaded. What the user set stays, and is read where that is possible.
+
+    Each library needs a log of its own: call it again before another one is loaded. `tuning`: also a line per call, in the timed
+    path. To be closed. NCCL's configuration files count less than the environment, so that a log asked for there goes here.
+    The folder lies in the one that a local start removes, so that nothing is left of a rank that was killed.
+    """
+    level, file = env.get(_LEVEL), env.get(_FILE)
+    if (level or file) and not _is_ours(env):
+        return _not_ours(env, level, file)
+    try:
+        log = DebugLog(env, folder=Path(tempfile.mkdtemp(prefix=_PREFIX, dir=env.get(_OF_START) or None)))
+    except OSError as why:
+        return DebugLog(env, why=f"no folder for NCCL's log in {tempfile.gettempdir()} ({why.strerror}): make room, or set TMPDIR")
+    log.ask(_CALLING if tuning else _STARTING)
+    return log
+
+
+def resetter(library: Any, version: int) -> Callable[[], object] | None:
+    """The library's (ctypes) function that makes it read NCCL_DEBUG anew; None where it has none, or not a safe one."""
+    return getattr(library, RESET, None) if version >= RESET_SAFE_SINCE else None
+
+
+def _of_user(env: Mapping[str, str], name: str) -> str | None:
+    """What the user gave a setting; None for nothing, or what another log of ours set."""
+    value = env.get(name)
+    ours = _is_ours(env) and (name != _SUBSYS or value in (_STARTING, _CALLING, _WITNESS))
+    return None if ours else value
+
+
+def _not_ours(env: MutableMapping[str, str], level: str | None, file: str | None) -> DebugLog:
+    if not level:
+        return DebugLog(env, why=f"{_FILE} is set without {_LEVEL}, so that NCCL writes nothing: unset it, or set {_LEVEL}=INFO")
+    if level.strip().upper() not in _ENOUGH:
+        return DebugLog(env, why=f"{_LEVEL}={printable(level)} is set, which tells no paths: unset it, or set INFO")
+    if not file or file.startswith("/dev/"):
+        return DebugLog(env, why=f"{_LEVEL} is set and goes to the output: unset it, or set {_FILE}=/tmp/nccl.%h.%p.log, too")
+    if "%p" not in file.replace("%%", ""):
+        return DebugLog(env, why=f"{_FILE}={printable(file)} has no %p, so that ranks of a host overwrite one another: add it")
+    return DebugLog(env, file=Path(_expanded(file)))
+
+
+def _expanded(pattern: str) -> str:
+    """NCCL's words for its file: %h the host, %p the process, %% a %."""
+    words = {"h": socket.gethostname().partition(".")[0], "p": str(os.getpid()), "%": "%"}
+    first, *rest = pattern.replace("%%", "%\0").split("%")
+    return first + "".join(_word(part, words) for part in rest)
+
+
+def _word(part: str, words: Mapping[str, str]) -> str:
+    letter = part[:1].replace("\0", "%")
+    return words[letter] + part[1:] if letter in words else f"%{part}"
+
+
+def _is_ours(env: Mapping[str, str], folder: Path | None = None) -> bool:
+    """Whether the file in the environment is one that `prepare` named; of this folder, if one is given."""
+    named = Path(env.get(_FILE, "").replace("%%", "%")).parent
+    return named.name.startswith(_PREFIX) and folder in (None, named)
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except OSError:
+        return 0
+
+
+# NCCL's own view of a job that hangs: its RAS service (2.24 and newer) is asked which ranks lag, are silent or dead.
+#
+# Every process listens at NCCL_RAS_ADDR (localhost:28028); one of a host answers for the whole job. Lines in, text out; JSON where the
+# server knows "SET FORMAT json" (2.28.7 on). Source: src/ras/client.cc and client_support.cc of NCCL. To be asked before the abort.
+
+DEADLINE_S = 3.0
+_PORT = 28028
+_MOST_BYTES = 16 << 20  # of an answer: 20 communicators of 1024 ranks
+_MOST_TEXT = 400  # characters of a sentence
+_MOST_NAMED = 4
+_LINE = 4096
+_OFF = frozenset({"0"})
+_ADDRESS = re.compile(r"^(?:\[([^\[\]]{1,200})\]|([^:\[\]]{1,253})):(\d{1,5})$")
+_SECTION = re.compile(r"^(Errors|Warnings)\s*\n=+\s*$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """`sentence`: what RAS says, None when it could not be asked, with the reason in `why`."""
+
+    sentence: str | None
+    why: str | None = None
+
+
+def ask(env: Mapping[str, str], deadline_s: float = DEADLINE_S) -> Answer:
+    """What NCCL's RAS says about the job of this host. Never raises, trusts nothing it reads.
+
+    It takes no longer than the deadline; to find the address of a host's name may take longer.
+    """
+    if env.get("NCCL_RAS_ENABLE") in _OFF:
+        return Answer(None, "NCCL_RAS_ENABLE=0 turned NCCL's RAS off")
+    place = _place(env.get("NCCL_RAS_ADDR") or f"localhost:{_PORT}")
+    if place is None:
+        return Answer(None, f"NCCL_RAS_ADDR={printable(env['NCCL_RAS_ADDR'], 80)} is no HOST:PORT")
+    where = f"{printable(place[0], 80)}:{place[1]}"
+    try:
+        with _Client(place, deadline_s) as client:
+            return Answer(_sentence(client.status()))
+    except TimeoutError:
+        return Answer(None, f"NCCL's RAS at {where} did not answer within {deadline_s:g} s")
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        return Answer(None, f"NCCL's RAS at {where} could not be asked ({printable(why, 120)}); NCCL has it since 2.24")
+
+
+class _Client:
+    """One connection; every step ends at the same deadline."""
+
+    def __init__(self, place: tuple[str, int], deadline_s: float) -> None:
+        self._ending = time.monotonic() + deadline_s
+        self._socket = socket.create_connection(place, deadline_s)
+        self._buffer = b""
+
+    def __enter__(self) -> _Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+    def status(self) -> str:
+        """The whole answer, or as much as came. Raises TimeoutError when nothing did, ValueError for a server of another kind."""
+        greeting = self._asked("CLIENT PROTOCOL 2")
+        if not greeting.upper().startswith("SERVER PROTOCOL"):
+            raise ValueError(f"answers {greeting[:60]!r}")
+        self._asked("TIMEOUT 1")  # for its questions to other processes: the default of 5 s is beyond our deadline
+        self._asked("SET FORMAT json")
+        self._send("VERBOSE STATUS")
+        try:
+            while len(self._buffer) < _MOST_BYTES and self._receive():
+                pass
+        except TimeoutError:
+            if not self._buffer.strip():
+                raise
+        return self._buffer.decode("utf-8", "replace")
+
+    def _asked(self, command: str) -> str:
+        """The line that answers a command."""
+        self._send(command)
+        while b"\n" not in self._buffer and len(self._buffer) < _LINE and self._receive():
+            pass
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        return line.decode("utf-8", "replace").strip()
+
+    def _send(self, command: str) -> None:
+        self._wait()
+        self._socket.sendall(f"{command}\n".encode())
+
+    def _receive(self) -> bool:
+        self._wait()
+        more = self._socket.recv(1 << 16)
+        self._buffer += more
+        return bool(more)
+
+    def _wait(self) -> None:
+        left = self._ending - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        self._socket.settimeout(left)
+
+
+def _place(address: str) -> tuple[str, int] | None:
+    match = _ADDRESS.match(address.strip())
+    port = int(match[3]) if match else 0
+    return (match[1] or match[2], port) if match and 0 < port < 65536 else None
+
+
+def _sentence(answer: str) -> str:
+    """Of JSON or of text."""
+    if not answer.strip():
+        raise ValueError("says nothing")
+    try:
+        document = json.loads(answer)
+    except (ValueError, RecursionError):
+        if answer.lstrip().startswith("{"):
+            raise ValueError("its answer ends early") from None
+        return _of_text(answer)
+    if not isinstance(document, dict) or not isinstance(document.get("communicators"), list):
+        raise ValueError("says something unknown")
+    return _of_json(document["communicators"])
+
+
+def _of_text(answer: str) -> str:
+    """The lines below "Errors" and "Warnings", without the empty ones."""
+    found = [answer[match.end() :] for match in _SECTION.finditer(answer)]
+    if not found:
+        return "NCCL's RAS reports no errors" if "Job summary" in answer else f"NCCL's RAS: {_short(answer)}"
+    told = [line.strip() for line in found[0].splitlines() if line.strip(" =") and line.strip() not in ("Errors", "Warnings")]
+    return f"NCCL's RAS: {_short('; '.join(told))}" if told else "NCCL's RAS reports no errors"
+
+
+def _of_json(communicators: list[Any]) -> str:
+    known = [each for each in communicators if isinstance(each, dict)]
+    parts = [part for each in known for part in (*_missing(each), *_wrong(each), *_lagging(each))]
+    if parts:
+        more = f"; and {len(parts) - _MOST_NAMED} more" if len(parts) > _MOST_NAMED else ""
+        return f"NCCL's RAS: {_short('; '.join(parts[:_MOST_NAMED]))}{more}"
+    ranks = max((len(_ranks(each, "ranks")) for each in known), default=0)
+    return f"NCCL's RAS hears all {ranks} ranks, and none lags behind" if ranks else "NCCL's RAS knows no communicator"
+
+
+def _missing(communicator: dict[str, Any]) -> Iterator[str]:
+    for each in _ranks(communicator, "missing_ranks"):
+        status = each.get("status")
+        dead = isinstance(status, dict) and status.get("considered_dead") is True
+        yield f"{_name(each)} {'is considered dead' if dead else 'does not answer'}"
+
+
+def _wrong(communicator: dict[str, Any]) -> Iterator[str]:
+    for each in _ranks(communicator, "ranks"):
+        status = each.get("status")
+        error = whole(str(status.get("async_error"))) if isinstance(status, dict) else None
+        if error and error != 7:  # 7: in progress
+            yield f"{_name(each)} has asynchronous error {error}"
+
+
+def _lagging(communicator: dict[str, Any]) -> Iterator[str]:
+    """Ranks that have launched fewer calls of a collective than the one that is furthest."""
+    ranks = _ranks(communicator, "ranks")
+    counts = {id(each): each.get("collective_counts") for each in ranks}
+    kinds = dict.fromkeys(kind for each in counts.values() if isinstance(each, dict) for kind in each)
+    for kind in list(kinds)[:64]:
+        launched = [(each, number) for each in ranks if (number := _count(counts[id(each)], kind)) is not None]
+        most = max((number for _, number in launched), default=0)
+        behind = sorted((number, index) for index, (_, number) in enumerate(launched) if number < most)
+        for number, index in behind:
+            yield f"{_name(launched[index][0])} lags: {number} of {most} {printable(kind, 30)} launched{_how_many(launched, most)}"
+
+
+def _how_many(launched: list[tuple[dict[str, Any], int]], most: int) -> str:
+    return f" ({Counter(number for _, number in launched)[most]} of {len(launched)} ranks have all)"
+
+
+def _count(counts: Any, kind: str) -> int | None:
+    value = counts.get(kind) if isinstance(counts, dict) else None
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _ranks(communicator: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    listed = communicator.get(name)
+    return [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
+
+
+def _name(rank: dict[str, Any]) -> str:
+    host = rank.get("host")
+    return f"rank {printable(str(rank.get('rank', '?')), 12)}" + (f" on {printable(str(host), 80)}" if host else "")
+
+
+def _short(text: str) -> str:
+    return printable(" ".join(text.split()), _MOST_TEXT)
+
 
 _SHOWN = ("sentence", "transports", "nics", "gdr", "hosts_without_gdr", "why")
 _WHAT = "reading NCCL's log"
@@ -69,7 +648,7 @@ class NcclPaths:
 def rdma_bytes(moved: dict[str, Any]) -> int | None:
     """Bytes that the RDMA ports sent, by a row's evidence "moved"; None where no port counts them, or one lost count."""
     hosts = moved.get("hosts", {}).values()
-    sent = [infiniband_counters.moved(counts, "tx") for told in hosts for counts in told.get("ports", {}).values()]
+    sent = [counters.moved(counts, "tx") for told in hosts for counts in told.get("ports", {}).values()]
     if None in sent:
         return None
     total = sum(count for count in sent if count)
@@ -78,5 +657,5 @@ def rdma_bytes(moved: dict[str, Any]) -> int | None:
 
 def ask_ras() -> str:
     """What NCCL's RAS says about ranks that lag or are gone, or why it does not."""
-    answer = nccl_ras.ask(os.environ)
+    answer = ask(os.environ)
     return answer.sentence or answer.why or "NCCL's RAS says nothing"

@@ -2,18 +2,198 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from collbench.control.world import World
 from collbench.errors import UsageError
 from collbench.measure.request import Request
-from collbench.measure.same_run import Key, asked, difference, key_of, topology_difference
+from collbench.measure.row import row_without
+from collbench.measure.session import Work, ranks_of
+from collbench.measure.tasks.cells import placed
+from collbench.operations.registry import operations
+from collbench.results.environment import steering
 from collbench.results.folder import TOPOLOGY, RunFolder
 from collbench.results.reader import Run, read_run
-from collbench.results.row import Row
+from collbench.results.row import SERIES, Row
 from collbench.results.store import parse_object, read_object, to_line
+
+if TYPE_CHECKING:
+    from collbench.machine.model import Machine
+
+
+# Whether a run would be the same again: what was asked for, of which software, where. What differs is told in a sentence.
+
+_IDENTITY = (*SERIES, "size_bytes")
+_OF_HOST = ("system", "kernel", "machine", "libc", "cpu_model", "python")
+_SHOWN, _BEFORE = 80, 20
+Key = tuple[Any, ...]
+Facts = dict[str, str]
+
+
+def planned(work: Sequence[Work], world: World) -> list[tuple[Row, Row]]:
+    """Per cell how its row will name it: as it is measured, and as it was asked for, where it could not be."""
+    return [_named(item, world) for item in work]
+
+
+def _named(item: Work, world: World) -> tuple[Row, Row]:
+    operation, cell, one = item
+    size = (ranks_of(one, world), len(world.hosts))
+    there = placed(cell, operation, one.backend) if one.backend else cell
+    return row_without(operation, there, "", size, ""), row_without(operation, cell, "", size, "")
+
+
+def key_of(row: Row) -> Key:
+    """What tells the row's cell apart from all others of a run. The pairs of a point-to-point cell follow from the ranks."""
+    operation = operations().get(row.operation)
+    known = replace(row, group="all") if operation and operation.pair else row
+    return tuple(getattr(known, name) for name in _IDENTITY)
+
+
+def asked(request: Request, rows: Sequence[Row]) -> dict[str, Any]:
+    """For run.json: how many cells were planned, of which values each, their digest, and the options that every one of them has."""
+    keys = [key_of(row) for row in rows]
+    values = {name: list(dict.fromkeys(column)) for name, column in zip(_IDENTITY, zip(*keys, strict=True), strict=True)}
+    text = "\n".join(sorted(repr(key) for key in keys))
+    return {
+        "cells": len(keys), "values": {name: found for name, found in values.items() if found != [None]},
+        "digest": hashlib.sha256(text.encode()).hexdigest(), "options": _options(request),
+    }  # fmt: skip
+
+
+def _options(request: Request) -> dict[str, Any]:
+    budget = request.budget
+    return {
+        "--iterations": budget.iterations, "--warmup": budget.warmup,
+        "--precision": budget.precision and 100 * budget.precision, "--max-time": budget.max_time_s,
+        "--check": request.check, "--ceiling": request.ceiling, "--oversubscription": request.oversubscription, "--seed": request.seed,
+        "--evidence": request.evidence, "--telemetry": request.telemetry_hz, "--gpus-per-process": request.gpus_per_process,
+        **({"--slowed": "; ".join(request.slowed.texts)} if request.slowed else {}),
+    }  # fmt: skip
+
+
+def difference(then: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+    """What differs most tellingly between two contents of run.json, as a clause: "kernel was 6.1 and is 6.2"; None if nothing does.
+
+    What passes with every start (process numbers, times, folders) is not looked at.
+    """
+    before, after = dict(_facts(then)), dict(_facts(now))
+    changed = [name for name in dict.fromkeys([*after, *before]) if before.get(name) != after.get(name)]
+    if not changed:
+        return None
+    more = f" (and {len(changed) - 1} more differences)" if len(changed) > 2 else f" ({changed[1]} differs, too)" if changed[1:] else ""
+    was, is_now = _telling(before.get(changed[0], "not set"), after.get(changed[0], "not set"))
+    return f"{changed[0]} was {was} and is {is_now}{more}"
+
+
+def difference_of_what_is_asked(then: Mapping[str, Any], request: Request) -> str | None:
+    """As `difference`, of what is known before the ranks have met: collbench, the command, the suite and the options of every cell."""
+    from collbench import __version__
+
+    now = {"collbench": __version__, "operation": request.command, "suite": request.suite, "asked": {"options": _options(request)}}
+    options = _object(then.get("asked")).get("options")
+    known = {name: then.get(name) for name in now} | {"asked": {"options": options} if options else None}
+    return difference(known, parse_object(to_line(now).encode()))
+
+
+def _facts(info: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """(name, text) of all that must be the same, the most telling first."""
+    yield "collbench", str(info.get("collbench"))
+    yield "the command", str(info.get("operation"))
+    yield "the list of hosts", _text(info.get("hosts"))
+    yield from _ranks(info.get("rank_map"))
+    for name, versions in _object(info.get("backends")).items():
+        yield from _texts(f"{name}'s ", versions)
+    yield from _texts("the host's ", {name: _object(info.get("host")).get(name) for name in _OF_HOST})
+    yield from _texts("", steering(_object(info.get("environment"))))
+    suite, wanted = _object(info.get("suite")), _object(info.get("asked"))
+    yield from (("the suite", str(suite.get("name"))), ("the suite's text (SHA-256)", str(suite.get("digest")))) if suite else ()
+    yield "what was asked for", "recorded" if wanted else "not recorded"
+    yield from _texts("", wanted.get("options"))
+    yield from _texts("the cells' ", wanted.get("values"))
+    yield "the number of cells", str(wanted.get("cells"))
+    yield "how the cells are put together (SHA-256)", str(wanted.get("digest"))
+
+
+def _ranks(rank_map: Any) -> Iterator[tuple[str, str]]:
+    """Where each rank is: its host, its GPU, and how many CPUs it may use."""
+    places = [place for place in rank_map if isinstance(place, dict)] if isinstance(rank_map, list) else []
+    yield "the number of ranks", str(len(places))
+    for place in places:
+        name = f"rank {place.get('rank')}"
+        yield f"the host of {name}", str(place.get("host"))
+        yield from ((f"the GPU of {name}", str(place["gpu"])),) if "gpu" in place else ()
+        cpus = place.get("cpus")
+        yield f"the number of CPUs of {name}", str(len(cpus) if isinstance(cpus, list) else None)
+
+
+def _texts(before: str, values: Any) -> Iterator[tuple[str, str]]:
+    for name, value in _object(values).items():
+        yield f"{before}{name}", _text(value)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return "not set" if value is None else str(value)
+
+
+def _telling(was: str, is_now: str) -> tuple[str, str]:
+    """Both texts; long ones from shortly before the place where they part."""
+    parting = next((place for place, (a, b) in enumerate(zip(was, is_now, strict=False)) if a != b), min(len(was), len(is_now)))
+    start = max(0, parting - _BEFORE) if max(len(was), len(is_now)) > _SHOWN else 0
+    first, second = (f"{'…' * (start > 0)}{text[start : start + _SHOWN]}{'…' * (len(text) > start + _SHOWN)}" for text in (was, is_now))
+    return first, second
+
+
+def topology_difference(then: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+    """What differs between two contents of topology.json and decides what can be reached, as a clause; None: nothing known."""
+    interfaces = [
+        (_object(old), _object(new)) for old, new in zip(_list(then.get("interfaces")), _list(now.get("interfaces")), strict=False)
+    ]
+    for old, new in interfaces:
+        changed = next((name for name in new if old.get(name) != new.get(name)), None)
+        if changed:
+            return f"the network interface's {changed} was {_text(old.get(changed))} and is {_text(new.get(changed))}"
+    return _of_machines(_machines(then), _machines(now))
+
+
+def _of_machines(then: Mapping[str, Machine], now: Mapping[str, Machine]) -> str | None:
+    from collbench.machine.cluster import differences
+
+    for host in now:
+        if host in then:
+            found = differences([_steady(then[host], "then"), _steady(now[host], "now")])
+            if found:
+                return f"{host} is another machine: {found[0]}"
+    return None
+
+
+def _steady(machine: Machine, name: str) -> Machine:
+    """Without virtual NICs, which containers bring and take; one that carries the job is among `interfaces`."""
+    return replace(machine, hostname=name, nics=tuple(nic for nic in machine.nics if nic.virtual is None))
+
+
+def _machines(document: Mapping[str, Any]) -> dict[str, Machine]:
+    """By host name; none where the document cannot be read."""
+    from collbench.machine.readers.text import Unreadable
+    from collbench.machine.snapshot import machines_of
+
+    try:
+        return {machine.hostname or "": machine for machine in machines_of(dict(document), "topology.json")}
+    except Unreadable:
+        return {}
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 @dataclass

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from collbench.backends.backend import Backend
 from collbench.machine.peak.ceiling import TOLERANCE, Ceiling
 from collbench.measure.loop import exit_skew
-from collbench.measure.one_cell import Ready, Wrong
-from collbench.measure.protocol import Measured, sound
-from collbench.measure.watched import Watched
+from collbench.measure.monitored import Watched
+from collbench.measure.prepared_cell import Ready, Wrong
+from collbench.measure.sampling import Measured, sound
 from collbench.operations.cell import Cell
 from collbench.operations.groups import group_name, group_size, groups_of
 from collbench.operations.operation import Operation

@@ -8,19 +8,73 @@ from __future__ import annotations
 
 import ctypes
 import hmac
+import mmap
 import os
 import secrets
 import socket
 import struct
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
 
 from collbench.addresses import listen_at
 from collbench.control.world import World
 from collbench.errors import RunFailed, WaitExpired
-from collbench.measure.shared import shared_page
 from collbench.native.library import SHARED_BYTES, BarrierStruct, address, library
 from collbench.operations.program import NativeCall, Program
+
+# Memory that the ranks of a host share: for the barrier before a sample, and for the canary.
+
+_FOLDER = Path("/dev/shm")
+
+
+def shared_page(world: World, size_bytes: int) -> mmap.mmap:
+    """Zeroed memory that the ranks of a host share. Its file is gone from /dev/shm before it is used. All ranks call it together."""
+    leader = world.on_host()[0].rank == world.rank
+    name = _FOLDER / f"collbench-{secrets.token_hex(8)}"
+    names = dict(world.agree((world.me.host, str(name)) if leader else ("", ""), "sharing memory"))
+    name = Path(names[world.me.host])
+    if leader:
+        name.write_bytes(bytes(size_bytes))
+    world.agree(None, "sharing memory")
+    handle = os.open(name, os.O_RDWR)
+    page = mmap.mmap(handle, size_bytes)
+    os.close(handle)
+    world.agree(None, "sharing memory")
+    if leader:
+        name.unlink(missing_ok=True)
+    return page
+
+
+# Tasks that run at the same time, each in a thread of its own.
+
+T = TypeVar("T")
+
+
+def at_once(tasks: Sequence[Callable[[], T]], what: str, patience_s: float | None = None) -> list[T]:
+    """What each task gave, in their order. Raises the first error of any, WaitExpired where one has not ended within `patience_s`."""
+    found: dict[int, T] = {}
+    errors: list[BaseException] = []
+
+    def run(place: int) -> None:
+        try:
+            found[place] = tasks[place]()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(place,), daemon=True) for place in range(len(tasks))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(patience_s)
+    if errors:
+        raise errors[0]
+    if len(found) < len(tasks):
+        raise WaitExpired(f"{what}: {len(tasks) - len(found)} of {len(tasks)} threads did not end within {patience_s:g} s")
+    return [found[place] for place in range(len(tasks))]
+
 
 _KEY_BYTES = 16
 _GREETING = struct.Struct(f"!{_KEY_BYTES}sI")  # key, round

@@ -84,7 +84,7 @@ def sample(gauges: Gauges, hz: float, commands: int, lines: int) -> None:
 
 def main() -> int:
     """The sampling process; 1 where there is no NVML."""
-    from collbench.measure.nvml_counters import Gpus
+    from collbench.measure.counters import Gpus
 
     gpus = Gpus.open()
     if gpus is None:

@@ -335,7 +335,7 @@ def hang(check: Check) -> str:
 _ASK_RAS = """
 import json, os
 from dataclasses import asdict
-from collbench.measure.nccl_ras import ask
+from collbench.measure.nccl_paths import ask
 print(json.dumps(asdict(ask(os.environ))))
 """
 

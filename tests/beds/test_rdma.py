@@ -35,11 +35,11 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from collbench.measure import counter_readings as counters
 from collbench.results.steps import document
-from collbench.measure.tasks.channels_nic import nic_channels
+from collbench.measure.tasks.channels import nic_channels
 from collbench.measure.probing import together_or_alone
-from collbench.measure.wire import Course, run_tool
-from collbench.measure.registry import WIRE_TOOLS, version_here
-from collbench.measure.tool import BANDWIDTH, Ask
+from collbench.measure.wire_tools import Course, run_tool
+from collbench.measure.wire_tools import WIRE_TOOLS, version_here
+from collbench.measure.wire_tools import BANDWIDTH, Ask
 from collbench.machine.readers import ethernet, infiniband
 from collbench.machine.files import Folder
 from collbench.machine.gather import gather

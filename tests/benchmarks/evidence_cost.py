@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from functools import partial
 
-from collbench.measure import counter_readings as counters
+from collbench.measure import instruments as counters
 from tests.benchmarks.command import main
 from tests.benchmarks.figures import MICROSECONDS, RATIO, Outcome, Unit, timed
 from tests.benchmarks.launches import LaunchFailed, collbench, launch, pairs

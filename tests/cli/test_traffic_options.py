@@ -11,7 +11,7 @@ import pytest
 from collbench.cli import main, start
 from collbench.errors import UsageError
 from collbench.measure.request import Request
-from collbench.measure.tasks.checks import check_traffic
+from collbench.measure.tasks.cells import check_traffic
 from collbench.operations.builtin.alltoall import ALLTOALLV
 from collbench.operations.builtin.barrier import BARRIER
 from collbench.operations.dtypes import DTYPES

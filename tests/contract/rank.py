@@ -16,8 +16,7 @@ from typing import Any
 from collbench.backends.registry import habits
 from collbench.backends.slowing import parse_slowing
 from collbench.errors import CollbenchError
-from collbench.measure.budget import Budget
-from collbench.measure.request import Request
+from collbench.measure.request import Budget, Request
 from collbench.operations.cell import Cell, parse_split
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.registry import operations
@@ -67,7 +66,7 @@ def take_part(asked: dict[str, Any], info: Any) -> int:
     """Joins, measures and returns the exit code."""
     from collbench.control.world import World
     from collbench.launch.spawn import record_exit
-    from collbench.measure.tasks.run import run
+    from collbench.measure.tasks.cells import run
 
     world = World(info, 30)
     try:

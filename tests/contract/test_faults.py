@@ -14,7 +14,7 @@ import pytest
 from collbench.backends import simulated
 from collbench.backends.backend import Group
 from collbench.launch.info import LaunchInfo
-from collbench.measure.one_cell import _seed as seed_of
+from collbench.measure.prepared_cell import _seed as seed_of
 from collbench.operations.cell import Cell
 from collbench.operations.data import wanted_of
 from collbench.operations.dtypes import DTYPES

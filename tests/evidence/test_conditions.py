@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collbench.measure.conditions import Moment, between, binding, noticeable, now, settings
+from collbench.measure.instruments import Moment, between, binding, noticeable, now, settings
 
 CPU = min(os.sched_getaffinity(0))
 

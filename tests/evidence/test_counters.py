@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.measure import ethernet_counters
-from collbench.measure.counter_readings import Counters, grown, moved, read
+from collbench.measure import counters
+from collbench.measure.instruments import Counters, grown, moved, read
 from tests.evidence.hosts import interface, port
 
 NOTHING = {"interfaces": {}, "ports": {}, "gpus": {}, "leaving": [], "tcp": {}, "came_or_went": [], "silent": [], "idle": [], "states": {}}
@@ -113,7 +113,7 @@ def test_this_host_has_a_loopback():
     ({"tx_bytes": None, "tx_packets": 1}, None), ({"tx_bytes": 100, "tx_packets": None}, None), ({"rx_bytes": 100}, 0),
 ])  # fmt: skip
 def test_payload_is_what_the_headers_leave(counts, payload):
-    assert ethernet_counters.payload(counts, "tx") == payload
+    assert counters.payload(counts, "tx") == payload
 
 
 COUNTS = st.dictionaries(st.sampled_from(["tx_bytes", "rx_bytes", "tx_packets"]), st.integers(0, 2**64), max_size=3)

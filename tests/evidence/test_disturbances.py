@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from collbench.measure import tcp_counters
-from collbench.measure.counter_readings import moved, read
+from collbench.measure import counters
 from collbench.measure.disturbances import HostNetwork, Stall, flags, of_host, sentence, stalls
+from collbench.measure.instruments import moved, read
 from tests.evidence.hosts import interface
 
 SNMP = """\
@@ -59,11 +59,11 @@ def test_retransmits_are_flagged_from_three_segments_and_a_thousandth_on(again: 
 def test_a_kernel_that_does_not_count_gives_nothing(tmp_path: Path, text: str) -> None:
     (tmp_path / "proc/net").mkdir(parents=True)
     (tmp_path / "proc/net/snmp").write_text(text)
-    assert tcp_counters.read(str(tmp_path)) == {}
+    assert counters.read_tcp(str(tmp_path)) == {}
 
 
 def test_the_running_kernel_counts() -> None:
-    assert set(tcp_counters.read()) == {"sent", "retransmitted"}
+    assert set(counters.read_tcp()) == {"sent", "retransmitted"}
 
 
 def test_a_stall_is_far_longer_than_the_median_also_in_warm_up() -> None:

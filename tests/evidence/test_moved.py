@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.measure import moved as module
-from collbench.measure.crossing import Least
-from collbench.measure.moved import Ran, bypassed, evidence
+from collbench.measure import crossing as module
+from collbench.measure.crossing import Least, Ran, bypassed, evidence
 from collbench.operations.registry import operations
 from tests.helpers import make_cell
 

@@ -11,8 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from collbench.measure.nccl_debug import DebugLog, prepare, resetter
-from collbench.measure.nccl_summary import together
+from collbench.measure.nccl_paths import DebugLog, prepare, resetter, together
 
 HOST = socket.gethostname().partition(".")[0]
 PATHS = [

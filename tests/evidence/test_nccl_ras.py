@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.machine.readers.text import printable
-from collbench.measure.nccl_ras import Answer, _sentence, ask
+from collbench.measure.nccl_paths import Answer, _sentence, ask
 
 TEXT = """NCCL version 2.24.3 compiled with CUDA 12.4
 CUDA runtime version 12040, driver version 12040

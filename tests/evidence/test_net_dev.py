@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collbench.measure import ethernet_counters
+from collbench.measure import counters
 
 HEAD = """Inter-|   Receive                                                |  Transmit
  face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed
@@ -31,7 +31,7 @@ def machine(root: Path, table: str | bytes | None, *names: str) -> str:
 
 
 def test_the_columns_have_their_names(tmp_path: Path) -> None:
-    assert ethernet_counters.read(machine(tmp_path, HEAD + ROWS, "eth0")) == ({"eth0": KNOWN}, frozenset({"eth0"}))
+    assert counters.read(machine(tmp_path, HEAD + ROWS, "eth0")) == ({"eth0": KNOWN}, frozenset({"eth0"}))
 
 
 @pytest.mark.parametrize(
@@ -46,16 +46,16 @@ def test_the_columns_have_their_names(tmp_path: Path) -> None:
     ],
 )
 def test_an_interface_that_the_table_lacks_is_read_from_its_own_files(tmp_path: Path, table: str | None) -> None:
-    assert ethernet_counters.read(machine(tmp_path, table, "eth0"))[0] == {"eth0": {"tx_bytes": 7}}
+    assert counters.read(machine(tmp_path, table, "eth0"))[0] == {"eth0": {"tx_bytes": 7}}
 
 
 def test_the_same_is_read_here_either_way() -> None:
-    counts, _ = ethernet_counters.read()
+    counts, _ = counters.read()
     for name, counted in counts.items():
-        assert set(counted) - {"carrier_changes"} == set(ethernet_counters.NAMES), name
+        assert set(counted) - {"carrier_changes"} == set(counters.NAMES), name
 
 
 @given(st.binary(max_size=400))
 def test_no_content_of_the_table_is_an_error(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
     root = machine(tmp_path_factory.mktemp("machine"), content, "eth0")
-    assert set(ethernet_counters.read(root)[0]) == {"eth0"}
+    assert set(counters.read(root)[0]) == {"eth0"}

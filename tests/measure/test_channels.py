@@ -18,12 +18,20 @@ from collbench.control.members import Member
 from collbench.errors import RunFailed, UsageError
 from collbench.machine.model import Machine, Nic, NumaNode, Port
 from collbench.machine.peak.link import Link, unknown
-from collbench.measure.channels_between import Pair, attempt
-from collbench.measure.tasks.channel_figures import Job, against, from_rates, from_times
-from collbench.measure.tasks.channels import exit_code
-from collbench.measure.tasks.channels_host import memory_jobs
-from collbench.measure.tasks.channels_mpi import Way, _way
-from collbench.measure.tasks.channels_nic import Device, _rails, devices_of
+from collbench.measure.tasks.channels import (
+    Device,
+    Job,
+    Way,
+    _rails,
+    _way,
+    against,
+    devices_of,
+    exit_code,
+    from_rates,
+    from_times,
+    memory_jobs,
+)
+from collbench.measure.tcp_streams import Pair, attempt
 from collbench.results.steps import Channel
 from tests.beds import SlurmBed
 from tests.cli.command import ROOT, environment

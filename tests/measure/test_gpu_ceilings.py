@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collbench.machine.peak.node import node_of
-from collbench.measure.gpu_ceilings import link_between
+from collbench.measure.ceilings import link_between
 from tests.peak.made import gpus, wired
 
 MACHINE = wired(gpus(3, "sm_90"), {(0, 1): 6, (0, 2): 2, (1, 2): 2})

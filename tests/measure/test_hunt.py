@@ -16,13 +16,8 @@ from collbench.backends.slowing import parse_slowing
 from collbench.control.world import World
 from collbench.errors import CollbenchError, PeerFailed, UsageError
 from collbench.launch.info import LaunchInfo
-from collbench.measure.budget import Budget
-from collbench.measure.request import Request
-from collbench.measure.tasks.hunt import _ceiling, _nodes, run_hunt
-from collbench.measure.tasks.hunt_asked import Asked, HuntRequest
-from collbench.measure.tasks.hunt_groups import no_groups
-from collbench.measure.tasks.hunt_rounds import _of_pairs
-from collbench.measure.tasks.pair_places import PairsRequest, Places
+from collbench.measure.request import Budget, Request
+from collbench.measure.tasks.rounds import Asked, HuntRequest, PairsRequest, Places, _ceiling, _nodes, _of_pairs, no_groups, run_hunt
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.sweep import Sweep
 from collbench.results.reader import read_run
@@ -140,7 +135,7 @@ def test_groups_may_be_asked_for_again(hunt: Any) -> None:
 
 def test_inside_reduces_among_the_ranks_of_each_place(hunt: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = Places("node", ("a", "b", "c"), ((0, 3), (1, 4), (2, 5)), rests=1)
-    monkeypatch.setattr("collbench.measure.tasks.hunt.places_of", lambda *launch: nodes)
+    monkeypatch.setattr("collbench.measure.tasks.rounds.places_of", lambda *launch: nodes)
     found = hunt(ask("inside", (0,), (2,)), ask("groups", (0, 1)), ask("pairs", (0, 2)))
     inside, whole, pair = found.rounds
     assert inside.speed_bytes_per_s == pytest.approx((reduced(2), reduced(2)), rel=0.1)
@@ -151,7 +146,9 @@ def test_inside_reduces_among_the_ranks_of_each_place(hunt: Any, monkeypatch: py
 
 
 def test_all_ranks_of_two_nodes_together_reach_so_many_times_one_link(hunt: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("collbench.measure.tasks.hunt.places_of", lambda *launch: Places("node", ("a", "b", "c"), ((0, 3), (1, 4), (2, 5))))
+    monkeypatch.setattr(
+        "collbench.measure.tasks.rounds.places_of", lambda *launch: Places("node", ("a", "b", "c"), ((0, 3), (1, 4), (2, 5)))
+    )
     assert hunt(ask("pairs", (0, 1))).about["ceiling"]["bytes_per_s"] == 2 * BETA_BYTES_PER_S
 
 
@@ -255,7 +252,7 @@ def backend(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def put(kind: type[SimulatedBackend]) -> None:
         monkeypatch.setattr(registry, "backend_class", lambda name: kind)
-        monkeypatch.setattr("collbench.measure.opening.backend_class", lambda name: kind)
+        monkeypatch.setattr("collbench.measure.session.backend_class", lambda name: kind)
 
     return put
 

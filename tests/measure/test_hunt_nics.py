@@ -12,10 +12,8 @@ from typing import Any
 import pytest
 
 from collbench.addresses import is_loopback
-from collbench.measure.tasks import hunt_nics
-from collbench.measure.tasks.hunt_asked import Asked
-from collbench.measure.tasks.hunt_nics import Streaming, rails_of
-from collbench.measure.tasks.pair_places import Places
+from collbench.measure.tasks import rounds
+from collbench.measure.tasks.rounds import Asked, Places, Streaming, rails_of
 from tests.control.together import Meeting, together
 
 NODES = Places("node", ("a", "b", "c"), ((0,), (1,), (2,)))
@@ -50,7 +48,7 @@ def test_paired_ranks_share_interfaces_so_there_are_none_to_choose() -> None:
 
 
 def test_this_host_tells_neither_loopback_nor_what_is_down() -> None:
-    found = hunt_nics._addresses()
+    found = rounds._addresses()
     assert "lo" not in found and not any(is_loopback(address) for known in found.values() for address in known.values())
 
 
@@ -61,8 +59,8 @@ def played(monkeypatch: pytest.MonkeyPatch, *said: tuple[Any, Any, Any]) -> Any:
     world = world_of()
     world.agree = lambda mine, what: next(answers)
     monkeypatch.setattr(Streaming, "_done", lambda *those: {})
-    monkeypatch.setattr(hunt_nics, "patience", lambda world: 0.0)
-    monkeypatch.setattr(hunt_nics, "listen_at", lambda address: socket.socket())
+    monkeypatch.setattr(rounds, "patience", lambda world: 0.0)
+    monkeypatch.setattr(rounds, "listen_at", lambda address: socket.socket())
     world.patient, world.watchdog = nullcontext, SimpleNamespace(phase=nullcontext)
     rails = {"eth1": ("10.1.0.1", "10.1.0.2", "10.1.0.3")}
     return Streaming(world, NODES, rails, 1.0).play(4, Asked("nic", ((0, 1),), "alone", "isolation", "eth1"))
@@ -106,8 +104,8 @@ def test_wrong_bytes_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
 STREAMED = """
 from collbench.addresses import is_loopback
 from collbench.measure.tasks import hunt_nics
-from collbench.measure.tasks.hunt_asked import Asked
-from collbench.measure.tasks.pair_places import Places
+from collbench.measure.tasks.rounds import Asked
+from collbench.measure.tasks.rounds import Places
 
 hunt_nics._leaders = lambda world, places: list(world.members)  # each rank stands for a node, though all are on this host
 
@@ -145,7 +143,7 @@ def test_an_end_that_is_not_reached_costs_its_own_pair_alone(tmp_path: Path) -> 
 
 def test_the_way_back_is_between_the_same_addresses() -> None:
     a, b = (SimpleNamespace(rank=rank, host=host) for rank, host in enumerate("ab"))
-    way: Any = hunt_nics._Way("eth0", a, b, "10.0.0.1", "10.0.0.2")  # type: ignore[arg-type]
+    way: Any = rounds._Way("eth0", a, b, "10.0.0.1", "10.0.0.2")  # type: ignore[arg-type]
     back = way.reversed
     assert (back.source, back.target, back.source_address, back.target_address) == (b, a, "10.0.0.2", "10.0.0.1")
     assert back.reversed == way

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from collbench.measure.tasks.hunt_asked import Asked
-from collbench.measure.tasks.hunt_rounds import _nothing, _of_pairs
+from collbench.measure.tasks.rounds import Asked, _nothing, _of_pairs
 from collbench.results.rounds import PairRound
 
 SIZE = 1000

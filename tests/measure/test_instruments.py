@@ -7,10 +7,9 @@ import pytest
 from collbench.backends.backend import Group
 from collbench.control.world import World
 from collbench.launch.info import LaunchInfo
-from collbench.measure import counter_readings as counters
-from collbench.measure.counter_readings import Counters
+from collbench.measure import instruments as counters
 from collbench.measure.crossing import Least
-from collbench.measure.instruments import Instruments, told
+from collbench.measure.instruments import Counters, Instruments, told
 from collbench.operations.registry import operations
 from tests.helpers import make_cell
 

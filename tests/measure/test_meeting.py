@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import pytest
 
 from collbench.backends.backend import Group
-from collbench.measure import meeting
-from collbench.measure.meeting import LeftEarly, left_early
+from collbench.measure import prepared_cell
+from collbench.measure.prepared_cell import LeftEarly, left_early
 from collbench.results.reader import read_run
 from tests.cli.command import ROOT, run
 from tests.helpers import make_cell
@@ -73,7 +73,7 @@ class Ranks:
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch):
-    monkeypatch.setattr(meeting, "_DELAY_S", PATIENT_S)
+    monkeypatch.setattr(prepared_cell, "_DELAY_S", PATIENT_S)
 
 
 def right(n):
@@ -104,9 +104,9 @@ def test_a_rank_that_was_held_up_on_its_way_raises_no_alarm():
 
 
 def test_a_rank_that_always_comes_too_late_leaves_it_open(monkeypatch):
-    monkeypatch.setattr(meeting, "_LONGER", 1)
-    monkeypatch.setattr(meeting, "_DELAY_S", 0.01)
-    monkeypatch.setattr(meeting, "_MEETINGS", 0)
+    monkeypatch.setattr(prepared_cell, "_LONGER", 1)
+    monkeypatch.setattr(prepared_cell, "_DELAY_S", 0.01)
+    monkeypatch.setattr(prepared_cell, "_MEETINGS", 0)
     assert Ranks(right(2), ((0, 1),), held_up_s=0.05).verify() == (0, [])
 
 
@@ -123,7 +123,7 @@ def test_ranks_of_one_process_have_no_time_of_their_own():
 
 def test_of_many_ranks_four_are_late():
     ready = SimpleNamespace(groups=(tuple(range(100)),), cell=make_cell(seed=3))
-    assert len(set(meeting._late_ranks(ready))) == 4 and meeting._late_ranks(ready) == meeting._late_ranks(ready)
+    assert len(set(prepared_cell._late_ranks(ready))) == 4 and prepared_cell._late_ranks(ready) == prepared_cell._late_ranks(ready)
 
 
 def test_the_sentence():

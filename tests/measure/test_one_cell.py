@@ -4,7 +4,7 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 
 from collbench.backends.backend import Group
-from collbench.measure.one_cell import Stage, prepare
+from collbench.measure.prepared_cell import Stage, prepare
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from tests.helpers import make_cell
 

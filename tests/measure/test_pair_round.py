@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from collbench.measure.protocol import Measured
-from collbench.measure.tasks.pair_round import _times
+from collbench.measure.sampling import Measured
+from collbench.measure.tasks.rounds import _times
 from collbench.operations.builtin.p2p import P2P_BANDWIDTH, P2P_LATENCY
 from collbench.operations.data import Mismatch
 from tests.helpers import make_cell

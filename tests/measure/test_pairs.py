@@ -15,10 +15,8 @@ from collbench.backends.simulated import BETA_BYTES_PER_S, SimulatedBackend
 from collbench.control.world import World
 from collbench.errors import CollbenchError, UsageError
 from collbench.launch.info import LaunchInfo
-from collbench.measure.budget import Budget
-from collbench.measure.request import Request
-from collbench.measure.tasks.pair_places import PairsRequest, Places, places_of, sampled, schedule_of
-from collbench.measure.tasks.pairs import run_pairs
+from collbench.measure.request import Budget, Request
+from collbench.measure.tasks.rounds import PairsRequest, Places, places_of, run_pairs, sampled, schedule_of
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.groups import schedule
 from collbench.operations.sweep import Sweep
@@ -182,7 +180,7 @@ def test_the_exit_code_is_that_of_a_hunt(play, result, code):
 
 def test_nodes_meet_with_all_their_ranks_at_once(play, monkeypatch):
     nodes = Places("node", ("a", "b", "c"), ((0, 3), (1, 4), (2, 5)), rests=1)
-    monkeypatch.setattr("collbench.measure.tasks.pairs.places_of", lambda *launch: nodes)
+    monkeypatch.setattr("collbench.measure.tasks.rounds.places_of", lambda *launch: nodes)
     found = play(7)
     apart = ~np.eye(3, dtype=bool)
     assert found.matrix.bandwidth[apart] == pytest.approx(2 * SIZE / (5e-6 + SIZE / BETA_BYTES_PER_S), rel=0.1)  # of two ranks
@@ -224,7 +222,7 @@ def backend(monkeypatch):
     """Puts a backend in the place of the simulated one."""
     return lambda kind: (
         monkeypatch.setattr(registry, "backend_class", lambda name: kind)
-        or monkeypatch.setattr("collbench.measure.opening.backend_class", lambda name: kind)
+        or monkeypatch.setattr("collbench.measure.session.backend_class", lambda name: kind)
     )
 
 

@@ -19,10 +19,9 @@ from collbench.errors import RunFailed, UsageError
 from collbench.launch.info import LaunchInfo
 from collbench.machine.model import Machine, Nic, Port
 from collbench.machine.snapshot import topology_json
-from collbench.measure.budget import Budget
-from collbench.measure.request import Request
-from collbench.measure.same_run import difference, topology_difference
-from collbench.measure.tasks.run import run
+from collbench.measure.request import Budget, Request
+from collbench.measure.resume import difference, topology_difference
+from collbench.measure.tasks.cells import run
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.builtin.broadcast import BROADCAST
 from collbench.operations.builtin.p2p import P2P_LATENCY

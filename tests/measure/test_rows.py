@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from collbench.machine.peak.ceiling import Ceiling
-from collbench.measure.protocol import Measured
+from collbench.measure.monitored import Watched
 from collbench.measure.row import Circumstances, _above_bound, _exit_skew, _percent, doubts, make_row
-from collbench.measure.watched import Watched
+from collbench.measure.sampling import Measured
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.builtin.p2p import P2P_BANDWIDTH
 from collbench.operations.cell import Split

@@ -13,10 +13,9 @@ from collbench.backends.simulated import SimulatedBackend
 from collbench.control.world import World
 from collbench.errors import UsageError
 from collbench.launch.info import LaunchInfo
-from collbench.measure.budget import Budget
-from collbench.measure.request import Request
-from collbench.measure.tasks import checks
-from collbench.measure.tasks.run import run, shuffled
+from collbench.measure.request import Budget, Request
+from collbench.measure.tasks import cells as checks
+from collbench.measure.tasks.cells import run, shuffled
 from collbench.native.library import address, library
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.builtin.broadcast import BROADCAST

@@ -6,10 +6,9 @@ from collbench.backends.slowing import parse_slowing
 from collbench.control.world import World
 from collbench.errors import UsageError
 from collbench.launch.info import LaunchInfo
-from collbench.measure.budget import Budget
-from collbench.measure.request import Request
-from collbench.measure.same_run import difference_of_what_is_asked
-from collbench.measure.tasks.run import run
+from collbench.measure.request import Budget, Request
+from collbench.measure.resume import difference_of_what_is_asked
+from collbench.measure.tasks.cells import run
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.sweep import Sweep

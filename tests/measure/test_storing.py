@@ -10,10 +10,10 @@ from types import SimpleNamespace
 import pytest
 
 from collbench.errors import RunFailed, UsageError
-from collbench.measure import launch as launching
-from collbench.measure.launch import Launch
+from collbench.measure import session as launching
 from collbench.measure.request import Request
-from collbench.measure.tasks import turn
+from collbench.measure.session import Launch
+from collbench.measure.tasks import cells as turn
 from collbench.operations.data import Mismatch
 from collbench.results import store
 from collbench.results.folder import RunFolder
@@ -112,7 +112,9 @@ def test_a_folder_that_is_moved_meanwhile_is_found_and_gone_on_with(tmp_path, mo
 
 
 def test_a_disk_that_fails_before_the_first_cell_is_bad_input(tmp_path, monkeypatch):
-    monkeypatch.setattr("collbench.measure.tasks.run.Ceilings.topology", lambda self: (tmp_path / "run").rename(tmp_path / "there") and {})
+    monkeypatch.setattr(
+        "collbench.measure.tasks.cells.Ceilings.topology", lambda self: (tmp_path / "run").rename(tmp_path / "there") and {}
+    )
     with pytest.raises(UsageError, match="nothing was measured"):
         start(out=tmp_path / "run")
     assert read_run(tmp_path / "there").rows == []

@@ -8,10 +8,10 @@ import pytest
 from collbench.control.watchdog import Watchdog
 from collbench.control.world import World
 from collbench.launch.info import LaunchInfo
-from collbench.measure import watched as watched_module
-from collbench.measure.budget import Budget
-from collbench.measure.protocol import Measured
-from collbench.measure.watched import Watched, watch
+from collbench.measure import monitored as watched_module
+from collbench.measure.monitored import Watched, watch
+from collbench.measure.request import Budget
+from collbench.measure.sampling import Measured
 
 READY = SimpleNamespace(cell=SimpleNamespace(title=lambda: "a cell"), timed=[0], loop=SimpleNamespace(enqueue_s=None))
 

@@ -11,13 +11,11 @@ from collbench.backends.simulated import ALPHA_S, BETA_BYTES_PER_S, SimulatedBac
 from collbench.control.world import World
 from collbench.errors import CollbenchError, UsageError
 from collbench.launch.info import LaunchInfo
-from collbench.measure import watched
-from collbench.measure.tasks import workload
-from collbench.measure.tasks.workload import run_workload
-from collbench.measure.tasks.workload_plan import Part, Plan
-from collbench.measure.tasks.workload_roles import roles_of, roles_too_large
-from collbench.measure.tasks.workload_rows import path_s
-from collbench.measure.tasks.workload_step import _program, must_cross
+from collbench.measure import monitored
+from collbench.measure.tasks import training
+from collbench.measure.tasks.servers import roles_of, roles_too_large
+from collbench.measure.tasks.step import Part, Plan, _program, must_cross, path_s
+from collbench.measure.tasks.training import run_workload
 from collbench.operations.cell import Cell
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.program import Program, PythonCall
@@ -85,7 +83,7 @@ def train(tmp_path):
 @pytest.fixture
 def backend(monkeypatch):
     """Puts a backend in the place of the simulated one."""
-    return lambda kind: monkeypatch.setattr("collbench.measure.opening.backend_class", lambda name: kind)
+    return lambda kind: monkeypatch.setattr("collbench.measure.session.backend_class", lambda name: kind)
 
 
 def lasts(size_bytes, factor=1.5):
@@ -207,7 +205,7 @@ def test_unchecked_is_not_right(train, backend):
 
 
 def test_a_sum_that_is_wrong_is_the_server_s(train, monkeypatch):
-    monkeypatch.setattr("collbench.measure.tasks.workload_adding._Server.add", lambda server, slot: server.totals[slot].fill(0))
+    monkeypatch.setattr("collbench.measure.tasks.step._Server.add", lambda server, slot: server.totals[slot].fill(0))
     found = train(SERVER)
     assert found.code == 4 and "push: rank 0: 1024 wrong elements, first at 0" in found.rows[0].wrong_detail
     assert "(what the server added up)" in found.rows[0].wrong_detail
@@ -327,7 +325,7 @@ def test_what_must_cross_in_a_step_is_the_sum_of_its_exchanges():
 
 @pytest.mark.parametrize("path", [None, "simulated moved 0 B of at least 1 GiB out of a: the bytes took another path"])
 def test_bytes_that_took_another_path_have_no_percentage_and_it_is_said(train, monkeypatch, path):
-    monkeypatch.setattr(watched.Watched, "other_path", path)
+    monkeypatch.setattr(monitored.Watched, "other_path", path)
     found = train(BUCKETS)
     (row,) = found.rows
     percentages = [row.percent_of_ceiling, *(part["percent_of_ceiling"] for part in row.parts)]
@@ -343,11 +341,11 @@ def test_a_step_that_shows_no_progress_for_longer_than_the_deadline_is_refused(t
     turn = SimpleNamespace(backend=SimpleNamespace(virtual=False), title="fsdp on mpi")
     world = SimpleNamespace(timeout_s=timeout_s, decide=lambda value, what: value)
     if not refused:
-        workload._check_deadline(turn, step, [look], world)
+        training._check_deadline(turn, step, [look], world)
         return
     why = "a step of fsdp on mpi takes about .*, and --timeout 10 ends what shows no progress for so long: raise it to 19"
     with pytest.raises(UsageError, match=why):
-        workload._check_deadline(turn, step, [look], world)
+        training._check_deadline(turn, step, [look], world)
 
 
 def test_asynchronous_training_that_does_not_fit_the_memory_says_so(monkeypatch):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from collbench.backends.simulated import SimulatedBackend
-from collbench.measure.tasks.workload_plan import Plan, _on_device, _on_host, plan_of
+from collbench.measure.tasks.step import Plan, _on_device, _on_host, plan_of
 from collbench.operations.data import bytes_needed, slots_for
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.sweep import Sweep

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from collbench.machine.peak.ceiling import Ceiling
-from collbench.measure.protocol import Measured
-from collbench.measure.tasks.workload_plan import Part, Plan
-from collbench.measure.tasks.workload_rows import Around, Limit, _ceiling, least_s, path_s, rate_at, with_figures
+from collbench.measure.sampling import Measured
+from collbench.measure.tasks.step import Around, Limit, Part, Plan, _ceiling, least_s, path_s, rate_at, with_figures
 from collbench.operations.registry import operations
 from collbench.results.steps import StepRow
 from collbench.workloads.step import Exchange, Step

@@ -11,10 +11,19 @@ import pytest
 from collbench.backends.simulated import SimulatedBackend
 from collbench.errors import RunFailed, UsageError
 from collbench.machine.peak.ceiling import Ceiling
-from collbench.measure.tasks import workload_asynchronous
-from collbench.measure.tasks.workload_asynchronous import _quantiles
-from collbench.measure.tasks.workload_roles import roles_of
-from collbench.measure.tasks.workload_updates import PERIOD, Pupil, Shard, differences, exact_updates, gradient, lost_updates, total
+from collbench.measure.tasks import servers as workload_asynchronous
+from collbench.measure.tasks.servers import (
+    PERIOD,
+    Pupil,
+    Shard,
+    _quantiles,
+    differences,
+    exact_updates,
+    gradient,
+    lost_updates,
+    roles_of,
+    total,
+)
 from collbench.operations.dtypes import DTYPES
 from collbench.workloads.step import Exchange, Step
 
@@ -129,7 +138,7 @@ def test_every_worker_and_server_has_gradients_of_its_own():
 
 
 def test_pieces_larger_than_what_a_worker_sends_from(monkeypatch):
-    monkeypatch.setattr("collbench.measure.tasks.workload_updates.ROTATION_BYTES", 400)
+    monkeypatch.setattr("collbench.measure.tasks.servers.ROTATION_BYTES", 400)
     pieces = step((1000, 1000, 1000, 52)).exchanges
     back = tuple(Exchange("p2p_bandwidth", ((0, 1),), one.size_bytes, "pull") for one in pieces[:4])
     roles = roles_of(Step((*pieces[:4], *back), 4), 2)

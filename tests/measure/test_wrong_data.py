@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collbench.measure.wrong_data import wrong_data
+from collbench.measure.prepared_cell import wrong_data
 
 NAMES = tuple("abcdef")
 

@@ -14,9 +14,8 @@ from typing import Any
 from collbench.backends.registry import habits
 from collbench.backends.slowing import parse_slowing
 from collbench.errors import CollbenchError
-from collbench.measure.budget import Budget
-from collbench.measure.request import Request
-from collbench.measure.tasks.workload_asked import Training, WorkloadRequest
+from collbench.measure.request import Budget, Request
+from collbench.measure.tasks.training import Training, WorkloadRequest
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.sweep import Sweep
 from collbench.operations.traffic import Traffic
@@ -61,7 +60,7 @@ def take_part(asked: dict[str, Any], info: Any) -> int:
     """Joins, measures and returns the exit code."""
     from collbench.control.world import World
     from collbench.launch.spawn import record_exit
-    from collbench.measure.tasks.workload import run_workload
+    from collbench.measure.tasks.training import run_workload
 
     world = World(info, asked.get("timeout_s", 30.0))
     try:

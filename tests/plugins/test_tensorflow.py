@@ -11,9 +11,7 @@ from collbench.backends import tensorflow
 from collbench.backends.backend import Available, Unavailable
 from collbench.backends.registry import backend_class
 from collbench.backends.tensorflow import TensorFlowBackend
-from collbench.measure.tasks.workload_roles import Roles
-from collbench.measure.tasks.workload_served import Served, _compared, served_of
-from collbench.measure.tasks.workload_updates import total
+from collbench.measure.tasks.servers import Roles, Served, _compared, served_of, total
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.registry import operations
 from collbench.results.steps import read_workload

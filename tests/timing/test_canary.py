@@ -7,15 +7,15 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from collbench.measure import canary as canary_module
-from collbench.measure.canary import FLIP, flipped
+from collbench.measure import monitored as canary_module
+from collbench.measure.monitored import FLIP, flipped
 from collbench.native.library import CanaryStruct, library
 from tests.control.together import Meeting, together
 
 pytestmark = pytest.mark.skipif(library() is None, reason="the native loop was not built")
 
 SINGING = """
-from collbench.measure.canary import canary
+from collbench.measure.monitored import canary
 def main(world):
     made = canary(world)
     heard = []

@@ -7,7 +7,7 @@ import os
 import numpy as np
 import pytest
 
-from collbench.measure.copies import bound, copy_memory, repetitions
+from collbench.measure.references import bound, copy_memory, repetitions
 
 CPUS = sorted(os.sched_getaffinity(0))
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from collbench.backends.clock import DeviceClock
-from collbench.measure import device as device_module
+from collbench.measure import loop as device_module
 from collbench.measure import loop as loop_module
 from collbench.measure.loop import CallFailed, Loop, Timed, Unfinished
 from collbench.native.library import library

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from collbench.measure.pattern import PATTERN, PERIOD, first_wrong, write_pattern
+from collbench.measure.references import PATTERN, PERIOD, first_wrong, write_pattern
 
 
 @pytest.mark.parametrize("n", [1, 65_521, 200_000])

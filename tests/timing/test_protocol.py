@@ -5,8 +5,8 @@ import pytest
 
 from collbench.control.world import World
 from collbench.launch.info import LaunchInfo
-from collbench.measure.budget import Budget
-from collbench.measure.protocol import FEW, MOST_SAMPLES, MOST_WARMUPS, Measured, _alike, _enough, measure, schedule, slowest, sound
+from collbench.measure.request import Budget
+from collbench.measure.sampling import FEW, MOST_SAMPLES, MOST_WARMUPS, Measured, _alike, _enough, measure, schedule, slowest, sound
 from collbench.stats.median import median
 
 

@@ -8,8 +8,8 @@ import pytest
 from collbench.control.world import World
 from collbench.launch.info import LaunchInfo
 from collbench.machine.peak.host import Rate
-from collbench.measure import reference
-from collbench.measure.reference import measure_memory, measure_streams
+from collbench.measure import references
+from collbench.measure.references import measure_memory, measure_streams
 from collbench.native.library import library
 from collbench.operations.dtypes import DTYPES
 from tests.control.together import Meeting, together
@@ -69,9 +69,9 @@ def test_the_native_copy_and_sum_do_what_they_say(dtype):
     def run(kind, buffers):
         import ctypes
 
-        Loop(Timed(Program(((reference._call(kind, buffers, 0),),)), None, MonotonicClock(), ctypes.c_int64())).run(1)
+        Loop(Timed(Program(((references._call(kind, buffers, 0),),)), None, MonotonicClock(), ctypes.c_int64())).run(1)
 
-    buffers = Buffers(reference._REFERENCE, make_cell(dtype, 1001), Group((0,), (0,)), 1)
+    buffers = Buffers(references._REFERENCE, make_cell(dtype, 1001), Group((0,), (0,)), 1)
     buffers.send(0, 0)[:] = np.arange(1001) % 50
     buffers.recv(0, 0)[:] = 7
     run("sum", buffers)
@@ -87,7 +87,7 @@ def test_one_rank_has_nobody_to_stream_to(alone):
 @pytest.mark.parametrize("n", [2, 3, 4])
 def test_loopback_streams_one_way_and_both(tmp_path, n):
     body = """
-from collbench.measure.reference import measure_memory, measure_streams
+from collbench.measure.references import measure_memory, measure_streams
 from collbench.operations.cell import Cell
 from collbench.operations.dtypes import DTYPES
 def main(world):
@@ -104,7 +104,7 @@ def main(world):
 def scripted(monkeypatch, alone, rates):
     """The rates of measure_memory where the rounds of its one reference are `rates`, and how many were measured."""
     left = list(rates)
-    monkeypatch.setattr(reference, "_rate", lambda *_: Rate(left[0], left[0] * 0.98, left.pop(0) * 1.02))
+    monkeypatch.setattr(references, "_rate", lambda *_: Rate(left[0], left[0] * 0.98, left.pop(0) * 1.02))
     found = measure_memory(alone, [make_cell()], False, 0.01).copy[400]
     return found, len(rates) - len(left)
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from collbench.measure import reference
+from collbench.measure import references
 from tests.helpers import make_cell
 
 
@@ -24,8 +24,8 @@ def test_a_rate_is_that_of_one_copy_however_many_a_sample_holds(monkeypatch: pyt
             batches.append(batch)
             return np.full((1, n), batch * once_s)
 
-    monkeypatch.setattr(reference, "Loop", Loop)
+    monkeypatch.setattr(references, "Loop", Loop)
     world: Any = SimpleNamespace(rank=0, agree=lambda value, what: [value])
-    found = reference._rate(world, make_cell(count=size // 4, redop=None), "copy", 1.0)
+    found = references._rate(world, make_cell(count=size // 4, redop=None), "copy", 1.0)
     assert (found.value, found.low, found.high) == pytest.approx((size / once_s,) * 3)
     assert batches[-1] == max(1, int(1e-5 / once_s))

@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from collbench.measure.budget import Budget
-from collbench.measure.protocol import Measured
-from collbench.measure.short import _enough, short_schedule
+from collbench.measure.request import Budget
+from collbench.measure.sampling import Measured, _enough_short, short_schedule
 from collbench.stats.median import median
 
 
@@ -86,5 +85,5 @@ def test_the_second_batch_is_as_large_as_the_interval_demands(factor, missing):
     """Of 100 samples with an interval `factor` times too wide; an interval narrows with the root of the samples."""
     series = np.random.default_rng(1).lognormal(0, 0.1, (1, 100))
     target = median(series[0]).half_width / factor
-    stopped, more = _enough(Budget(1.0), [0], Measured(series, target), second=False)
+    stopped, more = _enough_short(Budget(1.0), [0], Measured(series, target), second=False)
     assert stopped == ("precision" if factor < 1 else None) and more == pytest.approx(missing, abs=1)

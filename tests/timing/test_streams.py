@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from collbench.addresses import listen_at
-from collbench.measure import streams
-from collbench.measure.streams import receive, send
+from collbench.measure import tcp_streams
+from collbench.measure.tcp_streams import receive, send
 
 KEY = b"0123456789abcdef"
-PATTERN = streams._PATTERN.tobytes()
+PATTERN = tcp_streams._PATTERN.tobytes()
 
 
 @pytest.fixture
@@ -50,16 +50,16 @@ def test_the_rate_of_all_streams_together(count: int, listener: socket.socket) -
 
 def test_rates_are_those_of_equal_windows_behind_the_warm_up() -> None:
     """Two streams of 1000 and 500 bytes per second, of which the second begins later and the first stops half-way."""
-    one = streams._Arrivals([0.0, 5.0, 10.0], [0, 5000, 5000])
-    two = streams._Arrivals([2.0, 12.0], [0, 5000])
-    rates = streams._rates([one, two])
+    one = tcp_streams._Arrivals([0.0, 5.0, 10.0], [0, 5000, 5000])
+    two = tcp_streams._Arrivals([2.0, 12.0], [0, 5000])
+    rates = tcp_streams._rates([one, two])
     assert len(rates) == 24
     assert rates[0] == pytest.approx(1500) and rates[-1] == pytest.approx(500)
 
 
 @pytest.mark.parametrize("times", [[], [1.0], [1.0, 1.0]])
 def test_too_little_is_no_rate(times: list[float]) -> None:
-    assert len(streams._rates([streams._Arrivals(times, [0] * len(times))])) == 0
+    assert len(tcp_streams._rates([tcp_streams._Arrivals(times, [0] * len(times))])) == 0
 
 
 def test_a_stream_that_stalls_carries_nothing(listener: socket.socket) -> None:
@@ -118,6 +118,6 @@ def test_a_stream_leaves_from_the_address_it_is_told() -> None:
 
         taking = threading.Thread(target=take)
         taking.start()
-        send(listener.getsockname(), b"k" * streams.KEY_BYTES, 1, (0.05, 1.0), source="127.0.0.2")
+        send(listener.getsockname(), b"k" * tcp_streams.KEY_BYTES, 1, (0.05, 1.0), source="127.0.0.2")
         taking.join()
     assert came == ["127.0.0.2"]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from collbench.measure.ethernet_counters import payload
+from collbench.measure.counters import payload
 from collbench.results.steps import read_workload
 from collbench.workloads.crossing import GLOO, moved_in_step
 from tests.beds import Hosts

@@ -2,21 +2,769 @@
 
 from __future__ import annotations
 
+import ctypes
+import secrets
+import socket
+import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from itertools import permutations
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from collbench.addresses import LOOPBACK, listen_at
+from collbench.backends.backend import Backend, Settings, can_do
+from collbench.backends.clock import MonotonicClock
+from collbench.backends.registry import backend_class
 from collbench.control.world import World
-from collbench.errors import FAILED, FINE, USAGE
+from collbench.errors import FAILED, FINE, USAGE, CollbenchError
 from collbench.launch.supervise import say
+from collbench.machine.peak.ceiling import TOLERANCE
+from collbench.machine.peak.link import Link
+from collbench.measure import counters, tcp_streams
+from collbench.measure.instruments import grown, moved, read
+from collbench.measure.loop import Loop, Timed
+from collbench.measure.prepared_cell import Ready, Stage, make_groups, prepare, time_cell, verify_cell
 from collbench.measure.probing import together_or_alone
-from collbench.measure.tasks.channel_figures import Job
-from collbench.measure.wire import Tools, tools_at_hand
+from collbench.measure.references import bound, first_wrong, repetitions, write_pattern
+from collbench.measure.request import Budget
+from collbench.measure.row import doubts
+from collbench.measure.sampling import Measured
+from collbench.measure.session import missing_anywhere, open_everywhere
+from collbench.measure.tcp_streams import COUNTED, Pair, Told, attempt, in_turn, pairs, patience
+from collbench.measure.wire_tools import (
+    BANDWIDTH,
+    FLAGS,
+    LATENCY,
+    PERFTEST,
+    Ask,
+    Course,
+    Ran,
+    Server,
+    Tools,
+    WireTool,
+    Writes,
+    free_port,
+    run_tool,
+    tools_at_hand,
+    why_not,
+    write_to,
+)
+from collbench.operations.builtin.p2p import P2P_BANDWIDTH
+from collbench.operations.cell import Cell
+from collbench.operations.dtypes import dtype_named
+from collbench.operations.program import NativeCall, Program
 from collbench.results.steps import WRONG, Channel
+from collbench.stats.median import median
 
 if TYPE_CHECKING:
-    from collbench.device.gpu import Gpu
-    from collbench.machine.model import Machine
+    from collbench.device.gpu import Gpu, Stream
+    from collbench.machine.model import Machine, Nic, NumaNode
+
+
+# From samples to a channel's row: the median, its interval, the percentage of the limiting link, and what is doubtful.
+
+Values = NDArray[np.float64]
+_ENOUGH = 6  # below, no interval of 95 % exists
+
+
+@dataclass(frozen=True)
+class Job:
+    """A channel of this host and how to measure it; without a way `channel` says why it is n/a."""
+
+    channel: Channel
+    measure: Callable[[], Channel] | None = None
+
+    def run(self) -> Channel:
+        """The channel with its figures, or with the reason why there are none. Never raises an Exception."""
+        if self.measure is None:
+            return self.channel
+        try:
+            return self.measure()
+        except (CollbenchError, MemoryError) as error:
+            return replace(self.channel, na=str(error) or "not enough memory")
+        except Exception as error:
+            return replace(self.channel, na=f"{type(error).__name__}: {error}")
+
+
+def against(channel: Channel, link: Link) -> Channel:
+    """The channel with the link that limits it; one that nobody knows says why instead."""
+    told = link.name if link.bytes_per_s is None else f"{link.name} ({link.source})"
+    return replace(channel, of_bytes_per_s=link.bytes_per_s, limited_by=told)
+
+
+def from_times(channel: Channel, seconds: Values, n_bytes: float, wrong: str | None = None) -> Channel:
+    """With the rate of `n_bytes` in the median of these times."""
+    known = median(seconds)
+    if not known.value:
+        return _without(channel, wrong)
+    low, high = known.ci_low, known.ci_high
+    rates = (n_bytes / known.value, n_bytes / high if high else None, n_bytes / low if low else None)
+    return _settled(channel, rates, seconds, wrong)
+
+
+def from_rates(channel: Channel, rates: Values, wrong: str | None = None) -> Channel:
+    """With the median of these rates."""
+    known = median(rates)
+    if not known.value:
+        return _without(channel, wrong)
+    return _settled(channel, (known.value, known.ci_low, known.ci_high), rates, wrong)
+
+
+def _without(channel: Channel, wrong: str | None) -> Channel:
+    if wrong:
+        return _wrong(channel, wrong)
+    return replace(channel, na="too little arrived within the time given to tell a rate: raise --max-time")
+
+
+def _wrong(channel: Channel, wrong: str) -> Channel:
+    return replace(channel, na=f"WRONG: {wrong}", flags=(*channel.flags, WRONG))
+
+
+def _settled(channel: Channel, rates: tuple[float, float | None, float | None], series: Values, wrong: str | None) -> Channel:
+    if wrong:
+        return _wrong(channel, wrong)
+    value, low, high = rates
+    above = channel.of_bytes_per_s is not None and value > TOLERANCE * channel.of_bytes_per_s
+    flags = [
+        *doubts(series, len(series), None, 1),
+        *(["no_interval"] if len(series) < _ENOUGH else []),
+        *(["above_bound"] if above else []),
+    ]
+    return replace(channel, bytes_per_s=value, ci_low=low, ci_high=high, flags=(*channel.flags, *flags))
+
+
+# The channels of a host's own memory: a copy by the CPUs of each NUMA node, and by all.
+
+_PER_CPU_BYTES = 16 * 2**20
+_LEAST_BYTES = 256 * 2**20  # source and target together are then twice that: beyond most caches
+_PART = 16  # of the free memory, for the source, and as much for the target
+
+
+def memory_jobs(host: str, machine: Machine, cpus: Sequence[int], seconds: float, patience_s: float) -> list[Job]:
+    """One row per NUMA node, where there are several, and one for all CPUs that the ranks of this host may use."""
+    nodes = [node for node in machine.numa_nodes if node.cpus]
+    single = [_node_job(host, node, cpus, seconds, patience_s) for node in nodes] if len(nodes) > 1 else []
+    return [*single, _job(Channel("host_memory", host, host), cpus, seconds, patience_s)]
+
+
+def node_cpus(node: NumaNode, cpus: Sequence[int]) -> list[int]:
+    """The CPUs of a NUMA node that are among these."""
+    from collbench.machine.readers.cpu_sets import cpu_list
+
+    return sorted(cpu_list(node.cpus) & set(cpus))
+
+
+def _node_job(host: str, node: NumaNode, cpus: Sequence[int], seconds: float, patience_s: float) -> Job:
+    place = f"{host}/numa{node.id}"
+    channel = Channel("host_memory", place, place)
+    ours = node_cpus(node, cpus)
+    return _job(channel, ours, seconds, patience_s) if ours else Job(_not_ours(channel))
+
+
+def _not_ours(channel: Channel) -> Channel:
+    from dataclasses import replace
+
+    return replace(channel, na="the launcher gave the ranks of this host no CPU of this NUMA node: ask it for all of them")
+
+
+def _job(channel: Channel, cpus: Sequence[int], seconds: float, patience_s: float) -> Job:
+    from dataclasses import replace
+
+    about = (
+        f"memory copy by {len(cpus)} CPU{'s' if len(cpus) > 1 else ''}, each byte read and written once; no source tells the DIMMs' rate"
+    )
+    told = replace(channel, limited_by=about)
+    return Job(told, lambda: _copied(told, cpus, seconds, patience_s))
+
+
+def _copied(channel: Channel, cpus: Sequence[int], seconds: float, patience_s: float) -> Channel:
+    import psutil
+
+    from collbench.measure.references import copy_memory
+
+    wanted = max(_LEAST_BYTES, _PER_CPU_BYTES * len(cpus))
+    copied = copy_memory(cpus, min(wanted, int(psutil.virtual_memory().available) // _PART), seconds, patience_s)
+    return from_times(channel, copied.seconds, copied.n_bytes, copied.wrong)
+
+
+# The channels of a host's GPUs: to and from pinned memory on each NUMA node, and from GPU to GPU, by the copy engines.
+#
+# As nvbandwidth (https://github.com/NVIDIA/nvbandwidth) does: memory is pinned by a thread that runs on the NUMA node's CPUs, and the
+# engine of the GPU that the bytes leave copies between GPUs. The host's clock times several copies together, until the stream is done.
+
+KINDS = ("h2d", "d2h", "h2d_d2h")
+PEER = "gpu_peer"
+_BYTES = 64 * 2**20
+_LEAST_S, _MOST_COPIES = 3e-3, 16  # of one sample: waiting for the stream takes 10 to 20 µs of it
+
+
+@dataclass(frozen=True)
+class Copy:
+    """One direction of a transfer: to and from which address, on which stream, and how to see whether it did.
+
+    clear    makes the target differ from the source
+    arrived  what is at the target
+    """
+
+    to: int
+    source: int
+    stream: Stream
+    clear: Callable[[], None]
+    arrived: Callable[[], NDArray[np.uint8]]
+
+
+@dataclass
+class Pinned:
+    """Pinned memory per NUMA node, kept to the last job: what cupy's pool gets back it gives out again, wherever it lies."""
+
+    machine: Machine
+    cpus: Sequence[int]
+    _made: dict[int | None, tuple[NDArray[np.uint8], NDArray[np.uint8]]] = field(default_factory=dict)
+
+    @property
+    def nodes(self) -> list[int | None]:
+        """The NUMA nodes whose CPUs this host's ranks may use; None alone where no source tells of any."""
+        known = [node.id for node in self.machine.numa_nodes if node.cpus and node_cpus(node, self.cpus)]
+        return [*known] or [None]
+
+    def cpus_of(self, node: int | None) -> Sequence[int]:
+        """The node's CPUs among ours."""
+        return next((node_cpus(each, self.cpus) for each in self.machine.numa_nodes if each.id == node), self.cpus)
+
+    def pair(self, node: int | None, gpu: Gpu) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+        """(to copy from, to copy into) on the node; the caller runs there."""
+        if node not in self._made:
+            self._made[node] = (gpu.pinned(_BYTES), gpu.pinned(_BYTES))
+        return self._made[node]
+
+
+def numbers_of_gpus(machine: Machine, gpus: Sequence[Gpu]) -> dict[str, int]:
+    """CUDA's number of each GPU by its key in the machine; those that no source tells of are left out."""
+    by_address = {gpu.address: gpu.key for gpu in machine.gpus if gpu.address}
+    return {by_address[gpu.bus_id]: gpu.index for gpu in gpus if gpu.bus_id in by_address}
+
+
+def no_gpu(host: str, why: str) -> list[Job]:
+    """The rows of a host whose GPUs cannot be used, or that has none."""
+    return [Job(Channel(kind, host, host, na=why)) for kind in (*KINDS, PEER)]
+
+
+def gpu_jobs(host: str, machine: Machine, gpus: Sequence[Gpu], cpus: Sequence[int], seconds: float) -> list[Job]:
+    """For every GPU and NUMA node one row each way and one both ways at once; for every two GPUs one row each way."""
+    pinned = Pinned(machine, cpus)
+    jobs = [_host_job(kind, host, (gpu, node), pinned, seconds) for gpu in gpus for node in pinned.nodes for kind in KINDS]
+    if len(gpus) < 2:
+        return [*jobs, Job(Channel(PEER, host, host, na="CUDA shows one GPU here"))]
+    return [*jobs, *(_peer_job(host, machine, a, b, seconds) for a, b in permutations(gpus, 2))]
+
+
+def _host_job(kind: str, host: str, ends: tuple[Gpu, int | None], pinned: Pinned, seconds: float) -> Job:
+    gpu, node = ends
+    memory, card = host if node is None else f"{host}/numa{node}", f"{host}/gpu{gpu.index}"
+    row = Channel(kind, card, memory) if kind == "d2h" else Channel(kind, memory, card)
+    row = against(row, _slot(pinned.machine, gpu))
+    if kind == "h2d_d2h":
+        row = replace(row, limited_by=f"{row.limited_by}; per direction, both at once")
+
+    def measure() -> Channel:
+        with bound(pinned.cpus_of(node)), gpu.use():
+            source, target = pinned.pair(node, gpu)
+            copies = {"h2d": [_up(gpu, source)], "d2h": [_down(gpu, target)], "h2d_d2h": [_up(gpu, source), _down(gpu, target)]}[kind]
+            return _measured(row, copies, seconds)
+
+    return Job(row, measure)
+
+
+def _peer_job(host: str, machine: Machine, a: Gpu, b: Gpu, seconds: float) -> Job:
+    from collbench.measure.ceilings import link_between
+
+    row = against(Channel(PEER, f"{host}/gpu{a.index}", f"{host}/gpu{b.index}"), link_between(machine, a.bus_id, b.bus_id))
+
+    def measure() -> Channel:
+        from collbench.device.gpu import open_peer
+
+        direct = open_peer(a, b)
+        told = row if direct else replace(row, limited_by="through host memory: the driver refuses peer access", of_bytes_per_s=None)
+        with a.use():
+            return _measured(told, [_across(a, b)], seconds)
+
+    return Job(row, measure)
+
+
+def _up(gpu: Gpu, source: NDArray[np.uint8]) -> Copy:
+    write_pattern(source)
+    memory, stream = gpu.allocate(_BYTES), gpu.stream()
+    zeros = np.zeros(_BYTES, np.uint8)
+    return Copy(
+        memory.address, source.ctypes.data, stream,
+        lambda: gpu.upload(memory.address, zeros, stream), lambda: gpu.download(memory.address, _BYTES),
+    )  # fmt: skip
+
+
+def _down(gpu: Gpu, target: NDArray[np.uint8]) -> Copy:
+    memory, stream = gpu.allocate(_BYTES), gpu.stream()
+    _fill(gpu, memory.address, stream)
+
+    def clear(keep: object = memory) -> None:
+        target[:] = 0
+
+    return Copy(target.ctypes.data, memory.address, stream, clear, lambda: target)
+
+
+def _across(a: Gpu, b: Gpu) -> Copy:
+    source, target, stream, other = a.allocate(_BYTES), b.allocate(_BYTES), a.stream(), b.stream()
+    _fill(a, source.address, stream)
+    zeros = np.zeros(_BYTES, np.uint8)
+
+    def clear(keep: object = source) -> None:
+        b.upload(target.address, zeros, other)
+
+    return Copy(target.address, source.address, stream, clear, lambda: b.download(target.address, _BYTES))
+
+
+def _fill(gpu: Gpu, address: int, stream: Stream) -> None:
+    pattern = np.empty(_BYTES, np.uint8)
+    write_pattern(pattern)
+    gpu.upload(address, pattern, stream)
+
+
+def _measured(row: Channel, copies: Sequence[Copy], seconds: float) -> Channel:
+    """Times the copies, all at once, then clears the targets, copies once more and compares every byte."""
+    once = float(_loop(copies, 1).run(2)[0].min())
+    count = min(max(int(_LEAST_S / max(once, 1e-9)), 1), _MOST_COPIES)
+    loop = _loop(copies, count)
+    taken = loop.run(repetitions(once * count, seconds))[0]
+    for copy in copies:
+        copy.clear()
+    _loop(copies, 1).run(1)
+    wrong = next((found for copy in copies if (found := first_wrong(copy.arrived()))), None)
+    return from_times(row, taken, count * _BYTES, wrong)
+
+
+def _loop(copies: Sequence[Copy], count: int) -> Loop:
+    """`count` copies on each stream, in turn, then the wait for all of them."""
+    from collbench.device.gpu import driver_address, driver_error
+
+    enqueue, wait = driver_address("cuMemcpyAsync"), driver_address("cuStreamSynchronize")
+    calls = [NativeCall("cuMemcpyAsync", enqueue, (copy.to, copy.source, _BYTES, copy.stream.address)) for copy in copies] * count
+    calls += [NativeCall("cuStreamSynchronize", wait, (copy.stream.address,)) for copy in copies]
+    program = Program((tuple(calls),), keep=copies, explain=driver_error)
+    return Loop(Timed(program, None, MonotonicClock(), ctypes.c_int64()))
+
+
+def _slot(machine: Machine, gpu: Gpu) -> Link:
+    from collbench.machine.peak.link import unknown
+    from collbench.machine.peak.pcie import PcieTree
+
+    known = next((each for each in machine.gpus if each.address == gpu.bus_id), None)
+    return PcieTree(machine).of_gpu(known) if known else unknown(f"no source tells of {gpu.name} at {gpu.bus_id}")
+
+
+# The channels from one host's memory to another's through MPI. Which link its library took, the counters tell.
+
+_DEVICES = {"nic_host_memory_mpi": "cpu", "nic_gpu_memory_mpi": "cuda"}
+_SIZE_BYTES, _WINDOW = 2**20, 8
+
+
+@dataclass(frozen=True)
+class Way:
+    """What left the sending host: bytes over RDMA ports and over interfaces (None: not counted), and how many had to."""
+
+    rdma: float | None
+    interfaces: float | None
+    payload: float
+
+
+def mpi_channels(world: World, machine: Machine | None, tcp: Link | None, seconds: float) -> list[Channel]:
+    """From host memory, and from GPU memory where the library takes it; with figures at rank 0 alone.
+
+    All ranks call; `machine` is known at the first rank of each host, `tcp` is the first host's interface.
+    """
+    rows = [Channel(name, world.hosts[0], world.hosts[-1]) for name in _DEVICES]
+    why = _misfit(world)
+    backend, why = (None, why) if why else _opened(world)
+    if backend is None:
+        return [replace(row, na=why) for row in rows]
+    try:
+        return [_measured_mpi(row, world, backend, seconds, (_rdma(machine), tcp)) for row in rows]
+    finally:
+        with world.watchdog.phase("closing mpi"):
+            backend.close()
+
+
+def _misfit(world: World) -> str | None:
+    if len(world.hosts) == 1:
+        return "one host: MPI passes bytes through its memory and over no NIC; a launch on two hosts measures it"
+    if len(world.hosts) != 2:
+        return f"measured between two hosts, and these are {len(world.hosts)}: launch on two of them"
+    hosts = [[world.members[rank].host for rank in group] for group in ((i, i + world.size // 2) for i in range(world.size // 2))]
+    if world.size % 2 or any(pair != list(world.hosts) for pair in hosts):
+        return "the ranks are not laid out in two equal blocks, one a host: launch as many on each"
+    return None
+
+
+def _opened(world: World) -> tuple[Backend | None, str | None]:
+    """The backend, open on all ranks, or why not."""
+    kind = backend_class("mpi")
+    if missing := missing_anywhere("mpi", kind, world):
+        return None, missing
+    backend: Backend = kind()
+    wrong = open_everywhere(backend, world, Settings(timeout_s=world.timeout_s))
+    return (None, wrong[0]) if wrong else (backend, None)
+
+
+def _measured_mpi(row: Channel, world: World, backend: Backend, seconds: float, links: tuple[Link | None, Link | None]) -> Channel:
+    device = _DEVICES[row.channel]
+    cell = Cell("p2p_bandwidth", "mpi", dtype_named("uint8"), _SIZE_BYTES, device=device, in_place=False, window=_WINDOW)
+    why = world.first(can_do(backend, P2P_BANDWIDTH, cell), f"asking mpi for {device}")
+    if why:
+        return replace(row, na=why)
+    members = make_groups(backend, [], world)
+    whole = members[tuple(range(world.size))]
+    ready = prepare(P2P_BANDWIDTH, cell, Stage(backend, members, backend.sync(whole) if whole else None), world)
+    if isinstance(ready, str):
+        return replace(row, na=ready)
+    before, already = read(), ready.loop.iterations_run
+    measured = time_cell(ready, world, Budget(seconds))
+    way = _way(moved(before, read()), (ready.loop.iterations_run - already) * _bytes_each(ready))
+    wrong = verify_cell(ready, world, 1)
+    if measured is None:
+        return row
+    told = _told(row, way, links, backend)
+    told = replace(told, limited_by=f"{told.limited_by}; MPI does not tell whether by GPUDirect RDMA") if device == "cuda" else told
+    return _figures(told, ready, measured, wrong[0].sentence() if wrong else None)
+
+
+def _bytes_each(ready: Ready) -> float:
+    """That leave the sending host in one iteration of all pairs."""
+    return float(len(ready.groups) * P2P_BANDWIDTH.moves(ready.cell) * ready.cell.size_bytes)
+
+
+def _figures(row: Channel, ready: Ready, measured: Measured, wrong: str | None) -> Channel:
+    return from_times(row, measured.samples[ready.timed].max(axis=0), _bytes_each(ready), wrong)
+
+
+def _told(row: Channel, way: Way, links: tuple[Link | None, Link | None], backend: Backend) -> Channel:
+    """Against the link that the counters say was taken; where they do not, against none."""
+    rdma, tcp = links
+    library = backend.versions().get("mpi", "MPI")
+    if rdma and way.rdma is not None and way.rdma >= COUNTED * way.payload:
+        row = against(row, rdma)
+    elif tcp and way.interfaces is not None and way.interfaces >= COUNTED * way.payload:
+        row = against(row, tcp)
+        row = replace(row, limited_by=f"{row.limited_by}; {library} did not use RDMA" if rdma else row.limited_by)
+    else:
+        row = replace(row, limited_by=f"no counter of {row.source} shows the way that {library} took", flags=("path_unproven",))
+    return row
+
+
+def _way(moves: Mapping[str, Any], payload: float) -> Way:
+    ports = [counters.moved(counts, "tx") for name, counts in moves["ports"].items() if name not in moves["silent"]]
+    out = [moves["interfaces"].get(name, {}).get("tx_bytes", 0) for name in moves["leaving"]]
+    return Way(_sum(ports), _sum(out), payload)
+
+
+def _sum(counts: list[int | None]) -> float | None:
+    known = [count for count in counts if count is not None]
+    return float(sum(known)) if known and len(known) == len(counts) else None
+
+
+def _rdma(machine: Machine | None) -> Link | None:
+    """All RDMA devices of the host together; None without one that has a rate."""
+    from collbench.machine.peak.nics import egress_of
+    from collbench.machine.peak.pcie import PcieTree
+
+    nics = tuple(nic for nic in machine.nics if nic.rdma and nic.virtual is None) if machine else ()
+    if machine is None or not nics:
+        return None
+    link = egress_of(replace(machine, nics=nics), PcieTree(machine)).link
+    return link if link.bytes_per_s is not None else None
+
+
+# The channels of RDMA devices by perftest: from host memory and from GPU memory, to the next host or back into the same device.
+
+_SOFTWARE_WRITES = 50  # of an emulated device, which is thousands of times slower
+_UNVERIFIED = ("unverified", "their_tool")  # perftest does not compare what arrived
+HOST_MEMORY, GDR_ON, GDR_OFF = "nic_host_memory_perftest", "nic_gpu_memory_gdr_on", "nic_gpu_memory_gdr_off"
+_NO_OFF = (
+    "perftest reads GPU memory by GPUDirect RDMA or not at all: `collbench p2p --backend nccl --gdr-check` on two hosts sets both "
+    "ways against each other"
+)
+
+
+@dataclass(frozen=True)
+class Device:
+    """An RDMA device that is up, with what it could carry; `gpu` is the one near it that CUDA shows, by CUDA's number."""
+
+    name: str
+    port: int
+    link: Link
+    software: bool = False
+    gpu: int | None = None
+
+    def writes(self, gpu: int | None = None) -> Writes:
+        """What is asked of perftest."""
+        return Writes(self.name, self.port, gpu, _SOFTWARE_WRITES if self.software else Writes.iterations)
+
+
+def devices_of(machine: Machine, gpus: dict[str, int]) -> list[Device]:
+    """The RDMA devices with a port that is up, in the machine's order; `gpus` are CUDA's numbers by GPU keys."""
+    from collbench.machine.distance import Distances
+    from collbench.machine.peak.nics import egress_of
+    from collbench.machine.peak.pcie import PcieTree
+
+    distances = Distances(machine)
+    near = {nic.key: number for key, number in reversed(gpus.items()) for nic in distances.near_nics(key)}
+    found = []
+    for nic in machine.nics:
+        up = [port for port in nic.ports if port.state in (None, "active")]
+        if nic.rdma and up:
+            link = egress_of(replace(machine, nics=(nic,)), PcieTree(machine)).link
+            found.append(Device(nic.name, up[0].number, link, _software(nic), near.get(nic.key)))
+    return found
+
+
+def nic_channels(world: World, machine: Machine | None, gpus: dict[str, int], seconds: float) -> list[Channel]:
+    """The rows, at all ranks. All ranks call; `machine` and `gpus` at the first rank of each host."""
+    mine = [asdict(device) for device in devices_of(machine, gpus)] if machine else None
+    tools = [why_not(), why_not(cuda=True)] if machine else None
+    told: list[Any] = world.agree([mine, tools], "looking for RDMA devices")
+    rows: list[Channel] = []
+    for pair in pairs(world):
+        (sources, why), (targets, other) = told[pair.source.rank], told[pair.target.rank]
+        ends = _rails([_device(each) for each in sources], [_device(each) for each in targets])
+        lacking = [first or second for first, second in zip(why, other, strict=True)]
+        rows += _of_pair(pair, ends, lacking, world, seconds)
+    return rows
+
+
+def _of_pair(pair: Pair, rails: list[tuple[Device, Device]], lacking: list[str | None], world: World, seconds: float) -> list[Channel]:
+    if not rails:
+        why = "no RDMA device with a port that is up"
+        return [Channel(name, pair.source.host, pair.target.host, na=why) for name in (HOST_MEMORY, GDR_ON, GDR_OFF)]
+    rows = []
+    for source, target in rails:
+        rows.append(_row(HOST_MEMORY, pair, (source, target), lacking[0], None))
+        if rows[-1].na is None:
+            rows[-1] = _written(rows[-1], pair, (source.writes(), target.writes()), world, seconds)
+        rows += _from_gpu(pair, (source, target), lacking[1], world, seconds)
+    return rows
+
+
+def _from_gpu(pair: Pair, rail: tuple[Device, Device], lacking: str | None, world: World, seconds: float) -> list[Channel]:
+    """With GPUDirect RDMA, from the GPU near the one device to the GPU near the other; without it perftest has no way."""
+    source, target = rail
+    near = source.gpu is not None and target.gpu is not None
+    none = None if near else "CUDA shows no GPU near this NIC"
+    on = _row(GDR_ON, pair, rail, none or lacking, source.gpu)
+    if on.na is None:
+        on = _written(on, pair, (source.writes(source.gpu), target.writes(target.gpu)), world, seconds)
+    return [on, _row(GDR_OFF, pair, rail, none or _NO_OFF, source.gpu)]
+
+
+def _row(name: str, pair: Pair, rail: tuple[Device, Device], why: str | None, gpu: int | None) -> Channel:
+    source, target = rail
+    memory = "" if gpu is None else f"/gpu{gpu}"
+    row = Channel(name, f"{pair.source.host}{memory}/{source.name}", f"{pair.target.host}/{target.name}", na=why, flags=_UNVERIFIED)
+    if why:
+        return replace(row, flags=())
+    row = against(row, min((source.link, target.link), key=lambda link: link.known))
+    return replace(row, limited_by=f"{row.limited_by}; back into the same device, not over a cable") if pair.inside else row
+
+
+def _written(row: Channel, pair: Pair, ends: tuple[Writes, Writes], world: World, seconds: float) -> Channel:
+    """Measures: the target's server waits while the source writes."""
+    (writes, reads), waits = ends, patience(world)
+    offer = in_turn(world, pair.target.rank, "starting perftest", free_port, 0.0)
+    if "value" not in offer:
+        return replace(row, na=f"{pair.target.host}: {offer.get('why')}", flags=())
+    address = LOOPBACK if pair.inside else pair.target.address
+    write = partial(_write, address, writes, offer["value"], (seconds, waits))
+    said = _with_server(Server(reads, offer["value"]), pair, world, write, seconds + 3 * waits)
+    if "value" not in said:
+        return replace(row, na=said.get("why", "perftest said nothing"), flags=())
+    rates, sent = said["value"]
+    if sent is not None and sent < COUNTED * len(rates) * writes.n_bytes:
+        row = replace(row, of_bytes_per_s=None, flags=(*row.flags, "path_unproven"))
+    return from_rates(row, np.array(rates[1:] or rates))
+
+
+def _with_server(server: Server, pair: Pair, world: World, write: Any, honest_s: float) -> Told:
+    if world.rank == pair.target.rank:
+        with server:
+            return in_turn(world, pair.source.rank, "writing with perftest", write, honest_s)
+    return in_turn(world, pair.source.rank, "writing with perftest", write, honest_s)
+
+
+def _write(address: str, writes: Writes, port: int, times: tuple[float, float]) -> tuple[list[float], int | None]:
+    """The rate of each run, and the bytes that the device's port counted meanwhile; None where it counts none."""
+    before = counters.read_infiniband()
+    rates = write_to(address, writes, port, *times)
+    counted = grown(before, counters.read_infiniband()).get(f"{writes.device}/{writes.port}", {})
+    return rates.tolist(), counters.moved(counted, "tx") if "tx_bytes" in counted else None
+
+
+def _rails(sources: list[Device], targets: list[Device]) -> list[tuple[Device, Device]]:
+    """Devices of the same name; where names differ, in their order."""
+    named = {device.name: device for device in targets}
+    same = [(device, named[device.name]) for device in sources if device.name in named]
+    return same or list(zip(sources, targets, strict=False))
+
+
+def _device(told: dict[str, Any]) -> Device:
+    return Device(**{**told, "link": Link(**told["link"])})
+
+
+def _software(nic: Nic) -> bool:
+    return nic.virtual is not None
+
+
+# The channels over TCP: one stream and several, from each host to the next; on one host over loopback.
+
+STREAMS = (1, 8)
+_INSIDE = "loopback: no link in it, the CPUs limit it"
+
+
+def tcp_channels(world: World, links: dict[str, Link], seconds: float) -> list[Channel]:
+    """The rows, at all ranks. All ranks call; `links` are those of `links_of`."""
+    return [_measured_tcp(_Way(pair, count, seconds), world, links) for pair in pairs(world) for count in STREAMS]
+
+
+@dataclass(frozen=True)
+class _Way:
+    """So many streams from one host to another for so long."""
+
+    pair: Pair
+    tcp_streams: int
+    seconds: float
+
+    def channel(self, links: dict[str, Link]) -> Channel:
+        """Its row without figures, against the slower of the two hosts' interfaces."""
+        source, target = self.pair.source.host, self.pair.target.host
+        row = Channel(f"tcp_{self.streams}", source, target)
+        if self.pair.inside:
+            return replace(row, limited_by=_INSIDE)
+        ends = [links[source], links[target]]
+        unclear = next((link for link in ends if link.bytes_per_s is None), None)
+        return against(row, unclear or min(ends, key=lambda link: link.known))
+
+
+def links_of(world: World) -> dict[str, Link]:
+    """By host, what the interface with its address could carry of TCP's payload; of an only host nothing. All ranks call."""
+    from collbench.machine.interfaces import interface_with, read_interface
+    from collbench.machine.peak.network import tcp_link
+
+    mine: tuple[float | None, str, str] | None = None
+    if len(world.hosts) > 1 and world.on_host()[0] == world.me:
+        link = tcp_link(read_interface(interface_with(world.me.address)))
+        mine = (link.bytes_per_s, link.name, link.source)
+    told = world.agree(mine, "reading the interfaces")
+    return {member.host: Link(*words) for member in world.members if (words := told[member.rank])}
+
+
+def _measured_tcp(way: _Way, world: World, links: dict[str, Link]) -> Channel:
+    """One row. The target listens and says where, then both ends work; either one's failure is the row's reason."""
+    row, target = way.channel(links), way.pair.target
+    listener: list[socket.socket] = []
+    key = secrets.token_bytes(tcp_streams.KEY_BYTES)
+    address = LOOPBACK if way.pair.inside else target.address
+
+    def listen() -> list[str | int]:
+        listener.append(listen_at(address))
+        return [address, listener[0].getsockname()[1], key.hex()]
+
+    offer = in_turn(world, target.rank, "listening for TCP streams", listen, 0.0)
+    if "value" not in offer:
+        return replace(row, na=f"{target.host} cannot listen at {address}: {offer.get('why')}")
+    try:
+        return _row_tcp(way, row, _both_ends(way, world, offer["value"], listener), address)
+    finally:
+        for each in listener:
+            each.close()
+
+
+def _both_ends(way: _Way, world: World, offer: tuple[str, int, str], listener: list[socket.socket]) -> tuple[Told, Told]:
+    """(what the source says, what the target says), at all ranks."""
+    (address, port, key), waits = offer, patience(world)
+    send = partial(tcp_streams.send, (address, port), bytes.fromhex(key), way.streams, (way.seconds, waits))
+    mine: dict[str, Told] = {}
+    with world.patient(way.seconds + 2 * waits):
+        sender = threading.Thread(target=lambda: mine.update(source=attempt(send)), daemon=True)
+        if world.me == way.pair.source:
+            sender.start()
+        if listener:
+            mine["target"] = attempt(lambda: _received(way, listener[0], bytes.fromhex(key), waits))
+        if world.me == way.pair.source:
+            sender.join()
+        told = world.agree(mine, "measuring TCP")
+    return told[way.pair.source.rank].get("source", {}), told[way.pair.target.rank].get("target", {})
+
+
+def _received(way: _Way, listener: socket.socket, key: bytes, waits: float) -> list[object]:
+    arrived = tcp_streams.receive(listener, key, way.streams, way.seconds, waits)
+    return [arrived.rates.tolist(), arrived.wrong]
+
+
+def _row_tcp(way: _Way, row: Channel, said: tuple[Told, Told], address: str) -> Channel:
+    source, target = said
+    if "why" in source:
+        return replace(row, na=f"{way.pair.source.host} does not reach {way.pair.target.host} at {address}: {source['why']}")
+    if "why" in target:
+        return replace(row, na=f"nothing arrived at {way.pair.target.host} ({address}): {target['why']}")
+    rates, wrong = target["value"]
+    return from_rates(row, np.array(rates), wrong)
+
+
+# The channels as other tools measure them: one run from each host to the next, as rows marked as theirs.
+
+_TOOLS_SIZE_BYTES = 2**20
+_TCP = "tcp"
+_UNKNOWN = "which link it takes, {} decides"
+
+
+def tool_channels(world: World, tools: Tools, links: dict[str, Link], seconds: float) -> list[Channel]:
+    """The rows, at all ranks. All ranks call; `links` are those of `links_of`. One after the other, so that none shares a link.
+
+    ib_write_bw has its rows among the NICs', for each device.
+    """
+    return [
+        _measured_tools(world, tools, tool, pair, (links, seconds))
+        for pair in pairs(world)
+        for tool in tools.tools
+        if tool.name != PERFTEST
+    ]
+
+
+def _measured_tools(world: World, tools: Tools, tool: WireTool, pair: Pair, how: tuple[dict[str, Link], float]) -> Channel:
+    links, seconds = how
+    operation = BANDWIDTH if BANDWIDTH in tool.operations else LATENCY  # of one message at a time, then
+    ask = Ask(operation, _TOOLS_SIZE_BYTES, seconds)
+    (ran,) = run_tool(world, tool, ask, [Course(pair.source, pair.target)], tools.versions[tool.name])
+    row = replace(_row_tools(tool, pair, links), tool={"operation": operation, "size_bytes": ask.size_bytes, **ran.evidence(tool)})
+    return _told_tools(row, ask, ran)
+
+
+def _row_tools(tool: WireTool, pair: Pair, links: dict[str, Link]) -> Channel:
+    """Without figures: TCP goes over the interface between the hosts, the other libraries choose."""
+    row = Channel(tool.name, pair.source.host, pair.target.host, flags=FLAGS)
+    if pair.inside or tool.api != _TCP:
+        return replace(row, limited_by=_INSIDE if pair.inside else _UNKNOWN.format(tool.api))
+    ends = [links[pair.source.host], links[pair.target.host]]
+    unclear = next((link for link in ends if link.bytes_per_s is None), None)
+    return against(row, unclear or min(ends, key=lambda link: link.known))
+
+
+def _told_tools(row: Channel, ask: Ask, ran: Ran) -> Channel:
+    if ran.figure is None:
+        return replace(row, na=ran.why, flags=FLAGS[:1])
+    flags = [*row.flags, *(["other_path"] if ran.other_path else [])]
+    of = None if ran.other_path else row.of_bytes_per_s
+    return replace(row, bytes_per_s=ask.size_bytes / ran.figure.time_s, of_bytes_per_s=of, flags=tuple(flags))
+
 
 _AROUND_S = 2.0  # per channel, for allocating and comparing, which others wait for
 Tell = Callable[[Sequence[Channel]], None]
@@ -92,8 +840,6 @@ def _inside(world: World, host: _Host | None, seconds: float) -> list[Channel]:
 
 
 def _jobs(world: World, host: _Host, seconds: float) -> list[Job]:
-    from collbench.measure.tasks.channels_gpu import gpu_jobs, no_gpu
-    from collbench.measure.tasks.channels_host import memory_jobs
 
     name = world.me.host
     memory = memory_jobs(name, host.machine, host.cpus, seconds, world.timeout_s)
@@ -111,11 +857,6 @@ def _run(job: Job, world: World, place: str, seconds: float) -> Channel:
 
 def _between(world: World, host: _Host | None, others: Tools, seconds: float) -> list[Channel]:
     """The rows between hosts, or of the only host's NICs and loopback; at rank 0 with all figures. All ranks call."""
-    from collbench.measure.tasks.channels_gpu import numbers_of_gpus
-    from collbench.measure.tasks.channels_mpi import mpi_channels
-    from collbench.measure.tasks.channels_nic import nic_channels
-    from collbench.measure.tasks.channels_tcp import links_of, tcp_channels
-    from collbench.measure.tasks.channels_tools import tool_channels
 
     links = links_of(world)
     numbers = numbers_of_gpus(host.machine, host.gpus) if host else {}

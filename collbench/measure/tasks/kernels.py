@@ -11,7 +11,7 @@ from collbench.device.bandwidth import Arrays, Figure, fitting_size, memory_figu
 from collbench.device.gpu import Gpu, gpu_count
 from collbench.device.present import why_unavailable
 from collbench.errors import FINE, RunFailed, UsageError
-from collbench.measure.gpu_ceilings import link_between
+from collbench.measure.ceilings import link_between
 from collbench.measure.probing import together_or_alone
 
 if TYPE_CHECKING:

@@ -25,9 +25,8 @@ from collbench.control.world import World
 from collbench.device import buffers
 from collbench.errors import CollbenchError
 from collbench.launch.info import LaunchInfo
-from collbench.measure.budget import Budget
-from collbench.measure.request import Request
-from collbench.measure.tasks.run import run
+from collbench.measure.request import Budget, Request
+from collbench.measure.tasks.cells import run
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.data import slots_checked, slots_for
 from tests.contract.rank import Several, sweep_of

@@ -102,9 +102,9 @@ def arm(striker: Striker) -> None:
 
 
 def _on_opening(striker: Striker) -> None:
-    from collbench.measure import opening
+    from collbench.measure import session
 
-    opens = opening._try_open
+    opens = session._try_open
 
     def try_open(backend: Any, world: Any, settings: Any) -> Any:
         if striker.plan.phase == "init":
@@ -117,14 +117,14 @@ def _on_opening(striker: Striker) -> None:
             backend.open = opening_struck
         return opens(backend, world, settings)
 
-    opening._try_open = try_open
+    session._try_open = try_open
 
 
 def _on_cells(striker: Striker) -> None:
-    from collbench.measure import one_cell
-    from collbench.measure.tasks import turn
+    from collbench.measure import prepared_cell
+    from collbench.measure.tasks import cells as turn
 
-    prepares, compares = turn.prepare, one_cell.mismatches_in
+    prepares, compares = turn.prepare, prepared_cell.mismatches_in
 
     def prepare(*arguments: Any) -> Any:
         striker.cells += 1
@@ -135,7 +135,7 @@ def _on_cells(striker: Striker) -> None:
             buffers.recv(0, slot)[_WRONG_AT] += 1
         return compares(ready, slot)
 
-    turn.prepare, one_cell.mismatches_in = prepare, mismatches
+    turn.prepare, prepared_cell.mismatches_in = prepare, mismatches
 
 
 def _on_loops(striker: Striker) -> None:

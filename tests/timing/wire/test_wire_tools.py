@@ -14,8 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.errors import RunFailed, UsageError
-from collbench.measure.registry import WIRE_TOOLS, tools_named, version_here
-from collbench.measure.tool import BANDWIDTH, LATENCY, Ask, last_words, number
+from collbench.measure.wire_tools import BANDWIDTH, LATENCY, WIRE_TOOLS, Ask, last_words, number, tools_named, version_here
 
 PRINTED = Path(__file__).parent / "printed"
 MIB = 1 << 20

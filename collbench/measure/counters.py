@@ -1,0 +1,368 @@
+"""What the GPUs of this host have counted, by NVML's field values: one call a GPU, of the fields that its driver has.
+
+Fields and units: nvml.h, https://docs.nvidia.com/deploy/nvml-api/group__nvmlFieldValueEnums.html. nvmlDeviceGetPcieThroughput is not
+asked: it blocks 20 ms.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+from collbench.machine.readers.infiniband_port import HW_COUNTERS
+from collbench.machine.readers.nvml_links import Session
+from collbench.machine.readers.text import pci_address
+
+# Numbers out of the kernel's files, read as cheaply as Python can: a host with many ports has hundreds of them.
+
+Counts = dict[str, int]
+_MOST = 64  # characters of a number
+_LONGEST = 4 << 20
+
+
+def numbers(folder: str, names: Iterable[str]) -> Counts:
+    """The whole numbers that the files of a folder hold, by name; a file that is not there or holds none is left out."""
+    try:
+        at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return {}
+    try:
+        return {name: value for name in names if (value := _number_sysfs_numbers(name, at)) is not None}
+    finally:
+        os.close(at)
+
+
+def entries(folder: str) -> list[str]:
+    """The names in a folder, sorted; none when it is not there."""
+    try:
+        return sorted(os.listdir(folder))  # noqa: PTH208 - Path.iterdir makes a Path per name
+    except OSError:
+        return []
+
+
+def word(path: str) -> str:
+    """What a file holds, stripped; "" when it cannot be read."""
+    return _read(path, _MOST).strip()
+
+
+def text(path: str) -> str:
+    """All that a file of the kernel holds, 4 MiB at most; "" when it cannot be read."""
+    return _read(path, _LONGEST)
+
+
+def _read(path: str, most: int) -> str:
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    try:
+        parts = []
+        while most > 0 and (part := os.read(file, most)):  # the kernel gives a long file page by page
+            parts.append(part)
+            most -= len(part)
+        return b"".join(parts).decode("ascii", errors="replace")
+    except OSError:
+        return ""
+    finally:
+        os.close(file)
+
+
+def _number_sysfs_numbers(name: str, folder: int) -> int | None:
+    try:
+        file = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    except OSError:
+        return None
+    try:
+        text = os.read(file, _MOST).strip()
+        return int(text) if text.isdigit() else None
+    except OSError:
+        return None
+    finally:
+        os.close(file)
+
+
+# What the network interfaces of this host have counted (Linux Documentation/networking/statistics.rst).
+#
+# /proc/net/dev has all of them in one file, read in a tenth of the time of the files in /sys/class/net/*/statistics, which are read where
+# it is not there. In it a received packet that was missed for want of buffers is a dropped one, too (net/core/net-procfs.c).
+
+CLASS = "/sys/class/net"
+NAMES = ("tx_bytes", "rx_bytes", "tx_packets", "rx_packets", "tx_dropped", "rx_dropped", "tx_errors", "rx_errors")
+_TABLE = "/proc/net/dev"
+_MOST_DIGITS = 20  # of 64 bits
+_COLUMNS = {
+    "rx_bytes": 0,
+    "rx_packets": 1,
+    "rx_errors": 2,
+    "rx_dropped": 3,
+    "tx_bytes": 8,
+    "tx_packets": 9,
+    "tx_errors": 10,
+    "tx_dropped": 11,
+}
+LOOPBACK = "lo"
+HEADERS_BYTES = 66
+_IP_OVER_INFINIBAND = "32"  # ARPHRD_INFINIBAND, Linux include/uapi/linux/if_arp.h
+
+
+def read(root: str = "") -> tuple[dict[str, Counts], frozenset[str]]:
+    """(counters by interface, the interfaces whose bytes leave this host and are counted nowhere else).
+
+    A bond, VLAN or bridge repeats what the interfaces below it count, InfiniBand ports count what IP over InfiniBand sends, and
+    the host's end of a container's link carries the container's bytes, which leave by another interface.
+    """
+    counts: dict[str, Counts] = {}
+    leaving: set[str] = set()
+    table = _table(f"{root}{_TABLE}")
+    for name in entries(f"{root}{CLASS}"):
+        found = table.get(name) or numbers(f"{root}{CLASS}/{name}/statistics", NAMES)
+        if not found:
+            continue
+        counts[name] = found
+        if name != LOOPBACK and _leaves(f"{root}{CLASS}/{name}"):
+            leaving.add(name)
+            counts[name] |= numbers(f"{root}{CLASS}/{name}", ("carrier_changes",))
+    return counts, frozenset(leaving)
+
+
+def payload(counts: Mapping[str, int | None], direction: str) -> int | None:
+    """Bytes of TCP's payload among those counted in a direction ("tx" or "rx"); None where a counter is not known.
+
+    Each packet counted holds 66 bytes of headers: Ethernet 14, IPv4 20, TCP 32 with its timestamps (IPv6: 20 more, 1.3 % of a full
+    frame). Whether a packet is a frame or what the kernel hands down before a card cuts it up (64 KiB and one header, as on veth
+    and virtio) depends on the driver, and bytes and packets agree in either case: on veth, 80 MiB all-reduced or sent by Gloo
+    over a 1 Gbit/s link were counted as 1.001 to 1.003 of it, and 1.0000 to 1.0006 after this.
+    """
+    bytes_counted, packets = counts.get(f"{direction}_bytes", 0), counts.get(f"{direction}_packets", 0)
+    if bytes_counted is None or packets is None:
+        return None
+    return max(0, bytes_counted - HEADERS_BYTES * packets)
+
+
+def _table(path: str) -> dict[str, Counts]:
+    """The interfaces of /proc/net/dev; lines that are not as expected are left out."""
+    found: dict[str, Counts] = {}
+    for line in text(path).splitlines():
+        name, _, rest = line.partition(":")
+        values = rest.split()
+        if len(values) >= len(_COLUMNS) * 2 and "".join(values).isdecimal() and max(map(len, values)) <= _MOST_DIGITS:
+            found[name.strip()] = {counter: int(values[place]) for counter, place in _COLUMNS.items()}
+    return found
+
+
+def _leaves(folder: str) -> bool:
+    there = entries(folder)
+    lower = bisect_left(there, "lower_")  # sorted, and there are dozens
+    stacked = there[lower : lower + 1] != [] and there[lower].startswith("lower_")
+    inner = "master" in there and "device" not in there
+    return not stacked and not inner and word(f"{folder}/type") != _IP_OVER_INFINIBAND
+
+
+# What the active RDMA ports of this host have counted: /sys/class/infiniband/*/ports/*/counters and hw_counters.
+#
+# Linux Documentation/ABI/stable/sysfs-class-infiniband has the names; drivers add their own to hw_counters (mlx5: losses and
+# congestion; rxe: sent_pkts, rcvd_pkts; EFA and bnxt_re: tx_bytes, rx_bytes).
+
+INFINIBAND_CLASS = "/sys/class/infiniband"
+# port_xmit_data and port_rcv_data count in units of 4 bytes, headers included (InfiniBand 16.1.3.5, PortCounters).
+_DATA = {"port_xmit_data": ("tx_bytes", 4), "port_rcv_data": ("rx_bytes", 4), "port_xmit_packets": ("tx_packets", 1),
+         "port_rcv_packets": ("rx_packets", 1)}  # fmt: skip
+_SIGNS = ("port_xmit_wait", "symbol_error", "link_error_recovery", "link_downed", "port_rcv_errors", "port_xmit_discards",
+          "local_link_integrity_errors", "excessive_buffer_overrun_errors")  # fmt: skip
+_OF_DRIVERS = ("tx_bytes", "rx_bytes", "tx_pkts", "rx_pkts", "rdma_read_bytes", "rdma_read_resp_bytes", "rdma_write_bytes",
+               "rdma_write_recv_bytes", "sent_pkts", "rcvd_pkts", *HW_COUNTERS)  # fmt: skip
+_STUCK = 2**32 - 1  # old 32-bit counters stop here (InfiniBand: "counters shall not roll over")
+
+
+def read_infiniband(root: str = "") -> dict[str, Counts]:
+    """Counters by port ("mlx5_0/1"): bytes and packets under Ethernet's names, the others under their own. A stuck one is left out."""
+    found: dict[str, Counts] = {}
+    for device in entries(f"{root}{INFINIBAND_CLASS}"):
+        for port in entries(f"{root}{INFINIBAND_CLASS}/{device}/ports"):
+            folder = f"{root}{INFINIBAND_CLASS}/{device}/ports/{port}"
+            if word(f"{folder}/state").endswith("ACTIVE"):
+                found[f"{device}/{port}"] = _port(folder)
+    return found
+
+
+def moved(counts: Mapping[str, int | None], direction: str) -> int | None:
+    """Bytes that crossed a port in a direction ("tx" or "rx"), or None where they are not known. RDMA is counted apart by some."""
+    names = {"tx": ("tx_bytes", "rdma_read_resp_bytes", "rdma_write_bytes"), "rx": ("rx_bytes", "rdma_read_bytes", "rdma_write_recv_bytes")}
+    values = [counts.get(name, 0) for name in names[direction]]
+    return None if None in values else sum(value for value in values if value)
+
+
+def _port(folder: str) -> Counts:
+    standard, own = numbers(f"{folder}/counters", (*_DATA, *_SIGNS)), numbers(f"{folder}/hw_counters", _names(folder))
+    data = {new: standard[old] * unit for old, (new, unit) in _DATA.items() if standard.get(old, _STUCK) != _STUCK}
+    return {**own, **{name: value for name, value in standard.items() if name not in _DATA and value != _STUCK}, **data}
+
+
+def _names(folder: str) -> list[str]:
+    there = set(entries(f"{folder}/hw_counters"))
+    return [name for name in _OF_DRIVERS if name in there]
+
+
+# What TCP of this host's network namespace has sent, and sent again (RFC 4022: tcpOutSegs, tcpRetransSegs).
+
+_TCP_TABLE = "/proc/net/snmp"
+_WANTED = {"RetransSegs": "retransmitted", "OutSegs": "sent"}
+
+
+def read_tcp(root: str = "") -> Counts:
+    """Return the segments "sent" and "retransmitted" so far; nothing where the kernel does not count them."""
+    rows = [line.split()[1:] for line in text(f"{root}{_TCP_TABLE}").splitlines() if line.startswith("Tcp:")]
+    if len(rows) != 2 or len(rows[0]) != len(rows[1]):
+        return {}
+    return {_WANTED[name]: int(value) for name, value in zip(*rows, strict=True) if name in _WANTED and value.isdecimal()}
+
+
+_LIBRARY = "libnvidia-ml.so.1"
+_ALL_LINKS = 2**32 - 1
+_EACH_LINK = range(36)  # NVML_NVLINK_MAX_LINKS of nvidia-ml-py 13.615; for links that a GPU has not, it does not answer
+_MEMBERS = {1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal"}  # of nvmlValue_t, by nvmlValueType_t
+_UNSIGNED_INT = 1
+_CORE = 0  # NVML_TEMPERATURE_GPU
+# nvmlClocksEventReason…: why clocks are lower than they could be. Idle, and clocks that somebody chose, are no slow-down.
+REASONS = {0x4: "power cap", 0x8: "hardware slowdown", 0x10: "sync boost", 0x20: "software thermal", 0x40: "hardware thermal",
+           0x80: "power brake"}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Field:
+    """A counter of ours: NVML's field, its unit in ours, and the scopes (links) whose values are added."""
+
+    name: str
+    constant: str
+    unit: int = 1
+    scopes: Sequence[int] = (0,)
+
+
+# Where two fields have one name, the first that the driver answers is taken: NVLink 5 (Blackwell) counts by link, in fields of its own.
+_FIELDS = (
+    _Field("nvlink_tx_bytes", "NVLINK_THROUGHPUT_DATA_TX", 1024, (_ALL_LINKS,)),
+    _Field("nvlink_rx_bytes", "NVLINK_THROUGHPUT_DATA_RX", 1024, (_ALL_LINKS,)),
+    _Field("nvlink_tx_bytes", "NVLINK_COUNT_XMIT_BYTES", 1, _EACH_LINK),
+    _Field("nvlink_rx_bytes", "NVLINK_COUNT_RCV_BYTES", 1, _EACH_LINK),
+    _Field("nvlink_crc_flit_errors", "NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL"),
+    _Field("nvlink_crc_data_errors", "NVLINK_CRC_DATA_ERROR_COUNT_TOTAL"),
+    _Field("nvlink_replays", "NVLINK_REPLAY_ERROR_COUNT_TOTAL"),
+    _Field("nvlink_recoveries", "NVLINK_RECOVERY_ERROR_COUNT_TOTAL"),
+    _Field("nvlink_recoveries", "NVLINK_COUNT_LINK_RECOVERY_EVENTS", 1, _EACH_LINK),
+    _Field("nvlink_symbol_errors", "NVLINK_COUNT_SYMBOL_ERRORS", 1, _EACH_LINK),
+    _Field("pcie_tx_bytes", "PCIE_COUNT_TX_BYTES"),
+    _Field("pcie_rx_bytes", "PCIE_COUNT_RX_BYTES"),
+    _Field("pcie_replays", "PCIE_REPLAY_COUNTER"),
+    _Field("ecc_corrected", "ECC_SBE_VOL_TOTAL"),
+    _Field("ecc_uncorrected", "ECC_DBE_VOL_TOTAL"),
+    _Field("rows_remapped_corrected", "REMAPPED_COR"),
+    _Field("rows_remapped_uncorrected", "REMAPPED_UNC"),
+)
+
+
+@dataclass(frozen=True)
+class _Gpu:
+    handle: Any
+    address: str
+    fields: tuple[_Field, ...]
+
+
+class Gpus:
+    """The GPUs that NVML shows here, NVML held open: starting it takes far longer than a reading. In a container other jobs' are hidden."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        count = session.try_to("nvmlDeviceGetCount")[0] or 0
+        handles = (session.try_to("nvmlDeviceGetHandleByIndex", index)[0] for index in range(count))
+        self._gpus = [self._known(handle, index) for index, handle in enumerate(handles) if handle is not None]
+
+    @classmethod
+    def open(cls, library: Any = None) -> Self | None:
+        """NVML started, or None where there is no driver. `library` is pynvml, or what stands in for it. Never raises."""
+        nvml = library or _pynvml()
+        if nvml is None:
+            return None
+        session = Session(nvml)
+        return None if session.try_to("nvmlInit")[1] else cls(session)
+
+    def read(self) -> tuple[dict[str, Counts], dict[str, dict[str, Any]]]:
+        """(counters, states) by PCI address; what a GPU does not answer is left out."""
+        return {gpu.address: self._counts(gpu) for gpu in self._gpus}, {gpu.address: self._state(gpu.handle) for gpu in self._gpus}
+
+    def clocks(self) -> dict[str, dict[str, Any]]:
+        """By PCI address temperature_c, slowed_by, power_w, sm_mhz and memory_mhz; None where NVML does not tell."""
+        return {gpu.address: {**self._state(gpu.handle), **self._pace(gpu.handle)} for gpu in self._gpus}
+
+    def close(self) -> None:
+        """Leaves NVML."""
+        self._session.try_to("nvmlShutdown")
+
+    def _known(self, handle: Any, index: int) -> _Gpu:
+        """The GPU with the fields that its driver answers."""
+        info = self._session.try_to("nvmlDeviceGetPciInfo", handle)[0]
+        bus = getattr(info, "busId", "")
+        address = pci_address(bus.decode("ascii", errors="replace") if isinstance(bus, bytes) else str(bus)) or f"gpu{index}"
+        there = [one for one in _FIELDS if hasattr(self._session.nvml, _constant(one))]
+        answered = self._values(handle, there)
+        first = {one.name: replace(one, scopes=tuple(values)) for one in reversed(there) if (values := answered[one.constant])}
+        return _Gpu(handle, address, tuple(first.values()))
+
+    def _counts(self, gpu: _Gpu) -> Counts:
+        values = self._values(gpu.handle, gpu.fields)
+        whole = [one for one in gpu.fields if len(values[one.constant]) == len(one.scopes)]  # a link that is gone would be missed
+        return {one.name: sum(values[one.constant].values()) * one.unit for one in whole}
+
+    def _values(self, handle: Any, fields: Iterable[_Field]) -> dict[str, dict[int, int]]:
+        """NVML's values by field and scope, of the scopes that answer."""
+        asked = [(one, scope) for one in fields for scope in one.scopes]
+        ids = [(getattr(self._session.nvml, _constant(one)), scope) for one, scope in asked]
+        found = self._session.try_to("nvmlDeviceGetFieldValues", handle, ids)[0] if ids else None
+        values: dict[str, dict[int, int]] = {one.constant: {} for one, _ in asked}
+        for (one, scope), value in zip(asked, found or (), strict=False):
+            number = None if _wraps(one, value) else _number(value)
+            if number is not None:
+                values[one.constant][scope] = number
+        return values
+
+    def _state(self, handle: Any) -> dict[str, Any]:
+        bits = self._first(handle, ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"))
+        slowed = None if bits is None else [word for bit, word in REASONS.items() if bits & bit]
+        return {"temperature_c": self._session.try_to("nvmlDeviceGetTemperature", handle, _CORE)[0], "slowed_by": slowed}
+
+    def _pace(self, handle: Any) -> Mapping[str, Any]:
+        milliwatts = self._session.try_to("nvmlDeviceGetPowerUsage", handle)[0]
+        sm, memory = (self._session.try_to("nvmlDeviceGetClockInfo", handle, kind)[0] for kind in (1, 2))  # NVML_CLOCK_SM, NVML_CLOCK_MEM
+        return {"power_w": None if milliwatts is None else milliwatts / 1000, "sm_mhz": sm, "memory_mhz": memory}
+
+    def _first(self, handle: Any, functions: Iterable[str]) -> int | None:
+        answers: Iterator[Any] = (self._session.try_to(function, handle)[0] for function in functions)
+        return next((answer for answer in answers if isinstance(answer, int)), None)
+
+
+def _constant(one: _Field) -> str:
+    return f"NVML_FI_DEV_{one.constant}"
+
+
+def _wraps(one: _Field, value: Any) -> bool:
+    """Whether it counts bytes in 32 bits: they come round several times a second, so that no difference says anything."""
+    return one.name.endswith("_bytes") and one.unit == 1 and value.valueType == _UNSIGNED_INT
+
+
+def _number(value: Any) -> int | None:
+    member = _MEMBERS.get(value.valueType)
+    number = getattr(value.value, member) if value.nvmlReturn == 0 and member else None
+    return number if isinstance(number, int) and number >= 0 else None
+
+
+def _pynvml() -> Any:
+    """The package, imported only where the driver's library is: most hosts without it need not pay for the import."""
+    try:
+        ctypes.CDLL(_LIBRARY)
+        import pynvml
+    except (OSError, ImportError):
+        return None
+    return pynvml

@@ -1,0 +1,220 @@
+"""A cell measured under watch: canary, CPUs and the hosts' counters before and after; again when the machine changed its state."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collbench.control.world import World
+from collbench.measure import disturbances
+from collbench.measure.crossing import bypassed
+from collbench.measure.disturbances import HostNetwork, Stall, of_host, stalls
+from collbench.measure.instruments import Instruments, between, noticeable, now, told
+from collbench.measure.prepared_cell import Ready, time_cell
+from collbench.measure.request import Budget
+from collbench.measure.sampling import Measured, slowest
+from collbench.measure.sync import shared_page
+from collbench.native.library import CanaryStruct, library
+
+# The canary: a short measurement of the machine itself, before and after each cell.
+#
+# A cache line that two cores pass back and forth takes 65 or 260 ns on the same machine, and flips by itself; every latency
+# below some microseconds flips with it. Where a rank has no partner on its host, or ranks share cores, a fixed piece of work
+# takes the ball's place: it sees the clock rate and what the hypervisor takes, not the cache.
+
+FLIP = 1.25  # canaries further apart than this ratio mean another state; in one state they stay within 1.15
+_BLOCKS = 15
+_ROUNDS = 40  # round trips of a block: 3 to 18 µs; of 6,000 neighbours in one state (440 ns) all were within 1.12, with 100 all but 2
+_STEPS = 10_000  # multiplications of a block: about 10 µs
+_DEADLINE_S = 0.02
+_LINE_BYTES = 128  # two lines: the next one is fetched along
+
+
+class Canary:
+    """Made by all ranks of the world together; `sing` is called by all of them at the same moment."""
+
+    def __init__(self, world: World) -> None:
+        mates = [member.rank for member in world.on_host()]
+        paired = all(len(world.on_host(host)) > 1 for host in world.hosts) and not world.oversubscribed
+        self.kind = "cache line" if paired else "work"
+        self._ball: CanaryStruct | None = None
+        if paired:
+            self._page = shared_page(world, _LINE_BYTES * len(mates))
+            here, place = ctypes.addressof(ctypes.c_char.from_buffer(self._page)), mates.index(world.rank)
+            if place < len(mates) // 2 * 2:  # the odd one out only listens
+                line = here + place // 2 * _LINE_BYTES
+                self._ball = CanaryStruct(line=line, first=place % 2 == 0, base=0, rounds=_ROUNDS, deadline_ns=int(_DEADLINE_S * 1e9))
+
+    def sing(self) -> float | None:
+        """Seconds of a round trip or of the piece of work: the median of some blocks. None where it could not be measured."""
+        native, elapsed = library(), np.zeros(_BLOCKS, np.int64)
+        if native is None or (self.kind == "cache line" and self._ball is None):
+            return None
+        out = ctypes.c_void_p(elapsed.ctypes.data)
+        if self._ball is None:
+            native.collbench_work(ctypes.c_int64(_BLOCKS), ctypes.c_int64(_STEPS), out)
+            return _middle(elapsed) * 1e-9
+        failed = native.collbench_ping_pong(ctypes.byref(self._ball), ctypes.c_int64(_BLOCKS), out)
+        return None if failed else _middle(elapsed) * 1e-9 / _ROUNDS
+
+
+def _middle(elapsed: NDArray[np.int64]) -> float:
+    """The median of an odd number of values."""
+    return float(sorted(elapsed.tolist())[len(elapsed) // 2])
+
+
+def canary(world: World) -> Canary | None:
+    """A canary, or None where the native loop was not built at some rank."""
+    lacking = world.first(None if library() else "no native loop", "looking for a canary")
+    return None if lacking else Canary(world)
+
+
+def flipped(before: float | None, after: float | None) -> bool:
+    """Whether the machine changed its state between the two."""
+    return bool(before and after and max(before, after) > FLIP * min(before, after))
+
+
+_MOST_REPEATS = 2
+_LEAST_LEFT = 0.2  # of the budget: with less a repetition would know less than what it replaces
+_LAUNCH_BOUND = 0.8  # of the device's time: with so much host time per call it is the calls that are timed
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A measurement and what was seen around it, at rank 0.
+
+    canary_s   {"before", "after"}: the slowest rank's canary, None unknown; empty without a canary
+    silent     two ranks of a host could not run at the same time, so that the canary was not heard
+    stolen     the largest share of CPU time that a hypervisor took at any rank; None unknown
+    preempted  how often the rank that fared worst lost its core
+    repeats    how often the cell was measured again because the canary had flipped; flipped: it did again the last time
+    evidence   for the row: seconds spent in the loop ("wall_s"), what the counters say ("moved"), and the host's seconds per call
+               ("enqueue_s") where calls only enqueue
+    launch_bound   whether these seconds, not the device's work, were timed
+    telemetry  by host the samples taken meanwhile
+    paused_s   by rank for how long it was not allowed to run at all meanwhile; only those that were not
+    networks   between hosts what disturbed the network of each; stalls: samples far longer than the median
+    """
+
+    measured: Measured
+    canary_s: dict[str, float | None]
+    silent: bool
+    stolen: float | None
+    preempted: int
+    repeats: int
+    flipped: bool
+    evidence: dict[str, Any] = field(default_factory=dict)
+    launch_bound: bool = False
+    telemetry: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    paused_s: dict[str, float] = field(default_factory=dict)
+    networks: tuple[HostNetwork, ...] = ()
+    stalls: tuple[Stall, ...] = ()
+
+    @property
+    def flags(self) -> list[str]:
+        """What a reader must know."""
+        words = {
+            "remeasured": self.repeats and not self.flipped,
+            "state_flip": self.flipped,
+            "cpu_shared": self.silent or noticeable(self.stolen),
+            "other_path": self.other_path,
+            "launch_bound": self.launch_bound,
+            "straggler": bool(self.paused_s),
+        }
+        return [word for word, true in words.items() if true] + disturbances.flags(self.networks)
+
+    def disturbance(self, title: str, hosts: Sequence[str]) -> str | None:
+        """Return one sentence about stalls and links that went down; None without. `hosts`: the host of each rank."""
+        paused = {hosts[int(rank)]: seconds for rank, seconds in self.paused_s.items() if int(rank) < len(hosts)}
+        return disturbances.sentence(title, self.stalls, self.networks, paused)
+
+    @property
+    def other_path(self) -> str | None:
+        """How the bytes went past the network, one sentence: no percentage of the network's ceiling then. None when they did not."""
+        return bypassed(self.evidence)
+
+
+def watch(ready: Ready, world: World, budget: Budget, canary: Canary | None, instruments: Instruments | None = None) -> Watched | None:
+    """Runs the protocol on all ranks, again while the canary flips and the budget allows; the result is at rank 0.
+
+    Without `instruments` no counter is read.
+    """
+    ending, repeats, what = time.monotonic() + budget.max_time_s, 0, f"{ready.cell.title()}: looking at the machine"
+    loop_s = 0.0
+    while True:
+        before = canary.sing() if canary else None  # the ranks come to it together; later the one that reads counters would be missed
+        if instruments:
+            instruments.begin(ready, world)
+        began, paused_s = now(), world.watchdog.paused_s
+        measured = time_cell(ready, world, budget)
+        span, after = between(began, now()), canary.sing() if canary else None
+        mine = {"before": before, "after": after, **span.as_json(), "enqueue_s": ready.loop.enqueue_s,
+                "paused_s": world.watchdog.paused_s - paused_s}  # fmt: skip
+        seen = instruments.end(ready) if instruments else {}
+        everyone = world.gather({**mine, **seen}, what)
+        left = ending - time.monotonic()
+        loop_s += measured.loop_s if measured else 0.0
+        found = _result(measured, everyone, canary is not None, repeats) if measured and everyone else None
+        again = bool(found and found.flipped and repeats < _MOST_REPEATS and left > _LEAST_LEFT * budget.max_time_s)
+        left = world.decide(left if again else 0.0, what)
+        if not left:
+            if not (found and everyone):
+                return None
+            found = replace(found, evidence={"wall_s": {"measured": loop_s}})
+            return _with_evidence(found, ready, world, everyone, instruments)
+        repeats, budget = repeats + 1, replace(budget, max_time_s=left)
+
+
+def _result(measured: Measured, everyone: Sequence[dict[str, Any]], listening: bool, repeats: int) -> Watched:
+    canaries = {when: _largest(one[when] for one in everyone) for when in ("before", "after")}
+    changed = any(flipped(one["before"], one["after"]) for one in everyone)
+    stolen = _largest(one["stolen"] for one in everyone)
+    silent = listening and None in canaries.values()
+    paused = {str(rank): round(one["paused_s"], 3) for rank, one in enumerate(everyone) if one["paused_s"]}
+    preempted = max(one["preempted"] for one in everyone)
+    return Watched(measured, canaries if listening else {}, silent, stolen, preempted, repeats, changed, paused_s=paused)
+
+
+def _with_evidence(found: Watched, ready: Ready, world: World, everyone: list[dict[str, Any]], instruments: Instruments | None) -> Watched:
+    """What the hosts' counters and the host's share of the time say; reckoned when the ranks no longer wait for it."""
+    paused = {"paused_s": found.paused_s} if found.paused_s else {}
+    evidence = found.evidence | paused | ({"moved": told(ready, world, everyone)} if instruments else {})
+    networks = _networks(world, everyone)
+    stalls = tuple(_stalls(found.measured, ready.timed)) if networks else ()
+    evidence |= {"network": {one.host: one.as_json() for one in networks}} if networks else {}
+    evidence |= {"stalls": [one.as_json() for one in stalls]} if stalls else {}
+    enqueue_s = _largest(one["enqueue_s"] for one in everyone)
+    if enqueue_s is not None:
+        evidence["enqueue_s"] = enqueue_s
+    hosts = (member.host for member in world.members)
+    telemetry = {host: one["telemetry"] for host, one in zip(hosts, everyone, strict=True) if one.get("telemetry")}
+    bound = enqueue_s is not None and _is_launch_bound(enqueue_s, found.measured, ready.timed)
+    return replace(found, evidence=evidence, launch_bound=bound, telemetry=telemetry, networks=networks, stalls=stalls)
+
+
+def _networks(world: World, everyone: list[dict[str, Any]]) -> tuple[HostNetwork, ...]:
+    """Return what disturbed the network of each host; nothing on one host, whose ranks need no network."""
+    if len(world.hosts) < 2:
+        return ()
+    hosts = (member.host for member in world.members)
+    return tuple(of_host(host, one["moved"]) for host, one in zip(hosts, everyone, strict=True) if one.get("moved"))
+
+
+def _stalls(measured: Measured, timed: list[int]) -> list[Stall]:
+    series = slowest(measured.samples, timed)
+    return stalls(measured.durations, float(np.median(series)) * measured.batch * measured.iterations) if len(series) else []
+
+
+def _is_launch_bound(enqueue_s: float, measured: Measured, timed: list[int]) -> bool:
+    series = slowest(measured.samples, timed)
+    return len(series) > 0 and enqueue_s >= _LAUNCH_BOUND * float(np.median(series))
+
+
+def _largest(values: Any) -> float | None:
+    return max((value for value in values if value is not None), default=None)

@@ -1,0 +1,434 @@
+"""One cell from allocation to row, on all ranks in step."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Protocol, TypeVar
+
+from collbench.backends.backend import Backend, Group, Tuning
+from collbench.backends.host import AnyBuffers
+from collbench.control.world import World
+from collbench.errors import CollbenchError
+from collbench.measure.crossing import Least
+from collbench.measure.loop import CallFailed, Loop, Timed, Unfinished
+from collbench.measure.request import Budget
+from collbench.measure.sampling import Measured, measure, schedule, short_schedule
+from collbench.operations.cell import Cell
+from collbench.operations.data import Mismatch, slots_checked, slots_for
+from collbench.operations.groups import Groups, groups_of
+from collbench.operations.operation import Operation
+from collbench.operations.program import Program, joined
+from collbench.units import format_time
+
+_BETWEEN_GROUPS = 7919  # a prime above the number of slots, whose seeds are 1 apart
+T = TypeVar("T")
+_Made = tuple[tuple[Group, ...], tuple[AnyBuffers, ...], Program]
+
+
+class Wrong(Protocol):
+    """What verification found at one rank: how many elements (of a barrier: 1), and a sentence about it."""
+
+    @property
+    def wrong(self) -> int:
+        """How many elements, or ranks."""
+        ...
+
+    def sentence(self) -> str:
+        """For rows and errors."""
+        ...
+
+    def as_json(self) -> dict[str, Any]:
+        """For a row's evidence: which rank, and what it found."""
+        ...
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A cell that every rank can run: its groups, this process's part of them, and the loop over its program.
+
+    checking: the loop that is verified: `loop`, but where one turn of that is several iterations, or the operation a barrier.
+    synchronised: whether the ranks meet before each sample, not only before the first of a look.
+    program: what `loop` runs, for whoever joins it with others. must: of several operations in one what crosses hosts; None: it is one.
+    """
+
+    operation: Operation
+    cell: Cell
+    groups: tuple[tuple[int, ...], ...]
+    mine: tuple[Group, ...]
+    buffers: tuple[AnyBuffers, ...]
+    loop: Loop
+    checking: Loop
+    synchronised: bool = True
+    program: Program = field(default_factory=lambda: Program(((),)))
+    must: Callable[[Mapping[int, str]], Least] | None = None
+
+    @property
+    def timed(self) -> list[int]:
+        """The ranks whose time counts, ascending: of a pair the first, else all."""
+        each = (group[:1] if self.operation.pair else group for group in self.groups)
+        return sorted(rank for ranks in each for rank in ranks)
+
+    @property
+    def evidence(self) -> dict[str, Any]:
+        """What this process can say of the cell's circumstances."""
+        pages = {buffers.page_bytes for buffers in self.buffers if buffers.page_bytes}
+        loop = "native" if self.loop.native else "python"
+        return {"page_bytes": max(pages, default=None), "loop": loop, "synchronised": self.synchronised}
+
+    @property
+    def fell_back(self) -> bool:
+        """Whether Python times what the C loop could have timed, had it been built."""
+        return not self.loop.native and self.loop.could_be_native
+
+
+def make_groups(backend: Backend, wanted: Sequence[tuple[Operation, Cell]], world: World) -> dict[tuple[int, ...], Group | None]:
+    """The groups that these cells need, and that of all ranks, made once by all ranks in one order; pairs need none."""
+    splits = dict.fromkeys(cell.split for operation, cell in wanted if not operation.pair and cell.split)
+    needed = [tuple(range(backend.ranks)), *(ranks for split in splits for ranks in split.groups(backend.ranks))]
+    with world.watchdog.phase(f"making groups on {backend.name}"):
+        return {ranks: backend.group(ranks) for ranks in dict.fromkeys(needed)}
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What all cells of a backend have in common: the backend, its groups by their ranks, and how ranks meet before a sample.
+
+    each_time: whether they may meet before each sample; else only before the first of a look.
+    """
+
+    backend: Backend
+    members: dict[tuple[int, ...], Group | None]
+    sync: Program | None
+    each_time: bool = True
+
+    @property
+    def whole(self) -> Group | None:
+        """This process's part of the group of all ranks."""
+        return self.members[tuple(range(self.backend.ranks))]
+
+    @property
+    def driven(self) -> frozenset[int]:
+        """The ranks that this process drives."""
+        return frozenset(self.whole.ranks[place] for place in self.whole.driven) if self.whole else frozenset()
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What is to be made ready: a cell over these groups, on a backend's stage, with so many buffers in turn (None: the cell's own)."""
+
+    operation: Operation
+    cell: Cell
+    stage: Stage
+    groups: Groups
+    slots: int | None = None
+
+
+def prepare(operation: Operation, cell: Cell, stage: Stage, world: World) -> Ready | str:
+    """Allocates, binds and tries once on all ranks. A reason of any rank is the answer on all of them.
+
+    Pairs, and the groups of a cell with a tuning, are its own: made here, to be released with the cell.
+    """
+    return prepare_over(operation, cell, groups_of(operation, cell, stage.backend.ranks), stage, world)
+
+
+def prepare_over(operation: Operation, cell: Cell, groups: Groups, stage: Stage, world: World, *, slots: int | None = None) -> Ready | str:
+    """The same over groups that are given, such as one round of pairs, and with so many buffers in turn (None: the cell's own)."""
+    backend, operation = stage.backend, operation.on(stage.backend.api, stage.backend.passes_messages)
+    asked = _Asked(operation, cell, stage, groups, slots)
+    with _at(cell, world, "making its groups"):
+        mine = _members(asked)
+    own = operation.pair or _is_tuned(cell)  # the others were made before the first cell: no rank can fail alone
+    reason = world.first(mine if isinstance(mine, str) else None, f"{cell.title()}: making its groups") if own else None
+    if reason or isinstance(mine, str):
+        return reason or str(mine)
+    ready = _bound(asked, mine, world)
+    if isinstance(ready, str):
+        with _at(cell, world, "freeing its groups"):
+            _release(operation, cell, backend, mine)
+    return ready
+
+
+def _bound(asked: _Asked, mine: tuple[Group, ...], world: World) -> Ready | str:
+    """On GPUs nobody binds before all have memory: a call captured into a graph connects the ranks, and waits for those that fail."""
+    cell = asked.cell
+    with _at(cell, world, "allocating"):
+        buffers = _try(lambda: _filled(asked, mine))
+    wrong = buffers if isinstance(buffers, str) else None
+    if cell.device != "cpu" and (reason := world.first(wrong, f"{cell.title()}: allocating")):
+        return reason
+    with _at(cell, world, "binding its calls"):
+        program = buffers if isinstance(buffers, str) else _try(lambda: _program(asked, mine, buffers))
+    reason = world.first(program if isinstance(program, str) else None, f"{cell.title()}: binding its calls")
+    if reason or isinstance(program, str) or isinstance(buffers, str):
+        return reason or str(program)
+    ready = _looped(asked, (mine, buffers, program), world)
+    return world.first(_trial(ready, world), f"{cell.title()}: the first call") or ready
+
+
+def _is_tuned(cell: Cell) -> bool:
+    return bool(cell.algorithm or cell.protocol)
+
+
+def _members(asked: _Asked) -> tuple[Group, ...] | str:
+    """This process's groups, or why the library refuses them. All ranks call."""
+    cell, stage = asked.cell, asked.stage
+    backend, tuning = stage.backend, Tuning(cell.algorithm, cell.protocol)
+    whole, driven = stage.whole, stage.driven
+
+    def make(ranks: tuple[int, ...]) -> Group | None:
+        if asked.operation.pair:
+            return None if driven.isdisjoint(ranks) else backend.pair(whole, ranks, cell)
+        return backend.group(ranks, tuning) if _is_tuned(cell) else stage.members[ranks]
+
+    made = _try(lambda: [make(ranks) for ranks in asked.groups])
+    return made if isinstance(made, str) else tuple(group for group in made if group)
+
+
+def _looped(asked: _Asked, made: _Made, world: World) -> Ready:
+    """The loops over a program."""
+    operation, cell, stage, (mine, buffers, program) = asked.operation, asked.cell, asked.stage, made
+    alone = (operation.paces_itself or operation.one_sided) and len(asked.groups) == 1  # several pairs are to run at once
+    each = stage.each_time and cell.mode != "pipelined" and not alone
+    before, meeting = (stage.sync, None) if each else (None, stage.sync)
+    parting = stage.sync if operation.one_sided else None  # many a library moves on only while rank 1 is inside it, too
+    loop = Loop(timed := Timed(program, before, stage.backend.clock(), world.watchdog.progress, meeting, parting))
+    checking = Loop(_to_check(timed, operation)) if program.once or operation.meets else loop
+    return Ready(operation, cell, asked.groups, mine, buffers, loop, checking, synchronised=each, program=program)
+
+
+def _to_check(timed: Timed, operation: Operation) -> Timed:
+    """What is verified. A barrier is on its own: the synchronisation before it would hold the ranks as well."""
+    program = timed.program.once or timed.program
+    return replace(timed, program=program, sync=None, meeting=None) if operation.meets else replace(timed, program=program)
+
+
+def release(ready: Ready, backend: Backend) -> None:
+    """Frees the groups that were made for this cell alone."""
+    _release(ready.operation, ready.cell, backend, ready.mine)
+
+
+def _release(operation: Operation, cell: Cell, backend: Backend, mine: Sequence[Group]) -> None:
+    for group in mine if operation.pair or _is_tuned(cell) else ():
+        backend.release(group)
+
+
+def _at(cell: Cell, world: World, what: str) -> AbstractContextManager[None]:
+    """Under the watchdog's eyes."""
+    return world.watchdog.phase(f"{cell.title()}: {what}")
+
+
+@contextmanager
+def phase(ready: Ready, world: World, what: str) -> Iterator[None]:
+    """Under the watchdog's eyes; work that does not end is told with its cell."""
+    try:
+        with _at(ready.cell, world, what):
+            yield
+    except Unfinished as error:
+        raise Unfinished(f"{ready.cell.title()}: {error}") from None
+
+
+def _trial(ready: Ready, world: World) -> str | None:
+    """One call that is not timed: what the library refuses at once, it cannot do. Only the library knows every such case."""
+    try:
+        with phase(ready, world, "the first call"):
+            ready.checking.run(1, slot=0)
+    except CallFailed as error:
+        return str(error)
+    return None
+
+
+def _filled(asked: _Asked, mine: tuple[Group, ...]) -> tuple[AnyBuffers, ...]:
+    cell, backend = asked.cell, asked.stage.backend
+    slots = asked.slots or slots_for(cell)
+    buffers = tuple(backend.allocate(asked.operation, replace(cell, seed=_seed(cell, group)), group, slots) for group in mine)
+    for each in buffers:
+        for slot in range(slots):
+            each.fill(slot, for_check=False)
+    return buffers
+
+
+def _seed(cell: Cell, group: Group) -> int:
+    """Each group has digits of its own, so that one group's data in another one's buffers shows."""
+    return cell.seed + _BETWEEN_GROUPS * group.ranks[0]
+
+
+def _program(asked: _Asked, mine: tuple[Group, ...], buffers: tuple[AnyBuffers, ...]) -> Program:
+    programs = [asked.stage.backend.bind(asked.operation, asked.cell, group, part) for group, part in zip(mine, buffers, strict=True)]
+    return joined(programs) if programs else Program(((),))
+
+
+def _try(make: Callable[[], T]) -> T | str:
+    try:
+        return make()
+    except (CollbenchError, AttributeError) as error:
+        return str(error)
+    except MemoryError as error:
+        return str(error) or "not enough memory"
+
+
+def time_cell(ready: Ready, world: World, budget: Budget) -> Measured | None:
+    """Runs the protocol on all ranks; the result is at rank 0."""
+    cell, each = ready.cell, ready.loop.iterations
+    plan = schedule(budget, cell.size_bytes, cell.mode, ready.timed, iterations=each) if world.rank == 0 else None
+    with phase(ready, world, "measuring"), world.patient(budget.max_time_s):
+        return measure(ready.loop, world, plan, cell.title())
+
+
+def verify_cell(ready: Ready, world: World, calls: int) -> list[Mismatch] | None:
+    """Refills the timed buffers, runs the timed program once more per slot and compares; at rank 0 what was found wrong."""
+    found: list[dict[str, Any]] = []
+    with phase(ready, world, "verifying"):
+        for _ in range(calls):
+            for slot in slots_checked(ready.cell):
+                for buffers in ready.buffers:
+                    buffers.fill(slot, for_check=True)
+                ready.checking.run(1, slot=slot)
+                found += mismatches_in(ready, slot)
+    everyone = world.gather(found, f"{ready.cell.title()}: verifying")
+    return None if everyone is None else [Mismatch(**one) for part in everyone for one in part]
+
+
+def mismatches_in(ready: Ready, slot: int) -> list[dict[str, Any]]:
+    """What this process's ranks received wrong in a slot; ranks are told by their rank in the job."""
+    found: list[dict[str, Any]] = []
+    for group, buffers in zip(ready.mine, ready.buffers, strict=True):
+        wrong = [mismatch for mismatch in buffers.check(slot) if mismatch]
+        found += [replace(mismatch, rank=group.ranks[mismatch.rank]).as_json() for mismatch in wrong]
+    return found
+
+
+# Whether a barrier is one: no rank may leave before all have entered.
+#
+# In turn some ranks enter late. All meet over the control plane, the late one then waits; every other rank notes when it left, counted
+# from before it came to that meeting. The late one enters at least its delay after the meeting, which cannot end before all have come:
+# who left within the delay has left too early, and no rank's own delays can make that up. They can hide it: where a rank came to the
+# barrier only when the delay had passed, the turn is repeated with a longer one.
+
+_MOST_LATE = 4
+_ATTEMPTS = 3
+_DELAY_S = 0.01
+_MEETINGS = 5  # the delay is so many times as long as the slowest rank's meeting
+_LONGER = 4  # and so many times as long at the next attempt
+_CLOCKS = 0.98  # hosts' clocks run up to 500 millionths apart, and their timers round
+
+
+@dataclass(frozen=True)
+class LeftEarly:
+    """A rank that left a barrier `after_s` seconds after the meeting, before rank `late` had entered, which waited `delay_s`."""
+
+    rank: int
+    late: int
+    after_s: float
+    delay_s: float
+    wrong: int = 1
+
+    def sentence(self) -> str:
+        """For rows and errors: "rank 1 left after 210.0 µs, before rank 0 entered, which waited 10000 µs"."""
+        after, delay = format_time(self.after_s), format_time(self.delay_s)
+        return f"rank {self.rank} left after {after} µs, before rank {self.late} entered, which waited {delay} µs"
+
+    def as_json(self) -> dict[str, Any]:
+        """For the control plane and a row's evidence."""
+        return asdict(self)
+
+
+def left_early(ready: Ready, world: World, calls: int) -> tuple[int, list[LeftEarly]]:
+    """(how many calls were verified, the ranks that left one early, each once), the same at all ranks, which all call.
+
+    0 calls where it cannot be told: ranks of one process, or of a backend that makes them up, have no time of their own.
+    """
+    found: dict[int, LeftEarly] = {}
+    told = True
+    for late in _late_ranks(ready) * calls:
+        seen, early = _turn(ready, world, late)
+        told = told and seen
+        for one in early:
+            found.setdefault(one.rank, one)
+    return calls if told or found else 0, [found[rank] for rank in sorted(found)]
+
+
+def _late_ranks(ready: Ready) -> list[int]:
+    """Who is late in turn, by the rank within each group: all up to 4, else a sample drawn by the cell's seed."""
+    n = len(ready.groups[0])
+    return sorted(random.Random(ready.cell.seed).sample(range(n), min(n, _MOST_LATE))) if n > 1 else []
+
+
+def _turn(ready: Ready, world: World, late: int) -> tuple[bool, list[LeftEarly]]:
+    """(whether every other rank came to the barrier in time to be told, who left early), after three attempts at most."""
+    others, early = sum(len(ranks) - 1 for ranks in ready.groups), list[LeftEarly]()
+    for attempt in range(_ATTEMPTS):
+        delay_s = max(_meeting_s(ready, world) * _MEETINGS, _DELAY_S * _LONGER**attempt)
+        everyone = world.agree(_attempt(ready, world, late, delay_s), _what(ready))
+        early += [LeftEarly(**one) for said in everyone for one in said["early"]]
+        if early or not any(said["late_itself"] for said in everyone):
+            return bool(early) or sum(said["told"] for said in everyone) == others, early
+    return False, early
+
+
+def _meeting_s(ready: Ready, world: World) -> float:
+    """How long a meeting takes the slowest rank; the same at all ranks, which come out of it close together."""
+    world.agree(None, _what(ready))
+    began = time.monotonic()
+    world.agree(None, _what(ready))
+    return max(world.agree(time.monotonic() - began, _what(ready)))
+
+
+def _attempt(ready: Ready, world: World, late: int, delay_s: float) -> dict[str, Any]:
+    """One barrier: who of this process's ranks left early, of how many it can be told, and whether they came too late for that."""
+    waits = any(late in group.driven for group in ready.mine)
+    began = time.monotonic()
+    world.agree(None, _what(ready))
+    if waits:
+        time.sleep(delay_s)
+    came_s = time.monotonic() - began
+    with phase(ready, world, "verifying"):
+        ready.checking.run(1, slot=0)
+    left_s = time.monotonic() - began
+    others = [] if waits else [(group, rank) for group in ready.mine for rank in group.driven]
+    early = others if left_s < delay_s * _CLOCKS else []
+    return {
+        "told": len(others), "late_itself": bool(others) and came_s >= delay_s,
+        "early": [LeftEarly(group.ranks[rank], group.ranks[late], left_s, delay_s).as_json() for group, rank in early],
+    }  # fmt: skip
+
+
+def _what(ready: Ready) -> str:
+    return f"{ready.cell.title()}: verifying"
+
+
+# One of many measurements: a prepared cell, timed by the short protocol.
+
+
+def time_shortly(ready: Ready, world: World, budget: Budget) -> Measured | None:
+    """Runs the short protocol on all ranks; the result is at rank 0."""
+    cell = ready.cell
+    plan = short_schedule(budget, cell.size_bytes, cell.mode, ready.timed) if world.rank == 0 else None
+    with phase(ready, world, "measuring"), world.patient(budget.max_time_s):
+        return measure(ready.loop, world, plan, cell.title())
+
+
+# Sentences on data that arrived wrong between places, for launches that measure rounds of them.
+
+_TOLD = 4  # groups that are told one by one, and places that are named of each
+
+
+def wrong_data(names: Sequence[str], met: Iterable[tuple[Sequence[int], int | None, str | None]], what: str) -> list[str]:
+    """A sentence for each group with wrong data, of many the first, and how many more of `what` ("pairs") there are.
+
+    met: (places, how many elements were not what was sent, what the first rank found), as measured; None: not compared, nothing found.
+    """
+    bad = [(_who(names, places), wrong, f" ({detail})" if detail else "") for places, wrong, detail in met if wrong]
+    said = [f"wrong data {who}: {wrong} elements are not what was sent{detail}" for who, wrong, detail in bad[:_TOLD]]
+    return [*said, *([f"wrong data in {len(bad) - _TOLD} more {what}"] if len(bad) > _TOLD else [])]
+
+
+def _who(names: Sequence[str], places: Sequence[int]) -> str:
+    """ "between a and b", "inside a", or of many places "among a, b, c, d and 60 more"."""
+    known = [names[place] for place in places[:_TOLD]]
+    if len(places) > _TOLD:
+        return f"among {', '.join(known)} and {len(places) - _TOLD} more"
+    return f"between {' and '.join(known)}" if len(places) > 1 else f"inside {known[0]}"

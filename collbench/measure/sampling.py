@@ -1,0 +1,287 @@
+"""How many times a cell is run: budget first, then warm-up until it settles, then until the median is known well enough.
+
+Rank 0 decides between looks and tells the others; every rank keeps its own samples and sends them after each look.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collbench.control.world import World
+from collbench.measure.loop import Loop
+from collbench.measure.request import Budget
+from collbench.stats.median import median
+
+MOST_SAMPLES = 3000
+MOST_WARMUPS = 300
+FEW = 60  # fewer samples than these are flagged
+_PIPELINE = 20  # iterations a stamp pair spans when pipelined or batched: nccl-tests' -n 20
+_GROWTH = 1.5
+_HOPELESS = 4  # times as many samples are missing as the time left has room for: the second half of the budget would not help
+_FIRST = 6  # samples of the first look: the fewest that any interval can rest on
+_FEWEST = 12  # batches that fit into the budget: two windows of 3 and a first look of 6
+Samples = NDArray[np.float64]
+
+
+@dataclass
+class Measured:
+    """What rank 0 has of a cell: seconds [timed and untimed ranks × n] per iteration, and how the measurement went.
+
+    stopped    why no more samples were taken: "precision", "out_of_reach", "max_time", "most_samples", "iterations"
+    batch      turns of the loop per sample, of so many `iterations` each
+    loop_s     seconds that rank 0 spent in the loop, the first call and the warm-up with it
+    durations  of every sample, warm-up too: its phase, and the seconds that the slowest rank took for all of its iterations
+    starts_ns  when the samples began, as `Loop.starts_ns`, for all ranks
+    """
+
+    samples: Samples
+    target: float
+    reached: bool | None = None
+    stopped: str | None = None
+    warmups: int = 0
+    batch: int = 1
+    iterations: int = 1
+    loop_s: float = 0.0
+    flags: list[str] = field(default_factory=list)
+    durations: list[tuple[str, float]] = field(default_factory=list)
+    starts_ns: Samples = field(default_factory=lambda: np.empty((0, 0)))
+
+
+Look = tuple[int, int]  # samples, iterations per sample
+
+
+class WarmUp(Look):
+    """A look whose samples are not kept."""
+
+
+Plan = Generator[Look, Samples, Measured]
+
+
+def measure(loop: Loop, world: World, plan: Plan | None, what: str) -> Measured | None:
+    """Runs a plan on all ranks; rank 0 (which has the plan) gets the result, the others None. `what`: the cell, in sentences."""
+    look: Look | None = next(plan) if plan else None
+    starts: list[Samples] = []
+    durations: list[tuple[str, float]] = []
+    loop_s = 0.0
+    while True:
+        count, batch, warm = world.decide([*(look or (0, 0)), isinstance(look, WarmUp)], f"{what}: the next samples")
+        if count == 0:
+            return None
+        with world.watchdog.phase(f"{what}: {'warm-up' if warm else 'measuring'}"):
+            began = time.monotonic()
+            seconds = loop.run(count, batch) / (batch * loop.iterations)
+            loop_s += time.monotonic() - began
+        arrays = world.gather_array(np.concatenate([seconds, loop.starts_ns]), f"{what}: gathering samples")
+        if plan is None or arrays is None:
+            continue
+        halves = [(array[: len(array) // 2], array[len(array) // 2 :]) for array in arrays]
+        taken, starting = (np.concatenate(part) for part in zip(*halves, strict=True))
+        starts.append(starting)
+        durations += [("warm-up" if warm else "timed", float(one)) for one in taken.max(axis=0) * (batch * loop.iterations)]
+        try:
+            look = plan.send(taken)
+        except StopIteration as stop:
+            world.decide([0, 0, False], f"{what}: the next samples")
+            measured: Measured = stop.value
+            measured.loop_s, measured.durations = loop_s, durations
+            measured.starts_ns = np.concatenate(starts, axis=1)[:, -measured.samples.shape[1] :]  # what is kept came last
+            return measured
+
+
+def slowest(samples: Samples, timed: list[int]) -> Samples:
+    """The value of each sample: the maximum over the timed ranks. Samples that no working clock can give are left out."""
+    value: Samples = samples[timed][:, sound(samples, timed)].max(axis=0)
+    return value
+
+
+def sound(samples: Samples, timed: list[int]) -> NDArray[np.bool_]:
+    """Which samples are finite and not negative at every timed rank."""
+    chosen = samples[timed]
+    all_sound: NDArray[np.bool_] = np.all(np.isfinite(chosen) & (chosen >= 0), axis=0)
+    return all_sound
+
+
+def schedule(
+    budget: Budget, size_bytes: int, mode: str, timed: list[int], now: Callable[[], float] = time.monotonic, *, iterations: int = 1
+) -> Plan:
+    """Rank 0's plan as a generator: yields looks, is sent their samples [ranks × n], returns what was measured.
+
+    iterations: how many one turn of the loop holds (graphs hold several); samples are seconds of one of them.
+    """
+    began = now()
+    first = yield WarmUp((1, 1))
+    once = max(*slowest(first, timed), now() - began, 1e-7)
+    batch = 1 if mode in ("isolated", "graph") else max(1, min(_PIPELINE, int(budget.max_time_s / _FEWEST / once)))
+    measured = Measured(np.empty((len(first), 0)), budget.target(size_bytes), batch=batch, iterations=iterations)
+    if once > budget.max_time_s:
+        measured.samples, measured.stopped, measured.flags = first, "max_time", ["budget_exceeded"]
+        measured.reached = None if budget.iterations else False
+    else:
+        yield from _warm_up(budget, once, timed, measured)
+        yield from _sample(budget, (began + budget.max_time_s, once * batch), timed, measured, now)
+    _judge(measured)
+    return measured
+
+
+def _warm_up(budget: Budget, once: float, timed: list[int], measured: Measured) -> Generator[Look, Samples, None]:
+    """Windows until two in a row agree (medians within 2 %, quartiles within 5 %), the cap, or a quarter of the budget."""
+    if budget.warmup is not None:
+        if budget.warmup > 1:  # the first call was one already
+            yield WarmUp((budget.warmup - 1, 1))
+        measured.warmups = budget.warmup
+        return
+    spent, before, each = once, None, once * measured.batch
+    of_one = measured.batch * measured.iterations
+    while measured.warmups < MOST_WARMUPS and spent < budget.max_time_s / 4:
+        window = _clamp(budget.max_time_s / (5 * each), 3, 20)
+        if spent + window * each > budget.max_time_s / 2:
+            break
+        series = slowest((yield WarmUp((window, measured.batch))), timed)
+        measured.warmups += window
+        each = max(float(np.median(series)) if len(series) else each, 1e-9) * (of_one if len(series) else 1)
+        spent += window * each
+        if before is not None and _alike(before, series):
+            return
+        before = series if len(series) else None
+    measured.flags.append("warmup_unsettled")
+
+
+def _alike(a: Samples, b: Samples) -> bool:
+    middle, quartiles = 0.02, 0.05
+    (a1, a2, a3), (b1, b2, b3) = np.quantile(a, [0.25, 0.5, 0.75]), np.quantile(b, [0.25, 0.5, 0.75])
+    return bool(abs(a2 - b2) <= middle * b2 and abs(a1 - b1) <= quartiles * b1 and abs(a3 - b3) <= quartiles * b3)
+
+
+def _sample(
+    budget: Budget, limits: tuple[float, float], timed: list[int], measured: Measured, now: Callable[[], float]
+) -> Generator[Look, Samples, None]:
+    """Looks, each half as large again in all, until the interval is narrow enough, a cap, or the budget's end.
+
+    `limits`: when the budget ends, and the seconds that a sample takes.
+    """
+    ending, each = limits
+    while measured.stopped is None:
+        affordable = max(1, int((ending - now()) / each))
+        look, started = min(_wanted(measured.samples.shape[1], budget), affordable), now()
+        part = yield look, measured.batch
+        each = max((now() - started) / look, 1e-7)
+        measured.samples = np.concatenate([measured.samples, part], axis=1)
+        left_s = ending - now()
+        measured.stopped = _enough(measured, budget, timed, (left_s, each)) or ("max_time" if left_s < each else None)
+
+
+def _wanted(n: int, budget: Budget) -> int:
+    """How many more samples to look at next, after n."""
+    if budget.iterations:
+        return budget.iterations - n
+    if n < FEW:
+        return FEW - n if n else _FIRST
+    return min(int(n * (_GROWTH - 1)) + 1, MOST_SAMPLES - n)
+
+
+def _enough(measured: Measured, budget: Budget, timed: list[int], limits: tuple[float, float]) -> str | None:
+    """Why the samples suffice, or None. `limits`: the seconds left, and the seconds that a sample takes."""
+    n = measured.samples.shape[1]
+    if budget.iterations:
+        return "iterations" if n >= budget.iterations else None
+    series = slowest(measured.samples, timed)
+    known = median(series).half_width if len(series) else None
+    measured.reached = known is not None and known <= measured.target
+    if measured.reached and n >= FEW:
+        return "precision"
+    if n >= MOST_SAMPLES:
+        return "most_samples"
+    missing = n * ((known / measured.target) ** 2 - 1) if known else 0.0  # an interval narrows with the root of the samples
+    left_s, each = limits
+    halfway = left_s < budget.max_time_s / 2 and n >= FEW
+    return "out_of_reach" if halfway and missing > _HOPELESS * left_s / each else None
+
+
+def _judge(measured: Measured) -> None:
+    if measured.samples.shape[1] < FEW:
+        measured.flags.append("few_samples")
+    if measured.reached is False:
+        measured.flags.append("target_missed")
+
+
+def _clamp(value: float, low: int, high: int) -> int:
+    return int(min(max(value, low), high))
+
+
+# How many times one of many short measurements is run: as in `timing.protocol`, but in few looks.
+#
+# Each look costs a word from rank 0 to all ranks and an answer of each: with a thousand ranks, or where they share few cores, as much as
+# all samples of a ping-pong. So what a look costs besides its samples is reckoned apart, warm-up is a fixed number of calls, and the
+# samples are taken in two looks at most, of which the second is as large as the time allows.
+
+_SHORT_FEWEST = 6  # samples that an interval needs
+_BATCH = 20  # iterations between two stamps where the ranks do not meet before each
+_BATCHES = 12  # as many batches fit into the time at least
+
+
+def short_schedule(budget: Budget, size_bytes: int, mode: str, timed: list[int], now: Callable[[], float] = time.monotonic) -> Plan:
+    """Rank 0's plan, as `timing.protocol.schedule`: a first call, warm-up (`budget.warmup` calls in all), samples.
+
+    At least 6 samples are taken where so many fit into the budget, whatever the looks cost.
+    """
+    began = now()
+    first = yield WarmUp((1, 1))
+    each = _seconds(first, timed)
+    look_s = max(0.0, now() - began - each)
+    batch = 1 if mode == "isolated" else max(1, min(_BATCH, int(budget.max_time_s / _BATCHES / each)))
+    measured = Measured(np.empty((len(first), 0)), budget.target(size_bytes), warmups=budget.warmup or 1, batch=batch)
+    if each > budget.max_time_s:
+        measured.samples, measured.stopped, measured.flags = first, "max_time", ["budget_exceeded"]
+        measured.reached = None if budget.iterations else False
+    else:
+        if measured.warmups > 1:
+            each = _seconds((yield WarmUp((measured.warmups - 1, 1))), timed)
+        yield from _sample_short(budget, (began + budget.max_time_s - look_s, each), timed, measured, now)
+    n = measured.samples.shape[1]
+    measured.flags += [flag for flag, true in (("few_samples", n < FEW), ("target_missed", measured.reached is False)) if true]
+    return measured
+
+
+def _sample_short(
+    budget: Budget, limits: tuple[float, float], timed: list[int], measured: Measured, now: Callable[[], float]
+) -> Generator[Look, Samples, None]:
+    """Up to two looks. `limits`: when the last one must begin to return, and the seconds of an iteration."""
+    ending, each = limits
+    least = _SHORT_FEWEST if _SHORT_FEWEST * each * measured.batch <= budget.max_time_s else 1
+    wanted = budget.iterations or FEW
+    while measured.stopped is None:
+        n = measured.samples.shape[1]
+        affordable = int((ending - now()) / (each * measured.batch))
+        look = min(wanted, max(affordable, 0 if n else least))
+        if look == 0:
+            measured.stopped = "max_time"
+            return
+        part = yield look, measured.batch
+        measured.samples = np.concatenate([measured.samples, part], axis=1)
+        each = _seconds(part, timed)
+        measured.stopped, wanted = _enough_short(budget, timed, measured, second=n > 0)
+
+
+def _enough_short(budget: Budget, timed: list[int], measured: Measured, second: bool) -> tuple[str | None, int]:
+    """Why the samples suffice (None: they do not), and how many more would."""
+    n = measured.samples.shape[1]
+    if budget.iterations:
+        missing = budget.iterations - n
+        return ("max_time" if second else None) if missing else "iterations", missing
+    known = median(slowest(measured.samples, timed)).half_width
+    measured.reached = known is not None and known <= measured.target
+    if measured.reached and n >= FEW:
+        return "precision", 0
+    missing = FEW if not known else max(FEW - n, int(n * ((known / measured.target) ** 2 - 1)))
+    return "max_time" if second else None, max(1, min(missing, MOST_SAMPLES - n))
+
+
+def _seconds(samples: Samples, timed: list[int]) -> float:
+    """What an iteration takes at the slowest of all pairs: the mean, since rare long ones take time as well."""
+    series = slowest(samples, timed)
+    return max(float(series.mean()) if len(series) else 0.0, 1e-7)

@@ -1,0 +1,486 @@
+"""The state of one launch, and who is told what happens in it."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from functools import cached_property, partial
+from threading import Thread
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from collbench import __version__
+from collbench.backends.backend import Backend, Settings, Unavailable
+from collbench.backends.registry import backend_class
+from collbench.control.members import Member
+from collbench.control.world import World
+from collbench.errors import FAILED, CollbenchError, RunFailed, UsageError
+from collbench.launch import signals, software
+from collbench.launch import software as build
+from collbench.launch.spawn import record_run
+from collbench.measure.instruments import Instruments, binding, settings
+from collbench.measure.monitored import Canary
+from collbench.measure.request import Request
+from collbench.measure.sync import HostSync
+from collbench.operations.cell import Cell
+from collbench.operations.operation import Operation
+from collbench.results.environment import host_facts, loaded_libraries, recorded_environment
+from collbench.results.folder import RunFolder
+from collbench.results.row import Row
+
+if TYPE_CHECKING:
+    from collbench.measure.nccl_paths import NcclPaths
+
+
+# Opens the backends on all ranks, before the first cell, and says what is not there.
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A backend that is open on every rank, or the reason why not (the same on every rank); NCCL's log where it writes one."""
+
+    name: str
+    backend: Backend | None
+    reason: str | None = None
+    paths: NcclPaths | None = None
+
+
+def open_backends(request: Request, world: World, note: Callable[[str], None]) -> list[Opened]:
+    """Every backend of the request. One that was only defaulted to may be missing; a missing one that was asked for ends the run.
+
+    Raises UsageError (exit 2) for a backend that is not installed, RunFailed (exit 4) for one that cannot run in this launch.
+    """
+    found = [_open_one(name, request, world, note) for name in request.backends]
+    opened = [one for one in found if one]
+    if not opened:
+        raise UsageError("no backend is at hand: pip install 'collbench[mpich]' or 'collbench[torch]' ('collbench backends' tells more)")
+    return opened
+
+
+def _open_one(name: str, request: Request, world: World, note: Callable[[str], None]) -> Opened | None:
+    kind, asked = backend_class(name), name in request.asked
+    if not _is_there(name, kind, asked, world, note):
+        return None
+    paths = _paths(request) if kind.uses_nccl and request.evidence != "off" else None
+    backend: Backend = (_slowed(kind, request) if request.slowed else kind)()
+    settings = Settings(request.ranks, request.timeout_s, request.seed, request.gpus_per_process)
+    wrong = open_everywhere(backend, world, settings)
+    if wrong is None:
+        return Opened(name, backend, paths=paths)
+    if paths:
+        paths.close()
+    reason, of_the_user = wrong
+    if asked:
+        raise UsageError(reason) if of_the_user else RunFailed(reason)
+    return Opened(name, None, reason)
+
+
+def _is_there(name: str, kind: type[Backend], asked: bool, world: World, note: Callable[[str], None]) -> bool:
+    """Whether the backend is installed at all ranks. Raises UsageError where it is not, but was asked for."""
+    missing = missing_anywhere(name, kind, world)
+    if missing and asked:
+        raise UsageError(f"backend {name} is not available: {missing}")
+    if missing:
+        note(f"without {name}: {missing}")
+    return not missing
+
+
+def missing_anywhere(name: str, kind: type[Backend], world: World) -> str | None:
+    """Why the backend is not installed at some rank, with the remedy; None where all have it. All ranks call."""
+    answer = kind.probe()
+    return world.first(str(answer) if isinstance(answer, Unavailable) else None, f"looking for {name}")
+
+
+def open_everywhere(backend: Backend, world: World, settings: Settings) -> tuple[str, bool] | None:
+    """Why it does not open at some rank, and whether that is for the user to mend; None once it is open. All ranks call."""
+    return world.first(_try_open(backend, world, settings), f"opening {backend.name}")
+
+
+def _try_open(backend: Backend, world: World, settings: Settings) -> tuple[str, bool] | None:
+    """Why it does not open here, and whether that is for the user to mend."""
+    try:
+        with world.watchdog.phase(f"opening {backend.name}"):
+            backend.open(world, settings)
+            if backend.uses_nccl:
+                backend.ask_ras = _ask_ras()
+                world.ask_too(backend.ask_ras)
+    except CollbenchError as error:
+        return str(error), isinstance(error, UsageError)
+    except MemoryError:  # of this rank alone: the others are in the middle of it
+        raise
+    except Exception as error:
+        return f"{backend.name} does not open: {type(error).__name__}: {error}", False
+    return None
+
+
+def _slowed(kind: type[Backend], request: Request) -> type[Backend]:
+    from collbench.backends.slowed import slowed
+
+    return slowed(kind, request.slowed)
+
+
+def _paths(request: Request) -> NcclPaths:
+    """NCCL's log, asked for; what reads it is imported only where NCCL is."""
+    from collbench.measure.nccl_paths import NcclPaths
+
+    return NcclPaths.begin(request.evidence == "tuning")
+
+
+def _ask_ras() -> Callable[[], str | None]:
+    from collbench.measure.nccl_paths import ask_ras
+
+    return ask_ras
+
+
+def close_backends(opened: list[Opened], world: World) -> None:
+    """Leaves every backend in order."""
+    for one in opened:
+        if one.backend:
+            with world.watchdog.phase(f"closing {one.name}"):
+                one.backend.close()
+        if one.paths:
+            one.paths.close()
+
+
+# What run.json says of a launch: command, ranks, libraries, environment.
+
+
+def member_places(world: World, opened: list[Opened]) -> list[dict[str, Any]]:
+    """The rank map: rank, host, local rank, process, CPUs it may use, address; where a process drives several ranks, each of them.
+
+    "gpu" is the PCI address of the rank's GPU, where a backend needs one.
+    """
+    gpus: tuple[str, ...] = max((one.backend.gpus for one in opened if one.backend), key=len, default=())
+    each = max(1, len(gpus) // world.size)
+    places = [_place(member, each, turn) for member in world.members for turn in range(each)]
+    return [place | {"gpu": gpu} for place, gpu in zip(places, gpus, strict=True)] if gpus else places
+
+
+def _place(member: Member, each: int, turn: int) -> dict[str, Any]:
+    numbers = {"rank": member.rank * each + turn, "host": member.host, "local_rank": member.local_rank * each + turn}
+    return numbers | {name: getattr(member, name) for name in ("pid", "cpus", "address")}
+
+
+def software_of_hosts(world: World, opened: list[Opened]) -> list[dict[str, Any]]:
+    """The software of each host, one entry for each combination of versions, at rank 0; empty elsewhere. All ranks call."""
+    everyone = world.gather(_software(opened), "comparing the software") or []
+    return software.grouped(zip((member.host for member in world.members), everyone, strict=False))
+
+
+def _software(opened: list[Opened]) -> software.Software:
+    """This rank's: what its backends have loaded comes before what is installed."""
+    about = [dict(one.backend.versions()) for one in opened if one.backend]
+    loaded = {name: found for name in ("torch", "mpi", "nccl") for one in about if (found := one.get(name) or one.get(f"torch_{name}"))}
+    return {"collbench": str(build.own()), "native": build.native(), **software.installed(), **loaded}
+
+
+def describe_run(request: Request, world: World, opened: list[Opened], of_hosts: list[dict[str, Any]]) -> dict[str, Any]:
+    """Everything about the launch that is known before its first cell; `of_hosts`: what `software_of_hosts` found."""
+    return {
+        "collbench": __version__,
+        "software": of_hosts,
+        "command": ["collbench", *request.argv],
+        "seed": request.seed,
+        "launcher": world.info.launcher,
+        "launcher_facts": world.info.facts,
+        "allocation_id": _allocation(request),
+        "launch_index": request.launch_index,
+        "launches": request.launches,
+        "hosts": list(world.hosts),
+        "rank_map": member_places(world, opened),
+        "backends": {one.name: dict(one.backend.versions()) if one.backend else {"not measured": one.reason} for one in opened},
+        "libraries": loaded_libraries(),
+        "environment": recorded_environment(_of_user(opened)),
+        "host": host_facts(),
+        **({"slowed": request.slowed.texts} if request.slowed else {}),
+        **({"suite": dict(request.suite)} if request.suite else {}),
+    }
+
+
+def _of_user(opened: list[Opened]) -> dict[str, str]:
+    """The environment without what NCCL's logs needed there."""
+    env = dict(os.environ)
+    for one in opened:
+        env = one.paths.log.of_user(env) if one.paths else env
+    return env
+
+
+def describe_conditions(world: World) -> dict[str, Any]:
+    """For every row's evidence: governor, boost and huge pages of all ranks (a list where they differ), and how ranks are bound."""
+    everyone = world.agree(settings(), "reading the CPUs' settings")
+    found = {name: sorted({str(one[name]) for one in everyone}) for name in everyone[0]}
+    same = {name: everyone[0][name] if len(values) == 1 else values for name, values in found.items()}
+    cpus = [[f"{member.host} {cpu}" for cpu in member.cpus] for member in world.members]
+    return {**same, "binding": binding(cpus)}
+
+
+def _allocation(request: Request) -> str | None:
+    """The scheduler's job, else the name given, else None: each command is an allocation of its own."""
+    if request.allocation:
+        return request.allocation
+    job = os.environ.get("SLURM_JOB_ID")
+    return f"{os.environ.get('SLURM_CLUSTER_NAME', 'slurm')}-{job}" if job else None
+
+
+Work = tuple[Operation, Cell, Opened]
+T = TypeVar("T")
+_PATIENCE_S = 1.0
+
+
+class Listener(Protocol):
+    """Who is told what happens, at rank 0; the room report has them."""
+
+    def begin(self, cells: list[Cell], ranks: int, nodes: int, rank_map: list[dict[str, Any]], folder: str) -> None:
+        """Everything that will be measured."""
+        ...
+
+    def progress(self, title: str, done: int, total: int, eta_s: float | None) -> None:
+        """A cell begins."""
+        ...
+
+    def row(self, row: Row, place: int) -> None:
+        """A cell has ended, the `place`th of those that `begin` named (from 0); cells are measured in shuffled order."""
+        ...
+
+    def note(self, sentence: str) -> None:
+        """Something worth saying once."""
+        ...
+
+    def end(self) -> None:
+        """Nothing more will come."""
+        ...
+
+
+@dataclass
+class Launch:
+    """The state of one launch, the same on all ranks but for the folder and the listener, which rank 0 alone has.
+
+    order_seed: of the order in which the cells are measured.
+    conditions: what does not change from cell to cell on these hosts, for every row's evidence.
+    """
+
+    request: Request
+    world: World
+    listener: Listener | None
+    order_seed: int = 0
+    folder: RunFolder | None = None
+    sync: HostSync | None = None
+    canary: Canary | None = None
+    instruments: Instruments | None = None
+    conditions: dict[str, Any] = field(default_factory=dict)
+    _noted: set[str] = field(default_factory=set)
+    _lap_began_s: float = field(default_factory=time.monotonic)
+
+    @classmethod
+    def begun(cls, request: Request, world: World, listener: Listener | None = None) -> Launch:
+        """The launch of a request, its order drawn where the user gave none. All ranks call."""
+        drawn = secrets.randbits(32) if request.order_seed is None else request.order_seed
+        return cls(request, world, listener, world.decide(drawn, "beginning"))
+
+    def leave(self, opened: list[Opened], code: int, ended: Callable[[int], None]) -> None:
+        """Tells `ended` the exit code, then leaves the libraries: one that crashes there changes nothing of what was measured."""
+        ended(code)
+        self.world.agree(None, "ending")
+        close_backends(opened, self.world)
+        if self.sync:
+            self.sync.close()
+
+    def hang(self, sentence: str) -> None:
+        """Keeps a hang in the folder, and shows the rows that still wait for those before them; the last thing that this process does.
+
+        Both in threads of their own, for a second at most: a disk or a terminal that does not answer may be what hangs.
+        """
+        ending = time.monotonic() + _PATIENCE_S
+        last = [Thread(target=each, daemon=True) for each in (partial(self._end_early, sentence, self.world.ending_code), self._show)]
+        for thread in last:
+            thread.start()
+        for thread in last:
+            thread.join(max(0.0, ending - time.monotonic()))
+
+    def _show(self) -> None:
+        with suppress(OSError, ValueError):  # our output is gone: somebody closed it
+            if self.listener:
+                self.listener.end()
+
+    def break_off(self, error: BaseException) -> None:
+        """Keeps why the run ends before its time, who knocked at the control plane meanwhile, and how far it came."""
+        with suppress(CollbenchError):
+            self.remark()
+        self._end_early(str(error) or type(error).__name__, code_of(error))
+
+    def _end_early(self, why: str, code: int) -> None:
+        if self.folder:
+            facts = self.world.facts
+            self.folder.end_early("hang" if facts or why.startswith("hang:") else "abort", why, code, **facts)
+
+    def remark(self) -> None:
+        """Tells who knocked at the control plane without being of this launch."""
+        for sentence in self.world.remarks():
+            self.note(sentence)
+
+    def keeps(self, folder: RunFolder, planned: int) -> None:
+        """From now on results go there, watched; of so many cells (of pairs: rounds), for the sentence of a run that is interrupted."""
+        folder.watch, self.world.kept = self.world.watchdog.phase, partial(folder.so_far, planned)
+        record_run(folder.path, os.environ)
+
+    def lap(self) -> tuple[float, float]:
+        """When it was called before (at first: when the launch began), and now: seconds on CLOCK_MONOTONIC."""
+        lap = self._lap_began_s, time.monotonic()
+        self._lap_began_s = lap[1]
+        return lap
+
+    @cached_property
+    def run_began_s(self) -> float | None:
+        """When the run began, on CLOCK_MONOTONIC; by the calendar, since a resumed one began in another process. None: it does not say."""
+        try:
+            began = datetime.fromisoformat(str(self.folder.run["started_utc"])) if self.folder else None
+            return time.monotonic() - (datetime.now(UTC) - began).total_seconds() if began else None
+        except (KeyError, TypeError, ValueError, OverflowError):  # a resumed run's file, which anybody may have altered
+            return None
+
+    def note_once(self, about: str, sentence: str) -> None:
+        """Says something of this kind about a subject only the first time; the rows tell the others."""
+        if about not in self._noted:
+            self._noted.add(about)
+            self.note(sentence)
+
+    def note(self, sentence: str) -> None:
+        """Says something once, and keeps it in events.jsonl."""
+        if self.listener:
+            self.listener.note(sentence)
+        if self.folder:
+            self.folder.event("note", text=sentence)
+
+
+def code_of(error: BaseException) -> int:
+    """The exit code that run.json gets for a run that broke off."""
+    code: int = getattr(error, "exit_code", FAILED)
+    return code
+
+
+def at_rank_0(world: World, do: Callable[[], T], what: str) -> T | None:
+    """Return what `do` gives at rank 0, None elsewhere. A UsageError there ends the launch, and rank 0 reports it. All ranks call."""
+    found, wrong = None, None
+    if world.rank == 0:
+        try:
+            with world.watchdog.phase(what):
+                found = do()
+        except UsageError as error:
+            wrong = str(error)
+    wrong = world.decide(wrong, what)
+    if wrong:
+        world.refuse(wrong)
+    return found
+
+
+def ranks_of(opened: Opened, world: World) -> int:
+    """How many ranks a backend's cells have: its own number, once open, else the world's."""
+    return opened.backend.ranks if opened.backend else world.size
+
+
+def members_of(backend: Backend, world: World) -> list[Member]:
+    """The process that drives each of a backend's ranks: its own, or where a process drives several the one of its share."""
+    each = max(1, backend.ranks // world.size)
+    return [world.members[min(rank // each, world.size - 1)] for rank in range(backend.ranks)]
+
+
+def ranks_by_host(backend: Backend, world: World) -> list[list[int]]:
+    """The backend's ranks on each host, in the order of the hosts."""
+    members = members_of(backend, world)
+    return [[rank for rank, member in enumerate(members) if member.host == host] for host in world.hosts]
+
+
+# How launches that measure begin and end: the run folder, and whatever breaks them off.
+
+
+class Ending(Protocol):
+    """Who is told, at rank 0, that nothing more will come."""
+
+    def end(self) -> None:
+        """Nothing more will come."""
+        ...
+
+
+@dataclass(frozen=True)
+class Playing:
+    """launch    with its folder
+    opened    the backends, which are left at the end
+    listener  rank 0's; ended: told the exit code before the libraries are left, one of which may crash there
+    let_go    what is to be done first where it ends early: as soon as others know of the error, a launcher may kill this process
+    """
+
+    launch: Launch
+    opened: list[Opened]
+    listener: Ending | None
+    ended: Callable[[int], None]
+    let_go: Callable[[], None] = lambda: None
+
+
+def guarded(playing: Playing, play: Callable[[], int]) -> int:
+    """Plays on all ranks, and leaves; returns play's exit code. What ends it early is kept in the folder, and raised with its reason."""
+    launch, world = playing.launch, playing.launch.world
+    world.watchdog.witness = launch.hang
+    try:
+        code = play()
+    except BaseException as error:
+        signals.settle()
+        why = world.explained(error)
+        playing.let_go()
+        launch.break_off(why)
+        if why is error:
+            raise
+        raise why from error
+    if playing.listener:
+        playing.listener.end()
+    launch.leave(playing.opened, code, playing.ended)
+    return code
+
+
+def create_folder(launch: Launch, opened: list[Opened], facts: Mapping[str, Any], planned: int) -> RunFolder | None:
+    """The run folder at rank 0; what goes wrong there ends every rank the same way.
+
+    facts: for run.json; planned: how many rounds or rows, for sentences.
+    """
+    request, world = launch.request, launch.world
+    of_hosts = software_of_hosts(world, opened)
+
+    def create() -> RunFolder:
+        described = {**describe_run(request, world, opened, of_hosts), "order_seed": launch.order_seed, **facts}
+        return RunFolder.create(request.out, request.command, described)
+
+    folder = at_rank_0(world, create, "creating the run folder")
+    if folder:
+        launch.keeps(folder, planned)
+    for sentence in different_software(of_hosts):
+        launch.note(sentence)
+    return folder
+
+
+def different_software(of_hosts: list[dict[str, Any]]) -> list[str]:
+    """A sentence for each piece of software whose version is not the same on all hosts."""
+    return [software.sentence(name, versions) for name, versions in software.differing(of_hosts).items()]
+
+
+# Launches that measure on one backend: which one that is.
+
+
+def first_at_hand(request: Request, world: World, note: Callable[[str], None]) -> Opened:
+    """The first of the request's backends that all ranks can open. Raises UsageError or RunFailed where there is none."""
+    why: list[str] = []
+    for name in request.backends:
+        missing = None if name in request.asked else missing_anywhere(name, backend_class(name), world)
+        if missing:
+            note(f"without {name}: {missing}")
+            continue
+        (one,) = open_backends(replace(request, backends=(name,)), world, note)
+        if one.backend:
+            return one
+        why.append(f"{one.reason}")
+        note(f"{name} is not measured: {one.reason}")
+    if why:
+        raise RunFailed(why[0])
+    raise UsageError("no backend is at hand: pip install 'collbench[mpich]' or 'collbench[torch]' ('collbench backends' tells more)")

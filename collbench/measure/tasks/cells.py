@@ -1,0 +1,435 @@
+"""The cells one after the other, in shuffled order, each measured on all ranks in step and stored at once."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from collbench.backends.backend import Backend, Group, can_do, in_place_only
+from collbench.control.world import World
+from collbench.errors import FAILED, FINE, USAGE
+from collbench.launch import signals
+from collbench.measure.ceilings import Ceilings
+from collbench.measure.instruments import Instruments
+from collbench.measure.monitored import Watched, canary, watch
+from collbench.measure.prepared_cell import Ready, Stage, Wrong, left_early, make_groups, prepare, release, verify_cell
+from collbench.measure.request import Request
+from collbench.measure.resume import Stored, open_folder, planned
+from collbench.measure.row import Circumstances, check_fields, make_row, row_without, wrong_evidence
+from collbench.measure.session import (
+    Launch,
+    Listener,
+    Opened,
+    Playing,
+    Work,
+    at_rank_0,
+    describe_conditions,
+    describe_run,
+    different_software,
+    guarded,
+    member_places,
+    open_backends,
+    ranks_by_host,
+    ranks_of,
+    software_of_hosts,
+)
+from collbench.measure.sync import host_sync
+from collbench.operations.cell import Cell
+from collbench.operations.data import bytes_needed, bytes_on_host
+from collbench.operations.groups import group_size
+from collbench.operations.operation import Operation
+from collbench.operations.program import Program
+from collbench.operations.registry import operations
+from collbench.operations.sweep import Sweep, Sweeps, rounding_note, tuning_note
+from collbench.results.row import Row
+from collbench.units import format_bytes, format_size
+
+
+def rows_of(launch: Launch, work: list[Work], ceilings: Ceilings, order: Sequence[int]) -> Iterator[Row]:
+    """All rows, measured in `order` (places in `work`); at ranks other than 0 nothing is yielded, but all take part."""
+    reasons: dict[int, str | None] = {}
+    turns: dict[str, Turn] = {}
+    for name in dict.fromkeys(one.name for _, _, one in work):
+        places = [place for place, item in enumerate(work) if item[2].name == name]
+        items = [work[place] for place in places]
+        reasons |= zip(places, _reasons(items, launch.world), strict=True)
+        turns[name] = _turn(launch, items, ceilings)
+    launch.lap()
+    measurable = [place for place in order if not reasons[place]]  # what is n/a takes no time: it is not progress
+    for done, place in enumerate(order):
+        operation, cell, one = work[place]
+        turn, reason = turns[one.name], reasons[place]
+        if launch.listener and not reason:
+            launch.listener.progress(cell.title(), measurable.index(place), len(measurable), None)
+        row = turn.without(operation, cell, reason, place) if reason else turn.take(operation, cell, place)
+        if row:
+            yield row
+        if launch.request.stop_on_wrong and _wrong(launch, row, len(order) - done - 1):
+            return
+
+
+def _wrong(launch: Launch, row: Row | None, left: int) -> bool:
+    """Whether a cell's data was wrong, the same at all ranks; says that the launch ends there, with so many cells `left`."""
+    wrong: bool = launch.world.decide(bool(row and row.wrong), "deciding whether to go on")
+    if wrong and row:
+        rest = f", {left} {'cell is' if left == 1 else 'cells are'} not measured" if left else ""
+        where = f"{row.operation} {format_bytes(row.size_bytes)} on {row.backend}"
+        launch.note(f"stopped after wrong data in {where}{rest} (--stop-on-wrong): {row.wrong_detail}")
+    return wrong
+
+
+def _turn(launch: Launch, items: list[Work], ceilings: Ceilings) -> Turn:
+    opened = items[0][2]
+    return Turn(launch, opened, ceilings, stage_of(launch, items, opened.backend) if opened.backend else None)
+
+
+def _reasons(items: list[Work], world: World) -> list[str | None]:
+    """Per cell why it cannot be measured: the first reason that any rank has."""
+    mine = [one.reason or can_do(one.backend, operation, placed(cell, operation, one.backend)) if one.backend else one.reason
+            for operation, cell, one in items]  # fmt: skip
+    everyone = world.agree(mine, f"asking {items[0][2].name} what it can do")
+    return [next((reason for reason in column if reason), None) for column in zip(*everyone, strict=True)]
+
+
+def placed(cell: Cell, operation: Operation, backend: Backend) -> Cell:
+    """Out of place where the library has it, unless the user chose."""
+    return cell if cell.in_place is not None else cell.placed(in_place_only(backend, operation))
+
+
+def stage_of(launch: Launch, items: list[Work], backend: Backend) -> Stage:
+    """What these cells of a backend have in common; all ranks make it together."""
+    members = make_groups(backend, [(operation, cell) for operation, cell, _ in items], launch.world)
+    return Stage(backend, members, _sync(launch, backend, members))
+
+
+def _sync(launch: Launch, backend: Backend, members: dict[tuple[int, ...], Group | None]) -> Program | None:
+    """How the ranks of this backend meet before a sample: its own way, else through shared memory and sockets."""
+    whole = members[tuple(range(backend.ranks))]
+    program = backend.sync(whole) if whole else None
+    if program is None and launch.world.size > 1 and not backend.virtual and backend.ranks == launch.world.size:
+        launch.sync = launch.sync or host_sync(launch.world)
+        program = launch.sync.program() if launch.sync else None
+    return program
+
+
+@dataclass
+class Turn:
+    """One backend's turn: what its cells have in common."""
+
+    launch: Launch
+    opened: Opened
+    ceilings: Ceilings
+    stage: Stage | None
+
+    def without(self, operation: Operation, cell: Cell, reason: str, place: int) -> Row | None:
+        """An n/a row, stored; at rank 0."""
+        world = self.launch.world
+        api = self.stage.backend.api if self.stage else ""
+        row = row_without(operation, cell, api, (ranks_of(self.opened, world), len(world.hosts)), reason)
+        return _finish(self.launch, row, {}, place)
+
+    def take(self, operation: Operation, cell: Cell, place: int) -> Row | None:
+        """Measures one cell on all ranks and stores its row; returns it at rank 0."""
+        request, world, stage = self.launch.request, self.launch.world, self.stage
+        if stage is None:
+            return self.without(operation, cell, f"{self.opened.name} is not open", place)
+        backend = stage.backend
+        ready = prepare(operation, placed(cell, operation, backend), stage, world)
+        if isinstance(ready, str):
+            return self.without(operation, cell, ready, place)
+        on_host = not backend.virtual and ready.cell.device == "cpu"
+        instruments = None if backend.virtual else self.launch.instruments
+        watched = watch(ready, world, request.budget, self.launch.canary if on_host else None, instruments)
+        checked, mismatches, choices = self._verified(ready)
+        release(ready, backend)
+        moved = watched.evidence.get("moved", {}) if watched else {}
+        evidence = self.opened.paths.evidence(world, choices, self.ceilings.machines, moved) if self.opened.paths else {}
+        if watched is None or mismatches is None:
+            return None
+        row, arrays = make_row(ready, backend, watched, self.around(ready, backend, watched))
+        self._keep(watched, place, ready.cell.title())
+        row = replace(row, **check_fields(checked, mismatches), evidence=row.evidence | evidence | wrong_evidence(mismatches))
+        return _finish(self.launch, row, arrays, place)
+
+    def _verified(self, ready: Ready) -> tuple[int, Sequence[Wrong] | None, list[dict[str, Any]]]:
+        """(calls verified, what arrived wrongly, at rank 0), and what NCCL chose meanwhile, on this rank."""
+        calls, paths, backend = self.launch.request.check, self.opened.paths, self.opened.backend
+        if not calls or backend is None:
+            return 0, [], []
+        if ready.operation.meets:
+            return (0, [], []) if backend.virtual else (*left_early(ready, self.launch.world, calls), [])
+        if not paths:
+            return calls, verify_cell(ready, self.launch.world, calls), []
+        with paths.witness(backend, ready.cell) as choices:
+            mismatches = verify_cell(ready, self.launch.world, calls)
+        return calls, mismatches, choices
+
+    def _keep(self, watched: Watched, place: int, title: str) -> None:
+        """Keep what does not go onto the row: telemetry, and sentences about a path that the bytes did not take and about stalls."""
+        if self.launch.folder and watched.telemetry:
+            self.launch.folder.event("telemetry", cell=place, hosts=watched.telemetry)
+        if watched.other_path:
+            self.launch.note_once(f"other path of {self.opened.name}", watched.other_path)
+        if disturbance := watched.disturbance(title, [member.host for member in self.launch.world.members]):
+            self.launch.note(disturbance)
+
+    def around(self, ready: Ready, backend: Backend, watched: Watched) -> Circumstances:
+        """The row's ceilings, flags and evidence."""
+        world = self.launch.world
+        crowded = bool(world.oversubscribed) and not backend.virtual and ready.cell.device == "cpu"
+        ceiling, bound = self.ceilings.of(ready.operation, ready.cell, backend, ready.groups)
+        slowdown = self.launch.request.slowed.of(ready.cell)
+        flags = {"slowed": slowdown is not None, "oversubscribed": crowded, "python_loop": ready.fell_back,
+                 "pairs_at_once": ready.operation.pair and len(ready.groups) > 1}  # fmt: skip
+        told = ready.evidence | ({"slowed": slowdown.text} if slowdown else {}) | watched.evidence
+        evidence = {"libraries": dict(backend.versions()), "conditions": self.launch.conditions} | told
+        on = (*backend.flags, *(flag for flag, true in flags.items() if true))
+        withheld = crowded or watched.other_path is not None
+        return Circumstances(ranks_by_host(backend, world), ceiling, bound, withheld, on, evidence)
+
+
+def _finish(launch: Launch, row: Row, arrays: dict[str, Any], place: int) -> Row | None:
+    """Stores and shows a row, at rank 0."""
+    if launch.folder is None:
+        return None
+    row = replace(row, evidence=row.evidence | _when(launch, row.evidence))
+    with signals.deferred():  # else a cell could be stored and not counted
+        try:
+            row = launch.folder.append(row, arrays)
+        finally:  # what cannot be stored was measured all the same
+            if launch.listener:
+                launch.listener.row(row, place)
+    return row
+
+
+def _when(launch: Launch, evidence: dict[str, Any]) -> dict[str, Any]:
+    """What the cell took ("wall_s"): in its loop, and all the rest since the row before was complete, so that row's storing is in it.
+
+    And when that was ("at_s"): its begin and its end in seconds since the run's start.
+    """
+    began_s, ended_s = launch.lap()
+    measured = evidence.get("wall_s", {}).get("measured", 0.0)
+    wall_s = {"wall_s": {"measured": measured, "harness": ended_s - began_s - measured}}
+    start_s = launch.run_began_s
+    return wall_s if start_s is None else wall_s | {"at_s": [round(began_s - start_s, 6), round(ended_s - start_s, 6)]}
+
+
+# What is looked at before the first cell: whether the memory suffices, and what a user should know.
+
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def check_traffic(sweep: Sweep | Sweeps, world: World) -> None:
+    """Raises UsageError on all ranks when they have not all read the same traffic, whose names hold the sums of the files."""
+    if not any(operation.uneven for operation in sweep.operations):
+        return
+    read = world.agree([one.traffic.name for one in sweep.each if one.traffic], "reading the traffic")
+    other = next((rank for rank, names in enumerate(read) if names != read[0]), None)
+    if other is not None:
+        theirs, ours = (", ".join(read[rank]) or "none" for rank in (other, 0))
+        world.refuse(f"{world.members[other]} has read another traffic ({theirs}) than rank 0 ({ours}): give every node the same file")
+
+
+def check_memory(work: list[Work], world: World) -> None:
+    """Raises UsageError on all ranks when the largest cell does not fit some host or GPU, before anything is measured."""
+    wrong = world.first(_too_large(work, world), "looking at the memory")
+    if wrong:
+        world.refuse(wrong)
+
+
+def _too_large(work: list[Work], world: World) -> str | None:
+    """A sentence about the cell that exceeds what is free here the most, or None when all fit."""
+    virtual = max([one.backend.ranks for _, _, one in work if one.backend and one.backend.virtual], default=0)
+    here, host = virtual or len(world.on_host()), free_memory()
+    missing: list[tuple[int, Cell, str]] = []
+    fitting: set[int] = set()
+    for operation, asked, one in work:
+        if one.backend is None:
+            continue
+        cell = placed(asked, operation, one.backend)
+        ranks, device = ranks_of(one, world), one.backend.free_bytes(cell)
+        n = group_size(operation, cell, ranks)
+        need, free = bytes_needed(operation, cell, n), device
+        if free is None:
+            need, free = bytes_on_host(operation, cell, n, here, max(1, ranks // n)), host
+        if need <= free:
+            fitting.add(cell.size_bytes)
+        else:
+            whose = f"for its {here} ranks there" if device is None else "on each GPU"
+            missing.append((need - free, cell, f"{format_bytes(need)} on {world.me.host} {whose}, and {format_bytes(free)} is free"))
+    if not missing:
+        return None
+    _, cell, why = max(missing, key=lambda one: one[0])
+    smallest = min(misfit.size_bytes for _, misfit, _ in missing)
+    fits = max((size for size in fitting if size < smallest), default=0)  # for every operation and type that was requested
+    remedy = f"the largest of these sizes that fits is {format_size(fits)}" if fits else "choose smaller sizes"
+    return f"{cell.title()} needs {why}: {remedy}"
+
+
+def free_memory(cgroup: Path = _CGROUP) -> int:
+    """Bytes that this host, and the container this process may be in, can still give."""
+    import psutil
+
+    free = int(psutil.virtual_memory().available)
+    try:
+        limit, used = (int((cgroup / name).read_text()) for name in ("memory.max", "memory.current"))
+    except (OSError, ValueError):  # no container, or "max"
+        return free
+    return min(free, max(0, limit - used))
+
+
+def notes(launch: Launch, opened: list[Opened]) -> Iterator[str]:
+    """What a user should know before the first row."""
+    request, world = launch.request, launch.world
+    for one in opened:
+        if one.reason:
+            yield f"{one.name} is not measured: {one.reason}"
+    if world.info.advice:
+        yield world.info.advice
+    crowded = world.oversubscribed
+    if crowded and any(one.backend and not one.backend.virtual and "cpu" in one.backend.devices for one in opened):
+        ranks, cores = len(world.on_host(crowded)), world.cores_on(crowded)
+        yield (
+            f"{ranks} ranks share {cores} {'core' if cores == 1 else 'cores'} on {crowded}: times are those of waiting for a core, "
+            f"so no percentage is given; start at most {cores} there (or use Open MPI, which yields: MPICH spins, and 8 bytes take 10 ms)"
+        )
+    yield from filter(None, (rounding_note(request.sweep), tuning_note(request.sweep, [one.name for one in opened])))
+    if any(operation.pair for operation in request.sweep.operations) and world.size % 2 and world.size > 1:
+        yield f"point-to-point uses pairs: of {world.size} ranks the last one rests"
+
+
+# One launch: opens the backends, measures every cell on all ranks in step, writes each row as soon as it is there.
+
+
+def run(request: Request, world: World, listener: Listener | None, ended: Callable[[int], None]) -> int:
+    """Measures the request on all ranks of `world`. Returns the exit code, the same on all ranks. Raises CollbenchError.
+
+    `ended` is told the code before the libraries are left: one that crashes there changes nothing of what was measured.
+    """
+    launch, waiting = Launch.begun(request, world, listener), list[str]()
+    check_traffic(request.sweep, world)
+    opened = open_backends(request, world, waiting.append)
+    for one in opened:
+        if one.backend:
+            request.sweep.check_ranks(one.backend.ranks)
+    work = [(operations()[cell.operation], cell, one) for one in opened for cell in request.sweep.cells(one.name, ranks_of(one, world))]
+    request.slowed.check([cell for _, cell, _ in work], max(ranks_of(one, world) for one in opened))
+    check_memory(work, world)
+    of_hosts = software_of_hosts(world, opened)
+    waiting += different_software(of_hosts)
+    stored = _folder(launch, opened, work, of_hosts)
+    playing = Playing(launch, opened, listener, ended, lambda: _let_go(launch, opened, stored))
+    return guarded(playing, lambda: _run_all(launch, opened, work, stored, waiting))
+
+
+def _run_all(launch: Launch, opened: list[Opened], work: list[Work], stored: Stored, waiting: list[str]) -> int:
+    """Measures what is not stored yet. `waiting`: sentences for the listener."""
+    world = launch.world
+    left = [place for place in range(len(work)) if place not in stored.done]
+    ceilings = Ceilings(launch.request, world)
+    if left:
+        _look_around(launch, stored, ceilings, [work[place] for place in left])
+    else:
+        launch.folder = stored.complete(exit_code(list(stored.rows.values())))
+    if launch.listener:
+        _begin(launch.listener, launch.world, opened, work, stored)
+    for sentence in (*waiting, *stored.notes(len(work)), *notes(launch, opened)):
+        launch.note(sentence)
+    rows = [*stored.rows.values(), *(_measured(launch, work, ceilings, left) if left else ())]
+    code = world.decide(exit_code(rows), "ending")
+    _end(launch, opened, rows, code)
+    return code
+
+
+def _look_around(launch: Launch, stored: Stored, ceilings: Ceilings, work: list[Work]) -> None:
+    """Probes the hosts and measures their references. Raises UsageError, on all ranks, where a resumed run had other machines."""
+    backends = list({one.name: one.backend for _, _, one in work if one.backend}.values())
+    ceilings.prepare(backends, [(operation, cell) for operation, cell, one in work if one.backend])
+    at_rank_0(launch.world, lambda: stored.go_on(ceilings.topology()), "comparing the machines")
+    launch.folder = stored.folder
+
+
+def _begin(listener: Listener, world: World, opened: list[Opened], work: list[Work], stored: Stored) -> None:
+    """Tells the listener what there is to measure, and what is there already."""
+    ranks = max(ranks_of(one, world) for one in opened)
+    where = str(stored.folder.path) if stored.folder else ""
+    cells = [placed(cell, operation, one.backend) if one.backend else cell for operation, cell, one in work]
+    listener.begin(cells, ranks, len(world.hosts), member_places(world, opened), where)
+    for place, row in stored.rows.items():
+        listener.row(row, place)
+
+
+def _measured(launch: Launch, work: list[Work], ceilings: Ceilings, left: list[int]) -> list[Row]:
+    """The rows of the cells that are left, measured in shuffled order; at rank 0."""
+    launch.canary = canary(launch.world)
+    launch.instruments = _instruments(launch, work)
+    launch.conditions = describe_conditions(launch.world)
+    try:
+        order = shuffled(len(left), launch.order_seed, launch.request.launch_index)
+        return list(rows_of(launch, work, ceilings, [left[turn] for turn in order]))
+    finally:
+        if launch.instruments:
+            launch.instruments.close()
+
+
+def _end(launch: Launch, opened: list[Opened], rows: list[Row], code: int) -> None:
+    """Complete the folder."""
+    launch.remark()
+    if launch.folder:
+        launch.folder.finish(exit_code=code, **_paths(opened))
+
+
+def _let_go(launch: Launch, opened: list[Opened], stored: Stored) -> None:
+    """Of a run that ends early; a folder that is not gone on with stays as it was."""
+    for one in opened:
+        if one.paths:
+            one.paths.close()
+    if stored.folder and not launch.folder:
+        stored.folder.give_up()
+
+
+def _instruments(launch: Launch, work: list[Work]) -> Instruments | None:
+    """What reads this host's counters around each cell, unless the user wants none of it."""
+    if launch.request.evidence == "off":
+        return None
+    cuda = any(one.backend and cell.device == "cuda" for _, cell, one in work)
+    return Instruments.ready(launch.world, cuda, launch.request.telemetry_hz)
+
+
+def _paths(opened: list[Opened]) -> dict[str, Any]:
+    """What NCCL's logs say of the launch, by backend; nothing where none is measured."""
+    facts = {one.name: one.paths.facts for one in opened if one.paths and one.paths.facts}
+    return {"nccl_log": facts} if facts else {}
+
+
+def shuffled(cells: int, order_seed: int, launch_index: int) -> list[int]:
+    """The order in which the cells are measured: another one in each launch of a seed, so that no size is always the last."""
+    order = list(range(cells))
+    random.Random(f"{order_seed}, launch {launch_index}").shuffle(order)
+    return order
+
+
+def exit_code(rows: list[Row]) -> int:
+    """4 when data was wrong, 2 when every cell is n/a, else 0."""
+    if any(row.wrong for row in rows):
+        return FAILED
+    return FINE if any(row.na is None for row in rows) else USAGE
+
+
+def _folder(launch: Launch, opened: list[Opened], work: list[Work], of_hosts: list[dict[str, Any]]) -> Stored:
+    """The run folder at rank 0, new or resumed; what goes wrong there ends every rank the same way."""
+    request, world = launch.request, launch.world
+
+    def opening() -> Stored:
+        info = {**describe_run(request, world, opened, of_hosts), "order_seed": launch.order_seed}
+        return open_folder(request, info, planned(work, world))
+
+    stored = at_rank_0(world, opening, "opening the run folder") or Stored(resumed=request.resume is not None)
+    stored.done = frozenset(world.decide(sorted(stored.rows), "looking at what is stored"))
+    launch.folder = None if stored.resumed else stored.folder
+    if stored.folder:
+        launch.keeps(stored.folder, len(work))
+    return stored

@@ -1,0 +1,1340 @@
+"""One round over one interface alone: a plain TCP stream between the two hosts of each pair, from and to the addresses of that interface.
+
+The backend cannot be told which interface to take; a stream of our own can: it leaves from that interface's address for the address of
+the same interface of the other host, and what the interfaces at both ends counted proves that it did. Where hosts have several
+interfaces in one network their kernels may choose others, to send and to answer for an address: then there is no figure.
+"""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collbench.addresses import Family, family_of, is_link_local, is_loopback, listen_at
+from collbench.backends.backend import Backend, Group, can_do
+from collbench.control.members import Member
+from collbench.control.world import World
+from collbench.errors import FAILED, FINE, NEGATIVE, NO_VERDICT, USAGE, CollbenchError, UsageError
+from collbench.launch import signals
+from collbench.measure import counters, tcp_streams
+from collbench.measure.ceilings import Ceilings
+from collbench.measure.disturbances import watched
+from collbench.measure.monitored import Canary, canary
+from collbench.measure.prepared_cell import Ready, Stage, prepare_over, release, time_shortly, verify_cell, wrong_data
+from collbench.measure.request import Budget, Request
+from collbench.measure.sampling import Measured, slowest
+from collbench.measure.session import (
+    Launch,
+    Opened,
+    Playing,
+    Work,
+    at_rank_0,
+    create_folder,
+    first_at_hand,
+    guarded,
+    members_of,
+    ranks_by_host,
+)
+from collbench.measure.tasks.cells import check_memory, notes, placed, stage_of
+from collbench.measure.tcp_streams import COUNTED, Told, attempt, patience
+from collbench.measure.wire_tools import FLAGS, LATENCY, Ask, Course, Ran, Tools, WireTool, run_tool, tools_at_hand
+from collbench.operations.builtin.allreduce import ALLREDUCE
+from collbench.operations.builtin.p2p import P2P_BANDWIDTH, P2P_LATENCY
+from collbench.operations.cell import Cell
+from collbench.operations.data import Mismatch
+from collbench.operations.dtypes import dtype_named
+from collbench.operations.groups import Groups, Pair, Round, Schedule, schedule
+from collbench.operations.operation import Operation
+from collbench.operations.sweep import Sweep
+from collbench.results.folder import HUNT, TOOLS, RunFolder
+from collbench.results.rounds import HuntRound, PairRound
+from collbench.results.row import Row, Times
+from collbench.stats.median import median
+from collbench.units import format_duration
+
+# What is asked of a pairs run, which places are paired, and how many pairs the time allows.
+
+MEASUREMENTS = 3  # of each round: the latency, then the bandwidth each way
+
+
+@dataclass(frozen=True)
+class PairsRequest:
+    """One pairs run.
+
+    launch       what concerns the launch; its budget is that of one measurement, of which a round has three
+    by           "rank" or "node"; None: nodes where there are several
+    size_bytes   of the messages whose bandwidth is measured; latency_size_bytes: of those whose latency is
+    concurrent   pairs of places that are measured at the same time, at most; None: all of a round
+    one_to_all   the rank (or a rank of the node) whose pairs alone are measured; None: all pairs
+    sample       partners that each place has at least; None: all
+    budget_s     seconds for the whole matrix, the suspects that are measured again apart
+    tools        names of wire tools that run between the same pairs; none by default
+    """
+
+    launch: Request
+    by: str | None = None
+    size_bytes: int = 2**20
+    latency_size_bytes: int = 8
+    concurrent: int | None = None
+    one_to_all: int | None = None
+    sample: int | None = None
+    budget_s: float = 600.0
+    tools: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Places:
+    """What is paired.
+
+    by      "rank" or "node"
+    names   "node1", or "rank 3 (node1)"
+    ranks   those of each place, equally many: two places meet with all of theirs at once, each with its counterpart
+    rests   ranks that take no part, since another node has fewer
+    """
+
+    by: str
+    names: tuple[str, ...]
+    ranks: tuple[tuple[int, ...], ...]
+    rests: int = 0
+
+    @property
+    def n(self) -> int:
+        """How many."""
+        return len(self.names)
+
+    @property
+    def width(self) -> int:
+        """Ranks of each place."""
+        return len(self.ranks[0])
+
+    @property
+    def resting(self) -> str | None:
+        """A sentence where ranks take no part; None: all do."""
+        if not self.rests:
+            return None
+        return f"each node takes part with as many ranks as the smallest has, {self.width}: of all nodes' ranks {self.rests} rest"
+
+    def groups(self, pairs: Sequence[Pair], backward: bool = False) -> Groups:
+        """The pairs of ranks that send, pair by pair of places; `backward`: from the second place to the first."""
+        each = [(b, a) if backward else (a, b) for a, b in pairs]
+        return tuple(ranks for a, b in each for ranks in zip(self.ranks[a], self.ranks[b], strict=True))
+
+
+def places_of(asked: PairsRequest, hosts: Sequence[str], by_host: Sequence[Sequence[int]]) -> Places:
+    """The places of a launch, from its hosts and the ranks on each. Raises UsageError where there are no two of them."""
+    if sum(map(len, by_host)) < 2:
+        raise UsageError(f"{asked.launch.command} needs two ranks, and this launch has one: start more, without a launcher by --ranks 2")
+    by = asked.by or ("node" if len(hosts) > 1 else "rank")
+    if by == "node" and len(hosts) < 2:
+        raise UsageError(f"--by node needs two nodes, and all ranks are on {hosts[0]}: start ranks on others, too, or choose --by rank")
+    if by == "node":
+        width = min(map(len, by_host))
+        return Places(by, tuple(hosts), tuple(tuple(ranks[:width]) for ranks in by_host), sum(len(ranks) - width for ranks in by_host))
+    host_of = {rank: host for host, ranks in zip(hosts, by_host, strict=True) for rank in ranks}
+    return Places(by, tuple(f"rank {rank} ({host_of[rank]})" for rank in sorted(host_of)), tuple((rank,) for rank in sorted(host_of)))
+
+
+def schedule_of(asked: PairsRequest, places: Places, by_host: Sequence[Sequence[int]], seed: int) -> Schedule:
+    """What is measured. Raises UsageError for a sample or a rank that the places do not have."""
+    if asked.sample is not None and asked.sample >= places.n:
+        raise UsageError(
+            f"--sample {asked.sample} asks for more partners than each of {places.n} {places.by}s has: choose {_up_to(places.n - 1)}"
+        )
+    center = None if asked.one_to_all is None else _place_of(asked.one_to_all, places, by_host)
+    most = int(asked.budget_s / (MEASUREMENTS * asked.launch.budget.max_time_s))
+    return schedule(places.n, at_once=asked.concurrent, center=center, partners=asked.sample, most=most, seed=seed)
+
+
+def _place_of(rank: int, places: Places, by_host: Sequence[Sequence[int]]) -> int:
+    ranks = sum(map(len, by_host))
+    if rank >= ranks:
+        raise UsageError(f"--one-to-all {rank}: there is no rank {rank} among {ranks}: choose one from 0 to {ranks - 1}")
+    return next(place for place, those in enumerate(by_host) if rank in those) if places.by == "node" else rank
+
+
+def _up_to(most: int) -> str:
+    return "1" if most == 1 else f"1 to {most}"
+
+
+def sampled(asked: PairsRequest, plan: Schedule, visited: int) -> str | None:
+    """A sentence where only some of the pairs were measured: how many of how many, and why; else None."""
+    if visited >= plan.possible:
+        return None
+    whole = plan.whole_rounds
+    wanted = whole if asked.sample is None else min(asked.sample + plan.least - 1, whole)
+    why = f"--sample {asked.sample}" if visited * whole >= wanted * plan.possible else _too_long(asked, plan)
+    return f"{visited} of {plan.possible} pairs are sampled ({why})"
+
+
+def _too_long(asked: PairsRequest, plan: Schedule) -> str:
+    longest_s, budget = plan.whole_rounds * plan.parts * MEASUREMENTS * asked.launch.budget.max_time_s, _duration(asked.budget_s)
+    if longest_s <= asked.budget_s:  # what lies between the measurements took the rest
+        return f"--budget {budget} is used up: raise it to measure more"
+    return f"all of them may take {_duration(longest_s)}, and --budget allows {budget}: raise it to measure more"
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.3g} s" if seconds < 60 else format_duration(seconds)
+
+
+# What is asked of a hunt, and of one of its rounds.
+
+
+@dataclass(frozen=True)
+class HuntRequest:
+    """One hunt.
+
+    pairs    how pairs are measured, among which places, and the time for all rounds (`budget_s`)
+    method   "auto", "pairs" or "groups"; rounds: of the sweep at most, None: by the number of places
+    growing  whether groups that grow are measured; isolate: whether who is confirmed is looked at alone
+    node     what the scheduler calls this rank's node, where it tells
+    """
+
+    pairs: PairsRequest
+    method: str = "auto"
+    rounds: int | None = None
+    growing: bool = True
+    isolate: bool = True
+    node: str | None = None
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One round that is to be measured, as the hunt asks for it: see `results.hunts.HuntRound`."""
+
+    kind: str
+    groups: Groups
+    why: str
+    stage: str
+    nic: str | None = None
+    pause_s: float = 0.0
+
+    @classmethod
+    def told(cls, values: Mapping[str, Any]) -> Asked:
+        """From what came over the control plane, where tuples are lists."""
+        groups = tuple(tuple(int(place) for place in group) for group in values["groups"])
+        return cls(values["kind"], groups, values["why"], values["stage"], values["nic"], values.get("pause_s", 0.0))
+
+
+Rails = Mapping[str, Sequence[str]]  # by interface the address that each place has there
+_COUNTED_PART = 0.8  # of the time, after a stream's warm-up: the rates are of it
+
+
+def rails_of(world: World, places: Places) -> Rails:
+    """Return the interfaces that all nodes have under one name, with addresses of one family that differ; none where ranks are paired.
+
+    IPv4 is preferred where all nodes have it on that interface. All ranks call.
+    """
+    if places.by != "node":
+        return {}
+    leaders = _leaders(world, places)
+    told = world.agree(_addresses() if world.me in leaders else {}, "reading the interfaces' addresses")
+    each = [told[leader.rank] for leader in leaders]
+    return {name: known for name in sorted(each[0]) if (known := _common([one.get(name, {}) for one in each]))}
+
+
+def _common(each: Sequence[Mapping[str, str]]) -> tuple[str, ...]:
+    """Return the addresses of the first family that every node has, if they differ."""
+    for family in Family:
+        known = tuple(one.get(family.value, "") for one in each)
+        if all(known) and len(set(known)) == len(known):
+            return known
+    return ()
+
+
+def _leaders(world: World, places: Places) -> list[Member]:
+    """By place the first rank of its host."""
+    return [world.on_host(name)[0] for name in places.names]
+
+
+def _addresses() -> dict[str, dict[str, str]]:
+    """Return by interface of this host that is up its first address of each family; without loopback and link-local ones."""
+    import psutil
+
+    up = {name for name, stats in psutil.net_if_stats().items() if stats.isup}
+    found: dict[str, dict[str, str]] = {}
+    for name, addresses in psutil.net_if_addrs().items():
+        for each in addresses:
+            usable = each.family in (socket.AF_INET, socket.AF_INET6) and not is_loopback(each.address) and not is_link_local(each.address)
+            if name in up and usable:
+                found.setdefault(name, {}).setdefault(family_of(each.address).value, each.address)
+    return found
+
+
+@dataclass(frozen=True)
+class _Way:
+    """One stream over an interface: who sends, to whom, from which address to which."""
+
+    nic: str
+    source: Member
+    target: Member
+    source_address: str
+    target_address: str
+
+    @property
+    def reversed(self) -> _Way:
+        """The other way."""
+        return _Way(self.nic, self.target, self.source, self.target_address, self.source_address)
+
+    def sent(self, port: int, key: bytes, seconds: float, waits: float) -> int | None:
+        """Sends; returns the bytes that the interface counted meanwhile, None where it counts none."""
+        before = _counted(self.nic, "tx_bytes")
+        tcp_streams.send((self.target_address, port), key, 1, (seconds, waits), source=self.source_address)
+        return _since(before, _counted(self.nic, "tx_bytes"))
+
+    def taken(self, listener: socket.socket, key: bytes, seconds: float, waits: float) -> list[Any]:
+        """Receives; returns [the rates, what was wrong, the bytes that the interface counted meanwhile]."""
+        before = _counted(self.nic, "rx_bytes")
+        arrived = tcp_streams.receive(listener, key, 1, seconds, waits)
+        return [arrived.rates.tolist(), arrived.wrong, _since(before, _counted(self.nic, "rx_bytes"))]
+
+
+def _counted(nic: str, what: str) -> int | None:
+    return counters.read()[0].get(nic, {}).get(what)
+
+
+def _since(before: int | None, after: int | None) -> int | None:
+    return None if before is None or after is None else after - before
+
+
+@dataclass(frozen=True)
+class _Carried:
+    """What a stream carried, bytes per second with its interval; or why nothing is known. proven: whether both interfaces counted it."""
+
+    speed: float | None = None
+    low: float | None = None
+    high: float | None = None
+    wrong: str | None = None
+    na: str | None = None
+    proven: bool = True
+
+
+@dataclass(frozen=True)
+class Streaming:
+    """Streams over the interfaces that all nodes have, of so many seconds each."""
+
+    world: World
+    places: Places
+    rails: Rails
+    seconds: float
+
+    def play(self, number: int, ask: Asked) -> HuntRound | None:
+        """Measures a round on all ranks, first one way, then the other; returns it at rank 0, elsewhere None."""
+        nic = ask.nic or ""
+        leaders, addresses = _leaders(self.world, self.places), self.rails[nic]
+        ways = [_Way(nic, leaders[a], leaders[b], addresses[a], addresses[b]) for a, b in ask.groups]
+        there, back = self._carried(ways), self._carried([way.reversed for way in ways])
+        return _round(number, ask, list(zip(there, back, strict=True))) if self.world.rank == 0 else None
+
+    def _carried(self, ways: Sequence[_Way]) -> list[_Carried]:
+        """What each stream carried, all of them at once, at all ranks."""
+        world = self.world
+        mine = next((way for way in ways if world.me in (way.source, way.target)), None)
+        listener: list[socket.socket] = []
+        key = secrets.token_bytes(tcp_streams.KEY_BYTES)
+
+        def listen(address: str) -> list[Any]:
+            listener.append(listen_at(address))
+            return [listener[0].getsockname()[1], key.hex()]
+
+        awaited = mine and mine.target == world.me
+        offers = world.agree(attempt(partial(listen, mine.target_address)) if mine and awaited else {}, "listening for TCP streams")
+        try:
+            with world.patient(self.seconds + 2 * patience(world)), world.watchdog.phase("measuring TCP"):
+                told = world.agree(self._done(mine, offers[mine.target.rank], listener) if mine else {}, "measuring TCP")
+        finally:
+            for each in listener:
+                each.close()
+        return [_carried(way, offers[way.target.rank], (told[way.source.rank], told[way.target.rank]), self.seconds) for way in ways]
+
+    def _done(self, way: _Way, offer: Told, listener: Sequence[socket.socket]) -> Told:
+        """This rank's part of a stream: it sends or takes."""
+        if "value" not in offer:
+            return {}
+        port, key = offer["value"][0], bytes.fromhex(offer["value"][1])
+        waits = patience(self.world)
+        if way.target == self.world.me:
+            return attempt(lambda: way.taken(listener[0], key, self.seconds, waits))
+        return attempt(lambda: way.sent(port, key, self.seconds, waits))
+
+
+def _carried(way: _Way, offer: Told, said: tuple[Told, Told], seconds: float) -> _Carried:
+    source, target = said
+    ends = ((offer, f"{way.target.host} cannot listen at {way.target_address}"),
+            (source, f"{way.source.host} does not reach {way.target.host} at {way.target_address}"),
+            (target, f"nothing arrived at {way.target.host} ({way.target_address})"))  # fmt: skip
+    for told, what in ends:
+        if "value" not in told:
+            return _Carried(na=f"{what}: {told.get('why', 'nothing was said')}")
+    (rates, wrong, came), left = target["value"], source["value"]
+    if not rates or max(rates) <= 0:
+        return _Carried(na=f"{way.nic} of {way.source.host}: the stream stalled", wrong=wrong)
+    least = COUNTED * float(np.mean(rates)) * seconds * _COUNTED_PART
+    if left is not None and left < least:
+        return _Carried(na=f"the stream left {way.source.host} over another interface than {way.nic}, whose address it had", wrong=wrong)
+    if came is not None and came < least:
+        return _Carried(na=f"the stream came to {way.target.host} over another interface than {way.nic}, whose address it had", wrong=wrong)
+    known = median(np.array(rates))
+    return _Carried(known.value or None, known.ci_low, known.ci_high, wrong, proven=left is not None and came is not None)
+
+
+def _round(number: int, ask: Asked, both: Sequence[tuple[_Carried, _Carried]]) -> HuntRound:
+    """The interval is that of the slower direction; one direction without a figure leaves the pair without."""
+    slower = [min(pair, key=lambda one: one.speed or 0.0) for pair in both]
+    none = (None,) * len(both)
+    wrong = [next(filter(None, (one.wrong for one in pair)), None) for pair in both]
+    unproven = any(not one.proven for pair in both for one in pair)
+    return HuntRound(
+        number, ask.kind, ask.stage, ask.why, ask.groups, tuple(there.speed for there, _ in both), tuple(back.speed for _, back in both),
+        none, tuple(one.low for one in slower), tuple(one.high for one in slower), tuple(int(detail is not None) for detail in wrong),
+        tuple(there.na or back.na for there, back in both), ask.nic, ("path_unproven",) if unproven else (), tuple(wrong),
+    )  # fmt: skip
+
+
+# One round of disjoint pairs: latency, then the bandwidth each way, all pairs of the round at once, in step on all ranks.
+
+OPERATIONS = (P2P_LATENCY, P2P_BANDWIDTH)
+_Interval = tuple[float | None, float | None]
+_NOTHING: _Interval = (None, None)
+_WARMUPS = (10, 1)  # calls before the first sample, besides the one that is tried: a window warms its connection up before it ends
+
+
+@dataclass(frozen=True)
+class Way:
+    """One of the three measurements of a round, with the time it may take; `backward`: the second place of each pair sends."""
+
+    operation: Operation
+    cell: Cell
+    budget: Budget
+    backward: bool = False
+
+
+def ways_of(asked: PairsRequest, backend: str) -> tuple[Way, Way, Way]:
+    """Latency, forward and backward bandwidth on a backend."""
+    budget = asked.launch.budget
+    latency, bandwidth = (
+        Way(operation, _cell(asked, operation, size, backend), budget if budget.warmup is not None else replace(budget, warmup=warmups))
+        for operation, size, warmups in zip(OPERATIONS, (asked.latency_size_bytes, asked.size_bytes), _WARMUPS, strict=True)
+    )
+    return latency, bandwidth, replace(bandwidth, backward=True)
+
+
+def _cell(asked: PairsRequest, operation: Operation, size_bytes: int, backend: str) -> Cell:
+    sweep = asked.launch.sweep
+    assert isinstance(sweep, Sweep)
+    (cell,) = replace(sweep, operations=(operation,), sizes=(size_bytes,)).cells(backend, 2)
+    return cell.placed(False)
+
+
+@dataclass(frozen=True)
+class Court:
+    """Where rounds are played: the open backend, the places and the three measurements.
+
+    flags   words that hold for every round
+    probe   the state probe of all ranks; None: not available
+    """
+
+    asked: PairsRequest
+    world: World
+    stage: Stage
+    places: Places
+    ways: tuple[Way, Way, Way]
+    flags: tuple[str, ...] = ()
+    probe: Canary | None = None
+
+    def stage_for(self, way: Way) -> Stage:
+        """All ranks meet before each sample where pairs share a host's NIC: they are to share it in every sample.
+
+        Elsewhere before a look only: what ranks leave a synchronisation apart by would be in a ping-pong's time, and pairs that share
+        nothing need not wait for one another.
+        """
+        shared = self.places.by == "rank" or self.places.width > 1
+        return replace(self.stage, each_time=shared and way.operation is P2P_BANDWIDTH)
+
+
+@dataclass(frozen=True)
+class _Times:
+    """One measurement of all pairs, at rank 0: seconds per message with their intervals, wrong elements, samples, what is to be known."""
+
+    seconds: tuple[float | None, ...]
+    intervals: tuple[_Interval, ...]
+    wrong: tuple[int, ...]
+    n: int
+    flags: tuple[str, ...]
+    wrong_detail: tuple[str | None, ...]
+
+
+def play(court: Court, number: int, pairs: Round, again: bool = False) -> Iterator[PairRound]:
+    """Measures a round on all ranks; its figures are at rank 0, elsewhere nothing is yielded.
+
+    Where a rank refuses a measurement, halves of the round are measured, and so on: in the end only the pairs that cannot are n/a.
+    """
+    times: list[_Times | None] = []
+    with watched(court.world, court.probe) as watch:
+        reason = _measure_all(court, pairs, times)
+    if reason is not None:
+        yield from _without(court, number, pairs, again, reason)
+        return
+    known = [each for each in times if each]
+    if len(known) == len(times):
+        disturbed = [watch.of([*court.places.ranks[a], *court.places.ranks[b]]) for a, b in pairs]
+        yield replace(
+            _round_pair_round(court, number, pairs, again, known),
+            cpu_wait=tuple(round(each.cpu_wait, 4) for each in disturbed),
+            flipped=tuple(each.flipped for each in disturbed),
+        )
+
+
+def _measure_all(court: Court, pairs: Round, times: list[_Times | None]) -> str | None:
+    """Add the three measurements of a round to `times`; or return why some rank refuses one, at all ranks."""
+    for way in court.ways:
+        found = _measure(court, way, pairs)
+        if isinstance(found, str):
+            return found
+        times.append(found)
+    return None
+
+
+def _without(court: Court, number: int, pairs: Round, again: bool, reason: str) -> Iterator[PairRound]:
+    half = len(pairs) // 2
+    if half:
+        yield from play(court, number, pairs[:half], again)
+        yield from play(court, number, pairs[half:], again)
+    elif court.world.rank == 0:
+        gap, nothing = (None,), (_NOTHING,)
+        yield PairRound(number, pairs, gap, nothing, gap, nothing, gap, nothing, gap, (reason,), again=again, flags=court.flags)
+
+
+def _measure(court: Court, way: Way, pairs: Round) -> _Times | str | None:
+    """One measurement; its figures at rank 0, or why some rank refuses it, at all ranks."""
+    groups = court.places.groups(pairs, way.backward)
+    ready = prepare_over(way.operation, way.cell, groups, court.stage_for(way), court.world)
+    if isinstance(ready, str):
+        return ready
+    check = court.asked.launch.check
+    measured = time_shortly(ready, court.world, way.budget)
+    mismatches = verify_cell(ready, court.world, check) if check else []
+    release(ready, court.stage.backend)
+    if measured is None or mismatches is None:
+        return None
+    return _times(court, ready, measured, mismatches)
+
+
+def _times(court: Court, ready: Ready, measured: Measured, mismatches: Sequence[Mismatch]) -> _Times:
+    """Of each pair of places the slowest of its pairs of ranks, as their initiators see it."""
+    width = court.places.width
+    initiators = [group[0] for group in ready.groups]
+    each = [initiators[at : at + width] for at in range(0, len(initiators), width)]
+    messages = ready.operation.moves(ready.cell) * (width if ready.operation is P2P_BANDWIDTH else 1)
+    found = [_figure(slowest(measured.samples, ranks) / messages) for ranks in each]
+    turn_of = {rank: turn // width for turn, group in enumerate(ready.groups) for rank in group}
+    wrong: Counter[int] = Counter()
+    details: dict[int, str] = {}
+    for mismatch in mismatches:
+        wrong[turn_of[mismatch.rank]] += mismatch.wrong
+        details.setdefault(turn_of[mismatch.rank], mismatch.sentence())
+    flags = [*measured.flags, *(["python_loop"] if ready.fell_back else [])]
+    return _Times(
+        tuple(seconds for seconds, _ in found), tuple(interval for _, interval in found), tuple(wrong[turn] for turn in range(len(each))),
+        measured.samples.shape[1], tuple(flags), tuple(details.get(turn) for turn in range(len(each))),
+    )  # fmt: skip
+
+
+def _figure(samples: NDArray[np.float64]) -> tuple[float | None, _Interval]:
+    """The median and its interval; equal samples have none: the clock's step hides how far apart they are."""
+    known = median(samples)
+    if known.value <= 0:
+        return None, _NOTHING
+    return known.value, _NOTHING if samples.min() == samples.max() else (known.ci_low, known.ci_high)
+
+
+def _round_pair_round(court: Court, number: int, pairs: Sequence[Pair], again: bool, times: Sequence[_Times]) -> PairRound:
+    latency, forward, backward = times
+    wrong = [sum(each) for each in zip(*(one.wrong for one in times), strict=True)]
+    flags = dict.fromkeys((*court.flags, *(["pairs_at_once"] if len(pairs) > 1 else []), *(flag for one in times for flag in one.flags)))
+    return PairRound(
+        number, tuple(pairs), latency.seconds, latency.intervals, forward.seconds, forward.intervals, backward.seconds, backward.intervals,
+        tuple(wrong if court.asked.launch.check else [None] * len(pairs)), (None,) * len(pairs), (latency.n, forward.n, backward.n), again,
+        tuple(flags), tuple(next(filter(None, details), None) for details in zip(*(one.wrong_detail for one in times), strict=True)),
+    )  # fmt: skip
+
+
+# One round of all-reduces in disjoint groups of places, all at the same time: of several places each, or of the ranks of each.
+
+_HUNT_GROUPS_WARMUPS = 2  # the first connects
+
+
+@dataclass(frozen=True)
+class _Reached:
+    """What a group reached, bytes per second of bus bandwidth with its interval, and what arrived wrongly."""
+
+    speed: float | None = None
+    low: float | None = None
+    high: float | None = None
+    wrong: int = 0
+    detail: str | None = None
+    na: str | None = None
+
+
+def group_cell(asked: PairsRequest, backend: Backend) -> Cell:
+    """The all-reduce of groups: of the size of the messages, in numbers as gradients are."""
+    sweep = asked.launch.sweep
+    assert isinstance(sweep, Sweep)
+    (cell,) = replace(sweep, operations=(ALLREDUCE,), sizes=(asked.size_bytes,), dtypes=(dtype_named("float32"),)).cells(
+        backend.name, backend.ranks
+    )
+    return placed(cell, ALLREDUCE, backend)
+
+
+def no_groups(asked: PairsRequest, backend: Backend, world: World) -> str | None:
+    """Why this backend cannot reduce over groups at some rank, the same at all of them, which all call; or None."""
+    return world.first(can_do(backend, ALLREDUCE, group_cell(asked, backend)), f"asking {backend.name} whether it reduces over groups")
+
+
+def play_groups(court: Court, number: int, ask: Asked) -> HuntRound | None:
+    """Measures a round on all ranks. Returns it at rank 0, elsewhere None.
+
+    Groups in which only one rank takes part have no figure: nothing would move.
+    """
+    ranks = [tuple(rank for place in group for rank in court.places.ranks[place]) for group in ask.groups]
+    several = tuple(each for each in ranks if len(each) > 1)
+    reached, flags = _measured(court, several) if several else ({}, ())
+    if court.world.rank:
+        return None
+    alone = _Reached(na="one rank: nothing to reduce")
+    return _round_hunt_groups(number, ask, [reached.get(each, alone) for each in ranks], (*court.flags, *flags))
+
+
+def _measured(court: Court, groups: Groups) -> tuple[dict[tuple[int, ...], _Reached], tuple[str, ...]]:
+    """By group what it reached, at rank 0."""
+    backend, request = court.stage.backend, court.asked.launch
+    cell, members = group_cell(court.asked, backend), court.stage.members
+    with court.world.watchdog.phase(f"making groups on {backend.name}"):
+        wrong, made = _made(backend, [ranks for ranks in groups if ranks not in members])
+    reason = court.world.first(wrong, "making the groups of a round")
+    stage: Stage = replace(court.stage, members=members | made)
+    ready = reason or prepare_over(ALLREDUCE, cell, groups, stage, court.world)
+    if isinstance(ready, str):
+        _free(backend, made)
+        return dict.fromkeys(groups, _Reached(na=ready)), ()
+    budget = request.budget if request.budget.warmup is not None else replace(request.budget, warmup=_HUNT_GROUPS_WARMUPS)
+    measured = time_shortly(ready, court.world, budget)
+    mismatches = verify_cell(ready, court.world, request.check) if request.check else []
+    release(ready, backend)
+    _free(backend, made)
+    if measured is None or mismatches is None:
+        return {}, ()
+    flags = (*measured.flags, *(["python_loop"] if ready.fell_back else []))
+    return _reached(ready, measured, mismatches), flags
+
+
+def _made(backend: Backend, groups: Sequence[tuple[int, ...]]) -> tuple[str | None, dict[tuple[int, ...], Group | None]]:
+    """Why the library refuses one first (None: it does not), and this process's part of each group. All ranks call, in one order.
+
+    Each is tried, since the other ranks go on. Of a rank that has died libraries tell in errors of their own; who it was comes out when
+    the ranks agree.
+    """
+    made: dict[tuple[int, ...], Group | None] = {}
+    why: list[str] = []
+    for ranks in groups:
+        try:
+            made[ranks] = backend.group(ranks)
+        except (CollbenchError, RuntimeError) as error:
+            why.append(str(error) or type(error).__name__)
+    return next(iter(why), None), made
+
+
+def _free(backend: Backend, made: dict[tuple[int, ...], Group | None]) -> None:
+    for group in made.values():
+        if group is not None:
+            backend.release(group)
+
+
+def _reached(ready: Ready, measured: Measured, mismatches: Sequence[Mismatch]) -> dict[tuple[int, ...], _Reached]:
+    """Of each group the median of its slowest rank, sample by sample."""
+    group_of = {rank: ranks for ranks in ready.groups for rank in ranks}
+    wrong: Counter[tuple[int, ...]] = Counter()
+    details: dict[tuple[int, ...], str] = {}
+    for mismatch in mismatches:
+        wrong[group_of[mismatch.rank]] += mismatch.wrong
+        details.setdefault(group_of[mismatch.rank], mismatch.sentence())
+    found = {}
+    for ranks in ready.groups:
+        samples = slowest(measured.samples, list(ranks))
+        known, moved = median(samples), ready.cell.size_bytes * ALLREDUCE.bus_factor(len(ranks))
+        apart = samples.min() < samples.max()  # equal samples have no interval: the clock's step hides how far apart they are
+        ends = (known.ci_low, known.ci_high) if apart else (None, None)
+        low, high = (rate(moved, seconds) for seconds in reversed(ends))
+        found[ranks] = _Reached(rate(moved, known.value), low, high, wrong[ranks], details.get(ranks))
+    return found
+
+
+def rate(moved: float, seconds: float | None) -> float | None:
+    """Bytes per second; None where the time is unknown, or too short to be one."""
+    return moved / seconds if seconds else None
+
+
+def _round_hunt_groups(number: int, ask: Asked, reached: Sequence[_Reached], flags: Sequence[str]) -> HuntRound:
+    def each(figure: Callable[[_Reached], float | None]) -> tuple[float | None, ...]:
+        return tuple(figure(one) for one in reached)
+
+    none = (None,) * len(reached)
+    return HuntRound(
+        number, ask.kind, ask.stage, ask.why, ask.groups, each(lambda one: one.speed), none, none, each(lambda one: one.low),
+        each(lambda one: one.high), tuple(one.wrong for one in reached), tuple(one.na for one in reached), ask.nic,
+        tuple(dict.fromkeys(flags)), tuple(one.detail for one in reached),
+    )  # fmt: skip
+
+
+# The rounds of a hunt, of every kind, each measured on all ranks in step.
+
+_Ends = tuple[float | None, float | None]
+
+
+@dataclass(frozen=True)
+class Field:
+    """Where a hunt's rounds are measured: the court of pairs, the interfaces, and why no groups can be measured (None: they can)."""
+
+    court: Court
+    streaming: Streaming
+    no_groups: str | None = None
+
+    def play(self, number: int, ask: Asked) -> HuntRound | None:
+        """The round at rank 0, elsewhere None. All ranks call with the same ask."""
+        if ask.kind == "pairs":
+            pairs = tuple((group[0], group[1]) for group in ask.groups)
+            played = list(play(self.court, number, pairs))
+            return _of_pairs(number, ask, played, self.court.asked.size_bytes) if self.court.world.rank == 0 else None
+        if ask.kind == "nic":
+            return self._over_nic(number, ask)
+        return self._in_groups(number, ask)
+
+    def _over_nic(self, number: int, ask: Asked) -> HuntRound | None:
+        if ask.nic not in self.streaming.rails:
+            return _nothing(number, ask, f"not all nodes have the interface {ask.nic}") if self.court.world.rank == 0 else None
+        return self.streaming.play(number, ask)
+
+    def _in_groups(self, number: int, ask: Asked) -> HuntRound | None:
+        if self.no_groups:
+            return _nothing(number, ask, self.no_groups) if self.court.world.rank == 0 else None
+        return play_groups(self.court, number, ask)
+
+
+def _nothing(number: int, ask: Asked, why: str) -> HuntRound:
+    """No group was measured."""
+    none, n = (None,) * len(ask.groups), len(ask.groups)
+    return HuntRound(number, ask.kind, ask.stage, ask.why, ask.groups, none, none, none, none, none, (0,) * n, (why,) * n, ask.nic)
+
+
+@dataclass(frozen=True)
+class _Met:
+    """What the two ends of a pair reached."""
+
+    there: float | None
+    back: float | None
+    latency_s: float | None
+    ends: _Ends
+    wrong: int
+    detail: str | None
+    na: str | None
+    cpu_wait: float
+    flipped: bool
+
+
+def _of_pairs(number: int, ask: Asked, played: Sequence[PairRound], size: int) -> HuntRound:
+    """One round of what the tournament's rounds gave: several where some rank refused."""
+    met = dict(_met(played, size))
+    each = [met[group[0], group[1]] for group in ask.groups]
+    flags = dict.fromkeys(flag for one in played for flag in one.flags)
+    return HuntRound(
+        number, ask.kind, ask.stage, ask.why, ask.groups, tuple(one.there for one in each), tuple(one.back for one in each),
+        tuple(one.latency_s for one in each), tuple(one.ends[0] for one in each), tuple(one.ends[1] for one in each),
+        tuple(one.wrong for one in each), tuple(one.na for one in each), ask.nic, tuple(flags), tuple(one.detail for one in each),
+        tuple(one.cpu_wait for one in each), tuple(one.flipped for one in each),
+    )  # fmt: skip
+
+
+def _met(played: Iterable[PairRound], size: int) -> Iterable[tuple[Pair, _Met]]:
+    for one in played:
+        details = one.wrong_detail or (None,) * len(one.pairs)
+        for turn, pair in enumerate(one.pairs):
+            times = [(one.forward_s[turn], one.forward_ci_s[turn]), (one.backward_s[turn], one.backward_ci_s[turn])]
+            _, (first, last) = max(times, key=lambda way: way[0] or 0.0)  # the slower direction's
+            there, back = (rate(size, seconds) for seconds, _ in times)
+            ends = (rate(size, last), rate(size, first))
+            cpu_wait, flipped = (one.cpu_wait[turn] if one.cpu_wait else 0.0), bool(one.flipped and one.flipped[turn])
+            yield pair, _Met(there, back, one.latency_s[turn], ends, one.wrong[turn] or 0, details[turn], one.na[turn], cpu_wait, flipped)
+
+
+# A hunt under way: whoever thinks at rank 0 asks for rounds, all ranks measure them, until there is a verdict.
+
+_CODES = {"confirmed": NEGATIVE, "nobody": FINE, "no verdict": NO_VERDICT}
+
+
+class HuntListener(Protocol):
+    """Who thinks, and is told what happens, at rank 0."""
+
+    def note(self, sentence: str) -> None:
+        """Something worth saying once."""
+        ...
+
+    def plan(self, about: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Before anything is measured: more for run.json's "hunt", such as how many rounds are `promised` at most. Raises UsageError."""
+        ...
+
+    def begin_hunt(self, about: Mapping[str, Any], folder: str) -> None:
+        """Everything that is known before the first round, and the run's folder."""
+        ...
+
+    def next(self, last: HuntRound | None) -> Mapping[str, Any] | None:
+        """The next round to be measured, as an `Asked`'s fields, given what the last one gave; None: there is a verdict."""
+        ...
+
+    def verdict(self, about: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The verdict, JSON-ready, with its "result": "confirmed", "nobody" or "no verdict"; `about` has the ceiling."""
+        ...
+
+    def act(self, folder: Path, event: Callable[..., None]) -> None:
+        """What follows of a verdict that stands: all ranks are well, and no data was wrong. `event`(kind, **facts) keeps what is done."""
+        ...
+
+    def end(self) -> None:
+        """Nothing more will come."""
+        ...
+
+
+@dataclass
+class Hunting:
+    """One hunt; rounds, folder and listener are rank 0's alone. about: run.json's "hunt"."""
+
+    asked: HuntRequest
+    launch: Launch
+    listener: HuntListener | None
+    about: dict[str, Any]
+    rounds: list[HuntRound] = field(default_factory=list)
+    stopped: bool = False
+
+    def note(self, sentence: str) -> None:
+        """Says something once, and keeps it in events.jsonl."""
+        if self.listener:
+            self.listener.note(sentence)
+        self.launch.note(sentence)
+
+
+def play_all(hunting: Hunting, field: Field) -> None:
+    """Round after round, as they are asked for; stops early where wrong data is to end it (--stop-on-wrong)."""
+    world, last = hunting.launch.world, None
+    for number in count():
+        wanted = dict(hunting.listener.next(last) or {}) if hunting.listener else {}
+        time.sleep(wanted.get("pause_s", 0.0))
+        told = world.decide(wanted, "choosing the next round")
+        if not told:
+            return
+        last = field.play(number, Asked.told(told))
+        if last:
+            _take(hunting, last)
+        if hunting.asked.pairs.launch.stop_on_wrong and world.decide(bool(last and any(last.wrong)), "deciding whether to go on"):
+            hunting.note(f"stopped after wrong data in round {number + 1} (--stop-on-wrong)")
+            hunting.stopped = True
+            return
+
+
+def _take(hunting: Hunting, one: HuntRound) -> None:
+    hunting.rounds.append(one)
+    if hunting.launch.folder:
+        with signals.deferred():
+            hunting.launch.folder.append_round(one.as_json(), HUNT)
+
+
+def conclude(hunting: Hunting, ceiling: Mapping[str, Any] | None) -> int:
+    """The verdict, run.json and the exit code. Raises CollbenchError where a rank is no longer there."""
+    launch, world = hunting.launch, hunting.launch.world
+    hunting.about |= {"rounds": len(hunting.rounds), "ceiling": ceiling}
+    for sentence in (*_wrong(hunting), *world.remarks()):
+        hunting.note(sentence)
+    verdict = dict(hunting.listener.verdict(hunting.about)) if hunting.listener and not hunting.stopped else None
+    code = world.decide(_code(hunting, verdict), "ending")
+    world.agree(None, "ending")  # all are still there: nobody is drained for a node that died
+    if launch.folder:
+        hunting.about["verdict"] = verdict
+        launch.folder.update(hunt=hunting.about)
+        if verdict:
+            _follow(hunting, launch.folder, code)
+        launch.folder.finish(exit_code=code, hunt=hunting.about)
+    return code
+
+
+def _follow(hunting: Hunting, folder: RunFolder, code: int) -> None:
+    """What a verdict is followed by: nothing where data was wrong, or nothing could be measured."""
+    if code == FAILED:
+        hunting.note("no recommendation is written, and nobody drained: data was wrong")
+    elif code != USAGE and hunting.listener:
+        with hunting.launch.world.watchdog.phase("acting on the verdict"):
+            hunting.listener.act(folder.path, folder.event)
+
+
+def _code(hunting: Hunting, verdict: Mapping[str, Any] | None) -> int:
+    """4 when data was wrong, 2 when nothing that was asked for could be measured, else the verdict's."""
+    if any(any(one.wrong) for one in hunting.rounds):
+        return FAILED
+    if hunting.rounds and all(reason for one in hunting.rounds for reason in one.na):
+        return USAGE
+    return _CODES[verdict["result"]] if verdict else FAILED
+
+
+def _wrong(hunting: Hunting) -> list[str]:
+    met = (
+        each for one in hunting.rounds for each in zip(one.groups, one.wrong, one.wrong_detail or (None,) * len(one.groups), strict=True)
+    )
+    return wrong_data(hunting.about["places"], met, "groups")
+
+
+# Where pairs are played: the stage of a launch whose rounds of pairs run on one backend, and what does not fit it.
+
+
+def check_pairs(asked: PairsRequest, launch: Launch, opened: Opened, others: Sequence[Work] = ()) -> None:
+    """Raises UsageError on all ranks for messages that the backend cannot do or the memory has no room for, and a --slowed that means none.
+
+    others: what is measured beside the messages.
+    """
+    backend, world = opened.backend, launch.world
+    assert backend is not None
+    ways = ways_of(asked, backend.name)
+    refusals = [can_do(backend, way.operation, way.cell) for way in ways]
+    reason = world.first(next(filter(None, refusals), None), f"asking {backend.name} what it can do")
+    if reason:
+        world.refuse(f"no pair can be measured on {backend.name}: {reason}")
+    asked.launch.slowed.check([*(way.cell for way in ways), *(cell for _, cell, _ in others)], backend.ranks)
+    largest = max(ways, key=lambda way: way.cell.size_bytes)
+    check_memory([(largest.operation, largest.cell, opened), *others], world)
+
+
+def court_of(asked: PairsRequest, launch: Launch, opened: Opened, places: Places) -> Court:
+    """The court; all ranks make it together."""
+    backend, world = opened.backend, launch.world
+    assert backend is not None
+    ways = ways_of(asked, backend.name)
+    stage = stage_of(launch, [(way.operation, way.cell, opened) for way in ways], backend)
+    crowded = bool(world.oversubscribed) and not backend.virtual and ways[0].cell.device == "cpu"
+    flags = {"slowed": any(asked.launch.slowed.of(way.cell) for way in ways), "oversubscribed": crowded}
+    on = (*backend.flags, *(flag for flag, true in flags.items() if true))
+    return Court(asked, world, stage, places, ways, on, None if backend.virtual else canary(world))
+
+
+# A hunt's launch: opens a backend, measures what is asked for on all ranks in step, and ends with the verdict.
+
+
+def run_hunt(asked: HuntRequest, world: World, listener: HuntListener | None, ended: Callable[[int], None]) -> int:
+    """Hunts on all ranks of `world`. Returns the exit code, the same on all ranks: 1 where somebody is confirmed. Raises CollbenchError.
+
+    `ended` is told the code before the libraries are left, as in `runner.run`.
+    """
+    request, waiting = asked.pairs.launch, list[str]()
+    launch = Launch.begun(request, world)
+    opened = first_at_hand(request, world, waiting.append)
+    assert opened.backend is not None
+    places = places_of(asked.pairs, world.hosts, ranks_by_host(opened.backend, world))
+    lacking = no_groups(asked.pairs, opened.backend, world)
+    others = [] if lacking else [(ALLREDUCE, group_cell(asked.pairs, opened.backend), opened)]
+    check_pairs(asked.pairs, launch, opened, others)
+    rails = {} if opened.backend.virtual else rails_of(world, places)
+    about = _about(asked, opened, places, rails, lacking) | {"nodes": _nodes(asked, world)}
+    about |= _planned(about, world, listener)
+    hunting = Hunting(asked, launch, listener, about)
+    launch.folder = create_folder(launch, [opened], {"hunt": about}, about["promised"])
+    return guarded(Playing(launch, [opened], listener, ended), lambda: _hunt(hunting, opened, places, (rails, lacking), waiting))
+
+
+def _about(asked: HuntRequest, opened: Opened, places: Places, rails: Rails, lacking: str | None) -> dict[str, Any]:
+    """run.json's "hunt", before anything is measured."""
+    backend, pairs = opened.backend, asked.pairs
+    assert backend is not None
+    cell = ways_of(pairs, backend.name)[1].cell
+    return {
+        "places": list(places.names), "by": places.by, "backend": backend.name, "virtual": backend.virtual, "size_bytes": pairs.size_bytes,
+        "latency_size_bytes": pairs.latency_size_bytes, "window": cell.window, "ranks_per_place": places.width, "method": asked.method,
+        "most_rounds": asked.rounds, "growing": asked.growing, "isolate": asked.isolate, "no_groups": lacking, "nics": list(rails),
+        "max_time_s": pairs.launch.budget.max_time_s, "budget_s": pairs.budget_s, "rounds": None, "ceiling": None, "verdict": None,
+    }  # fmt: skip
+
+
+def _planned(about: Mapping[str, Any], world: World, listener: HuntListener | None) -> dict[str, Any]:
+    """What the listener says of the plan, at all ranks. Raises UsageError on all where it refuses."""
+    mine = at_rank_0(world, lambda: dict(listener.plan(about)) if listener else None, "planning the hunt")
+    agreed: dict[str, Any] = world.decide(mine or {}, "planning the hunt")
+    return agreed
+
+
+def _nodes(asked: HuntRequest, world: World) -> list[tuple[str, str]]:
+    """[host, what its manager calls the node] of all ranks that were told it, each once; at rank 0."""
+    told = world.gather((world.me.host, asked.node or ""), "asking for the nodes' names") or []
+    return sorted({(host, node) for host, node in told if node})
+
+
+def _hunt(hunting: Hunting, opened: Opened, places: Places, known: tuple[Rails, str | None], waiting: Sequence[str]) -> int:
+    launch, (rails, lacking) = hunting.launch, known
+    ceilings = Ceilings(launch.request, launch.world)
+    ceilings.prepare([], [])  # probes the machines, for their links; memory is no ceiling of messages, far below which nobody is ill
+    if launch.folder:
+        launch.folder.write_topology(ceilings.topology())
+    if hunting.listener:
+        hunting.listener.begin_hunt(hunting.about, str(launch.folder.path) if launch.folder else "")
+    for sentence in filter(None, (*waiting, *notes(launch, [opened]), places.resting)):
+        hunting.note(sentence)
+    court = court_of(hunting.asked.pairs, launch, opened, places)
+    streaming = Streaming(launch.world, places, rails, launch.request.budget.max_time_s)
+    play_all(hunting, Field(court, streaming, lacking))
+    return conclude(hunting, _ceiling(hunting, ceilings, court))
+
+
+def _ceiling(hunting: Hunting, ceilings: Ceilings, court: Court) -> dict[str, Any] | None:
+    """What a group of the first round could reach at most, at rank 0; None where it is not known.
+
+    Of pairs that of one pair of ranks, times the ranks of a place: so many messages pass at once, and share what limits them.
+    """
+    first = next(iter(hunting.rounds), None)
+    if first is None or "oversubscribed" in court.flags:  # times of waiting for a core say nothing of a link
+        return None
+    backend, places = court.stage.backend, court.places
+    if first.kind == "pairs":
+        way, groups = court.ways[1], places.groups([(group[0], group[1]) for group in first.groups])
+        ceiling, _ = ceilings.of(way.operation, way.cell, backend, groups)
+        many = places.width
+    else:
+        ranks = tuple(tuple(rank for place in group for rank in places.ranks[place]) for group in first.groups)
+        ceiling, _ = ceilings.of(ALLREDUCE, group_cell(court.asked, backend), backend, ranks)
+        many = 1
+    if ceiling.bytes_per_s is None:
+        return None
+    return {"bytes_per_s": ceiling.bytes_per_s * many, "limited_by": ceiling.limited_by, "source": ceiling.source, "kind": ceiling.kind}
+
+
+# The rounds of a pairs launch: those of the tournament, then the suspects again.
+
+_PAIR_MATCH_CODES = {"confirmed": NEGATIVE, "nobody": FINE, "no verdict": NO_VERDICT}
+
+
+class PairsListener(Protocol):
+    """Who is told what happens, at rank 0."""
+
+    def note(self, sentence: str) -> None:
+        """Something worth saying once."""
+        ...
+
+    def begin_pairs(self, about: Mapping[str, Any], folder: str) -> None:
+        """Everything that is known before the first round: run.json's "pairs", and the run's folder."""
+        ...
+
+    def round(self, done: int, total: int | None, pairs: int, eta_s: float | None) -> None:
+        """So many rounds are done, the last one of so many pairs. total: None where suspects are measured again."""
+        ...
+
+    def again(self, last: list[PairRound]) -> Mapping[str, Any] | None:
+        """The next round that measures suspects again: its disjoint "pairs", and the seconds to wait before it ("pause_s"); None: no more.
+
+        last: what the tournament gave, then what the last of these rounds gave.
+        """
+        ...
+
+    def matrix(self, rounds: list[PairRound], about: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Take everything that was measured. Returns what is stored of the verdict: "result", as of a hunt; "findings", a sentence each;
+        "judged", the suspects that were measured again, JSON-ready."""
+        ...
+
+    def theirs(self, rows: list[Row]) -> None:
+        """What other tools said of the pairs, where any were asked for; before `matrix`."""
+        ...
+
+    def end(self) -> None:
+        """Nothing more will come."""
+        ...
+
+
+@dataclass
+class Match:
+    """One pairs launch; rounds, folder and listener are rank 0's alone. theirs: the rows of other tools, at all ranks."""
+
+    asked: PairsRequest
+    launch: Launch
+    listener: PairsListener | None
+    opened: Opened
+    places: Places
+    plan: Schedule
+    began: float = field(default_factory=time.monotonic)
+    rounds: list[PairRound] = field(default_factory=list)
+    theirs: list[Row] = field(default_factory=list)
+    visited: int = 0
+
+    def note(self, sentence: str) -> None:
+        """Says something once, and keeps it in events.jsonl."""
+        if self.listener:
+            self.listener.note(sentence)
+        self.launch.note(sentence)
+
+    def stops(self) -> bool:
+        """Whether wrong data has ended the launch, the same at all ranks, which all call."""
+        if not self.asked.launch.stop_on_wrong:
+            return False
+        wrong: bool = self.launch.world.decide(any(map(any, (one.wrong for one in self.rounds))), "deciding whether to go on")
+        return wrong
+
+    @property
+    def backend(self) -> Backend:
+        """The backend that carries the messages, open."""
+        assert self.opened.backend is not None
+        return self.opened.backend
+
+    def about(self, measured: int | None) -> dict[str, Any]:
+        """run.json's "pairs"; `measured` None: still under way."""
+        asked, cell = self.asked, ways_of(self.asked, self.backend.name)[1].cell
+        pairs = self.plan.pairs if measured is None else self.visited
+        return {
+            "places": list(self.places.names), "by": self.places.by, "backend": self.backend.name, "size_bytes": asked.size_bytes,
+            "latency_size_bytes": asked.latency_size_bytes, "window": cell.window, "streams": cell.streams,
+            "ranks_per_place": self.places.width, "rounds": self.plan.number if measured is None else self._rounds(),
+            "possible": self.plan.possible, "measured": measured, "sampled": sampled(asked, self.plan, pairs),
+            **({"tools": list(asked.tools)} if asked.tools else {}),
+            "concurrent": asked.concurrent, "max_time_s": asked.launch.budget.max_time_s, "budget_s": asked.budget_s,
+        }  # fmt: skip
+
+    def _rounds(self) -> int:
+        return len({one.round for one in self.rounds if not one.again})
+
+
+def limits(match: Match) -> Iterator[str]:
+    """What this matrix leaves out."""
+    yield from filter(None, [match.places.resting, sampled(match.asked, match.plan, match.plan.pairs)])
+
+
+def tournament(match: Match, court: Court) -> bool:
+    """Round by round, until all are done or the time is used up; nobody is left without a pair.
+
+    Returns False where wrong data ended it, as --stop-on-wrong asks.
+    """
+    world, total, least = match.launch.world, match.plan.number, match.plan.least * match.plan.parts
+    for number, pairs in enumerate(match.plan.rounds()):
+        spent_s = world.decide(time.monotonic() - match.began, "playing the next round")
+        whole = number % match.plan.parts == 0
+        if spent_s > match.asked.budget_s and number >= least and whole:
+            break
+        _take_pair_match(match, play(court, number, pairs))
+        match.visited += len(pairs)
+        if match.listener:
+            spent_s = time.monotonic() - match.began
+            match.listener.round(number + 1, total, len(pairs), spent_s / (number + 1) * (total - number - 1))
+        if match.stops():
+            match.note(f"stopped after wrong data in round {number + 1} of {total} (--stop-on-wrong)")
+            return False
+    return True
+
+
+def _take_pair_match(match: Match, played: Iterator[PairRound]) -> None:
+    for one in played:
+        match.rounds.append(one)
+        if match.launch.folder:
+            with signals.deferred():
+                match.launch.folder.append_round(one.as_json())
+
+
+def measure_again(match: Match, court: Court) -> None:
+    """Measure suspects again next to control pairs, round by round as the listener asks."""
+    world, last = match.launch.world, match.rounds
+    for number in count(match.plan.number):
+        wanted = dict(match.listener.again(last) or {}) if match.listener else {}
+        time.sleep(wanted.get("pause_s", 0.0))
+        told = world.decide(wanted, "choosing the pairs to measure again")
+        if not told:
+            return
+        if number == match.plan.number:
+            match.note("suspects are measured again next to control pairs before a node or pair is reported")
+        begun, pairs = len(match.rounds), [(int(a), int(b)) for a, b in told["pairs"]]
+        for at in range(0, len(pairs), most := match.asked.concurrent or len(pairs)):
+            _take_pair_match(match, play(court, number, tuple(pairs[at : at + most]), again=True))
+        last = match.rounds[begun:]
+        if match.listener:
+            match.listener.round(number + 1 - match.plan.number, None, len(pairs), None)
+        if match.stops():
+            return
+
+
+def conclude_pair_match(match: Match) -> int:
+    """Findings, run.json and the exit code."""
+    launch = match.launch
+    first = [one for one in match.rounds if not one.again]
+    measured = sum(reason is None for one in first for reason in one.na)
+    about = match.about(measured)
+    wrong = _wrong_pair_match(match)
+    if about["sampled"] and match.visited < match.plan.pairs and not (wrong and match.asked.launch.stop_on_wrong):
+        match.note(about["sampled"])
+    for sentence in (*wrong, *launch.world.remarks()):
+        match.note(sentence)
+    if match.listener and match.theirs:
+        match.listener.theirs(match.theirs)
+    found = dict(match.listener.matrix(match.rounds, about)) if match.listener else {}
+    code = launch.world.decide(_code_pair_match(match.rounds, measured, found.get("result", "nobody")), "ending")
+    if launch.folder:
+        for sentence in found.pop("findings", ()):
+            launch.folder.event("finding", text=sentence)
+        launch.folder.finish(exit_code=code, pairs={**about, **found})
+    return code
+
+
+def _wrong_pair_match(match: Match) -> list[str]:
+    met = (each for one in match.rounds for each in zip(one.pairs, one.wrong, one.wrong_detail or (None,) * len(one.pairs), strict=True))
+    return wrong_data(match.places.names, met, "pairs")
+
+
+def _code_pair_match(rounds: Sequence[PairRound], measured: int, result: str) -> int:
+    """4 when data was wrong, 2 when no pair could be measured; else as of a hunt: 1: a node or pair is slow; 3: inconclusive."""
+    if any(wrong for one in rounds for wrong in one.wrong):
+        return FAILED
+    return _PAIR_MATCH_CODES[result] if measured else USAGE
+
+
+# What other tools say of the pairs, beside ours: in the rounds of the matrix, each way, after it, as rows of theirs.
+#
+# The rows stand in tools.jsonl, apart from what we measured: nothing that judges reads them.
+
+_INSIDE: tuple[dict[str, str], dict[str, str]] = ({}, {"path": "loopback: both are on one host"})
+_AT_ONCE: tuple[tuple[str, ...], tuple[str, ...]] = ((), ("pairs_at_once",))
+_STRAYED: tuple[tuple[str, ...], tuple[str, ...]] = ((), ("other_path",))
+
+
+def tools_of(match: Match) -> Tools:
+    """The tools that were asked for. All ranks call. Raises UsageError where one is missing, or the places are made up."""
+    asked = match.asked.tools
+    if asked and match.backend.virtual:
+        raise UsageError(f"--tools {','.join(asked)} needs real hosts, and {match.backend.name} makes them up: choose another --backend")
+    return tools_at_hand(match.launch.world, asked)
+
+
+def beside(match: Match, tools: Tools) -> None:
+    """Runs the tools round by round, at all ranks, until all pairs that were measured have been met or --budget is used up once more."""
+    if not tools.tools:
+        return
+    world, began = match.launch.world, time.monotonic()
+    match.note(f"beside ours, each way between the same pairs: {', '.join(_named(tools, tool) for tool in tools.tools)}")
+    done, rounds = 0, list(match.plan.rounds())[: world.decide(_rounds(match), "choosing the tools' rounds")]
+    for number, pairs in enumerate(rounds):
+        spent_s = world.decide(time.monotonic() - began, "running the next tools")
+        if number and spent_s > match.asked.budget_s:
+            break
+        for row in _of_round(match, tools, pairs):
+            _keep(match, row)
+        done += len(pairs)
+        if match.listener:
+            each_s = (time.monotonic() - began) / (number + 1)
+            match.listener.round(number + 1, len(rounds), len(pairs), each_s * (len(rounds) - number - 1))
+    left = sum(map(len, rounds)) - done
+    if left:
+        match.note(f"the tools ran between {done} of {done + left} pairs: --budget is used up, raise it to run them between more")
+
+
+def _named(tools: Tools, tool: WireTool) -> str:
+    versions = " and ".join(dict.fromkeys(each for each in tools.versions[tool.name] if each))
+    return f"{tool.name} {versions}".strip()
+
+
+def _rounds(match: Match) -> int:
+    """How many rounds of the plan were played: rank 0's."""
+    return len({one.round for one in match.rounds if not one.again})
+
+
+def _of_round(match: Match, tools: Tools, pairs: Sequence[Pair]) -> Iterator[Row]:
+    members = members_of(match.backend, match.launch.world)
+    firsts = [ranks[0] for ranks in match.places.ranks]
+    for tool in tools.tools:
+        for ask in _asks(match, tool):
+            for ways in (pairs, [(b, a) for a, b in pairs]):
+                courses = [Course(members[firsts[a]], members[firsts[b]]) for a, b in ways]
+                found = run_tool(match.launch.world, tool, ask, courses, tools.versions[tool.name])
+                for (a, b), course, ran in zip(ways, courses, found, strict=True):
+                    row = _row(tool, ask, course, ran)
+                    around = {"from": match.places.names[a], "to": match.places.names[b], **_INSIDE[course.inside]}
+                    yield replace(row, group=f"{firsts[a]}-{firsts[b]}", flags=(*row.flags, *_AT_ONCE[len(pairs) > 1]),
+                                  evidence={**row.evidence, **around})  # fmt: skip
+
+
+def _asks(match: Match, tool: WireTool) -> list[Ask]:
+    asked, budget = match.asked, match.asked.launch.budget
+    seconds = min(budget.max_time_s, match.launch.world.timeout_s / 2)  # a tool shows no progress while it runs
+    sizes = {operation: asked.latency_size_bytes if operation == LATENCY else asked.size_bytes for operation in tool.operations}
+    return [Ask(operation, size, seconds) for operation, size in sizes.items()]
+
+
+def _row(tool: WireTool, ask: Ask, course: Course, ran: Ran) -> Row:
+    """The row of one run, which does not say yet between which places it was."""
+    time_s = ran.figure.time_s if ran.figure else None
+    rate = ask.size_bytes / time_s if time_s else None
+    return Row(
+        ask.operation, tool.name, tool.api, "cpu", "uint8", None, None, "batched", False, "fixed", "all", None,
+        ask.size_bytes, ask.size_bytes, 2, 1 if course.inside else 2, na=ran.why, n=ran.figure.n if ran.figure else 0,
+        time_s=Times(time_s, None, None, None, None, None, None) if time_s else None,
+        algbw_bytes_per_s=rate, busbw_bytes_per_s=rate, flags=(*FLAGS, *_STRAYED[ran.other_path]),
+        evidence=ran.evidence(tool),
+    )  # fmt: skip
+
+
+def _keep(match: Match, row: Row) -> None:
+    if row.na and all(row.na != other.na for other in match.theirs):
+        match.note(f"{row.backend} from {row.evidence['from']} to {row.evidence['to']}: {row.na}")
+    if match.launch.folder:
+        match.launch.folder.append_round(row.as_json(), TOOLS)
+    match.theirs.append(row)
+
+
+# A pairs launch: opens a backend, plays the tournament on all ranks in step, and measures suspects again.
+
+
+def run_pairs(asked: PairsRequest, world: World, listener: PairsListener | None, ended: Callable[[int], None]) -> int:
+    """Measures all pairs on all ranks of `world`. Returns the exit code, the same on all ranks. Raises CollbenchError.
+
+    `ended` is told the code before the libraries are left, as in `runner.run`.
+    """
+    request, waiting = asked.launch, list[str]()
+    launch = Launch.begun(request, world)
+    opened = first_at_hand(request, world, waiting.append)
+    match = _match(asked, launch, listener, opened)
+    tools = tools_of(match)
+    launch.folder = create_folder(launch, [opened], {"pairs": match.about(measured=None)}, match.plan.number)
+    return guarded(Playing(launch, [opened], listener, ended), lambda: _play_all(match, tools, waiting))
+
+
+def _match(asked: PairsRequest, launch: Launch, listener: PairsListener | None, opened: Opened) -> Match:
+    """The places and the schedule. Raises UsageError for what does not fit the launch, or its memory."""
+    world, backend = launch.world, opened.backend
+    assert backend is not None
+    by_host = ranks_by_host(backend, world)
+    places = places_of(asked, world.hosts, by_host)
+    match = Match(asked, launch, listener, opened, places, schedule_of(asked, places, by_host, launch.order_seed))
+    check_pairs(asked, launch, opened)
+    return match
+
+
+def _play_all(match: Match, tools: Tools, waiting: Sequence[str]) -> int:
+    launch, world = match.launch, match.launch.world
+    ceilings = Ceilings(launch.request, world)
+    ceilings.prepare([], [])  # probes the machines, for topology.json
+    if launch.folder:
+        launch.folder.write_topology(ceilings.topology())
+    if match.listener:
+        match.listener.begin_pairs(match.about(measured=None), str(launch.folder.path) if launch.folder else "")
+    for sentence in (*waiting, *notes(launch, [match.opened]), *limits(match)):
+        match.note(sentence)
+    court = court_of(match.asked, launch, match.opened, match.places)
+    match.began = time.monotonic()
+    if tournament(match, court):
+        measure_again(match, court)
+        beside(match, tools)
+    return conclude_pair_match(match)

@@ -1,0 +1,755 @@
+"""Asynchronous training measured: every worker at its own pace for a given time, how stale its updates are, and that none is lost."""
+
+from __future__ import annotations
+
+import atexit
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import accumulate, count
+from queue import SimpleQueue
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collbench.backends.backend import Backend
+from collbench.backends.tensorflow import Layout, ParameterServers
+from collbench.control.world import World
+from collbench.errors import CollbenchError, RunFailed, UsageError
+from collbench.machine.peak.ceiling import TOLERANCE, Ceiling, nothing
+from collbench.measure.ceilings import Ceilings
+from collbench.measure.request import Budget
+from collbench.measure.row import check_fields, doubts, wrong_evidence
+from collbench.measure.session import Launch, members_of
+from collbench.measure.tasks.cells import free_memory
+from collbench.measure.tasks.step import check_number, times_of
+from collbench.measure.tasks.training import Turn
+from collbench.operations.builtin.p2p import P2P_BANDWIDTH
+from collbench.operations.cell import Cell
+from collbench.operations.data import POISON, Mismatch
+from collbench.operations.dtypes import DTYPES, DType, dtype_named
+from collbench.results.row import Times
+from collbench.results.steps import StepRow
+from collbench.units import format_bytes
+from collbench.workloads.parameter_server import REGIME, roles
+from collbench.workloads.step import Regime, Shape, Step
+
+# Messages between two ranks at a time, each pair at its own pace: nobody meets, and whoever comes first is served first.
+#
+# A conversation with another rank is a generator of messages. It goes on when its message has come or gone, and only one conversation of
+# a process at a time is between two messages: what it touches there nobody else does.
+
+_TAG = 77
+_LEAVING_S = 2.0
+
+
+@dataclass(frozen=True)
+class Message:
+    """Elements to send, or room to receive them into; they may not be touched until the conversation goes on."""
+
+    elements: NDArray[Any]
+    receive: bool
+
+    @property
+    def data(self) -> NDArray[np.uint8]:
+        """As bytes: the other side has as many."""
+        return self.elements.view(np.uint8)
+
+
+def sent(elements: NDArray[Any]) -> Message:
+    """To the other rank."""
+    return Message(elements, receive=False)
+
+
+def received(elements: NDArray[Any]) -> Message:
+    """From the other rank."""
+    return Message(elements, receive=True)
+
+
+Talk = Generator[Message, None, None]
+
+
+class Messenger(Protocol):
+    """What carries conversations."""
+
+    def run(self, talks: Mapping[int, Talk], moved: Callable[[], None]) -> None:
+        """Holds the conversations with these ranks, side by side, until all have ended; `moved` after each message. Raises what they do."""
+        ...
+
+
+def messenger(backend: Backend) -> Messenger:
+    """That of a backend, one of `workload_roles.CAPABLE`, which is open."""
+    return OverMpi() if backend.api == "mpi" else OverTorch()
+
+
+class OverMpi:
+    """MPI's non-blocking messages, all from the main thread: one request per conversation, and whichever is complete goes on."""
+
+    def __init__(self) -> None:
+        from mpi4py import MPI
+
+        self._mpi, self._comm = MPI, MPI.COMM_WORLD
+
+    def run(self, talks: Mapping[int, Talk], moved: Callable[[], None]) -> None:
+        """As the protocol says."""
+        peers: list[int] = []
+        requests: list[Any] = []
+        for peer, talk in talks.items():
+            if (message := next(talk, None)) is not None:
+                peers.append(peer)
+                requests.append(self._begin(peer, message))
+        while requests:
+            turn = self._mpi.Request.Waitany(requests)
+            moved()
+            message = next(talks[peers[turn]], None)
+            if message is None:
+                del peers[turn], requests[turn]
+            else:
+                requests[turn] = self._begin(peers[turn], message)
+
+    def _begin(self, peer: int, message: Message) -> Any:
+        begin = self._comm.Irecv if message.receive else self._comm.Isend
+        return begin([message.data, self._mpi.BYTE], peer, _TAG)
+
+
+class OverTorch:
+    """torch.distributed's messages. Gloo's cannot be asked whether they are complete (torch 2.13), so each conversation has a thread."""
+
+    def __init__(self) -> None:
+        import torch
+
+        self._torch = torch
+        self._between = threading.Lock()
+        self._threads: list[threading.Thread] = []
+        atexit.register(self._settle)
+
+    def run(self, talks: Mapping[int, Talk], moved: Callable[[], None]) -> None:
+        """As the protocol says; a single conversation needs no thread."""
+        if len(talks) == 1:
+            ((peer, talk),) = talks.items()
+            self._hold(peer, talk, moved)
+            return
+        ended: SimpleQueue[BaseException | None] = SimpleQueue()
+        self._threads = [
+            threading.Thread(target=self._in_thread, args=(peer, talk, moved, ended), daemon=True) for peer, talk in talks.items()
+        ]
+        for thread in self._threads:
+            thread.start()
+        for _ in talks:
+            if error := ended.get():
+                raise error
+
+    def _settle(self) -> None:
+        """After a failure, waits until the other ranks' ends have ended the conversations with them: torch aborts where one goes on."""
+        ending = time.monotonic() + _LEAVING_S
+        for thread in self._threads:
+            thread.join(max(0.0, ending - time.monotonic()))
+
+    def _in_thread(self, peer: int, talk: Talk, moved: Callable[[], None], ended: SimpleQueue[BaseException | None]) -> None:
+        try:
+            self._hold(peer, talk, moved)
+        except BaseException as error:
+            ended.put(error)
+        else:
+            ended.put(None)
+
+    def _hold(self, peer: int, talk: Talk, moved: Callable[[], None]) -> None:
+        while (message := self._next(talk)) is not None:
+            tensor, distributed = self._torch.from_numpy(message.data), self._torch.distributed
+            if message.receive:
+                distributed.recv(tensor, src=peer, tag=_TAG)
+            else:
+                distributed.send(tensor, dst=peer, tag=_TAG)
+            moved()
+
+    def _next(self, talk: Talk) -> Message | None:
+        with self._between:
+            return next(talk, None)
+
+
+# Who is a server and who a worker in asynchronous training, and what a worker exchanges with each server in a round.
+
+CAPABLE = ("mpi", "gloo")
+ROTATION_BYTES = 64 * 2**20  # what a worker sends from, and receives into, is larger than the caches, but need not be the whole model
+Pieces = tuple[tuple[int, int], ...]  # (first element, how many) of each message
+
+
+@dataclass(frozen=True)
+class Roles:
+    """servers, workers   ranks of the job
+    pushes, pulls   by server the messages of a round: pieces of its shard
+    dtype           of what is sent; `sums`: in which the server adds, of 16-bit numbers and less a wider one, as training does
+    """
+
+    servers: tuple[int, ...]
+    workers: tuple[int, ...]
+    pushes: tuple[Pieces, ...]
+    pulls: tuple[Pieces, ...]
+    dtype: DType
+
+    @property
+    def sums(self) -> DType:
+        """Wide enough to count updates in."""
+        wide = DTYPES["int64"] if self.dtype.kind == "int" else DTYPES["float32"]
+        return self.dtype if self.dtype.size >= wide.size else wide
+
+    def elements(self, server: int) -> int:
+        """Of a server's shard."""
+        return sum(count for _, count in self.pushes[server])
+
+    @property
+    def largest(self) -> int:
+        """Elements of the largest message."""
+        return max(count for shards in (self.pushes, self.pulls) for pieces in shards for _, count in pieces)
+
+    @property
+    def moved_bytes(self) -> float:
+        """Of a worker in a round: what it pushes and what it pulls."""
+        return 2.0 * self.dtype.size * sum(map(self.elements, range(len(self.servers))))
+
+    def refusal(self, backend: Backend) -> str | None:
+        """Why a backend cannot carry this, or None."""
+        if backend.virtual:
+            return f"{backend.name} makes its ranks up in one process, where none can be ahead of another: choose {' or '.join(CAPABLE)}"
+        if backend.name not in CAPABLE:
+            return f"a server cannot wait for whichever worker comes first on {backend.name}: choose {' or '.join(CAPABLE)}"
+        return None
+
+    def bytes_at(self, rank: int) -> int:
+        """Memory that a rank needs."""
+        width = self.dtype.size
+        if rank in self.servers:
+            return self.elements(self.servers.index(rank)) * self.sums.size + 2 * len(self.workers) * self.largest * width
+        return 2 * len(self.servers) * (ROTATION_BYTES + self.largest * width)
+
+
+def roles_of(step: Step, ranks: int) -> Roles:
+    """From what the first worker exchanges in a round. Raises UsageError where that says no such thing, or has too many messages."""
+    check_number(step)
+    if not step.exchanges or any(len(group) != 2 for exchange in step.exchanges for group in exchange.groups):
+        raise UsageError("asynchronous training is messages between a worker and its servers, and this step has others")
+    worker, dtype = step.exchanges[0].groups[0][0], dtype_named(step.exchanges[0].dtype)
+    pushes, pulls = defaultdict[int, list[int]](list), defaultdict[int, list[int]](list)
+    for exchange in step.exchanges:
+        for first, second in exchange.groups:
+            if worker not in (first, second):
+                raise UsageError(f"{exchange.what}: a round is told of rank {worker} alone, and this is between {first} and {second}")
+            to, server = (pushes, second) if first == worker else (pulls, first)
+            to[server] += [exchange.size_bytes // dtype.size] * exchange.times
+    servers = tuple(sorted(pushes))
+    workers = tuple(rank for rank in range(ranks) if rank not in servers)
+    if not workers or max(servers) >= ranks or any(sum(pushes[server]) != sum(pulls[server]) for server in servers):
+        raise UsageError(f"asynchronous training needs a worker beside {len(servers)} servers, and {ranks} ranks are there: start more")
+    return Roles(servers, workers, tuple(_pieces(pushes[each]) for each in servers), tuple(_pieces(pulls[each]) for each in servers), dtype)
+
+
+def _pieces(counts: Sequence[int]) -> Pieces:
+    """One after the other; those of no element left out."""
+    return tuple((at, count) for at, count in zip(accumulate(counts, initial=0), counts, strict=False) if count)
+
+
+class Needs(Protocol):
+    """What knows how much memory each rank needs."""
+
+    def bytes_at(self, rank: int) -> int:
+        """Of this rank."""
+        ...
+
+
+def roles_too_large(title: str, roles: Needs, world: World) -> str | None:
+    """Why this host has no room for its ranks' buffers; None where it has."""
+    here = [member.rank for member in world.on_host()]
+    need, free = sum(map(roles.bytes_at, here)), free_memory()
+    if need <= free:
+        return None
+    return (
+        f"the buffers of {title} need {format_bytes(need)} on {world.me.host} for its {len(here)} ranks there, and {format_bytes(free)} is "
+        "free: choose a smaller model, or more servers"
+    )
+
+
+# What servers and workers of asynchronous training do: a server adds each gradient as it arrives, and answers with its model.
+#
+# Gradients are small whole numbers that tell worker, server and element apart, the same in every round, so that the model must in the end
+# be the sum of so many of each, exactly.
+
+_LARGEST = 7  # of a gradient's elements: even 8-bit floats hold it
+PERIOD = _LARGEST**2
+_CHUNK = PERIOD << 16
+
+
+def gradient(worker: int, server: int) -> NDArray[np.int64]:
+    """One period of what a worker pushes to a server: from 1 to 7, other ones for each of seven workers in a row."""
+    index = np.arange(PERIOD)
+    return 1 + (index + index // _LARGEST + 3 * worker + 5 * server) % _LARGEST
+
+
+def exact_updates(dtype: DType) -> int:
+    """How many updates a type adds up exactly."""
+    return dtype.exact // _LARGEST
+
+
+class Shard:
+    """A server's part of the model, from zero on, and who has done what to it.
+
+    staleness   by worker, how often so many updates of others had come between what it pulled and its next update
+    applied     updates by worker
+    """
+
+    def __init__(self, roles: Roles, server: int) -> None:
+        self.roles, self.server = roles, server
+        self.model = np.zeros(roles.elements(server), roles.sums.numpy)
+        self.staleness: dict[int, Counter[int]] = {worker: Counter() for worker in roles.workers}
+        self.applied: Counter[int] = Counter()
+        self._version = 0
+        self._seen: dict[int, int] = {}
+
+    def serve(self, worker: int) -> Talk:
+        """Takes updates and answers with the model, until the worker says that it was the last. Raises RunFailed for one out of turn."""
+        dtype, pieces = self.roles.dtype.numpy, (self.roles.pushes[self.server], self.roles.pulls[self.server])
+        inbox, outbox = (np.zeros(max(count for _, count in each), dtype) for each in pieces)
+        number = np.zeros(1, np.int64)
+        for turn in count(1):
+            yield received(number)
+            if number[0] == 0:
+                return
+            if number[0] != turn:
+                here = self.roles.servers[self.server]
+                raise RunFailed(f"the server on rank {here} got update {number[0]} of rank {worker} when update {turn} was due")
+            for at, many in pieces[0]:
+                yield received(inbox[:many])
+                self.add(at, inbox[:many])
+            self._note(worker)
+            for at, many in pieces[1]:
+                outbox[:many] = self.model[at : at + many]
+                yield sent(outbox[:many])
+
+    def add(self, at: int, part: NDArray[Any]) -> None:
+        """A piece of an update, as soon as it is there."""
+        target = self.model[at : at + len(part)]
+        np.add(target, part.astype(target.dtype, copy=False), out=target)
+
+    def _note(self, worker: int) -> None:
+        """An update is complete; what the worker is then sent has all updates up to now, at least."""
+        if worker in self._seen:
+            self.staleness[worker][self._version - self._seen[worker]] += 1
+        self.applied[worker] += 1
+        self._version += 1
+        self._seen[worker] = self._version
+
+    def tell(self) -> Talk:
+        """The model once more, for a worker that compares it."""
+        outbox = np.zeros(self.roles.largest, self.roles.dtype.numpy)
+        for at, many in self.roles.pulls[self.server]:
+            outbox[:many] = self.model[at : at + many]
+            yield sent(outbox[:many])
+
+
+class Pupil:
+    """A worker: what it pushes to each server, and room for what it pulls. It sends from memory that is larger than the caches."""
+
+    def __init__(self, roles: Roles, rank: int) -> None:
+        self.roles, self.worker = roles, roles.workers.index(rank)
+        self._number = np.zeros(1, np.int64)
+        self._gradients = [self._filled(server) for server in range(len(roles.servers))]
+        self._pulled = [np.zeros_like(each) for each in self._gradients]
+
+    def _filled(self, server: int) -> NDArray[Any]:
+        whole = self.roles.elements(server)
+        room = min(whole, max(self.roles.largest, ROTATION_BYTES // self.roles.dtype.size)) + PERIOD
+        return np.resize(gradient(self.worker, server).astype(self.roles.dtype.numpy), room)
+
+    def round(self, number: int) -> dict[int, Talk]:
+        """The update of that number to every server, and its answer."""
+        self._number[0] = number
+        return {rank: self._exchange(server) for server, rank in enumerate(self.roles.servers)}
+
+    def farewell(self) -> dict[int, Talk]:
+        """That there is no more."""
+        self._number[0] = 0
+        return {rank: self._end() for rank in self.roles.servers}
+
+    def _end(self) -> Talk:
+        yield sent(self._number)
+
+    def _exchange(self, server: int) -> Talk:
+        yield sent(self._number)
+        for at, many in self.roles.pushes[server]:
+            yield sent(_window(self._gradients[server], at, many))
+        for at, many in self.roles.pulls[server]:
+            yield received(_window(self._pulled[server], at, many))
+
+    def compare(self, updates: Sequence[int], rank: int, found: list[Mismatch]) -> dict[int, Talk]:
+        """The model of every server once more, against so many updates of each worker; what is wrong with it is added to `found`."""
+        return {each: self._compare(server, updates, rank, found) for server, each in enumerate(self.roles.servers)}
+
+    def _compare(self, server: int, updates: Sequence[int], rank: int, found: list[Mismatch]) -> Talk:
+        right, dtype = total(server, updates), self.roles.dtype
+        for at, many in self.roles.pulls[server]:
+            part = _window(self._pulled[server], at, many)
+            part.view(np.uint8)[:] = POISON
+            yield received(part)
+            found += differences(part, np.roll(right, -(at % PERIOD)).astype(dtype.numpy), rank, "the model that it pulled", at)
+
+
+def _window(memory: NDArray[Any], at: int, many: int) -> NDArray[Any]:
+    """Room for `many` elements that begins where element `at` of the pattern does."""
+    room = len(memory) - many + 1
+    start = at % room
+    start -= (start - at) % PERIOD
+    return memory[start + (PERIOD if start < 0 else 0) :][:many]
+
+
+def total(server: int, updates: Sequence[int]) -> NDArray[np.int64]:
+    """One period of what a server's model must be after so many updates of each worker."""
+    return sum((many * gradient(worker, server) for worker, many in enumerate(updates)), start=np.zeros(PERIOD, np.int64))
+
+
+def differences(got: NDArray[Any], right: NDArray[Any], rank: int, what: str, at: int = 0) -> list[Mismatch]:
+    """Where elements are not the repetition of a period `right`: nothing, or one mismatch."""
+    wrong, first = 0, None
+    for start in range(0, len(got), _CHUNK):
+        part = got[start : start + _CHUNK]
+        bad = np.flatnonzero(part != np.resize(right, len(part)))
+        if bad.size and first is None:
+            first = start + int(bad[0])
+        wrong += bad.size
+    if first is None:
+        return []
+    return [Mismatch(rank, wrong, at + first, str(right[first % PERIOD]), str(got[first]), what)]
+
+
+def lost_updates(shard: Shard, pushed: Mapping[int, int], rank: int) -> list[Mismatch]:
+    """Workers whose updates were not applied as often as they pushed them; the index is the worker's rank."""
+    return [
+        Mismatch(rank, abs(many - shard.applied[worker]), worker, str(many), str(shard.applied[worker]), "updates of that rank applied")
+        for worker, many in pushed.items()
+        if many != shard.applied[worker]
+    ]
+
+
+# A parameter-server step carried by the servers that a library brings itself: timed at the workers, its sums checked to the last element.
+#
+# The workers meet before each sample, which then lasts until the slowest of them has pulled. Nothing of this is told part by part: the
+# library orders pushes and pulls itself.
+
+_WARMUPS = 3
+_MOST = 3000  # samples
+_WORKLOAD_SERVED_LARGEST = 2**31  # bytes of a message of gRPC
+_NO_REFERENCE = "no reference is of a library's own parameter servers"
+
+
+@runtime_checkable
+class BringsServers(Protocol):
+    """A backend with parameter servers of its own."""
+
+    def parameter_servers(self, world: World, layout: Layout, gradients: Sequence[NDArray[Any]]) -> ParameterServers:
+        """Starts them; `gradients`: by server what this rank pushes, () at servers. All ranks call."""
+        ...
+
+
+@dataclass(frozen=True)
+class Served:
+    """Who serves and who works, and what each server keeps."""
+
+    roles: Roles
+
+    @property
+    def layout(self) -> Layout:
+        """For the library."""
+        counts = tuple(tuple(many for _, many in pieces) for pieces in self.roles.pushes)
+        return Layout(self.roles.servers, self.roles.workers, counts, self.roles.dtype.name)
+
+    def bytes_at(self, rank: int) -> int:
+        """Memory that a rank needs: a server its variables; a worker its gradients, and what it pulls on its way and once fetched."""
+        elements = [self.roles.elements(server) for server in range(len(self.roles.servers))]
+        serving = rank in self.roles.servers
+        return self.roles.dtype.size * (elements[self.roles.servers.index(rank)] if serving else 3 * sum(elements))
+
+    def gradients(self, rank: int) -> list[NDArray[Any]]:
+        """By server what a worker pushes; nothing at a server."""
+        if rank in self.roles.servers:
+            return []
+        worker, dtype = self.roles.workers.index(rank), self.roles.dtype.numpy
+        return [np.resize(gradient(worker, s).astype(dtype), self.roles.elements(s)) for s in range(len(self.roles.servers))]
+
+
+def serves(backend: Backend, regime: Regime) -> bool:
+    """Whether the backend brings its own servers for this way of training."""
+    return regime.name == REGIME.name and isinstance(backend, BringsServers)
+
+
+def served_of(shape: Shape, regime: Regime, ranks: int) -> Served | str:
+    """The roles of a synchronous step, or why these servers are not for it. Raises UsageError for a shape that the regime refuses."""
+    if regime.asynchronous(shape):
+        return "tensorflow's parameter servers know --update synchronous or sharded: for asynchronous choose mpi or gloo"
+    options = {**shape.options, "update": "asynchronous", "servers": str(len(roles(shape).servers))}
+    served = Served(roles_of(regime.step(replace(shape, options=options)), ranks))
+    if served.roles.largest * served.roles.dtype.size >= _WORKLOAD_SERVED_LARGEST:
+        return "tensorflow sends a bucket as one message, and gRPC carries none of 2 GiB: choose a smaller --bucket"
+    return served
+
+
+def measure_served(turn: Turn, launch: Launch, crowded: bool) -> StepRow | None:
+    """Measures on all ranks; the row is at rank 0. Raises RunFailed where the library breaks down."""
+    served, backend, title = turn.served, turn.backend, turn.title
+    assert served is not None and isinstance(backend, BringsServers)
+    world, budget = launch.world, launch.request.budget
+    with world.watchdog.phase(f"{title}: starting its parameter servers"):
+        library = backend.parameter_servers(world, served.layout, served.gradients(world.rank))
+    works = world.rank in served.roles.workers
+    with world.patient(budget.max_time_s), world.watchdog.phase(f"{title}: measuring"):
+        warm = _samples(library, works, max(1, _WARMUPS if budget.warmup is None else budget.warmup), world)
+        series = _samples(library, works, _enough_workload_served(warm, budget, title, world), world)
+    exact = exact_updates(served.roles.dtype) >= len(served.roles.workers)
+    wrong = _verified_workload_served(title, library, served, world) if launch.request.check and exact else []
+    library.close(world)
+    everyone = world.gather([series.tolist(), [each.as_json() for each in wrong]], f"{title}: gathering")
+    if everyone is None:
+        return None
+    words = {"oversubscribed": crowded, "too_many_updates": launch.request.check and not exact}
+    return _row_workload_served(turn, everyone, launch, [word for word, on in words.items() if on])
+
+
+def _samples(library: Any, works: bool, n: int, world: World) -> NDArray[np.float64]:
+    """Seconds of n steps of this worker; nothing at a server."""
+    seconds = np.zeros(n if works else 0)
+    for at in range(len(seconds)):
+        library.meet()
+        began = time.monotonic()
+        library.step()
+        seconds[at] = time.monotonic() - began
+        world.watchdog.progress.value += 1
+    return seconds
+
+
+def _enough_workload_served(warm: NDArray[np.float64], budget: Budget, title: str, world: World) -> int:
+    """How many samples fit into the budget, the same at all ranks, by the warm-up's last."""
+    slowest = max(world.agree(float(warm[-1]) if len(warm) else 0.0, f"{title}: warming up"))
+    return budget.iterations or int(min(_MOST, max(1, budget.max_time_s / max(slowest, 1e-6))))
+
+
+def _verified_workload_served(title: str, library: Any, served: Served, world: World) -> list[Mismatch]:
+    """One more step from zero: every server's sums, and what every worker pulled, must be that of one update of each worker."""
+    world.agree(None, f"{title}: the steps of its workers")  # who serves has had nothing to wait for
+    if world.rank in served.roles.servers:
+        library.clear()
+    world.agree(None, f"{title}: clearing its sums")
+    pulled = library.step() if world.rank in served.roles.workers else []
+    world.agree(None, f"{title}: verifying")
+    found = [
+        wrong for server, parts in enumerate(pulled) for wrong in _compared(served, server, parts, (world.rank, "the model that it pulled"))
+    ]
+    if world.rank in served.roles.servers:
+        server = served.roles.servers.index(world.rank)
+        found += _compared(served, server, library.sums(), (world.rank, "the server's sum"))
+    return found
+
+
+def _compared(served: Served, server: int, parts: Sequence[NDArray[Any]], told: tuple[int, str]) -> list[Mismatch]:
+    """A server's variables against the sum of every worker's gradients; `told`: at which rank, and what they are."""
+    right = total(server, [1] * len(served.roles.workers)).astype(served.roles.dtype.numpy)
+    got = np.concatenate([np.asarray(part, served.roles.dtype.numpy) for part in parts])
+    return differences(got, right, *told)
+
+
+def _row_workload_served(turn: Turn, everyone: Sequence[Any], launch: Launch, words: Sequence[str]) -> StepRow:
+    """A sample is that of the slowest worker."""
+    series, row, backend = np.max([said[0] for said in everyone if said[0]], axis=0), turn.row(), turn.backend
+    mismatches = [Mismatch(**one) for _, wrong in everyone for one in wrong]
+    known, checked = times_of(series), bool(launch.request.check) and "too_many_updates" not in words
+    evidence = {
+        "libraries": dict(backend.versions()), "conditions": launch.conditions, "loop": "python",
+        "parameter_server": "tf.distribute.Server", **wrong_evidence(mismatches),
+    }  # fmt: skip
+    figured = replace(
+        row, n=len(series), time_s=known, stopped="iterations" if launch.request.budget.iterations else "max_time",
+        busbw_bytes_per_s=row.moved_bytes / known.p50 if known.p50 else None, ceiling=nothing(_NO_REFERENCE),
+        flags=tuple(dict.fromkeys((*backend.flags, *words, *doubts(series, len(series), None, 1)))), evidence=evidence,
+    )  # fmt: skip
+    return replace(figured, **check_fields(int(checked), mismatches))
+
+
+_NO_CEILING = "a worker shares a host with its server, and no reference is of workers that come when they like"
+_ON_HOSTS = "asynchronous training is measured on host memory: choose --device cpu"
+
+
+@dataclass
+class Done:
+    """What one rank has to say: a worker its rounds, a server what it applied."""
+
+    duration_s: float = 0.0
+    round_s: list[float] = field(default_factory=list)
+    shard: Shard | None = None
+    pupil: Pupil | None = None
+
+
+def measure_asynchronous(turn: Turn, launch: Launch, ceilings: Ceilings, crowded: bool) -> StepRow | None:
+    """Lets servers and workers run on all ranks; the row is at rank 0. Raises RunFailed where the library breaks down."""
+    roles, world = turn.roles, launch.world
+    assert roles is not None
+    if launch.request.sweep.each[0].device == "cuda":
+        return turn.row(na=_ON_HOSTS) if world.rank == 0 else None
+    carrier, budget, what = messenger(turn.backend), launch.request.budget, f"{turn.title}: workers at their own pace"
+    done = Done()
+    with _watched(turn, world, "making its buffers"):
+        done = _ready(roles, world.rank)
+    world.agree(None, f"{turn.title}: beginning")
+    with world.patient(budget.max_time_s):
+        with _watched(turn, world, what):
+            _go_on(done, carrier, budget, world)
+        updates = world.agree(len(done.round_s), what)
+    pushed = {rank: updates[rank] for rank in roles.workers}
+    checked = bool(launch.request.check) and sum(updates) <= exact_updates(roles.sums)
+    wrong = _verified(done, carrier, pushed, turn, world) if checked else []
+    everyone = world.gather(_told(done, wrong), f"{turn.title}: gathering")
+    row = _row(turn, launch, everyone, checked) if everyone else None
+    return _against(row, _ceiling(turn, ceilings, world), crowded) if row else None
+
+
+def _watched(turn: Turn, world: World, what: str) -> Any:
+    return world.watchdog.phase(what if what.startswith(turn.title) else f"{turn.title}: {what}")
+
+
+def _ready(roles: Roles, rank: int) -> Done:
+    """A server's shard, or a worker's gradients."""
+    if rank in roles.servers:
+        return Done(shard=Shard(roles, roles.servers.index(rank)))
+    return Done(pupil=Pupil(roles, rank))
+
+
+def _go_on(done: Done, carrier: Messenger, budget: Budget, world: World) -> None:
+    """A server serves until all workers have said farewell; a worker goes on for so many rounds, or so long."""
+    began = time.monotonic()
+    if done.shard:
+        _hold({worker: done.shard.serve(worker) for worker in done.shard.roles.workers}, carrier, world)
+    elif done.pupil:
+        while not _enough(len(done.round_s), time.monotonic() - began, budget):
+            start = time.monotonic()
+            _hold(done.pupil.round(len(done.round_s) + 1), carrier, world)
+            done.round_s.append(time.monotonic() - start)
+        done.duration_s = time.monotonic() - began
+        _hold(done.pupil.farewell(), carrier, world)
+
+
+def _enough(rounds: int, spent_s: float, budget: Budget) -> bool:
+    return rounds >= budget.iterations if budget.iterations else rounds > 0 and spent_s >= budget.max_time_s
+
+
+def _hold(talks: dict[int, Talk], carrier: Messenger, world: World) -> None:
+    """Conversations, each message of which the watchdog sees. Raises RunFailed for what the library says."""
+
+    def moved() -> None:
+        world.watchdog.progress.value += 1
+
+    try:
+        carrier.run(talks, moved)
+    except (CollbenchError, MemoryError):
+        raise
+    except Exception as error:
+        raise RunFailed(f"a message between worker and server failed: {type(error).__name__}: {error}") from error
+
+
+def _verified(done: Done, carrier: Messenger, pushed: dict[int, int], turn: Turn, world: World) -> list[Mismatch]:
+    """What is wrong with a server's sum, how often it applied whose updates, and with the model as workers then pull it."""
+    found: list[Mismatch] = []
+    counts = list(pushed.values())
+    with _watched(turn, world, "verifying"):
+        if done.shard:
+            right = total(done.shard.server, counts).astype(done.shard.model.dtype)
+            found = lost_updates(done.shard, pushed, world.rank) + differences(done.shard.model, right, world.rank, "the server's sum")
+            _hold({worker: done.shard.tell() for worker in pushed}, carrier, world)
+        elif done.pupil:
+            _hold(done.pupil.compare(counts, world.rank, found), carrier, world)
+    return found
+
+
+def _told(done: Done, wrong: Sequence[Mismatch]) -> dict[str, Any]:
+    """For rank 0."""
+    series = np.array(done.round_s)
+    stale = {str(rank): {str(by): many for by, many in seen.items()} for rank, seen in done.shard.staleness.items()} if done.shard else {}
+    return {
+        "worker": done.pupil is not None, "rounds": len(done.round_s), "duration_s": done.duration_s, "stale": stale,
+        "times": asdict(times_of(series)) if done.round_s else None, "doubts": list(doubts(series, len(series), None, 1)),
+        "updates": done.shard.applied.total() if done.shard else 0, "wrong": [each.as_json() for each in wrong],
+    }  # fmt: skip
+
+
+def _row(turn: Turn, launch: Launch, everyone: Sequence[dict[str, Any]], checked: bool) -> StepRow:
+    """Times are those of the slowest worker."""
+    workers = {rank: said for rank, said in enumerate(everyone) if said["worker"] and said["times"]}
+    slowest = max(workers.values(), key=lambda said: float(said["times"]["p50"]))
+    mismatches = [Mismatch(**one) for said in everyone for one in said["wrong"]]
+    busiest = _bytes_per_s(turn, everyone)
+    unchecked = launch.request.check and not checked
+    flags = (*turn.backend.flags, "asynchronous", *(["too_many_updates"] if unchecked else []), *slowest["doubts"])
+    row = turn.row(
+        n=slowest["rounds"], time_s=Times(**slowest["times"]), stopped="iterations" if launch.request.budget.iterations else "max_time",
+        busbw_bytes_per_s=busiest, staleness=_staleness(everyone, workers), flags=flags,
+        evidence={"libraries": dict(turn.backend.versions()), "conditions": launch.conditions, "loop": "python",
+                  **wrong_evidence(mismatches)},
+    )  # fmt: skip
+    return replace(row, **check_fields(1 if checked else 0, mismatches))
+
+
+def _ceiling(turn: Turn, ceilings: Ceilings, world: World) -> Ceiling:
+    """What reaches a server one way where all its workers are on other hosts: of fewer hosts than there are servers what these send."""
+    roles, backend = turn.roles, turn.backend
+    assert roles is not None
+    host = [member.host for member in members_of(backend, world)]
+    serving, working = ({host[rank] for rank in ranks} for ranks in (roles.servers, roles.workers))
+    if serving & working:
+        return nothing(_NO_CEILING)
+    cell = Cell("p2p_bandwidth", backend.name, roles.dtype, roles.largest * roles.dtype.size, in_place=False, window=1)
+    found = ceilings.of(P2P_BANDWIDTH, cell, backend, ((roles.workers[0], roles.servers[0]),))[0]
+    if found.kind == "given" or not found.bytes_per_s:
+        return found
+    return replace(found, bytes_per_s=found.bytes_per_s * min(1.0, len(working) / len(roles.servers)))
+
+
+def _against(row: StepRow, ceiling: Ceiling, crowded: bool) -> StepRow:
+    """The row with its ceiling; no percentage where ranks wait for cores, or where the bytes went another way."""
+    rate, busbw = ceiling.bytes_per_s, row.busbw_bytes_per_s
+    passed = bool(rate and busbw and busbw > rate * TOLERANCE)
+    percent = 100 * busbw / rate if rate and busbw and not crowded and not passed else None
+    on = (*(["oversubscribed"] if crowded else []), *(["above_bound"] if passed else []))
+    return replace(row, ceiling=ceiling, percent_of_ceiling=percent, flags=(*row.flags, *on))
+
+
+def _bytes_per_s(turn: Turn, everyone: Sequence[dict[str, Any]]) -> float | None:
+    """What the busiest server takes in, which is also what it sends out, while the workers go on."""
+    roles = turn.roles
+    assert roles is not None
+    longest = max(said["duration_s"] for said in everyone)
+    taken = [everyone[rank]["updates"] * roles.elements(server) * roles.dtype.size for server, rank in enumerate(roles.servers)]
+    return max(taken) / longest if longest else None
+
+
+def _staleness(everyone: Sequence[dict[str, Any]], workers: dict[int, dict[str, Any]]) -> dict[str, Any]:
+    """By worker and of all: how many updates of others had come in between."""
+    seen: dict[int, Counter[int]] = {rank: Counter() for rank in workers}
+    for said in everyone:
+        for rank, stale in said["stale"].items():
+            seen.setdefault(int(rank), Counter()).update({int(by): many for by, many in stale.items()})
+    each = [
+        {"rank": rank, "steps": said["rounds"], "steps_per_s": said["rounds"] / said["duration_s"], **_quantiles(seen[rank])}
+        for rank, said in workers.items()
+    ]
+    servers = [{"rank": rank, "updates": said["updates"]} for rank, said in enumerate(everyone) if not said["worker"]]
+    whole: Counter[int] = sum(seen.values(), Counter())
+    return {
+        **_quantiles(whole), "workers": each, "servers": servers, "steps_per_s": sum(one["steps_per_s"] for one in each),
+        "duration_s": max(said["duration_s"] for said in everyone),
+    }  # fmt: skip
+
+
+def _quantiles(stale: Counter[int]) -> dict[str, float | None]:
+    """Of how many updates: nothing where no worker has pulled before it pushed."""
+    if not stale:
+        return {"p50": None, "p95": None, "max": None}
+    values: NDArray[np.int64] = np.repeat(*np.array(sorted(stale.items()), dtype=np.int64).T)
+    p50, p95 = np.quantile(values, [0.5, 0.95], method="inverted_cdf")
+    return {"p50": float(p50), "p95": float(p95), "max": float(values[-1])}

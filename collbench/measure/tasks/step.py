@@ -1,0 +1,652 @@
+"""A step's exchanges as cells of a backend: those that are alike are one part, with one set of buffers in turn.
+
+The buffers of a part take turns as `--buffers rotating` does: as many as are larger than the caches, so that what an exchange sends has
+left them since it was last sent, as a model's gradients have; all of a model's memory need not be there twice.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from itertools import chain, groupby
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collbench.backends.backend import Backend, can_do, steps_of
+from collbench.backends.host import Buffers
+from collbench.control.world import World
+from collbench.errors import UsageError
+from collbench.machine.peak.ceiling import TOLERANCE, Ceiling, nothing
+from collbench.measure.ceilings import Ceilings
+from collbench.measure.crossing import Least, least
+from collbench.measure.loop import Loop, Timed
+from collbench.measure.monitored import Watched
+from collbench.measure.prepared_cell import Ready, Stage, mismatches_in, phase, prepare_over, release
+from collbench.measure.request import Budget, Request
+from collbench.measure.row import doubts
+from collbench.measure.sampling import Measured, measure, short_schedule, slowest, sound
+from collbench.measure.tasks.cells import free_memory, placed
+from collbench.operations.cell import Cell, Split
+from collbench.operations.data import Mismatch, bytes_needed, bytes_on_host, poison, seeded, slots_for, wanted_of
+from collbench.operations.dtypes import dtype_named
+from collbench.operations.groups import Groups
+from collbench.operations.operation import Operation, Place, has_mark
+from collbench.operations.program import Program, PythonCall, joined
+from collbench.operations.sweep import Sweep
+from collbench.results.row import Times
+from collbench.results.steps import StepRow
+from collbench.stats.median import median, quantiles
+from collbench.units import format_bytes
+from collbench.workloads.step import Exchange, Step, bytes_of, disjoint, moved_bytes, operation_of
+
+# What a parameter server does with the gradients that it gets: it adds up what every rank has sent to it, on the host's memory.
+
+_HINT = "what the server added up"
+
+
+@dataclass(frozen=True)
+class _Server:
+    """A rank that receives: where each sender's share lies among what it receives, and room for a sum per slot."""
+
+    place: Place
+    buffers: Buffers
+    driven: int
+    shares: tuple[tuple[int, int], ...]
+    totals: NDArray[Any]
+
+    @classmethod
+    def of(cls, operation: Operation, buffers: Buffers, driven: int) -> _Server | None:
+        """None for a rank that receives nothing."""
+        place = buffers.places[driven]
+        shares, at = [], 0
+        for block in operation.arrives(place):
+            shares += [(at, block.count)] if block.count else []
+            at += block.count
+        if not shares:
+            return None
+        totals = np.zeros((buffers.slots, max(count for _, count in shares)), place.cell.dtype.numpy)
+        return cls(place, buffers, driven, tuple(shares), totals)
+
+    def add(self, slot: int) -> None:
+        """Adds up, in the order of the ranks; a share that is shorter (its last element was rounded off) ends earlier."""
+        received, total = self.buffers.recv(self.driven, slot), self.totals[slot]
+        total[:] = 0
+        for at, count in self.shares:
+            np.add(total[:count], received[at : at + count], out=total[:count])
+
+    def wrong(self, operation: Operation, slot: int, rank: int) -> Mismatch | None:
+        """What is wrong with the sum, told by the rank in the job; the order of adding is known, so it is exact in every type."""
+        total = self.totals[slot]
+        right = np.zeros_like(total)
+        for wanted in wanted_of(operation, seeded(self.place, slot)):
+            part = right[: wanted.block.count]
+            np.add(part, wanted.elements(0, wanted.block.count), out=part)
+        width = f"u{right.itemsize}"
+        bad = np.flatnonzero(right.view(width) != total.view(width))
+        if not bad.size:
+            return None
+        first = int(bad[0])
+        return Mismatch(rank, int(bad.size), first, str(right[first]), str(total[first]), _HINT)
+
+
+class Adding:
+    """The servers that this process drives, of one part of a step."""
+
+    def __init__(self, ready: Ready) -> None:
+        self._ready, self._servers = ready, list[tuple[_Server, int]]()
+        for group, buffers in zip(ready.mine, ready.buffers, strict=True):
+            assert isinstance(buffers, Buffers), "refused on GPUs before"
+            for driven, place in enumerate(buffers.places):
+                server = _Server.of(ready.operation, buffers, driven)
+                self._servers += [(server, group.ranks[place.rank])] if server else []
+
+    def program(self) -> Program:
+        """What was received is added up as soon as it is there, slot by slot."""
+        added = [PythonCall("add", partial(self._add, slot)) for slot in range(len(self._ready.program.slots))]
+        if not self._servers:
+            return self._ready.program
+        slots = tuple((*calls, add) for calls, add in zip(self._ready.program.slots, added, strict=True))
+        return Program(slots, keep=(self._ready.program, self), explain=self._ready.program.explain)
+
+    def _add(self, slot: int) -> None:
+        for server, _ in self._servers:
+            server.add(slot)
+
+    def spoil(self) -> None:
+        """Poisons the sums: one that nobody makes shows."""
+        for server, _ in self._servers:
+            poison(server.totals)
+
+    def mismatches(self, slot: int) -> list[Mismatch]:
+        """Of the sums of what lay in this slot."""
+        found = (server.wrong(self._ready.operation, slot, rank) for server, rank in self._servers)
+        return [wrong for wrong in found if wrong]
+
+
+MOST_EXCHANGES = 100_000  # of a step: each is a call that the loop holds ready, and none of the models at hand has 1,000
+_BETWEEN_PARTS = 104_729  # a prime above what slots and groups add to a seed: one part's data in another one's buffers shows
+
+
+@dataclass(frozen=True)
+class Given(Split):
+    """Groups that a step names, in place of a split of all ranks."""
+
+    given: Groups = ()
+
+    def __str__(self) -> str:
+        """For titles: "2 groups"."""
+        return "1 group" if len(self.given) == 1 else f"{len(self.given)} groups"
+
+    def groups(self, n: int) -> Groups:
+        """As named."""
+        return self.given
+
+
+@dataclass(frozen=True)
+class Part:
+    """Exchanges of a step that are alike.
+
+    what    for the table: of several the first and the last
+    times   how many there are in a step
+    """
+
+    what: str
+    exchange: Exchange
+    operation: Operation
+    cell: Cell
+    times: int
+
+    @property
+    def groups(self) -> Groups:
+        """They run at the same time."""
+        return self.exchange.groups
+
+    @property
+    def width(self) -> int:
+        """Ranks of each group."""
+        return len(self.groups[0])
+
+    @property
+    def slots(self) -> int:
+        """Buffers that a step really uses in turn."""
+        return min(slots_for(self.cell), self.times)
+
+    @property
+    def laid(self) -> tuple[Operation, Cell]:
+        """The operation and cell for whoever derives the groups from these: pairs, too, as they are named."""
+        return replace(self.operation, pair=False), replace(self.cell, split=_given(self.groups))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A step on a backend: its parts, and which of them comes when."""
+
+    step: Step
+    parts: tuple[Part, ...]
+    order: tuple[int, ...]
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Those that take part at all, ascending."""
+        return tuple(sorted(set(chain.from_iterable(group for part in self.parts for group in part.groups))))
+
+
+def plan_of(step: Step, request: Request, backend: Backend) -> Plan:
+    """The step's parts as cells.
+
+    Raises UsageError for groups that no operation can run over, sizes below one element, and more exchanges than can be held ready.
+    """
+    check_number(step)
+    alike: dict[Exchange, int] = {}
+    turns = [alike.setdefault(_key(exchange), len(alike)) for exchange in step.exchanges]
+    of_part: list[list[Exchange]] = [[] for _ in alike]
+    for exchange, turn in zip(step.exchanges, turns, strict=True):
+        _check(exchange, backend.ranks)
+        of_part[turn].append(exchange)
+    parts = tuple(_part(each, turn, request, backend) for turn, each in enumerate(of_part))
+    if not parts:
+        raise UsageError("this step exchanges nothing: nothing can be measured; start more ranks, or choose another way of training")
+    order = [turn for exchange, turn in zip(step.exchanges, turns, strict=True) for _ in range(exchange.times)]
+    return Plan(step, parts, tuple(order))
+
+
+def check_number(step: Step) -> None:
+    """Raises UsageError for more exchanges than can be held ready."""
+    number = sum(exchange.times for exchange in step.exchanges)
+    if number > MOST_EXCHANGES:
+        raise UsageError(
+            f"this step makes {number:,} exchanges, and {MOST_EXCHANGES:,} are the most that can be held ready: choose a larger --bucket, "
+            "fewer --layers or --microbatches, or a smaller model"
+        )
+
+
+def _key(exchange: Exchange) -> Exchange:
+    return replace(exchange, what="", times=1)
+
+
+def _check(exchange: Exchange, ranks: int) -> None:
+    sizes = {len(group) for group in exchange.groups}
+    if not disjoint(exchange.groups) or len(sizes) != 1 or 0 in sizes:
+        raise UsageError(f"{exchange.what}: its groups {exchange.groups} must be disjoint and of one size")
+    strange = [rank for group in exchange.groups for rank in group if not 0 <= rank < ranks]
+    if strange:
+        raise UsageError(f"{exchange.what}: rank {strange[0]} is not among the {ranks} ranks: start more")
+    if operation_of(exchange).pair and sizes != {2}:
+        raise UsageError(f"{exchange.what}: {exchange.operation} is between two ranks, not {max(sizes)}")
+
+
+def _part(alike: list[Exchange], turn: int, request: Request, backend: Backend) -> Part:
+    first, last = alike[0], alike[-1]
+    operation, times = operation_of(first), sum(exchange.times for exchange in alike)
+    what = first.what if first.what == last.what else f"{first.what} … {last.what}"
+    cell = _cell(first, operation, times, request, backend)
+    return Part(what, first, operation, replace(cell, seed=cell.seed + turn * _BETWEEN_PARTS), times)
+
+
+def _cell(exchange: Exchange, operation: Operation, times: int, request: Request, backend: Backend) -> Cell:
+    sweep, n, dtype = request.sweep.each[0], len(exchange.groups[0]), dtype_named(exchange.dtype)
+    if exchange.size_bytes < dtype.size * operation.parts(n):
+        least = dtype.size * operation.parts(n)
+        raise UsageError(
+            f"{exchange.what}: {exchange.size_bytes} bytes are less than an element for each of {n} ranks ({least} bytes): "
+            "choose a larger model, or start fewer ranks"
+        )
+    asked = replace(
+        sweep, operations=(operation,), sizes=(exchange.size_bytes,), dtypes=(dtype,), redops=(exchange.redop or "sum",),
+        roots=(exchange.root or 0,), mode=sweep.mode or "isolated", buffers="rotating" if times > 1 else "fixed", window=1,
+        algorithms=sweep.algorithms[:1], protocols=sweep.protocols[:1], registrations=sweep.registrations[:1], backends=(), split=None,
+        traffic=exchange.traffic, streams=None,
+    )  # fmt: skip
+    cell = _last(asked, backend.name, n)
+    whole = exchange.groups == (tuple(range(backend.ranks)),)
+    cell = cell if operation.pair or whole else replace(cell, split=_given(exchange.groups))
+    return _in_place(cell, operation, backend)
+
+
+def _last(sweep: Sweep, backend: str, n: int) -> Cell:
+    """The one cell; where an algorithm or protocol is forced, the sweep has the library's own choice before it."""
+    return list(sweep.cells(backend, n))[-1]
+
+
+def _given(groups: Groups) -> Given:
+    return Given("GROUPS", len(groups), groups)
+
+
+def _in_place(cell: Cell, operation: Operation, backend: Backend) -> Cell:
+    """Gradients are all-reduced in place, as training does; all else as the house has it."""
+    if cell.in_place is None and operation.name == "allreduce" and not has_mark(steps_of(backend, operation), "out_of_place_only"):
+        return cell.placed(True)
+    return placed(cell, operation, backend)
+
+
+def too_large(title: str, plan: Plan, backend: Backend, world: World) -> str | None:
+    """Why a step's buffers do not fit this host or its GPUs, before anything is measured; None where they do."""
+    device = backend.free_bytes(plan.parts[0].cell)
+    here = backend.ranks if backend.virtual else len(world.on_host())
+    need = sum(_on_device(plan)) if device is not None else sum(_on_host(plan, here))
+    free = device if device is not None else free_memory()
+    if need <= free:
+        return None
+    whose = f"for its {here} ranks there" if device is None else "on each GPU"
+    return (
+        f"the buffers of {title} need {format_bytes(need)} on {world.me.host} {whose}, and {format_bytes(free)} is free: choose a smaller "
+        "model, or smaller exchanges of it (--bucket, --microbatch; of fsdp more --layers)"
+    )
+
+
+def _on_device(plan: Plan) -> Iterator[int]:
+    return (_used(part, bytes_needed(part.operation, part.cell, part.width)) for part in plan.parts)
+
+
+def _used(part: Part, of_all_slots: int) -> int:
+    """As far as the step has use for them."""
+    return of_all_slots * part.slots // slots_for(part.cell)
+
+
+def _on_host(plan: Plan, here: int) -> Iterator[int]:
+    """Of every part; the sums of a server as much again as it receives."""
+    for part in plan.parts:
+        taking = min(here, part.width * len(part.groups))
+        yield _used(part, bytes_on_host(part.operation, part.cell, part.width, taking, len(part.groups)))
+        yield taking * part.slots * part.cell.size_bytes if part.exchange.adds else 0
+
+
+# A training step made ready on all ranks, timed as one iteration, each part of it looked at alone, its data verified.
+
+_ON_GPUS = "a server adds up on host memory: choose a backend on the CPU (--device cpu)"
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A part that every rank can run.
+
+    program   per buffer slot one exchange, and at a server the adding up
+    """
+
+    part: Part
+    ready: Ready
+    program: Program
+    loop: Loop
+    adding: Adding | None = None
+
+
+@dataclass(frozen=True)
+class WrongPart:
+    """Wrong data in one part of a step."""
+
+    what: str
+    mismatch: Mismatch
+
+    @property
+    def wrong(self) -> int:
+        """How many elements."""
+        return self.mismatch.wrong
+
+    def sentence(self) -> str:
+        """For rows and errors: "gradients, bucket 3 of 14: rank 1: 5 wrong elements …"."""
+        return f"{self.what}: {self.mismatch.sentence()}"
+
+    def as_json(self) -> dict[str, Any]:
+        """For the control plane and a row's evidence."""
+        return {"what": self.what, **self.mismatch.as_json()}
+
+
+@dataclass(frozen=True)
+class PreparedStep:
+    """All parts, and the whole: `ready.loop` runs a step, `ready.checking` each of its buffers once."""
+
+    plan: Plan
+    parts: tuple[Prepared, ...]
+    ready: Ready
+
+
+def prepare_step(title: str, plan: Plan, stage: Stage, world: World) -> PreparedStep | str:
+    """Allocates, binds and tries every part on all ranks, and joins them; or why some rank cannot, the same on all."""
+    found: list[Prepared] = []
+    for part in plan.parts:
+        one = _prepare(part, stage, world)
+        if isinstance(one, str):
+            release_step(found, stage.backend)
+            return f"{part.what}: {one}"
+        found.append(one)
+    return PreparedStep(plan, tuple(found), _whole(title, plan, found, stage, world))
+
+
+def release_step(parts: Sequence[Prepared], backend: Backend) -> None:
+    """Frees the groups that were made for these parts alone."""
+    for one in parts:
+        release(one.ready, backend)
+
+
+def _prepare(part: Part, stage: Stage, world: World) -> Prepared | str:
+    """One part. All ranks call."""
+    refusal = can_do(stage.backend, part.operation, part.cell)
+    if part.exchange.adds and part.cell.device != "cpu":
+        refusal = refusal or _ON_GPUS
+    reason = world.first(refusal, f"asking {stage.backend.name} what it can do")
+    ready = reason or prepare_over(part.operation, part.cell, part.groups, stage, world, slots=part.slots)
+    if isinstance(ready, str):
+        return ready
+    adding = Adding(ready) if part.exchange.adds else None
+    program = adding.program() if adding else ready.program
+    return Prepared(part, ready, program, Loop(_timed(program, stage, world)), adding)
+
+
+def _timed(program: Program, stage: Stage, world: World) -> Timed:
+    """The ranks meet before each sample."""
+    return Timed(program, stage.sync, stage.backend.clock(), world.watchdog.progress)
+
+
+def _whole(title: str, plan: Plan, found: Sequence[Prepared], stage: Stage, world: World) -> Ready:
+    """The step as something that the house can time: one operation over all ranks that take part in any of it."""
+    cell = Cell(title, stage.backend.name, dtype_named(plan.step.exchanges[0].dtype), plan.step.payload_bytes, found[0].ready.cell.device)
+    operation = Operation(title, bus_factor=lambda n: 1.0, arrives=lambda x: [])
+    timed, once = _timed(_joined(plan, found), stage, world), _timed(_each_once(plan, found), stage, world)
+    buffers = tuple(each for one in found for each in one.ready.buffers)
+    mine = (stage.whole,) if stage.whole else ()  # for whoever reads counters: which ranks this process drives
+    must = partial(must_cross, found)
+    return Ready(operation, cell, (plan.ranks,), mine, buffers, Loop(timed), Loop(once), program=timed.program, must=must)
+
+
+def must_cross(parts: Sequence[Prepared], host_of: Mapping[int, str]) -> Least:
+    """Bytes that must leave and reach each host in a step, whatever the algorithm."""
+    each = [(one.part.times, _must_cross(one, host_of)) for one in parts]
+    hosts = set(host_of.values())
+    out = {host: sum(times * one.out.get(host, 0.0) for times, one in each) for host in hosts}
+    into = {host: sum(times * one.into.get(host, 0.0) for times, one in each) for host in hosts}
+    return Least(out, into, sum(times * one.total for times, one in each))
+
+
+def _must_cross(one: Prepared, host_of: Mapping[int, str]) -> Least:
+    those = {rank: host_of[rank] for rank in taking_part(one.part)}
+    return least(one.ready.operation, one.ready.cell, one.part.groups, those)
+
+
+def _joined(plan: Plan, found: Sequence[Prepared]) -> Program:
+    """The exchanges in their order; those of a part take its buffers in turn."""
+    return _program(found, list(_turns(plan, found)))
+
+
+def _each_once(plan: Plan, found: Sequence[Prepared]) -> Program:
+    """The same calls in the same order, but each buffer only the first time: a second sum in place would add to the first."""
+    return _program(found, list(dict.fromkeys(_turns(plan, found))))
+
+
+def _turns(plan: Plan, found: Sequence[Prepared]) -> Iterator[tuple[int, int]]:
+    """(part, slot) of every exchange."""
+    done: Counter[int] = Counter()
+    for part in plan.order:
+        yield part, done[part] % found[part].part.slots
+        done[part] += 1
+
+
+def _program(found: Sequence[Prepared], turns: Sequence[tuple[int, int]]) -> Program:
+    programs = [replace(found[part].program, slots=(_slot(found[part].program, slot),), once=None) for part, slot in turns]
+    explain = next((one.explain for one in programs if one.slots[0]), programs[0].explain)  # where this rank rests nothing can fail
+    return replace(joined(programs), explain=explain)
+
+
+def _slot(program: Program, slot: int) -> Any:
+    """A rank that rests has one slot without calls."""
+    return program.slots[slot % len(program.slots)]
+
+
+def time_part(one: Prepared, world: World, budget: Budget) -> Measured | None:
+    """A short look at one part alone, the ranks meeting before each of its exchanges; the result is at rank 0."""
+    cell = one.ready.cell
+    plan = short_schedule(budget, cell.size_bytes, "isolated", taking_part(one.part)) if world.rank == 0 else None
+    with phase(one.ready, world, "measuring"), world.patient(budget.max_time_s):
+        return measure(one.loop, world, plan, cell.title())
+
+
+def taking_part(part: Part) -> list[int]:
+    """Its ranks, ascending: an exchange has ended when the last of them is done."""
+    return sorted(rank for group in part.groups for rank in group)
+
+
+def verify_step(step: PreparedStep, world: World, calls: int) -> list[WrongPart] | None:
+    """Refills all buffers, runs the step's calls once per buffer and compares; at rank 0 what was found wrong."""
+    found: list[dict[str, Any]] = []
+    with phase(step.ready, world, "verifying"):
+        for _ in range(calls):
+            for one in step.parts:
+                _refill(one)
+            step.ready.checking.run(1, slot=0)
+            found += [each for one in step.parts for each in _mismatches(one)]
+    everyone = world.gather(found, f"{step.ready.cell.title()}: verifying")
+    if everyone is None:
+        return None
+    return [WrongPart(each.pop("what"), Mismatch(**each)) for part in everyone for each in part]
+
+
+def _refill(one: Prepared) -> None:
+    for slot in range(one.part.slots):
+        for buffers in one.ready.buffers:
+            buffers.fill(slot, for_check=True)
+    if one.adding:
+        one.adding.spoil()
+
+
+def _mismatches(one: Prepared) -> list[dict[str, Any]]:
+    """Of everything that arrived, and of what was made of it."""
+    found = [each for slot in range(one.part.slots) for each in mismatches_in(one.ready, slot)]
+    if one.adding:
+        found += [wrong.as_json() for slot in range(one.part.slots) for wrong in one.adding.mismatches(slot)]
+    return [{"what": one.part.what, **each} for each in found]
+
+
+# From samples of a step, and of its parts alone, to a row: times, bytes, and how far from the ceilings that is.
+
+Seconds = Mapping[int, float | None]
+_NO_INTERVAL: dict[str, Any] = {"low_bytes_per_s": None, "high_bytes_per_s": None}  # of the reference's own rate, which is another unit
+_OF_RANKS = ("given", "measured")  # rates of what a rank moves; those of links are busbw as nccl-tests counts it, uneven parts, too
+
+
+@dataclass(frozen=True)
+class Limit:
+    """What a part is set against: its ceiling, and what nothing passes (None: not known)."""
+
+    ceiling: Ceiling
+    bound: Ceiling | None
+
+
+def limits_of(step: PreparedStep, ceilings: Ceilings, backend: Backend) -> list[Limit]:
+    """Of each part; at rank 0."""
+    return [Limit(*ceilings.of(one.ready.operation, one.ready.cell, backend, one.part.groups)) for one in step.parts]
+
+
+def path_s(plan: Plan, each: Seconds) -> float | None:
+    """How long a step takes whose parts take so long each: one after the other where they share a rank. None where one is not known.
+
+    An exchange begins when all its ranks have come, and ends at all of them at once; ranks that share nothing go on side by side.
+    """
+    if None in each.values():
+        return None
+    free = dict.fromkeys(plan.ranks, 0.0)
+    for turn, alike in groupby(plan.order):
+        seconds = (each[turn] or 0.0) * len(list(alike))
+        for group in plan.parts[turn].groups:
+            free.update(dict.fromkeys(group, max(free[rank] for rank in group) + seconds))
+    return max(free.values())
+
+
+def least_s(part: Part, ceiling: Ceiling | None) -> float | None:
+    """How long one exchange takes at a ceiling; None where there is none. What moves nothing takes none."""
+    of_rank = ceiling is not None and ceiling.kind in _OF_RANKS
+    moved = _moved_once(part) if of_rank else part.cell.size_bytes * part.operation.bus_factor(part.width)
+    if not moved:
+        return 0.0
+    return moved / ceiling.bytes_per_s if ceiling and ceiling.bytes_per_s else None
+
+
+def rate_at(part: Part, ceiling: Ceiling | None) -> float | None:
+    """What the busiest rank moves per second at a ceiling, in the terms of the busbw of parts; None where there is none."""
+    seconds = least_s(part, ceiling)
+    return _moved_once(part) / seconds if seconds else None
+
+
+def times_of(series: NDArray[np.float64]) -> Times:
+    """The median and how well it is known; equal samples have no interval: the clock's step hides how far apart they are."""
+    known, spread = median(series), quantiles(series)
+    low, high = (None, None) if spread["min"] == spread["max"] else (known.ci_low, known.ci_high)
+    return Times(p50=known.value, ci_low=low, ci_high=high, **spread)
+
+
+def with_figures(row: StepRow, step: PreparedStep, watched: Watched, looks: Sequence[Measured | None], around: Around) -> StepRow:
+    """The row with everything that was measured; at rank 0. `looks`: at each part alone, None where there was none."""
+    series = slowest(watched.measured.samples, step.ready.timed)
+    taken = sound(watched.measured.samples, step.ready.timed)
+    known = times_of(series) if len(series) else None
+    alone = [_times_alone(one, look) for one, look in zip(step.parts, looks, strict=True)]
+    ceiling, seconds, bound_s = _ceiling(step.plan, around.limits, row.moved_bytes)
+    passed = bool(known and bound_s and known.p50 * TOLERANCE < bound_s)
+    disturbed = any(limit.ceiling.disturbed for limit in around.limits)
+    elsewhere = around.withheld or disturbed or watched.other_path is not None
+    withheld = elsewhere or passed
+    percent = 100 * seconds / known.p50 if known and seconds and known.p50 and not withheld else None
+    doubtful = [*(["reference_disturbed"] if disturbed else []), *(["above_bound"] if passed else [])]
+    seen = doubts(series, len(taken), None, 1)
+    flags = dict.fromkeys((*around.flags, *doubtful, *watched.measured.flags, *watched.flags, *seen))
+    return replace(
+        row, n=len(series), time_s=known, stopped=watched.measured.stopped, ceiling=ceiling, ceiling_time_s=seconds,
+        busbw_bytes_per_s=row.moved_bytes / known.p50 if known and known.p50 else None, percent_of_ceiling=percent,
+        parts=[_part_workload_rows(*each, elsewhere) for each in zip(step.parts, alone, around.limits, strict=True)],
+        parts_time_s=path_s(step.plan, {turn: times.p50 if times else None for turn, times in enumerate(alone)}),
+        flags=tuple(flags), evidence={**around.evidence, **watched.evidence, "parts_alone": [_how(look) for look in looks]},
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Around:
+    """What holds for the whole row: each part's ceilings, flags, evidence, and whether no percentage is given."""
+
+    limits: Sequence[Limit]
+    withheld: bool
+    flags: tuple[str, ...]
+    evidence: dict[str, Any]
+
+
+def _ceiling(plan: Plan, limits: Sequence[Limit], moved: float) -> tuple[Ceiling, float | None, float | None]:
+    """(the step's ceiling, how long it takes there, how long at the hard limits); None where some part has none."""
+    seconds = {turn: least_s(part, limit.ceiling) for turn, (part, limit) in enumerate(zip(plan.parts, limits, strict=True))}
+    bounds = {turn: least_s(part, limit.bound) for turn, (part, limit) in enumerate(zip(plan.parts, limits, strict=True))}
+    whole = path_s(plan, seconds)
+    unknown = next((limits[turn].ceiling for turn, each in seconds.items() if each is None), None)
+    if unknown or not whole:
+        return unknown or nothing("it moves nothing"), None, None
+    longest = max(seconds, key=lambda turn: (seconds[turn] or 0.0) * plan.parts[turn].times)
+    return replace(limits[longest].ceiling, bytes_per_s=moved / whole, **_NO_INTERVAL), whole, path_s(plan, bounds)
+
+
+def _times_alone(one: Prepared, look: Measured | None) -> Times | None:
+    series = slowest(look.samples, taking_part(one.part)) if look else np.empty(0)
+    return times_of(series) if len(series) else None
+
+
+def _how(look: Measured | None) -> dict[str, Any]:
+    return {"n": look.samples.shape[1], "flags": look.flags} if look else {"n": 0, "flags": []}
+
+
+def _part_workload_rows(one: Prepared, times: Times | None, limit: Limit, withheld: bool) -> dict[str, Any]:
+    part, moved = one.part, _moved_once(one.part)
+    busbw = moved / times.p50 if times and times.p50 and moved else None
+    rate, bound = rate_at(part, limit.ceiling), rate_at(part, limit.bound)
+    sound_percent = busbw and rate and not withheld and not (bound and busbw > bound * TOLERANCE)
+    return {
+        "what": part.what, "operation": part.operation.name, "groups": len(part.groups), "group_ranks": part.width,
+        "size_bytes": part.cell.size_bytes, "times": part.times, "moved_bytes": moved * part.times,
+        "time_s": asdict(times) if times else None, "busbw_bytes_per_s": busbw,
+        "ceiling": replace(limit.ceiling, bytes_per_s=rate, **_NO_INTERVAL).as_json(),
+        "percent_of_ceiling": 100 * busbw / rate if sound_percent and busbw and rate else None,
+    }  # fmt: skip
+
+
+def _moved_once(part: Part) -> float:
+    """Bytes of the busiest rank in one exchange."""
+    return max(bytes_of(replace(_whole_workload_rows(part), times=1), part.width))
+
+
+def _whole_workload_rows(part: Part) -> Exchange:
+    """The part as one exchange, of the size that was really moved."""
+    return replace(part.exchange, size_bytes=part.cell.size_bytes, times=part.times)
+
+
+def moved_by(plan: Plan, ranks: int) -> float:
+    """Bytes of the rank that moves most in a step."""
+    step = replace(plan.step, exchanges=tuple(_whole_workload_rows(part) for part in plan.parts))
+    return max(moved_bytes(step, ranks))
+
+
+def common_flags(plan: Plan, backend: Backend, crowded: bool, slowed: Callable[[Any], Any], fell_back: bool = False) -> tuple[str, ...]:
+    """Words that hold for every figure of a step, the backend's among them."""
+    true = {
+        "size_rounded": any("size_rounded" in part.cell.flags for part in plan.parts),
+        "slowed": any(slowed(part.cell) is not None for part in plan.parts),
+        "oversubscribed": crowded,
+        "python_loop": fell_back,
+    }
+    return (*backend.flags, *(word for word, on in true.items() if on))

@@ -1,0 +1,430 @@
+"""A workload launch: opens the backends, and measures the traffic of each training on each of them, on all ranks in step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from collbench.backends.backend import Backend
+from collbench.control.world import World
+from collbench.errors import FAILED, FINE, USAGE, UsageError
+from collbench.launch import signals
+from collbench.measure.ceilings import Ceilings
+from collbench.measure.instruments import Instruments
+from collbench.measure.monitored import canary, watch
+from collbench.measure.request import Request
+from collbench.measure.row import check_fields, wrong_evidence
+from collbench.measure.sampling import Measured, slowest
+from collbench.measure.session import (
+    Launch,
+    Opened,
+    Playing,
+    create_folder,
+    describe_conditions,
+    guarded,
+    open_backends,
+    ranks_by_host,
+    ranks_of,
+)
+from collbench.measure.tasks.cells import notes, stage_of
+from collbench.measure.tasks.servers import (
+    Roles,
+    Served,
+    measure_asynchronous,
+    measure_served,
+    roles_of,
+    roles_too_large,
+    served_of,
+    serves,
+)
+from collbench.measure.tasks.step import (
+    Around,
+    Plan,
+    PreparedStep,
+    common_flags,
+    limits_of,
+    moved_by,
+    path_s,
+    plan_of,
+    prepare_step,
+    release_step,
+    time_part,
+    too_large,
+    verify_step,
+    with_figures,
+)
+from collbench.results.steps import WORKLOAD, StepRow
+from collbench.units import format_duration
+from collbench.workloads.step import Regime, Shape, Step, moved_bytes
+
+# What is asked of a workload launch, and who is told what happens in it.
+
+
+@dataclass(frozen=True)
+class Training:
+    """One way of training a model.
+
+    regime  what it exchanges
+    shape   from the host of each rank, numbered, to what the regime is told; called on every rank. May raise UsageError
+    model   what users call it: "bert-large"
+    optional   whether one that cannot be laid out over these ranks is a row without figures, and not the end of the launch
+    """
+
+    regime: Regime
+    shape: Callable[[tuple[int, ...]], Shape]
+    model: str = ""
+    optional: bool = False
+
+
+@dataclass(frozen=True)
+class WorkloadRequest:
+    """One workload launch: every training on every backend.
+
+    launch     what concerns the launch; its budget is that of a step, of which a fifth at most goes to the looks at its parts. Of
+               asynchronous training `max_time_s` is how long the workers go on, and `iterations` how many rounds each of them makes.
+               The sweep says dtype (of nothing: exchanges have their own), device, seed and the backends' habits
+    trainings  in the order in which they are measured
+    parts      whether each exchange is looked at alone, too
+    step_time_s  what the user says that a step computes; it is kept in run.json, for reports
+    """
+
+    launch: Request
+    trainings: tuple[Training, ...]
+    parts: bool = True
+    step_time_s: float | None = None
+
+
+class WorkloadListener(Protocol):
+    """Who is told what happens, at rank 0."""
+
+    def note(self, sentence: str) -> None:
+        """Something worth saying once."""
+        ...
+
+    def begin_workload(self, about: Mapping[str, Any], folder: str) -> None:
+        """Everything that is known before the first step: run.json's "workload", and the run's folder."""
+        ...
+
+    def progress(self, title: str, done: int, total: int, eta_s: float | None) -> None:
+        """A training begins on a backend, after so many of so many."""
+        ...
+
+    def step_row(self, row: StepRow) -> None:
+        """What it came to."""
+        ...
+
+    def end(self) -> None:
+        """Nothing more will come."""
+        ...
+
+
+# What a workload launch measures one after the other: every training on every backend, laid out before anything is measured.
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A training on a backend; `reason`: why it is not measured.
+
+    It has a plan, or roles where it is asynchronous, or is served where the backend brings servers of its own.
+    """
+
+    training: Training
+    opened: Opened
+    ranks: int
+    nodes: int
+    shape: Shape | None = None
+    step: Step | None = None
+    plan: Plan | None = None
+    roles: Roles | None = None
+    served: Served | None = None
+    reason: str | None = None
+
+    @property
+    def name(self) -> str:
+        """For titles: "data-parallel bert-large"."""
+        return " ".join(filter(None, (self.training.regime.name, self.training.model)))
+
+    @property
+    def title(self) -> str:
+        """With the backend: "data-parallel bert-large on mpi"."""
+        return f"{self.name} on {self.opened.name}"
+
+    @property
+    def backend(self) -> Backend:
+        """Open."""
+        assert self.opened.backend is not None
+        return self.opened.backend
+
+    def row(self, **figures: Any) -> StepRow:
+        """The row, as far as it is known beforehand."""
+        shape, step = self.shape, self.step
+        sizes = (shape.parameters, shape.bucket_bytes, step.payload_bytes) if shape and step else (0, 0, 0)
+        device = self.plan.parts[0].cell.device if self.plan else "cpu"
+        moved = moved_by(self.plan, self.ranks) if self.plan else self.roles.moved_bytes if self.roles else 0.0
+        moved = max(moved_bytes(step, self.ranks)) if self.served and step else moved
+        return StepRow(
+            self.training.regime.name, self.training.model, self.opened.name, device, self.ranks, self.nodes, shape.dtype if shape else "",
+            *sizes, moved_bytes=moved, options=dict(shape.options) if shape else {}, note=step.note if step else "", **figures,
+        )  # fmt: skip
+
+    def about(self) -> dict[str, Any]:
+        """For run.json's "workload"."""
+        row = self.row()
+        known = ("regime", "model", "parameters", "dtype", "bucket_bytes", "payload_bytes", "options", "note")
+        return {name: getattr(row, name) for name in known}
+
+
+def turns_of(asked: WorkloadRequest, opened: Sequence[Opened], world: World) -> list[Turn]:
+    """All that is to be measured. Raises UsageError, on all ranks, for what cannot be laid out over these ranks, or into their memory."""
+    return [_turn(training, one, asked, world) for training in asked.trainings for one in opened]
+
+
+def _turn(training: Training, opened: Opened, asked: WorkloadRequest, world: World) -> Turn:
+    ranks, nodes = ranks_of(opened, world), len(world.hosts)
+    if opened.backend is None:
+        return Turn(training, opened, ranks, nodes, reason=opened.reason)
+    turn = _laid_out(training, opened, opened.backend, asked, world)
+    name = training.regime.name
+    reason = world.first(turn if isinstance(turn, str) else None, f"laying {name} out") or _lacks_room(turn, opened.backend, world)
+    if isinstance(turn, Turn) and not reason:
+        return turn
+    if not training.optional:
+        raise UsageError(f"{reason}")
+    return Turn(training, opened, ranks, nodes, reason=f"{reason}")
+
+
+def _lacks_room(turn: Turn | str, backend: Backend, world: World) -> str | None:
+    """Why its buffers do not fit some host or GPU, the same at all ranks, which all call."""
+    if isinstance(turn, str) or turn.reason:
+        return None
+    wrong = too_large(turn.title, turn.plan, backend, world) if turn.plan else None
+    roles = turn.roles or turn.served
+    wrong = roles_too_large(turn.title, roles, world) if roles else wrong
+    return world.first(wrong, "looking at the memory")
+
+
+def _laid_out(training: Training, opened: Opened, backend: Backend, asked: WorkloadRequest, world: World) -> Turn | str:
+    """What this rank makes of it, or why it cannot."""
+    try:
+        return _told(training, opened, backend, asked, world)
+    except UsageError as error:
+        return str(error)
+
+
+def _told(training: Training, opened: Opened, backend: Backend, asked: WorkloadRequest, world: World) -> Turn:
+    shape = training.shape(tuple(_hosts(backend, world)))
+    step = training.regime.step(shape)
+    known = (training, opened, backend.ranks, len(world.hosts), shape, step)
+    if serves(backend, training.regime):
+        served = served_of(shape, training.regime, backend.ranks)
+        return Turn(*known, reason=served) if isinstance(served, str) else Turn(*known, served=served)
+    if training.regime.asynchronous(shape):
+        roles = roles_of(step, backend.ranks)
+        return Turn(*known, roles=roles, reason=roles.refusal(backend))
+    return Turn(*known, plan=plan_of(step, asked.launch, backend))
+
+
+def _hosts(backend: Backend, world: World) -> Iterator[int]:
+    """By rank the number of its host."""
+    number = {rank: host for host, ranks in enumerate(ranks_by_host(backend, world)) for rank in ranks}
+    return (number[rank] for rank in range(backend.ranks))
+
+
+_FOR_PARTS = 0.2  # of a step's time, for the looks at its parts
+_OF_TIMEOUT = 0.8  # within one step the loop says nothing of how far it is
+
+
+@dataclass
+class Session:
+    """One workload launch; the folder and the listener are rank 0's alone."""
+
+    asked: WorkloadRequest
+    launch: Launch
+    listener: WorkloadListener | None
+    opened: Sequence[Opened]
+    turns: Sequence[Turn]
+    ceilings: Ceilings
+
+    @property
+    def world(self) -> World:
+        """All ranks."""
+        return self.launch.world
+
+    def note(self, sentence: str) -> None:
+        """Says something once, and keeps it in events.jsonl."""
+        if self.listener:
+            self.listener.note(sentence)
+        self.launch.note(sentence)
+
+    def about(self) -> dict[str, Any]:
+        """run.json's "workload"."""
+        of_each = [self.turns[at : at + len(self.opened)] for at in range(0, len(self.turns), len(self.opened))]
+        first = [next((turn for turn in turns if turn.shape), turns[0]) for turns in of_each]
+        return {
+            "trainings": [turn.about() for turn in first], "backends": [one.name for one in self.opened], "ranks": self.turns[0].ranks,
+            "nodes": self.turns[0].nodes, "hosts": list(self.world.hosts), "max_time_s": self.launch.request.budget.max_time_s,
+            "step_time_s": self.asked.step_time_s,
+        }  # fmt: skip
+
+    def crowded(self, turn: Turn) -> bool:
+        """Whether ranks wait for cores, so that no percentage is given."""
+        return bool(self.world.oversubscribed) and not turn.backend.virtual and turn.row().device == "cpu"
+
+
+def run_workload(asked: WorkloadRequest, world: World, listener: WorkloadListener | None, ended: Callable[[int], None]) -> int:
+    """Measures every training on every backend on all ranks of `world`. Returns the exit code, the same on all ranks.
+
+    `ended` is told the code before the libraries are left, as in `runner.run`. Raises CollbenchError.
+    """
+    request, waiting = asked.launch, list[str]()
+    launch = Launch.begun(request, world)
+    opened = open_backends(request, world, waiting.append)
+    turns = turns_of(asked, opened, world)
+    session = Session(asked, launch, listener, opened, turns, Ceilings(request, world))
+    request.slowed.check([part.cell for turn in turns if turn.plan for part in turn.plan.parts], max(turn.ranks for turn in turns))
+    launch.folder = create_folder(launch, list(opened), {"workload": session.about()}, len(turns))
+    return guarded(Playing(launch, list(opened), listener, ended), lambda: _measure_all(session, waiting))
+
+
+def _measure_all(session: Session, waiting: Sequence[str]) -> int:
+    launch = session.launch
+    _look_around(session)
+    if session.listener:
+        session.listener.begin_workload(session.about(), str(launch.folder.path) if launch.folder else "")
+    for sentence in (*waiting, *notes(launch, list(session.opened))):
+        session.note(sentence)
+    try:
+        return _conclude(session, _rows(session))
+    finally:
+        if launch.instruments:
+            launch.instruments.close()
+
+
+def _rows(session: Session) -> list[StepRow]:
+    """One after the other; elsewhere than at rank 0 none, but all take part."""
+    rows: list[StepRow] = []
+    for done, turn in enumerate(session.turns):
+        if session.listener:
+            session.listener.progress(turn.title, done, len(session.turns), None)
+        row = _measure(session, turn)
+        rows += [_keep(session, row)] if row else []
+        if _stops(session, rows):
+            break
+    return rows
+
+
+def _look_around(session: Session) -> None:
+    """Probes the hosts and measures the references that the parts will need."""
+    plans = [(turn.plan, turn.backend) for turn in session.turns if turn.plan]
+    backends = list({backend.name: backend for _, backend in plans}.values())
+    session.ceilings.prepare(backends, [part.laid for plan, _ in plans for part in plan.parts])
+    if session.launch.folder:
+        session.launch.folder.write_topology(session.ceilings.topology())
+    session.launch.conditions = describe_conditions(session.world)
+    if any(not backend.virtual for backend in backends):
+        session.launch.canary = canary(session.world)
+        session.launch.instruments = _instruments(session, [plan for plan, _ in plans])
+
+
+def _instruments(session: Session, plans: Sequence[Plan]) -> Instruments | None:
+    """What reads the hosts' counters around each step, unless the user wants none of it."""
+    request, cuda = session.launch.request, any(part.cell.device == "cuda" for plan in plans for part in plan.parts)
+    return None if request.evidence == "off" else Instruments.ready(session.world, cuda, request.telemetry_hz)
+
+
+def _measure(session: Session, turn: Turn) -> StepRow | None:
+    """One turn on all ranks; its row is at rank 0."""
+    if turn.reason:
+        return turn.row(na=turn.reason) if session.world.rank == 0 else None
+    if turn.roles:
+        return measure_asynchronous(turn, session.launch, session.ceilings, session.crowded(turn))
+    if turn.served:
+        return measure_served(turn, session.launch, session.crowded(turn))
+    plan, world = turn.plan, session.world
+    assert plan is not None
+    stage = stage_of(session.launch, [(part.operation, part.cell, turn.opened) for part in plan.parts], turn.backend)
+    step = prepare_step(turn.name, plan, stage, world)
+    if isinstance(step, str):
+        return turn.row(na=step) if world.rank == 0 else None
+    row = _timed(session, turn, step)
+    release_step(step.parts, turn.backend)
+    return row
+
+
+def _timed(session: Session, turn: Turn, step: PreparedStep) -> StepRow | None:
+    """Parts alone, the whole, then its data."""
+    request, world = session.launch.request, session.world
+    looks = _looks(session, step) if session.asked.parts else [None] * len(step.parts)
+    _check_deadline(turn, step, looks, world)
+    on_host = not turn.backend.virtual and step.ready.cell.device == "cpu"
+    instruments = None if turn.backend.virtual else session.launch.instruments
+    watched = watch(step.ready, world, request.budget, session.launch.canary if on_host else None, instruments)
+    wrong = verify_step(step, world, request.check) if request.check else []
+    if watched is None or wrong is None:
+        return None
+    if watched.other_path:
+        session.note(watched.other_path)
+    row = with_figures(turn.row(), step, watched, looks, _around(session, turn, step))
+    return replace(row, **check_fields(request.check, wrong), evidence=row.evidence | wrong_evidence(wrong))
+
+
+def _looks(session: Session, step: PreparedStep) -> list[Measured | None]:
+    """At each part alone: all of them together take a fifth of a step's time."""
+    budget = session.launch.request.budget
+    share = replace(budget, max_time_s=_FOR_PARTS * budget.max_time_s / len(step.parts), iterations=None, warmup=1)
+    return [time_part(one, session.world, share) for one in step.parts]
+
+
+def _check_deadline(turn: Turn, step: PreparedStep, looks: Sequence[Measured | None], world: World) -> None:
+    """Raises UsageError, on all ranks, where a step would take longer than anything may that shows no progress."""
+    known = {at: float(slowest(look.samples, step.ready.timed).mean()) if look else None for at, look in enumerate(looks)}
+    seconds = world.decide(None if turn.backend.virtual else path_s(step.plan, known), "planning a step")
+    if seconds and seconds > _OF_TIMEOUT * world.timeout_s:
+        raise UsageError(
+            f"a step of {turn.title} takes about {format_duration(seconds)}, and --timeout {world.timeout_s:g} ends what shows no progress "
+            f"for so long: raise it to {int(2 * seconds) + 1}, or choose a smaller model"
+        )
+
+
+def _around(session: Session, turn: Turn, step: PreparedStep) -> Around:
+    """The ceilings, flags and evidence of a row."""
+    crowded, request = session.crowded(turn), session.launch.request
+    slow = {str(text) for part in step.plan.parts if (text := request.slowed.of(part.cell))}
+    evidence = {"libraries": dict(turn.backend.versions()), "conditions": session.launch.conditions} | step.ready.evidence
+    evidence |= {"buffers": [one.part.slots for one in step.parts], "exchanges": len(step.plan.order)}
+    evidence |= {"slowed": sorted(slow)} if slow else {}
+    flags = common_flags(step.plan, turn.backend, crowded, request.slowed.of, step.ready.fell_back)
+    return Around(limits_of(step, session.ceilings, turn.backend), crowded, flags, evidence)
+
+
+def _keep(session: Session, row: StepRow) -> StepRow:
+    """Stores and shows a row."""
+    with signals.deferred():
+        if session.launch.folder:
+            session.launch.folder.append_round(row.as_json(), WORKLOAD)
+        if session.listener:
+            session.listener.step_row(row)
+    return row
+
+
+def _stops(session: Session, rows: Sequence[StepRow]) -> bool:
+    """Whether wrong data has ended the launch, the same at all ranks, which all call."""
+    if not session.launch.request.stop_on_wrong:
+        return False
+    wrong: bool = session.world.decide(any(row.wrong for row in rows), "deciding whether to go on")
+    if wrong and len(rows) < len(session.turns):
+        session.note("stopped after wrong data (--stop-on-wrong)")
+    return wrong
+
+
+def _conclude(session: Session, rows: Sequence[StepRow]) -> int:
+    """run.json and the exit code: 4 when data was wrong, 2 when nothing could be measured, else 0."""
+    wrong = [f"wrong data in {row.regime} on {row.backend}: {row.wrong_detail}" for row in rows if row.wrong]
+    for sentence in (*wrong, *session.world.remarks()):
+        session.note(sentence)
+    measured = any(row.na is None for row in rows)
+    code: int = session.world.decide(FAILED if wrong else FINE if measured else USAGE, "ending")
+    if session.launch.folder:
+        session.launch.folder.finish(exit_code=code, workload=session.about())
+    return code

@@ -1,0 +1,201 @@
+"""TCP streams between two hosts: one pours a known pattern, the other compares it, then counts what arrives."""
+
+from __future__ import annotations
+
+import hmac
+import socket
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collbench.control.members import Member
+from collbench.control.world import World
+from collbench.errors import CollbenchError
+from collbench.measure.references import PATTERN, PERIOD
+from collbench.measure.sync import at_once
+
+# What the channels between two hosts have in common: which pairs there are, and how both ends act at once.
+
+PATIENCE_S = 15.0  # for a connection: what is blocked in between is told, not waited for
+COUNTED = 0.9  # of the payload: what a port or an interface counted must be this much of it, to be the way it took
+Told = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The first ranks of two hosts, or of one host twice where there is no other."""
+
+    source: Member
+    target: Member
+
+    @property
+    def inside(self) -> bool:
+        """Both ends are one process."""
+        return self.source == self.target
+
+
+def pairs(world: World) -> list[Pair]:
+    """Each host to the next one, the last to the first; the only one to itself."""
+    leaders = [world.on_host(host)[0] for host in world.hosts]
+    return [Pair(leader, leaders[(place + 1) % len(leaders)]) for place, leader in enumerate(leaders)]
+
+
+def patience(world: World) -> float:
+    """Seconds to wait for the other end."""
+    return min(world.timeout_s, PATIENCE_S)
+
+
+def attempt(task: Callable[[], Any]) -> Told:
+    """What the task gave, or why it failed: {"value": ...} or {"why": ...}, to be told to the others."""
+    try:
+        return {"value": task()}
+    except (CollbenchError, MemoryError) as error:
+        return {"why": str(error)}
+    except OSError as error:
+        return {"why": error.strerror or str(error) or type(error).__name__}
+
+
+def in_turn(world: World, rank: int, what: str, task: Callable[[], Any], honest_s: float) -> Told:
+    """One rank does the task, which keeps a deadline of its own, and all learn what it gave or why it failed. All ranks call."""
+    with world.patient(honest_s):
+        mine = attempt(task) if rank == world.rank else None
+        return world.agree(mine, what)[rank] or {}
+
+
+KEY_BYTES = 16
+_CHUNK = 1 << 20
+_WARM = 0.2  # of the time: windows grow and shapers spend their burst; what arrives then is compared byte by byte
+_WINDOWS = 24
+_PATTERN = np.resize(PATTERN, PERIOD + _CHUNK)
+
+
+@dataclass
+class _Arrivals:
+    """What one stream brought: seconds and bytes so far at each receive; `wrong` is the first byte that was another."""
+
+    times: list[float] = field(default_factory=list)
+    totals: list[int] = field(default_factory=list)
+    wrong: int | None = None
+
+    def add(self, total: int) -> float:
+        """Notes how many bytes are there now, and returns when that was."""
+        self.times.append(time.monotonic())
+        self.totals.append(total)
+        return self.times[-1]
+
+
+@dataclass(frozen=True)
+class Streamed:
+    """Bytes per second of all streams together in equal windows of time, in their order; `wrong` names a byte that arrived wrongly."""
+
+    rates: NDArray[np.float64]
+    wrong: str | None = None
+
+
+def receive(listener: socket.socket, key: bytes, streams: int, seconds: float, patience_s: float) -> Streamed:
+    """Takes `streams` streams that say the key for so many seconds.
+
+    Raises OSError when they do not come within `patience_s`, or end early. A stream that stalls is counted as it stands.
+    """
+    with ExitStack() as stack:
+        connections = [stack.enter_context(each) for each in _accepted(listener, key, streams, patience_s)]
+        arrivals = [_Arrivals() for _ in connections]
+        drains = [partial(_drain, each, into, (seconds, patience_s)) for each, into in zip(connections, arrivals, strict=True)]
+        at_once(drains, "receiving TCP streams")
+    return Streamed(_rates(arrivals), _wrong(arrivals))
+
+
+def send(place: tuple[str, int], key: bytes, streams: int, times: tuple[float, float], source: str = "") -> None:
+    """Pours into that many streams until the receiver closes them, or (seconds, patience) `times` are both over.
+
+    source: the address of this host that they come from; "": as the kernel chooses. Raises OSError when the place cannot be reached.
+    """
+    seconds, patience_s = times
+    end = (source, 0) if source else None
+    with ExitStack() as stack:
+        connections = [stack.enter_context(socket.create_connection(place, patience_s, end)) for _ in range(streams)]
+        for connection in connections:
+            connection.sendall(key)
+        until = time.monotonic() + seconds + patience_s
+        at_once([partial(_pour, each, until) for each in connections], "sending TCP streams")
+
+
+def _accepted(listener: socket.socket, key: bytes, streams: int, patience_s: float) -> list[socket.socket]:
+    """The connections that say the key; others are turned away."""
+    found: list[socket.socket] = []
+    end = time.monotonic() + patience_s
+    while len(found) < streams:
+        listener.settimeout(max(0.001, end - time.monotonic()))
+        connection, _ = listener.accept()
+        connection.settimeout(max(0.001, end - time.monotonic()))
+        if hmac.compare_digest(connection.recv(KEY_BYTES, socket.MSG_WAITALL), key):
+            found.append(connection)
+        else:
+            connection.close()
+    return found
+
+
+def _pour(connection: socket.socket, end: float) -> None:
+    """The pattern, over and over. The receiver ends it by closing."""
+    pattern, sent = _PATTERN.data, 0
+    with suppress(OSError):
+        while time.monotonic() < end:
+            at = sent % PERIOD
+            sent += connection.send(pattern[at : at + _CHUNK])
+
+
+def _drain(connection: socket.socket, into: _Arrivals, times: tuple[float, float]) -> None:
+    """Receives for so many seconds from the first byte on, which may take the patience: at first, and last, what arrived is compared."""
+    seconds, patience_s = times
+    buffer = np.empty(_CHUNK, np.uint8)
+    connection.settimeout(patience_s)
+    total, got, start = 0, 0, 0.0
+    while not start or time.monotonic() < start + seconds:
+        try:
+            got = connection.recv_into(buffer.data)
+        except TimeoutError:  # a stream that stalls carries nothing: that, too, is its rate
+            into.add(total)
+            break
+        if not got:
+            raise ConnectionError("the sending host closed the stream")
+        total += got
+        now = into.add(total)
+        if not start:
+            start = now
+            connection.settimeout(seconds)
+        if now < start + _WARM * seconds:
+            _compare(buffer[:got], total - got, into)
+    _compare(buffer[:got], total - got, into)
+
+
+def _compare(arrived: NDArray[np.uint8], at: int, into: _Arrivals) -> None:
+    if into.wrong is not None:
+        return
+    place = at % PERIOD
+    differ = arrived != _PATTERN[place : place + len(arrived)]
+    if differ.any():
+        into.wrong = at + int(np.argmax(differ))
+
+
+def _wrong(arrivals: Sequence[_Arrivals]) -> str | None:
+    at = next((each.wrong for each in arrivals if each.wrong is not None), None)
+    return None if at is None else f"byte {at} of a TCP stream is not the one that was sent"
+
+
+def _rates(arrivals: Sequence[_Arrivals]) -> NDArray[np.float64]:
+    """Windows from the end of warm-up of the last stream to the end of the first one; bytes between two receives count evenly."""
+    if any(len(each.times) < 2 for each in arrivals):
+        return np.empty(0)
+    first, last = max(each.times[0] for each in arrivals), min(each.times[-1] for each in arrivals)
+    edges = np.linspace(first + _WARM * (last - first), last, _WINDOWS + 1)
+    if edges[-1] <= edges[0]:
+        return np.empty(0)
+    so_far = sum(np.interp(edges, each.times, each.totals) for each in arrivals)
+    rates: NDArray[np.float64] = np.diff(so_far) / np.diff(edges)
+    return rates

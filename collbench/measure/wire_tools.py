@@ -1,0 +1,815 @@
+"""Wire tools between ranks: the target's end waits, the source's end begins, every rank learns what came of it."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import selectors
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collbench.addresses import LOOPBACK, listen_at
+from collbench.control.members import Member
+from collbench.control.world import World
+from collbench.errors import RunFailed, UsageError
+from collbench.measure import counters as ethernet_counters
+from collbench.measure import counters as infiniband_counters
+from collbench.measure import instruments as counters
+from collbench.measure.tcp_streams import COUNTED, PATIENCE_S, Told, attempt
+
+# What a wire tool is: its two command lines, and how the figure that it prints is read.
+#
+# What it prints is a stranger's words: a parser takes a figure that can be true, or raises RunFailed, and quotes no more than a line.
+
+LATENCY, BANDWIDTH = "p2p_latency", "p2p_bandwidth"
+_LONGEST_QUOTE = 160
+_SHORTEST_S, _LONGEST_S = 1e-9, 1e5
+_WINDOW_BYTES = 256 * 2**20  # of one run that counts messages: 2 s at 1 Gb/s, 20 ms at 100
+_FEWEST, _MOST = 20, 5000
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One run: LATENCY or BANDWIDTH of messages of so many bytes, for about so many seconds where the tool goes by time."""
+
+    operation: str
+    size_bytes: int
+    seconds: float = 1.0
+
+    @property
+    def messages(self) -> int:
+        """How many, where the tool goes by their number."""
+        return max(_FEWEST, min(_MOST, _WINDOW_BYTES // self.size_bytes))
+
+
+@dataclass(frozen=True)
+class Figure:
+    """What a tool says.
+
+    time_s      of one message
+    n           messages behind it; 0: it does not count them
+    sent_bytes  what the client must have sent for it, at least
+    statistic   what kind of figure it is, in words
+    facts       what else it says, JSON-ready
+    """
+
+    time_s: float
+    n: int
+    sent_bytes: int
+    statistic: str
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+class WireTool(Protocol):
+    """One tool. The command lines end by themselves after one run."""
+
+    @property
+    def name(self) -> str:
+        """Of the tool's program, and of the rows' backend."""
+        ...
+
+    @property
+    def api(self) -> str:
+        """What it calls to move bytes: "tcp", "libfabric", "ucp", "verbs"."""
+        ...
+
+    @property
+    def package(self) -> str:
+        """How to get it, for a sentence: "apt-get install iperf3"."""
+        ...
+
+    @property
+    def operations(self) -> Sequence[str]:
+        """LATENCY, BANDWIDTH or both, in the order in which they are measured."""
+        ...
+
+    @property
+    def asks_version(self) -> Sequence[str]:
+        """The command that tells its version."""
+        ...
+
+    def version(self, printed: str) -> str | None:
+        """The version in what `asks_version` printed; None: it is not there."""
+        ...
+
+    def server(self, ask: Ask, address: str, port: int) -> list[str]:
+        """The command of the end that waits, at a TCP port of this address."""
+        ...
+
+    def client(self, ask: Ask, address: str, port: int) -> list[str]:
+        """The command of the end that begins, to that port."""
+        ...
+
+    def parse(self, ask: Ask, printed: str) -> Figure:
+        """The figure in what the client printed. Raises RunFailed where there is none that can be true."""
+        ...
+
+
+def figure_of(tool: str, seconds: float | None, printed: str) -> float:
+    """The time, if a message can take so long. Raises RunFailed with the tool's last words where it cannot."""
+    if seconds is None or not math.isfinite(seconds) or not _SHORTEST_S <= seconds <= _LONGEST_S:
+        raise RunFailed(f"{tool} printed no figure: {last_words(printed)}")
+    return seconds
+
+
+def number(word: str) -> float | None:
+    """A plain decimal number, not negative; None for anything else."""
+    if len(word) > 40 or not word.replace(".", "", 1).isascii() or not word.replace(".", "", 1).isdigit():
+        return None
+    return float(word)
+
+
+def last_words(printed: str) -> str:
+    """The last line that says something, printable and short; "it said nothing" where there is none."""
+    lines = (line.strip(" -+|*\t\r") for line in reversed(printed.splitlines()))
+    found = next((line for line in lines if line), "")
+    said = "".join(letter if letter.isprintable() else "?" for letter in found[:_LONGEST_QUOTE])
+    return said or "it said nothing"
+
+
+# fi_pingpong of libfabric (https://ofiwg.github.io/libfabric/main/man/fi_pingpong.1.html): half the round trip of a message.
+
+_VERSION = re.compile(r"^libfabric: (\d[\w.+-]{0,20})", re.MULTILINE)
+_BYTES, _FI_PINGPONG_FEWEST, _FI_PINGPONG_MOST = (
+    16 * 2**20,
+    16,
+    2000,
+)  # it goes by a number, the same at both ends, and cannot be asked for a time
+
+
+class FiPingpong:
+    """Reliable datagrams over the provider that libfabric takes first; FI_PROVIDER chooses another."""
+
+    name, api, package = "fi_pingpong", "libfabric", "apt-get install libfabric-bin, or your distribution's libfabric"
+    operations = (LATENCY,)
+    asks_version = ("fi_info", "--version")
+
+    def version(self, printed: str) -> str | None:
+        """Of the library: the program has none of its own."""
+        found = _VERSION.search(printed)
+        return found[1] if found else None
+
+    def server(self, ask: Ask, address: str, port: int) -> list[str]:
+        """Waits for one client."""
+        return ["fi_pingpong", "-B", str(port), *_same(ask, address)]
+
+    def client(self, ask: Ask, address: str, port: int) -> list[str]:
+        """Begins."""
+        return ["fi_pingpong", "-P", str(port), *_same(ask, address), address]
+
+    def parse(self, ask: Ask, printed: str) -> Figure:
+        """The column usec/xfer of the only line of figures."""
+        found = [value for line in printed.splitlines() if (value := _microseconds(line)) is not None]
+        time_s = figure_of(self.name, found[0] * 1e-6 if len(found) == 1 else None, printed)
+        trips = _trips(ask)
+        return Figure(time_s, 2 * trips, trips * ask.size_bytes, f"mean of half the round trip over {trips} (usec/xfer), without a warm-up")
+
+
+def _same(ask: Ask, address: str) -> list[str]:
+    return ["-I", str(_trips(ask)), "-S", str(ask.size_bytes), "-e", "rdm", *(["-6"] if ":" in address else [])]
+
+
+def _trips(ask: Ask) -> int:
+    return max(_FI_PINGPONG_FEWEST, min(_FI_PINGPONG_MOST, _BYTES // ask.size_bytes))
+
+
+def _microseconds(line: str) -> float | None:
+    """The seventh of "8  2k  =2k  31k  0.05s  0.69  11.61  0.09"; the size in front is rounded, and cannot be held against ours."""
+    words = line.split()
+    return number(words[6]) if len(words) == 8 and words[4].endswith("s") and number(words[4][:-1]) is not None else None
+
+
+# RDMA writes between two NICs by perftest's ib_write_bw, where it is installed (https://github.com/linux-rdma/perftest).
+#
+# It does not compare what arrived: rows that rest on it say so.
+
+_TOOL = "ib_write_bw"
+_SIZE_BYTES = 65536
+_NOT_YET = "Couldn't connect"
+_PAUSE_S = 0.05
+_NOTHING = subprocess.DEVNULL
+_MOST_RUNS = 24
+# " 65536      5000             97.62              97.61              0.186174": size, iterations, peak, average, messages
+_FIGURES = re.compile(r"^\s*\d+\s+\d+\s+(?:\d+(?:\.\d+)?)\s+(\d+(?:\.\d+)?)\s+\d+(?:\.\d+)?\s*$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Writes:
+    """What is asked of perftest: both ends are started with the same.
+
+    device, port   the RDMA device and its port (from 1)
+    gpu            write from the memory of this GPU, by CUDA's number; None: from host memory
+    iterations     writes of 64 KiB per run
+    """
+
+    device: str
+    port: int = 1
+    gpu: int | None = None
+    iterations: int = 5000
+
+    @property
+    def n_bytes(self) -> int:
+        """What one run writes."""
+        return self.iterations * _SIZE_BYTES
+
+    def command(self, tcp_port: int) -> list[str]:
+        """The command that waits for its other end; with that end's address appended, the one that writes."""
+        words = [*_with_us(), _TOOL, "-d", self.device, "-i", str(self.port), "-s", str(_SIZE_BYTES), "-n", str(self.iterations)]
+        gpu = [] if self.gpu is None else [f"--use_cuda={self.gpu}"]
+        return [*words, "-p", str(tcp_port), "-F", "--report_gbits", *gpu]
+
+
+def why_not(cuda: bool = False) -> str | None:
+    """Why perftest cannot be used here, or not on GPU memory; None when it can."""
+    if shutil.which(_TOOL) is None:
+        return "perftest (ib_write_bw) is not installed: apt-get install perftest, or your distribution's"
+    if cuda and "--use_cuda" not in _help():
+        return "the perftest installed here was built without CUDA"
+    return None
+
+
+def rate_in(output: str) -> float | None:
+    """The average rate that ib_write_bw --report_gbits printed, in bytes per second; None where it printed none."""
+    found = _FIGURES.search(output)
+    return float(found[1]) * 1e9 / 8 if found else None
+
+
+def complaint(output: str) -> str:
+    """The last line in which perftest says why it failed."""
+    lines = [line.strip() for line in output.splitlines() if line.strip(" -*\t")]
+    return f"perftest: {lines[-1]}" if lines else "perftest failed and did not say why"
+
+
+def free_port() -> int:
+    """A TCP port that nobody listens at now."""
+    with socket.create_server(("", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+class Server:
+    """Keeps the end that is written to waiting, one run after the other, until the `with` ends."""
+
+    def __init__(self, writes: Writes, tcp_port: int) -> None:
+        self._command, self._over = writes.command(tcp_port), threading.Event()
+        self._running: subprocess.Popen[str] | None = None
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+
+    def __enter__(self) -> Server:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        while self._thread.is_alive():
+            if self._running:
+                self._running.kill()
+            self._thread.join(_PAUSE_S)
+
+    def _serve(self) -> None:
+        while not self._over.is_set():
+            with suppress(OSError):
+                self._running = subprocess.Popen(self._command, stdin=_NOTHING, stdout=_NOTHING, stderr=_NOTHING, text=True)
+                self._running.wait()
+            self._over.wait(_PAUSE_S)
+
+
+def write_to(address: str, writes: Writes, tcp_port: int, seconds: float, patience_s: float) -> NDArray[np.float64]:
+    """Bytes per second of run after run to the server at `address`, for so many seconds, one at least; the first one warms up.
+
+    Raises RunFailed with perftest's own words where it fails, and where the server cannot be reached within `patience_s`.
+    """
+    rates: list[float] = []
+    end = time.monotonic() + seconds
+    while len(rates) <= _MOST_RUNS and (not rates or time.monotonic() < end):
+        rates.append(_one(address, writes, tcp_port, patience_s))
+    return np.array(rates)
+
+
+def _one(address: str, writes: Writes, tcp_port: int, patience_s: float) -> float:
+    end = time.monotonic() + patience_s
+    while True:
+        done = _run([*writes.command(tcp_port), address], max(end - time.monotonic(), _PAUSE_S))
+        rate = rate_in(done)
+        if rate is not None:
+            return rate
+        if _NOT_YET not in done or time.monotonic() >= end:
+            raise RunFailed(complaint(done))
+        time.sleep(_PAUSE_S)
+
+
+def _run(command: list[str], timeout_s: float) -> str:
+    try:
+        done = subprocess.run(
+            command,
+            stdin=_NOTHING,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise RunFailed(f"perftest did not end within {timeout_s:.0f} s") from error
+    except OSError as error:
+        raise RunFailed(f"perftest cannot be started: {error}") from error
+    return f"{done.stdout}\n{done.stderr}"
+
+
+def _with_us() -> list[str]:
+    """What ends a server whose parent was killed (util-linux)."""
+    return ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
+
+
+@cache
+def _help() -> str:
+    with suppress(RunFailed):
+        return _run([_TOOL, "--help"], 10)
+    return ""
+
+
+# ib_write_bw of perftest (https://github.com/linux-rdma/perftest): RDMA writes between the first devices of two hosts.
+
+_IB_WRITE_BW_VERSION = re.compile(r"^\s*(?:\w+ )?[Vv]ersion ?: (\d[\w.+-]{0,20})", re.MULTILINE)
+_DEVICE = re.compile(r"^\s*Device\s*:\s*(\w{1,40})\s*$|\bDevice\s*:\s*(\w{1,40})\s", re.MULTILINE)
+
+
+class IbWriteBw:
+    """It goes by a number of writes, and takes the first RDMA device, as perftest does by itself."""
+
+    name, api, package = "ib_write_bw", "verbs", "apt-get install perftest, or your distribution's"
+    operations = (BANDWIDTH,)
+    asks_version = ("ib_write_bw", "--version")
+
+    def version(self, printed: str) -> str | None:
+        """From "Version: 6.06"."""
+        found = _IB_WRITE_BW_VERSION.search(printed)
+        return found[1] if found else None
+
+    def server(self, ask: Ask, address: str, port: int) -> list[str]:
+        """Waits for one client."""
+        return [*_same_ib_write_bw(ask), "-p", str(port)]
+
+    def client(self, ask: Ask, address: str, port: int) -> list[str]:
+        """Writes."""
+        return [*_same_ib_write_bw(ask), "-p", str(port), address]
+
+    def parse(self, ask: Ask, printed: str) -> Figure:
+        """The column BW average."""
+        rate = rate_in(printed)
+        time_s = figure_of(self.name, ask.size_bytes / rate if rate else None, printed)
+        found = _DEVICE.search(printed)
+        facts = {"device": found[1] or found[2]} if found else {}
+        return Figure(time_s, ask.messages, ask.messages * ask.size_bytes, f"mean over {ask.messages} writes (BW average)", facts)
+
+
+def _same_ib_write_bw(ask: Ask) -> list[str]:
+    return ["ib_write_bw", "-s", str(ask.size_bytes), "-n", str(ask.messages), "-F", "--report_gbits"]
+
+
+# iperf3 (https://github.com/esnet/iperf): one TCP stream, its rate as the receiver counts it.
+
+_IPERF3_VERSION = re.compile(r"^iperf (\d[\w.+-]{0,20})", re.MULTILINE)
+
+
+class Iperf3:
+    """Goes by whole seconds; `end.sum_received` of its JSON is what arrived."""
+
+    name, api, package = "iperf3", "tcp", "apt-get install iperf3, or your distribution's"
+    operations = (BANDWIDTH,)
+    asks_version = ("iperf3", "--version")
+
+    def version(self, printed: str) -> str | None:
+        """From "iperf 3.12 (cJSON 1.7.15)"."""
+        found = _IPERF3_VERSION.search(printed)
+        return found[1] if found else None
+
+    def server(self, ask: Ask, address: str, port: int) -> list[str]:
+        """Waits for one client."""
+        return ["iperf3", "--server", "--one-off", "--bind", address, "--port", str(port)]
+
+    def client(self, ask: Ask, address: str, port: int) -> list[str]:
+        """Sends for the time that was asked, a second at least."""
+        return ["iperf3", "--client", address, "--port", str(port), "--time", str(max(1, round(ask.seconds))), "--json"]
+
+    def parse(self, ask: Ask, printed: str) -> Figure:
+        """The time that so many bytes take at the mean rate of what arrived."""
+        said = _object(printed)
+        received = _part(said, "end", "sum_received")
+        n_bytes, seconds = _number(received.get("bytes")), _number(received.get("seconds"))
+        if "error" in said or not n_bytes or not seconds:
+            raise RunFailed(f"iperf3 printed no figure: {last_words(str(said.get('error', '')))}")
+        time_s = figure_of(self.name, ask.size_bytes * seconds / n_bytes, printed)
+        again = _number(_part(said, "end", "sum_sent").get("retransmits"))
+        statistic = f"mean over {seconds:.2f} s of what arrived (sum_received), as the time of {ask.size_bytes} bytes of the stream"
+        return Figure(time_s, 0, int(n_bytes), statistic, {} if again is None else {"retransmits": int(again)})
+
+
+def _object(printed: str) -> dict[str, Any]:
+    try:
+        said = json.loads(printed)
+    except (ValueError, RecursionError) as error:
+        raise RunFailed(f"iperf3 printed no JSON: {last_words(printed)}") from error
+    if not isinstance(said, dict):
+        raise RunFailed(f"iperf3 printed no JSON object: {last_words(printed)}")
+    return said
+
+
+def _part(said: dict[str, Any], *names: str) -> dict[str, Any]:
+    for name in names:
+        found = said.get(name)
+        said = found if isinstance(found, dict) else {}
+    return said
+
+
+def _number(value: object) -> float | None:
+    """A number that can be a count or a time; NaN, infinity and what is below zero are none."""
+    known = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e18
+    return float(value) if known and isinstance(value, int | float) else None
+
+
+# Wire tools as processes: each with a limit in time and in what it may print; the kernel ends it when we die.
+
+_MOST_BYTES = 4 << 20  # iperf3 prints 5 KB a run
+_CHUNK = 1 << 16
+_PROCESS_PAUSE_S = 0.02
+_LISTENING = "0A"  # the state of a socket in /proc/net/tcp
+_SPARE_S = 5  # the tool's own end comes after ours
+
+
+@dataclass(frozen=True)
+class Done:
+    """How a tool ended (code None: it was still running), and what it printed."""
+
+    code: int | None
+    out: str
+    err: str
+
+
+class Tool:
+    """A tool that runs while the `with` lasts, and no longer than `limit_s` seconds, even if this process is stopped or killed.
+
+    Raises RunFailed where it cannot be started.
+    """
+
+    def __init__(self, command: Sequence[str], limit_s: float) -> None:
+        self._command, self._limit_s = command, limit_s
+
+    def __enter__(self) -> Tool:
+        pipe = subprocess.PIPE
+        line = [*_ending_with_us(self._limit_s), *self._command]
+        try:
+            self._running = subprocess.Popen(line, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, start_new_session=True)
+        except OSError as error:
+            raise RunFailed(f"{self._command[0]} cannot be started: {error.strerror or error}") from error
+        self._end = time.monotonic() + self._limit_s
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._running.pid, signal.SIGKILL)  # not reaped yet, so that the number is still its own
+        self._running.wait()
+        for stream in (self._running.stdout, self._running.stderr):
+            if stream:
+                stream.close()
+
+    def ended(self) -> Done:
+        """Waits for its end. Raises RunFailed where it prints without end, or does not end within its time."""
+        printed = self._read(self._end)
+        if printed is None:
+            raise RunFailed(f"{self._command[0]} did not end within {self._limit_s:.0f} s")
+        while self._code() is None and time.monotonic() < self._end:
+            time.sleep(_PROCESS_PAUSE_S)
+        return Done(self._code(), *printed)
+
+    def await_listening(self, port: int, limit_s: float) -> None:
+        """Waits until it listens at a TCP port. Raises RunFailed where it ends before, or does not within so many seconds."""
+        end = time.monotonic() + limit_s
+        while not _listens(port):
+            if self._code() is not None:
+                out, err = self._read(time.monotonic() + 1) or ("", "")
+                raise RunFailed(f"{self._command[0]} ended before it listened: {last_words(f'{out}{chr(10)}{err}')}")
+            if time.monotonic() >= end:
+                raise RunFailed(f"{self._command[0]} does not listen at port {port} within {limit_s:.0f} s")
+            time.sleep(_PROCESS_PAUSE_S)
+
+    def _code(self) -> int | None:
+        """Without reaping it: its number, and its group's, must stay its own until they have been ended."""
+        found = os.waitid(os.P_PID, self._running.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        return None if found is None else found.si_status
+
+    def _read(self, end: float) -> tuple[str, str] | None:
+        """(stdout, stderr) to their ends; None where these do not come in time."""
+        parts: dict[int, bytearray] = {}
+        with selectors.DefaultSelector() as waiting:
+            for stream in (self._running.stdout, self._running.stderr):
+                assert stream
+                parts[stream.fileno()] = bytearray()
+                waiting.register(stream, selectors.EVENT_READ)
+            while waiting.get_map():
+                left = end - time.monotonic()
+                if left <= 0:
+                    return None
+                for key, _ in waiting.select(left):
+                    self._take(waiting, key.fd, parts)
+        out, err = (bytes(part).decode(errors="replace") for part in parts.values())
+        return out, err
+
+    def _take(self, waiting: selectors.BaseSelector, fd: int, parts: dict[int, bytearray]) -> None:
+        chunk = os.read(fd, _CHUNK)
+        if not chunk:
+            waiting.unregister(fd)
+        parts[fd] += chunk
+        if len(parts[fd]) > _MOST_BYTES:
+            raise RunFailed(f"{self._command[0]} prints more than {_MOST_BYTES >> 20} MiB: that is no result")
+
+
+def once(command: Sequence[str], limit_s: float) -> Done:
+    """Runs it to its end. Raises RunFailed where it cannot be started, prints without end, or does not end in time."""
+    with Tool(command, limit_s) as tool:
+        return tool.ended()
+
+
+def free_port_process(address: str) -> int:
+    """A TCP port of this address that the kernel says is free; the tools take none of its choice. Raises OSError."""
+    with listen_at(address) as listener:
+        return int(listener.getsockname()[1])
+
+
+def _listens(port: int) -> bool:
+    """Whether anybody in this network namespace does: asked of the kernel, since a connection would use the tool's only one up."""
+    wanted = f"{port:04X}"
+    for name in ("tcp", "tcp6"):
+        with suppress(OSError):
+            lines = Path("/proc/self/net", name).read_text().splitlines()[1:]
+            if any(words[1].rpartition(":")[2] == wanted and words[3] == _LISTENING for words in map(str.split, lines)):
+                return True
+    return False
+
+
+def _ending_with_us(limit_s: float) -> list[str]:
+    """What ends a tool whose parent was killed (util-linux), and one whose parent was stopped (coreutils); each ends the one behind it."""
+    if shutil.which("setpriv") is None or shutil.which("timeout") is None:
+        raise RunFailed("setpriv (util-linux) or timeout (coreutils) is not installed here, and without them a tool could outlive us")
+    with_parent = ["setpriv", "--pdeathsig", "KILL"]
+    return [*with_parent, "timeout", "-s", "KILL", str(math.ceil(limit_s) + _SPARE_S), *with_parent]
+
+
+# ucx_perftest of UCX (https://openucx.readthedocs.io): tag-matched messages over the way that UCX chooses.
+
+_UCX_PERFTEST_VERSION = re.compile(r"^# (?:Library version: |Version )(\d[\w.+-]{0,20})", re.MULTILINE)
+_TESTS = {LATENCY: "tag_lat", BANDWIDTH: "tag_bw"}
+_TRIPS, _UCX_PERFTEST_MOST_BYTES = 2000, 64 * 2**20
+_TITLE = "overall_lat"
+
+
+class UcxPerftest:
+    """It goes by a number of messages. UCX_TLS and UCX_NET_DEVICES choose the way, here as in what is measured beside it."""
+
+    name, api, package = "ucx_perftest", "ucp", "apt-get install ucx-utils, or your distribution's ucx"
+    operations = (LATENCY, BANDWIDTH)
+    asks_version = ("ucx_info", "-v")
+
+    def version(self, printed: str) -> str | None:
+        """From "# Version 1.13.1", or of newer ones "# Library version: 1.17.0"."""
+        found = _UCX_PERFTEST_VERSION.search(printed)
+        return found[1] if found else None
+
+    def server(self, ask: Ask, address: str, port: int) -> list[str]:
+        """Waits for one client, which tells it what to do."""
+        return ["ucx_perftest", "-p", str(port), *_family(address)]
+
+    def client(self, ask: Ask, address: str, port: int) -> list[str]:
+        """Begins; the figures as CSV."""
+        count = _count(ask)
+        words = ["-p", str(port), "-t", _TESTS[ask.operation], "-s", str(ask.size_bytes), "-n", str(count), "-w", str(_warmup(count))]
+        return ["ucx_perftest", *words, "-f", "-v", *_family(address), address]
+
+    def parse(self, ask: Ask, printed: str) -> Figure:
+        """The median of a latency, the mean of a rate: of the times beside a rate the others are those of handing over."""
+        told = _columns(printed)
+        median = next((told[name] for name in told if name.startswith("50.0_percentile")), None)
+        latency, count = ask.operation == LATENCY, _count(ask)
+        time_us = median if latency else told.get(_TITLE)
+        time_s = figure_of(self.name, None if time_us is None else time_us * 1e-6, printed)
+        what = f"median of half the round trip over {count} (50.0 %ile)" if latency else f"mean over {count} messages (overall)"
+        return Figure(time_s, count, count * ask.size_bytes, f"{what}, after {_warmup(count)} to warm up")
+
+
+def _count(ask: Ask) -> int:
+    return max(20, min(_TRIPS, _UCX_PERFTEST_MOST_BYTES // ask.size_bytes)) if ask.operation == LATENCY else ask.messages
+
+
+def _warmup(count: int) -> int:
+    return max(1, count // 10)
+
+
+def _family(address: str) -> list[str]:
+    return ["-6"] if ":" in address else []
+
+
+def _columns(printed: str) -> dict[str, float]:
+    """Title -> figure, of the last line of figures below a line of titles that has as many; {} where there is none."""
+    titles: list[str] = []
+    found: dict[str, float] = {}
+    for line in printed.splitlines():
+        words = line.strip().split(",")
+        if _TITLE in words:
+            titles = words
+        elif len(words) == len(titles):
+            figures = [number(word) for word in words]
+            found = {title: value for title, value in zip(titles, figures, strict=True) if value is not None}
+    return found
+
+
+# The wire tools by name; whatever is asked for is one of them, and is there on every host that is to run it.
+
+_OURS: tuple[WireTool, ...] = (Iperf3(), FiPingpong(), UcxPerftest(), IbWriteBw())
+WIRE_TOOLS = {tool.name: tool for tool in _OURS}
+PERFTEST = IbWriteBw.name
+_VERSION_S = 10.0
+
+
+def tools_named(names: Sequence[str]) -> tuple[WireTool, ...]:
+    """The tools, each once. Raises UsageError for a name that is none."""
+    unknown = next((name for name in names if name not in WIRE_TOOLS), None)
+    if unknown is not None:
+        raise UsageError(f"--tools '{unknown[:40]}' is unknown: choose from {', '.join(WIRE_TOOLS)}")
+    return tuple(WIRE_TOOLS[name] for name in dict.fromkeys(names))
+
+
+def version_here(tool: WireTool) -> str | None:
+    """The version of the tool on this host, "" where it does not tell one; None: it is not installed."""
+    if shutil.which(tool.name) is None:
+        return None
+    with suppress(RunFailed):
+        done = once(tool.asks_version, _VERSION_S)
+        return tool.version(f"{done.out}\n{done.err}") or ""
+    return ""
+
+
+THEIRS = "their_tool"  # the flag on every such row
+FLAGS = (THEIRS, "unverified")
+_MOST_NAMED = 4
+_OF_THE_DEADLINE = 0.75  # who stands still for all of it is taken for a hang
+
+
+@dataclass(frozen=True)
+class Course:
+    """From whom to whom one run goes."""
+
+    source: Member
+    target: Member
+
+    @property
+    def inside(self) -> bool:
+        """Both are on one host: the tool goes over loopback there."""
+        return self.source.host == self.target.host
+
+    @property
+    def address(self) -> str:
+        """At which the target waits."""
+        return LOOPBACK if self.inside else self.target.address
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What came of one run: a figure with the commands that made it, or why there is none.
+
+    version     as the source's host has it
+    other_path  whether bytes that had to leave the source's host are on none of its NICs
+    left_bytes  payload that these counted meanwhile, whosever it was; None: not known
+    """
+
+    figure: Figure | None
+    why: str | None
+    server: str
+    client: str
+    version: str = ""
+    other_path: bool = False
+    left_bytes: int | None = None
+
+    def evidence(self, tool: WireTool) -> dict[str, object]:
+        """For the row."""
+        told: dict[str, object] = {"name": tool.name, "version": self.version or None, "client": self.client, "server": self.server}
+        if self.figure is None:
+            return {"tool": told}
+        return {"tool": {**self.figure.facts, **told}, "statistic": self.figure.statistic, "left_host_bytes": self.left_bytes}
+
+
+@dataclass(frozen=True)
+class Tools:
+    """The tools of a launch, all installed wherever a rank is; versions: of each tool, by rank."""
+
+    tools: Sequence[WireTool]
+    versions: Mapping[str, Sequence[str]]
+
+
+def tools_at_hand(world: World, names: Sequence[str]) -> Tools:
+    """The tools that were asked for. All ranks call. Raises UsageError on all of them where one is not installed on a host."""
+    tools = tools_named(names)
+    if not tools:
+        return Tools((), {})
+    with world.watchdog.phase("asking tools for their versions"):
+        mine = {tool.name: version_here(tool) for tool in tools}
+    told = world.agree(mine, "asking tools for their versions")
+    for tool in tools:
+        lacking = dict.fromkeys(member.host for member in world.members if told[member.rank][tool.name] is None)
+        if lacking:
+            raise UsageError(f"--tools {tool.name}: it is not installed on {_some(list(lacking))}: {tool.package}")
+    return Tools(tools, {tool.name: [str(each[tool.name]) for each in told] for tool in tools})
+
+
+def run_tool(world: World, tool: WireTool, ask: Ask, courses: Sequence[Course], versions: Sequence[str]) -> list[Ran]:
+    """One run per course, all at the same time; what came of each, at all ranks, which all call.
+
+    A process that drives several ranks, and so is the source of several courses, begins one after the other.
+    """
+    limit_s = min(ask.seconds + PATIENCE_S, _OF_THE_DEADLINE * world.timeout_s)
+    most_s = limit_s * (1 + max(Counter(each.source.rank for each in courses).values()))
+    with ExitStack() as waiting, world.patient(most_s):
+        mine = {str(at): _waits(tool, ask, each, waiting, (limit_s, most_s)) for at, each in enumerate(courses) if each.target == world.me}
+        offers = _by_course(world.agree(mine, f"starting {tool.name}"))
+        begun = {str(at): _begins(tool, ask, each, offers[str(at)], limit_s) for at, each in enumerate(courses) if each.source == world.me}
+        told = _by_course(world.agree(begun, f"running {tool.name}"))
+    came = [_came(tool, ask, each, offers[str(at)].get("value"), told[str(at)]) for at, each in enumerate(courses)]
+    return [replace(ran, version=versions[each.source.rank]) for ran, each in zip(came, courses, strict=True)]
+
+
+def _some(hosts: Sequence[str]) -> str:
+    more = len(hosts) - _MOST_NAMED
+    return ", ".join(hosts[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _by_course(told: Sequence[Mapping[str, Told]]) -> dict[str, Told]:
+    return {at: each for one in told for at, each in one.items()}
+
+
+def _waits(tool: WireTool, ask: Ask, course: Course, waiting: ExitStack, limits_s: tuple[float, float]) -> Told:
+    """Starts the end that waits, which lives to the end of `waiting`; limits_s: until it listens, and until it ends. Gives its port."""
+
+    def start() -> int:
+        port = free_port_process(course.address)
+        server = waiting.enter_context(Tool(tool.server(ask, course.address, port), limits_s[1]))
+        server.await_listening(port, limits_s[0])
+        return port
+
+    return attempt(start)
+
+
+def _begins(tool: WireTool, ask: Ask, course: Course, offer: Told, limit_s: float) -> Told:
+    """What the client says, and the bytes that left this host meanwhile."""
+    if "value" not in offer:
+        return {"why": f"{course.target.host}: {offer.get('why')}"}
+
+    def begin() -> dict[str, object]:
+        """Runs the client to its end. Raises RunFailed where it fails."""
+        before = counters.read()
+        done = once(tool.client(ask, course.address, offer["value"]), limit_s)
+        left = _left(before, counters.read())
+        if done.code and not done.out:
+            raise RunFailed(f"{tool.name} failed: {last_words(done.err)}")
+        figure = tool.parse(ask, done.out)
+        if done.code:
+            raise RunFailed(f"{tool.name} failed with code {done.code}: {last_words(done.err or done.out)}")
+        return {"figure": asdict(figure), "left": left}
+
+    return attempt(begin)
+
+
+def _left(before: counters.Counters, after: counters.Counters) -> int | None:
+    """Bytes of payload that left this host by its NICs; None where these do not tell."""
+    seen = counters.moved(before, after)
+    if seen["silent"] or seen["came_or_went"] or not (seen["leaving"] or after.ports):
+        return None
+    parts = [ethernet_counters.payload(seen["interfaces"].get(name, {}), "tx") for name in seen["leaving"]]
+    parts += [infiniband_counters.moved(seen["ports"].get(name, {}), "tx") for name in after.ports]
+    return None if None in parts else sum(part for part in parts if part)
+
+
+def _came(tool: WireTool, ask: Ask, course: Course, port: int | None, told: Told) -> Ran:
+    server = shlex.join(tool.server(ask, course.address, port)) if port else ""
+    client = shlex.join(tool.client(ask, course.address, port)) if port else ""
+    said = told.get("value")
+    if not said:
+        return Ran(None, str(told.get("why", f"{tool.name} said nothing")), server, client)
+    figure, left = Figure(**said["figure"]), said["left"]
+    strayed = left is not None and not course.inside and left < COUNTED * figure.sent_bytes
+    return Ran(figure, None, server, client, other_path=strayed, left_bytes=left)
