@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from collbench.analysis.cells import known
 from collbench.analysis.differences import topology_of
+from collbench.analysis.launches import known
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.results.reader import Run
 from collbench.results.row import Row

@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from collbench.analysis.ceilings import Fallen, fallen
-from collbench.analysis.cells import WHERE_NONE, cell_of, is_time, known, time_of
-from collbench.analysis.combine import Launches, check_once, runs_in, together
 from collbench.analysis.differences import Difference, differences
+from collbench.analysis.launches import WHERE_NONE, Launches, cell_of, check_once, is_time, known, runs_in, sentence, time_of, together
 from collbench.analysis.outcome import MARGIN, Doubt, Outcome, count, outcome_of
-from collbench.analysis.resumed import sentence
 from collbench.errors import UsageError
 from collbench.results.reader import Run
 from collbench.results.row import SERIES, Row

@@ -6,15 +6,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from collbench.analysis.cells import forced
-from collbench.analysis.combine import Launches
+from collbench.analysis.launches import Launches, forced
 from collbench.results.reader import Run
 from collbench.results.row import Row
 from collbench.units import format_size
 
 if TYPE_CHECKING:
     from collbench.analysis.ceilings import Fallen
-    from collbench.analysis.pair_effects import PairEffects
+    from collbench.analysis.pairs import PairEffects
     from collbench.analysis.stragglers import Compared
 
 WRONG, BROKEN, FINDING, DOUBTFUL, MISSING, NOTE = "wrong data", "broken off", "finding", "doubtful", "missing", "note"

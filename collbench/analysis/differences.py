@@ -3,19 +3,83 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
+from math import isclose
 from typing import Any
 
-from collbench.analysis.idle import without_idle
 from collbench.launch.software import NAMES, VERSIONS
 from collbench.launch.software import differing as mixed
+from collbench.machine.snapshot import LATER
 from collbench.results.environment import steering
 from collbench.results.folder import TOPOLOGY
 from collbench.results.reader import Run
 from collbench.results.store import parse_object
 from collbench.untrusted import read_file
+
+# Interfaces that carry nothing of a run and come and go with containers and virtual machines: veth pairs, bridges, taps, tunnels.
+
+_OF_NIC = re.compile(r"machines (\d+) nics (\S+) (.+)", re.ASCII | re.DOTALL)
+_OF_MACHINE = re.compile(r"machines (\d+) (.+)", re.ASCII | re.DOTALL)
+_USED = re.compile(r"interfaces \d+ name", re.ASCII)
+_WORD = re.compile(r"[\w.@-]+")
+# What nothing is made of, as `probe` calls it; what has a PCI address, a bond or a VLAN, and an RDMA device is part of the machine.
+_IDLE = {"veth or the like", "tap", "bridge", "tunnel or the like"}
+_MOST_DIGITS = 9
+Facts = dict[tuple[str, str], str]
+
+
+def without_idle(facts: Facts) -> Facts:
+    """What is compared, without these interfaces; machines that differed in them alone are one.
+
+    Those that ranks have their address on stay, and so do those that a setting or a library names: a veth is the network of a
+    namespace. Where nothing says on which the ranks have theirs, all stay.
+    """
+    used = _used(facts)
+    idle = {key for key, kind in _virtual(facts).items() if kind in _IDLE and key[1] not in used} if used else set[tuple[str, str]]()
+    if not idle:
+        return facts
+    kept = {key: text for key, text in facts.items() if not _is_of(key, idle)}
+    return _machines_once(kept)
+
+
+def _used(facts: Mapping[tuple[str, str], str]) -> set[str]:
+    """Names of interfaces that ranks have their addresses on, and with those whatever word may be one."""
+    own = {text for (kind, what), text in facts.items() if kind == "topology" and _USED.fullmatch(what)}
+    texts = [text for (kind, what), text in facts.items() if kind == "environment" or (kind == "software" and "interface" in what)]
+    return own | {word for text in texts for word in _WORD.findall(text)} if own else own
+
+
+def _virtual(facts: Mapping[tuple[str, str], str]) -> dict[tuple[str, str], str]:
+    """By machine and interface why it is no port of the machine; not of RDMA devices."""
+    told: dict[tuple[str, str], dict[str, str]] = {}
+    for (kind, what), text in facts.items():
+        if kind == "topology" and (match := _OF_NIC.fullmatch(what)) and match[3] in ("virtual", "rdma"):
+            told.setdefault((match[1], match[2]), {})[match[3]] = text
+    return {key: each["virtual"] for key, each in told.items() if "virtual" in each and each.get("rdma") != "True"}
+
+
+def _is_of(key: tuple[str, str], nics: set[tuple[str, str]]) -> bool:
+    match = _OF_NIC.fullmatch(key[1]) if key[0] == "topology" else None
+    return match is not None and (match[1], match[2]) in nics
+
+
+def _machines_once(facts: Facts) -> Facts:
+    """A run tells of equal machines once: numbers are given anew, in the order of the old ones."""
+    machines: dict[int, Facts] = {}
+    rest: Facts = {}
+    for (kind, what), text in facts.items():
+        match = _OF_MACHINE.fullmatch(what) if kind == "topology" else None
+        if match is None:
+            rest[kind, what] = text
+        else:
+            machines.setdefault(int(match[1][:_MOST_DIGITS]), {})["topology", match[2]] = text
+    different = list({frozenset(machines[number].items()): machines[number] for number in sorted(machines)}.values())
+    return rest | {
+        (kind, f"machines {number} {what}"): text for number, each in enumerate(different) for (kind, what), text in each.items()
+    }
+
 
 KINDS = ("software", "environment", "topology", "hosts", "ranks", "machine", "launcher", "options", "libraries")
 NOTHING = "–"
@@ -32,7 +96,6 @@ _PASSING = {
 }  # fmt: skip
 _NAMES = ("address", "key", "name", "id", "number")
 _LONGEST, _BEFORE = 200, 20
-Facts = dict[tuple[str, str], str]
 
 
 @dataclass(frozen=True)
@@ -54,7 +117,6 @@ def differences(a: Run, b: Run) -> list[Difference]:
 
     Each kind of machine is compared with the most similar one of the other run.
     """
-    from collbench.analysis.machines import comparable, passing
 
     return [each for each in differing(*comparable(facts(a), facts(b))) if not passing(each)]
 
@@ -220,3 +282,93 @@ def _libraries(paths: Any) -> dict[str, str]:
 
 def _object(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
+
+
+# What of the circumstances is another thing in each fresh allocation, and no change: addresses, the order of machines, boot parameters.
+
+_MACHINE = re.compile(r"machines (\d+) (.+)", re.ASCII | re.DOTALL)
+_OWN = re.compile(r"software .* address|topology .* sm_lid", re.ASCII | re.DOTALL)
+_OF_BOOT = re.compile(r"\b(?:BOOTIF|ip|root|hostname|rd\.\S+?|resume|nfsroot|systemd\.machine_id|systemd\.hostname)=\S*\s*", re.ASCII)
+_ALIKE = 0.05  # memory that the firmware keeps differs from node to node, and with it what is set aside for /dev/shm
+_MOST_MACHINES = 64  # kinds of them; beyond, they are compared by their numbers
+_Machine = Mapping[str, str]
+
+
+def comparable(before: Facts, after: Facts) -> tuple[Facts, Facts]:
+    """Both without what passes, each machine under the number of the one that it is to be compared with.
+
+    A run tells of equal machines once. So where one of many is changed a second kind of machine appears, and is compared with what it
+    was: the most alike of the other side.
+    """
+    a, b = (
+        _lasting_machines(without_idle(before)),
+        _lasting_machines(without_idle(after)),
+    )  # of a baseline that an earlier collbench wrote, too
+    one, other = _machines(a), _machines(b)
+    if not one or not other or max(len(one), len(other)) > _MOST_MACHINES:
+        return _read_by_both(a, b)
+    pairs = list(_pairs(one, other))
+    return _read_by_both(_numbered(a, [first for first, _ in pairs]), _numbered(b, [second for _, second in pairs]))
+
+
+def passing(difference: Difference) -> bool:
+    """Whether it is too little to be a change."""
+    if not difference.what.endswith("shm_bytes"):
+        return False
+    try:
+        return isclose(float(difference.a), float(difference.b), rel_tol=_ALIKE)
+    except ValueError:
+        return False
+
+
+def _lasting_machines(facts: Facts) -> Facts:
+    kept = {key: text for key, text in facts.items() if not _OWN.fullmatch(" ".join(key)) and not _says_nothing(*key, text)}
+    return {key: _OF_BOOT.sub("", text).strip() if key[1].endswith("command_line") else text for key, text in kept.items()}
+
+
+def _read_by_both(a: Facts, b: Facts) -> tuple[Facts, Facts]:
+    """Both without the facts of machines that only one has and that an earlier collbench did not read."""
+    new = {key for key in a.keys() ^ b.keys() if key[0] == "topology" and LATER.get(key[1].rpartition(" ")[2], True) is None}
+    one, other = ({key: text for key, text in facts.items() if key not in new} for facts in (a, b))
+    return one, other
+
+
+def _says_nothing(kind: str, what: str, text: str) -> bool:
+    """Whether it is a fact of a machine with the value that a document without this fact has."""
+    default = LATER.get(what.rpartition(" ")[2])
+    return kind == "topology" and default is not None and text == str(default)
+
+
+def _machines(facts: Facts) -> list[_Machine]:
+    """The facts of each kind of machine, in the order of their numbers."""
+    found: dict[int, dict[str, str]] = {}
+    for (kind, what), text in facts.items():
+        if kind == "topology" and (told := _MACHINE.fullmatch(what)):
+            found.setdefault(int(told[1][:9]), {})[told[2]] = text
+    return [found[number] for number in sorted(found)]
+
+
+def _pairs(before: list[_Machine], after: list[_Machine]) -> Iterator[tuple[_Machine, _Machine]]:
+    """Each kind of either side with the most alike of the other; those that are in both once."""
+    alike = [each for each in before if each in after]
+    yield from ((each, each) for each in alike)
+    gone, come = ([each for each in side if each not in alike] for side in (before, after))
+    used = []
+    for each in come:
+        nearest = min(before, key=lambda one: _distance(one, each))
+        used.append(nearest)
+        yield nearest, each
+    for each in gone:
+        if each not in used:
+            yield each, min(after, key=lambda one: _distance(each, one))
+
+
+def _distance(one: _Machine, other: _Machine) -> int:
+    return len(one.items() ^ other.items())
+
+
+def _numbered(facts: Facts, machines: list[_Machine]) -> Facts:
+    """The facts with these machines, numbered in this order, in place of their own."""
+    rest = {key: text for key, text in facts.items() if key[0] != "topology" or not _MACHINE.fullmatch(key[1])}
+    own = {("topology", f"machines {number} {what}"): text for number, each in enumerate(machines) for what, text in each.items()}
+    return {**rest, **own}

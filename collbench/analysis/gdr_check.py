@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from collbench.analysis.cells import cell_of, time_of
+from collbench.analysis.launches import cell_of, time_of
 from collbench.results.reader import read_run
 from collbench.results.row import Row
 from collbench.stats.launches import Ratio, ratio_of_medians, ratio_of_pairs

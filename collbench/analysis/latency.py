@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from collbench.analysis.cells import cell_of, time_of
+from collbench.analysis.launches import cell_of, time_of
 from collbench.results.row import Row
 from collbench.stats.fit import Bounds, Fit, Regime, fit
 

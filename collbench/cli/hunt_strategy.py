@@ -10,9 +10,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from collbench.analysis.hunt.asks import Answer, Ask, Figure, Hunt, Options
-from collbench.analysis.hunt.verdict import Verdict
-from collbench.analysis.pair_finding import hosts_of
+from collbench.analysis.hunt.protocol import Answer, Ask, Figure, Hunt, Options, Verdict
+from collbench.analysis.pairs import hosts_of
 from collbench.errors import RunFailed, UsageError
 from collbench.measure.tasks.rounds import MEASUREMENTS
 from collbench.report.listening import Listening
@@ -46,7 +45,7 @@ class HuntListening(Listening):
 
     def plan(self, about: Mapping[str, Any]) -> Mapping[str, Any]:
         """How many rounds it takes at most, and what a file of the fabric's links gives. Raises UsageError, before anything is kept."""
-        from collbench.analysis.hunt.hunt import promise
+        from collbench.analysis.hunt.strategy import promise
         from collbench.deploy.drain import check_apply
 
         self._manager = check_apply(os.environ) if self._arguments.apply else ""
@@ -55,7 +54,7 @@ class HuntListening(Listening):
 
     def begin_hunt(self, about: Mapping[str, Any], folder: str) -> None:
         """The promise."""
-        from collbench.analysis.hunt.hunt import hunt
+        from collbench.analysis.hunt.strategy import hunt
 
         self._about, self._folder = about, folder
         self._hunt = hunt(tuple(about["places"]), self._options)
@@ -162,7 +161,7 @@ def options_of(arguments: argparse.Namespace, about: Mapping[str, Any]) -> tuple
 
 
 def _with_cover(options: Options, path: Path, about: Mapping[str, Any]) -> tuple[Options, dict[str, Any]]:
-    from collbench.analysis.hunt.cover import cover_links
+    from collbench.analysis.hunt.sweep import cover_links
 
     if options.method == "groups":
         raise UsageError("--cover-links chooses pairs, and --method groups measures none: leave one of the two out")

@@ -92,7 +92,7 @@ def in_turn(launches: Sequence[One], arguments: argparse.Namespace, argv: Sequen
 
 def refuse_a_used(folder: Path) -> None:
     """Raises UsageError for a folder that holds a run or launches already."""
-    from collbench.analysis.combine import launch_folders
+    from collbench.analysis.launches import launch_folders
 
     held = [name for name in ("run.json", "cells.jsonl") if (folder / name).exists()] or [path.name for path in launch_folders(folder)]
     if held:
@@ -106,7 +106,7 @@ def _why_it_ended(code: int, title: str, rest: int) -> str:
 
 def _print_all(folder: Path, arguments: argparse.Namespace) -> None:
     """The combined rows, as `collbench report` prints them, if there are any."""
-    from collbench.analysis.combine import launch_folders
+    from collbench.analysis.launches import launch_folders
     from collbench.report.summary import report_run
 
     if not launch_folders(folder):

@@ -52,7 +52,7 @@ def call(arguments: argparse.Namespace, argv: list[str]) -> int:
 
 def _asked(arguments: argparse.Namespace, argv: Sequence[str]) -> WorkloadRequest:
     """What was typed. Raises UsageError for what cannot be read, and for what the trainings do not know."""
-    from collbench.analysis.scaling import parse_step_time
+    from collbench.analysis.best import parse_step_time
     from collbench.measure.tasks.training import WorkloadRequest
 
     if arguments.resume:

@@ -10,7 +10,7 @@ from math import ceil
 from shutil import which
 from typing import Any
 
-from collbench.analysis.hunt.verdict import CONFIRMED
+from collbench.analysis.hunt.protocol import CONFIRMED
 from collbench.deploy.managers import TOOLS, Ask, Node, ask_here, drain_words, is_name, line, manager_of, nodes, undo_words
 from collbench.errors import CollbenchError, RunFailed, UsageError
 from collbench.machine.readers.text import printable

@@ -9,8 +9,8 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from collbench.analysis.hunt.verdict import CONFIRMED, Suspect, Verdict
-from collbench.analysis.pair_finding import hosts_of
+from collbench.analysis.hunt.protocol import CONFIRMED, Suspect, Verdict
+from collbench.analysis.pairs import hosts_of
 from collbench.deploy.managers import (
     KUBERNETES,
     SLURM,

@@ -13,9 +13,8 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from collbench.analysis.ceilings import LinkCeiling, link_ceilings
-from collbench.analysis.cells import cell_of, known, time_of
-from collbench.analysis.combine import allocation_of, launch_folders, read_all, repetitions
 from collbench.analysis.differences import facts
+from collbench.analysis.launches import allocation_of, cell_of, known, launch_folders, read_all, repetitions, time_of
 from collbench.errors import FINE, UsageError
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.results.importers.importer import IMPORTED

@@ -11,8 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from collbench.analysis.differences import Difference, Facts, differing
-from collbench.analysis.machines import comparable, passing
+from collbench.analysis.differences import Difference, Facts, comparable, differing, passing
 from collbench.errors import UsageError
 from collbench.gate.allocation import COLUMNS, Allocation, Cell
 from collbench.gate.baseline import group_of_cell

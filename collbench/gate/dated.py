@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from collbench.analysis.combine import launch_folders
+from collbench.analysis.launches import launch_folders
 from collbench.errors import UsageError
 from collbench.gate.allocation import Allocation, allocations_in, in_order
 from collbench.gate.baseline import is_baseline, load

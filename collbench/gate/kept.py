@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from collbench.analysis.ceilings import LinkCeiling
-from collbench.analysis.cells import LONGEST_S, SHORTEST_S, is_time, known
 from collbench.analysis.differences import KINDS
+from collbench.analysis.launches import LONGEST_S, SHORTEST_S, is_time, known
 from collbench.errors import UsageError
 from collbench.gate.allocation import COLUMNS, NAME, Allocation, Cell, Measured, moment
 from collbench.results.store import to_line

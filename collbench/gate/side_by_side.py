@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from collbench.analysis.combine import check_once, launch_folders
+from collbench.analysis.launches import check_once, launch_folders
 from collbench.errors import UsageError
 from collbench.gate.allocation import Allocation, Cell, allocations_in, moment
 from collbench.gate.baseline import seconds_of

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median_low
 
-from collbench.analysis.cells import known
+from collbench.analysis.launches import known
 from collbench.gate.allocation import Allocation, Measured, Shown, median_of
 from collbench.gate.baseline import Baseline
 from collbench.gate.names import counted

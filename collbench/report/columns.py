@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import isclose
 from typing import Any
 
-from collbench.analysis.cells import WHERE_NONE, forced
+from collbench.analysis.launches import WHERE_NONE, forced
 from collbench.machine.peak.ceiling import TOLERANCE, Ceiling
 from collbench.report.flags import DOUBTFUL, WITHIN_A_LAUNCH, printable
 from collbench.report.groups import group_rates, of_each_group

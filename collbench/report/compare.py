@@ -7,11 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from collbench.analysis.cells import forced
-from collbench.analysis.combine import Launches
 from collbench.analysis.compare import CellRatio, Comparison, compare
+from collbench.analysis.launches import Launches, forced, sentence
 from collbench.analysis.outcome import MARGIN
-from collbench.analysis.resumed import sentence
 from collbench.errors import FINE, UsageError
 from collbench.report.columns import doubtful, same_for_all, shown_columns, times
 from collbench.report.compare_records import STATE, csv_lines, in_order, json_lines

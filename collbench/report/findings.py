@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import isfinite
 from typing import TYPE_CHECKING
 
-from collbench.analysis.cells import forced
+from collbench.analysis.launches import forced
 from collbench.report import tuning
 from collbench.report.columns import NOTHING, name_of, share, value_of
 from collbench.report.flags import printable
@@ -106,7 +106,7 @@ def _slowest(runs: Sequence[Run]) -> list[str]:
 
 def _same_ranks(runs: Sequence[Run]) -> list[list[Run]]:
     """The launches of one allocation on the same hosts are looked at together: a rank is the same rank there."""
-    from collbench.analysis.combine import allocation_of
+    from collbench.analysis.launches import allocation_of
     from collbench.analysis.stragglers import hosts_of
 
     groups: list[list[Run]] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collbench.analysis.cells import known
+from collbench.analysis.launches import known
 from collbench.results.row import Row
 from collbench.units import format_rate
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from collbench.analysis.cells import forced
-from collbench.analysis.combine import Launches
-from collbench.analysis.peaks import Peak, told_as_time
+from collbench.analysis.best import Peak, told_as_time
+from collbench.analysis.launches import Launches, forced
 from collbench.report.columns import NOTHING, ONE_RANK, doubtful, limited_by, not_available, of_ceiling, rate, same_for_all, times, value_of
 from collbench.report.columns import wrong as wrong_elements
 from collbench.report.flags import printable

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import isfinite
 from typing import Any, TextIO
 
-from collbench.analysis.hunt.verdict import CLEARED, CONFIRMED, INCONCLUSIVE
+from collbench.analysis.hunt.protocol import CLEARED, CONFIRMED, INCONCLUSIVE
 from collbench.deploy.recommendation import CODES, what
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import TOLERANCE

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from collbench.analysis.combine import Launches
-from collbench.analysis.peaks import Peak, differing, peaks
+from collbench.analysis.best import Peak, differing, peaks
+from collbench.analysis.launches import Launches
 from collbench.report.columns import Column, not_available, shown_columns, value_of
 from collbench.report.flags import FLAGS
 from collbench.report.headlines import figure, latency, short, subject, where

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from collbench import __version__
-from collbench.analysis.cells import forced
+from collbench.analysis.launches import forced
 from collbench.errors import UsageError
 from collbench.operations.cell import parse_split
 from collbench.report.columns import ONE_RANK, name_of, times, two_modes

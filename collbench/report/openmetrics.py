@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from collbench.analysis.concerns import SEVERITIES
-from collbench.analysis.resumed import rows_by_launch
+from collbench.analysis.launches import rows_by_launch
 from collbench.report.columns import doubtful, placing
 from collbench.report.gauges import Sample, exposed
 from collbench.report.headlines import short

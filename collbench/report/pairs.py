@@ -9,7 +9,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from collbench.analysis.pair_effects import PairFinding
+from collbench.analysis.pairs import PairFinding
 from collbench.errors import UsageError
 from collbench.report.flags import defused, printable
 from collbench.report.pairs_map import heatmap

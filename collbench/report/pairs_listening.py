@@ -9,10 +9,9 @@ from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from collbench.analysis.hunt.asks import Answer, Ask
-from collbench.analysis.hunt.pairs import answer_of, judge
-from collbench.analysis.hunt.verdict import Suspect
-from collbench.analysis.pair_effects import PairEffects, remeasured
+from collbench.analysis.hunt.protocol import Answer, Ask, Suspect
+from collbench.analysis.hunt.strategy import answer_of, judge
+from collbench.analysis.pairs import PairEffects, remeasured
 from collbench.report.listening import Listening
 from collbench.report.screen import is_terminal, wants_color
 from collbench.results.rounds import PairMatrix, PairRound, matrix_of

@@ -10,9 +10,8 @@ from math import expm1, log1p
 import numpy as np
 from numpy.typing import NDArray
 
-from collbench.analysis.pair_effects import PairFinding
-from collbench.analysis.pair_finding import hosts_of
-from collbench.analysis.pair_noise import quantile
+from collbench.analysis.pair_statistics import quantile
+from collbench.analysis.pairs import PairFinding, hosts_of
 from collbench.report.flags import printable
 from collbench.report.probe_wrap import wrapped
 from collbench.report.table import Line

@@ -14,7 +14,7 @@ from collbench.results.folder import PAIRS
 from collbench.results.reader import Run
 
 if TYPE_CHECKING:
-    from collbench.analysis.pair_effects import PairEffects
+    from collbench.analysis.pairs import PairEffects
     from collbench.results.rounds import StoredPairs
 
 

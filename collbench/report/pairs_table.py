@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from collbench.analysis.pair_effects import PairFinding
+from collbench.analysis.pairs import PairFinding
 from collbench.report.columns import NOTHING
 from collbench.report.flags import printable
 from collbench.report.probe_wrap import wrapped

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from collbench.analysis.combine import check_once, read_all
-from collbench.analysis.resumed import sentence as resumed
+from collbench.analysis.launches import check_once, read_all
+from collbench.analysis.launches import sentence as resumed
 from collbench.errors import UsageError
 from collbench.report.kinds import kind_of
 from collbench.report.pairs_stored import holds_pairs

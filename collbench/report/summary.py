@@ -8,8 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from collbench.analysis.combine import Launches
-from collbench.analysis.resumed import rows_by_launch
+from collbench.analysis.launches import Launches, rows_by_launch
 from collbench.errors import FINE, INTERRUPTED, TERMINATED, USAGE, UsageError
 from collbench.report.absent import OneLinePerAbsentBackend
 from collbench.report.findings import lines as findings
@@ -29,7 +28,7 @@ from collbench.results.importers.store import sentences as of_import
 from collbench.results.reader import Run
 
 if TYPE_CHECKING:  # they import numpy, which runs without pairs do not need
-    from collbench.analysis.pair_effects import PairEffects
+    from collbench.analysis.pairs import PairEffects
     from collbench.gate.verdict import Verdict
     from collbench.results.rounds import StoredPairs
 

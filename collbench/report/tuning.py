@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from collbench.analysis.cells import forced
+from collbench.analysis.launches import forced
 from collbench.report.columns import value_of
 from collbench.report.plan import SERIES
 from collbench.results.row import Row
 from collbench.units import format_percent, format_size
 
 if TYPE_CHECKING:  # they import numpy, which a run that only prints rows does not need
-    from collbench.analysis.tuning import Judged, Loss
+    from collbench.analysis.best import Judged, Loss
 
 TITLE = "the automatic choice of algorithm and protocol"
 _ALWAYS = ("operation", "backend")
@@ -26,7 +26,7 @@ def sentences(rows: Sequence[Row]) -> list[str]:
     """One sentence for each size at which something forced is faster, and one for the others; nothing where nothing was forced."""
     if not any(forced(row) for row in rows):
         return []
-    from collbench.analysis.tuning import judged
+    from collbench.analysis.best import judged
 
     found = judged(rows)
     telling = [n for n in SERIES if n not in _CHOICE and (n in _ALWAYS or len({getattr(each.row, n) for each in found}) > 1)]

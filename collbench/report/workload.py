@@ -8,7 +8,7 @@ import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
-from collbench.analysis.scaling import Efficiency, Share, efficiency
+from collbench.analysis.best import Efficiency, Share, efficiency
 from collbench.errors import UsageError
 from collbench.report.flags import defused, explain, printable
 from collbench.report.probe_wrap import width_of, wrapped

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from collbench.analysis.ceilings import CeilingChange, LinkChange, fallen_ceilings, link_ceilings, link_rates, with_ceilings_before
-from collbench.analysis.combine import read_all
 from collbench.analysis.compare import Comparison, compare
 from collbench.analysis.concerns import FINDING, NOTE, Concern
+from collbench.analysis.launches import read_all
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.report.html.material import Material
 from collbench.results.reader import read_run

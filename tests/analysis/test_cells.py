@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from collbench.analysis.cells import forced, is_time, known, time_of
+from collbench.analysis.launches import forced, is_time, known, time_of
 from tests.results.rows import make_row, make_times, not_measured
 
 

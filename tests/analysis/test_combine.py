@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.analysis.combine import Launches, combine, combined_rows, read_all, runs_in, together
+from collbench.analysis.launches import Launches, combine, combined_rows, read_all, runs_in, together
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.results.reader import Run, read_run

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from collbench.analysis import concerns as module
-from collbench.analysis.combine import Launches
 from collbench.analysis.concerns import DOUBTFUL, FINDING, MISSING, NOTE, SEVERITIES, WRONG, Concern, _of_run, _severity, concerns
-from collbench.analysis.pair_effects import PairEffects
+from collbench.analysis.launches import Launches
+from collbench.analysis.pairs import PairEffects
 from collbench.analysis.stragglers import Compared
 from collbench.report.flags import DOUBTFUL as DOUBTFUL_FLAGS
 from collbench.report.flags import FLAGS

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collbench.analysis.idle import Facts, without_idle
+from collbench.analysis.differences import Facts, without_idle
 
 LO = {("topology", "interfaces 0 name"): "lo"}
 ETH0 = {("topology", "interfaces 0 name"): "eth0"}

@@ -10,8 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from collbench.analysis.pair_effects import PairEffects, PairFinding, _place, doubts, findings, suspects
-from collbench.analysis.pair_finding import CLEARED, CONFIRMED, INCONCLUSIVE, Remeasured, hosts_of
+from collbench.analysis.pairs import (
+    CLEARED,
+    CONFIRMED,
+    INCONCLUSIVE,
+    PairEffects,
+    PairFinding,
+    Remeasured,
+    _place,
+    doubts,
+    findings,
+    hosts_of,
+    suspects,
+)
 from collbench.operations.groups import circle_round, schedule
 from collbench.results.rounds import PairMatrix
 from tests.analysis.pair_matrices import Made, only

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from collbench.analysis.pair_noise import TAILS, noise_scale, of_medians, quantile, scale_of
+from collbench.analysis.pair_statistics import TAILS, noise_scale, of_medians, quantile, scale_of
 
 
 def test_a_median_of_many_cells_is_known_better_by_the_root_of_their_number() -> None:

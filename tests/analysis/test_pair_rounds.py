@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from collbench.analysis.pair_rounds import _middles, levelled
+from collbench.analysis.pair_statistics import _middles, levelled
 from collbench.operations.groups import circle_round
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import inf, nan
 
-from collbench.analysis.peaks import peaks
+from collbench.analysis.best import peaks
 from collbench.report.headlines import figure
 from tests.results.rows import make_row, make_times, not_measured
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from collbench.analysis.resumed import rows_by_launch, sentence
+from collbench.analysis.launches import rows_by_launch, sentence
 from collbench.report.compare import FORMATS as COMPARED
 from collbench.report.compare import compare_runs
 from collbench.report.summary import report_run

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collbench.analysis.scaling import Share, efficiency, parse_step_time
+from collbench.analysis.best import Share, efficiency, parse_step_time
 from collbench.errors import UsageError
 
 TIMES = st.floats(1e-6, 1e4)

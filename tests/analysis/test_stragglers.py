@@ -12,8 +12,8 @@ import pytest
 from numpy.typing import NDArray
 
 from collbench.analysis import stragglers as stragglers_module
-from collbench.analysis.combine import Launches
 from collbench.analysis.concerns import FINDING, NOTE, concerns
+from collbench.analysis.launches import Launches
 from collbench.analysis.stragglers import (
     Compared,
     Role,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from collbench.analysis.tuning import Judged, judged
+from collbench.analysis.best import Judged, judged
 from collbench.results.row import Row, Times
 from tests.results.rows import make_row, make_times, not_measured
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from collbench.analysis.two_way import two_way, upper_medians
+from collbench.analysis.pair_statistics import two_way, upper_medians
 
 
 def table(n: int, slow: tuple[int, ...], depth: float = 0.7) -> np.ndarray:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from collbench.analysis.cells import cell_of
+from collbench.analysis.launches import cell_of
 from collbench.gate.allocation import Allocation, Cell, Measured
 from collbench.gate.baseline import add_all, scheme_of
 from collbench.gate.noise import Cluster, Noise

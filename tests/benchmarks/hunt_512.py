@@ -9,9 +9,8 @@ from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any
 
-from collbench.analysis.hunt.asks import Options
-from collbench.analysis.hunt.hunt import hunt, promise
-from collbench.analysis.hunt.verdict import CONFIRMED
+from collbench.analysis.hunt.protocol import CONFIRMED, Options
+from collbench.analysis.hunt.strategy import hunt, promise
 from collbench.errors import NEGATIVE
 from tests.benchmarks.command import main
 from tests.benchmarks.figures import SECONDS, Figure, Outcome, timed

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from collbench.analysis.pair_effects import PairFinding, findings, suspects
+from collbench.analysis.pairs import PairFinding, findings, suspects
 from collbench.operations.groups import schedule
 from collbench.results.rounds import PairMatrix, PairRound, matrix_of
 from tests.benchmarks.command import main

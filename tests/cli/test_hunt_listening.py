@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from collbench.analysis.hunt.asks import Answer, Figure
-from collbench.analysis.hunt.verdict import CONFIRMED, Suspect, Verdict
+from collbench.analysis.hunt.protocol import CONFIRMED, Answer, Figure, Suspect, Verdict
 from collbench.cli.hunt_strategy import HuntListening, answer_of, options_of
 from collbench.deploy import drain
 from collbench.deploy.managers import Said

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from collbench.analysis.combine import together
 from collbench.analysis.compare import compare
+from collbench.analysis.launches import together
 from collbench.analysis.outcome import Doubt, Outcome
 from collbench.cli import import_
 from collbench.cli.parser import Parser

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from collbench.analysis.cells import cell_of
+from collbench.analysis.launches import cell_of
 from collbench.gate.allocation import Allocation, Measured
 from collbench.gate.baseline import add_all
 from tests.cli.command import Finished, one_sentence, run_here

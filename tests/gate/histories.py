@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from collbench.analysis.cells import cell_of
+from collbench.analysis.launches import cell_of
 from collbench.gate.allocation import Allocation, Cell, Measured
 from tests.results.rows import make_row
 

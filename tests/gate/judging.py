@@ -8,7 +8,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from collbench.analysis.cells import cell_of
+from collbench.analysis.launches import cell_of
 from collbench.gate.allocation import Allocation, Cell, Measured
 from collbench.gate.baseline import Baseline
 from collbench.gate.changes import Expected

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from collbench.analysis.cells import cell_of
+from collbench.analysis.launches import cell_of
 from collbench.gate.allocation import COLUMNS, Cell
 from collbench.gate.baseline import scheme_of
 from collbench.gate.groups import group_states

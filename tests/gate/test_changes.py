@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.analysis.cells import cell_of
 from collbench.analysis.differences import Difference
+from collbench.analysis.launches import cell_of
 from collbench.errors import UsageError
 from collbench.gate.allocation import Allocation, Measured
 from collbench.gate.changes import Expected, accepted, changes, expired, from_table, read_expected, unannounced

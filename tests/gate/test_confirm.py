@@ -6,7 +6,7 @@ import tomllib
 from dataclasses import replace
 from pathlib import Path
 
-from collbench.analysis.cells import cell_of
+from collbench.analysis.launches import cell_of
 from collbench.gate.allocation import COLUMNS, Measured
 from collbench.gate.baseline import Baseline
 from collbench.gate.confirm import confirm_suite, suspects

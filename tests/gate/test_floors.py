@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.analysis.ceilings import LinkCeiling
-from collbench.analysis.cells import cell_of
+from collbench.analysis.launches import cell_of
 from collbench.errors import UsageError
 from collbench.gate.allocation import Allocation, Cell, Measured, Shown
 from collbench.gate.floors import Floor, floor_problems, floor_states, read_floor

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from collbench.analysis.cells import cell_of
+from collbench.analysis.launches import cell_of
 from collbench.gate.allocation import COLUMNS
 from collbench.gate.baseline import scheme_of
 from collbench.gate.groups import group_states

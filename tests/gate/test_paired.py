@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from collbench.analysis.cells import cell_of
+from collbench.analysis.launches import cell_of
 from collbench.errors import UsageError
 from collbench.gate.allocation import Allocation, Cell, Measured
 from collbench.gate.changes import Expected

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from collbench.analysis.cells import cell_of
+from collbench.analysis.launches import cell_of
 from collbench.gate.allocation import Allocation, Cell, Measured
 from collbench.gate.baseline import scheme_of, times_of
 from collbench.gate.noise import Cluster, Noise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from collbench.analysis.cells import cell_of
+from collbench.analysis.launches import cell_of
 from collbench.gate.allocation import COLUMNS
 from collbench.gate.verdict import Announcement, Cause, Change, FloorState, GroupState, Suspicion, Verdict
 from tests.results.rows import make_row

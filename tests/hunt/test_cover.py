@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.analysis.hunt.cover import Cover, cover, cover_links, packed
+from collbench.analysis.hunt.sweep import Cover, cover, cover_links, packed
 from collbench.errors import UsageError
 from collbench.machine.fabric import Fabric
 from collbench.machine.fabric_routes import Routes, Way, attached

@@ -11,13 +11,10 @@ from typing import Any
 
 import pytest
 
-from collbench.analysis.hunt.asks import PAIRS, Answer, Ask, Figure
-from collbench.analysis.hunt.book import Book
-from collbench.analysis.hunt.candidates import RECEIVES, SENDS, Candidate, Seen
 from collbench.analysis.hunt.crosscheck import CrossCheck
-from collbench.analysis.hunt.judging import PlaceCase
+from collbench.analysis.hunt.judging import RECEIVES, SENDS, Candidate, PlaceCase, Seen
+from collbench.analysis.hunt.protocol import CLEARED, CONFIRMED, INCONCLUSIVE, PAIRS, Answer, Ask, Book, Figure
 from collbench.analysis.hunt.significance import CHANCE
-from collbench.analysis.hunt.verdict import CLEARED, CONFIRMED, INCONCLUSIVE
 
 WAYS = (SENDS, RECEIVES)
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 import collbench.deploy.recommendation as module
-from collbench.analysis.hunt.verdict import CLEARED
+from collbench.analysis.hunt.protocol import CLEARED
 from collbench.deploy.drain import DEFAULT_CAP, Applied, apply, check_apply, lines_of, parse_cap
 from collbench.deploy.managers import Said, ask_here
 from collbench.errors import RunFailed, UsageError

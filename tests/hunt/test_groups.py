@@ -9,8 +9,8 @@ from random import Random
 import numpy as np
 import pytest
 
-from collbench.analysis.hunt.asks import GROUPS, Answer, Figure, Options
-from collbench.analysis.hunt.groups import LEAST_RATIO, _Seen, group_size, log_ratios, partitions, rounds, sweep
+from collbench.analysis.hunt.protocol import GROUPS, Answer, Figure, Options
+from collbench.analysis.hunt.sweep import LEAST_RATIO, _Seen, group_size, log_ratios, partitions, rounds_groups, sweep
 from tests.hunt.made_up import MadeUp, play
 
 TRIALS = range(20)
@@ -39,7 +39,7 @@ def test_three_of_512_in_ten_rounds() -> None:
     played = play(sweep(512, Options(), Random(1)), made)
     assert {hint.places[0] for hint in played.result} == {7, 300, 511}
     assert [round(hint.ratio, 1) for hint in played.result] == [0.5, 0.6, 0.7]
-    assert len(played.asks) == rounds(512, Options()) == 10
+    assert len(played.asks) == rounds_groups(512, Options()) == 10
     assert {len(group) for ask in played.asks for group in ask.groups} == {16}
 
 
@@ -58,11 +58,11 @@ def test_all_equally_slow_are_all_well() -> None:
 
 @pytest.mark.parametrize("n", [8, 9, 16, 100, 512, 4096])
 def test_rounds_are_promised_and_kept(n: int) -> None:
-    assert rounds(n, Options()) == ceil(log2(n)) + 1
-    assert rounds(n, Options(rounds=3)) == 3
+    assert rounds_groups(n, Options()) == ceil(log2(n)) + 1
+    assert rounds_groups(n, Options(rounds=3)) == 3
     if n < 1000:
         asks = play(sweep(n, Options(), Random(0)), MadeUp(n)).asks
-        assert len(asks) == rounds(n, Options())
+        assert len(asks) == rounds_groups(n, Options())
         assert {ask.kind for ask in asks} == {GROUPS}
         assert {ask.stage for ask in asks} == {"sweep"}
 

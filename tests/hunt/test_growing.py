@@ -8,9 +8,8 @@ from random import Random
 
 import pytest
 
-from collbench.analysis.hunt.asks import GROUPS, Answer, Ask, Figure, Hint, Options
-from collbench.analysis.hunt.growing import _Growing, look, most_rounds, sizes
-from collbench.analysis.hunt.verdict import CONFIRMED
+from collbench.analysis.hunt.protocol import CONFIRMED, GROUPS, Answer, Ask, Figure, Hint, Options
+from collbench.analysis.hunt.scale import _Growing, look, most_rounds, sizes
 from tests.hunt.made_up import MadeUp, Played, play
 
 Looked = Played[tuple[tuple[Hint, ...], tuple[str, ...]]]

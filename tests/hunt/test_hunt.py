@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from collbench.analysis.hunt.asks import PAIRS, Answer, Ask, Figure, Options
-from collbench.analysis.hunt.hunt import hunt, promise
-from collbench.analysis.hunt.trials import Trial
-from collbench.analysis.hunt.verdict import CLEARED, CONFIRMED, INCONCLUSIVE, Verdict
+from collbench.analysis.hunt.judging import Trial
+from collbench.analysis.hunt.protocol import CLEARED, CONFIRMED, INCONCLUSIVE, PAIRS, Answer, Ask, Figure, Options, Verdict
+from collbench.analysis.hunt.strategy import hunt, promise
 from collbench.errors import UsageError
 from tests.hunt.made_up import MadeUp, Played, play
 

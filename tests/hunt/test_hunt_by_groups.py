@@ -8,12 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.analysis.hunt.asks import GROUPS, Options
-from collbench.analysis.hunt.groups import LEAST_PLACES, rounds, sweep
-from collbench.analysis.hunt.growing import look, most_rounds
-from collbench.analysis.hunt.hunt import hunt, promise
-from collbench.analysis.hunt.isolation import IN_HOST
-from collbench.analysis.hunt.verdict import CONFIRMED, Verdict
+from collbench.analysis.hunt.protocol import CONFIRMED, GROUPS, Options, Verdict
+from collbench.analysis.hunt.scale import IN_HOST, look, most_rounds
+from collbench.analysis.hunt.strategy import hunt, promise
+from collbench.analysis.hunt.sweep import LEAST_PLACES, rounds_groups, sweep
 from tests.hunt.made_up import MadeUp, Played, play
 
 BY_GROUPS = Options(method="groups")
@@ -44,7 +42,7 @@ def test_three_of_512_within_forty_rounds() -> None:
     played = hunted(made)
     assert confirmed(played) == {0, 200, 411}
     assert promise(512, BY_GROUPS) <= 40
-    assert sum(ask.kind == GROUPS for ask in played.asks) == rounds(512, BY_GROUPS)
+    assert sum(ask.kind == GROUPS for ask in played.asks) == rounds_groups(512, BY_GROUPS)
 
 
 def test_all_are_well_and_nobody_is_accused_in_fifty_trials() -> None:
@@ -95,4 +93,4 @@ def test_whatever_is_answered_promises_are_kept(made: MadeUp, seed: int) -> None
     assert all(len(ask.groups) == 1 or len({len(group) for group in ask.groups}) == 1 for ask in grown.asks)  # groups are compared
     assert all("\n" not in note for note in notes)
     if made.n >= LEAST_PLACES:
-        assert len(play(sweep(made.n, Options(), Random(seed)), made).asks) == rounds(made.n, Options())
+        assert len(play(sweep(made.n, Options(), Random(seed)), made).asks) == rounds_groups(made.n, Options())

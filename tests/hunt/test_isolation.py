@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from collbench.analysis.hunt.asks import INSIDE, NIC, Options
-from collbench.analysis.hunt.isolation import IN_HOST, TO_NETWORK, look, most_rounds
-from collbench.analysis.hunt.verdict import CLEARED, CONFIRMED, Suspect
+from collbench.analysis.hunt.protocol import CLEARED, CONFIRMED, INSIDE, NIC, Options, Suspect
+from collbench.analysis.hunt.scale import IN_HOST, TO_NETWORK, look_isolation, most_rounds_isolation
 from tests.hunt.made_up import MadeUp, Played, play
 
 RAILS = Options(can_inside=True, nics=("eth0", "eth1"))
@@ -21,8 +20,8 @@ def confirmed(place: int = 2, ratio: float = 0.5, kind: str = "node") -> Suspect
 
 
 def isolated(made: MadeUp, *suspects: Suspect, options: Options = RAILS, good: tuple[int, ...] = GOOD) -> Played[tuple[Suspect, ...]]:
-    played = play(look(suspects, good, options), made)
-    assert len(played.asks) <= most_rounds(options)
+    played = play(look_isolation(suspects, good, options), made)
+    assert len(played.asks) <= most_rounds_isolation(options)
     return played
 
 
@@ -135,7 +134,7 @@ def test_whoever_is_slow_in_groups_alone_is_looked_at_inside_alone() -> None:
 def test_it_can_be_switched_off() -> None:
     options = replace(RAILS, isolate=False)
     assert isolated(cluster(), confirmed(), options=options).asks == []
-    assert (most_rounds(options), most_rounds(RAILS), most_rounds(Options())) == (0, 3, 0)
+    assert (most_rounds_isolation(options), most_rounds_isolation(RAILS), most_rounds_isolation(Options())) == (0, 3, 0)
 
 
 def test_too_few_good_ones_to_compare_with_are_told() -> None:

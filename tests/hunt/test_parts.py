@@ -8,14 +8,10 @@ from typing import cast
 
 import pytest
 
-from collbench.analysis.hunt import parts, telling
-from collbench.analysis.hunt.asks import PAIRS, Answer, Ask, Figure
-from collbench.analysis.hunt.book import Book
-from collbench.analysis.hunt.candidates import SENDS, Candidate
+from collbench.analysis.hunt import strategy
 from collbench.analysis.hunt.crosscheck import CrossCheck
-from collbench.analysis.hunt.judging import many_as_slow
-from collbench.analysis.hunt.trials import Trial
-from collbench.analysis.hunt.verdict import CONFIRMED, INCONCLUSIVE, Suspect
+from collbench.analysis.hunt.judging import SENDS, Candidate, Trial, many_as_slow
+from collbench.analysis.hunt.protocol import CONFIRMED, INCONCLUSIVE, PAIRS, Answer, Ask, Book, Figure, Suspect
 
 
 def measured(slow: int, n: int = 12) -> Book:
@@ -28,7 +24,7 @@ def measured(slow: int, n: int = 12) -> Book:
 
 @pytest.mark.parametrize(("slow", "state"), [(0, CONFIRMED), (16, CONFIRMED), (17, INCONCLUSIVE), (40, INCONCLUSIVE)])
 def test_who_is_no_slower_than_three_in_ten_pairs_of_others_is_not_accused(slow: int, state: str) -> None:
-    (found,) = parts.told([Suspect("node", (0,), CONFIRMED, 0.5, partners=(1, 2))], measured(slow), lambda a, b: True)
+    (found,) = strategy.told([Suspect("node", (0,), CONFIRMED, 0.5, partners=(1, 2))], measured(slow), lambda a, b: True)
     assert found.state == state  # of 55 pairs of others
     assert (state == CONFIRMED) == (not found.evidence)
 
@@ -48,7 +44,7 @@ def paths(*ends: tuple[int, int]) -> CrossCheck:
     ids=["few", "many", "with a common place"],
 )
 def test_many_paths_without_a_common_place_are_no_exceptions(ends: tuple[tuple[int, int], ...], state: str) -> None:
-    assert {each.state for each in telling.suspects(paths(*ends), [str(place) for place in range(16)])} == {state}
+    assert {each.state for each in strategy.suspects(paths(*ends), [str(place) for place in range(16)])} == {state}
 
 
 @pytest.mark.parametrize(

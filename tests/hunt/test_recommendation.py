@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 import collbench.deploy.recommendation as module
-from collbench.analysis.hunt.verdict import CLEARED, CONFIRMED, INCONCLUSIVE
+from collbench.analysis.hunt.protocol import CLEARED, CONFIRMED, INCONCLUSIVE
 from collbench.deploy.managers import (
     LONGEST_REASON,
     MARK,

@@ -8,9 +8,8 @@ from math import exp, log
 import numpy as np
 import pytest
 
-from collbench.analysis.hunt.candidates import LATENCY, RECEIVES, SENDS
+from collbench.analysis.hunt.judging import LATENCY, RECEIVES, SENDS, Trial
 from collbench.analysis.hunt.significance import CHANCE, MOST_ROUNDS, Outcome, Repeats, _explained, _half_width, fisher, repeats
-from collbench.analysis.hunt.trials import Trial
 
 LEAST, BOUND = -log(0.95), log(2) / 2
 

@@ -7,9 +7,8 @@ from math import log
 
 import pytest
 
-from collbench.analysis.hunt.asks import Figure
-from collbench.analysis.hunt.candidates import LATENCY, RECEIVES, SENDS
-from collbench.analysis.hunt.trials import Measured, Scale
+from collbench.analysis.hunt.judging import LATENCY, RECEIVES, SENDS, Measured, Scale
+from collbench.analysis.hunt.protocol import Figure
 
 
 def scale(usual: dict[str, float] | None = None) -> Scale:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from collbench.analysis.hunt.verdict import CONFIRMED, Suspect, Verdict
+from collbench.analysis.hunt.protocol import CONFIRMED, Suspect, Verdict
 from collbench.deploy.recommendation import About, recommendation
 
 NAMES = tuple(f"node{number:02}" for number in range(16))

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from collbench.analysis.combine import read_all
+from collbench.analysis.launches import read_all
 from collbench.report.html.material import Material
 from collbench.report.markdown import markdown
 from collbench.report.markdown_text import escaped, escaped_line, items, table

@@ -9,7 +9,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as as_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as as_text
 
-from collbench.analysis.combine import read_all
+from collbench.analysis.launches import read_all
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.report.html.material import Material

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from collbench.analysis.pair_effects import PairFinding, doubts, findings
+from collbench.analysis.pairs import PairFinding, doubts, findings
 from collbench.errors import UsageError
 from collbench.report.columns import NOTHING
 from collbench.report.pairs import write_pairs

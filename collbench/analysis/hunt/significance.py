@@ -22,7 +22,7 @@ from math import comb, exp, log, sqrt
 
 import numpy as np
 
-from collbench.analysis.hunt.trials import Trial
+from collbench.analysis.hunt.judging import Trial
 from collbench.stats.median import t_quantile
 
 CHANCE = 0.0005  # of a false confirmation per hunt, for all suspects together

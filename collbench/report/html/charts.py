@@ -8,7 +8,7 @@ from xml.sax.saxutils import quoteattr
 
 import numpy as np
 
-from collbench.analysis.pair_effects import PairEffects, PairFinding
+from collbench.analysis.pairs import PairEffects, PairFinding
 from collbench.report.columns import NOTHING
 from collbench.report.flags import printable
 from collbench.report.html.chart import Chart, Table

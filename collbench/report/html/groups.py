@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from collbench.analysis.pair_finding import hosts_of
+from collbench.analysis.pairs import hosts_of
 
 MOST_ROWS = 64  # of a picture in which a cell can still be seen, and pointed at
 _LEAST_GROUPS = 8  # fewer show less than rows of neighbours do

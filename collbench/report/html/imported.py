@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from collbench.analysis.cells import known
+from collbench.analysis.launches import known
 from collbench.report.columns import NOTHING
 from collbench.report.headlines import short
 from collbench.report.html.chart import Table

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from collbench.analysis.cells import known
 from collbench.analysis.differences import topology_of
+from collbench.analysis.launches import known
 from collbench.machine.cluster import folded
 from collbench.report.columns import NOTHING
 from collbench.report.html.chart import Table

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from collbench.analysis.cells import time_of
+from collbench.analysis.launches import time_of
 from collbench.report.columns import NOTHING, interval, name_of, not_available, times, value_of
 from collbench.report.findings import FIT_TITLES, fit_cells, left_out
 from collbench.report.html.chart import Chart, Section, Table

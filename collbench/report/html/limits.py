@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from collbench.analysis.cells import known
+from collbench.analysis.launches import known
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.report.html.draw import BOUND, LIMIT, place
 from collbench.report.html.names import cut

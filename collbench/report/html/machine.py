@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from collbench.analysis.cells import known
+from collbench.analysis.launches import known
 from collbench.machine.peak.limiting import limiting_parts
 from collbench.report.columns import NOTHING
 from collbench.report.flags import printable

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from collbench.analysis.pair_effects import PairFinding
+from collbench.analysis.pairs import PairFinding
 from collbench.report.flags import printable
 from collbench.report.html.groups import Groups
 from collbench.report.html.quantity import Quantity

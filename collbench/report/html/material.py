@@ -16,10 +16,10 @@ from collbench.results.row import Row
 
 if TYPE_CHECKING:  # they import numpy or many packages, which a page without such runs does not need
     from collbench.analysis.ceilings import Fallen
-    from collbench.analysis.combine import Launches
     from collbench.analysis.compare import Comparison
     from collbench.analysis.concerns import Concern
-    from collbench.analysis.pair_effects import PairEffects
+    from collbench.analysis.launches import Launches
+    from collbench.analysis.pairs import PairEffects
     from collbench.analysis.stragglers import Compared
     from collbench.gate.verdict import Verdict
     from collbench.results.rounds import StoredPairs
@@ -72,7 +72,7 @@ class Material:
     @cached_property
     def effects(self) -> list[PairEffects]:
         """What each matrix of `pairs` means: its matrix, the pairs measured again, findings() and doubts()."""
-        from collbench.analysis.pair_effects import PairEffects, remeasured
+        from collbench.analysis.pairs import PairEffects, remeasured
 
         again = ({pair for one in stored.rounds if one.again for pair in one.pairs} for _, stored in self.pairs)
         return [
@@ -146,6 +146,6 @@ class Material:
 
     @cached_property
     def _together(self) -> tuple[list[Launches], list[str]]:
-        from collbench.analysis.combine import together
+        from collbench.analysis.launches import together
 
         return together([run for run in self.runs if not holds_pairs(run) and not kind_of(run)])

@@ -11,7 +11,7 @@ from collbench.report.html.chart import Chart, Section, Table
 from collbench.report.html.material import Material
 
 if TYPE_CHECKING:  # they import numpy, which a page without such runs does not need
-    from collbench.analysis.pair_effects import PairEffects, PairFinding
+    from collbench.analysis.pairs import PairEffects, PairFinding
     from collbench.results.rounds import StoredPairs
 
 _MOST_REASONS = 5

@@ -6,9 +6,9 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from collbench.analysis.combine import Launches
+from collbench.analysis.best import Peak, differing, peaks
 from collbench.analysis.concerns import BROKEN, DOUBTFUL, FINDING, MISSING, NOTE, WRONG, Concern
-from collbench.analysis.peaks import Peak, differing, peaks
+from collbench.analysis.launches import Launches
 from collbench.report.columns import NOTHING, value_of
 from collbench.report.flags import FLAGS
 from collbench.report.headlines import circumstances, short, subject
@@ -21,7 +21,7 @@ from collbench.results.reader import Run
 from collbench.results.row import Row
 
 if TYPE_CHECKING:
-    from collbench.analysis.pair_effects import PairEffects
+    from collbench.analysis.pairs import PairEffects
     from collbench.results.rounds import StoredPairs
 
 _MOST_RUNS, _MOST_BAD = 5, 3

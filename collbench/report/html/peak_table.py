@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from collbench.analysis.combine import Launches
-from collbench.analysis.peaks import Peak, differing
+from collbench.analysis.best import Peak, differing
+from collbench.analysis.launches import Launches
 from collbench.report.columns import NOTHING, doubtful, limited_by, remarks, value_of
 from collbench.report.headlines import figure, has_share, latency, short, speed, where
 from collbench.report.html.chart import Table

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from collbench.analysis.cells import time_of
+from collbench.analysis.launches import time_of
 from collbench.report.columns import name_of, not_available
 from collbench.report.html.chart import Chart, Section
 from collbench.report.html.curves import Curve, Point, chart_panel, curve_spots, curves_of, draw_curves, joined_points, span

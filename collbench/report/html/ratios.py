@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from math import log10
 from typing import TYPE_CHECKING, Any
 
-from collbench.analysis.cells import known, time_of
+from collbench.analysis.launches import known, time_of
 from collbench.report.html.chart import Chart, Section
 from collbench.report.html.curves import Curve, Point, chart_panel, curve_spots, curves_of, draw_curves, span
 from collbench.report.html.draw import INK, log_axis, size_axis, svg_of

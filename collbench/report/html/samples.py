@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from collbench.analysis.cells import cell_of, time_of
+from collbench.analysis.launches import cell_of, time_of
 from collbench.errors import UsageError
 from collbench.report.columns import NOTHING, two_modes
 from collbench.results.row import Row
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from collbench.analysis.combine import Launches
+    from collbench.analysis.launches import Launches
     from collbench.report.html.material import Material
     from collbench.results.reader import Run
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from collbench.analysis.cells import is_time, known, time_of
+from collbench.analysis.launches import is_time, known, time_of
 from collbench.report.columns import NOTHING, doubtful, limited_by, not_available, of_ceiling, wrong
 from collbench.report.html.names import cut, series_name, telling
 from collbench.results.row import Row

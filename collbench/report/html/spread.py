@@ -17,7 +17,7 @@ from collbench.report.html.strips import Strips, strips
 from collbench.results.row import Row
 
 if TYPE_CHECKING:
-    from collbench.analysis.combine import Launches
+    from collbench.analysis.launches import Launches
 
 _PER_CHART, _MOST_SERIES = 4, 48  # so many colours there are; and of an operation as many as its other charts show
 _NAMED = 3

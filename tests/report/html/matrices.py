@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from collbench.analysis.pair_effects import PairEffects
+from collbench.analysis.pairs import PairEffects
 from collbench.report.html.chart import Chart
 from collbench.report.html.charts import Told, charts
 from collbench.results.rounds import PairMatrix

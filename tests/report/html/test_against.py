@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from collbench.analysis.combine import read_all
+from collbench.analysis.launches import read_all
 from collbench.report.html.against import section
 from collbench.report.html.chart import Section
 from collbench.report.html.forest import MOST_LINES

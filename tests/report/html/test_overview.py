@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.analysis.combine import Launches
+from collbench.analysis.launches import Launches
 from collbench.report.headlines import subject
 from collbench.report.html import peak_bars
 from collbench.report.html.chart import Section, Table

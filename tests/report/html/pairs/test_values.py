@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.analysis.pair_effects import PairEffects
+from collbench.analysis.pairs import PairEffects
 from collbench.report.html.charts import Told, charts
 from collbench.units import format_rate, format_time
 from tests.analysis.pair_matrices import Made

@@ -6,16 +6,88 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import isfinite
+from operator import attrgetter
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from collbench.analysis.cells import cell_of, known, time_of
 from collbench.analysis.differences import apart
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.results.reader import Run, read_run
-from collbench.results.row import Row, Times
+from collbench.results.row import SERIES, Row, Times
+
+# What makes two rows rows of the same cell, so that they may be put together or compared; all else never is.
+
+WHERE_NONE = {"algorithm": "auto", "protocol": "auto"}  # what None means in these fields; in all others it is nothing
+_NAMED = attrgetter(*SERIES, "size_bytes")
+SHORTEST_S, LONGEST_S = 1e-15, 1e12  # beyond, logarithms and their squares overflow
+
+
+def cell_of(row: Row) -> tuple[Any, ...]:
+    """The cell's identity: its series and its size in bytes."""
+    named: tuple[Any, ...] = _NAMED(row)
+    return named
+
+
+def forced(row: Row) -> str:
+    """What the library was made to use: "tree/ll128", "tree", "ll128"; "" where the choice was its own."""
+    return "/".join(word for word in (row.algorithm, row.protocol) if word)
+
+
+def time_of(row: Row) -> float | None:
+    """The median in seconds; None for n/a, and for a stored figure that no clock can give."""
+    value = row.time_s.p50 if row.na is None and row.time_s else None
+    return value if is_time(value) else None
+
+
+def is_time(value: Any) -> bool:
+    """Whether it is a number of seconds that something can have taken: a femtosecond to 30 000 years."""
+    return known(value) and SHORTEST_S <= value <= LONGEST_S
+
+
+def known(value: Any) -> bool:
+    """Whether it is a finite number above zero."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value) and value > 0
+
+
+# A run that broke off and was gone on with: its rows are of several launches, though they stand in one table.
+
+
+def rows_by_launch(run: Run) -> list[int]:
+    """How many rows each launch has measured, in their order; those that measured none are left out.
+
+    A run.json that cannot be right gives one launch per note, of rows that are not known: zeros.
+    """
+    notes = _notes(run)
+    starts = [0, *(note.get("rows") for note in notes), len(run.rows)]
+    sound = [start for start in starts if isinstance(start, int) and not isinstance(start, bool)]
+    if len(sound) < len(starts) or any(later < earlier for earlier, later in pairwise(sound)):
+        return [0] * (len(notes) + 1)
+    return [later - earlier for earlier, later in pairwise(sound) if later > earlier]
+
+
+def sentence(run: Run) -> str | None:
+    """What a reader must know of a run whose rows are of several launches; None for all others."""
+    rows = rows_by_launch(run)
+    if len(rows) < 2:
+        return None
+    parts = f": {' + '.join(map(str, rows))}" if all(rows) else ""
+    names = {run.info.get("allocation_id"), *(note.get("allocation_id") for note in _notes(run))}
+    allocations = len([name for name in names if isinstance(name, str)])
+    where = f" in {allocations} allocations" if allocations > 1 else ""
+    return (
+        f"{run.path} was resumed: its {len(run.rows)} rows are of {len(rows)} launches{where}{parts}; an interval speaks for one launch, "
+        "and rows of different launches may differ by more"
+    )
+
+
+def _notes(run: Run) -> list[dict[str, Any]]:
+    notes = run.info.get("resumed")
+    return [note for note in notes if isinstance(note, dict)] if isinstance(notes, list) else []
+
 
 _LAUNCH = re.compile(r"launch-(\d{1,9})")
 _WORST = 16

@@ -1,0 +1,233 @@
+"""Whether a library chooses well: its automatic choice of algorithm and protocol against those that it was made to use.
+
+A claim needs two intervals that do not overlap, which is stricter than a ratio whose interval leaves out 1: the fastest of a dozen
+equal choices looks fast by chance. Left out are rows whose time is not one number (as in `alpha_beta`), and those with wrong data.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from collbench.analysis.compare import inverse, median_of
+from collbench.analysis.latency import reason, series_of
+from collbench.analysis.launches import forced, is_time, known, time_of
+from collbench.errors import UsageError
+from collbench.operations.registry import operations
+from collbench.results.row import SERIES, Row
+from collbench.stats.launches import Ratio, ratio_of_launches, ratio_of_medians
+
+# The best that each operation reached over each backend: the figure that a report begins with. Never an average over sizes.
+
+# Rows that differ in one of these do not compete for one peak; in what else they differ (type, placing, algorithm …), the best one says.
+_APART = ("operation", "backend", "device", "mode", "group", "ranks", "nodes")
+# What took another path than the one it is set against is no peak of it, as long as anything else was measured.
+_ELSEWHERE = frozenset({"above_bound", "other_path"})
+
+
+@dataclass(frozen=True)
+class Peak:
+    """The best of one operation over one backend.
+
+    row       the row of the highest bus bandwidth whose data were right, at its largest size if it occurs twice; rows above the hard
+              bound, or whose bytes took another path, only where there are no others. Where nothing has a bandwidth (a barrier, one
+              rank), or the time is what was asked for (a ping-pong), the shortest time. Where nothing was measured, or all of it was
+              wrong, its first row
+    smallest  the fastest row of the smallest size that has a time: the latency; None where there is none, or sizes are none
+    cells     how many rows there are, and how many of them have right figures
+    """
+
+    row: Row
+    smallest: Row | None
+    cells: int
+    sound: int
+
+
+def peaks(rows: Iterable[Row]) -> list[Peak]:
+    """One peak for each operation over each backend, in the order in which they first occur."""
+    groups: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        groups.setdefault(tuple(getattr(row, name) for name in _APART), []).append(row)
+    return [_peak(members) for members in groups.values()]
+
+
+def differing(best: Iterable[Peak]) -> list[str]:
+    """The fields beside operation and backend that tell these peaks apart: with a table of two modes "mode"."""
+    rows = [peak.row for peak in best]
+    return [name for name in _APART[2:] if len({getattr(row, name) for row in rows}) > 1]
+
+
+def told_as_time(row: Row) -> bool:
+    """Whether a row's figure is its time: while one direction of a ping-pong rests, its bandwidth is nobody's peak."""
+    operation = operations().get(row.operation)
+    return row.busbw_bytes_per_s is None or row.ranks == 1 or (operation is not None and operation.paces_itself)
+
+
+def _peak(members: list[Row]) -> Peak:
+    sound = [row for row in members if time_of(row) is not None and not row.wrong]
+    fast = [row for row in sound if known(row.busbw_bytes_per_s) and not told_as_time(row)]
+    fast = [row for row in fast if not _ELSEWHERE.intersection(row.flags)] or fast
+    best = max(fast, key=_rate) if fast else min(sound, key=_time, default=members[0])
+    sized = [row for row in sound if row.size_bytes]
+    least = min((row.size_bytes for row in sized), default=None)
+    return Peak(best, min((row for row in sized if row.size_bytes == least), key=_time, default=None), len(members), len(sound))
+
+
+def _rate(row: Row) -> tuple[float, int]:
+    return row.busbw_bytes_per_s or 0, row.size_bytes
+
+
+def _time(row: Row) -> float:
+    time_s = time_of(row)
+    return float("inf") if time_s is None else time_s
+
+
+# What the network leaves of a training step: scaling efficiency from the time of computing and the time of exchanging.
+#
+# A step computes for t seconds and exchanges for c. Where nothing overlaps it takes t + c, where all that can does max(t, c); real training
+# lies between. The efficiency is t, what the step would take without a network, over what it takes (of weak scaling: each rank computes
+# as much as alone).
+
+_UNITS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "\N{MICRO SIGN}s": 1e-6, "\N{GREEK SMALL LETTER MU}s": 1e-6}
+_DURATION = re.compile(rf"\s*(\d+(?:\.\d*)?|\.\d+)\s*({'|'.join(filter(None, _UNITS))})?\s*", re.IGNORECASE | re.ASCII)
+
+
+@dataclass(frozen=True)
+class Share:
+    """An efficiency from 0 to 1, with the ends that the interval of the exchange's time gives; None where it has none."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True)
+class Efficiency:
+    """What part of a step is computing.
+
+    apart    computing and exchanging one after the other: t / (t + c), the least that this network allows
+    overlap  perfectly at the same time: t / max(t, c), the most
+    """
+
+    compute_s: float
+    apart: Share
+    overlap: Share
+
+
+def efficiency(compute_s: float, exchange_s: float, low_s: float | None = None, high_s: float | None = None) -> Efficiency:
+    """The efficiency of a step that computes for `compute_s` and exchanges for `exchange_s`, of which an interval may be known.
+
+    Raises ValueError for a time of computing that is not above 0, and for a negative one of exchanging.
+    """
+    if not compute_s > 0 or not exchange_s >= 0:
+        raise ValueError(f"a step computes for more than 0 s and exchanges for 0 s or more, not {compute_s:g} and {exchange_s:g}")
+    # The longer the exchange, the lower the efficiency: the interval's ends change places.
+    times = (exchange_s, high_s, low_s)
+    apart = Share(*(None if c is None else compute_s / (compute_s + c) for c in times))  # type: ignore[arg-type]  # the first is a number
+    overlap = Share(*(None if c is None else compute_s / max(compute_s, c) for c in times))  # type: ignore[arg-type]
+    return Efficiency(compute_s, apart, overlap)
+
+
+def parse_step_time(text: str) -> float:
+    """Seconds of "180ms", "0.18", "0.18s" or "900us". Raises UsageError for anything else, and for no time at all."""
+    match = _DURATION.fullmatch(text)
+    value = float(match[1]) * _UNITS[(match[2] or "").lower()] if match else 0.0
+    if not 0 < value < float("inf"):
+        raise UsageError(f"step time '{text}' is not a time above 0: write seconds, like 0.18, or with a unit, like 180ms")
+    return value
+
+
+_CHOICE = frozenset({"algorithm", "protocol"})
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A size at which a forced choice is faster.
+
+    better   the fastest row whose interval does not overlap that of the automatic choice
+    part     the part of its bandwidth that the automatic choice loses, with its 95 % interval: 0.12, 0.09, 0.15
+    """
+
+    better: Row
+    part: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The automatic choice of one series, size by size.
+
+    row       its first row: its fields name the series
+    losses    where something else is faster, ascending in size
+    as_good   the sizes in bytes at which nothing is, as far as the intervals tell
+    within    the largest part of its bandwidth that it may lose there all the same: 0.02
+    unknown   those that cannot be judged: no sound interval of the automatic choice, or of anything else
+    """
+
+    row: Row
+    losses: tuple[Loss, ...]
+    as_good: tuple[int, ...]
+    within: float
+    unknown: tuple[int, ...]
+
+
+def judged(rows: Iterable[Row]) -> list[Judged]:
+    """One judgement for each series in which something was forced, in the order in which they first occur."""
+    series: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        own = (value for name, value in zip(SERIES, series_of(row), strict=True) if name not in _CHOICE)
+        series.setdefault(tuple(own), []).append(row)
+    return [_judged(members) for members in series.values() if any(forced(row) for row in members)]
+
+
+def _judged(members: Sequence[Row]) -> Judged:
+    losses, as_good, unknown, within = [], [], [], 0.0
+    for size in sorted({row.size_bytes for row in members}):
+        sound = [row for row in members if row.size_bytes == size and _sound(row)]
+        own, others = next((row for row in sound if not forced(row)), None), [row for row in sound if forced(row)]
+        if own is None or not others:
+            unknown.append(size)
+        elif found := _loss(own, others):
+            losses.append(found)
+        else:
+            as_good.append(size)
+            within = max(within, *(_may_lose(own, other) for other in others))
+    return Judged(members[0], tuple(losses), tuple(as_good), within, tuple(unknown))
+
+
+def _sound(row: Row) -> bool:
+    """Whether the row has a time that is one number, an interval around it, and right data."""
+    if reason(row) or row.wrong:
+        return False
+    times = median_of(row)
+    return times.ci_low is not None and times.ci_high is not None
+
+
+def _loss(own: Row, others: Sequence[Row]) -> Loss | None:
+    faster = [row for row in others if (median_of(row).ci_high or 0) < (median_of(own).ci_low or 0)]
+    if not faster:
+        return None
+    better = min(faster, key=lambda row: median_of(row).value)
+    ratio = inverse(_ratio(better, own))
+    if ratio.low is None or ratio.high is None or ratio.high >= 1:
+        return None
+    return Loss(better, 1 - ratio.value, 1 - ratio.high, 1 - ratio.low)
+
+
+def _may_lose(own: Row, other: Row) -> float:
+    ratio = inverse(_ratio(other, own))
+    return 1 - (ratio.value if ratio.low is None else ratio.low)
+
+
+def _ratio(before: Row, after: Row) -> Ratio:
+    """Over launches where both have several, else within one."""
+    a, b = _launches(before), _launches(after)
+    return ratio_of_launches(a, b) if min(len(a), len(b)) > 1 else ratio_of_medians(median_of(before), median_of(after))
+
+
+def _launches(row: Row) -> list[float]:
+    medians = row.evidence.get("launch_medians_s")
+    return [time for time in medians if is_time(time)] if isinstance(medians, list) and row.launches > 1 else []

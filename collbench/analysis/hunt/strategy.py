@@ -1,0 +1,529 @@
+"""The whole conversation: a sweep, every candidate again with partners that are well, groups that grow, suspects alone; then the verdict.
+
+Nobody is named whose slowness was not there again with two partners that are known to be well, beside pairs that were not slow.
+Assumed is what `analysis.pair_effects` assumes: fewer than half of the places are sick. Where more than a third would have to be
+accused, nobody is: then it may as well be the others that are fast.
+"""
+
+from __future__ import annotations
+
+import random as draws
+from collections import Counter
+from collections.abc import Generator, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf, isfinite, isnan, log, nan
+from typing import TypeVar
+
+import numpy as np
+
+from collbench.analysis.hunt import judging, scale, sweep
+from collbench.analysis.hunt import sweep as groups
+from collbench.analysis.hunt.crosscheck import CrossCheck
+from collbench.analysis.hunt.judging import LATENCY, Alike, Candidate, Seen
+from collbench.analysis.hunt.protocol import (
+    CLEARED,
+    CONFIRMED,
+    GROUPS,
+    INCONCLUSIVE,
+    PAIRS,
+    Answer,
+    Ask,
+    Book,
+    Figure,
+    Hint,
+    Hunt,
+    Options,
+    Suspect,
+    Verdict,
+    hardly_met,
+    lost,
+    wrong_data,
+)
+from collbench.analysis.pair_statistics import CELLS, PAIR_ROUNDS_LEAST_CELLS, Figures
+from collbench.analysis.pairs import doubts, hosts_of
+from collbench.errors import UsageError
+from collbench.operations.groups import circle_round
+from collbench.results.rounds import PairMatrix, PairRound
+from collbench.units import format_percent, format_rate, format_time
+
+# One, two or three places: nobody can be named, but something can be told.
+
+LEAST_PLACES = 4
+_ALONE = "one place: there is nobody to compare it with; hunt among four or more"
+
+
+def rounds(n: int) -> int:
+    """Every pair once."""
+    return n - 1 + n % 2 if n > 1 else 0
+
+
+def hunt_few(names: tuple[str, ...]) -> Hunt:
+    """The figures of every pair, as notes, and why nobody is named."""
+    book = Book(names)
+    for number in range(rounds(len(names))):
+        yield from book.asking(Ask(PAIRS, circle_round(len(names), number), f"round {number + 1} of {rounds(len(names))}"))
+    matrix = book.matrix()
+    speeds = matrix.bandwidth[np.isfinite(matrix.bandwidth)]
+    why = _ALONE if len(names) < 2 else doubts(matrix)[0]
+    wrong = [f"{names[place]}: wrong data in {bad} of {met} pairs" for place, (bad, met) in wrong_data(book).items()]
+    middle = float(np.median(speeds)) if len(speeds) else None
+    return Verdict(names, (), book.rounds(), rounds(len(names)), (*_figures(book), *wrong), why, middle)
+
+
+def _figures(book: Book) -> list[str]:
+    found = []
+    for _, (a, b), figure in book.figures():
+        who = f"{book.names[a]} and {book.names[b]}"
+        if figure.speed is None:
+            found.append(f"{who}: not measured ({figure.na})")
+            continue
+        back = "" if figure.backward is None else f", {format_rate(figure.backward)} GB/s back"
+        latency = "" if figure.latency_s is None or not isfinite(figure.latency_s) else f", {format_time(figure.latency_s)} µs"
+        found.append(f"{who}: {format_rate(figure.speed)} GB/s there{back}{latency}")
+    return found
+
+
+# Whether a network is built so that some of its pairs are slow: then nobody is sick for being in one of those.
+
+_MOST_SLOW = 0.3  # of the pairs without any suspect: with a sixth of all places sick and unseen
+_FAST = 0.75  # the quantile of pairs that stands for what is usual
+_LEAST_PAIRS = 6
+
+
+def told(suspects: Sequence[Suspect], book: Book, alike: Alike) -> list[Suspect]:
+    """The suspects; those that are no slower than many pairs of others, of the same kind of path, become inconclusive."""
+    accused = {place for each in suspects if each.state == CONFIRMED for place in each.places}
+    if not accused:
+        return list(suspects)
+    matrices = {level: book.matrix(level) for level in (False, True)}
+    return [_one(each, matrices, accused, alike) if each.state == CONFIRMED else each for each in suspects]
+
+
+def _one(suspect: Suspect, matrices: Mapping[bool, PairMatrix], accused: set[int], alike: Alike) -> Suspect:
+    """Levelled rounds hide a part that met another one as a whole; rounds that are not run in modes of their own."""
+    weak = -log(suspect.ratio) < CELLS["bandwidth"].least
+    if weak and matrices[weak].n < 2 * PAIR_ROUNDS_LEAST_CELLS:
+        return suspect  # rounds of so few pairs are not levelled
+    speeds = _speeds(suspect, matrices[weak], accused, alike)
+    if len(speeds) < _LEAST_PAIRS:
+        return suspect
+    share = float(np.mean(speeds < np.quantile(speeds, _FAST) + log(suspect.ratio) / 2))
+    if share <= _MOST_SLOW:
+        return suspect
+    why = f"{format_percent(100 * share)} of the pairs of other places are as slow: that is a network of several parts, and nobody is sick"
+    return replace(suspect, state=INCONCLUSIVE, evidence=(*suspect.evidence, why))
+
+
+def _speeds(suspect: Suspect, matrix: PairMatrix, accused: set[int], alike: Alike) -> Figures:
+    """Logarithms of the sweep's pairs among those who are not accused, of the kind of path that the suspect was measured on."""
+    figures = -np.log(matrix.latency_s) if suspect.kind == "latency" else np.log(matrix.bandwidth)
+    kinds: set[Hashable] = {_kind(suspect, partner, alike) for partner in suspect.partners[:1]}
+    cells = [(int(a), int(b)) for a, b in np.argwhere(np.isfinite(figures)) if not accused & {int(a), int(b)}]
+    return np.array([figures[cell] for cell in cells if not kinds or alike(*cell) in kinds])
+
+
+def _kind(suspect: Suspect, partner: int, alike: Alike) -> Hashable:
+    return alike(*suspect.places) if len(suspect.places) == 2 else alike(suspect.places[0], partner)
+
+
+# From what was measured to suspects and notes: sentences of what is known, and of what could not be told.
+
+_DEFERRED = "inconclusive: not measured again, since too few healthy places would be left to measure against"
+_ORDER = {CONFIRMED: 0, INCONCLUSIVE: 1, CLEARED: 2}
+_MOST_PAIRS = 8  # that a note lists
+_FASTEST, _MOST_UNEVEN = 0.9, 0.3
+_MANY_PATHS, _OF_PLACES = 3, 4  # so many, and of more places one for each four, are no exceptions
+
+
+def suspects(check: CrossCheck, names: Sequence[str]) -> list[Suspect]:
+    """Return the suspects of all cases; paths of a place that is confirmed are left out."""
+    places = _worst([case.suspect(names) for case in check.places])
+    confirmed = {each.places[0] for each in places if each.state == CONFIRMED}
+    paths = _worst([case.suspect(names) for case in check.paths if not confirmed & set(case.places)])
+    return [*places, *(_open(each, _DEFERRED) for each in check.found.deferred), *_exceptions(paths, len(names))]
+
+
+def _worst(found: Sequence[Suspect]) -> list[Suspect]:
+    """Return one suspect for each place or path that was judged by its bandwidth and by its latency: confirmed before inconclusive."""
+    kept: dict[tuple[int, ...], Suspect] = {}
+    for each in sorted(found, key=lambda each: (_ORDER[each.state], each.kind == "latency")):
+        first = kept.setdefault(each.places, each)
+        if first is not each and each.state == CONFIRMED:
+            kept[each.places] = replace(first, evidence=(*first.evidence, *each.evidence))
+    return [kept[places] for places in dict.fromkeys(each.places for each in found)]
+
+
+def _exceptions(paths: list[Suspect], n: int) -> list[Suspect]:
+    """Paths are accused as exceptions; so many of them that have no place in common are how the network is built."""
+    accused = [each for each in paths if each.state == CONFIRMED]
+    apart = len({place for each in accused for place in each.places}) == 2 * len(accused)
+    if len(accused) < max(_MANY_PATHS, n // _OF_PLACES) or not apart:
+        return paths
+    why = f"{len(accused)} paths without a common place are slow: that is how a network is built, and no exception"
+    return [replace(each, state=INCONCLUSIVE, evidence=(*each.evidence, why)) if each in accused else each for each in paths]
+
+
+def as_they_were(found: Seen, why: str) -> list[Suspect]:
+    """Candidates that nobody is there to clear or to confirm."""
+    return [_open(each, why) for each in found.places]
+
+
+def silent(place: int, why: str) -> Suspect:
+    """A place that gives no figures (any longer)."""
+    return Suspect("node", (place,), INCONCLUSIVE, nan, evidence=(why, "whether it is slow cannot be told"))
+
+
+def of_hint(hint: Hint) -> Suspect:
+    """What groups that grow have shown themselves."""
+    return Suspect(hint.kind, hint.places, hint.state, hint.ratio, partners=hint.partners, evidence=hint.evidence)
+
+
+def ordered(those: Iterable[Suspect]) -> list[Suspect]:
+    """Confirmed ones first, then those that nothing could be said of, the worst first."""
+    return sorted(those, key=lambda each: (_ORDER[each.state], 0.0 if isnan(each.ratio) else each.ratio, each.places))
+
+
+def with_wrong(those: Sequence[Suspect], book: Book) -> list[Suspect]:
+    """Suspects whose pairs or groups brought wrong data have a sentence more."""
+    wrong = wrong_data(book)
+    return [replace(each, evidence=(*each.evidence, *_wrong(each.places, wrong, book.names))) for each in those]
+
+
+def with_leaf(those: Sequence[Suspect], hosts: Sequence[str], leaf_of: Sequence[str] | None) -> list[Suspect]:
+    """Those that are confirmed and alone on their switch have a sentence more: its cables would look alike. leaf_of: "" is unknown."""
+    hosts_on: dict[str, set[str]] = {}
+    for host, leaf in zip(hosts, leaf_of or (), strict=False):
+        hosts_on.setdefault(leaf, set()).add(host)
+    return [replace(each, evidence=(*each.evidence, *_alone(each, hosts_on, leaf_of))) if leaf_of else each for each in those]
+
+
+def _alone(suspect: Suspect, hosts_on: Mapping[str, set[str]], leaf_of: Sequence[str] | None) -> list[str]:
+    leaf = leaf_of[suspect.places[0]] if leaf_of and len(suspect.places) == 1 else ""
+    if not leaf or suspect.state != CONFIRMED or len(hosts_on[leaf]) > 1:
+        return []
+    return [f"nobody else who takes part hangs on its switch ({leaf}): that switch and its cables may as well be the reason"]
+
+
+def notes(book: Book, those: Sequence[Suspect], found: Seen) -> list[str]:
+    """What could not be told, and what all places have in common."""
+    named = {place for each in those for place in each.places}
+    wrong = wrong_data(book)
+    own = _wrong([place for place in _most_wrong(wrong) if place not in named], wrong, book.names)
+    return [*own, *_missing(book, named), *_flags(book), *_not_met(book), *_alike(those, found, book)]
+
+
+def usual(book: Book) -> float | None:
+    """The usual speed of a pair, else of a group, bytes per second."""
+    for kind in (PAIRS, GROUPS):
+        speeds = [each for _, _, figure in book.figures(kind) for each in (figure.speed, figure.backward) if each]
+        if speeds:
+            return float(np.median(speeds))
+    return None
+
+
+def _open(candidate: Candidate, why: str) -> Suspect:
+    kind = "latency" if LATENCY in candidate.ways else "node"
+    return Suspect(kind, candidate.places, INCONCLUSIVE, candidate.ratio, evidence=(candidate.why, why))
+
+
+def _wrong(places: Iterable[int], wrong: dict[int, tuple[int, int]], names: Sequence[str]) -> list[str]:
+    counts = [(names[place], *wrong[place]) for place in places if place in wrong]
+    return [f"{name}: elements arrived wrong in {bad} of the {met} measurements it was in" for name, bad, met in counts]
+
+
+def _most_wrong(wrong: dict[int, tuple[int, int]]) -> list[int]:
+    """Those with wrong data in half of their measurements or more, or if nobody has so many, all of them."""
+    most = [place for place, (bad, met) in wrong.items() if 2 * bad >= met]
+    return most or list(wrong)
+
+
+def _missing(book: Book, named: set[int]) -> list[str]:
+    """Pairs of places that do give figures otherwise."""
+    lost = {pair: figure.na for _, pair, figure in book.figures() if figure.speed is None and not named & set(pair)}
+    told = [f"{book.names[a]} and {book.names[b]}: not measured ({why})" for (a, b), why in list(lost.items())[:_MOST_PAIRS]]
+    return told + ([f"{len(lost) - len(told)} more pairs were not measured"] if len(lost) > len(told) else [])
+
+
+def _flags(book: Book) -> list[str]:
+    counts = Counter(flag for _, answer in book.told for flag in set(answer.flags))
+    return [f"{number} of {len(book.told)} rounds: {flag}" for flag, number in counts.items()]
+
+
+def _not_met(book: Book) -> list[str]:
+    """A slow path is seen only where it was measured."""
+    n = len(book.names)
+    met, possible = len({pair for _, pair, _ in book.figures()}), n * (n - 1) // 2
+    return [f"{met} of {possible} pairs were measured: a slow path between two others has not been looked at"] if 0 < met < possible else []
+
+
+def _alike(those: Sequence[Suspect], found: Seen, book: Book) -> list[str]:
+    """What to make of it that nobody is slow."""
+    if any(each.state != CLEARED for each in those) or (speed := found.middle or usual(book)) is None:
+        return []
+    uneven = _uneven(book)
+    if uneven > _MOST_UNEVEN:
+        return [
+            f"no place stands out, but {format_percent(100 * uneven)} of the pairs are noticeably slower than the fastest ones: "
+            "the network has parts, or half of the places are slow; nobody is accused"
+        ]
+    return [
+        f"no place is slower than the others: all reach the usual {format_rate(speed)} GB/s, so that nobody is accused; "
+        "whether they are all slow alike only the ceiling can say"
+    ]
+
+
+def _uneven(book: Book) -> float:
+    """The share of pairs that are slower than the fastest tenth by more than what makes a single one noticeable."""
+    speeds = [log(each) for _, _, figure in book.figures() for each in (figure.speed, figure.backward) if each]
+    return float(np.mean(speeds < np.quantile(speeds, _FASTEST) - CELLS["bandwidth"].least)) if speeds else 0.0
+
+
+_CROSS_CHECK_ROUNDS = ((8, 26), (16, 18), (64, 14), (256, 10), (inf, 9))  # by the number of places
+_LEAST_CROSS_CHECK = 3
+_BY_GROUPS = "the sweep was by groups: a slow path between two places, and small messages that take longer, were not looked for"
+_MOST_ACCUSED = 3  # one place in so many
+
+_T = TypeVar("_T")
+
+
+def promise(n: int, options: Options) -> int:
+    """How many rounds a hunt among n places takes at most; it keeps to it, and mostly takes far fewer.
+
+    Raises UsageError where `options.rounds` or `options.most_rounds` does not hold the fewest that tell anything.
+    """
+    if n < LEAST_PLACES:
+        return rounds(n)
+    return _shares(n, options).all_of_them
+
+
+def cross_check_rounds(n: int) -> int:
+    """Return how many rounds may measure suspects of n places again: more for few places, where a round has few controls."""
+    return next(rounds for most, rounds in _CROSS_CHECK_ROUNDS if n < most)
+
+
+def hunt(names: Sequence[str], options: Options) -> Hunt:
+    """Ask until it is clear who is sick; the verdict is returned. Raises UsageError as `promise` does."""
+    if len(names) < LEAST_PLACES:
+        return (yield from hunt_few(tuple(names)))
+    return (yield from _Hunt(tuple(names), options).run())
+
+
+@dataclass(frozen=True)
+class _Shares:
+    """How many rounds each stage may take."""
+
+    method: str
+    sweep: int
+    cross_check: int
+    scale: int
+    scale: int
+
+    @property
+    def all_of_them(self) -> int:
+        return self.sweep + self.cross_check + self.growing + self.isolation
+
+
+def _shares(n: int, options: Options) -> _Shares:
+    """Every stage as much as it wants; where the rounds are limited the sweep and the cross-check come first, then isolation."""
+    method = _method(n, options)
+    by_groups = method == "groups"
+    wanted = groups.rounds_groups(n, options) if by_groups else sweep.rounds(n, options)
+    least = wanted if by_groups else sweep.least_rounds(n, options)
+    if wanted < least:
+        raise UsageError(
+            f"a sweep of {wanted} {'round' if wanted == 1 else 'rounds'} does not tell a sick one of {n} places from a sick partner: "
+            f"allow {least} or more (--rounds {least})"
+        )
+    grown = scale.most_rounds(n, options) if options.growing else 0
+    alone = scale.most_rounds_isolation(options)
+    most = options.most_rounds if options.most_rounds is not None else wanted + cross_check_rounds(n) + grown + alone
+    if most < least + _LEAST_CROSS_CHECK:
+        raise UsageError(
+            f"{most} rounds are too few for {n} places: the sweep takes {least} and measuring suspects again {_LEAST_CROSS_CHECK}; "
+            f"allow {least + _LEAST_CROSS_CHECK} or more (a larger --budget, or a smaller --max-time)"
+        )
+    swept = max(least, min(wanted, most - cross_check_rounds(n)))
+    left = most - swept
+    checked = min(cross_check_rounds(n), left)
+    isolated = min(alone, left - checked)
+    return _Shares(method, swept, checked, min(grown, left - checked - isolated), isolated)
+
+
+def _method(n: int, options: Options) -> str:
+    """Groups where asked for, or where pairs take more rounds than allowed; pairs where groups cannot tell, or links are to be crossed."""
+    if n < groups.LEAST_PLACES or options.cover or options.method == "pairs":
+        return "pairs"
+    fits = options.most_rounds is None or sweep.rounds(n, options) + cross_check_rounds(n) <= options.most_rounds
+    return "groups" if options.method == "groups" or not fits else "pairs"
+
+
+@dataclass
+class _Hunt:
+    """One hunt as it goes on."""
+
+    names: tuple[str, ...]
+    options: Options
+    notes: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.random = draws.Random(f"hunt, {self.options.seed}")
+        self.book = Book(self.names)
+        self.shares = _shares(len(self.names), self.options)
+        if self.options.method == "groups" and self.shares.method == "pairs":
+            self.notes.append(f"groups take {groups.LEAST_PLACES} places or more, and cover no links: pairs were measured instead of them")
+
+    def run(self) -> Hunt:
+        """All stages, as far as each is needed."""
+        hints = yield from self._sweep()
+        found = self._seen(hints)
+        too_many = self._too_many(found)
+        if too_many:
+            return self._verdict(as_they_were(found, too_many), found, too_many)
+        suspects = yield from self._cross_check(found)
+        good = self._good(suspects)
+        if self.options.growing and not _confirmed(suspects):
+            suspects += yield from self._growing(good)
+        if self.options.isolate and _confirmed(suspects):
+            suspects = yield from self._isolated(suspects)
+        return self._verdict(suspects, found, None)
+
+    def _sweep(self) -> Generator[Ask, Answer, tuple[Hint, ...]]:
+        if self.shares.method == "groups":
+            self.notes.append(_BY_GROUPS)
+            return (yield from self._heard(groups.sweep(len(self.names), self.options, self.random)))
+        yield from sweep.run(self.book, self.options, self.shares.sweep, self.random)
+        return ()
+
+    def _seen(self, hints: Sequence[Hint]) -> Seen:
+        gone = list(self._untold())
+        if self.shares.method == "groups":
+            return judging.from_hints(hints, len(self.names), gone)
+        return judging.seen(self.book.matrix(), gone)
+
+    def _untold(self) -> dict[int, str]:
+        """Places of which it cannot be told whether they are slow, with the reason."""
+        gone = lost(self.book)
+        return gone if self.shares.method == "groups" else {**hardly_met(self.book, sweep.LEAST_PARTNERS), **gone}
+
+    def _too_many(self, found: Seen) -> str | None:
+        """Why nobody can be accused, where those who are well are no majority to measure against."""
+        n = len(self.names) - len(self._untold())
+        slow = len({each.places for each in found.places})
+        if n < LEAST_PLACES:
+            return f"only {n} of {len(self.names)} places give figures with enough others: too few to tell a sick one from the others"
+        if slow and (len(found.well) < 2 or 2 * slow >= n):
+            return f"{slow} of {n} places are slower than the rest: no majority that is well, so it may as well be the rest that is fast"
+        return None
+
+    def _cross_check(self, found: Seen) -> Generator[Ask, Answer, list[Suspect]]:
+        check = CrossCheck(self.book, found, _hosts(self.names), self.options.leaf_of, self.random)
+        done = yield from check.run(self.shares.cross_check)
+        if not done:
+            self.notes.append(f"{self.shares.cross_check} rounds did not suffice to measure every suspect again: the rest is inconclusive")
+        if check.left_out:
+            self.notes.append(f"{check.left_out} more pairs were slow once, and were not measured again: too many to be exceptions")
+        gone = self._untold()
+        judged = told(suspects(check, self.names), self.book, check.alike)
+        places = [each for each in judged if not set(each.places) & gone.keys()]
+        return self._at_most_a_third(places) + [silent(place, why) for place, why in gone.items()]
+
+    def _at_most_a_third(self, suspects: list[Suspect]) -> list[Suspect]:
+        accused = [each for each in suspects if each.state == CONFIRMED and len(each.places) == 1]
+        if _MOST_ACCUSED * len(accused) <= len(self.names):
+            return suspects
+        why = (
+            f"{len(accused)} of {len(self.names)} places are slower than the rest, more than a third: "
+            "it may as well be the rest that is fast, so nobody is accused; compare with the ceiling"
+        )
+        self.notes.append(why)
+        return [replace(each, state=INCONCLUSIVE, evidence=(*each.evidence, why)) if each in accused else each for each in suspects]
+
+    def _good(self, suspects: Sequence[Suspect]) -> list[int]:
+        """Everybody of whom nothing is known against."""
+        out = {place for each in suspects if each.state in (CONFIRMED, INCONCLUSIVE) and each.kind != "path" for place in each.places}
+        return [place for place in range(len(self.names)) if place not in out]
+
+    def _growing(self, good: Sequence[int]) -> Generator[Ask, Answer, list[Suspect]]:
+        needed = scale.most_rounds(len(good), self.options)
+        if needed > self.shares.growing:
+            self.notes.append(
+                f"groups that grow may take {needed} rounds, and {self.shares.growing} are left: faults at scale were not looked for"
+            )
+            return []
+        hints, notes = yield from self._heard(scale.look(good, self.options, self.random))
+        self.notes += notes
+        return [of_hint(hint) for hint in hints]
+
+    def _isolated(self, suspects: list[Suspect]) -> Generator[Ask, Answer, list[Suspect]]:
+        needed = scale.most_rounds_isolation(self.options)
+        if needed > self.shares.isolation:
+            self.notes.append(f"looking at suspects alone may take {needed} rounds, and {self.shares.isolation} are left: not done")
+            return suspects
+        return list((yield from self._heard(scale.look_isolation(suspects, self._good(suspects), self.options))))
+
+    def _heard(self, others: Generator[Ask, Answer, _T]) -> Generator[Ask, Answer, _T]:
+        """Another's conversation, written into the book."""
+        try:
+            ask = next(others)
+            while True:
+                answer = yield from self.book.asking(ask)
+                ask = others.send(answer)
+        except StopIteration as stop:
+            result: _T = stop.value
+            return result
+
+    def _verdict(self, suspects: Sequence[Suspect], found: Seen, why: str | None) -> Verdict:
+        own_notes = [*self.notes, *notes(self.book, suspects, found)]
+        suspects = with_leaf(with_wrong(suspects, self.book), _hosts(self.names), self.options.leaf_of)
+        told = tuple(ordered(suspects))
+        middle = found.middle or usual(self.book)
+        return Verdict(self.names, told, self.book.rounds(), self.shares.all_of_them, tuple(own_notes), why, middle)
+
+
+def _confirmed(suspects: Sequence[Suspect]) -> bool:
+    return any(each.state == CONFIRMED for each in suspects)
+
+
+def _hosts(names: Sequence[str]) -> Sequence[str]:
+    """Of each place; on a single host every place counts as one of its own: there are no other paths to tell theirs from."""
+    hosts = hosts_of(names)
+    return names if len(set(hosts)) == 1 else hosts
+
+
+# The suspects of a pair matrix, measured again as in a hunt: next to control pairs, in rounds that chance does not explain.
+
+PairsFigures = Mapping[tuple[int, int], Figure]
+
+
+def judge(matrix: PairMatrix, rounds: Sequence[PairRound], seed: int) -> Generator[Ask, Answer, list[Suspect]]:
+    """Ask for rounds until each suspect of the matrix is confirmed, cleared or inconclusive; return the suspects.
+
+    Nothing is asked for with fewer than four places, or where the suspects are half of all places: then no majority is healthy. Suspects
+    that are not in the list were not measured again.
+    """
+    found = judging.seen(matrix)
+    slow = {each.places for each in found.places}
+    if matrix.n < LEAST_PLACES or len(found.well) < 2 or 2 * len(slow) >= matrix.n:
+        return []
+    book = Book(matrix.places, [(Ask(PAIRS, one.pairs, ""), answer_of(one.pairs, [one], matrix.size_bytes)) for one in rounds])
+    hosts = hosts_of(matrix.places)
+    check = CrossCheck(book, found, matrix.places if len(set(hosts)) == 1 else hosts, None, draws.Random(f"pairs, {seed}"))
+    yield from check.run(cross_check_rounds(matrix.n))
+    return told(suspects(check, matrix.places), book, check.alike)
+
+
+def answer_of(groups: Sequence[tuple[int, ...]], rounds: Sequence[PairRound], size_bytes: int) -> Answer:
+    """Return the figures of these pairs, each of which is in one of the rounds, or was not measured."""
+    figures = {pair: _figure(one, turn, size_bytes) for one in rounds for turn, pair in enumerate(one.pairs)}
+    missing = Figure(None, na="not measured")
+    flags = dict.fromkeys(flag for one in rounds for flag in one.flags)
+    return Answer(tuple(figures.get((group[0], group[1]), missing) for group in groups), tuple(flags))
+
+
+def _figure(one: PairRound, turn: int, size_bytes: int) -> Figure:
+    there, back = (size_bytes / seconds if seconds else None for seconds in (one.forward_s[turn], one.backward_s[turn]))
+    slower = max((one.forward_s, one.forward_ci_s), (one.backward_s, one.backward_ci_s), key=lambda way: way[0][turn] or 0.0)[1][turn]
+    high, low = (size_bytes / seconds if seconds else None for seconds in slower)
+    cpu_wait = one.cpu_wait[turn] if one.cpu_wait else 0.0
+    flipped = bool(one.flipped and one.flipped[turn])
+    return Figure(there, back, one.latency_s[turn], low, high, one.wrong[turn] or 0, one.na[turn], cpu_wait, flipped)

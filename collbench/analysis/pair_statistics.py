@@ -1,0 +1,304 @@
+"""One quantity of a pair matrix over one kind of path: which cells and which places are slower than chance and the others explain."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import log, sqrt
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collbench.stats.median import t_quantile
+
+# A table of rows and columns split by medians into a middle, an effect of each row, one of each column, and what is left of each cell.
+#
+# Tukey's median polish, with two differences: cells may be missing (NaN), and of an even number of values the upper of the two in the
+# middle is taken. Values are speeds, and a pair is as slow as the slower of its two ends: with k slow places among n, a place that is
+# well has n - 1 - k fast partners and k slow ones, and the upper middle is still a fast one for every k < n / 2.
+
+Figures = NDArray[np.float64]
+
+LEAST_CELLS = 3  # fewer give no effect of their own: two slow cells of two may be the place or both partners
+_SWEEPS = 10
+_SETTLED = 1e-6
+
+
+@dataclass(frozen=True)
+class TwoWay:
+    """value[i, j] = middle + rows[i] + columns[j] + rest[i, j]; an effect is 0 where too few cells tell it.
+
+    told_rows, told_columns: whether there are LEAST_CELLS for it. Of a symmetric table rows and columns are the same.
+    """
+
+    middle: float
+    rows: Figures
+    columns: Figures
+    rest: Figures
+    told_rows: NDArray[np.bool_]
+    told_columns: NDArray[np.bool_]
+
+
+def two_way(values: Figures, symmetric: bool = False) -> TwoWay:
+    """The effects of a square table [n × n] with NaN where nothing is known."""
+    there = np.isfinite(values)
+    told_rows, told_columns = (there.sum(axis=axis) >= LEAST_CELLS for axis in (1, 0))
+    rest, middle = values.copy(), 0.0
+    rows, columns = np.zeros(len(values)), np.zeros(len(values))
+    for _ in range(_SWEEPS):
+        shift = _upper_middle(rest[there])
+        rest, middle = rest - shift, middle + shift
+        by_row = _centred(upper_medians(rest), told_rows)
+        by_column = by_row if symmetric else _centred(upper_medians((rest - by_row[:, None]).T), told_columns)
+        rest -= by_row[:, None] + by_column[None, :]
+        rows, columns = rows + by_row, columns + by_column
+        if max(np.abs(by_row).max(), np.abs(by_column).max(), abs(shift)) < _SETTLED:
+            break
+    return TwoWay(middle, rows, columns, rest, told_rows, told_columns)
+
+
+def upper_medians(values: Figures) -> Figures:
+    """Of each row the middle of the values that are no NaN, of an even number the upper one; 0 where there is none."""
+    ordered = np.sort(values, axis=1)  # NaN goes to the end
+    count = np.isfinite(values).sum(axis=1)
+    found = ordered[np.arange(len(values)), count // 2 * (count > 0)]
+    return np.where(count > 0, found, 0.0)
+
+
+def _centred(effects: Figures, told: NDArray[np.bool_]) -> Figures:
+    """The effects that are told, around their middle; with fewer than three there is none."""
+    known = effects[told]
+    around = _upper_middle(known) if len(known) >= LEAST_CELLS else 0.0
+    return np.where(told, effects - around, 0.0)
+
+
+def _upper_middle(values: Figures) -> float:
+    return float(np.sort(values)[len(values) // 2]) if len(values) else 0.0
+
+
+# How far a cell or a place of a pair matrix may be off by chance.
+#
+# What is left of the cells is taken for Student's t with 4 degrees of freedom, the tails that launches showed. Lighter ones are not
+# believed even where the cells show them: what a million cells tell of one case in a thousand says nothing of one in a billion. Hence of
+# many places hardly a single pair is named that was measured but once. The scale is the larger of two: that of the slower half of the
+# cells, and that of the slowest tenth without the worst. Up to a tenth of the cells may be slow without any harm to it; where more are,
+# they are no exceptions but how the network is built: the scale grows, and nobody is named.
+
+TAILS = 4.0  # degrees of freedom
+_MOST_SLOW = 0.1
+_LEAST_SLOW = 2
+_EXACT = 1e-9  # medians fit some cells exactly: those say nothing of the noise
+_MEDIAN_ERROR = 1.34  # of n values of Student's t with 4 degrees, times scale / √n
+_SMALLEST_CHANCE = 1e-11
+
+
+def of_medians(scale: float, cells: Figures) -> Figures:
+    """The scale of medians over so many cells each."""
+    return _MEDIAN_ERROR * scale / np.sqrt(np.maximum(cells, 1))
+
+
+def quantile(chance: float, degrees: float) -> float:
+    """How many scales Student's t exceeds with this probability (not less than 1e-11, which is as far as it can be computed)."""
+    return t_quantile(1 - max(chance, _SMALLEST_CHANCE), degrees)
+
+
+def noise_scale(rest: Figures) -> float:
+    """The scale of a cell that what is left of the cells shows; 0 where medians fit nearly all of them exactly."""
+    known = rest[np.isfinite(rest)]
+    depths = np.sort(-known[known < -_EXACT])[::-1]
+    return max(_near(depths), _far(depths, len(known))) if len(depths) > _LEAST_SLOW else 0.0
+
+
+def scale_of(effects: Figures) -> float:
+    """The scale of the places' effects around their middle, from their median distance."""
+    distances = np.sort(np.abs(effects))
+    return float(distances[len(distances) // 2]) / quantile(0.25, TAILS) if len(distances) else 0.0
+
+
+def _near(depths: Figures) -> float:
+    return float(np.median(depths)) / quantile(0.25, TAILS)
+
+
+def _far(depths: Figures, cells: int) -> float:
+    worst = min(max(_LEAST_SLOW, int(_MOST_SLOW * cells)), len(depths) - 1)
+    return float(depths[worst]) / quantile((worst + 1) / cells, TAILS) if 2 * (worst + 1) < cells else 0.0
+
+
+# What all pairs of a round have in common: a round as a whole runs some per cent faster or slower than the next one.
+#
+# Fitted beside the places' effects by medians: of what a two-way fit leaves of each cell the median of its round, taken away, and again.
+# The slow places are in the fit by then, so that a round full of them is not taken for a slow one.
+
+PAIR_ROUNDS_LEAST_CELLS = 6  # of fewer the median takes away more than the round put in
+_TIMES = 2
+
+
+def levelled(values: Figures, turns: NDArray[np.int64], symmetric: bool = False) -> Figures:
+    """The logarithms [n × n] as if every round had been a usual one; NaN stays.
+
+    turns: by cell what was measured at the same time, from 0; -1: nothing. Rounds of fewer than LEAST_CELLS known cells stay as they are.
+    """
+    level = np.zeros(int(turns.max(initial=-1)) + 1)
+    if not len(level):
+        return values
+    known = np.isfinite(values)
+    for _ in range(_TIMES):
+        rest = two_way(values - _spread(level, turns), symmetric).rest
+        level += _middles(rest, np.where(known, turns, -1), len(level))
+    return values - _spread(level, turns)
+
+
+def _spread(level: Figures, turns: NDArray[np.int64]) -> Figures:
+    return np.where(turns >= 0, level[turns], 0.0)
+
+
+def _middles(rest: Figures, turns: NDArray[np.int64], number: int) -> Figures:
+    """By round the median of its cells; around the middle of all rounds, so that speeds stay speeds."""
+    cells = [rest[turns == turn] for turn in range(number)]
+    told = np.array([len(each) >= PAIR_ROUNDS_LEAST_CELLS for each in cells])
+    middles = np.array([np.median(each) if enough else 0.0 for each, enough in zip(cells, told, strict=True)])
+    return np.where(told, middles - np.median(middles[told]), 0.0) if told.any() else middles
+
+
+Mask = NDArray[np.bool_]
+
+LEAST_PLACES = 4
+_MEDIANS_DEGREES = 8.0  # medians have lighter tails than cells among each other
+_LEAST_TESTS = 10  # pairs: of the six latencies of four places, four make the places' effects
+_FAST = 0.5  # of the effect: who lags less with a partner is as fast there as the others
+_EXCEPTIONS = 100  # one partner in so many may be as fast by chance
+
+
+class Level(NamedTuple):
+    """From which effect on something is named, and how often by chance per matrix."""
+
+    effect: float
+    chance: float
+
+    @property
+    def least(self) -> float:
+        """The effect as the depth of a logarithm."""
+        return -log(1 - self.effect)
+
+
+CELLS = {"bandwidth": Level(0.15, 0.004), "latency": Level(1 / 4, 0.002)}
+PLACES = {"bandwidth": Level(0.05, 0.001), "latency": Level(1 / 6, 0.001)}
+
+
+class Slow(NamedTuple):
+    """Places by index: their effects (negative), which of them are slow with everybody, and which only with some."""
+
+    effects: Figures
+    steady: Mask
+    uneven: Mask
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """quantity   "bandwidth" or "latency"
+    where      which paths, "" where there is but one kind
+    speeds     logarithms [n × n], high is fast, NaN: not of this view, or unknown
+    errors     standard errors of the speeds from their own intervals, NaN where unknown
+    again      pairs that were measured again, both ways
+    """
+
+    quantity: str
+    where: str
+    speeds: Figures
+    errors: Figures
+    again: Mask
+
+    @property
+    def symmetric(self) -> bool:
+        """Whether i to j is j to i."""
+        return self.quantity == "latency"
+
+    @cached_property
+    def there(self) -> Mask:
+        """Which cells are known."""
+        return np.isfinite(self.speeds)
+
+    @cached_property
+    def fit(self) -> TwoWay:
+        """Middle, effects and rests."""
+        return two_way(self.speeds, self.symmetric)
+
+    @cached_property
+    def noise(self) -> float:
+        """The scale of a cell."""
+        return noise_scale(self.fit.rest)
+
+    @cached_property
+    def error(self) -> float:
+        """Of a usual cell, from its own interval; 0 where no cell has one."""
+        known = self.errors[self.there & np.isfinite(self.errors)]
+        return float(np.median(known)) if len(known) else 0.0
+
+    def depth(self, twice: bool) -> float:
+        """How far below expectation a usual cell has to be, as a logarithm; `twice`: where it was measured again."""
+        return float(self._depths(np.array(self.error), np.array(twice)))
+
+    @property
+    def tells_pairs(self) -> bool:
+        """Whether there are enough cells beside the effects to say anything of a single one."""
+        return self._tests >= _LEAST_TESTS
+
+    @property
+    def tells_places(self) -> bool:
+        """Whether enough places have partners enough to say anything of one of them."""
+        return max(int(self.fit.told_rows.sum()), int(self.fit.told_columns.sum())) >= LEAST_PLACES
+
+    def slow_cells(self, twice: Mask) -> Mask:
+        """Cells too far below what their places explain; of those in `twice` less is asked."""
+        errors = np.where(np.isfinite(self.errors), self.errors, self.error)
+        below: Mask = np.nan_to_num(self.fit.rest) < -self._depths(errors, twice)
+        return self.there & below & self.tells_pairs
+
+    def exceptions(self, slow: Mask) -> Mask:
+        """Those of the slow cells that are exceptions in their row and in their column."""
+        rows, columns = (slow.sum(axis=axis) <= np.maximum(1, self.there.sum(axis=axis) // 3) for axis in (1, 0))
+        few: Mask = rows[:, None] & columns[None, :]
+        return slow & few
+
+    def senders(self, twice: bool = False) -> Slow:
+        """Places by what they send; `twice`: what is worth measuring again."""
+        return self._slow(self.fit.rows, self.fit.told_rows, self.speeds, self.again, twice)
+
+    def receivers(self, twice: bool = False) -> Slow:
+        """Places by what they receive."""
+        return self._slow(self.fit.columns, self.fit.told_columns, self.speeds.T, self.again.T, twice)
+
+    def _depths(self, errors: Figures, twice: Mask) -> Figures:
+        by_spread, by_interval = (
+            np.where(twice, *(quantile(self._chance(each), degrees) for each in (True, False))) for degrees in (TAILS, _MEDIANS_DEGREES)
+        )
+        depths: Figures = np.maximum(CELLS[self.quantity].least, np.maximum(by_spread * self.noise, by_interval * errors))
+        return depths
+
+    @property
+    def _tests(self) -> int:
+        return int(self.there.sum()) // (2 if self.symmetric else 1)
+
+    def _chance(self, twice: bool) -> float:
+        share = CELLS[self.quantity].chance / max(1, self._tests)
+        return sqrt(share) if twice else share
+
+    def _slow(self, effects: Figures, told: Mask, speeds: Figures, again: Mask, twice: bool) -> Slow:
+        low = told & (effects < -self._place_depths(effects, told, speeds, twice)) & (int(told.sum()) >= LEAST_PLACES)
+        behind = np.where(np.isfinite(speeds), speeds - self.fit.middle, -np.inf)
+        fast = (behind > _FAST * effects[:, None]).sum(axis=1)
+        steady = low & (fast <= np.isfinite(speeds).sum(axis=1) // _EXCEPTIONS)
+        confirmed = np.ones(len(effects), bool)
+        for place in np.flatnonzero(steady):
+            repeated = behind[place][again[place] & np.isfinite(behind[place])]
+            confirmed[place] = len(repeated) == 0 or bool(np.median(repeated) < effects[place] / 2)
+        return Slow(effects, steady & confirmed, low & ~steady)
+
+    def _place_depths(self, effects: Figures, told: Mask, speeds: Figures, twice: bool) -> Figures:
+        level, known = PLACES[self.quantity], int(told.sum())
+        share = level.chance / max(1, known * (1 if self.symmetric else 2))
+        tail = quantile(sqrt(share) if twice else share, _MEDIANS_DEGREES)
+        cells = np.isfinite(speeds).sum(axis=1).astype(np.float64)
+        scale = np.maximum(scale_of(effects[told]), of_medians(max(self.noise, self.error), cells))
+        return np.maximum(level.least, tail * scale)
