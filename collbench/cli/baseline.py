@@ -38,8 +38,7 @@ def _add(arguments: argparse.Namespace, argv: list[str]) -> int:
     import sys
 
     from collbench.gate.allocation import allocations_in
-    from collbench.gate.baseline import add_all
-    from collbench.gate.kept import ENDING
+    from collbench.gate.baseline import ENDING, add_all
     from collbench.report.baseline import after_adding
     from collbench.report.screen import write_line
 

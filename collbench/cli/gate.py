@@ -91,7 +91,7 @@ def told_in_style(code: int, style: str, why: str) -> int:
     """The exit code of what failed, in this style; what a monitor has to read is printed."""
     import sys
 
-    from collbench.gate.exits import NAGIOS, PROLOG, code_of_failure
+    from collbench.gate.verdict import NAGIOS, PROLOG, code_of_failure
     from collbench.report.screen import write_line
 
     if code != 0 and style == NAGIOS:
@@ -136,7 +136,7 @@ def _check_ways(arguments: argparse.Namespace) -> None:
 def _verdict(arguments: argparse.Namespace) -> tuple[Verdict, str | None, Typed | None]:
     """The verdict, the suite that measures its suspects again (None where there are none), and what was typed to judge by a baseline."""
     if arguments.verdict:
-        from collbench.gate.stored import read_verdict
+        from collbench.gate.verdict import read_verdict
 
         return read_verdict(arguments.verdict), None, None
     from collbench.untrusted import uncollected
@@ -196,8 +196,7 @@ def _paired(arguments: argparse.Namespace) -> tuple[Verdict, None, None]:
 def _written(arguments: argparse.Namespace, files: Files, verdict: Verdict, suite: str | None, typed: Typed | None) -> int:
     import sys
 
-    from collbench.gate.exits import NAGIOS, PROLOG, exit_code
-    from collbench.gate.verdict import UNDECIDED
+    from collbench.gate.verdict import NAGIOS, PROLOG, UNDECIDED, exit_code
     from collbench.report.again import write_suite
     from collbench.report.following import following
     from collbench.report.screen import PlainScreen, wants_color, write_line

@@ -30,8 +30,7 @@ def call(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Prints the history; 0. Raises UsageError."""
     import sys
 
-    from collbench.gate.dated import dated_in
-    from collbench.gate.history import history
+    from collbench.gate.history import dated_in, history
     from collbench.report.history import letters_for, lines
     from collbench.report.outputs import Outputs
     from collbench.report.screen import PlainScreen, wants_color

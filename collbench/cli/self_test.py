@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from collbench.cli.parser import positive
 
 if TYPE_CHECKING:
-    from collbench.gate.recorded import Recorded
-    from collbench.gate.self_test import Setting
+    from collbench.gate.self_test import Recorded, Setting
 
 _NOISE = "TOML with the noise of the clusters, or of those that come along: bimodal, drift, harsh, missing, wander (default: a usual one)"
 _MOST_TRIALS, _MOST_ALLOCATIONS = 1_000_000, 1_000
@@ -48,16 +47,15 @@ def call(arguments: argparse.Namespace) -> int:
 
 
 def _setting(arguments: argparse.Namespace) -> tuple[Setting, Recorded | None]:
-    from collbench.gate.noise import Noise, read_noise, usual_scheme
     from collbench.gate.rule import ENOUGH
-    from collbench.gate.self_test import made_up
+    from collbench.gate.self_test import Noise, made_up, read_noise, usual_scheme
 
     if not arguments.baseline:
         noise = Noise() if arguments.noise is None else read_noise(arguments.noise)
         return made_up(noise, usual_scheme(), arguments.allocations or ENOUGH, arguments.paired), None
     from collbench.gate.baseline import load
-    from collbench.gate.recorded import recorded, setting_of
-    from collbench.gate.steady import steady_baseline
+    from collbench.gate.self_test import recorded, setting_of
+    from collbench.gate.state import steady_baseline
 
     found = recorded(steady_baseline(load(arguments.baseline))[0])
     return setting_of(found, arguments.allocations, arguments.paired), found

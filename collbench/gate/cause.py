@@ -7,13 +7,156 @@ and the kind is "unclear". Where nothing fits, nothing is said.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import date
+from math import exp, inf, isclose, isfinite, log, sqrt
+from statistics import median
+from typing import Literal
 
-from collbench.gate.allocation import Cell
-from collbench.gate.pattern import CLEAR, SLOW, UNKNOWN, UNSURE, Pattern, Seen, State, pattern_of, times
-from collbench.gate.scheme import CLASSES
-from collbench.gate.verdict import Cause, GroupState, Suspicion
+from collbench.analysis.differences import NOTHING, Difference
+from collbench.gate.allocation import COLUMNS, Cell
+from collbench.gate.baseline import CLASSES, Group, group_of_cell
+from collbench.gate.changes import Expected
+from collbench.gate.verdict import CONFIRMED, SUSPECTED, Announcement, Cause, Change, GroupState, Suspicion
 from collbench.units import format_size
+
+# What is slower and what is not, group by group: the evidence from which a cause is named.
+
+State = Literal["slow", "clear", "unsure", "unknown"]
+SLOW: State = "slow"
+CLEAR: State = "clear"
+UNSURE: State = "unsure"
+UNKNOWN: State = "unknown"
+_LIMIT = 3.0  # spreads that a limit is above what is usual
+_SURE = 1.65  # spreads: 5 % beyond on one side
+_COMMON = 0.004  # ln of time: what all groups of an allocation share, which more of them do not average out
+_ALIKE = 2.5  # times the usual slowdown: what is slower by more than that has another cause
+_SIZE = COLUMNS.index("size_bytes")
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A group as it was measured.
+
+    excess   ln of its time over what the baseline says, the median over allocations; None where nothing is known
+    spread   what of that is chance, likewise; without end where the group has no limit
+    touched  it is confirmed or suspected, or a cell of it is
+    """
+
+    group: Group
+    cells: int
+    excess: float | None
+    spread: float
+    touched: bool
+
+    @property
+    def over(self) -> bool:
+        """Whether it exceeds what may be by chance."""
+        return self.excess is not None and self.excess > _LIMIT * self.spread
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """groups  all that were judged
+    slowdown   ln: by how much what is slower usually is
+    suspicions  those that count: the confirmed ones, or where there are none those suspected
+    cells      all that have a history
+    """
+
+    groups: Sequence[Seen]
+    slowdown: float
+    suspicions: Sequence[Suspicion]
+    cells: Sequence[Cell]
+
+    @property
+    def touched(self) -> list[Seen]:
+        """The groups with something slower in them."""
+        return [each for each in self.groups if each.touched]
+
+    def mostly(self, seen: Seen) -> bool:
+        """Whether most cells of a group are slower, and not single ones alone."""
+        return seen.excess is not None and seen.excess >= self.slowdown / 2
+
+    def where(self, fits: Callable[[Group], bool]) -> list[Seen]:
+        """The groups that fit and were measured."""
+        return [each for each in self.groups if each.excess is not None and fits(each.group)]
+
+    def state(self, groups: Collection[Seen]) -> State:
+        """Whether all of these are slower by alike factors, or none is; "unsure" where they differ, or chance could hide it."""
+        known = [(each.excess, each.spread) for each in groups if each.excess is not None and each.spread < inf]
+        if not known:
+            return UNSURE if groups else UNKNOWN
+        half = self.slowdown / 2
+        if _SURE * sqrt(median(spread for _, spread in known) ** 2 / len(known) + _COMMON**2) > half:
+            return UNSURE
+        if median(excess for excess, _ in known) >= half:
+            alike = all(half <= excess + _SURE * spread and excess <= _ALIKE * self.slowdown + spread for excess, spread in known)
+            return SLOW if alike else UNSURE
+        clear = median(excess for excess, _ in known) < half / 2 and all(excess - _SURE * spread < half for excess, spread in known)
+        return CLEAR if clear else UNSURE
+
+    def sizes(self) -> set[int]:
+        """Of what is slower, in bytes: of single cells, and of all cells of groups that are slower as a whole."""
+        single = {int(each.cell["size_bytes"]) for each in self.suspicions if each.kind == "cell"}
+        whole = {each.group for each in self.touched if self.mostly(each)}
+        return single | {int(cell[_SIZE]) for cell in self.cells if group_of_cell(cell) in whole}
+
+    def columns(self, groups: Iterable[Seen], name: str) -> set[object]:
+        """What the cells of these groups have in a column: {2} nodes."""
+        place, wanted = COLUMNS.index(name), {each.group for each in groups}
+        return {cell[place] for cell in self.cells if group_of_cell(cell) in wanted}
+
+
+def pattern_of(suspicions: Sequence[Suspicion], groups: Sequence[GroupState], cells: Sequence[Cell]) -> Pattern | None:
+    """The evidence; None where nothing is confirmed or suspected, or nothing is known of by how much."""
+    active = next((found for state in (CONFIRMED, SUSPECTED) if (found := [each for each in suspicions if each.state == state])), [])
+    if not active:
+        return None
+    touched = _touched(active)
+    seen = [_seen(each, touched) for each in groups]
+    slowdown = _slowdown(seen, active)
+    if not any(each.touched for each in seen):  # the whole alone, which no group shows for itself
+        seen = [Seen(each.group, each.cells, each.excess, each.spread, (each.excess or 0) >= slowdown / 2) for each in seen]
+    return Pattern(seen, slowdown, active, cells) if slowdown > 0 else None
+
+
+def _touched(active: Sequence[Suspicion]) -> dict[str, bool]:
+    names = [each.name for each in active if each.kind == "group"]
+    names += [str(group_of_cell(tuple(each.cell[name] for name in COLUMNS))) for each in active if each.kind == "cell"]
+    return defaultdict(bool, dict.fromkeys(names, True))
+
+
+def _seen(state: GroupState, touched: dict[str, bool]) -> Seen:
+    excess = _typical(state.factors)
+    limit = state.limit if state.limit is not None else state.worst_limit  # a group too small to be judged is as sure as a cell of it
+    spread = log(limit) / _LIMIT if limit is not None and limit > 1 else inf
+    return Seen(Group(state.backend, state.operation, state.size_class), state.cells, excess, spread, touched[state.name])
+
+
+def _typical(factors: Sequence[float | None]) -> float | None:
+    known = [log(factor) for factor in factors if factor is not None and factor > 0]
+    return median(known) if known else None
+
+
+def _slowdown(seen: Sequence[Seen], active: Sequence[Suspicion]) -> float:
+    over = [each.excess for each in seen if each.touched and each.over and each.excess is not None]
+    own = [excess for each in active if (excess := _typical(each.factors)) is not None]
+    return median(over or own or [0.0])
+
+
+def times(excesses: Sequence[float]) -> str:
+    """ "1.11", or "1.05 to 1.11" times, of ln of time; three digits of what is more: "6250"."""
+    low, high = (_three_digits(exp(each)) for each in (min(excesses), max(excesses)))
+    return low if low == high else f"{low} to {high}"
+
+
+def _three_digits(factor: float) -> str:
+    rounded = float(f"{factor:.3g}")
+    return f"{rounded:.{2 if rounded < 10 else 1 if rounded < 100 else 0}f}"
+
 
 LINK, MEMORY, LATENCY, HOST, BACKEND, OPERATION, CELLS, UNCLEAR = KINDS = (
     "link", "memory", "latency", "host", "backend", "operation", "cells", "unclear",
@@ -184,3 +327,122 @@ def _listed(words: Iterable[str]) -> str:
     """ "a, b and c"."""
     *first, last = words
     return f"{', '.join(first)} and {last}" if first else last
+
+
+# What changed since the last good allocation, the most plausible cause of what became slower first.
+#
+# A backend's library can slow what it carries, a link's rate what crosses it, a kernel everything. The words say what speaks for a change
+# and what speaks against it; they prove nothing.
+
+_FIRST, _LIKELY, _POSSIBLE, _UNLIKELY, _HARDLY = range(5)
+_RATE = re.compile(r"rate_bits_per_s|rate_text|speed\w*_per_s|shaped_bits_per_s|\bwidth\b|\bmtu\w*", re.ASCII)
+_FASTER_IS_MORE = re.compile(r"_per_s\b|rate_text|\bwidth\b", re.ASCII)
+_NUMBER = re.compile(r"\d{1,18}(?:\.\d{1,9})?(?:e[+-]?\d{1,2})?", re.ASCII)
+_LINKS = re.compile(r"interfaces|nics?\b|ports?\b|fabric|links?\b|switch", re.ASCII | re.IGNORECASE)
+_MEMORY = re.compile(r"numa|memory|huge_pages|shm|\bdimm", re.ASCII | re.IGNORECASE)
+_NEAR = 0.35  # of the slowdown's logarithm: a rate explains what is measured within this
+# Whose a variable is, by how it begins; what is in no list may be anybody's.
+_VARIABLES = {
+    "nccl": ("NCCL_", "TORCH_NCCL_", "SHARP_"),
+    "torch-nccl": ("NCCL_", "TORCH_NCCL_", "SHARP_"),
+    "gloo": ("GLOO_",),
+    "mpi": ("UCX_", "UCC_", "MPICH_", "MPIR_", "OMPI_", "FI_", "I_MPI_", "MV2_", "PMIX_", "RDMAV_", "MLX5_", "SLURM_MPI_TYPE"),
+}
+_Told = tuple[int, str]  # how plausible, and why in words
+
+
+def ranked(
+    found: Sequence[Difference],
+    expected: Sequence[Expected],
+    today: date,
+    suspicions: Sequence[Suspicion],
+    cause: Cause | None,
+    *,
+    groups: Sequence[GroupState] = (),
+) -> list[Change]:
+    """Each difference with who announced it, and why it may be the cause, the most plausible first; as found where nothing is slower."""
+    pattern = pattern_of(suspicions, groups, ())
+    told = [(_FIRST, "") if pattern is None else _told_plausible(each, pattern, cause) for each in found]
+    order = sorted(range(len(found)), key=lambda place: told[place][0])
+    return [_change(found[place], told[place], expected, today) for place in order]
+
+
+def _change(each: Difference, told: _Told, expected: Sequence[Expected], today: date) -> Change:
+    rank, why = told
+    by = next((one for one in expected if one.covers(each, today)), None)
+    announced: Announcement | None = None if by is None else by.announcement
+    return Change(each.kind, each.what, each.a, each.b, why, announced, explains=bool(why) and rank <= _POSSIBLE)
+
+
+def _told_plausible(change: Difference, pattern: Pattern, cause: Cause | None) -> _Told:
+    kind = cause.kind if cause else ""
+    owners = _owners(change, {each.group.backend for each in pattern.groups} | _slower_backends(pattern))
+    if owners is not None:
+        return _of_library(owners, pattern, kind)
+    if change.kind == "topology" and _LINKS.search(change.what):
+        return _of_link(change, pattern, kind)
+    if change.what.startswith(("collbench", "schema of")):
+        return _POSSIBLE, "the tool itself is another: what it measures should not have changed, but may have"
+    return _of_host(change, kind)
+
+
+def _owners(change: Difference, backends: set[str]) -> set[str] | None:
+    """The backends whose library or setting it is; None where it is nobody's own."""
+    if change.kind == "software":
+        first = change.what.partition(" ")[0]
+        return {first} if first in backends or first in _VARIABLES else None
+    if change.kind == "environment":
+        found = {backend for backend, begins in _VARIABLES.items() if change.what.startswith(begins)}
+        return found or None
+    return None
+
+
+def _slower_backends(pattern: Pattern) -> set[str]:
+    single = {str(each.cell["backend"]) for each in pattern.suspicions if each.kind == "cell"}
+    return single | {each.group.backend for each in pattern.touched}
+
+
+def _of_library(owners: set[str], pattern: Pattern, kind: str) -> _Told:
+    slower = _slower_backends(pattern)
+    if not slower & owners:
+        return _HARDLY, f"hardly: nothing that is slower is on {' or '.join(sorted(owners))}"
+    if slower <= owners:
+        return (_LIKELY if kind == LINK else _FIRST), "it carries all that is slower"
+    others = sorted(slower - owners)
+    also = f"{', '.join(others)} {'is' if len(others) == 1 else 'are'} slower too"
+    return _UNLIKELY, f"it carries a part of what is slower; {also}"
+
+
+def _of_link(change: Difference, pattern: Pattern, kind: str) -> _Told:
+    slowdown = _slowdown_told(change)
+    if slowdown is not None and slowdown < 0:
+        return _HARDLY, "hardly: this makes it faster"
+    if slowdown is not None and isclose(slowdown, pattern.slowdown, rel_tol=_NEAR) and kind in (LINK, UNCLEAR, ""):
+        return _FIRST, f"a link that is {times([slowdown])} times slower, and {times([pattern.slowdown])} times slower is what was measured"
+    if kind in (LINK, LATENCY, UNCLEAR):
+        rate = bool(_RATE.search(change.what))
+        return (_FIRST if rate else _LIKELY), "it is of the links, which all that is slower shares"
+    if kind in (BACKEND, OPERATION, CELLS):
+        return _UNLIKELY, "unlikely: other cells cross the same links and are not slower"
+    return _POSSIBLE, "it is of the links that the messages cross"
+
+
+def _slowdown_told(change: Difference) -> float | None:
+    """ln of how much slower a link whose rate is told is; None where it is no rate, or none in both."""
+    if not _FASTER_IS_MORE.search(change.what) or NOTHING in (change.a, change.b):
+        return None
+    found = [_NUMBER.search(text) for text in (change.a, change.b)]
+    before, after = (float(each[0]) if each else 0.0 for each in found)
+    return log(before / after) if before > 0 and after > 0 and isfinite(before) and isfinite(after) and before != after else None
+
+
+def _of_host(change: Difference, kind: str) -> _Told:
+    if kind == MEMORY and _MEMORY.search(f"{change.kind} {change.what}"):
+        return _FIRST, "it is of the memory, which is what became slower"
+    if kind == HOST:
+        return _FIRST, "everything runs on it, and everything is slower"
+    if kind in (MEMORY, LATENCY, UNCLEAR):
+        return _LIKELY, "all that is slower runs on it"
+    if kind in (BACKEND, OPERATION, CELLS):
+        return _UNLIKELY, "unlikely: what is not slower runs on it too"
+    return _POSSIBLE, "all that is slower runs on it, and so does what is not"

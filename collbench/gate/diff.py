@@ -17,11 +17,10 @@ from collbench.analysis.differences import Difference
 from collbench.analysis.outcome import Outcome, outcome_by_limit
 from collbench.errors import UsageError
 from collbench.gate.allocation import Allocation
-from collbench.gate.baseline import Baseline
+from collbench.gate.baseline import Baseline, Figures, known_median
 from collbench.gate.changes import changes
+from collbench.gate.history import CELL, About, Sheet, sheet_of
 from collbench.gate.rule import SPREADS
-from collbench.gate.scheme import Figures, known_median
-from collbench.gate.series import CELL, About, Sheet, sheet_of
 
 _OF_MEDIAN = pi / 2  # the variance of a median over that of a mean, for a normal distribution; of one or two values they are the same
 

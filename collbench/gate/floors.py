@@ -15,9 +15,8 @@ from typing import Any
 
 from collbench.analysis.ceilings import OF_LINKS, LinkCeiling
 from collbench.errors import UsageError
-from collbench.gate.allocation import COLUMNS, Allocation, Cell, Shown
+from collbench.gate.allocation import COLUMNS, Allocation, Cell, Shown, name_of
 from collbench.gate.baseline import fresh
-from collbench.gate.names import name_of
 from collbench.gate.rule import STRIKES
 from collbench.gate.verdict import CLEARED, CONFIRMED, SUSPECTED, UNDECIDED, FloorState
 from collbench.machine.peak.ceiling import Ceiling

@@ -5,17 +5,363 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import exp
+from itertools import pairwise
+from math import exp, pi, sqrt
+from pathlib import Path
+from statistics import NormalDist
+from typing import NamedTuple
 
 import numpy as np
 
 from collbench.analysis.differences import Difference
-from collbench.gate.allocation import Allocation
+from collbench.analysis.launches import launch_folders
+from collbench.errors import UsageError
+from collbench.gate.allocation import COLUMNS, Allocation, Cell, allocations_in, in_order, name_of
+from collbench.gate.baseline import (
+    Figures,
+    Group,
+    Numbers,
+    Scheme,
+    group_of_cell,
+    is_baseline,
+    known_median,
+    load,
+    scheme_of,
+    seconds_of,
+    times_of,
+)
 from collbench.gate.changes import changes
-from collbench.gate.scheme import Figures, known_median
-from collbench.gate.series import About, sheet_of
-from collbench.gate.steady import STATE, usual_canary
-from collbench.gate.steps import LEAST, Step, level_starts, steps
+from collbench.gate.rule import LEAST_CELLS, floors_of, pooled
+from collbench.gate.state import STATE, flipped, usual_canary
+
+# Where a series over allocations steps from one level to another, and stays there for three allocations at least.
+#
+# The levels are those that explain the series best at a price for each (optimal partitioning: Jackson et al. 2005). Of neighbours the
+# medians have to differ by more than five of their standard errors, and by more than the rule's floor; else they are one. Five and not
+# three as for a single allocation, since every place of every series is looked at.
+#
+# Simulated with the noise of `gate.noise`, 336 cells, allocations of three launches, 300 histories (tests/gate/test_steps.py). Of 20
+# allocations in which nothing changed, 0.7 % of the histories have a cell with a step, none a group or the whole with one; a step in the
+# middle is found of one large cell by 5 % in 89 %, by 10 % in 99 %, of a large group by 2 % in 89 %, by 5 % in all. Of 8 allocations:
+# 0.3 % and none; 53, 93, 24 and 99 %. A slow drift is told as several steps; the last two allocations make no level of their own: of
+# them the gate is to be asked.
+
+LEAST = 3  # allocations of a level: fewer may be chance
+_ERRORS = 5.0
+_AT_ONCE = 2000  # series: more would leave the processor's cache
+_PRICE = 10.0  # of another level, in variances: what chance explains costs less
+_LEAST_VARIANCE = 1e-8  # a hundredth of a percent: no clock is better, and roundings are no steps
+_OF_MEDIAN = pi / 2  # the variance of a median over that of a mean, for a normal distribution
+_LARGEST = 0.285  # the square of NormalDist().inv_cdf(1 - _LARGEST / m) is what the largest of m squares of normal numbers usually is
+
+
+class Step(NamedTuple):
+    """A change of level, in ln of time.
+
+    before, at  the numbers of the last allocation on the old level and of the first on the new one
+    change      the difference of the levels' medians; positive: slower
+    error       its standard error
+    limit       what it exceeds, to either side
+    """
+
+    before: int
+    at: int
+    change: float
+    error: float
+    limit: float
+
+
+def scatter(values: Figures) -> Figures:
+    """[allocations × series] -> [series] the variance from one allocation to the next; NaN of fewer than three.
+
+    From successive differences, without the largest, so that a step does not count as chance.
+    """
+    return typical(_successive(values)) / 2
+
+
+def typical(squares: Figures) -> Figures:
+    """[… × series] -> [series] the mean of squares of normal numbers, whose largest is left out: it may be no chance. NaN: fewer than 2."""
+    known = np.isfinite(squares)
+    counts = known.sum(axis=0)
+    kept = np.where(known, squares, 0.0)
+    usual = np.array([NormalDist().inv_cdf(1 - _LARGEST / max(count, 2)) ** 2 for count in range(len(squares) + 1)])
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(counts > 1, (kept.sum(axis=0) - kept.max(axis=0, initial=0.0)) / (counts - usual[counts]), np.nan)
+
+
+def steps(values: Figures, variance: Figures, floors: Figures) -> list[list[Step]]:
+    """Of each series in [allocations × series], NaN where not measured, its steps in time; [series] variances between allocations."""
+    price = _PRICE * np.maximum(np.nan_to_num(variance), _LEAST_VARIANCE)
+    parts = [slice(first, first + _AT_ONCE) for first in range(0, values.shape[1], _AT_ONCE)]
+    starts = [each for part in parts for each in _levels(values[:, part], price[part])]
+    found: list[list[Step]] = [[] for _ in starts]
+    for number, each in enumerate(starts):
+        if len(each) > 1:
+            found[number] = _sure(values[:, number], each, float(variance[number]), float(floors[number]))
+    return found
+
+
+def level_starts(found: Sequence[Step]) -> list[int]:
+    """The first allocations of all levels."""
+    return [0, *(step.at for step in found)]
+
+
+def _successive(values: Figures) -> Figures:
+    """Squares of the differences of each known value to the known one before it."""
+    last = np.full(values.shape[1], np.nan)
+    found = np.full(values.shape, np.nan)
+    for number, each in enumerate(values):
+        found[number] = (each - last) ** 2
+        last = np.where(np.isfinite(each), each, last)
+    return found
+
+
+def _levels(values: Figures, price: Figures) -> list[list[int]]:
+    """Of each series the first allocations of its levels: least squares, and a price for each level."""
+    count, series = values.shape
+    known, sums, squares = _running(values)
+    costs = np.full((count + 1, series), np.inf)
+    costs[0] = 0.0
+    came = np.zeros((count + 1, series), dtype=np.int64)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        for end in range(LEAST, count + 1):
+            for start in (0, *range(LEAST, end - LEAST + 1)):
+                number = known[end] - known[start]
+                within = squares[end] - squares[start] - (sums[end] - sums[start]) ** 2 / number
+                cost = np.where(number >= LEAST, costs[start] + within + price, np.inf)
+                better = cost < costs[end]
+                costs[end], came[end] = np.where(better, cost, costs[end]), np.where(better, start, came[end])
+    return [_back(came[:, number]) for number in range(series)]
+
+
+def _running(values: Figures) -> tuple[Figures, Figures, Figures]:
+    """[1 + allocations × series] how many are known up to each, their sum, and that of their squares, around the series' median."""
+    known = np.isfinite(values)
+    around = np.where(known, values - known_median(values.T), 0.0)
+    nothing = np.zeros((1, values.shape[1]))
+    known_before, sums, squares = (np.vstack([nothing, each.cumsum(axis=0)]) for each in (known.astype(float), around, around**2))
+    return known_before, sums, squares
+
+
+def _back(came: Numbers) -> list[int]:
+    starts = [int(came[-1])]
+    while starts[-1] > 0:
+        starts.append(int(came[starts[-1]]))
+    return starts[::-1]
+
+
+def _sure(values: Figures, starts: list[int], variance: float, floor: float) -> list[Step]:
+    """The steps between levels, of which the least sure one goes until all are."""
+    ends = [*starts[1:], len(values)]
+    levels = [np.flatnonzero(np.isfinite(values[start:end])) + start for start, end in zip(starts, ends, strict=True)]
+    while True:
+        found = [_step(values, old, new, variance, floor) for old, new in pairwise(levels)]
+        weakest = min(range(len(found)), key=lambda each: abs(found[each].change) / found[each].limit, default=None)
+        if weakest is None or abs(found[weakest].change) > found[weakest].limit:
+            return found
+        levels[weakest : weakest + 2] = [np.concatenate(levels[weakest : weakest + 2])]
+
+
+def _step(values: Figures, old: Numbers, new: Numbers, variance: float, floor: float) -> Step:
+    """No change where one of the levels has fewer allocations than a level takes that are nearer to it than to the other."""
+    before, after = float(np.median(values[old])), float(np.median(values[new]))
+    is_new = [np.abs(values[each] - after) < np.abs(values[each] - before) for each in (old, new)]
+    firm = min(int((~is_new[0]).sum()), int(is_new[1].sum())) >= LEAST
+    error = sqrt(variance * _OF_MEDIAN * (1 / len(old) + 1 / len(new)))
+    return Step(int(old[-1]), int(new[0]), after - before if firm else 0.0, error, max(floor, _ERRORS * error))
+
+
+# Allocations that lie in a folder, be it a baseline or runs, in the order in which they began: what a history is made of.
+
+_MOST_NAMED = 3
+_RUN = ("run.json", "cells.jsonl")
+
+
+def dated_in(path: Path) -> tuple[list[Allocation], list[str]]:
+    """The allocations of a baseline, or of the runs in a folder, in the order in which they began; and what has to be known, in sentences.
+
+    Raises UsageError where there is none, or none says when it began.
+    """
+    found, notes = (list(load(path).allocations), []) if is_baseline(path) else _of_runs(path)
+    ordered = in_order([each for each in found if each.began is not None])
+    if not ordered:
+        raise UsageError(f"{path}: no allocation says when it began: there is no history without an order; name another folder")
+    return ordered, [*notes, *_notes(found, ordered)]
+
+
+def _of_runs(path: Path) -> tuple[list[Allocation], list[str]]:
+    """The runs in it, or the run that it is. What cannot be read is left out, and told."""
+    folders = [path] if _holds_runs(path) else sorted(each for each in _inside(path) if each.is_dir() and _holds_runs(each))
+    if not folders:
+        raise UsageError(f"{path} holds neither allocations of a baseline nor runs: name such a folder")
+    try:
+        return allocations_in(folders), []
+    except UsageError:
+        refused = {folder: why for folder in folders if (why := _refused(folder))}
+        if not refused or len(refused) == len(folders):
+            raise
+    more = f" and {len(refused) - 1} more" if len(refused) > 1 else ""
+    return allocations_in([folder for folder in folders if folder not in refused]), [f"left out: {next(iter(refused.values()))}{more}"]
+
+
+def _inside(path: Path) -> list[Path]:
+    try:
+        return list(path.iterdir())
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read ({error.strerror or error}): name a baseline, or a folder that holds runs") from error
+
+
+def _holds_runs(folder: Path) -> bool:
+    return any((folder / name).exists() for name in _RUN) or bool(launch_folders(folder))
+
+
+def _refused(folder: Path) -> str | None:
+    """Why a folder cannot be taken; None where it can."""
+    try:
+        allocations_in([folder])
+    except UsageError as error:
+        return str(error)
+    return None
+
+
+def _notes(found: Sequence[Allocation], ordered: Sequence[Allocation]) -> list[str]:
+    without = [each for each in found if each.began is None]
+    torn = [each for each in ordered if each.unfinished]
+    wrong = [each for each in ordered if any(measured.wrong for measured in each.cells.values())]
+    slowed = [each for each in ordered if each.slowed]
+    usual = usual_canary(ordered)
+    flipped_in = [each for each in ordered if any(flipped(each, usual))]
+    told = [(without, "no start is known, so that nothing orders them; left out"), (torn, "not every launch came to its end"),
+            (wrong, "what arrived was not what was sent"), (slowed, "slowed on purpose"),
+            (flipped_in, "the machine was in another state in some launches (canary more than 20 % off the others')")]  # fmt: skip
+    notes = [f"{_named(each)}: {what}" for each, what in told if each]
+    if len(ordered) < 2 * LEAST:
+        notes.append(f"{len(ordered)} allocations: a change shows from {2 * LEAST} on, {LEAST} before it and {LEAST} after")
+    return notes
+
+
+def _named(allocations: Sequence[Allocation]) -> str:
+    more = f" and {len(allocations) - _MOST_NAMED} more" if len(allocations) > _MOST_NAMED else ""
+    return ", ".join(each.name for each in allocations[:_MOST_NAMED]) + more
+
+
+# Allocations as series: of all cells together, of each group and of each cell what it took, and how much of that is chance.
+
+KINDS = WHOLE, GROUP, CELL = "whole", "group", "cell"
+_ROUNDS = 4  # of a median polish; more move nothing that a floor would not hide
+
+
+@dataclass(frozen=True)
+class About:
+    """What a series is of.
+
+    kind   WHOLE, GROUP or CELL
+    name   in words: "all cells", "allreduce on mpi, large messages", "allreduce 64 MiB mpi"
+    group  that it is, or that the cell is of; None for the whole. cell: its columns; None for the others
+    """
+
+    kind: str
+    name: str
+    group: Group | None = None
+    cell: Cell | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Sheet:
+    """abouts   [series] the whole and groups, where they have three cells or more, then all cells
+    values   [allocations × series] ln of time: of a cell in seconds, of others by how much its cells are slower than usual; NaN: unknown
+    floors   [series] in ln of time: less is nobody's business
+    """
+
+    abouts: tuple[About, ...]
+    values: Figures
+    floors: Figures
+    _launches: Figures
+
+    def variance(self, allocations: slice | Sequence[int] = slice(None)) -> Figures:
+        """[series] between these allocations, steps apart; NaN where nothing is known of it."""
+        values, parts = self.values[allocations], {kind: self._of_kind(kind) for kind in KINDS}
+        found = scatter(values)
+        found[parts[GROUP]] = drawn(found[parts[GROUP]], values[:, parts[GROUP]], self._scheme(GROUP))
+        own = found[parts[CELL]]
+        found[parts[CELL]] = drawn(
+            np.where(np.isfinite(own), np.fmax(own, typical(self._launches[allocations])), np.nan),
+            values[:, parts[CELL]], self._scheme(CELL),
+        )  # fmt: skip
+        return found
+
+    def _of_kind(self, kind: str) -> list[int]:
+        return [number for number, about in enumerate(self.abouts) if about.kind == kind]
+
+    def _scheme(self, kind: str) -> Scheme:
+        """Who lends whom a variance: cells those of their group, groups those of their class of sizes."""
+        groups = [about.group for about in self.abouts if about.kind == kind and about.group is not None]
+        return Scheme.of_cells(groups if kind == CELL else [Group("", "", group.size_class) for group in groups])
+
+
+def sheet_of(allocations: Sequence[Allocation]) -> Sheet:
+    """All series of these allocations."""
+    cells = list(dict.fromkeys(cell for each in allocations for cell in each.cells))
+    scheme, times = scheme_of(cells), times_of(allocations, cells)
+    floors = floors_of(scheme)
+    judged = [number for number, members in enumerate(scheme.members) if len(members) >= LEAST_CELLS]
+    whole = [0] if len(cells) >= LEAST_CELLS else []
+    abouts = (
+        *(About(WHOLE, "all cells") for _ in whole),
+        *(About(GROUP, str(scheme.groups[number]), scheme.groups[number]) for number in judged),
+        *(About(CELL, name, group_of_cell(cell), cell) for cell, name in zip(cells, told_apart(cells), strict=True)),
+    )
+    columns = [*(common(times) for _ in whole), *(common(times[:, scheme.members[number]]) for number in judged)]
+    own_floors = np.concatenate([[floors.whole for _ in whole], floors.groups[judged], floors.cells])
+    return Sheet(abouts, np.column_stack([*columns, times]), own_floors, _of_launches(allocations, cells))
+
+
+def told_apart(cells: Sequence[Cell]) -> list[str]:
+    """Each cell as `name_of` calls it, and in brackets what tells it from others of that name: "allreduce 8 B mpi (mode batched)"."""
+    names = [name_of(cell) for cell in cells]
+    alike: dict[str, list[Cell]] = {}
+    for name, cell in zip(names, cells, strict=True):
+        alike.setdefault(name, []).append(cell)
+    places = {name: [place for place, each in enumerate(zip(*alike[name], strict=True)) if len(set(each)) > 1] for name in alike}
+    told = [", ".join(f"{COLUMNS[place]} {cell[place]}" for place in places[name]) for name, cell in zip(names, cells, strict=True)]
+    return [f"{name} ({more})" if more else name for name, more in zip(names, told, strict=True)]
+
+
+def common(times: Figures) -> Figures:
+    """[allocations × cells] -> [allocations] by how much, in ln of time, all cells are slower than they usually are; NaN: too few.
+
+    A median polish (Tukey 1977): which cells an allocation has does not move it.
+    """
+    found = np.zeros(len(times))
+    for _ in range(_ROUNDS):
+        usual = known_median((times - found[:, None]).T)
+        found = np.nan_to_num(known_median(times - usual))
+    return np.where(np.isfinite(times).sum(axis=1) >= LEAST_CELLS, found, np.nan)
+
+
+def drawn(own: Figures, values: Figures, scheme: Scheme) -> Figures:
+    """[series] variances, drawn towards those of their group as the rule does it, but never less than what each shows by itself.
+
+    A cell with two states shows more than its group, and three launches in the slower one by chance look like a step.
+    """
+    counts = np.where(np.isfinite(own), np.isfinite(values).sum(axis=0), 1)
+    return np.fmax(own, pooled(own, counts, scheme))
+
+
+def median_variance(launches: Figures) -> Figures:
+    """[… × launches] ln of time -> […] the variance of their median; NaN of fewer than two."""
+    known = np.isfinite(launches)
+    counts = known.sum(axis=-1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean = np.where(known, launches, 0.0).sum(axis=-1) / counts
+        squares = np.where(known, launches - mean[..., None], 0.0) ** 2
+        found: Figures = np.where(counts > 1, np.pi / 2 * squares.sum(axis=-1) / (counts - 1) / counts, np.nan)
+    return found
+
+
+def _of_launches(allocations: Sequence[Allocation], cells: Sequence[Cell]) -> Figures:
+    """[allocations × cells] the variance of an allocation's median, as its launches let expect."""
+    return np.array([median_variance(np.log(seconds_of(each, cells))) for each in allocations])
 
 
 @dataclass(frozen=True)

@@ -7,32 +7,201 @@ allocations; after the first one it is a suspect. An unexpected change does not 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
+from functools import cached_property
 
 import numpy as np
 
 from collbench import __version__
 from collbench.analysis.ceilings import CeilingChange, LinkCeiling, fallen_ceilings
 from collbench.analysis.differences import Difference
-from collbench.gate import notes, problems
-from collbench.gate.allocation import Allocation, Cell
-from collbench.gate.baseline import Baseline, fresh, scheme_of, times_of
-from collbench.gate.cause import cause_of
-from collbench.gate.changes import Expected, accepted, changes, expired, of_what_changed, unannounced
-from collbench.gate.comparable import check, of_another_cluster
+from collbench.analysis.outcome import Outcome, count, outcome_by_limit
+from collbench.gate import reasons
+from collbench.gate.allocation import COLUMNS, Allocation, Cell, name_of, names_of
+from collbench.gate.baseline import Baseline, Figures, Group, Numbers, fresh, group_of_cell, scheme_of, times_of
+from collbench.gate.cause import cause_of, ranked
+from collbench.gate.changes import Expected, accepted, changes, check, expired, of_another_cluster, of_what_changed, unannounced
 from collbench.gate.confirm import suspects
 from collbench.gate.floors import Floor, floor_problems, floor_states
-from collbench.gate.groups import group_states
-from collbench.gate.names import names_of
-from collbench.gate.plausible import ranked
-from collbench.gate.problems import Problem
-from collbench.gate.rule import ENOUGH, Excess, Limits, Mask, exceed, learn
-from collbench.gate.steady import Steady, steady, steady_baseline, usual_canary
-from collbench.gate.suspicions import suspected_cells, suspicions_of
-from collbench.gate.unstable import launch_limits, unstable
-from collbench.gate.verdict import CONFIRMED, PASSED, REGRESSION, UNDECIDED, WRONG_DATA, FloorState, Suspicion, Verdict
+from collbench.gate.reasons import Problem
+from collbench.gate.rule import ENOUGH, STRIKES, Excess, Limits, Mask, exceed, learn
+from collbench.gate.state import Steady, launch_limits, steady, steady_baseline, unstable, usual_canary
+from collbench.gate.verdict import (
+    CLEARED,
+    CONFIRMED,
+    PASSED,
+    REGRESSION,
+    SUSPECTED,
+    UNDECIDED,
+    WRONG_DATA,
+    FloorState,
+    GroupState,
+    Suspicion,
+    Verdict,
+)
+
+# The state of every group, good ones too: what JUnit, Markdown and the page have a line for.
+
+
+@dataclass(frozen=True)
+class _Looked:
+    """Everything that a group's state is made from."""
+
+    limits: Limits
+    excess: Excess
+    cells: Sequence[Cell]
+    suspicions: Sequence[Suspicion]
+    undecided: Mask
+
+    @cached_property
+    def states(self) -> dict[Cell, str]:
+        """The state of each cell that exceeded its limit."""
+        return {tuple(each.cell.values()): each.state for each in self.suspicions if each.kind == "cell"}
+
+    @cached_property
+    def open_groups(self) -> set[str]:
+        """The names of the groups, and of the whole, that are slower or may be."""
+        return {each.name for each in self.suspicions if each.kind != "cell" and each.state in (CONFIRMED, SUSPECTED)}
+
+
+def group_states(
+    limits: Limits, excess: Excess, cells: Sequence[Cell], suspicions: Sequence[Suspicion], undecided: Mask | None = None
+) -> list[GroupState]:
+    """One for each group that has a cell with a history, in the order of the baseline's cells.
+
+    undecided  [cells] that were measured, but say nothing: unstable, or not in every launch; None: no cell
+    """
+    looked = _Looked(limits, excess, cells, suspicions, np.zeros(len(cells), dtype=np.bool_) if undecided is None else undecided)
+    judged = [members[limits.judged[members]] for members in limits.scheme.members]
+    return [_state(number, each, looked) for number, each in enumerate(judged) if len(each)]
+
+
+def _state(number: int, judged: Numbers, looked: _Looked) -> GroupState:
+    limits, group = looked.limits, looked.limits.scheme.groups[number]
+    first = looked.excess.cells[0, judged]
+    missing = int((~np.isfinite(first)).sum())
+    worst = _worst(first, limits.cells[judged])
+    state = _result(missing > 0 or bool(looked.undecided[judged].any()), list(_of_group(group, looked.suspicions)))
+    outcomes = count(_of_cell(int(cell), looked) for cell in judged)
+    return GroupState(
+        *group,
+        name=str(group),
+        cells=len(judged),
+        missing=missing,
+        factors=tuple(map(_known, looked.excess.groups[:, number])),
+        limit=_known(float(np.exp(limits.groups[number]))),
+        worst=None if worst is None else name_of(looked.cells[int(judged[worst])]),
+        worst_factor=None if worst is None else float(first[worst]),
+        worst_limit=None if worst is None else _known(float(np.exp(limits.cells[judged[worst]]))),
+        state=state,
+        outcome=_of_whole_group(number, state, outcomes, looked).value,
+        outcomes={each.value: number for each, number in outcomes.items()},
+    )
+
+
+def _of_cell(cell: int, looked: _Looked) -> Outcome:
+    """Return the outcome of one cell. What has to be measured again is inconclusive, and so is a cell of a group that is slower."""
+    state = looked.states.get(looked.cells[cell])
+    if state == CONFIRMED:
+        return Outcome.SLOWER
+    if state == SUSPECTED or looked.undecided[cell]:
+        return Outcome.INCONCLUSIVE
+    own = outcome_by_limit(map(_known, looked.excess.cells[:, cell]), _known(float(np.exp(looked.limits.cells[cell]))))
+    with_others = {"all cells", str(group_of_cell(looked.cells[cell]))} & looked.open_groups
+    return Outcome.INCONCLUSIVE if own is Outcome.NO_CHANGE and with_others else own
+
+
+def _of_whole_group(number: int, state: str, outcomes: Mapping[Outcome, int], looked: _Looked) -> Outcome:
+    """Return the outcome of a group: by its own limit, or where it is too small for one, that of all its cells."""
+    if state == CONFIRMED:
+        return Outcome.SLOWER
+    if state != PASSED:
+        return Outcome.INCONCLUSIVE
+    limit = _known(float(np.exp(looked.limits.groups[number])))
+    if limit is not None:
+        return outcome_by_limit(map(_known, looked.excess.groups[:, number]), limit)
+    there = [outcome for outcome, cells in outcomes.items() if cells]
+    return there[0] if len(there) == 1 else Outcome.INCONCLUSIVE
+
+
+def _known(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+def _worst(factors: Figures, limits: Figures) -> int | None:
+    """The place of what is nearest to its limit, or furthest above it; None where nothing was measured."""
+    known = np.isfinite(factors)
+    return int(np.argmax(np.where(known, np.log(factors) - limits, -np.inf))) if known.any() else None
+
+
+def _of_group(group: Group, suspicions: Sequence[Suspicion]) -> Iterator[str]:
+    for each in suspicions:
+        if each.kind == "group" and each.name == str(group):
+            yield each.state
+        if each.kind == "cell" and group_of_cell(tuple(each.cell.values())) == group:
+            yield each.state
+
+
+def _result(unknown: bool, states: Sequence[str]) -> str:
+    if CONFIRMED in states:
+        return CONFIRMED
+    if SUSPECTED in states:
+        return SUSPECTED
+    return UNDECIDED if unknown else PASSED
+
+
+# What exceeds its limit in the first allocation, and what the later ones say of it.
+
+_ORDER = (CONFIRMED, SUSPECTED, CLEARED)
+
+
+def suspected_cells(limits: Limits, excess: Excess) -> Mask:
+    """[cells] that exceed in the first allocation, be it alone, with their group or with all."""
+    groups = excess.groups_over[0][limits.scheme.of]
+    return np.asarray(excess.cells_over[0] | groups | bool(excess.whole_over[0]))
+
+
+def suspicions_of(
+    limits: Limits, excess: Excess, cells: Sequence[Cell], strikes: int = STRIKES, counts: Sequence[bool] | None = None
+) -> list[Suspicion]:
+    """Everything that exceeded its limit in the first allocation, the surest and worst first; confirmed is what did in `strikes`.
+
+    `counts`: of each allocation whether it says anything, as all do where that is None. One measured in another state of the machine
+    neither confirms nor clears.
+    """
+    found = []
+    rule = _Strikes(strikes, [True] * len(excess.whole) if counts is None else counts)
+    if excess.whole_over[0]:
+        found.append(_suspicion(("whole", "all cells"), excess.whole, excess.whole_over, limits.whole, rule))
+    for number in map(int, np.flatnonzero(excess.groups_over[0])):
+        name = ("group", str(limits.scheme.groups[number]))
+        found.append(_suspicion(name, excess.groups[:, number], excess.groups_over[:, number], limits.groups[number], rule))
+    for number in map(int, np.flatnonzero(excess.cells_over[0])):
+        name = ("cell", name_of(cells[number]))
+        one = _suspicion(name, excess.cells[:, number], excess.cells_over[:, number], limits.cells[number], rule)
+        found.append(replace(one, cell=dict(zip(COLUMNS, cells[number], strict=True))))
+    return sorted(found, key=lambda each: (_ORDER.index(each.state), -max(factor for factor in each.factors if factor is not None)))
+
+
+@dataclass(frozen=True)
+class _Strikes:
+    """How many make a regression, and of each allocation whether it says anything."""
+
+    wanted: int
+    counts: Sequence[bool]
+
+    def state(self, factors: Sequence[float | None], over: Mask) -> str:
+        """Of what exceeded in the first allocation, by its factors and whether it exceeded in each."""
+        told = zip(factors, over, self.counts, strict=True)
+        measured = [bool(exceeds) for factor, exceeds, counts in told if factor is not None and counts]
+        return CLEARED if not all(measured) else CONFIRMED if len(measured) >= self.wanted else SUSPECTED
+
+
+def _suspicion(name: tuple[str, str], factors: Figures, over: Mask, limit: float, strikes: _Strikes) -> Suspicion:
+    told = tuple(float(factor) if np.isfinite(factor) else None for factor in factors)
+    return Suspicion(*name, {}, told, float(np.exp(limit)), strikes.state(told, over))
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,9 +251,9 @@ def judge(
     cause = cause_of(suspicions, groups, cells) if counts[0] else None  # another state of the machine slows as it likes
     wrong = list(wrong_data(candidate))
     against = [
-        *problems.of_history(baseline, learned, looked.limits),
-        *problems.of_clocks(baseline, candidate, today),
-        *problems.of_jobs(baseline, candidate),
+        *reasons.of_history(baseline, learned, looked.limits),
+        *reasons.of_clocks(baseline, candidate, today),
+        *reasons.of_jobs(baseline, candidate),
         *_of_changes(baseline, candidate, [unannounced(each, expected, today) for each in found]),
         *_of_figures(candidate, looked, suspicions),
         *map(Problem, floor_problems(floors)),
@@ -109,7 +278,7 @@ def judge(
         judged_on=today.isoformat(),
         collbench=__version__,
     )
-    return replace(verdict, notes=(*verdict.notes, *notes.of_confirming(suspects(verdict, cells))))
+    return replace(verdict, notes=(*verdict.notes, *reasons.of_confirming(suspects(verdict, cells))))
 
 
 def _look(learned: Baseline, candidate: Sequence[Allocation], cells: Sequence[Cell], usual: float | None) -> Looked:
@@ -119,7 +288,7 @@ def _look(learned: Baseline, candidate: Sequence[Allocation], cells: Sequence[Ce
     allowed = launch_limits(learned.allocations, cells, limits)
     scattered = np.array([unstable(each.allocation, cells, allowed) for each in calm]) & limits.judged & ~excess.cells_over
     scattered[1:] &= excess.cells_over[0]
-    torn = np.array([problems.torn_cells(each, cells, one.left_out) for each, one in zip(candidate, calm, strict=True)]) & limits.judged
+    torn = np.array([reasons.torn_cells(each, cells, one.left_out) for each, one in zip(candidate, calm, strict=True)]) & limits.judged
     torn[1:] &= suspected_cells(limits, excess)
     wanted = limits.judged | np.isfinite(times_of(learned.allocations[-1:], cells)).any(axis=0)
     return Looked(cells, limits, excess, calm, scattered, torn, wanted)
@@ -136,7 +305,7 @@ def _of_changes(baseline: Baseline, candidate: Sequence[Allocation], found: Sequ
     elsewhere = next((told for each, changed in pairs if (told := of_another_cluster(baseline, each, changed))), None)
     if elsewhere is not None:
         yield Problem(elsewhere, True)
-    yield from problems.of_changes(_all(found), blocks=False)
+    yield from reasons.of_changes(_all(found), blocks=False)
 
 
 def _all(found: Sequence[Sequence[Difference]]) -> list[Difference]:
@@ -147,20 +316,20 @@ def _of_figures(candidate: Sequence[Allocation], looked: Looked, suspicions: Seq
     """What keeps the figures themselves from passing."""
     cells, first = looked.cells, looked.steady[0].allocation
     yield from (Problem(each.problem, True) for each in looked.steady if each.problem)
-    yield from problems.of_launches(candidate)
-    yield from problems.of_missing(first, cells, looked.wanted)
+    yield from reasons.of_launches(candidate)
+    yield from reasons.of_missing(first, cells, looked.wanted)
     for each, torn, unstable_ones in zip(looked.steady, looked.torn, looked.unstable, strict=True):
-        yield from problems.of_parts(each.allocation, cells, torn)
-        yield from problems.of_scatter(each.allocation, cells, unstable_ones)
-    yield from problems.of_suspects(suspicions, len(candidate))
+        yield from reasons.of_parts(each.allocation, cells, torn)
+        yield from reasons.of_scatter(each.allocation, cells, unstable_ones)
+    yield from reasons.of_suspects(suspicions, len(candidate))
 
 
 def _notes(baseline: Baseline, candidate: Sequence[Allocation], looked: Looked) -> Iterator[str]:
     yield from (each.note for each in looked.steady if each.note)
-    yield from notes.of_candidate(baseline, candidate)
-    yield from notes.of_cells(candidate[0], looked.cells, looked.limits.judged)
-    yield from notes.of_unchecked(candidate)
-    yield from notes.of_later(looked.limits, looked.excess, looked.cells, [each.name for each in candidate])
+    yield from reasons.of_candidate(baseline, candidate)
+    yield from reasons.of_cells(candidate[0], looked.cells, looked.limits.judged)
+    yield from reasons.of_unchecked(candidate)
+    yield from reasons.of_later(looked.limits, looked.excess, looked.cells, [each.name for each in candidate])
 
 
 def result_of(against: Sequence[Problem], suspicions: Sequence[Suspicion], floors: Sequence[FloorState]) -> str:

@@ -6,33 +6,254 @@ one allocation is a suspect, and a regression what does in both: of 336 limits c
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import date
+from datetime import date, datetime
+from functools import cache
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from collbench import __version__
 from collbench.analysis.differences import Difference
+from collbench.analysis.launches import check_once, launch_folders
 from collbench.errors import UsageError
-from collbench.gate import problems
-from collbench.gate.allocation import Cell
-from collbench.gate.baseline import scheme_of, seconds_of
-from collbench.gate.by_turns import PAIRED_STRIKES, learn_pairs
-from collbench.gate.cause import cause_of
+from collbench.gate import reasons
+from collbench.gate.allocation import Allocation, Cell, allocations_in, counted, moment, names_of
+from collbench.gate.baseline import Figures, Numbers, Scheme, known_median, scheme_of, seconds_of
+from collbench.gate.cause import cause_of, ranked
 from collbench.gate.changes import Expected, accepted, changes, expired, unannounced
 from collbench.gate.floors import Floor, floor_problems, floor_states
-from collbench.gate.groups import group_states
-from collbench.gate.judge import fallen_since, result_of, wrong_data
-from collbench.gate.names import counted, names_of
-from collbench.gate.plausible import ranked
-from collbench.gate.problems import Problem, torn_cells
-from collbench.gate.rule import FEWEST, Excess, Limits, Mask, exceed
-from collbench.gate.scheme import Figures, known_median
-from collbench.gate.side_by_side import SideBySide, side_by_side, told_apart
-from collbench.gate.suspicions import suspicions_of
+from collbench.gate.judge import fallen_since, group_states, result_of, suspicions_of, wrong_data
+from collbench.gate.reasons import Problem, torn_cells
+from collbench.gate.rule import FEWEST, LEAST_CELLS, LENT, Excess, Limits, Mask, exceed, floors_of
+from collbench.gate.state import MOST_FLIPPED, flipped, usual_canary, without
 from collbench.gate.verdict import WRONG_DATA, Suspicion, Verdict
+from collbench.results.folder import CELLS, RUN
+from collbench.results.reader import Run
+from collbench.results.store import read_object
+
+# The rule for an old and a new stack by turns in one allocation: what may be by chance, learned from the pairs of launches themselves.
+#
+# No history is needed: what the allocation does to both cancels in a pair. A limit is four standard errors of the median over the pairs,
+# never less than the floor that a baseline's limits have. Slower is what exceeds it in two allocations. Four, and a spread that no single
+# pair can make: simulated with the noise of `gate.noise` three of the usual spread's raised twice as many alarms as were to be allowed and
+# found less, since one launch of a cell with two modes widens what its median hardly feels. `self_test` says how often it alarms.
+
+PAIRS, PAIRED_STRIKES = 5, 2  # of launches of two stacks, at least, in each of so many allocations
+_ERRORS = 4.0
+_OF_A_MEDIAN = 1.2533  # its standard error over that of a mean, for a normal distribution
+_DRAWN = 20_000
+
+
+def learn_pairs(differences: Figures, scheme: Scheme) -> Limits:
+    """The limits of [allocations × pairs × cells] ln of new over old time; NaN where one launch of a pair has none. Centres are 0.
+
+    A later allocation may hold suspects alone: what is judged is what the first one measured. A cell's spread, of all allocations about
+    the mean of each, is drawn towards the median of its group's, a group's towards that of its class.
+    """
+    counts = np.isfinite(differences[0]).sum(axis=0)
+    judged = counts >= FEWEST
+    known_well = np.where(judged, differences, np.nan)
+    cells = _chance(differences, lambda own: scheme.medians(own)[scheme.of])
+    groups = _chance(scheme.medians(known_well), lambda own: _by_class(own, scheme))
+    whole = float(_chance(known_median(known_well)[..., None], lambda own: own)[0])
+    floors = floors_of(scheme)
+    many = np.bincount(scheme.of, judged, len(scheme.groups)) >= LEAST_CELLS
+    return Limits(
+        scheme, counts, np.zeros(len(scheme.of)), np.maximum(floors.cells, cells),
+        np.zeros(len(many)), np.where(many, np.maximum(floors.groups, groups), np.inf),
+        0.0, float(np.inf if judged.sum() < LEAST_CELLS else max(floors.whole, whole)),
+    )  # fmt: skip
+
+
+def _by_class(values: Figures, scheme: Scheme) -> Figures:
+    """[groups] the median over all groups of the same class of sizes."""
+    return np.array([known_median(values[scheme.classes == each]) for each in scheme.classes])
+
+
+def _chance(values: Figures, lent_by: Callable[[Figures], Figures]) -> Figures:
+    """[allocations × pairs × …] -> […]: how far the median over an allocation's pairs is from 0 by chance."""
+    counts = np.isfinite(values).sum(axis=1)
+    degrees = np.maximum(counts - 1, 0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        own = (degrees * np.array([_variance(each) for each in values])).sum(axis=0) / degrees.sum(axis=0)
+        drawn = (LENT * lent_by(own) + degrees.sum(axis=0) * np.nan_to_num(own)) / (LENT + degrees.sum(axis=0))
+        fewest = np.where(counts > 0, counts, np.inf).min(axis=0)
+        found = _ERRORS * _OF_A_MEDIAN * np.sqrt(drawn / fewest)
+    return np.where(np.isfinite(found) & np.isfinite(fewest), found, np.inf)
+
+
+def _variance(values: Figures) -> Figures:
+    """[pairs × …] -> […]: of what is known, the outermost on each side drawn in to its neighbour (winsorised); 0 of fewer than two."""
+    counts = np.isfinite(values).sum(axis=0)
+    ordered = np.sort(values, axis=0)  # NaN comes last
+    inward = (counts >= FEWEST).astype(np.int64)
+    low, high = (np.take_along_axis(ordered, np.maximum(at, 0)[None], axis=0) for at in (inward, counts - 1 - inward))
+    drawn_in = np.clip(values, low, high)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean = np.nansum(drawn_in, axis=0) / counts
+        plain = np.nansum((drawn_in - mean) ** 2, axis=0) / (counts - 1)
+    return np.where(counts > 1, plain * _widening(counts), 0.0)
+
+
+def _widening(counts: Numbers) -> Figures:
+    """By what the winsorised variance of so many falls short of the plain one, for a normal distribution."""
+    found = np.ones(counts.shape)
+    for count in np.unique(counts[counts >= FEWEST]):
+        found[counts == count] = _shortfall(int(count))
+    return found
+
+
+@cache
+def _shortfall(count: int) -> float:
+    values = np.sort(np.random.default_rng(0).normal(size=(_DRAWN, count)), axis=1)
+    return float(1 / np.clip(values, values[:, 1:2], values[:, -2:-1]).var(axis=1, ddof=1).mean())
+
+
+# An old and a new stack in one allocation, their launches by turns: read, put in pairs, and whether they really were side by side.
+
+_BY_TURNS = "start a launch of the old stack and one of the new, then the next two, in the same job"
+Starts = Sequence[datetime | None]
+
+
+@dataclass(frozen=True, eq=False)
+class SideBySide:
+    """An allocation with both stacks.
+
+    old, new    without the launches that were left out
+    order       [2 × pairs] the numbers of the launches that form a pair: of the old stack, of the new one
+    left_out    by launch of the old stack and of the new one, whether its pair does not count
+    problem     why nothing can be judged by it, a sentence; None: it can. note: what was left out; None: nothing
+    """
+
+    old: Allocation
+    new: Allocation
+    order: Numbers
+    left_out: tuple[Sequence[bool], Sequence[bool]]
+    problem: str | None = None
+    note: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The allocation's."""
+        return self.new.name
+
+    def differences(self, cells: Sequence[Cell]) -> Figures:
+        """[pairs × cells] ln of new over old; NaN where a launch of the pair has no time, or the pair does not count."""
+        old, new = (np.log(seconds_of(each, cells)).T[numbers] for each, numbers in zip((self.old, self.new), self.order, strict=True))
+        found: Figures = new - old
+        return found
+
+
+def side_by_side(old: Sequence[Path], new: Sequence[Path]) -> list[SideBySide]:
+    """Those at one place of the two lists are one allocation's folders of launches; in the order in which they are named.
+
+    Raises UsageError where a launch is named twice, cannot be read, or a folder holds launches of several allocations, and where two
+    places name one allocation.
+    """
+    launches = {path: _launches(path) for path in (*old, *new)}
+    check_once(run for path in (*old, *new) for run in launches[path])
+    found = [_of_allocation((a, b), (launches[a], launches[b])) for a, b in zip(old, new, strict=True)]
+    twice = next((each for place, each in enumerate(found) if each.name in {one.name for one in found[:place]}), None)
+    if twice is not None:
+        raise UsageError(
+            f"--paired: allocation {twice.name} is named twice: the second one has to be fresh; all its launches go in one folder"
+        )
+    return found
+
+
+def _launches(path: Path) -> list[Run]:
+    """Each launch's run.json alone, in the order in which an allocation has them."""
+    folders = [] if any((path / name).exists() for name in (RUN, CELLS)) else launch_folders(path)
+    return [Run(folder, _info(folder)) for folder in folders or [path]]
+
+
+def _info(folder: Path) -> dict[str, Any]:
+    """What cannot be read says nothing here: reading the run whole says why."""
+    try:
+        return read_object(folder / RUN)
+    except (OSError, ValueError):
+        return {}
+
+
+def _of_allocation(paths: tuple[Path, Path], launches: tuple[Sequence[Run], Sequence[Run]]) -> SideBySide:
+    starts = [[moment(run.info.get("started_utc")) for run in runs] for runs in launches]
+    return in_pairs(_one(paths[0]), _one(paths[1]), starts[0], starts[1])
+
+
+def in_pairs(old: Allocation, new: Allocation, old_starts: Starts, new_starts: Starts) -> SideBySide:
+    """Two stacks' launches of one allocation, and when each began, in the order in which the allocation has them."""
+    why = _why_not_one(old, new) or _why_not_by_turns(old_starts, new_starts)
+    if why:
+        left_out = [True] * old.launches, [True] * new.launches
+        return SideBySide(old, new, np.zeros((2, 0), np.int64), left_out, f"allocation {new.name}: {why}")
+    return _steady(old, new, np.array([_in_time(each) for each in (old_starts, new_starts)]))
+
+
+def _one(path: Path) -> Allocation:
+    found = allocations_in([path])
+    if len(found) > 1:
+        names = f"{found[0].name}, {found[1].name}{' …' if len(found) > 2 else ''}"
+        raise UsageError(
+            f"--paired: {path} holds launches of {len(found)} allocations ({names}): name a folder for each allocation and stack"
+        )
+    return found[0]
+
+
+def _why_not_one(old: Allocation, new: Allocation) -> str | None:
+    """Why two folders are not of one allocation."""
+    if old.name != new.name:
+        return f"the old stack's launches are of {old.name}: both have to be of one allocation (--allocation NAME)"
+    hosts = [each.facts.get("hosts", {}).get("names") for each in (old, new)]
+    if hosts[0] != hosts[1]:
+        return f"the old stack ran on {hosts[0] or 'unknown nodes'}, the new one on {hosts[1] or 'unknown nodes'}: {_BY_TURNS}"
+    return None
+
+
+def _why_not_by_turns(old: Starts, new: Starts) -> str | None:
+    """Both launches of a pair have to begin before any of the next pair: else what changes with time looks like a difference."""
+    if len(old) != len(new):
+        launches = f"{counted(len(old), 'launch')} of the old stack and {counted(len(new), 'launch')} of the new"
+        return f"{launches}: each needs one of the other stack beside it"
+    if None in old or None in new:
+        return f"a launch does not say when it began, so it is not known whether the stacks took turns: {_BY_TURNS}"
+    pairs = list(zip(*(sorted(each for each in starts if each) for starts in (old, new)), strict=True))
+    if any(max(pair) >= min(following) for pair, following in pairwise(pairs)):
+        return f"the stacks were not side by side: their launches do not take turns; {_BY_TURNS}"
+    return None
+
+
+def _in_time(starts: Starts) -> list[int]:
+    known = [each for each in starts if each is not None]
+    return sorted(range(len(known)), key=known.__getitem__)
+
+
+def _steady(old: Allocation, new: Allocation, order: Numbers) -> SideBySide:
+    """Without pairs in one of whose launches the machine was in another state."""
+    usual = usual_canary([old, new])
+    each_out = [np.array(flipped(each, usual))[numbers] for each, numbers in zip((old, new), order, strict=True)]
+    out = each_out[0] | each_out[1]
+    left = int((~out).sum())
+    by_launch = [[bool(out[place]) for place in np.argsort(numbers)] for numbers in order]
+    told, problem, note = f"allocation {new.name}: ", None, None
+    if out.any():
+        state = f"the machine was in another state in {out.sum()} of {counted(len(out), 'pair')} of launches (canary more than 20 % off)"
+        note = f"{told}{state}: left out"
+        if out.sum() > MOST_FLIPPED:
+            problem = f"{told}{state}; measure a fresh one when it is quiet"
+    if left < PAIRS and problem is None:
+        problem = f"{told}{counted(left, 'pair')} of launches, and {PAIRS} are needed: measure {counted(PAIRS - left, 'pair')} more in it"
+    kept = [without(each, mask) if out.any() else each for each, mask in zip((old, new), by_launch, strict=True)]
+    return SideBySide(kept[0], kept[1], order, (by_launch[0], by_launch[1]), problem, None if problem else note)
+
+
+def told_apart(each: SideBySide) -> tuple[Allocation, Allocation]:
+    """Both allocations, under names that sentences can tell apart."""
+    return replace(each.old, name=f"{each.old.name} (old stack)"), replace(each.new, name=f"{each.new.name} (new stack)")
+
 
 STACK = ("software", "environment")  # what makes a stack: it may differ between the old one and the new one
 _MUCH = 1.25  # a slowdown by less should be seen
@@ -71,8 +292,8 @@ def decide(both: Sequence[SideBySide], expected: Sequence[Expected], today: date
     wrong = [sentence for each in both for sentence in wrong_data(told_apart(each))]
     against = [
         *(Problem(each.problem, True) for each in both if each.problem),
-        *problems.of_changes(unannounced([each for each in found if each.kind not in STACK], expected, today), blocks=True),
-        *problems.of_shared_jobs([each.new for each in both]),
+        *reasons.of_changes(unannounced([each for each in found if each.kind not in STACK], expected, today), blocks=True),
+        *reasons.of_shared_jobs([each.new for each in both]),
         *_of_stacks(both),
         *_of_figures(both, looked, suspicions),
         *map(Problem, floor_problems(floors)),
@@ -129,13 +350,13 @@ def _of_figures(both: Sequence[SideBySide], looked: _Looked, suspicions: Sequenc
     """What keeps the figures themselves from passing."""
     first, cells = both[0], looked.cells
     for each in both:
-        yield from problems.of_launches(told_apart(each))
-    yield from problems.of_missing(told_apart(first)[1], cells, looked.had)
+        yield from reasons.of_launches(told_apart(each))
+    yield from reasons.of_missing(told_apart(first)[1], cells, looked.had)
     for allocation, out in zip(told_apart(first), first.left_out, strict=True):
-        yield from problems.of_parts(allocation, cells, torn_cells(allocation, cells, out) & looked.had)
+        yield from reasons.of_parts(allocation, cells, torn_cells(allocation, cells, out) & looked.had)
     if not looked.limits.judged.any() and not first.problem:
         yield Problem(f"allocation {first.name}: no cell has a time in {FEWEST} pairs of launches: nothing can be judged", True)
-    yield from problems.of_suspects(suspicions, len(both), PAIRED_STRIKES)
+    yield from reasons.of_suspects(suspicions, len(both), PAIRED_STRIKES)
 
 
 def _notes(both: Sequence[SideBySide], looked: _Looked, found: Sequence[Difference]) -> Iterator[str]:

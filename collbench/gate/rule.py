@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from collbench.gate.scheme import Figures, Scheme, known_median
+from collbench.gate.baseline import Figures, Scheme, known_median
 
 STRIKES = 3
 FEWEST, ENOUGH = 4, 6  # allocations: with fewer there is no verdict; with fewer than enough it is marked as resting on a thin baseline

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from collbench.analysis.ceilings import CeilingChange
 from collbench.analysis.outcome import MARGIN, Outcome
-from collbench.errors import FAILED, FINE, NEGATIVE, NO_VERDICT
+from collbench.errors import FAILED, FINE, NEGATIVE, NO_VERDICT, UsageError
+from collbench.results.store import read_object
+
+if TYPE_CHECKING:
+    from jsonschema.exceptions import ValidationError
 
 SCHEMA = 1
 PASSED, REGRESSION, UNDECIDED, WRONG_DATA = "passed", "regression", "no verdict", "wrong data"
@@ -240,3 +247,106 @@ def _suspicion(told: Mapping[str, Any]) -> Suspicion:
 
 def _announced(told: Mapping[str, Any]) -> Announcement | None:
     return Announcement(**told["announced"]) if told["announced"] else None
+
+
+# What the process returns for a verdict, or where it failed, in the style of whoever asks.
+
+OWN, NAGIOS, PROLOG = STYLES = ("collbench", "nagios", "prolog")
+OK, WARNING, CRITICAL, UNKNOWN = range(4)  # monitoring-plugins.org, Development Guidelines, "Plugin Return Codes"
+
+
+def exit_code(verdict: Verdict, style: str) -> int:
+    """collbench's own; nagios: 0 ok, 1 warning, 2 critical, 3 unknown; prolog: 1 for what is confirmed or wrong, else 0."""
+    if style == NAGIOS:
+        return nagios_state(verdict)
+    if style == PROLOG:
+        return int(verdict.result in (REGRESSION, WRONG_DATA))
+    return verdict.exit_code
+
+
+def nagios_state(verdict: Verdict) -> int:
+    """CRITICAL: confirmed or wrong; WARNING: nothing but suspects or accepted slowdowns; UNKNOWN: no verdict for any other reason."""
+    if verdict.result in (REGRESSION, WRONG_DATA):
+        return CRITICAL
+    if verdict.result == PASSED:
+        return WARNING if verdict.count(ACCEPTED) else OK
+    return WARNING if verdict.waits else UNKNOWN
+
+
+def code_of_failure(own: int, style: str) -> int:
+    """The exit code where there is no verdict at all, but bad input, a defect or a signal, for which `own` is collbench's.
+
+    A tool's failure drains no node: a prolog returns 0, and a monitor hears that nothing is known.
+    """
+    if own == FINE or style == OWN:
+        return own
+    return UNKNOWN if style == NAGIOS else FINE
+
+
+# Reads a verdict.json once more. It may be a stranger's: it has to fit verdict.schema.json to the letter.
+
+SCHEMA_FILE = Path(__file__).parent / "verdict.schema.json"
+_LONGEST = 80  # letters of a value that a sentence shows
+_REMEDY = "name what `collbench gate --out` wrote"
+
+
+def read_verdict(path: Path) -> Verdict:
+    """The verdict in a file. Raises UsageError where it cannot be read, does not fit the schema, or contradicts itself."""
+    try:
+        told = read_object(path)
+    except (OSError, ValueError) as error:
+        why = (error.strerror if isinstance(error, OSError) else None) or error
+        raise UsageError(f"--verdict {path} cannot be read ({why}): {_REMEDY}") from error
+    version = told.get("schema")
+    if isinstance(version, int) and version > SCHEMA:
+        raise UsageError(f"--verdict {path} has schema {version}, and this collbench knows up to {SCHEMA}: update collbench")
+    misfit = _misfit(told)
+    if misfit is not None:
+        raise UsageError(f"--verdict {path} does not fit verdict.schema.json: {misfit}; {_REMEDY}")
+    verdict = from_json(told)
+    if verdict.result == PASSED and (verdict.reasons or verdict.count(CONFIRMED) or verdict.count(SUSPECTED) or verdict.count(UNDECIDED)):
+        raise UsageError(f"--verdict {path} says that it passed, and names what does not pass: {_REMEDY}")
+    return verdict
+
+
+@cache
+def schema() -> dict[str, Any]:
+    """The JSON Schema (draft 2020-12) of a verdict, as shipped."""
+    found: dict[str, Any] = json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
+    return found
+
+
+def _misfit(told: dict[str, Any]) -> str | None:
+    """The first thing that does not fit, with its place; None: all does."""
+    from jsonschema import Draft202012Validator
+
+    checks = Draft202012Validator(schema(), format_checker=Draft202012Validator.FORMAT_CHECKER)
+    error = next(iter(checks.iter_errors(told)), None)
+    return None if error is None else _sentence(_innermost(error))
+
+
+def _innermost(error: ValidationError) -> ValidationError:
+    """Of a value that fits none of several forms what it lacks of the first, the last of which is null."""
+    return next((inner for inner in error.context or () if list(inner.schema_path)[:1] == [0]), error)
+
+
+def _sentence(error: ValidationError) -> str:
+    """ "groups[3].limit is -1, where exclusiveMinimum 0 is wanted"."""
+    place = _place(error.absolute_path)
+    if error.validator == "required":
+        lacking = next(name for name in error.validator_value if name not in error.instance)  # type: ignore[union-attr,operator]
+        return f"{place} lacks {lacking}"
+    if error.validator == "additionalProperties" and isinstance(error.instance, dict):
+        known = error.schema.get("properties", {})  # type: ignore[union-attr]
+        return f"{place} has {_shown(next(name for name in error.instance if name not in known))}, which is unknown"
+    return f"{place} is {_shown(error.instance)}, where {error.validator} {_shown(error.validator_value)} is wanted"
+
+
+def _place(path: Iterable[Any]) -> str:
+    place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+    return _shown(place.removeprefix("."))[1:-1] or "it"
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value, default=str)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."

@@ -8,11 +8,10 @@ from math import exp, isfinite
 from pathlib import Path
 from shlex import quote
 
-from collbench.gate.allocation import COLUMNS, Allocation, Cell
+from collbench.gate.allocation import COLUMNS, Allocation, Cell, counted
 from collbench.gate.baseline import Baseline, scheme_of, times_of
-from collbench.gate.names import counted
 from collbench.gate.rule import ENOUGH, FEWEST, Limits, learn
-from collbench.gate.steady import steady_baseline
+from collbench.gate.state import steady_baseline
 from collbench.report.columns import NOTHING
 from collbench.report.flags import printable
 from collbench.report.table import Line

@@ -7,10 +7,9 @@ from collections.abc import Iterator, Sequence
 from math import log
 
 from collbench.analysis.outcome import MARGIN, Outcome, count
-from collbench.gate.allocation import COLUMNS, Allocation
+from collbench.gate.allocation import COLUMNS, Allocation, counted
 from collbench.gate.diff import Moved, Moves
-from collbench.gate.names import counted
-from collbench.gate.series import CELL
+from collbench.gate.history import CELL
 from collbench.report.baseline import hosts_of
 from collbench.report.columns import NOTHING
 from collbench.report.flags import printable

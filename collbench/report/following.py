@@ -10,7 +10,7 @@ from datetime import date, timedelta
 from pathlib import Path
 from shlex import quote
 
-from collbench.gate.names import counted
+from collbench.gate.allocation import counted
 from collbench.gate.paired import STACK
 from collbench.gate.rule import ENOUGH, FEWEST, STRIKES
 from collbench.gate.verdict import PASSED, REGRESSION, SUSPECTED, WRONG_DATA, Change, Verdict

@@ -11,11 +11,8 @@ from fnmatch import fnmatchcase
 from math import exp, isfinite
 
 from collbench.errors import UsageError
-from collbench.gate.allocation import COLUMNS
-from collbench.gate.history import History, Series
-from collbench.gate.names import counted
-from collbench.gate.series import CELL, GROUP, WHOLE
-from collbench.gate.steps import Step
+from collbench.gate.allocation import COLUMNS, counted
+from collbench.gate.history import CELL, GROUP, WHOLE, History, Series, Step
 from collbench.report.columns import NOTHING
 from collbench.report.flags import printable
 from collbench.report.table import Line

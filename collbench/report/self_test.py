@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from collbench.gate.by_turns import PAIRS
-from collbench.gate.recorded import Recorded
-from collbench.gate.self_test import LAUNCHES, Outcome, Setting
+from collbench.gate.paired import PAIRS
+from collbench.gate.self_test import LAUNCHES, Outcome, Recorded, Setting
 from collbench.report.table import Line
 
 FORMATS = ("table", "json")

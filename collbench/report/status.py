@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collbench.gate.exits import nagios_state
-from collbench.gate.verdict import ACCEPTED, CONFIRMED, SUSPECTED, UNDECIDED, Verdict
+from collbench.gate.verdict import ACCEPTED, CONFIRMED, SUSPECTED, UNDECIDED, Verdict, nagios_state
 from collbench.report.headlines import short
 from collbench.report.table import Line
 from collbench.report.words import headline, name_of, of, open_ones

@@ -82,7 +82,7 @@ def _verdict(path: Path | None, html: Path | None) -> Verdict | None:
         return None
     if html is None:
         raise UsageError("--verdict is for the page: name --html FILE, or see the verdict alone with `collbench gate --verdict FILE`")
-    from collbench.gate.stored import read_verdict
+    from collbench.gate.verdict import read_verdict
 
     return read_verdict(path)
 

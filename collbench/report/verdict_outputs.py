@@ -9,8 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from collbench.errors import UsageError
-from collbench.gate.exits import NAGIOS
-from collbench.gate.verdict import Verdict
+from collbench.gate.verdict import NAGIOS, Verdict
 from collbench.report.outputs import STDOUT, write_whole
 from collbench.report.table import Line
 from collbench.results.store import to_page

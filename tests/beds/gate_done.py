@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from collbench.gate.scheme import Group, size_class
+from collbench.gate.baseline import Group, size_class
 
 CELL_PERCENT, GROUP_PERCENT = 10.0, 5.0
 

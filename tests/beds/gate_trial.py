@@ -15,7 +15,7 @@ from typing import Any
 
 from collbench.gate.allocation import allocations_in
 from collbench.gate.baseline import load
-from collbench.gate.steady import flipped, usual_canary
+from collbench.gate.state import flipped, usual_canary
 from collbench.units import parse_sizes
 from tests.beds.bed import Finished
 from tests.beds.gate_done import Done, confirmed, drawn, right

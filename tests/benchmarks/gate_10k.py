@@ -18,9 +18,8 @@ import numpy as np
 
 from collbench.analysis.launches import cell_of
 from collbench.gate.allocation import Allocation, Cell, Measured
-from collbench.gate.baseline import add_all, scheme_of
-from collbench.gate.noise import Cluster, Noise
-from collbench.gate.scheme import Figures
+from collbench.gate.baseline import Figures, add_all, scheme_of
+from collbench.gate.self_test import Cluster, Noise
 from collbench.results.folder import CELLS, RunFolder
 from collbench.results.row import Row
 from collbench.results.store import to_line

@@ -19,9 +19,8 @@ from pathlib import Path
 
 from collbench.cli.main import run as command
 from collbench.errors import CollbenchError
-from collbench.gate.baseline import load
+from collbench.gate.baseline import head_of, load
 from collbench.gate.changes import read_expected
-from collbench.gate.kept import head_of
 from collbench.operations.suite import read_suite
 from collbench.report.baseline import lines as baseline_lines
 from collbench.report.compare import compare_runs

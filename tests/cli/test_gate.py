@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from collbench.gate.stored import read_verdict
+from collbench.gate.verdict import read_verdict
 from tests.cli.command import Finished, one_sentence, run, run_here
 from tests.gate.allocations import launch
 

@@ -11,9 +11,8 @@ import numpy as np
 from collbench.analysis.launches import cell_of
 from collbench.gate.allocation import COLUMNS, Cell
 from collbench.gate.baseline import scheme_of
-from collbench.gate.groups import group_states
+from collbench.gate.judge import group_states, suspicions_of
 from collbench.gate.rule import exceed, learn
-from collbench.gate.suspicions import suspicions_of
 from collbench.gate.verdict import GroupState, Suspicion
 from tests.results.rows import make_row
 

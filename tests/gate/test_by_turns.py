@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from collbench.gate.by_turns import learn_pairs
+from collbench.gate.baseline import Figures, Group, Scheme, known_median
+from collbench.gate.paired import learn_pairs
 from collbench.gate.rule import exceed, slower
-from collbench.gate.scheme import Figures, Group, Scheme, known_median
 
 LARGE, MID, SMALL = (Group("mpi", "allreduce", name) for name in ("large", "mid", "small"))
 ONE_GROUP = Scheme.of_cells([LARGE] * 3)

@@ -11,7 +11,7 @@ import pytest
 
 from collbench.errors import UsageError
 from collbench.gate.baseline import add_all
-from collbench.gate.dated import dated_in
+from collbench.gate.history import dated_in
 from tests.gate.allocations import launch, launches
 from tests.gate.histories import nights
 

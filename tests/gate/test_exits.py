@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from collbench.gate.exits import STYLES, code_of_failure, exit_code
-from collbench.gate.verdict import Verdict
+from collbench.gate.verdict import STYLES, Verdict, code_of_failure, exit_code
 from tests.gate.verdicts import ANNOUNCED, regression, suspicion, verdict
 
 WAITS = "suspected: 1; measure those again in 2 fresh allocations, and judge all together"

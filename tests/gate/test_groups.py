@@ -8,7 +8,7 @@ import pytest
 from collbench.analysis.launches import cell_of
 from collbench.gate.allocation import COLUMNS
 from collbench.gate.baseline import scheme_of
-from collbench.gate.groups import group_states
+from collbench.gate.judge import group_states
 from collbench.gate.rule import exceed, learn
 from tests.gate.verdicts import suspicion
 from tests.results.rows import make_row

@@ -16,7 +16,7 @@ from collbench.gate.baseline import Baseline
 from collbench.gate.changes import Expected
 from collbench.gate.floors import read_floor
 from collbench.gate.judge import result_of
-from collbench.gate.problems import Problem
+from collbench.gate.reasons import Problem
 from collbench.gate.verdict import PASSED, from_json
 from tests.gate.judging import BASE, FACTS, SIZES, allocation, cell, judged, slow
 from tests.gate.verdicts import suspicion

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from collbench.analysis.ceilings import LinkCeiling
 from collbench.errors import UsageError
-from collbench.gate import kept
+from collbench.gate import baseline
 from collbench.gate.baseline import Baseline, add_all, load
 from collbench.report.baseline import lines
 from tests.gate.judging import allocation, judged
@@ -113,7 +113,7 @@ def test_a_column_that_no_cell_has_is_named(tmp_path: Path, column: str, value: 
     file = written(tmp_path)
     head, first, *rest = file.read_text().splitlines()
     told = json.loads(first)
-    told[kept.COLUMNS.index(column)] = value
+    told[baseline.COLUMNS.index(column)] = value
     file.write_text("\n".join([head, json.dumps(told), *rest]))
     with pytest.raises(UsageError, match="line 2 has figures that no allocation can have"):
         load(tmp_path)
@@ -171,4 +171,4 @@ def test_a_pipe_in_an_allocations_place_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / FILE)
     with pytest.raises(UsageError, match=r"cannot be read \(it is a pipe, and no file\)"):
         load(tmp_path)
-    assert kept.head_of(tmp_path / FILE) == {}
+    assert baseline.head_of(tmp_path / FILE) == {}

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from collbench.errors import UsageError
-from collbench.gate.noise import Cluster, Noise, noises, read_noise, usual_scheme
+from collbench.gate.self_test import Cluster, Noise, noises, read_noise, usual_scheme
 
 SILENT = Noise((0.0,) * 3, 1, (0.0,) * 3, (0.0,) * 3, 0, 0, 0, 0, 0, 0, 0, 0)
 

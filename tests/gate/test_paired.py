@@ -13,8 +13,7 @@ from collbench.analysis.launches import cell_of
 from collbench.errors import UsageError
 from collbench.gate.allocation import Allocation, Cell, Measured
 from collbench.gate.changes import Expected
-from collbench.gate.paired import decide
-from collbench.gate.side_by_side import SideBySide, Starts, in_pairs
+from collbench.gate.paired import SideBySide, Starts, decide, in_pairs
 from collbench.gate.verdict import Verdict
 from tests.results.rows import make_row
 

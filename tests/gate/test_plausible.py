@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from collbench.analysis.differences import Difference
-from collbench.gate.cause import cause_of
+from collbench.gate.cause import cause_of, ranked
 from collbench.gate.changes import Expected
-from collbench.gate.plausible import ranked
 from collbench.gate.verdict import Change
 from tests.gate.patterns import LARGE, SMALL, Judged, cells, judged
 

@@ -10,11 +10,8 @@ import pytest
 from collbench.analysis.launches import cell_of
 from collbench.errors import UsageError
 from collbench.gate.allocation import Allocation, Cell, Measured
-from collbench.gate.baseline import Baseline, scheme_of
-from collbench.gate.noise import Cluster, Noise
-from collbench.gate.recorded import recorded, setting_of
-from collbench.gate.scheme import Figures
-from collbench.gate.self_test import made_up, self_test
+from collbench.gate.baseline import Baseline, Figures, scheme_of
+from collbench.gate.self_test import Cluster, Noise, made_up, recorded, self_test, setting_of
 from tests.results.rows import make_row
 
 SILENT = Noise((0.0,) * 3, 1, (0.0,) * 3, (0.0,) * 3, 0, 0, 0, 0, 0, 0, 0, 0)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from collbench.gate.baseline import Group, Scheme
 from collbench.gate.rule import exceed, learn, slower
-from collbench.gate.scheme import Group, Scheme
 
 LARGE, SMALL = Group("mpi", "allreduce", "large"), Group("mpi", "allreduce", "small")
 ONE_GROUP = Scheme.of_cells([LARGE, LARGE, LARGE])

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.gate.scheme import Group, Scheme, known_median, size_class
+from collbench.gate.baseline import Group, Scheme, known_median, size_class
 
 
 @pytest.mark.parametrize(

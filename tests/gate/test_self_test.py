@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from collbench.gate.noise import Noise, noises, read_noise, usual_scheme
-from collbench.gate.scheme import Group, Scheme
-from collbench.gate.self_test import Outcome, Setting, made_up, self_test
+from collbench.gate.baseline import Group, Scheme
+from collbench.gate.self_test import Noise, Outcome, Setting, made_up, noises, read_noise, self_test, usual_scheme
 
 SILENT = Noise((0.0,) * 3, 1, (0.0,) * 3, (0.0,) * 3, 0, 0, 0, 0, 0, 0, 0, 0)
 DONE = (

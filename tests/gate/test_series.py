@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from collbench.gate.scheme import Group, Scheme
-from collbench.gate.series import CELL, GROUP, WHOLE, common, drawn, median_variance, sheet_of, told_apart
+from collbench.gate.baseline import Group, Scheme
+from collbench.gate.history import CELL, GROUP, WHOLE, common, drawn, median_variance, sheet_of, told_apart
 from tests.gate.histories import SIZES, cell, nights
 
 

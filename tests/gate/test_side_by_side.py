@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from collbench.errors import UsageError
-from collbench.gate.paired import judge_paired
-from collbench.gate.side_by_side import side_by_side
+from collbench.gate.paired import judge_paired, side_by_side
 from tests.results.rows import make_row, make_times, store
 
 SIZE = 64 << 20

@@ -11,7 +11,7 @@ import pytest
 
 from collbench.gate.allocation import Allocation, Cell, Measured, Shown
 from collbench.gate.baseline import Baseline
-from collbench.gate.steady import flipped, usual_canary
+from collbench.gate.state import flipped, usual_canary
 from tests.gate.judging import BASE, allocation, cell, judged, slow
 
 

@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.gate.noise import Cluster, Noise, usual_scheme
+from collbench.gate.baseline import Figures, Scheme
+from collbench.gate.history import LEAST, About, Sheet, common, level_starts, median_variance, scatter, steps, typical
 from collbench.gate.rule import floors_of
-from collbench.gate.scheme import Figures, Scheme
-from collbench.gate.series import About, Sheet, common, median_variance
-from collbench.gate.steps import LEAST, level_starts, scatter, steps, typical
+from collbench.gate.self_test import Cluster, Noise, usual_scheme
 
 FLOOR = np.array([0.02])
 

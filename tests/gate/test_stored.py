@@ -14,8 +14,7 @@ from jsonschema import Draft202012Validator
 
 from collbench.analysis.outcome import Outcome
 from collbench.errors import UsageError
-from collbench.gate.stored import SCHEMA_FILE, read_verdict, schema
-from collbench.gate.verdict import EXIT_CODES, Verdict
+from collbench.gate.verdict import EXIT_CODES, SCHEMA_FILE, Verdict, read_verdict, schema
 from collbench.results.store import to_page
 from tests.gate.verdicts import CELL, group, regression, verdict
 

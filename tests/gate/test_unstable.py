@@ -10,11 +10,10 @@ import pytest
 
 from collbench.analysis.launches import cell_of
 from collbench.gate.allocation import Allocation, Cell, Measured
-from collbench.gate.baseline import scheme_of, times_of
-from collbench.gate.noise import Cluster, Noise
+from collbench.gate.baseline import Figures, scheme_of, times_of
 from collbench.gate.rule import learn
-from collbench.gate.scheme import Figures
-from collbench.gate.unstable import launch_limits, unstable
+from collbench.gate.self_test import Cluster, Noise
+from collbench.gate.state import launch_limits, unstable
 from tests.results.rows import make_row
 
 SIZES = [8 << number for number in range(28)]  # 12 small, 6 mid and 10 large ones

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from collbench.errors import UsageError
-from collbench.gate.history import Series, history
-from collbench.gate.series import CELL, About
+from collbench.gate.history import CELL, About, Series, history
 from collbench.report.history import BARS, FIGURES, chosen, course, letters_for, lines
 from tests.gate.histories import cell, nights, upgraded
 

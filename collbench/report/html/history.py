@@ -8,10 +8,8 @@ from math import exp, isfinite, nan
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from collbench.gate.history import History, Series
-from collbench.gate.names import counted
-from collbench.gate.series import CELL, KINDS
-from collbench.gate.steps import Step
+from collbench.gate.allocation import counted
+from collbench.gate.history import CELL, KINDS, History, Series, Step
 from collbench.report.baseline import hosts_of
 from collbench.report.columns import NOTHING
 from collbench.report.headlines import short

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from collbench.gate.stored import schema
-from collbench.gate.verdict import from_json
+from collbench.gate.verdict import from_json, schema
 from collbench.report.junit import junit
 from collbench.report.metrics import openmetrics
 from collbench.report.verdict_markdown import markdown
