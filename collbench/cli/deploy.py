@@ -66,7 +66,7 @@ def _help(setting: Setting) -> str:
 
 def call(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Writes the file, and submits it where that was asked for; 0. Raises UsageError."""
-    from collbench.deploy.handing import submit, write
+    from collbench.deploy.job import submit, write
     from collbench.report.screen import write_line
 
     kind = _kind(arguments.launcher)
@@ -95,9 +95,8 @@ def _kind(name: str) -> Kind:
 
 
 def _job(kind: Kind, arguments: argparse.Namespace) -> Job:
-    from collbench.deploy.job import job_of
+    from collbench.deploy.job import job_of, of_site, together
     from collbench.deploy.kinds import settings
-    from collbench.deploy.site import of_site, together
 
     command = _inner(arguments.inner)
     known = settings()
@@ -113,7 +112,7 @@ def _job(kind: Kind, arguments: argparse.Namespace) -> Job:
 
 
 def _value(setting: Setting, texts: list[str]) -> Value:
-    from collbench.deploy.site import parse_setting
+    from collbench.deploy.job import parse_setting
 
     values = [parse_setting(setting, text, _option(setting)) for text in texts]
     return tuple(map(str, values)) if setting.many else values[-1]
@@ -122,7 +121,7 @@ def _value(setting: Setting, texts: list[str]) -> Value:
 def _inner(words: Sequence[str] | None) -> tuple[str, ...]:
     """What follows --. Raises UsageError where collbench itself would refuse it, or where it says what the file is to say."""
     from collbench.cli.main import parsed
-    from collbench.deploy.quoting import printable
+    from collbench.deploy.files import printable
     from collbench.operations.registry import commands
 
     if not words:

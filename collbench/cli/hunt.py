@@ -84,8 +84,7 @@ def call(arguments: argparse.Namespace, argv: list[str]) -> int:
 
 def _asked(arguments: argparse.Namespace, argv: list[str]) -> HuntRequest:
     """What was typed. Raises UsageError for what cannot be read, and for what a hunt does not do."""
-    from collbench.deploy.drain import parse_cap
-    from collbench.deploy.managers import node_here
+    from collbench.deploy.drain import node_here, parse_cap
     from collbench.measure.tasks.rounds import HuntRequest, PairsRequest
     from collbench.units import parse_size
 

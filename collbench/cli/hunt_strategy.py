@@ -95,7 +95,7 @@ class HuntListening(Listening):
 
     def act(self, folder: Path, event: Callable[..., None]) -> None:
         """Writes recommendation.json, and with --apply drains who is confirmed. Raises RunFailed where the file cannot be written."""
-        from collbench.deploy.recommendation import About, lines, recommendation
+        from collbench.deploy.drain import About, lines, recommendation
 
         assert self._verdict is not None
         about = About.here(folder, os.environ, [(host, node) for host, node in self._about["nodes"]], allocation=self._arguments.allocation,
@@ -183,7 +183,7 @@ def answer_of(one: HuntRound) -> Answer:
 
 
 def _stored(folder: Path, told: Mapping[str, Any]) -> Path:
-    from collbench.deploy.recommendation import store
+    from collbench.deploy.drain import store
 
     try:
         return store(folder, told)

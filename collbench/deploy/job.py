@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import re
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
+from collbench.deploy.files import printable
 from collbench.errors import UsageError
+from collbench.untrusted import parse_toml, read_file
 
 Value = str | int | tuple[str, ...]
 
@@ -146,3 +153,218 @@ def job_of(kind: Kind, command: tuple[str, ...], said: Mapping[str, Value]) -> J
             raise UsageError(f"emit {kind.name} has no use for --{name}: leave it out (see `collbench emit --help`)")
     defaults = {name: each.default for name, each in known.items()}
     return Job(command, {**defaults, **said}, frozenset(said))
+
+
+# Where an emitted file goes: onto the disk, or to the command that takes it.
+
+_TIMEOUT_S = 60.0
+
+
+def write(file: Path, text: str) -> None:
+    """A new file that may be run. Raises UsageError where there is one already, or it cannot be written."""
+    try:
+        with file.open("x", encoding="utf-8") as opened:
+            opened.write(text)
+        file.chmod(0o755 if text.startswith("#!") else 0o644)
+    except FileExistsError as error:
+        raise UsageError(f"--write {file} is there already: choose another name, so that nothing is lost") from error
+    except OSError as error:
+        raise UsageError(f"--write {file} cannot be written ({error.strerror}): choose another folder") from error
+
+
+def submit(kind: Kind, text: str, env: Mapping[str, str]) -> str:
+    """What the launcher's own command says when it reads the file from stdin; its warnings go to stderr.
+
+    Raises UsageError where it is missing, or refuses the file.
+    """
+    if not kind.submit:
+        raise UsageError(f"emit {kind.name} has nothing to submit to: {kind.remedy}")
+    program = shutil.which(kind.submit[0], path=env.get("PATH"))
+    if not program:
+        raise UsageError(f"--submit needs {kind.submit[0]}, which is not found: {kind.remedy}")
+    try:
+        line = [program, *kind.submit[1:]]
+        done = subprocess.run(line, input=text.encode(), capture_output=True, timeout=_TIMEOUT_S, check=False, env=dict(env))
+    except OSError as error:
+        raise UsageError(f"{program} cannot be started ({error.strerror}): {kind.remedy}") from error
+    except subprocess.TimeoutExpired as error:
+        raise UsageError(f"{kind.submit[0]} did not answer within {_TIMEOUT_S:g} s: see whether it has the job nevertheless") from error
+    out, err = (stream.decode(errors="replace").strip() for stream in (done.stdout, done.stderr))
+    if done.returncode:
+        raise UsageError(f"{kind.submit[0]} did not take the job: {' '.join((err or out).split()) or f'exit code {done.returncode}'}")
+    if err:
+        print(err, file=sys.stderr)
+    return out
+
+
+# What may be said of a job of any kind; each kind adds what it alone knows.
+
+_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
+# A registry's reference (host:port/path/name:tag@digest), or a path of a file (.sif, .sqsh)
+_IMAGE = re.compile(r"[A-Za-z0-9./][A-Za-z0-9._/:@+#-]*")
+_MODULE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+/=-]*")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*")
+_DIGITS = 9
+MOST_NODES = 100_000
+
+
+def whole(least: int, most: int) -> Callable[[str], int]:
+    """A parser of whole numbers from `least` to `most`."""
+
+    def parse(text: str) -> int:
+        stripped = text.strip()
+        if not (stripped.isascii() and stripped.isdigit() and len(stripped) <= _DIGITS and least <= int(stripped) <= most):
+            raise UsageError(f"'{text}' is not a whole number from {least} to {most}")
+        return int(stripped)
+
+    return parse
+
+
+def word(text: str) -> str:
+    """A name that no launcher can mistake: letters, digits and - _ . + after a letter or digit. Raises UsageError."""
+    return _matching(_WORD, text, "a name: letters, digits and -_.+ alone, a letter or digit first")
+
+
+def image(text: str) -> str:
+    """A container image: a registry's reference, or a file's path. Raises UsageError, for blanks and quotes among others."""
+    return _matching(_IMAGE, text, "an image: write registry/name:tag, or the path of a .sif or .sqsh file, without blanks and quotes")
+
+
+def module(text: str) -> str:
+    """An environment module, such as openmpi/5.0. Raises UsageError."""
+    return _matching(_MODULE, text, "a module: write name/version, letters, digits and -_.+/= alone, a letter or digit first")
+
+
+def variable(text: str) -> str:
+    """NAME=VALUE. Raises UsageError."""
+    return printable(_matching(_VARIABLE, text, "NAME=VALUE, with a name of letters, digits and _"))
+
+
+def path(text: str) -> str:
+    """A path, of any printable characters. Raises UsageError for none, for one that would be read as an option, and for ~ and $HOME."""
+    if not text or text.startswith("-"):
+        raise UsageError(f"'{text}' is no path: write ./{text} for a file of that name" if text else "a path is missing")
+    if text.startswith(("~", "$")):
+        raise UsageError(f"'{text}' would stay as it is, because nothing expands it there: write the whole path")
+    return printable(text)
+
+
+def _matching(pattern: re.Pattern[str], text: str, wanted: str) -> str:
+    if not pattern.fullmatch(text):
+        raise UsageError(f"{text!r} is not {wanted}")
+    return text
+
+
+def one_of(*choices: str) -> Callable[[str], str]:
+    """A parser of one of these words."""
+
+    def parse(text: str) -> str:
+        if text not in choices:
+            raise UsageError(f"'{text}' is not one of {', '.join(choices)}")
+        return text
+
+    return parse
+
+
+NODES = Setting("nodes", "N", "nodes", whole(1, MOST_NODES), 2)
+GPUS = Setting("gpus-per-node", "G", "GPUs of each node", whole(0, 64), 0)
+RANKS = Setting("ranks-per-node", "K", "ranks on each node (default: one per GPU, else 1)", whole(1, 1024))
+CPUS = Setting("cpus-per-rank", "C", "cores for each rank (default: what the launcher gives)", whole(1, 1024))
+MINUTES = Setting("minutes", "M", "time limit", whole(1, 60 * 24 * 30), 30)
+NAME = Setting("name", "NAME", "the job's name", word, "collbench")
+PROGRAM = Setting("program", "PATH", "collbench, as the nodes find it", path, "collbench")
+RUNS = Setting("runs", "FOLDER", "where run folders are left, on a file system that all nodes share", path, "runs")
+ENV = Setting("env", "NAME=VALUE", "a variable for every rank; may be given several times", variable, many=True)
+MODULES = Setting("module", "NAME", "an environment module that is loaded first; may be given several times", module, many=True)
+IMAGE = Setting("image", "IMAGE", "a container that has collbench: registry/name:tag, or a .sif or .sqsh file", image)
+PORT = Setting("port", "PORT", "where the ranks meet, on the first node", whole(1024, 65535), 29500)
+HOSTS = Setting("hosts", "FILE", "a file with the hosts' names, one in each line", path)
+
+EVERYWHERE = (NODES, GPUS, RANKS, NAME, PROGRAM, RUNS, ENV)
+
+
+# A site file: what is the same for every job of a cluster, said once, by partition.
+#
+#     schema = 1
+#     [defaults]
+#     account = "infra"
+#     [partitions.h100]
+#     gpus-per-node = 8
+#     env = ["NCCL_IB_HCA=mlx5"]
+#
+# Its keys are the settings' names. `--partition h100` takes what that table says; what is typed wins, then the partition, then the defaults.
+# Of a setting that may be given several times all are taken, in the other order: of two values of one variable the typed one is the last.
+
+_TOP = frozenset({"schema", "defaults", "partitions"})
+_LARGEST_BYTES = 1 << 20
+
+
+def of_site(file: Path, partition: str | None, known: Mapping[str, Setting], *, named: bool = False) -> dict[str, Value]:
+    """What the file says of a job on this partition (None: none was named), by setting. `known`: every kind's settings, by name.
+
+    `named`: the partition is nothing but a table's name, so that there has to be one. Raises UsageError for a file that cannot be read,
+    an unknown key or partition, and a value that its setting refuses.
+    """
+    told = _read(file)
+    defaults, partitions = told.get("defaults", {}), told.get("partitions", {})
+    for where, table in (("defaults", defaults), ("partitions", partitions)):
+        if not isinstance(table, dict):
+            raise UsageError(f"{file}: {where} has to be a table: write [{where}{'.NAME' if where == 'partitions' else ''}]")
+    if partition is not None and (partitions or named) and partition not in partitions:
+        others = f"choose from {', '.join(partitions)}, or " if partitions else ""
+        raise UsageError(f"{file} has no partition {partition!r}: {others}add [partitions.{partition}]")
+    tables = {"defaults": defaults, **{f"partitions.{name}": table for name, table in partitions.items()}}
+    parsed = {where: _parsed(f"{file}: [{where}]", table, known) for where, table in tables.items()}
+    return together(parsed["defaults"], parsed.get(f"partitions.{partition}", {}))
+
+
+def together(*said: Mapping[str, Value]) -> dict[str, Value]:
+    """What several places say: the last one's word, but all values of what may be given several times, in this order."""
+    found: dict[str, Value] = {}
+    for place in said:
+        for name, value in place.items():
+            before = found.get(name)
+            found[name] = (*before, *value) if isinstance(before, tuple) and isinstance(value, tuple) else value
+    return found
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        told = parse_toml(read_file(file, _LARGEST_BYTES).decode())
+    except OSError as error:
+        raise UsageError(f"--site {file} cannot be read ({error.strerror}): name a TOML file") from error
+    except ValueError as error:
+        raise UsageError(f"--site {file} is no TOML ({error}): mend it there") from error
+    unknown = sorted(set(told) - _TOP)
+    if unknown:
+        raise UsageError(f"{file}: {unknown[0]!r} is unknown: there are schema, [defaults] and [partitions.NAME]")
+    if told.get("schema") != 1:
+        raise UsageError(f"{file}: schema = 1 is missing: write it in the first line")
+    return told
+
+
+def _parsed(where: str, table: Any, known: Mapping[str, Setting]) -> dict[str, Value]:
+    if not isinstance(table, dict):
+        raise UsageError(f"{where} has to be a table")
+    return {name: _value(where, name, said, known) for name, said in table.items()}
+
+
+def _value(where: str, name: str, said: Any, known: Mapping[str, Setting]) -> Value:
+    if name not in known:
+        from collbench.operations.suite import nearest
+
+        raise UsageError(f"{where} key {name!r} is unknown: {nearest(name, known)}")
+    setting = known[name]
+    each = said if setting.many and isinstance(said, list) else [said]
+    if not all(isinstance(one, str | int) and not isinstance(one, bool) for one in each):
+        raise UsageError(f"{where} {name} = {said!r} is neither a text nor a whole number{', nor a list of texts' * setting.many}")
+    parsed = tuple(parse_setting(setting, str(one), f"{where} {name}") for one in each)
+    return tuple(map(str, parsed)) if setting.many else parsed[0]
+
+
+def parse_setting(setting: Setting, text: str, where: str) -> str | int:
+    """The setting's value. Raises UsageError that begins with `where`."""
+    try:
+        return setting.parse(text)
+    except UsageError as error:
+        raise UsageError(f"{where}: {error}") from error

@@ -12,7 +12,7 @@ from math import isfinite
 from typing import Any, TextIO
 
 from collbench.analysis.hunt.protocol import CLEARED, CONFIRMED, INCONCLUSIVE
-from collbench.deploy.recommendation import CODES, what
+from collbench.deploy.drain import CODES, what
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import TOLERANCE
 from collbench.report.flags import defused, printable

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TextIO
 
-from collbench.deploy.drain import lines_of
-from collbench.deploy.recommendation import lines, read
+from collbench.deploy.drain import lines, lines_of, read
 from collbench.errors import UsageError
 from collbench.report.flags import printable
 from collbench.report.hunt import write_hunt

@@ -15,7 +15,7 @@ import pytest
 from collbench.analysis.hunt.protocol import CONFIRMED, Answer, Figure, Suspect, Verdict
 from collbench.cli.hunt_strategy import HuntListening, answer_of, options_of
 from collbench.deploy import drain
-from collbench.deploy.managers import Said
+from collbench.deploy.drain import Said
 from collbench.errors import Interrupted, RunFailed, UsageError
 from collbench.results.rounds import HuntRound
 from tests.hunt.test_cover import FAT_TREE, nodes
@@ -195,7 +195,7 @@ def test_where_the_disk_is_full_after_a_drain_the_sentence_says_how_to_undo_it(
             raise OSError(errno.ENOSPC, "No space left on device")
         return folder / "recommendation.json"
 
-    monkeypatch.setattr("collbench.deploy.recommendation.store", full)
+    monkeypatch.setattr("collbench.deploy.drain.store", full)
     said = rf"cannot be written \(No space left on device\).*{NAMES[3]} is drained; undo it with: scontrol update NodeName={NAMES[3]} "
     with pytest.raises(RunFailed, match=said):
         concluded(typed(apply=True)).act(tmp_path, events([]))

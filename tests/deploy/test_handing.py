@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from collbench.deploy import handing
+from collbench.deploy import job as handing
 from collbench.deploy.job import Kind
 from collbench.errors import UsageError
 

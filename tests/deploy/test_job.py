@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from collbench.deploy.job import Job, Kind, Setting, job_of
-from collbench.deploy.settings import ENV, EVERYWHERE, GPUS, NODES, RANKS
+from collbench.deploy.job import ENV, EVERYWHERE, GPUS, NODES, RANKS, Job, Kind, Setting, job_of
 from collbench.errors import UsageError
 
 KIND = Kind("some", "a kind", ".x", EVERYWHERE, lambda job: "", "start FILE")
@@ -87,7 +86,7 @@ IMAGE_REMEDY = "is not an image: write registry/name:tag, or the path of a .sif 
 
 @pytest.mark.parametrize("text", ["a b", "a'b", 'a"b', "", "-a", "a;b", "$(a)", "a\nb", "`a`", "a,b", "a\\b"])
 def test_images_with_blanks_and_quotes_are_refused(text: str) -> None:
-    from collbench.deploy.settings import IMAGE
+    from collbench.deploy.job import IMAGE
 
     assert refusal(IMAGE, text) == f"{text!r} {IMAGE_REMEDY}"
 
@@ -104,7 +103,7 @@ def test_images_with_blanks_and_quotes_are_refused(text: str) -> None:
     ],
 )
 def test_images_as_registries_and_file_systems_name_them(text: str) -> None:
-    from collbench.deploy.settings import IMAGE
+    from collbench.deploy.job import IMAGE
 
     assert IMAGE.parse(text) == text
 

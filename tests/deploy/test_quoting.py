@@ -11,14 +11,14 @@ import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from collbench.deploy import quoting, template
-from collbench.deploy.quoting import Quoted
+from collbench.deploy import files
+from collbench.deploy.files import Quoted
 from collbench.errors import UsageError
 from tests.deploy.texts import HOSTILE, UNPRINTABLE, texts
 
 HOSTILE_LIST = list(HOSTILE)
-OF_LISTS = [each for each in template.FILTERS if "words" in each.__annotations__]
-OF_TEXTS = [each for each in template.FILTERS if each not in OF_LISTS]
+OF_LISTS = [each for each in files.FILTERS if "words" in each.__annotations__]
+OF_TEXTS = [each for each in files.FILTERS if each not in OF_LISTS]
 
 
 def said_by_bash(quoted: str) -> list[str]:
@@ -31,32 +31,32 @@ def said_by_bash(quoted: str) -> list[str]:
 @given(st.lists(texts, min_size=1, max_size=20))
 @example(HOSTILE_LIST)
 def test_bash_reads_the_same_words(words: list[str]) -> None:
-    assert said_by_bash(quoting.line(words)) == words
-    assert said_by_bash(" ".join(quoting.sh(word) for word in words)) == words
+    assert said_by_bash(files.line(words)) == words
+    assert said_by_bash(" ".join(files.sh(word) for word in words)) == words
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(st.lists(texts, max_size=20))
 @example(HOSTILE_LIST)
 def test_yaml_reads_the_same_strings(words: list[str]) -> None:
-    assert yaml.safe_load(f"a: {quoting.yamls(words)}  # and a remark") == {"a": words}
+    assert yaml.safe_load(f"a: {files.yamls(words)}  # and a remark") == {"a": words}
     for word in words:
-        assert yaml.safe_load(f"- {quoting.yaml(word)}  # and a remark") == [word]
+        assert yaml.safe_load(f"- {files.yaml(word)}  # and a remark") == [word]
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(st.lists(texts, max_size=20))
 @example(HOSTILE_LIST)
 def test_python_reads_the_same_strings(words: list[str]) -> None:
-    assert [ast.literal_eval(quoting.python(word)) for word in words] == words
+    assert [ast.literal_eval(files.python(word)) for word in words] == words
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(texts)
 @example("a # b: '\"")
 def test_a_remark_ends_with_its_line(text: str) -> None:
-    assert yaml.safe_load(f"a: 1  # {quoting.remark(text)}\nb: 2\n") == {"a": 1, "b": 2}
-    assert ast.unparse(ast.parse(f"a = 1  # {quoting.remark(text)}\nb = 2\n")) == "a = 1\nb = 2"
+    assert yaml.safe_load(f"a: 1  # {files.remark(text)}\nb: 2\n") == {"a": 1, "b": 2}
+    assert ast.unparse(ast.parse(f"a = 1  # {files.remark(text)}\nb = 2\n")) == "a = 1\nb = 2"
 
 
 @pytest.mark.parametrize("text", UNPRINTABLE, ids=ascii)
@@ -73,7 +73,7 @@ def test_and_in_each_word_of_a_list(quote: Callable[[list[str]], Quoted]) -> Non
 
 
 def test_what_is_not_fully_quoted_is_no_quoted_text() -> None:
-    quoted = quoting.sh("a")
+    quoted = files.sh("a")
     assert isinstance(quoted, Quoted)
     assert not isinstance(quoted + "; rm", Quoted)
     assert not isinstance(f"{quoted}; rm", Quoted)
@@ -90,5 +90,5 @@ def test_what_is_not_fully_quoted_is_no_quoted_text() -> None:
     ],
 )
 def test_how_each_language_is_quoted(text: str, shell: str, pod: str, ansible: str) -> None:
-    assert (quoting.sh(text), quoting.pod(text), quoting.ansible(text)) == (shell, pod, ansible)
-    assert quoting.line([text, "x"]) == f"{shell} x" and quoting.pods([text]) == f"[{pod}]"
+    assert (files.sh(text), files.pod(text), files.ansible(text)) == (shell, pod, ansible)
+    assert files.line([text, "x"]) == f"{shell} x" and files.pods([text]) == f"[{pod}]"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from collbench.deploy.job import of_site, together
 from collbench.deploy.kinds import settings
-from collbench.deploy.site import of_site, together
 from collbench.errors import UsageError
 
 GOOD = """schema = 1

@@ -8,19 +8,19 @@ from typing import Any
 
 import pytest
 
-from collbench.deploy import template
+from collbench.deploy import files
+from collbench.deploy.files import sh
 from collbench.deploy.kinds import kinds
-from collbench.deploy.quoting import sh
 
-FOLDER = Path(template.__file__).parent / "kinds" / "templates"
+FOLDER = Path(files.__file__).parent / "kinds" / "templates"
 
 
 @pytest.fixture
 def fill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     def filled(text: str, name: str = "one.j2", **values: Any) -> str:
         (tmp_path / name).write_text(text)
-        monkeypatch.setattr(template, "_FOLDER", tmp_path)
-        return template.filled(name, **values)
+        monkeypatch.setattr(files, "_FOLDER", tmp_path)
+        return files.filled(name, **values)
 
     return filled
 

@@ -15,10 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-import collbench.deploy.recommendation as module
+import collbench.deploy.drain as module
 from collbench.analysis.hunt.protocol import CLEARED
-from collbench.deploy.drain import DEFAULT_CAP, Applied, apply, check_apply, lines_of, parse_cap
-from collbench.deploy.managers import Said, ask_here
+from collbench.deploy.drain import DEFAULT_CAP, Applied, Said, apply, ask_here, check_apply, lines_of, parse_cap
 from collbench.errors import RunFailed, UsageError
 from collbench.results.store import to_page
 from tests.hunt.verdicts import about, recommended, suspect, verdict
@@ -363,6 +362,6 @@ class TestAsking:
         assert ask_here(["scontrol"], {"PATH": f"{tmp_path}:/bin"}) == Said(3, "", "then ?[31mred")
 
     def test_one_that_does_not_end_is_not_waited_for(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("collbench.deploy.managers.TIMEOUT_S", 0.2)
+        monkeypatch.setattr("collbench.deploy.drain.TIMEOUT_S", 0.2)
         said = ask_here(["sleep", "30"], dict(os.environ))
         assert said == Said(None, "", "sleep did not answer within 0.2 s")

@@ -12,9 +12,7 @@ from typing import Any
 
 import pytest
 
-from collbench.deploy.drain import Applied, apply, check_apply, parse_cap
-from collbench.deploy.managers import Said, ask_here, nodes
-from collbench.deploy.recommendation import recommendation
+from collbench.deploy.drain import Applied, Said, apply, ask_here, check_apply, nodes, parse_cap, recommendation
 from collbench.errors import UsageError
 from tests.beds import SlurmBed
 from tests.cli.command import until

@@ -15,21 +15,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-import collbench.deploy.recommendation as module
+import collbench.deploy.drain as module
 from collbench.analysis.hunt.protocol import CLEARED, CONFIRMED, INCONCLUSIVE
-from collbench.deploy.managers import (
+from collbench.deploy.drain import (
+    CODES,
+    FILE,
     LONGEST_REASON,
     MARK,
+    About,
     drain_words,
     is_name,
     line,
+    lines,
     look_line,
     node_here,
     node_names,
+    read,
     reason_of,
+    recommendation,
+    store,
     undo_words,
 )
-from collbench.deploy.recommendation import CODES, FILE, About, lines, read, recommendation, store
 from collbench.errors import UsageError
 from collbench.machine.doctor.pages import page, pages
 from collbench.results.store import to_page

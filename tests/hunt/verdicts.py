@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from collbench.analysis.hunt.protocol import CONFIRMED, Suspect, Verdict
-from collbench.deploy.recommendation import About, recommendation
+from collbench.deploy.drain import About, recommendation
 
 NAMES = tuple(f"node{number:02}" for number in range(16))
 

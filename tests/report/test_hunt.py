@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from collbench.deploy.recommendation import FILE
+from collbench.deploy.drain import FILE
 from collbench.errors import UsageError
 from collbench.report.hunt import write_hunt
 from collbench.report.summary import report_run

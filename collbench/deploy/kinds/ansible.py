@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collbench.deploy.job import Job, Kind, Setting
-from collbench.deploy.settings import EVERYWHERE, MINUTES, PORT, word
-from collbench.deploy.template import filled
+from collbench.deploy.files import filled
+from collbench.deploy.job import EVERYWHERE, MINUTES, PORT, Job, Kind, Setting, word
 from collbench.errors import UsageError
 
 GROUP = Setting("group", "GROUP", "the inventory's group, whose first hosts take part; probe without --nodes asks all of them", word, "all")

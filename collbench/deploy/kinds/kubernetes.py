@@ -5,10 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from collbench.deploy.job import Job, Kind, Setting
-from collbench.deploy.quoting import Quoted, pod, pods
-from collbench.deploy.settings import CPUS, EVERYWHERE, IMAGE, MINUTES, one_of
-from collbench.deploy.template import filled
+from collbench.deploy.files import Quoted, filled, pod, pods
+from collbench.deploy.job import CPUS, EVERYWHERE, IMAGE, MINUTES, Job, Kind, Setting, one_of
 from collbench.errors import UsageError
 from collbench.operations.registry import commands
 from collbench.results.importers.pod_log import BEGIN, END

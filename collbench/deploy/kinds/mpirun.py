@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collbench.deploy.job import Job, Kind, Setting
-from collbench.deploy.quoting import Quoted
-from collbench.deploy.settings import CPUS, EVERYWHERE, HOSTS, MODULES, one_of, word
-from collbench.deploy.template import filled
+from collbench.deploy.files import Quoted, filled
+from collbench.deploy.job import CPUS, EVERYWHERE, HOSTS, MODULES, Job, Kind, Setting, one_of, word
 from collbench.errors import UsageError
 
 _FAMILIES = {"openmpi": "Open MPI", "mpich": "MPICH", "intel": "Intel MPI"}

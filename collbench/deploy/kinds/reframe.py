@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import re
 
-from collbench.deploy.job import Job, Kind, Setting
-from collbench.deploy.quoting import line, sh
-from collbench.deploy.settings import CPUS, ENV, GPUS, MINUTES, MODULES, NAME, NODES, PROGRAM, RANKS
-from collbench.deploy.template import filled
+from collbench.deploy.files import filled, line, sh
+from collbench.deploy.job import CPUS, ENV, GPUS, MINUTES, MODULES, NAME, NODES, PROGRAM, RANKS, Job, Kind, Setting
 from collbench.errors import UsageError
 
 _SYSTEM = re.compile(r"[A-Za-z0-9_*+%@][A-Za-z0-9_*+%@=.:-]*")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collbench.deploy.job import Job, Kind, Setting
-from collbench.deploy.quoting import Quoted, line, sh
-from collbench.deploy.settings import CPUS, EVERYWHERE, IMAGE, MINUTES, MODULES, one_of, whole, word
-from collbench.deploy.template import filled
+from collbench.deploy.files import Quoted, filled, line, sh
+from collbench.deploy.job import CPUS, EVERYWHERE, IMAGE, MINUTES, MODULES, Job, Kind, Setting, one_of, whole, word
 from collbench.errors import UsageError
 
 PARTITION = Setting("partition", "NAME", "Slurm's partition; with --site also the table that says what its jobs want", word)

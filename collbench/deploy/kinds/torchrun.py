@@ -6,10 +6,8 @@ import posixpath
 import re
 
 from collbench.addresses import is_link_local, is_numeric
-from collbench.deploy.job import Job, Kind, Setting
-from collbench.deploy.quoting import Quoted, sh
-from collbench.deploy.settings import CPUS, EVERYWHERE, HOSTS, MODULES, PORT, one_of
-from collbench.deploy.template import filled
+from collbench.deploy.files import Quoted, filled, sh
+from collbench.deploy.job import CPUS, EVERYWHERE, HOSTS, MODULES, PORT, Job, Kind, Setting, one_of
 from collbench.errors import UsageError
 
 _HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?")

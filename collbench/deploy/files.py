@@ -9,8 +9,14 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from collbench.errors import UsageError
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 
 class Quoted(str):
@@ -69,3 +75,59 @@ def ansible(text: str) -> Quoted:
 def remark(text: str) -> Quoted:
     """The rest of a comment's line, in any of these languages."""
     return Quoted(printable(text))
+
+
+# Templates of the files, kinds/templates/*.j2: text to be read, with holes that only take what is quoted.
+
+_FOLDER = Path(__file__).parent / "kinds" / "templates"
+FILTERS = (
+    sh,
+    line,
+    yaml,
+    yamls,
+    python,
+    remark,
+    ansible,
+    pod,
+    pods,
+)
+_ANGLES: dict[str, Any] = {
+    "variable_start_string": "<<",
+    "variable_end_string": ">>",
+    "block_start_string": "<%",
+    "block_end_string": "%>",
+    "comment_start_string": "<#",
+    "comment_end_string": "#>",
+}
+
+
+def filled(name: str, **values: Any) -> str:
+    """The template `name` with these values; whole numbers and `Quoted` text alone are written, others through a filter that quotes.
+
+    Where the file's own language is Jinja (Ansible), our holes are << … >> and <% … %>: its name then begins with "ansible".
+    """
+    return _environment(_FOLDER, name.startswith("ansible")).get_template(name).render(**values)
+
+
+@cache
+def _environment(folder: Path, angles: bool) -> Environment:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(folder),
+        finalize=_safe,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,
+        **(_ANGLES if angles else {}),
+    )
+    environment.filters.update({each.__name__: each for each in FILTERS})
+    return environment
+
+
+def _safe(value: object) -> str:
+    if isinstance(value, Quoted) or type(value) is int:
+        return str(value)
+    raise TypeError(f"{value!r} is not quoted: put it through one of {', '.join(each.__name__ for each in FILTERS)}")
