@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from collbench.cli.gpus import check_options, local_ranks, node_ranks
+from collbench.cli.options import check_options, local_ranks, node_ranks
 from collbench.cli.start import check_asked
 from collbench.errors import UsageError
 from collbench.operations.cell import Cell

@@ -8,15 +8,224 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from collbench.cli import self_test
-from collbench.cli.parser import Parser, from_environment
+from collbench.cli.parser import Parser, from_environment, positive
 from collbench.errors import UsageError
 
 if TYPE_CHECKING:
     from collbench.gate.allocation import Allocation
+    from collbench.gate.self_test import Recorded, Setting
     from collbench.gate.verdict import Verdict
     from collbench.report.following import Typed
     from collbench.report.verdict_outputs import Files
+
+
+# collbench baseline add|show|drop|diff DIR …: allocations that were good, kept to judge others by.
+
+_BASELINE_ABOUT = "keeps allocations that were good as plain files, one each, and says how small a slowdown they let a gate see"
+
+
+def add_baseline(commands: Any) -> dict[str, argparse.ArgumentParser]:
+    """Adds the command."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "baseline", help="allocations that were good, to judge others by", description=_BASELINE_ABOUT
+    )
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    more = verbs.add_parser("add", help="copy the medians of runs into the baseline, an allocation each")
+    shown = verbs.add_parser("show", help="print the allocations, and of each cell the smallest slowdown visible")
+    less = verbs.add_parser("drop", help="take allocations out")
+    between = verbs.add_parser("diff", help="print what moved between two allocations, or two baselines, and what else changed")
+    for each in (more, shown, less, between):
+        each.add_argument("folder", metavar="DIR", type=Path, help="the baseline's folder")
+    more.add_argument("runs", metavar="RUN", nargs="+", type=Path, help="a run's folder, or a folder of launches")
+    for each in (shown, between):
+        each.add_argument("--format", choices=("table", "json"), default="table", help="(default: table)")
+    less.add_argument("names", metavar="NAME", nargs="+", help="allocations, as `show` calls them")
+    between.add_argument(
+        "others", metavar="OTHER", nargs="+", help="two allocations of DIR, the old one first; or the folder of another baseline"
+    )
+    for each, call in ((more, _add), (shown, _show), (less, _drop), (between, _diff)):
+        each.set_defaults(call=call)
+    return {"baseline": parser}
+
+
+def _add(arguments: argparse.Namespace, argv: list[str]) -> int:
+    """Adds all allocations of the runs, or none, and says how many more are wanted; 0. Raises UsageError."""
+    import sys
+
+    from collbench.gate.allocation import allocations_in
+    from collbench.gate.baseline import ENDING, add_all
+    from collbench.report.baseline import after_adding
+    from collbench.report.screen import write_line
+
+    for file in add_all(arguments.folder, allocations_in(arguments.runs)):
+        print(file)
+    held = sum(1 for _ in arguments.folder.glob(f"*{ENDING}"))
+    write_line(sys.stderr, f"collbench: {after_adding(arguments.folder, held)}")
+    return 0
+
+
+def _show(arguments: argparse.Namespace, argv: list[str]) -> int:
+    """Prints the baseline; 0. Raises UsageError."""
+    import sys
+
+    from collbench.gate.baseline import load
+    from collbench.report.baseline import lines
+    from collbench.report.screen import write_line
+
+    for line in lines(load(arguments.folder), arguments.format):
+        write_line(sys.stdout, line.text)
+    return 0
+
+
+def _drop(arguments: argparse.Namespace, argv: list[str]) -> int:
+    """Takes the allocations out; 0. Raises UsageError."""
+    from collbench.gate.baseline import drop
+
+    for name in arguments.names:
+        drop(arguments.folder, name)
+    return 0
+
+
+def _diff(arguments: argparse.Namespace, argv: list[str]) -> int:
+    """Prints what is between the two; 0. Raises UsageError."""
+    import sys
+
+    from collbench.errors import UsageError
+    from collbench.gate.baseline import load
+    from collbench.gate.diff import between_allocations, between_baselines
+    from collbench.report.baseline_diff import lines
+    from collbench.report.screen import write_line
+
+    if len(arguments.others) > 2:
+        raise UsageError(f"diff is between two: name two allocations of {arguments.folder}, or the folder of one other baseline")
+    baseline = load(arguments.folder)
+    two, names = len(arguments.others) == 2, [each.name for each in baseline.allocations]
+    if not two and arguments.others[0] in names:
+        other = next((name for name in reversed(names) if name != arguments.others[0]), "OTHER")
+        raise UsageError(
+            f"diff is between two: name a second one: collbench baseline diff {arguments.folder} {arguments.others[0]} {other}"
+        )
+    moves = between_allocations(baseline, *arguments.others) if two else between_baselines(baseline, load(Path(arguments.others[0])))
+    for line in lines(moves, arguments.format):
+        write_line(sys.stdout, line.text)
+    return 0
+
+
+# collbench history DIR: how each cell and group went from allocation to allocation, and when it changed.
+
+_HISTORY_ABOUT = (
+    "shows how each cell, group and all cells together went from allocation to allocation, and marks where they changed: when, by how "
+    "much, and what else changed then. DIR is a baseline's folder, or one that holds runs."
+)
+
+
+def add_history(commands: Any) -> dict[str, argparse.ArgumentParser]:
+    """Adds the command."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "history", help="how cells went from allocation to allocation, changes marked", description=_HISTORY_ABOUT
+    )
+    parser.add_argument("folder", metavar="DIR", type=Path, help="a baseline's folder, or a folder that holds runs")
+    parser.add_argument("--only", metavar="PATTERN", default="*", help="cells whose name fits, such as 'allreduce*mpi' (* is anything)")
+    parser.add_argument("--html", metavar="FILE", type=Path, help="write it as one page, too (extra: report)")
+    parser.add_argument("--format", choices=("table", "json"), default="table", help="(default: table)")
+    parser.add_argument("--color", default="auto", help="auto, always or never (default: auto)")
+    parser.set_defaults(call=call_history)
+    return {"history": parser}
+
+
+def call_history(arguments: argparse.Namespace, argv: list[str]) -> int:
+    """Prints the history; 0. Raises UsageError."""
+    import sys
+
+    from collbench.gate.history import dated_in, history
+    from collbench.report.history import letters_for, lines
+    from collbench.report.outputs import Outputs
+    from collbench.report.screen import PlainScreen, wants_color
+
+    Outputs(html=arguments.html).check()
+    painted = wants_color(sys.stdout, arguments.color)
+    found = history(str(arguments.folder), *dated_in(arguments.folder))
+    shown = list(lines(found, arguments.format, arguments.only, letters_for(sys.stdout.encoding, painted)))
+    if arguments.html:
+        from collbench.report.html.history import write_history
+
+        write_history(found, arguments.only, arguments.html)
+    screen = PlainScreen(sys.stdout, sys.stderr, painted)
+    for line in shown:
+        screen.data(line)
+    return 0
+
+
+# collbench gate --self-test: how often the rule alarms where nothing is wrong, and how often it finds what is.
+
+_NOISE = "TOML with the noise of the clusters, or of those that come along: bimodal, drift, harsh, missing, wander (default: a usual one)"
+_MOST_TRIALS, _MOST_ALLOCATIONS = 1_000_000, 1_000
+
+
+def add_to(tested: Any) -> None:
+    """Adds its options to a group of them."""
+    made_up = "make up clusters and judge them: with --baseline such as recorded there, with --paired old and new stack side by side"
+    tested.add_argument("--self-test", action="store_true", help=made_up)
+    tested.add_argument("--noise", metavar="FILE", type=Path, help=_NOISE)
+    tested.add_argument("--trials", metavar="N", type=positive, default=300, help="clusters for each line (default: 300)")
+    allocations = "allocations of the baseline (default: 6; with --baseline as many as are there)"
+    tested.add_argument("--allocations", metavar="N", type=positive, help=allocations)
+    tested.add_argument("--seed", metavar="N", type=int, default=0, help="of the trials (default: 0)")
+
+
+def call_self_test(arguments: argparse.Namespace) -> int:
+    """Prints the table, 0. Raises UsageError."""
+    import sys
+
+    from collbench.gate.self_test import self_test
+    from collbench.report.screen import write_line
+    from collbench.report.self_test import head, limits_of, line
+
+    _check(arguments)
+    setting, recorded = _setting(arguments)
+    table = arguments.format == "table"
+    for each in head(setting) if table else ():
+        write_line(sys.stdout, each.text)
+    for outcome in self_test(setting, arguments.trials, arguments.seed):
+        write_line(sys.stdout, line(outcome, arguments.format).text)
+    for each in limits_of(recorded) if table and recorded else ():
+        write_line(sys.stdout, each.text)
+    return 0
+
+
+def _setting(arguments: argparse.Namespace) -> tuple[Setting, Recorded | None]:
+    from collbench.gate.rule import ENOUGH
+    from collbench.gate.self_test import Noise, made_up, read_noise, usual_scheme
+
+    if not arguments.baseline:
+        noise = Noise() if arguments.noise is None else read_noise(arguments.noise)
+        return made_up(noise, usual_scheme(), arguments.allocations or ENOUGH, arguments.paired), None
+    from collbench.gate.baseline import load
+    from collbench.gate.self_test import recorded, setting_of
+    from collbench.gate.state import steady_baseline
+
+    found = recorded(steady_baseline(load(arguments.baseline))[0])
+    return setting_of(found, arguments.allocations, arguments.paired), found
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    from collbench.errors import UsageError
+    from collbench.gate.rule import FEWEST
+
+    if arguments.runs or arguments.verdict:
+        raise UsageError("--self-test makes up what it judges: leave out --verdict and the runs")
+    if arguments.format not in ("table", "json"):
+        raise UsageError(f"--self-test has no --format {arguments.format}: choose table or json")
+    if arguments.baseline and arguments.noise:
+        raise UsageError("--self-test: the noise is that of --baseline, or that of --noise: leave one of them out")
+    count = arguments.allocations
+    if count is not None and arguments.paired:
+        raise UsageError("--self-test --paired has no baseline: leave out --allocations")
+    if count is not None and count < FEWEST:
+        raise UsageError(f"--allocations {count}: with fewer than {FEWEST} the gate gives no verdict; say {FEWEST} or more")
+    if arguments.trials > _MOST_TRIALS or (count or 0) > _MOST_ALLOCATIONS or arguments.seed < 0:
+        raise UsageError(f"at most {_MOST_TRIALS:,} --trials and {_MOST_ALLOCATIONS:,} --allocations, a --seed from 0 on")
+
 
 _ABOUT = (
     "judges fresh allocations by a baseline of good ones (`collbench baseline`): what exceeds its limit in the first one is a suspect, and "
@@ -45,7 +254,7 @@ def add(commands: Any) -> dict[str, argparse.ArgumentParser]:
     )
     parser.add_argument("--min-percent", metavar="MODEL:PERCENT@SIZES", action="append", default=[], help=floor)
     _add_outputs(parser.add_argument_group("outputs, all made from verdict.json"))
-    self_test.add_to(parser.add_argument_group("how far it can be trusted"))
+    add_to(parser.add_argument_group("how far it can be trusted"))
     parser.set_defaults(call=call)
     return {"gate": parser}
 
@@ -65,7 +274,7 @@ def _add_outputs(outputs: Any) -> None:
 def call(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Prints the verdict and returns its exit code in the style asked for; with --self-test prints the table, 0. Raises UsageError."""
     if arguments.self_test:
-        return self_test.call(arguments)
+        return call_self_test(arguments)
     from collbench.report.earlier import remove_earlier
 
     files = _files(arguments)

@@ -9,8 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from collbench.cli.options import add_slowed, add_stop_on_wrong
-from collbench.cli.pair_options import add_backend, add_check, add_messages, add_samples, add_where, pairs_request
+from collbench.cli.options import add_backend, add_check, add_messages, add_samples, add_slowed, add_stop_on_wrong, add_where, pairs_request
 from collbench.cli.parser import Parser, amount, natural, positive
 from collbench.cli.start import Command, begin, launch_of
 from collbench.errors import UsageError

@@ -2,18 +2,90 @@
 
 from __future__ import annotations
 
+import argparse
 import errno
 import os
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from difflib import get_close_matches
 from typing import NoReturn
 
-from collbench.cli import defect
-from collbench.cli.parser import Parser, from_environment
+from collbench.cli import start
+from collbench.cli.options import NOTHING_MOVED
+from collbench.cli.parser import Parser, actions_of, from_environment
 from collbench.errors import FAILED, CollbenchError, Interrupted, UsageError
 from collbench.launch import signals
+from collbench.operations.registry import commands as operation_commands
+
+# What to say of a word that no command knows, or not this one: what it may have been, or whose it is.
+
+_MOST_NAMED = 6
+Parsers = Mapping[str, argparse.ArgumentParser]
+
+
+def check_command(argv: Sequence[str], parsers: Parsers) -> None:
+    """Raises UsageError where the first word is no command; `parsers` by command."""
+    first = argv[0] if argv else "--help"
+    if first in parsers or first in ("-h", "--help", "--version"):
+        return
+    if first.startswith("-"):
+        raise UsageError(f"'{first}' stands where the command belongs: write that first, like `collbench allreduce {first}` …")
+    from collbench.operations.suite import nearest  # here: no start that is right needs it
+
+    raise UsageError(f"command '{first}' is unknown: {nearest(first, parsers)} (see `collbench --help`)")
+
+
+def check_words(command: str, left: Sequence[str], parsers: Parsers) -> None:
+    """Raises UsageError where the command's parser left words over."""
+    if not left:
+        return
+    option = next((_option(word) for word in left if word.startswith("-")), None)
+    what = f"{command} has no option {option}{_remedy(option, command, parsers)}" if option else f"'{left[0]}' is one word too many"
+    raise UsageError(f"{what} (see `collbench {command} --help`)")
+
+
+def _option(word: str) -> str:
+    """The option of "--sizes=8" or "-b8"."""
+    return word.partition("=")[0] if word.startswith("--") else word[:2]
+
+
+def _remedy(option: str, command: str, parsers: Parsers) -> str:
+    """What is alike, why it cannot have it, or who has it; nothing where nobody does."""
+    alike = _alike(option, _options(parsers[command]))
+    if alike:
+        return f": did you mean {alike}?"
+    if _moves_nothing(command) and option in _of_what_moves(parsers):
+        return ": it moves nothing, so there are no sizes, types and buffers to choose"
+    others = sorted(name for name, parser in parsers.items() if option in _options(parser))
+    named = [*others[:_MOST_NAMED], *(["others"] if others[_MOST_NAMED:] else [])]
+    return f": {' and '.join(filter(None, (', '.join(named[:-1]), named[-1])))} {'have' if others[1:] else 'has'} it" if others else ""
+
+
+def _alike(option: str, known: Sequence[str]) -> str | None:
+    """The long option that begins with this one, or is most like it; the dashes, which all have, say nothing."""
+    if not option.startswith("--"):
+        return None
+    word, words = option[2:], [one[2:] for one in known if one.startswith("--")]
+    found = [one for one in words if word and one.startswith(word)] or get_close_matches(word, words, n=1)
+    return f"--{found[0]}" if found else None
+
+
+def _options(parser: argparse.ArgumentParser) -> list[str]:
+    return [option for action in actions_of(parser) for option in action.option_strings]
+
+
+def _moves_nothing(command: str) -> bool:
+    operations = operation_commands().get(command, [])
+    return bool(operations) and all(operation.meets for operation in operations)
+
+
+def _of_what_moves(parsers: Parsers) -> set[str]:
+    """The options that what moves nothing has not."""
+    actions = (action for name in operation_commands() for action in actions_of(parsers[name]))
+    return {option for action in actions if action.dest in NOTHING_MOVED for option in action.option_strings}
+
 
 _EPILOG = """\
 exit codes: 0 fine · 1 negative verdict · 2 bad input, a missing backend, every cell n/a · 3 no verdict ·
@@ -75,27 +147,12 @@ def parsed(argv: list[str]) -> Namespace:
 
 def _parsers() -> tuple[Parser, dict[str, ArgumentParser]]:
     """The whole command line, and the parser of each command."""
-    from collbench.cli import (
-        backends,
-        baseline,
-        collective,
-        compare,
-        completion,
-        doctor,
-        explain,
-        gate,
-        history,
-        hunt,
-        import_,
-        kernels,
-        pairs,
-        peak,
-        probe,
-        report,
-        workload,
-    )
     from collbench.cli import deploy as emit
-    from collbench.cli import run as suite
+    from collbench.cli import gate, hunt, machine, measure, results
+    from collbench.cli import gate as baseline
+    from collbench.cli import gate as history
+    from collbench.cli import measure as suite
+    from collbench.cli import parser as completion
     from collbench.operations.registry import reserve
 
     reserve(COMMANDS)
@@ -103,13 +160,12 @@ def _parsers() -> tuple[Parser, dict[str, ArgumentParser]]:
                     epilog=_EPILOG, formatter_class=_formatter())  # fmt: skip
     parser.add_argument("--version", action="store_true", help="print the version")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
-    one_each = (collective, suite, pairs, hunt, workload, backends, probe, peak, doctor, explain, emit, import_, report, compare, baseline,
-                history, gate, kernels, completion)  # fmt: skip
+    one_each = (measure, suite, measure, hunt, measure, machine, machine, machine, machine, machine, emit, results, results, results, baseline,
+                history, gate, measure, completion)  # fmt: skip
     return parser, {name: parser for each in one_each for name, parser in each.add(commands).items()}
 
 
 def _read(argv: list[str], parser: Parser, added: Mapping[str, ArgumentParser]) -> Namespace:
-    from collbench.cli.unknown import check_command, check_words
 
     check_command(argv, added)
     arguments, left = parser.parse_known_args(argv)
@@ -154,14 +210,14 @@ def _code_of(error: BaseException) -> int:
     if isinstance(error, BrokenPipeError):
         return FAILED
     if isinstance(error, OSError) and error.filename is None and error.errno in _NO_ROOM:  # a stream: files of ours have names
-        defect.say(f"collbench: the output cannot be written ({error.strerror}): make room where it goes, or send it elsewhere\n")
+        start.say(f"collbench: the output cannot be written ({error.strerror}): make room where it goes, or send it elsewhere\n")
         return FAILED
     error = _known(error)
     if not isinstance(error, CollbenchError | Interrupted):
-        defect.tell(error)
+        start.tell(error)
         return FAILED
     if not getattr(error, "said", False) and not (isinstance(error, Interrupted) and _is_silent_follower()):
-        defect.say(f"collbench: {error}\n")
+        start.say(f"collbench: {error}\n")
     return error.exit_code
 
 

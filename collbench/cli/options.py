@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from collbench.backends.registry import habits
 from collbench.backends.slowing import parse_slowing
-from collbench.cli.parser import amount, factor, hertz, natural, positive, skew, streams, words
+from collbench.cli.parser import Parser, amount, factor, hertz, natural, positive, skew, streams, words
+from collbench.device.present import visible_gpus
 from collbench.errors import UsageError
 from collbench.measure.request import Budget, Request
 from collbench.operations.cell import parse_split
@@ -17,6 +22,101 @@ from collbench.operations.operation import Operation
 from collbench.operations.sweep import ALGORITHMS, CPU, MODES, PROTOCOLS, REGISTRATIONS, SMALLEST, Sweep, Sweeps
 from collbench.operations.traffic import Traffic, skewed
 from collbench.units import parse_size, parse_sizes, size_steps
+
+if TYPE_CHECKING:
+    from collbench.control.world import World
+    from collbench.launch.info import LaunchInfo
+    from collbench.measure.tasks.training import Training
+    from collbench.workloads.step import Regime
+
+
+# What a command line means where there are GPUs: which backends, how many processes, and which options only some backends have.
+
+_ONE_EACH = {"srun": "each task of srun is alone on its node and", "kubernetes": "each pod"}
+
+
+def default_backends(env: Mapping[str, str]) -> tuple[str, ...]:
+    """nccl alone where there are GPUs and it can run, else the CPU backends; with GPUs but without NCCL both, so that it is said why."""
+    from collbench.backends.registry import DEFAULTS, backend_class
+
+    if not visible_gpus(env):
+        return DEFAULTS
+    from collbench.backends.backend import Unavailable
+
+    missing = isinstance(backend_class("nccl").probe(), Unavailable)
+    return ("nccl", *DEFAULTS) if missing else ("nccl",)
+
+
+def agreed(request: Request, world: World) -> Request:
+    """The request with the same default backends on all hosts: where only some have GPUs, all ranks look for nccl and say why not."""
+    usual = request.sweep.usual if isinstance(request.sweep, Sweeps) else () if request.asked else request.backends
+    if not usual or world.info.launcher == "local":
+        return request
+    views = world.agree(list(usual), "choosing the backends")
+    names = tuple(dict.fromkeys(name for view in sorted(views, key=len, reverse=True) for name in view))
+    backends = tuple(dict.fromkeys((*names, *(name for name in request.backends if name in request.asked))))
+    sweep = replace(request.sweep, usual=names) if isinstance(request.sweep, Sweeps) else request.sweep
+    return replace(request, sweep=sweep, backends=backends)
+
+
+def check_options(request: Request, gdr_check: bool) -> None:
+    """Raises UsageError for options that only nccl, or only socket, has where nothing of the kind is measured."""
+    sweep = request.sweep
+    asked = {"--algorithms": sweep.algorithms, "--protocols": sweep.protocols, "--registration": sweep.registrations,
+             "-g": request.gpus_per_process > 1}  # fmt: skip
+    typed = next((option for option, given in asked.items() if given), None)
+    if typed and not any(sweep.habits(name).tuned for name in request.backends):
+        raise UsageError(_not_there(typed, request))
+    if gdr_check and not any(sweep.habits(name).device == "cuda" for name in request.backends):
+        raise UsageError(_not_there("--gdr-check", request))
+    several = any((one.streams or 1) > 1 for one in sweep.each)
+    if several and not any(sweep.habits(name).streamed for name in request.backends):
+        raise UsageError(_not_there("--streams", request, "socket"))
+
+
+def _not_there(option: str, request: Request, whose: str = "nccl") -> str:
+    backends = ", ".join(request.backends)
+    return f"{option} concerns {whose}, which is not among the backends ({backends}): add --backend {whose}, or drop {option}"
+
+
+def per_process(request: Request) -> int | None:
+    """How many GPUs each process drives; None where no backend needs GPUs of its own.
+
+    nccl may stand among the default backends only to say why it is missing; then it needs none.
+    """
+    devices = {request.sweep.habits(name).device for name in request.backends}
+    needed = "cuda" in devices and (bool(request.asked) or devices == {"cuda"})
+    return request.gpus_per_process if needed else None
+
+
+def local_ranks(request: Request, env: Mapping[str, str]) -> int:
+    """How many processes to start on this host. Raises UsageError where the GPUs cannot be dealt out."""
+    from collbench.launch.spawn import default_ranks
+
+    if request.ranks:
+        return request.ranks
+    gpus = visible_gpus(env)
+    return default_ranks(gpus, per_process(request) if gpus else None)
+
+
+def node_ranks(request: Request, info: LaunchInfo, env: Mapping[str, str]) -> int:
+    """How many processes a task that is alone on its node (of srun), or a pod, becomes, so that all its GPUs take part; 1: it stays."""
+    from collbench.launch.spawn import default_ranks
+
+    if info.launcher not in _ONE_EACH or info.local_ranks != 1 or "worker" in info.facts:
+        return 1
+    gpus = visible_gpus(env)
+    each = per_process(request) if gpus else None
+    return default_ranks(gpus, each) if each else 1
+
+
+def said(info: LaunchInfo, ranks: int) -> LaunchInfo:
+    """The launch with a sentence about the processes that this task becomes, which rank 0 will say."""
+    one = _ONE_EACH.get(info.launcher, "each task")
+    why = f"{one} becomes {ranks} processes, so that all its GPUs take part (else: --ranks-per-node 1)"
+    kept = [info.advice] if info.advice and info.ranks > 1 else []  # with one task srun's own advice is to start more
+    return replace(info, advice="; ".join([why, *kept]))
+
 
 DEFAULT_TIMEOUT_S = 120.0
 # What a barrier has no options for.
@@ -292,3 +392,240 @@ def _sizes(arguments: argparse.Namespace) -> tuple[tuple[int, ...] | None, str]:
     if first > last:
         raise UsageError(f"-b {least} is larger than -e {most}: exchange them")
     return tuple(size_steps(first, last, step)), step
+
+
+# What the commands that measure pairs of ranks or nodes have in common: their options, and the request these make.
+
+_MAX_TIME_S = 0.5
+_WINDOW = 16  # a sample must be short enough for six of them to fit into half a second on a link of 2 Gb/s
+
+
+def add_messages(group: argparse._ArgumentGroup, who: str) -> None:
+    """Adds what is paired ("what is paired; ..." begins with `who`), and the messages."""
+    group.add_argument("--by", choices=("rank", "node"),
+                       help=f"{who}; two nodes meet with all their ranks at once, each with its counterpart (default: node where "
+                            "there are several, else rank)")  # fmt: skip
+    group.add_argument("--size", metavar="SIZE", default="1M", help="of the messages whose bandwidth is measured (default: 1M)")
+    group.add_argument("--latency-size", metavar="SIZE", default="8", help="of those whose latency is (default: 8)")
+    group.add_argument("--window", metavar="W", type=positive, default=_WINDOW, help=f"messages in flight (default: {_WINDOW})")
+
+
+def add_backend(group: argparse._ArgumentGroup) -> None:
+    """Adds which backend carries them, and where the buffers lie."""
+    group.add_argument("--backend", metavar="NAME", type=words, help="one of those of `collbench backends` (default: the first at hand)")
+    group.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto",
+                       help="where the buffers lie (default: auto, cuda for nccl and torch-nccl, cpu for the others)")  # fmt: skip
+
+
+def add_tools(group: argparse._ActionsContainer, which: str) -> None:
+    """Adds the tools of others; `which` says what they do here."""
+    group.add_argument("--tools", metavar="NAME", type=words,
+                       help=f"of iperf3, fi_pingpong, ucx_perftest and ib_write_bw those {which} (default: none)")  # fmt: skip
+
+
+def tools_asked(arguments: argparse.Namespace) -> tuple[str, ...]:
+    """Their names. Raises UsageError for one that is none."""
+    if not arguments.tools:
+        return ()
+    from collbench.measure.wire_tools import tools_named
+
+    return tuple(tool.name for tool in tools_named(arguments.tools))
+
+
+def add_samples(group: argparse._ArgumentGroup) -> None:
+    """Adds how long one measurement takes."""
+    group.add_argument("-n", "--iterations", metavar="N", type=positive, help="N samples, if --max-time allows (default: until precise)")
+    group.add_argument("-w", "--warmup", metavar="N", type=natural, help="exactly N warm-up calls (default: 10 ping-pongs, 1 window)")
+    group.add_argument("--precision", metavar="PCT", type=amount, help="half-width of the interval aimed at, in percent (default: by size)")
+    group.add_argument("--max-time", metavar="SECONDS", type=amount, default=_MAX_TIME_S,
+                       help=f"per measurement, of which a round has three (default: {_MAX_TIME_S:g})")  # fmt: skip
+
+
+def add_check(group: argparse._ArgumentGroup) -> None:
+    """Adds how often what arrived is compared."""
+    group.add_argument("-c", "--check", metavar="N", type=natural, default=1, help="verifying calls per measurement; 0: off (default: 1)")
+
+
+def add_where(group: argparse._ArgumentGroup, command: str) -> None:
+    """Adds who starts the ranks, and where the results go."""
+    add_ranks(group)
+    group.add_argument("--timeout", metavar="SECONDS", type=amount, default=DEFAULT_TIMEOUT_S,
+                       help=f"deadline of every wait (default: {DEFAULT_TIMEOUT_S:g})")  # fmt: skip
+    group.add_argument("--allocation", metavar="NAME", help="name of the allocation (default: the scheduler's job)")
+    group.add_argument("--out", metavar="DIR", type=Path, help=f"the run's folder (default: runs/<time>-{command}-<id>)")
+    group.add_argument("--resume", metavar="RUN", help=argparse.SUPPRESS)
+    group.add_argument("--format", choices=("table", "csv", "json"), default="table", help="of stdout (default: table)")
+    group.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="(default: auto)")
+    group.add_argument("--quiet", action="store_true", help="data and errors only")
+
+
+def pairs_request(arguments: argparse.Namespace, argv: list[str]) -> Request:
+    """The launch's request. Raises UsageError for what cannot be read."""
+    from collbench.backends.registry import habits
+    from collbench.backends.slowing import parse_slowing
+    from collbench.measure.request import Budget, Request
+    from collbench.operations.dtypes import dtype_named
+    from collbench.operations.sweep import Sweep
+
+    seed = arguments.seed or 0
+    precision = arguments.precision / 100 if arguments.precision else None
+    # Bytes, of any number; and fixed buffers, since every round makes new ones.
+    sweep = Sweep((), None, (dtype_named("uint8"),), device=arguments.device, buffers="fixed", window=arguments.window, seed=seed,
+                  streams=getattr(arguments, "streams", None), habits=habits)  # fmt: skip
+    return Request(
+        command=arguments.command, sweep=sweep, backends=_backends(arguments), asked=frozenset(arguments.backend or ()),
+        budget=Budget(arguments.max_time, arguments.iterations, arguments.warmup, precision), ranks=arguments.ranks,
+        check=arguments.check, timeout_s=arguments.timeout, seed=seed, order_seed=arguments.seed, out=arguments.out,
+        allocation=arguments.allocation, gpus_per_process=arguments.gpus_per_process, evidence="off",
+        slowed=parse_slowing(arguments.slowed), stop_on_wrong=arguments.stop_on_wrong, argv=tuple(argv),
+    )  # fmt: skip
+
+
+def _backends(arguments: argparse.Namespace) -> tuple[str, ...]:
+    """The one that was asked for, or those that are tried in turn."""
+    from collbench.backends.registry import backend_class
+
+    asked = tuple(dict.fromkeys(arguments.backend or ()))
+    if len(asked) > 1:
+        raise UsageError(f"{arguments.command} measures one backend, but --backend names {' and '.join(asked)}: choose one")
+    for name in asked:
+        backend_class(name)
+    return asked or default_backends(os.environ)
+
+
+# The options of `collbench workload`, of which each way of training has its own, and the trainings that they ask for.
+
+ALL = "all"
+_WORKLOAD_MAX_TIME_S = 10.0
+_METAVARS = {"model": "MODEL", "dtype": "TYPE", "bucket": "SIZE", "update": "HOW", "imbalance": "X"}
+
+
+def add_options_workload(parser: Parser) -> None:
+    """Adds all of them."""
+    _add_what_workload(parser.add_argument_group("what to train"))
+    _add_how_workload(parser.add_argument_group("how to measure"))
+    _add_where_workload(parser.add_argument_group("launch and output"))
+
+
+def trainings_of(arguments: argparse.Namespace) -> tuple[Training, ...]:
+    """What was asked for. Raises UsageError for a name, or words, that cannot be read, and for options that mean nothing there."""
+    from collbench.measure.tasks.training import Training
+    from collbench.workloads.shape import DEFAULT, shape_of
+
+    chosen, typed = _chosen(arguments.names), _typed(arguments)
+    everything = arguments.names.strip().lower() == ALL
+    _check_known(typed, chosen)
+    found = []
+    for regime in chosen:
+        own = {name: text for name, text in typed.items() if len(chosen) == 1 or name in _words(regime)}
+        shape_of(regime, own, (0,))  # words that cannot be read are refused before any rank is started
+        found.append(Training(regime, partial(shape_of, regime, own), typed.get("model", DEFAULT), optional=everything))
+    return tuple(found)
+
+
+def _add_what_workload(group: argparse._ArgumentGroup) -> None:
+    from collbench.workloads.registry import regimes
+    from collbench.workloads.shape import USUAL, help_of
+
+    group.add_argument("names", metavar="NAME", help=f"{', '.join(regimes())}; several with commas between, or {ALL}")
+    for name, knowing in _known_by().items():
+        if name == "seed":
+            continue  # it has a meaning of its own to every command
+        said, usual = help_of(knowing[0])[name], _usual(name, knowing)
+        default = f" (default: {usual})" if usual and "(default" not in said else ""
+        whose = "" if name in USUAL else f"; of {', '.join(regime.name for regime in knowing)}"
+        short = ["-d"] if name == "dtype" else []
+        group.add_argument(*short, _option(name), metavar=_METAVARS.get(name, "N"), help=f"{said}{default}{whose}".replace("%", "%%"))
+    group.add_argument("--step-time", metavar="TIME",
+                       help="how long a step computes, without exchanging, like 180ms: tells the scaling efficiency that the network "
+                            "allows")  # fmt: skip
+
+
+def _usual(name: str, knowing: Sequence[Regime]) -> str:
+    """What an option is where nothing is typed, by training where they differ; "" where the model says it."""
+    values: dict[str, list[str]] = {}
+    for regime in knowing:
+        values.setdefault(_words(regime)[name], []).append(regime.name)
+    if len(values) == 1:
+        return next(iter(values))
+    return ", ".join(f"{value} of {' and '.join(names)}" for value, names in values.items())
+
+
+def _add_how_workload(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--backend", metavar="NAMES", type=words,
+                       help="nccl, torch-nccl, mpi, gloo, simulated … (default: nccl where there are GPUs, else every CPU backend at "
+                            "hand)")  # fmt: skip
+    group.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto",
+                       help="where the buffers lie (default: auto, cuda for nccl and torch-nccl, cpu for the others)")  # fmt: skip
+    group.add_argument("-n", "--steps", metavar="N", type=positive,
+                       help="N steps, if --max-time allows; of asynchronous training N rounds of each worker (default: until "
+                            "precise)")  # fmt: skip
+    group.add_argument("-w", "--warmup", metavar="N", type=natural, help="exactly N steps before (default: until settled)")
+    group.add_argument("--precision", metavar="PCT", type=amount, help="half-width of the interval aimed at, in percent (default: by size)")
+    group.add_argument("--max-time", metavar="SECONDS", type=amount, default=_WORKLOAD_MAX_TIME_S,
+                       help=f"per training and backend (default: {_WORKLOAD_MAX_TIME_S:g})")  # fmt: skip
+    group.add_argument("--no-parts", action="store_true",
+                       help="measure the whole step alone, and not each of its exchanges for a fifth of the time, too")  # fmt: skip
+    group.add_argument("-c", "--check", metavar="N", type=natural, default=1, help="verifying steps; 0: off (default: 1)")
+    add_stop_on_wrong(group)
+    group.add_argument("--ceiling", metavar="GB/s", type=amount, help="the rate to set the bus bandwidth against (default: probed)")
+    group.add_argument("--oversubscription", metavar="X", type=factor, default=1.0,
+                       help="the fabric carries a host's rate divided by X (default: 1)")  # fmt: skip
+    group.add_argument("--seed", metavar="N", type=natural, help="of the inputs; expert-parallel: of who is the busiest, too (default: 0)")
+    add_slowed(group)
+
+
+def _add_where_workload(group: argparse._ArgumentGroup) -> None:
+    add_ranks(group)
+    group.add_argument("--dry-run", action="store_true", help="print the exchanges of a step and their bytes, and start nothing")
+    group.add_argument("--timeout", metavar="SECONDS", type=amount, default=DEFAULT_TIMEOUT_S,
+                       help=f"deadline of every wait (default: {DEFAULT_TIMEOUT_S:g})")  # fmt: skip
+    group.add_argument("--allocation", metavar="NAME", help="name of the allocation (default: the scheduler's job)")
+    group.add_argument("--out", metavar="DIR", type=Path, help="the run's folder (default: runs/<time>-workload-<id>)")
+    group.add_argument("--resume", metavar="RUN", help=argparse.SUPPRESS)
+    group.add_argument("--format", choices=("table", "csv", "json"), default="table", help="of stdout (default: table)")
+    group.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="(default: auto)")
+    group.add_argument("--quiet", action="store_true", help="data and errors only")
+
+
+def _chosen(text: str) -> tuple[Regime, ...]:
+    from collbench.workloads.registry import regime_named, regimes
+
+    if text.strip().lower() == ALL:
+        return tuple(regimes().values())
+    names = [name for name in text.split(",") if name.strip()]
+    return tuple({regime.name: regime for regime in map(regime_named, names or [text])}.values())
+
+
+def _typed(arguments: argparse.Namespace) -> dict[str, str]:
+    """The trainings' options that were given, as text. --seed is the launch's, too: where no training knows it nobody minds."""
+    given = {name: getattr(arguments, name) for name in _known_by()}
+    heard = any("seed" in _words(regime) for regime in _chosen(arguments.names))
+    return {name: str(value) for name, value in given.items() if value is not None and (name != "seed" or heard)}
+
+
+def _check_known(typed: Mapping[str, str], chosen: tuple[Regime, ...]) -> None:
+    """Raises UsageError for an option that none of several trainings knows; of one alone `shape_of` says it."""
+    for name in typed if len(chosen) > 1 else ():
+        if not any(name in _words(regime) for regime in chosen):
+            owners, names = (", ".join(regime.name for regime in those) for those in (_known_by()[name], chosen))
+            raise UsageError(f"{_option(name)} means nothing to {names}, only to {owners}: leave it out")
+
+
+def _words(regime: Regime) -> Mapping[str, str]:
+    """The options that a training knows, with their defaults."""
+    from collbench.workloads.shape import words as words_of
+
+    return words_of(regime)
+
+
+def _known_by() -> dict[str, list[Regime]]:
+    """By option the trainings that know it."""
+    from collbench.workloads.registry import regimes
+
+    every = list(regimes().values())
+    return {name: [regime for regime in every if name in _words(regime)] for name in dict.fromkeys(n for r in every for n in _words(r))}
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"

@@ -16,9 +16,8 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from collbench.backends.registry import backend_class, backend_names
-from collbench.cli import gdr_check
-from collbench.cli.gpus import default_backends
-from collbench.cli.options import make_sweep, request_of
+from collbench.cli import launches
+from collbench.cli.options import default_backends, make_sweep, request_of
 from collbench.cli.parser import Parser, from_environment, given
 from collbench.errors import UsageError
 from collbench.operations.operation import Operation
@@ -50,7 +49,7 @@ def suite_request(parser: Parser, arguments: argparse.Namespace, argv: list[str]
     _check_use(typed, suite)
     whole = _parsed(parser, argv, _variables(suite.run.items()), suite, "[run]")
     if whole.gdr_check:
-        whole.launches = gdr_check.pairs(whole.launches, os.environ)
+        whole.launches = launches.pairs(whole.launches, os.environ)
     sweeps = [sweep for table in suite.sweeps for sweep in _sweeps_of(table, parser, argv, suite)]
     usual = () if all(sweep.backends for sweep in sweeps) else default_backends(os.environ)
     named = tuple(dict.fromkeys(name for sweep in sweeps for name in sweep.backends))

@@ -5,14 +5,15 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import traceback
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from collbench.cli import defect, gdr_check
-from collbench.cli.gpus import agreed, check_options, local_ranks, node_ranks, said
+from collbench.cli import launches
 from collbench.cli.launches import placed, repeat
-from collbench.cli.same_suite import same_suite
+from collbench.cli.options import agreed, check_options, local_ranks, node_ranks, said
 from collbench.errors import CollbenchError, Interrupted, RunFailed, UsageError
 from collbench.launch import signals
 
@@ -22,6 +23,66 @@ if TYPE_CHECKING:
     from collbench.measure.request import Request
     from collbench.measure.session import Listener
     from collbench.report.listening import Listening
+
+
+# What nobody has foreseen: its traceback, and whose fault it is.
+
+
+def say(text: str) -> None:
+    """Write lines to stderr, without control characters; where nothing can be written, the exit code alone reports the end."""
+    try:
+        from collbench.report.flags import printable
+    except OSError:  # a process that can open no file imports nothing
+        printable = _plain
+    text = "".join(f"{printable(line)}\n" for line in text.splitlines())
+    with suppress(OSError, ValueError):
+        sys.stderr.write(text)
+        sys.stderr.flush()
+
+
+def _plain(text: str) -> str:
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
+def is_one(error: BaseException) -> bool:
+    """Whether nobody has foreseen it; what the operating system refuses may be an output that is gone."""
+    return isinstance(error, Exception) and not isinstance(error, CollbenchError | OSError)
+
+
+def tell(error: BaseException) -> None:
+    """Shows the traceback, once: a rank does so before the others learn of it, since then a launcher may kill it at any moment."""
+    if getattr(error, "said", False):
+        return
+    say("".join(traceback.format_exception(error)))
+    say("collbench: this is a defect of collbench, not of your network: please report the lines above\n")
+    error.said = True  # type: ignore[attr-defined]
+
+
+# Whether all ranks have read the same suite: each reads its own host's file.
+
+
+def same_suite(request: Request, world: World) -> None:
+    """Raises UsageError on all ranks where one could not read the suite, or has read another one. All ranks of `run` call first."""
+    if request.suite:
+        compare(world, None, request.suite["digest"], request.suite["name"])
+
+
+def compare(world: World, wrong: str | None, digest: str = "", name: str = "") -> None:
+    """Raises UsageError on all ranks where one says what is `wrong` with the suite, or where their digests differ."""
+    views = world.agree([wrong, digest, name], "comparing the suite")
+    reasons = [reason for reason, _, _ in views]
+    rank = next((rank for rank, reason in enumerate(reasons) if reason), None)
+    if rank is not None:
+        alone = "" if len(set(reasons)) == 1 else f"on {world.members[rank].host}: "
+        raise UsageError(f"{alone}{reasons[rank]}")
+    other = next((rank for rank, view in enumerate(views) if view[1] != views[0][1]), None)
+    if other is not None:
+        first, second = world.members[0].host, world.members[other].host
+        raise UsageError(
+            f"suite {views[0][2]} is not the same text for all ranks: rank 0 on {first} and rank {other} on {second} have read different "
+            f"ones: copy one of them to all hosts"
+        )
+
 
 Measure = Callable[["Request", "World", "Listener | None", Callable[[int], None]], int]
 
@@ -69,7 +130,7 @@ def begin(request: Request, command: Command, info: LaunchInfo | None) -> int:
     check_options(request, arguments.gdr_check)
     if info is None:
         return _start_here(request, arguments, command.argv)
-    request = placed(request, info, os.environ, gdr_check.BY_HAND if arguments.gdr_check else "")
+    request = placed(request, info, os.environ, launches.BY_HAND if arguments.gdr_check else "")
     return _under_launcher(request, info, command)
 
 
@@ -96,7 +157,7 @@ def _start_here(request: Request, arguments: argparse.Namespace, argv: Sequence[
         return _start(request, ranks, argv, env)
 
     if arguments.gdr_check:
-        return gdr_check.check(request, arguments, argv, os.environ, start)
+        return launches.check(request, arguments, argv, os.environ, start)
     return start(argv, os.environ) if request.launches == 1 else repeat(request, arguments, argv, os.environ, start)
 
 
@@ -189,8 +250,8 @@ def together(info: LaunchInfo, timeout_s: float, work: Callable[[World], int]) -
         signals.settle()
         error = world.explained(out_of_files(caught) or caught)
         why = error if isinstance(error, CollbenchError | Interrupted) else RunFailed(f"{type(error).__name__}: {error}")
-        if defect.is_one(error):
-            defect.tell(error)
+        if is_one(error):
+            tell(error)
         if world.rank == 0 and why is error:
             world.speak(str(why), why.exit_code)  # before the others end: mpiexec kills rank 0 as soon as one of them has
         # Rank 0 speaks for all; another rank only when rank 0 does not answer.

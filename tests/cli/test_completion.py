@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from collbench.backends.registry import backend_names
-from collbench.cli.completion import SHELLS, script
 from collbench.cli.main import _parsers
-from collbench.cli.parser import actions_of
+from collbench.cli.parser import SHELLS, actions_of, script
 from collbench.deploy.kinds import kinds
 from collbench.operations.registry import commands
 from tests.cli.command import one_sentence, run, run_here

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from collbench.cli import doctor, explain
+from collbench.cli import machine
 from collbench.cli.parser import Parser
 from collbench.errors import UsageError
 from collbench.machine.readers.text import Unreadable
@@ -34,8 +34,8 @@ def run(*words: str) -> int:
     """Reads the words and carries them out in this process."""
     parser = Parser(prog="collbench")
     commands = parser.add_subparsers(parser_class=Parser)
-    doctor.add(commands)
-    explain.add(commands)
+    machine.add(commands)
+    machine.add_explain(commands)
     arguments = parser.parse_args(list(words))
     code: int = arguments.call(arguments, list(words))
     return code

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from collbench.cli import gdr_check
+from collbench.cli import launches as gdr_check
 from collbench.errors import UsageError
 from collbench.measure.request import Request
 from collbench.operations.builtin.allreduce import ALLREDUCE

@@ -9,7 +9,7 @@ import pytest
 
 from collbench.backends import registry
 from collbench.backends.backend import Available, Unavailable
-from collbench.cli import gpus
+from collbench.cli import options
 from collbench.errors import UsageError
 from collbench.launch.info import LaunchInfo
 from collbench.measure.request import Request
@@ -32,7 +32,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Says how many GPUs are visible, and whether nccl can be opened on them."""
 
     def set_to(number: int, answer: Available | Unavailable | None = None) -> None:
-        monkeypatch.setattr(gpus, "visible_gpus", lambda env: number)
+        monkeypatch.setattr(options, "visible_gpus", lambda env: number)
         monkeypatch.setattr(registry, "backend_class", lambda name: SimpleNamespace(probe=lambda: answer))
 
     return set_to
@@ -48,7 +48,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Any:
 )
 def test_nccl_is_the_default_where_it_can_run_and_else_says_why_not(number: int, answer: Any, backends: tuple[str, ...], seen: Any) -> None:
     seen(number, answer)
-    assert gpus.default_backends({}) == backends
+    assert options.default_backends({}) == backends
 
 
 @pytest.mark.parametrize(
@@ -62,13 +62,13 @@ def test_nccl_is_the_default_where_it_can_run_and_else_says_why_not(number: int,
 )
 def test_hosts_that_differ_measure_the_same(views: list[list[str]], agreed: tuple[str, ...]) -> None:
     world = cast(Any, SimpleNamespace(info=ALONE, agree=lambda mine, what: views))
-    assert gpus.agreed(request(*views[0], default=True), world).backends == agreed
-    assert gpus.agreed(request("mpi"), world).backends == ("mpi",)
+    assert options.agreed(request(*views[0], default=True), world).backends == agreed
+    assert options.agreed(request("mpi"), world).backends == ("mpi",)
 
 
 def test_on_one_host_nothing_has_to_be_agreed() -> None:
     world = cast(Any, SimpleNamespace(info=LaunchInfo("local", 0, 2, 0, 2, "ipc://", "t")))
-    assert gpus.agreed(request("mpi", default=True), world).backends == ("mpi",)
+    assert options.agreed(request("mpi", default=True), world).backends == ("mpi",)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_on_one_host_nothing_has_to_be_agreed() -> None:
 )
 def test_processes_of_a_local_start(asked: Request, number: int, ranks: int, seen: Any) -> None:
     seen(number)
-    assert gpus.local_ranks(asked, {}) == ranks
+    assert options.local_ranks(asked, {}) == ranks
 
 
 @pytest.mark.parametrize(
@@ -106,15 +106,15 @@ def test_processes_of_a_local_start(asked: Request, number: int, ranks: int, see
 )
 def test_a_task_that_is_alone_on_its_node_uses_all_its_gpus(asked: Request, number: int, info: LaunchInfo, ranks: int, seen: Any) -> None:
     seen(number)
-    assert gpus.node_ranks(asked, info, {}) == ranks
+    assert options.node_ranks(asked, info, {}) == ranks
 
 
 def test_it_says_so() -> None:
     why = "each task of srun is alone on its node and becomes 8 processes, so that all its GPUs take part (else: --ranks-per-node 1)"
-    assert gpus.said(ALONE, 8).advice == f"{why}; start with --kill-on-bad-exit=1"
-    assert gpus.said(LaunchInfo("srun", 0, 1, 0, 1, "tcp://h", "t", advice="a single task: srun -n N"), 8).advice == why
+    assert options.said(ALONE, 8).advice == f"{why}; start with --kill-on-bad-exit=1"
+    assert options.said(LaunchInfo("srun", 0, 1, 0, 1, "tcp://h", "t", advice="a single task: srun -n N"), 8).advice == why
     pod = LaunchInfo("kubernetes", 0, 2, 0, 1, "tcp://h", "t")
-    assert gpus.said(pod, 8).advice == "each pod becomes 8 processes, so that all its GPUs take part (else: --ranks-per-node 1)"
+    assert options.said(pod, 8).advice == "each pod becomes 8 processes, so that all its GPUs take part (else: --ranks-per-node 1)"
 
 
 @pytest.mark.parametrize(
@@ -128,11 +128,11 @@ def test_it_says_so() -> None:
 )
 def test_what_only_nccl_has_is_refused_for_others(asked: Request, gdr_check: bool, option: str) -> None:
     with pytest.raises(UsageError) as refused:
-        gpus.check_options(asked, gdr_check)
+        options.check_options(asked, gdr_check)
     listed = ", ".join(asked.backends)
     assert str(refused.value) == f"{option} concerns nccl, which is not among the backends ({listed}): add --backend nccl, or drop {option}"
 
 
 def test_with_nccl_among_the_backends_they_are_taken() -> None:
-    gpus.check_options(request("mpi", "nccl", algorithms=("ring",), registrations=("symmetric",), gpus_per_process=2), True)
-    gpus.check_options(request("torch-nccl"), True)
+    options.check_options(request("mpi", "nccl", algorithms=("ring",), registrations=("symmetric",), gpus_per_process=2), True)
+    options.check_options(request("torch-nccl"), True)

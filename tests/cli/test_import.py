@@ -11,7 +11,7 @@ import pytest
 from collbench.analysis.compare import compare
 from collbench.analysis.launches import together
 from collbench.analysis.outcome import Doubt, Outcome
-from collbench.cli import import_
+from collbench.cli import results
 from collbench.cli.parser import Parser
 from collbench.errors import UsageError
 from collbench.report.summary import report_run
@@ -26,7 +26,7 @@ NDV4 = CAPTURED_MACHINES / "ndv4-8xa100-nccl-tests"
 
 def call(*argv: str) -> int:
     parser = Parser(prog="collbench")
-    import_.add(parser.add_subparsers(parser_class=Parser))
+    results.add(parser.add_subparsers(parser_class=Parser))
     arguments = parser.parse_args(["import", *argv])
     code: int = arguments.call(arguments, ["import", *argv])
     return code
@@ -246,5 +246,5 @@ def test_single_times_of_nccl_tests_become_samples_with_an_interval_and_per_rank
 def test_the_help_names_the_formats_that_there_are() -> None:
     from collbench.results.importers.store import READERS
 
-    named = set(import_.FORMATS.replace(" or ", ", ").split(", "))
+    named = set(results.FORMATS.replace(" or ", ", ").split(", "))
     assert named == {reader.name for reader in READERS}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from collbench.cli import peak
+from collbench.cli import machine
 from collbench.cli.parser import Parser
 from collbench.errors import UsageError
 from collbench.operations.registry import commands as operation_commands
@@ -24,7 +24,7 @@ GPU = """<pci busid="0000:{bus}:00.0" class="0x030200" vendor="0x10de" device="0
 
 def call(*argv: str) -> int:
     parser = Parser(prog="collbench")
-    peak.add(parser.add_subparsers(parser_class=Parser))
+    machine.add_peak(parser.add_subparsers(parser_class=Parser))
     arguments = parser.parse_args(["peak", *argv])
     code: int = arguments.call(arguments, ["peak", *argv])
     return code

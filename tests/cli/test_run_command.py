@@ -10,7 +10,7 @@ import pytest
 
 from collbench.cli import main, start
 from collbench.cli.request import _ONE_BY_ONE, _TOGETHER
-from collbench.cli.same_suite import compare
+from collbench.cli.start import compare
 from collbench.errors import UsageError
 from collbench.measure.request import Request
 from collbench.operations.suite import schema
@@ -123,7 +123,7 @@ def test_what_the_suite_said_goes_with_the_request(asked: Any) -> None:
 def test_every_key_of_a_sweep_and_of_the_run_has_its_option(asked: Any) -> None:
     keys = schema()["properties"]
     assert {*_TOGETHER, *_ONE_BY_ONE, "in_place", "operations"} == set(keys["defaults"]["properties"])
-    from collbench.cli import run as command
+    from collbench.cli import measure as command
     from collbench.cli.parser import actions_of
 
     parsers: dict[str, Any] = {}
@@ -134,7 +134,7 @@ def test_every_key_of_a_sweep_and_of_the_run_has_its_option(asked: Any) -> None:
 
             return parsers.setdefault(name, Parser(prog="collbench run"))
 
-    command.add(Commands())
+    command.add_run(Commands())
     there = {action.dest for action in actions_of(parsers["run"])}
     assert {*_TOGETHER.values(), *_ONE_BY_ONE.values(), *keys["run"]["properties"]} <= there
 

@@ -6,7 +6,7 @@ import argparse
 
 import pytest
 
-from collbench.cli.unknown import check_words
+from collbench.cli.main import check_words
 from collbench.errors import UsageError
 
 

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import pytest
 
-from collbench.cli import workload
+from collbench.cli import measure
 from collbench.launch.info import LaunchInfo
 from collbench.measure.request import Request
 from collbench.results.steps import StepRow, read_workload
@@ -72,10 +72,10 @@ ALONE = LaunchInfo("srun", 0, 2, 0, 1, "tcp://h", "t")
 def test_hosts_of_a_launch_that_is_only_planned(
     info: LaunchInfo | None, ranks_per_node: int | None, gpus_each: int, hosts: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workload, "local_ranks", lambda request, env: 6)
-    monkeypatch.setattr(workload, "node_ranks", lambda request, info, env: 3)
+    monkeypatch.setattr(measure, "local_ranks", lambda request, env: 6)
+    monkeypatch.setattr(measure, "node_ranks", lambda request, info, env: 3)
     request = cast(Request, argparse.Namespace(gpus_per_process=gpus_each))
-    assert workload._hosts(request, argparse.Namespace(ranks_per_node=ranks_per_node), info) == hosts
+    assert measure._hosts(request, argparse.Namespace(ranks_per_node=ranks_per_node), info) == hosts
 
 
 def test_a_plan_for_people(tmp_path: Path) -> None:

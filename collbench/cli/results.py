@@ -17,6 +17,80 @@ if TYPE_CHECKING:
     from collbench.results.importers.rows import JobOf
     from collbench.results.importers.store import Source, Table, Together
 
+
+# collbench compare A B: compare two runs, or two folders of launches.
+
+
+def add_compare(commands: Any) -> dict[str, argparse.ArgumentParser]:
+    """Adds the command."""
+    about = "ratio of time and bandwidth of two runs, cell by cell, and what else differs"
+    parser = commands.add_parser("compare", help=about, description=about)
+    parser.add_argument("a", metavar="A", type=Path, help="a run's folder, or a folder of launches")
+    parser.add_argument("b", metavar="B", type=Path, help="the run to compare with A")
+    parser.add_argument(
+        "--margin", metavar="PERCENT", default="5", help="largest difference that counts as no change, in percent (default: 5)"
+    )
+    parser.add_argument("--format", default="table", help="table, csv, json or markdown (default: table)")
+    parser.add_argument("--color", default="auto", help="auto, always or never (default: auto)")
+    parser.set_defaults(call=call_compare)
+    return {"compare": parser}
+
+
+def call_compare(arguments: argparse.Namespace, argv: list[str]) -> int:
+    """Prints the comparison and returns the exit code."""
+    import sys
+
+    from collbench.report.compare import compare_runs
+
+    margin = _margin(arguments.margin)
+    return compare_runs(arguments.a, arguments.b, arguments.format, sys.stdout, margin=margin, color=arguments.color)
+
+
+def _margin(text: str) -> float:
+    """Return the margin as a fraction. Raises UsageError for anything but a percentage above 0 and below 100."""
+    from collbench.errors import UsageError
+
+    try:
+        percent = float(text)
+    except ValueError:
+        percent = 0.0
+    if not 0 < percent < 100:
+        raise UsageError(f"--margin '{text}': not a valid percentage (use a number above 0 and below 100, such as 5)")
+    return percent / 100
+
+
+# collbench report RUN…: stored runs once more: as a table, as one HTML page, as Markdown, for programs.
+
+
+def add_report(commands: Any) -> dict[str, argparse.ArgumentParser]:
+    """Adds the command."""
+    about = "show stored runs, launches of one allocation together: as a table, an HTML page, Markdown, CSV or OpenMetrics"
+    parser = commands.add_parser("report", help=about, description=about)
+    parser.add_argument("runs", metavar="RUN", nargs="+", type=Path, help="a run's folder, or a folder of launches")
+    page = "write everything as one HTML page, which needs no network: charts, findings, differences, raw files (extra: report)"
+    parser.add_argument("--html", metavar="FILE", type=Path, help=page)
+    pull = "write peaks, findings, rows and differences as Markdown, for wikis and pull requests (no FILE: to stdout)"
+    parser.add_argument("--verdict", metavar="FILE", type=Path, help="a verdict.json of `collbench gate`, to stand first on the page")
+    parser.add_argument("--markdown", metavar="FILE", type=Path, nargs="?", const=Path("-"), help=pull)
+    collector = "write the rows in OpenMetrics' form, such as for node_exporter's textfile collector (extra: report)"
+    parser.add_argument("--openmetrics", metavar="FILE", type=Path, help=collector)
+    parser.add_argument("--csv", metavar="FILE", type=Path, nargs="?", const=Path("-"), help="write the rows as CSV (no FILE: to stdout)")
+    parser.add_argument("--format", default="table", help="table, nccl-tests, csv or json (default: table)")
+    parser.add_argument("--color", default="auto", help="auto, always or never (default: auto)")
+    parser.set_defaults(call=call_report)
+    return {"report": parser}
+
+
+def call_report(arguments: argparse.Namespace, argv: list[str]) -> int:
+    """Prints the runs and returns the exit code."""
+    import sys
+
+    from collbench.report.summary import report_run
+
+    files = {"html": arguments.html, "verdict": arguments.verdict, "markdown": arguments.markdown, "openmetrics": arguments.openmetrics}
+    return report_run(arguments.runs, arguments.csv, arguments.format, sys.stdout, **files, color=arguments.color)
+
+
 _ABOUT = (
     "Reads what other benchmarks printed (formats: see --as), and writes run folders for `collbench report` and `compare`. "
     "What such output lacks (intervals, samples, ranks) is listed and stays unknown."
@@ -149,7 +223,7 @@ def _machines(arguments: argparse.Namespace) -> tuple[JobOf | None, Mapping[str,
     rate = parse_gigabytes("--ceiling", arguments.ceiling) if arguments.ceiling is not None else None
     if not arguments.sources:
         return (None if rate is None else lambda ranks, nodes, device: Job((), given=rate)), None
-    from collbench.cli.hardware import job_on, read_machines
+    from collbench.cli.machine import job_on, read_machines
     from collbench.machine.snapshot import topology_json
 
     machines = read_machines(arguments.sources)

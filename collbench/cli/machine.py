@@ -1,0 +1,515 @@
+"""collbench doctor: what is wrong with this node, or with every node of the launch, before anything is measured."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from collbench.cli.options import add_color_and_timeout, add_tools, tools_asked
+from collbench.cli.parser import amount, factor, positive
+from collbench.errors import FINE, RunFailed, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from collbench.launch.explain import Explanation
+    from collbench.launch.info import LaunchInfo
+    from collbench.machine.model import Machine
+    from collbench.machine.peak.collective import Ceilings
+    from collbench.machine.peak.job import Job
+    from collbench.machine.peak.node import Node
+    from collbench.machine.readers.nccl_log import NcclLog
+    from collbench.results.steps import Channel
+
+
+# collbench backends: each backend, whether it is available here, or why not and how to get it.
+
+
+def add_backends(commands: Any) -> dict[str, argparse.ArgumentParser]:
+    """Adds the command."""
+    parser = commands.add_parser("backends", help="each backend: available, or why not and how to get it")
+    parser.add_argument("--format", choices=("table", "json"), default="table", help="text, or one JSON object per line (default: table)")
+    parser.set_defaults(call=call_backends)
+    return {"backends": parser}
+
+
+def call_backends(arguments: argparse.Namespace, argv: list[str]) -> int:
+    """Prints one line per backend; 0 always: a missing backend is an answer."""
+    import json
+    from dataclasses import asdict
+
+    from collbench.backends.backend import Unavailable
+    from collbench.backends.registry import backend_class, backend_names
+
+    for name in backend_names():
+        kind = backend_class(name)
+        answer = kind.probe()
+        if arguments.format == "json":
+            available = not isinstance(answer, Unavailable)
+            print(json.dumps({"backend": name, "available": available, "devices": sorted(kind.devices), **asdict(answer)}))
+        elif isinstance(answer, Unavailable):
+            print(f"{name:<10} n/a        {answer}")
+        else:
+            print(f"{name:<10} available  {answer.about} ({', '.join(sorted(kind.devices))})")
+    return 0
+
+
+# collbench explain CODE: what a finding means, how to check it by hand, and what to do.
+
+
+def add_explain(commands: Any) -> dict[str, argparse.ArgumentParser]:
+    """Adds the command."""
+    about = "what a finding of `collbench doctor` or `hunt` means, how to check it by hand, and what to do"
+    parser = commands.add_parser("explain", help="what a finding means and what to do", description=about)
+    parser.add_argument("code", metavar="CODE", nargs="?", help="CB2101 and the like (default: list all)")
+    parser.set_defaults(call=call_explain)
+    return {"explain": parser}
+
+
+def call_explain(arguments: argparse.Namespace, argv: list[str]) -> int:
+    """Prints a page, or all codes with their titles. Raises UsageError for an unknown code."""
+    from collbench.machine.doctor.pages import page, pages
+
+    if arguments.code is None:
+        for code, each in pages().items():
+            print(f"{code}  {each.title}")
+    else:
+        for line in page(arguments.code).lines():
+            print(line)
+    return 0
+
+
+# Machines that somebody sent files of, as the nodes of a job: what `peak` and `import` have in common.
+
+
+def read_machines(sources: Sequence[Path]) -> list[Machine]:
+    """The machines in the files of --from; which files are of no kind that is read goes to stderr. Raises UsageError."""
+    from collbench.launch.supervise import say
+    from collbench.machine.sources import read_paths
+
+    return read_paths(sources, say)
+
+
+def repeated(nodes: Sequence[Node], asked: int | None) -> tuple[Node, ...]:
+    """One machine's node as often as asked for, or one each. Raises UsageError where --from tells of another number of machines."""
+    if len(nodes) == 1:
+        return (nodes[0],) * (asked or 1)
+    if asked not in (None, len(nodes)):
+        raise UsageError(
+            f"--from tells of {len(nodes)} machines and --nodes asks for {asked}: give one machine for all nodes, or one for each"
+        )
+    return tuple(nodes)
+
+
+def job_on(machines: Sequence[Machine], ranks: int, nodes: int | None, device: str) -> Job:
+    """A job of so many ranks on these machines, one rank per GPU, or on host memory (device "cpu").
+
+    Raises UsageError where nobody says how many nodes there were, the ranks do not spread evenly over them, or a machine has fewer GPUs.
+    """
+    from collbench.machine.peak.job import Job
+
+    if nodes is None:
+        raise UsageError("the number of nodes is not told: say --nodes N")
+    if ranks % nodes:
+        raise UsageError(f"{ranks} ranks do not spread evenly over {nodes} nodes: which links they share is not known")
+    make = _on_host if device == "cpu" else _on_gpus
+    return Job(repeated([make(machine, ranks // nodes) for machine in machines], nodes))
+
+
+def _on_gpus(machine: Machine, ranks: int) -> Node:
+    from collbench.machine.peak.node import node_of
+
+    return node_of(machine, ranks)
+
+
+def _on_host(machine: Machine, ranks: int) -> Node:
+    """Only what leaves the host is known from files: its memory would have to be measured."""
+    from collbench.machine.peak.link import unknown
+    from collbench.machine.peak.nics import egress_of
+    from collbench.machine.peak.node import Node
+    from collbench.machine.peak.pcie import PcieTree
+
+    inside = unknown("what memory carries between ranks of a host is measured, and in no file")
+    return Node(ranks, inside, egress_of(machine, PcieTree(machine)).link, neighbours=inside, host=machine.hostname)
+
+
+# collbench peak: what an operation could reach, from probed files or from typed figures.
+
+_MOST_NODES = 1_000_000
+_MOST_GPUS = 1024
+
+
+def add_peak(commands: Any) -> dict[str, argparse.ArgumentParser]:
+    """Adds the command."""
+    parser = commands.add_parser("peak", help="what an operation could reach on hardware that is probed, read from files or typed")
+    parser.add_argument("operation", metavar="OPERATION", help="allreduce, broadcast, alltoall, …")
+    parser.add_argument(
+        "--from", dest="sources", nargs="+", type=Path, metavar="PATH", help="read the nodes from these: one machine for all, or one each"
+    )
+    parser.add_argument("--nodes", type=positive, metavar="N", help="nodes (default: 1, or as many as --from has)")
+    parser.add_argument("--gpus-per-node", type=positive, metavar="G", help="GPUs that take part on each node (default: all)")
+    parser.add_argument("--nic", metavar="KxRATE", help="NICs of a node, like 4x100Gb or 8x400Gb")
+    parser.add_argument("--nvlink", metavar="GB/s", help="NVLink or xGMI of one GPU, one direction")
+    parser.add_argument("--pcie", metavar="GENxLANES", help="PCIe link of one GPU, like gen4x16")
+    parser.add_argument(
+        "--nvlink-domain",
+        type=positive,
+        metavar="GPUS",
+        help="GPUs that one NVLink fabric joins across nodes, 72 on GB200 NVL72 (default: by the nodes' clique ids, else one node)",
+    )
+    parser.add_argument("--nvls", action="store_true", help="the NVSwitches add (NVLink SHARP)")
+    parser.add_argument("--sharp", action="store_true", help="the switches between the nodes add (InfiniBand SHARP)")
+    parser.add_argument(
+        "--oversubscription", metavar="X", type=factor, default=1.0, help="the fabric carries a node's rate divided by X (default: 1)"
+    )
+    parser.add_argument("--ceiling", metavar="GB/s", help="take this as the ceiling")
+    parser.add_argument("--measured", metavar="GB/s", help="a busbw to set beside the ceilings")
+    parser.add_argument(
+        "--ring-edges", type=positive, default=1, metavar="N", help="sendrecv: edges that leave the busiest node (default: 1)"
+    )
+    parser.add_argument("--pairs", type=positive, default=1, metavar="N", help="p2p: pairs at once between nodes (default: 1)")
+    parser.add_argument("--format", choices=("text", "json"), default="text", help="(default: text)")
+    parser.set_defaults(call=call_peak)
+    return {"peak": parser}
+
+
+def call_peak(arguments: argparse.Namespace, argv: list[str]) -> int:
+    """Prints the ceilings; 0. Raises UsageError for what cannot be hardware, or cannot be read."""
+    from collbench.machine.peak.collective import ceilings
+    from collbench.machine.peak.given import parse_gigabytes
+    from collbench.machine.peak.line import lines
+
+    job = _job(arguments)
+    measured = parse_gigabytes("--measured", arguments.measured) if arguments.measured is not None else None
+    found = ceilings(arguments.operation, job)
+    if arguments.format == "json":
+        print(_json(arguments.operation, measured, found, job))
+    else:
+        print("\n".join(lines(arguments.operation, measured, found, job)))
+    return 0
+
+
+def _job(arguments: argparse.Namespace) -> Job:
+    from collbench.machine.peak.given import parse_gigabytes
+    from collbench.machine.peak.job import Job
+
+    return Job(
+        _nodes(arguments),
+        oversubscription=arguments.oversubscription,
+        sharp=arguments.sharp,
+        ring_edges=arguments.ring_edges,
+        pairs=arguments.pairs,
+        given=parse_gigabytes("--ceiling", arguments.ceiling) if arguments.ceiling is not None else None,
+    )
+
+
+def _nodes(arguments: argparse.Namespace) -> tuple[Node, ...]:
+    from collbench.machine.peak.domain import joined, joined_by_clique
+    from collbench.machine.peak.given import Given, given_node, parse_gigabytes, parse_nic, parse_pcie, with_given
+    from collbench.machine.peak.node import node_of
+
+    if (arguments.nodes or 1) > _MOST_NODES or (arguments.gpus_per_node or 1) > _MOST_GPUS:
+        raise UsageError(f"at most {_MOST_NODES} --nodes of {_MOST_GPUS} --gpus-per-node: ask for fewer")
+    given = Given(
+        nic=parse_nic(arguments.nic) if arguments.nic is not None else None,
+        nvlink=parse_gigabytes("--nvlink", arguments.nvlink) if arguments.nvlink is not None else None,
+        pcie=parse_pcie(arguments.pcie) if arguments.pcie is not None else None,
+        nvls=arguments.nvls,
+    )
+    domain = arguments.nvlink_domain
+    if not arguments.sources:
+        nodes: tuple[Node, ...] = (given_node(arguments.gpus_per_node or 1, given),) * (arguments.nodes or 1)
+    else:
+        read = [
+            node_of(machine, arguments.gpus_per_node, pcie=given.pcie, nics=given.nics, domain_known=domain is not None)
+            for machine in read_machines(arguments.sources)
+        ]
+        nodes = repeated([with_given(node, given) for node in read], arguments.nodes)
+    return joined(nodes, domain) if domain is not None else joined_by_clique(nodes)
+
+
+def _json(operation: str, measured: float | None, found: Ceilings, job: Job) -> str:
+    import json
+    from dataclasses import asdict
+
+    from collbench.machine.peak.collective import doubtful_input
+    from collbench.machine.peak.line import assumed, chosen, doubts, percents
+    from collbench.machine.peak.published import published
+
+    model, ceiling = chosen(measured, found)
+    rate = ceiling.bytes_per_s if ceiling else None
+    ring, bound = percents(measured, found)
+    return json.dumps({
+        "operation": operation, "nodes": job.machines, "ranks": job.ranks, "nvlink_domains": len(job.nodes),
+        **{name: asdict(value) if (value := getattr(found, name)) else None for name in ("ring", "bound", "achievable")},
+        "library": found.library,
+        "measured_bytes_per_s": measured, "model": model if rate else None, "percent_of_ceiling": ring if model == "ring" else bound,
+        "percent_of_ring": ring, "percent_of_bound": bound,
+        "published": [asdict(figure) for figure in published(operation, job)],
+        "doubtful_input": doubtful_input(operation, job) if model == "doubtful" else None,
+        "assumed": assumed(operation, job), "doubts": doubts(job),
+    }, ensure_ascii=False)  # fmt: skip
+
+
+# collbench probe: what this node is, or every node of the launch, or a machine that somebody sent files of.
+
+_PROBE_ABOUT = (
+    "what this node is: GPUs, their links, the PCIe tree, NICs, GPUDirect RDMA; under srun or mpirun every node, and how they differ"
+)
+_FROM = (
+    "read these instead and merge what belongs to one host: NCCL topology XML, hwloc XML, the text of `nvidia-smi topo -m`, "
+    "`nvidia-smi nvlink -s`, `rocm-smi --showtopo`, `amd-smi topology`, `lspci -vvv`, `lspci -vvv | grep ACSCtl`, `ibstat`, `ibv_devinfo`, "
+    "`ibportstate` or `iblinkinfo`, what `probe --format json` printed, a folder of such "
+    "files, a folder with sys and proc, a tarball of one"
+)
+
+_MEASURE = (
+    "measure the channels of this node, or of every node of the launch and between them: memory, GPUs, NICs, TCP; each against what it "
+    "could carry"
+)
+
+
+def add_probe(commands: Any) -> dict[str, argparse.ArgumentParser]:
+    """Adds the command."""
+    parser = commands.add_parser(
+        "probe", help="what this node is, or every node of the launch, and how they differ", description=_PROBE_ABOUT
+    )
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--from", dest="sources", nargs="+", type=Path, metavar="PATH", help=_FROM)
+    what.add_argument(
+        "--gather", type=Path, metavar="FILE", help="write what is read of this node (of rank 0's) into a tarball, names masked"
+    )
+    what.add_argument("--measure", action="store_true", help=_MEASURE)
+    add_tools(parser, "that --measure runs from host to host, as rows beside ours; ib_write_bw it runs unasked")
+    parser.add_argument("--max-time", metavar="SECONDS", type=amount, default=1.0, help="per channel of --measure (default: 1)")
+    parser.add_argument("--format", choices=("table", "matrix", "json"), default="table", help="tree, distances, JSON (default: table)")
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="draw the node there, too; of nodes that differ one file each")
+    add_color_and_timeout(parser)
+    parser.set_defaults(call=call_probe)
+    return {"probe": parser}
+
+
+def call_probe(arguments: argparse.Namespace, argv: list[str]) -> int:
+    """Probes or reads, prints at rank 0, and returns the exit code. Raises CollbenchError."""
+    import os
+
+    from collbench.measure.probing import at_rank_0, together
+
+    if arguments.measure:
+        return _measure(arguments)
+    if arguments.tools:
+        raise UsageError("--tools is for --measure: add it, or leave out --tools")
+    if arguments.gather or arguments.sources:
+        return at_rank_0(os.environ, arguments.timeout, lambda: _alone(arguments))
+    return together(os.environ, arguments.timeout, lambda machines: _tell_probe(machines, arguments))
+
+
+def _measure(arguments: argparse.Namespace) -> int:
+    """Measures the channels."""
+    import os
+    import sys
+
+    from collbench.measure.tasks.channels import measure_channels
+
+    seconds = arguments.max_time
+    if arguments.format == "matrix" or arguments.svg:
+        raise UsageError("--measure prints a table or JSON: leave out --format matrix and --svg")
+    if 2 * seconds > arguments.timeout:
+        raise UsageError(
+            f"--max-time {seconds:g} leaves no room below --timeout {arguments.timeout:g}: give twice as much time to --timeout"
+        )
+
+    def tell(channels: Sequence[Channel]) -> None:
+        from collbench.report.channels import channels_text
+
+        channels_text(channels, arguments.format, sys.stdout, arguments.color)
+
+    return measure_channels(os.environ, arguments.timeout, seconds, tell, tools_asked(arguments))
+
+
+def _alone(arguments: argparse.Namespace) -> int:
+    """What concerns files, and no other node."""
+    if arguments.gather:
+        from collbench.machine.gather import gather
+
+        return gather(arguments.gather)
+    from collbench.launch.supervise import say
+    from collbench.machine.sources import read_paths
+
+    return _tell_probe(read_paths(arguments.sources, say), arguments)
+
+
+def _tell_probe(machines: list[Machine], arguments: argparse.Namespace) -> int:
+    """Prints the machines and draws them where that is asked for."""
+    import sys
+
+    from collbench.machine.cluster import differences
+    from collbench.report.probe import probe_text
+
+    probe_text(machines, differences(machines), arguments.format, sys.stdout, arguments.color)
+    if arguments.svg:
+        from collbench.report.probe_files import write_pictures
+
+        for file in write_pictures(machines, arguments.svg):
+            print(f"drawn: {file}", file=sys.stderr)
+    return 0
+
+
+_ABOUT = "what is wrong with this node, or under srun or mpirun with every node, worst first, with evidence and remedy; exit 1 if severe"
+
+_LOG = (
+    "logs of NCCL or RCCL (NCCL_DEBUG=INFO), plain or compressed: a summary and findings; "
+    "without a launcher and --from, a log that other hosts wrote is examined "
+    "alone, without this machine"
+)
+
+_SINCE = (
+    "what `probe --format json` printed when the nodes were good: what they had then and lack now is found, too; a snapshot of one node is "
+    "taken for all, of nodes that are alike"
+)
+
+_HOSTS_S = 10.0  # for the other hosts of a launch to tell their software
+
+_LAUNCH = (
+    "instead: how this shell would launch, which launchers and MPI it has, whether they fit, and what to type; exit 1 where they do not"
+)
+
+
+def add(commands: Any) -> dict[str, argparse.ArgumentParser]:
+    """Adds the command."""
+    parser = commands.add_parser("doctor", help="what is wrong with the nodes, worst first; exit 1 if severe", description=_ABOUT)
+    parser.add_argument(
+        "--from", dest="sources", nargs="+", type=Path, metavar="PATH", help="read these instead, as `collbench probe` does"
+    )
+    parser.add_argument("--since", type=Path, metavar="FILE", help=_SINCE)
+    parser.add_argument("--launch", action="store_true", help=_LAUNCH)
+    parser.add_argument("--log", nargs="+", type=Path, default=[], metavar="FILE", help=_LOG)
+    parser.add_argument("--format", choices=("table", "json"), default="table", help="text, or one JSON object (default: table)")
+    add_color_and_timeout(parser)
+    parser.set_defaults(call=call)
+    return {"doctor": parser}
+
+
+def call(arguments: argparse.Namespace, argv: list[str]) -> int:
+    """Probes or reads, prints the findings at rank 0, and returns the exit code. Raises CollbenchError."""
+    import os
+
+    if arguments.launch:
+        return _launch(arguments)
+    from collbench.measure.probing import at_rank_0, launched, together
+
+    if arguments.sources:
+        return at_rank_0(os.environ, arguments.timeout, lambda: _sent(arguments))
+    if arguments.log and not launched(os.environ):
+        logs = _logs(arguments)
+        if not _of_here(logs):
+            return _tell([], logs, arguments)
+    return together(os.environ, arguments.timeout, lambda machines: _tell(machines, _logs(arguments), arguments, here=True))
+
+
+def _launch(arguments: argparse.Namespace) -> int:
+    """How this shell would launch; of a launch rank 0 alone says it. Raises UsageError beside options that examine a machine."""
+    import os
+    import sys
+
+    from collbench.report.launch import tell_launch
+
+    others = {"--from": arguments.sources, "--log": arguments.log, "--since": arguments.since}
+    beside = next((option for option, given in others.items() if given), None)
+    if beside:
+        raise UsageError(f"--launch looks at this shell, {beside} at what others sent: leave one of the two out")
+    told = _explained(os.environ, arguments.timeout)
+    return FINE if told is None else tell_launch(told, arguments.format, sys.stdout, color=arguments.color)
+
+
+def _explained(env: Mapping[str, str], timeout_s: float) -> Explanation | None:
+    """What this shell would do, and, in a launch on several hosts, their software; None at ranks other than 0."""
+    from collbench.launch import software
+    from collbench.launch import software as build
+    from collbench.launch.explain import Library, explained, launch_of, library, rank_of, with_hosts
+
+    info, _ = launch_of(env)
+    if info and info.meeting == "mpi":
+        info = _met_over_mpi(info)
+    if info is None or info.ranks == info.local_ranks or not info.meeting.startswith("tcp://"):
+        return None if rank_of(env) else explained(env)
+
+    def about(loaded: Library) -> Mapping[str, str]:
+        return {**software.installed(), "native": build.native(), **({"mpi": loaded.name} if loaded.name else {})}
+
+    from collbench.control.builds import collect, tell_rank_0
+
+    wait_s = min(timeout_s, _HOSTS_S)
+    if info.rank:
+        if info.local_rank == 0:
+            tell_rank_0(info, env, about(library(env)), 2 * wait_s)
+        return None
+    told, hosts, silent = collect(info, env, lambda: explained(env), lambda one: about(one.library), wait_s)
+    return with_hosts(told, hosts, silent)
+
+
+def _met_over_mpi(info: LaunchInfo) -> LaunchInfo | None:
+    """Return the launch with rank 0's address; None if MPI cannot serve this launch, which the explanation reports by itself.
+
+    Raises UsageError if no address of rank 0's host is reachable from all hosts.
+    """
+    try:
+        from collbench.control.addresses import finalise, with_meeting
+    except ImportError:  # no mpi4py
+        return None
+    try:
+        return with_meeting(info)
+    except RunFailed:
+        return None
+    finally:
+        finalise()
+
+
+def _sent(arguments: argparse.Namespace) -> int:
+    """Machines that somebody sent files of."""
+    from collbench.launch.supervise import say
+    from collbench.machine.sources import read_paths
+
+    return _tell(read_paths(arguments.sources, say), _logs(arguments), arguments)
+
+
+def _logs(arguments: argparse.Namespace) -> list[NcclLog]:
+    """The logs that are named. Raises Unreadable for what is no file, or no log."""
+    from collbench.machine.readers.nccl_log import read_file
+
+    return [read_file(file) for file in arguments.log]
+
+
+def _good(file: Path | None) -> list[Machine]:
+    """The machines of a snapshot. Raises Unreadable."""
+    from collbench.machine.sources import read_paths
+
+    return read_paths([file]) if file is not None else []
+
+
+def _of_here(logs: list[NcclLog]) -> bool:
+    """Whether this host wrote one of the logs: beside a foreign one, its NICs would be taken for those of the job."""
+    import socket
+
+    here = socket.gethostname().partition(".")[0].lower()
+    return any(host.partition(".")[0].lower() == here for log in logs for host in log.hosts)
+
+
+def _tell(machines: list[Machine], logs: list[NcclLog], arguments: argparse.Namespace, here: bool = False) -> int:
+    """Examines the machines and the logs, and, where this host is one of them, the software of this process; and prints."""
+    import os
+    import sys
+
+    from collbench.machine.doctor.examine import examine
+    from collbench.machine.doctor.finding import worst_first
+    from collbench.report.doctor import tell_findings
+
+    found = examine(machines, logs, _good(arguments.since))
+    if here:
+        from collbench.machine.doctor import job_settings, software
+
+        hostname = machines[0].hostname if machines else None
+        found = worst_first([*found, *software.examined(hostname, os.environ), *job_settings.examined(hostname, os.environ)])
+    return tell_findings(found, machines, logs, arguments.format, sys.stdout, color=arguments.color)

@@ -1,0 +1,366 @@
+"""collbench workload: what one step of training exchanges, how long that takes on this network, and what limits it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+from collbench.cli import launches
+from collbench.cli.options import (
+    add_backend,
+    add_check,
+    add_messages,
+    add_options,
+    add_options_workload,
+    add_samples,
+    add_slowed,
+    add_stop_on_wrong,
+    add_tools,
+    add_where,
+    default_backends,
+    local_ranks,
+    make_request,
+    node_ranks,
+    pairs_request,
+    tools_asked,
+    trainings_of,
+)
+from collbench.cli.parser import Parser, amount, natural, positive, streams
+from collbench.cli.start import Command, begin, launch_of, together
+from collbench.errors import UsageError
+from collbench.operations.registry import broken, operations
+from collbench.operations.registry import commands as operation_commands
+
+if TYPE_CHECKING:
+    from collbench.control.world import World
+    from collbench.launch.info import LaunchInfo
+    from collbench.measure.request import Request
+    from collbench.measure.session import Listener
+    from collbench.measure.tasks.rounds import PairsListener, PairsRequest
+    from collbench.measure.tasks.training import Training, WorkloadListener, WorkloadRequest
+    from collbench.report.listening import Listening
+    from collbench.report.workload_plan import PlannedStep
+
+
+# collbench allreduce, broadcast, p2p …: one command per operation, found through the registry.
+
+_P2P = "latency, one-way and two-way bandwidth between pairs of ranks"
+
+
+def add_collective(commands: Any) -> dict[str, argparse.ArgumentParser]:
+    """Adds one command per operation (some share one, such as the point-to-point ones `p2p`)."""
+    added: dict[str, argparse.ArgumentParser] = {}
+    for name, operations in sorted(operation_commands().items()):
+        summary = _P2P if name == "p2p" else "; ".join(operation.summary for operation in operations)
+        parser: Parser = commands.add_parser(name, help=summary, description=summary)
+        parser.later(partial(add_options, parser, operations))
+        parser.set_defaults(call=call_collective)
+        added[name] = parser
+    for name, wrong in broken().items():
+        stand_in: Parser = commands.add_parser(name, help=f"n/a: {wrong}".replace("%", "%%"))
+        stand_in.later(partial(_refuse, wrong))
+        added[name] = stand_in
+    return added
+
+
+def _refuse(wrong: UsageError) -> None:
+    """Says what is wrong with the plug-in that the command would have come from, whatever its options were to be."""
+    raise wrong
+
+
+def call_collective(arguments: argparse.Namespace, argv: list[str]) -> int:
+    """Measures in the launch this process belongs to, or starts ranks on this host. Returns the exit code."""
+    from collbench.backends.registry import backend_class
+
+    for name in arguments.backend or ():
+        backend_class(name)
+    if arguments.gdr_check:
+        arguments.launches = launches.pairs(arguments.launches, os.environ)
+    backends = tuple(dict.fromkeys(arguments.backend or default_backends(os.environ)))
+    request = make_request(arguments, operation_commands()[arguments.command], backends, argv)
+    return begin(request, Command(arguments, argv), launch_of(arguments, argv))
+
+
+# collbench kernels: what each GPU's memory and the links between GPUs carry, measured by the project's own kernels.
+
+_ABOUT = (
+    "runs the kernels of cuda_kernels/ on every visible GPU, and between each GPU and the next, checks what they did, "
+    "and sets them against what the memory and the links allow"
+)
+
+
+def add_kernels(commands: Any) -> dict[str, argparse.ArgumentParser]:
+    """Adds the command."""
+    parser = commands.add_parser("kernels", help="what the GPUs' memory and the links between them carry, against their floor",
+                                 description=_ABOUT)  # fmt: skip
+    parser.add_argument("--size", metavar="SIZE", help="bytes of each of three arrays; K = 1024 (default: 512M, or what fits)")
+    parser.add_argument("--format", choices=("table", "json"), default="table", help="lines, or one JSON object per line (default: table)")
+    parser.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="(default: auto)")
+    parser.set_defaults(call=call_kernels)
+    return {"kernels": parser}
+
+
+def call_kernels(arguments: argparse.Namespace, argv: list[str]) -> int:
+    """Measures and prints; 0. Raises UsageError where there is no GPU, RunFailed where a kernel's result is wrong."""
+    import os
+    import sys
+
+    from collbench.measure.tasks.kernels import measure_kernels
+    from collbench.report.kernels import KernelsWriter
+    from collbench.report.screen import PlainScreen, wants_color
+    from collbench.units import parse_size
+
+    size = None if arguments.size is None else parse_size(arguments.size)
+    screen = PlainScreen(sys.stdout, sys.stderr, wants_color(sys.stdout, arguments.color))
+    return measure_kernels(os.environ, size, KernelsWriter(arguments.format, screen))
+
+
+# collbench pairs: latency and bandwidth between all pairs of ranks or nodes, and which of them are slow.
+
+_BUDGET_S = 600.0
+_PAIRS_SUMMARY = "latency and bandwidth between all pairs of ranks or nodes, and which of them are slow"
+_PAIRS_DESCRIPTION = (
+    f"{_PAIRS_SUMMARY}. All pairs of a round are measured at the same time, each rank with one partner. Suspects are measured again "
+    "next to control pairs before a node or pair is reported. Exit code 1: a node or pair is slow; 3: inconclusive."
+)
+
+
+def add_pairs(commands: Any) -> dict[str, argparse.ArgumentParser]:
+    """Adds the command."""
+    parser: Parser = commands.add_parser("pairs", help=_PAIRS_SUMMARY, description=_PAIRS_DESCRIPTION)
+    parser.later(partial(_add_options, parser))
+    parser.set_defaults(call=call_pairs, gdr_check=False)
+    return {"pairs": parser}
+
+
+def _add_options(parser: Parser) -> None:
+    _add_what(parser.add_argument_group("what to measure"))
+    _add_how(parser.add_argument_group("how to measure"))
+    add_where(parser.add_argument_group("launch and output"), "pairs")
+
+
+def _add_what(group: argparse._ArgumentGroup) -> None:
+    add_messages(group, "what is paired")
+    group.add_argument("--one-to-all", metavar="RANK", type=natural, nargs="?", const=0,
+                       help="only the pairs of this rank, or of its node, one by one (RANK: 0)")  # fmt: skip
+    group.add_argument("--sample", metavar="N", type=positive,
+                       help="only so many partners of each place, of an odd number of places one more for some (default: all)")  # fmt: skip
+    add_backend(group)
+    add_tools(group, "that are to run between the same pairs, too, as rows beside ours")
+    group.add_argument("--streams", metavar="K", type=streams, help="socket: TCP connections per pair of ranks (default: 1)")
+
+
+def _add_how(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--concurrent", metavar="K", type=positive, help="pairs at the same time, at most (default: all of a round)")
+    add_samples(group)
+    group.add_argument("--budget", metavar="SECONDS", type=amount, default=_BUDGET_S,
+                       help="for the whole matrix: of more rounds than fit into it a sample is measured, in which each place has a "
+                            f"partner at least (default: {_BUDGET_S:g}, all pairs of 400 nodes)")  # fmt: skip
+    add_check(group)
+    add_stop_on_wrong(group)
+    group.add_argument("--seed", metavar="N", type=natural, help="of the inputs and the order of rounds (default: 0, and any order)")
+    add_slowed(group)
+
+
+def call_pairs(arguments: argparse.Namespace, argv: list[str]) -> int:
+    """Measures in the launch this process belongs to, or starts ranks on this host. Returns the exit code."""
+    asked = _asked_pairs(arguments, argv)
+    return begin(asked.launch, Command(arguments, argv, _measuring_pairs(asked), _listening_pairs), launch_of(arguments, argv))
+
+
+def _asked_pairs(arguments: argparse.Namespace, argv: list[str]) -> PairsRequest:
+    """What was typed. Raises UsageError for what cannot be read, and for what pairs does not do."""
+    from collbench.measure.tasks.rounds import PairsRequest
+    from collbench.units import parse_size
+
+    if arguments.resume:
+        raise UsageError("pairs cannot be resumed: all rounds of a matrix are set against one another, so one launch measures them; "
+                         "start a new run, without --resume")  # fmt: skip
+    return PairsRequest(
+        pairs_request(arguments, argv), arguments.by, parse_size(arguments.size), parse_size(arguments.latency_size), arguments.concurrent,
+        arguments.one_to_all, arguments.sample, arguments.budget, tools_asked(arguments),
+    )  # fmt: skip
+
+
+def _measuring_pairs(asked: PairsRequest) -> Callable[[Request, World, Listener | None, Callable[[int], None]], int]:
+    """What each rank does."""
+    from dataclasses import replace
+
+    def measure(request: Request, world: World, listener: Listener | None, ended: Callable[[int], None]) -> int:
+        from collbench.measure.tasks.rounds import run_pairs
+
+        return run_pairs(replace(asked, launch=request), world, cast("PairsListener | None", listener), ended)  # from `_listening_pairs`
+
+    return measure
+
+
+def _listening_pairs(request: Request, arguments: argparse.Namespace) -> Listening:
+    from collbench.report.pairs_listening import PairsListening
+
+    return PairsListening(arguments)
+
+
+# collbench run SUITE: what a suite says, in one launch.
+
+_RUN_ABOUT = """\
+A suite is a TOML file that lists sweeps; quick (a minute on a laptop), full (every operation) and gate (the cells that a gate
+needs) are built in. What is typed here, or set as a COLLBENCH_* variable, replaces what the suite says, in every sweep of it."""
+
+
+def add_run(commands: Any) -> dict[str, argparse.ArgumentParser]:
+    """Adds the command."""
+    parser: Parser = commands.add_parser("run", help="a suite: many operations, backends and sizes in one launch", description=_RUN_ABOUT)
+    parser.add_argument("suite", metavar="SUITE", help="quick, full, gate, or a TOML file")
+    parser.add_argument("--dry-run", action="store_true", help="print the cells and how long they may take, and start nothing")
+    parser.later(partial(add_options, parser, list(operations().values())))
+    parser.set_defaults(call=partial(call_run, parser))
+    return {"run": parser}
+
+
+def call_run(parser: Parser, arguments: argparse.Namespace, argv: list[str]) -> int:
+    """Measures the suite, or with --dry-run says what it would measure. Returns the exit code. Raises CollbenchError."""
+    from collbench.cli.request import suite_request
+
+    info = launch_of(arguments, argv)
+    try:
+        request, whole = suite_request(parser, arguments, argv)
+    except UsageError as error:
+        if info is None or info.launcher == "local" or arguments.dry_run or arguments.ranks_per_node:
+            raise
+        return _refuse_run(info, arguments.timeout, str(error))
+    if arguments.dry_run:
+        from collbench.cli.dry_run import show
+
+        return show(request, whole, info, os.environ)
+    return begin(request, Command(whole, argv), info)
+
+
+def _refuse_run(info: LaunchInfo, timeout_s: float, wrong: str) -> int:
+    """Ends all ranks with one sentence: others may have read the suite well."""
+    from collbench.cli.start import compare
+
+    def work(world: World) -> int:
+        compare(world, wrong)
+        return 0
+
+    return together(info, timeout_s, work)
+
+
+_SUMMARY = "what a step of training exchanges, how long that takes here, and what limits it"
+_DESCRIPTION = (
+    f"{_SUMMARY}: data-parallel, pipeline, sharded and other training of a model. The exchanges of a step are measured in their order, "
+    "without the computing between them."
+)
+
+
+def add(commands: Any) -> dict[str, argparse.ArgumentParser]:
+    """Adds the command."""
+    parser: Parser = commands.add_parser("workload", help=_SUMMARY, description=_DESCRIPTION)
+    parser.later(partial(add_options_workload, parser))
+    parser.set_defaults(call=call, gdr_check=False)
+    return {"workload": parser}
+
+
+def call(arguments: argparse.Namespace, argv: list[str]) -> int:
+    """Measures in the launch this process belongs to, or starts ranks on this host. Returns the exit code."""
+    asked, info = _asked(arguments, argv), launch_of(arguments, argv)
+    if arguments.dry_run:
+        return 0 if info and info.rank else _show(asked, arguments, info)
+    if info is None:
+        _planned(asked.trainings, (0,) * len(_hosts(asked.launch, arguments, None)))
+    return begin(asked.launch, Command(arguments, argv, _measuring(asked), _listening), info)
+
+
+def _asked(arguments: argparse.Namespace, argv: Sequence[str]) -> WorkloadRequest:
+    """What was typed. Raises UsageError for what cannot be read, and for what the trainings do not know."""
+    from collbench.analysis.best import parse_step_time
+    from collbench.measure.tasks.training import WorkloadRequest
+
+    if arguments.resume:
+        raise UsageError("workload cannot be resumed: one launch measures all of it; start a new run, without --resume")
+    trainings = trainings_of(arguments)
+    step_time = None if arguments.step_time is None else parse_step_time(arguments.step_time)
+    return WorkloadRequest(_request(arguments, argv, trainings[0]), trainings, parts=not arguments.no_parts, step_time_s=step_time)
+
+
+def _request(arguments: argparse.Namespace, argv: Sequence[str], first: Training) -> Request:
+    from collbench.backends.registry import backend_class, habits
+    from collbench.backends.slowing import parse_slowing
+    from collbench.measure.request import Budget, Request
+    from collbench.operations.dtypes import dtype_named
+    from collbench.operations.sweep import Sweep
+
+    for name in arguments.backend or ():
+        backend_class(name)
+    seed, precision = arguments.seed or 0, arguments.precision / 100 if arguments.precision else None
+    sweep = Sweep((), None, (dtype_named(first.shape((0,)).dtype),), device=arguments.device, mode="isolated", seed=seed, habits=habits)
+    return Request(
+        command="workload", sweep=sweep, backends=tuple(dict.fromkeys(arguments.backend or default_backends(os.environ))),
+        asked=frozenset(arguments.backend or ()), ranks=arguments.ranks, check=arguments.check, ceiling=arguments.ceiling,
+        budget=Budget(arguments.max_time, arguments.steps, arguments.warmup, precision), oversubscription=arguments.oversubscription,
+        timeout_s=arguments.timeout, seed=seed, order_seed=arguments.seed, out=arguments.out, allocation=arguments.allocation,
+        gpus_per_process=arguments.gpus_per_process, slowed=parse_slowing(arguments.slowed), stop_on_wrong=arguments.stop_on_wrong,
+        argv=tuple(argv),
+    )  # fmt: skip
+
+
+def _measuring(asked: WorkloadRequest) -> Callable[[Request, World, Listener | None, Callable[[int], None]], int]:
+    """What each rank does."""
+
+    def measure(request: Request, world: World, listener: Listener | None, ended: Callable[[int], None]) -> int:
+        from collbench.measure.tasks.training import run_workload
+
+        told = cast("WorkloadListener | None", listener)  # from `_listening`
+        return run_workload(replace(asked, launch=request), world, told, ended)
+
+    return measure
+
+
+def _listening(request: Request, arguments: argparse.Namespace) -> Listening:
+    from collbench.report.workload_listening import WorkloadListening
+
+    return WorkloadListening(arguments)
+
+
+def _hosts(request: Request, arguments: argparse.Namespace, info: LaunchInfo | None) -> tuple[int, ...]:
+    """The hosts of the ranks that there would be, which fill one after the other."""
+    if info is None:
+        processes = local_ranks(request, os.environ)
+        per_host = arguments.ranks_per_node or processes
+    else:
+        each = arguments.ranks_per_node or node_ranks(request, info, os.environ)
+        processes, per_host = info.ranks * each, info.local_ranks * each
+    return tuple(rank // (per_host * request.gpus_per_process) for rank in range(processes * request.gpus_per_process))
+
+
+def _show(asked: WorkloadRequest, arguments: argparse.Namespace, info: LaunchInfo | None) -> int:
+    """--dry-run: the exchanges of a step, for ranks that fill one host after the other. Returns 0. Raises UsageError."""
+    from collbench.report.screen import write_line
+    from collbench.report.workload_plan import write_plan
+
+    planned, left_out = _planned(asked.trainings, _hosts(asked.launch, arguments, info))
+    for sentence in [] if arguments.quiet else left_out:
+        write_line(sys.stderr, sentence)
+    write_plan(planned, arguments.format, sys.stdout)
+    return 0
+
+
+def _planned(trainings: Sequence[Training], hosts: tuple[int, ...]) -> tuple[list[PlannedStep], list[str]]:
+    """The steps that can be laid out, and why others cannot. Raises UsageError for one that is not optional."""
+    from collbench.report.workload_plan import PlannedStep
+
+    planned, left_out = [], []
+    for training in trainings:
+        try:
+            shape = training.shape(hosts)
+            planned.append(PlannedStep(training.regime, shape, training.regime.step(shape), training.model))
+        except UsageError as error:
+            if not training.optional:
+                raise
+            left_out.append(f"without {training.regime.name}: {error}")
+    return planned, left_out
