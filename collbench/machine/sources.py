@@ -8,33 +8,40 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib import import_module
 from pathlib import Path
-from typing import Protocol, cast
 
 from collbench.machine.files import Files, Folder
 from collbench.machine.lists import with_reasons
 from collbench.machine.merge import merge
 from collbench.machine.model import Machine, System
-from collbench.machine.readers.text import Unreadable, printable
+from collbench.machine.readers.acs_lines import ACS_LINES
+from collbench.machine.readers.amd_smi import AMD_SMI
+from collbench.machine.readers.hwloc import HWLOC
+from collbench.machine.readers.iblinkinfo import IBLINKINFO
+from collbench.machine.readers.ibportstate import IBPORTSTATE
+from collbench.machine.readers.ibstat import IBSTAT
+from collbench.machine.readers.ibv_devinfo import IBV_DEVINFO
+from collbench.machine.readers.lspci import LSPCI
+from collbench.machine.readers.nccl_xml import NCCL_XML
+from collbench.machine.readers.nvlink_status import NVLINK_STATUS
+from collbench.machine.readers.smi_matrix import SMI_MATRIX
+from collbench.machine.readers.text import Reader, Unreadable, printable
 from collbench.machine.source_files import files_in, is_folder, is_root, is_tarball, text_of
 from collbench.untrusted import values_in
 
-READERS = (
-    "nvlink_status",
-    "amd_smi",
-    "smi_matrix",
-    "ibv_devinfo",
-    "ibstat",
-    "ibportstate",
-    "acs_lines",
-    "lspci",
-    "hwloc",
-    "nccl_xml",
-    "iblinkinfo",
+READERS: tuple[Reader, ...] = (
+    NVLINK_STATUS,
+    AMD_SMI,
+    SMI_MATRIX,
+    IBV_DEVINFO,
+    IBSTAT,
+    IBPORTSTATE,
+    ACS_LINES,
+    LSPCI,
+    HWLOC,
+    NCCL_XML,
+    IBLINKINFO,
 )
-TREES = ("linux", "infiniband", "ethernet")
-_PASTED = tuple(map(READERS.index, ("nvlink_status", "smi_matrix", "ibv_devinfo", "ibstat", "lspci", "iblinkinfo")))  # lines of text
 _LONGEST_LINE = 4000
 _MOST_PASTED = 8 << 20  # characters; the output of all tools for a large machine has 1 Mi
 OUTPUTS = "outputs"  # of tools, beside sys and proc in what `probe --gather` writes
@@ -42,26 +49,6 @@ _SNAPSHOT, _TREE, _TEXT = 0, 1, 2  # trust: lower is merged first
 _HEAD = 1 << 16
 _MOST_NAMED = 4
 _MOST_VALUES = 1 << 23  # of JSON; 10,000 machines have some 3 million
-
-
-class Reader(Protocol):
-    """A module that reads the text of one kind. LISTS: the lists of a machine that it tells of, so that an empty one means none."""
-
-    KIND: str
-    LISTS: frozenset[str]
-
-    def looks_like(self, text: str, name: str) -> bool:
-        """Whether it is this kind, by its beginning."""
-
-    def read(self, text: str, name: str) -> Machine:
-        """The machine. Raises Unreadable."""
-
-
-class Pasted(Reader, Protocol):
-    """A reader of a tool's lines, which people paste below those of other tools."""
-
-    def starts(self, line: str) -> bool:
-        """Whether the line begins a part of the tool's output."""
 
 
 class _Unknown(Unreadable):
@@ -91,11 +78,6 @@ class _Unit:
     def kinds(self) -> set[int]:
         """Which readers have read it."""
         return {reading.trust for reading in self.readings if reading.machine.sources}
-
-
-def reader(name: str) -> Reader:
-    """The reader of one kind of text, by its module's name in this room."""
-    return cast(Reader, import_module(f"collbench.machine.readers.{name}"))
 
 
 def read_paths(paths: Sequence[Path], tell: Callable[[str], None] | None = None) -> list[Machine]:
@@ -233,7 +215,7 @@ def _outputs(files: Files, doubts: list[str]) -> list[_Reading]:
         text = files.text(f"/{OUTPUTS}/{name}") or ""
         found = _recognised(text, name)
         try:
-            readings += [_Reading(_TEXT + found, _told_by(reader(READERS[found]), text, name))] if found is not None else []
+            readings += [_Reading(_TEXT + found, _told_by(READERS[found], text, name))] if found is not None else []
         except Unreadable as why:
             doubts.append(f"left out: {why}")
     return readings
@@ -261,7 +243,7 @@ def _of_file(path: Path) -> list[_Reading]:
         return _of_parts(parts, name)
     found = _recognised(text, name)
     if found is not None:
-        return [_Reading(_TEXT + found, _told_by(reader(READERS[found]), text, name))]
+        return [_Reading(_TEXT + found, _told_by(READERS[found], text, name))]
     if "NCCL INFO" in text[:_HEAD] or "NCCL WARN" in text[:_HEAD]:
         raise _Log(
             f"{printable(name)} is a log of NCCL, which tells what was used and not what is there: `collbench doctor --log` reads it"
@@ -273,16 +255,16 @@ def _outputs_in(text: str, name: str) -> dict[int, str]:
     """The lines of each tool, by the reader's place in READERS, where a text holds the outputs of several tools; else fewer than two."""
     if len(text) > _MOST_PASTED:
         return {}
-    starting = {place: cast(Pasted, reader(READERS[place])) for place in _PASTED}
+    starting = [(place, reader.starts) for place, reader in enumerate(READERS) if reader.starts]
     parts: dict[int, list[str]] = {}
     current: list[str] | None = None
     for line in text.splitlines():
-        kind = next((place for place, module in starting.items() if module.starts(line[:_LONGEST_LINE])), None)
+        kind = next((place for place, starts in starting if starts(line[:_LONGEST_LINE])), None)
         current = parts.setdefault(kind, []) if kind is not None else current
         if current is not None:
             current.append(line)
     joined = {place: "\n".join(lines) for place, lines in parts.items()}
-    return {place: part for place, part in joined.items() if reader(READERS[place]).looks_like(part, name)}
+    return {place: part for place, part in joined.items() if READERS[place].looks_like(part, name)}
 
 
 def _of_parts(parts: Mapping[int, str], name: str) -> list[_Reading]:
@@ -291,7 +273,7 @@ def _of_parts(parts: Mapping[int, str], name: str) -> list[_Reading]:
     refused: list[Unreadable] = []
     for place, part in parts.items():
         try:
-            readings.append(_Reading(_TEXT + place, _told_by(reader(READERS[place]), part, name)))
+            readings.append(_Reading(_TEXT + place, _told_by(READERS[place], part, name)))
         except Unreadable as why:
             refused.append(why)
     if not readings:
@@ -300,17 +282,17 @@ def _of_parts(parts: Mapping[int, str], name: str) -> list[_Reading]:
     return [*readings, *([_Reading(_TEXT + len(READERS), Machine(doubts=doubts))] if doubts else [])]
 
 
-def _told_by(kind: Reader, text: str, name: str) -> Machine:
+def _told_by(reader: Reader, text: str, name: str) -> Machine:
     """What a reader makes of a text. Raises Unreadable, also where it makes nothing of it: that would read as a machine without GPUs."""
-    machine = kind.read(text, name)
+    machine = reader.read(text, name)
     if not _says_something(machine):
-        raise Unreadable(f"{printable(name)} is {kind.KIND}, but names no part of a machine: save the whole output again")
-    return with_reasons(machine, kind.KIND, kind.LISTS)
+        raise Unreadable(f"{printable(name)} is {reader.kind}, but names no part of a machine: save the whole output again")
+    return with_reasons(machine, reader.kind, reader.lists)
 
 
 def _recognised(text: str, name: str) -> int | None:
     """The place in READERS of the first that knows the text."""
-    return next((place for place, module in enumerate(READERS) if reader(module).looks_like(text, name)), None)
+    return next((place for place, reader in enumerate(READERS) if reader.looks_like(text, name)), None)
 
 
 def _snapshot(text: str, name: str) -> list[Machine]:
@@ -330,4 +312,4 @@ def _snapshot(text: str, name: str) -> list[Machine]:
 
 
 def _remedy() -> str:
-    return f"give {', '.join(reader(module).KIND for module in READERS)}, a tarball of `probe --gather`, or a folder with sys and proc"
+    return f"give {', '.join(reader.kind for reader in READERS)}, a tarball of `probe --gather`, or a folder with sys and proc"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from collbench.machine.model import Machine, System
-from collbench.machine.readers.text import HEAD, Unreadable, bounded, printable
+from collbench.machine.readers.text import HEAD, Reader, Unreadable, bounded, printable
 
 KIND = "lspci | grep ACSCtl"
 REDIRECTS = ("ReqRedir", "CmpltRedir", "UpstreamFwd")
@@ -38,3 +38,6 @@ def read(text: str, name: str) -> Machine:
         system=System(acs_ports=ports, acs_on=on),
         unknown={"pci": "the lines name no device: `lspci -vvv`, as root, without grep does"},
     )
+
+
+ACS_LINES = Reader(KIND, looks_like, read)

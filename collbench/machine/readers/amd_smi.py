@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from collbench.machine.model import Gpu, Machine
-from collbench.machine.readers.text import HEAD, Unreadable, bounded, pci_address, printable, whole
+from collbench.machine.readers.text import HEAD, Reader, Unreadable, bounded, pci_address, printable, whole
 
 KIND = "amd-smi topology"
 _TITLE = re.compile(r"^\s*([A-Z][A-Z -]{2,40}) TABLE:\s*$", re.MULTILINE)
@@ -113,3 +113,6 @@ def _of_json(text: str, name: str) -> _Topology:
 
 def _address(entry: object) -> str | None:
     return pci_address(str(entry.get("bdf"))) if isinstance(entry, Mapping) else None
+
+
+AMD_SMI = Reader(KIND, looks_like, read)

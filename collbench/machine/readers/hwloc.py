@@ -12,10 +12,9 @@ from collbench.machine.readers.doubts import few
 from collbench.machine.readers.hwloc_devices import Devices, devices
 from collbench.machine.readers.hwloc_links import nvlinks
 from collbench.machine.readers.hwloc_xml import Thing, infos, number_of, root, things
-from collbench.machine.readers.text import HEAD, Unreadable, printable
+from collbench.machine.readers.text import HEAD, Reader, Unreadable, printable
 
 KIND = "hwloc XML"
-LISTS = frozenset({"numa_nodes", "pci", "gpus"})
 _TOPOLOGY = re.compile(r"<topology[\s>]")
 
 
@@ -106,3 +105,6 @@ def _system(found: Sequence[Thing], told: Mapping[str, str], nodes: Sequence[Num
         memory_bytes=sum(memory) if memory and len(memory) == len(nodes) else None,
         kernel=told.get("OSRelease"),
     )
+
+
+HWLOC = Reader(KIND, looks_like, read, lists=frozenset({"numa_nodes", "pci", "gpus"}))

@@ -10,10 +10,9 @@ from typing import Literal
 from collbench.machine.model import FabricLink, Machine
 from collbench.machine.readers.doubts import few, several
 from collbench.machine.readers.infiniband_rate import WIDTHS, lane_name
-from collbench.machine.readers.text import HEAD, Unreadable, printable, whole
+from collbench.machine.readers.text import HEAD, Reader, Unreadable, printable, whole
 
 KIND = "iblinkinfo"
-LISTS = frozenset({"fabric"})
 
 _SECTION = re.compile(r"^(CA|Switch|RT): *(0x[0-9a-f]{1,16} )? *(.*?):?\s*$", re.IGNORECASE)
 _ARROW = re.compile(r"==\((.*?)\)==>")
@@ -115,3 +114,6 @@ def _turned(row: _Row) -> Iterable[_Row]:
 def _link(row: _Row) -> FabricLink:
     host, _, device = row.node.partition(" ")
     return FabricLink(host, device.strip() or None, row.port, row.width, row.lane, row.peer, row.peer_port)
+
+
+IBLINKINFO = Reader(KIND, looks_like, read, lists=frozenset({"fabric"}), starts=starts)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from collbench.machine.model import Machine, Nic, Port
 from collbench.machine.readers.infiniband_rate import fabric_rate
 from collbench.machine.readers.rdma_words import IS_DOWN, lid, lines_of, state
-from collbench.machine.readers.text import HEAD, Unreadable, printable, whole
+from collbench.machine.readers.text import HEAD, Reader, Unreadable, printable, whole
 
 KIND = "ibportstate"
 _SECTION = re.compile(r"^# Port info: (?:Lid (\d{1,5}) port (\d{1,3})|DR path .{0,80})$")
@@ -97,3 +97,6 @@ def _widest(facts: Mapping[str, str]) -> int | None:
 def _speed(text: str | None) -> float | None:
     match = _LANE_SPEED.match(text or "")
     return float(match[1]) if match else None
+
+
+IBPORTSTATE = Reader(KIND, looks_like, read)

@@ -14,10 +14,9 @@ from collbench.machine.readers.doubts import few
 from collbench.machine.readers.infiniband_rate import LinkLayer, port_rate
 from collbench.machine.readers.part_names import adapter_name
 from collbench.machine.readers.rdma_words import IS_DOWN, NO_LID, guid, lid, lines_of, link_layer, state, why_software
-from collbench.machine.readers.text import HEAD, Unreadable, printable, whole
+from collbench.machine.readers.text import HEAD, Reader, Unreadable, printable, whole
 
 KIND = "ibstat"
-LISTS = frozenset({"nics"})
 
 _DEVICE = re.compile(r"^CA:? '([^']*)'$")
 _STATUS = re.compile(r"^Infiniband device '([^']*)' port (\d{1,3}) status:$")
@@ -144,3 +143,6 @@ def _rate(text: str, layer: LinkLayer | None) -> tuple[float | None, str]:
     if layer != "ethernet" and text in _NAMED:
         return port_rate(f"{text} Gb/sec ({_NAMED[text]})"), ""
     return None, _TWO_MEANINGS.get(text) or f"'{text}' is no rate that a port has"
+
+
+IBSTAT = Reader(KIND, looks_like, read, lists=frozenset({"nics"}), starts=starts)

@@ -14,10 +14,9 @@ from collbench.machine.readers.doubts import few
 from collbench.machine.readers.infiniband_rate import LANES, port_rate
 from collbench.machine.readers.part_names import AMAZON, MELLANOX, part_name
 from collbench.machine.readers.rdma_words import IS_DOWN, MTUS, NO_LID, guid, lid, lines_of, link_layer, state, why_software
-from collbench.machine.readers.text import HEAD, Unreadable, printable, whole
+from collbench.machine.readers.text import HEAD, Reader, Unreadable, printable, whole
 
 KIND = "ibv_devinfo"
-LISTS = frozenset({"nics"})
 
 _DEVICE = re.compile(r"^[ \t]*hca_id:", re.MULTILINE)
 _NONE = "No IB devices found"
@@ -149,3 +148,6 @@ def _why_no_rate(lines: Mapping[str, str]) -> str:
     if "active_speed" not in lines:
         return "ibv_devinfo prints the speed only with -v"
     return f"'{printable(lines.get('active_width', ''), 30)}' at '{printable(lines['active_speed'], 40)}' is no rate that a port has"
+
+
+IBV_DEVINFO = Reader(KIND, looks_like, read, lists=frozenset({"nics"}), starts=starts)

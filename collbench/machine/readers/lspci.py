@@ -9,10 +9,9 @@ from collbench.machine.model import Machine, PciDevice, PcieLink
 from collbench.machine.readers import pci_parts
 from collbench.machine.readers.doubts import few
 from collbench.machine.readers.lspci_text import Function, functions, is_head
-from collbench.machine.readers.text import HEAD, Unreadable, printable
+from collbench.machine.readers.text import HEAD, Reader, Unreadable, printable
 
 KIND = "lspci"
-LISTS = frozenset({"pci", "gpus", "nics"})
 _PORTS = {"Upstream Port", "Downstream Port"}
 _NEVER_AT_A_ROOT = {*_PORTS, "Endpoint", "Legacy Endpoint"}
 _NO_TREE = "this output of lspci has no bridges' buses: save `lspci -vvv`, run by root"
@@ -112,3 +111,6 @@ def _unknown(found: Sequence[Function], devices: Sequence[PciDevice]) -> dict[st
         if function.denied:
             unknown[f"{path}/acs"] = _DENIED
     return unknown
+
+
+LSPCI = Reader(KIND, looks_like, read, lists=frozenset({"pci", "gpus", "nics"}), starts=starts)

@@ -12,13 +12,12 @@ from collbench.machine.model import Machine, System
 from collbench.machine.readers.doubts import few
 from collbench.machine.readers.nccl_xml_tree import Found, walk
 from collbench.machine.readers.safe_xml import Limits, top_element
-from collbench.machine.readers.text import HEAD, Unreadable, printable
+from collbench.machine.readers.text import HEAD, Reader, Unreadable, printable
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
 KIND = "NCCL topology XML"
-LISTS = frozenset({"pci"})
 
 _AGAIN = "have NCCL write it with NCCL_TOPO_DUMP_FILE"
 _LIMITS = Limits("a machine's topology", _AGAIN, 8 << 20, depth=64, elements=200_000)  # the largest real one has 100,000 characters
@@ -79,3 +78,6 @@ def _machine(found: Found, name: str, cpu: Element) -> Machine:
 
 def _word(element: Element, attribute: str) -> str | None:
     return printable(element.get(attribute, ""), 64) or None
+
+
+NCCL_XML = Reader(KIND, looks_like, read, lists=frozenset({"pci"}))

@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 
 from collbench.machine.model import Gpu, GpuLink, Machine
 from collbench.machine.readers.doubts import few
-from collbench.machine.readers.text import HEAD, Unreadable, bounded, printable
+from collbench.machine.readers.text import HEAD, Reader, Unreadable, bounded, printable
 
 KIND = "nvidia-smi nvlink -s"
-LISTS = frozenset({"gpus", "gpu_links"})
 _GPU = re.compile(r"^\s*GPU (\d{1,3}): (.{1,200}?)(?: \(UUID: (GPU-[0-9a-fA-F-]{8,64})\))?\s*$")
 _LINK = re.compile(r"^\s*Link (\d{1,3}): (?:<(inactive)>|(\d{1,4}(?:\.\d{1,6})?) GB/s)\s*$", re.IGNORECASE)
 _C2C = re.compile(r"^\s*C2C Link (\d{1,3}): (\d{1,4}(?:\.\d{1,6})?) GB/s\s*$", re.IGNORECASE)
@@ -141,3 +140,6 @@ def _doubts(found: Mapping[int, _Status]) -> list[str]:
         if set(status.links) != set(range(len(status.links))) or 0 < len(status.links) < most:
             doubts.append(f"gpu{index} lists {len(status.links)} links, others {most}: the file may be cut")
     return doubts
+
+
+NVLINK_STATUS = Reader(KIND, looks_like, read, lists=frozenset({"gpus", "gpu_links"}), starts=starts)

@@ -13,10 +13,9 @@ from collbench.machine.readers import rocm_smi
 from collbench.machine.readers.cpu_sets import cpu_list
 from collbench.machine.readers.doubts import few
 from collbench.machine.readers.smi_table import Table, header, legend, tables
-from collbench.machine.readers.text import HEAD, Unreadable, numa_of, printable
+from collbench.machine.readers.text import HEAD, Reader, Unreadable, numa_of, printable
 
 KIND = "nvidia-smi topo -m"
-LISTS = frozenset({"gpus"})
 _OLD_WORDS = {"SOC": "SYS", "PSB": "PIX"}  # of nvidia-smi before CUDA 9, and for two GPUs of one board
 _MOST_LINKS = 18  # of one GPU, generations 4 and 5; more in a row of direct links cannot be
 _CUT = re.compile(r"(\d{1,6}) NICs found in the topology, only displaying (\d{1,6})")
@@ -200,3 +199,6 @@ def _peer_access(found: Sequence[Table]) -> tuple[dict[tuple[str, str], str], tu
             if word and access.setdefault((keys[a], keys[b]), word) != word:
                 differ[f"the peer-to-peer matrices differ from {keys[a]} to {keys[b]}: {access[keys[a], keys[b]]}, then {word}"] = None
     return access, tuple(differ)
+
+
+SMI_MATRIX = Reader(KIND, looks_like, read, lists=frozenset({"gpus"}), starts=starts)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from collbench.errors import UsageError
+from collbench.machine.model import Machine
 
 HEAD = 64 << 10  # characters at the start of a text by which a reader knows its kind
 MOST_BYTES = 64 << 20  # of one text; the largest real one seen is 3 MB
@@ -16,6 +19,24 @@ _KNOWN_GT = (2.5, 5.0, 8.0, 16.0, 32.0, 64.0, 128.0)
 
 class Unreadable(UsageError):
     """A source that cannot be read: the sentence says which, where and what to do."""
+
+
+@dataclass(frozen=True)
+class Reader:
+    """How the text of one kind becomes a machine.
+
+    kind        what the text is called in sentences: "ibstat"
+    looks_like  (text, file name) -> whether the text is of this kind, by its beginning
+    read        (text, file name) -> the machine. Raises Unreadable
+    lists       the lists of a machine that the text describes completely, so that an empty one means none
+    starts      (line) -> whether the line begins the output of this tool; None for files that nobody pastes below others
+    """
+
+    kind: str
+    looks_like: Callable[[str, str], bool]
+    read: Callable[[str, str], Machine]
+    lists: frozenset[str] = frozenset()
+    starts: Callable[[str], bool] | None = None
 
 
 def pci_address(text: str) -> str | None:
