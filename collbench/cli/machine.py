@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from collbench.launch.explain import Explanation
     from collbench.launch.info import LaunchInfo
     from collbench.machine.model import Machine
-    from collbench.machine.peak.collective import Ceilings
-    from collbench.machine.peak.job import Job
+    from collbench.machine.peak.collective import Ceilings, Job
     from collbench.machine.peak.node import Node
     from collbench.machine.readers.nccl_log import NcclLog
     from collbench.results.steps import Channel
@@ -70,7 +69,7 @@ def add_explain(commands: Any) -> dict[str, argparse.ArgumentParser]:
 
 def call_explain(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Prints a page, or all codes with their titles. Raises UsageError for an unknown code."""
-    from collbench.machine.doctor.pages import page, pages
+    from collbench.machine.doctor.finding import page, pages
 
     if arguments.code is None:
         for code, each in pages().items():
@@ -108,7 +107,7 @@ def job_on(machines: Sequence[Machine], ranks: int, nodes: int | None, device: s
 
     Raises UsageError where nobody says how many nodes there were, the ranks do not spread evenly over them, or a machine has fewer GPUs.
     """
-    from collbench.machine.peak.job import Job
+    from collbench.machine.peak.collective import Job
 
     if nodes is None:
         raise UsageError("the number of nodes is not told: say --nodes N")
@@ -126,10 +125,8 @@ def _on_gpus(machine: Machine, ranks: int) -> Node:
 
 def _on_host(machine: Machine, ranks: int) -> Node:
     """Only what leaves the host is known from files: its memory would have to be measured."""
-    from collbench.machine.peak.link import unknown
-    from collbench.machine.peak.nics import egress_of
+    from collbench.machine.peak.links import PcieTree, egress_of, unknown
     from collbench.machine.peak.node import Node
-    from collbench.machine.peak.pcie import PcieTree
 
     inside = unknown("what memory carries between ranks of a host is measured, and in no file")
     return Node(ranks, inside, egress_of(machine, PcieTree(machine)).link, neighbours=inside, host=machine.hostname)
@@ -177,9 +174,8 @@ def add_peak(commands: Any) -> dict[str, argparse.ArgumentParser]:
 
 def call_peak(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Prints the ceilings; 0. Raises UsageError for what cannot be hardware, or cannot be read."""
-    from collbench.machine.peak.collective import ceilings
-    from collbench.machine.peak.given import parse_gigabytes
-    from collbench.machine.peak.line import lines
+    from collbench.machine.peak.collective import ceilings, lines
+    from collbench.machine.peak.node import parse_gigabytes
 
     job = _job(arguments)
     measured = parse_gigabytes("--measured", arguments.measured) if arguments.measured is not None else None
@@ -192,8 +188,8 @@ def call_peak(arguments: argparse.Namespace, argv: list[str]) -> int:
 
 
 def _job(arguments: argparse.Namespace) -> Job:
-    from collbench.machine.peak.given import parse_gigabytes
-    from collbench.machine.peak.job import Job
+    from collbench.machine.peak.collective import Job
+    from collbench.machine.peak.node import parse_gigabytes
 
     return Job(
         _nodes(arguments),
@@ -207,8 +203,7 @@ def _job(arguments: argparse.Namespace) -> Job:
 
 def _nodes(arguments: argparse.Namespace) -> tuple[Node, ...]:
     from collbench.machine.peak.domain import joined, joined_by_clique
-    from collbench.machine.peak.given import Given, given_node, parse_gigabytes, parse_nic, parse_pcie, with_given
-    from collbench.machine.peak.node import node_of
+    from collbench.machine.peak.node import Given, given_node, node_of, parse_gigabytes, parse_nic, parse_pcie, with_given
 
     if (arguments.nodes or 1) > _MOST_NODES or (arguments.gpus_per_node or 1) > _MOST_GPUS:
         raise UsageError(f"at most {_MOST_NODES} --nodes of {_MOST_GPUS} --gpus-per-node: ask for fewer")
@@ -234,8 +229,7 @@ def _json(operation: str, measured: float | None, found: Ceilings, job: Job) -> 
     import json
     from dataclasses import asdict
 
-    from collbench.machine.peak.collective import doubtful_input
-    from collbench.machine.peak.line import assumed, chosen, doubts, percents
+    from collbench.machine.peak.collective import assumed, chosen, doubtful_input, doubts, percents
     from collbench.machine.peak.published import published
 
     model, ceiling = chosen(measured, found)
@@ -508,8 +502,9 @@ def _tell(machines: list[Machine], logs: list[NcclLog], arguments: argparse.Name
 
     found = examine(machines, logs, _good(arguments.since))
     if here:
-        from collbench.machine.doctor import job_settings, software
+        from collbench.machine.doctor import host as job_settings
+        from collbench.machine.doctor import host as software
 
         hostname = machines[0].hostname if machines else None
-        found = worst_first([*found, *software.examined(hostname, os.environ), *job_settings.examined(hostname, os.environ)])
+        found = worst_first([*found, *software.examined_software(hostname, os.environ), *job_settings.examined(hostname, os.environ)])
     return tell_findings(found, machines, logs, arguments.format, sys.stdout, color=arguments.color)

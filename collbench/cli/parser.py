@@ -252,7 +252,7 @@ def _words() -> dict[str, Iterable[str]]:
     """The names that may stand there, where the parsers leave it to what reads them: plug-ins and files add to these."""
     from collbench.backends.registry import backend_names
     from collbench.deploy.kinds import kinds
-    from collbench.machine.doctor.pages import pages
+    from collbench.machine.doctor.finding import pages
     from collbench.operations.dtypes import DTYPES, REDOPS
     from collbench.operations.registry import commands
     from collbench.workloads.registry import regimes

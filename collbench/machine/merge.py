@@ -8,14 +8,202 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
-from collbench.machine.agreement import Said, agree, counted
 from collbench.machine.lists import LISTS, known_none
-from collbench.machine.matching import Same, same_parts, source_of
-from collbench.machine.model import Disagreement, GpuLink, Machine, PciDevice, Port
+from collbench.machine.model import Disagreement, Gpu, GpuLink, Machine, Nic, PciDevice, Port
+
+# Whether two sources say the same of a fact: numbers within a tolerance, names in each source's own words.
+
+# EDR is 100 Gb/s of data and 103.125 on the wire, an NVLink 25 and 25.781: tools print either. 180 of 200 Gb/s is another matter.
+_TOLERANCE = 0.04
+# Each source's own words or its own view: names from other data bases, the MTU of a device and of its network interface,
+# and NCCL's files, which leave bridges out.
+_WORDS = {"model", "name", "rate_text", "cpu_model", "kind", "interfaces", "counters", "mtu_bytes", "virtual", "parent"}
+
+
+class Said(NamedTuple):
+    """What a source says."""
+
+    source: str
+    value: Any
+
+
+def agree(path: str, said: Sequence[Said]) -> Iterator[Disagreement]:
+    """What the lower sources say otherwise than the first one, which is taken."""
+    name = path.rpartition("/")[2]
+    if name in _WORDS:
+        return
+    for other in said[1:]:
+        if not _alike(name, said[0].value, other.value):
+            yield Disagreement(path, written(name, said[0].value), said[0].source, written(name, other.value), other.source)
+
+
+def counted(taken: Machine, other: Machine, taken_from: str, other_from: str) -> Iterable[Disagreement]:
+    """GPUs of which two sources count different numbers of links."""
+    ours, theirs = _counts(taken), _counts(other)
+    for gpu, count in ours.items():
+        if gpu in theirs and theirs[gpu] != count:
+            yield Disagreement(f"gpu_links/{gpu}", f"{count} links", taken_from, f"{theirs[gpu]} links", other_from)
+
+
+def _counts(machine: Machine) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for link in machine.gpu_links:
+        counts[link.a] += link.count
+    return counts
+
+
+def written(name: str, value: Any) -> str:
+    """A fact for people: "180 Gb/s", "25 GB/s", "16 GT/s", "80 GiB"."""
+    if name.endswith("bits_per_s"):
+        return f"{value / 1e9:g} Gb/s"
+    if name.endswith("bytes_per_s"):
+        return f"{value / 1e9:g} GB/s"
+    if name.endswith("gt_per_s"):
+        return f"{value:g} GT/s"
+    if name.endswith("_bytes"):
+        return f"{value / 2**30:.4g} GiB"
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def _alike(name: str, one: Any, other: Any) -> bool:
+    if name.endswith(("per_s", "memory_bytes", "shm_bytes")):
+        return bool(abs(one - other) <= _TOLERANCE * max(abs(one), abs(other)))
+    if name == "hostname":
+        return bool(one.partition(".")[0] == other.partition(".")[0])
+    if isinstance(one, tuple):
+        return set(one) == set(other)
+    return bool(_folded(one) == _folded(other))
+
+
+def _folded(value: Any) -> Any:
+    """Texts without case and without zeros in front: "GPU-AB", "gpu-ab"; 0x is written or not."""
+    return value.lower().removeprefix("0x").lstrip("0") if isinstance(value, str) else value
+
+
+# Which parts of several sources are the same part: GPUs by address, serial number or index, NICs by name or address.
+
+_LID = re.compile(r"^LID \d+$")  # ibportstate's NIC
+_PLACE = re.compile(r"^NIC\d+$")  # nvidia-smi's number for a NIC, without the legend that names it
+
+
+@dataclass
+class Same:
+    """What the merged machine calls each source's parts: one mapping of keys per machine. A part without an entry is left out."""
+
+    gpus: list[dict[str, str]] = field(default_factory=list)
+    nics: list[dict[str, str]] = field(default_factory=list)
+    doubts: list[str] = field(default_factory=list)
+
+
+def same_parts(machines: Sequence[Machine]) -> Same:
+    """The merged key of every GPU and NIC of every machine, and what could not be matched."""
+    same = Same()
+    _match_gpus(machines, same)
+    _match_nics(machines, same)
+    return same
+
+
+def source_of(machine: Machine) -> str:
+    """What a machine's facts are from, in a few words."""
+    return ", ".join(machine.sources) or "a source without a name"
+
+
+def _match_gpus(machines: Sequence[Machine], same: Same) -> None:
+    known = _addressed(machines)
+    for machine in machines:
+        bare = [gpu for gpu in machine.gpus if not gpu.address]
+        keys = {gpu.key: gpu.address for gpu in machine.gpus if gpu.address}
+        keys.update(_numbered(bare, known, source_of(machine), same.doubts))
+        same.gpus.append(keys)
+
+
+def _addressed(machines: Sequence[Machine]) -> list[Gpu]:
+    """One GPU per address, with the first index and serial number that any source gives, in PCI order."""
+    found: dict[str, Gpu] = {}
+    for gpu in (gpu for machine in machines for gpu in machine.gpus if gpu.address):
+        before = found.get(str(gpu.address), gpu)
+        index = gpu.index if before.index is None else before.index
+        found[str(gpu.address)] = Gpu(str(gpu.address), index, gpu.address, before.vendor or gpu.vendor, uuid=before.uuid or gpu.uuid)
+    return [found[address] for address in sorted(found)]
+
+
+def _numbered(bare: Sequence[Gpu], known: Sequence[Gpu], source: str, doubts: list[str]) -> dict[str, str]:
+    """Keys of GPUs that a source only counts. nvidia-smi counts them in PCI order: equal numbers of GPUs then match one to one."""
+    by_uuid = {gpu.uuid: gpu.key for gpu in known if gpu.uuid}
+    by_index: dict[int | None, str] = {gpu.index: gpu.key for gpu in known if gpu.index is not None}
+    if not bare or not known:
+        return {gpu.key: _own_key(gpu) for gpu in bare}
+    if all(gpu.uuid in by_uuid for gpu in bare):
+        return {gpu.key: by_uuid[str(gpu.uuid)] for gpu in bare}
+    if by_index:
+        return {gpu.key: by_index.get(gpu.index, _own_key(gpu)) for gpu in bare}
+    candidates = [gpu for gpu in known if gpu.vendor in (bare[0].vendor, None)] if bare[0].vendor else list(known)
+    if len(candidates) != len(bare):
+        doubts.append(f"{source} counts {len(bare)} GPUs where {len(candidates)} have PCI addresses: its GPUs are left out")
+        return {}
+    ordered = sorted(bare, key=lambda gpu: -1 if gpu.index is None else gpu.index)
+    return {gpu.key: candidate.key for gpu, candidate in zip(ordered, candidates, strict=True)}
+
+
+def _own_key(gpu: Gpu) -> str:
+    return gpu.key if gpu.index is None else f"gpu{gpu.index}"
+
+
+def _match_nics(machines: Sequence[Machine], same: Same) -> None:
+    named = any(not _PLACE.match(nic.name) for machine in machines for nic in machine.nics)
+    names = _names_by_lid(machines)
+    at: dict[str, str] = {}
+    found: dict[int, dict[str, str]] = {}
+    for place in sorted(range(len(machines)), key=lambda place: _nameless(machines[place])):
+        machine = machines[place]
+        left_out = [nic.name for nic in machine.nics if _PLACE.match(nic.name)] if named else []
+        if left_out:
+            told = left_out[0] if len(left_out) == 1 else f"{left_out[0]}…{left_out[-1]}"
+            same.doubts.append(f"{source_of(machine)} does not say which devices {told} are (no NIC Legend): they are left out")
+        nics = [nic for nic in machine.nics if nic.name not in left_out]
+        found[place] = _keys_of_nics(nics, names, at)
+        _remember(nics, found[place], names, at)
+    same.nics = [found[place] for place in range(len(machines))]
+
+
+def _names_by_lid(machines: Sequence[Machine]) -> dict[str, str]:
+    """The devices that other sources name for a NIC of which only the LID is known ("LID 12")."""
+    ports = [(nic.name, port.lid) for machine in machines for nic in machine.nics for port in nic.ports if port.lid]
+    named = {f"LID {local}": name for name, local in ports if not _LID.match(name)}
+    return {name: named[name] for name, _ in ports if name in named}
+
+
+def _nameless(machine: Machine) -> bool:
+    """Whether it knows NICs by their addresses alone: names of other sources come first."""
+    return any(nic.name == nic.address for nic in machine.nics)
+
+
+def _keys_of_nics(nics: Sequence[Nic], names: dict[str, str], at: dict[str, str]) -> dict[str, str]:
+    """By name (an RDMA device's network interface is that device), else by address where this source has one NIC there."""
+    here = Counter(nic.address for nic in nics)
+    keys: dict[str, str] = {}
+    for nic in nics:
+        key = names.get(nic.name)
+        if key is None and nic.address and (here[nic.address] == 1 or nic.name == nic.address):
+            key = at.get(nic.address)
+        keys[nic.name] = key or next((names[name] for name in nic.interfaces if name in names), nic.name)
+    return keys
+
+
+def _remember(nics: Iterable[Nic], keys: dict[str, str], names: dict[str, str], at: dict[str, str]) -> None:
+    for nic in nics:
+        key = keys[nic.name]
+        for name in (nic.name, *nic.interfaces):
+            names.setdefault(name, key)
+        if nic.address:
+            at.setdefault(nic.address, key)
+
 
 _IDENTITY = {"key", "address", "name", "number", "id", "index"}  # what a part was matched by, and how each source spells it
 

@@ -6,28 +6,183 @@ Readings of one host are merged, the most trusted source first: our own snapshot
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import os
+import socket
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from collbench.machine.files import Files, Folder
+from collbench.machine.files import SUFFIXES, Files, Folder, unpacked
 from collbench.machine.lists import with_reasons
 from collbench.machine.merge import merge
-from collbench.machine.model import Machine, System
-from collbench.machine.readers.acs_lines import ACS_LINES
-from collbench.machine.readers.amd_smi import AMD_SMI
+from collbench.machine.model import Machine, Nic, PciDevice, System
+from collbench.machine.readers import linux
+from collbench.machine.readers import network as ethernet
+from collbench.machine.readers import network as infiniband
+from collbench.machine.readers import pci as pci_parts
 from collbench.machine.readers.hwloc import HWLOC
-from collbench.machine.readers.iblinkinfo import IBLINKINFO
-from collbench.machine.readers.ibportstate import IBPORTSTATE
-from collbench.machine.readers.ibstat import IBSTAT
-from collbench.machine.readers.ibv_devinfo import IBV_DEVINFO
-from collbench.machine.readers.lspci import LSPCI
+from collbench.machine.readers.lspci import ACS_LINES, LSPCI
 from collbench.machine.readers.nccl_xml import NCCL_XML
-from collbench.machine.readers.nvlink_status import NVLINK_STATUS
-from collbench.machine.readers.smi_matrix import SMI_MATRIX
-from collbench.machine.readers.text import Reader, Unreadable, printable
-from collbench.machine.source_files import files_in, is_folder, is_root, is_tarball, text_of
-from collbench.untrusted import values_in
+from collbench.machine.readers.rdma_tools import IBLINKINFO, IBPORTSTATE, IBSTAT, IBV_DEVINFO
+from collbench.machine.readers.smi import AMD_SMI, NVLINK_STATUS, SMI_MATRIX
+from collbench.machine.readers.text import MOST_BYTES, Reader, Unreadable, decoded, printable
+from collbench.untrusted import open_file, values_in
+
+# A Linux machine out of its own files, live or copied: one reading per reader, and the network cards that no device stands for.
+
+_FILES = "sysfs"
+_NO_CLASS = "/sys/class/net and /sys/class/infiniband are missing or were not copied"
+_NO_DEVICE = "the kernel has no RDMA device for it"
+
+
+def readings(files: Files) -> list[Machine]:
+    """Return what each reader of the kernel's files finds. Lists that the files do not tell of have their reasons."""
+    tree, rdma, plain = linux.read(files), infiniband.read(files), ethernet.read_ethernet(files)
+    classes = bool(files.names(ethernet.ETHERNET_CLASS) or files.names(infiniband.CLASS))
+    cards = _cards(tree.pci, (*rdma.nics, *plain.nics), classes)
+    if not classes and not cards.nics:
+        tree = replace(tree, unknown={"nics": _NO_CLASS, **tree.unknown})
+    counted = tree.gpus and all(gpu.vendor == "amd" for gpu in tree.gpus)  # the kernel lists xGMI, and no NVLinks
+    listed = {"pci", "gpus", "nics", *(("gpu_links",) if counted else ())}
+    network = [with_reasons(each, _FILES, {"nics"}) for each in (rdma, plain, cards) if each.sources]
+    return [with_reasons(tree, _FILES, listed), *network]
+
+
+def _cards(pci: tuple[PciDevice, ...], nics: tuple[Nic, ...], classes: bool) -> Machine:
+    """The network functions that no device stands for: of RDMA cards, and, where no device can be seen at all, of all cards."""
+    if any(nic.rdma and nic.virtual is None and nic.address is None for nic in nics):
+        return Machine()  # which card this device is on is unknown
+    owned = {nic.address for nic in nics if nic.rdma}
+    free = [each for each in pci if each.kind == "nic" and not each.virtual and each.address not in owned]
+    found = list(_without_device(free, nics) if classes else (pci_parts.nic(each, frozenset()) for each in free))
+    why = _NO_DEVICE if classes else _NO_CLASS
+    unknown = {f"nics/{nic.name}/ports": why for nic in found if nic.name == nic.address}
+    return Machine(sources=(linux.KIND,), nics=tuple(found), unknown=unknown) if found else Machine()
+
+
+def _without_device(free: list[PciDevice], nics: tuple[Nic, ...]) -> Iterator[Nic]:
+    """RDMA cards whose driver made no RDMA device, under the name of their interface where they have one. Not those given to guests."""
+    names = {nic.address: nic.name for nic in nics if nic.address}
+    for device in free:
+        if pci_parts.is_rdma_card(device) and not (device.driver or "").startswith("vfio"):
+            bare = replace(pci_parts.nic(device, frozenset()), rdma=False, rdma_missing=True)
+            yield replace(bare, name=names.get(device.address, bare.name))
+
+
+# This machine, live: the driver of its GPUs, the kernel's files, and what only a running process can ask.
+
+_SHARED_MEMORY = Path("/dev/shm")
+_CALLS = "system calls"
+
+
+def this_machine() -> Machine:
+    """The machine that this process runs on, as it may see it. Never raises; what is unknown has its reason in `unknown`."""
+    from collbench.machine.readers import nvml
+
+    driver = nvml.read()
+    if driver.sources:
+        driver = with_reasons(driver, nvml.KIND, {"gpus", "gpu_links", "peer_access"})
+    return merge([driver, *readings(Folder(Path("/"))), _asked(_SHARED_MEMORY)])
+
+
+def _asked(shared_memory: Path) -> Machine:
+    """Host name and size of the shared memory's file system, as system calls tell them."""
+    machine = with_reasons(Machine(printable(socket.gethostname()) or None, (_CALLS,)), _CALLS)
+    try:
+        status = os.statvfs(shared_memory)
+    except OSError as why:
+        return replace(machine, unknown={**machine.unknown, "system/shm_bytes": f"{shared_memory}: {why.strerror}"})
+    return replace(machine, system=System(shm_bytes=status.f_blocks * status.f_frsize))
+
+
+# What a path that somebody typed leads to: a folder, a tarball, a text. Never blocks, never reads more than the limit.
+
+MOST_ENTRIES = 4096  # of a folder
+_TAR_BLOCK = 512
+_SPECIAL = {stat.S_IFIFO: "a pipe", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device", stat.S_IFSOCK: "a socket"}
+
+
+def is_folder(path: Path) -> bool:
+    """Whether it is a folder, else a file. Raises Unreadable for what is not there, cannot be reached, or is a device or a pipe."""
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError) as why:
+        raise _unreachable(path, why) from None
+    if not stat.S_ISDIR(mode) and not stat.S_ISREG(mode):
+        kind = _SPECIAL.get(stat.S_IFMT(mode), "neither a file nor a folder")
+        raise Unreadable(f"{_told(path)} is {kind}: name a file, a folder or a tarball (`-` and pipes are not read)")
+    return stat.S_ISDIR(mode)
+
+
+def is_root(path: Path) -> bool:
+    """Whether the folder is the root of a machine's files."""
+    return (path / "sys").is_dir() or (path / "proc").is_dir()
+
+
+def files_in(folder: Path) -> list[Path]:
+    """The files of a folder by name, hidden ones and what is no regular file aside. Raises Unreadable when it cannot be listed."""
+    try:
+        with os.scandir(folder) as entries:
+            names = sorted(entry.name for entry in entries if not entry.name.startswith(".") and _is_file(entry))
+    except OSError as why:
+        raise _unreachable(folder, why) from None
+    if len(names) > MOST_ENTRIES:
+        raise Unreadable(f"{_told(folder)} holds {len(names)} files, the most is {MOST_ENTRIES}: give one folder per machine")
+    return [folder / name for name in names]
+
+
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    """Whether it is a regular file, or a link to one; a link in circles is none."""
+    try:
+        return entry.is_file()
+    except OSError:
+        return False
+
+
+def is_tarball(path: Path) -> bool:
+    """Whether the file is a tarball, by its name or its first block."""
+    return path.name.endswith(SUFFIXES) or _begin(path, _TAR_BLOCK)[257:262] == b"ustar"
+
+
+def text_of(path: Path) -> str:
+    """The text of a file, plain or compressed. Raises Unreadable when it is empty, huge, binary or damaged."""
+    name = printable(path.name)
+    data = _begin(path, MOST_BYTES + 1)
+    if len(data) > MOST_BYTES:
+        raise Unreadable(
+            f"{name} is larger than {MOST_BYTES >> 20} MiB, more than any tool prints of a machine: give the output for one machine"
+        )
+    return decoded(data, name)
+
+
+def _begin(path: Path, most: int) -> bytes:
+    """The first `most` bytes, unpacked."""
+    try:
+        with open_file(path) as raw:
+            stream, pieces = unpacked(raw), [b""]
+            while most and (piece := stream.read(most)):
+                pieces.append(piece)
+                most -= len(piece)
+            return b"".join(pieces)
+    except (OSError, EOFError, ValueError) as why:
+        raise _unreachable(path, why) from None
+    except Exception as why:  # zlib, lzma and zstandard have errors of their own kind
+        raise Unreadable(f"{_told(path)} is damaged ({printable(str(why), 80)}): pack or copy it again") from None
+
+
+def _unreachable(path: Path, why: Exception) -> Unreadable:
+    if isinstance(why, FileNotFoundError | NotADirectoryError):
+        return Unreadable(f"{_told(path)} is not there: name a file, a folder or a tarball")
+    if isinstance(why, PermissionError):
+        return Unreadable(f"{_told(path)} may not be read by you: ask for it to be made readable, or copy it")
+    reason = getattr(why, "strerror", None) or str(why)
+    return Unreadable(f"{_told(path)} cannot be read ({printable(reason, 80)}): copy it again")
+
+
+def _told(path: Path) -> str:
+    return printable(str(path))
+
 
 READERS: tuple[Reader, ...] = (
     NVLINK_STATUS,
@@ -196,7 +351,7 @@ def _silent(sentence: str) -> None:
 
 def _of_tarball(path: Path) -> list[_Reading]:
     """The machine whose files the tarball holds, with the outputs of tools that were gathered."""
-    from collbench.machine.archive import open_archive
+    from collbench.machine.files import open_archive
 
     archive = open_archive(path)
     doubts = [*archive.doubts]
@@ -223,7 +378,6 @@ def _outputs(files: Files, doubts: list[str]) -> list[_Reading]:
 
 def _of_tree(files: Files) -> list[_Reading]:
     """What the kernel's files say."""
-    from collbench.machine.trees import readings
 
     return [_Reading(_TREE, machine) for machine in readings(files)]
 
@@ -296,7 +450,7 @@ def _recognised(text: str, name: str) -> int | None:
 
 
 def _snapshot(text: str, name: str) -> list[Machine]:
-    from collbench.machine.plausible import impossible
+    from collbench.machine.model import impossible
     from collbench.machine.snapshot import machines_of
 
     if len(text) > _MOST_VALUES and values_in(text.encode()) > _MOST_VALUES:

@@ -14,12 +14,10 @@ from collbench.control.world import World
 from collbench.errors import UsageError
 from collbench.machine.interfaces import Interface, interface_with, read_interface
 from collbench.machine.model import Machine
-from collbench.machine.peak.ceiling import Ceiling, given, nothing
-from collbench.machine.peak.collective import KIND, OPERATIONS, ceilings
+from collbench.machine.peak.ceiling import Ceiling, HostRates, given, memory_ceiling, nothing, stream_ceiling
+from collbench.machine.peak.collective import KIND, OPERATIONS, Job, ceilings
 from collbench.machine.peak.domain import joined_by_clique
-from collbench.machine.peak.host import HostRates, memory_ceiling, stream_ceiling
-from collbench.machine.peak.job import Job
-from collbench.machine.peak.link import Link, unknown
+from collbench.machine.peak.links import Link, unknown
 from collbench.machine.peak.node import Node, neighbours_of, node_of
 from collbench.measure.crossing import Least, least
 from collbench.measure.probing import probed
@@ -394,9 +392,8 @@ class Ceilings:
         return ceiling_of_gpus(nodes, running)
 
     def _between_hosts(self, running: Running, backend: Backend, sharing: int) -> Found:
-        from collbench.machine.peak.collective import ceilings
-        from collbench.machine.peak.job import Job
-        from collbench.machine.peak.link import unknown
+        from collbench.machine.peak.collective import Job, ceilings
+        from collbench.machine.peak.links import unknown
         from collbench.machine.peak.node import Node
 
         inside, links = unknown("memory that the ranks of a host share"), self._leaving(backend)
@@ -417,9 +414,7 @@ class Ceilings:
 
     def _leaving(self, backend: Backend) -> dict[str, Link]:
         """By host what a backend on host memory sends over: its RDMA devices, or TCP."""
-        from collbench.machine.peak.network import tcp_link
-        from collbench.machine.peak.nics import egress_of
-        from collbench.machine.peak.pcie import PcieTree
+        from collbench.machine.peak.links import PcieTree, egress_of, tcp_link
 
         if _in_memory(backend) and self.machines and all(_has_rdma(machine) for machine in self.machines):
             links = [egress_of(machine, PcieTree(machine)).link for machine in self.machines]

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from collbench.machine.readers.infiniband_port import HW_COUNTERS
-from collbench.machine.readers.nvml_links import Session
+from collbench.machine.readers.network import HW_COUNTERS
+from collbench.machine.readers.nvml import Session
 from collbench.machine.readers.text import pci_address
 
 # Numbers out of the kernel's files, read as cheaply as Python can: a host with many ports has hundreds of them.

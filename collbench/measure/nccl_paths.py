@@ -19,11 +19,9 @@ from typing import Any
 
 from collbench.backends.backend import Backend
 from collbench.control.world import World
-from collbench.machine.distance import Distances
-from collbench.machine.gpudirect import BEST_FIRST, Capability, capability, not_used
+from collbench.machine.distance import BEST_FIRST, Capability, Distances, capability, not_used
 from collbench.machine.model import Gpu, Machine
-from collbench.machine.readers.nccl_log import NcclLog, read_files
-from collbench.machine.readers.nccl_words import GDR
+from collbench.machine.readers.nccl_log import GDR, NcclLog, read_files
 from collbench.machine.readers.text import Unreadable, printable, whole
 from collbench.measure import counters
 from collbench.operations.cell import Cell

@@ -92,7 +92,7 @@ def probed(world: World) -> list[Machine] | None:
 
 
 def _this_machine() -> Machine:
-    from collbench.machine.here import this_machine  # what reads a machine is not for the other ranks to import
+    from collbench.machine.sources import this_machine  # what reads a machine is not for the other ranks to import
 
     return this_machine()
 

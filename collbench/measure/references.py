@@ -21,7 +21,7 @@ from collbench.backends.clock import MonotonicClock
 from collbench.backends.host import Block, Buffers
 from collbench.control.world import World
 from collbench.errors import WaitExpired
-from collbench.machine.peak.host import HostRates, Rate, agreed, settled
+from collbench.machine.peak.ceiling import HostRates, Rate, agreed, settled
 from collbench.measure.loop import Loop, Timed
 from collbench.measure.sync import at_once
 from collbench.native.library import SHARED_BYTES, BarrierStruct, address, library

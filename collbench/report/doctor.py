@@ -10,9 +10,9 @@ from enum import Enum
 from typing import TextIO
 
 from collbench.errors import FINE, NEGATIVE, UsageError
-from collbench.machine.doctor.coverage import looked_at, not_looked_at, sentence
+from collbench.machine.doctor.examine import looked_at, not_looked_at, sentence
 from collbench.machine.doctor.finding import SEVERITIES, Finding, listed, plural
-from collbench.machine.doctor.gpudirect import states
+from collbench.machine.doctor.gpus import states
 from collbench.machine.doctor.log_summary import summarize, summary_lines
 from collbench.machine.model import Machine
 from collbench.machine.readers.nccl_log import NcclLog

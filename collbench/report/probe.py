@@ -9,9 +9,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, TextIO
 
 from collbench.errors import UsageError
-from collbench.machine.distance import Distances
+from collbench.machine.distance import Distances, capability
 from collbench.machine.doctor.finding import SEVERITIES, Finding
-from collbench.machine.gpudirect import capability
 from collbench.machine.model import Machine
 from collbench.report.probe_cluster import cluster_lines
 from collbench.report.probe_matrix import MOST_PARTS, matrix_lines

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import groupby
 
-from collbench.machine.distance import Distances
-from collbench.machine.gpudirect import Capability, capability
+from collbench.machine.distance import Capability, Distances, capability
 from collbench.machine.model import Gpu, Machine, Nic, PciDevice, PcieLink
 from collbench.report.probe_layout import Domain, Part, Switch, arrange
 from collbench.report.probe_unknown import disagreement_lines, unknown_lines

@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from collbench.machine.archive import Archive, open_archive
-from collbench.machine.readers import ibv_devinfo, infiniband
+from collbench.machine.files import Archive, open_archive
+from collbench.machine.readers import network, rdma_tools
 from tests.beds.bed import processes
 from tests.beds.rdma import RdmaVm
 from tests.conftest import cannot, enter
@@ -43,7 +43,7 @@ from collbench.measure.wire_tools import BANDWIDTH, Ask
 from collbench.machine.readers import ethernet, infiniband
 from collbench.machine.files import Folder
 from collbench.machine.gather import gather
-from collbench.machine.here import this_machine
+from collbench.machine.sources import this_machine
 live = Folder(Path("/"))
 pingpong = ["ibv_rc_pingpong", "-d", "rxe0", "-g", "1", "-m", sys.argv[2], "-s", sys.argv[3], "-n", sys.argv[4]]
 before = counters.read()
@@ -119,9 +119,9 @@ def test_its_card_is_a_virtual_one_at_its_place(seen: Seen) -> None:
 
 
 def test_libibverbs_says_the_same(seen: Seen) -> None:
-    (theirs,) = ibv_devinfo.read(seen.archive.text("/outputs/ibv_devinfo-v.txt") or "", "ibv_devinfo").nics
+    (theirs,) = rdma_tools.read_ibv_devinfo(seen.archive.text("/outputs/ibv_devinfo-v.txt") or "", "ibv_devinfo").nics
     (ours,) = seen.rdma["nics"]
-    (gathered,) = infiniband.read(seen.archive).nics
+    (gathered,) = network.read(seen.archive).nics
     assert (theirs.name, theirs.guid) == (ours["name"], gathered.guid)
     (port,) = theirs.ports
     (own,) = ours["ports"]
@@ -129,7 +129,7 @@ def test_libibverbs_says_the_same(seen: Seen) -> None:
 
 
 def test_what_was_gathered_there_reads_the_same_here(seen: Seen) -> None:
-    (nic,) = infiniband.read(seen.archive).nics
+    (nic,) = network.read(seen.archive).nics
     (ours,) = seen.rdma["nics"]
     assert (nic.name, nic.virtual, nic.ports[0].rate_bits_per_s) == (ours["name"], ours["virtual"], 100e9)
     assert nic.guid not in {None, ours["guid"]}  # masked

@@ -5,10 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.machine.doctor.coverage import sentence
-from collbench.machine.doctor.examine import examine
-from collbench.machine.doctor.finding import SEVERITIES
-from collbench.machine.doctor.pages import pages
+from collbench.machine.doctor.examine import examine, sentence
+from collbench.machine.doctor.finding import SEVERITIES, pages
 from collbench.machine.model import SWITCH, Gpu, GpuLink, Machine, Nic, NumaNode, PciDevice, PcieLink, Port, System
 
 ADDRESSES = st.sampled_from([f"0000:0{bus}:00.{function}" for bus in range(4) for function in range(2)])

@@ -10,10 +10,8 @@ from pathlib import Path
 import pytest
 
 from collbench.errors import UsageError
-from collbench.machine.doctor.coverage import looked_at, not_looked_at
-from collbench.machine.doctor.examine import JOB_RULES, LOG_RULES, RULES, examine
-from collbench.machine.doctor.finding import Finding, listed, worst_first
-from collbench.machine.doctor.pages import page, pages
+from collbench.machine.doctor.examine import JOB_RULES, LOG_RULES, RULES, examine, looked_at, not_looked_at
+from collbench.machine.doctor.finding import Finding, listed, page, pages, worst_first
 from collbench.machine.model import Machine
 from collbench.machine.readers.nccl_log import read_file
 from collbench.machine.sources import read_paths

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from collbench.machine.doctor.gpudirect import states
+from collbench.machine.doctor.gpus import states
 from collbench.machine.model import Machine
 from collbench.machine.readers.nccl_log import NcclLog, read
 from tests.doctor.machines import changed, with_port, with_system

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from collbench.machine.doctor import job_settings
+from collbench.machine.doctor import host as job_settings
 from collbench.machine.doctor.finding import Finding
 
 GIDS = {0: "IB/RoCE v1", 1: "RoCE v2", 2: "IB/RoCE v1", 3: "RoCE v2"}

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from collbench.machine.doctor.examine import examine
-from collbench.machine.doctor.pages import pages
+from collbench.machine.doctor.finding import pages
 from collbench.machine.model import SWITCH, Gpu, GpuLink, Machine, Nic, NumaNode, PcieLink, Port
 from collbench.machine.readers.nccl_log import NcclLog, read
 from tests.doctor.machines import changed, codes, with_link, with_port, with_system

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from collbench.errors import UsageError
+from collbench.machine.doctor.compare import RULES
 from collbench.machine.doctor.examine import examine
-from collbench.machine.doctor.pages import pages
-from collbench.machine.doctor.since import RULES
+from collbench.machine.doctor.finding import pages
 from collbench.machine.model import Machine, Nic, PcieLink
 from collbench.machine.snapshot import topology_json
 from tests.cli.command import run_here

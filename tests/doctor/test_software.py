@@ -11,7 +11,7 @@ import pytest
 
 from collbench.launch import explain
 from collbench.launch.explain import Library
-from collbench.machine.doctor import software
+from collbench.machine.doctor import host
 from collbench.machine.doctor.finding import Finding
 from tests.cli.command import run
 
@@ -41,7 +41,7 @@ def made_up_torch(site: Path, torchcomms: str, version: str = "0.3.0") -> Path:
 
 def found_on(site: Path, **env: str) -> list[Finding]:
     """What is found in the environment of this folder alone."""
-    return software.examined("node1", {"PATH": "", "PYTHONPATH": str(site), **env}, [str(site)])
+    return host.examined_software("node1", {"PATH": "", "PYTHONPATH": str(site), **env}, [str(site)])
 
 
 def test_a_torchcomms_for_another_torch_breaks_torch(tmp_path: Path) -> None:
@@ -66,12 +66,12 @@ def test_a_torch_that_is_broken_by_itself_is_not_torchcomms_fault(tmp_path: Path
 
 
 def test_one_that_does_not_answer_in_time_is_accused_of_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(software, "_PATIENCE_S", 0.3)
+    monkeypatch.setattr(host, "_SOFTWARE_PATIENCE_S", 0.3)
     assert found_on(made_up_torch(tmp_path, "import time; time.sleep(60)\n")) == []
 
 
 def test_nothing_is_imported_where_there_is_no_torchcomms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(software, "_failure", lambda *_: pytest.fail("torch was imported"))
+    monkeypatch.setattr(host, "_failure", lambda *_: pytest.fail("torch was imported"))
     assert found_on(made_up_package(tmp_path, "torch", "2.13.0", torch="raise OSError\n")) == []
 
 
@@ -97,7 +97,7 @@ def stand_in_mpiexec(folder: Path, says: str) -> str:
 def test_an_mpiexec_of_another_mpi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str, codes: list[str]) -> None:
     monkeypatch.setattr(explain, "library", lambda env: Library(MPICH, "/opt/libmpi.so", "4.1.2"))
     path = stand_in_mpiexec(tmp_path, says)
-    findings = list(software.mixed_mpiexec("node1", {"PATH": path}))
+    findings = list(host.mixed_mpiexec("node1", {"PATH": path}))
     assert [finding.code for finding in findings] == codes
     for finding in findings:
         assert finding.severity == "warning"
@@ -107,7 +107,7 @@ def test_an_mpiexec_of_another_mpi(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_nobody_is_asked_for_mpi_where_path_leads_to_no_mpiexec(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(explain, "library", lambda env: pytest.fail("mpi4py was asked"))
-    assert list(software.mixed_mpiexec(None, {"PATH": ""})) == []
+    assert list(host.mixed_mpiexec(None, {"PATH": ""})) == []
 
 
 def test_the_command_finds_them_in_the_environment_it_runs_in(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.machine.peak.cut import Side, least_time
+from collbench.machine.peak.node import Side, least_time
 from collbench.measure.crossing import least
 from collbench.operations.builtin.allgather import ALLGATHER
 from collbench.operations.builtin.alltoall import ALLTOALL

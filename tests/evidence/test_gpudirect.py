@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from collbench.machine.gpudirect import STATES, Capability
+from collbench.machine.distance import STATES, Capability
 from collbench.measure.nccl_paths import state_of_run
 from tests.doctor.machines import with_system
 from tests.machine.machines import dgx, laptop

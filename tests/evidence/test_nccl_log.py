@@ -13,10 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.machine.readers import nccl_facts
-from collbench.machine.readers.nccl_log import GDR, KIND, NcclLog, looks_like, read, read_file
+from collbench.machine.readers import nccl_log
+from collbench.machine.readers.nccl_log import GDR, KIND, Choice, Connection, NcclLog, looks_like, read, read_file
 from collbench.machine.readers.nccl_startup import Library, Release
-from collbench.machine.readers.nccl_words import Choice, Connection
 from collbench.machine.readers.text import Unreadable
 from tests.benchmarks.nccl_log import KINDS
 from tests.helpers import CAPTURED_MACHINES
@@ -181,7 +180,7 @@ def test_a_log_of_many_blocks_is_read_as_one(tmp_path: Path) -> None:
     )
     found = read_file(tmp_path / "nccl.log")
     assert (found.transports, found.hosts) == ({"P2P/CUMEM": lines}, ("n1",))
-    assert (len(found.channels), found.channels_left_out) == (nccl_facts.MOST_CHANNELS, lines - nccl_facts.MOST_CHANNELS)
+    assert (len(found.channels), found.channels_left_out) == (nccl_log.MOST_CHANNELS, lines - nccl_log.MOST_CHANNELS)
 
 
 @pytest.mark.parametrize("kind", KINDS)

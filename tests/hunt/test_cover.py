@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from collbench.analysis.hunt.sweep import Cover, cover, cover_links, packed
 from collbench.errors import UsageError
-from collbench.machine.fabric import Fabric
-from collbench.machine.fabric_routes import Routes, Way, attached
-from collbench.machine.readers.ibnetdiscover import read
+from collbench.machine.fabric import Fabric, Routes, Way, attached
+from collbench.machine.readers.rdma_tools import read
 from tests.machine.fabric_texts import FAT_TREE, TINY, fat_tree, star
 
 
@@ -176,7 +175,7 @@ def test_512_hosts_in_three_rounds() -> None:
 
 
 def test_a_fabric_that_is_too_large_is_one_sentence_with_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("collbench.machine.fabric_routes.MOST_STEPS", 100)
+    monkeypatch.setattr("collbench.machine.fabric.MOST_STEPS", 100)
     with pytest.raises(UsageError, match=r"^fabric file '.*' tells of 16 ports on 4 switches for the hosts of this job: it would take too"):
         cover_links(FAT_TREE, nodes(16))
 

@@ -37,7 +37,7 @@ from collbench.deploy.drain import (
     undo_words,
 )
 from collbench.errors import UsageError
-from collbench.machine.doctor.pages import page, pages
+from collbench.machine.doctor.finding import page, pages
 from collbench.results.store import to_page
 from tests.hunt.verdicts import NAMES, about, recommended, suspect, verdict
 

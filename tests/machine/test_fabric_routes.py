@@ -7,10 +7,9 @@ from collections import Counter
 import pytest
 
 from collbench.errors import UsageError
-from collbench.machine import fabric_routes
-from collbench.machine.fabric import Cable, Fabric, Node
-from collbench.machine.fabric_routes import Attached, Routes, attached, host_key, slower
-from collbench.machine.readers.ibnetdiscover import read
+from collbench.machine import fabric as fabric_routes
+from collbench.machine.fabric import Attached, Cable, Fabric, Node, Routes, attached, host_key, slower
+from collbench.machine.readers.rdma_tools import read
 from tests.machine.fabric_texts import fat_tree, star
 
 FABRIC = read(fat_tree().plain(), "x")

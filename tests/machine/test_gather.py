@@ -8,10 +8,8 @@ import pytest
 
 from collbench.errors import FINE, UsageError
 from collbench.machine import gather
-from collbench.machine.archive import open_archive
-from collbench.machine.files import Files, Folder
-from collbench.machine.readers import ethernet, infiniband, linux
-from collbench.machine.recorded import Recorded
+from collbench.machine.files import Files, Folder, Recorded, open_archive
+from collbench.machine.readers import linux, network
 from tests.machine.trees import Tree
 
 PCI = "/sys/devices/pci0000:16/0000:16:01.0"
@@ -82,7 +80,7 @@ LINKS = {
     "/sys/class/net/enxb8cef6a12b3c": "../../devices/pci0000:16/0000:16:01.0/0000:1a:00.0/net/enxb8cef6a12b3c",
     f"{PCI}/0000:1a:00.0/net/enxb8cef6a12b3c/device": "../..",
 }
-READERS = (linux.read, infiniband.read, ethernet.read)
+READERS = (linux.read, network.read, network.read_ethernet)
 
 
 def packed(files: Files, to: Path, commands=None) -> Path:
@@ -116,14 +114,14 @@ def test_a_machine_reads_back_the_same(tmp_path):
     tree = Tree(FILES, LINKS)
     archive = open_archive(open_packed(tree, tmp_path / "m.tar.zst"))
     assert [read(archive) for read in READERS] == [read(tree) for read in READERS]
-    assert infiniband.read(archive).nics[0].ports[0].rate_bits_per_s == 400e9
+    assert network.read(archive).nics[0].ports[0].rate_bits_per_s == 400e9
     assert archive.doubts == ()
 
 
 def test_masked_it_is_the_same_but_for_its_names(tmp_path):
     tree = Tree(FILES, LINKS)
     archive = open_archive(packed(tree, tmp_path / "m.tar"))
-    here, there = infiniband.read(tree), infiniband.read(archive)
+    here, there = network.read(tree), network.read(archive)
     assert [replace(nic, guid=None) for nic in there.nics] == [replace(nic, guid=None) for nic in here.nics]
     assert there.nics[0].guid not in {None, GUID}
     here, there = linux.read(tree), linux.read(archive)
@@ -139,8 +137,8 @@ def test_this_machine_reads_back_the_same(tmp_path):
     files = Folder(Path("/"))
     archive = open_archive(open_packed(files, tmp_path / "m.tar.gz"))
     assert linux.read(archive) == linux.read(files)
-    assert infiniband.read(archive) == infiniband.read(files)
-    there, here = ethernet.read(archive), ethernet.read(files)
+    assert network.read(archive) == network.read(files)
+    there, here = network.read_ethernet(archive), network.read_ethernet(files)
     unshaped = [replace(nic, ports=tuple(replace(port, shaped_bits_per_s=None) for port in nic.ports)) for nic in here.nics]
     assert list(there.nics) == unshaped  # tc is asked on the live machine alone
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from collbench.machine.gpudirect import Capability, capability
+from collbench.machine.distance import Capability, capability
 from collbench.machine.model import Machine, Nic
 from tests.machine.machines import dgx, mesh, pcie_box
 

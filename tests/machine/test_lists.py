@@ -9,8 +9,7 @@ import pytest
 from collbench.machine.lists import LISTS, known_none, with_reasons
 from collbench.machine.merge import merge
 from collbench.machine.model import Gpu, Machine, Nic, PciDevice
-from collbench.machine.sources import read_paths
-from collbench.machine.trees import readings
+from collbench.machine.sources import read_paths, readings
 from collbench.report.probe import document
 from collbench.report.probe_tree import title
 from tests.machine.trees import pci, tree

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from collbench.machine.masking import Mask
+from collbench.machine.gather import Mask
 
 GUID = "b8ce:f603:00a1:2b3c"
 

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from collbench.machine.model import Gpu, GpuLink, Machine, Nic, NumaNode, PciDevice, PcieLink, Port, System
-from collbench.machine.plausible import impossible
+from collbench.machine.model import Gpu, GpuLink, Machine, Nic, NumaNode, PciDevice, PcieLink, Port, System, impossible
 from tests.machine.machines import MACHINES
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collbench.machine.readers.start_parameters import shown
+from collbench.machine.readers.linux import shown
 
 
 @pytest.mark.parametrize(

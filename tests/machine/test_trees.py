@@ -6,9 +6,8 @@ from collbench.machine.doctor.examine import examine
 from collbench.machine.doctor.finding import Finding
 from collbench.machine.merge import merge
 from collbench.machine.model import Machine
-from collbench.machine.peak.nics import egress_of
-from collbench.machine.peak.pcie import PcieTree
-from collbench.machine.trees import readings
+from collbench.machine.peak.links import PcieTree, egress_of
+from collbench.machine.sources import readings
 from collbench.report.probe_tree import tree_lines
 from tests.machine.trees import Tree, pci, tree
 

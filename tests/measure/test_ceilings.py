@@ -10,7 +10,7 @@ import pytest
 from collbench.control.members import Member
 from collbench.machine.interfaces import Interface
 from collbench.machine.model import Machine, Nic, Port
-from collbench.machine.peak.host import HostRates, Rate
+from collbench.machine.peak.ceiling import HostRates, Rate
 from collbench.measure.ceilings import Ceilings, _sharing
 from collbench.operations.registry import operations
 from tests.helpers import make_cell

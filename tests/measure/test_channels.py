@@ -17,7 +17,7 @@ from collbench.cli.main import run as command
 from collbench.control.members import Member
 from collbench.errors import RunFailed, UsageError
 from collbench.machine.model import Machine, Nic, NumaNode, Port
-from collbench.machine.peak.link import Link, unknown
+from collbench.machine.peak.links import Link, unknown
 from collbench.measure.tasks.channels import (
     Device,
     Job,

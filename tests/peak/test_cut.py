@@ -4,9 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.machine.peak.cut import BUS_FACTOR, Side, least_time
-from collbench.machine.peak.inside import mesh_cuts
-from collbench.machine.peak.node import node_of
+from collbench.machine.peak.node import BUS_FACTOR, Side, least_time, mesh_cuts, node_of
 from tests.peak.made import gpus, wired
 
 RATE = st.floats(1.0, 1e3)
@@ -127,7 +125,7 @@ def test_two_quads_on_a_thin_link():
 
 
 def test_even_meshes_and_switches_need_no_search():
-    from collbench.machine.peak.gpu_links import wires_of
+    from collbench.machine.peak.links import wires_of
 
     some = gpus(4)
     machine = wired(some, {(i, j): 4 for i in range(4) for j in range(i)})

@@ -5,10 +5,8 @@ from dataclasses import replace
 import pytest
 
 from collbench.machine.model import SWITCH, GpuLink, Machine, PcieLink
-from collbench.machine.peak.collective import ceilings, doubtful_input
-from collbench.machine.peak.job import Job
-from collbench.machine.peak.line import assumed
-from collbench.machine.peak.link import Link
+from collbench.machine.peak.collective import Job, assumed, ceilings, doubtful_input
+from collbench.machine.peak.links import Link
 from collbench.machine.peak.node import node_of
 from tests.peak.made import GEN3, GEN5, endpoints, gpus, infiniband, switched, wired
 from tests.peak.test_collective import FOUR, rates, typed

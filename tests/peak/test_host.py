@@ -2,8 +2,7 @@
 
 import pytest
 
-from collbench.machine.peak.ceiling import given, nothing
-from collbench.machine.peak.host import HostRates, Rate, agreed, memory_ceiling, settled, stream_ceiling
+from collbench.machine.peak.ceiling import HostRates, Rate, agreed, given, memory_ceiling, nothing, settled, stream_ceiling
 
 
 def exact(value):

@@ -7,16 +7,14 @@ import pytest
 
 from collbench.machine.files import Folder
 from collbench.machine.model import Machine
-from collbench.machine.peak.collective import ceilings
-from collbench.machine.peak.gpu_links import links_per_gpu
-from collbench.machine.peak.job import Job
+from collbench.machine.peak.collective import Job, ceilings
+from collbench.machine.peak.links import gen, links_per_gpu
 from collbench.machine.peak.node import node_of
-from collbench.machine.peak.pcie import gen
-from collbench.machine.readers import infiniband, nccl_xml, nvlink_status, smi_matrix
+from collbench.machine.readers import nccl_xml, network, smi
 from tests.helpers import CAPTURED_MACHINES
 
 MACHINES = CAPTURED_MACHINES
-READERS = {"nccl-topo.xml": nccl_xml, "nvidia-smi-topo-m.txt": smi_matrix, "nvidia-smi-nvlink-s.txt": nvlink_status}
+READERS = {"nccl-topo.xml": nccl_xml, "nvidia-smi-topo-m.txt": smi, "nvidia-smi-nvlink-s.txt": smi}
 # What the page of a capture says and the capture itself does not.
 ARCHITECTURE = {"dgx-h100-12nic-tabs-mangled": "sm_90", "h100-4nic-alternate-partial": "sm_90"}
 FOUND = [(folder.name, name) for folder in sorted(MACHINES.glob("*")) for name in READERS if (folder / name).exists()]
@@ -112,6 +110,6 @@ def test_a_management_bond_is_not_added_to_the_compute_fabric():
     folder = MACHINES / "gpud-h100-8ndr-sysfs"
     if not (folder / "sys").exists():
         pytest.skip("gpud-h100-8ndr-sysfs is not here")
-    node = node_of(infiniband.read(Folder(folder)))
+    node = node_of(network.read(Folder(folder)))
     assert node.egress.bytes_per_s == expected(folder.name)["ib_total_GBps_dir"] * 1e9
     assert "not counted: mlx5_bond_0 (Ethernet beside InfiniBand)" in node.doubts

@@ -3,10 +3,8 @@
 import pytest
 
 from collbench.machine.interfaces import Interface
-from collbench.machine.peak.collective import ceilings
-from collbench.machine.peak.job import Job
-from collbench.machine.peak.link import Link, unknown
-from collbench.machine.peak.network import tcp_efficiency, tcp_link
+from collbench.machine.peak.collective import Job, ceilings
+from collbench.machine.peak.links import Link, tcp_efficiency, tcp_link, unknown
 from collbench.machine.peak.node import Node
 
 TEN = Interface("eth0", 1500, 10e9, None, None)

@@ -3,10 +3,8 @@
 import pytest
 
 from collbench.errors import UsageError
-from collbench.machine.peak.collective import ceilings
-from collbench.machine.peak.given import Given, given_node, parse_nic, parse_pcie
-from collbench.machine.peak.job import Job
-from collbench.machine.peak.node import node_of
+from collbench.machine.peak.collective import Job, ceilings
+from collbench.machine.peak.node import Given, given_node, node_of, parse_nic, parse_pcie
 from collbench.machine.peak.published import Published, parse, published, rows
 from tests.peak.made import gpus, switched, wired
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from collbench.machine.doctor.pages import pages
+from collbench.machine.doctor.finding import pages
 from tests.beds.bed import Finished
 from tests.cli.command import BIN, environment
 from tests.conftest import enter

@@ -7,7 +7,7 @@ import pytest
 
 from collbench.control.world import World
 from collbench.launch.info import LaunchInfo
-from collbench.machine.peak.host import Rate
+from collbench.machine.peak.ceiling import Rate
 from collbench.measure import references
 from collbench.measure.references import measure_memory, measure_streams
 from collbench.native.library import library

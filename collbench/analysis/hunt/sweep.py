@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 
 from collbench.analysis.hunt.protocol import GROUPS, PAIRS, Answer, Ask, Book, Hint, Options
 from collbench.errors import UsageError
-from collbench.machine.fabric import Fabric
-from collbench.machine.fabric_routes import Attached, Routes, Way, attached, host_key, slower
-from collbench.machine.readers.ibnetdiscover import read_fabric
+from collbench.machine.fabric import Attached, Fabric, Routes, Way, attached, host_key, slower
+from collbench.machine.readers.rdma_tools import read_fabric
 from collbench.machine.readers.text import printable
 from collbench.operations.groups import Pair, Round, schedule
 

@@ -5,19 +5,122 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from collbench.machine.doctor import between, counters, gpus, host, log_startup, logs, nics, paths, pcie, since
-from collbench.machine.doctor.finding import Finding, worst_first
-from collbench.machine.doctor.view import View
+from collbench.machine.doctor import compare, gpus, host, logs, nics, pcie
+from collbench.machine.doctor import gpus as paths
+from collbench.machine.doctor import logs as log_startup
+from collbench.machine.doctor import nics as counters
+from collbench.machine.doctor.finding import Finding, View, listed, plural, worst_first
+from collbench.machine.lists import known_none
 from collbench.machine.model import Machine
 from collbench.machine.readers.nccl_log import NcclLog
+
+# What the rules could look at and what not: no finding about a thing that nobody read proves nothing.
+
+
+def looked_at(machines: Sequence[Machine], logs: Sequence[NcclLog] = ()) -> str:
+    """ "1 machine: 8 GPUs, 10 NICs, 126 PCI devices; 1 NCCL log"."""
+    parts = {
+        "GPU": sum(len(machine.gpus) for machine in machines),
+        "NIC": sum(len(machine.nics) for machine in machines),
+        "PCI device": sum(len(machine.pci) for machine in machines),
+    }
+    counts = ", ".join(plural(count, noun) for noun, count in parts.items())
+    told = [f"{plural(len(machines), 'machine')}: {counts}"] if machines else []
+    return "; ".join([*told, *([plural(len(logs), "NCCL log")] if logs else [])]) or "nothing"
+
+
+def not_looked_at(machines: Sequence[Machine], logs: Sequence[NcclLog] = ()) -> list[str]:
+    """What no source told, each with how to get it; of several machines also on how many."""
+    views = [View(machine) for machine in machines]
+    found: dict[str, int] = {}
+    for view in views:
+        for text in _gaps(view):
+            found[text] = found.get(text, 0) + 1
+    several = len(views) > 1
+    texts = [f"{text}, on {count} of {len(views)} machines" if several and count < len(views) else text for text, count in found.items()]
+    return texts if logs else [*texts, *(["the paths in use (NCCL's log: --log)"] if any(view.machine.gpus for view in views) else [])]
+
+
+def _gaps(view: View) -> Iterator[str]:
+    machine = view.machine
+    for name, words in (("gpus", "GPUs"), ("nics", "NICs")):
+        if not getattr(machine, name) and not known_none(machine, name):
+            yield f"{words} ({machine.unknown.get(name, 'no source lists them')})"
+    for missing, text in _GAPS:
+        if missing(view):
+            yield text
+
+
+def _links_hidden(view: View) -> bool:
+    return not view.virtual_machine and not any(each.link.speed_gt_per_s and each.link.max_speed_gt_per_s for each in view.machine.pci)
+
+
+def _no_counters(view: View) -> bool:
+    return bool(view.rdma) and not any(port.counters for nic in view.rdma for port in nic.ports)
+
+
+def _no_states(view: View) -> bool:
+    return bool(view.rdma) and not any(port.state or port.phys_state for nic in view.rdma for port in nic.ports)
+
+
+def _no_acs(view: View) -> bool:
+    ports = [bridge for endpoint in view.endpoints for bridge in view.path_to(endpoint.address)[1:]]
+    read = view.machine.system.acs_ports is not None or any(port.acs is not None for port in ports)
+    return bool(view.machine.gpus) and not view.virtual_machine and not read
+
+
+def _no_paths(view: View) -> bool:
+    gpus, nics = view.machine.gpus, view.usable
+    return bool(gpus and nics) and not any(view.distances.path(gpus[0].key, nic.key) for nic in nics)
+
+
+def _several(view: View) -> bool:
+    return len(view.machine.gpus) > 1
+
+
+def _uncounted(view: View) -> bool:
+    return _several(view) and not view.machine.gpu_links
+
+
+def _no_access(view: View) -> bool:
+    return _several(view) and not view.machine.peer_access
+
+
+def _amd(view: View) -> bool:
+    return any(gpu.vendor == "amd" for gpu in view.machine.gpus)
+
+
+_GAPS: tuple[tuple[Callable[[View], bool], str], ...] = (
+    (lambda view: bool(view.virtual_machine), "PCIe links, ACS and IOMMU (a virtual machine hides them)"),
+    (_links_hidden, "PCIe links' speed and limits (sysfs or `lspci -vvv` has them)"),
+    (_no_acs, "ACS (`lspci -vvv`, as root)"),
+    (lambda view: view.machine.system.iommu is None and not view.virtual_machine, "the IOMMU (sysfs)"),
+    (lambda view: _uncounted(view) and not _amd(view), "links between GPUs (NVML, or `nvidia-smi nvlink -s`)"),
+    (lambda view: _uncounted(view) and _amd(view), "how many links join the GPUs (/sys/class/kfd, or RCCL's topology XML)"),
+    (lambda view: _no_access(view) and not _amd(view), "peer access (`nvidia-smi topo -p2p r`)"),
+    (lambda view: _no_access(view) and _amd(view), "peer access (`amd-smi topology`)"),
+    (_no_paths, "distances from GPUs to NICs"),
+    (_no_states, "states of ports (/sys/class/infiniband, ibstat)"),
+    (_no_counters, "error counters (/sys/class/infiniband)"),
+    (lambda view: bool(view.machine.gpus and view.rdma) and view.machine.system.peer_memory is None, "peer-memory modules (sysfs)"),
+    (lambda view: view.machine.system.shm_bytes is None, "/dev/shm (only the machine itself tells)"),
+)
+
+
+def sentence(machines: Sequence[Machine], logs: Sequence[NcclLog] = ()) -> str:
+    """Both in one line."""
+    missing = not_looked_at(machines, logs)
+    gaps = [f"not looked at: {listed(missing, len(missing))}"] if missing else []
+    return "; ".join([f"looked at {looked_at(machines, logs)}", *gaps])
+
 
 Rule = Callable[[View], Iterator[Finding]]
 JobRule = Callable[[Sequence[View]], Iterator[Finding]]
 LogRule = Callable[[NcclLog, Sequence[View]], Iterator[Finding]]
 
-RULES: Final[tuple[Rule, ...]] = (*pcie.RULES, *nics.RULES, *counters.RULES, *gpus.RULES, *host.RULES, *paths.RULES)
-JOB_RULES: Final[tuple[JobRule, ...]] = (*gpus.JOB_RULES, *between.JOB_RULES)
-LOG_RULES: Final[tuple[LogRule, ...]] = (*logs.RULES, *log_startup.RULES)
+RULES: Final[tuple[Rule, ...]] = (*pcie.RULES, *nics.RULES, *counters.COUNTERS_RULES, *gpus.RULES, *host.RULES, *paths.PATHS_RULES)
+JOB_RULES: Final[tuple[JobRule, ...]] = (*gpus.JOB_RULES, *compare.JOB_RULES)
+LOG_RULES: Final[tuple[LogRule, ...]] = (*logs.RULES, *log_startup.LOG_STARTUP_RULES)
 
 
 def examine(machines: Sequence[Machine], logs: Sequence[NcclLog] = (), good: Sequence[Machine] = ()) -> list[Finding]:
@@ -29,5 +132,5 @@ def examine(machines: Sequence[Machine], logs: Sequence[NcclLog] = (), good: Seq
     found = [finding for view in views for rule in RULES for finding in rule(view)]
     found += [finding for rule in JOB_RULES for finding in rule(views)]
     found += [finding for log in logs for rule in LOG_RULES for finding in rule(log, views)]
-    found += since.examined(machines, good) if good else []
+    found += compare.examined(machines, good) if good else []
     return worst_first(found)

@@ -2,9 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache, cached_property
+from pathlib import Path
 from typing import Final, Literal
+
+from collbench.errors import UsageError
+from collbench.machine.distance import Distances, closeness
+from collbench.machine.model import Gpu, Machine, Nic, PciDevice, Port
+from collbench.machine.peak.rates import pcie
+from collbench.machine.readers.text import printable
+
+# The page of each code (pages.toml): what it means, how to check it by hand, what to do, and where that stands.
+
+_FILE = Path(__file__).with_name("pages.toml")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """What is told of a code. `sources` are URLs."""
+
+    code: str
+    title: str
+    means: str
+    check: str
+    remedy: str
+    sources: list[str]
+
+    def lines(self) -> list[str]:
+        """The page as text."""
+        parts = (("what it means", self.means), ("check by hand", self.check), ("remedy", self.remedy))
+        body = [line for title, text in parts for line in ("", f"{title}:", *(f"  {each}" for each in text.strip().splitlines()))]
+        return [f"{self.code}  {self.title}", *body, "", *(f"source: {url}" for url in self.sources)]
+
+
+@cache
+def pages() -> dict[str, Page]:
+    """All pages by code, in order."""
+    import tomllib
+
+    table = tomllib.loads(_FILE.read_text(encoding="utf-8"))
+    return {code: Page(code=code, **facts) for code, facts in sorted(table.items())}
+
+
+def page(code: str) -> Page:
+    """The page of a code, in either case. Raises UsageError for one that is unknown."""
+    wanted = code.strip().upper()
+    if wanted not in pages():
+        near = get_close_matches(wanted, pages(), 1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise UsageError(f"'{printable(code, 40)}' is no code of a finding: {hint}`collbench explain` lists all")
+    return pages()[wanted]
+
 
 Severity = Literal["severe", "warning", "note"]
 SEVERITIES: Final[tuple[Severity, ...]] = ("severe", "warning", "note")
@@ -43,3 +94,130 @@ def listed(names: Sequence[str], most: int = 8) -> str:
 def plural(count: int, noun: str) -> str:
     """ "1 GPU", "2 GPUs"."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+# A machine as the rules look at it: indexed once, with the questions that several of them ask.
+
+_LEAST_BYTES_PER_S = 2e9  # gigabit ports of a board sit on less; they carry no collectives
+_INVENTED = frozenset({"switch", "bridge", "root"})
+
+
+class View:
+    """A machine, its devices by address, and its distances."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.pci = {device.address: device for device in machine.pci}
+        self.distances = Distances(machine)
+        self._nearest: dict[str, tuple[str, tuple[Nic, ...]] | None] = {}
+
+    def finding(self, code: str, severity: Severity, *texts: str) -> Finding:
+        """A finding of this machine; `texts`: what, evidence, remedy."""
+        what, evidence, remedy = texts
+        return Finding(code, severity, self.machine.hostname, what, evidence, remedy)
+
+    @cached_property
+    def virtual_machine(self) -> bool | None:
+        """Whether a hypervisor shows the devices; None when nothing tells."""
+        if self.machine.system.virtualization is not None:
+            return self.machine.system.virtualization != ""
+        return True if any(device.virtual and device.kind in _INVENTED for device in self.machine.pci) else None
+
+    @cached_property
+    def rdma(self) -> tuple[Nic, ...]:
+        """The real RDMA devices."""
+        return tuple(nic for nic in self.real_nics if nic.rdma)
+
+    @cached_property
+    def real_nics(self) -> tuple[Nic, ...]:
+        """Without interfaces of software, and without virtual functions of a card that is here itself: they are shares of its port."""
+        real = [nic for nic in self.machine.nics if nic.virtual is None]
+        shares = [nic for nic in real if nic.address in self.pci and self.pci[nic.address or ""].virtual]
+        whole = {_bus(nic.address) for nic in real if nic not in shares}
+        return tuple(nic for nic in real if nic not in shares or _bus(nic.address) not in whole)
+
+    @cached_property
+    def usable(self) -> tuple[Nic, ...]:
+        """The real RDMA devices that no source says are down."""
+        return tuple(nic for nic in self.rdma if not nic.ports or any(not is_down(port) for port in nic.ports))
+
+    @cached_property
+    def endpoints(self) -> tuple[PciDevice, ...]:
+        """The PCI functions whose bytes collectives move: GPUs, and NICs faster than a board's gigabit ports."""
+        return tuple(device for device in self.machine.pci if _matters(device))
+
+    def path_to(self, address: str) -> tuple[PciDevice, ...]:
+        """A device and the bridges above it, nearest first."""
+        return (self.pci[address], *self.distances.bridges(address))
+
+    def nearest(self, gpu: Gpu) -> tuple[str, tuple[Nic, ...]] | None:
+        """The shortest known path from a GPU to a usable RDMA device, and the devices at that distance."""
+        if gpu.key not in self._nearest:
+            self._nearest[gpu.key] = self._look_around(gpu)
+        return self._nearest[gpu.key]
+
+    def _look_around(self, gpu: Gpu) -> tuple[str, tuple[Nic, ...]] | None:
+        known = [(path, nic) for nic in self.usable if (path := self.distances.path(gpu.key, nic.key))]
+        if not known:
+            return None
+        best = min((path for path, _ in known), key=closeness)
+        return best, tuple(nic for path, nic in known if path == best)
+
+    def name(self, address: str) -> str:
+        """ "GPU 0 (0000:19:00.0)", "mlx5_0 (0000:1a:00.0)", "switch 0000:16:00.0"."""
+        gpu = next((each for each in self.machine.gpus if each.address == address), None)
+        if gpu:
+            return gpu_name(gpu)
+        nics = [nic.name for nic in self.machine.nics if nic.address == address and nic.name != address]
+        device = self.pci.get(address)
+        kind = device.kind if device else "device"
+        word = {"gpu": "GPU", "nic": "NIC", "other": "device", "bridge": "PCI bridge", "root": "root port", "switch": "PCIe switch port"}
+        return f"{', '.join(nics)} ({address})" if nics else f"{word.get(kind, kind)} {address}"
+
+
+def gpu_name(gpu: Gpu) -> str:
+    """ "GPU 0 (0000:19:00.0)", or what is known of that."""
+    if gpu.index is None:
+        return f"GPU {gpu.key.removeprefix('gpu')}"
+    return f"GPU {gpu.index} ({gpu.address})" if gpu.address else f"GPU {gpu.index}"
+
+
+def same_host(host: str, hostname: str | None) -> bool:
+    """A log's host and a machine's name are one, with or without the domain; also where either is unknown."""
+    return not host or hostname is None or host.partition(".")[0].lower() == hostname.partition(".")[0].lower()
+
+
+def is_down(port: Port) -> bool:
+    """A source says that nothing passes the port; "init" and "armed" wait for a subnet manager and are no use either."""
+    return port.state in {"down", "init", "armed"} or (port.state is None and port.phys_state in {"disabled", "polling", "sleep"})
+
+
+def bytes_per_s(speed: float | None, width: int | None) -> float | None:
+    """What a PCIe link carries in one direction after line coding; None when its speed or width is unknown."""
+    row = pcie(speed)
+    return row.bytes_per_s(width) if row and width else None
+
+
+def gigabytes(bytes_per_second: float) -> str:
+    """ "31.5 GB/s"."""
+    return f"{bytes_per_second / 1e9:.3g} GB/s"
+
+
+def slots(view: View) -> Iterator[tuple[str, list[Nic]]]:
+    """Real NICs that share a slot: functions of one device."""
+    found: dict[str, list[Nic]] = {}
+    for nic in view.real_nics:
+        if nic.address:
+            found.setdefault(nic.address.rpartition(".")[0], []).append(nic)
+    yield from found.items()
+
+
+def _bus(address: str | None) -> str | None:
+    return address.rpartition(":")[0] if address else None
+
+
+def _matters(device: PciDevice) -> bool:
+    if device.virtual or device.kind not in ("gpu", "nic"):
+        return False
+    most = bytes_per_s(device.link.max_speed_gt_per_s, device.link.max_width)
+    return most is None or most >= _LEAST_BYTES_PER_S

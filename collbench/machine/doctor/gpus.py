@@ -12,9 +12,152 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from collbench.machine.doctor.finding import Finding, Severity, listed, plural
-from collbench.machine.doctor.view import View, gpu_name
-from collbench.machine.model import Gpu, Machine
+from collbench.machine.distance import BEST_FIRST, CLOSE, STATES, Capability, capability, may_use_c2c, not_used
+from collbench.machine.doctor.finding import Finding, Severity, View, gpu_name, listed, plural, same_host
+from collbench.machine.model import Gpu, Machine, Nic
+from collbench.machine.readers.nccl_log import NcclLog
+
+# GPUDirect RDMA of each GPU with its nearest NICs: one line per state, with the count and the odd ones by name. No findings.
+
+_MOST_NAMES = 4
+
+
+def states(machines: Sequence[Machine], logs: Sequence[NcclLog] = ()) -> list[str]:
+    """Return lines such as "GPUDirect RDMA capable; use not checked: 8 of 8 GPUs (nvidia_peermem is loaded, PIX apart)".
+
+    GPUs apart from the most common reason are named. Machines without an RDMA device that is up are left out.
+    """
+    found: dict[Capability, list[str]] = {}
+    for place, machine in enumerate(machines):
+        host = f"{machine.hostname or f'machine {place + 1}'} " if len(machines) > 1 else ""
+        for gpu, state in _of(View(machine), [log for log in logs if _is_of(log, machine, len(machines))]):
+            found.setdefault(state, []).append(host + gpu_name(gpu))
+    total = sum(map(len, found.values()))
+    usual = max(found, key=lambda each: len(found[each]), default=None)
+    return [line for state in STATES if (line := _line(state, found, usual, total))]
+
+
+def _line(state: str, found: dict[Capability, list[str]], usual: Capability | None, total: int) -> str | None:
+    groups = sorted(((each, names) for each, names in found.items() if each.state == state), key=lambda group: -len(group[1]))
+    if not groups:
+        return None
+    told = "; ".join(each.why if each == usual else f"{listed(names, _MOST_NAMES)}: {each.why}" for each, names in groups)
+    return f"GPUDirect RDMA {state}: {sum(len(names) for _, names in groups)} of {plural(total, 'GPU')} ({told})"
+
+
+def _of(view: View, logs: Sequence[NcclLog]) -> Iterator[tuple[Gpu, Capability]]:
+    if not view.usable:
+        return
+    for gpu in view.machine.gpus:
+        near = view.nearest(gpu)
+        answers = [_state(view, gpu, nic, logs) for nic in (near[1] if near else view.usable[:1])]
+        yield gpu, min(answers, key=lambda each: BEST_FIRST.index(each.state))
+
+
+def _state(view: View, gpu: Gpu, nic: Nic, logs: Sequence[NcclLog]) -> Capability:
+    proofs = [f"{log.name} has its [send] and [receive] lines via GDRDMA" for log in logs if _named(log.gdr_gpus, view, gpu)]
+    refusals = [f"{log.name}: GPU Direct RDMA Disabled for {nic.name}" for log in logs if nic.name in log.gdr_refused]
+    found = capability(view.machine, gpu, nic, proof=next(iter(proofs), None), refusal=next(iter(refusals), None), distances=view.distances)
+    staged = next((log.name for log in logs if _named(log.staged_gpus, view, gpu)), None)
+    unused = not_used(found, f"{staged} shows its connections staged through the host") if staged else found
+    return unused if unused.state != found.state else found
+
+
+def _named(gpus: Sequence[tuple[str, str]], view: View, gpu: Gpu) -> bool:
+    names = {str(gpu.index), gpu.address}
+    return any(name in names and same_host(host, view.machine.hostname) for host, name in gpus)
+
+
+def _is_of(log: NcclLog, machine: Machine, machines: int) -> bool:
+    """A log of several hosts, or none, proves nothing of a machine without a name, nor of one of several."""
+    if machine.hostname is None or not log.hosts:
+        return machines == 1 and len(log.hosts) <= 1
+    return any(same_host(host, machine.hostname) for host in log.hosts)
+
+
+# CB2501 to CB2504, paths between GPUs and NICs: far NICs, GPUs without a near one, GPUDirect RDMA that cannot be.
+
+_FAR = "SYS"
+_HOST = ("PHB", "NODE")
+
+
+def far(view: View) -> Iterator[Finding]:
+    """CB2501: GPUs whose nearest NIC is at another socket; only a note where NVLink leads to a GPU beside a NIC (PXN)."""
+    remote = [gpu for gpu in _with_nearest(view, (_FAR,)) if not may_use_c2c(view.machine.system, gpu)]
+    if not remote:
+        return
+    near = _with_nearest(view, CLOSE)
+    joined = all(any((view.distances.path(gpu.key, other.key) or "").startswith("NV") for other in near) for gpu in remote)
+    nodes = sorted({numa for nic in view.usable if (numa := view.distances.numa_of(nic.key)) is not None})
+    where = f"; all usable NICs are at NUMA node {nodes[0]}" if len(nodes) == 1 else ""
+    yield view.finding(
+        "CB2501", "note" if joined else "warning", f"{plural(len(remote), 'GPU')} reach a NIC only across sockets: {_names_paths(remote)}",
+        f"the nearest RDMA device of {gpu_name(remote[0])} is {_FAR} away{where}",
+        "place a NIC at each socket; with NVLink let NCCL go over a GPU beside the NIC (NCCL_PXN_DISABLE=0, the default)",
+    )  # fmt: skip
+
+
+def beside_others(view: View) -> Iterator[Finding]:
+    """CB2502: GPUs without a NIC below their PCIe switch while others have one."""
+    without, near = _staged(view), _with_nearest(view, CLOSE)
+    if without and near:
+        yield view.finding(
+            "CB2502", "note", f"{plural(len(without), 'GPU')} without a NIC below the same PCIe switch: {_names_paths(without)}",
+            f"{gpu_name(without[0])}: nearest NIC {_path(view, without[0])} away; {gpu_name(near[0])}: {_path(view, near[0])}",
+            "nothing, if NVLink joins them: NCCL goes over a GPU beside the NIC (PXN); see that NCCL_PXN_DISABLE is not 1",
+        )  # fmt: skip
+
+
+def not_capable(view: View) -> Iterator[Finding]:
+    """CB2503: GPUs and NICs that are near enough for GPUDirect RDMA and lack something else."""
+    why: dict[str, list[str]] = {}
+    for gpu in view.machine.gpus:
+        best = view.nearest(gpu)
+        if best is None or best[0] not in CLOSE:
+            continue
+        answers = [capability(view.machine, gpu, nic, distances=view.distances) for nic in best[1]]
+        if all(answer.state == "not capable" for answer in answers):
+            why.setdefault(answers[0].why, []).append(gpu_name(gpu))
+    amd = any(gpu.vendor == "amd" for gpu in view.machine.gpus)
+    for reason, names in why.items():
+        yield view.finding(
+            "CB2503", "severe", f"NICs cannot reach the memory of {listed(names)}: bytes are staged through the host", reason,
+            "AMD: install amdgpu of ROCm's DKMS package beside the NIC vendor's driver" if amd
+            else "`modprobe nvidia_peermem`, or NVIDIA's open kernel module with kernel 5.12 or later",
+        )  # fmt: skip
+
+
+def all_at_host(view: View) -> Iterator[Finding]:
+    """CB2504: no GPU has a NIC below its switch, so NCCL stages all bytes by default."""
+    at_host = _staged(view)
+    if at_host and not _with_nearest(view, CLOSE):
+        yield view.finding(
+            "CB2504", "note", "NCCL does not use GPUDirect RDMA here by default: GPUs and NICs meet only at a host bridge",
+            f"the nearest RDMA device of {gpu_name(at_host[0])} is {_path(view, at_host[0])} away",
+            f"measure with NCCL_NET_GDR_LEVEL={_path(view, at_host[0])}: on some processors it is faster, on others slower",
+        )  # fmt: skip
+
+
+def _with_nearest(view: View, paths: tuple[str, ...]) -> list[Gpu]:
+    return [gpu for gpu in view.machine.gpus if _path(view, gpu) in paths]
+
+
+def _staged(view: View) -> list[Gpu]:
+    """GPUs whose nearest NIC is beyond a host bridge; not those of Grace, which reach it over C2C."""
+    return [gpu for gpu in _with_nearest(view, _HOST) if not may_use_c2c(view.machine.system, gpu)]
+
+
+def _path(view: View, gpu: Gpu) -> str | None:
+    best = view.nearest(gpu)
+    return best[0] if best else None
+
+
+def _names_paths(gpus: list[Gpu]) -> str:
+    return listed([gpu_name(gpu) for gpu in gpus])
+
+
+PATHS_RULES = (far, beside_others, not_capable, all_at_host)
+
 
 _NO_PEER = {
     "NS": "not supported",

@@ -2,11 +2,216 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import distributions
+from pathlib import Path
+from typing import Final
 
-from collbench.machine.doctor.finding import Finding, listed, plural
-from collbench.machine.doctor.view import View
+from collbench.launch.explain import mixed_mpi
+from collbench.machine.doctor.finding import Finding, View, listed, plural
+from collbench.machine.doctor.logs import FORCED, FORCED_REMEDY
 from collbench.units import format_bytes
+
+# CB2804 to CB2806: how jobs of this host are set up: NCCL's environment and files, the GID of RoCE, and Slurm's topology.
+#
+# Examined on rank 0's host alone, beside the software (`software`).
+
+_PATIENCE_S: Final = 4.0
+_MOST_BYTES: Final = 1 << 16
+_ROCE_V2: Final = "RoCE v2"
+_TOPOLOGY = re.compile(r"^\s*TopologyPlugin\s*=\s*(\S+)", re.MULTILINE)
+_NO_TOPOLOGY = ("topology/default", "topology/flat", "topology/none")
+
+
+@dataclass(frozen=True, slots=True)
+class ConfiguredValue:
+    """The value of a variable, and where it is set: "the environment", "/etc/nccl.conf"."""
+
+    value: str
+    source: str
+
+
+def examined(hostname: str | None, env: Mapping[str, str], root: Path = Path("/")) -> list[Finding]:
+    """What the settings of jobs on this host lack. `root` holds etc and sys."""
+    configured = nccl_variables(env, root)
+    return [*forced_choice(hostname, configured), *wrong_gid(hostname, configured, root), *no_topology(hostname, env)]
+
+
+def nccl_variables(env: Mapping[str, str], root: Path = Path("/")) -> dict[str, ConfiguredValue]:
+    """The variables of NCCL as it reads them: the environment goes before ~/.nccl.conf, and that before /etc/nccl.conf."""
+    home = env.get("HOME")
+    own = Path(env["NCCL_CONF_FILE"]) if env.get("NCCL_CONF_FILE") else Path(home) / ".nccl.conf" if home else None
+    found: dict[str, ConfiguredValue] = {}
+    for file, name in ((root / "etc/nccl.conf", "/etc/nccl.conf"), (own, str(own))):
+        found |= {key: ConfiguredValue(value, name) for key, value in _assignments(file)} if file else {}
+    return found | {name: ConfiguredValue(value, "the environment") for name, value in env.items() if name.startswith("NCCL_")}
+
+
+def forced_choice(hostname: str | None, configured: Mapping[str, ConfiguredValue]) -> Iterator[Finding]:
+    """CB2804: algorithm, protocol or channels are set by hand here."""
+    found = {name: configured[name] for name in FORCED if name in configured}
+    if found:
+        evidence = listed([f"{name}={each.value} in {each.source}" for name, each in found.items()])
+        what = f"{listed(list(found))} {'is' if len(found) == 1 else 'are'} set: NCCL cannot choose by message size"
+        yield Finding("CB2804", "warning", hostname, what, evidence, FORCED_REMEDY.format(names=listed(list(found))))
+
+
+def wrong_gid(hostname: str | None, configured: Mapping[str, ConfiguredValue], root: Path) -> Iterator[Finding]:
+    """CB2805: NCCL_IB_GID_INDEX names no RoCE v2 address on ports that speak RoCE."""
+    given = configured.get("NCCL_IB_GID_INDEX")
+    if given is None or not given.value.strip().isdigit():
+        return
+    index = int(given.value)
+    wrong = {name: kinds.get(index, "empty") for name, kinds in _gid_types(root).items() if kinds.get(index) != _ROCE_V2}
+    if wrong:
+        types = sorted(set(wrong.values()))
+        yield Finding(
+            "CB2805",
+            "warning",
+            hostname,
+            f"NCCL_IB_GID_INDEX={index} does not name a RoCE v2 address of {listed(list(wrong))}",
+            f"set in {given.source}; index {index} is {listed(types)} in /sys/class/infiniband/*/ports/*/gid_attrs/types",
+            "set the index of the RoCE v2 GID with the IPv4 address (`show_gids`), or remove the variable with NCCL 2.21 or later",
+        )
+
+
+def no_topology(hostname: str | None, env: Mapping[str, str]) -> Iterator[Finding]:
+    """CB2806: Slurm places jobs without knowing the switches. Where scontrol is missing or does not answer, nothing is said."""
+    plugin = _slurm_topology(env)
+    if plugin in _NO_TOPOLOGY:
+        yield Finding(
+            "CB2806",
+            "note",
+            hostname,
+            "Slurm has no topology plug-in: it places jobs as if all nodes were on one switch",
+            f"scontrol show config: TopologyPlugin = {plugin}",
+            "on a cluster with several leaf switches: TopologyPlugin=topology/tree with a topology.conf (racks of NVLink: topology/block)",
+        )
+
+
+def _assignments(file: Path) -> Iterator[tuple[str, str]]:
+    """NAME=VALUE of each line, as NCCL reads its files; nothing where the file cannot be read."""
+    try:
+        with file.open("rb") as stream:
+            text = stream.read(_MOST_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return
+    for line in text.splitlines():
+        name, equals, value = line.partition("=")
+        if equals and not line.startswith("#"):
+            yield name.strip(), value.strip()
+
+
+def _gid_types(root: Path) -> dict[str, dict[int, str]]:
+    """By device the types of the GIDs of its RoCE ports by index; empty entries cannot be read, and are left out."""
+    found: dict[str, dict[int, str]] = {}
+    for port in sorted(root.glob("sys/class/infiniband/*/ports/*")):
+        if _line(port / "link_layer") == "Ethernet":
+            types = {int(file.name): _line(file) for file in (port / "gid_attrs/types").glob("*") if file.name.isdigit()}
+            known = {index: kind for index, kind in types.items() if kind}
+            if known:
+                found[port.parent.parent.name] = known
+    return found
+
+
+def _line(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _slurm_topology(env: Mapping[str, str]) -> str | None:
+    scontrol = shutil.which("scontrol", path=env.get("PATH"))
+    if scontrol is None:
+        return None
+    try:
+        done = subprocess.run(
+            [scontrol, "show", "config"], capture_output=True, text=True, errors="replace", timeout=_PATIENCE_S, check=False, env=dict(env)
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    match = _TOPOLOGY.search(done.stdout) if done.returncode == 0 else None
+    return match[1] if match else None
+
+
+# CB28xx, of this Python and this shell: packages that break one another, and an mpiexec that starts another MPI.
+#
+# What may be broken is imported by a process of its own, with a deadline: the check before a job has some seconds for everything.
+
+_SOFTWARE_PATIENCE_S: Final = 6.0
+# What cupy's own check takes for itself (cupy/_environment.py, 14.2); each of them holds a package `cupy`.
+_CUPY: Final = (
+    *("cupy", "cupy-cuda102", "cupy-cuda110", "cupy-cuda111", "cupy-cuda11x", "cupy-cuda12x", "cupy-cuda13x"),
+    *("cupy-rocm-4-3", "cupy-rocm-5-0", "cupy-rocm-7-0", "cupy-rocm-7-1", "cupy-rocm-7-14"),
+)
+_ALONE = "-m venv ENVIRONMENT"
+
+
+def examined_software(hostname: str | None, env: Mapping[str, str], path: Sequence[str] | None = None) -> list[Finding]:
+    """What is wrong with the packages on `path` (default: those of this Python) and with what a shell with `env` would start."""
+    places = list(sys.path if path is None else path)
+    return [*broken_torchcomms(hostname, env, places), *mixed_mpiexec(hostname, env), *clashing_cupy(hostname, places)]
+
+
+def broken_torchcomms(hostname: str | None, env: Mapping[str, str], path: Sequence[str]) -> Iterator[Finding]:
+    """CB2801: `import torch` fails within an installed torchcomms. One that does not answer in time is accused of nothing."""
+    found, torch = _version("torchcomms", path), _version("torch", path)
+    if found is None or torch is None:
+        return
+    said = _failure("import torch.distributed", env)
+    if said is not None and "torchcomms" in said:
+        last = (said.strip().splitlines() or [""])[-1].strip()
+        yield Finding(
+            "CB2801", "severe", hostname, f"`import torch` fails, since the installed torchcomms {found} is broken",
+            f"{sys.executable} -P -c 'import torch.distributed' ends with: {last[:200]}",
+            f"pip uninstall torchcomms; build one for torch {torch} into an environment of its own (python {_ALONE})",
+        )  # fmt: skip
+
+
+def mixed_mpiexec(hostname: str | None, env: Mapping[str, str]) -> Iterator[Finding]:
+    """CB2802: the mpirun or mpiexec that a shell would take is of another MPI than mpi4py's. A warning: it counts where it is typed."""
+    mixed = mixed_mpi(env)
+    if mixed:
+        what, _, remedy = mixed.what.rpartition("; ")
+        evidence = "what each says of itself (--version), and MPI.Get_library_version(); `collbench doctor --launch` tells more"
+        yield Finding("CB2802", "warning", hostname, what, evidence, remedy)
+
+
+def clashing_cupy(hostname: str | None, path: Sequence[str]) -> Iterator[Finding]:
+    """CB2803: several wheels of cupy, which hold files of the same names: the one unpacked last has overwritten the others'."""
+    found = {name: version for name in _CUPY if (version := _version(name, path))}
+    if len(found) > 1:
+        names = listed(list(found))
+        yield Finding(
+            "CB2803", "warning", hostname, f"{names} are installed together and have overwritten each other's files",
+            f"pip's records: {listed([f'{name} {version}' for name, version in found.items()])}",
+            f"pip uninstall -y {' '.join(found)}; then install the one for the driver here: pip install 'collbench[cuda13]' or [cuda12]",
+        )  # fmt: skip
+
+
+def _version(package: str, path: Sequence[str]) -> str | None:
+    """The version on the path, as pip's records have it: nothing is imported."""
+    found = next(iter(distributions(name=package, path=list(path))), None)
+    return found.version if found else None
+
+
+def _failure(program: str, env: Mapping[str, str]) -> str | None:
+    """What this Python says on stderr where the program fails; None where it does not, or has not ended in time."""
+    try:
+        line = [sys.executable, "-P", "-c", program]
+        done = subprocess.run(
+            line, capture_output=True, text=True, errors="replace", timeout=_SOFTWARE_PATIENCE_S, check=False, env=dict(env)
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stderr if done.returncode else None
+
 
 _LEAST_SHM = 1 << 30
 _MOST_DOUBTS = 10

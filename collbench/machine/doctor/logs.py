@@ -5,10 +5,26 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from collbench.machine.doctor.finding import Finding, Severity, listed, plural
-from collbench.machine.doctor.view import View, same_host
+from collbench.machine.doctor.finding import Finding, Severity, View, listed, plural, same_host
+from collbench.machine.doctor.log_summary import Hca, LinkLayer, hcas_in
 from collbench.machine.readers.nccl_log import GDR, SHARED_MEMORY, NcclLog
-from collbench.machine.readers.nccl_startup import Cause, FabricBroken, Library, ListedGpu, startup_facts
+from collbench.machine.readers.nccl_startup import (
+    FABRIC_COMPLETED,
+    Cause,
+    CollNetDevice,
+    DirectPeers,
+    FabricBroken,
+    FabricMember,
+    Library,
+    ListedGpu,
+    NvSwitch,
+    Plugin,
+    PluginKind,
+    PluginSetting,
+    PluginState,
+    SlowLink,
+    startup_facts,
+)
 
 _NO_GDR_MODELS = re.compile(r"\bGeForce\b|\bGB10\b")
 
@@ -141,3 +157,351 @@ def finding_of(log: NcclLog, code: str, severity: Severity, *texts: str) -> Find
 
 
 RULES = (over_tcp, staged, one_way, shared_memory, unknown_speed, warnings)
+
+
+# CB2517 to CB2534: what a log of NCCL or RCCL shows of the start: rails, NVLink domain, plug-ins, settings, and what the host lacks.
+#
+# A rule needs the lines that would contradict it: where a log may be cut, or does not print settings, it stays silent.
+
+FORCED = ("NCCL_ALGO", "NCCL_PROTO", "NCCL_MIN_NCHANNELS", "NCCL_MIN_CTAS")
+FORCED_RCCL = ("NCCL_ALGO", "NCCL_PROTO")  # AMD recommends NCCL_MIN_NCHANNELS for some GPUs
+FORCED_REMEDY = "remove {names} from the environment, /etc/nccl.conf and ~/.nccl.conf, and measure with and without"
+_FULL_BOARD = 8  # GPUs of a board that always has NVSwitches
+_MULTICAST_MODELS = re.compile(r"\b(?:H100|H200|H800|H20|B100|B200|B300|GB200|GB300)\b(?!.*\b(?:PCIe|NVL)\b)")
+_FIRST_MULTICAST_SM = 90
+_SM = re.compile(r"sm_(\d{2,3})")
+_CHOOSES_GID_SINCE = (2, 21)
+_NO_DOMAIN = re.compile(r"0+\.0+")
+_DISABLE_NVLINK = ("NCCL_MNNVL_ENABLE", "NCCL_CUMEM_ENABLE", "NCCL_P2P_DISABLE")
+
+
+def mixed_rails(log: NcclLog, views: Sequence[View]) -> Iterator[Finding]:
+    """CB2517: InfiniBand and RoCE devices among those that NCCL uses; a note where no connection shows which are in use."""
+    listed_here = hcas_in(log)
+    used = _used(log, listed_here)
+    for host, found in listed_here.items():
+        rails = used.get(host) or found
+        by_layer = {layer: [hca.name for hca in rails if hca.link_layer is layer] for layer in LinkLayer}
+        if not all(by_layer.values()):
+            continue
+        infiniband, roce = by_layer[LinkLayer.INFINIBAND], by_layer[LinkLayer.ROCE]
+        more, fewer = (infiniband, roce) if len(infiniband) >= len(roce) else (roce, infiniband)
+        proven = host in used
+        names = f"InfiniBand: {listed(infiniband)}; RoCE: {listed(roce)}"
+        yield finding_of(
+            log,
+            "CB2517",
+            "warning" if proven else "note",
+            f"{log.library.value} {'sends over' if proven else 'lists'} InfiniBand and RoCE devices together",
+            f"{names}{f' (on {host})' if host and len(listed_here) > 1 else ''}",
+            f"if {listed(fewer)} {'is' if len(fewer) == 1 else 'are'} not part of the compute network: NCCL_IB_HCA=={','.join(more)} "
+            "(two = for exact names)",
+        )
+        return
+
+
+def no_nvls(log: NcclLog, views: Sequence[View]) -> Iterator[Finding]:
+    """CB2518: no NVLink multicast where GPUs and NVSwitch support it. Boards without NVSwitch have none, and are not accused."""
+    if log.nvls_available is not False:
+        return
+    model = _multicast_model(log, views)
+    if model:
+        yield finding_of(
+            log,
+            "CB2518",
+            "warning",
+            "NVLS (reductions in the NVSwitch) is not available, although the GPUs support it",
+            f"NVLS multicast support is not available; {model} behind NVSwitches",
+            "`systemctl restart nvidia-fabricmanager` on bare metal (in a virtual machine: on its host), `nvidia-smi -q | grep -A4 Fabric` "
+            "must show Completed; the driver must be 530 or later and NCCL built for CUDA 12.1 or later",
+        )
+
+
+def collapsed_nvlink_domain(log: NcclLog, views: Sequence[View]) -> Iterator[Finding]:
+    """CB2519: nodes of one NVLink domain (NVL72) that exchange over the NICs."""
+    broken = log.startup_of(FabricBroken)
+    if broken:
+        size = next((plural(each.clique_size, "GPU") for each in broken if each.clique_size), None)
+        yield finding_of(
+            log,
+            "CB2519",
+            "severe",
+            f"multi-node NVLink{f' of {size}' if size else ''} is present but does not work: NCCL ends",
+            "MNNVL is available but not working on this system",
+            "check `nvidia-imex-ctl -N` on all nodes; give the job /dev/nvidia-caps-imex-channels (Kubernetes: a ComputeDomain; Slurm: "
+            "switch/nvidia_imex)",
+        )
+        return
+    job = log.job
+    channels = f"{log.stated.get('coll', '?')} collective and {log.stated.get('nvls', '?')} NVLS channels"
+    direct = log.startup_of(DirectPeers)
+    hosts = _hosts_of_one_domain(log)
+    if job and job.nodes > 1 and job.multi_node_nvlink is False and len(hosts) > 1:
+        set_so = [f"{name}={value} is set" for name, value in log.settings.items() if name in _DISABLE_NVLINK]
+        states = sorted({each.state for each in log.startup_of(FabricMember) if each.state != FABRIC_COMPLETED})
+        reasons = [*set_so, *(f"fabric state {state} (complete is {FABRIC_COMPLETED})" for state in states)]
+        yield finding_of(
+            log,
+            "CB2519",
+            "warning",
+            f"{plural(len(hosts), 'node')} of one NVLink domain exchange over the NICs, not over NVLink",
+            "; ".join([f"MNNVL 0 with {job.nodes} nodes; {listed(hosts, 4)} have the same fabric UUID and clique", channels, *reasons]),
+            f"unset {listed([name for name in log.settings if name in _DISABLE_NVLINK])}"
+            if set_so
+            else "`nvidia-smi -q | grep -A6 Fabric` must show Completed on all GPUs; check `nvidia-imex-ctl -N`",
+        )
+    elif job and job.multi_node_nvlink and log.stated.get("nvls") == 0 and direct and not any(each.every for each in direct):
+        yield finding_of(
+            log,
+            "CB2519",
+            "warning",
+            "multi-node NVLink is on, and NCCL fell back: no NVLS and no direct peer-to-peer",
+            f"MNNVL 1; {channels}; isAllDirectP2p 0",
+            "unset NCCL_P2P_DISABLE, NCCL_P2P_LEVEL and NCCL_NVLS_ENABLE; check `nvidia-imex-ctl -N` and `nvidia-smi topo -p2p n`",
+        )
+
+
+def slow_bridges(log: NcclLog, views: Sequence[View]) -> Iterator[Finding]:
+    """CB2520: PCIe links of less than 1 GB/s in the graph by which NCCL plans, mostly bridges that a hypervisor emulates."""
+    found = log.startup_of(SlowLink)
+    if found:
+        slowest = min(found, key=lambda each: each.gb_per_s)
+        emulated = any(each.emulated for each in found)
+        kind = "emulated bridges" if emulated else "PCIe links"
+        above = listed([{"PCI": "switches", "GPU": "GPUs"}[part] for part in dict.fromkeys(each.part for each in found)])
+        yield finding_of(
+            log,
+            "CB2520",
+            "warning",
+            f"{log.library.value} plans with {slowest.gb_per_s:g} GB/s for {kind} above {above}",
+            f"PCI[{slowest.gb_per_s:g}] in the graph",
+            "write the real topology into a file and name it in NCCL_TOPO_FILE (cloud providers ship one for each instance type)",
+        )
+
+
+def no_verbs(log: NcclLog, views: Sequence[View]) -> Iterator[Finding]:
+    """CB2521: libibverbs cannot be loaded. Not for jobs on one node, nor with a network plug-in that carries the bytes."""
+    if Cause.NO_VERBS_LIBRARY not in log.startup_of(Cause) or log.net not in (None, "Socket"):
+        return
+    if log.inside_one_node:
+        return
+    wrote = [view for view in views if any(same_host(host, view.machine.hostname) for host in log.hosts or ("",))]
+    rdma = [nic.name for view in wrote for nic in view.usable]
+    yield finding_of(
+        log,
+        "CB2521",
+        "warning" if rdma else "note",
+        f"libibverbs cannot be loaded, so {log.library.value} cannot use InfiniBand or RoCE",
+        f"Failed to open libibverbs.so[.1]{f'; the machine has {listed(rdma)}' if rdma else ''}",
+        VERBS_REMEDY,
+    )
+
+
+def plugin_mismatch(log: NcclLog, views: Sequence[View]) -> Iterator[Finding]:
+    """CB2522: a network plug-in is there and its interface does not fit this NCCL: host plug-in and container NCCL of different age."""
+    plugins = [plugin for plugin in log.startup_of(Plugin) if plugin.kind is PluginKind.NET]
+    states = {plugin.state for plugin in plugins}
+    if PluginState.UNSUITABLE in states and PluginState.LOADED not in states:
+        yield finding_of(
+            log,
+            "CB2522",
+            "warning",
+            f"the network plug-in does not fit this {log.library.value} and was left out",
+            f"its interface version is not one that {log.library.value} {log.version or ''} supports; {_network(log)}".replace("  ", " "),
+            "use a plug-in and a library of the same age: take both from the host, or both from the container image",
+        )
+
+
+def unused_sharp(log: NcclLog, views: Sequence[View]) -> Iterator[Finding]:
+    """CB2523: InfiniBand switches can reduce (SHARP), and a job on several nodes does not use it."""
+    devices = [device.name for device in log.startup_of(CollNetDevice)]
+    complete = log.stated and log.lines_of("NET") and log.job
+    if not devices or not complete or log.collnet or not log.job or log.job.nodes < 2:
+        return
+    asked = log.settings.get("NCCL_COLLNET_ENABLE", "0") != "0"
+    yield finding_of(
+        log,
+        "CB2523",
+        "warning" if asked else "note",
+        "SHARP is enabled and not in use" if asked else "SHARP is available and not in use",
+        f"{listed(devices)} {'offers' if len(devices) == 1 else 'offer'} SHARP; no COLLNET connection on {log.job.nodes} nodes",
+        "check the aggregation manager (`sharp_am`) and `sharp_hello` on the nodes"
+        if asked
+        else "measure with NCCL_COLLNET_ENABLE=1 (and NCCL_ALGO unset); the fabric needs an aggregation manager (sharp_am)",
+    )
+
+
+def gid_index(log: NcclLog, views: Sequence[View]) -> Iterator[Finding]:
+    """CB2524: RoCE with GID 0, which NCCL before 2.21 takes unless NCCL_IB_GID_INDEX is set."""
+    roce = sorted({hca.name for found in hcas_in(log).values() for hca in found if hca.link_layer is LinkLayer.ROCE})
+    old = log.library is Library.NCCL and log.version and _number(log.version) < _CHOOSES_GID_SINCE
+    shown = log.settings and log.lines_of("NET/IB")  # settings are printed at all, and connections were made
+    if roce and old and shown and "NCCL_IB_GID_INDEX" not in log.settings:
+        yield finding_of(
+            log,
+            "CB2524",
+            "note",
+            f"NCCL {log.version} uses GID 0 of {listed(roce)}: RoCE v1 with most NICs, without routing and DSCP",
+            "NCCL_IB_GID_INDEX is not set; NCCL chooses RoCE v2 by itself from 2.21 on",
+            "set NCCL_IB_GID_INDEX in /etc/nccl.conf to the index of the RoCE v2 GID with the IPv4 address (`show_gids`; often 3)",
+        )
+
+
+def no_profiler(log: NcclLog, views: Sequence[View]) -> Iterator[Finding]:
+    """CB2525: a job on several nodes without a profiler plug-in: nothing records its collectives."""
+    states = {plugin.state for plugin in log.startup_of(Plugin) if plugin.kind is PluginKind.PROFILER}
+    if states == {PluginState.ABSENT} and log.job and log.job.nodes > 1:
+        yield finding_of(
+            log,
+            "CB2525",
+            "note",
+            "no profiler plug-in is installed: nothing records the collectives of jobs",
+            "PROFILER/Plugin: Could not find libnccl-profiler.so",
+            "build the inspector plug-in of NCCL's sources (plugins/profiler/inspector) and set NCCL_PROFILER_PLUGIN to its path",
+        )
+
+
+def forced_choice(log: NcclLog, views: Sequence[View]) -> Iterator[Finding]:
+    """CB2526: algorithm, protocol or channels are set by hand, so that the library cannot choose by size."""
+    names = FORCED_RCCL if log.library is Library.RCCL else FORCED
+    own = {setting.name for setting in log.startup_of(PluginSetting)}  # a plug-in knows its network
+    found = {name: log.settings[name] for name in names if name in log.settings and name not in own}
+    if found:
+        evidence = listed([f"{name}={value}" for name, value in found.items()])
+        what = f"{listed(list(found))} {'is' if len(found) == 1 else 'are'} set: {log.library.value} cannot choose by message size"
+        yield finding_of(log, "CB2526", "warning", what, evidence, FORCED_REMEDY.format(names=listed(list(found))))
+
+
+def iommu(log: NcclLog, views: Sequence[View]) -> Iterator[Finding]:
+    """CB2531: RCCL misses iommu=pt; not where the machine's IOMMU is known to be off or in passthrough mode."""
+    wrote = [view.machine.system.iommu for view in views if any(same_host(host, view.machine.hostname) for host in log.hosts or ("",))]
+    if wrote and all(mode in ("off", "passthrough") for mode in wrote):
+        return
+    found = [cause for cause in (Cause.NO_IOMMU_PASSTHROUGH, Cause.NO_AMD_IOMMU) if cause in log.startup_of(Cause)]
+    if found:
+        verb = "is" if len(found) == 1 else "are"
+        options = " ".join({Cause.NO_IOMMU_PASSTHROUGH: "iommu=pt", Cause.NO_AMD_IOMMU: "amd_iommu=on"}[cause] for cause in found)
+        yield finding_of(
+            log,
+            "CB2531",
+            "warning",
+            f"{options} {verb} missing from the kernel command line: RCCL may hang, or be slow between GPUs",
+            f"RCCL's warning; {_iommu_of(wrote)}",
+            f"add {options} to the kernel command line, and restart the node",
+        )
+
+
+def _iommu_of(modes: Sequence[str | None]) -> str:
+    known = sorted({mode for mode in modes if mode})
+    return f"the IOMMU is {listed(known)}" if known else "whether the IOMMU is active is unknown"
+
+
+def fine_grain(log: NcclLog, views: Sequence[View]) -> Iterator[Finding]:
+    """CB2532: RCCL misses HSA_FORCE_FINE_GRAIN_PCIE."""
+    if Cause.NO_FINE_GRAIN_PCIE in log.startup_of(Cause):
+        yield finding_of(
+            log,
+            "CB2532",
+            "warning",
+            "HSA_FORCE_FINE_GRAIN_PCIE=1 is not set: RCCL may be slow or hang between GPUs that PCIe joins",
+            f"RCCL warns: {Cause.NO_FINE_GRAIN_PCIE.value}",
+            "export HSA_FORCE_FINE_GRAIN_PCIE=1 for all ranks",
+        )
+
+
+def numa_balancing(log: NcclLog, views: Sequence[View]) -> Iterator[Finding]:
+    """CB2533: RCCL warns of automatic NUMA balancing."""
+    if Cause.NUMA_BALANCING in log.startup_of(Cause):
+        yield finding_of(
+            log,
+            "CB2533",
+            "warning",
+            "automatic NUMA balancing is on: the times of RCCL vary",
+            f"RCCL warns: {Cause.NUMA_BALANCING.value}",
+            "sudo sysctl kernel.numa_balancing=0, and the same in /etc/sysctl.d",
+        )
+
+
+def no_peer_memory(log: NcclLog, views: Sequence[View]) -> Iterator[Finding]:
+    """CB2534: RCCL finds no peer-memory support, so that NICs cannot reach GPU memory; not where GPUDirect RDMA is proven."""
+    needless = log.gdr_send or log.gdr_receive or log.inside_one_node
+    if Cause.NO_PEER_MEMORY in log.startup_of(Cause) and not needless and log.net not in (None, "Socket"):
+        yield finding_of(
+            log,
+            "CB2534",
+            "warning",
+            "RCCL finds no peer-memory support, so that GPUDirect RDMA is off",
+            "GDRDMA not enabled. Could not find memory_peers directory or peer_memory symbol",
+            RCCL_GDR_REMEDY,
+        )
+
+
+def _used(log: NcclLog, found: dict[str, list[Hca]]) -> dict[str, list[Hca]]:
+    """By host the devices over which connections go."""
+    numbers: dict[str, set[int]] = {}
+    for host, connection in log.channels:
+        match = re.match(r"NET/IB[^/]*/(\d{1,4})", connection.transport)
+        if match:
+            numbers.setdefault(host, set()).add(int(match[1]))
+    return {host: used for host, hcas in found.items() if (used := [hca for hca in hcas if hca.number in numbers.get(host, set())])}
+
+
+def _multicast_model(log: NcclLog, views: Sequence[View]) -> str | None:
+    """The GPUs of which it is known that they and their NVSwitches support multicast."""
+    tested = log.startup_of(ListedGpu)
+    full = max((len({gpu.device for gpu in tested if gpu.host == host}) for host in {gpu.host for gpu in tested}), default=0)
+    switched = bool(log.startup_of(NvSwitch)) or full >= _FULL_BOARD or (log.job is not None and log.job.local_ranks >= _FULL_BOARD)
+    models = {gpu.model for gpu in tested}
+    if switched and models and all(_MULTICAST_MODELS.search(model) for model in models):
+        return listed(sorted(models))
+    for view in views:
+        same = any(same_host(host, view.machine.hostname) for host in log.hosts or ("",))
+        if (
+            same
+            and view.machine.switched
+            and view.machine.gpus
+            and all(_has_multicast(gpu.architecture, gpu.model) for gpu in view.machine.gpus)
+        ):
+            return f"{plural(len(view.machine.gpus), 'GPU')} ({view.machine.gpus[0].model or view.machine.gpus[0].architecture})"
+    return None
+
+
+def _has_multicast(architecture: str | None, model: str | None) -> bool:
+    match = _SM.fullmatch(architecture or "")
+    return int(match[1]) >= _FIRST_MULTICAST_SM if match else bool(_MULTICAST_MODELS.search(model or ""))
+
+
+def _hosts_of_one_domain(log: NcclLog) -> list[str]:
+    """The largest group of hosts whose GPUs report the same NVLink domain and clique."""
+    groups: dict[tuple[str, str], dict[str, None]] = {}
+    for host, fact in log.startup:
+        if isinstance(fact, FabricMember) and host and not _NO_DOMAIN.fullmatch(fact.domain):
+            groups.setdefault((fact.domain, fact.clique), {})[host] = None
+    found = [list(hosts) for hosts in groups.values()]
+    return max(found, key=len, default=[])
+
+
+def _network(log: NcclLog) -> str:
+    return f"the bytes go over {log.net}" if log.net else "no other network is named"
+
+
+def _number(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split("."))
+
+
+LOG_STARTUP_RULES = (
+    mixed_rails,
+    no_nvls,
+    collapsed_nvlink_domain,
+    slow_bridges,
+    no_verbs,
+    plugin_mismatch,
+    unused_sharp,
+    gid_index,
+    no_profiler,
+    forced_choice,
+    iommu,
+    fine_grain,
+    numa_balancing,
+    no_peer_memory,
+)

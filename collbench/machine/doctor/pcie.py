@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from collbench.machine.doctor.finding import Finding, Severity, listed, plural
-from collbench.machine.doctor.view import View, bytes_per_s, gigabytes
+from collbench.machine.doctor.finding import Finding, Severity, View, bytes_per_s, gigabytes, listed, plural
 from collbench.machine.model import PciDevice
 
 _IDLE = 2.5  # GT/s to which an idle GPU's link falls

@@ -2,15 +2,127 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import inf, isinf
+from typing import Literal
+
+import numpy as np
 
 from collbench.errors import UsageError
-from collbench.machine.peak.ceiling import Ceiling, given, nothing
-from collbench.machine.peak.cut import BUS_FACTOR, Least, Side, least_time
-from collbench.machine.peak.job import Job
-from collbench.machine.peak.link import NCCL, Link
-from collbench.machine.peak.node import Node
+from collbench.machine.peak.ceiling import TOLERANCE, Ceiling, given, nothing, percent_of
+from collbench.machine.peak.links import NCCL, Link
+from collbench.machine.peak.node import BUS_FACTOR, Least, Node, Partition, Side, least_time
+from collbench.machine.peak.published import published
+from collbench.units import format_percent, format_rate
+
+# The ranks of a job on its nodes, and the partitions of them that ceilings are computed over.
+
+
+@dataclass(frozen=True)
+class Job:
+    """Nodes with their ranks, and what is assumed of the fabric between them.
+
+    nodes               one per node; rank 0 and the root are on the first. Equal nodes may be the same object
+    oversubscription    the fabric carries a node's rate divided by this; 1: non-blocking
+    sharp               the fabric's switches add (InfiniBand SHARP)
+    ring_edges          edges of the sendrecv ring that leave the busiest node
+    pairs               point-to-point pairs at once that send over the busiest node's NICs in the same direction
+    given               a ceiling that the user gave, bytes per second
+    traffic             alltoallv: bytes from rank (row) to rank (column), ranks in the nodes' order; None: even
+    """
+
+    nodes: tuple[Node, ...]
+    oversubscription: float = 1.0
+    sharp: bool = False
+    ring_edges: int = 1
+    pairs: int = 1
+    given: float | None = None
+    traffic: Sequence[Sequence[float]] | None = None
+
+    @cached_property
+    def ranks(self) -> int:
+        """N."""
+        return sum(node.gpus for node in self.nodes)
+
+    @cached_property
+    def machines(self) -> int:
+        """The number of machines: several of them may be one node here, joined by NVLink."""
+        return sum(node.machines for node in self.nodes)
+
+    @property
+    def several(self) -> bool:
+        """More than one node, where nodes that NVLink joins are one."""
+        return len(self.nodes) > 1
+
+    @cached_property
+    def kinds(self) -> tuple[tuple[Node, int], ...]:
+        """Nodes that are the same object together, with their number; the root's first."""
+        found: dict[int, list[Node]] = {}
+        for node in self.nodes:
+            found.setdefault(id(node), []).append(node)
+        return tuple((same[0], len(same)) for same in found.values())
+
+    def egress(self, node: Node) -> Link:
+        """What a node can send into the fabric."""
+        by = self.oversubscription
+        return node.egress if by == 1 else node.egress.shared(by, f"{node.egress.name}, fabric {by:g}:1")
+
+    @cached_property
+    def singles(self) -> Partition:
+        """Every GPU for itself."""
+        return tuple(_times(self._with_nics(node, side), times) for node, times in self.kinds for side in node.singles)
+
+    def of_gpus(self, node: Node) -> Partition:
+        """Every GPU of one node, in the order of its ranks."""
+        return tuple(replace(self._with_nics(node, side), times=1) for side in node.singles for _ in range(side.times))
+
+    @cached_property
+    def partitions(self) -> tuple[tuple[Partition, bool], ...]:
+        """The nodes if there are several (True), then the cuts inside them (False; single GPUs are `singles`)."""
+        return tuple(self._partitions())
+
+    def _partitions(self) -> Iterator[tuple[Partition, bool]]:
+        if self.several:
+            yield tuple(Side(node.gpus, self.egress(node).known, self.egress(node).name, times) for node, times in self.kinds), True
+        for level in range(1, max(len(node.cuts) for node, _ in self.kinds)):
+            yield tuple(_times(side, times) for node, times in self.kinds for side in self._cut(node, level)), False
+
+    def _cut(self, node: Node, level: int) -> Partition:
+        return tuple(self._with_nics(node, side) for side in (node.cuts[level] if level < len(node.cuts) else node.singles))
+
+    def _with_nics(self, node: Node, side: Side) -> Side:
+        """Some GPUs of a node of several: where NICs have a way of their own, bytes leave by these as well as by the links inside."""
+        if not (self.several and node.apart) or isinf(side.bytes_per_s):
+            return side
+        nics = self.egress(node)
+        alone, shared = side.bytes_per_s + nics.known, side.bytes_per_s + nics.known * side.ranks / node.gpus
+        return Side(side.ranks, alone, f"{side.name} and {nics.name}", side.times, shared)
+
+    def as_nccl_takes_it(self) -> Job:
+        """The same job with NCCL's constants."""
+        changed = {id(node): node.as_nccl_takes_it() for node, _ in self.kinds}
+        return replace(self, nodes=tuple(changed[id(node)] for node in self.nodes))
+
+    def host_of(self, name: str) -> str:
+        """ " of node7" when the nodes differ and one with a link of this name is known, else nothing."""
+        if len({(node.injection.name, self.egress(node).name) for node, _ in self.kinds}) == 1:
+            return ""
+        named = (node.host for node, _ in self.kinds if node.host and name in _names(self, node))
+        host = next(named, None)
+        return f" of {host}" if host else ""
+
+
+def _names(job: Job, node: Node) -> set[str]:
+    inside = {node.injection.name, *(side.name for cut in node.cuts for side in cut)}
+    nics = job.egress(node).name
+    return {nics, node.pcie.name, *inside, *(f"{name} and {nics}" for name in inside)}
+
+
+def _times(side: Side, times: int) -> Side:
+    return side if times == 1 else replace(side, times=side.times * times)
+
 
 KIND = "topology"
 _RINGS = ("allreduce", "allgather", "reducescatter", "hypercube", "broadcast", "reduce")
@@ -117,8 +229,6 @@ def _bound(operation: str, job: Job) -> Ceiling:
             return replace(nothing(link.name), model="bound")
         return _ceiling(job, link.known, link.name, "bound")
     if operation == "alltoallv" and job.traffic is not None:
-        from collbench.machine.peak.traffic import uneven
-
         rate, side = uneven(job)
         return (
             _ceiling(job, rate, side.name, "bound")
@@ -192,3 +302,142 @@ def _ceiling(job: Job, rate: float, name: str, model: str) -> Ceiling:
 def _source(job: Job, name: str) -> str:
     links = (link for node, _ in job.kinds for link in (node.injection, node.egress, node.pcie, node.pair))
     return next((link.source for link in links if name.startswith(link.name)), job.nodes[0].injection.source)
+
+
+# A rate against its ceilings, as text: "42.0 of 50.0 GB/s: 84 % of the ring reference, 65 % of the hard limit (64.6 GB/s)".
+
+Model = Literal["ring", "bound", "doubtful"]
+_NAMES = {"ring": "ring reference", "bound": "hard limit"}
+
+
+def chosen(measured: float | None, found: Ceilings) -> tuple[Model, Ceiling | None]:
+    """Return the first ceiling of an operation, the ring reference where it has one; "doubtful" for a rate above the hard limit."""
+    ring, bound = found.ring, found.bound
+    if measured is not None and bound is not None and bound.bytes_per_s is not None and measured > bound.bytes_per_s * TOLERANCE:
+        return "doubtful", bound
+    return ("ring", ring) if ring is not None and (ring.bytes_per_s is not None or bound is None) else ("bound", bound)
+
+
+def percents(measured: float | None, found: Ceilings) -> tuple[float | None, float | None]:
+    """Return the percentages of the ring reference and of the hard limit; none for a rate above the hard limit."""
+    if chosen(measured, found)[0] == "doubtful":
+        return None, None
+    return percent_of(measured, found.ring), percent_of(measured, found.bound)
+
+
+def headline(measured: float | None, found: Ceilings) -> str:
+    """Return one line: the rate, and its percentages of the ring reference and of the hard limit, whatever the rate is."""
+    model, ceiling = chosen(measured, found)
+    if ceiling is None or ceiling.bytes_per_s is None:
+        why = ceiling.limited_by if ceiling else "this operation moves no bytes"
+        return f"{format_rate(measured)} GB/s, no ceiling: {why}" if measured is not None else f"no ceiling: {why}"
+    if model == "doubtful":
+        return (
+            f"{format_rate(measured or 0.0)} GB/s is above the hard limit of {format_rate(ceiling.bytes_per_s)} GB/s: model inputs doubtful"
+        )
+    known = _known(found)
+    if measured is None:
+        return ", ".join(f"{format_rate(each.bytes_per_s or 0.0)} GB/s {name}" for name, each in known)
+    (name, first), *rest = known
+    shares = [f"{_percent(measured, first)} of the {name}"]
+    shares += [f"{_percent(measured, each)} of the {name} ({format_rate(each.bytes_per_s or 0.0)} GB/s)" for name, each in rest]
+    return f"{format_rate(measured)} of {format_rate(first.bytes_per_s or 0.0)} GB/s: {', '.join(shares)}"
+
+
+def lines(operation: str, measured: float | None, found: Ceilings, job: Job) -> list[str]:
+    """Return the headline, what limits, what the library's constants allow, what others published, what is doubtful or assumed."""
+    model, _ = chosen(measured, found)
+    shown = [headline(measured, found)]
+    if model == "doubtful":
+        shown.append(f"check first: {doubtful_input(operation, job)}")
+    shown += [f"{name} limited by {each.limited_by} ({each.source})" for name, each in _known(found) if each.kind != "given"]
+    if found.achievable and found.achievable.bytes_per_s:
+        shown.append(f"{found.library}'s own constants allow {format_rate(found.achievable.bytes_per_s)} GB/s")
+    shown += [f"published: {figure.render()}" for figure in published(operation, job)]
+    return [*shown, *(f"assumed: {sentence}" for sentence in assumed(operation, job)), *(f"doubt: {sentence}" for sentence in doubts(job))]
+
+
+def assumed(operation: str, job: Job) -> list[str]:
+    """Return what the ceilings assume, a sentence each."""
+    if job.given is not None or operation == "barrier" or any(job.several and node.egress.bytes_per_s is None for node, _ in job.kinds):
+        return []
+    operation, nodes = like(operation), [node for node, _ in job.kinds]
+    found = [
+        f"one NVLink domain joins {node.machines} nodes of {node.gpus // node.machines} GPUs{_clique(node)}"
+        for node in nodes
+        if node.machines > 1
+    ]
+    if job.several and job.oversubscription == 1:
+        found.append("a non-blocking fabric between the nodes (else --oversubscription)")
+    if job.several and job.oversubscription != 1 and operation != "p2p":
+        found.append(f"every node gets 1/{job.oversubscription:g} of its rate from the fabric, wherever it is (--oversubscription)")
+    if job.several and any(node.injection.bytes_per_s is None for node in nodes):
+        found.append(
+            "links inside the nodes that are no slower than the NICs: "
+            + next(n.injection.name for n in nodes if n.injection.bytes_per_s is None)
+        )
+    if job.several and any(node.pcie.bytes_per_s is None for node in nodes):
+        found.append("PCIe links that are no slower than the NICs: " + next(n.pcie.name for n in nodes if n.pcie.bytes_per_s is None))
+    if operation == "alltoallv" and job.traffic is None:
+        found.append("the same number of bytes between all ranks")
+    if operation == "sendrecv" and any(node.neighbours.known < node.injection.known for node in nodes):
+        found.append("ranks in the order of the GPUs")
+    if operation == "sendrecv" and job.several and job.ring_edges == 1:
+        found.append("ranks in blocks, so that one edge of the ring leaves a node (else --ring-edges)")
+    return found
+
+
+def doubts(job: Job) -> list[str]:
+    """What the readings of the nodes should not be relied on for; the same sentence once."""
+    return list(dict.fromkeys(doubt for node, _ in job.kinds for doubt in node.doubts))
+
+
+def _known(found: Ceilings) -> list[tuple[str, Ceiling]]:
+    """Return the ceilings that have a rate, with their names, the ring reference first."""
+    both = [(_NAMES["ring"], found.ring), (_NAMES["bound"], found.bound)]
+    return [("given ceiling" if each.kind == "given" else name, each) for name, each in both if each and each.bytes_per_s]
+
+
+def _percent(measured: float, ceiling: Ceiling) -> str:
+    return format_percent(percent_of(measured, ceiling) or 0.0)
+
+
+def _clique(node: Node) -> str:
+    return f" (clique {node.clique})" if node.clique else ""
+
+
+# alltoallv with a known matrix: the busiest node's bytes through its NICs, the busiest GPU's through its links.
+
+
+def uneven(job: Job) -> tuple[float, Side | None]:
+    """The bound of the busbw and what sets it; infinite, and None, where no byte crosses a link that is known.
+
+    The busbw is (n-1)/n of the size in a second, and the size what the busiest rank sends or receives, its own part included.
+    Raises UsageError for a matrix that is not ranks × ranks of numbers from 0 on.
+    """
+    bytes_between = _matrix(job)
+    size = max(bytes_between.sum(axis=0).max(), bytes_between.sum(axis=1).max())
+    np.fill_diagonal(bytes_between, 0)
+    node_of = np.repeat(np.arange(len(job.nodes)), [node.gpus for node in job.nodes])
+    needs = []
+    for index, node in enumerate(job.nodes):
+        mine = node_of == index
+        if job.several:
+            crossing = max(bytes_between[mine][:, ~mine].sum(), bytes_between[~mine][:, mine].sum())
+            needs.append((crossing / job.egress(node).known, Side(node.gpus, job.egress(node).known, job.egress(node).name)))
+        needs += _of_gpus(job.of_gpus(node), bytes_between[mine].sum(axis=1), bytes_between[:, mine].sum(axis=0))
+    time, side = max(needs, key=lambda need: need[0])
+    return (float((job.ranks - 1) / job.ranks * size / time), side) if time > 0 else (inf, None)
+
+
+def _of_gpus(sides: Sequence[Side], sent: np.ndarray, received: np.ndarray) -> list[tuple[float, Side]]:
+    """The busiest of a node's GPUs, and all of them together, in seconds; `sides` in the order of the ranks."""
+    busiest = [(max(one, other) / side.bytes_per_s, side) for side, one, other in zip(sides, sent, received, strict=True)]
+    return [*busiest, (max(sent.sum(), received.sum()) / sum(side.all_at_once for side in sides), sides[0])]
+
+
+def _matrix(job: Job) -> np.ndarray:
+    found = np.array(job.traffic, dtype=float)
+    if found.shape != (job.ranks, job.ranks) or not np.isfinite(found).all() or (found < 0).any():
+        raise UsageError(f"alltoallv's traffic must be {job.ranks} × {job.ranks} numbers of bytes from 0 on, by sending and receiving rank")
+    return found

@@ -7,9 +7,8 @@ from dataclasses import replace
 from itertools import groupby
 
 from collbench.errors import UsageError
-from collbench.machine.peak.link import Link
+from collbench.machine.peak.links import Link, narrowest
 from collbench.machine.peak.node import Node
-from collbench.machine.peak.pcie import narrowest
 
 
 def joined(nodes: Sequence[Node], gpus: int) -> tuple[Node, ...]:

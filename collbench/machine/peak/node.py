@@ -2,19 +2,231 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from math import inf, isclose
 
 from collbench.errors import UsageError
 from collbench.machine.model import Gpu, Machine
-from collbench.machine.peak.cut import Side
-from collbench.machine.peak.gpu_links import Wires, uncounted, wires_of
-from collbench.machine.peak.inside import Partition, box_cuts, mesh_cuts
-from collbench.machine.peak.link import NCCL, RCCL, Link, unknown
-from collbench.machine.peak.nics import Egress, NicRate, egress_of
-from collbench.machine.peak.pcie import PcieTree, narrowest
-from collbench.machine.peak.rates import gpu_model
+from collbench.machine.peak.links import (
+    NCCL,
+    RCCL,
+    Egress,
+    Link,
+    NicRate,
+    PcieTree,
+    Wires,
+    egress_of,
+    gen,
+    narrowest,
+    uncounted,
+    unknown,
+    wires_of,
+)
+from collbench.machine.peak.rates import gpu_model, rates
+
+# Cuts: sets of ranks, what may leave each set, and the time that an operation needs at least to cross.
+#
+# All links are full duplex: what may leave a set may enter it at the same time. Times are seconds per byte of the operation's size S as
+# nccl-tests counts it (per rank; of allgather, reducescatter, gather and scatter the whole). With sets of g_i ranks out of N and C_i
+# bytes per second out of each:
+#     allreduce                  max(1/min C_i, 2(m-1)/sum C_i): each set gives its sum and gets the rest's, and m sums take 2(m-1) moves
+#     allgather, reducescatter   (1-g_i/N)/C_i: what the others hold must come in, or the sums for the others must go out
+#     broadcast, reduce          1/C_i
+#     alltoall                   g_i(N-g_i)/N/C_i
+#     gather, scatter            g_i/N/C_i of sets without the root, (1-g/N)/C of the root's
+# What all sets need together is no faster than what all can send at once, which is less than the sum of C_i where sets share NICs.
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """A set of ranks: how many, what may leave it (bytes per second, infinite when unknown), and the name of the links that it leaves by.
+
+    times      so many equal sets
+    at_once    what may leave each when all sets send at once, if they share links; None: the same
+    """
+
+    ranks: int
+    bytes_per_s: float
+    name: str
+    times: int = 1
+    at_once: float | None = None
+
+    @property
+    def all_at_once(self) -> float:
+        """What leaves these sets when all of them send."""
+        return self.times * (self.bytes_per_s if self.at_once is None else self.at_once)
+
+
+@dataclass(frozen=True, slots=True)
+class Least:
+    """The least time of an operation, in seconds per byte of S, and the set that needs it; 0 when nothing known limits it."""
+
+    seconds_per_byte: float
+    side: Side | None
+
+
+_SHARE: Mapping[str, Callable[[int, int], float]] = {
+    "allreduce": lambda g, n: 1.0,
+    "allgather": lambda g, n: 1 - g / n,
+    "reducescatter": lambda g, n: 1 - g / n,
+    "hypercube": lambda g, n: 1 - g / n,
+    "broadcast": lambda g, n: 1.0,
+    "reduce": lambda g, n: 1.0,
+    "alltoall": lambda g, n: g * (n - g) / n,
+    "alltoallv": lambda g, n: g * (n - g) / n,
+    "gather": lambda g, n: g / n,
+    "scatter": lambda g, n: g / n,
+}
+BUS_FACTOR: Mapping[str, Callable[[int], float]] = {
+    **dict.fromkeys(("allgather", "reducescatter", "hypercube", "alltoall", "alltoallv", "gather", "scatter"), lambda n: (n - 1) / n),
+    "allreduce": lambda n: 2 * (n - 1) / n,
+    "broadcast": lambda n: 1.0,
+    "reduce": lambda n: 1.0,
+}
+ROOTED = ("gather", "scatter")
+_TO_ALL = ("allgather", "reducescatter", "hypercube", "broadcast", "reduce")
+
+
+def least_time(operation: str, sides: Sequence[Side], sums_in_the_network: bool = False) -> Least:
+    """What this partition of the ranks costs at least; the root of gather and scatter is in the first set.
+
+    sums_in_the_network: switches add (SHARP, NVLS), so that each set sends and receives once however many sets there are.
+    """
+    total, sets = sum(side.ranks * side.times for side in sides), sum(side.times for side in sides)
+    if sets < 2 or total < 2:
+        return Least(0.0, None)
+    time, side = max(_needs(operation, sides, total), key=lambda need: need[0])
+    together = sum(side.all_at_once for side in sides)
+    time = max(time, _of_all(operation, sides, total, sums_in_the_network) / together if together else inf)
+    return Least(time, side if time > 0 else None)
+
+
+def _needs(operation: str, sides: Sequence[Side], total: int) -> list[tuple[float, Side]]:
+    """The least time of each set by itself."""
+    share, root = _SHARE[operation], sides[0]
+    if operation not in ROOTED:
+        return [(_seconds(share(side.ranks, total), side), side) for side in sides]
+    others = sides if root.times > 1 else sides[1:]
+    return [(_seconds(1 - root.ranks / total, root), root), *((_seconds(share(side.ranks, total), side), side) for side in others)]
+
+
+def _of_all(operation: str, sides: Sequence[Side], total: int, sums_in_the_network: bool) -> float:
+    """Bytes per byte of S that cross borders of sets in all, in one direction."""
+    sets = sum(side.times for side in sides)
+    if operation == "allreduce":
+        return sets if sums_in_the_network else 2 * (sets - 1)
+    if operation in _TO_ALL:
+        return sets - 1
+    if operation in ROOTED:
+        return 1 - sides[0].ranks / total
+    return sum(_SHARE[operation](side.ranks, total) * side.times for side in sides)
+
+
+def _seconds(bytes_of_one: float, side: Side) -> float:
+    return bytes_of_one / side.bytes_per_s if side.bytes_per_s else inf
+
+
+# Cuts inside a node: by the links between GPUs where these reach all of them, else by NVLink groups and the PCIe tree.
+
+_MOST_FOR_MESH_CUTS = 64  # GPUs; the search is cubic
+Partition = tuple[Side, ...]
+
+
+def mesh_cuts(wires: Wires, keys: Sequence[str]) -> list[Partition]:
+    """Two-set cuts of GPUs that are wired directly: those that the search for the smallest cut meets (Stoer and Wagner 1997).
+
+    None for a switch, and for meshes in which every pair has the same: there single GPUs are the smallest cut.
+    """
+    rates = {rate for peers in wires.mesh.values() for rate in peers.values()}
+    even = len(rates) == 1 and all(len(wires.mesh.get(key, {})) == len(keys) - 1 for key in keys)
+    if wires.switch or even or not 3 < len(keys) <= _MOST_FOR_MESH_CUTS:
+        return []
+    return [_halves(wires, side, keys, rate) for side, rate in _phase_cuts(wires.mesh, keys)]
+
+
+def _halves(wires: Wires, side: Sequence[str], keys: Sequence[str], rate: float) -> Partition:
+    name = f"{wires.kind} between {len(side)} and {len(keys) - len(side)} GPUs, {rate / 1e9:g} GB/s"
+    halves = Side(len(side), rate, name), Side(len(keys) - len(side), rate, name)
+    return halves if keys[0] in side else halves[::-1]  # the root is on the first GPU
+
+
+def _phase_cuts(mesh: Mapping[str, Mapping[str, float]], keys: Sequence[str]) -> list[tuple[list[str], float]]:
+    """The cut of each phase: (one side's GPUs, bytes per second across)."""
+    weights = {a: {b: rate for b, rate in mesh.get(a, {}).items() if b != a} for a in keys}
+    members = {key: [key] for key in keys}
+    cuts = []
+    while len(weights) > 1:
+        last, before, rate = _phase(weights)
+        if 1 < len(members[last]) < len(keys) - 1:
+            cuts.append((members[last], rate))
+        members[before] = members[before] + members.pop(last)
+        for other, weight in weights.pop(last).items():
+            weights[other].pop(last, None)
+            if other != before:
+                weights[before][other] = weights[other][before] = weights[before].get(other, 0.0) + weight
+    return cuts
+
+
+def _phase(weights: Mapping[str, Mapping[str, float]]) -> tuple[str, str, float]:
+    """Adds the most tightly bound GPU until all are in; returns the last, the one before it, and what binds the last."""
+    bound = dict.fromkeys(weights, 0.0)
+    last = before = next(iter(weights))
+    rate = 0.0
+    while bound:
+        before, last = last, max(bound, key=lambda key: bound[key])
+        rate = bound.pop(last)
+        for other, weight in weights[last].items():
+            if other in bound:
+                bound[other] += weight
+    return last, before, rate
+
+
+def box_cuts(gpus: Sequence[Gpu], wires: Wires, tree: PcieTree, own: Mapping[str, Link], nics: Sequence[NicRate]) -> list[Partition]:
+    """Where NVLinks do not reach all GPUs: single GPUs, NVLink groups, and the GPUs below each level of PCIe switches."""
+    keys = [gpu.key for gpu in gpus]
+    single = tuple(Side(1, own[key].known + wires.out_of(key).known, _also(own[key].name, wires, key)) for key in keys)
+    groups = tuple(_group(group, own) for group in wires.groups(keys))
+    cuts = [single] if 1 < len(groups) == len(keys) else [single, groups]
+    return [cut for cut in [*cuts, *_levels(gpus, wires, tree, nics)] if len(cut) > 1]
+
+
+def _also(name: str, wires: Wires, key: str) -> str:
+    return f"{name} and {wires.out_of(key).name}" if wires.count.get(key) else name
+
+
+def _group(group: Sequence[str], own: Mapping[str, Link]) -> Side:
+    name = own[group[0]].name
+    return Side(len(group), sum(own[key].known for key in group), f"{name} of {len(group)} GPUs" if len(group) > 1 else name)
+
+
+def _levels(gpus: Sequence[Gpu], wires: Wires, tree: PcieTree, nics: Sequence[NicRate]) -> list[Partition]:
+    """For each depth of the PCI tree, the GPUs by the bridge above them: every link of the tree that splits the ranks, in linear time."""
+    chains = {gpu.key: tree.above(gpu.address)[::-1] for gpu in gpus}
+    roads = [(tree.above(nic.address), nic) for nic in nics]
+    beside: dict[str, float] = {}
+    for road, nic in roads:
+        for bridge in road:
+            beside[bridge] = beside.get(bridge, 0.0) + nic.link.known
+    found = []
+    for depth in range(max(map(len, chains.values()), default=0)):
+        below: dict[str, list[str]] = {}
+        for key, chain in chains.items():
+            below.setdefault(chain[depth] if depth < len(chain) else key, []).append(key)
+        if 1 < len(below) < len(gpus):
+            found.append(tuple(_subtree(bridge, keys, wires, tree, beside) for bridge, keys in below.items()))
+    return found
+
+
+def _subtree(bridge: str, keys: Sequence[str], wires: Wires, tree: PcieTree, beside: Mapping[str, float]) -> Side:
+    up = tree.shared(bridge) if bridge in tree.devices else inf
+    inside = set(keys)
+    out = sum(rate for key in keys for peer, rate in wires.mesh.get(key, {}).items() if peer not in inside)
+    out += sum(wires.switch.get(key, 0.0) for key in keys)
+    return Side(len(keys), up + out + beside.get(bridge, 0.0), f"the PCIe link above {bridge}")
+
 
 NOT_GIVEN = unknown("the GPUs' PCIe links are not given")
 _NVLS_FROM = 90  # sm_90: the third NVSwitch is the first that adds
@@ -232,3 +444,111 @@ def capped(egress: Link, own: Sequence[Link]) -> Link:
     nccl = sum(link.nccl_bytes_per_s or link.known for link in own)
     name = f"{own[0].name} of {len(own)} GPUs" if len(own) > 1 else own[0].name
     return Link(total, name, own[0].source, nccl)
+
+
+# Nodes that were typed instead of probed: `--nic 4x100Gb --nvlink 150 --pcie gen4x16`.
+
+_NIC = re.compile(r"(?:(\d{1,4})\s*[x×*]\s*)?(\d{1,6}(?:\.\d{1,3})?)\s*(?:gb|gbit|g)(?:/s|ps)?", re.IGNORECASE)
+_PCIE = re.compile(r"(?:pcie\s*)?gen\s*([1-6])\s*x\s*(1|2|4|8|16)", re.IGNORECASE)
+_MOST_GBIT = 10_000
+_MOST_GB = 100_000
+
+
+@dataclass(frozen=True)
+class Given:
+    """What was typed of a node; None where nothing was.
+
+    nic         (number, bits per second of each)
+    nvlink      bytes per second of one GPU, one direction
+    pcie        the link of one GPU
+    nvls        its NVSwitches add
+    """
+
+    nic: tuple[int, float] | None = None
+    nvlink: float | None = None
+    pcie: Link | None = None
+    nvls: bool = False
+
+    @property
+    def nics(self) -> Link | None:
+        """All NICs together."""
+        if self.nic is None:
+            return None
+        count, bits_per_s = self.nic
+        total = count * bits_per_s / 8
+        return Link(total, f"NIC {count}×{bits_per_s / 1e9:g} Gb/s", "--nic", total)
+
+
+def parse_nic(text: str) -> tuple[int, float]:
+    """Number and bits per second of "4x100Gb", "8x400Gb", "25Gb". Raises UsageError."""
+    match = _NIC.fullmatch(text.strip())
+    count, gbit = (int(match[1] or 1), float(match[2])) if match else (0, 0.0)
+    if not 0 < count <= 1024 or not 0 < gbit <= _MOST_GBIT:
+        raise UsageError(
+            f"--nic '{_short(text)}' is no number of NICs times their rate: write it like 4x100Gb or 8x400Gb (Gb/s, at most 10000)"
+        )
+    return count, gbit * 1e9
+
+
+def parse_pcie(text: str) -> Link:
+    """The link of "gen4x16". Raises UsageError."""
+    match = _PCIE.fullmatch(text.strip())
+    if not match:
+        raise UsageError(f"--pcie '{_short(text)}' is no PCIe link: write generation (1 to 6) and lanes like gen4x16")
+    return gen(int(match[1]), int(match[2]), "--pcie")
+
+
+def parse_gigabytes(option: str, text: str) -> float:
+    """Bytes per second of a rate in GB/s. Raises UsageError for what is no rate of any hardware."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 < value <= _MOST_GB:
+        raise UsageError(f"{option} '{_short(text)}' is no rate: write GB/s, a number above 0 and at most {_MOST_GB}")
+    return value * 1e9
+
+
+def given_node(gpus: int, given: Given) -> Node:
+    """A node of `gpus` GPUs of which only what was typed is known."""
+    none = unknown("the links between the GPUs are not given: say --nvlink GB/s or --pcie gen4x16")
+    pcie = given.pcie
+    egress = given.nics or unknown("the NICs are not given: say --nic like 4x100Gb")
+    if pcie is None:
+        return with_given(Node(gpus, none, egress), given)
+    return with_given(Node(gpus, pcie, capped(egress, [pcie] * gpus), pcie, pcie, pcie, apart=False), given)
+
+
+def with_given(node: Node, given: Given) -> Node:
+    """The node with the links between GPUs that were typed in place of what was probed."""
+    if given.nvlink and node.gpus > 1:
+        link = _between_gpus(given.nvlink, node.gpus)
+        node = replace(node, injection=link, pair=link, neighbours=link, apart=True, cuts=())
+    return replace(node, nvls=node.nvls or given.nvls)
+
+
+def _between_gpus(rate: float, gpus: int) -> Link:
+    """Return the links of one GPU, with the library's constant: NCCL's of NVLinks that add up to this rate, else RCCL's of xGMI links.
+
+    AMD's GPUs have one link to each other one: 448 GB/s are 7 links of 64 GB/s on 8 MI300X.
+    """
+    nvlink = _nvlink(rate)
+    if nvlink.nccl_bytes_per_s is not None:
+        return nvlink
+    fitting = (row for row in rates().xgmi if isclose((gpus - 1) * row.gb_per_s * 1e9, rate, rel_tol=1e-6))
+    row = next(fitting, None)
+    if row is None:
+        return nvlink
+    return Link(rate, f"xGMI {gpus - 1}×{row.gb_per_s:g} GB/s", "--nvlink", (gpus - 1) * row.rccl_gb_per_s * 1e9, RCCL)
+
+
+def _nvlink(rate: float) -> Link:
+    """NCCL's constant is that of a GPU whose links add up to this."""
+    by_architecture = {architecture: row for row in rates().nvlink for architecture in row.architectures}
+    models = [(gpu.links, by_architecture[gpu.architecture]) for gpu in rates().gpu if gpu.architecture in by_architecture]
+    same = [links * row.nccl_gb_per_s * 1e9 for links, row in models if links * row.gb_per_s * 1e9 == rate]
+    return Link(rate, f"NVLink {rate / 1e9:g} GB/s", "--nvlink", min(same, default=None))
+
+
+def _short(text: str) -> str:
+    return "".join(letter if letter.isprintable() else "?" for letter in text[:40])

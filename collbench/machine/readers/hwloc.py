@@ -3,16 +3,403 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, NamedTuple
 
-from collbench.machine.model import Gpu, Machine, NumaNode, System
-from collbench.machine.readers.cpu_sets import cpu_mask, written
-from collbench.machine.readers.doubts import few
-from collbench.machine.readers.hwloc_devices import Devices, devices
-from collbench.machine.readers.hwloc_links import nvlinks
-from collbench.machine.readers.hwloc_xml import Thing, infos, number_of, root, things
-from collbench.machine.readers.text import HEAD, Reader, Unreadable, printable
+from collbench.machine.model import SWITCH, Gpu, GpuLink, Machine, Nic, NumaNode, PciDevice, PcieLink, Port, System
+from collbench.machine.readers import pci as pci_parts
+from collbench.machine.readers.pci import part_name
+from collbench.machine.readers.rdma import guid, lid
+from collbench.machine.readers.text import (
+    HEAD,
+    Limits,
+    Reader,
+    Unreadable,
+    cpu_mask,
+    few,
+    pci_address,
+    printable,
+    top_element,
+    whole,
+    written,
+)
+
+if TYPE_CHECKING:
+    from xml.etree.ElementTree import Element
+
+
+# What hwloc's figures for links mean: a PCIe link is GB/s after line coding, an NVLink matrix is MB/s of all links of a pair together.
+#
+# Both are made by hwloc from counted things (include/private/misc.h and hwloc/topology-nvml.c of https://github.com/open-mpi/hwloc)
+# and are turned back only where one count alone can have given them.
+
+_MOST_OBJECTS, _MOST_LINKS = 512, 18
+_PROCESSORS = ("Package", "NUMANode", "Group", "Machine", "Die")  # hwloc names the nearest of them for a POWER processor
+_WIDTHS = (1, 2, 4, 8, 16)
+# GB/s of a lane by GT/s: 8b/10b, 128b/130b, then 242 of 256 bytes of a flit (misc.h, hwloc__pci_link_speed).
+_LANE = {2.5: 0.25, 5.0: 0.5, 8.0: 128 / 130, 16.0: 256 / 130, 32.0: 512 / 130, 64.0: 8 * 242 / 256, 128.0: 16 * 242 / 256}
+# The fastest PCIe that a part speaks, from its maker's data sheet, and MB/s that hwloc gives one of its NVLinks (topology-nvml.c).
+_PARTS = (
+    (re.compile(r"\bP100\b"), 8.0, 20000),
+    (re.compile(r"\bV100\b"), 8.0, 25000),
+    (re.compile(r"\bT4\b|\bConnectX-3|\bConnectX-4|\bConnect-IB\b|\bConnectX-5(?! Ex)"), 8.0, None),
+    (re.compile(r"\bA(?:100|800|30)\b"), 16.0, 25000),
+    (re.compile(r"\bA(?:10|40)\b|\bL40?S?\b|\bMI(?:100|2[15]0)|\bConnectX-5 Ex|\bConnectX-6|\bBlueField-2"), 16.0, None),
+    (re.compile(r"\b(?:G?H[12]00|H800|H20)\b"), 32.0, 25000),
+    (re.compile(r"\bMI3\d\d|\bConnectX-7|\bBlueField-3"), 32.0, None),
+    (re.compile(r"\bConnectX-8"), 64.0, None),
+    (re.compile(r"\bG?B[123]00\b"), 64.0, 50000),
+)
+
+
+class Links(NamedTuple):
+    """GPU links, paths between GPUs, the reason why links are not counted, doubts, and by GPU the NVLinks to processors with their rate."""
+
+    links: tuple[GpuLink, ...] = ()
+    paths: Mapping[tuple[str, str], str] = {}
+    unknown: str | None = None
+    doubts: tuple[str, ...] = ()
+    processors: Mapping[str, tuple[int, float]] = {}
+
+
+def pcie(gigabytes_per_s: str | None, part: str | None) -> tuple[PcieLink, str | None]:
+    """The link now, and why not: "15.753846" is 8 GT/s x16 of a part that can no more, else it may be 16 GT/s x8 as well."""
+    try:
+        told = float((gigabytes_per_s or "0")[:32])
+    except ValueError:
+        return PcieLink(), "hwloc's figure is no number"
+    if not 0 < told < 1e4:
+        return PcieLink(), "hwloc tells no speed"
+    most = next((speed for pattern, speed, _ in _PARTS if pattern.search(part or "")), 128.0)
+    fitting = [
+        (speed, width) for speed, lane in _LANE.items() for width in _WIDTHS if speed <= most and abs(lane * width / told - 1) < 1e-3
+    ]
+    if len(fitting) == 1:
+        return PcieLink(*fitting[0]), None
+    each = " or ".join(f"{speed:g} GT/s x{width}" for speed, width in fitting) or "no PCIe link"
+    return PcieLink(), f"hwloc tells {told:g} GB/s, which is {each}"
+
+
+def nvlinks(topology: Element, ends: Mapping[str, str], models: Mapping[str, str | None]) -> Links:
+    """Links of the matrix "NVLinkBandwidth".
+
+    ends    key of a GPU, or SWITCH, by "OSDev:802" and "PCIDev:449"; other ends are processors (POWER)
+    models  by GPU key
+    """
+    matrix = _matrix(topology, "NVLinkBandwidth")
+    if matrix is None:
+        return _xgmi(topology, ends)
+    names, rows, doubt = matrix
+    links: list[GpuLink] = []
+    doubts = [doubt] if doubt else []
+    for name, row in zip(names, rows, strict=True):
+        gpu = ends.get(name, SWITCH)
+        if gpu != SWITCH:
+            counted = _counted(gpu, _sums(gpu, names, row, ends), models.get(gpu))
+            links += counted or []
+            doubts += [] if counted is not None else [f"hwloc's NVLink figures of {gpu} are no whole number of its links: not counted"]
+    return Links(tuple(links), doubts=tuple(doubts), processors=_to_processors(names, rows, ends, models))
+
+
+def _to_processors(
+    names: Sequence[str], rows: Sequence[Sequence[int]], ends: Mapping[str, str], models: Mapping[str, str | None]
+) -> dict[str, tuple[int, float]]:
+    """By GPU the NVLinks to processors and the bytes/s of one; not where the figures are no whole number of links."""
+    found: dict[str, tuple[int, float]] = {}
+    for name, row in zip(names, rows, strict=True):
+        gpu = ends.get(name, SWITCH)
+        total = sum(value for other, value in zip(names, row, strict=True) if other.partition(":")[0] in _PROCESSORS)
+        one = _megabytes_of_a_link(models.get(gpu))
+        if gpu != SWITCH and total and one and total % one == 0:
+            found[gpu] = (total // one, one * 1e6)
+    return found
+
+
+def _megabytes_of_a_link(model: str | None) -> int | None:
+    return next((each for pattern, _, each in _PARTS if each and pattern.search(model or "")), None)
+
+
+def _sums(gpu: str, names: Sequence[str], row: Sequence[int], ends: Mapping[str, str]) -> dict[str, int]:
+    """MB/s by far end, switches together; the figure of a GPU with itself means nothing."""
+    sums: dict[str, int] = {}
+    for name, value in zip(names, row, strict=True):
+        if value and name in ends and ends[name] != gpu:
+            sums[ends[name]] = sums.get(ends[name], 0) + value
+    return sums
+
+
+def _counted(gpu: str, sums: Mapping[str, int], model: str | None) -> list[GpuLink] | None:
+    """The links of one GPU by far end; None when its figures are no multiples of what one of its links has."""
+    one = _megabytes_of_a_link(model)
+    if one is None or any(value % one for value in sums.values()) or sum(sums.values()) > one * _MOST_LINKS:
+        return None if sums else []
+    return [GpuLink(gpu, end, value // one, bytes_per_s=one * 1e6) for end, value in sums.items()]
+
+
+def _xgmi(topology: Element, ends: Mapping[str, str]) -> Links:
+    """AMD's matrix has one made-up figure for every pair that xGMI joins (topology-rsmi.c): it tells pairs, not links."""
+    matrix = _matrix(topology, "XGMIBandwidth")
+    names, rows, doubt = matrix or ([], [], None)
+    paths = {
+        (ends[a], ends[b]): "XGMI"
+        for a, row in zip(names, rows, strict=True)
+        for b, value in zip(names, row, strict=True)
+        if value and a != b and a in ends and b in ends
+    }
+    why = "hwloc tells which GPUs xGMI joins, not by how many links: read the machine's /sys/class/kfd too" if paths else None
+    return Links((), paths, why, (doubt,) if doubt else ())
+
+
+def _matrix(topology: Element, name: str) -> tuple[list[str], list[list[int]], str | None] | None:
+    """Names of the objects ("OSDev:802"), rows of values and a doubt; None when the matrix is not there."""
+    found = next((each for each in topology if each.tag in ("distances2", "distances2hetero") and each.get("name") == name), None)
+    if found is None:
+        return None
+    kind = found.get("type")
+    names = [f"{kind}:{word}" if kind else word for word in _words(found, "indexes")]
+    values = _words(found, "u64values")
+    complete = len(names) <= _MOST_OBJECTS and len(set(names)) == len(names) and len(values) == len(names) ** 2
+    if not complete or found.get("indexing", "gp") != "gp" or not all(re.fullmatch(r"\d{1,15}", word) for word in values):
+        return [], [], f"hwloc's matrix {name} has {len(values)} values for {len(names)} objects, or is damaged: not read"
+    numbers = [int(word) for word in values]
+    return names, [numbers[at : at + len(names)] for at in range(0, len(numbers), len(names) or 1)], None
+
+
+def _words(matrix: Element, tag: str) -> list[str]:
+    return [word for child in matrix if child.tag == tag for word in (child.text or "").split()]
+
+
+# hwloc's XML as a flat list of objects, each knowing the one it is in: what all versions of the format share.
+#
+# Version 1 has no version attribute and puts what it knows into attributes; versions 2 and 3 add memory and I/O children
+# (https://www.open-mpi.org/projects/hwloc/doc/, "Importing and exporting topologies from/to XML files").
+
+_LIMITS = Limits("a machine's hwloc XML", "save it again with `lstopo --of xml`", 32 << 20, depth=256, elements=500_000, doctype=True)
+
+
+@dataclass(frozen=True, eq=False)
+class Thing:
+    """An <object>, and the one that it is in."""
+
+    element: Element
+    inside: Thing | None
+
+    @property
+    def type(self) -> str:
+        """ "Package", "PCIDev"…; version 1's "Socket" is a Package."""
+        found = self.element.get("type", "")
+        return "Package" if found == "Socket" else found
+
+    @property
+    def address(self) -> str | None:
+        """Of a PCI device or bridge; None for other objects."""
+        return pci_address(self.element.get("pci_busid", "")) if self.type in ("PCIDev", "Bridge") else None
+
+    @property
+    def infos(self) -> dict[str, str]:
+        """Its <info> children by name."""
+        return infos(self.element)
+
+    def up(self) -> Iterator[Thing]:
+        """What it is in, from the innermost."""
+        at = self.inside
+        while at:
+            yield at
+            at = at.inside
+
+
+def root(text: str, name: str) -> Element:
+    """The <topology>. Raises Unreadable for other or broken XML, entities, and what is bigger than a machine."""
+    top = top_element(text, name, _LIMITS)
+    if top.tag != "topology":
+        raise Unreadable(f"{printable(name)} holds no <topology> of hwloc's: {_LIMITS.again}")
+    return top
+
+
+def things(topology: Element) -> list[Thing]:
+    """Every <object>, outer ones first."""
+    found: list[Thing] = []
+    waiting: list[tuple[Element, Thing | None]] = [(topology, None)]
+    while waiting:
+        element, inside = waiting.pop()
+        thing = Thing(element, inside) if element.tag == "object" else inside
+        if element.tag == "object" and thing:
+            found.append(thing)
+        waiting += [(child, thing) for child in reversed(element) if child.tag == "object"]
+    return found
+
+
+def infos(element: Element) -> dict[str, str]:
+    """The <info> children by name."""
+    return {child.get("name", ""): printable(child.get("value", "")) for child in element if child.tag == "info"}
+
+
+def number_of(thing: Thing, attribute: str) -> int | None:
+    """A whole number in an attribute; None for nonsense."""
+    return whole(thing.element.get(attribute), 0, 1 << 60)
+
+
+# The devices in hwloc's XML: PCI functions and the tree they hang in, what drivers call GPUs, network and RDMA devices.
+
+_TYPE = re.compile(r"^([0-9a-f]{4}) \[([0-9a-f]{4}):([0-9a-f]{4})\](?:.* [0-9a-f]{2} ([0-9a-f]{2})$)?", re.IGNORECASE)
+_GPU_NAME = re.compile(r"^(nvml|rsmi)(\d{1,3})$")
+_PORT = re.compile(r"^Port(\d{1,2})(?:State|LID)$")
+_STATES = {"1": "down", "2": "init", "3": "armed", "4": "active"}  # of IBTA's PortInfo, as /sys/class/infiniband prints it
+_NETWORK, _OPENFABRICS = {2: 2, 3: 16}, {2: 3, 3: 32}  # osdev_type: one number in versions 1 and 2, bits in version 3 (hwloc.h)
+_MEMORY = ("CUDAGlobalMemorySize", "RSMIVRAMSize", "LevelZeroHBMSize")  # KiB
+
+
+@dataclass
+class Devices:
+    """What was found; `ends` says which GPU or switch an object of a distance matrix is."""
+
+    pci: tuple[PciDevice, ...] = ()
+    gpus: tuple[Gpu, ...] = ()
+    nics: tuple[Nic, ...] = ()
+    ends: dict[str, str] = field(default_factory=dict)
+    unknown: dict[str, str] = field(default_factory=dict)
+    doubts: list[str] = field(default_factory=list)
+
+
+def devices(things: Sequence[Thing], version: int, numa_ids: frozenset[int]) -> Devices:
+    """Everything below the bridges of a topology. `version` is the format's major one, 1 to 3."""
+    found = Devices()
+    drivers = _drivers(things)
+    seen: dict[str, PciDevice] = {}
+    for thing in things:
+        address = thing.address
+        if address and address in seen:
+            found.doubts.append(f"hwloc lists {address} twice: the first is taken")
+        elif address:
+            seen[address] = _pci(thing, address, _model(drivers.get(address, ())), numa_ids, found.unknown)
+    found.pci = pci_parts.with_switches(tuple(seen.values()))
+    found.gpus = tuple(_gpu(device, drivers.get(device.address, ())) for device in found.pci if device.kind == "gpu")
+    found.nics = tuple(_nics(found.pci, drivers, version))
+    found.ends = dict(_ends(things, seen))
+    return found
+
+
+def _drivers(things: Sequence[Thing]) -> dict[str | None, list[Thing]]:
+    """What the operating system calls the devices, by the PCI function they are on (None: on none)."""
+    drivers: dict[str | None, list[Thing]] = {}
+    for thing in things:
+        if thing.type == "OSDev":
+            on = next((above.address for above in thing.up() if above.type == "PCIDev"), None)
+            drivers.setdefault(on, []).append(thing)
+    return drivers
+
+
+def _pci(thing: Thing, address: str, model: str | None, numa_ids: frozenset[int], unknown: dict[str, str]) -> PciDevice:
+    class_id, vendor, device_id = _ids(thing.element.get("pci_type", ""))
+    kind = pci_parts.kind_of(address, vendor, class_id)
+    kind = "nvswitch" if thing.element.get("subtype") == "NVSwitch" else "bridge" if thing.type == "Bridge" else kind
+    name = _name(thing)
+    link, why = pcie(thing.element.get("pci_link_speed"), model or part_name(vendor, device_id))
+    virtual = pci_parts.is_virtual(address, vendor, device_id, class_id, name)
+    if kind != "other" and (why or virtual):
+        unknown[f"pci/{address}/link"] = why or pci_parts.VIRTUAL_LINK
+    parent = next((above.address for above in thing.up() if above.address), None)
+    link = PcieLink() if virtual else link
+    numa = _numa(thing, numa_ids)
+    return PciDevice(address, kind, parent, vendor, device_id, class_id, name, numa, link, virtual=virtual)
+
+
+def _ids(text: str) -> tuple[int | None, int | None, int | None]:
+    """Class, vendor and device of "0302 [10de:1db8] [10de:131d] a1 00"; None for each zero, which means that nothing could be read."""
+    match = _TYPE.match(text.strip())
+    if not match:
+        return None, None, None
+    class_id = int(match[1], 16) << 8 | int(match[4] or "0", 16)
+    return class_id or None, int(match[2], 16) or None, int(match[3], 16) or None
+
+
+def _name(thing: Thing) -> str | None:
+    """Version 1 has a name attribute, later ones PCIVendor and PCIDevice."""
+    infos = thing.infos
+    called = " ".join(infos[word] for word in ("PCIVendor", "PCIDevice") if infos.get(word))
+    return called or printable(thing.element.get("name", "")) or None
+
+
+def _numa(thing: Thing, numa_ids: frozenset[int]) -> int | None:
+    """The node near to it: of the first thing above that has a node set, if that has one node with CPUs."""
+    near = next((above.element.get("nodeset") for above in thing.up() if above.element.get("nodeset")), None)
+    nodes = (cpu_mask(near) or frozenset()) & numa_ids
+    return next(iter(nodes)) if len(nodes) == 1 else None
+
+
+def _model(drivers: Sequence[Thing]) -> str | None:
+    return next((model for driver in drivers if (model := driver.infos.get("GPUModel"))), None)
+
+
+def _gpu(device: PciDevice, drivers: Sequence[Thing]) -> Gpu:
+    """The GPU with its index, model and serial number of NVML or ROCm, where hwloc was built with them."""
+    infos = {word: value for driver in drivers for word, value in driver.infos.items()}
+    index = next((int(match[2]) for driver in drivers if (match := _GPU_NAME.match(driver.element.get("name", "")))), None)
+    gpu = pci_parts.gpu(device, index, _model(drivers), infos.get("NVIDIAUUID") or infos.get("AMDUUID"))
+    kib = next((infos[word] for word in _MEMORY if re.fullmatch(r"\d{1,12}", infos.get(word, ""))), None)
+    return replace(gpu, memory_bytes=int(kib) * 1024 if kib else None)
+
+
+def _nics(found: Sequence[PciDevice], drivers: Mapping[str | None, Sequence[Thing]], version: int) -> list[Nic]:
+    """RDMA devices with the interfaces beside them, interfaces alone, and functions that no driver has named."""
+    nics: list[Nic] = []
+    functions = {device.address: device for device in found}
+    driven = any(_is(each, kinds, version) for on in drivers if on for each in drivers[on] for kinds in (_OPENFABRICS, _NETWORK))
+    physical = pci_parts.physical_nics(found)
+    for address in [*(device.address for device in found), None]:
+        named = drivers.get(address, ())
+        rdma = [each for each in named if _is(each, _OPENFABRICS, version)]
+        nets = [each for each in named if _is(each, _NETWORK, version) and each not in rdma]
+        device = functions.get(address) if address else None
+        nics += [_nic(each, device, nets if len(rdma) == 1 else [], True) for each in rdma]
+        missing = driven and not rdma and device is not None and not device.virtual and pci_parts.is_rdma_card(device)
+        nics += [replace(_nic(each, device, [each], False), rdma_missing=missing) for each in ([] if rdma else nets)]
+        if device and device.kind == "nic" and not rdma and not nets:
+            bare = pci_parts.nic(device, physical)
+            nics.append(replace(bare, rdma=bare.rdma and not missing, rdma_missing=missing))
+    return list({nic.name: nic for nic in reversed(nics)}.values())[::-1]
+
+
+def _is(thing: Thing, numbers: Mapping[int, int], version: int) -> bool:
+    kind = number_of(thing, "osdev_type")
+    if kind is None or not thing.element.get("name"):
+        return False
+    return bool(kind & numbers[3]) if version >= 3 else kind == numbers[2]
+
+
+def _nic(thing: Thing, device: PciDevice | None, nets: Sequence[Thing], rdma: bool) -> Nic:
+    infos = thing.infos
+    numbers = sorted({int(match[1]) for word in infos if (match := _PORT.match(word))})
+    return Nic(
+        name=printable(thing.element.get("name", ""), 64),
+        address=device.address if device else None,
+        model=pci_parts.model_of(device) if device else None,
+        rdma=rdma and thing.element.get("subtype") != "BXI",
+        numa=device.numa if device else None,
+        ports=tuple(_port(number, infos) for number in numbers if number),
+        interfaces=tuple(printable(each.element.get("name", ""), 64) for each in nets),
+        guid=guid(infos.get("NodeGUID")),
+    )
+
+
+def _port(number: int, infos: Mapping[str, str]) -> Port:
+    """A port's state and LID; hwloc tells no rate. Only InfiniBand has LIDs."""
+    own = lid(infos.get(f"Port{number}LID"))
+    return Port(number, state=_STATES.get(infos.get(f"Port{number}State", "")), link_layer="infiniband" if own else None, lid=own)
+
+
+def _ends(things: Sequence[Thing], found: Mapping[str, PciDevice]) -> list[tuple[str, str]]:
+    """GPUs and NVSwitches by the names that distance matrices have for them."""
+    ends: list[tuple[str, str]] = []
+    for thing in things:
+        on = next((each.address for each in (thing, *thing.up()) if each.type == "PCIDev"), None)
+        device = found.get(on or "")
+        if device and device.kind in ("gpu", "nvswitch") and thing.element.get("gp_index"):
+            far = SWITCH if device.kind == "nvswitch" else device.address
+            ends.append((f"{thing.type}:{thing.element.get('gp_index')}", far))
+    return ends
+
 
 KIND = "hwloc XML"
 _TOPOLOGY = re.compile(r"<topology[\s>]")

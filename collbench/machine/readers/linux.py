@@ -5,30 +5,386 @@ NICs have their own readers, `infiniband` and `ethernet`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from collbench.machine.files import Files
-from collbench.machine.model import Gpu, Machine, NumaNode, PciDevice
-from collbench.machine.readers import linux_gpus, linux_iommu, linux_system, pci_sysfs, processors
+from collbench.machine.model import Gpu, Machine, NumaNode, PciDevice, System
+from collbench.machine.readers import pci_sysfs
+from collbench.machine.readers import pci_sysfs as linux_gpus
+from collbench.machine.readers.text import cpu_list, cpu_mask, printable, whole, written
+
+# What the IOMMU does to GPUs and NICs: nothing, pass their addresses through, or translate them (which slows transfers between them).
+
+State = Literal["off", "passthrough", "translating"]
+_GROUPS = "/sys/kernel/iommu_groups"
+_CLASS = "/sys/class/iommu"
+_TYPES = ("identity", "DMA", "DMA-FQ")
+
+
+def state(files: Files, addresses: frozenset[str], system: System) -> tuple[State | None, str | None]:
+    """The state for the devices at `addresses`, for all devices when none of these is in a group; or None and why.
+
+    The groups say it since Linux 4.11 (`type`); before, the kernel's command line where it speaks. No groups: the IOMMU is off.
+    """
+    groups = files.names(_GROUPS)
+    if not groups and (files.real(_GROUPS) or files.real(_CLASS)) and not files.names(_CLASS):
+        return "off", None
+    types = _types(files, groups, addresses)
+    if types:
+        return ("passthrough" if types == {"identity"} else "translating"), None
+    told = _told(_words(system.command_line or "", system.cpu_vendor), bool(groups))
+    return told, None if told else f"{_GROUPS} and the kernel's command line do not tell"
+
+
+def _types(files: Files, groups: tuple[str, ...], addresses: frozenset[str]) -> set[str]:
+    ours = [group for group in groups if addresses & set(files.names(f"{_GROUPS}/{group}/devices"))]
+    texts = (files.text(f"{_GROUPS}/{group}/type") for group in ours or groups if whole(group) is not None)
+    return {text for text in texts if text in _TYPES}
+
+
+def _told(words: Mapping[str, str], groups: bool) -> State | None:
+    """What the command line tells; passthrough asked for is no proof that there is an IOMMU: groups are, or its own "on"."""
+    if not groups and "off" in words.values():
+        return "off"
+    on = "on" in words.values()
+    if (groups or on) and (words.get("iommu") == "pt" or words.get("iommu.passthrough") == "1"):
+        return "passthrough"
+    return "translating" if on or (groups and words.get("iommu.passthrough") == "0") else None
+
+
+def _words(line: str, vendor: str | None) -> Mapping[str, str]:
+    """The IOMMU's words of a command line that this processor heeds; the last of a name counts, of "on,sm_on" the first part."""
+    own = {"GenuineIntel": "intel_iommu", "AuthenticAMD": "amd_iommu"}.get(vendor or "", "iommu")
+    pairs = (word.partition("=") for word in line.split() if re.match(rf"(?:iommu|{own}|iommu\.passthrough)=", word))
+    return {name: value.split(",")[0] for name, _, value in pairs}
+
+
+# Processors and NUMA nodes out of /proc/cpuinfo, /proc/meminfo and /sys/devices/system.
+
+PROCESSORS_KIND = "Linux sysfs processors"
+_CPUS = "/sys/devices/system/cpu"
+_NODES = "/sys/devices/system/node"
+_NVIDIA_GPUS = "/proc/driver/nvidia/gpus"
+_CUT = 1_000_000  # Files.text stops at 1 MiB: a longer /proc/cpuinfo is not whole
+# ARM's designers of cores, as Linux names them: arch/arm64/include/asm/cputype.h.
+_ARM_DESIGNERS = {0x41: "ARM", 0x46: "Fujitsu", 0x48: "HiSilicon", 0x4E: "NVIDIA", 0x51: "Qualcomm", 0xC0: "Ampere"}
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What there is to compute with; None is unknown. `flags` are /proc/cpuinfo's, None where a processor has no such line."""
+
+    model: str | None = None
+    vendor: str | None = None
+    sockets: int | None = None
+    cores: int | None = None
+    threads: int | None = None
+    memory_bytes: int | None = None
+    flags: frozenset[str] | None = None
+    platform: str | None = None
+    numa_nodes: tuple[NumaNode, ...] = ()
+    unknown: Mapping[str, str] = field(default_factory=dict)
+
+
+def read_processors(files: Files) -> Found:
+    """Sockets, cores, threads that are online, memory and NUMA nodes of the processors (not of GPUs); never raises."""
+    text = files.text("/proc/cpuinfo") or ""
+    first = _fields(text.partition("\n\n")[0])
+    online = _online(files)
+    sockets, cores = _packages_and_cores(files, online) if online else _of_cpuinfo(text)
+    nodes, of_gpus = _numa_nodes(files, online)
+    designer = _ARM_DESIGNERS.get(whole(first.get("CPU implementer")) or 0)
+    flags = first.get("flags") or first.get("Features")
+    found = {"model": first.get("model name") or first.get("cpu"), "vendor": first.get("vendor_id") or designer}
+    return Found(
+        **{name: printable(" ".join(value.split())) if value else None for name, value in found.items()},
+        sockets=sockets, cores=cores, threads=len(online) or len(re.findall(r"^processor\s*:", text, re.M)) or None,
+        memory_bytes=_memory(files, nodes, of_gpus),
+        flags=frozenset(flags.split()) if flags else None, platform=_fields(text[-4096:]).get("platform"),
+        numa_nodes=nodes, unknown=_reasons(text, first, sockets, nodes),
+    )  # fmt: skip
+
+
+def node_of(files: Files, folder: str, nodes: Iterable[NumaNode]) -> int | None:
+    """The one NUMA node whose CPUs are exactly those local to a device; None when it is as near to several, or there is just one."""
+    several = [node for node in nodes if node.cpus]
+    local = (cpu_list(files.text(f"{folder}/local_cpulist")) or cpu_mask(files.text(f"{folder}/local_cpus"))) if len(several) > 1 else None
+    found = [node.id for node in several if cpu_list(node.cpus) == local]
+    return found[0] if len(found) == 1 else None
+
+
+def _fields(block: str) -> dict[str, str]:
+    pairs = (line.partition(":") for line in block.splitlines())
+    return {name.strip(): value.strip() for name, colon, value in pairs if colon}
+
+
+def _online(files: Files) -> frozenset[int]:
+    there = frozenset(int(name[3:]) for name in files.names(_CPUS) if re.fullmatch(r"cpu\d{1,5}", name))
+    online = cpu_list(files.text(f"{_CPUS}/online"))
+    return online & there if online and there else online or there
+
+
+def _packages_and_cores(files: Files, online: frozenset[int]) -> tuple[int | None, int | None]:
+    """Sockets and cores. Two reads per core: its siblings are not asked again."""
+    packages: set[int | None] = set()
+    cores, left = 0, set(online)
+    while left:
+        cpu = min(left) if len(left) == len(online) else next(iter(left))
+        folder = f"{_CPUS}/cpu{cpu}/topology"
+        siblings = cpu_list(files.text(f"{folder}/thread_siblings_list")) or cpu_mask(files.text(f"{folder}/thread_siblings"))
+        if not siblings or cpu not in siblings:
+            return None, None
+        packages.add(whole(files.text(f"{folder}/physical_package_id")))
+        left -= siblings
+        cores += 1
+    return (None if None in packages else len(packages)), cores
+
+
+def _of_cpuinfo(text: str) -> tuple[int | None, int | None]:
+    """Sockets and cores where there is no sysfs: core ids count anew on each socket."""
+    blocks = [] if len(text) > _CUT else [_fields(block) for block in text.split("\n\n")]
+    found = {(block["physical id"], block["core id"]) for block in blocks if "physical id" in block and "core id" in block}
+    return (len({socket for socket, _ in found}), len(found)) if found else (None, None)
+
+
+def _numa_nodes(files: Files, online: frozenset[int]) -> tuple[tuple[NumaNode, ...], bool]:
+    """The processors' NUMA nodes, and whether GPUs' memory was among those the kernel lists (POWER9, Grace)."""
+    ids = sorted(int(name[4:]) for name in files.names(_NODES) if re.fullmatch(r"node\d{1,4}", name))
+    of_gpus = _nodes_of_gpus(files)
+    nodes = [_node(files, each, online) for each in ids]
+    kept = tuple(node for node in nodes if node.cpus or (node.memory_bytes != 0 and node.id not in of_gpus))
+    return kept, any(node.id in of_gpus and not node.cpus for node in nodes)
+
+
+def _node(files: Files, number: int, online: frozenset[int]) -> NumaNode:
+    folder = f"{_NODES}/node{number}"
+    listed = files.text(f"{folder}/cpulist")
+    cpus = cpu_list(listed) if listed else cpu_mask(files.text(f"{folder}/cpumap")) or frozenset()
+    known = listed is not None or bool(cpus)
+    return NumaNode(number, written(cpus & online if online else cpus) if known else None, _kilobytes(files.text(f"{folder}/meminfo")))
+
+
+def _nodes_of_gpus(files: Files) -> frozenset[int]:
+    texts = [files.text(f"{_NVIDIA_GPUS}/{name}/numa_status") or "" for name in files.names(_NVIDIA_GPUS)]
+    found = [whole(_fields(text).get("Node"), 0, 4095) for text in texts]
+    return frozenset(each for each in found if each is not None)
+
+
+def _memory(files: Files, nodes: tuple[NumaNode, ...], of_gpus: bool) -> int | None:
+    """Bytes of main memory. /proc/meminfo counts GPUs' memory too where it is a NUMA node: then it is the sum over the others."""
+    if not of_gpus:
+        return _kilobytes(files.text("/proc/meminfo"))
+    parts = [node.memory_bytes for node in nodes]
+    return None if None in parts else sum(part for part in parts if part is not None)
+
+
+def _kilobytes(text: str | None) -> int | None:
+    match = re.search(r"MemTotal:\s+(\d{1,12}) kB", text or "")
+    return int(match[1]) << 10 if match else None
+
+
+def _reasons(text: str, first: Mapping[str, str], sockets: int | None, nodes: tuple[NumaNode, ...]) -> dict[str, str]:
+    reasons = {} if text else {"system/cpu_model": "/proc/cpuinfo is not there"}
+    if text and not (first.get("model name") or first.get("cpu")):
+        reasons["system/cpu_model"] = "/proc/cpuinfo names none"
+    if sockets is None:
+        reasons["system/sockets"] = f"{_CPUS} does not show how the processors are packed"
+    if not nodes:
+        reasons["numa_nodes"] = f"{_NODES} lists none: a kernel without NUMA, or not copied"
+    return reasons
+
+
+# The kernel's start parameters (/proc/cmdline) as they may be shown: they can hold passwords, tokens, hosts and addresses.
+
+MASKED = "masked"
+_KNOWN = re.compile(
+    r"^(?:(?:iommu|intel_|amd_|pci|numa|mitigations|isolcpus|nohz|rcu|huge|default_huge|transparent_huge|cgroup|systemd\.unified|nvidia|nouveau"
+    r"|amdgpu|mlx|ib_|processor|cpu|idle|swiotlb|vfio)[\w.-]*|console|panic|module_blacklist|modprobe\.blacklist)$",
+    re.IGNORECASE,
+)
+_FLAG = re.compile(r"^(?:auto|debug|no(?:apic|exec|hz|lapic|modeset|module|pat|pcid|pti|smt|splash)|pti|quiet|ro|rw|single|splash)$")
+_NAME = re.compile(r"^[A-Za-z][\w.-]{0,60}$")
+_SECRET = re.compile(r"passw|secret|token|key|credential", re.IGNORECASE)
+
+
+def shown(line: str) -> str:
+    """The line without what nobody else may know; a line that was shown stays as it is.
+
+    Known parameters stay whole. Others keep their names, as what they are set to may be anything; so may a bare word, and
+    what stands behind "--", which is for the first program.
+    """
+    of_kernel, dashes, of_program = f" {' '.join(line.split())} ".partition(" -- ")
+    words = [_shown(word) for word in of_kernel.split()]
+    return " ".join([*words, *(["--", MASKED] if dashes and of_program.strip() else [])])
+
+
+def _shown(word: str) -> str:
+    name, equals, _ = word.partition("=")
+    if _FLAG.match(word) or (_KNOWN.match(name) and not _SECRET.search(name)):
+        return word
+    return f"{name}={MASKED}" if equals and _NAME.match(name) else MASKED
+
+
+# What a Linux machine is once: kernel, driver, IOMMU, peer memory, hypervisor, container.
+
+_MOST_COMMAND_LINE = 4096  # COMMAND_LINE_SIZE of the larger architectures
+_NVIDIA_VERSION = re.compile(r"Kernel Module(?:\s+for\s+\S+)?\s+(\d{2,4}(?:\.\d{1,4}){1,3})\b")
+_ARCHITECTURES = ("x86_64", "aarch64", "ppc64le", "ppc64", "riscv64", "s390x", "i686")
+_HWLOC_NOTE = "/proc/hwloc-nofile-info"  # what hwloc-gather-topology notes down of uname
+
+# NCCL looks for NVIDIA's (net_ib/gdr.cc), RCCL for AMD's, whose place differs between kernels.
+_PEER_MEMORY = (
+    ("nv_mem", "/sys/kernel/mm/memory_peers/nv_mem/version"),
+    ("nv_mem_nc", "/sys/kernel/mm/memory_peers/nv_mem_nc/version"),
+    ("nvidia_peermem", "/sys/module/nvidia_peermem/version"),
+    ("amdkfd", "/sys/kernel/mm/memory_peers/amdkfd/version"),
+    ("amdkfd", "/sys/kernel/memory_peers/amdkfd/version"),
+    ("amdkfd", "/sys/memory_peers/amdkfd/version"),
+)
+
+# (vendor of the machine, product) as its DMI table gives them -> hypervisor; "" matches any.
+_MADE_BY = (
+    ("QEMU", "", "kvm"), ("", "KVM", "kvm"), ("VMware", "", "vmware"), ("Xen", "", "xen"), ("innotek GmbH", "", "virtualbox"),
+    ("Microsoft Corporation", "Virtual Machine", "microsoft"),
+)  # fmt: skip
+# These sell bare metal too: only together with the processor's own word that there is a hypervisor.
+_CLOUDS = (
+    ("Amazon EC2", "", "kvm"), ("Google", "", "kvm"), ("Alibaba Cloud", "", "kvm"), ("OpenStack Foundation", "", "kvm"),
+    ("Red Hat", "", "kvm"), ("OracleCloud.com", "", "kvm"), ("DigitalOcean", "", "kvm"), ("Hetzner", "", "kvm"),
+)  # fmt: skip
+_CLOCKS = (("kvm-clock", "kvm"), ("hyperv", "microsoft"), ("xen", "xen"))
+
+
+def read_system(files: Files, processors: Found) -> tuple[System, dict[str, str]]:
+    """The system's facts, IOMMU and shared memory aside, and why some are unknown; never raises."""
+    kernel = _kernel(files)
+    virtualization, why_virtualization = _virtualization(files, processors)
+    container, why_container = _container(files)
+    driver = _driver(files)
+    system = System(
+        _architecture(files, kernel, processors), processors.model, processors.vendor, processors.sockets, processors.cores,
+        processors.threads, processors.memory_bytes, kernel, command_line(files), driver, _peer_memory(files),
+        virtualization=virtualization, container=container,
+    )  # fmt: skip
+    reasons = {
+        "system/driver": None if driver else "no NVIDIA or AMD GPU driver tells its version",
+        "system/virtualization": why_virtualization,
+        "system/container": why_container,
+        "system/dma_buf": "files do not tell whether the GPU driver exports its memory: ask the driver",
+        "system/peer_memory": None if system.peer_memory is not None else "/sys/module is not there",
+        "system/kernel": None if kernel else "/proc/sys/kernel/osrelease and /proc/version are not there",
+    }
+    return system, {path: why for path, why in reasons.items() if why}
+
+
+def hostname(files: Files) -> str | None:
+    """The machine's own name, of the kernel, else of /etc/hostname."""
+    names = (files.text("/proc/sys/kernel/hostname"), files.text("/etc/hostname"), _noted(files, "HostName"))
+    return next((printable(name.splitlines()[0], 253) for name in names if name), None)
+
+
+def command_line(files: Files) -> str | None:
+    """What the kernel was started with, without what nobody else may know: this ends up in reports and tickets."""
+    text = files.text("/proc/cmdline")
+    return printable(shown(text), _MOST_COMMAND_LINE) if text else None
+
+
+def _kernel(files: Files) -> str | None:
+    release = files.text("/proc/sys/kernel/osrelease")
+    version = re.match(r"Linux version (\S{1,120})", files.text("/proc/version") or "")
+    found = release or (version[1] if version else None)
+    return printable(found) if found else None
+
+
+def _noted(files: Files, name: str) -> str | None:
+    found = re.search(rf"^{name}: *(\S{{1,200}})$", files.text(_HWLOC_NOTE) or "", re.M)
+    return found[1] if found else None
+
+
+def _architecture(files: Files, kernel: str | None, processors: Found) -> str | None:
+    """As uname -m says; only newer kernels have it in a file, distributions in the release's name, x86 in its flags."""
+    named = [files.text("/proc/sys/kernel/arch"), _noted(files, "Architecture"), (kernel or "").rpartition(".")[2]]
+    of_flags = "x86_64" if "lm" in (processors.flags or ()) else "aarch64" if "asimd" in (processors.flags or ()) else None
+    return next((each for each in named if each in _ARCHITECTURES), of_flags)
+
+
+def _driver(files: Files) -> str | None:
+    nvidia = _NVIDIA_VERSION.search(files.text("/proc/driver/nvidia/version") or "")
+    amd = files.text("/sys/module/amdgpu/version")
+    return nvidia[1] if nvidia else printable(amd) if amd else None
+
+
+def _peer_memory(files: Files) -> tuple[str, ...] | None:
+    """Modules there, by name. That a module is loaded does not prove that it works."""
+    found = dict.fromkeys(name for name, path in _PEER_MEMORY if files.text(path) is not None)
+    return tuple(found) if found or files.names("/sys/module") else None
+
+
+def _matches(table: tuple[tuple[str, str, str], ...], vendor: str, product: str) -> str | None:
+    return next((found for made_by, name, found in table if vendor.startswith(made_by) and product.startswith(name)), None)
+
+
+def _virtualization(files: Files, processors: Found) -> tuple[str | None, str | None]:
+    """The hypervisor, "" on bare metal; None and why. "hypervisor": there is one, and nothing tells which."""
+    vendor, product = (files.text(f"/sys/class/dmi/id/{name}") or "" for name in ("sys_vendor", "product_name"))
+    known = _matches(_MADE_BY, vendor, product) or ("xen" if files.text("/sys/hypervisor/type") == "xen" else None)
+    if known:
+        return known, None
+    if processors.platform in ("PowerNV", "pSeries"):
+        return ("" if processors.platform == "PowerNV" else "hypervisor"), None
+    if processors.flags is None or "fpu" not in processors.flags:
+        return None, "this processor's /proc/cpuinfo has no mark for hypervisors, and the machine's maker is none"
+    if "hypervisor" not in processors.flags:
+        return "", None
+    return _matches(_CLOUDS, vendor, product) or _of_clock(files) or "hypervisor", None
+
+
+def _of_clock(files: Files) -> str | None:
+    clocks = files.text("/sys/devices/system/clocksource/clocksource0/available_clocksource") or ""
+    return next((found for clock, found in _CLOCKS if clock in clocks), None)
+
+
+def _container(files: Files) -> tuple[str | None, str | None]:
+    """What encloses the processes that read these files; "" when nothing does; None and why."""
+    groups = files.text("/proc/self/cgroup")
+    marks = (
+        ("apptainer", files.real("/.singularity.d") is not None),
+        ("kubernetes", "kubepods" in (groups or "") or files.real("/var/run/secrets/kubernetes.io") is not None),
+        ("podman", files.real("/run/.containerenv") is not None or "libpod-" in (groups or "")),
+        ("docker", files.real("/.dockerenv") is not None or re.search("/docker[/-]", groups or "") is not None),
+        ("lxc", "/lxc" in (groups or "")),
+        ("slurm", re.search(r"slurm.*/job_\d", groups or "") is not None),
+    )
+    found = next((name for name, there in marks if there), None)
+    if found:
+        return found, None
+    if groups is None or files.real("/etc") is None:
+        return None, "/proc/self/cgroup is not there, or only some of the machine's files are"
+    if re.search(r"^\S+ / overlay ", files.text("/proc/self/mounts") or files.text("/proc/mounts") or "", re.M):
+        return None, "the root is an overlay: a container, or a node that was started over the network"
+    return "", None
+
 
 KIND = "Linux sysfs and procfs"
 
 
 def read(files: Files) -> Machine:
     """What the files tell; never raises. What they do not tell is None, with the reason in `unknown`."""
-    compute = processors.read(files)
+    compute = read_processors(files)
     bus = pci_sysfs.read(files)
-    gpus = linux_gpus.read(files, bus.devices)
+    gpus = linux_gpus.read_linux_gpus(files, bus.devices)
     devices = _near(files, gpus.devices, compute.numa_nodes)
     numa = {device.address: device.numa for device in devices}
     found = tuple(replace(gpu, numa=numa.get(gpu.key)) for gpu in gpus.gpus)
-    system, reasons = linux_system.read(files, compute)
+    system, reasons = read_system(files, compute)
     ours = [device for device in devices if device.kind in ("gpu", "nic")]
-    iommu, why = linux_iommu.state(files, frozenset(device.address for device in ours), system)
+    iommu, why = state(files, frozenset(device.address for device in ours), system)
     unknown = {**compute.unknown, **reasons, **bus.unknown, **gpus.unknown, **_placeless(ours, found)}
     return Machine(
-        linux_system.hostname(files), (KIND,), replace(system, iommu=iommu), compute.numa_nodes, devices, found, gpus.links,
+        hostname(files), (KIND,), replace(system, iommu=iommu), compute.numa_nodes, devices, found, gpus.links,
         unknown={**unknown, "system/iommu": why} if why else unknown, doubts=bus.doubts + gpus.doubts,
     )  # fmt: skip
 
@@ -36,7 +392,7 @@ def read(files: Files) -> Machine:
 def _near(files: Files, devices: Sequence[PciDevice], nodes: Sequence[NumaNode]) -> tuple[PciDevice, ...]:
     """GPUs and NICs without a node get that of their local CPUs, where these are one node's: older kernels say no more."""
     return tuple(
-        replace(device, numa=processors.node_of(files, f"{pci_sysfs.DEVICES}/{device.address}", nodes))
+        replace(device, numa=node_of(files, f"{pci_sysfs.DEVICES}/{device.address}", nodes))
         if device.numa is None and device.kind in ("gpu", "nic")
         else device
         for device in devices

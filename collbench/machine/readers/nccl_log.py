@@ -6,21 +6,618 @@ Only the connection lines, "Channel 00/0 : 0[0] -> 2[0] [send] via NET/IB/3/GDRD
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
-from collbench.machine.readers.nccl_facts import Facts, bool_of, kinds_of, staged
-from collbench.machine.readers.nccl_lines import is_packed, lines_in
-from collbench.machine.readers.nccl_startup import CollNet, Communicator, Library, Release, Setting, StartupFact
-from collbench.machine.readers.nccl_words import GDR, SHARED_MEMORY, Choice, Connection
+from collbench.machine.readers.nccl_startup import (
+    OF_A_CALL,
+    CollNet,
+    CollNetDevice,
+    Communicator,
+    Library,
+    Release,
+    Setting,
+    StartupFact,
+    head_facts,
+    only_rccl,
+    release_in,
+    startup_facts,
+    tree_facts,
+)
 from collbench.machine.readers.text import HEAD, Unreadable, printable
-from collbench.machine.source_files import text_of
+from collbench.machine.sources import is_folder, text_of
 
-__all__ = ["GDR", "KIND", "SHARED_MEMORY", "NcclLog", "looks_like", "read", "read_file", "read_files"]
+# The lines of a log of any size: read in blocks, so that memory does not grow with the file. Pipes, devices and binaries are refused.
+
+LONGEST = 4096  # bytes of a line that are looked at; ring listings of thousands of ranks are cut
+_BLOCK = 1 << 20
+_PACKED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00", b"\x28\xb5\x2f\xfd")  # gzip, bzip2, xz, zstandard
+
+
+def is_packed(path: Path) -> bool:
+    """Whether the file is compressed. Raises Unreadable for what is no file or cannot be read."""
+    with _Opened(path) as read:
+        return read(8).startswith(_PACKED)
+
+
+def lines_in(path: Path) -> Iterator[list[bytes]]:
+    """The file's lines, a block at a time; a last line without its end is one, too.
+
+    Raises Unreadable for a folder, a pipe, a device, a file that is empty, is binary, or cannot be read (to the end, too).
+    """
+    with _Opened(path) as read:
+        head = read(_BLOCK)
+        if not head.strip():
+            raise Unreadable(f"{printable(path.name)} is empty: save NCCL's log into it again")
+        if b"\x00" in head[:HEAD]:
+            raise Unreadable(f"{printable(path.name)} is binary, no log of NCCL: name the text that NCCL_DEBUG=INFO prints")
+        yield from lines_of(read, head)
+
+
+def lines_of(read: Callable[[int], bytes], begun: bytes = b"") -> Iterator[list[bytes]]:
+    """What `read(at most)` gives after `begun`, as lists of lines; of a line that never ends, a few thousand bytes are kept."""
+    rest, block = b"", begun or read(_BLOCK)
+    while block:
+        lines = (rest + block).split(b"\n")
+        rest = lines.pop()[:LONGEST]
+        yield lines
+        block = read(_BLOCK)
+    yield [rest]
+
+
+class _Opened:
+    """A regular file, opened without waiting; what fails while it is read becomes a sentence."""
+
+    def __init__(self, path: Path) -> None:
+        if is_folder(path):
+            raise Unreadable(f"{printable(str(path))} is a folder: name the file that holds NCCL's log")
+        self.path, self.descriptor = path, -1
+
+    def __enter__(self) -> Callable[[int], bytes]:
+        try:
+            self.descriptor = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as why:
+            raise self._unreadable(why) from None
+        return self._read
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self.descriptor)
+
+    def _read(self, most: int) -> bytes:
+        try:
+            return os.read(self.descriptor, most)
+        except OSError as why:
+            raise self._unreadable(why) from None
+
+    def _unreadable(self, why: OSError) -> Unreadable:
+        reason = why.strerror or type(why).__name__
+        return Unreadable(f"{printable(str(self.path))} cannot be read ({reason}): name the file that holds NCCL's log")
+
+
+# What one message of NCCL or RCCL says. Spellings from 2.4 to 2.32, read in NCCL's sources of 2.18 to 2.30 and in the library 2.32.3.
+#
+# A message is what stands behind "NCCL INFO ". Nothing here remembers anything but answers to equal messages.
+
+GDR = "/GDRDMA"
+SHARED_MEMORY = "SHM"
+
+_LONGEST_INDEX = 3  # of GPUs; addresses have four digits or more
+_MOST_ANSWERS = 4096  # equal messages come from every rank of a host, and with every call
+# include/nccl_common.h of 2.20 to 2.23, which print numbers; later ones print names (collectives.cc)
+_ALGORITHMS = ("TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_TREE", "PAT")
+_PROTOCOLS = ("LL", "LL128", "SIMPLE")
+_PLUGIN = rb"NET/(?:[A-Za-z0-9_.-]{1,40} ){1,3}[A-Za-z0-9_.-]{1,40}/[\w./()\[\]-]{1,60}"  # "NET/AWS Libfabric/0/GDRDMA"
+_WAY = re.compile(rb"direct shared memory|P2P/direct pointer|" + _PLUGIN + rb"|[A-Z][\w./()\[\]-]{1,100}")
+_PROXY = re.compile(r"\([^()]{0,40}\)")
+_RANK = re.compile(rb"(\d{1,7})(?:\[([0-9a-f]{1,8})\])?")
+_CHANNEL = re.compile(rb"\[?(\d{1,4})\]?(?:/\d{1,4})?")
+_NETWORK = re.compile(rb"Using network (\S[\w .-]{0,60})")
+_DEVICES = re.compile(rb"NET/(IB|Socket) ?: Using (.{0,4096})")
+_DEVICE = re.compile(rb"\[(\d{1,4})\]([\w.-]{1,64}(?::\d{1,3}(?::\d{0,5}){0,2}/\w{1,10})?)(/SHARP)?")
+_FUSED = re.compile(rb"\[(\d{1,4})\]=\{([^{}]{1,400})\}")  # the two ports of a card as one device, 2.20 to 2.23
+_PART = re.compile(rb"\[\d{1,4}\] ([\w.-]{1,64}:\d{1,3}/\w{1,10})")
+_VIRTUAL = re.compile(rb"Made virtual device \[(\d{1,4})\] name=([\w.+-]{1,200})")
+_GDR = re.compile(rb"GPU Direct RDMA (Enabled|Disabled) for (?:GPU \S{1,40} / )?HCA ([0-9a-f]{1,16})\b(?: '([^']{1,64})')?")
+_DMA_BUF = re.compile(rb"DMA-BUF (?:is (not )?available|registrations: (true|false))")
+_NVLS = re.compile(rb"NVLS multicast support is (not )?available")
+_SPEED_OF = re.compile(rb"/sys/class/net/([\w.-]{1,64})/speed")
+_RANKS = re.compile(rb"\bnranks (\d{1,7})\b", re.IGNORECASE)
+_GRAPH = re.compile(rb"\+ ([A-Z][A-Z0-9]{1,5})\[(\d{1,7}\.\d{1,3})\] - ")
+_PATH = re.compile(rb"\(\d{1,3}/\d{1,7}\.\d{1,3}/([A-Z][A-Z0-9]{1,5})\)")
+_PROVIDER = re.compile(rb"Selected Provider is (\S{1,40}) \(found (\d{1,4}) nics\)", re.IGNORECASE)
+_GROUP = re.compile(rb"NIC group (\d{1,4}) device")
+_STATED = re.compile(rb"(\d{1,5}) (coll|collnet|nvls|p2p) channels(?! per)")
+_CHOICE = re.compile(
+    rb"(?:([A-Z][A-Za-z]{1,30})(?: \[([A-Za-z ]{1,30})\])?: )?(\d{1,18}) Bytes -> "
+    rb"(?:Algo (\w{1,30}) proto (\w{1,20})|Kernel (\w{1,60})|cudaMemcpy|RMA proxy|Rail )"
+)
+_SPAN = re.compile(rb"channel\{Lo\.\.Hi\}=\{(\d{1,4})\.\.(\d{1,4})\}")
+_OF_HOST = frozenset({"devices", "nic", "network", "startup"})
+_TREE = frozenset({b" ", b"+"})  # "              + PCI[24.0] - GPU/0-cf000 (5)"
+_LISTING = frozenset({b"Chan", b"Ring"})
+_COUNT = re.compile(rb"nchannels (\d{1,4})")
+
+
+class Connection(NamedTuple):
+    """A line that proves a path: "Channel 00/0 : 0[0] -> 2[0] [send] via NET/IB/0/GDRDMA".
+
+    channel, source and target are None where the line names none; `way` is "send", "receive" or "" (inside a host); `gpu` is the one
+    that wrote the line ("3", "0000:1b:00.0"), None unknown.
+    """
+
+    channel: int | None
+    source: int | None
+    target: int | None
+    way: str
+    transport: str
+    gpu: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What NCCL chose for a call: "RING", "SIMPLE", and how many channels; None where it does not tell."""
+
+    algorithm: str | None
+    protocol: str | None
+    channels: int | None
+
+
+@dataclass(slots=True, eq=False)  # not frozen: that would take longer than reading the message; no eq: equal messages give one object
+class Words:
+    """What a message says beside connections; None and () where it says nothing of that.
+
+    devices   ("IB", {0: "mlx5_0:1/IB"}, whether relaxed ordering is on)
+    nic       (NCCL's number of a network device, its name)
+    gdr       (whether a GPU may reach it, the name of the HCA or "HCA 3")
+    choice    ("AllReduce" or None, bytes, Choice)
+    stated    channels by kind: {"coll": 16}
+    listing   (ranks that a ring listing has, whether it ends early)
+    startup   what the library says of its start
+    of_host   whether it holds for the host alone that wrote it
+    """
+
+    ranks: int | None = None
+    network: str | None = None
+    devices: tuple[str, tuple[tuple[int, str], ...], bool] | None = None
+    nic: tuple[int, str] | None = None
+    default_speed: str | None = None
+    provider: tuple[str, int] | None = None
+    group: int | None = None
+    gdr: tuple[bool, str] | None = None
+    dma_buf: bool | None = None
+    nvls: bool | None = None
+    widths: tuple[tuple[str, float], ...] = ()
+    paths: tuple[str, ...] = ()
+    choice: tuple[str | None, int, Choice] | None = None
+    stated: tuple[tuple[str, int], ...] = ()
+    listing: tuple[int, bool] | None = None
+    startup: tuple[StartupFact, ...] = ()
+    of_host: bool = False
+
+
+@lru_cache(maxsize=_MOST_ANSWERS)
+def words(message: bytes) -> Words | None:
+    """What a message says, None for nothing that is wanted. The cheap tests come first: most messages pass none."""
+    if b" Bytes -> " in message and (choice := _choice(message)):
+        return Words(choice=choice)
+    if message[:1] in _TREE and (widths := _GRAPH.findall(message)):
+        startup = tree_facts(message)
+        return Words(widths=tuple((text(kind), float(width)) for kind, width in widths), startup=startup, of_host=bool(startup))
+    if message[:4] in _LISTING and (listing := _listing(message)):
+        return Words(listing=listing)
+    found = dict(_said(message))
+    return Words(**found, of_host=not found.keys().isdisjoint(_OF_HOST)) if found else None
+
+
+@lru_cache(maxsize=_MOST_ANSWERS)
+def transport(text: bytes) -> str | None:
+    """What stands behind "via": "NET/IB/3/GDRDMA", "P2P/CUMEM/read", "SHM"; None for other text.
+
+    Without ranks of proxies, kinds of memory in brackets and what follows GDRDMA; old and new words for shared memory are one.
+    """
+    match = _WAY.match(text)
+    if not match:
+        return None
+    bare = _PROXY.sub("", match[0].decode("ascii", "replace")).rstrip("/.")
+    if bare == "direct shared memory" or bare.split("/")[0] == SHARED_MEMORY:
+        return SHARED_MEMORY
+    before, direct, _ = bare.partition(GDR)
+    return before + direct if direct else bare.removesuffix("/Shared")
+
+
+def connection(left: bytes, right: bytes) -> Connection | None:
+    """The path that a line proves, from its words before and after "via"; None for other messages."""
+    found = transport(right)
+    if found is None:
+        return None
+    parts = left.split()
+    way = parts.pop()[1:-1].decode("ascii", "replace") if parts and parts[-1] in (b"[send]", b"[receive]") else ""
+    if len(parts) < 4 or parts[2] != b":":
+        return Connection(None, None, None, way, found, None)
+    return _connection(parts, way, found)
+
+
+def _connection(parts: list[bytes], way: str, found: str) -> Connection:
+    """A [send] line is written by the GPU that sends, a [receive] line by the one that receives."""
+    channel, source = _CHANNEL.fullmatch(parts[1]), _RANK.fullmatch(parts[3])
+    target = _RANK.fullmatch(parts[5]) if len(parts) > 5 and parts[4] == b"->" else None
+    writer = source if way == "send" else target if way == "receive" else None
+    return Connection(
+        int(channel[1]) if channel else None, int(source[1]) if source else None, int(target[1]) if target else None, way, found,
+        _gpu(writer[2].decode()) if writer and writer[2] else None,
+    )  # fmt: skip
+
+
+def _said(message: bytes) -> Iterator[tuple[str, Any]]:
+    if b"anks " in message and (match := _RANKS.search(message)):
+        yield "ranks", int(match[1])
+    if b"Using " in message:
+        yield from _used(message)
+    if b" RDMA " in message and (match := _GDR.search(message)):
+        name = text(match[3]) if match[3] else f"HCA {text(match[2])}"
+        yield "gdr", (match[1] == b"Enabled", name)
+        if match[3] and match[2].isdigit():
+            yield "nic", (int(match[2]), name)
+    if b"Made virtual" in message and (match := _VIRTUAL.search(message)):
+        yield "nic", (int(match[1]), text(match[2]))
+    if b"DMA-BUF" in message and (match := _DMA_BUF.search(message)):
+        yield "dma_buf", match[1] is None and match[2] != b"false"
+    if b"NVLS mult" in message and (match := _NVLS.search(message)):
+        yield "nvls", match[1] is None
+    if startup := (*startup_facts(message), *_reducing(message)):
+        yield "startup", startup
+    yield from _seldom(message)
+
+
+def _seldom(message: bytes) -> Iterator[tuple[str, Any]]:
+    if b"efaulting to 10 Gbps" in message:
+        named = _SPEED_OF.search(message)
+        yield "default_speed", text(named[1]) if named else "?"
+    if b" nics)" in message and (match := _PROVIDER.search(message)):
+        yield "provider", (text(match[1]), int(match[2]))
+    if b"NIC group" in message and (match := _GROUP.search(message)):
+        yield "group", int(match[1])
+    if b"(" in message and (paths := _PATH.findall(message)):
+        yield "paths", tuple(map(text, paths))
+    if b" channels" in message and (stated := _STATED.findall(message)):
+        yield "stated", tuple((text(kind), int(count)) for count, kind in stated)
+
+
+def _listing(message: bytes) -> tuple[int, bool] | None:
+    """ "Channel 00/16 :  0 7 6 5 ...": the ranks that it has at least, and whether it ends early."""
+    parts = message.partition(b" :")[2].split()
+    short = parts[-1:] == [b"..."]
+    numbers = parts[:-1] if short else parts
+    if not numbers or not all(part.isdigit() and len(part) < 8 for part in numbers):
+        return None
+    return max(map(int, numbers)) + 1, short
+
+
+def _used(message: bytes) -> Iterator[tuple[str, Any]]:
+    if match := _NETWORK.search(message):
+        yield "network", text(match[1]).strip()
+    if match := _DEVICES.search(message):
+        listed = match[2].partition(b"OOB")[0]
+        fused = tuple((int(number), "+".join(map(text, _PART.findall(parts)))) for number, parts in _FUSED.findall(listed))
+        single = tuple((int(number), text(name)) for number, name, _ in _DEVICE.findall(_FUSED.sub(b"", listed)))
+        yield "devices", (text(match[1]), tuple(sorted(fused + single)), b"[RO]" in listed)
+
+
+def _reducing(message: bytes) -> Iterator[CollNetDevice]:
+    """The devices that are listed with SHARP."""
+    if b"/SHARP" in message and (match := _DEVICES.search(message)):
+        yield from (CollNetDevice(text(name)) for _, name, sharp in _DEVICE.findall(match[2]) if sharp)
+
+
+def _choice(message: bytes) -> tuple[str | None, int, Choice] | None:
+    match = _CHOICE.search(message)
+    if not match:
+        return None
+    collective, special, size, algorithm, protocol, kernel = (text(part) if part else None for part in match.groups())
+    span, count = _SPAN.search(message), _COUNT.search(message)
+    channels = int(span[2]) - int(span[1]) + 1 if span else int(count[1]) if count else None
+    if algorithm:
+        return collective, int(size or 0), Choice(_named(algorithm, _ALGORITHMS), _named(protocol or "", _PROTOCOLS), channels)
+    return collective, int(size or 0), Choice(" ".join(filter(None, (special, kernel))) or None, None, channels)
+
+
+def _named(word: str, names: tuple[str, ...]) -> str:
+    return names[int(word)] if word.isdigit() and int(word) < len(names) else word.upper()
+
+
+def _gpu(found: str) -> str:
+    """The driver's number, or the PCI address that older logs print as one hexadecimal number ("1b000")."""
+    if len(found) <= _LONGEST_INDEX:
+        return found
+    number = int(found, 16)
+    return f"{number >> 20:04x}:{number >> 12 & 0xFF:02x}:{number >> 4 & 0xFF:02x}.{number & 0xF:x}"
+
+
+def text(part: bytes) -> str:
+    """Untrusted bytes as printable text."""
+    return printable(part.decode("utf-8", "replace"))
+
+
+# What the lines of a log add up to, in bounded memory: whatever a log repeats or invents, each fact has its most.
+#
+# Lines that say the same are only counted while they pass; what they say is added up for all of them at once.
+
+MOST_CHANNELS = 16384  # connections that are kept one by one: those of 512 ranks with 16 channels, both ways
+_MOST = 4096  # of what is counted by name: transports, sizes, widths
+_MOST_HOSTS = 65536
+_MOST_WARNINGS = 100
+_LONGEST_PATH = 120
+_MOST_REMEMBERED = 8192  # answers that only save time
+_BELOW_SWITCH = "LOC"
+_KINDS = {b"INFO": "INFO", b"WARN": "WARN", b"TRAC": "TRACE", b"vers": "version"}
+# Before "NCCL INFO"; possessive, so that no text can make it try twice.
+_HOST = re.compile(rb"(?:^|[\s>:])([A-Za-z0-9][\w.-]{0,252}+):\d{1,10}+:\d{1,10}+ \[-?\d{1,4}+\] ")
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
+
+
+class Facts:
+    """Grows line by line; `nccl_log` makes a log of it."""
+
+    def __init__(self) -> None:
+        self.lines = 0
+        self.startup: dict[tuple[str, StartupFact], None] = {}
+        self.rccl = False
+        self.hosts: dict[str, None] = {}
+        self.transports: Counter[str] = Counter()
+        self.ways: set[tuple[str, bool]] = set()
+        self.channels: dict[tuple[str, Connection], None] = {}
+        self.left_out = 0
+        self.local: dict[tuple[str, str], set[str]] = {}
+        self.networks: dict[str, None] = {}
+        self.devices: dict[str, dict[str, None]] = {"IB": {}, "Socket": {}}
+        self.listed: dict[tuple[str, str, int], str] = {}
+        self.nics: dict[tuple[str, int], str] = {}
+        self.gdr: dict[bool, dict[str, None]] = {True: {}, False: {}}
+        self.nvls: set[bool] = set()
+        self.dma_buf: set[bool] = set()
+        self.ordering: set[bool] = set()
+        self.ranks = 0
+        self.listings: dict[bool, int] = {}
+        self.graph: dict[tuple[str, float], None] = {}
+        self.paths: Counter[str] = Counter()
+        self.choices: Counter[tuple[str | None, int, Choice]] = Counter()
+        self.stated: dict[str, int] = {}
+        self.warnings: dict[str, None] = {}
+        self.speeds: dict[str, None] = {}
+        self.provider: tuple[str | None, int | None] = (None, None)
+        self.groups = 0
+        self._hosts_of: dict[bytes, str] = {}  # by what stands before a message: always the same for a thread of a rank
+        self._told: dict[tuple[Words, str], bool] = {}
+        self._said: dict[bytes, Words] = {}
+        self._times: dict[bytes, int] = {}  # since the last `add_up`, by message
+        self._paths: dict[bytes, dict[bytes, int]] = {}  # likewise, by what stands before it and its end: "[send] via NET/IB/0"
+        self._kept = 0  # of these
+
+    def take(self, lines: Iterable[bytes]) -> None:
+        """Lines of the log; others on the way (the program's own output) are passed over.
+
+        Most lines begin as the one before and say what was said before: those must not take a microsecond.
+        """
+        head, here, times, found = b"\n", self._paths.setdefault(b"", {}), self._times, 0
+        for line in lines:
+            if not line.startswith(head):
+                place = line.find(b"CCL INFO ")
+                if place < 1 or len(line) > LONGEST:
+                    self._other(line)
+                    continue
+                head = line[: place + 9]
+                here = self._begin(head)
+            found += 1
+            message = line[len(head) :]
+            middle = message.find(b" via ")
+            if middle > 0:
+                if (key := message[middle - 6 :]) in here:
+                    here[key] += 1
+                else:
+                    self._path(message, middle, head)
+            elif message in times:
+                times[message] += 1
+            else:
+                self._new(message, head)
+        self.lines += found
+        if max(len(times), len(self._paths), self._kept) > _MOST_REMEMBERED:
+            self.add_up()
+
+    def add_up(self) -> None:
+        """Adds what was only counted: to be called when there are no more lines."""
+        for message, said in self._said.items():
+            self._add(said, self._times[message])
+        for key, times in ((key, times) for here in self._paths.values() for key, times in here.items() if times):
+            if name := transport(key.partition(b" via ")[2][:_LONGEST_PATH]):
+                _count(self.transports, name, times)
+                self.left_out += times
+        self._kept = 0
+        for remembered in (self._said, self._times, self._paths):
+            remembered.clear()
+
+    def _other(self, line: bytes) -> None:
+        """A line that is too long, or is no INFO: a warning, the version, or no line of NCCL at all."""
+        if len(line) > LONGEST:
+            line = line[: LONGEST - 64].rpartition(b" ")[0] + b" ..."
+        if b" Pid " in line or b"nccl-library=" in line or b"Librccl" in line:
+            self._of_tests(line)
+        place = 0
+        while (place := line.find(b"CCL ", place + 1)) > 0:
+            kind = _KINDS.get(line[place + 4 : place + 8])
+            if kind and line[place - 1] in b"NR":
+                self.lines += 1
+                self._of_kind(kind, line, place)
+                break
+
+    def _of_kind(self, kind: str, line: bytes, place: int) -> None:
+        if kind == "version":
+            if release := release_in(line[place - 1 :]):
+                self._start((release,), "")
+            return
+        message = line[place + 4 + len(kind) :].strip()
+        if kind == "WARN":
+            _keep(self.warnings, text(message), None, _MOST_WARNINGS)
+        self._begin(line[:place])
+        self._new(message, line[:place])
+
+    def _of_tests(self, line: bytes) -> None:
+        """A line of nccl-tests above its table, or of RCCL about itself."""
+        self.rccl = self.rccl or only_rccl(line)
+        self._start(head_facts(line.strip()), "")
+
+    def _start(self, facts: Iterable[StartupFact], host: str) -> None:
+        for fact in facts:
+            _keep(self.startup, (host, fact), None, _MOST_HOSTS)
+            if isinstance(fact, Release) and fact.library is Library.RCCL:
+                self.rccl = True
+
+    def _begin(self, head: bytes) -> dict[bytes, int]:
+        """Where the paths of lines with this beginning are counted."""
+        self._host(head)
+        return self._paths.setdefault(head, {})
+
+    def _host(self, head: bytes) -> str:
+        """The host that a line's beginning names, "" for none."""
+        known = self._hosts_of.get(head)
+        if known is not None:
+            return known
+        self.rccl = self.rccl or only_rccl(head)
+        match = _HOST.search(head)
+        host = match[1].decode() if match else ""
+        if match:
+            _keep(self.hosts, host, None, _MOST_HOSTS)
+        return _remember(self._hosts_of, head, host)
+
+    def _new(self, message: bytes, head: bytes) -> None:
+        if len(message) > LONGEST:
+            self._other(head + message)
+            return
+        said = words(message)
+        if not self.rccl and OF_A_CALL not in message:
+            self.rccl = only_rccl(message)
+        if said is None or not said.of_host:
+            self._times[message] = self._times.get(message, 0) + 1
+            if said:
+                self._said[message] = said
+        elif (said, host := self._host(head)) not in self._told:
+            _remember(self._told, (said, host), True)
+            self._network(said, host)
+            self._add(said, 1)
+
+    def _path(self, message: bytes, middle: int, head: bytes) -> None:
+        """A connection. Once there are enough of them, further ones of the same rank by the same way are only counted."""
+        found = connection(message[:middle], message[middle + 5 : middle + 5 + _LONGEST_PATH])
+        if found is None:
+            self._new(message, head)
+            return
+        host = self._host(head)
+        _count(self.transports, found.transport)
+        if found.way:
+            self._way(found, host)
+        if len(self.channels) < MOST_CHANNELS:
+            self.channels[host, found] = None
+        elif (host, found) not in self.channels:
+            self.left_out += 1
+            if len(message) <= LONGEST:
+                self._kept += 1
+                self._paths.setdefault(head, {})[message[middle - 6 :]] = 0
+
+    def _way(self, found: Connection, host: str) -> None:
+        direct = found.transport.endswith(GDR)
+        self.ways.add((found.way, direct))
+        if found.gpu and (direct or staged(found.transport)):
+            ways = self.local.get((host, found.gpu)) or _keep(self.local, (host, found.gpu), set(), _MOST_HOSTS)
+            ways.add(found.way if direct else "staged")
+
+    def _network(self, said: Words, host: str) -> None:
+        self._start(said.startup, host)
+        if said.network:
+            self.networks.pop(said.network, None)  # the last one named stands last
+            _keep(self.networks, said.network, None, _MOST)
+        if said.devices:
+            self._devices(*said.devices, host)
+        if said.nic:
+            _keep(self.nics, (host, said.nic[0]), said.nic[1], _MOST_HOSTS)
+
+    def _devices(self, kind: str, named: Iterable[tuple[int, str]], ordered: bool, host: str) -> None:
+        for number, name in named:
+            _keep(self.devices[kind], name, None, _MOST)
+            _keep(self.listed, (kind, host, number), name, _MOST_HOSTS)
+        if kind == "IB":
+            self.ordering.add(ordered)
+
+    def _add(self, said: Words, times: int) -> None:
+        if said.choice:
+            _count(self.choices, said.choice, times)
+        if said.listing:
+            self.listings[said.listing[1]] = max(said.listing[0], self.listings.get(said.listing[1], 0))
+        if said.gdr:
+            _keep(self.gdr[said.gdr[0]], said.gdr[1], None, _MOST)
+        for answers, answer in ((self.nvls, said.nvls), (self.dma_buf, said.dma_buf)):
+            if answer is not None:
+                answers.add(answer)
+        for width in said.widths:
+            _keep(self.graph, width, None, _MOST)
+        for kind in said.paths:
+            if kind != _BELOW_SWITCH:
+                _count(self.paths, kind, times)
+        self._add_rest(said)
+
+    def _add_rest(self, said: Words) -> None:
+        self.ranks = max(self.ranks, said.ranks or 0)
+        if said.default_speed:
+            _keep(self.speeds, said.default_speed, None, _MOST)
+        self.provider = said.provider or self.provider
+        self.groups = max(self.groups, -1 if said.group is None else said.group + 1)
+        for kind, count in said.stated:  # of several communicators the one that has most
+            self.stated[kind] = max(count, self.stated.get(kind, 0))
+
+
+def staged(transport: str) -> bool:
+    """Whether it is RDMA without GPUDirect: staged through the host's memory."""
+    return (
+        transport.startswith("NET/") and GDR not in transport and not transport.startswith("NET/Socket") and "tcp" not in transport.lower()
+    )
+
+
+def bool_of(answers: Iterable[bool]) -> bool | None:
+    """True where all say so, None where nobody answers."""
+    listed = list(answers)
+    return all(listed) if listed else None
+
+
+def kinds_of(widths: Iterable[tuple[str, float]]) -> Mapping[str, tuple[float, ...]]:
+    """Widths in GB/s by kind of link, ascending."""
+    found: dict[str, list[float]] = {}
+    for kind, width in sorted(widths):
+        found.setdefault(kind, []).append(width)
+    return {kind: tuple(each) for kind, each in found.items()}
+
+
+def _keep(known: dict[_Key, _Value], key: _Key, value: _Value, most: int) -> _Value:
+    """Adds what is new while there is room; what is there stays."""
+    return known.setdefault(key, value) if key in known or len(known) < most else value
+
+
+def _remember(known: dict[_Key, _Value], key: _Key, value: _Value) -> _Value:
+    """Keeps what can be found again; when there is too much of it, what was kept before goes: lines of one rank stand together."""
+    if len(known) >= _MOST_REMEMBERED:
+        known.clear()
+    known[key] = value
+    return value
+
+
+def _count(known: Counter[_Key], key: _Key, times: int = 1) -> None:
+    if key in known or len(known) < _MOST:
+        known[key] += times
+
 
 KIND = "NCCL log"
 _OURS = re.compile(r"\b[NR]CCL (?:INFO|WARN|TRACE)\b|\b[NR]CCL version\b")

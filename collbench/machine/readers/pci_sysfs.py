@@ -6,14 +6,121 @@ A handful of reads per function whatever the machine's size. Nothing here needs 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from collbench.machine.files import Files
-from collbench.machine.model import PciDevice, PcieLink
-from collbench.machine.readers.doubts import few
-from collbench.machine.readers.pci_parts import VIRTUAL_LINK, is_virtual, kind_of, link_doubt, with_switches
-from collbench.machine.readers.text import gigatransfers, lanes, numa_of, pci_address, printable, whole
+from collbench.machine.model import Gpu, GpuLink, PciDevice, PcieLink
+from collbench.machine.readers.pci import VENDORS, VIRTUAL_LINK, Vendor, is_virtual, kind_of, link_doubt, with_switches
+from collbench.machine.readers.text import few, gigatransfers, lanes, numa_of, pci_address, printable, whole
+
+# AMD GPUs as their kernel driver tells them: /sys/class/kfd/kfd/topology, one node per die or partition, CPUs among them.
+
+KFD_KIND = "AMD KFD topology"
+_NODES = "/sys/class/kfd/kfd/topology/nodes"
+_XGMI = 11  # HSA_IOLINKTYPE_XGMI, libhsakmt's hsakmttypes.h
+_ONE_HOP = 15  # the kernel's weight of a direct xGMI link: 15 per hop (kfd_crat.c)
+_MEMORY_OF_GPU = (1, 2)  # heap types: frame buffer, public and private
+_MOST_MB_PER_S = 1_000_000
+_MOST_LINKS = 16
+_MOST_BYTES = 1 << 50
+
+
+@dataclass(frozen=True, slots=True)
+class KfdFound:
+    """GPUs in the driver's order, and the xGMI links between them, from both ends."""
+
+    gpus: tuple[Gpu, ...] = ()
+    links: tuple[GpuLink, ...] = ()
+    doubts: tuple[str, ...] = ()
+
+
+def read_kfd(files: Files) -> KfdFound:
+    """GPUs, and xGMI links between GPUs (links to CPUs are left out); never raises. No folder: nothing found."""
+    doubts: list[str] = []
+    nodes = sorted(int(name) for name in files.names(_NODES) if name.isascii() and name.isdigit() and len(name) < 6)
+    properties = {node: _properties(files.text(f"{_NODES}/{node}/properties")) for node in nodes}
+    gpus = _gpus(files, {node: each for node, each in properties.items() if each.get("simd_count", 0) > 0}, doubts)
+    links = [link for node in gpus for link in _links(files, node, gpus, doubts)]
+    return KfdFound(tuple(gpus.values()), tuple(links), tuple(dict.fromkeys(doubts)))
+
+
+def architecture(version: int | None) -> str | None:
+    """gfx942 of 90402: two decimal digits each for minor and stepping, which the name has in hexadecimal (90010 is gfx90a)."""
+    if not version or version > 999_999:
+        return None
+    return f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}"
+
+
+def address(properties: Mapping[str, int]) -> str | None:
+    """The PCI address: location_id is bus, device and function in 8, 5 and 3 bits, domain is apart."""
+    location, domain = properties.get("location_id"), properties.get("domain", 0)
+    if not location or location > 0xFFFF or domain > 0xFFFFFFFF:
+        return None
+    return f"{domain:04x}:{location >> 8:02x}:{location >> 3 & 0x1F:02x}.{location & 7}"
+
+
+def _properties(text: str | None) -> dict[str, int]:
+    pairs = (line.split() for line in (text or "").splitlines())
+    numbers = {pair[0]: whole(pair[1], 0, (1 << 64) - 1) for pair in pairs if len(pair) == 2}
+    return {name: value for name, value in numbers.items() if value is not None}
+
+
+def _gpus(files: Files, nodes: Mapping[int, Mapping[str, int]], doubts: list[str]) -> dict[int, Gpu]:
+    found: dict[int, Gpu] = {}
+    keys: set[str] = set()
+    for node, properties in nodes.items():
+        where = address(properties)
+        key = where or f"gpu{len(found)}"
+        if key in keys:
+            doubts.append(f"{key}: the driver lists it in several partitions: counted once, with the memory of the first")
+            continue
+        keys.add(key)
+        found[node] = Gpu(
+            key,
+            len(found),
+            where,
+            "amd",
+            architecture=architecture(properties.get("gfx_target_version")),
+            memory_bytes=_memory(files, node),
+        )
+    return found
+
+
+def _memory(files: Files, node: int) -> int | None:
+    folder = f"{_NODES}/{node}/mem_banks"
+    banks = [_properties(files.text(f"{folder}/{bank}/properties")) for bank in files.names(folder)[:64]]
+    size = sum(bank.get("size_in_bytes", 0) for bank in banks if bank.get("heap_type") in _MEMORY_OF_GPU)
+    return size if 0 < size <= _MOST_BYTES else None
+
+
+def _links(files: Files, node: int, gpus: Mapping[int, Gpu], doubts: list[str]) -> Sequence[GpuLink]:
+    folder = f"{_NODES}/{node}/io_links"
+    listed = [_properties(files.text(f"{folder}/{name}/properties")) for name in files.names(folder)]
+    there = {each["node_to"]: each for each in listed if each.get("type") == _XGMI and each.get("node_to") in gpus}
+    links = []
+    for peer, link in there.items():
+        count = _count(link, doubts) if peer != node else 0
+        one = link.get("min_bandwidth", 0)
+        rate = one * 1e6 if 0 < one <= _MOST_MB_PER_S else None
+        links += [GpuLink(gpus[node].key, gpus[peer].key, count, "xgmi", rate)] if count else []
+    return links
+
+
+def _count(link: Mapping[str, int], doubts: list[str]) -> int:
+    """Links of a pair: its bandwidth over that of one link; 0 for a pair that only reaches each other over others.
+
+    The kernel gives the bandwidth of one link as the least and that of all as the most, which is 0 where the route is indirect
+    (amdgpu_amdkfd_get_xgmi_bandwidth_mbytes). Before MI200 both are 0, and a direct pair has one link.
+    """
+    one, most = link.get("min_bandwidth", 0), link.get("max_bandwidth", 0)
+    if not one and not most:
+        return 1 if link.get("weight", _ONE_HOP) <= _ONE_HOP else 0
+    if not one or most % one or most // one > _MOST_LINKS:
+        doubts.append(f"an xGMI link of {most} MB/s made of links of {one} MB/s: counted as one")
+        return 1
+    return most // one
+
 
 KIND = "Linux sysfs PCI"
 DEVICES = "/sys/bus/pci/devices"
@@ -123,3 +230,113 @@ def _impossible(device: PciDevice, address: str, parent: PciDevice | None) -> st
         return "which is no bridge"
     below, above = _order(device.address), _order(address)
     return None if below[0] == above[0] and below[1] > above[1] else "whose bus does not come before its own"
+
+
+# GPUs of a Linux machine: PCI functions that a GPU driver lists, or, without such a list, all that are GPUs by class and vendor.
+
+_NVIDIA_GPUS = "/proc/driver/nvidia/gpus"
+_DISPLAY = 0x03  # base class; a capture may tell the class alone
+_UUID = re.compile(r"GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+@dataclass(frozen=True, slots=True)
+class LinuxGpusFound:
+    """GPUs in the order of their addresses, their links, `devices` with the kind of those that only a driver knew, and the rest."""
+
+    gpus: tuple[Gpu, ...]
+    links: tuple[GpuLink, ...]
+    devices: tuple[PciDevice, ...]
+    unknown: Mapping[str, str] = field(default_factory=dict)
+    doubts: tuple[str, ...] = ()
+
+
+def read_linux_gpus(files: Files, devices: Sequence[PciDevice]) -> LinuxGpusFound:
+    """GPUs of `devices`; never raises. Virtual functions that the host hands to guests are no GPUs of the host."""
+    listed = _nvidia_listed(files)
+    amd = read_kfd(files)
+    kinds = tuple(_told_by_driver(device, listed) for device in devices)
+    by_vendor: dict[Vendor, list[PciDevice]] = {"nvidia": [], "amd": [], "intel": []}
+    for device in kinds:
+        vendor = "nvidia" if device.address in listed else VENDORS.get(device.vendor_id or 0)
+        if device.kind == "gpu" and not device.virtual and vendor:
+            by_vendor[vendor].append(device)
+    doubts = list(amd.doubts)
+    nvidia = _of_driver("nvidia", by_vendor["nvidia"], listed, _NVIDIA_GPUS, doubts)
+    known_amd = {gpu.key: gpu for gpu in amd.gpus}
+    of_amd = _of_driver("amd", by_vendor["amd"], known_amd, "/sys/class/kfd", doubts)
+    gpus = (
+        [_nvidia(files, listed, gpu) for gpu in nvidia]
+        + [_amd(files, known_amd.get(gpu.key), gpu) for gpu in of_amd]
+        + _numbered("intel", by_vendor["intel"])
+    )
+    return LinuxGpusFound(tuple(gpus), amd.links, kinds, _reasons(gpus, devices), few(doubts))
+
+
+def _nvidia_listed(files: Files) -> dict[str, str]:
+    """Addresses of the GPUs that the NVIDIA driver lists, and their folders' names."""
+    return {address: name for name in files.names(_NVIDIA_GPUS) if (address := pci_address(name))}
+
+
+def _told_by_driver(device: PciDevice, listed: Mapping[str, str]) -> PciDevice:
+    """A display function whose vendor was not copied, which the driver lists, is a GPU."""
+    known = device.address in listed and device.kind == "other" and (device.class_id or 0) >> 16 == _DISPLAY
+    return replace(device, kind="gpu") if known else device
+
+
+def _of_driver(vendor: Vendor, devices: Sequence[PciDevice], listed: Iterable[str], where: str, doubts: list[str]) -> list[Gpu]:
+    """The GPUs of one vendor: what the driver lists where it lists any, else all on the bus. In containers these may be fewer."""
+    names = frozenset(listed)
+    if not names:
+        return _numbered(vendor, devices)
+    taken = [device for device in devices if device.address in names]
+    there = {device.address for device in taken}
+    if len(taken) < len(devices):
+        doubts.append(
+            f"{len(devices) - len(taken)} of {len(devices)} {vendor.upper()} GPUs on the PCI bus are not listed in {where}: not counted"
+            " (a container that was given some of them, or GPUs that the driver lost)"
+        )
+    absent = [PciDevice(name, "gpu") for name in sorted(names - there)]
+    return _numbered(vendor, sorted([*taken, *absent], key=_place))
+
+
+def _place(device: PciDevice) -> tuple[int, str]:
+    """Sorts by the length of the domain first: "10000:01:00.0" comes after "ffff:…"."""
+    return len(device.address), device.address
+
+
+def _numbered(vendor: Vendor, devices: Sequence[PciDevice]) -> list[Gpu]:
+    return [
+        Gpu(device.address, index, device.address if pci_address(device.address) else None, vendor, numa=device.numa)
+        for index, device in enumerate(devices)
+    ]
+
+
+def _nvidia(files: Files, listed: Mapping[str, str], gpu: Gpu) -> Gpu:
+    text = files.text(f"{_NVIDIA_GPUS}/{listed[gpu.key]}/information") if gpu.key in listed else None
+    fields = dict(re.findall(r"^([A-Za-z ]+?):[ \t]+(\S.*)$", text or "", re.M))
+    model = printable(fields.get("Model", ""))
+    status = files.text(f"{_NVIDIA_GPUS}/{listed[gpu.key]}/numa_status") if gpu.key in listed else None
+    node = re.search(r"^Node:\s*(\d+)\s*$", status or "", re.M)
+    uuid = _UUID.fullmatch(fields.get("GPU UUID", "").strip().replace("gpu-", "GPU-"))
+    named = model if model not in ("", "Unknown") else None
+    return replace(gpu, model=named, uuid=uuid[0] if uuid else None, memory_numa=numa_of(node[1]) if node else None)
+
+
+def _amd(files: Files, known: Gpu | None, gpu: Gpu) -> Gpu:
+    folder = f"{DEVICES}/{gpu.key}"
+    memory = known.memory_bytes if known else None
+    model = printable(files.text(f"{folder}/product_name") or "")
+    return replace(
+        gpu, model=model or None, architecture=known.architecture if known else None,
+        memory_bytes=memory or whole(files.text(f"{folder}/mem_info_vram_total"), 1, 1 << 50),
+    )  # fmt: skip
+
+
+def _reasons(gpus: Sequence[Gpu], devices: Sequence[PciDevice]) -> dict[str, str]:
+    """Return why a GPU's model or memory is unknown, or why no GPU can be seen."""
+    if not gpus:
+        return {} if devices else {"gpus": "the files show no PCI bus and no GPU driver"}
+    nameless = {f"gpus/{gpu.key}/model": "the driver gives no name in its files" for gpu in gpus if not gpu.model}
+    return nameless | {
+        f"gpus/{gpu.key}/memory_bytes": "sysfs does not tell it: nvidia-smi or NVML do" for gpu in gpus if not gpu.memory_bytes
+    }

@@ -3,11 +3,77 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import count, groupby
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from collbench.errors import UsageError
 from collbench.machine.model import Machine
+
+if TYPE_CHECKING:
+    from xml.etree.ElementTree import Element
+
+
+# Sets of CPUs and NUMA nodes as kernel, hwloc and NCCL write them: lists ("0-3,8") and masks in words of 32 bits ("00000000,0000ff01").
+
+_MOST = 1 << 16
+_RANGE = re.compile(r"^(\d{1,6})(?:-(\d{1,6}))?$")
+_WORD = re.compile(r"(?:0x)?[0-9a-fA-F]{1,8}|")
+_LONGEST_WORD = 11  # with 0x and a comma
+
+
+def cpu_list(text: str | None) -> frozenset[int]:
+    """The numbers of "0-3,8"; empty for other text and for numbers no machine has."""
+    found: set[int] = set()
+    for part in (text or "").strip().split(","):
+        match = _RANGE.match(part.strip())
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, -1)
+        if last < first or last >= _MOST:
+            return frozenset()
+        found.update(range(first, last + 1))
+    return frozenset(found)
+
+
+def cpu_mask(text: str | None) -> frozenset[int] | None:
+    """The numbers of "00000000,0000ff01" (the kernel, NCCL) and "0x1,,0x00ff00ff" (hwloc), the last word first; None for other text."""
+    stripped = (text or "").strip()
+    if not stripped or len(stripped) > _MOST // 32 * _LONGEST_WORD:
+        return None
+    words = stripped.split(",")
+    if len(words) * 32 > _MOST or not all(_WORD.fullmatch(word.strip()) for word in words):
+        return None
+    value = int("".join(word.strip().removeprefix("0x").zfill(8) for word in words), 16)
+    return frozenset(place for place, bit in enumerate(reversed(f"{value:b}")) if bit == "1")
+
+
+def written(numbers: Iterable[int]) -> str:
+    """Numbers as the kernel writes lists: "0-3,8"; "" for none."""
+    counter = count()
+    runs = [list(run) for _, run in groupby(sorted(numbers), key=lambda number: number - next(counter))]
+    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+
+
+# Doubts about a source, as many as people read.
+
+_DOUBTS_MOST, _MOST_NAMED = 8, 4
+
+
+def few(doubts: Sequence[str]) -> tuple[str, ...]:
+    """The first doubts of one kind, and how many more there are: a damaged file of a big machine gives thousands."""
+    more = len(doubts) - _DOUBTS_MOST
+    return (
+        (*doubts[:_DOUBTS_MOST], f"{more} more doubts of this kind: the source is damaged, or not of one machine")
+        if more > 0
+        else tuple(doubts)
+    )
+
+
+def several(parts: Sequence[str]) -> str:
+    """Parts that share a doubt, as many as people read: "a, b, c, d and 12 more"."""
+    more = f" and {len(parts) - _MOST_NAMED} more" if len(parts) > _MOST_NAMED else ""
+    return ", ".join(parts[:_MOST_NAMED]) + more
+
 
 HEAD = 64 << 10  # characters at the start of a text by which a reader knows its kind
 MOST_BYTES = 64 << 20  # of one text; the largest real one seen is 3 MB
@@ -100,3 +166,73 @@ def decoded(data: bytes, name: str) -> str:
     if b"\x00" in data[:HEAD]:
         raise Unreadable(f"{printable(name)} is binary, not a text collbench knows: see `collbench probe --help` for what can be read")
     return data.decode("utf-8", errors="replace")
+
+
+# XML that nobody vouches for: entities, depth, number of elements and length of a tag are bounded.
+
+LONGEST_TAG = 1 << 20  # characters of names and values
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a file of one kind can have.
+
+    what        whose file it is, for the sentence: "a machine's topology"
+    again       the remedy in every sentence
+    doctype     the kind begins with a DOCTYPE; entities are refused in any case
+    """
+
+    what: str
+    again: str
+    characters: int
+    depth: int
+    elements: int
+    doctype: bool = False
+
+
+def top_element(text: str, name: str, limits: Limits) -> Element:
+    """The top element. Raises Unreadable for broken and hostile XML, and for what is bigger than the limits."""
+    from defusedxml.ElementTree import XMLParser
+
+    called = printable(name)
+    bounded(text, called, limits.characters, limits.what, limits.again)
+    # Fed whole: fed in blocks, the parser begins a token without an end anew with every block, and its time grows with the square.
+    parser = XMLParser(target=_Tree(called, limits), forbid_dtd=not limits.doctype)
+    try:
+        parser.feed(text.lstrip("\ufeff \t\r\n"))
+        top: Element | None = parser.close()
+    except (SyntaxError, ValueError, LookupError, AssertionError) as why:
+        reason = printable(str(why) or type(why).__name__, 120)
+        raise Unreadable(f"{called} is broken XML ({reason}): {limits.again}") from None
+    if top is None:
+        raise Unreadable(f"{called} holds no XML: {limits.again}")
+    return top
+
+
+class _Tree:
+    """Builds the elements, as the parser calls it, within the limits."""
+
+    def __init__(self, name: str, limits: Limits) -> None:
+        from xml.etree.ElementTree import TreeBuilder
+
+        self._builder, self._name, self._limits = TreeBuilder(), name, limits
+        self._depth = self._count = 0
+        self.data, self.close = self._builder.data, self._builder.close
+
+    def start(self, tag: str, attributes: dict[str, str]) -> Any:
+        """A tag begins an element."""
+        self._depth += 1
+        self._count += 1
+        if self._depth > self._limits.depth or self._count > self._limits.elements:
+            self._refuse("nests deeper or has more elements than a machine does")
+        if sum(map(len, (tag, *attributes, *attributes.values()))) > LONGEST_TAG:
+            self._refuse(f"has a tag longer than {LONGEST_TAG >> 20} Mi characters, which no machine has")
+        return self._builder.start(tag, attributes)
+
+    def end(self, tag: str) -> Any:
+        """A tag ends an element."""
+        self._depth -= 1
+        return self._builder.end(tag)
+
+    def _refuse(self, why: str) -> NoReturn:
+        raise Unreadable(f"{self._name} {why}: {self._limits.again}")

@@ -23,7 +23,7 @@ from collbench.control.world import World
 from collbench.errors import FAILED, FINE, USAGE, CollbenchError
 from collbench.launch.supervise import say
 from collbench.machine.peak.ceiling import TOLERANCE
-from collbench.machine.peak.link import Link
+from collbench.machine.peak.links import Link
 from collbench.measure import counters, tcp_streams
 from collbench.measure.instruments import grown, moved, read
 from collbench.measure.loop import Loop, Timed
@@ -153,7 +153,7 @@ def memory_jobs(host: str, machine: Machine, cpus: Sequence[int], seconds: float
 
 def node_cpus(node: NumaNode, cpus: Sequence[int]) -> list[int]:
     """The CPUs of a NUMA node that are among these."""
-    from collbench.machine.readers.cpu_sets import cpu_list
+    from collbench.machine.readers.text import cpu_list
 
     return sorted(cpu_list(node.cpus) & set(cpus))
 
@@ -357,8 +357,7 @@ def _loop(copies: Sequence[Copy], count: int) -> Loop:
 
 
 def _slot(machine: Machine, gpu: Gpu) -> Link:
-    from collbench.machine.peak.link import unknown
-    from collbench.machine.peak.pcie import PcieTree
+    from collbench.machine.peak.links import PcieTree, unknown
 
     known = next((each for each in machine.gpus if each.address == gpu.bus_id), None)
     return PcieTree(machine).of_gpu(known) if known else unknown(f"no source tells of {gpu.name} at {gpu.bus_id}")
@@ -475,8 +474,7 @@ def _sum(counts: list[int | None]) -> float | None:
 
 def _rdma(machine: Machine | None) -> Link | None:
     """All RDMA devices of the host together; None without one that has a rate."""
-    from collbench.machine.peak.nics import egress_of
-    from collbench.machine.peak.pcie import PcieTree
+    from collbench.machine.peak.links import PcieTree, egress_of
 
     nics = tuple(nic for nic in machine.nics if nic.rdma and nic.virtual is None) if machine else ()
     if machine is None or not nics:
@@ -514,8 +512,7 @@ class Device:
 def devices_of(machine: Machine, gpus: dict[str, int]) -> list[Device]:
     """The RDMA devices with a port that is up, in the machine's order; `gpus` are CUDA's numbers by GPU keys."""
     from collbench.machine.distance import Distances
-    from collbench.machine.peak.nics import egress_of
-    from collbench.machine.peak.pcie import PcieTree
+    from collbench.machine.peak.links import PcieTree, egress_of
 
     distances = Distances(machine)
     near = {nic.key: number for key, number in reversed(gpus.items()) for nic in distances.near_nics(key)}
@@ -656,7 +653,7 @@ class _Way:
 def links_of(world: World) -> dict[str, Link]:
     """By host, what the interface with its address could carry of TCP's payload; of an only host nothing. All ranks call."""
     from collbench.machine.interfaces import interface_with, read_interface
-    from collbench.machine.peak.network import tcp_link
+    from collbench.machine.peak.links import tcp_link
 
     mine: tuple[float | None, str, str] | None = None
     if len(world.hosts) > 1 and world.on_host()[0] == world.me:
@@ -804,7 +801,7 @@ def exit_code(rows: Sequence[Channel]) -> int:
 
 
 def _this_host(world: World, env: Mapping[str, str]) -> _Host:
-    from collbench.machine.here import this_machine
+    from collbench.machine.sources import this_machine
 
     with world.watchdog.phase("probing this host"):
         machine = this_machine()

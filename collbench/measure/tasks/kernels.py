@@ -15,7 +15,7 @@ from collbench.measure.ceilings import link_between
 from collbench.measure.probing import together_or_alone
 
 if TYPE_CHECKING:
-    from collbench.machine.peak.link import Link
+    from collbench.machine.peak.links import Link
 
 _TIMEOUT_S = 300.0  # of the other ranks of a launch, for one kernel of rank 0
 _GOING_ON = -1
@@ -100,7 +100,7 @@ def figures(gpus: Sequence[Gpu], size: int) -> Iterator[Figure]:
 
 def _links() -> Callable[[Gpu, Gpu], Link]:
     """Asks this machine, probed once, what lies between two of its GPUs."""
-    from collbench.machine.here import this_machine
+    from collbench.machine.sources import this_machine
 
     machine = this_machine()
     return lambda x, y: link_between(machine, x.bus_id, y.bus_id)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from collbench.analysis.launches import known
-from collbench.machine.peak.limiting import limiting_parts
+from collbench.machine.peak.links import limiting_parts
 from collbench.report.columns import NOTHING
 from collbench.report.flags import printable
 from collbench.report.html.chart import Chart, Section, Table

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from collbench.machine.archive import open_archive
-from collbench.machine.files import Files, Folder
+from collbench.machine.files import Files, Folder, open_archive
 from tests.helpers import CAPTURED_MACHINES
 
 

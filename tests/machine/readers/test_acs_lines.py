@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from collbench.machine.doctor.coverage import not_looked_at
+from collbench.machine.doctor.examine import not_looked_at
 from collbench.machine.model import Gpu, Machine
-from collbench.machine.readers import acs_lines, lspci
+from collbench.machine.readers import lspci
+from collbench.machine.readers import lspci as acs_lines
 from collbench.machine.readers.text import Unreadable
 from tests.doctor.machines import codes, found, with_system
 
@@ -15,16 +16,16 @@ OFF = "\t\tACSCtl:\tSrcValid- TransBlk- ReqRedir- CmpltRedir- UpstreamFwd- Egres
 
 
 def test_ports_are_counted() -> None:
-    assert acs_lines.looks_like(ON * 3 + OFF, "x")
-    system = acs_lines.read(ON * 3 + OFF, "acs.txt").system
+    assert acs_lines.looks_like_acs_lines(ON * 3 + OFF, "x")
+    system = acs_lines.read_acs_lines(ON * 3 + OFF, "acs.txt").system
     assert (system.acs_ports, system.acs_on) == (4, 3)
 
 
 def test_access_control_that_is_on_is_a_note_and_off_none() -> None:
-    machine = acs_lines.read(ON * 3 + OFF, "acs.txt")
+    machine = acs_lines.read_acs_lines(ON * 3 + OFF, "acs.txt")
     assert found(machine, "CB2108").severity == "note"
     assert found(machine, "CB2108").what == "ACS redirects requests at 3 of 4 ports; which of them is unknown"
-    assert codes(acs_lines.read(OFF * 4, "acs.txt")) == []
+    assert codes(acs_lines.read_acs_lines(OFF * 4, "acs.txt")) == []
     assert codes(with_system(machine, virtualization="kvm")) == []
 
 
@@ -37,10 +38,10 @@ def test_that_access_control_was_read_is_known() -> None:
 
 def test_a_whole_lspci_is_read_as_lspci() -> None:
     whole = f"00:01.0 PCI bridge: Intel Corporation Device 1234\n{ON}"
-    assert not acs_lines.looks_like(whole, "x")
+    assert not acs_lines.looks_like_acs_lines(whole, "x")
     assert lspci.looks_like(whole, "x")
 
 
 def test_a_line_without_bits_is_refused() -> None:
     with pytest.raises(Unreadable, match="has no bits of ACSCtl"):
-        acs_lines.read(ON + "\t\tACSCtl:\t\n", "acs.txt")
+        acs_lines.read_acs_lines(ON + "\t\tACSCtl:\t\n", "acs.txt")

@@ -14,7 +14,8 @@ import pytest
 
 from collbench.machine.files import Folder
 from collbench.machine.model import Machine, Nic, PciDevice
-from collbench.machine.readers import ethernet, infiniband, linux, processors
+from collbench.machine.readers import linux, network
+from collbench.machine.readers import linux as processors
 from tests.helpers import CAPTURED_MACHINES
 
 MACHINES = CAPTURED_MACHINES
@@ -129,5 +130,5 @@ def without_bus(root: Path, device: PciDevice) -> bool:
 
 
 def nics(files: Folder) -> Iterator[Nic]:
-    readings: list[Machine] = [infiniband.read(files), ethernet.read(files)]
+    readings: list[Machine] = [network.read(files), network.read_ethernet(files)]
     return (nic for machine in readings for nic in machine.nics)

@@ -8,7 +8,7 @@ import pytest
 
 from collbench.machine.distance import Distances
 from collbench.machine.model import Machine
-from collbench.machine.readers import amd_smi
+from collbench.machine.readers import smi
 from collbench.machine.readers.text import Unreadable
 from collbench.report.probe_tree import tree_lines
 
@@ -55,8 +55,8 @@ JSON = json.dumps(
 
 @pytest.mark.parametrize("text", [TEXT, JSON], ids=["text", "JSON"])
 def test_gpus_links_and_access(text: str) -> None:
-    assert amd_smi.looks_like(text, "x")
-    machine = amd_smi.read(text, "topology.txt")
+    assert smi.looks_like_amd(text, "x")
+    machine = smi.read_amd(text, "topology.txt")
     assert [(gpu.key, gpu.index, gpu.vendor) for gpu in machine.gpus] == [(A, 0, "amd"), (B, 1, "amd"), (C, 2, "amd")]
     assert (machine.paths[A, B], machine.paths[A, C]) == ("XGMI", "PCIE")
     assert (machine.peer_access[A, B], machine.peer_access[C, B]) == ("OK", "NS")
@@ -75,15 +75,15 @@ def test_gpus_links_and_access(text: str) -> None:
 )
 def test_text_that_does_not_fit(text: str, told: str) -> None:
     with pytest.raises(Unreadable, match=told):
-        amd_smi.read(text, "topology.txt")
+        smi.read_amd(text, "topology.txt")
 
 
 def test_the_default_table_shows_which_gpus_xgmi_joins() -> None:
-    lines = [line.text for line in tree_lines(amd_smi.read(TEXT, "topology.txt"))]
+    lines = [line.text for line in tree_lines(smi.read_amd(TEXT, "topology.txt"))]
     assert any("xGMI: to GPU 1 (number of links unknown)" in line for line in lines)
 
 
 def test_pcie_is_a_path_whose_distance_is_unknown() -> None:
-    machine = amd_smi.read(TEXT, "topology.txt")
+    machine = smi.read_amd(TEXT, "topology.txt")
     assert Distances(machine).path(A, C) == "PCIE"
     assert Distances(Machine(gpus=machine.gpus)).path(A, C) is None

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collbench.machine.readers.cpu_sets import cpu_list, cpu_mask, written
+from collbench.machine.readers.text import cpu_list, cpu_mask, written
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Doubts of one kind are few, and the rest is counted."""
 
-from collbench.machine.readers.doubts import few, several
+from collbench.machine.readers.text import few, several
 
 
 def test_a_few_doubts_stay_and_many_are_counted() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from collbench.machine.files import Folder
 from collbench.machine.model import Machine
-from collbench.machine.readers import ethernet
+from collbench.machine.readers import network
 from tests.machine.readers.captured import captured_files, expected_of
 from tests.machine.trees import Tree
 
@@ -41,7 +41,7 @@ class Net:
         self.links[f"/sys/class/net/{name}"] = f"../../..{folder}"
 
     def read(self) -> Machine:
-        return ethernet.read(Tree(self.files, self.links))
+        return network.read_ethernet(Tree(self.files, self.links))
 
 
 def test_a_real_interface():
@@ -147,7 +147,7 @@ def test_a_shape_is_read_of_the_live_machine_alone(monkeypatch, tmp_path):
     tc.write_text(tc.read_text().replace("%s", name or ""))
     Net().real("eth0").read()
     assert not (tmp_path / "called").exists()
-    live = {nic.name: nic.ports[0].shaped_bits_per_s for nic in ethernet.read(Folder(Path("/"))).nics}
+    live = {nic.name: nic.ports[0].shaped_bits_per_s for nic in network.read_ethernet(Folder(Path("/"))).nics}
     if name in live:
         assert live[name] == 1e9
         assert (tmp_path / "called").read_text() == "-j qdisc show\n"  # once, however many interfaces
@@ -166,7 +166,7 @@ def test_no_files_make_it_raise_or_invent_a_rate(facts, numa):
     [("hwloc-32em64t-2n8c-dax-nvme-mic-dimms", {"eth0": 1e9, "eth1": None}), ("hwloc-fakepcilocalities", {"eth0": 1e9, "eth1": None})],
 )
 def test_a_captured_machine(name, real):
-    nics = {nic.name: nic for nic in ethernet.read(captured_files(name)).nics}
+    nics = {nic.name: nic for nic in network.read_ethernet(captured_files(name)).nics}
     assert not set(expected_of(name)["hca"]) & set(real)
     assert {name: nics[name].ports[0].rate_bits_per_s for name in real} == real
     assert "ib0" not in nics

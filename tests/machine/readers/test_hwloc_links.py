@@ -5,7 +5,7 @@ from xml.etree.ElementTree import Element, SubElement
 import pytest
 
 from collbench.machine.model import GpuLink, PcieLink
-from collbench.machine.readers.hwloc_links import nvlinks, pcie
+from collbench.machine.readers.hwloc import nvlinks, pcie
 
 
 @pytest.mark.parametrize(

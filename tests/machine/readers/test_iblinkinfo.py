@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.machine.model import FabricLink, Machine
-from collbench.machine.readers import iblinkinfo
-from collbench.machine.readers.infiniband_rate import fabric_rate, lane_name
+from collbench.machine.readers import rdma_tools
+from collbench.machine.readers.rdma import fabric_rate, lane_name
 from collbench.machine.readers.text import Unreadable
 from tests.helpers import CAPTURED_MACHINES
 
@@ -37,7 +37,7 @@ NODE1 = FabricLink("node1", "mlx5_0", 1, 4, 106.25e9, SWITCH, 7)
 
 
 def test_every_adapters_cable():
-    machine = iblinkinfo.read(ADAPTERS, "links.txt")
+    machine = rdma_tools.read_iblinkinfo(ADAPTERS, "links.txt")
     assert machine.sources == ("iblinkinfo links.txt",)
     assert machine.fabric == (
         NODE1,
@@ -47,29 +47,29 @@ def test_every_adapters_cable():
 
 
 def test_a_link_below_what_both_ends_could_is_told():
-    (doubt,) = iblinkinfo.read(ADAPTERS, "links.txt").doubts
+    (doubt,) = rdma_tools.read_iblinkinfo(ADAPTERS, "links.txt").doubts
     assert doubt == "node2 mlx5_0 port 1: iblinkinfo notes 'Could be 106.25 Gbps', both ends could do better"
 
 
 def test_cables_with_one_note_share_a_doubt() -> None:
     row = ADAPTERS.splitlines()[2:4]
     text = "\n".join(line.replace("node2", f"node{number}") for number in range(2, 102) for line in row)
-    (doubt,) = iblinkinfo.read(text, "x").doubts
+    (doubt,) = rdma_tools.read_iblinkinfo(text, "x").doubts
     assert doubt.startswith("node2 mlx5_0 port 1, node3 mlx5_0 port 1, ")
     assert doubt.endswith(" and 96 more: iblinkinfo notes 'Could be 106.25 Gbps', both ends could do better")
 
 
 def test_a_list_of_switches_alone_is_turned_round():
-    assert iblinkinfo.read(SWITCHES, "links.txt").fabric == (NODE1,)
+    assert rdma_tools.read_iblinkinfo(SWITCHES, "links.txt").fabric == (NODE1,)
 
 
 def test_where_both_are_listed_each_cable_counts_once():
-    assert iblinkinfo.read(ADAPTERS + SWITCHES, "links.txt").fabric == iblinkinfo.read(ADAPTERS, "links.txt").fabric
+    assert rdma_tools.read_iblinkinfo(ADAPTERS + SWITCHES, "links.txt").fabric == rdma_tools.read_iblinkinfo(ADAPTERS, "links.txt").fabric
 
 
 def test_an_adapter_without_its_hosts_name_goes_by_its_guid():
     text = ADAPTERS.replace("CA: node1 mlx5_0:", "CA: 0x0c42a10300000001 MT4129 ConnectX7   Mellanox Technologies:")
-    assert iblinkinfo.read(text, "x").fabric[0].host == "0x0c42a10300000001"
+    assert rdma_tools.read_iblinkinfo(text, "x").fabric[0].host == "0x0c42a10300000001"
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_data_rate_of_a_cable(width, lane, bits):
 
 @pytest.mark.parametrize("speed", ["4X -25.78125 Gbps ", "4X 1000000000000000000 Gbps ", "3X 25.78125 Gbps ", "4X 17 Gbps "])
 def test_a_rate_that_no_link_has_is_unknown_with_a_doubt(speed):
-    machine = iblinkinfo.read(ADAPTERS.replace("4X        106.25 Gbps ", speed, 1), "x")
+    machine = rdma_tools.read_iblinkinfo(ADAPTERS.replace("4X        106.25 Gbps ", speed, 1), "x")
     assert (machine.fabric[0].width, machine.fabric[0].lane_bits_per_s) == (None, None)
     assert machine.doubts[0] == "iblinkinfo: 1 links could not be read whole"
 
@@ -99,13 +99,13 @@ def test_a_rate_that_no_link_has_is_unknown_with_a_doubt(speed):
 )
 def test_other_text_is_refused_in_one_sentence(text):
     with pytest.raises(Unreadable, match=r"^notes\.txt holds no link of iblinkinfo below"):
-        iblinkinfo.read(text, "notes.txt")
+        rdma_tools.read_iblinkinfo(text, "notes.txt")
 
 
 def test_it_is_recognised_by_its_arrows():
-    assert iblinkinfo.looks_like(ADAPTERS, "a")
-    assert iblinkinfo.looks_like(SWITCHES, "a")
-    assert not iblinkinfo.looks_like("CA 'mlx5_0'\n\tCA type: MT4129\n", "ibstat.txt")
+    assert rdma_tools.looks_like_iblinkinfo(ADAPTERS, "a")
+    assert rdma_tools.looks_like_iblinkinfo(SWITCHES, "a")
+    assert not rdma_tools.looks_like_iblinkinfo("CA 'mlx5_0'\n\tCA type: MT4129\n", "ibstat.txt")
 
 
 @settings(max_examples=100, deadline=None)
@@ -115,7 +115,7 @@ def test_it_is_recognised_by_its_arrows():
 )
 def test_any_text_gives_a_machine_or_a_sentence(text):
     try:
-        assert isinstance(iblinkinfo.read(text, "x"), Machine)
+        assert isinstance(rdma_tools.read_iblinkinfo(text, "x"), Machine)
     except Unreadable as why:
         assert str(why).startswith("x ")
 
@@ -124,7 +124,7 @@ def test_any_text_gives_a_machine_or_a_sentence(text):
 def captured():
     if not CAPTURED.exists():
         pytest.skip("the captured machines are not here: ../shared/machines")
-    machine = iblinkinfo.read((CAPTURED / "iblinkinfo.txt").read_text(), "iblinkinfo.txt")
+    machine = rdma_tools.read_iblinkinfo((CAPTURED / "iblinkinfo.txt").read_text(), "iblinkinfo.txt")
     return machine, json.loads((CAPTURED / "EXPECTED.json").read_text())
 
 

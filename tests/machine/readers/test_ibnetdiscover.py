@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.machine.fabric import Cable, Fabric, Node
-from collbench.machine.readers.ibnetdiscover import looks_like, read, read_fabric
+from collbench.machine.readers.rdma_tools import looks_like, read, read_fabric
 from collbench.machine.readers.text import Unreadable
 from tests.machine.fabric_texts import FAT_TREE, TINY, fat_tree, star
 

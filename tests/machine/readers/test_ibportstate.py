@@ -6,7 +6,7 @@ import pytest
 
 from collbench.machine.merge import merge
 from collbench.machine.model import Machine, Nic, Port
-from collbench.machine.readers import ibportstate
+from collbench.machine.readers import rdma_tools
 from collbench.machine.readers.text import Unreadable
 from tests.doctor.machines import codes, found
 
@@ -44,8 +44,8 @@ DOWN = NDR.replace("Active\nPhysLinkState:...................LinkUp", "Down\nPhy
 
 def port(text: str) -> Port:
     """The port that is read."""
-    assert ibportstate.looks_like(text, "x")
-    (nic,) = ibportstate.read(text, "port.txt").nics
+    assert rdma_tools.looks_like_ibportstate(text, "x")
+    (nic,) = rdma_tools.read_ibportstate(text, "port.txt").nics
     return nic.ports[0]
 
 
@@ -77,16 +77,16 @@ def test_after_a_change_the_port_is_as_it_is_now() -> None:
 )
 def test_what_is_not_the_port_of_an_adapter(text: str, told: str) -> None:
     with pytest.raises(Unreadable, match=told):
-        ibportstate.read(text, "port.txt")
+        rdma_tools.read_ibportstate(text, "port.txt")
 
 
 def test_it_is_the_device_that_another_source_names() -> None:
     named = Machine(nics=(Nic("mlx5_3", rdma=True, ports=(Port(lid=21, state="active", link_layer="infiniband"),)),))
-    merged = merge([named, ibportstate.read(NARROW, "port.txt")])
+    merged = merge([named, rdma_tools.read_ibportstate(NARROW, "port.txt")])
     assert [(nic.name, nic.ports[0].lanes) for nic in merged.nics] == [("mlx5_3", 1)]
 
 
 def test_lost_lanes_are_a_finding_and_a_limit_is_none() -> None:
-    finding = found(ibportstate.read(NARROW, "port.txt"), "CB2209")
+    finding = found(rdma_tools.read_ibportstate(NARROW, "port.txt"), "CB2209")
     assert (finding.severity, finding.what) == ("warning", "LID 21 uses 1 lane of 4")
-    assert codes(ibportstate.read(NDR, "port.txt")) == codes(ibportstate.read(LIMITED, "port.txt")) == []
+    assert codes(rdma_tools.read_ibportstate(NDR, "port.txt")) == codes(rdma_tools.read_ibportstate(LIMITED, "port.txt")) == []

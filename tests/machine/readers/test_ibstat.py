@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.machine.model import Port
-from collbench.machine.readers.ibstat import looks_like, read
+from collbench.machine.readers.rdma_tools import looks_like_ibstat, read_ibstat
 from collbench.machine.readers.text import Unreadable
 
 DEVICE = """CA 'mlx5_0'
@@ -41,7 +41,7 @@ STATUS = """Infiniband device 'mlx5_0' port 1 status:
 
 
 def only(text):
-    machine = read(text, "ibstat.txt")
+    machine = read_ibstat(text, "ibstat.txt")
     return machine, machine.nics[0].ports[0]
 
 
@@ -109,7 +109,7 @@ def test_a_port_without_a_subnet_manager():
 
 def test_several_devices_and_ports():
     text = WHOLE + PORT.replace("Port 1", "Port 2") + WHOLE.replace("mlx5_0", "mlx4_0").replace("MT4129", "MT4099")
-    assert [(nic.name, nic.model, [port.number for port in nic.ports]) for nic in read(text, "x").nics] == [
+    assert [(nic.name, nic.model, [port.number for port in nic.ports]) for nic in read_ibstat(text, "x").nics] == [
         ("mlx5_0", "ConnectX-7", [1, 2]),
         ("mlx4_0", "ConnectX-3", [1]),
     ]
@@ -129,38 +129,38 @@ def test_ibstatus_names_the_rate():
 
 
 def test_ibstatus_lists_each_port_by_itself():
-    nics = read(STATUS + STATUS.replace("port 1", "port 2") + STATUS.replace("mlx5_0", "mlx5_1"), "x").nics
+    nics = read_ibstat(STATUS + STATUS.replace("port 1", "port 2") + STATUS.replace("mlx5_0", "mlx5_1"), "x").nics
     assert [(nic.name, [port.number for port in nic.ports]) for nic in nics] == [("mlx5_0", [1, 2]), ("mlx5_1", [1])]
 
 
 def test_software_rdma_and_names_with_control_characters():
-    assert read(WHOLE.replace("mlx5_0", "siw0"), "x").nics[0].virtual == "software RDMA (siw)"
-    assert read(WHOLE.replace("mlx5_0", "mlx\x1b[0m"), "x").nics[0].name == "mlx?[0m"
+    assert read_ibstat(WHOLE.replace("mlx5_0", "siw0"), "x").nics[0].virtual == "software RDMA (siw)"
+    assert read_ibstat(WHOLE.replace("mlx5_0", "mlx\x1b[0m"), "x").nics[0].name == "mlx?[0m"
 
 
 @pytest.mark.parametrize("text", ["", "hello", "hca_id: mlx5_0\n", "Port 1:\nState: Active\n"])
 def test_other_text_is_refused_in_one_sentence(text):
     with pytest.raises(Unreadable, match=r"ibstat.txt has no line like \"CA 'mlx5_0'\""):
-        read(text, "ibstat.txt")
+        read_ibstat(text, "ibstat.txt")
 
 
 def test_a_huge_text_is_refused():
     with pytest.raises(Unreadable, match="9 Mi characters"):
-        read(WHOLE + " " * (9 << 20), "ibstat.txt")
+        read_ibstat(WHOLE + " " * (9 << 20), "ibstat.txt")
     with pytest.raises(Unreadable, match="lists 2000 devices"):
-        read("".join(f"CA 'mlx5_{number}'\n" for number in range(2000)), "ibstat.txt")
+        read_ibstat("".join(f"CA 'mlx5_{number}'\n" for number in range(2000)), "ibstat.txt")
 
 
 def test_it_is_told_from_other_tools():
-    assert looks_like(WHOLE, "x")
-    assert looks_like(STATUS, "x")
-    assert not looks_like("hca_id:\tmlx5_0\n", "x")
-    assert not looks_like("\n" * 70_000, "x")
+    assert looks_like_ibstat(WHOLE, "x")
+    assert looks_like_ibstat(STATUS, "x")
+    assert not looks_like_ibstat("hca_id:\tmlx5_0\n", "x")
+    assert not looks_like_ibstat("\n" * 70_000, "x")
 
 
 def checked(text):
     try:
-        machine = read(text, "x")
+        machine = read_ibstat(text, "x")
     except Unreadable as why:
         assert "\n" not in str(why)
         return

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.machine.model import Machine, Port
-from collbench.machine.readers.ibv_devinfo import looks_like, read
+from collbench.machine.readers.rdma_tools import looks_like_ibv_devinfo, read_ibv_devinfo
 from collbench.machine.readers.text import Unreadable
 from tests.helpers import CAPTURED_MACHINES
 
@@ -43,11 +43,11 @@ WHOLE = DEVICE + PORT + VERBOSE
 
 
 def port(text):
-    return read(text, "ibv.txt").nics[0].ports[0]
+    return read_ibv_devinfo(text, "ibv.txt").nics[0].ports[0]
 
 
 def test_a_device_and_its_port():
-    machine = read(WHOLE, "ibv.txt")
+    machine = read_ibv_devinfo(WHOLE, "ibv.txt")
     (nic,) = machine.nics
     assert machine.sources == ("ibv_devinfo ibv.txt",)
     assert (nic.name, nic.model, nic.rdma, nic.firmware, nic.guid) == ("mlx5_0", "ConnectX-7", True, "28.39.1002", "58a2:e103:0000:0001")
@@ -68,7 +68,7 @@ def test_a_device_and_its_port():
 
 
 def test_without_v_the_rate_is_unknown():
-    machine = read(DEVICE + PORT, "ibv.txt")
+    machine = read_ibv_devinfo(DEVICE + PORT, "ibv.txt")
     assert machine.nics[0].ports[0].rate_bits_per_s is None
     assert machine.unknown == {"nics/mlx5_0/ports/1/rate_bits_per_s": "ibv_devinfo prints the speed only with -v"}
 
@@ -98,13 +98,13 @@ def test_ethernet_borrows_the_names_and_not_the_coding():
     ("width", "speed"), [("4X (2)", "invalid speed (0)"), ("invalid width (99)", "100.0 Gbps (128)"), ("3X (2)", "100.0 Gbps (128)")]
 )
 def test_a_speed_that_no_port_has_is_unknown(width, speed):
-    machine = read(WHOLE.replace("4X (2)", width).replace("100.0 Gbps (128)", speed), "ibv.txt")
+    machine = read_ibv_devinfo(WHOLE.replace("4X (2)", width).replace("100.0 Gbps (128)", speed), "ibv.txt")
     assert machine.nics[0].ports[0].rate_bits_per_s is None
     assert machine.unknown == {"nics/mlx5_0/ports/1/rate_bits_per_s": f"'{width}' at '{speed}' is no rate that a port has"}
 
 
 def test_a_port_that_is_down_has_no_rate_and_no_mtu():
-    machine = read(WHOLE.replace("PORT_ACTIVE (4)", "PORT_DOWN (1)").replace("LINK_UP (5)", "POLLING (2)"), "ibv.txt")
+    machine = read_ibv_devinfo(WHOLE.replace("PORT_ACTIVE (4)", "PORT_DOWN (1)").replace("LINK_UP (5)", "POLLING (2)"), "ibv.txt")
     (found,) = machine.nics[0].ports
     assert (found.state, found.phys_state, found.rate_bits_per_s, found.mtu_bytes) == ("down", "polling", None, None)
     assert found.rate_text == "400 Gb/sec (4X NDR)"
@@ -112,7 +112,7 @@ def test_a_port_that_is_down_has_no_rate_and_no_mtu():
 
 
 def test_a_port_without_a_subnet_manager():
-    machine = read(
+    machine = read_ibv_devinfo(
         WHOLE.replace("PORT_ACTIVE (4)", "PORT_INIT (2)").replace("\t1\n\t\t\tport_lid:\t\t47", "\t0\n\t\t\tport_lid:\t\t65535"), "ibv.txt"
     )
     (found,) = machine.nics[0].ports
@@ -122,7 +122,7 @@ def test_a_port_without_a_subnet_manager():
 
 def test_several_devices_and_ports():
     second = WHOLE.replace("mlx5_0", "mlx5_1").replace("4129", "4123") + PORT.replace("port:\t1", "port:\t2")
-    machine = read(WHOLE + second, "ibv.txt")
+    machine = read_ibv_devinfo(WHOLE + second, "ibv.txt")
     assert [(nic.name, nic.model, [port.number for port in nic.ports]) for nic in machine.nics] == [
         ("mlx5_0", "ConnectX-7", [1]),
         ("mlx5_1", "ConnectX-6", [1, 2]),
@@ -130,30 +130,30 @@ def test_several_devices_and_ports():
 
 
 def test_a_device_listed_twice_counts_once_with_a_doubt():
-    machine = read(WHOLE + WHOLE, "ibv.txt")
+    machine = read_ibv_devinfo(WHOLE + WHOLE, "ibv.txt")
     assert len(machine.nics) == 1
     assert machine.doubts == ("mlx5_0 is listed twice in ibv.txt: the first was taken",)
 
 
 def test_amazons_adapter_has_no_link_layer():
     text = WHOLE.replace("0x02c9", "0x1d0f").replace("4129", "61344").replace("InfiniBand\n", "Unspecified\n")
-    nic = read(text, "ibv.txt").nics[0]
+    nic = read_ibv_devinfo(text, "ibv.txt").nics[0]
     assert (nic.model, nic.ports[0].link_layer) == ("Elastic Fabric Adapter", None)
 
 
 def test_software_rdma_is_virtual():
-    assert read(WHOLE.replace("mlx5_0", "rxe0"), "ibv.txt").nics[0].virtual == "software RDMA (rxe)"
+    assert read_ibv_devinfo(WHOLE.replace("mlx5_0", "rxe0"), "ibv.txt").nics[0].virtual == "software RDMA (rxe)"
 
 
 def test_a_machine_without_devices_says_so():
-    assert looks_like("No IB devices found\n", "ibv.txt")
-    assert read("No IB devices found\n", "ibv.txt") == Machine(
+    assert looks_like_ibv_devinfo("No IB devices found\n", "ibv.txt")
+    assert read_ibv_devinfo("No IB devices found\n", "ibv.txt") == Machine(
         sources=("ibv_devinfo ibv.txt",), unknown={"nics": "ibv_devinfo found no RDMA device: a container, or no driver"}
     )
 
 
 def test_a_device_without_ports_says_so():
-    machine = read(DEVICE, "ibv.txt")
+    machine = read_ibv_devinfo(DEVICE, "ibv.txt")
     assert machine.nics[0].ports == ()
     assert machine.unknown == {"nics/mlx5_0/ports": "ibv_devinfo lists no port of it"}
 
@@ -161,26 +161,26 @@ def test_a_device_without_ports_says_so():
 @pytest.mark.parametrize("text", ["", "hello", "CA 'mlx5_0'\n", "hca_id:\n"])
 def test_other_text_is_refused_in_one_sentence(text):
     with pytest.raises(Unreadable, match=r"ibv\?.txt has no hca_id line, which begins each device of ibv_devinfo"):
-        read(text, "ibv\n.txt")
+        read_ibv_devinfo(text, "ibv\n.txt")
 
 
 def test_a_huge_text_is_refused():
     with pytest.raises(Unreadable, match="9 Mi characters"):
-        read(WHOLE + " " * (9 << 20), "ibv.txt")
+        read_ibv_devinfo(WHOLE + " " * (9 << 20), "ibv.txt")
     with pytest.raises(Unreadable, match="lists 2000 devices"):
-        read("".join(f"hca_id: mlx5_{number}\n" for number in range(2000)), "ibv.txt")
+        read_ibv_devinfo("".join(f"hca_id: mlx5_{number}\n" for number in range(2000)), "ibv.txt")
 
 
 def test_it_is_told_from_other_tools():
-    assert looks_like(WHOLE, "x")
-    assert looks_like("$ ibv_devinfo\n" + WHOLE, "x")
-    assert not looks_like("CA 'mlx5_0'\n\tCA type: MT4129\n", "x")
-    assert not looks_like("\n" * 70_000, "x")
+    assert looks_like_ibv_devinfo(WHOLE, "x")
+    assert looks_like_ibv_devinfo("$ ibv_devinfo\n" + WHOLE, "x")
+    assert not looks_like_ibv_devinfo("CA 'mlx5_0'\n\tCA type: MT4129\n", "x")
+    assert not looks_like_ibv_devinfo("\n" * 70_000, "x")
 
 
 def checked(text):
     try:
-        machine = read(text, "x")
+        machine = read_ibv_devinfo(text, "x")
     except Unreadable as why:
         assert "\n" not in str(why)
         return
@@ -206,7 +206,7 @@ def test_the_captured_port_is_down_without_a_subnet_manager():
     if not CAPTURED.exists():
         pytest.skip("no captured machines here: ../shared/machines is not there")
     expected = json.loads((CAPTURED / "EXPECTED.json").read_text())
-    machine = read((CAPTURED / "ibv_devinfo.txt").read_text(), "ibv_devinfo.txt")
+    machine = read_ibv_devinfo((CAPTURED / "ibv_devinfo.txt").read_text(), "ibv_devinfo.txt")
     (nic,) = machine.nics
     (found,) = nic.ports
     assert (nic.name, nic.firmware, nic.model) == (expected["device"], expected["fw"], expected["model"])

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.machine.model import Machine
-from collbench.machine.readers import infiniband
-from collbench.machine.readers.part_names import adapter_name
+from collbench.machine.readers import network
+from collbench.machine.readers.pci import adapter_name
 from tests.machine.readers.captured import captured_files, expected_of
 from tests.machine.trees import Tree
 
@@ -37,7 +37,7 @@ def tree(*, name="mlx5_0", function="0000:19:00.0", port=PORT, ports=(1,), devic
 
 
 def only(files) -> tuple[Machine, object]:
-    machine = infiniband.read(files)
+    machine = network.read(files)
     assert len(machine.nics) == 1
     return machine, machine.nics[0]
 
@@ -63,7 +63,7 @@ def test_its_model_has_the_name_that_other_sources_give_it(kind, model):
 
 
 def test_no_devices_is_an_empty_machine():
-    assert infiniband.read(Tree({"/sys/class/net/lo/mtu": "65536"})) == Machine()
+    assert network.read(Tree({"/sys/class/net/lo/mtu": "65536"})) == Machine()
 
 
 @pytest.mark.parametrize(("state", "phys_state"), [("1: DOWN", "3: Disabled"), ("1: DOWN", "2: Polling"), ("", "3: Disabled")])
@@ -191,7 +191,7 @@ def test_no_files_make_it_raise_or_invent_a_rate(port, model):
 
 @cache
 def captured(name: str) -> tuple[Machine, dict]:
-    return infiniband.read(captured_files(name)), expected_of(name)
+    return network.read(captured_files(name)), expected_of(name)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.machine.readers.infiniband_rate import LANES, WIDTHS, falls_back, port_rate
+from collbench.machine.readers.rdma import LANES, WIDTHS, falls_back, port_rate
 
 
 @pytest.mark.parametrize(

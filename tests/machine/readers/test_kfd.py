@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.machine.model import Gpu, GpuLink
-from collbench.machine.readers import kfd
+from collbench.machine.readers import pci_sysfs
 from tests.machine.trees import Tree
 
 NODES = "/sys/class/kfd/kfd/topology/nodes"
@@ -37,7 +37,7 @@ A, B = "0000:05:00.0", "0000:26:00.0"
 
 def test_nodes_with_simds_are_gpus_at_the_address_of_their_location() -> None:
     banks = {f"{NODES}/1/mem_banks/0/properties": "heap_type 1\nsize_in_bytes 206141652992\nwidth 8192"}
-    assert kfd.read(Tree(PAIR | banks)).gpus == (
+    assert pci_sysfs.read_kfd(Tree(PAIR | banks)).gpus == (
         Gpu(A, 0, A, "amd", architecture="gfx942", memory_bytes=206141652992),
         Gpu(B, 1, B, "amd", architecture="gfx942"),
     )
@@ -45,7 +45,7 @@ def test_nodes_with_simds_are_gpus_at_the_address_of_their_location() -> None:
 
 def test_memory_that_no_gpu_has_is_unknown() -> None:
     banks = {f"{NODES}/1/mem_banks/0/properties": f"heap_type 1\nsize_in_bytes {10**18}"}
-    assert kfd.read(Tree(PAIR | banks)).gpus[0].memory_bytes is None
+    assert pci_sysfs.read_kfd(Tree(PAIR | banks)).gpus[0].memory_bytes is None
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_memory_that_no_gpu_has_is_unknown() -> None:
     ],
 )
 def test_a_location_is_bus_device_and_function(location: int, domain: int, address: str | None) -> None:
-    assert kfd.address({"location_id": location, "domain": domain}) == address
+    assert pci_sysfs.address({"location_id": location, "domain": domain}) == address
 
 
 @pytest.mark.parametrize(
@@ -68,16 +68,16 @@ def test_a_location_is_bus_device_and_function(location: int, domain: int, addre
      (110000, "gfx1100"), (120001, "gfx1201"), (0, None), (None, None), (10**18, None)],
 )  # fmt: skip
 def test_an_architecture_is_named_with_hexadecimal_digits(version: int | None, name: str | None) -> None:
-    assert kfd.architecture(version) == name
+    assert pci_sysfs.architecture(version) == name
 
 
 def test_a_pair_has_links_from_both_ends() -> None:
     files = Tree(PAIR | links(1, link(2)) | links(2, link(1)))
-    assert kfd.read(files).links == (GpuLink(A, B, 1, "xgmi", 64e9), GpuLink(B, A, 1, "xgmi", 64e9))
+    assert pci_sysfs.read_kfd(files).links == (GpuLink(A, B, 1, "xgmi", 64e9), GpuLink(B, A, 1, "xgmi", 64e9))
 
 
 def test_links_to_processors_and_over_pcie_are_not_counted() -> None:
-    assert kfd.read(Tree(PAIR | links(1, link(0), link(2, PCIE)))).links == ()
+    assert pci_sysfs.read_kfd(Tree(PAIR | links(1, link(0), link(2, PCIE)))).links == ()
 
 
 @pytest.mark.parametrize(
@@ -91,27 +91,27 @@ def test_links_to_processors_and_over_pcie_are_not_counted() -> None:
     ],
 )
 def test_links_of_a_pair_are_its_bandwidth_over_that_of_one(one: int, most: int, weight: int, count: int) -> None:
-    found = kfd.read(Tree(PAIR | links(1, link(2, XGMI, one, most, weight))))
+    found = pci_sysfs.read_kfd(Tree(PAIR | links(1, link(2, XGMI, one, most, weight))))
     assert sum(each.count for each in found.links) == count
     assert found.doubts == ()
 
 
 @pytest.mark.parametrize(("one", "most"), [(50000, 60000), (0, 50000), (1, 10**18)])
 def test_bandwidths_that_do_not_fit_together_are_doubted(one: int, most: int) -> None:
-    found = kfd.read(Tree(PAIR | links(1, link(2, XGMI, one, most))))
+    found = pci_sysfs.read_kfd(Tree(PAIR | links(1, link(2, XGMI, one, most))))
     assert [each.count for each in found.links] == [1]
     assert found.doubts == (f"an xGMI link of {most} MB/s made of links of {one} MB/s: counted as one",)
 
 
 def test_partitions_of_one_gpu_are_counted_once() -> None:
-    found = kfd.read(Tree(nodes(CPU, gpu(0x0500), gpu(0x0500))))
+    found = pci_sysfs.read_kfd(Tree(nodes(CPU, gpu(0x0500), gpu(0x0500))))
     assert [each.key for each in found.gpus] == [A]
     assert found.doubts == (f"{A}: the driver lists it in several partitions: counted once, with the memory of the first",)
 
 
 def test_a_node_that_may_not_be_read_is_no_gpu() -> None:
-    assert kfd.read(Tree({f"{NODES}/1/properties": "", f"{NODES}/x/properties": gpu(1)})).gpus == ()
-    assert kfd.read(Tree({})) == kfd.Found()
+    assert pci_sysfs.read_kfd(Tree({f"{NODES}/1/properties": "", f"{NODES}/x/properties": gpu(1)})).gpus == ()
+    assert pci_sysfs.read_kfd(Tree({})) == pci_sysfs.KfdFound()
 
 
 WORDS = st.sampled_from(["simd_count", "location_id", "domain", "type", "node_to", "min_bandwidth", "max_bandwidth", "gfx_target_version"])
@@ -121,6 +121,6 @@ LINES = st.tuples(WORDS, st.one_of(st.integers().map(str), st.text(max_size=5), 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.lists(LINES, max_size=8).map("\n".join), min_size=4, max_size=4))
 def test_any_properties_read(texts: list[str]) -> None:
-    found = kfd.read(Tree(nodes(*texts[:2]) | links(0, *texts[2:]) | links(1, *texts[2:])))
+    found = pci_sysfs.read_kfd(Tree(nodes(*texts[:2]) | links(0, *texts[2:]) | links(1, *texts[2:])))
     assert len({each.key for each in found.gpus}) == len(found.gpus) <= 2
     assert all(0 < each.count <= 16 and each.a != each.b for each in found.links)

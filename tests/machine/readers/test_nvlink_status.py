@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.machine.model import Gpu, GpuLink, Machine
-from collbench.machine.readers import nvlink_status
+from collbench.machine.readers import smi
 from collbench.machine.readers.text import Unreadable
 from tests.helpers import CAPTURED_MACHINES
 
@@ -23,7 +23,7 @@ def status(links: int = 12, off: tuple[int, ...] = (), index: int = 0, speed: st
 
 
 def test_links_are_counted_with_their_speed() -> None:
-    machine = nvlink_status.read(status() + status(index=1), "nvlink.txt")
+    machine = smi.read_nvlink_status(status() + status(index=1), "nvlink.txt")
     assert machine.sources == ("nvidia-smi nvlink -s nvlink.txt",)
     assert machine.gpus[0] == Gpu("gpu0", index=0, vendor="nvidia", model="NVIDIA A100-SXM4-80GB", links_off=0, uuid=UUID)
     assert machine.gpu_links == (GpuLink("gpu0", None, 12, bytes_per_s=25e9), GpuLink("gpu1", None, 12, bytes_per_s=25e9))
@@ -32,11 +32,11 @@ def test_links_are_counted_with_their_speed() -> None:
 
 @pytest.mark.parametrize(("printed", "bytes_per_s"), [("26.562", 26.562e9), ("25.781", 25.781e9), ("53.125", 53.125e9)])
 def test_speeds_are_kept_as_printed(printed: str, bytes_per_s: float) -> None:
-    assert nvlink_status.read(status(18, speed=printed), "m").gpu_links[0].bytes_per_s == pytest.approx(bytes_per_s)
+    assert smi.read_nvlink_status(status(18, speed=printed), "m").gpu_links[0].bytes_per_s == pytest.approx(bytes_per_s)
 
 
 def test_inactive_links_are_counted_apart() -> None:
-    machine = nvlink_status.read(status(18, off=(12, 13, 14, 15, 16, 17), speed="26.562"), "m")
+    machine = smi.read_nvlink_status(status(18, off=(12, 13, 14, 15, 16, 17), speed="26.562"), "m")
     assert machine.links_of("gpu0") == 12 and machine.gpus[0].links_off == 6
 
 
@@ -44,24 +44,24 @@ def test_inactive_links_are_counted_apart() -> None:
     "text", [status(12, off=tuple(range(12))), status(0) + "NVML: Unable to retrieve NVLink information as all links are inActive\n"]
 )
 def test_a_gpu_whose_links_are_all_off_has_none_which_is_known(text: str) -> None:
-    assert nvlink_status.read(text, "m").links_of("gpu0") == 0
+    assert smi.read_nvlink_status(text, "m").links_of("gpu0") == 0
 
 
 def test_a_gpu_without_any_link_lines_is_unknown() -> None:
-    machine = nvlink_status.read("GPU 0: NVIDIA A10 (UUID: GPU-00000000-aaaa)\n", "m")
+    machine = smi.read_nvlink_status("GPU 0: NVIDIA A10 (UUID: GPU-00000000-aaaa)\n", "m")
     assert machine.links_of("gpu0") is None and machine.gpus[0].links_off is None
     assert machine.unknown == {"gpus/gpu0/links_off": "the file lists no links of it", "gpu_links": "the file lists no NVLinks"}
 
 
 def test_different_speeds_of_one_gpu_are_doubted_and_none_is_taken() -> None:
-    machine = nvlink_status.read(status().replace("Link 3: 25 GB/s", "Link 3: 12.5 GB/s"), "m")
+    machine = smi.read_nvlink_status(status().replace("Link 3: 25 GB/s", "Link 3: 12.5 GB/s"), "m")
     assert machine.gpu_links == (GpuLink("gpu0", None, 12),)
     assert machine.doubts == ("the links of gpu0 run at different speeds, 12.5 to 25 GB/s",)
 
 
 @pytest.mark.parametrize("text", [status() + status(3, index=1), status() + status(index=1).replace("\t Link 4: 25 GB/s\n", "")])
 def test_a_list_that_is_cut_is_doubted(text: str) -> None:
-    assert "the file may be cut" in nvlink_status.read(text, "m").doubts[0]
+    assert "the file may be cut" in smi.read_nvlink_status(text, "m").doubts[0]
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_a_list_that_is_cut_is_doubted(text: str) -> None:
 )
 def test_lines_that_cannot_be_are_refused(line: str) -> None:
     with pytest.raises(Unreadable, match="is no NVLink's status: save `nvidia-smi nvlink -s` again"):
-        nvlink_status.read(status(6, off=(0,)).replace("\t Link 0: <inactive>", line), "m")
+        smi.read_nvlink_status(status(6, off=(0,)).replace("\t Link 0: <inactive>", line), "m")
 
 
 @pytest.mark.parametrize(
@@ -77,12 +77,12 @@ def test_lines_that_cannot_be_are_refused(line: str) -> None:
 )
 def test_other_text_is_refused(text: str, why: str) -> None:
     with pytest.raises(Unreadable, match=why):
-        nvlink_status.read(text, "m")
+        smi.read_nvlink_status(text, "m")
 
 
 def test_what_it_looks_like() -> None:
-    assert nvlink_status.looks_like(status(), "m") and not nvlink_status.looks_like(status(0), "m")
-    assert not nvlink_status.looks_like("\tGPU0\tGPU1\nGPU0\t X \tNV12\n", "m")
+    assert smi.looks_like_nvlink_status(status(), "m") and not smi.looks_like_nvlink_status(status(0), "m")
+    assert not smi.looks_like_nvlink_status("\tGPU0\tGPU1\nGPU0\t X \tNV12\n", "m")
 
 
 @settings(max_examples=100, deadline=None)
@@ -91,9 +91,9 @@ def test_any_text_is_a_machine_or_a_sentence(text: str, chance: random.Random) -
     whole = status(4) + status(4, index=1)
     at = chance.randrange(len(whole))
     for each in (text, whole[:at] + text[:3] + whole[at + chance.randrange(3) :]):
-        nvlink_status.looks_like(each, "m")
+        smi.looks_like_nvlink_status(each, "m")
         try:
-            assert isinstance(nvlink_status.read(each, "m"), Machine)
+            assert isinstance(smi.read_nvlink_status(each, "m"), Machine)
         except Unreadable as sentence:
             assert "\n" not in str(sentence)
 
@@ -102,7 +102,7 @@ def test_captured_machine() -> None:
     if not CAPTURED.exists():
         pytest.skip("the captured machines are not here: ../shared/machines")
     expected = json.loads((CAPTURED / "EXPECTED.json").read_text())
-    machine = nvlink_status.read((CAPTURED / "nvidia-smi-nvlink-s.txt").read_text(), "captured")
+    machine = smi.read_nvlink_status((CAPTURED / "nvidia-smi-nvlink-s.txt").read_text(), "captured")
     assert len(machine.gpus) == expected["gpus"] and {gpu.model for gpu in machine.gpus} == {"NVIDIA " + expected["gpu_model"]}
     assert {machine.links_of(gpu.key) for gpu in machine.gpus} == {expected["nvlinks_per_gpu"]}
     assert {link.bytes_per_s for link in machine.gpu_links} == {expected["nvlink_GBps_dir_per_link_as_printed"] * 1e9}
@@ -112,9 +112,9 @@ def test_captured_machine() -> None:
 
 def test_links_to_the_cpu() -> None:
     text = "GPU 0: NVIDIA GB200 (UUID: GPU-00000000-aaaa)\n" + "".join(f"\t C2C Link {link}: 40.5 GB/s\n" for link in range(5))
-    assert nvlink_status.looks_like(text, "c2c.txt")
-    machine = nvlink_status.read(text, "c2c.txt")
+    assert smi.looks_like_nvlink_status(text, "c2c.txt")
+    machine = smi.read_nvlink_status(text, "c2c.txt")
     assert (machine.gpus[0].c2c_links, machine.gpus[0].c2c_bytes_per_s) == (5, 40.5e9)
     assert machine.gpu_links == () and machine.unknown["gpu_links"] == "the file lists no NVLinks"
-    both = nvlink_status.read(text + text.replace("C2C ", ""), "both.txt")
+    both = smi.read_nvlink_status(text + text.replace("C2C ", ""), "both.txt")
     assert both.links_of("gpu0") == 5 and both.gpus[0].c2c_links == 5

@@ -8,8 +8,17 @@ import pytest
 
 from collbench.machine.model import Gpu, Machine, PciDevice, PcieLink
 from collbench.machine.readers import hwloc, lspci, nccl_xml, pci_sysfs
-from collbench.machine.readers.part_names import has_built_in_links, is_with_cpu, part_name
-from collbench.machine.readers.pci_parts import MAKERS_OR_UNNAMED, is_virtual, kind_of, link_doubt, model_of, with_switches
+from collbench.machine.readers.pci import (
+    MAKERS_OR_UNNAMED,
+    has_built_in_links,
+    is_virtual,
+    is_with_cpu,
+    kind_of,
+    link_doubt,
+    model_of,
+    part_name,
+    with_switches,
+)
 from tests.machine.readers import nccl_files
 from tests.machine.trees import pci, tree
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.machine.model import NumaNode
-from collbench.machine.readers import processors
-from collbench.machine.readers.cpu_sets import written
+from collbench.machine.readers import linux
+from collbench.machine.readers.text import written
 from tests.machine.trees import Tree
 
 KIB = 1024
@@ -37,8 +37,8 @@ def node(number: int, cpu_list: str | None, kilobytes: int | None) -> dict[str, 
     return files | (memory if kilobytes is not None else {})
 
 
-def read(*parts: Mapping[str, str]) -> processors.Found:
-    return processors.read(Tree({path: text for part in parts for path, text in part.items()}))
+def read(*parts: Mapping[str, str]) -> linux.Found:
+    return linux.read_processors(Tree({path: text for part in parts for path, text in part.items()}))
 
 
 def test_sockets_cores_and_threads_are_counted_apart() -> None:
@@ -54,7 +54,7 @@ def test_threads_that_are_offline_do_not_count() -> None:
 
 def test_cores_cost_two_reads_each_however_many_threads_they_have() -> None:
     tree = Tree(cpus(*((0, range(8 * core, 8 * core + 8)) for core in range(32))))
-    assert processors.read(tree).threads == 256
+    assert linux.read_processors(tree).threads == 256
     assert sum(count for path, count in tree.reads.items() if "topology" in path) == 2 * 32
 
 
@@ -134,11 +134,11 @@ NODES = (NumaNode(0, "0-3"), NumaNode(8, "4-7"), NumaNode(9, ""))
 )  # fmt: skip
 def test_a_devices_node_is_the_one_with_just_its_local_cpus(files: dict[str, str], expected: int | None) -> None:
     tree = Tree({f"/device/{name}": text for name, text in files.items()})
-    assert processors.node_of(tree, "/device", NODES) == expected
+    assert linux.node_of(tree, "/device", NODES) == expected
 
 
 def test_a_single_node_tells_nothing_about_a_device() -> None:
-    assert processors.node_of(Tree({"/device/local_cpulist": "0-3"}), "/device", NODES[:1]) is None
+    assert linux.node_of(Tree({"/device/local_cpulist": "0-3"}), "/device", NODES[:1]) is None
 
 
 def test_memory_that_no_machine_has_is_unknown() -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from collbench.machine.readers import hwloc, nccl_xml
-from collbench.machine.readers.safe_xml import LONGEST_TAG, Limits, top_element
-from collbench.machine.readers.text import Unreadable
+from collbench.machine.readers.text import LONGEST_TAG, Limits, Unreadable, top_element
 
 LIMITS = Limits("a machine's file", "save it again", characters=4 << 20, depth=5, elements=50)
 WITH_DOCTYPE = Limits("a machine's file", "save it again", 4 << 20, depth=5, elements=50, doctype=True)

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from collbench.machine.distance import capability
 from collbench.machine.doctor.examine import examine
-from collbench.machine.gpudirect import capability
 from collbench.machine.model import SWITCH, Machine
-from collbench.machine.readers import smi_matrix
+from collbench.machine.readers import smi
 from collbench.machine.readers.text import Unreadable
 
 BRIDGED = """\
@@ -67,7 +67,7 @@ def links(machine: Machine) -> dict:
 
 
 def test_a_matrix_gives_gpus_nics_paths_and_links() -> None:
-    machine = smi_matrix.read(BRIDGED, "topo.txt")
+    machine = smi.read(BRIDGED, "topo.txt")
     assert machine.sources == ("nvidia-smi topo -m topo.txt",)
     assert [(gpu.key, gpu.index, gpu.vendor, gpu.numa) for gpu in machine.gpus] == [
         ("gpu0", 0, "nvidia", 0), ("gpu1", 1, "nvidia", 0), ("gpu2", 2, "nvidia", 0), ("gpu3", 3, "nvidia", 1),
@@ -79,7 +79,7 @@ def test_a_matrix_gives_gpus_nics_paths_and_links() -> None:
 
 
 def test_links_between_a_bridged_pair_are_counted_and_gpus_without_have_none_which_is_known() -> None:
-    machine = smi_matrix.read(BRIDGED, "topo.txt")
+    machine = smi.read(BRIDGED, "topo.txt")
     assert links(machine) == {("gpu0", "gpu1"): 12, ("gpu1", "gpu0"): 12, ("gpu2", None): 0, ("gpu3", None): 0}
     assert [machine.links_of(gpu.key) for gpu in machine.gpus] == [12, 12, 0, 0] and not machine.switched
 
@@ -88,37 +88,37 @@ def test_links_between_a_bridged_pair_are_counted_and_gpus_without_have_none_whi
     ("gpus", "count", "switched", "per_gpu"), [(8, 18, True, 18), (4, 12, True, 12), (4, 4, False, 12), (2, 18, False, 18)]
 )
 def test_equal_counts_to_every_peer_are_a_switch_when_no_gpu_has_as_many_links(gpus, count, switched, per_gpu) -> None:
-    machine = smi_matrix.read(matrix(gpus, lambda a, b: f"NV{count}"), "m")
+    machine = smi.read(matrix(gpus, lambda a, b: f"NV{count}"), "m")
     assert machine.switched is switched and machine.links_of("gpu0") == per_gpu
     assert (("gpu0", SWITCH) in links(machine)) is switched
 
 
 def test_a_gpu_that_lost_its_links_has_none_while_the_others_keep_the_switch() -> None:
-    machine = smi_matrix.read(matrix(8, lambda a, b: "SYS" if 3 in (a, b) else "NV18"), "m")
+    machine = smi.read(matrix(8, lambda a, b: "SYS" if 3 in (a, b) else "NV18"), "m")
     assert [machine.links_of(f"gpu{place}") for place in range(8)] == [18, 18, 18, 0, 18, 18, 18, 18]
 
 
 def test_more_links_than_a_gpu_has_are_doubted() -> None:
-    assert smi_matrix.read(matrix(2, lambda a, b: "NV99"), "m").doubts == ("the matrix has NV99: no GPU has more than 18 links",)
+    assert smi.read(matrix(2, lambda a, b: "NV99"), "m").doubts == ("the matrix has NV99: no GPU has more than 18 links",)
 
 
 def test_peer_access_below_the_matrix_and_alone() -> None:
-    both, alone = smi_matrix.read(BRIDGED + "\n" + ACCESS, "m"), smi_matrix.read(ACCESS, "m")
+    both, alone = smi.read(BRIDGED + "\n" + ACCESS, "m"), smi.read(ACCESS, "m")
     assert both.peer_access == alone.peer_access
     assert both.peer_access["gpu0", "gpu1"] == "OK" and both.peer_access["gpu1", "gpu3"] == "CNS" and len(both.peer_access) == 12
     assert [gpu.key for gpu in alone.gpus] == ["gpu0", "gpu1", "gpu2", "gpu3"] and not alone.paths and alone.links_of("gpu0") is None
 
 
 def test_peer_matrices_that_differ_are_doubted_and_the_first_is_taken() -> None:
-    machine = smi_matrix.read(ACCESS + "\n" + ACCESS.replace("OK", "DR"), "m")
+    machine = smi.read(ACCESS + "\n" + ACCESS.replace("OK", "DR"), "m")
     assert machine.peer_access["gpu0", "gpu1"] == "OK"
     assert machine.doubts[0] == "the peer-to-peer matrices differ from gpu0 to gpu1: OK, then DR"
 
 
 def test_underlined_headings_of_terminals_are_read() -> None:
     heading, rest = BRIDGED.split("\n", 1)
-    assert smi_matrix.read(f"\x1b[4m{heading}\x1b[0m\n{rest}", "m").paths == smi_matrix.read(BRIDGED, "m").paths
-    assert smi_matrix.read(f"[4m{heading}[0m\n{rest}", "m").paths == smi_matrix.read(BRIDGED, "m").paths
+    assert smi.read(f"\x1b[4m{heading}\x1b[0m\n{rest}", "m").paths == smi.read(BRIDGED, "m").paths
+    assert smi.read(f"[4m{heading}[0m\n{rest}", "m").paths == smi.read(BRIDGED, "m").paths
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_underlined_headings_of_terminals_are_read() -> None:
 )  # fmt: skip
 def test_glued_columns_come_apart(whole: str, glued: str) -> None:
     assert whole in BRIDGED
-    bent, straight = smi_matrix.read(BRIDGED.replace(whole, glued), "m"), smi_matrix.read(BRIDGED, "m")
+    bent, straight = smi.read(BRIDGED.replace(whole, glued), "m"), smi.read(BRIDGED, "m")
     assert (bent.paths, bent.gpus, bent.gpu_links, bent.nics) == (straight.paths, straight.gpus, straight.gpu_links, straight.nics)
 
 
@@ -147,16 +147,16 @@ def test_glued_columns_come_apart(whole: str, glued: str) -> None:
 def test_a_row_that_does_not_fit_is_refused_never_shifted(whole: str, bent: str) -> None:
     assert whole in BRIDGED
     with pytest.raises(Unreadable, match=r"^m: row (GPU|NIC)\d does not fit the \d columns .* again$"):
-        smi_matrix.read(BRIDGED.replace(whole, bent), "m")
+        smi.read(BRIDGED.replace(whole, bent), "m")
 
 
 def test_halves_that_contradict_each_other_are_doubted() -> None:
-    machine = smi_matrix.read(BRIDGED.replace("GPU3\tSYS", "GPU3\tNODE"), "m")
+    machine = smi.read(BRIDGED.replace("GPU3\tSYS", "GPU3\tNODE"), "m")
     assert machine.doubts == ("the matrix says SYS from gpu0 to gpu3 and NODE back",)
 
 
 def test_missing_rows_come_from_the_other_half_with_a_doubt() -> None:
-    machine = smi_matrix.read("\n".join(line for line in BRIDGED.splitlines() if not line.startswith(("GPU3", "NIC"))), "m")
+    machine = smi.read("\n".join(line for line in BRIDGED.splitlines() if not line.startswith(("GPU3", "NIC"))), "m")
     assert machine.paths["gpu3", "gpu0"] == "SYS" and machine.paths["mlx5_0", "gpu1"] == "PXB" and ("gpu3", "mlx5_0") not in machine.paths
     assert machine.gpus[3].numa is None and machine.unknown["gpus/gpu3/numa"] == "its row is missing"
     assert machine.doubts == ("the matrix lacks the rows of GPU3, NIC0, NIC1: taken from the other half where it is there",)
@@ -172,12 +172,12 @@ def test_missing_rows_come_from_the_other_half_with_a_doubt() -> None:
     ],
 )
 def test_an_affinity_that_names_no_node_is_unknown_with_its_reason(row: str, why: str) -> None:
-    machine = smi_matrix.read(f"\tGPU0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\nGPU0\t X {row}\n", "m")
+    machine = smi.read(f"\tGPU0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\nGPU0\t X {row}\n", "m")
     assert machine.gpus[0].numa is None and machine.unknown["gpus/gpu0/numa"] == why
 
 
 def test_words_of_old_tools_have_their_present_names() -> None:
-    machine = smi_matrix.read(
+    machine = smi.read(
         "\tGPU0\tGPU1\tGPU2\tCPU Affinity\nGPU0\t X \tPSB\tSOC\t0-7\nGPU1\tPSB\t X \tSOC\t0-7\nGPU2\tSOC\tSOC\t X \t8-15\n", "m"
     )
     assert machine.paths["gpu0", "gpu1"] == "PIX" and machine.paths["gpu0", "gpu2"] == "SYS"
@@ -185,24 +185,24 @@ def test_words_of_old_tools_have_their_present_names() -> None:
 
 def test_two_machines_in_one_file_are_refused() -> None:
     with pytest.raises(Unreadable, match="2 topology matrices: give the output for one machine"):
-        smi_matrix.read(BRIDGED + BRIDGED, "m")
+        smi.read(BRIDGED + BRIDGED, "m")
     with pytest.raises(Unreadable, match="two rows GPU0"):
-        smi_matrix.read(BRIDGED + "\n".join(BRIDGED.splitlines()[1:]), "m")
+        smi.read(BRIDGED + "\n".join(BRIDGED.splitlines()[1:]), "m")
 
 
 @pytest.mark.parametrize("text", ["", "hello", "GPU0", "\tGPU0\tGPU1\n", "GPU 0: NVIDIA A100\n\t Link 0: 25 GB/s\n"])
 def test_other_text_is_no_matrix(text: str) -> None:
     with pytest.raises(Unreadable, match="save the output of `nvidia-smi topo -m` into it"):
-        smi_matrix.read(text, "m")
+        smi.read(text, "m")
 
 
 def test_what_it_looks_like() -> None:
-    assert smi_matrix.looks_like(BRIDGED, "m") and smi_matrix.looks_like(ACCESS, "m") and smi_matrix.looks_like(ROCM, "m")
-    assert not smi_matrix.looks_like("GPU 0: NVIDIA A100\n\t Link 0: 25 GB/s\n", "m") and not smi_matrix.looks_like("<system/>", "m")
+    assert smi.looks_like(BRIDGED, "m") and smi.looks_like(ACCESS, "m") and smi.looks_like(ROCM, "m")
+    assert not smi.looks_like("GPU 0: NVIDIA A100\n\t Link 0: 25 GB/s\n", "m") and not smi.looks_like("<system/>", "m")
 
 
 def test_amd_gpus_have_their_nodes_and_xgmi_is_named_but_not_counted() -> None:
-    machine = smi_matrix.read(ROCM, "m")
+    machine = smi.read(ROCM, "m")
     assert [(gpu.key, gpu.vendor, gpu.numa) for gpu in machine.gpus] == [("gpu0", "amd", 0), ("gpu1", "amd", 0), ("gpu2", "amd", 1)]
     paths = {pair: word for pair, word in machine.paths.items() if pair[0] < pair[1]}
     assert paths == {("gpu0", "gpu1"): "XGMI", ("gpu0", "gpu2"): "PCIE", ("gpu1", "gpu2"): "PCIE"}
@@ -211,7 +211,7 @@ def test_amd_gpus_have_their_nodes_and_xgmi_is_named_but_not_counted() -> None:
 
 def test_a_shifted_row_of_amd_is_refused() -> None:
     with pytest.raises(Unreadable, match="row GPU1 does not fit its heading"):
-        smi_matrix.read(ROCM.replace("GPU1   XGMI         0 ", "GPU1   0            XGMI "), "m")
+        smi.read(ROCM.replace("GPU1   XGMI         0 ", "GPU1   0            XGMI "), "m")
 
 
 @settings(max_examples=100, deadline=None)
@@ -225,15 +225,15 @@ def test_any_text_is_a_machine_or_a_sentence(text: str) -> None:
 def test_any_damage_is_a_machine_or_a_sentence_and_a_wrong_path_is_never_without_a_doubt(text: str, chance: random.Random) -> None:
     at = chance.randrange(len(text))
     damaged = text[:at] + chance.choice(["", "\t", " ", "X", "SYS", "\x00", "\n", "NV4"]) + text[at + chance.randrange(4) :]
-    machine, whole = _machine_or_sentence(damaged), smi_matrix.read(text, "m")
+    machine, whole = _machine_or_sentence(damaged), smi.read(text, "m")
     if machine and not machine.doubts:
         assert {pair: whole.paths.get(pair, word) for pair, word in machine.paths.items()} == machine.paths
 
 
 def _machine_or_sentence(text: str) -> Machine | None:
-    smi_matrix.looks_like(text, "m")
+    smi.looks_like(text, "m")
     try:
-        return smi_matrix.read(text, "m")
+        return smi.read(text, "m")
     except Unreadable as sentence:
         assert "\n" not in str(sentence) and str(sentence)
         return None
@@ -251,24 +251,24 @@ NIC1    SYS     SYS     SYS     SYS     SYS      X
 
 
 def test_gpus_whose_memory_is_a_numa_node_are_near_the_first_node_of_their_list() -> None:
-    machine = smi_matrix.read(COHERENT, "topo.txt")
+    machine = smi.read(COHERENT, "topo.txt")
     assert [gpu.numa for gpu in machine.gpus] == [0, 0, 1, 1]
     assert [gpu.memory_numa for gpu in machine.gpus] == [2, 6, 10, 14]
     assert not [path for path in machine.unknown if path.startswith("gpus/")] and machine.switched
 
 
 def test_gpudirect_of_coherent_gpus_is_unknown_and_they_are_no_finding() -> None:
-    machine = smi_matrix.read(COHERENT, "topo.txt")
+    machine = smi.read(COHERENT, "topo.txt")
     assert {capability(machine, gpu, nic).state for gpu in machine.gpus for nic in machine.nics} == {"unknown"}
     assert not examine([machine])
 
 
 def test_a_list_of_nodes_without_memory_of_gpus_stays_unknown() -> None:
     text = matrix(2, lambda a, b: "SYS").replace("0-31\t0\n", "0-31\t0-1\n")
-    machine = smi_matrix.read(text, "topo.txt")
+    machine = smi.read(text, "topo.txt")
     assert [gpu.numa for gpu in machine.gpus] == [None, None] and machine.unknown["gpus/gpu0/numa"] == "its NUMA Affinity is 0-1"
 
 
 def test_nics_that_were_found_and_not_shown_are_a_doubt() -> None:
-    machine = smi_matrix.read("40 NICs found in the topology, only displaying 2 in the matrix\n" + BRIDGED, "topo.txt")
+    machine = smi.read("40 NICs found in the topology, only displaying 2 in the matrix\n" + BRIDGED, "topo.txt")
     assert machine.doubts == ("nvidia-smi found 40 NICs and shows 2: the others are missing here",)

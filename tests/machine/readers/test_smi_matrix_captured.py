@@ -5,7 +5,7 @@ import json
 import pytest
 
 from collbench.machine.model import Machine
-from collbench.machine.readers import smi_matrix
+from collbench.machine.readers import smi
 from tests.helpers import CAPTURED_MACHINES
 
 MACHINES = CAPTURED_MACHINES
@@ -19,7 +19,7 @@ def captured(name: str) -> tuple[Machine, dict]:
     folder = MACHINES / name
     if not folder.exists():
         pytest.skip("the captured machines are not here: ../shared/machines")
-    return smi_matrix.read((folder / "nvidia-smi-topo-m.txt").read_text(), name), json.loads((folder / "EXPECTED.json").read_text())
+    return smi.read((folder / "nvidia-smi-topo-m.txt").read_text(), name), json.loads((folder / "EXPECTED.json").read_text())
 
 
 def pairs(machine: Machine) -> list[list[int]]:

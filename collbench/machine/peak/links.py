@@ -1,0 +1,581 @@
+"""NVLink and xGMI between the GPUs of a job: counted links times the rate of one, by where they lead."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from collbench.errors import UsageError
+from collbench.machine.interfaces import Interface
+from collbench.machine.merge import origin
+from collbench.machine.model import SWITCH, Gpu, GpuLink, Machine, Nic, PciDevice, Port
+from collbench.machine.peak.rates import gpu_model, net_of_printed, nvlink, pcie, xgmi
+from collbench.machine.readers.pci import is_with_cpu
+
+# A capacity with its name: what every ceiling is made of.
+
+COUNTED = "counted"
+NCCL, RCCL = "NCCL", "RCCL"
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """What one direction of a link, or of several together, can carry.
+
+    bytes_per_s         None when nobody knows, and then `name` says why
+    name                for people: "NVLink 12×25 GB/s", "NIC 4×100 Gb/s", "PCIe Gen4 x16"
+    source              "counted" from hardware, the option that gave it ("--nic"), or the file that says so
+    nccl_bytes_per_s    what NCCL (for AMD: RCCL) takes it for; None when it has no constant for it
+    library             whose constant that is: "NCCL" or "RCCL"
+    """
+
+    bytes_per_s: float | None
+    name: str
+    source: str = COUNTED
+    nccl_bytes_per_s: float | None = None
+    library: str = NCCL
+
+    @property
+    def known(self) -> float:
+        """The rate; infinite when unknown, so that it limits nothing."""
+        return float("inf") if self.bytes_per_s is None else self.bytes_per_s
+
+    def as_nccl_takes_it(self) -> Link:
+        """The same link with NCCL's constant for its rate."""
+        return replace(self, bytes_per_s=self.nccl_bytes_per_s)
+
+    def shared(self, by: float, name: str) -> Link:
+        """A part of it, under a name of its own."""
+        nccl = None if self.nccl_bytes_per_s is None else self.nccl_bytes_per_s / by
+        return replace(self, bytes_per_s=None if self.bytes_per_s is None else self.bytes_per_s / by, name=name, nccl_bytes_per_s=nccl)
+
+
+def unknown(why: str) -> Link:
+    """A capacity that nobody knows, and why."""
+    return Link(None, why)
+
+
+# PCIe of a machine: what each device's own link can carry, and the links above that devices share.
+
+_IDLE = 2.5  # GT/s that idle GPUs and emulated bridges show
+
+
+@dataclass
+class PcieTree:
+    """The PCI devices of a machine by address. `doubts` grows by what was read and not believed."""
+
+    machine: Machine
+    doubts: list[str] = field(default_factory=list)
+    devices: dict[str, PciDevice] = field(init=False)
+    _fastest_below: dict[str, float] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.devices = {device.address: device for device in self.machine.pci}
+        self._fastest_below = {}
+        for device in self.machine.pci:
+            rate = _rate(device.link.max_speed_gt_per_s or device.link.speed_gt_per_s, _width(device))
+            if device.parent and rate:
+                self._fastest_below[device.parent] = max(rate, self._fastest_below.get(device.parent, 0.0))
+
+    def above(self, address: str | None) -> list[str]:
+        """The addresses of the bridges above a device, nearest first; ends where a parent is unknown or comes again."""
+        found: list[str] = []
+        device = self.devices.get(address or "")
+        while device and device.parent in self.devices and device.parent not in found and device.parent != address:
+            found.append(device.parent)
+            device = self.devices[device.parent]
+        return found
+
+    def own(self, address: str | None) -> Link:
+        """The link of a GPU or NIC up to the bridge above it, at the speed that both ends could do and the width that they have."""
+        device = self.devices.get(address or "")
+        if device is None:
+            return unknown(f"the PCIe link{f' of {address} is' if address else 's are'} in none of the sources; give --pcie")
+        speed, width = self._speed(device), _width(device)
+        row = pcie(speed)
+        if device.virtual or row is None or width is None:
+            return unknown(f"the PCIe link of {device.address} shows no speed and width that mean anything; give --pcie")
+        return _named(speed, width, source_of(self.machine, f"pci/{device.address}/link"))
+
+    def of_gpu(self, gpu: Gpu) -> Link:
+        """A GPU's own link; a file that claims more than the model can do is not believed."""
+        link, model = self.own(gpu.address), gpu_model(gpu.model)
+        if (model and model.c2c) or is_with_cpu(gpu.model) or gpu.c2c_links:
+            return unknown(f"{gpu.model or 'the GPU'} reaches its CPU and the NICs over NVLink-C2C, not over its PCIe link")
+        device = self.devices.get(gpu.address or "")
+        row = pcie(self._speed(device)) if device else None
+        if link.bytes_per_s is None or model is None or row is None or device is None:
+            return link
+        if row.generation > model.pcie_generation:
+            self.doubts.append(f"{gpu.key}: PCIe Gen{row.generation} is said of a {gpu.model}, which has Gen{model.pcie_generation}")
+            lower = next(speed for speed in (8.0, 16.0, 32.0, 64.0) if getattr(pcie(speed), "generation", 0) == model.pcie_generation)
+            return _named(lower, _width(device) or 16, link.source)
+        return link
+
+    def shared(self, bridge: str) -> float:
+        """Bytes per second of a bridge's link up; infinite when unknown, virtual, or slower than it can be."""
+        device = self.devices[bridge]
+        speed = device.link.max_speed_gt_per_s or device.link.speed_gt_per_s
+        rate = _rate(speed, _width(device))
+        if rate is None or device.virtual or (speed == _IDLE and device.link.max_speed_gt_per_s is None):
+            return float("inf")
+        below = self._fastest_below.get(bridge, 0.0)
+        if rate < below and (device.link.max_speed_gt_per_s is None or speed == _IDLE):
+            self.doubts.append(f"{bridge}: {speed:g} GT/s x{_width(device)} above faster devices is not taken literally")
+            return float("inf")
+        return rate
+
+    def _speed(self, device: PciDevice) -> float | None:
+        speed = device.link.max_speed_gt_per_s or device.link.speed_gt_per_s
+        if speed == _IDLE and device.link.max_speed_gt_per_s is None:
+            return None
+        parent = self.devices.get(device.parent or "")
+        ceiling = parent.link.max_speed_gt_per_s if parent and not parent.virtual else None
+        return min(speed, ceiling) if speed and ceiling and ceiling > _IDLE else speed
+
+
+def gen(generation: int, lanes: int, source: str) -> Link:
+    """PCIe of this generation and width, as an option gives it."""
+    speed = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}[generation]
+    return _named(speed, lanes, source)
+
+
+def narrowest(links: Iterable[Link]) -> Link:
+    """The slowest of the known ones; when none is known, the first."""
+    return min(links, key=lambda link: link.known)
+
+
+def _named(speed: float | None, width: int, source: str) -> Link:
+    row = pcie(speed)
+    assert row is not None
+    return Link(row.bytes_per_s(width), f"PCIe Gen{row.generation} x{width}", source, row.nccl_bytes_per_s(width))
+
+
+def _width(device: PciDevice) -> int | None:
+    return device.link.width or device.link.max_width
+
+
+def _rate(speed: float | None, width: int | None) -> float | None:
+    row = pcie(speed)
+    return row.bytes_per_s(width) if row and width else None
+
+
+def source_of(machine: Machine, path: str) -> str:
+    """Which source a fact of the machine comes from, for people."""
+    return origin(machine, path) or ", ".join(machine.sources) or "probed"
+
+
+_MOST_LINKS = 18  # of any GPU so far; more in a row of a matrix means a switch, seen once per peer
+_WORDS = {"nvlink": "NVLink", "xgmi": "xGMI"}
+
+
+@dataclass
+class Wires:
+    """Bytes per second of one direction: `mesh[a][b]` between GPUs of the job, `switch[a]` into a switch that all of them are on.
+
+    one         of one link, for each GPU that has any; `Link` with NCCL's constant beside it
+    count       links of each GPU that lead to others of the job; `into_switch` those of them that lead to the switch
+    doubts      what was read and not believed
+    """
+
+    mesh: dict[str, dict[str, float]] = field(default_factory=dict)
+    switch: dict[str, float] = field(default_factory=dict)
+    one: dict[str, Link] = field(default_factory=dict)
+    count: dict[str, int] = field(default_factory=dict)
+    into_switch: dict[str, int] = field(default_factory=dict)
+    kind: str = "NVLink"
+    doubts: list[str] = field(default_factory=list)
+
+    def out_of(self, gpu: str) -> Link:
+        """All links of a GPU to others of the job."""
+        one, count = self.one.get(gpu), self.count.get(gpu, 0)
+        if one is None or not count:
+            return Link(0.0, "no link between GPUs")
+        if one.bytes_per_s is None:
+            return one
+        name = f"{self.kind} {count}×{one.bytes_per_s / 1e9:g} GB/s"
+        nccl = None if one.nccl_bytes_per_s is None else count * one.nccl_bytes_per_s
+        return Link(count * one.bytes_per_s, name, one.source, nccl, one.library)
+
+    def between(self, a: str, b: str) -> float:
+        """From a to b, without passing through another GPU."""
+        if a in self.switch and b in self.switch:
+            return min(self.switch[a], self.switch[b])
+        return self.mesh.get(a, {}).get(b, 0.0)
+
+    def around(self, a: str, b: str) -> float:
+        """From a to b through any one GPU that both have links to, all such ways together."""
+        return sum(min(rate, self.mesh[c].get(b, 0.0)) for c, rate in self.mesh.get(a, {}).items() if c in self.mesh)
+
+    def groups(self, keys: Sequence[str]) -> list[list[str]]:
+        """The GPUs that reach each other over these links, in the order of `keys`."""
+        group = {key: key for key in keys}
+
+        def top(key: str) -> str:
+            while group[key] != key:
+                group[key] = key = group[group[key]]
+            return key
+
+        on_switch = [key for key in keys if key in self.switch]
+        for key in on_switch[1:]:
+            group[top(key)] = top(on_switch[0])
+        for a, peers in self.mesh.items():
+            for b in peers:
+                group[top(a)] = top(b)
+        found: dict[str, list[str]] = {}
+        for key in keys:
+            found.setdefault(top(key), []).append(key)
+        return list(found.values())
+
+
+def links_per_gpu(machine: Machine) -> dict[str, Link]:
+    """For each GPU, all its NVLink or xGMI links wherever they lead: what a data sheet calls its bandwidth, one direction."""
+    found = {}
+    rows = _rows(machine)
+    for gpu in machine.gpus:
+        wires = Wires(kind=_kind(rows.get(gpu.key, [])))
+        row = rows.get(gpu.key, [])
+        count = _distinct(row)
+        wires.one[gpu.key], wires.count[gpu.key] = _one(machine, gpu, row, count), count
+        found[gpu.key] = wires.out_of(gpu.key)
+    return found
+
+
+def uncounted(machine: Machine, keys: Sequence[str]) -> str | None:
+    """Why nobody knows whether these GPUs have links among them; None when a source that would have counted them was read."""
+    chosen = set(keys)
+    between = any(a in chosen and b in chosen and a != b for a, b in machine.paths)
+    if machine.gpu_links:
+        missing = [] if between else _left_out(machine, keys)
+        return f"no source counts the links of {missing[0]}, and those of others lead to a switch; give --nvlink" if missing else None
+    looked = all(gpu.architecture for gpu in machine.gpus if gpu.key in chosen)
+    if "gpu_links" in machine.unknown or not (between or looked):
+        why = machine.unknown.get("gpu_links", "none of the sources counts the links between the GPUs")
+        return f"{why}; add the output of `nvidia-smi topo -m`, or give --nvlink or --pcie"
+    return None
+
+
+def _left_out(machine: Machine, keys: Sequence[str]) -> list[str]:
+    """The GPUs that no source counts links of, when others have a switch or far ends that nobody told."""
+    told = {end for link in machine.gpu_links for end in (link.a, link.b)}
+    elsewhere = any(link.count > 0 and link.b in (SWITCH, None) and link.a in keys for link in machine.gpu_links)
+    return [key for key in keys if key not in told] if elsewhere else []
+
+
+def wires_of(machine: Machine, keys: Sequence[str]) -> Wires:
+    """The links among the GPUs with these keys; links to others do not count."""
+    rows, gpus, chosen = _rows(machine), {gpu.key: gpu for gpu in machine.gpus}, set(keys)
+    wires = Wires(kind=next((_kind(row) for row in rows.values()), "NVLink"))
+    for key in keys:
+        row = rows.get(key, [])
+        if row:
+            wires.one[key] = _one(machine, gpus[key], row, _distinct(row))
+            _place(wires, machine, gpus[key], row, chosen)
+    _mirror(wires)
+    if len(wires.switch) == 1:
+        _alone(wires, *wires.switch)
+    return wires
+
+
+def _rows(machine: Machine) -> dict[str, list[GpuLink]]:
+    rows: dict[str, list[GpuLink]] = {}
+    for link in machine.gpu_links:
+        if link.count > 0:
+            rows.setdefault(link.a, []).append(link)
+    return rows
+
+
+def _kind(row: Sequence[GpuLink]) -> str:
+    return _WORDS[row[0].kind] if row else "NVLink"
+
+
+def _distinct(row: Sequence[GpuLink]) -> int:
+    """Links of one GPU: a matrix shows a switch's links once per peer."""
+    total = sum(link.count for link in row)
+    return total if total <= _MOST_LINKS else max(link.count for link in row)
+
+
+def _one(machine: Machine, gpu: Gpu, row: Sequence[GpuLink], count: int) -> Link:
+    """The rate of one link: as printed where a source prints it, else by architecture, model or count."""
+    if not row:
+        return Link(0.0, "no link between GPUs")
+    source = source_of(machine, f"gpu_links/{row[0].key}")
+    known = nvlink(gpu.architecture, gpu.model, count) if row[0].kind == "nvlink" else None
+    amd = xgmi(gpu.architecture) if row[0].kind == "xgmi" else None
+    printed = min((link.bytes_per_s for link in row if link.bytes_per_s), default=None)
+    rate = net_of_printed(printed) if printed else known.gb_per_s * 1e9 if known else amd.gb_per_s * 1e9 if amd else None
+    nccl = known.nccl_gb_per_s if known else amd.rccl_gb_per_s if amd else None
+    if rate is None:
+        what = f"{_kind(row)} ×{count}"
+        return unknown(f"{what}: no source tells the GPU's model, so the rate of a link is unknown; give --nvlink")
+    return Link(rate, _kind(row), source, nccl * 1e9 if nccl else None, RCCL if amd else NCCL)
+
+
+def _place(wires: Wires, machine: Machine, gpu: Gpu, row: Sequence[GpuLink], chosen: set[str]) -> None:
+    rate = wires.one[gpu.key].bytes_per_s or 0.0
+    peers = [link for link in row if link.b is not None and link.b not in (SWITCH, gpu.key)]
+    to_switch = sum(link.count for link in row if link.b == SWITCH)
+    nowhere = sum(link.count for link in row if link.b is None or link.b == gpu.key)
+    if sum(link.count for link in peers) > _MOST_LINKS:
+        to_switch, peers = max(link.count for link in peers), []
+    if nowhere:
+        own = any(link.b == gpu.key for link in row)
+        to_switch += nowhere if _reaches_all(wires, gpu, nowhere, own, max(len(machine.gpus), len(chosen))) else 0
+    if to_switch:
+        wires.switch[gpu.key] = to_switch * rate
+        wires.count[gpu.key] = wires.into_switch[gpu.key] = to_switch
+    for link in peers:
+        if link.b in chosen:
+            to = wires.mesh.setdefault(gpu.key, {})
+            to[str(link.b)] = to.get(str(link.b), 0.0) + link.count * rate
+            wires.count[gpu.key] = wires.count.get(gpu.key, 0) + link.count
+
+
+def _reaches_all(wires: Wires, gpu: Gpu, count: int, own: bool, gpus: int) -> bool:
+    """Links whose far end no source tells: taken as a switch's, but not those of cards that have bridges to one other card."""
+    model = gpu_model(gpu.model)
+    if (own or (model and model.bridge)) and gpus > 2:
+        why = (
+            "they are said to lead back to the GPU" if own else f"those of {gpu.model} lead to one other card, and no source tells to which"
+        )
+        wires.doubts.append(f"{wires.kind}s are not counted ({count} of each GPU): {why}")
+        return False
+    wires.doubts.append(f"no source tells where the {wires.kind}s lead: taken as reaching every GPU")
+    return True
+
+
+def _alone(wires: Wires, gpu: str) -> None:
+    """Links into a switch that no other GPU of the job is on lead nowhere."""
+    del wires.switch[gpu]
+    wires.count[gpu] -= wires.into_switch.pop(gpu)
+
+
+def _mirror(wires: Wires) -> None:
+    """A link that only one end tells of (a matrix with a row missing) has two ends all the same."""
+    for a, peers in list(wires.mesh.items()):
+        for b, rate in peers.items():
+            back = wires.mesh.setdefault(b, {})
+            if a not in back:
+                back[a] = rate
+                wires.one.setdefault(b, wires.one[a])
+                one = wires.one[b].bytes_per_s
+                wires.count[b] = wires.count.get(b, 0) + (round(rate / one) if one else 1)
+
+
+# What a host can send over TCP: its interface's rate, less what the headers take.
+
+_HEADERS = 52  # IPv4 20, TCP 20, timestamps 12: what a packet of MTU bytes does not carry
+_FRAME = 14  # Ethernet header, which a token bucket counts
+_WIRE = 38  # header, checksum, preamble and gap, which the wire's rate counts
+
+
+def tcp_efficiency(mtu: int, shaped: bool) -> float:
+    """Payload per byte that a NIC (or a token bucket) counts: 94.1 % at MTU 1500 on the wire, 95.6 % of a shape."""
+    return (mtu - _HEADERS) / (mtu + (_FRAME if shaped else _WIRE))
+
+
+def tcp_link(interface: Interface) -> Link:
+    """What an interface can carry of TCP's payload; unknown, with the reason, for virtual ones that no shaper gives a rate."""
+    bits = interface.shaped_bits_per_s or interface.speed_bits_per_s
+    if not bits:
+        why = f"{interface.virtual} has no speed of its own" if interface.virtual else "the kernel does not tell its speed"
+        return unknown(f"interface {interface.name}: {why}; give one with --ceiling GB/s")
+    shaped = bool(interface.shaped_bits_per_s)
+    source = f"tc qdisc on {interface.name}" if shaped else f"/sys/class/net/{interface.name}/speed"
+    return Link(bits / 8 * tcp_efficiency(interface.mtu, shaped), f"NIC {interface.name} {bits / 1e9:g} Gb/s, TCP", source)
+
+
+# What a node can send: the NICs that carry its traffic, each no faster than its slot.
+
+_DOWN = frozenset({"disabled", "polling", "sleep", "down"})
+_OTHER_FABRIC = 0.5  # an Ethernet port below half the fastest one's rate is there for storage or management
+
+
+@dataclass(frozen=True, slots=True)
+class NicRate:
+    """A slot with its NIC: the ports that are up in bits per second, the payload's part of that, and what the slot carries."""
+
+    name: str
+    address: str | None
+    port_bits_per_s: tuple[float, ...]
+    payload: float
+    slot: Link
+
+    @property
+    def link(self) -> Link:
+        """The slower of ports and slot."""
+        rate = sum(self.port_bits_per_s) / 8 * self.payload
+        nccl = None if self.slot.bytes_per_s is not None and self.slot.nccl_bytes_per_s is None else self.slot.nccl_bytes_per_s
+        return Link(min(rate, self.slot.known), self.name, nccl_bytes_per_s=rate if nccl is None else min(rate, nccl))
+
+
+@dataclass(frozen=True, slots=True)
+class Egress:
+    """All NICs together, one entry per slot, and what was doubted or left out on the way."""
+
+    link: Link
+    nics: tuple[NicRate, ...] = ()
+    doubts: tuple[str, ...] = ()
+
+
+def egress_of(machine: Machine, tree: PcieTree) -> Egress:
+    """The sum over slots of min(ports, slot), one direction; unknown, with the reason, when any NIC that counts has no rate."""
+    candidates = [nic for nic in machine.nics if not nic.virtual and any(_up(port) for port in nic.ports)]
+    if not candidates:
+        return Egress(unknown(_why_none(machine)))
+    fabric, doubts = _fabric(candidates)
+    cards = [nic.name for nic in machine.nics if nic.rdma_missing]
+    if cards:
+        doubts += (f"{', '.join(cards)}: RDMA cards without an RDMA device (a driver is not loaded): with them the rate may be another",)
+    untold = [nic.name for nic in machine.nics if not nic.virtual and not nic.ports and not nic.rdma_missing]
+    doubts += (f"not counted: {', '.join(untold)} (no source tells of their ports)",) if untold else ()
+    silent = next((nic for nic in fabric if any(_up(port) and not _bits(port) for port in nic.ports)), None)
+    if silent:
+        why = machine.unknown.get(f"nics/{silent.key}/rate") or "its rate is in none of the sources"
+        return Egress(unknown(f"NIC {silent.name}: {why}; give one with --nic"), (), doubts)
+    slots = _by_slot(fabric, tree)
+    return Egress(_together(slots, source_of(machine, f"nics/{fabric[0].key}/ports")), slots, doubts)
+
+
+def _why_none(machine: Machine) -> str:
+    if not machine.nics:
+        return "none of the sources tells of a NIC; give them with --nic"
+    if any(not nic.virtual and not nic.ports for nic in machine.nics):
+        return "the NICs' rates are in none of the sources; give them with --nic"
+    down = [nic.name for nic in machine.nics if not nic.virtual]
+    return f"no port is up: {', '.join(down)}" if down else f"NIC {machine.nics[0].name} is {machine.nics[0].virtual}: no rate of its own"
+
+
+def _up(port: Port) -> bool:
+    return port.state in (None, "active") and (port.phys_state or "") not in _DOWN
+
+
+def _bits(port: Port) -> float | None:
+    rates = [rate for rate in (port.rate_bits_per_s, port.shaped_bits_per_s) if rate]
+    return min(rates, default=None)
+
+
+def _fabric(nics: Sequence[Nic]) -> tuple[list[Nic], tuple[str, ...]]:
+    """InfiniBand if there is any, else RDMA over Ethernet, else one plain interface; and what was left out."""
+    infiniband = [nic for nic in nics if any(port.link_layer == "infiniband" and _up(port) for port in nic.ports)]
+    rdma = [nic for nic in nics if nic.rdma or nic.gdr]
+    chosen = infiniband or _fastest(rdma) or _fastest(nics)[:1]
+    left = [nic.name for nic in nics if nic not in chosen]
+    why = "Ethernet beside InfiniBand" if infiniband else "slower, or without RDMA" if rdma else "TCP takes one interface"
+    return chosen, (f"not counted: {', '.join(left)} ({why})",) if left else ()
+
+
+def _fastest(nics: Sequence[Nic]) -> list[Nic]:
+    """Those of the fabric by their rates, the fastest first; all when a rate is missing."""
+    rates = {nic.key: sum(_bits(port) or 0.0 for port in nic.ports if _up(port)) for nic in nics}
+    if not all(rates.values()):
+        return list(nics)
+    most = max(rates.values(), default=0.0)
+    return sorted((nic for nic in nics if rates[nic.key] >= most * _OTHER_FABRIC), key=lambda nic: -rates[nic.key])
+
+
+def _by_slot(nics: Iterable[Nic], tree: PcieTree) -> tuple[NicRate, ...]:
+    """Functions of one card share their slot; virtual functions have none that is known."""
+    cards: dict[str, list[Nic]] = {}
+    for nic in nics:
+        device = tree.devices.get(nic.address or "")
+        alone = nic.address is None or device is None or device.virtual
+        cards.setdefault(nic.address or nic.name if alone else str(nic.address).rpartition(".")[0], []).append(nic)
+    return tuple(_slot(card, tree) for card in cards.values())
+
+
+def _slot(card: Sequence[Nic], tree: PcieTree) -> NicRate:
+    first = card[0]
+    bits = tuple(rate for nic in card for port in nic.ports if _up(port) and (rate := _bits(port)))
+    tcp = not any(nic.rdma or nic.gdr or any(port.link_layer == "infiniband" for port in nic.ports) for nic in card)
+    payload = tcp_efficiency(first.ports[0].mtu_bytes or 1500, bool(first.ports[0].shaped_bits_per_s)) if tcp else 1.0
+    return NicRate("+".join(nic.name for nic in card), first.address, bits, payload, tree.own(first.address))
+
+
+def _together(slots: Sequence[NicRate], source: str) -> Link:
+    links = [slot.link for slot in slots]
+    wires = sum(sum(slot.port_bits_per_s) / 8 * slot.payload for slot in slots)
+    total = sum(link.known for link in links)
+    name = f"NIC {_counted(slots)}"
+    if len(slots) == 1 and slots[0].payload < 1:
+        name = f"NIC {slots[0].name} {_counted(slots).removeprefix('1×')}, TCP"
+    if total < wires * 0.999:
+        name += f" in slots of {' and '.join(sorted({f'{slot.slot.name}' for slot in slots if slot.slot.bytes_per_s}))}"
+    return Link(total, name, source, sum(link.nccl_bytes_per_s or link.known for link in links))
+
+
+def _counted(slots: Sequence[NicRate]) -> str:
+    """ "4×100 Gb/s", "8×400 + 1×200 Gb/s": ports by their rates."""
+    rates = Counter(rate for slot in slots for rate in slot.port_bits_per_s)
+    return " + ".join(f"{count}×{rate / 1e9:g}" for rate, count in sorted(rates.items(), reverse=True)) + " Gb/s"
+
+
+# Which parts of a machine a ceiling's words name, so that a picture can mark them.
+
+_ONE_NIC = re.compile(r"NIC (\S+) [\d.e+]+ Gb/s")  # "NIC eth0 1 Gb/s, TCP"; several are counted: "NIC 4×100 Gb/s"
+_BRIDGE = re.compile(r"the PCIe link above (\S+)")
+_OF_A_PAIR = re.compile(r"(?:NVLink|xGMI) (\d{1,4})×\S+ GB/s of a pair")
+_PCIE = re.compile(r"PCIe Gen\d x\d+")
+
+
+def limiting_parts(machine: Machine, limited_by: str) -> frozenset[str]:
+    """What `report.probe_picture.picture` is to mark for a ceiling's `limited_by`, such as "NIC 4×100 Gb/s", "NVLink 12×25 GB/s".
+
+    Several where only all of them together, or each for itself, have that rate; of a mesh the links of one GPU. None where the words
+    name nothing that this machine has: a memory copy, a virtual interface, a link of another node.
+    """
+    try:
+        return frozenset(found for words in limited_by.split(" and ") for found in _named_limiting(machine, words))
+    except UsageError:  # the sources contradict each other
+        return frozenset()
+
+
+def _named_limiting(machine: Machine, words: str) -> Iterator[str]:
+    tree = PcieTree(machine)
+    if words.startswith("NIC "):
+        yield from _nics(machine, words, tree)
+    elif bridge := _BRIDGE.match(words):
+        yield from ({bridge[1]} & tree.devices.keys())
+    elif pcie := _PCIE.match(words):
+        yield from (gpu.address or gpu.key for gpu in machine.gpus if tree.of_gpu(gpu).name == pcie[0])
+    elif words.startswith(("NVLink ", "xGMI ")):
+        yield from _gpu_links(machine, words)
+
+
+def _nics(machine: Machine, words: str, tree: PcieTree) -> Iterator[str]:
+    one = _ONE_NIC.match(words)
+    if one and "×" not in one[1]:
+        yield from (nic.name for nic in machine.nics if nic.virtual is None and one[1] in (nic.name, *nic.interfaces))
+        return
+    egress = egress_of(machine, tree)
+    in_slots = " in slots of " in words
+    if not _is(words, egress.link.name) or in_slots != (" in slots of " in egress.link.name):
+        return
+    yield from (name for slot in egress.nics for name in slot.name.split("+"))
+    if in_slots:
+        yield from (slot.address for slot in egress.nics if slot.address and _narrow(slot))
+
+
+def _narrow(slot: NicRate) -> bool:
+    """Whether the slot carries less than its ports."""
+    return slot.slot.known < sum(slot.port_bits_per_s) / 8 * slot.payload
+
+
+def _gpu_links(machine: Machine, words: str) -> Iterator[str]:
+    """All links of each GPU that has links of this name; of a mesh, where every line has two ends, those of the first such GPU."""
+    keys = [gpu.key for gpu in machine.gpus]
+    links = [link for link in machine.gpu_links if link.b in keys or link.b == SWITCH]
+    if pair := _OF_A_PAIR.match(words):
+        yield from [link.key for link in links if link.count == int(pair[1]) and link.b != SWITCH][:1]
+        return
+    wires = wires_of(machine, keys)
+    named = [key for key in keys if _is(words, wires.out_of(key).name)]
+    meshed = [link.key for link in links if link.a == named[0] and link.b != SWITCH] if named else []
+    yield from meshed or [link.key for link in links if link.a in named]
+
+
+def _is(words: str, name: str) -> bool:
+    """Whether the words begin with the name, and no longer number follows."""
+    return words.startswith(name) and not words[len(name) : len(name) + 1].isalnum()

@@ -1,0 +1,672 @@
+"""`nvidia-smi topo -m`, with `topo -p2p` below it or alone: paths between GPUs and NICs, NVLinks counted, peer access.
+
+Words: docs.nvidia.com/deploy/nvidia-smi ("topo"), and the legend that the tool prints. `rocm-smi --showtopo` is read by `rocm_smi`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from collbench.machine.lists import with_reasons
+from collbench.machine.model import SWITCH, Gpu, GpuLink, Machine, Nic
+from collbench.machine.readers.text import HEAD, Reader, Unreadable, bounded, cpu_list, few, numa_of, pci_address, printable, whole
+
+# `amd-smi topology`, as text or with --json: AMD GPUs by PCI address, which of them xGMI joins, and which reach each other directly.
+#
+# Form: the tables "ACCESS TABLE:", "LINK TYPE TABLE:" … of amd-smi (rocm.docs.amd.com, "amd-smi topology"). It does not count links.
+
+AMD_KIND = "amd-smi topology"
+_TITLE = re.compile(r"^\s*([A-Z][A-Z -]{2,40}) TABLE:\s*$", re.MULTILINE)
+_MOST_CHARACTERS = 4 << 20
+_MOST_GPUS = 256
+_ACCESS = {"ENABLED": "OK", "DISABLED": "NS"}
+_LINK_TYPES = {"XGMI": "XGMI", "PCIE": "PCIE"}
+_UNCOUNTED = "amd-smi prints which GPUs xGMI joins, not by how many links: read the machine's /sys/class/kfd too"
+_AGAIN = "save the output of `amd-smi topology` again"
+
+
+@dataclass
+class _Topology:
+    """What the text lists: GPUs by address with their index, and words by pair of addresses."""
+
+    gpus: dict[str, int] = field(default_factory=dict)
+    links: dict[tuple[str, str], str] = field(default_factory=dict)
+    access: dict[tuple[str, str], str] = field(default_factory=dict)
+
+
+def looks_like_amd(text: str, name: str) -> bool:
+    """Its tables with PCI addresses, or its JSON."""
+    start = text[:HEAD]
+    if start.lstrip().startswith("["):
+        return '"link_type"' in start and '"bdf"' in start
+    return bool({"LINK TYPE", "ACCESS", "WEIGHT", "HOPS"} & set(_TITLE.findall(start)))
+
+
+def read_amd(text: str, name: str) -> Machine:
+    """The GPUs by PCI address, "XGMI" or "PCIE" as the path between two, and peer access. Raises Unreadable for rows that do not fit."""
+    bounded(text, name, _MOST_CHARACTERS, "a machine's GPUs fill", "give the output for one machine")
+    found = _of_json(text, name) if text.lstrip().startswith("[") else _of_tables(text, name)
+    if not found.gpus:
+        raise Unreadable(f"{printable(name)} lists no GPU: {_AGAIN}")
+    return Machine(
+        sources=(f"{AMD_KIND} {printable(name)}",),
+        gpus=tuple(Gpu(address, index=index, address=address, vendor="amd") for address, index in found.gpus.items()),
+        paths={pair: _LINK_TYPES[word] for pair, word in found.links.items() if word in _LINK_TYPES},
+        peer_access={pair: _ACCESS[word] for pair, word in found.access.items() if word in _ACCESS},
+        unknown={"gpu_links": _UNCOUNTED} if "XGMI" in found.links.values() else {},
+    )
+
+
+def _of_tables(text: str, name: str) -> _Topology:
+    found = _Topology()
+    columns: list[str] = []
+    kept: dict[tuple[str, str], str] | None = None
+    seen: set[str] = set()
+    for line in text.splitlines():
+        if match := _TITLE.match(line):
+            title, columns = match[1], []
+            if title in seen:
+                raise Unreadable(f"{printable(name)} has two tables {printable(title)}: give the output for one machine")
+            seen.add(title)
+            kept = {"LINK TYPE": found.links, "ACCESS": found.access}.get(title)
+            continue
+        words = line.split()
+        addresses = [pci_address(word) for word in words]
+        if words and all(addresses) and not columns:
+            columns = [address for address in addresses if address]
+            _add(found, columns, name)
+        elif kept is not None and columns and words and addresses[0]:
+            _row(kept, addresses[0], words[1:], columns, name)
+    return found
+
+
+def _add(found: _Topology, addresses: list[str], name: str) -> None:
+    if len(addresses) > _MOST_GPUS or len(set(addresses)) != len(addresses):
+        raise Unreadable(f"{printable(name)} lists a GPU twice, or more than {_MOST_GPUS}: {_AGAIN}")
+    for index, address in enumerate(addresses):
+        found.gpus.setdefault(address, index)
+
+
+def _row(kept: dict[tuple[str, str], str], gpu: str, cells: list[str], columns: list[str], name: str) -> None:
+    if len(cells) != len(columns) or gpu not in columns:
+        raise Unreadable(f"{printable(name)}: row {gpu} does not fit its heading: {_AGAIN}")
+    kept.update({(gpu, peer): cell for peer, cell in zip(columns, cells, strict=True) if peer != gpu})
+
+
+def _of_json(text: str, name: str) -> _Topology:
+    try:
+        rows = json.loads(text)
+    except (ValueError, RecursionError):
+        raise Unreadable(f"{printable(name)}: invalid JSON, perhaps cut off: save the output of `amd-smi topology --json` again") from None
+    found = _Topology()
+    for row in rows:
+        gpu = _address(row)
+        index = whole(str(row.get("gpu")), 0, _MOST_GPUS - 1) if isinstance(row, Mapping) else None
+        if gpu is None or index is None or gpu in found.gpus:
+            raise Unreadable(f"{printable(name)}: an entry has no 'gpu' and 'bdf' of its own: save `amd-smi topology --json` again")
+        found.gpus[gpu] = index
+        for link in row.get("links") or ():
+            peer = _address(link)
+            if peer and peer != gpu:
+                found.links[gpu, peer] = str(link.get("link_type"))
+                found.access[gpu, peer] = str(link.get("link_status"))
+    return found
+
+
+def _address(entry: object) -> str | None:
+    return pci_address(str(entry.get("bdf"))) if isinstance(entry, Mapping) else None
+
+
+AMD_SMI = Reader(AMD_KIND, looks_like_amd, read_amd)
+
+
+# `nvidia-smi nvlink -s`: the NVLinks of each GPU that are up, their speed, and the others; `nvidia-smi c2c -s`: links to the CPU.
+
+NVLINK_STATUS_KIND = "nvidia-smi nvlink -s"
+_GPU = re.compile(r"^\s*GPU (\d{1,3}): (.{1,200}?)(?: \(UUID: (GPU-[0-9a-fA-F-]{8,64})\))?\s*$")
+_LINK = re.compile(r"^\s*Link (\d{1,3}): (?:<(inactive)>|(\d{1,4}(?:\.\d{1,6})?) GB/s)\s*$", re.IGNORECASE)
+_C2C = re.compile(r"^\s*C2C Link (\d{1,3}): (\d{1,4}(?:\.\d{1,6})?) GB/s\s*$", re.IGNORECASE)
+_ALL_INACTIVE = re.compile(r"all links are inactive", re.IGNORECASE)
+_NVLINK_STATUS_MOST_CHARACTERS = 2 << 20
+_MOST_GB_PER_S = 200.0  # of one link; generation 5 prints 53.125
+
+
+@dataclass
+class _Status:
+    """What the text lists of one GPU: GB/s by link number, None for an inactive one."""
+
+    model: str
+    uuid: str | None
+    links: dict[int, float | None] = field(default_factory=dict)
+    all_inactive: bool = False
+    c2c: dict[int, float] = field(default_factory=dict)
+    complete: bool = False  # the list of its NVLinks has ended
+
+
+def looks_like_nvlink_status(text: str, name: str) -> bool:
+    """Lines "GPU 0: …" with lines "Link 0: …" or "C2C Link 0: …" under them."""
+    lines = text[:HEAD].splitlines()
+    links = (_LINK.match(line) or _C2C.match(line) or _ALL_INACTIVE.search(line) for line in lines)
+    return any(map(starts_nvlink_status, lines)) and any(links)
+
+
+def starts_nvlink_status(line: str) -> bool:
+    """Whether the line begins a GPU's block."""
+    return bool(_GPU.match(line))
+
+
+def read_nvlink_status(text: str, name: str) -> Machine:
+    """GPUs "gpu0"… with their links counted, `bytes_per_s` as printed; the far ends are not told here.
+
+    Raises Unreadable when no GPU is listed, one is listed twice, or a link's line cannot be read.
+    """
+    found = _statuses(text, name)
+    if not found:
+        raise Unreadable(f"{printable(name)} lists no GPU: save the output of `nvidia-smi nvlink -s` into it")
+    links = [link for index, status in found.items() if (link := _link(index, status))]
+    silent = [index for index, status in found.items() if not status.links and not status.all_inactive]
+    return Machine(
+        sources=(f"{NVLINK_STATUS_KIND} {printable(name)}",),
+        gpus=tuple(_gpu(index, status) for index, status in found.items()),
+        gpu_links=tuple(links),
+        unknown=_unknown(found, silent, bool(links)),
+        doubts=few(_doubts(found)),
+    )
+
+
+def _unknown(found: Mapping[int, _Status], silent: Sequence[int], counted: bool) -> dict[str, str]:
+    """Why the links of some GPUs are unknown, or those of all: `c2c -s` lists no NVLinks."""
+    unknown = {f"gpus/gpu{index}/links_off": "the file lists no links of it" for index in silent}
+    return unknown if counted or not found else {**unknown, "gpu_links": "the file lists no NVLinks"}
+
+
+def _statuses(text: str, name: str) -> dict[int, _Status]:
+    bounded(text, name, _NVLINK_STATUS_MOST_CHARACTERS, "a machine's NVLinks", "give one machine's output")
+    found: dict[int, _Status] = {}
+    current: _Status | None = None
+    for line in text.splitlines():
+        if match := _GPU.match(line[:400]):
+            current = _status(found, int(match[1]), printable(match[2]), match[3], name)
+        elif current and (match := _C2C.match(line[:400])):
+            current.c2c[int(match[1])] = float(match[2])
+        elif current and _ALL_INACTIVE.search(line[:400]):
+            current.all_inactive = True
+        elif line.lstrip().startswith("Link "):
+            _add_link(current, line, name)
+    return found
+
+
+def _status(found: dict[int, _Status], index: int, model: str, uuid: str | None, name: str) -> _Status:
+    """The block of a GPU, which may come again below another tool's heading. Raises Unreadable when it is another machine's."""
+    known = found.get(index)
+    if known is None:
+        known = found[index] = _Status(model, uuid)
+    elif (known.model, known.uuid) != (model, uuid):
+        raise Unreadable(f"{printable(name)} lists GPU {index} twice: give the output for one machine")
+    else:
+        known.complete = bool(known.links) or known.all_inactive
+    return known
+
+
+def _add_link(status: _Status | None, line: str, name: str) -> None:
+    if status and status.complete:
+        raise Unreadable(f"{printable(name)} lists the NVLinks of a GPU twice: give the output for one machine")
+    match = _LINK.match(line[:400])
+    speed = float(match[3]) if match and match[3] else None
+    if not match or not status or int(match[1]) in status.links or (speed is not None and not 0 < speed <= _MOST_GB_PER_S):
+        raise Unreadable(
+            f"{printable(name)}: the line {printable(line.strip(), 60)!r} is no NVLink's status: save `nvidia-smi nvlink -s` again"
+        )
+    status.links[int(match[1])] = speed
+
+
+def _gpu(index: int, status: _Status) -> Gpu:
+    off = sum(speed is None for speed in status.links.values()) if status.links else None
+    rates = set(status.c2c.values())
+    return Gpu(
+        f"gpu{index}", index=index, vendor="nvidia", model=status.model, uuid=status.uuid, links_off=off,
+        c2c_links=len(status.c2c) or None, c2c_bytes_per_s=rates.pop() * 1e9 if len(rates) == 1 else None,
+    )  # fmt: skip
+
+
+def _link(index: int, status: _Status) -> GpuLink | None:
+    """The links that are up, as one: 0 when all are told to be off, None when nothing is told."""
+    speeds = _speeds(status)
+    if not status.links and not status.all_inactive:
+        return None
+    return GpuLink(f"gpu{index}", None, len(speeds), bytes_per_s=speeds[0] * 1e9 if len(set(speeds)) == 1 else None)
+
+
+def _speeds(status: _Status) -> Sequence[float]:
+    return sorted(speed for speed in status.links.values() if speed is not None)
+
+
+def _doubts(found: Mapping[int, _Status]) -> list[str]:
+    """Links of one GPU at different speeds, and a list that may be cut: its links have gaps or are fewer than the others'."""
+    doubts: list[str] = []
+    most = max(len(status.links) for status in found.values())
+    for index, status in found.items():
+        speeds = _speeds(status)
+        if len(set(speeds)) > 1:
+            doubts.append(f"the links of gpu{index} run at different speeds, {speeds[0]:g} to {speeds[-1]:g} GB/s")
+        if set(status.links) != set(range(len(status.links))) or 0 < len(status.links) < most:
+            doubts.append(f"gpu{index} lists {len(status.links)} links, others {most}: the file may be cut")
+    return doubts
+
+
+NVLINK_STATUS = Reader(
+    NVLINK_STATUS_KIND, looks_like_nvlink_status, read_nvlink_status, lists=frozenset({"gpus", "gpu_links"}), starts=starts_nvlink_status
+)
+
+
+# `rocm-smi --showtopo`: AMD GPUs, their NUMA nodes, and which of them xGMI joins; it does not count links.
+#
+# Form: the tables "Link Type between two GPUs" and "Numa Nodes" of rocm-smi (rocm.docs.amd.com, "rocm-smi --showtopo").
+
+ROCM_KIND = "rocm-smi --showtopo"
+_SECTION = re.compile(r"^=+\s*(.*?)\s*=+\s*$")
+_ROW = re.compile(r"^GPU(\d{1,3})\s+(.*)$")
+_NUMA = re.compile(r"^GPU\[(\d{1,3})\]\s*:\s*\(Topology\) Numa (Node|Affinity):\s*(-?\d+)\s*$")
+_ROCM_UNCOUNTED = "rocm-smi tells which GPUs xGMI joins, not by how many links: read the machine's /sys/class/kfd too"
+
+
+def looks_like_rocm(text: str, name: str) -> bool:
+    """A heading of rocm-smi's with a topology table."""
+    start = text[:HEAD]
+    return "Link Type between two GPUs" in start or "(Topology) Numa" in start
+
+
+def starts_rocm(line: str) -> bool:
+    """Whether the line is a heading of rocm-smi's."""
+    return bool(_SECTION.match(line.strip()[:400]))
+
+
+def read_rocm(text: str, name: str) -> Machine:
+    """The GPUs ("gpu0"…), with the link type, "XGMI" or "PCIE", as their path. Raises Unreadable for rows that do not fit."""
+    sections = _sections(text, name)
+    types = _link_types(sections.get("Link Type between two GPUs", []), name)
+    numa = _numa_nodes(sections.get("Numa Nodes", []))
+    indexes = sorted({index for pair in types for index in pair} | set(numa))
+    if not indexes:
+        raise Unreadable(f"{printable(name)} names no GPU: save the output of `rocm-smi --showtopo` into it")
+    paths = {(f"gpu{a}", f"gpu{b}"): word for (a, b), word in types.items() if word in ("XGMI", "PCIE")}
+    machine = Machine(
+        sources=(f"{ROCM_KIND} {printable(name)}",),
+        gpus=tuple(Gpu(f"gpu{index}", index=index, vendor="amd", numa=numa.get(index)) for index in indexes),
+        paths=paths,
+        unknown={"gpu_links": _ROCM_UNCOUNTED} if "XGMI" in paths.values() else {},
+    )
+    return with_reasons(machine, "rocm-smi", {"gpus"})
+
+
+def _sections(text: str, name: str) -> dict[str, list[str]]:
+    sections: dict[str, list[str]] = {}
+    title = ""
+    for line in text.splitlines():
+        if match := _SECTION.match(line.strip()[:400]):
+            title = match[1]
+            if title in sections and title.startswith(("Link Type", "Numa")):
+                raise Unreadable(f"{printable(name)} has two tables {printable(title)}: give the output for one machine")
+            sections[title] = []
+        else:
+            sections.setdefault(title, []).append(line.strip())
+    return sections
+
+
+def _link_types(lines: list[str], name: str) -> dict[tuple[int, int], str]:
+    """The type ("XGMI", "PCIE") from one GPU to another."""
+    columns: list[int] = []
+    types: dict[tuple[int, int], str] = {}
+    for line in lines:
+        words = line.split()
+        if words and all(re.fullmatch(r"GPU\d{1,3}", word) for word in words):
+            columns = [int(word[3:]) for word in words]
+        elif columns and (match := _ROW.match(line)):
+            types |= _row_rocm(int(match[1]), match[2].split(), columns, name)
+    return types
+
+
+def _row_rocm(gpu: int, cells: list[str], columns: list[int], name: str) -> dict[tuple[int, int], str]:
+    fits = len(cells) == len(columns) and gpu in columns and cells[columns.index(gpu)] == "0"
+    if not fits or any(cell not in {"0", "XGMI", "PCIE", "N/A"} for cell in cells):
+        raise Unreadable(f"{printable(name)}: row GPU{gpu} does not fit its heading: save the output of `rocm-smi --showtopo` again")
+    return {(gpu, peer): cell for peer, cell in zip(columns, cells, strict=True) if peer != gpu}
+
+
+def _numa_nodes(lines: list[str]) -> dict[int, int]:
+    """The NUMA node by GPU; the affinity, where it says a node, is the CPUs' one and goes before the node."""
+    found: dict[tuple[int, str], int | None] = {}
+    for line in lines:
+        if match := _NUMA.match(line):
+            found[int(match[1]), match[2]] = numa_of(match[3])
+    numa: dict[int, int] = {}
+    for word in ("Node", "Affinity"):
+        numa |= {gpu: node for (gpu, kind), node in found.items() if kind == word and node is not None}
+    return numa
+
+
+# The tables of `nvidia-smi topo`, out of text that terminals, tickets and chats have bent: columns may be glued, never shifted.
+#
+# A row's cells are words of a small known alphabet, so glued ones ("SYSSYS", "PXBSYS", "X SYS") come apart again without the white space.
+# Every row must have exactly as many as the header has columns, its X where it meets its own column; otherwise the table is refused.
+
+_MOST_COLUMNS, _TABLE_MOST_CHARACTERS = 256, 2 << 20
+_COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|\[[0-9]{1,2}m(?=\s*GPU|\s*$)")
+_TABLE_GPU = re.compile(r"GPU(\d{1,3})(?!\d)")
+_COLUMN = re.compile(r"\s*(GPU\d{1,3}|NIC\d{1,3}|mlx\d_(?:bond_)?\d{1,3}|[A-Za-z][\w.:-]{0,63})")
+_PATH = re.compile(r"\s*(NV\d{1,2}|SYS|SOC|NODE|PHB|PXB|PIX|PSB|X)")
+_TABLE_ACCESS = re.compile(r"\s*(CNS|GNS|TNS|NS|OK|DR|U|X)")
+_AFFINITIES = re.compile(r"CPU Affinity|NUMA Affinity|GPU NUMA ID")
+_LEGEND = re.compile(r"^\s*(NIC\d{1,3})\s*:\s*([\w.-]{1,64})\s*$")
+
+
+@dataclass(frozen=True)
+class Table:
+    """One matrix: `rows` by name, a cell per column; `rest` is what stands after a row's cells; `affinities` the last headings."""
+
+    places: Mapping[str, int]
+    affinities: tuple[str, ...]
+    rows: Mapping[str, tuple[str, ...]]
+    rest: Mapping[str, str]
+    is_access: bool
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names in the heading."""
+        return tuple(self.places)
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """The columns that are GPUs."""
+        return tuple(column for column in self.columns if _TABLE_GPU.fullmatch(column))
+
+    def cell(self, a: str, b: str) -> str | None:
+        """What stands between two columns; the other half of the table when the row is missing."""
+        row, other = self.rows.get(a), self.rows.get(b)
+        if row:
+            return row[self.places[b]]
+        return other[self.places[a]] if other else None
+
+
+@dataclass
+class _Header:
+    columns: tuple[str, ...]
+    affinities: tuple[str, ...]
+    rows: list[tuple[str, str]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        longest_first = sorted(self.columns, key=len, reverse=True)
+        self.row = re.compile(rf"\s*({'|'.join(map(re.escape, longest_first))})(?!\d)(.*)")
+
+    def take(self, line: str) -> None:
+        """Keeps the line if it is a row: one of the columns' names, then a cell."""
+        match = self.row.match(line)
+        if match and _cell(match[2]):
+            self.rows.append((match[1], match[2]))
+
+
+def tables(text: str, name: str) -> list[Table]:
+    """Every table of the text, in its order. Raises Unreadable for a row that does not fit its header."""
+    bounded(text, name, _TABLE_MOST_CHARACTERS, "a machine's matrices", "give one machine's output")
+    headers: list[_Header] = []
+    for line in _plain(text):
+        columns = header(line)
+        if columns:
+            headers.append(_Header(columns, tuple(_AFFINITIES.findall(line))))
+        elif headers:
+            headers[-1].take(line)
+    return [_table(found, name) for found in headers if found.rows]
+
+
+def legend(text: str) -> dict[str, str]:
+    """The names of NICs by the columns' names, out of the "NIC Legend"."""
+    return {match[1]: match[2] for line in _plain(text) if (match := _LEGEND.match(line))}
+
+
+def header(line: str) -> tuple[str, ...]:
+    """The columns that a heading names; () when the line is no heading."""
+    if not _TABLE_GPU.match(line.strip()):
+        return ()
+    names = _AFFINITIES.split(line)[0]
+    first = _TABLE_GPU.match(names.strip())
+    if not first or _cell(names.strip()[first.end() :]):
+        return ()
+    columns = tuple(_words(_COLUMN, names))
+    return columns if len(set(columns)) == len(columns) <= _MOST_COLUMNS else ()
+
+
+def _plain(text: str) -> Iterable[str]:
+    return (_COLOUR.sub("", line).rstrip("\r") for line in text.splitlines() if len(line) < 1 << 14)
+
+
+def _words(pattern: re.Pattern[str], text: str) -> Iterable[str]:
+    at = 0
+    while match := pattern.match(text, at):
+        yield match[1]
+        at = match.end()
+
+
+def _cell(text: str) -> bool:
+    """The text begins with a cell: what begins with a GPU's name is then a row."""
+    match = _PATH.match(text) or _TABLE_ACCESS.match(text)
+    return bool(match) and not re.match(r"[a-z_]", text[match.end() : match.end() + 1] if match else "")
+
+
+def _table(found: _Header, name: str) -> Table:
+    told = any(_PATH.match(word) and word != "X" for _, text in found.rows for word in text.split())
+    is_access = not told and not found.affinities and len(found.columns) > 1
+    places = {column: place for place, column in enumerate(found.columns)}
+    rows: dict[str, tuple[str, ...]] = {}
+    rest: dict[str, str] = {}
+    for row, text in found.rows:
+        if row in rows:
+            raise Unreadable(f"{printable(name)} has two rows {row} under one heading: give the output for one machine")
+        rows[row], rest[row] = _cells(_TABLE_ACCESS if is_access else _PATH, text, row, places, name)
+    return Table(places, found.affinities, rows, rest, is_access)
+
+
+def _cells(alphabet: re.Pattern[str], text: str, row: str, places: Mapping[str, int], name: str) -> tuple[tuple[str, ...], str]:
+    """The row's cells and what stands after them. Raises Unreadable when there are too few, too many, or they are shifted."""
+    cells: list[str] = []
+    at = 0
+    while match := alphabet.match(text, at):
+        cells.append(match[1])
+        at = match.end()
+    if len(cells) != len(places) or [place for place, cell in enumerate(cells) if cell == "X"] != [places[row]]:
+        raise Unreadable(
+            f"{printable(name)}: row {row} does not fit the {len(places)} columns of its heading ({len(cells)} cells read), "
+            "so its cells may be shifted: save the output of `nvidia-smi topo -m` into a file again"
+        )
+    return tuple(cells), text[at:]
+
+
+KIND = "nvidia-smi topo -m"
+_OLD_WORDS = {"SOC": "SYS", "PSB": "PIX"}  # of nvidia-smi before CUDA 9, and for two GPUs of one board
+_MOST_LINKS = 18  # of one GPU, generations 4 and 5; more in a row of direct links cannot be
+_CUT = re.compile(r"(\d{1,6}) NICs found in the topology, only displaying (\d{1,6})")
+_CPUS = re.compile(r"\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*")
+
+
+def looks_like(text: str, name: str) -> bool:
+    """A heading of GPU columns with a row under it, or the tables of rocm-smi."""
+    start = text[:HEAD]
+    if looks_like_rocm(start, name):
+        return True
+    return "GPU0" in start and any(header(line) for line in re.sub(r"\x1b?\[[0-9;]*m", "", start).splitlines())
+
+
+def starts(line: str) -> bool:
+    """Whether the line is the heading of a matrix, or of a table of rocm-smi."""
+    return bool(header(re.sub(r"\x1b?\[[0-9;]*m", "", line))) or starts_rocm(line)
+
+
+def read(text: str, name: str) -> Machine:
+    """The machine as its matrices tell it. GPU keys are "gpu0"; NICs have the legend's names, else the columns'.
+
+    Raises Unreadable when no table is there, when two machines are, or when a row's cells do not fit its heading.
+    """
+    if looks_like_rocm(text[:HEAD], name):
+        return read_rocm(text, name)
+    found = tables(text, name)
+    matrices = [table for table in found if not table.is_access]
+    if not found:
+        raise Unreadable(f"{printable(name)} has no matrix of GPUs: save the output of `nvidia-smi topo -m` into it")
+    if len(matrices) > 1:
+        raise Unreadable(f"{printable(name)} has {len(matrices)} topology matrices: give the output for one machine")
+    access = [table for table in found if table.is_access]
+    source = f"{KIND} {printable(name)}"
+    peer_access, doubts = _peer_access(access)
+    if not matrices:
+        gpus = tuple(Gpu(key, index=index, vendor="nvidia") for key, index in _gpu_keys(access[0]).values())
+        return Machine(sources=(source,), gpus=gpus, peer_access=peer_access, doubts=few(doubts))
+    return _machine(matrices[0], text, source, peer_access, doubts)
+
+
+def _names(text: str) -> dict[str, str]:
+    """The NICs' names by column; {} when the legend gives two columns one name."""
+    names = legend(text)
+    return names if len(set(names.values())) == len(names) else {}
+
+
+def _machine(table: Table, text: str, source: str, access: Mapping[tuple[str, str], str], doubts: Sequence[str]) -> Machine:
+    gpus, names = _gpu_keys(table), _names(text)
+    nics = {column: names.get(column, column) for column in table.columns if column not in gpus}
+    keys = {column: key for column, (key, _) in gpus.items()} | nics
+    numa, unknown = _numa(table)
+    own = {gpu: numa_of(_affinity(table, gpu).get("GPU NUMA ID")) for gpu in gpus}
+    unknown |= {f"nics/{nic}/address": "the file has no NIC Legend" for nic in nics.values() if re.fullmatch(r"NIC\d+", nic)}
+    unknown["numa_nodes"] = "the matrix names only the nodes nearest to GPUs"
+    if not nics:
+        unknown["nics"] = "the matrix has no columns of NICs: nvidia-smi shows only RDMA devices that it can see"
+    paths, uneven = _paths(table, keys)
+    missing = [column for column in table.columns if column not in table.rows]
+    lost = [f"the matrix has {links}: no GPU has more than {_MOST_LINKS} links" for links in _too_many(table)]
+    lost += _not_shown(text)
+    lost += [f"the matrix lacks the rows of {', '.join(missing)}: taken from the other half where it is there"] if missing else []
+    return Machine(
+        sources=(source,),
+        gpus=tuple(
+            Gpu(key, index=index, vendor="nvidia", numa=numa.get(column), memory_numa=own[column]) for column, (key, index) in gpus.items()
+        ),
+        gpu_links=_links(table, keys),
+        nics=tuple(Nic(nic, rdma=True) for nic in dict.fromkeys(nics.values())),
+        paths=paths,
+        peer_access=access,
+        unknown=unknown,
+        doubts=(*few(doubts), *lost, *few(uneven)),
+    )
+
+
+def _not_shown(text: str) -> list[str]:
+    """A doubt where nvidia-smi says that it found more NICs than it has columns for."""
+    cut = _CUT.search(text)
+    return [f"nvidia-smi found {cut[1]} NICs and shows {cut[2]}: the others are missing here"] if cut else []
+
+
+def _gpu_keys(table: Table) -> dict[str, tuple[str, int]]:
+    indexes = {column: int(column.removeprefix("GPU")) for column in table.gpus}
+    return {column: (f"gpu{index}", index) for column, index in indexes.items()}
+
+
+def _paths(table: Table, keys: Mapping[str, str]) -> tuple[dict[tuple[str, str], str], list[str]]:
+    """What stands between two parts, both directions; doubts where the two halves differ."""
+    paths: dict[tuple[str, str], str] = {}
+    doubts: list[str] = []
+    for a in table.columns:
+        for b in table.columns:
+            word = None if a == b else table.cell(a, b)
+            back = None if a == b else table.cell(b, a)
+            if word:
+                paths[keys[a], keys[b]] = _OLD_WORDS.get(word, word)
+            if word != back and a in table.rows and b in table.rows and a < b:
+                doubts.append(f"the matrix says {word} from {keys[a]} to {keys[b]} and {back} back")
+    return paths, doubts
+
+
+def _links(table: Table, keys: Mapping[str, str]) -> tuple[GpuLink, ...]:
+    """NVLinks by GPU: to the switch when a row adds up to more than a GPU can have, else to each peer; 0 where a full row shows none."""
+    counts = {gpu: _counts(table, gpu) for gpu in table.gpus}
+    switched = any(sum(row.values()) > _MOST_LINKS for row in counts.values())
+    links: list[GpuLink] = []
+    for gpu, row in counts.items():
+        if not any(row.values()):
+            links += [GpuLink(keys[gpu], None, 0)] if len(row) == len(table.gpus) - 1 else []
+        elif switched:
+            links.append(GpuLink(keys[gpu], SWITCH, max(row.values())))
+        else:
+            links += [GpuLink(keys[gpu], keys[peer], count) for peer, count in row.items() if count]
+    return tuple(links)
+
+
+def _too_many(table: Table) -> list[str]:
+    words = {word for row in table.rows.values() for word in row if word.startswith("NV")}
+    return sorted(word for word in words if int(word[2:]) > _MOST_LINKS)
+
+
+def _counts(table: Table, gpu: str) -> dict[str, int]:
+    """NVLinks of a GPU by peer, 0 where the path is another; peers without any cell are left out."""
+    words = {peer: table.cell(gpu, peer) for peer in table.gpus if peer != gpu}
+    return {peer: int(word[2:]) if word.startswith("NV") else 0 for peer, word in words.items() if word}
+
+
+def _numa(table: Table) -> tuple[dict[str, int], dict[str, str]]:
+    """NUMA nodes by GPU column, and for each GPU without one the reason."""
+    numa: dict[str, int] = {}
+    unknown: dict[str, str] = {}
+    for gpu, (key, _) in _gpu_keys(table).items():
+        affinity = _affinity(table, gpu)
+        node = _node(affinity)
+        if node is None:
+            unknown[f"gpus/{key}/numa"] = _why(table, gpu, affinity)
+        else:
+            numa[gpu] = node
+    return numa, unknown
+
+
+def _node(affinity: Mapping[str, str]) -> int | None:
+    """The NUMA node of the CPUs near a GPU.
+
+    Beside a GPU whose memory is a NUMA node (GH200, GB200) the list names further nodes, of GPUs' memory and its partitions: Linux counts
+    those with CPUs first.
+    """
+    told = affinity.get("NUMA Affinity", "")
+    coherent = numa_of(affinity.get("GPU NUMA ID")) is not None
+    return min(cpu_list(told), default=None) if coherent else numa_of(told)
+
+
+def _affinity(table: Table, gpu: str) -> dict[str, str]:
+    """The last columns of a GPU's row by their headings; {} when white space leaves open which is which."""
+    rest = table.rest.get(gpu, "")
+    parts = [part.strip() for part in rest.split("\t")[1:]] if "\t" in rest else rest.split()
+    parts = [part for part in parts if part] if len(parts) > len(table.affinities) else parts  # drivers pad with a second tab
+    complete = len(parts) >= len(table.affinities)
+    return dict(zip(table.affinities, parts, strict=False)) if complete or (parts and _CPUS.fullmatch(parts[0])) else {}
+
+
+def _why(table: Table, gpu: str, affinity: Mapping[str, str]) -> str:
+    if gpu not in table.rows:
+        return "its row is missing"
+    if "NUMA Affinity" not in table.affinities:
+        cpus = affinity.get("CPU Affinity", "")
+        return f"the matrix has no NUMA Affinity column; its CPUs are {cpus or 'not told'}"
+    told = affinity.get("NUMA Affinity", "")
+    return f"its NUMA Affinity is {printable(told, 40)}" if told else "its NUMA Affinity is empty, as in a container"
+
+
+def _peer_access(found: Sequence[Table]) -> tuple[dict[tuple[str, str], str], tuple[str, ...]]:
+    """Peer access of the first matrix that tells it for a pair; a doubt where later ones (other kinds of access) differ."""
+    access: dict[tuple[str, str], str] = {}
+    differ: dict[str, None] = {}
+    for table in found:
+        keys = {column: key for column, (key, _) in _gpu_keys(table).items()}
+        for a, b in ((a, b) for a in table.gpus for b in table.gpus if a != b):
+            word = table.cell(a, b)
+            if word and access.setdefault((keys[a], keys[b]), word) != word:
+                differ[f"the peer-to-peer matrices differ from {keys[a]} to {keys[b]}: {access[keys[a], keys[b]]}, then {word}"] = None
+    return access, tuple(differ)
+
+
+SMI_MATRIX = Reader(KIND, looks_like, read, lists=frozenset({"gpus"}), starts=starts)
